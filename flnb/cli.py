@@ -1,0 +1,179 @@
+"""The `flnb` command: lab, record, view, doctor.
+
+Example: `flnb record train.py -o run.flnb && flnb view run.flnb --html run.html`
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import runpy
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LAB_USAGE = """usage: flnb lab [PATH] [JupyterLab's flags]
+
+Opens PATH (a notebook or a folder) in JupyterLab; without PATH the quickstart notebook. Every other flag goes to
+JupyterLab, for instance --no-browser, --port=8899, --ServerApp.ip=127.0.0.1. Ctrl-C ends JupyterLab and its kernels."""
+
+
+def installed(extra: str) -> list[tuple[str, str | None]]:
+    """The packages of an extra with their versions (None: missing), read from flnb's own metadata."""
+    found: list[tuple[str, str | None]] = []
+    for requirement in importlib.metadata.requires("flnb") or []:
+        name, _, marker = requirement.partition(";")
+        if f"extra == '{extra}'" not in marker.replace('"', "'"):
+            continue
+        package = name.split("[")[0].split("=")[0].split("<")[0].split(">")[0].split("!")[0].split("~")[0].strip()
+        if package == "flnb":
+            continue
+        try:
+            found.append((package, importlib.metadata.version(package)))
+        except importlib.metadata.PackageNotFoundError:
+            found.append((package, None))
+    return found
+
+
+def doctor() -> str:
+    """What is installed and active, as text: versions, extras with what they lack, `dot`, backend, threads."""
+    import numpy
+
+    import flnb
+    from flnb.dispatch import state
+
+    current = state.current()
+    rows = [
+        ("flnb", f"{flnb.__version__}  ({Path(flnb.__file__).parent})"),
+        ("python", f"{platform.python_version()}  ({sys.executable})"),
+        ("numpy", numpy.__version__),
+        ("platform", platform.platform()),
+        ("processors", f"{os.cpu_count()}  ({_affinity()} usable by this process)"),
+        *((name, os.environ[name]) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS") if name in os.environ),
+        ("backend", f"{current.backend.name}  (available: {_entry_points('flnb.backends')})"),
+        ("memory manager", f"{current.manager.name}  (available: {_entry_points('flnb.memory_managers')})"),
+    ]
+    for extra in sorted(importlib.metadata.metadata("flnb").get_all("Provides-Extra") or []):
+        if packages := installed(extra):
+            missing = [name for name, version in packages if version is None]
+            text = f"missing {', '.join(missing)}: pip install 'flnb[{extra}]'" if missing else "complete: "
+            text += "" if missing else ", ".join(f"{name} {version}" for name, version in packages)
+            rows.append((f"extra {extra}", text))
+    dot = shutil.which("dot")
+    rows.append(("dot", dot or "not found: install Debian's graphviz package to draw tape graphs with flnb.plot.tape"))
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
+
+
+def _affinity() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _entry_points(group: str) -> str:
+    return ", ".join(sorted(point.name for point in importlib.metadata.entry_points(group=group))) or "none"
+
+
+def record(script: str, arguments: Sequence[str], output: str | None) -> int:
+    """Run a Python script as `__main__` under `flnb.record` and save the run, also when the script fails."""
+    import flnb
+    from flnb_telemetry.extras import require
+
+    path = Path(script)
+    if not path.is_file():
+        raise FileNotFoundError(f"flnb record: no file {script!r}; expected a Python script")
+    require("pyarrow", extra="lab")  # before the script runs, not after an hour of training
+    target = Path(output) if output is not None else path.with_suffix(".flnb")
+    saved_arguments, saved_path = sys.argv, sys.path[0]
+    sys.argv, sys.path[0] = [script, *arguments], str(path.resolve().parent)
+    status = 0
+    try:
+        with flnb.record(name=path.stem) as run:
+            runpy.run_path(script, run_name="__main__")
+    except KeyboardInterrupt:
+        status = 130
+    except SystemExit as stop:
+        status = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        status = 1
+    finally:
+        sys.argv, sys.path[0] = saved_arguments, saved_path
+    run.save(target)
+    print(f"flnb record: saved {target}; look at it with: flnb view {target}", file=sys.stderr)
+    return status
+
+
+def view(source: str, html: str | None) -> int:
+    """Print a saved run's summary, or write it as one self-contained HTML file."""
+    import flnb
+
+    run = flnb.load_run(source)
+    if html is None:
+        print(run)
+        print()
+        print(run.ops)
+        return 0
+    from flnb_telemetry.formats.html import write_report
+
+    write_report(run, html)
+    print(f"flnb view: wrote {html}", file=sys.stderr)
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line's grammar; `lab` is taken out before, because its flags belong to JupyterLab."""
+    root = argparse.ArgumentParser(prog="flnb", description="A notebook-first ML framework with live instrumentation.")
+    root.add_argument("--version", action="version", version=f"flnb {importlib.metadata.version('flnb')}")
+    commands = root.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands.add_parser("lab", help="open the quickstart or another notebook in JupyterLab", add_help=False)
+    commands.add_parser("doctor", help="say what is installed, what is missing and what is active")
+    one = commands.add_parser("record", help="run a script, record it, save the run")
+    one.add_argument("-o", "--output", help="the file to write (default: SCRIPT with the ending .flnb)")
+    one.add_argument("script", metavar="SCRIPT")
+    one.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="the script's own arguments")
+    one = commands.add_parser("view", help="show a saved run as text, or write it as one HTML file")
+    one.add_argument("run", metavar="RUN")
+    one.add_argument("--html", metavar="FILE", help="write a self-contained HTML report instead")
+    return root
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit status (2: the user can mend it, and the message says how)."""
+    line = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        if line[:1] == ["lab"]:
+            if {"-h", "--help"} & set(line):
+                print(LAB_USAGE)
+                return 0
+            from flnb import lab
+
+            return lab.run(line[1:])
+        options = parser().parse_args(line)
+        if options.command == "record":
+            script_arguments, output = _output_after(options.arguments, options.output)
+            return record(options.script, script_arguments, output)
+        if options.command == "view":
+            return view(options.run, options.html)
+        print(doctor())
+        return 0
+    except (ImportError, OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def _output_after(arguments: list[str], output: str | None) -> tuple[list[str], str | None]:
+    """Accept `-o FILE` directly behind the script too, where people write it; later ones are the script's."""
+    if output is None and len(arguments) >= 2 and arguments[0] in ("-o", "--output"):
+        return arguments[2:], arguments[1]
+    return (arguments[1:] if arguments[:1] == ["--"] else arguments), output
+
+
+if __name__ == "__main__":
+    sys.exit(main())
