@@ -1,0 +1,136 @@
+"""The hub: one thread that takes frames from the live recording and sends them to the browser.
+
+It never waits for anybody. The browser acknowledges frames; with `WINDOW` of them under way the hub stops sending and the
+source goes on collecting, so a slow browser gets fewer and larger frames instead of seconds of delay. Without any
+acknowledgement for `SILENCE` seconds (an old ipykernel cannot hear the browser while a cell runs) it sends a keyframe
+every `SILENCE` seconds: one way still shows everything, less smoothly.
+
+Messages arrive on a thread of the kernel's choice, perhaps while a cell is busy: `receive` only sets flags.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Send = Callable[[dict[str, Any], list[bytes]], None]
+
+PROTOCOL = 1
+HERTZ = 20.0
+WINDOW = 3  # frames under way at most
+SILENCE = 0.5  # seconds without an acknowledgement before the hub stops expecting any
+IDLE = 1.0  # seconds between frames while nothing happens
+
+log = logging.getLogger("flnb")
+
+
+class Source(Protocol):
+    """Where frames come from: `flnb_telemetry.live.Live`, or a list of frames in a test."""
+
+    def frame(self, keyframe: bool) -> tuple[dict[str, Any], bytes]:
+        """The news since the last frame (or, as a keyframe, everything) as content and one buffer."""
+        ...
+
+
+class Hub:
+    """Sends a source's frames through `send`, at most `hertz` a second and `WINDOW` unacknowledged.
+
+    Example: `hub = Hub(live, widget.send); widget.on_msg(hub.receive); hub.start()`; `hub.stop()` at the end.
+    """
+
+    def __init__(self, source: Source, send: Send, *, hertz: float = HERTZ, window: int = WINDOW) -> None:
+        self.source, self.send = source, send
+        self.period, self.window = 1.0 / hertz, window
+        self.sequence = 0  # the last frame sent
+        self.acknowledged = 0  # the last frame the browser has drawn
+        self.greeted = False  # a browser has said hello at least once
+        self.cpu_ns = 0  # what this thread has used
+        self.error: BaseException | None = None
+        self._keyframe = True  # the next frame must be whole
+        self._heard = self._sent = -SILENCE
+        self._events = -1
+        self._halt = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether the thread is alive (a forked child has none)."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self) -> None:
+        """Start the thread, unless it runs already."""
+        if not self.running:
+            self._halt.clear()
+            self._thread = threading.Thread(target=self._loop, name="flnb-hub", daemon=True)
+            self._thread.start()
+
+    def stop(self, timeout: float = 2.0) -> None:
+        """End the thread; safe to call twice, and from the thread itself."""
+        self._halt.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+
+    def request_keyframe(self) -> None:
+        """Make the next frame whole, whatever is under way (a new run began, a browser came)."""
+        self._keyframe = True
+
+    def receive(self, message: object) -> None:
+        """Take one message of the browser: ack, resync or hello. Unknown ones are ignored, newer browsers may send more."""
+        if not isinstance(message, dict):
+            return
+        kind = message.get("type")
+        if kind == "ack" and isinstance(sequence := message.get("seq"), int):
+            self.acknowledged = max(self.acknowledged, min(sequence, self.sequence))
+            self._heard = time.monotonic()
+        elif kind in ("hello", "resync"):
+            self.greeted = True
+            self._heard = time.monotonic()
+            self._keyframe = True
+
+    def tick(self, now: float) -> bool:
+        """Do one turn at time `now` (monotonic seconds); whether a frame was sent."""
+        keyframe = asked = self._keyframe
+        if not keyframe and self.sequence - self.acknowledged >= self.window:
+            if now - self._heard < SILENCE or now - self._sent < SILENCE:
+                return False
+            keyframe = True
+        if keyframe:
+            self._keyframe = False  # before the frame is built: a request that arrives meanwhile counts again
+        elif self._quiet() and now - self._sent < IDLE:
+            return False
+        content, buffer = self.source.frame(keyframe)
+        self.sequence += 1
+        content["seq"] = self.sequence
+        if asked:
+            self.acknowledged = max(self.acknowledged, self.sequence - 1)  # the browser starts anew from this one
+        self._sent = now
+        self._events = self._count()
+        self.send(content, [buffer])
+        return True
+
+    def _count(self) -> int:
+        return int(getattr(self.source, "events", -1))
+
+    def _quiet(self) -> bool:
+        """Whether nothing has been recorded since the last frame."""
+        return self._events >= 0 and self._count() == self._events
+
+    def _loop(self) -> None:
+        wake = time.monotonic()
+        while not self._halt.is_set():
+            begin = time.thread_time_ns()
+            try:
+                self.tick(time.monotonic())
+            except Exception as error:
+                # one line in the kernel's log and a dead dashboard, but never a dead training
+                self.error = error
+                log.exception("flnb: the dashboard stopped; training and recording go on. flnb.dashboard() starts it again")
+                return
+            self.cpu_ns += time.thread_time_ns() - begin
+            wake = max(wake + self.period, time.monotonic() + 0.002)
+            self._halt.wait(wake - time.monotonic())

@@ -1,0 +1,147 @@
+"""The hub's promises: credit, keyframes, resync, never waiting, nothing lost silently."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from flnb.widgets.hub import IDLE, SILENCE, Hub
+
+
+class Recorder:
+    """A source that counts what it was asked for, and the browser's side of the wire."""
+
+    def __init__(self) -> None:
+        self.asked: list[bool] = []
+        self.sent: list[dict[str, Any]] = []
+        self.events = 0
+
+    def frame(self, keyframe: bool) -> tuple[dict[str, Any], bytes]:
+        self.asked.append(keyframe)
+        return {"type": "frame", "protocol": 1, "keyframe": keyframe}, b"x" * 8
+
+    def send(self, content: dict[str, Any], buffers: list[bytes]) -> None:
+        assert [len(buffer) for buffer in buffers] == [8]
+        self.sent.append(content)
+
+
+@pytest.fixture
+def wire() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+def hub(wire: Recorder) -> Hub:
+    return Hub(wire, wire.send)
+
+
+def turns(hub: Hub, wire: Recorder, times: list[float]) -> list[bool]:
+    """Tick at these times, something new recorded before each."""
+    sent = []
+    for now in times:
+        wire.events += 1
+        sent.append(hub.tick(now))
+    return sent
+
+
+def test_first_frame_is_whole_and_sequence_rises_by_one(hub: Hub, wire: Recorder) -> None:
+    turns(hub, wire, [0.0, 0.05, 0.1])
+    assert [frame["seq"] for frame in wire.sent] == [1, 2, 3]
+    assert wire.asked == [True, False, False]
+
+
+def test_without_credit_nothing_is_sent_and_the_source_goes_on_collecting(hub: Hub, wire: Recorder) -> None:
+    start = time.monotonic()
+    hub.receive({"type": "hello", "protocol": 1})
+    assert turns(hub, wire, [start + 0.05 * k for k in range(8)]) == [True] * 3 + [False] * 5
+    hub.receive({"type": "ack", "seq": 2})
+    assert turns(hub, wire, [start + 0.4, start + 0.45, start + 0.5]) == [True, True, False]
+    assert wire.asked == [True, False, False, False, False]
+
+
+def test_silent_browser_gets_a_keyframe_twice_a_second_and_no_more(hub: Hub, wire: Recorder) -> None:
+    start = time.monotonic() + 10
+    sent = turns(hub, wire, [start + 0.05 * k for k in range(61)])  # three seconds
+    whole = [k * 0.05 for k, was_sent in enumerate(sent) if was_sent][3:]
+    assert wire.asked[:3] == [True, False, False]
+    assert set(wire.asked[3:]) == {True}
+    assert 5 <= len(whole) <= 6
+    assert min(b - a for a, b in zip(whole, whole[1:], strict=False)) >= SILENCE - 1e-9
+
+
+def test_acknowledgement_after_silence_brings_small_frames_back(hub: Hub, wire: Recorder) -> None:
+    start = time.monotonic() + 10
+    turns(hub, wire, [start + 0.05 * k for k in range(40)])
+    hub.receive({"type": "ack", "seq": hub.sequence})
+    turns(hub, wire, [start + 2.05, start + 2.1])
+    assert wire.asked[-2:] == [False, False]
+
+
+@pytest.mark.parametrize("kind", ["hello", "resync"])
+def test_a_browser_that_lost_a_frame_gets_a_keyframe_at_once(hub: Hub, wire: Recorder, kind: str) -> None:
+    turns(hub, wire, [0.0, 0.05, 0.1])
+    hub.receive({"type": kind})
+    assert turns(hub, wire, [0.15]) == [True]
+    assert wire.asked[-1] is True
+    assert turns(hub, wire, [0.2, 0.25, 0.3]) == [True, True, False]  # credit counts from the keyframe on
+
+
+def test_while_nothing_happens_it_sends_once_a_second(hub: Hub, wire: Recorder) -> None:
+    start = time.monotonic()
+    sent = []
+    for k in range(50):
+        sent.append(hub.tick(start + 0.05 * k))
+        hub.receive({"type": "ack", "seq": hub.sequence})
+    assert 3 <= sum(sent) <= 2 + 2.5 / IDLE
+
+
+@pytest.mark.parametrize("message", [None, 3, [], {}, {"type": "later"}, {"type": "ack"}, {"type": "ack", "seq": "1"}])
+def test_a_message_it_does_not_know_changes_nothing(hub: Hub, wire: Recorder, message: object) -> None:
+    turns(hub, wire, [0.0, 0.05])
+    hub.receive(message)
+    assert (hub.acknowledged, hub.greeted) == (0, False)
+    turns(hub, wire, [0.1])
+    assert wire.asked[-1] is False
+
+
+def test_an_acknowledgement_of_a_frame_never_sent_is_capped(hub: Hub, wire: Recorder) -> None:
+    turns(hub, wire, [0.0])
+    hub.receive({"type": "ack", "seq": 99})
+    assert hub.acknowledged == 1
+
+
+def test_thread_starts_once_sends_and_ends(hub: Hub, wire: Recorder) -> None:
+    hub.start()
+    hub.start()
+    assert sum(thread.name == "flnb-hub" for thread in threading.enumerate()) == 1
+    deadline = time.monotonic() + 5
+    while len(wire.sent) < 5 and time.monotonic() < deadline:
+        wire.events += 1
+        hub.receive({"type": "ack", "seq": hub.sequence})
+        time.sleep(0.01)
+    hub.stop()
+    hub.stop()
+    assert len(wire.sent) >= 5
+    assert not hub.running
+    assert hub.cpu_ns > 0
+
+
+def test_a_failing_source_ends_the_hub_with_a_message_and_nothing_else(
+    hub: Hub, wire: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(keyframe: bool) -> tuple[dict[str, Any], bytes]:
+        raise RuntimeError("no frame today")
+
+    hub.source.frame = fail  # type: ignore[method-assign]
+    with caplog.at_level(logging.ERROR, logger="flnb"):
+        hub.start()
+        deadline = time.monotonic() + 5
+        while hub.running and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert not hub.running
+    assert "training and recording go on" in caplog.text
+    assert "no frame today" in caplog.text
