@@ -1,0 +1,357 @@
+"""The event bus: one bounded buffer per thread, and what user code says about where it is.
+
+Off, telemetry costs one ``bus.lanes is None`` per event. On, an event is one ``pack`` into this thread's chunk:
+
+    lanes = bus.lanes
+    if lanes is not None:
+        lane = lanes.lane
+        position = lane.position
+        try:
+            bus.pack(lane.buffer, position, code, t0, t1, alloc_id, node, lane.context, parent0, parent1)
+        except struct.error:
+            lane.emit(code, t0, t1, alloc_id, node, lane.context, parent0, parent1)
+        else:
+            lane.position = position + 64
+
+A full chunk is handed to the pump (`flnb_telemetry.pump`) and a recycled one taken; when the pump is behind by the
+whole budget, the newest record is dropped and counted.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+from collections import deque
+from contextlib import ContextDecorator
+from time import perf_counter_ns as clock
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from flnb_telemetry import intern, schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RECORD = struct.Struct("<8q")
+pack = RECORD.pack_into
+CHUNK_BYTES = 4096 * schema.RECORD_BYTES
+DEFAULT_BUFFER = 16 << 20
+
+_bits_of = struct.Struct("<d").pack
+_int_of = struct.Struct("<q").unpack
+
+
+def float_bits(value: float) -> int:
+    """The 64 bits of a float as a signed integer, the form in which floats travel in a record."""
+    return int(_int_of(_bits_of(value))[0])
+
+
+class Lane:
+    """One thread's bounded buffer: written by its thread alone, drained by whoever holds the session's drain lock."""
+
+    __slots__ = (
+        "buffer",
+        "context",
+        "drained",
+        "dropped",
+        "free",
+        "full",
+        "lost_first_t",
+        "lost_t",
+        "node",
+        "number",
+        "phase",
+        "position",
+        "reported",
+        "size",
+        "spare",
+        "thread",
+    )
+
+    def __init__(self, number: int, capacity: int = DEFAULT_BUFFER) -> None:
+        # Two chunks at least, so that one can be filled while the other is drained.
+        self.size = max(1, min(CHUNK_BYTES, capacity // 2) // schema.RECORD_BYTES) * schema.RECORD_BYTES
+        self.spare = max(1, capacity // self.size - 1)  # chunks that may still be made
+        self.buffer = bytearray(self.size)
+        self.position = 0
+        self.full: deque[bytearray] = deque()
+        self.free: deque[bytearray] = deque()
+        self.drained = 0  # bytes of the oldest undrained chunk that were drained while it was being filled
+        self.dropped = 0  # records lost so far; `reported` of them have been told to the sinks
+        self.reported = 0
+        self.lost_first_t = self.lost_t = 0
+        self.context = self.node = self.phase = 0
+        self.number = number
+        self.thread = threading.current_thread()
+
+    def emit(self, code: int, t: int, a: int = 0, b: int = 0, c: int = 0, d: int = 0, e: int = 0, f: int = 0) -> None:
+        """Write one record, or count it as dropped when the buffer is full.
+
+        Raises `struct.error` for a value that is no int64.
+        """
+        position = self.position
+        if position >= self.size:
+            if not self.rotate():
+                if self.dropped == self.reported:
+                    self.lost_first_t = t
+                self.lost_t = t
+                self.dropped += 1
+                return
+            position = 0
+        pack(self.buffer, position, code, t, a, b, c, d, e, f)
+        self.position = position + 64
+
+    def rotate(self) -> bool:
+        """Hand the full chunk on and take an empty one; False, changing nothing, when the budget is used up."""
+        try:
+            fresh = self.free.pop()
+        except IndexError:
+            if self.spare <= 0:
+                return False
+            self.spare -= 1
+            fresh = bytearray(self.size)
+        full = self.buffer
+        # CPython looks for signals and other threads only after a call: these three take effect together. Position
+        # goes first all the same, because a drain that sees position < drained takes nothing.
+        self.position = 0
+        self.buffer = fresh
+        self.full.append(full)
+        return True
+
+    def drain(self) -> schema.Records:
+        """Copy out what was written since the last drain, shape (n, 8), and recycle the chunks. Not reentrant."""
+        parts: list[schema.Records] = []
+        while True:
+            while self.full:
+                chunk = self.full.popleft()
+                parts.append(_copy(chunk, self.drained, self.size))
+                self.drained = 0
+                self.free.append(chunk)
+            chunk, position = self.buffer, self.position
+            if not self.full:  # else the writer rotated meanwhile and the pair may not belong together
+                break
+        if position > self.drained:
+            parts.append(_copy(chunk, self.drained, position))
+            self.drained = position
+        return parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else np.empty((0, 8), np.int64)
+
+    def take_drops(self) -> tuple[int, int, int] | None:
+        """(count, first time, last time) of the drops not told before, or None."""
+        dropped = self.dropped
+        count = dropped - self.reported
+        if not count:
+            return None
+        first, last = self.lost_first_t, self.lost_t
+        self.reported = dropped
+        return count, first, last
+
+    @property
+    def undrained(self) -> int:
+        """Bytes waiting for the pump."""
+        return len(self.full) * self.size + max(0, self.position - self.drained)
+
+    @property
+    def capacity(self) -> int:
+        """The most bytes that can wait."""
+        return (1 + self.spare + len(self.full) + len(self.free)) * self.size
+
+
+def _copy(chunk: bytearray, start: int, stop: int) -> schema.Records:
+    return np.frombuffer(chunk, "<i8", (stop - start) // 8, start).reshape(-1, 8).astype(np.int64, copy=True)
+
+
+class Lanes(threading.local):
+    """`lanes.lane` is this thread's lane, made by the session when the thread first asks."""
+
+    def __init__(self, new_lane: Callable[[], Lane]) -> None:
+        self.lane = new_lane()
+        self.lane.phase = place.phase
+        self.lane.context = place.context()
+
+
+class _Place(threading.local):
+    """Where this thread is, kept whether or not anybody records, so that a recording begun inside a scope is right."""
+
+    path = ""
+    phase = 0
+    step: int | None = None
+
+    def context(self) -> int:
+        key = (self.path, self.phase)
+        number = intern.contexts.ids.get(key)  # type: ignore[call-overload]  # a Context equals its plain tuple
+        return intern.contexts.id_of(intern.Context(*key)) if number is None else int(number)
+
+
+place = _Place()
+lanes: Lanes | None = None
+"""None while nobody records."""
+want_grad_stats = False
+"""Set by the pump now and then; the next backward takes it down and emits `grad_stat` for every node and leaf."""
+announcers: list[Callable[[Lane], None]] = []
+"""Called with a lane when a recording begins: emit there what exists already (segments, live blocks)."""
+describers: list[Callable[[], dict[str, Any]]] = []
+"""Called when a recording begins: facts for its `meta` (backend, manager, device, capacity, min_block)."""
+
+_step_number = -1  # the last step begun
+_step_open_t = 0  # where the next implicit step begins; 0: nowhere yet
+
+
+def emit(code: int, t: int, a: int = 0, b: int = 0, c: int = 0, d: int = 0, e: int = 0, f: int = 0) -> None:
+    """Emit one record from this thread if anybody records. For rare events; ops inline this."""
+    if lanes is not None:
+        lanes.lane.emit(code, t, a, b, c, d, e, f)
+
+
+def enter(name: str) -> str:
+    """Enter a scope, cheaply; give the result to `leave` in a ``finally``. `scope` is the friendly form."""
+    outer: str = place.path
+    place.path = f"{outer}.{name}" if outer else name
+    if lanes is not None:
+        lane = lanes.lane
+        lane.context = context = place.context()
+        lane.emit(schema.SCOPE | 1 << schema.AUX_SHIFT, clock(), context)
+    return outer
+
+
+def leave(outer: str) -> None:
+    """Leave the scope whose `enter` gave ``outer``."""
+    if lanes is not None:
+        lane = lanes.lane
+        lane.emit(schema.SCOPE, clock(), lane.context)
+        place.path = outer
+        lane.context = place.context()
+    else:
+        place.path = outer
+
+
+def set_phase(phase: int) -> int:
+    """Set this thread's phase (index into `schema.PHASES`) and return the one before."""
+    before: int = place.phase
+    place.phase = phase
+    if lanes is not None:
+        lane = lanes.lane
+        lane.phase = phase
+        lane.context = place.context()
+    return before
+
+
+class scope(ContextDecorator):
+    """Name what happens inside: ``with flnb.scope("block1"): ...`` or as a decorator. Scopes nest with dots."""
+
+    __slots__ = ("_name", "_outer")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def _recreate_cm(self) -> scope:
+        return scope(self._name)
+
+    def __enter__(self) -> scope:
+        self._outer = enter(self._name)
+        return self
+
+    def __exit__(self, *exc: object) -> Literal[False]:
+        leave(self._outer)
+        return False
+
+
+class phase(ContextDecorator):
+    """Say which phase of a step runs inside: ``with flnb.phase("optimizer"): ...``."""
+
+    __slots__ = ("_before", "_name", "_number")
+
+    def __init__(self, name: str) -> None:
+        if name not in schema.PHASES:
+            raise ValueError(f"flnb.phase: unknown phase {name!r}; the phases are {', '.join(schema.PHASES)}")
+        self._name = name
+        self._number = schema.PHASES.index(name)
+
+    def _recreate_cm(self) -> phase:
+        return phase(self._name)
+
+    def __enter__(self) -> phase:
+        self._before = set_phase(self._number)
+        return self
+
+    def __exit__(self, *exc: object) -> Literal[False]:
+        set_phase(self._before)
+        return False
+
+
+class step:
+    """Mark one training step: ``with flnb.step(): ...``. The index counts on from the step before when not given."""
+
+    __slots__ = ("_outer", "_t0", "index", "total")
+
+    def __init__(self, index: int | None = None, total: int | None = None) -> None:
+        self.index = index
+        self.total = total
+
+    def __enter__(self) -> step:
+        global _step_number
+        _step_number = self.index = _step_number + 1 if self.index is None else self.index
+        self._outer: int | None = place.step
+        place.step = self.index
+        self._t0 = clock()
+        return self
+
+    def __exit__(self, *exc: object) -> Literal[False]:
+        place.step = self._outer
+        if self.index is not None:
+            _end_step(self._t0, self.index, self.total or 0)
+        return False
+
+
+def mark_step(total: int = 0) -> None:
+    """End a step here unless a `step` block is open: what an optimizer calls, so that plain loops show steps too."""
+    global _step_number
+    if place.step is None and lanes is not None:
+        _step_number += 1
+        _end_step(_step_open_t or clock(), _step_number, total)
+
+
+def _end_step(t0: int, index: int, total: int) -> None:
+    global _step_open_t
+    _step_open_t = t1 = clock()
+    emit(schema.STEP, t0, t1, index, total)
+
+
+def current_step() -> int:
+    """The index of the open step, or of the one that an implicit step would get."""
+    return _step_number + 1 if place.step is None else place.step
+
+
+def restart_steps(t: int) -> None:
+    """Begin counting at 0 again, the first implicit step at time t: what a new session does."""
+    global _step_number, _step_open_t
+    _step_number, _step_open_t = -1, t
+
+
+def log(**metrics: float) -> None:
+    """Record numbers of the current step: ``flnb.log(loss=loss, accuracy=0.98)``. Free of cost while nobody records.
+
+    Anything that ``float()`` takes will do; what it does not take is a `TypeError` that names the metric.
+    """
+    if lanes is None:
+        return
+    lane, t, index = lanes.lane, clock(), current_step()
+    for name, value in metrics.items():
+        try:
+            bits = float_bits(float(value))
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"flnb.log: {name} is {type(value).__name__}, expected one number; reduce it first, "
+                f"for example with .mean() ({error})"
+            ) from error
+        lane.emit(schema.METRIC | intern.strings.id_of(name) << schema.PLAN_SHIFT, t, index, bits)
+
+
+def _after_fork() -> None:
+    global lanes, want_grad_stats
+    lanes, want_grad_stats = None, False  # a forked child starts with telemetry off: it has no pump
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
