@@ -1,0 +1,43 @@
+// Builds the dashboard into ../static/dashboard.js: one minified ES module with its styles inlined.
+//   node build.mjs          write the bundle
+//   node build.mjs --check  fail when the committed bundle differs from what the sources give
+//   node build.mjs --dev    the developer page with simulated data, into build/
+import { build } from "esbuild";
+import { mkdir, readFile, writeFile } from "node:fs/promises";
+import { fileURLToPath } from "node:url";
+
+const at = (path) => fileURLToPath(new URL(path, import.meta.url));
+const options = {
+  absWorkingDir: at("."),
+  bundle: true,
+  format: "esm",
+  target: "es2022",
+  charset: "utf8",
+  loader: { ".css": "text" },
+  legalComments: "none",
+  write: false,
+};
+
+if (process.argv.includes("--dev")) {
+  const { outputFiles } = await build({ ...options, entryPoints: ["src/dev/page.ts"], sourcemap: "inline" });
+  await mkdir(at("build"), { recursive: true });
+  await writeFile(at("build/page.js"), outputFiles[0].contents);
+  await writeFile(at("build/index.html"), await readFile(at("src/dev/page.html")));
+  console.log(`open file://${at("build/index.html")}`);
+} else {
+  const { outputFiles } = await build({ ...options, entryPoints: ["src/index.ts"], minify: true });
+  const target = at("../static/dashboard.js");
+  const fresh = Buffer.from(outputFiles[0].contents);
+  if (process.argv.includes("--check")) {
+    const committed = await readFile(target).catch(() => Buffer.alloc(0));
+    if (!committed.equals(fresh)) {
+      console.error("flnb/widgets/static/dashboard.js is not what the sources give; run: npm run build");
+      process.exit(1);
+    }
+    console.log("the committed bundle is current");
+  } else {
+    await mkdir(at("../static"), { recursive: true });
+    await writeFile(target, fresh);
+    console.log(`dashboard.js ${(fresh.length / 1024).toFixed(1)} KiB`);
+  }
+}

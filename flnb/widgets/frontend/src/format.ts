@@ -1,0 +1,96 @@
+/** Numbers as the reader sees them: three significant digits, binary units, the unit apart. Unknown is –, never 0. */
+
+export type Quantity = readonly [value: string, unit: string];
+
+const KiB = 1024;
+const THIN = "\u202f";
+export const UNKNOWN = "–";
+const unknown: Quantity = [UNKNOWN, ""];
+
+const known = (value: number | null | undefined): value is number => value != null && Number.isFinite(value);
+
+/** Three significant digits below 1000; whole numbers above. */
+export function significant(value: number): string {
+  if (!known(value)) return UNKNOWN;
+  if (value === 0) return "0";
+  if (value < 0) return `−${significant(-value)}`;
+  if (value >= 99.95) return value.toFixed(0);
+  if (value >= 9.995) return value.toFixed(1);
+  if (value >= 0.9995) return value.toFixed(2);
+  const text = value.toPrecision(3);
+  return text.includes("e") ? text.replace("e-", "e−").replace("e+", "e") : text;
+}
+
+/** Whole number with thin spaces: 2 097 152. */
+export function integer(value: number | null | undefined): string {
+  if (!known(value)) return UNKNOWN;
+  const text = Math.round(Math.abs(value)).toString().replace(/\B(?=(\d{3})+$)/g, THIN);
+  return value < 0 && text !== "0" ? `−${text}` : text;
+}
+
+/** Nanoseconds: 640 ns, 412 µs, 1.98 ms, 3.33 s. */
+export function duration(ns: number | null | undefined): Quantity {
+  if (!known(ns)) return unknown;
+  const size = Math.abs(ns);
+  if (size < 999.5) return [significant(Math.round(ns)), "ns"];
+  if (size < 999.5e3) return [significant(ns / 1e3), "µs"];
+  if (size < 999.5e6) return [significant(ns / 1e6), "ms"];
+  return [significant(ns / 1e9), "s"];
+}
+
+/** Bytes: 512 B, 66.0 KiB, 9.00 MiB, 17.4 GiB. Below 1000 B whole bytes. */
+export function bytes(value: number | null | undefined): Quantity {
+  if (!known(value)) return unknown;
+  const size = Math.abs(value);
+  if (size < 1000) return [String(Math.round(value)), "B"];
+  if (size < 999.5 * KiB) return [significant(value / KiB), "KiB"];
+  if (size < 999.5 * KiB ** 2) return [significant(value / KiB ** 2), "MiB"];
+  if (size < 999.5 * KiB ** 3) return [significant(value / KiB ** 3), "GiB"];
+  return [significant(value / KiB ** 4), "TiB"];
+}
+
+/** Exact bytes for details: 2 097 152 B. */
+export const exactBytes = (value: number | null | undefined): string =>
+  known(value) ? `${integer(value)} B` : UNKNOWN;
+
+/** Counts and rates: 640, 10.4 k, 1.20 M. */
+export function count(value: number | null | undefined): Quantity {
+  if (!known(value)) return unknown;
+  const size = Math.abs(value);
+  if (size < 999.5) return [Number.isInteger(value) ? String(value) : significant(value), ""];
+  if (size < 999.5e3) return [significant(value / 1e3), "k"];
+  if (size < 999.5e6) return [significant(value / 1e6), "M"];
+  return [significant(value / 1e9), "G"];
+}
+
+/** A fraction 0..1 in percent, one decimal: 35.5 %. */
+export const percent = (fraction: number | null | undefined): Quantity =>
+  known(fraction) ? [(fraction * 100).toFixed(1), "%"] : unknown;
+
+/** A ratio: 1.31×. */
+export const ratio = (value: number | null | undefined): string =>
+  known(value) ? `${value.toFixed(value < 9.995 ? 2 : value < 99.95 ? 1 : 0)}×` : UNKNOWN;
+
+/** Length of a run: 00:07.2, 1:02:03. */
+export function clock(seconds: number | null | undefined): string {
+  if (!known(seconds)) return UNKNOWN;
+  const tenths = Math.floor(Math.max(0, seconds) * 10);
+  const [hours, minutes, rest] = [Math.floor(tenths / 36000), Math.floor(tenths / 600) % 60, tenths % 600];
+  const two = (value: number): string => String(value).padStart(2, "0");
+  if (hours > 0) return `${hours}:${two(minutes)}:${two(Math.floor(rest / 10))}`;
+  return `${two(minutes)}:${two(Math.floor(rest / 10))}.${rest % 10}`;
+}
+
+/** A shape: 256×16×8×8; a scalar's is "scalar". */
+export const shape = (dims: readonly number[]): string => (dims.length ? dims.join("×") : "scalar");
+
+/** Short dtype names as in details: f32 [256,16,8,8]. */
+export const dtype = (name: string): string =>
+  name.replace(/^bfloat/, "bf").replace(/^float/, "f").replace(/^uint/, "u").replace(/^int/, "i").replace(/^complex/, "c");
+
+/** A quantity as one string: "1.98 ms". */
+export const text = (quantity: Quantity): string => (quantity[1] ? `${quantity[0]} ${quantity[1]}` : quantity[0]);
+
+/** A lower bound carries ≥: numbers of a run that dropped events. */
+export const atLeast = (quantity: Quantity, lower: boolean): Quantity =>
+  lower && quantity[0] !== UNKNOWN ? [`≥${quantity[0]}`, quantity[1]] : quantity;

@@ -1,0 +1,387 @@
+/**
+ * Memory as the browser knows it: the lifetimes of blocks (struct of arrays, capped), the segments,
+ * and the running sums by category after every event. Frames bring deltas; a keyframe repairs everything.
+ */
+
+import { Columns } from "./columns.ts";
+import type { Column, Frame } from "./protocol.ts";
+
+export const CATEGORIES = 7;
+/** A keyframe repeats this many finished lifetimes at most. */
+const KEYFRAME_FINISHED = 4096;
+
+const seriesNames = ["t", "allocated", "reserved", "waste", "c0", "c1", "c2", "c3", "c4", "c5", "c6"] as const;
+export type SeriesName = (typeof seriesNames)[number];
+/** c0..c6 by category number. They add up exactly to `allocated`; `waste` (size minus requested) is a part of it. */
+export type MemorySeries = Columns<SeriesName>;
+
+export interface Segment { id: number; address: number; size: number; start: number; end: number }
+
+const numberColumns = ["id", "start", "end", "offset", "size", "requested", "node"] as const;
+const indexColumns = ["segment", "plan", "context"] as const;
+
+/**
+ * Times are seconds since run start; a live block's `end` is Infinity. Rows 0..used-1 are filled, in order of arrival.
+ * Row numbers hold within one `generation`: when the cap is reached the older half of the finished lifetimes leaves.
+ */
+export class Lifetimes {
+  id!: Float64Array;
+  start!: Float64Array;
+  end!: Float64Array;
+  segment!: Uint32Array;
+  offset!: Float64Array;
+  size!: Float64Array;
+  requested!: Float64Array;
+  category!: Uint8Array;
+  plan!: Uint32Array;
+  context!: Uint32Array;
+  node!: Float64Array;
+  used = 0;
+  live = 0;
+  /** Increases when rows have moved. */
+  generation = 0;
+  /** Every lifetime that ended after this time is here. */
+  completeSince = -Infinity;
+  private readonly rows = new Map<number, number>();
+
+  constructor(capacity: number) {
+    this.allocate(capacity);
+  }
+
+  get capacity(): number {
+    return this.id.length;
+  }
+
+  /** Row of a block's lifetime, or -1 when it is unknown or has left. */
+  row(id: number): number {
+    return this.rows.get(id) ?? -1;
+  }
+
+  isLive(row: number, t: number): boolean {
+    return this.start[row]! <= t && this.end[row]! > t;
+  }
+
+  /** Rows of the blocks that live at time t. */
+  liveAt(t: number): number[] {
+    const rows: number[] = [];
+    for (let row = 0; row < this.used; row++) if (this.isLive(row, t)) rows.push(row);
+    return rows;
+  }
+
+  /** A fresh row for a block that begins now. */
+  insert(id: number, start: number): number {
+    if (this.used === this.capacity) this.makeRoom();
+    const row = this.used++;
+    this.id[row] = id;
+    this.start[row] = start;
+    this.end[row] = Infinity;
+    this.rows.set(id, row);
+    this.live++;
+    return row;
+  }
+
+  finish(row: number, t: number): void {
+    if (this.end[row] === Infinity) this.live--;
+    this.end[row] = t;
+  }
+
+  clear(): void {
+    this.rows.clear();
+    this.used = this.live = 0;
+    this.completeSince = -Infinity;
+    this.generation++;
+  }
+
+  private makeRoom(): void {
+    const finished = this.end.subarray(0, this.used).filter((end) => end !== Infinity).sort();
+    // Live blocks are never dropped: where they fill most rows, the columns grow instead.
+    if (finished.length < this.capacity / 2) {
+      const old = { ...this };
+      this.allocate(this.capacity * 2);
+      for (const name of numberColumns) this[name].set(old[name]);
+      for (const name of indexColumns) this[name].set(old[name]);
+      this.category.set(old.category);
+      return;
+    }
+    const before = finished[finished.length >> 1]!;
+    this.completeSince = Math.max(this.completeSince, before);
+    this.rows.clear();
+    let kept = 0;
+    for (let row = 0; row < this.used; row++) {
+      if (this.end[row]! <= before) continue;
+      for (const name of numberColumns) this[name][kept] = this[name][row]!;
+      for (const name of indexColumns) this[name][kept] = this[name][row]!;
+      this.category[kept] = this.category[row]!;
+      this.rows.set(this.id[kept]!, kept++);
+    }
+    this.used = kept;
+    this.generation++;
+  }
+
+  private allocate(capacity: number): void {
+    for (const name of numberColumns) this[name] = new Float64Array(capacity);
+    for (const name of indexColumns) this[name] = new Uint32Array(capacity);
+    this.category = new Uint8Array(capacity);
+  }
+}
+
+/** The whole run in a fixed number of bins, each holding the moment of its largest allocation. The bins widen as the run grows. */
+export class Overview {
+  /** Seconds a bin covers, and bins in use; bin i covers [i * width, (i + 1) * width). */
+  width = 1 / 128;
+  count = 0;
+  readonly allocated: Float64Array;
+  readonly reserved: Float64Array;
+  readonly byCategory: Float64Array[];
+  readonly bins: number;
+
+  constructor(bins = 2048) {
+    this.bins = bins;
+    this.allocated = new Float64Array(bins);
+    this.reserved = new Float64Array(bins);
+    this.byCategory = Array.from({ length: CATEGORIES }, () => new Float64Array(bins));
+  }
+
+  add(t: number, allocated: number, reserved: number, sums: ArrayLike<number>): void {
+    if (!(t >= 0)) return;
+    while (t >= this.width * this.bins) this.widen();
+    const bin = Math.floor(t / this.width);
+    if (bin >= this.count) {
+      // Between two events memory stays as it is: a bin without an event repeats the one before it.
+      const from = this.count - 1;
+      for (let next = this.count; next <= bin; next++) if (from >= 0) this.copy(from, next);
+      this.count = bin + 1;
+      if (from < 0) this.allocated[bin] = -1;
+    }
+    if (allocated < this.allocated[bin]!) return;
+    this.allocated[bin] = allocated;
+    this.reserved[bin] = reserved;
+    for (let category = 0; category < CATEGORIES; category++) this.byCategory[category]![bin] = sums[category]!;
+  }
+
+  clear(): void {
+    this.width = 1 / 128;
+    this.count = 0;
+    for (const column of [this.allocated, this.reserved, ...this.byCategory]) column.fill(0);
+  }
+
+  private copy(from: number, to: number): void {
+    for (const column of [this.allocated, this.reserved, ...this.byCategory]) column[to] = column[from]!;
+  }
+
+  private widen(): void {
+    const half = Math.ceil(this.count / 2);
+    for (let bin = 0; bin < half; bin++) {
+      const [one, two] = [2 * bin, 2 * bin + 1];
+      this.copy(two < this.count && this.allocated[two]! > this.allocated[one]! ? two : one, bin);
+    }
+    this.count = half;
+    this.width *= 2;
+  }
+}
+
+const enum Kind { Segment, Alloc, Free, Release }
+
+export class MemoryLog {
+  readonly lifetimes: Lifetimes;
+  readonly segments = new Map<number, Segment>();
+  /** State after every event, sorted by time. */
+  readonly series: MemorySeries;
+  readonly overview = new Overview();
+  /** The largest allocation of the run so far and what was reserved then. */
+  peak = { t: 0, allocated: 0, reserved: 0 };
+  /** Spans (start, end) of which no events are known. */
+  readonly gaps: [number, number][] = [];
+  private readonly sums = new Float64Array(CATEGORIES);
+  private waste = 0;
+  private reserved = 0;
+
+  constructor(lifetimes = 65536, points = 131072) {
+    this.lifetimes = new Lifetimes(lifetimes);
+    this.series = new Columns(seriesNames, points);
+  }
+
+  /** Bytes in blocks now. */
+  get allocated(): number {
+    return this.sums.reduce((sum, value) => sum + value, 0);
+  }
+
+  /** The run's live sums by category now. */
+  get byCategory(): ArrayLike<number> {
+    return this.sums;
+  }
+
+  get reservedNow(): number {
+    return this.reserved;
+  }
+
+  clear(): void {
+    this.lifetimes.clear();
+    this.segments.clear();
+    this.series.clear();
+    this.overview.clear();
+    this.peak = { t: 0, allocated: 0, reserved: 0 };
+    this.gaps.length = 0;
+    this.sums.fill(0);
+    this.waste = this.reserved = 0;
+  }
+
+  apply(frame: Frame): void {
+    if (frame.head.keyframe) this.applyKeyframe(frame);
+    else this.applyEvents(frame, -Infinity);
+  }
+
+  private applyKeyframe(frame: Frame): void {
+    const column = (name: string): Column => frame.columns[name] ?? new Float64Array(0);
+    const [freed, freedAt] = [column("free.id"), column("free.t")];
+    const now = frame.head.counters.t;
+    let since = -Infinity;
+    if (freed.length >= KEYFRAME_FINISHED) {
+      since = Infinity;
+      for (const t of freedAt) since = Math.min(since, t);
+    }
+    const known = this.series.last("t") ?? -Infinity;
+    const from = Math.max(since, known);
+    this.insertSegments(frame);
+    const ids = column("alloc.id");
+    const present = new Set<number>();
+    for (let at = 0; at < ids.length; at++) {
+      present.add(ids[at]!);
+      this.insertBlock(frame, at);
+    }
+    for (let at = 0; at < freed.length; at++) {
+      const row = this.lifetimes.row(freed[at]!);
+      if (row >= 0) this.lifetimes.finish(row, freedAt[at]!);
+    }
+    const released = column("release.id");
+    const releasedAt = column("release.t");
+    for (let at = 0; at < released.length; at++) this.release(released[at]!, releasedAt[at]!);
+    // What the kernel no longer mentions ended before the finished lifetimes that it still does.
+    const { lifetimes } = this;
+    for (let row = 0; row < lifetimes.used; row++) {
+      if (lifetimes.end[row] === Infinity && !present.has(lifetimes.id[row]!)) {
+        lifetimes.finish(row, Math.max(lifetimes.start[row]!, Number.isFinite(since) ? since : now));
+      }
+    }
+    const segmentIds = new Set<number>(column("segment.id"));
+    for (const segment of this.segments.values()) {
+      if (segment.end === Infinity && !segmentIds.has(segment.id)) segment.end = Math.max(segment.start, Number.isFinite(since) ? since : now);
+    }
+    if (since > known && known > -Infinity) this.gaps.push([known, since]);
+    if (since > lifetimes.completeSince) lifetimes.completeSince = since;
+    this.recount(from);
+    if (since > known) this.point(since);
+    this.applyEvents(frame, from);
+  }
+
+  /** The sums at time t, from the lifetimes: exact wherever they are complete. */
+  private recount(t: number): void {
+    const { lifetimes } = this;
+    this.sums.fill(0);
+    this.waste = this.reserved = 0;
+    for (let row = 0; row < lifetimes.used; row++) if (lifetimes.isLive(row, t)) this.add(row, 1);
+    for (const segment of this.segments.values()) if (segment.start <= t && segment.end > t) this.reserved += segment.size;
+  }
+
+  private add(row: number, sign: 1 | -1): void {
+    const { category, size, requested } = this.lifetimes;
+    const index = Math.min(category[row]!, CATEGORIES - 1);
+    this.sums[index] = this.sums[index]! + sign * size[row]!;
+    this.waste += sign * (size[row]! - requested[row]!);
+  }
+
+  private point(t: number): void {
+    const { series, sums, waste, reserved } = this;
+    const last = series.last("t");
+    const at = last !== undefined && t < last ? last : t;
+    const allocated = this.allocated;
+    if (last !== undefined && at === last) series.length--;
+    series.append({
+      t: at, allocated, reserved, waste,
+      c0: sums[0]!, c1: sums[1]!, c2: sums[2]!, c3: sums[3]!, c4: sums[4]!, c5: sums[5]!, c6: sums[6]!,
+    });
+    this.overview.add(at, allocated, reserved, sums);
+    if (allocated > this.peak.allocated) this.peak = { t: at, allocated, reserved };
+  }
+
+  private insertSegments(frame: Frame): void {
+    const { "segment.id": ids, "segment.t": times, "segment.size": sizes, "segment.address": addresses } = frame.columns;
+    for (let at = 0; at < (ids?.length ?? 0); at++) {
+      const id = ids![at]!;
+      const known = this.segments.get(id);
+      if (known && known.end === Infinity) continue;
+      this.segments.set(id, { id, address: addresses?.[at] ?? 0, size: sizes![at]!, start: times![at]!, end: Infinity });
+    }
+    if (this.segments.size > 4096) {
+      for (const segment of this.segments.values()) if (segment.end !== Infinity && this.segments.size > 2048) this.segments.delete(segment.id);
+    }
+  }
+
+  private release(id: number, t: number): Segment | undefined {
+    const segment = this.segments.get(id);
+    if (!segment || segment.end !== Infinity) return undefined;
+    segment.end = t;
+    return segment;
+  }
+
+  /** The row of a frame's allocation, inserted where new. */
+  private insertBlock(frame: Frame, at: number): number {
+    const value = (name: string): number => frame.columns[name]?.[at] ?? 0;
+    const id = value("alloc.id");
+    const known = this.lifetimes.row(id);
+    if (known >= 0) return known;
+    const { lifetimes } = this;
+    const row = lifetimes.insert(id, value("alloc.t"));
+    lifetimes.segment[row] = value("alloc.segment");
+    lifetimes.offset[row] = value("alloc.offset");
+    lifetimes.size[row] = value("alloc.size");
+    lifetimes.requested[row] = value("alloc.requested");
+    lifetimes.category[row] = value("alloc.category");
+    lifetimes.plan[row] = value("alloc.plan");
+    lifetimes.context[row] = value("alloc.context");
+    lifetimes.node[row] = value("alloc.node");
+    return row;
+  }
+
+  /** Replay a frame's events later than `from` in order of time, a point of the series after each. */
+  private applyEvents(frame: Frame, from: number): void {
+    const { columns, head } = frame;
+    const order: { t: number; kind: Kind; at: number }[] = [];
+    const collect = (name: string, kind: Kind): void => {
+      const times = columns[`${name}.t`];
+      for (let at = 0; at < (times?.length ?? 0); at++) if (times![at]! > from) order.push({ t: times![at]!, kind, at });
+    };
+    collect("segment", Kind.Segment);
+    collect("alloc", Kind.Alloc);
+    collect("free", Kind.Free);
+    collect("release", Kind.Release);
+    order.sort((one, two) => one.t - two.t || one.kind - two.kind);
+    if (!head.keyframe) this.insertSegments(frame);
+    const thinned = columns["memory.t"];
+    let next = 0;
+    for (const { t, kind, at } of order) {
+      for (; thinned && next < thinned.length && thinned[next]! <= t; next++) this.thinnedPoint(frame, next);
+      if (kind === Kind.Segment) this.reserved += columns["segment.size"]![at]!;
+      else if (kind === Kind.Alloc) {
+        this.add(this.insertBlock(frame, at), 1);
+      } else if (kind === Kind.Free) {
+        const row = this.lifetimes.row(columns["free.id"]![at]!);
+        if (row < 0 || (!head.keyframe && this.lifetimes.end[row] !== Infinity)) continue;
+        this.lifetimes.finish(row, t);
+        this.add(row, -1);
+      } else {
+        const id = columns["release.id"]![at]!;
+        const segment = head.keyframe ? this.segments.get(id) : this.release(id, t);
+        if (segment) this.reserved -= segment.size;
+      }
+      this.point(t);
+    }
+    for (; thinned && next < thinned.length; next++) this.thinnedPoint(frame, next);
+  }
+
+  private thinnedPoint(frame: Frame, at: number): void {
+    for (let category = 0; category < CATEGORIES; category++) this.sums[category] = frame.columns[`memory.c${category}`]?.[at] ?? 0;
+    this.reserved = frame.columns["memory.reserved"]?.[at] ?? this.reserved;
+    this.point(frame.columns["memory.t"]![at]!);
+  }
+}

@@ -1,0 +1,94 @@
+/** The frame of a panel: a 28 px header with title, one line of text, tools, and the table behind the canvas. */
+
+import { h, icon, icons, setText } from "./dom.ts";
+import type { DataTable } from "./view.ts";
+
+export class Panel {
+  readonly element: HTMLElement;
+  /** What is under the header; position relative, fills the rest. */
+  readonly body: HTMLElement;
+  /** Right side of the header, before the table button. */
+  readonly tools: HTMLElement;
+  private readonly subtitle: HTMLElement;
+  private readonly table: HTMLElement;
+  private readonly button: HTMLButtonElement | null;
+  private readonly describe: (() => DataTable) | undefined;
+  private shown = 0;
+
+  /** `describe`: the data as a table; gives the header its table button. */
+  constructor(title: string, describe?: () => DataTable) {
+    this.describe = describe;
+    this.subtitle = h("span", { class: "fl-sub" });
+    this.tools = h("div", { class: "fl-tools" });
+    this.body = h("div", { class: "fl-body" });
+    this.table = h("div", { class: "fl-data", hidden: true, tabindex: 0 });
+    this.button = describe
+      ? h("button", { class: "fl-iconbutton", type: "button", "aria-pressed": false, "aria-label": `${title} as a table`, title: "Show as a table" }, icon(icons.table))
+      : null;
+    this.button?.addEventListener("click", () => this.showTable(!this.tableShown));
+    this.element = h("section", { class: "fl-panel", "aria-label": title },
+      h("header", { class: "fl-head" }, h("h2", {}, title), this.subtitle, h("span", { class: "fl-space" }), this.tools, ...(this.button ? [this.button] : [])),
+      this.body);
+    this.body.append(this.table);
+  }
+
+  set sub(text: string) {
+    setText(this.subtitle, text);
+  }
+
+  get tableShown(): boolean {
+    return !this.table.hidden;
+  }
+
+  showTable(shown: boolean): void {
+    this.table.hidden = !shown;
+    this.button?.setAttribute("aria-pressed", String(shown));
+    this.shown = 0;
+    this.update(performance.now());
+  }
+
+  /** Call from render: refreshes an open table at most once a second. True while the table covers the canvas. */
+  update(now: number): boolean {
+    if (this.table.hidden || !this.describe) return false;
+    if (this.shown && now - this.shown < 1000) return true;
+    this.shown = now;
+    const { caption, columns, rows } = this.describe();
+    const numeric = columns.map((_, at) => rows.length > 0 && rows.every((row) => typeof row[at] === "number" || /^[−≥\d–.]/.test(String(row[at]))));
+    const cell = (tag: "th" | "td", value: string | number, at: number): HTMLElement =>
+      h(tag, { class: numeric[at] ? "fl-number" : "fl-left", ...(tag === "th" ? { scope: "col" } : {}) }, String(value));
+    const { scrollTop, scrollLeft } = this.table;
+    this.table.replaceChildren(h("table", { class: "fl-table" }, h("caption", { class: "fl-hidden" }, caption),
+      h("thead", {}, h("tr", {}, ...columns.map((name, at) => cell("th", name, at)))),
+      h("tbody", {}, ...rows.slice(0, 2000).map((row) => h("tr", {}, ...row.map((value, at) => cell("td", value, at)))))));
+    this.table.scrollTo(scrollLeft, scrollTop);
+    return true;
+  }
+}
+
+/** A segmented choice in a header (role radiogroup): Op | Scope. */
+export function segmented<T extends string>(label: string, options: readonly (readonly [T, string])[], chosen: T, onChoose: (value: T) => void): HTMLElement {
+  const group = h("div", { class: "fl-segmented", role: "radiogroup", "aria-label": label });
+  const buttons = options.map(([value, text]) => {
+    const button = h("button", { type: "button", role: "radio", "aria-checked": value === chosen, tabindex: value === chosen ? 0 : -1 }, text);
+    button.addEventListener("click", () => choose(value));
+    return button;
+  });
+  const choose = (value: T): void => {
+    options.forEach(([other], at) => {
+      buttons[at]!.setAttribute("aria-checked", String(other === value));
+      buttons[at]!.tabIndex = other === value ? 0 : -1;
+    });
+    onChoose(value);
+  };
+  group.addEventListener("keydown", (event) => {
+    const step = event.key === "ArrowRight" || event.key === "ArrowDown" ? 1 : event.key === "ArrowLeft" || event.key === "ArrowUp" ? -1 : 0;
+    if (!step) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const at = (buttons.findIndex((button) => button.tabIndex === 0) + step + buttons.length) % buttons.length;
+    buttons[at]!.focus();
+    choose(options[at]![0]);
+  });
+  group.append(...buttons);
+  return group;
+}

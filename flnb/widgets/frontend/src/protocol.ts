@@ -1,0 +1,146 @@
+/**
+ * The frame protocol between kernel and browser, version 1.
+ *
+ * One anywidget custom message a tick: a JSON head and one binary buffer that holds all arrays, each aligned to
+ * eight bytes. Heads and arrays are deltas, except in a keyframe, which repeats everything that is still live.
+ */
+
+export const PROTOCOL = 1;
+
+export type Phase = "forward" | "backward" | "optimizer" | "other";
+export type RunState = "waiting" | "recording" | "finished" | "failed";
+export type Family =
+  | "elementwise" | "matmul" | "reduction" | "movement" | "norm" | "memory" | "communication" | "optimizer";
+
+export interface RunInfo {
+  id: number;
+  name: string;
+  state: RunState;
+  error: string | null;
+  backend: string;
+  manager: string;
+  device: string;
+  capacity: number | null;
+  min_block: number;
+}
+
+export interface Counters {
+  /** Seconds since the run began. */
+  t: number;
+  step: number | null;
+  steps_total: number | null;
+  events: number;
+  events_per_s: number;
+  dropped: number;
+  dropped_first_step: number | null;
+  dropped_last_step: number | null;
+  /** Share of the wall time that telemetry costs, 0..1. */
+  telemetry_share: number;
+  buffer_used: number;
+  buffer_capacity: number;
+  tick_hz: number;
+  step_seconds: number | null;
+  /** Cumulative bytes of op outputs that live outside blocks. */
+  small_bytes: number;
+  /** True in a tick whose middle was thinned to `memory.*` points. */
+  memory_thinned?: boolean;
+}
+
+export interface Plan { op: string; family: string; shape: number[]; dtype: string; nbytes: number }
+export interface Context { scope: string; phase: Phase }
+
+/** A piece of an append-only intern table: `items[0]` has id `first`. */
+export interface TableDelta<T> { first: number; items: T[] }
+
+export interface TapeNode {
+  id: number;
+  plan: number;
+  context: number;
+  /** Ids of the nodes this one reads; negative ids are leaves. */
+  parents: number[];
+  forward_ns: number;
+  backward_ns: number;
+  saved: number;
+  norm: number | null;
+  /** Count of NaN and Inf in the gradient. */
+  bad: number;
+  numel: number;
+}
+export interface TapeLeaf { id: number; name: string; parameter: boolean; plan: number; norm: number | null; bad: number }
+export interface Tape { step: number; t: number; nodes: TapeNode[]; leaves: TapeLeaf[]; truncated: number }
+
+export type ArrayType = "f64" | "f32" | "i32" | "u32" | "u8";
+export type Column = Float64Array | Float32Array | Int32Array | Uint32Array | Uint8Array;
+
+export interface FrameHead {
+  type: "frame";
+  protocol: number;
+  seq: number;
+  keyframe: boolean;
+  run: RunInfo;
+  counters: Counters;
+  strings?: TableDelta<string>;
+  plans?: TableDelta<Plan>;
+  contexts?: TableDelta<Context>;
+  arrays: Record<string, [ArrayType, number, number]>;
+  tape?: Tape;
+}
+
+/** A decoded frame: its head, and the columns as typed arrays over the received buffer. */
+export interface Frame { head: FrameHead; columns: Record<string, Column>; bytes: number }
+
+export type ToKernel = { type: "ack"; seq: number } | { type: "resync" } | { type: "hello"; protocol: number };
+
+export class ProtocolError extends Error {
+  override readonly name = "ProtocolError";
+}
+
+const constructors = {
+  f64: Float64Array, f32: Float32Array, i32: Int32Array, u32: Uint32Array, u8: Uint8Array,
+} as const;
+
+/** Whether a custom message is a frame; other messages on the channel are not ours to judge. */
+export function isFrame(content: unknown): content is FrameHead {
+  return typeof content === "object" && content !== null && (content as { type?: unknown }).type === "frame";
+}
+
+/**
+ * Decode one message into typed columns without copying, where the buffer's alignment allows.
+ * Throws ProtocolError when version, types or bounds are not what version 1 promises.
+ */
+export function decodeFrame(head: FrameHead, buffers: readonly (DataView | ArrayBuffer | Uint8Array)[]): Frame {
+  if (head.protocol !== PROTOCOL) {
+    throw new ProtocolError(
+      `the kernel speaks frame protocol ${head.protocol}, this dashboard ${PROTOCOL}; restart the kernel and reload the page`);
+  }
+  const names = Object.keys(head.arrays);
+  const source = buffers[0];
+  let data: ArrayBufferLike = new ArrayBuffer(0);
+  let base = 0;
+  let length = 0;
+  if (source instanceof ArrayBuffer) {
+    data = source;
+    length = source.byteLength;
+  } else if (source) {
+    data = source.buffer;
+    base = source.byteOffset;
+    length = source.byteLength;
+  }
+  if (base % 8 !== 0) {
+    data = data.slice(base, base + length);
+    base = 0;
+  }
+  const columns: Record<string, Column> = {};
+  for (const name of names) {
+    const [type, offset, count] = head.arrays[name]!;
+    const constructor = constructors[type];
+    if (!constructor) throw new ProtocolError(`frame ${head.seq}: column ${name} has unknown type ${String(type)}`);
+    const end = offset + count * constructor.BYTES_PER_ELEMENT;
+    if (offset < 0 || count < 0 || end > length || offset % 8 !== 0) {
+      throw new ProtocolError(
+        `frame ${head.seq}: column ${name} spans bytes ${offset} to ${end} of a buffer of ${length} (aligned to 8)`);
+    }
+    columns[name] = new constructor(data as ArrayBuffer, base + offset, count);
+  }
+  return { head, columns, bytes: length };
+}

@@ -1,0 +1,40 @@
+/** What a view is, and what it may use. Panels are the compact views of the Overview; views fill a tab. */
+
+import type { Selection, Store } from "./store.ts";
+import type { Theme } from "./theme.ts";
+
+export type TabName = "overview" | "ops" | "memory" | "tape" | "metrics";
+
+/** What views may ask of the dashboard. Everything happens in the browser; recording is never touched. */
+export interface Actions {
+  /** Select (null clears). All views and the status line follow. */
+  select(selection: Selection | null): void;
+  /** Move the one time cursor (seconds since run start); this stops following. null follows the newest again. */
+  setCursor(t: number | null): void;
+  /** Set the one time range; this stops following. */
+  setRange(t0: number, t1: number): void;
+  /** Follow the newest again, and resume when paused. */
+  live(): void;
+  pause(paused: boolean): void;
+  show(tab: TabName): void;
+  /** Say something in the polite live region. */
+  announce(message: string): void;
+}
+
+export interface ViewContext { readonly store: Store; readonly theme: Theme; readonly actions: Actions }
+
+/** The table behind a canvas: the same data, for a screen reader or for exact values. */
+export interface DataTable { caption: string; columns: string[]; rows: (string | number)[][] }
+
+export interface View {
+  readonly element: HTMLElement;
+  /** Draw; called at most once an animation frame, only while visible. `now` is performance.now(). */
+  render(now: number): void;
+  /** The size of `element` in CSS pixels has changed. */
+  resize(width: number, height: number): void;
+  /** The data as a table. Views made with Panel pass this to it, which shows it in place of the canvas. */
+  describe?(): DataTable;
+  /** A key while the dashboard has focus and nothing editable does; true when taken. */
+  key?(event: KeyboardEvent): boolean;
+  destroy(): void;
+}
