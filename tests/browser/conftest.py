@@ -1,0 +1,200 @@
+"""A real JupyterLab and a real Chromium, as a person would have them, on a copy of the quickstart."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Page
+
+ROOT = Path(__file__).resolve().parents[2]
+TOKEN = "browser-test"
+CHROMIUM = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--force-color-profile=srgb",
+]
+FLAGS = [
+    "--no-browser",
+    "--allow-root",
+    "--ip=127.0.0.1",
+    "--port=0",
+    f"--IdentityProvider.token={TOKEN}",
+    "--LabApp.news_url=",
+    "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+    "--LabApp.extension_manager=readonly",
+    "--LabApp.expose_app_in_browser=True",
+    "--KernelManager.transport=ipc",
+    "--FileContentsManager.delete_to_trash=False",
+]
+SETTINGS = {
+    "@jupyterlab/apputils-extension:notification": {
+        "fetchNews": "false",
+        "checkForUpdates": False,
+        "doNotDisturbMode": True,
+    },
+    # every cell is there from the start, also those out of sight
+    "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"},
+    "@jupyterlab/docmanager-extension:plugin": {"autosave": False},
+}
+
+
+def unavailable() -> str | None:
+    """Why browser tests cannot run here, if they cannot."""
+    for module in ("playwright", "jupyterlab", "anywidget"):
+        try:
+            __import__(module)
+        except ImportError:
+            return f"needs {module}: pip install 'flnb[lab]' playwright"
+    if browser() is None:
+        return "needs chromium: apt-get install chromium"
+    return None
+
+
+def browser() -> str | None:
+    """The Chromium to drive."""
+    return os.environ.get("FLNB_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark everything in this folder; skip it where there is no browser, unless the environment forbids the skip."""
+    here = Path(__file__).parent
+    reason = unavailable()
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.browser)
+            if reason is not None and not os.environ.get("FLNB_REQUIRE_BROWSER"):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@dataclass
+class Lab:
+    """A running JupyterLab: where it listens and the folder that it serves."""
+
+    url: str
+    folder: Path
+
+    def notebook(self, name: str) -> str:
+        """The address of a notebook, opened alone without the file browser."""
+        return f"{self.url}lab/tree/{name}?token={TOKEN}&reset"
+
+
+@pytest.fixture(scope="session")
+def lab() -> Iterator[Lab]:
+    """JupyterLab on an empty folder of its own, with settings of its own."""
+    if (reason := unavailable()) is not None:
+        pytest.fail(f"FLNB_REQUIRE_BROWSER is set, and this {reason}")
+    home = Path(tempfile.mkdtemp(prefix="flnb-lab-"))  # short: the kernel's sockets lie below it
+    folder = home / "work"
+    folder.mkdir()
+    (home / "settings").mkdir()
+    (home / "settings" / "overrides.json").write_text(json.dumps(SETTINGS))
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV"))},
+        "JUPYTER_CONFIG_DIR": str(home / "config"),
+        "JUPYTER_DATA_DIR": str(home / "data"),
+        "JUPYTER_RUNTIME_DIR": str(home / "run"),
+        "IPYTHONDIR": str(home / "ipython"),
+    }
+    log = home / "lab.log"
+    with log.open("w") as stream:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "jupyterlab", *FLAGS, f"--ServerApp.root_dir={folder}"),
+                *(f"--LabApp.app_settings_dir={home / 'settings'}", f"--LabApp.user_settings_dir={home / 'user'}"),
+                f"--LabApp.workspaces_dir={home / 'workspaces'}",
+            ],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        yield Lab(_wait_for_server(process, home / "run", log), folder)
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _wait_for_server(process: subprocess.Popen[bytes], run: Path, log: Path) -> str:
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            pytest.fail(f"JupyterLab ended with status {process.returncode}:\n{log.read_text()[-4000:]}")
+        for file in run.glob("jpserver-*.json"):
+            with suppress(ValueError, OSError):
+                url: str = json.loads(file.read_text())["url"]
+                with urllib.request.urlopen(f"{url}api?token={TOKEN}", timeout=5):
+                    return url
+        time.sleep(0.1)
+    pytest.fail(f"JupyterLab did not answer within 90 s:\n{log.read_text()[-4000:]}")
+
+
+@pytest.fixture(scope="session")
+def _context() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    profile = tempfile.mkdtemp(prefix="flnb-chromium-")
+    with sync_playwright() as playwright:
+        context = playwright.chromium.launch_persistent_context(
+            profile,
+            executable_path=browser(),
+            args=CHROMIUM,
+            viewport={"width": 1400, "height": 1000},
+            reduced_motion="reduce",
+        )
+        try:
+            yield context
+        finally:
+            context.close()
+            shutil.rmtree(profile, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def page(_context: Any) -> Iterator[Page]:
+    """One browser tab for the tests of a module. What it logs as errors is at `page.flnb_errors`."""
+    page = _context.new_page()
+    page.set_default_timeout(30_000)
+    page.flnb_errors = []
+    page.on("pageerror", lambda error: page.flnb_errors.append(str(error)))
+    try:
+        yield page
+    finally:
+        page.close()
+
+
+@pytest.fixture(scope="session")
+def screenshots() -> Path:
+    """Where the pictures go: $FLNB_SCREENSHOTS, else output/screenshots."""
+    folder = Path(os.environ.get("FLNB_SCREENSHOTS") or ROOT / "output" / "screenshots")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
