@@ -1,0 +1,443 @@
+/**
+ * Pure functions over the lifetimes of blocks: what was allocated when, by category, and what every segment held.
+ *
+ * A lifetime is the half-open interval [allocated, freed) of one block; `freed` is Infinity while it lives. All byte
+ * counts are integers in float64, so sums are exact and the categories add up to what is allocated, bit for bit.
+ */
+
+/** Blocks as columns. Rows may stand in any order; row numbers are stable within one generation of the store. */
+export interface Lifetimes {
+  readonly length: number;
+  readonly id: Float64Array;
+  readonly allocated: Float64Array; // seconds since the start of the run
+  readonly freed: Float64Array; // seconds; Infinity while the block lives
+  readonly segment: Uint32Array;
+  readonly offset: Float64Array; // bytes from the start of the segment
+  readonly size: Float64Array; // bytes, as the manager rounded them
+  readonly requested: Float64Array; // bytes, as the tensor asked for them
+  readonly category: Uint8Array;
+}
+
+/** Segments as columns; `freed` is Infinity while the device has not got it back. */
+export interface Segments {
+  readonly length: number;
+  readonly id: Uint32Array;
+  readonly allocated: Float64Array;
+  readonly freed: Float64Array;
+  readonly size: Float64Array;
+}
+
+/** Totals known from a sample instead of from single events: where a tick had too many events to send them all. */
+export interface SampledTotals {
+  readonly time: Float64Array;
+  readonly reserved: Float64Array;
+  readonly categories: readonly Float64Array[]; // one column per category
+  readonly allocated: Float64Array;
+}
+
+export const CATEGORY_COUNT = 7;
+/** Columns of a row of totals: requested bytes by category, then these. */
+export const WASTE = CATEGORY_COUNT; // size - requested, summed over live blocks
+export const RESERVED = CATEGORY_COUNT + 1;
+export const TOTALS_WIDTH = CATEGORY_COUNT + 2;
+
+/** What an event does; the order settles events at one instant: a segment before its blocks, a free before a reuse. */
+const Kind = { SegmentAlloc: 0, Free: 1, Alloc: 2, SegmentFree: 3 } as const;
+
+const CHECKPOINT_EVERY = 1024;
+
+/** Index of the first element of a sorted `array[0..length)` that is greater than `value`. */
+export function upperBound(array: ArrayLike<number>, value: number, length: number = array.length): number {
+  let low = 0;
+  let high = length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (array[middle]! <= value) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+/** Index of the first element of a sorted `array[0..length)` that is at least `value`. */
+export function lowerBound(array: ArrayLike<number>, value: number, length: number = array.length): number {
+  let low = 0;
+  let high = length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (array[middle]! < value) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+/** Bytes allocated: the sum of the categories and of the rounding waste. */
+export function allocatedOf(totals: Float64Array, at = 0): number {
+  let sum = 0;
+  for (let k = 0; k <= WASTE; k++) sum += totals[at + k]!;
+  return sum;
+}
+
+/**
+ * Every allocation and free in order of time, with the running totals at regular places. Grows with the stream:
+ * an update costs what is new, plus a look at each block that was still alive.
+ */
+export class MemoryIndex {
+  /** Number of events. */
+  length = 0;
+  /** Time of each event, ascending. */
+  time = new Float64Array(1024);
+  /** row * 4 + kind of each event. */
+  private code = new Int32Array(1024);
+  private checkpoints = new Float64Array(TOTALS_WIDTH * 64); // totals before event k * CHECKPOINT_EVERY
+  private checkpointCount = 0;
+  private lifetimes: Lifetimes = NO_LIFETIMES;
+  private segments: Segments = NO_SEGMENTS;
+  private openBlocks: number[] = []; // rows seen alive
+  private openSegments: number[] = [];
+  private seenBlocks = 0;
+  private seenSegments = 0;
+  private generation = -1;
+  /** Counts rewritten history: who keeps something per event drops what stands at or after `rewrittenFrom`. */
+  rewrites = 0;
+  rewrittenFrom = 0;
+
+  get blocks(): Lifetimes {
+    return this.lifetimes;
+  }
+
+  get reservedSegments(): Segments {
+    return this.segments;
+  }
+
+  /** Takes in what is new. A changed `generation` says that row numbers have moved: everything is sorted again. */
+  update(lifetimes: Lifetimes, segments: Segments, generation = 0): void {
+    this.lifetimes = lifetimes;
+    this.segments = segments;
+    if (generation !== this.generation || lifetimes.length < this.seenBlocks || segments.length < this.seenSegments) {
+      this.generation = generation;
+      this.length = 0;
+      this.seenBlocks = this.seenSegments = this.checkpointCount = 0;
+      this.openBlocks = [];
+      this.openSegments = [];
+      this.rewrites++;
+      this.rewrittenFrom = 0;
+    }
+    const fresh: number[] = [];
+    this.openBlocks = collect(fresh, this.openBlocks, this.seenBlocks, lifetimes, Kind.Alloc, Kind.Free);
+    this.openSegments = collect(fresh, this.openSegments, this.seenSegments, segments, Kind.SegmentAlloc, Kind.SegmentFree);
+    this.seenBlocks = lifetimes.length;
+    this.seenSegments = segments.length;
+    if (fresh.length > 0) this.merge(fresh);
+  }
+
+  private timeOf(code: number): number {
+    const row = code >> 2;
+    switch (code & 3) {
+      case Kind.SegmentAlloc:
+        return this.segments.allocated[row]!;
+      case Kind.Free:
+        return this.lifetimes.freed[row]!;
+      case Kind.Alloc:
+        return this.lifetimes.allocated[row]!;
+      default:
+        return this.segments.freed[row]!;
+    }
+  }
+
+  private merge(fresh: number[]): void {
+    const codes = Int32Array.from(fresh);
+    const times = new Float64Array(codes.length);
+    for (let i = 0; i < codes.length; i++) times[i] = this.timeOf(codes[i]!);
+    const order = new Uint32Array(codes.length).map((_, i) => i);
+    order.sort((a, b) => times[a]! - times[b]! || (codes[a]! & 3) - (codes[b]! & 3));
+    const total = this.length + codes.length;
+    this.time = grown(this.time, total);
+    this.code = grown(this.code, total);
+    // From the back: two sorted runs merge in place, and what is already in order is not touched.
+    let old = this.length - 1;
+    let fill = total - 1;
+    let next = codes.length - 1;
+    while (next >= 0) {
+      const from = order[next]!;
+      const time = times[from]!;
+      const code = codes[from]!;
+      const oldTime = old < 0 ? -Infinity : this.time[old]!;
+      if (oldTime > time || (oldTime === time && (this.code[old]! & 3) > (code & 3))) {
+        this.time[fill] = oldTime;
+        this.code[fill--] = this.code[old--]!;
+      } else {
+        this.time[fill] = time;
+        this.code[fill--] = code;
+        next--;
+      }
+    }
+    const touched = fill + 1; // first event whose neighbours changed
+    if (touched < this.length) {
+      this.rewrites++;
+      this.rewrittenFrom = touched;
+    }
+    this.length = total;
+    this.checkpointCount = Math.min(this.checkpointCount, Math.floor(touched / CHECKPOINT_EVERY) + 1);
+    this.extendCheckpoints();
+  }
+
+  private extendCheckpoints(): void {
+    const needed = Math.floor(this.length / CHECKPOINT_EVERY) + 1;
+    this.checkpoints = grown(this.checkpoints, needed * TOTALS_WIDTH);
+    const totals = new Float64Array(TOTALS_WIDTH);
+    if (this.checkpointCount === 0) {
+      this.checkpoints.fill(0, 0, TOTALS_WIDTH);
+      this.checkpointCount = 1;
+    }
+    for (let k = this.checkpointCount; k < needed; k++) {
+      const before = (k - 1) * TOTALS_WIDTH;
+      totals.set(this.checkpoints.subarray(before, before + TOTALS_WIDTH));
+      for (let e = (k - 1) * CHECKPOINT_EVERY; e < k * CHECKPOINT_EVERY; e++) this.apply(e, totals);
+      this.checkpoints.set(totals, k * TOTALS_WIDTH);
+    }
+    this.checkpointCount = needed;
+  }
+
+  /** Adds event `e` to `totals`. */
+  apply(e: number, totals: Float64Array): void {
+    const code = this.code[e]!;
+    const row = code >> 2;
+    const kind = code & 3;
+    if (kind === Kind.Alloc || kind === Kind.Free) {
+      const sign = kind === Kind.Alloc ? 1 : -1;
+      const requested = this.lifetimes.requested[row]!;
+      const category = this.lifetimes.category[row]!;
+      const column = category < CATEGORY_COUNT ? category : 0;
+      totals[column] = totals[column]! + sign * requested;
+      totals[WASTE] = totals[WASTE]! + sign * (this.lifetimes.size[row]! - requested);
+    } else {
+      const sign = kind === Kind.SegmentAlloc ? 1 : -1;
+      totals[RESERVED] = totals[RESERVED]! + sign * this.segments.size[row]!;
+    }
+  }
+
+  /** Whether event `e` happens at the very time of the one before. */
+  sameInstant(e: number): boolean {
+    return e > 0 && e < this.length && this.time[e] === this.time[e - 1];
+  }
+
+  /** Totals after all events at or before `time`; the next event's number comes back too. */
+  totalsAt(time: number): { totals: Float64Array; next: number } {
+    const next = upperBound(this.time, time, this.length);
+    return { totals: this.totalsBefore(next), next };
+  }
+
+  /** Totals before event `e`. */
+  totalsBefore(e: number): Float64Array {
+    const totals = new Float64Array(TOTALS_WIDTH);
+    if (this.length === 0) return totals;
+    const k = Math.min(Math.floor(e / CHECKPOINT_EVERY), this.checkpointCount - 1);
+    totals.set(this.checkpoints.subarray(k * TOTALS_WIDTH, (k + 1) * TOTALS_WIDTH));
+    for (let i = k * CHECKPOINT_EVERY; i < e; i++) this.apply(i, totals);
+    return totals;
+  }
+
+  /** What event `e` is: the row of its block, or -1 where a segment comes or goes. */
+  blockOf(e: number): { row: number; alloc: boolean } {
+    const code = this.code[e]!;
+    const kind = code & 3;
+    return kind === Kind.Alloc || kind === Kind.Free ? { row: code >> 2, alloc: kind === Kind.Alloc } : { row: -1, alloc: false };
+  }
+
+  /** The same for segments. */
+  segmentOf(e: number): { row: number; alloc: boolean } {
+    const code = this.code[e]!;
+    const kind = code & 3;
+    return kind === Kind.SegmentAlloc || kind === Kind.SegmentFree ? { row: code >> 2, alloc: kind === Kind.SegmentAlloc } : { row: -1, alloc: false };
+  }
+}
+
+const NO_LIFETIMES: Lifetimes = {
+  length: 0,
+  id: new Float64Array(0),
+  allocated: new Float64Array(0),
+  freed: new Float64Array(0),
+  segment: new Uint32Array(0),
+  offset: new Float64Array(0),
+  size: new Float64Array(0),
+  requested: new Float64Array(0),
+  category: new Uint8Array(0),
+};
+const NO_SEGMENTS: Segments = {
+  length: 0,
+  id: new Uint32Array(0),
+  allocated: new Float64Array(0),
+  freed: new Float64Array(0),
+  size: new Float64Array(0),
+};
+
+/** Pushes the event codes of what began or ended since the last look; returns the rows still open. */
+function collect(out: number[], open: number[], seen: number, table: Lifetimes | Segments, alloc: number, free: number): number[] {
+  const { allocated, freed, length } = table;
+  const still: number[] = [];
+  for (const row of open) {
+    if (freed[row] === Infinity) still.push(row);
+    else out.push(row * 4 + free);
+  }
+  for (let row = seen; row < length; row++) {
+    // A lifetime that is over as it begins is at no time alive.
+    if (freed[row]! <= allocated[row]!) continue;
+    out.push(row * 4 + alloc);
+    if (freed[row] === Infinity) still.push(row);
+    else out.push(row * 4 + free);
+  }
+  return still;
+}
+
+/** The same values with room for at least `needed`. */
+export function grown<T extends Float64Array | Int32Array>(array: T, needed: number): T {
+  if (needed <= array.length) return array;
+  const larger = new (array.constructor as new (n: number) => T)(Math.max(needed, array.length * 2));
+  larger.set(array);
+  return larger;
+}
+
+/** A stacked timeline, one column of totals for each pixel. */
+export interface Timeline {
+  readonly from: number;
+  readonly to: number;
+  readonly pixels: number;
+  /** (pixels, TOTALS_WIDTH): the state with the largest allocated bytes in each pixel; its columns add up to `allocated`. */
+  readonly totals: Float64Array;
+  readonly allocated: Float64Array;
+  /** Largest reserved bytes in each pixel. */
+  readonly reserved: Float64Array;
+  /** When the state that the pixel shows was reached (at least `from` of the pixel). */
+  readonly time: Float64Array;
+  /** Events inside the window. */
+  readonly events: number;
+}
+
+/** The timeline over [from, to) at `pixels` columns. A pixel shows the largest state that it holds, so no peak is lost. */
+export function timeline(index: MemoryIndex, from: number, to: number, pixels: number, sampled?: SampledTotals): Timeline {
+  const totals = new Float64Array(pixels * TOTALS_WIDTH);
+  const allocated = new Float64Array(pixels);
+  const reserved = new Float64Array(pixels);
+  const time = new Float64Array(pixels);
+  const start = index.totalsAt(from);
+  const now = start.totals;
+  let live = 0;
+  let e = start.next;
+  for (let k = 0; k < pixels; k++) {
+    const begin = from + ((to - from) * k) / pixels;
+    const end = from + ((to - from) * (k + 1)) / pixels;
+    const at = k * TOTALS_WIDTH;
+    while (e < index.length && index.time[e]! <= begin) index.apply(e++, now);
+    live = allocatedOf(now);
+    let best = live;
+    let largestReserved = now[RESERVED]!;
+    time[k] = begin;
+    totals.set(now, at);
+    while (e < index.length && index.time[e]! < end) {
+      index.apply(e++, now);
+      if (index.sameInstant(e)) continue; // what stands between two events of one instant was never there
+      live = allocatedOf(now);
+      if (live > best) {
+        best = live;
+        totals.set(now, at);
+        time[k] = index.time[e - 1]!;
+      }
+      if (now[RESERVED]! > largestReserved) largestReserved = now[RESERVED]!;
+    }
+    allocated[k] = best;
+    reserved[k] = largestReserved;
+  }
+  const result: Timeline = { from, to, pixels, totals, allocated, reserved, time, events: e - start.next };
+  if (sampled !== undefined && sampled.time.length > 0) overlay(result, sampled);
+  return result;
+}
+
+/** Puts sampled totals where they show more than the events that arrived one by one. */
+function overlay(line: Timeline, sampled: SampledTotals): void {
+  const scale = line.pixels / (line.to - line.from);
+  for (let i = lowerBound(sampled.time, line.from); i < sampled.time.length; i++) {
+    const k = Math.floor((sampled.time[i]! - line.from) * scale);
+    if (k >= line.pixels) break;
+    const total = sampled.allocated[i]!;
+    if (sampled.reserved[i]! > line.reserved[k]!) line.reserved[k] = sampled.reserved[i]!;
+    if (total <= line.allocated[k]!) continue;
+    let categories = 0;
+    for (let c = 0; c < CATEGORY_COUNT; c++) {
+      const value = sampled.categories[c]?.[i] ?? 0;
+      line.totals[k * TOTALS_WIDTH + c] = value;
+      categories += value;
+    }
+    line.totals[k * TOTALS_WIDTH + WASTE] = Math.max(0, total - categories);
+    line.allocated[k] = total;
+    line.time[k] = sampled.time[i]!;
+  }
+}
+
+/** One segment with the blocks that it holds, in order of their offset. */
+export interface SegmentState {
+  readonly id: number;
+  readonly row: number; // in Segments; -1 where only its blocks are known
+  readonly size: number;
+  readonly rows: Int32Array; // of Lifetimes
+  readonly used: number;
+  readonly holes: number;
+  readonly largestHole: number;
+}
+
+export interface MemoryState {
+  readonly time: number;
+  readonly totals: Float64Array;
+  readonly segments: readonly SegmentState[]; // by id
+  readonly blocks: number;
+}
+
+/** All segments and blocks at `time`: a prefix of the sorted events, so a scrub costs one pass over what began before. */
+export function stateAt(index: MemoryIndex, time: number): MemoryState {
+  const { blocks, reservedSegments } = index;
+  const bySegment = new Map<number, number[]>();
+  const rowOfSegment = new Map<number, number>();
+  for (let s = 0; s < reservedSegments.length; s++) {
+    if (reservedSegments.allocated[s]! <= time && reservedSegments.freed[s]! > time) {
+      rowOfSegment.set(reservedSegments.id[s]!, s);
+      bySegment.set(reservedSegments.id[s]!, []);
+    }
+  }
+  let count = 0;
+  const { allocated, freed, segment, offset, size, length } = blocks;
+  for (let row = 0; row < length; row++) {
+    if (allocated[row]! > time || freed[row]! <= time) continue;
+    const id = segment[row]!;
+    const rows = bySegment.get(id);
+    if (rows === undefined) bySegment.set(id, [row]);
+    else rows.push(row);
+    count++;
+  }
+  const segments: SegmentState[] = [];
+  for (const [id, list] of bySegment) {
+    const rows = Int32Array.from(list).sort((a, b) => offset[a]! - offset[b]!);
+    const row = rowOfSegment.get(id) ?? -1;
+    const end = rows.length === 0 ? 0 : offset[rows[rows.length - 1]!]! + size[rows[rows.length - 1]!]!;
+    const total = row < 0 ? end : reservedSegments.size[row]!;
+    const holes = holesOf(blocks, rows, total);
+    let used = 0;
+    for (const r of rows) used += size[r]!;
+    let largestHole = 0;
+    for (let i = 1; i < holes.length; i += 2) largestHole = Math.max(largestHole, holes[i]!);
+    segments.push({ id, row, size: total, rows, used, holes: holes.length / 2, largestHole });
+  }
+  segments.sort((a, b) => a.id - b.id);
+  return { time, totals: index.totalsAt(time).totals, segments, blocks: count };
+}
+
+/** Free ranges of a segment as offset, size, offset, size ...; `rows` in order of offset. */
+export function holesOf(blocks: Lifetimes, rows: Int32Array, segmentSize: number): number[] {
+  const holes: number[] = [];
+  let end = 0;
+  for (const row of rows) {
+    const start = blocks.offset[row]!;
+    if (start > end) holes.push(end, start - end);
+    end = Math.max(end, start + blocks.size[row]!);
+  }
+  if (segmentSize > end) holes.push(end, segmentSize - end);
+  return holes;
+}
