@@ -1,0 +1,75 @@
+"""The host's memory: slabs straight from the operating system."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from functools import cache
+from pathlib import Path
+from typing import ClassVar
+
+from flnb.interface.memory import MemoryDevice, OutOfMemoryError, Segment, in_words
+
+__all__ = ["HostDevice", "host"]
+
+HUGE_PAGE = 2 << 20
+
+
+class HostDevice(MemoryDevice):
+    """Private anonymous maps; from 2 MiB on they are aligned and advised for huge pages.
+
+    Private, so that a forked child cannot write into its parent's tensors.
+
+    Args:
+        capacity: bytes or a text such as ``"8GiB"``; what the machine (or its container) has when not given.
+    """
+
+    name: ClassVar[str] = "host"
+    min_block: ClassVar[int] = 1024
+
+    def __init__(self, capacity: int | str | None = None) -> None:
+        super().__init__(_machine_memory() if capacity is None else capacity)
+
+    def reserve(self, nbytes: int) -> Segment:
+        """Map ``nbytes`` bytes, zero until written."""
+        huge = nbytes >= HUGE_PAGE
+        try:
+            slab = mmap.mmap(-1, nbytes + HUGE_PAGE * huge, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except (OSError, OverflowError) as error:
+            raise OutOfMemoryError(
+                f"host: the operating system refuses {in_words(nbytes)} ({error})", request=nbytes
+            ) from error
+        anchor = ctypes.c_char.from_buffer(slab)
+        address = ctypes.addressof(anchor)
+        if huge:
+            offset = -address % HUGE_PAGE
+            address += offset
+            if hasattr(mmap, "MADV_HUGEPAGE"):
+                slab.madvise(mmap.MADV_HUGEPAGE, offset, nbytes)
+        return Segment(address, nbytes, (slab, anchor), self)
+
+    def release(self, segment: Segment) -> None:
+        """Unmap a segment."""
+        slab, anchor = segment.handle
+        segment.handle = None
+        del anchor
+        slab.close()
+
+
+@cache
+def host() -> HostDevice:
+    """The one host device that managers use unless they are given another."""
+    return HostDevice()
+
+
+def _machine_memory() -> int | None:
+    """Physical memory, or less where a control group allows less."""
+    try:
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None
+    try:
+        return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    except (OSError, ValueError):  # no control group, or "max"
+        return total

@@ -1,0 +1,25 @@
+"""The native manager: every block is a segment of its own, straight from the device and straight back."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from flnb.interface.memory import AllocHint, Block, MemoryManager
+
+__all__ = ["Native"]
+
+
+class Native(MemoryManager):
+    """No cache and no fragmentation, at the price of asking the device every time."""
+
+    name: ClassVar[str] = "native"
+    wants_hint: ClassVar[bool] = False
+
+    def alloc(self, nbytes: int, stream: int = 0, hint: AllocHint | None = None) -> Block:
+        """A new segment."""
+        segment = self.device.reserve(max(nbytes, 1))
+        return Block(segment.address, segment.size, segment)
+
+    def free(self, block: Block) -> None:
+        """Release the block's segment."""
+        self.device.release(block.segment)

@@ -1,0 +1,252 @@
+"""The crossing to memory managers: every allocation and every free passes here, is checked, counted and told once.
+
+An array's memory is kept by a small ctypes object that is the root of all its views. When the last of them goes, the
+object's finaliser appends the block to a queue and does nothing else: whatever a manager's `free` does happens later,
+on a normal stack, in the next allocation or statistics call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import lru_cache
+from itertools import count
+from threading import get_ident
+from time import perf_counter_ns as clock
+from typing import Any
+
+import numpy as np
+from flnb_telemetry import bus, intern, schema
+
+from flnb.interface.memory import ALIGNMENT, AllocHint, Block, MemoryManager, OutOfMemoryError, dropped, in_words
+
+__all__ = ["allocate", "announce", "array_in", "block_of", "drain", "release", "shortage"]
+
+_next_id = count(1).__next__
+_pop_dropped = dropped.popleft
+_ndarray = np.ndarray
+_KEEP_CODE = ~0xFFFFFF  # of a plan's code, the plan alone
+
+
+def allocate(
+    manager: MemoryManager, nbytes: int, plan_code: int = 0, category: int = 0, hint: AllocHint | None = None
+) -> Block:
+    """A block of at least ``nbytes`` bytes from ``manager``, counted and told to telemetry.
+
+    Args:
+        plan_code: the code of the op that allocates (`flnb.dispatch.plan.Plan.code`), 0 for none.
+        category: index into `flnb_telemetry.schema.CATEGORIES`.
+
+    Raises:
+        OutOfMemoryError: with request, free bytes, largest hole and capacity.
+    """
+    if dropped:
+        drain()
+    ledger = manager.ledger
+    if nbytes < 0:
+        raise ValueError(f"allocate: got {nbytes} bytes, expected 0 or more")
+    locked = get_ident() != ledger.owner or ledger.shared
+    if locked:
+        ledger.__enter__()
+    else:  # CPython changes threads only at calls and jumps back: none between the test and this line
+        ledger.busy += 1
+    try:
+        block = manager.alloc(nbytes, 0, hint)
+        block.id = _next_id()
+        block.manager = manager
+        block.requested = nbytes
+        block.category = category
+        ledger.allocs += 1
+        ledger.allocated = allocated = ledger.allocated + block.size
+        if allocated > ledger.peak:
+            ledger.peak = allocated
+        if manager.tracked:
+            _check(manager, block, nbytes)
+            ledger.live[block.id] = block
+    except MemoryError as error:
+        raise shortage(manager, nbytes, error) from error
+    finally:
+        if locked:
+            ledger.__exit__()
+        else:
+            ledger.busy -= 1
+    if bus.lanes is not None:
+        lane = bus.lanes.lane
+        code = schema.ALLOC | category << 8 | plan_code & _KEEP_CODE
+        lane.emit(code, clock(), block.id, block.address, block.size, nbytes, block.segment.id, lane.context)
+    return block
+
+
+def drain() -> None:
+    """Hand every dropped block back to the manager it came from."""
+    while True:
+        try:
+            block = _pop_dropped()
+        except IndexError:
+            return
+        manager = block.manager
+        if manager is None:  # handed back by `release` while its array was alive
+            continue
+        ledger = manager.ledger
+        if ledger.locked and block in ledger.locked:
+            ledger.waiting.add(block)
+            continue
+        size = block.size  # `free` may merge the block with others
+        if bus.lanes is not None:  # told before `free`, which may release the segment
+            lane = bus.lanes.lane
+            now = clock()
+            what = block.id, block.address, size, 0, block.segment.id, lane.context
+            lane.emit(schema.FREE_REQUESTED, block.dropped or now, *what)
+            lane.emit(schema.FREE_COMPLETED, now, *what)
+            block.dropped = 0
+        locked = get_ident() != ledger.owner or ledger.shared
+        if locked:
+            ledger.__enter__()
+        else:
+            ledger.busy += 1
+        try:
+            block.manager = None
+            if manager.tracked:
+                del ledger.live[block.id]
+            manager.free(block)
+            ledger.frees += 1
+            ledger.allocated -= size
+        finally:
+            if locked:
+                ledger.__exit__()
+            else:
+                ledger.busy -= 1
+
+
+def release(manager: MemoryManager, block: Block) -> None:
+    """Free a block that no array keeps (`array_in` frees its own).
+
+    Raises:
+        ValueError: the block is another manager's, or was freed before.
+    """
+    manager._check_live(block, "release")
+    if block in manager.ledger.waiting:
+        raise ValueError(f"release: {block!r} was freed before and only waits for its last user_unlock")
+    if bus.lanes is not None:
+        block.dropped = clock()
+    dropped.append(block)
+    drain()
+
+
+def array_in(
+    manager: MemoryManager,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    nbytes: int,
+    plan_code: int = 0,
+    category: int = 0,
+) -> np.ndarray[Any, Any]:
+    """An uninitialised C-contiguous array of ``nbytes`` bytes in a block of its own, 64-byte aligned.
+
+    The block lives as long as the array or any view of it; ``array.base.block`` is the block.
+    """
+    hint = None
+    if manager.wants_hint:
+        op = intern.plans.items[plan_code >> schema.PLAN_SHIFT][0]
+        hint = AllocHint(shape, dtype, schema.CATEGORIES[category], op, bus.place.path)
+    block = allocate(manager, nbytes, plan_code, category, hint)
+    owner_type = manager.ledger.owners.get(block.size)
+    if owner_type is None:
+        owner_type = _new_owner_type(manager, block)
+    owner = owner_type.from_address(block.address)
+    owner.block = block
+    return _ndarray(shape, dtype, owner)
+
+
+def block_of(array: Any) -> Block | None:
+    """The block that holds an array's (or view's) memory, None for memory that is NumPy's own."""
+    while isinstance(array, np.ndarray):
+        array = array.base
+    return getattr(array, "block", None)
+
+
+def _finalise(self: Any, append: Any = dropped.append, bus: Any = bus, clock: Any = clock) -> None:
+    block = self.block
+    if bus.lanes is not None:
+        block.dropped = clock()
+    append(block)
+
+
+@lru_cache(4096)
+def _owner_type(size: int) -> Any:
+    """The ctypes type of all blocks of one size: NumPy checks an array against its length."""
+    return type("BlockMemory", (ctypes.c_char * size,), {"__slots__": ("block",), "__del__": _finalise})
+
+
+def _new_owner_type(manager: MemoryManager, block: Block) -> Any:
+    if not manager.device.addressable:
+        release(manager, block)
+        raise TypeError(
+            f"{manager!r} is on the device {manager.device.name!r}, which has addresses but no memory: "
+            f"use it for replays and checks, and a manager on flnb.memory.HostDevice() for tensors"
+        )
+    owners = manager.ledger.owners
+    if len(owners) > 4096:  # ever new sizes must not pile up types
+        owners.clear()
+    owners[block.size] = found = _owner_type(block.size)
+    return found
+
+
+def _check(manager: MemoryManager, block: Block, nbytes: int) -> None:
+    """A manager typed into a cell must not write over foreign memory: its block has to lie in a segment it holds."""
+    segment = block.segment
+    start, end = block.address, block.address + block.size
+    inside = (
+        segment.id in manager.device.segments and segment.address <= start and end <= segment.address + segment.size
+    )
+    if not inside or block.size < nbytes or start % ALIGNMENT:
+        raise ValueError(
+            f"memory manager {manager.name!r}: alloc({nbytes}) returned {block!r}; expected at least {nbytes} bytes "
+            f"at a multiple of {ALIGNMENT}, inside a segment that self.device.reserve gave and that is not released"
+        )
+
+
+def shortage(manager: MemoryManager, nbytes: int, cause: BaseException) -> OutOfMemoryError:
+    """The error for a request that failed: the sizes that explain it, told to telemetry, and what to do."""
+    lease = manager.device
+    holes = [block.size for state in manager.snapshot() for block in state.blocks if not block.id]
+    left = 0 if lease.capacity is None else max(0, lease.capacity - lease.device.reserved)
+    free, largest = sum(holes) + left, max([left, *holes])
+    if bus.lanes is not None:
+        lane = bus.lanes.lane
+        lane.emit(schema.OOM, clock(), nbytes, free, largest, lease.capacity or 0, lease.reserved, lane.context)
+    if lease.capacity is not None and nbytes > lease.capacity:
+        advice = "it can never fit: use a smaller batch or tensor, or a device with a larger capacity"
+    elif free >= nbytes:
+        advice = (
+            "there is enough in total but not in one piece or not for this manager's segment sizes: "
+            "free tensors that live long, call manager.release_cached(), or try another memory manager"
+        )
+    else:
+        advice = "use a smaller batch, free tensors you no longer need (del x), or compute under flnb.no_grad()"
+    capacity = "unknown" if lease.capacity is None else in_words(lease.capacity)
+    return OutOfMemoryError(
+        f"{manager.name} on {lease.name}: out of memory: asked for {in_words(nbytes)}; free {in_words(free)}, of "
+        f"which the largest hole is {in_words(largest)}; reserved {in_words(lease.reserved)}, capacity {capacity}. "
+        f"What to do: {advice}. Cause: {str(cause) or 'the manager found no room'}",
+        request=nbytes,
+        free=free,
+        largest_hole=largest,
+        reserved=lease.reserved,
+        capacity=lease.capacity,
+    )
+
+
+def announce(lane: bus.Lane) -> None:
+    """Tell a recording that begins what exists already: every segment and every live block."""
+    drain()
+    for manager in list(MemoryManager.instances):
+        for segment, blocks in manager.snapshot():
+            now = clock()
+            lane.emit(schema.SEGMENT_ALLOC, now, segment.id, segment.address, segment.size)
+            for block in blocks:
+                if block.id:
+                    code = schema.ALLOC | block.category << 8
+                    lane.emit(code, now, block.id, block.address, block.size, block.requested, segment.id)
+
+
+bus.announcers.append(announce)

@@ -1,0 +1,446 @@
+"""The memory manager: who decides where a tensor's bytes lie. A manager is policy only.
+
+It cuts blocks out of segments that it reserves from its device. Checking, counting, locking and events belong to
+`flnb.dispatch.memory`, which calls the plain methods below, so whatever is typed into a cell is measured for free.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from bisect import bisect_right
+from collections import deque
+from dataclasses import dataclass
+from itertools import count
+from time import perf_counter_ns as clock
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from flnb_telemetry import bus, schema
+
+from flnb.interface.tensor import redefined
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = [
+    "AllocHint",
+    "Block",
+    "BlockState",
+    "MemoryDevice",
+    "MemoryManager",
+    "OutOfMemoryError",
+    "Segment",
+    "SegmentState",
+    "bytes_of",
+    "in_words",
+]
+
+UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+ALIGNMENT = 64
+"""Every block begins at a multiple of this many bytes: one cache line, one AVX-512 register."""
+
+
+def bytes_of(size: int | str) -> int:
+    """A size in bytes from an int or a text with a unit (B, KiB, MiB, GiB, TiB).
+
+    >>> bytes_of("1.5MiB"), bytes_of(512)
+    (1572864, 512)
+    """
+    if isinstance(size, str):
+        number = size.rstrip("BKMGTi ")
+        unit = size[len(number) :].strip()
+        try:
+            return int(float(number) * UNITS[unit])
+        except (KeyError, ValueError, OverflowError):
+            raise ValueError(f"got the size {size!r}; expected an int or a text such as '64MiB' or '512 KiB'") from None
+    return int(size)
+
+
+def in_words(nbytes: int) -> str:
+    """A size for people, exact bytes included: ``64.0 MiB (67108864 bytes)``."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if abs(nbytes) >= UNITS[unit]:
+            return f"{nbytes / UNITS[unit]:.1f} {unit} ({nbytes} bytes)"
+    return f"{nbytes} bytes"
+
+
+class OutOfMemoryError(MemoryError):
+    """A request that neither the manager's free blocks nor its device can serve.
+
+    Attributes (bytes): ``request``; ``free``, all that nobody uses, reserved or not; ``largest_hole``, the largest
+    piece of it in a row; ``reserved`` by the manager; ``capacity`` of the device, None where it is not known.
+    """
+
+    request = free = largest_hole = reserved = 0
+    capacity: int | None = None
+
+    def __init__(self, message: str = "", **sizes: int | None) -> None:
+        super().__init__(message)
+        self.__dict__.update(sizes)
+
+
+@dataclass(slots=True)
+class AllocHint:
+    """What an allocation is for. A manager that does not care sets ``wants_hint = False`` and saves the time."""
+
+    shape: tuple[int, ...] = ()
+    dtype: Any = None
+    category: str = "unknown"
+    op: str = ""
+    scope: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class Segment:
+    """A contiguous range that a device lent out. ``handle`` keeps the memory alive; ``id`` is never used twice."""
+
+    address: int
+    size: int
+    handle: Any = None
+    device: MemoryDevice | None = None
+    id: int = 0
+
+
+class Block:
+    """A range of a segment given to one array: ``Block(address, size, segment)``. Managers may subclass it.
+
+    The manager sets address, size (bytes, rounded as it likes) and segment; the crossing fills in the rest: ``id``
+    (never used twice), ``requested`` bytes, ``category`` and ``manager``, which is None while the block is free.
+    """
+
+    __slots__ = ("address", "category", "dropped", "id", "manager", "requested", "segment", "size")
+
+    def __init__(self, address: int, size: int, segment: Segment) -> None:
+        self.address = address
+        self.size = size
+        self.segment = segment
+        self.id = self.requested = self.category = self.dropped = 0
+        self.manager: MemoryManager | None = None
+
+    def __repr__(self) -> str:
+        state = f"block {self.id}" if self.manager else "free block"
+        return f"<{state} at {self.address:#x}: {self.requested} of {self.size} bytes in segment {self.segment.id}>"
+
+
+class BlockState(NamedTuple):
+    """A block or a hole (``id`` 0) as it was when a snapshot was taken."""
+
+    address: int
+    size: int
+    requested: int = 0
+    id: int = 0
+    category: int = 0
+
+
+class SegmentState(NamedTuple):
+    """A segment and what tiles it, by address: no gap, no overlap."""
+
+    segment: Segment
+    blocks: tuple[BlockState, ...]
+
+
+class MemoryDevice:
+    """Where segments come from. Implement `reserve` and `release`; capacity is checked before `reserve` is called.
+
+    Attributes:
+        capacity: the most bytes it lends at a time; None: not known, `reserve` raises `MemoryError` by itself.
+        granularity: sizes are rounded up to multiples of this.
+        addressable: whether NumPy can read and write there.
+        min_block: the smallest tensor, in bytes, that is worth a block.
+        reserved: bytes lent out now, to all managers together.
+    """
+
+    name: ClassVar[str] = "device"
+    granularity: ClassVar[int] = 4096
+    addressable: ClassVar[bool] = True
+    min_block: ClassVar[int] = 0
+
+    def __init__(self, capacity: int | str | None = None) -> None:
+        self.capacity = None if capacity is None else bytes_of(capacity)
+        self.reserved = 0
+
+    def reserve(self, nbytes: int) -> Segment:
+        """A new segment of ``nbytes`` (a multiple of the granularity), or `MemoryError`."""
+        raise NotImplementedError(f"device {self.name!r} does not implement 'reserve'")
+
+    def release(self, segment: Segment) -> None:
+        """Take a segment back. Nothing lies in it any more."""
+        raise NotImplementedError(f"device {self.name!r} does not implement 'release'")
+
+    def __repr__(self) -> str:
+        capacity = "unknown capacity" if self.capacity is None else in_words(self.capacity)
+        return f"<{type(self).__name__}: {capacity}, {in_words(self.reserved)} reserved>"
+
+
+class Lease:
+    """What one manager holds of a device: the crossing between the two, with sums and events.
+
+    Everything but `reserve` and `release` is the device's own.
+    """
+
+    next_id: ClassVar[Callable[[], int]] = count(1).__next__
+
+    def __init__(self, device: MemoryDevice) -> None:
+        self.device = device
+        self.segments: dict[int, Segment] = {}
+        self.reserved = self.peak = 0
+
+    def reserve(self, nbytes: int) -> Segment:
+        """A segment of at least ``nbytes`` bytes; `OutOfMemoryError` when the device has no room for it."""
+        device = self.device
+        if nbytes <= 0:
+            raise ValueError(f"reserve: got {nbytes} bytes, expected a positive number")
+        size = -(-nbytes // device.granularity) * device.granularity
+        if device.capacity is not None and device.reserved + size > device.capacity:
+            raise OutOfMemoryError(
+                f"{device.name}: no room for a segment of {in_words(size)}: {in_words(device.reserved)} of "
+                f"{in_words(device.capacity)} are reserved",
+                request=size,
+                capacity=device.capacity,
+                reserved=device.reserved,
+            )
+        segment = device.reserve(size)
+        segment.id = Lease.next_id()
+        self.segments[segment.id] = segment
+        self.reserved += segment.size
+        self.peak = max(self.peak, self.reserved)
+        device.reserved += segment.size
+        bus.emit(schema.SEGMENT_ALLOC, clock(), segment.id, segment.address, segment.size)
+        return segment
+
+    def release(self, segment: Segment) -> None:
+        """Give a segment back; `ValueError` when it is not held any more or never was."""
+        if self.segments.pop(segment.id, None) is None:
+            raise ValueError(f"release: segment {segment.id} is not held by this manager; it was released before")
+        self.reserved -= segment.size
+        self.device.reserved -= segment.size
+        self.device.release(segment)
+        bus.emit(schema.SEGMENT_FREE, clock(), segment.id, segment.address, segment.size)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.device, name)
+
+    def __repr__(self) -> str:
+        return f"<{in_words(self.reserved)} in {len(self.segments)} segments of {self.device!r}>"
+
+
+class Ledger:
+    """What the crossing keeps of a manager: sums, live blocks, user locks, and who is inside.
+
+    As a context manager it admits one thread at a time. A real lock costs more than an allocation's bookkeeping, so
+    the first thread only marks that it is inside; the lock begins when a second thread arrives and waits for it.
+    """
+
+    __slots__ = (
+        *("allocated", "allocs", "frees", "live", "locked", "owners", "peak", "waiting"),
+        *("busy", "lease", "lock", "owner", "shared"),
+    )
+
+    def __init__(self) -> None:
+        self.allocs = self.frees = self.allocated = self.peak = 0
+        self.live: dict[int, Block] = {}  # kept only for managers that have no `snapshot` of their own
+        self.locked: dict[Block, int] = {}
+        self.waiting: set[Block] = set()
+        self.owners: dict[int, Any] = {}
+        self.lease: Lease | None = None
+        self.owner = threading.get_ident()
+        self.busy = 0
+        self.shared = False
+        self.lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        mine = threading.get_ident() == self.owner
+        if mine and (self.busy or not self.shared):
+            self.busy += 1
+            return
+        self.lock.acquire()
+        self.shared = True
+        while self.busy and not mine:
+            time.sleep(0)
+
+    def __exit__(self, *exc: object) -> None:
+        if self.busy and threading.get_ident() == self.owner:
+            self.busy -= 1
+        else:
+            self.lock.release()
+
+
+dropped: deque[Block] = deque()
+"""Blocks whose arrays are gone. A finaliser only appends; `flnb.dispatch.memory.drain` hands them back."""
+
+
+class MemoryManager:
+    """Base of all managers: implement `alloc` and `free`; `release_cached` and `snapshot` where there is more to say.
+
+    This is a whole manager. Give it to `flnb.use_memory_manager`, or try it with `flnb.testing.check_manager`:
+
+    >>> import flnb
+    >>> from flnb.interface import Block, MemoryManager, OutOfMemoryError
+    >>> class Bump(MemoryManager):
+    ...     '''The next free byte, always; starts again when everything was freed.'''
+    ...     def __init__(self, device=None):
+    ...         super().__init__(device)
+    ...         self.arena, self.used, self.live = self.device.reserve(32 << 20), 0, 0
+    ...     def alloc(self, nbytes, stream=0, hint=None):
+    ...         size = max(64, -(-nbytes // 64) * 64)
+    ...         if self.used + size > self.arena.size:
+    ...             raise OutOfMemoryError
+    ...         self.used, self.live = self.used + size, self.live + 1
+    ...         return Block(self.arena.address + self.used - size, size, self.arena)
+    ...     def free(self, block):
+    ...         self.live -= 1
+    ...         if not self.live:
+    ...             self.used = 0
+    >>> with flnb.use_memory_manager(Bump) as manager:
+    ...     x = flnb.ones((1024, 256))
+    >>> manager.stats()["allocated"]
+    1048576
+
+    Attributes:
+        name: shown in errors and in the dashboard; the class name where none is given.
+        device: where segments come from, ``self.device.reserve(nbytes)`` and ``.release(segment)``.
+        min_block: tensors of fewer bytes do not come here; the device's own unless set.
+        wants_hint: whether `alloc` is given an `AllocHint` (0.5 us each); otherwise None.
+    """
+
+    name: ClassVar[str] = "abstract"
+    wants_hint: ClassVar[bool] = True
+    tracked: ClassVar[bool] = True  # whether the ledger keeps the live blocks, for want of a `snapshot`
+    instances: ClassVar[weakref.WeakSet[MemoryManager]] = weakref.WeakSet()
+    ledger: Ledger
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if "name" not in cls.__dict__:
+            cls.name = cls.__name__
+        cls.tracked = cls.snapshot is MemoryManager.snapshot
+        for notify in redefined:
+            notify(cls)
+
+    def __new__(cls, *_: Any, **__: Any) -> MemoryManager:
+        self = super().__new__(cls)
+        self.ledger = Ledger()  # here, so that an __init__ which forgets super().__init__ does no harm
+        MemoryManager.instances.add(self)
+        return self
+
+    def __init__(self, device: MemoryDevice | None = None) -> None:
+        if device is not None:
+            self.device = device
+
+    @property
+    def device(self) -> Any:
+        """The lease on the manager's device: reserve, release, name, capacity, granularity. The host by default."""
+        if self.ledger.lease is None:
+            from flnb_backends.memory.host import host
+
+            self.ledger.lease = Lease(host())
+        return self.ledger.lease
+
+    @device.setter
+    def device(self, device: Any) -> None:
+        # A manager that wraps another passes that one's lease on: one device, one set of sums.
+        self.ledger.lease = device if isinstance(device, Lease) else Lease(device)
+
+    @property
+    def min_block(self) -> int:
+        """Tensors of fewer bytes are left to NumPy."""
+        return int(self.__dict__.get("min_block", self.device.min_block))
+
+    @min_block.setter
+    def min_block(self, nbytes: int) -> None:
+        self.__dict__["min_block"] = nbytes
+
+    def alloc(self, nbytes: int, stream: int = 0, hint: AllocHint | None = None) -> Block:
+        """A block of at least ``nbytes`` bytes at a multiple of 64, or `MemoryError`."""
+        raise NotImplementedError(f"memory manager {self.name!r} does not implement 'alloc'")
+
+    def free(self, block: Block) -> None:
+        """Take a block back. The crossing has checked that it is this manager's, live and not locked."""
+        raise NotImplementedError(f"memory manager {self.name!r} does not implement 'free'")
+
+    def release_cached(self) -> int:
+        """Give segments that hold nothing back to the device; returns their bytes."""
+        return 0
+
+    def user_lock(self, block: Block) -> None:
+        """Keep a block from being freed, though its array may go, until `user_unlock`. Locks are counted."""
+        self._check_live(block, "user_lock")
+        self.ledger.locked[block] = self.ledger.locked.get(block, 0) + 1
+
+    def user_unlock(self, block: Block) -> None:
+        """Take one lock off; the last one frees the block if its array went meanwhile."""
+        self._check_live(block, "user_unlock")
+        ledger = self.ledger
+        locks = ledger.locked.get(block, 0) - 1
+        if locks < 0:
+            raise ValueError(f"user_unlock: {block!r} is not locked")
+        if locks:
+            ledger.locked[block] = locks
+            return
+        del ledger.locked[block]
+        if block in ledger.waiting:
+            ledger.waiting.remove(block)
+            dropped.append(block)
+            self.settle()
+
+    def stats(self) -> dict[str, int]:
+        """Sums in bytes (allocated, reserved, cached, their peaks) and counts (allocs, frees, live, segments)."""
+        self.settle()
+        ledger, lease = self.ledger, self.device
+        return {
+            "allocs": ledger.allocs,
+            "frees": ledger.frees,
+            "live": ledger.allocs - ledger.frees,
+            "allocated": ledger.allocated,
+            "peak_allocated": ledger.peak,
+            "reserved": lease.reserved,
+            "peak_reserved": lease.peak,
+            "cached": lease.reserved - ledger.allocated,
+            "segments": len(lease.segments),
+        }
+
+    def snapshot(self) -> list[SegmentState]:
+        """Every segment with the blocks and holes that tile it, by address."""
+        self.settle()
+        with self.ledger:
+            segments = sorted(self.device.segments.values(), key=lambda segment: segment.address)
+            states: list[list[BlockState]] = [[] for _ in segments]
+            starts = [segment.address for segment in segments]
+            for block in sorted(self.ledger.live.values(), key=lambda block: block.address):
+                states[bisect_right(starts, block.address) - 1].append(
+                    BlockState(block.address, block.size, block.requested, block.id, block.category)
+                )
+        return [
+            SegmentState(segment, tuple(with_holes(segment, blocks)))
+            for segment, blocks in zip(segments, states, strict=True)
+        ]
+
+    def settle(self) -> None:
+        """Hand back every block whose array is gone."""
+        from flnb.dispatch.memory import drain
+
+        drain()
+
+    def _check_live(self, block: Block, call: str) -> None:
+        if block.manager is not self:
+            owner = "it is free" if block.manager is None else f"it belongs to {block.manager!r}"
+            raise ValueError(f"{call}: {block!r} is no live block of {self!r}: {owner}")
+
+    def __repr__(self) -> str:
+        ledger = self.ledger
+        reserved = ledger.lease.reserved if ledger.lease else 0
+        return f"<{self.name}: {in_words(ledger.allocated)} of {in_words(reserved)} in use>"
+
+
+def with_holes(segment: Segment, blocks: list[BlockState]) -> list[BlockState]:
+    """The blocks of a segment, sorted by address, with free ones in the gaps between them."""
+    tiles, position = [], segment.address
+    for block in blocks:
+        if block.address > position:
+            tiles.append(BlockState(position, block.address - position))
+        tiles.append(block)
+        position = max(position, block.address + block.size)
+    if position < segment.address + segment.size:
+        tiles.append(BlockState(position, segment.address + segment.size - position))
+    return tiles
