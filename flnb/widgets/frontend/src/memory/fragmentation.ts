@@ -305,10 +305,10 @@ function larger(a: number, b: number): number {
 
 /** The block with the most bytes among those allocated in [from, to); its row, or -1. That is the request to judge by. */
 export function largestAllocation(index: MemoryIndex, from: number, to: number): number {
-  const { allocated, size, length } = index.blocks;
+  const { start, size, used } = index.blocks;
   let best = -1;
-  for (let row = 0; row < length; row++) {
-    if (allocated[row]! < from || allocated[row]! >= to) continue;
+  for (let row = 0; row < used; row++) {
+    if (start[row]! < from || start[row]! >= to) continue;
     if (best < 0 || size[row]! > size[best]!) best = row;
   }
   return best;

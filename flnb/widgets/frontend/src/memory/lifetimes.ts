@@ -1,16 +1,16 @@
 /**
  * Pure functions over the lifetimes of blocks: what was allocated when, by category, and what every segment held.
  *
- * A lifetime is the half-open interval [allocated, freed) of one block; `freed` is Infinity while it lives. All byte
+ * A lifetime is the half-open interval [start, end) of one block; `end` is Infinity while it lives. All byte
  * counts are integers in float64, so sums are exact and the categories add up to what is allocated, bit for bit.
  */
 
 /** Blocks as columns. Rows may stand in any order; row numbers are stable within one generation of the store. */
 export interface Lifetimes {
-  readonly length: number;
+  readonly used: number; // rows in use
   readonly id: Float64Array;
-  readonly allocated: Float64Array; // seconds since the start of the run
-  readonly freed: Float64Array; // seconds; Infinity while the block lives
+  readonly start: Float64Array; // seconds since the start of the run
+  readonly end: Float64Array; // seconds; Infinity while the block lives
   readonly segment: Uint32Array;
   readonly offset: Float64Array; // bytes from the start of the segment
   readonly size: Float64Array; // bytes, as the manager rounded them
@@ -18,21 +18,25 @@ export interface Lifetimes {
   readonly category: Uint8Array;
 }
 
-/** Segments as columns; `freed` is Infinity while the device has not got it back. */
+/** Segments as columns; `end` is Infinity while the device has not got it back. */
 export interface Segments {
-  readonly length: number;
+  readonly used: number; // rows in use
   readonly id: Uint32Array;
-  readonly allocated: Float64Array;
-  readonly freed: Float64Array;
+  readonly start: Float64Array;
+  readonly end: Float64Array;
   readonly size: Float64Array;
 }
 
-/** Totals known from a sample instead of from single events: where a tick had too many events to send them all. */
+/**
+ * Totals known at single times, each holding until the next: what remains of a time whose lifetimes have left, and
+ * of ticks with too many events to send them all. Here a category's bytes include its rounding waste.
+ */
 export interface SampledTotals {
-  readonly time: Float64Array;
-  readonly reserved: Float64Array;
-  readonly categories: readonly Float64Array[]; // one column per category
-  readonly allocated: Float64Array;
+  readonly length: number;
+  readonly time: ArrayLike<number>;
+  readonly allocated: ArrayLike<number>;
+  readonly reserved: ArrayLike<number>;
+  readonly categories: readonly ArrayLike<number>[]; // one column per category
 }
 
 export const CATEGORY_COUNT = 7;
@@ -113,7 +117,7 @@ export class MemoryIndex {
   update(lifetimes: Lifetimes, segments: Segments, generation = 0): void {
     this.lifetimes = lifetimes;
     this.segments = segments;
-    if (generation !== this.generation || lifetimes.length < this.seenBlocks || segments.length < this.seenSegments) {
+    if (generation !== this.generation || lifetimes.used < this.seenBlocks || segments.used < this.seenSegments) {
       this.generation = generation;
       this.length = 0;
       this.seenBlocks = this.seenSegments = this.checkpointCount = 0;
@@ -125,8 +129,8 @@ export class MemoryIndex {
     const fresh: number[] = [];
     this.openBlocks = collect(fresh, this.openBlocks, this.seenBlocks, lifetimes, Kind.Alloc, Kind.Free);
     this.openSegments = collect(fresh, this.openSegments, this.seenSegments, segments, Kind.SegmentAlloc, Kind.SegmentFree);
-    this.seenBlocks = lifetimes.length;
-    this.seenSegments = segments.length;
+    this.seenBlocks = lifetimes.used;
+    this.seenSegments = segments.used;
     if (fresh.length > 0) this.merge(fresh);
   }
 
@@ -134,13 +138,13 @@ export class MemoryIndex {
     const row = code >> 2;
     switch (code & 3) {
       case Kind.SegmentAlloc:
-        return this.segments.allocated[row]!;
+        return this.segments.start[row]!;
       case Kind.Free:
-        return this.lifetimes.freed[row]!;
+        return this.lifetimes.end[row]!;
       case Kind.Alloc:
-        return this.lifetimes.allocated[row]!;
+        return this.lifetimes.start[row]!;
       default:
-        return this.segments.freed[row]!;
+        return this.segments.end[row]!;
     }
   }
 
@@ -253,10 +257,10 @@ export class MemoryIndex {
 }
 
 const NO_LIFETIMES: Lifetimes = {
-  length: 0,
+  used: 0,
   id: new Float64Array(0),
-  allocated: new Float64Array(0),
-  freed: new Float64Array(0),
+  start: new Float64Array(0),
+  end: new Float64Array(0),
   segment: new Uint32Array(0),
   offset: new Float64Array(0),
   size: new Float64Array(0),
@@ -264,26 +268,26 @@ const NO_LIFETIMES: Lifetimes = {
   category: new Uint8Array(0),
 };
 const NO_SEGMENTS: Segments = {
-  length: 0,
+  used: 0,
   id: new Uint32Array(0),
-  allocated: new Float64Array(0),
-  freed: new Float64Array(0),
+  start: new Float64Array(0),
+  end: new Float64Array(0),
   size: new Float64Array(0),
 };
 
 /** Pushes the event codes of what began or ended since the last look; returns the rows still open. */
 function collect(out: number[], open: number[], seen: number, table: Lifetimes | Segments, alloc: number, free: number): number[] {
-  const { allocated, freed, length } = table;
+  const { start, end, used } = table;
   const still: number[] = [];
   for (const row of open) {
-    if (freed[row] === Infinity) still.push(row);
+    if (end[row] === Infinity) still.push(row);
     else out.push(row * 4 + free);
   }
-  for (let row = seen; row < length; row++) {
+  for (let row = seen; row < used; row++) {
     // A lifetime that is over as it begins is at no time alive.
-    if (freed[row]! <= allocated[row]!) continue;
+    if (end[row]! <= start[row]!) continue;
     out.push(row * 4 + alloc);
-    if (freed[row] === Infinity) still.push(row);
+    if (end[row] === Infinity) still.push(row);
     else out.push(row * 4 + free);
   }
   return still;
@@ -348,28 +352,35 @@ export function timeline(index: MemoryIndex, from: number, to: number, pixels: n
     reserved[k] = largestReserved;
   }
   const result: Timeline = { from, to, pixels, totals, allocated, reserved, time, events: e - start.next };
-  if (sampled !== undefined && sampled.time.length > 0) overlay(result, sampled);
+  if (sampled !== undefined && sampled.length > 0) overlay(result, sampled);
   return result;
 }
 
-/** Puts sampled totals where they show more than the events that arrived one by one. */
+/** Puts sampled totals where they show more than the lifetimes do. */
 function overlay(line: Timeline, sampled: SampledTotals): void {
-  const scale = line.pixels / (line.to - line.from);
-  for (let i = lowerBound(sampled.time, line.from); i < sampled.time.length; i++) {
-    const k = Math.floor((sampled.time[i]! - line.from) * scale);
-    if (k >= line.pixels) break;
-    const total = sampled.allocated[i]!;
+  let i = Math.max(0, upperBound(sampled.time, line.from, sampled.length) - 1);
+  const show = (k: number): void => {
     if (sampled.reserved[i]! > line.reserved[k]!) line.reserved[k] = sampled.reserved[i]!;
-    if (total <= line.allocated[k]!) continue;
-    let categories = 0;
+    if (sampled.allocated[i]! <= line.allocated[k]!) return;
+    const at = k * TOTALS_WIDTH;
+    let rest = sampled.allocated[i]!;
     for (let c = 0; c < CATEGORY_COUNT; c++) {
-      const value = sampled.categories[c]?.[i] ?? 0;
-      line.totals[k * TOTALS_WIDTH + c] = value;
-      categories += value;
+      line.totals[at + c] = sampled.categories[c]![i]!;
+      rest -= sampled.categories[c]![i]!;
     }
-    line.totals[k * TOTALS_WIDTH + WASTE] = Math.max(0, total - categories);
-    line.allocated[k] = total;
-    line.time[k] = sampled.time[i]!;
+    line.totals[at + WASTE] = rest;
+    line.allocated[k] = sampled.allocated[i]!;
+    line.time[k] = Math.max(line.time[k]!, sampled.time[i]!);
+  };
+  for (let k = 0; k < line.pixels; k++) {
+    const begin = line.from + ((line.to - line.from) * k) / line.pixels;
+    const end = line.from + ((line.to - line.from) * (k + 1)) / line.pixels;
+    while (i + 1 < sampled.length && sampled.time[i + 1]! <= begin) i++;
+    if (sampled.time[i]! < end) show(k);
+    while (i + 1 < sampled.length && sampled.time[i + 1]! < end) {
+      i++;
+      show(k);
+    }
   }
 }
 
@@ -396,16 +407,16 @@ export function stateAt(index: MemoryIndex, time: number): MemoryState {
   const { blocks, reservedSegments } = index;
   const bySegment = new Map<number, number[]>();
   const rowOfSegment = new Map<number, number>();
-  for (let s = 0; s < reservedSegments.length; s++) {
-    if (reservedSegments.allocated[s]! <= time && reservedSegments.freed[s]! > time) {
+  for (let s = 0; s < reservedSegments.used; s++) {
+    if (reservedSegments.start[s]! <= time && reservedSegments.end[s]! > time) {
       rowOfSegment.set(reservedSegments.id[s]!, s);
       bySegment.set(reservedSegments.id[s]!, []);
     }
   }
   let count = 0;
-  const { allocated, freed, segment, offset, size, length } = blocks;
-  for (let row = 0; row < length; row++) {
-    if (allocated[row]! > time || freed[row]! <= time) continue;
+  const { start, end, segment, offset, size, used } = blocks;
+  for (let row = 0; row < used; row++) {
+    if (start[row]! > time || end[row]! <= time) continue;
     const id = segment[row]!;
     const rows = bySegment.get(id);
     if (rows === undefined) bySegment.set(id, [row]);
@@ -416,8 +427,8 @@ export function stateAt(index: MemoryIndex, time: number): MemoryState {
   for (const [id, list] of bySegment) {
     const rows = Int32Array.from(list).sort((a, b) => offset[a]! - offset[b]!);
     const row = rowOfSegment.get(id) ?? -1;
-    const end = rows.length === 0 ? 0 : offset[rows[rows.length - 1]!]! + size[rows[rows.length - 1]!]!;
-    const total = row < 0 ? end : reservedSegments.size[row]!;
+    const last = rows.length === 0 ? 0 : offset[rows[rows.length - 1]!]! + size[rows[rows.length - 1]!]!;
+    const total = row < 0 ? last : reservedSegments.size[row]!;
     const holes = holesOf(blocks, rows, total);
     let used = 0;
     for (const r of rows) used += size[r]!;

@@ -8,12 +8,12 @@ const REQUEST = 1500;
 /** The four figures at `t` from the definitions, over units of 64 bytes. */
 function brute({ lifetimes: l, segments: s }: Simulated, t: number, request: number) {
   let [reserved, live, requested, free, small, largest] = [0, 0, 0, 0, 0, 0];
-  for (let k = 0; k < s.length; k++) {
-    if (!(s.allocated[k]! <= t && t < s.freed[k]!)) continue;
+  for (let k = 0; k < s.used; k++) {
+    if (!(s.start[k]! <= t && t < s.end[k]!)) continue;
     reserved += s.size[k]!;
     const covered = new Uint8Array(s.size[k]! / 64);
-    for (let i = 0; i < l.length; i++) {
-      if (l.segment[i] !== s.id[k] || !(l.allocated[i]! <= t && t < l.freed[i]!)) continue;
+    for (let i = 0; i < l.used; i++) {
+      if (l.segment[i] !== s.id[k] || !(l.start[i]! <= t && t < l.end[i]!)) continue;
       covered.fill(1, l.offset[i]! / 64, (l.offset[i]! + l.size[i]!) / 64);
       live += l.size[i]!;
       requested += l.requested[i]!;
@@ -114,7 +114,7 @@ describe("fragmentation", () => {
   it("names the largest allocation of a window", () => {
     const index = indexed();
     const [from, to] = [data.end * 0.25, data.end * 0.5];
-    const inside = [...data.lifetimes.size.keys()].filter((r) => data.lifetimes.allocated[r]! >= from && data.lifetimes.allocated[r]! < to);
+    const inside = [...data.lifetimes.size.keys()].filter((r) => data.lifetimes.start[r]! >= from && data.lifetimes.start[r]! < to);
     const row = largestAllocation(index, from, to);
     expect(data.lifetimes.size[row]).toBe(Math.max(...inside.map((r) => data.lifetimes.size[r]!)));
     expect(inside).toContain(row);

@@ -23,19 +23,19 @@ function indexed(data: Simulated): MemoryIndex {
 /** Totals at `t`, by asking every block. */
 function bruteTotals({ lifetimes: l, segments: s }: Simulated, t: number): number[] {
   const totals = new Array<number>(TOTALS_WIDTH).fill(0);
-  for (let i = 0; i < l.length; i++) {
-    if (!(l.allocated[i]! <= t && t < l.freed[i]!)) continue;
+  for (let i = 0; i < l.used; i++) {
+    if (!(l.start[i]! <= t && t < l.end[i]!)) continue;
     totals[l.category[i]!]! += l.requested[i]!;
     totals[WASTE]! += l.size[i]! - l.requested[i]!;
   }
-  for (let i = 0; i < s.length; i++) if (s.allocated[i]! <= t && t < s.freed[i]!) totals[RESERVED]! += s.size[i]!;
+  for (let i = 0; i < s.used; i++) if (s.start[i]! <= t && t < s.end[i]!) totals[RESERVED]! += s.size[i]!;
   return totals;
 }
 
 const sumOf = (totals: number[]): number => totals.slice(0, WASTE + 1).reduce((a, b) => a + b, 0);
 
 function eventTimes({ lifetimes: l, segments: s }: Simulated): number[] {
-  return [...l.allocated.subarray(0, l.length), ...l.freed.subarray(0, l.length), ...s.allocated.subarray(0, s.length), ...s.freed.subarray(0, s.length)]
+  return [...l.start.subarray(0, l.used), ...l.end.subarray(0, l.used), ...s.start.subarray(0, s.used), ...s.end.subarray(0, s.used)]
     .filter(Number.isFinite)
     .sort((a, b) => a - b);
 }
@@ -93,7 +93,7 @@ describe.each([
       const state = stateAt(index, t);
       expect([...state.totals]).toEqual(bruteTotals(data, t));
       const l = data.lifetimes;
-      const alive = [...l.id.keys()].filter((r) => l.allocated[r]! <= t && t < l.freed[r]!);
+      const alive = [...l.id.keys()].filter((r) => l.start[r]! <= t && t < l.end[r]!);
       expect(state.segments.flatMap((s) => [...s.rows]).sort((a, b) => a - b)).toEqual(alive);
       for (const segment of state.segments) {
         const rows = [...segment.rows];
@@ -131,12 +131,12 @@ describe("the stream", () => {
     const data = simulate(1500, { seed: 22 });
     const { lifetimes: l } = data;
     // The second half of the rows first happened before the first half: nothing but the order of arrival changes.
-    const order = [...Array(l.length).keys()].sort((a, b) => (a % 2) - (b % 2) || a - b);
+    const order = [...Array(l.used).keys()].sort((a, b) => (a % 2) - (b % 2) || a - b);
     const shuffled = Object.fromEntries(
       Object.entries(l).map(([name, column]) => [name, typeof column === "number" ? column : (column as Float64Array).map((_, i) => column[order[i]!]!)]),
     ) as unknown as typeof l;
     const index = new MemoryIndex();
-    index.update({ ...shuffled, length: 700 }, data.segments);
+    index.update({ ...shuffled, used: 700 }, data.segments);
     const before = index.rewrites;
     index.update(shuffled, data.segments);
     expect(index.rewrites).toBeGreaterThan(before);
@@ -153,21 +153,34 @@ describe("the stream", () => {
   it("leaves out blocks that lived no time", () => {
     const { lifetimes, segments } = simulate(3, { seed: 1 });
     const index = new MemoryIndex();
-    index.update({ ...lifetimes, freed: lifetimes.allocated }, segments);
+    index.update({ ...lifetimes, end: lifetimes.start }, segments);
     expect(allocatedOf(index.totalsAt(Infinity).totals)).toBe(0);
   });
 });
 
 describe("sampled totals", () => {
-  it("show where they are larger and still add up", () => {
+  it("hold until the next one, show where they are larger, and add up", () => {
     const index = new MemoryIndex();
     const column = (values: number[]): Float64Array => Float64Array.from(values);
-    const categories = Array.from({ length: CATEGORY_COUNT }, (_, c) => column([c === 3 ? 70 : 0, c === 1 ? 20 : 0]));
-    const line = timeline(index, 0, 10, 10, { time: column([2.5, 4.5]), reserved: column([128, 128]), allocated: column([100, 20]), categories });
-    expect([...line.allocated]).toEqual([0, 0, 100, 0, 20, 0, 0, 0, 0, 0]);
+    const categories = Array.from({ length: CATEGORY_COUNT }, (_, c) => column([c === 3 ? 70 : 0, c === 1 ? 20 : 0, 0]));
+    const sampled = { length: 3, time: column([2.5, 4.5, 6]), reserved: column([128, 128, 64]), allocated: column([100, 20, 0]), categories };
+    const line = timeline(index, 0, 10, 10, sampled);
+    expect([...line.allocated]).toEqual([0, 0, 100, 100, 100, 20, 0, 0, 0, 0]);
+    expect([...line.reserved]).toEqual([0, 0, 128, 128, 128, 128, 64, 64, 64, 64]);
     expect(line.totals[2 * TOTALS_WIDTH + 3]).toBe(70);
     expect(line.totals[2 * TOTALS_WIDTH + WASTE]).toBe(30);
-    expect(line.reserved[2]).toBe(128);
+  });
+
+  it("change nothing where the lifetimes say it all", () => {
+    const data = simulate(400, { seed: 5 });
+    const index = indexed(data);
+    const times = eventTimes(data);
+    const states = times.map((t) => bruteTotals(data, t));
+    const sampled = {
+      length: times.length, time: times, reserved: states.map((s) => s[RESERVED]!), allocated: states.map(sumOf),
+      categories: Array.from({ length: CATEGORY_COUNT }, (_, c) => states.map((s) => s[c]!)),
+    };
+    expect(timeline(index, 0, data.end, 90, sampled)).toEqual(timeline(index, 0, data.end, 90));
   });
 });
 
@@ -178,17 +191,17 @@ describe("speed", () => {
     const allocated = Float64Array.from({ length: count }, (_, i) => i * 1e-4);
     const column = (f: (i: number) => number): Float64Array => Float64Array.from({ length: count }, (_, i) => f(i));
     const lifetimes = {
-      length: count,
+      used: count,
       id: column((i) => i + 1),
-      allocated,
-      freed: column((i) => allocated[i]! + random() * 0.05),
+      start: allocated,
+      end: column((i) => allocated[i]! + random() * 0.05),
       segment: new Uint32Array(count).fill(1),
       offset: column((i) => (i % 1000) * 4096),
       size: column(() => 4096),
       requested: column(() => 4000),
       category: Uint8Array.from({ length: count }, (_, i) => i % 7),
     };
-    const segments = { length: 1, id: Uint32Array.of(1), allocated: Float64Array.of(0), freed: Float64Array.of(Infinity), size: Float64Array.of(4096 * 1000) };
+    const segments = { used: 1, id: Uint32Array.of(1), start: Float64Array.of(0), end: Float64Array.of(Infinity), size: Float64Array.of(4096 * 1000) };
     const index = new MemoryIndex();
     index.update(lifetimes, segments);
     const best = (f: () => void): number => Math.min(...[1, 2, 3].map(() => { const t = performance.now(); f(); return performance.now() - t; }));

@@ -72,10 +72,10 @@ function findPlace(segments: SegmentRow[], size: number, t: number): { segment: 
 function columns(rows: Row[], segments: SegmentRow[]): { lifetimes: Lifetimes; segments: Segments } {
   return {
     lifetimes: {
-      length: rows.length,
+      used: rows.length,
       id: Float64Array.from(rows, (r) => r.id),
-      allocated: Float64Array.from(rows, (r) => r.t0),
-      freed: Float64Array.from(rows, (r) => r.t1),
+      start: Float64Array.from(rows, (r) => r.t0),
+      end: Float64Array.from(rows, (r) => r.t1),
       segment: Uint32Array.from(rows, (r) => r.segment),
       offset: Float64Array.from(rows, (r) => r.offset),
       size: Float64Array.from(rows, (r) => r.size),
@@ -83,10 +83,10 @@ function columns(rows: Row[], segments: SegmentRow[]): { lifetimes: Lifetimes; s
       category: Uint8Array.from(rows, (r) => r.category),
     },
     segments: {
-      length: segments.length,
+      used: segments.length,
       id: Uint32Array.from(segments, (s) => s.id),
-      allocated: Float64Array.from(segments, (s) => s.t0),
-      freed: Float64Array.from(segments, (s) => s.t1),
+      start: Float64Array.from(segments, (s) => s.t0),
+      end: Float64Array.from(segments, (s) => s.t1),
       size: Float64Array.from(segments, (s) => s.size),
     },
   };
@@ -95,13 +95,13 @@ function columns(rows: Row[], segments: SegmentRow[]): { lifetimes: Lifetimes; s
 /** What had arrived by time `t`: later allocations are missing, later frees not yet known. */
 export function arrivedBy(all: Simulated, t: number): Simulated {
   const { lifetimes: l, segments: s } = all;
-  const cut = (allocated: Float64Array): number => allocated.findIndex((x) => x > t);
-  const n = cut(l.allocated) < 0 ? l.length : cut(l.allocated);
-  const m = cut(s.allocated) < 0 ? s.length : cut(s.allocated);
-  const freed = (column: Float64Array): Float64Array => column.map((x) => (x > t ? Infinity : x));
+  const cut = (start: Float64Array): number => start.findIndex((x) => x > t);
+  const n = cut(l.start) < 0 ? l.used : cut(l.start);
+  const m = cut(s.start) < 0 ? s.used : cut(s.start);
+  const ended = (column: Float64Array): Float64Array => column.map((x) => (x > t ? Infinity : x));
   return {
-    lifetimes: { ...l, length: n, freed: freed(l.freed) },
-    segments: { ...s, length: m, freed: freed(s.freed) },
+    lifetimes: { ...l, used: n, end: ended(l.end) },
+    segments: { ...s, used: m, end: ended(s.end) },
     end: t,
   };
 }
