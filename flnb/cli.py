@@ -82,8 +82,9 @@ def _entry_points(group: str) -> str:
 
 def record(script: str, arguments: Sequence[str], output: str | None) -> int:
     """Run a Python script as `__main__` under `flnb.record` and save the run, also when the script fails."""
-    import flnb
     from flnb_telemetry.extras import require
+
+    import flnb
 
     path = Path(script)
     if not path.is_file():

@@ -131,7 +131,9 @@ def run(arguments: Sequence[str]) -> int:
     named, flags = split(arguments)
     target = Path(named) if named is not None else quickstart()
     if not target.exists():
-        raise FileNotFoundError(f"flnb lab: no file or folder {str(target)!r}; expected a notebook (.ipynb) or a folder")
+        raise FileNotFoundError(
+            f"flnb lab: no file or folder {str(target)!r}; expected a notebook (.ipynb) or a folder"
+        )
     environment = {**os.environ, "FLNB_TUNE_GC": os.environ.get("FLNB_TUNE_GC", "1")}
     process: subprocess.Popen[bytes] | None = None
     with _stop_on_signals():
@@ -142,7 +144,9 @@ def run(arguments: Sequence[str]) -> int:
             announced = False
             while process.poll() is None:
                 if not announced and (server := server_of(process.pid)) is not None:
-                    print(f"\nflnb lab: {address(server, target)}\n(Ctrl-C ends JupyterLab and its kernels)\n", flush=True)
+                    print(
+                        f"\nflnb lab: {address(server, target)}\n(Ctrl-C ends JupyterLab and its kernels)\n", flush=True
+                    )
                     announced = True
                 time.sleep(0.2)
             return process.returncode

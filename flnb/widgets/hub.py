@@ -129,7 +129,9 @@ class Hub:
             except Exception as error:
                 # one line in the kernel's log and a dead dashboard, but never a dead training
                 self.error = error
-                log.exception("flnb: the dashboard stopped; training and recording go on. flnb.dashboard() starts it again")
+                log.exception(
+                    "flnb: the dashboard stopped; training and recording go on. flnb.dashboard() starts it again"
+                )
                 return
             self.cpu_ns += time.thread_time_ns() - begin
             wake = max(wake + self.period, time.monotonic() + 0.002)

@@ -1,0 +1,79 @@
+"""IPython magics, after `%load_ext flnb`:
+
+%%record [name]          run the cell under `flnb.record(name)`; the recording is shown and kept as `run`
+%flnb dashboard          show the live dashboard
+%flnb doctor             say what is installed, what is missing and what is active
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+USAGE = "usage: %flnb dashboard  or  %flnb doctor"
+
+
+class Magics:
+    """The magics of one IPython shell."""
+
+    def __init__(self, shell: Any) -> None:
+        self.shell = shell
+
+    def flnb(self, line: str) -> Any:
+        """`%flnb dashboard` shows the dashboard, `%flnb doctor` the state of the installation."""
+        word = line.strip()
+        if word == "dashboard":
+            from flnb.widgets.dashboard import dashboard
+
+            return dashboard()
+        if word == "doctor":
+            from flnb.cli import doctor
+
+            print(doctor())
+            return None
+        raise ValueError(f"%flnb: unknown command {word!r}; {USAGE}")
+
+    def record(self, line: str, cell: str) -> Any:
+        """Run the cell under `flnb.record`. The recording becomes the variable `run`, also when the cell fails."""
+        import flnb
+
+        first, last = self._compiled(cell)
+        namespace = self.shell.user_ns
+        result = None
+        with flnb.record(name=line.strip() or "cell") as run:
+            namespace["run"] = run
+            exec(first, namespace)
+            if last is not None:
+                result = eval(last, namespace)
+        if result is not None:
+            self.shell.displayhook(result)
+        return run
+
+    def _compiled(self, cell: str) -> tuple[Any, Any]:
+        """The cell's statements, and its closing expression if it has one, compiled so that tracebacks show the cell."""
+        source = self.shell.transform_cell(cell)
+        tree = self.shell.transform_ast(self.shell.compile.ast_parse(source))
+        name = self.shell.compile.cache(source, self.shell.execution_count)
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        if last is not None and source.rstrip().endswith(";"):
+            tree.body.append(last)  # a closing semicolon asks for silence
+            last = None
+        compile_: Callable[..., Any] = self.shell.compile
+        return compile_(tree, name, "exec"), None if last is None else compile_(
+            ast.Expression(last.value), name, "eval"
+        )
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Register the magics with an IPython shell: what `%load_ext flnb` calls."""
+    magics = Magics(shell)
+    shell.register_magic_function(magics.flnb, "line", "flnb")
+    shell.register_magic_function(magics.record, "cell", "record")
+    if os.environ.get("FLNB_TUNE_GC") == "1":  # set by `flnb lab`: fewer pauses of the cyclic collector
+        import flnb
+
+        flnb.tune_gc()

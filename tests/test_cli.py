@@ -1,0 +1,271 @@
+"""The command line: what it says, what it writes, and that nothing stays behind after Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import flnb
+from flnb import cli, lab
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SCRIPT = """
+import sys
+import flnb
+v = flnb.Variable(flnb.ones((32, 32)))
+for i in range(5):
+    with flnb.step():
+        (v @ v).sum().backward()
+        flnb.log(loss=1.0 / (i + 1))
+print("arguments", sys.argv[1:], __name__)
+if "fail" in sys.argv:
+    raise RuntimeError("the script's own fault")
+if "leave" in sys.argv:
+    sys.exit(3)
+"""
+
+
+def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run `flnb` as a user would."""
+    return subprocess.run(
+        [sys.executable, "-m", "flnb.cli", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def test_doctor_says_what_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor"]) == 0
+    text = capsys.readouterr().out
+    for word in ("flnb", flnb.__version__, "numpy", "backend", "caching", "native", "extra lab", "dot"):
+        assert word in text
+    assert "pyarrow" in text
+
+
+def test_doctor_names_what_an_extra_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        cli, "installed", lambda extra: [("plotly", None), ("pyarrow", "1.0")] if extra == "lab" else []
+    )
+    assert "missing plotly: pip install 'flnb[lab]'" in cli.doctor()
+
+
+def test_installed_reads_an_extra_from_the_metadata() -> None:
+    names = [name for name, _ in cli.installed("lab")]
+    assert {"jupyterlab", "anywidget", "plotly", "pyarrow", "scikit-learn"} <= set(names)
+    assert cli.installed("no such extra") == []
+
+
+def test_record_then_view(script: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    done = run("record", "train.py", "-o", "a.flnb", "one", "-x", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "arguments ['one', '-x'] __main__" in done.stdout
+    assert "saved a.flnb" in done.stderr
+    assert len(flnb.load_run(tmp_path / "a.flnb").steps) > 0
+    shown = run("view", "a.flnb", folder=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert "matmul" in shown.stdout
+    report = run("view", "a.flnb", "--html", "a.html", folder=tmp_path)
+    assert report.returncode == 0, report.stderr
+    html = (tmp_path / "a.html").read_text()
+    assert html.lstrip().lower().startswith("<!doctype html>")
+    assert "matmul" in html
+    assert "<script src" not in html
+
+
+@pytest.mark.parametrize(("word", "status", "said"), [("fail", 1, "the script's own fault"), ("leave", 3, "saved")])
+def test_a_script_that_fails_is_saved_all_the_same(
+    script: Path, tmp_path: Path, word: str, status: int, said: str
+) -> None:
+    pytest.importorskip("pyarrow")
+    done = run("record", "-o", "a.flnb", "train.py", word, folder=tmp_path)
+    assert done.returncode == status
+    assert said in done.stderr
+    assert (tmp_path / "a.flnb").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["record", "nothing.py"], ["flnb record", "'nothing.py'", "expected a Python script"]),
+        (["view", "nothing.flnb"], ["nothing.flnb"]),
+        (["lab", "nothing.ipynb"], ["flnb lab", "'nothing.ipynb'", "expected a notebook"]),
+    ],
+)
+def test_what_is_not_there_is_named(
+    arguments: list[str], words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(arguments) == 2
+    error = capsys.readouterr().err
+    for word in words:
+        assert word in error
+
+
+def test_an_unknown_command_lists_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["dance"])
+    error = capsys.readouterr().err
+    assert "'dance'" in error
+    for known in ("lab", "record", "view", "doctor"):
+        assert known in error
+
+
+def test_without_jupyterlab_the_extra_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "jupyterlab", None)
+    assert cli.main(["lab"]) == 2
+    error = capsys.readouterr().err
+    assert "jupyterlab" in error
+    assert "pip install 'flnb[lab]'" in error
+
+
+def test_a_free_name_never_overwrites(tmp_path: Path) -> None:
+    assert lab.free_name(tmp_path, "a.ipynb").name == "a.ipynb"
+    (tmp_path / "a.ipynb").touch()
+    (tmp_path / "a-1.ipynb").touch()
+    assert lab.free_name(tmp_path, "a.ipynb").name == "a-2.ipynb"
+
+
+def test_from_a_wheel_the_quickstart_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "site" / "flnb"
+    (package / "notebooks").mkdir(parents=True)
+    (package / "notebooks" / "quickstart.ipynb").write_text("{}")
+    monkeypatch.setattr(lab, "__file__", str(package / "lab.py"))
+    working = tmp_path / "work"
+    working.mkdir()
+    assert lab.quickstart(working) == working / "quickstart.ipynb"
+    assert lab.quickstart(working) == working / "quickstart-1.ipynb"
+    assert (working / "quickstart-1.ipynb").read_text() == "{}"
+    (package / "notebooks" / "quickstart.ipynb").unlink()
+    with pytest.raises(FileNotFoundError, match="reinstall flnb"):
+        lab.quickstart(working)
+
+
+@pytest.mark.parametrize(
+    ("line", "path", "flags"),
+    [
+        ([], None, []),
+        (["a.ipynb"], "a.ipynb", []),
+        (["folder", "--no-browser"], "folder", ["--no-browser"]),
+        (["--no-browser", "--port", "8899"], None, ["--no-browser", "--port", "8899"]),
+        (["--port=8899", "a.ipynb"], "a.ipynb", ["--port=8899"]),
+    ],
+)
+def test_path_and_flags_are_told_apart(line: list[str], path: str | None, flags: list[str]) -> None:
+    assert lab.split(line) == (path, flags)
+
+
+@contextmanager
+def started(arguments: list[str], folder: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """`flnb lab` in the background; whatever happens, it does not outlive the test."""
+    log = folder / "lab.log"
+    environment = {
+        **os.environ,
+        "JUPYTER_RUNTIME_DIR": str(folder / "run"),
+        "JUPYTER_CONFIG_DIR": str(folder / "config"),
+    }
+    with log.open("w") as stream:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "flnb.cli", "lab", *arguments],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+    try:
+        yield process, log
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def status_of(process_id: int) -> tuple[str, int]:
+    """A process's state letter and its parent; a zombie counts as gone."""
+    fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
+    if fields[0] == "Z":
+        raise ProcessLookupError(process_id)
+    return fields[0], int(fields[1])
+
+
+def alive(process_id: int) -> bool:
+    """Whether a process still runs."""
+    try:
+        return bool(status_of(process_id))
+    except OSError:
+        return False
+
+
+def descendants(process_id: int) -> set[int]:
+    """Every process below this one."""
+    parents = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            parents[int(folder.name)] = status_of(int(folder.name))[1]
+    found: set[int] = set()
+    waiting = {process_id}
+    while waiting:
+        waiting = {pid for pid, parent in parents.items() if parent in waiting} - found
+        found |= waiting
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_lab_serves_prints_its_address_and_ends_with_its_kernels(tmp_path: Path, number: signal.Signals) -> None:
+    pytest.importorskip("jupyterlab")
+    notebook = tmp_path / "own.ipynb"
+    notebook.write_text(json.dumps({"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
+    flags = ["--no-browser", "--port=0", "--LabApp.extension_manager=readonly"]
+    with started(["own.ipynb", *flags], tmp_path) as (process, log):
+        deadline = time.monotonic() + 60
+        while not (found := re.search(r"flnb lab: (http://(?:localhost|127\.0\.0\.1):\d+/)(\S+)", log.read_text())):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.1)
+        address, rest = found.groups()
+        assert rest.startswith("lab/tree/own.ipynb?token=")
+        with pytest.raises(urllib.error.HTTPError):  # a token is needed
+            urllib.request.urlopen(f"{address}api/kernels", timeout=10)
+        token = rest.partition("token=")[2]
+        request = urllib.request.Request(f"{address}api/kernels?token={token}", data=b"{}", method="POST")
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            assert json.load(answer)["id"]
+        below = descendants(process.pid)
+        assert len(below) >= 2, "the server and a kernel"
+        process.send_signal(number)
+        assert process.wait(30) == 0, log.read_text()
+        assert "stopping JupyterLab" in log.read_text()
+        deadline = time.monotonic() + 5
+        while any(map(alive, below)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not [pid for pid in below if alive(pid)]

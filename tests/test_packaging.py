@@ -1,0 +1,113 @@
+"""What the distribution promises: a clean lock, extras that exist, entry points that load, a bundle that is shipped."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import json
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+from urllib.parse import urlparse
+
+import pytest
+
+import flnb
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+SOURCES = [
+    path
+    for folder in ("flnb", "telemetry", "backends")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+    if "node_modules" not in path.parts
+]
+
+
+def tracked() -> list[Path]:
+    """The files under version control; in an unpacked sdist there are none."""
+    done = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return [ROOT / name for name in done.stdout.splitlines()]
+
+
+def test_versions_agree() -> None:
+    assert flnb.__version__ == PROJECT["project"]["version"] == importlib.metadata.version("flnb")
+
+
+def test_core_needs_numpy_alone() -> None:
+    assert [re.split(r"[><=~ ]", need)[0] for need in PROJECT["project"]["dependencies"]] == ["numpy"]
+
+
+@pytest.mark.skipif(not (ROOT / "uv.lock").exists(), reason="a checkout only")
+def test_lock_names_the_public_index_alone_and_has_no_torch() -> None:
+    text = (ROOT / "uv.lock").read_text()
+    lock = tomllib.loads(text)
+    assert {urlparse(url).hostname for url in re.findall(r'https?://[^"\s]+', text)} == {
+        "pypi.org",
+        "files.pythonhosted.org",
+    }
+    assert "file:" not in text
+    names = {package["name"] for package in lock["package"]}
+    assert not [name for name in names if name.startswith(("torch", "nvidia"))]
+    assert {"numpy", "jupyterlab", "anywidget", "pytest", "playwright"} <= names
+
+
+def required() -> list[tuple[str, str, str]]:
+    """Every `require("package", extra="...")` in the sources: file, package, extra."""
+    found = []
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not (
+                isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) == "require"
+            ):
+                continue
+            extra = next((key.value for key in node.keywords if key.arg == "extra"), None)
+            if isinstance(extra, ast.Constant) and node.args and isinstance(node.args[0], ast.Constant):
+                found.append((path.name, str(node.args[0].value).partition(".")[0], str(extra.value)))
+    return found
+
+
+def test_every_required_package_is_in_the_extra_that_its_error_names() -> None:
+    extras = PROJECT["project"]["optional-dependencies"]
+    distribution = {"IPython": "ipykernel", "sklearn": "scikit-learn"}  # where the import's name is another
+    assert len(required()) >= 5
+    for file, package, extra in required():
+        assert extra in extras, f"{file}: no extra {extra!r}"
+        names = {re.split(r"[><=~\[ ]", need)[0] for need in extras[extra]}
+        assert distribution.get(package, package) in names, f"{file}: {package} is not in flnb[{extra}]"
+
+
+@pytest.mark.parametrize("group", ["flnb.backends", "flnb.memory_managers"])
+def test_entry_points_load(group: str) -> None:
+    declared = PROJECT["project"]["entry-points"][group]
+    for name, target in declared.items():
+        loaded = importlib.metadata.EntryPoint(name, target, group).load()
+        assert loaded.name == name
+
+
+def test_the_built_bundle_is_shipped() -> None:
+    bundle = ROOT / "flnb" / "widgets" / "static" / "dashboard.js"
+    assert bundle.stat().st_size > 10_000
+    for target in ("wheel", "sdist"):
+        assert "flnb/widgets/static/*" in PROJECT["tool"]["hatch"]["build"]["targets"][target]["artifacts"]
+    text = bundle.read_text()
+    assert not re.findall(r"https?://(?!www\.w3\.org)[\w.]+", text), "the dashboard must work offline"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.name)
+def test_notebooks_are_kept_without_outputs(path: Path) -> None:
+    notebook = json.loads(path.read_text())
+    assert len(notebook["cells"]) > 5
+    for cell in notebook["cells"]:
+        assert not cell.get("outputs"), "clear the outputs before committing"
+        assert cell.get("execution_count") is None
+    assert "widgets" not in notebook["metadata"]
+
+
+def test_no_file_knows_the_machine_it_was_written_on() -> None:
+    machine = re.compile(r"/(?:work|opt)/(?:main|venv|shared|plan|pypi|wheels)|/root/\.|/home/\w+/")
+    for path in tracked():
+        if path.is_file() and path.suffix not in (".png", ".flnb") and path != Path(__file__):
+            found = machine.search(path.read_text(errors="replace"))
+            assert not found, f"{path.relative_to(ROOT)} names {found and found.group()}"
