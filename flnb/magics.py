@@ -54,7 +54,7 @@ class Magics:
         return run
 
     def _compiled(self, cell: str) -> tuple[Any, Any]:
-        """The cell's statements, and its closing expression if it has one, compiled so that tracebacks show the cell."""
+        """The cell's statements and its closing expression, if any, compiled so that tracebacks show the cell."""
         source = self.shell.transform_cell(cell)
         tree = self.shell.transform_ast(self.shell.compile.ast_parse(source))
         name = self.shell.compile.cache(source, self.shell.execution_count)
@@ -62,10 +62,8 @@ class Magics:
         if last is not None and source.rstrip().endswith(";"):
             tree.body.append(last)  # a closing semicolon asks for silence
             last = None
-        compile_: Callable[..., Any] = self.shell.compile
-        return compile_(tree, name, "exec"), None if last is None else compile_(
-            ast.Expression(last.value), name, "eval"
-        )
+        compiled: Callable[..., Any] = self.shell.compile
+        return compiled(tree, name, "exec"), last and compiled(ast.Expression(last.value), name, "eval")
 
 
 def load_ipython_extension(shell: Any) -> None:

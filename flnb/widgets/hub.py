@@ -1,7 +1,7 @@
 """The hub: one thread that takes frames from the live recording and sends them to the browser.
 
-It never waits for anybody. The browser acknowledges frames; with `WINDOW` of them under way the hub stops sending and the
-source goes on collecting, so a slow browser gets fewer and larger frames instead of seconds of delay. Without any
+It never waits for anybody. The browser acknowledges frames; with `WINDOW` of them under way the hub stops sending and
+the source goes on collecting, so a slow browser gets fewer and larger frames instead of seconds of delay. Without any
 acknowledgement for `SILENCE` seconds (an old ipykernel cannot hear the browser while a cell runs) it sends a keyframe
 every `SILENCE` seconds: one way still shows everything, less smoothly.
 
@@ -80,7 +80,7 @@ class Hub:
         self._keyframe = True
 
     def receive(self, message: object) -> None:
-        """Take one message of the browser: ack, resync or hello. Unknown ones are ignored, newer browsers may send more."""
+        """Take one message of the browser: ack, resync or hello. Unknown ones are a newer browser's and are ignored."""
         if not isinstance(message, dict):
             return
         kind = message.get("type")
