@@ -78,10 +78,10 @@ def allocate(
 
 def drain() -> None:
     """Hand every dropped block back to the manager it came from."""
-    while True:
+    while dropped:
         try:
             block = _pop_dropped()
-        except IndexError:
+        except IndexError:  # another thread took it
             return
         manager = block.manager
         if manager is None:  # handed back by `release` while its array was alive

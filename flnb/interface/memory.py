@@ -276,23 +276,36 @@ class MemoryManager:
     This is a whole manager. Give it to `flnb.use_memory_manager`, or try it with `flnb.testing.check_manager`:
 
     >>> import flnb
-    >>> from flnb.interface import Block, MemoryManager, OutOfMemoryError
-    >>> class Bump(MemoryManager):
-    ...     '''The next free byte, always; starts again when everything was freed.'''
+    >>> from bisect import insort
+    >>> from flnb.memory import Block, MemoryManager
+    >>> class FirstFit(MemoryManager):
+    ...     '''One arena; the first hole that is large enough.'''
+    ...
     ...     def __init__(self, device=None):
     ...         super().__init__(device)
-    ...         self.arena, self.used, self.live = self.device.reserve(32 << 20), 0, 0
+    ...         self.arena = self.device.reserve(64 << 20)
+    ...         self.holes = [(self.arena.address, self.arena.size)]  # by address
+    ...
     ...     def alloc(self, nbytes, stream=0, hint=None):
-    ...         size = max(64, -(-nbytes // 64) * 64)
-    ...         if self.used + size > self.arena.size:
-    ...             raise OutOfMemoryError
-    ...         self.used, self.live = self.used + size, self.live + 1
-    ...         return Block(self.arena.address + self.used - size, size, self.arena)
+    ...         size = max(1, -(-nbytes // 64)) * 64
+    ...         for i, (address, room) in enumerate(self.holes):
+    ...             if room >= size:
+    ...                 self.holes[i : i + 1] = [(address + size, room - size)] if room > size else []
+    ...                 return Block(address, size, self.arena)
+    ...         raise MemoryError("no hole is large enough")
+    ...
     ...     def free(self, block):
-    ...         self.live -= 1
-    ...         if not self.live:
-    ...             self.used = 0
-    >>> with flnb.use_memory_manager(Bump) as manager:
+    ...         insort(self.holes, (block.address, block.size))
+    ...         merged = []
+    ...         for address, size in self.holes:
+    ...             if merged and sum(merged[-1]) == address:  # begins where the hole before it ends
+    ...                 merged[-1] = (merged[-1][0], merged[-1][1] + size)
+    ...             else:
+    ...                 merged.append((address, size))
+    ...         self.holes = merged
+    >>> flnb.testing.check_manager(FirstFit).title
+    'FirstFit: all 11 checks passed'
+    >>> with flnb.use_memory_manager(FirstFit) as manager:
     ...     x = flnb.ones((1024, 256))
     >>> manager.stats()["allocated"]
     1048576

@@ -1,0 +1,39 @@
+"""Addresses without memory, of any capacity: to check a manager, or to replay a trace of a machine that is not here."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from flnb.interface.memory import MemoryDevice, Segment
+
+__all__ = ["SimulatedDevice"]
+
+
+class SimulatedDevice(MemoryDevice):
+    """Lends out ranges of addresses that are never used twice; nothing can be stored there.
+
+    >>> import flnb
+    >>> device = flnb.memory.SimulatedDevice("80GiB")
+    >>> manager = flnb.memory.Caching(device)
+    >>> block = flnb.memory.allocate(manager, 60 << 30)
+    >>> flnb.memory.release(manager, block)
+    >>> manager.stats()["peak_allocated"] >> 30
+    60
+    """
+
+    name: ClassVar[str] = "simulated"
+    granularity: ClassVar[int] = 512
+    addressable: ClassVar[bool] = False
+
+    def __init__(self, capacity: int | str | None = None) -> None:
+        super().__init__(capacity)
+        self._next = 1 << 40
+
+    def reserve(self, nbytes: int) -> Segment:
+        """A fresh range, aligned to 2 MiB, with a gap behind it."""
+        address = self._next
+        self._next += (nbytes // (2 << 20) + 2) * (2 << 20)
+        return Segment(address, nbytes, None, self)
+
+    def release(self, segment: Segment) -> None:
+        """Nothing to do."""

@@ -1,0 +1,63 @@
+"""Memory managers and devices, what they hold, and how to use them by hand.
+
+flnb.set_memory_manager(flnb.memory.Caching(split_limit="64MiB"))
+flnb.memory.stats()
+"""
+
+from __future__ import annotations
+
+from flnb_backends.memory.caching import Caching
+from flnb_backends.memory.host import HostDevice
+from flnb_backends.memory.native import Native
+from flnb_backends.memory.simulated import SimulatedDevice
+
+from flnb.dispatch.memory import allocate, block_of, release
+from flnb.dispatch.state import current
+from flnb.interface.memory import (
+    AllocHint,
+    Block,
+    MemoryDevice,
+    MemoryManager,
+    OutOfMemoryError,
+    Segment,
+    SegmentState,
+)
+
+__all__ = [
+    "AllocHint",
+    "Block",
+    "Caching",
+    "HostDevice",
+    "MemoryDevice",
+    "MemoryManager",
+    "Native",
+    "OutOfMemoryError",
+    "Segment",
+    "SegmentState",
+    "SimulatedDevice",
+    "allocate",
+    "block_of",
+    "release",
+    "release_cached",
+    "snapshot",
+    "stats",
+]
+
+
+def stats(manager: MemoryManager | None = None) -> dict[str, int]:
+    """Sums and counts of a manager, the active one when none is given.
+
+    Bytes: allocated, reserved, cached (reserved but not allocated), peak_allocated, peak_reserved.
+    Counts: allocs, frees, live (blocks), segments.
+    """
+    return (manager or current().manager).stats()
+
+
+def snapshot(manager: MemoryManager | None = None) -> list[SegmentState]:
+    """Every segment of a manager with the blocks and holes that tile it."""
+    return (manager or current().manager).snapshot()
+
+
+def release_cached(manager: MemoryManager | None = None) -> int:
+    """Give memory that no tensor uses back to the device; returns the bytes."""
+    return (manager or current().manager).release_cached()
