@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from flnb_telemetry import intern, schema
+from flnb_telemetry.schema import EDGE as EDGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -179,9 +180,7 @@ class _Place(threading.local):
     step: int | None = None
 
     def context(self) -> int:
-        key = (self.path, self.phase)
-        number = intern.contexts.ids.get(key)  # type: ignore[call-overload]  # a Context equals its plain tuple
-        return intern.contexts.id_of(intern.Context(*key)) if number is None else int(number)
+        return intern.contexts.id_of((self.path, self.phase))
 
 
 place = _Place()

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 T = TypeVar("T")
 
@@ -34,22 +37,23 @@ class Context(NamedTuple):
 class Table(Generic[T]):
     """An append-only table: `id_of(value)` gives the same number for equal values, `items[number]` gives it back."""
 
-    __slots__ = ("_lock", "ids", "items")
+    __slots__ = ("_lock", "_make", "ids", "items")
 
-    def __init__(self, none: T) -> None:
+    def __init__(self, none: T, make: Callable[[Any], T] = lambda value: value) -> None:
+        self._make = make
         self.items: list[T] = [none]
         self.ids: dict[T, int] = {none: 0}
         self._lock = threading.Lock()
 
-    def id_of(self, value: T) -> int:
-        """The id of a hashable value, a new one when it was never seen. Safe from any thread."""
+    def id_of(self, value: Any) -> int:
+        """The id of a hashable value (a tuple may stand for a named one), a new one if never seen. Safe in threads."""
         number = self.ids.get(value)
         if number is None:
             with self._lock:
                 number = self.ids.get(value)
                 if number is None:
                     number = len(self.items)
-                    self.items.append(value)
+                    self.items.append(self._make(value))
                     self.ids[value] = number  # last: whoever reads the id finds the item
         return number
 
@@ -61,8 +65,8 @@ class Table(Generic[T]):
 
 
 strings: Table[str] = Table("")
-contexts: Table[Context] = Table(Context("", 0))
-plans: Table[Plan] = Table(Plan("", "", (), "", 0))
+contexts: Table[Context] = Table(Context("", 0), Context._make)
+plans: Table[Plan] = Table(Plan("", "", (), "", 0), Plan._make)
 
 
 def _after_fork() -> None:

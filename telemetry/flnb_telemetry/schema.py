@@ -74,7 +74,7 @@ KINDS: dict[str, Kind] = {
             aux="parameter",
             floats=frozenset({"norm"}),
         ),
-        Kind(EDGE, "edge", ("t", "node", "parent2", "parent3", "parent4", "parent5", "parent6")),
+        Kind(EDGE, "edge", ("t", "node", "parent2", "parent3", "parent4", "parent5", "parent6"), plan="plan"),
         Kind(DROPPED, "dropped", ("t", "count", "t_last")),
         Kind(LEAF, "leaf", ("t", "leaf", "name", "parameter"), plan="plan"),
     )

@@ -1,0 +1,327 @@
+"""The live view: folds records into what the dashboard shows and packs the news of each tick into one frame.
+
+`Live` is a sink: `begin` attaches it to the bus. It knows nothing of notebooks; whoever sends the frames calls `frame`
+from any thread, and as rarely as the reader of the frames can take them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+from collections import deque
+from time import perf_counter_ns as clock
+from time import thread_time_ns
+from typing import Any
+
+import numpy as np
+
+from flnb_telemetry import pump, schema
+from flnb_telemetry.analysis import tape
+from flnb_telemetry.catalog import Catalog
+from flnb_telemetry.livememory import LiveMemory
+from flnb_telemetry.recording import described
+from flnb_telemetry.tally import Tally, buckets
+
+PROTOCOL = 1
+FOLD_AT = 1 << 16  # records waiting at most for a frame before they are folded in without one
+HISTORY = 8192  # steps, and values of metrics, that a keyframe tells again
+TAPE_RECORDS = 1 << 18
+TAPE_NODES = 1500
+TABLE_SECONDS = 0.25
+_MEMORY = (schema.ALLOC, schema.FREE_COMPLETED, schema.SEGMENT_ALLOC, schema.SEGMENT_FREE)
+_DTYPES = {"f64": np.float64, "f32": np.float32, "i32": np.int32, "u32": np.uint32, "u8": np.uint8}
+_numbers = itertools.count(1)
+
+
+class Live:
+    """Incremental statistics of one run, for a dashboard.
+
+    Example: ``live = Live("digits"); live.begin(); content, buffer = live.frame(keyframe=True); live.finish()``.
+    """
+
+    failure: BaseException | None = None
+
+    def __init__(self, name: str = "run", grad_interval: float | None = 0.2) -> None:
+        self.name = name
+        self.number = next(_numbers)
+        self.grad_interval = grad_interval
+        self.state = "waiting"
+        self.error: str | None = None
+        self.start = clock()
+        self.events = 0
+        self.dropped = 0
+        self.meta: dict[str, Any] = {}
+        self.catalog = Catalog()
+        self.memory = LiveMemory()
+        self.by_op, self.by_scope = Tally(), Tally()
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[int, schema.Records]] = []
+        self._waiting_rows = 0
+        self._sequence = 0
+        self._frame_ns = 0
+        self._small_bytes = 0
+        self._drop_times: list[int] = []
+        self._steps = self._metrics = self._leaves = np.empty((0, schema.WORDS), np.int64)
+        self._told = {"steps": 0, "metrics": 0, "strings": 0, "plans": 0, "contexts": 0}
+        self._table_due = 0.0
+        self._rate: deque[tuple[int, int, int]] = deque(maxlen=24)  # (time, events, frames) of the last frames
+        self._tape: dict[str, Any] | None = None
+        self._taped: deque[tuple[int, schema.Records]] = deque()
+        self._taped_rows = 0
+        self._sampled_t = 0  # the last gradient statistic that is in no tape yet
+        self._session: pump.Session | None = None
+
+    def begin(self, buffer: int | None = None) -> None:
+        """Attach to the bus."""
+        self.meta = described()
+        options = {} if buffer is None else {"buffer": buffer}
+        self._session = pump.attach(self, **options)
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Detach from the bus; what was collected stays."""
+        pump.detach(self)
+        self.state = "finished" if error is None else "failed"
+        self.error = None if error is None else f"{type(error).__name__}: {error}".rstrip(": ")
+
+    def feed(self, lane: int, records: schema.Records) -> None:
+        """Take rows from the pump."""
+        with self._lock:
+            self._waiting.append((lane, records))
+            self._waiting_rows += len(records)
+            self.events += len(records)
+            if self.state == "waiting" and lane:
+                self.state = "recording"
+            if self._waiting_rows > FOLD_AT:
+                self._fold()
+
+    def _fold(self) -> None:
+        waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
+        if not waiting:
+            return
+        self.catalog.refresh()
+        rows = np.concatenate([part for _, part in waiting])
+        kinds = rows[:, 0] & 0xFF
+        present = np.bincount(kinds, minlength=16)
+        of = {kind: rows[kinds == kind] if present[kind] else rows[:0] for kind in schema.BY_NUMBER}
+        ops = of[schema.OP]
+        if len(ops):
+            self._count(ops)
+        if present[list(_MEMORY)].any():
+            chosen = np.isin(kinds, _MEMORY)
+            self.memory.fold(rows[chosen], kinds[chosen], ops)
+        self._steps = np.concatenate([self._steps, of[schema.STEP]])
+        self._metrics = np.concatenate([self._metrics, of[schema.METRIC]])
+        drops = of[schema.DROPPED]
+        self.dropped += int(drops[:, 2].sum())
+        self.events -= len(drops)
+        if len(drops):
+            self._drop_times = [*self._drop_times[:1], int(drops[:, 1].min()), int(drops[:, 3].max())]
+        self._keep_tape(waiting, of)
+
+    def _count(self, ops: schema.Records) -> None:
+        catalog, plan, context = self.catalog, ops[:, 0] >> schema.PLAN_SHIFT, ops[:, 5]
+        spent = ops[:, 2] - ops[:, 1]
+        bucket, nbytes = buckets(spent), catalog.nbytes[plan]
+        self.by_op.add(catalog.op[plan], spent, bucket, nbytes)
+        self.by_scope.add(catalog.scope[context], spent, bucket, nbytes)
+        outside = nbytes < (self.meta.get("min_block") or 0)
+        outside &= (ops[:, 3] == 0) & (catalog.family[plan] != catalog.strings.id_of("movement"))
+        self._small_bytes += int(nbytes[outside].sum())
+
+    def _keep_tape(self, waiting: list[tuple[int, schema.Records]], of: dict[int, schema.Records]) -> None:
+        self._leaves = np.concatenate([self._leaves, of[schema.LEAF]])[-TAPE_RECORDS:]
+        if not len(of[schema.GRAD_STAT]) and not self._sampled_t and self.grad_interval is None:
+            return
+        for lane, rows in waiting:
+            kinds = rows[:, 0] & 0xFF
+            wanted = ((kinds == schema.OP) & (rows[:, 4] > 0)) | (kinds == schema.GRAD_STAT) | (kinds == schema.EDGE)
+            if wanted.any():
+                kept = rows[wanted]
+                self._taped.append((lane, kept))
+                self._taped_rows += len(kept)
+        while self._taped_rows > TAPE_RECORDS:
+            self._taped_rows -= len(self._taped.popleft()[1])
+        if len(of[schema.GRAD_STAT]):
+            self._sampled_t = int(of[schema.GRAD_STAT][:, 1].max())
+
+    def _new_tape(self) -> dict[str, Any] | None:
+        """The tape of the last sampled backward once its step, or 0.1 s, has passed."""
+        done = len(self._steps) and self._steps[-1, 2] >= self._sampled_t
+        if not self._sampled_t or not (done or clock() - self._sampled_t > 100_000_000):
+            return None
+        rows = np.concatenate([part for _, part in self._taped])
+        lane = np.repeat([number for number, _ in self._taped], [len(part) for _, part in self._taped])
+        kinds = rows[:, 0] & 0xFF
+        chosen = kinds == schema.GRAD_STAT
+        stats = schema.columns(schema.KINDS["grad_stat"], rows[chosen])
+        last = tape.groups(stats, lane[chosen])[-1]
+        stats = {name: column[last] for name, column in stats.items()}
+        sampled = stats["node"][stats["node"] > 0]
+        first = int(sampled.min()) if len(sampled) else 0
+        ops = schema.columns(schema.KINDS["op"], rows[(kinds == schema.OP) & (rows[:, 4] >= first)])
+        edges = schema.columns(schema.KINDS["edge"], rows[kinds == schema.EDGE])
+        leaves = schema.columns(schema.KINDS["leaf"], self._leaves)
+        t = float(stats["t"][-1] - self.start) / 1e9
+        index = self._step_at(self._sampled_t)
+        self._sampled_t = 0
+        found = tape.build(ops, edges, leaves, stats, self.catalog, index=index or 0, t=t, limit=TAPE_NODES)
+        return _tape_message(found)
+
+    def _step_at(self, t: int) -> int | None:
+        """The index of the first step that ended after t, or of the last one."""
+        if not len(self._steps):
+            return None
+        row = min(int(np.searchsorted(self._steps[:, 2], t)), len(self._steps) - 1)
+        return int(self._steps[row, 3])
+
+    def frame(self, keyframe: bool) -> tuple[dict[str, Any], bytes]:
+        """The news since the last frame, or with `keyframe` everything: the content and the buffer of its arrays."""
+        began = thread_time_ns()
+        with self._lock:
+            self._fold()
+            keyframe = keyframe or self.memory.incomplete or not self._sequence
+            if keyframe:
+                self.meta |= described()
+            arrays, thinned = self.memory.news(keyframe, self._seconds)
+            now = clock()
+            if keyframe or now / 1e9 >= self._table_due:
+                self._table_due = now / 1e9 + TABLE_SECONDS
+                arrays |= self._tables()
+            arrays |= self._history(keyframe)
+            content: dict[str, Any] = {"type": "frame", "protocol": PROTOCOL, "keyframe": keyframe}
+            self._sequence += 1
+            content["seq"] = self._sequence
+            content["run"] = self._run()
+            content["counters"] = self._counters(now, thinned)
+            fresh = self._new_tape()
+            self._tape = fresh or self._tape
+            content |= self._names(keyframe)
+            content["arrays"], buffer = packed(arrays)
+            if fresh or (keyframe and self._tape):
+                content["tape"] = self._tape
+        self._frame_ns += thread_time_ns() - began
+        return content, buffer
+
+    def _seconds(self, t: Any) -> Any:
+        return (t - self.start) / 1e9
+
+    def _run(self) -> dict[str, Any]:
+        about = {name: str(self.meta.get(name) or "") for name in ("backend", "manager", "device")}
+        numbers = {"capacity": self.meta.get("capacity"), "min_block": self.meta.get("min_block") or 0}
+        state, error = self.state, self.error
+        if self.failure is not None:
+            state, error = "failed", f"the live view stopped: {self.failure!r}"
+        return {"id": self.number, "name": self.name, "state": state, "error": error} | about | numbers
+
+    def _counters(self, now: int, thinned: bool) -> dict[str, Any]:
+        self._rate.append((now, self.events, self._sequence))
+        before = self._rate[0]
+        span = max(1, now - before[0]) / 1e9
+        recent = self._steps[-10:]
+        session, share = self._session, 0.0
+        if session is not None:
+            share = session.share() + self._frame_ns / max(1, now - session.started)
+        total = int(recent[-1, 4]) if len(recent) else 0
+        first, last = (self._drop_times[0], self._drop_times[-1]) if self._drop_times else (0, 0)
+        return {
+            "t": (now - self.start) / 1e9,
+            "step": int(recent[-1, 3]) if len(recent) else None,
+            "steps_total": total or None,
+            "events": self.events,
+            "events_per_s": (self.events - before[1]) / span if len(self._rate) > 1 else 0.0,
+            "dropped": self.dropped,
+            "dropped_first_step": self._step_at(first) if self.dropped else None,
+            "dropped_last_step": self._step_at(last) if self.dropped else None,
+            "telemetry_share": min(1.0, share),
+            "buffer_used": session.buffer_used if session is not None else 0,
+            "buffer_capacity": session.capacity if session is not None else 0,
+            "tick_hz": (self._sequence - before[2]) / span if len(self._rate) > 1 else 0.0,
+            "step_seconds": float((recent[:, 2] - recent[:, 1]).mean() / 1e9) if len(recent) else None,
+            "small_bytes": self._small_bytes,
+            "memory_thinned": thinned,
+        }
+
+    def _tables(self) -> dict[str, tuple[str, Any]]:
+        found: dict[str, tuple[str, Any]] = {}
+        for prefix, tally in (("op", self.by_op), ("scope", self.by_scope)):
+            if tally.names:
+                numbers = {"count": tally.count, "total": tally.total, "p99": tally.p99()}
+                numbers |= {"max": tally.max, "bytes": tally.bytes}
+                found[f"{prefix}.name"] = ("u32", np.array(tally.names))
+                found |= {f"{prefix}.{name}": ("f64", column) for name, column in numbers.items()}
+        if self.by_op.names:
+            family = dict(zip(self.catalog.op.tolist(), self.catalog.family.tolist(), strict=True))
+            found["op.family"] = ("u32", np.array([family[name] for name in self.by_op.names]))
+        return found
+
+    def _history(self, keyframe: bool) -> dict[str, tuple[str, Any]]:
+        steps = self._steps if keyframe else self._steps[self._told["steps"] :]
+        metrics = self._metrics if keyframe else self._metrics[self._told["metrics"] :]
+        found: dict[str, tuple[str, Any]] = {}
+        if len(steps):
+            found["step.index"] = ("f64", steps[:, 3])
+            found |= {f"step.t{i}": ("f64", self._seconds(steps[:, 1 + i])) for i in (0, 1)}
+        if len(metrics):
+            found["metric.name"] = ("u32", metrics[:, 0] >> schema.PLAN_SHIFT)
+            found |= {"metric.step": ("f64", metrics[:, 2]), "metric.t": ("f64", self._seconds(metrics[:, 1]))}
+            found["metric.value"] = ("f64", np.ascontiguousarray(metrics[:, 3]).view(np.float64))
+        self._steps, self._metrics = _shortened(self._steps, 3), _shortened(self._metrics, 2)
+        self._told |= {"steps": len(self._steps), "metrics": len(self._metrics)}
+        return found
+
+    def _names(self, keyframe: bool) -> dict[str, Any]:
+        """The intern tables, whole or what was added since the last frame."""
+        self.catalog.refresh()
+        found: dict[str, Any] = {}
+        for name, table in (
+            ("strings", self.catalog.strings),
+            ("plans", self.catalog.plans),
+            ("contexts", self.catalog.contexts),
+        ):
+            first = 0 if keyframe else self._told[name]
+            items: list[Any] = list(table.items[first:])
+            self._told[name] = first + len(items)
+            if name == "plans":
+                keys = ("op", "family", "shape", "dtype", "nbytes")
+                items = [dict(zip(keys, plan[:5], strict=True)) for plan in items]
+            elif name == "contexts":
+                items = [{"scope": scope, "phase": schema.PHASES[phase]} for scope, phase in items]
+            if items:
+                found[name] = {"first": first, "items": items}
+        return found
+
+
+def packed(arrays: dict[str, tuple[str, Any]]) -> tuple[dict[str, list[Any]], bytes]:
+    """Arrays one after the other, each at a multiple of 8 bytes, and for each name [dtype, offset, length]."""
+    index: dict[str, list[Any]] = {}
+    parts: list[bytes] = []
+    offset = 0
+    for name, (dtype, array) in arrays.items():
+        data = np.ascontiguousarray(array, _DTYPES[dtype]).tobytes()
+        index[name] = [dtype, offset, len(array)]
+        parts.append(data + bytes(-len(data) % 8))
+        offset += len(parts[-1])
+    return index, b"".join(parts)
+
+
+def _shortened(rows: schema.Records, step: int) -> schema.Records:
+    """Rows of every second step in the older half, where there are too many; `step` is the word with its index."""
+    if len(rows) <= HISTORY:
+        return rows
+    half = len(rows) // 2
+    old = rows[:half]
+    numbers = np.unique(old[:, step])
+    return np.concatenate([old[np.isin(old[:, step], numbers[::2])], rows[half:]])
+
+
+def _tape_message(found: tape.Tape) -> dict[str, Any]:
+    keys = ("id", "plan", "context", "parents", "forward_ns", "backward_ns", "saved", "norm", "bad", "numel")
+    nodes = [{key: getattr(node, key) for key in keys} for node in found.nodes]
+    leaves = [
+        {key: getattr(leaf, key) for key in ("id", "name", "parameter", "plan", "norm", "bad")} for leaf in found.leaves
+    ]
+    for item in (*nodes, *leaves):
+        if item["norm"] is not None and not math.isfinite(item["norm"]):
+            item["norm"] = None  # JSON has no NaN; `bad` says it
+    return {"step": found.index, "t": found.t, "nodes": nodes, "leaves": leaves, "truncated": found.truncated}

@@ -1,0 +1,66 @@
+"""Running op statistics for the live view: constant work for each event, however long the run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+PER_OCTAVE = 16
+BUCKETS = 40 * PER_OCTAVE
+WORST = 2 ** (0.5 / PER_OCTAVE) - 1
+"""The largest relative error of `p99`: half a bucket, 2.2 %."""
+
+
+def buckets(spent: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The histogram bucket of each duration in ns; 16 to an octave, up to 18 minutes."""
+    scaled = np.log2(np.maximum(spent, 1).astype(np.float32)) * np.float32(PER_OCTAVE)
+    return np.minimum(scaled, BUCKETS - 1).astype(np.int64)
+
+
+class Tally:
+    """Count, total, maximum, bytes and p99 for each of a growing set of names (string ids)."""
+
+    def __init__(self) -> None:
+        self.names: list[int] = []
+        self._slot = np.full(64, -1, np.int64)
+        self.count = self.total = self.max = self.bytes = np.empty(0, np.float64)
+        self._histogram = np.empty((0, BUCKETS), np.int64)
+
+    def add(
+        self, names: NDArray[np.int64], spent: NDArray[np.int64], bucket: NDArray[np.int64], nbytes: NDArray[np.int64]
+    ) -> None:
+        """Count events: the string id, duration (ns), its bucket and the output bytes of each."""
+        slot = self._slots(names)
+        n = len(self.names)
+        self.count += np.bincount(slot, minlength=n)
+        self.total += np.bincount(slot, spent, n)
+        self.bytes += np.bincount(slot, nbytes, n)
+        np.maximum.at(self.max, slot, spent)
+        self._histogram += np.bincount(slot * BUCKETS + bucket, minlength=n * BUCKETS).reshape(n, BUCKETS)
+
+    def _slots(self, names: NDArray[np.int64]) -> NDArray[np.int64]:
+        if (top := int(names.max(initial=0))) >= len(self._slot):
+            self._slot = np.concatenate([self._slot, np.full(top + 1, -1, np.int64)])
+        slot = self._slot[names]
+        if (slot < 0).any():
+            fresh = np.unique(names[slot < 0])
+            self._slot[fresh] = len(self.names) + np.arange(len(fresh))
+            self.names += fresh.tolist()
+            more = np.zeros(len(fresh))
+            self.count, self.total, self.max, self.bytes = (
+                np.concatenate([array, more]) for array in (self.count, self.total, self.max, self.bytes)
+            )
+            self._histogram = np.concatenate([self._histogram, np.zeros((len(fresh), BUCKETS), np.int64)])
+            slot = self._slot[names]
+        return slot
+
+    def p99(self) -> NDArray[np.float64]:
+        """The duration (ns) that at least 99 % of each name's events stay at or below, within `WORST`."""
+        needed = np.ceil(0.99 * self.count)
+        at = (np.cumsum(self._histogram, axis=1) < needed[:, None]).sum(axis=1)
+        middle: NDArray[np.float64] = np.minimum(2.0 ** ((at + 0.5) / PER_OCTAVE), self.max)
+        return middle
