@@ -1,0 +1,101 @@
+"""flnb: a machine-learning framework to look into, live, from a notebook.
+
+A program touches the machine through small interfaces: a tensor backend computes, a memory manager allocates. Every
+crossing emits one event, and everything that is shown is computed from those events. Replace either in a cell
+(`use_backend`, `use_memory_manager`) and watch what changed (`record`, `dashboard`).
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as _np
+
+from flnb import autograd, dispatch, interface, ops, random
+from flnb.autograd import Variable, enable_grad, grad, is_grad_enabled, no_grad, value_and_grad
+from flnb.dispatch import state as _state
+from flnb.dispatch.miss import default_dtype, set_default_dtype
+from flnb.dispatch.state import category, set_backend, set_memory_manager, use_backend, use_memory_manager
+from flnb.interface import OutOfMemoryError
+from flnb.ops import *  # noqa: F403
+from flnb.ops import __all__ as _ops
+from flnb.random import manual_seed
+from flnb.tensor import Tensor
+from flnb_telemetry.bus import describers as _describers
+from flnb_telemetry.bus import log as _log_metrics
+from flnb_telemetry.bus import phase, scope, step
+
+if TYPE_CHECKING:
+    from flnb import backends, data, magics, memory, meters, nn, optim, plot, telemetry, testing, widgets
+    from flnb.magics import load_ipython_extension
+    from flnb.widgets.dashboard import dashboard
+    from flnb_telemetry import load_run, record
+
+__version__ = "0.1.0"
+
+bool_, int8, int16, int32, int64 = (_np.dtype(t) for t in (_np.bool_, _np.int8, _np.int16, _np.int32, _np.int64))
+uint8, uint16, uint32, uint64 = (_np.dtype(t) for t in (_np.uint8, _np.uint16, _np.uint32, _np.uint64))
+float16, float32, float64 = (_np.dtype(t) for t in (_np.float16, _np.float32, _np.float64))
+newaxis = None
+
+_LAZY = {
+    "dashboard": "flnb.widgets.dashboard",
+    "load_ipython_extension": "flnb.magics",
+    "load_run": "flnb_telemetry",
+    "record": "flnb_telemetry",
+}
+_MODULES = ("backends", "data", "magics", "memory", "meters", "nn", "optim", "plot", "telemetry", "testing", "widgets")
+
+
+def __getattr__(name: str) -> Any:
+    """Import what not everybody uses when it is asked for, so that `import flnb` stays quick."""
+    if name in _LAZY:
+        value = getattr(import_module(_LAZY[name]), name)
+    elif name in _MODULES:
+        value = import_module(f"flnb.{name}")
+    else:
+        raise AttributeError(f"module 'flnb' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY, *_MODULES})
+
+
+def log(x: Any = None, /, out: Any = None, **metrics: float) -> Any:
+    """The natural logarithm of a tensor, ``log(x)``; or, by keywords, numbers for the record: ``log(loss=loss)``."""
+    if not metrics:
+        return ops.log(x, out)
+    if x is not None or out is not None:
+        raise TypeError("log: give a tensor for its logarithm, or only keywords to record: log(loss=loss)")
+    return _log_metrics(**metrics)
+
+
+_state.start("numpy", "caching")
+
+
+def _describe() -> dict[str, Any]:
+    here = _state.current()
+    device = here.manager.device
+    return {
+        "backend": here.backend.name,
+        "manager": here.manager.name,
+        "device": device.name,
+        "capacity": device.capacity,
+        "min_block": here.min_block,
+    }
+
+
+_describers.append(_describe)
+
+__all__ = [
+    *_ops,
+    *("OutOfMemoryError", "Tensor", "Variable", "autograd", "backends", "bool_", "category", "dashboard", "data"),
+    *("default_dtype", "dispatch", "enable_grad", "float16", "float32", "float64", "grad", "int8", "int16", "int32"),
+    *("int64", "interface", "is_grad_enabled", "load_run", "manual_seed", "memory", "meters", "newaxis", "nn"),
+    *("no_grad", "ops", "optim", "phase", "plot", "random", "record", "scope", "set_backend", "set_default_dtype"),
+    *("set_memory_manager", "step", "telemetry", "testing", "uint8", "uint16", "uint32", "uint64", "use_backend"),
+    *("use_memory_manager", "value_and_grad"),
+]

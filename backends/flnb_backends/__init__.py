@@ -1,0 +1,6 @@
+"""Implementations of flnb's interfaces: tensor backends and memory managers. Public as `flnb.backends`."""
+
+import flnb  # noqa: F401  # first: it makes the session, which imports from here
+from flnb_backends.tensor.numpy import NumpyBackend
+
+__all__ = ["NumpyBackend"]

@@ -24,6 +24,7 @@ __all__ = ["allocate", "announce", "array_in", "block_of", "drain", "release", "
 _next_id = count(1).__next__
 _pop_dropped = dropped.popleft
 _ndarray = np.ndarray
+OWNED = -1  # in `Block.dropped`: an array's finaliser will free this block
 _KEEP_CODE = ~0xFFFFFF  # of a plan's code, the plan alone
 
 
@@ -95,9 +96,9 @@ def drain() -> None:
             lane = bus.lanes.lane
             now = clock()
             what = block.id, block.address, size, 0, block.segment.id, lane.context
-            lane.emit(schema.FREE_REQUESTED, block.dropped or now, *what)
+            lane.emit(schema.FREE_REQUESTED, block.dropped if block.dropped > 0 else now, *what)
             lane.emit(schema.FREE_COMPLETED, now, *what)
-            block.dropped = 0
+        block.dropped = 0
         locked = get_ident() != ledger.owner or ledger.shared
         if locked:
             ledger.__enter__()
@@ -106,7 +107,7 @@ def drain() -> None:
         try:
             block.manager = None
             if manager.tracked:
-                del ledger.live[block.id]
+                ledger.live.pop(block.id, None)
             manager.free(block)
             ledger.frees += 1
             ledger.allocated -= size
@@ -126,6 +127,8 @@ def release(manager: MemoryManager, block: Block) -> None:
     manager._check_live(block, "release")
     if block in manager.ledger.waiting:
         raise ValueError(f"release: {block!r} was freed before and only waits for its last user_unlock")
+    if block.dropped == OWNED:
+        raise ValueError(f"release: {block!r} holds an array; it is freed when the array and its views are deleted")
     if bus.lanes is not None:
         block.dropped = clock()
     dropped.append(block)
@@ -154,6 +157,7 @@ def array_in(
         owner_type = _new_owner_type(manager, block)
     owner = owner_type.from_address(block.address)
     owner.block = block
+    block.dropped = OWNED
     return _ndarray(shape, dtype, owner)
 
 

@@ -1,0 +1,1 @@
+"""Tensor backends, one module each."""

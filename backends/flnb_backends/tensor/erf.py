@@ -1,0 +1,74 @@
+"""The error function in double precision without SciPy.
+
+W. J. Cody, "Rational Chebyshev approximations for the error function", Math. Comp. 23 (1969): three intervals of
+|x|, a rational approximation in each, relative error below 6e-16 in exact arithmetic.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+__all__ = ["erf"]
+
+Array = np.ndarray[Any, Any]
+
+SMALL = (
+    (1.85777706184603153e-1, 3.16112374387056560e0, 1.13864154151050156e2, 3.77485237685302021e2, 3.20937758913846947e3),
+    (1.0, 2.36012909523441209e1, 2.44024637934444173e2, 1.28261652607737228e3, 2.84423683343917062e3),
+)
+MIDDLE = (
+    (
+        2.15311535474403846e-8, 5.64188496988670089e-1, 8.88314979438837594e0, 6.61191906371416295e1,
+        2.98635138197400131e2, 8.81952221241769090e2, 1.71204761263407058e3, 2.05107837782607147e3,
+        1.23033935479799725e3,
+    ),
+    (
+        1.0, 1.57449261107098347e1, 1.17693950891312499e2, 5.37181101862009858e2, 1.62138957456669019e3,
+        3.29079923573345963e3, 4.36261909014324716e3, 3.43936767414372164e3, 1.23033935480374942e3,
+    ),
+)  # fmt: skip
+LARGE = (
+    (
+        1.63153871373020978e-2, 3.05326634961232344e-1, 3.60344899949804439e-1, 1.25781726111229246e-1,
+        1.60837851487422766e-2, 6.58749161529837803e-4,
+    ),
+    (
+        1.0, 2.56852019228982242e0, 1.87295284992346047e0, 5.27905102951428412e-1, 6.05183413124413191e-2,
+        2.33520497626869185e-3,
+    ),
+)  # fmt: skip
+ONE_OVER_ROOT_PI = 5.6418958354775628695e-1
+
+
+def _ratio(coefficients: tuple[tuple[float, ...], tuple[float, ...]], x: Array) -> Array:
+    """Quotient of two polynomials, highest power first."""
+    above, below = coefficients
+    return np.asarray(np.polyval(above, x) / np.polyval(below, x))
+
+
+def erf(x: Array) -> Array:
+    """erf(x), elementwise, in the dtype of x (computed in float64).
+
+    >>> import numpy as np
+    >>> erf(np.array([0.0, 0.5, -3.0])).round(12).tolist()
+    [0.0, 0.520499877813, -0.999977909503]
+    """
+    value = np.asarray(x, np.float64)
+    size = np.abs(value)
+    result = np.where(np.isnan(value), np.nan, 1.0)
+    small = size <= 0.46875
+    if small.any():
+        y = size[small]
+        result[small] = y * _ratio(SMALL, y * y)
+    middle = (size > 0.46875) & (size <= 4.0)
+    if middle.any():
+        y = size[middle]
+        result[middle] = 1.0 - np.exp(-y * y) * _ratio(MIDDLE, y)
+    large = (size > 4.0) & (size < 6.0)
+    if large.any():
+        y = size[large]
+        z = 1.0 / (y * y)
+        result[large] = 1.0 - np.exp(-y * y) / y * (ONE_OVER_ROOT_PI - z * _ratio(LARGE, z))
+    return np.asarray(np.copysign(result, value).astype(np.asarray(x).dtype))

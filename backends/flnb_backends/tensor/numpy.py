@@ -1,0 +1,215 @@
+"""The reference backend: every primitive by NumPy, on arrays that lie in the memory manager's blocks."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from flnb.dispatch.memory import array_in
+from flnb.interface import TensorBackend
+from flnb.ops.indexing import decode
+from flnb_backends.tensor.convolution import Convolution
+from flnb_backends.tensor.erf import erf
+
+Array = np.ndarray[Any, Any]
+
+
+def _reduce(function: Any) -> Any:
+    def method(self: Any, x: Array, axes: tuple[int, ...], keepdims: bool, out: Array | None = None) -> Any:
+        if out is None:
+            return function(x, axis=axes, keepdims=keepdims)
+        return function(x, axis=axes, keepdims=keepdims, out=out)
+
+    return method
+
+
+def _position(function: Any) -> Any:
+    def method(self: Any, x: Array, axes: tuple[int, ...], keepdims: bool, out: Array | None = None) -> Any:
+        return function(x, axis=axes[0], keepdims=keepdims, out=out)
+
+    return method
+
+
+class NumpyBackend(Convolution, TensorBackend):
+    """NumPy on the CPU: every primitive, every NumPy dtype, one thread of control.
+
+    Methods take and give `numpy.ndarray`. Derive from it and override what you want to change; every other op,
+    gradient, optimizer and loss then goes through your method:
+
+    >>> import flnb
+    >>> class Counting(flnb.backends.NumpyBackend):
+    ...     additions = 0
+    ...     def add(self, a, b, out=None):
+    ...         self.additions += 1
+    ...         return super().add(a, b, out)
+    >>> with flnb.use_backend(Counting) as backend:
+    ...     y = flnb.ones((3,)) + 1 + 2
+    >>> backend.additions
+    2
+    """
+
+    name: ClassVar[str] = "numpy"
+    buffer: ClassVar[str] = "ndarray"
+
+    # Buffers
+
+    def from_numpy(self, array: Array, out: Array | None = None) -> Array:
+        if out is None:
+            return array
+        np.copyto(out, array, casting="unsafe")
+        return out
+
+    def to_numpy(self, buffer: Array) -> Array:
+        return buffer
+
+    def empty(self, spec: Any, manager: Any, min_block: int, code: int = 0, category: int = 0) -> tuple[Array, int]:
+        if spec.nbytes < min_block or not spec.nbytes:
+            return np.empty(spec.shape, spec.dtype), 0
+        array = array_in(manager, spec.shape, spec.dtype, spec.nbytes, code, category)
+        return array, array.base.block.id  # type: ignore[union-attr]
+
+    def is_contiguous(self, buffer: Array) -> bool:
+        return bool(buffer.flags.c_contiguous)
+
+    # Creation
+
+    def full(self, value: float, out: Array) -> Array:
+        out.fill(value)
+        return out
+
+    def arange(self, start: float, step: float, out: Array) -> Array:
+        out[...] = start + step * np.arange(out.size)
+        return out
+
+    def eye(self, out: Array) -> Array:
+        out.fill(0)
+        np.fill_diagonal(out, 1)
+        return out
+
+    def random_uniform(self, low: float, high: float, source: np.random.Generator, out: Array) -> Array:
+        if out.dtype in (np.float32, np.float64):
+            source.random(out.shape, out.dtype, out)
+            if (low, high) != (0.0, 1.0):
+                np.multiply(out, high - low, out)
+                np.add(out, low, out)
+        else:
+            out[...] = source.uniform(low, high, out.shape)
+        return out
+
+    def random_normal(self, mean: float, std: float, source: np.random.Generator, out: Array) -> Array:
+        out[...] = source.normal(mean, std, out.shape)
+        return out
+
+    # Elementwise. NumPy's ufuncs take (x, out) and (a, b, out) as they are.
+
+    negative, abs, sign = np.negative, np.absolute, np.sign
+    exp, expm1, log, log1p, sqrt, square = np.exp, np.expm1, np.log, np.log1p, np.sqrt, np.square
+    sin, cos, tanh = np.sin, np.cos, np.tanh
+    floor, ceil, round = np.floor, np.ceil, np.rint
+    isnan, isinf, isfinite, logical_not, bitwise_invert = np.isnan, np.isinf, np.isfinite, np.logical_not, np.invert
+    add, subtract, multiply, divide = np.add, np.subtract, np.multiply, np.divide
+    floor_divide, remainder, pow = np.floor_divide, np.remainder, np.power
+    maximum, minimum = np.maximum, np.minimum
+    equal, not_equal, less, less_equal = np.equal, np.not_equal, np.less, np.less_equal
+    greater, greater_equal = np.greater, np.greater_equal
+    logical_and, logical_or, logical_xor = np.logical_and, np.logical_or, np.logical_xor
+    bitwise_and, bitwise_or, bitwise_xor = np.bitwise_and, np.bitwise_or, np.bitwise_xor
+    bitwise_left_shift, bitwise_right_shift = np.left_shift, np.right_shift
+
+    def erf(self, x: Array, out: Array | None = None) -> Array:
+        values = erf(x)
+        if out is None:
+            return values
+        out[...] = values
+        return out
+
+    def where(self, condition: Array, a: Array, b: Array, out: Array | None = None) -> Array:
+        if out is None:
+            return np.where(condition, a, b)
+        np.copyto(out, b)
+        np.copyto(out, a, where=condition)
+        return out
+
+    def astype(self, x: Array, dtype: np.dtype[Any], out: Array | None = None) -> Array:
+        if out is None:
+            return x.astype(dtype)
+        np.copyto(out, x, casting="unsafe")
+        return out
+
+    def copy(self, x: Array, out: Array | None = None) -> Array:
+        if out is None:
+            return x.copy()
+        np.copyto(out, x)
+        return out
+
+    # Reductions over a tuple of axes
+
+    sum, prod, max, min = _reduce(np.add.reduce), _reduce(np.multiply.reduce), _reduce(np.amax), _reduce(np.amin)
+    any, all = _reduce(np.any), _reduce(np.all)
+    argmax, argmin = _position(np.argmax), _position(np.argmin)
+
+    def cumulative_sum(self, x: Array, axis: int, out: Array | None = None) -> Array:
+        return np.cumsum(x, axis=axis, out=out)
+
+    # Movement
+
+    def reshape(self, x: Array, shape: tuple[int, ...]) -> Array:
+        return x.reshape(shape)
+
+    def permute_dims(self, x: Array, axes: tuple[int, ...]) -> Array:
+        return x.transpose(axes)
+
+    def broadcast_to(self, x: Array, shape: tuple[int, ...]) -> Array:
+        return np.broadcast_to(x, shape)
+
+    def flip(self, x: Array, axes: tuple[int, ...]) -> Array:
+        return np.flip(x, axes)
+
+    def slice(self, x: Array, key: tuple[Any, ...]) -> Array:
+        view: Array = x[(*decode(key), ...)]
+        return view
+
+    def pad(self, x: Array, widths: tuple[tuple[int, int], ...], value: float, out: Array | None = None) -> Array:
+        shape = tuple(n + b + a for n, (b, a) in zip(x.shape, widths, strict=True))
+        out = np.empty(shape, x.dtype) if out is None else out
+        out.fill(value)
+        out[tuple(slice(b, b + n) for n, (b, _) in zip(x.shape, widths, strict=True))] = x
+        return out
+
+    def concat(self, *arguments: Any) -> Array:
+        *parts, axis, out = arguments
+        return np.concatenate(parts, axis, out=out)
+
+    def place(self, x: Array, shape: tuple[int, ...], key: tuple[Any, ...], out: Array | None = None) -> Array:
+        out = np.empty(shape, x.dtype) if out is None else out
+        out.fill(0)
+        out[decode(key)] = x
+        return out
+
+    def gather(self, x: Array, *arguments: Any) -> Array:
+        *indices, key, out = arguments
+        values: Array = x[decode(key, tuple(indices))]
+        if out is None:
+            return np.asarray(values)
+        out[...] = values
+        return out
+
+    def scatter_add(self, g: Array, *arguments: Any) -> Array:
+        *indices, shape, key, out = arguments
+        out = np.empty(shape, g.dtype) if out is None else out
+        out.fill(0)
+        np.add.at(out, decode(key, tuple(indices)), g)
+        return out
+
+    def put(self, x: Array, values: Array, *arguments: Any) -> Array:
+        *indices, key, out = arguments
+        if out is None:
+            out = x.copy()
+        elif out is not x:
+            np.copyto(out, x)
+        out[decode(key, tuple(indices))] = values
+        return out
+
+    def matmul(self, a: Array, b: Array, out: Array | None = None) -> Array:
+        return np.matmul(a, b, out)

@@ -1,0 +1,78 @@
+"""Gradient statistics of one backward pass in some: norms and NaN counts of every node and leaf, for telemetry.
+
+A norm costs more than a small op, so a recording asks for it only now and then (`bus.want_grad_stats`).
+"""
+
+from __future__ import annotations
+
+from time import perf_counter_ns as clock
+from typing import Any
+
+import numpy as np
+
+from flnb.dispatch import state
+from flnb.tensor import Tensor
+from flnb_telemetry import bus, intern, schema
+
+__all__ = ["Statistics"]
+
+LIMIT = 4096
+"""Nodes measured in one pass; a longer tape is measured nearest the loss."""
+
+KEEP_PLAN = ~0xFFFFFF
+
+
+class Statistics:
+    """Collects in the walk, emits as it goes."""
+
+    def __init__(self) -> None:
+        self.left = LIMIT
+
+    @classmethod
+    def begin(cls, pending: dict[int, Any]) -> Statistics | None:
+        """The collector for this pass, or None when nobody asked."""
+        if not bus.want_grad_stats:
+            return None
+        bus.want_grad_stats = False
+        return cls()
+
+    def see(self, node: list[Any], g: Any) -> None:
+        """Emit a node's cotangent: norm, NaN and Inf count, elements, bytes saved."""
+        if self.left <= 0:
+            return
+        self.left -= 1
+        norm, bad = measure(g)
+        saved = sum(x.nbytes for x in node[3:] if isinstance(x, Tensor))
+        _emit(schema.GRAD_STAT | node[0].code & KEEP_PLAN, node[2], norm, bad, g.size, 0, saved)
+
+    def end(self, leaves: list[tuple[list[Any], Any]]) -> None:
+        """Emit the leaves that gradients arrived at, by name."""
+        from flnb.dispatch.plan import Spec
+
+        lanes = bus.lanes
+        if lanes is None:
+            return
+        for leaf, g in leaves:
+            norm, bad = measure(g)
+            spec: Spec = g._spec
+            plan = intern.plans.id_of(intern.Plan("leaf", "memory", spec.shape, spec.dtype.name, spec.nbytes))
+            name = intern.strings.id_of(leaf[4]) if leaf[4] else 0
+            code = plan << schema.PLAN_SHIFT
+            lanes.lane.emit(schema.LEAF | code, clock(), leaf[2], name, int(leaf[5]))
+            _emit(schema.GRAD_STAT | 1 << 8 | code, leaf[2], norm, bad, g.size, name, 0)
+
+
+def _emit(code: int, node: int, norm: float, bad: int, size: int, name: int, saved: int) -> None:
+    if bus.lanes is not None:
+        bus.lanes.lane.emit(code, clock(), node, bus.float_bits(norm), bad, size, name, saved)
+
+
+def measure(g: Any) -> tuple[float, int]:
+    """Euclidean norm, and how many elements are NaN or infinite, read beside the tape and the event stream."""
+    values = np.asarray(state.current().backend.to_numpy(g._data)).ravel()
+    norm = float(np.sqrt(np.dot(values, values)))
+    if np.isfinite(norm):
+        return norm, 0
+    wide = values.astype(np.float64)
+    bad = int(wide.size - np.isfinite(wide).sum())
+    return (float("nan") if bad else float(np.sqrt(np.dot(wide, wide)))), bad

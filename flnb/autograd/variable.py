@@ -1,0 +1,180 @@
+"""The Variable: a Tensor with a place on the tape and a gradient."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, cast
+
+import numpy as np
+
+from flnb.dispatch import ops as dispatch
+from flnb.dispatch import state
+from flnb.dispatch.miss import is_float
+from flnb.ops.creation import asarray
+from flnb.tensor import Tensor
+
+__all__ = ["Variable"]
+
+_leaf_ids = itertools.count(1).__next__
+
+GRADIENT, NAME, PARAMETER = 3, 4, 5
+"""Where a leaf's node ``[None, (), -id, gradient, name, is_parameter]`` keeps them."""
+
+
+class Variable(Tensor):
+    """A Tensor through which gradients flow.
+
+    Args:
+        data: a Tensor (shared, not copied), or what `flnb.asarray` takes.
+        requires_grad: whether ``backward`` leaves a gradient in ``.grad``. Needs a floating dtype.
+
+    >>> import flnb
+    >>> x = flnb.Variable([1.0, 2.0])
+    >>> (x * x).sum().backward()
+    >>> x.grad
+    Tensor([2., 4.], float32[2], numpy)
+    """
+
+    __slots__ = ("_node",)
+    _is_parameter = False
+
+    def __init__(self, data: Any, requires_grad: bool = True) -> None:
+        source = asarray(data)
+        self._data, self._spec, self._root = source._data, source._spec, getattr(source, "_root", source)
+        self._node = None
+        self.requires_grad = requires_grad
+
+    # Gradient ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_leaf(self) -> bool:
+        """Made by the user, not by an op on Variables that require grad."""
+        return self._node is None or self._node[0] is None
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether a gradient is computed for this Variable. Only leaves can be switched."""
+        return self._node is not None
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        if value == (self._node is not None):
+            return
+        if not self.is_leaf:
+            raise RuntimeError("requires_grad can be changed on leaves only; use .detach() for a Variable without it")
+        if not value:
+            self._node = None
+            return
+        if not is_float(self._spec.dtype):
+            raise TypeError(
+                f"only floating-point Variables can require grad, this one is {self._spec!r}; cast it with "
+                f".astype(flnb.float32), or give requires_grad=False"
+            )
+        self._node = [None, (), -_leaf_ids(), None, "", self._is_parameter]
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The gradient that ``backward`` summed up in this leaf, None before."""
+        return cast("Tensor | None", self._node[GRADIENT]) if self.is_leaf and self._node else None
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        if not self.is_leaf or self._node is None:
+            raise RuntimeError("only a leaf that requires grad has a gradient")
+        if value is not None and value.shape != self.shape:
+            raise ValueError(f"grad: expected shape {self.shape}, got {value.shape}")
+        self._node[GRADIENT] = value
+
+    @property
+    def name(self) -> str:
+        """What the tape and the dashboard call this leaf."""
+        return str(self._node[NAME]) if self._node is not None and self._node[0] is None else ""
+
+    @name.setter
+    def name(self, value: str) -> None:
+        if self._node is not None and self._node[0] is None:
+            self._node[NAME] = value
+
+    def zero_grad(self) -> None:
+        """Forget the gradient."""
+        if self._node is not None:
+            self.grad = None
+
+    def backward(self, grad: Any = None, retain_graph: bool = False, create_graph: bool = False) -> None:
+        """Compute the gradient of this Variable with respect to all leaves, adding it to their ``.grad``.
+
+        Args:
+            grad: the cotangent, of this Variable's shape; may be left out for a scalar, where it is 1.
+            retain_graph: keep the graph, so that it can be walked back again.
+            create_graph: record the gradient's own graph, so that it can be differentiated.
+
+        Raises:
+            RuntimeError: not a scalar and no ``grad`` given; no gradient required; a graph that was freed; a saved
+                tensor that was written in place.
+        """
+        from flnb.autograd.tape import backward
+
+        backward(self, grad, retain_graph, create_graph)
+
+    def detach(self) -> Variable:
+        """The same values without a place on the tape, sharing memory."""
+        return Variable(self.data, requires_grad=False)
+
+    @property
+    def data(self) -> Tensor:
+        """The values as a plain Tensor that shares memory: writing to it writes to the Variable, unrecorded."""
+        tensor = dispatch.detached(self._data, self._spec)
+        tensor._root = getattr(self, "_root", self)
+        return tensor
+
+    @data.setter
+    def data(self, value: Tensor) -> None:
+        if value._spec is not self._spec:
+            raise ValueError(f"data: expected {self._spec!r}, got {value._spec!r}")
+        self._data, self._root = value._data, getattr(value, "_root", value)
+
+    # Out to NumPy -----------------------------------------------------------------------------------------------------
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """The values as a NumPy array sharing memory.
+
+        Raises:
+            RuntimeError: the Variable requires grad, and NumPy would lose it.
+        """
+        if self._node is not None:
+            raise RuntimeError(
+                "this Variable requires grad, which a NumPy array cannot record; use .detach().numpy() for its values"
+            )
+        return super().numpy()
+
+    # Copies, in-place operators, looking at it ------------------------------------------------------------------------
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Variable:
+        if not self.is_leaf:
+            raise RuntimeError("only leaves can be deep-copied; use .detach() first to copy the values of a result")
+        twin = cast(Variable, object.__new__(type(self)))
+        Variable.__init__(twin, self.data.copy(), self.requires_grad)
+        if self._node is not None:
+            twin.name = self.name
+            twin.grad = None if self.grad is None else self.grad.copy()
+        return twin
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), np.array(self._values()), self.requires_grad, self.name)
+
+    def _facts(self) -> str:
+        facts = f"{self._spec!r}, {state.current().backend.name}"
+        if self._node is None:
+            return facts
+        return f"{facts}, requires_grad" if self.is_leaf else f"{facts}, from {self._node[0].op.name}"
+
+
+def _rebuild(cls: type[Variable], values: np.ndarray[Any, Any], requires_grad: bool, name: str) -> Variable:
+    """Unpickle."""
+    variable = cast(Variable, object.__new__(cls))
+    Variable.__init__(variable, values, requires_grad)
+    variable.name = name
+    return variable
+
+
+Variable._lift = Variable

@@ -1,0 +1,117 @@
+"""What happens at the first call with a new signature: convert, promote, check, and make the plan.
+
+Promotion (array API 2024.12, and torch's choice where it leaves one): Python scalars are weak; of two dtypes of one
+kind the larger wins; mixed with floating point, the floating dtype wins, so int64 with float32 gives float32.
+Inputs that differ from the common dtype are cast by the `astype` op first, visibly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flnb.dispatch.plan import Plan, Spec, spec_of
+from flnb.tensor import Tensor
+
+if TYPE_CHECKING:
+    from flnb.dispatch.state import State
+    from flnb.ops.table import Op
+
+__all__ = ["common_dtype", "default_dtype", "plan_for", "set_default_dtype"]
+
+_default = np.dtype(np.float32)
+
+
+def default_dtype() -> np.dtype[Any]:
+    """The dtype of tensors made from Python floats: float32 unless `set_default_dtype` changed it."""
+    return _default
+
+
+def set_default_dtype(dtype: Any) -> None:
+    """Set the dtype of tensors made from Python floats and of ``zeros``, ``ones`` and the random functions."""
+    global _default
+    chosen = np.dtype(dtype)
+    if chosen.kind != "f":
+        raise TypeError(f"set_default_dtype: expected a floating-point dtype, got {chosen.name}")
+    _default = chosen
+
+
+def is_float(dtype: np.dtype[Any]) -> bool:
+    """Floating point or complex, bfloat16 included."""
+    return dtype.kind in "fc" or dtype.name == "bfloat16"
+
+
+def common_dtype(dtypes: Sequence[np.dtype[Any]], scalars: Sequence[type] = ()) -> np.dtype[Any]:
+    """The dtype an op computes in, from its tensors' dtypes and the types of its Python scalars."""
+    floats = [d for d in dtypes if is_float(d)]
+    if not dtypes:
+        return _default if float in scalars else np.dtype(np.int64 if int in scalars else bool)
+    result = np.result_type(*(floats or dtypes))
+    if float in scalars and not is_float(result):
+        return _default
+    if complex in scalars and result.kind != "c":
+        return np.result_type(result if is_float(result) else _default, np.complex64)
+    return np.dtype(np.int64) if int in scalars and result.kind == "b" else result
+
+
+def plan_for(
+    op: Op, arguments: tuple[Any, ...], attributes: tuple[Any, ...], here: State
+) -> tuple[Plan, tuple[Any, ...]]:
+    """The plan of a call and its canonical inputs: tensors of one dtype and, in binary ops, Python scalars."""
+    from flnb.ops.creation import asarray
+
+    scalars = [type(x) for x in arguments if type(x) in (float, int, bool, complex)]
+    keep_scalar = op.arity == 2 and len(scalars) == 1 and scalars[0] in (float, int)
+    tensors = [
+        x if isinstance(x, Tensor) or (keep_scalar and type(x) in (float, int)) else _converted(op, x, asarray)
+        for x in arguments
+    ]
+    weak = {i for i, x in enumerate(arguments) if type(x) in (float, int, bool, complex)}
+    tensors = _promoted(op, tensors, weak, scalars)
+    specs = tuple(x._spec if isinstance(x, Tensor) else type(x) for x in tensors)
+    for spec in specs:
+        if isinstance(spec, Spec) and spec.kind is not here.kind:
+            from flnb.dispatch.ops import _foreign
+
+            raise _foreign(op, Plan(op, specs, attributes, spec), here)
+    key: Any = specs[0] if op.arity == 1 else specs if op.arity == 2 else (specs, attributes)
+    plan = op.plans.get(key)
+    if plan is None:
+        shape, dtype = op.infer(op, specs, attributes)
+        if not here.backend.supports(dtype):
+            raise TypeError(f"{op.name}: backend {here.backend.name!r} does not support {np.dtype(dtype).name}")
+        plan = op.plans.setdefault(key, Plan(op, specs, attributes, spec_of(shape, np.dtype(dtype), here.kind)))
+    return plan, tuple(tensors)
+
+
+def _converted(op: Op, value: Any, asarray: Any) -> Any:
+    if value is None or isinstance(value, (str, bytes, dict, set)):
+        raise TypeError(f"{op.name}: expected tensors, arrays or numbers, got {type(value).__name__} ({value!r:.40})")
+    return asarray(value)
+
+
+def _promoted(op: Op, tensors: list[Any], weak: set[int], scalars: list[type]) -> list[Any]:
+    """Cast to the dtype that the op computes in. The index and condition arguments of an op are left alone."""
+    from flnb.ops.elementwise import astype
+
+    promoted = [i for i in range(len(tensors)) if i not in op.unpromoted]
+    if not promoted:
+        return tensors
+    strong = [tensors[i]._spec.dtype for i in promoted if i not in weak]
+    target = common_dtype(strong, [s for s in scalars]) if strong or scalars else None
+    if target is None:
+        return tensors
+    if op.accepts == "float" and not is_float(target):
+        target = _default
+    if op.accepts == "integer" and target.kind not in "iu?":
+        raise TypeError(f"{op.name}: expected integer or bool tensors, got {target.name}; cast with .astype first")
+    if op.accepts == "numeric" and target.kind == "b":
+        raise TypeError(f"{op.name}: bool tensors have no {op.name}; cast with .astype(flnb.int64) first")
+    if op.accepts == "bool":
+        target = np.dtype(bool)
+    return [
+        x if i not in promoted or not isinstance(x, Tensor) or x._spec.dtype == target else astype(x, target)
+        for i, x in enumerate(tensors)
+    ]

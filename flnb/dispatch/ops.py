@@ -1,0 +1,402 @@
+"""The one crossing for compute: every op of every mode passes through here, is run, and becomes one event.
+
+`unary` and `binary` make the fast entry points, `call` takes any number of tensors and attributes. All three look
+the plan up, call the active backend's bound method, record the event and, where an input is on the tape, the node.
+
+A node is a list ``[plan, parents, seq, *saved inputs, saved output]``; parents are nodes, or None where no gradient
+flows. A leaf's node is ``[None, (), -id, gradient, name, is_parameter]``. Nodes never point at Variables that point
+back at them, so reference counting alone frees a tape.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Callable
+from time import perf_counter_ns as clock
+from typing import TYPE_CHECKING, Any
+
+from flnb.dispatch import state
+from flnb.dispatch.miss import plan_for
+from flnb.dispatch.plan import Plan, Spec
+from flnb.tensor import Tensor
+from flnb_telemetry import bus, schema
+
+if TYPE_CHECKING:
+    from flnb.dispatch.state import State
+    from flnb.ops.table import Op
+
+__all__ = ["accumulate", "binary", "call", "composite", "create", "detached", "next_seq", "unary"]
+
+next_seq = itertools.count(1).__next__
+"""The global sequence number: tape nodes and in-place writes are ordered by it."""
+
+last_write = 0
+"""Sequence number of the latest in-place write: a tape recorded after it needs no check of its saved values."""
+
+ACTIVATION, TEMPORARY = 3, 6
+
+_scoped = state._get
+_new = object.__new__
+_pack = struct.Struct("<8q").pack_into
+
+
+def detached(data: Any, spec: Any) -> Tensor:
+    """A Tensor around a buffer."""
+    tensor: Tensor = _new(Tensor)
+    tensor._data = data
+    tensor._spec = spec
+    return tensor
+
+
+def unary(op: Op) -> Callable[..., Any]:
+    """The public function of an op on one tensor without attributes."""
+    plans, index = op.plans, op.index
+
+    def apply(x: Any, /, out: Any = None) -> Any:
+        if out is not None:
+            return _into(op, (x,), (), out)
+        try:
+            plan = plans[x._spec]
+        except (KeyError, AttributeError):
+            return _missed(op, (x,), ())
+        here = _scoped() or state.session
+        if plan.kind is not here.kind:
+            raise _foreign(op, plan, here)
+        node = x._node if here.grad else None
+        alloc = 0
+        lanes = bus.lanes
+        if lanes is None:
+            if plan.weight < here.min_block:
+                data = here.table[index](x._data)
+            else:
+                buffer, alloc = _empty(plan, here, node is not None)
+                data = here.table[index](x._data, buffer)
+            seq = next_seq() if node is not None else 0
+        else:
+            lane = lanes.lane
+            if plan.weight < here.min_block:
+                t0 = clock()
+                data = here.table[index](x._data)
+            else:
+                buffer, alloc = _empty(plan, here, node is not None)
+                t0 = clock()
+                data = here.table[index](x._data, buffer)
+            t1 = clock()
+            seq, p0 = (next_seq(), node[2]) if node is not None else (0, 0)
+            position = lane.position
+            try:
+                _pack(lane.buffer, position, plan.code, t0, t1, alloc, seq or lane.node, lane.context, p0, 0)
+                lane.position = position + 64
+            except struct.error:
+                lane.emit(plan.code, t0, t1, alloc, seq or lane.node, lane.context, p0, 0)
+        if x._lift is None:
+            result = _new(Tensor)
+            result._data = data
+            result._spec = plan.spec
+            return result
+        result = _new(x._lift)
+        result._data = data
+        result._spec = plan.spec
+        if node is None:
+            result._node = None
+        else:
+            keep_x, keep_y = plan.saves[1]
+            if keep_y:
+                result._root = detached(data, plan.spec)
+            result._node = [plan, (node,), seq, x if keep_x else None, result._root if keep_y else None]
+        return result
+
+    return _named(apply, op)
+
+
+def binary(op: Op) -> Callable[..., Any]:
+    """The public function of an op on two tensors, or a tensor and a Python number."""
+    plans, index = op.plans, op.index
+
+    def apply(a: Any, b: Any, /, out: Any = None) -> Any:
+        if out is not None:
+            return _into(op, (a, b), (), out)
+        ta, tb = type(a), type(b)
+        try:
+            sa = ta if ta is float or ta is int else a._spec
+            sb = tb if tb is float or tb is int else b._spec
+            plan = plans[sa, sb]
+        except (KeyError, AttributeError):
+            return _missed(op, (a, b), ())
+        here = _scoped() or state.session
+        if plan.kind is not here.kind:
+            raise _foreign(op, plan, here)
+        na = nb = lift = None
+        if sa is ta:
+            da = plan.constants.get(a)
+            if da is None:
+                da = plan.constant(a, here.backend)
+        else:
+            da, na, lift = a._data, a._node, a._lift
+        if sb is tb:
+            db = plan.constants.get(b)
+            if db is None:
+                db = plan.constant(b, here.backend)
+        else:
+            db, nb, lift = b._data, b._node, b._lift or lift
+        mask = ((1 if na is not None else 0) + (2 if nb is not None else 0)) if here.grad else 0
+        alloc = 0
+        lanes = bus.lanes
+        if lanes is None:
+            if plan.weight < here.min_block:
+                data = here.table[index](da, db)
+            else:
+                buffer, alloc = _empty(plan, here, mask != 0)
+                data = here.table[index](da, db, buffer)
+            seq = next_seq() if mask else 0
+        else:
+            lane = lanes.lane
+            if plan.weight < here.min_block:
+                t0 = clock()
+                data = here.table[index](da, db)
+            else:
+                buffer, alloc = _empty(plan, here, mask != 0)
+                t0 = clock()
+                data = here.table[index](da, db, buffer)
+            t1 = clock()
+            if mask:
+                seq, p0, p1 = next_seq(), na[2] if mask & 1 else 0, nb[2] if mask & 2 else 0
+            else:
+                seq = p0 = p1 = 0
+            position = lane.position
+            try:
+                _pack(lane.buffer, position, plan.code, t0, t1, alloc, seq or lane.node, lane.context, p0, p1)
+                lane.position = position + 64
+            except struct.error:
+                lane.emit(plan.code, t0, t1, alloc, seq or lane.node, lane.context, p0, p1)
+        if lift is None:
+            result = _new(Tensor)
+            result._data = data
+            result._spec = plan.spec
+            return result
+        result = _new(lift)
+        result._data = data
+        result._spec = plan.spec
+        if mask:
+            keep_a, keep_b, keep_y = plan.saves[mask]
+            if keep_y:
+                result._root = detached(data, plan.spec)
+            result._node = [
+                plan, (na, nb), seq, a if keep_a else None, b if keep_b else None, result._root if keep_y else None
+            ]  # fmt: skip
+        else:
+            result._node = None
+        return result
+
+    return _named(apply, op)
+
+
+def call(op: Op, tensors: tuple[Any, ...], attributes: tuple[Any, ...] = (), out: Any = None) -> Any:
+    """Run an op on any number of tensors with hashable attributes, which go to the backend's method after them."""
+    if out is not None:
+        return _into(op, tensors, attributes, out)
+    try:
+        plan = op.plans[tuple([x._spec for x in tensors]), attributes]
+    except (KeyError, AttributeError):
+        return _missed(op, tensors, attributes)
+    return _run(plan, tensors)
+
+
+def create(op: Op, spec: Spec, arguments: tuple[Any, ...], category: int = 0) -> Tensor:
+    """Run an op that makes a tensor from no tensor; ``arguments`` go to the method as they are, unseen by the plan."""
+    here = _scoped() or state.session
+    plan = op.plans.get(spec)
+    if plan is None:
+        if not here.backend.supports(spec.dtype):
+            raise TypeError(f"{op.name}: backend {here.backend.name!r} does not support {spec.dtype.name}")
+        plan = op.plans.setdefault(spec, Plan(op, (), (), spec))
+    category = here.category or category or TEMPORARY
+    buffer, alloc = here.backend.empty(spec, here.manager, here.min_block, plan.code, category)
+    t0 = clock()
+    data = here.table[op.index](*arguments, buffer)
+    if bus.lanes is not None:
+        lane = bus.lanes.lane
+        lane.emit(plan.code, t0, clock(), alloc, lane.node, lane.context)
+    return detached(data, spec)
+
+
+def composite(
+    op: Op, body: Callable[..., Any], tensors: tuple[Any, ...], attributes: tuple[Any, ...] = ()
+) -> tuple[Any, tuple[Any, ...]]:
+    """Run a function of public ops as one node of the tape; its result and what else it kept for its gradient.
+
+    ``body(*tensors, *attributes) -> (result, kept)`` sees plain Tensors. The op's one pull is joint:
+    ``pull(g, plan, *tensors, *kept, result)`` gives the cotangents of all tensors. To differentiate twice, the tape
+    runs the body again on Variables (`flnb.autograd.tape`).
+    """
+    here = _scoped() or state.session
+    parents = tuple([x._node for x in tensors]) if here.grad else ()
+    lift = next((x._lift for x in tensors if x._lift is not None), None)
+    if lift is None:
+        return body(*tensors, *attributes)  # type: ignore[no-any-return]
+    seq = next_seq() if any(p is not None for p in parents) else 0
+    lane = bus.lanes.lane if bus.lanes is not None else None
+    outer = lane.node if lane is not None else 0
+    if lane is not None:
+        lane.node = seq or outer
+    try:
+        made, kept = body(*[detached(x._data, x._spec) for x in tensors], *attributes)
+    finally:
+        if lane is not None:
+            lane.node = outer
+    result = _new(lift)
+    result._data, result._spec, result._node = made._data, made._spec, None
+    if seq:
+        specs = tuple([x._spec for x in tensors])
+        plan = op.plans.get((specs, attributes)) or op.plans.setdefault(
+            (specs, attributes), Plan(op, specs, attributes, made._spec)
+        )
+        result._root = made
+        result._node = [plan, parents, seq, *tensors, *kept, made]
+        if lane is not None:
+            emit_edges(lane, plan, seq, [p[2] if p is not None else 0 for p in parents])
+    return result, kept
+
+
+def _missed(op: Op, arguments: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
+    plan, tensors = plan_for(op, arguments, attributes, state.current())
+    return _run(plan, tensors)
+
+
+def _run(plan: Plan, tensors: tuple[Any, ...]) -> Any:
+    here = _scoped() or state.session
+    if plan.kind is not here.kind:
+        raise _foreign(plan.op, plan, here)
+    parents = tuple([getattr(x, "_node", None) for x in tensors]) if here.grad else ()
+    taped = any(p is not None for p in parents)
+    buffer, alloc = (None, 0) if plan.weight < here.min_block else _empty(plan, here, taped)
+    seq = next_seq() if taped else 0
+    data, view_of = _execute(plan, here, tensors, buffer, alloc, seq, parents)
+    lift = next((x._lift for x in tensors if getattr(x, "_lift", None) is not None), None)
+    result = _new(lift or Tensor)
+    result._data = data
+    result._spec = plan.spec
+    if view_of is not None:
+        result._root = view_of
+    if lift is not None:
+        result._node = None
+    if taped:
+        result._node = _tape_node(plan, parents, seq, tensors, result)
+    return result
+
+
+def _tape_node(plan: Plan, parents: tuple[Any, ...], seq: int, tensors: tuple[Any, ...], result: Any) -> list[Any]:
+    """The node of a result: what the pulls of the arguments that need a gradient will read.
+
+    A saved output is a Tensor of its own, which the result names as its root: so the node does not point back at the
+    result, and a write to the result is seen on what was saved.
+    """
+    mask = 0
+    if len(tensors) <= 2:
+        mask = sum(1 << i for i, p in enumerate(parents) if p is not None)
+    *keep, keep_y = plan.saves[mask]
+    saved = [x if k else None for x, k in zip(tensors, keep, strict=True)]
+    kept = None
+    if keep_y:
+        kept = detached(result._data, plan.spec)
+        if hasattr(result, "_root"):
+            kept._root = result._root
+        else:
+            result._root = kept
+    return [plan, parents, seq, *saved, kept]
+
+
+def _execute(
+    plan: Plan, here: State, tensors: tuple[Any, ...], buffer: Any, alloc: int, seq: int, parents: tuple[Any, ...]
+) -> tuple[Any, Any]:
+    """Call the backend's method and record the event; the result's buffer, and the root it is a view of, if any."""
+    op = plan.op
+    function = here.table[op.index]
+    data = [x._data if isinstance(x, Tensor) else _constant(plan, x, here) for x in tensors]
+    lanes = bus.lanes
+    node = seq
+    if lanes is not None:
+        lane = lanes.lane
+        outer, node = lane.node, seq or lane.node
+        lane.node = node
+        t0 = clock()
+    try:
+        if op.writes_out:
+            result = function(*data, *plan.attributes, buffer) if op.arity == 0 or buffer is not None else function(*data)
+        else:
+            result = function(*data, *plan.attributes)
+    finally:
+        if lanes is not None:
+            lane.node = outer
+    if lanes is not None:
+        t1 = clock()
+        edges = [p[2] if p is not None else 0 for p in parents] if seq else []
+        lane.emit(plan.code, t0, t1, alloc, node, lane.context, *(edges + [0, 0])[:2])
+        if len(edges) > 2:
+            emit_edges(lane, plan, seq, edges[2:])
+    if op.writes_out:
+        return result, None
+    source = tensors[0]
+    return result, getattr(source, "_root", source)
+
+
+def emit_edges(lane: Any, plan: Plan, seq: int, edges: list[int]) -> None:
+    """Record parents that do not fit the op's own record, five at a time."""
+    code = schema.EDGE | plan.code >> 24 << 24
+    for i in range(0, len(edges), 5):
+        lane.emit(code, clock(), seq, *(edges[i : i + 5] + [0] * 5)[:5])
+
+
+def _constant(plan: Plan, value: Any, here: State) -> Any:
+    kept = plan.constants.get(value)
+    return plan.constant(value, here.backend) if kept is None else kept
+
+
+def _empty(plan: Plan, here: State, taped: bool) -> Any:
+    category = ACTIVATION if taped else here.category or TEMPORARY
+    return here.backend.empty(plan.spec, here.manager, here.min_block, plan.code, category)
+
+
+def _into(op: Op, arguments: tuple[Any, ...], attributes: tuple[Any, ...], out: Any) -> Any:
+    """Run an op and write its result into an existing tensor."""
+    global last_write
+    here = state.current()
+    plan, tensors = plan_for(op, arguments, attributes, here)
+    if not isinstance(out, Tensor):
+        raise TypeError(f"{op.name}: out must be a flnb Tensor, got {type(out).__name__}")
+    if here.grad and any(getattr(x, "_node", None) is not None for x in (*tensors, out)):
+        raise RuntimeError(
+            f"{op.name}: cannot write in place into or from a Variable that requires grad while gradients are "
+            f"recorded; wrap the update in `with flnb.no_grad():` or drop out= to make a new Variable"
+        )
+    if out._spec is not plan.spec:
+        raise ValueError(f"{op.name}: the result is {plan.spec!r} but out is {out._spec!r}; they must be equal")
+    if not op.writes_out:
+        raise TypeError(f"{op.name}: makes a view and takes no out; assign the result with flnb.assign(out, value)")
+    data, _ = _execute(plan, here, tensors, out._data, 0, 0, ())
+    if data is not out._data:
+        here.backend.from_numpy(data, out._data)
+    root = getattr(out, "_root", out)
+    root._written = last_write = next_seq()
+    return out
+
+
+def accumulate(add: Op, total: Tensor, term: Any) -> None:
+    """Add into a tensor that nothing else refers to: an in-place write that needs no mark."""
+    here = _scoped() or state.session
+    plan = add.plans.get((total._spec, term._spec)) or plan_for(add, (total, term), (), here)[0]
+    _execute(plan, here, (total, term), total._data, 0, 0, ())
+
+
+def _foreign(op: Op, plan: Plan, here: State) -> TypeError:
+    return TypeError(
+        f"{op.name}: the tensors keep {plan.kind!r} buffers but the active backend {here.backend.name!r} computes on "
+        f"{here.kind!r} buffers; convert them with .to({here.backend.name!r}), or use their backend"
+    )
+
+
+def _named(function: Callable[..., Any], op: Op) -> Callable[..., Any]:
+    function.__name__ = function.__qualname__ = op.name
+    function.__module__ = "flnb.ops"
+    return function

@@ -1,0 +1,109 @@
+"""Specs and plans: what is known about a tensor, and about one op on tensors of known specs, without any value.
+
+An op looks its plan up by the specs of its inputs (and its attributes). The plan holds the output's spec, what the
+gradient needs and the number under which telemetry knows the op, so shape rules run once per signature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flnb_telemetry import intern
+
+if TYPE_CHECKING:
+    from flnb.ops.table import Op
+
+__all__ = ["Plan", "Spec", "spec_of"]
+
+KIND_OP = 1
+PLAN_SHIFT = 24
+
+
+class Spec:
+    """Shape and dtype of a tensor and the family of its buffer. Interned: equal specs are the same object."""
+
+    __slots__ = ("dtype", "kind", "nbytes", "ndim", "shape", "size")
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], kind: str) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self.kind = kind
+        self.ndim = len(shape)
+        self.size = size_of(shape)
+        self.nbytes = self.size * dtype.itemsize
+
+    def __repr__(self) -> str:
+        return f"{self.dtype.name}[{','.join(map(str, self.shape))}]"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return spec_of, (self.shape, self.dtype, self.kind)
+
+
+def size_of(shape: tuple[int, ...]) -> int:
+    """Number of elements of a shape."""
+    size = 1
+    for extent in shape:
+        size *= extent
+    return size
+
+
+_specs: dict[tuple[tuple[int, ...], np.dtype[Any], str], Spec] = {}
+
+
+def spec_of(shape: tuple[int, ...], dtype: np.dtype[Any], kind: str = "ndarray") -> Spec:
+    """The one spec for this shape (a tuple of ints), dtype and buffer family."""
+    key = (shape, dtype, kind)
+    spec = _specs.get(key)
+    if spec is None:
+        spec = _specs.setdefault(key, Spec(shape, dtype, kind))
+    return spec
+
+
+class Plan:
+    """One op on inputs of known specs.
+
+    ``weight`` is what the dispatcher compares with the manager's ``min_block``: the bytes of a result that needs
+    new memory, -1 for a view, and a number above every threshold for a 0-d result (which always needs a buffer
+    prepared for it, as NumPy returns scalars there).
+    """
+
+    __slots__ = ("attributes", "code", "constants", "joint", "kind", "op", "planned", "pulls", "saves", "shrinks", "spec", "specs", "weight")
+
+    def __init__(self, op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...], spec: Spec) -> None:
+        self.op = op
+        self.specs = specs
+        self.attributes = attributes
+        self.spec = spec
+        self.kind = spec.kind
+        self.planned = op.planned
+        self.joint = op.joint
+        self.weight = ALWAYS if spec.ndim == 0 else spec.nbytes
+        if not op.writes_out:
+            self.weight = -1
+        self.constants: dict[Any, Any] = {}
+        self.pulls: tuple[Callable[..., Any] | None, ...] = op.pulls_for(len(specs))
+        self.shrinks = tuple(self._shrinks(s) for s in specs) if op.broadcasts else (None,) * len(specs)
+        self.saves = op.saves_for(len(specs))
+        shapes = tuple(s.shape if isinstance(s, Spec) else () for s in specs)
+        described = intern.Plan(op.name, op.family, spec.shape, spec.dtype.name, spec.nbytes, op.flops(self), shapes)
+        self.code = KIND_OP | intern.plans.id_of(described) << PLAN_SHIFT
+
+    def _shrinks(self, spec: Any) -> tuple[int, ...] | None:
+        """The input's shape where broadcasting enlarged it, so that its gradient must be summed back."""
+        if not isinstance(spec, Spec) or spec.shape == self.spec.shape:
+            return None
+        return spec.shape
+
+    def constant(self, value: float, backend: Any) -> Any:
+        """A scalar as a 0-d buffer, kept for the next time (zeros are not: 0.0 == -0.0 as keys)."""
+        dtype = next(s.dtype for s in self.specs if isinstance(s, Spec))
+        buffer = backend.from_numpy(np.asarray(value, dtype))
+        if value and len(self.constants) < 64:
+            self.constants[value] = buffer
+        return buffer
+
+
+ALWAYS = 1 << 62

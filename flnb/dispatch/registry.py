@@ -1,0 +1,56 @@
+"""Backends and memory managers by name: what flnb ships, and what other distributions offer as entry points."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__all__ = ["make", "names"]
+
+GROUPS = {"backend": "flnb.backends", "memory manager": "flnb.memory_managers"}
+
+SHIPPED = {
+    "backend": {"numpy": "flnb_backends.tensor.numpy:NumpyBackend"},
+    "memory manager": {
+        "native": "flnb_backends.memory.native:Native",
+        "caching": "flnb_backends.memory.caching:Caching",
+    },
+}
+"""The same lines as in pyproject.toml (a test compares them): reading all installed metadata costs 20 ms."""
+
+
+def _offered(kind: str) -> dict[str, str]:
+    from importlib.metadata import entry_points
+
+    return {point.name: point.value for point in entry_points(group=GROUPS[kind])} | SHIPPED[kind]
+
+
+def names(kind: str) -> list[str]:
+    """Every name that can be given for this kind (``"backend"`` or ``"memory manager"``)."""
+    return sorted(_offered(kind))
+
+
+def make(kind: str, what: Any) -> Any:
+    """An instance from a name, a class or an instance.
+
+    Raises:
+        ValueError: an unknown name; the message lists the known ones.
+        TypeError: something else, or a class whose constructor needs arguments.
+    """
+    from flnb.interface import MemoryManager, TensorBackend
+
+    expected = TensorBackend if kind == "backend" else MemoryManager
+    if isinstance(what, str):
+        value = SHIPPED[kind].get(what) or _offered(kind).get(what)
+        if value is None:
+            raise ValueError(f"unknown {kind} {what!r}; known: {', '.join(names(kind))}")
+        module, _, attribute = value.partition(":")
+        what = getattr(import_module(module), attribute)
+    if isinstance(what, type) and issubclass(what, expected):
+        what = what()
+    if not isinstance(what, expected):
+        raise TypeError(
+            f"expected the name, the class or an instance of a {kind} (a subclass of flnb.interface."
+            f"{expected.__name__}), got {what!r}"
+        )
+    return what

@@ -1,0 +1,231 @@
+"""What is active here and now: the backend with its bound methods, the memory manager, gradient recording.
+
+One immutable-by-convention `State` answers everything an op asks, through one ContextVar: `set_*` changes the
+session's state, `use_*` puts a changed copy above it until the block ends, also by an exception.
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ContextDecorator, contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+
+from flnb.dispatch import registry
+from flnb.interface import MemoryManager, TensorBackend
+from flnb.interface.tensor import redefined
+
+__all__ = [
+    "CATEGORIES",
+    "State",
+    "category",
+    "current",
+    "set_backend",
+    "set_memory_manager",
+    "use_backend",
+    "use_memory_manager",
+]
+
+CATEGORIES = ("unknown", "parameter", "gradient", "activation", "optimizer_state", "input", "temporary")
+
+
+class State:
+    """The active backend, manager and modes. ``table[op.index]`` is the backend's bound method for an op."""
+
+    __slots__ = ("__weakref__", "backend", "category", "grad", "kind", "manager", "min_block", "scoped", "table")
+
+    def __init__(self, backend: TensorBackend, manager: MemoryManager) -> None:
+        self.scoped: frozenset[str] = frozenset()
+        self.grad = True
+        self.category = 0
+        self.set_backend(backend)
+        self.set_manager(manager)
+        live.add(self)
+
+    def set_backend(self, backend: TensorBackend) -> None:
+        self.backend = backend
+        self.kind = backend.buffer
+        self.table = [bind(backend, op) for op in operators]
+
+    def set_manager(self, manager: MemoryManager) -> None:
+        self.manager = manager
+        self.min_block = max(manager.min_block, 0)
+
+    def copy(self, scoped: str = "") -> State:
+        """A state that differs only in what the caller sets next."""
+        new = object.__new__(State)
+        new.backend, new.table, new.kind = self.backend, self.table, self.kind
+        new.manager, new.min_block = self.manager, self.min_block
+        new.grad, new.category = self.grad, self.category
+        new.scoped = self.scoped | {scoped} if scoped else self.scoped
+        live.add(new)
+        return new
+
+
+operators: list[Any] = []
+"""Every op, at its index. Appended by `flnb.ops.table.Op`; the states' tables follow."""
+
+live: weakref.WeakSet[State] = weakref.WeakSet()
+
+
+def bind(backend: TensorBackend, op: Any) -> Callable[..., Any]:
+    """The method that computes ``op`` on this backend, made to accept ``out`` where the op has one.
+
+    A missing primitive becomes an error when it is called, not before.
+    """
+    method = getattr(backend, op.name, None)
+    if method is None:
+
+        def missing(*_: Any) -> Any:
+            raise NotImplementedError(
+                f"backend {backend.name!r} does not implement {op.name!r}: define {op.name}(self, ...) in its class "
+                f"or derive the class from flnb.backends.NumpyBackend"
+            )
+
+        return missing
+    if op.writes_out and not _accepts_out(method):
+        return _copying_to_out(method, op.arity)
+    return method  # type: ignore[no-any-return]
+
+
+def _accepts_out(method: Any) -> bool:
+    if isinstance(method, np.ufunc):
+        return True
+    code = getattr(getattr(method, "__func__", method), "__code__", None)
+    return code is None or "out" in code.co_varnames[: code.co_argcount] or bool(code.co_flags & inspect.CO_VARARGS)
+
+
+def _copying_to_out(method: Callable[..., Any], arity: int) -> Callable[..., Any]:
+    """Adapt a method written without ``out``: what it returns is copied to where the dispatcher wants it."""
+
+    def adapted(*arguments: Any) -> Any:
+        if arity and len(arguments) == arity:
+            return method(*arguments)
+        *inputs, out = arguments
+        result = method(*inputs)
+        if out is None:
+            return result
+        out[...] = result
+        return out
+
+    return adapted
+
+
+session: State = None  # type: ignore[assignment]  # made by flnb/__init__ once every op is declared
+_scoped: ContextVar[State | None] = ContextVar("flnb_state", default=None)
+_get = _scoped.get
+
+
+def current() -> State:
+    """The state that holds in this thread and context."""
+    return _get() or session
+
+
+def start(backend: str, manager: str) -> None:
+    """Make the session's state. Called once, when `flnb` is imported."""
+    global session
+    session = State(registry.make("backend", backend), registry.make("memory manager", manager))
+
+
+class Using(ContextDecorator):
+    """Hold a changed copy of the current state until the block, or the decorated function, ends."""
+
+    __slots__ = ("_changes", "_scoped", "_token")
+
+    def __init__(self, scoped: str = "", **changes: Any) -> None:
+        self._scoped = scoped
+        self._changes = changes
+
+    def _recreate_cm(self) -> Using:
+        return Using(self._scoped, **self._changes)
+
+    def __enter__(self) -> State:
+        state = current().copy(self._scoped)
+        for name, value in self._changes.items():
+            if name in ("backend", "manager"):
+                getattr(state, f"set_{name}")(value)
+            else:
+                setattr(state, name, value)
+        self._token = _scoped.set(state)
+        return state
+
+    def __exit__(self, *_: object) -> None:
+        _scoped.reset(self._token)
+
+
+use = Using
+
+
+def _everywhere(part: str, value: Any) -> None:
+    """Change the session's state, and the scoped one where the block did not choose this part itself."""
+    for state in {session, current()}:
+        if state is session or part not in state.scoped:
+            getattr(state, f"set_{part}")(value)
+
+
+@contextmanager
+def use_backend(backend: str | type[TensorBackend] | TensorBackend) -> Iterator[TensorBackend]:
+    """Compute with another backend, given by name, class or instance, until the block ends.
+
+    >>> import flnb
+    >>> with flnb.use_backend("numpy") as backend:
+    ...     backend.name
+    'numpy'
+    """
+    chosen = registry.make("backend", backend)
+    with use("backend", backend=chosen):
+        yield chosen
+
+
+def set_backend(backend: str | type[TensorBackend] | TensorBackend) -> TensorBackend:
+    """Compute with another backend, given by name, class or instance, for the rest of the session."""
+    chosen: TensorBackend = registry.make("backend", backend)
+    _everywhere("backend", chosen)
+    return chosen
+
+
+@contextmanager
+def use_memory_manager(manager: str | type[MemoryManager] | MemoryManager) -> Iterator[MemoryManager]:
+    """Allocate from another manager, given by name, class or instance, until the block ends.
+
+    What was allocated inside stays valid afterwards: its blocks go back to the manager they came from.
+    """
+    chosen = registry.make("memory manager", manager)
+    with use("manager", manager=chosen):
+        yield chosen
+
+
+def set_memory_manager(manager: str | type[MemoryManager] | MemoryManager) -> MemoryManager:
+    """Allocate from another manager, given by name, class or instance, for the rest of the session."""
+    chosen: MemoryManager = registry.make("memory manager", manager)
+    _everywhere("manager", chosen)
+    return chosen
+
+
+@contextmanager
+def category(name: str) -> Iterator[None]:
+    """Label what is allocated inside, for the memory views: one of `CATEGORIES`."""
+    if name not in CATEGORIES:
+        raise ValueError(f"category: got {name!r}, expected one of {', '.join(CATEGORIES)}")
+    with use(category=CATEGORIES.index(name)):
+        yield
+
+
+def _replace_redefined(cls: type) -> None:
+    """Give the active instance of a class that was just defined again, by re-running its cell, the new code."""
+    for state in list(live):
+        for part in ("backend", "manager"):
+            instance = getattr(state, part)
+            old = type(instance)
+            if old is not cls and (old.__module__, old.__qualname__) == (cls.__module__, cls.__qualname__):
+                instance.__class__ = cls
+                getattr(state, f"set_{part}")(instance)
+            elif old is cls:
+                getattr(state, f"set_{part}")(instance)
+
+
+redefined.append(_replace_redefined)

@@ -1,0 +1,80 @@
+"""The tensor backend: about eighty plain methods on raw buffers, and the state that belongs to them.
+
+A backend computes; it checks nothing, times nothing and records nothing. Shapes and dtypes were checked, scalars
+were converted and mixed dtypes cast before a method is called; timing and events are the dispatcher's.
+
+Every primitive of the op table (`flnb.ops`) is one method under its array-API name. It takes the buffers of its
+tensors, then the op's attributes, and, where it makes new memory, ``out``: the buffer to write, or None:
+
+    >>> import flnb, numpy as np
+    >>> class Loud(flnb.backends.NumpyBackend):
+    ...     calls = 0
+    ...     def add(self, a, b, out=None):
+    ...         Loud.calls += 1
+    ...         return super().add(a, b, out)
+    >>> with flnb.use_backend(Loud):
+    ...     total = flnb.ones((2,)) + flnb.ones((2,))
+    >>> total.tolist(), Loud.calls
+    ([2.0, 2.0], 1)
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+__all__ = ["TensorBackend"]
+
+redefined: list[Callable[[type], None]] = []
+"""Called with every new subclass of an interface: how re-running a cell replaces the class in use."""
+
+
+class TensorBackend:
+    """Base of all backends: subclass it, name it, and override the primitives.
+
+    Attributes:
+        name: shown in tensors' repr, errors and the dashboard.
+        buffer: the family of buffers the methods take. Tensors move freely between backends of one family (every
+            subclass of the numpy backend keeps ``"ndarray"``); between families `Tensor.to` converts.
+    """
+
+    name: ClassVar[str] = "abstract"
+    buffer: ClassVar[str] = "abstract"
+    instances: ClassVar[weakref.WeakSet[TensorBackend]] = weakref.WeakSet()
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if "name" not in cls.__dict__:
+            cls.name = cls.__name__
+        for notify in redefined:
+            notify(cls)
+
+    def eval(self, *buffers: Any) -> None:
+        """Make sure these buffers hold values. Eager backends have nothing to do."""
+
+    def sync(self) -> None:
+        """Wait until everything launched has finished. Synchronous backends have nothing to do."""
+
+    def supports(self, dtype: Any) -> bool:
+        """Whether tensors of this dtype can be kept."""
+        return True
+
+    def from_numpy(self, array: Any, out: Any = None) -> Any:
+        """A buffer of this backend with the values of a NumPy array, written into ``out`` when it is given."""
+        raise NotImplementedError(f"backend {self.name!r} does not implement 'from_numpy'")
+
+    def to_numpy(self, buffer: Any) -> Any:
+        """The values of a buffer as a NumPy array, without a copy where memory is shared."""
+        raise NotImplementedError(f"backend {self.name!r} does not implement 'to_numpy'")
+
+    def empty(self, spec: Any, manager: Any, min_block: int, code: int, category: int) -> tuple[Any, int]:
+        """An uninitialised buffer and the id of its block (0: none). Called by the dispatcher for each result."""
+        raise NotImplementedError(f"backend {self.name!r} does not implement 'empty'")
+
+    def is_contiguous(self, buffer: Any) -> bool:
+        """Whether the elements lie in row-major order without gaps, so that a reshape is a view."""
+        return True
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} backend {self.name!r}>"

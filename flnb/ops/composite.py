@@ -1,0 +1,242 @@
+"""Functions of public ops that are one node on the tape, with a gradient stated for the whole.
+
+The body works on plain Tensors and returns ``(result, kept)``; the joint pull takes
+``(g, plan, *inputs, *kept, result)`` and gives one cotangent per input. Everything still runs on the primitives, so
+an overridden ``add`` sees the additions of a batch norm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flnb.dispatch import ops as dispatch
+from flnb.ops import elementwise as e
+from flnb.ops import reduction as r
+from flnb.ops.creation import arange, asarray
+from flnb.ops.movement import reshape
+from flnb.ops.table import Op
+from flnb.tensor import axes_of
+
+Body = Callable[..., tuple[Any, tuple[Any, ...]]]
+
+
+class Composite(Op):
+    """A row of the table without a backend method: a body of public ops and a joint pull."""
+
+    def __init__(self, name: str, family: str, body: Body, pull: Callable[..., Any]) -> None:
+        super().__init__(name, family, _not_inferred)
+        self.body = body
+        self.joint = pull
+
+    def __call__(self, *tensors: Any, attributes: tuple[Any, ...] = ()) -> tuple[Any, tuple[Any, ...]]:
+        return dispatch.composite(self, self.body, tensors, attributes)
+
+
+def _not_inferred(op: Op, *_: Any) -> Any:
+    raise TypeError(f"{op.name} is a composite: its shape is what its body gives")
+
+
+def _tensor(x: Any) -> Any:
+    return r._floating(x)
+
+
+def _relu(x: Any) -> tuple[Any, tuple[Any, ...]]:
+    return e.maximum(x, 0.0), ()
+
+
+_relu_op = Composite(
+    "relu", "elementwise", _relu, lambda g, plan, x, y: (e.multiply(g, e.astype(e.greater(y, 0.0), g.dtype)),)
+)
+
+
+def relu(x: Any, /) -> Any:
+    """max(x, 0), with gradient 0 at 0."""
+    return _relu_op(_tensor(x))[0]
+
+
+def _sigmoid(x: Any) -> tuple[Any, tuple[Any, ...]]:
+    return e.multiply(e.add(e.tanh(e.multiply(x, 0.5)), 1.0), 0.5), ()
+
+
+_sigmoid_op = Composite(
+    "sigmoid", "elementwise", _sigmoid,
+    lambda g, plan, x, y: (e.multiply(g, e.multiply(y, e.subtract(1.0, y))),),
+)  # fmt: skip
+
+
+def sigmoid(x: Any, /) -> Any:
+    """1 / (1 + exp(-x)), computed as (tanh(x/2) + 1)/2, which overflows nowhere."""
+    return _sigmoid_op(_tensor(x))[0]
+
+
+def _softmax(x: Any, axis: int) -> tuple[Any, tuple[Any, ...]]:
+    shifted = e.exp(e.subtract(x, r.max(x, axis=axis, keepdims=True)))
+    return e.divide(shifted, r.sum(shifted, axis=axis, keepdims=True)), ()
+
+
+def _pull_softmax(g: Any, plan: Any, x: Any, y: Any) -> tuple[Any, ...]:
+    inner = r.sum(e.multiply(g, y), axis=plan.attributes[0], keepdims=True)
+    return (e.multiply(y, e.subtract(g, inner)),)
+
+
+_softmax_op = Composite("softmax", "norm", _softmax, _pull_softmax)
+
+
+def softmax(x: Any, /, axis: int = -1) -> Any:
+    """exp(x) / sum(exp(x)) along ``axis``, shifted by the maximum."""
+    x = _tensor(x)
+    return _softmax_op(x, attributes=axes_of(axis, x.ndim, "softmax"))[0]  # type: ignore[arg-type]
+
+
+def _log_softmax(x: Any, axis: int) -> tuple[Any, tuple[Any, ...]]:
+    shifted = e.subtract(x, r.max(x, axis=axis, keepdims=True))
+    return e.subtract(shifted, e.log(r.sum(e.exp(shifted), axis=axis, keepdims=True))), ()
+
+
+def _pull_log_softmax(g: Any, plan: Any, x: Any, y: Any) -> tuple[Any, ...]:
+    total = r.sum(g, axis=plan.attributes[0], keepdims=True)
+    return (e.subtract(g, e.multiply(e.exp(y), total)),)
+
+
+_log_softmax_op = Composite("log_softmax", "norm", _log_softmax, _pull_log_softmax)
+
+
+def log_softmax(x: Any, /, axis: int = -1) -> Any:
+    """log(softmax(x)) along ``axis`` without underflow."""
+    x = _tensor(x)
+    return _log_softmax_op(x, attributes=axes_of(axis, x.ndim, "log_softmax"))[0]  # type: ignore[arg-type]
+
+
+def _checked_targets(op: str, scores: Any, targets: Any) -> Any:
+    targets = targets if hasattr(targets, "_spec") else asarray(targets)
+    if scores.ndim != 2 or targets.shape != scores.shape[:1]:
+        raise ValueError(
+            f"{op}: expected scores (N, classes) and targets (N,), got shapes {scores.shape} and {targets.shape}"
+        )
+    if targets.dtype.kind not in "iu":
+        raise TypeError(f"{op}: targets are class indices and must be integers, got {targets.dtype.name}")
+    return targets
+
+
+def nll_loss(log_probabilities: Any, targets: Any, reduction: str = "mean") -> Any:
+    """Minus the log-probability (N, classes) of each target (N,), reduced by "mean", "sum" or "none"."""
+    targets = _checked_targets("nll_loss", log_probabilities, targets)
+    rows = arange(targets.shape[0])
+    return _reduce("nll_loss", e.negative(log_probabilities[rows, targets]), reduction)
+
+
+def _reduce(op: str, losses: Any, reduction: str) -> Any:
+    if reduction not in ("mean", "sum", "none"):
+        raise ValueError(f"{op}: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+    return losses if reduction == "none" else getattr(r, reduction)(losses)
+
+
+def _cross_entropy(x: Any, targets: Any, reduction: str) -> tuple[Any, tuple[Any, ...]]:
+    log_p, _ = _log_softmax(x, 1)
+    losses = e.negative(log_p[arange(x.shape[0]), targets])
+    return _reduce("cross_entropy", losses, reduction), (log_p,)
+
+
+def _pull_cross_entropy(g: Any, plan: Any, x: Any, targets: Any, log_p: Any, y: Any) -> tuple[Any, ...]:
+    n, classes = plan.specs[0].shape
+    hit = e.equal(reshape(targets, (n, 1)), arange(classes, dtype=targets.dtype))
+    each = reshape(g, (n, 1)) if plan.attributes[0] == "none" else e.multiply(g, 1.0 / n if plan.attributes[0] == "mean" else 1.0)
+    return e.multiply(e.subtract(e.exp(log_p), e.astype(hit, log_p.dtype)), each), None
+
+
+_cross_entropy_op = Composite("cross_entropy", "norm", _cross_entropy, _pull_cross_entropy)
+
+
+def cross_entropy(logits: Any, targets: Any, reduction: str = "mean") -> Any:
+    """Cross-entropy of logits (N, classes) with target classes (N,), integers; "mean", "sum" or "none".
+
+    >>> import flnb
+    >>> round(flnb.cross_entropy(flnb.asarray([[0.0, 0.0]]), flnb.asarray([1])).item(), 4)
+    0.6931
+    """
+    logits = _tensor(logits)
+    targets = _checked_targets("cross_entropy", logits, targets)
+    return _cross_entropy_op(logits, targets, attributes=(reduction,))[0]
+
+
+def mse_loss(x: Any, target: Any, reduction: str = "mean") -> Any:
+    """Squared differences, reduced by "mean", "sum" or "none"."""
+    return _reduce("mse_loss", e.square(e.subtract(x, target)), reduction)
+
+
+def dropout(x: Any, /, p: float = 0.5, training: bool = True, generator: Any = None) -> Any:
+    """Zero each element with probability ``p`` and scale the others by 1/(1-p); nothing when not training."""
+    if not 0.0 <= p < 1.0:
+        raise ValueError(f"dropout: p must be in [0, 1), got {p}")
+    if not training or p == 0.0:
+        return x
+    from flnb.random import uniform
+
+    keep = e.greater_equal(uniform(x.shape, dtype=x.dtype, generator=generator), p)
+    return e.multiply(x, e.multiply(e.astype(keep, x.dtype), 1.0 / (1.0 - p)))
+
+
+def _channels(x: Any, values: Any) -> Any:
+    return reshape(values, (1, values.shape[0], *(1,) * (x.ndim - 2)))
+
+
+def _others(x: Any) -> tuple[int, ...]:
+    return (0, *range(2, x.ndim))
+
+
+def _batch_norm(x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, tuple[Any, ...]]:
+    axes = _others(x)
+    mean = r.mean(x, axis=axes, keepdims=True)
+    centred = e.subtract(x, mean)
+    variance = r.mean(e.square(centred), axis=axes, keepdims=True)
+    inverse = e.divide(1.0, e.sqrt(e.add(variance, eps)))
+    normal = e.multiply(centred, inverse)
+    y = e.add(e.multiply(normal, _channels(x, weight)), _channels(x, bias))
+    return y, (normal, inverse, mean, variance)
+
+
+def _pull_batch_norm(
+    g: Any, plan: Any, x: Any, weight: Any, bias: Any, normal: Any, inverse: Any, mean: Any, variance: Any, y: Any
+) -> tuple[Any, ...]:
+    """Ioffe and Szegedy 2015, section 3, with the sums shared between the three gradients."""
+    axes = _others(x)
+    g_bias = r.sum(g, axis=axes)
+    g_weight = r.sum(e.multiply(g, normal), axis=axes)
+    share = 1.0 / (x.size // x.shape[1])
+    means = e.add(_channels(x, e.multiply(g_bias, share)), e.multiply(normal, _channels(x, e.multiply(g_weight, share))))
+    scale = e.multiply(inverse, _channels(x, weight))
+    return e.multiply(e.subtract(g, means), scale), g_weight, g_bias
+
+
+_batch_norm_op = Composite("batch_norm", "norm", _batch_norm, _pull_batch_norm)
+
+
+def batch_norm(
+    x: Any, weight: Any, bias: Any, running_mean: Any = None, running_var: Any = None,
+    training: bool = True, momentum: float = 0.1, eps: float = 1e-5,
+) -> Any:  # fmt: skip
+    """Normalise each channel (axis 1) over all other axes, then scale by weight and shift by bias, both (C,).
+
+    In training by the batch's statistics, which also move the running ones in place (unbiased variance, as torch
+    does); otherwise by the running ones.
+
+    Raises:
+        ValueError: one value per channel only while training, or shapes that do not fit.
+    """
+    if x.ndim < 2 or weight.shape != (x.shape[1],):
+        raise ValueError(f"batch_norm: weight {weight.shape} does not fit x {x.shape}: expected (N, C, ...) and (C,)")
+    if not training:
+        inverse = e.divide(1.0, e.sqrt(e.add(running_var, eps)))
+        scale = e.multiply(weight, inverse)
+        shift = e.subtract(bias, e.multiply(running_mean, scale))
+        return e.add(e.multiply(x, _channels(x, scale)), _channels(x, shift))
+    n = x.size // x.shape[1]
+    if n < 2:
+        raise ValueError(f"batch_norm: training needs more than one value per channel, got shape {x.shape}")
+    y, (_, _, mean, variance) = _batch_norm_op(x, weight, bias, attributes=(eps,))
+    if running_mean is not None:
+        for running, batch in ((running_mean, mean), (running_var, e.multiply(variance, n / (n - 1)))):
+            e.multiply(running, 1.0 - momentum, out=running)
+            e.add(running, e.multiply(reshape(batch, running.shape), momentum), out=running)
+    return y

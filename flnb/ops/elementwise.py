@@ -1,0 +1,215 @@
+"""Elementwise primitives and their gradients, one row each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from flnb.dispatch import ops as dispatch
+from flnb.dispatch.plan import Spec
+from flnb.ops.table import Op, Pull, describe
+
+BOOL = np.dtype(bool)
+
+
+def broadcast(op: Op, specs: tuple[Any, ...]) -> tuple[int, ...]:
+    """The broadcast shape of specs; Python scalars (given as their type) have none."""
+    shapes = [s.shape for s in specs if isinstance(s, Spec)]
+    if all(s == shapes[0] for s in shapes):
+        return tuple(shapes[0])
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        raise ValueError(
+            f"{op.name}: shapes {' and '.join(map(str, shapes))} do not broadcast: aligned from the last dimension, "
+            f"extents must be equal or 1 ({describe(specs)})"
+        ) from None
+
+
+def same(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """The result has the inputs' broadcast shape and their dtype."""
+    return broadcast(op, specs), next(s.dtype for s in reversed(specs) if isinstance(s, Spec))
+
+
+def boolean(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """The result has the inputs' broadcast shape and dtype bool."""
+    return broadcast(op, specs), BOOL
+
+
+def _unary(
+    name: str, uses: str = "", pull: Callable[..., Any] | None = None, accepts: str = "float", infer: Any = same
+) -> Callable[..., Any]:
+    row = Op(name, "elementwise", infer, (Pull(uses, pull),) if pull else (), arity=1, accepts=accepts)
+    return dispatch.unary(row)
+
+
+def _binary(
+    name: str, a: Pull | None = None, b: Pull | None = None, accepts: str = "numeric", infer: Any = same
+) -> Callable[..., Any]:
+    return dispatch.binary(Op(name, "elementwise", infer, (a, b), arity=2, broadcasts=True, accepts=accepts))
+
+
+# One tensor: the pull takes the cotangent g, the input x and the output y, each None unless it is named in `uses`.
+
+negative = _unary("negative", "", lambda g, x, y: negative(g), accepts="numeric")
+abs = _unary("abs", "0", lambda g, x, y: multiply(g, sign(x)), accepts="numeric")
+sign = _unary("sign", "", lambda g, x, y: multiply(g, 0.0), accepts="numeric")
+exp = _unary("exp", "y", lambda g, x, y: multiply(g, y))
+expm1 = _unary("expm1", "y", lambda g, x, y: multiply(g, add(y, 1.0)))
+log = _unary("log", "0", lambda g, x, y: divide(g, x))
+log1p = _unary("log1p", "0", lambda g, x, y: divide(g, add(x, 1.0)))
+sqrt = _unary("sqrt", "y", lambda g, x, y: divide(multiply(g, 0.5), y))
+square = _unary("square", "0", lambda g, x, y: multiply(multiply(g, 2.0), x), accepts="numeric")
+sin = _unary("sin", "0", lambda g, x, y: multiply(g, cos(x)))
+cos = _unary("cos", "0", lambda g, x, y: negative(multiply(g, sin(x))))
+tanh = _unary("tanh", "y", lambda g, x, y: multiply(g, subtract(1.0, multiply(y, y))))
+erf = _unary("erf", "0", lambda g, x, y: multiply(multiply(g, TWO_OVER_ROOT_PI), exp(negative(square(x)))))
+floor = _unary("floor", "", lambda g, x, y: multiply(g, 0.0), accepts="numeric")
+ceil = _unary("ceil", "", lambda g, x, y: multiply(g, 0.0), accepts="numeric")
+round = _unary("round", "", lambda g, x, y: multiply(g, 0.0), accepts="numeric")
+isnan = _unary("isnan", infer=boolean)
+isinf = _unary("isinf", infer=boolean)
+isfinite = _unary("isfinite", infer=boolean)
+logical_not = _unary("logical_not", accepts="bool", infer=boolean)
+bitwise_invert = _unary("bitwise_invert", accepts="integer")
+
+TWO_OVER_ROOT_PI = 2.0 / np.pi**0.5
+
+# Two tensors: the pulls take g, a, b and y. At a tie of minimum and maximum both arguments get half.
+
+add = _binary("add", Pull("", lambda g, a, b, y: g), Pull("", lambda g, a, b, y: g))
+subtract = _binary("subtract", Pull("", lambda g, a, b, y: g), Pull("", lambda g, a, b, y: negative(g)))
+multiply = _binary(
+    "multiply", Pull("1", lambda g, a, b, y: multiply(g, b)), Pull("0", lambda g, a, b, y: multiply(g, a))
+)
+divide = _binary(
+    "divide",
+    Pull("1", lambda g, a, b, y: divide(g, b)),
+    Pull("1y", lambda g, a, b, y: negative(multiply(g, divide(y, b)))),
+    accepts="float",
+)
+floor_divide = _binary("floor_divide")
+remainder = _binary(
+    "remainder",
+    Pull("", lambda g, a, b, y: g),
+    Pull("01", lambda g, a, b, y: negative(multiply(g, floor_divide(a, b)))),
+)
+pow = _binary(
+    "pow",
+    Pull("01", lambda g, a, b, y: multiply(g, multiply(b, pow(a, subtract(b, 1.0))))),
+    Pull("0y", lambda g, a, b, y: multiply(g, multiply(y, _log_or_zero(a)))),
+)
+maximum = _binary(
+    "maximum",
+    Pull("01", lambda g, a, b, y: multiply(g, _share(greater_equal(a, b), greater(a, b), g))),
+    Pull("01", lambda g, a, b, y: multiply(g, _share(greater_equal(b, a), greater(b, a), g))),
+)
+minimum = _binary(
+    "minimum",
+    Pull("01", lambda g, a, b, y: multiply(g, _share(less_equal(a, b), less(a, b), g))),
+    Pull("01", lambda g, a, b, y: multiply(g, _share(less_equal(b, a), less(b, a), g))),
+)
+equal = _binary("equal", accepts="any", infer=boolean)
+not_equal = _binary("not_equal", accepts="any", infer=boolean)
+less = _binary("less", accepts="any", infer=boolean)
+less_equal = _binary("less_equal", accepts="any", infer=boolean)
+greater = _binary("greater", accepts="any", infer=boolean)
+greater_equal = _binary("greater_equal", accepts="any", infer=boolean)
+logical_and = _binary("logical_and", accepts="bool", infer=boolean)
+logical_or = _binary("logical_or", accepts="bool", infer=boolean)
+logical_xor = _binary("logical_xor", accepts="bool", infer=boolean)
+bitwise_and = _binary("bitwise_and", accepts="integer")
+bitwise_or = _binary("bitwise_or", accepts="integer")
+bitwise_xor = _binary("bitwise_xor", accepts="integer")
+bitwise_left_shift = _binary("bitwise_left_shift", accepts="integer")
+bitwise_right_shift = _binary("bitwise_right_shift", accepts="integer")
+
+
+def _share(at_least: Any, strictly: Any, g: Any) -> Any:
+    """1 where an argument was chosen, 1/2 at a tie, 0 elsewhere, in the dtype of g."""
+    return multiply(add(astype(at_least, g.dtype), astype(strictly, g.dtype)), 0.5)
+
+
+def _log_or_zero(a: Any) -> Any:
+    """log(a) where a > 0, else 0: the limit of y log(a) at a = 0 that a gradient needs."""
+    if not hasattr(a, "dtype"):
+        return math.log(a) if a > 0 else 0.0
+    positive = greater(a, 0.0)
+    return multiply(log(where(positive, a, 1.0)), astype(positive, a.dtype))
+
+
+def _infer_where(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    if specs[0].dtype != BOOL:
+        raise TypeError(f"where: the condition must be bool, got {specs[0]!r}; compare first, e.g. x > 0")
+    return broadcast(op, specs), specs[1].dtype
+
+
+_where = Op(
+    "where",
+    "elementwise",
+    _infer_where,
+    (
+        None,
+        Pull("0", lambda g, c, a, b, y: where(c, g, 0.0)),
+        Pull("0", lambda g, c, a, b, y: where(c, 0.0, g)),
+    ),
+    broadcasts=True,
+    unpromoted=(0,),
+)
+
+
+def where(condition: Any, x: Any, y: Any, /) -> Any:
+    """Elements of ``x`` where ``condition`` (bool) holds, else of ``y``; the three broadcast."""
+    return dispatch.call(_where, (condition, x, y))
+
+
+def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:
+    """Limit elements to [min, max]; either bound may be None."""
+    if min is not None:
+        x = maximum(x, min)
+    return x if max is None else minimum(x, max)
+
+
+def astype(x: Any, dtype: Any, /, *, copy: bool = True) -> Any:
+    """The tensor in another dtype, rounded towards zero from floating point to integers."""
+    target = np.dtype(dtype)
+    if not copy and x.dtype == target:
+        return x
+    return dispatch.call(_astype, (x,), (target,))
+
+
+_astype = Op(
+    "astype",
+    "movement",
+    lambda op, specs, attributes: (specs[0].shape, attributes[0]),
+    (Pull("", lambda g, plan, x, y: astype(g, plan.specs[0].dtype), planned=True),),
+    unpromoted=(0,),
+)
+
+
+def copy(x: Any, /) -> Any:
+    """A copy in new memory, row-major."""
+    return dispatch.call(_copy, (x,))
+
+
+_copy = Op(
+    "copy",
+    "movement",
+    lambda op, specs, _: (specs[0].shape, specs[0].dtype),
+    (Pull("", lambda g, x, y: g),),
+    unpromoted=(0,),
+)
+
+
+def assign(target: Any, value: Any, /) -> Any:
+    """Write ``value`` (broadcast and cast as needed) over the elements of ``target``; gives ``target``."""
+    from flnb.ops.creation import asarray
+    from flnb.ops.movement import broadcast_to
+
+    source = asarray(value, dtype=target.dtype) if not hasattr(value, "_spec") else value.astype(target.dtype, copy=False)
+    if source.shape != target.shape:
+        source = broadcast_to(source, target.shape)
+    return dispatch.call(_copy, (source,), (), target)

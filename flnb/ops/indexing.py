@@ -1,0 +1,172 @@
+"""Indexing: ``x[key]``, its gradient, and assignment.
+
+A basic key (ints, slices, None, ...) is one `slice` op, a view. A key with integer or bool arrays is one `gather`.
+Keys become hashable tuples: an int, ``("slice", start, stop, step)``, None for a new axis, ``("index", i)`` for the
+i-th index tensor.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flnb.dispatch import ops as dispatch
+from flnb.ops.table import Op, Pull
+from flnb.tensor import Tensor
+
+
+def decode(key: tuple[Any, ...], indices: tuple[Any, ...] = ()) -> tuple[Any, ...]:
+    """The NumPy key of an encoded one."""
+    return tuple(
+        (slice(*k[1:]) if k[0] == "slice" else indices[k[1]]) if isinstance(k, tuple) else k for k in key
+    )
+
+
+def encode(key: Any, x: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """An index expression as a hashable key and its index tensors.
+
+    Raises:
+        IndexError: too many indices, an index out of range, or something that cannot index.
+    """
+    from flnb.ops.creation import asarray
+
+    parts = list(key) if isinstance(key, tuple) else [key]
+    used = sum(_dimensions(k) for k in parts)
+    if used > x.ndim:
+        raise IndexError(f"getitem: {used} indices for a tensor of {x.ndim} dimensions, shape {x.shape}")
+    filler = [slice(None)] * (x.ndim - used)
+    dots = [i for i, k in enumerate(parts) if k is Ellipsis]
+    if len(dots) > 1:
+        raise IndexError("getitem: only one ... may stand in an index")
+    parts[dots[0] : dots[0] + 1 if dots else None] = filler if dots else parts[len(parts) :]
+    if not dots:
+        parts += filler
+    encoded: list[Any] = []
+    indices: list[Any] = []
+    axis = 0
+    for k in parts:
+        if k is None:
+            encoded.append(None)
+            continue
+        if isinstance(k, slice):
+            encoded.append(("slice", *(None if v is None else v.__index__() for v in (k.start, k.stop, k.step))))
+        elif hasattr(k, "__index__") and getattr(k, "ndim", 0) == 0 and not isinstance(k, bool) and _integral(k):
+            position = k.__index__()
+            if not -x.shape[axis] <= position < x.shape[axis]:
+                raise IndexError(f"getitem: index {position} is out of range for axis {axis} of shape {x.shape}")
+            encoded.append(position)
+        else:
+            for index in _index_tensors(k, x, axis, asarray):
+                encoded.append(("index", len(indices)))
+                indices.append(index)
+        axis += _dimensions(k)
+    return tuple(encoded), tuple(indices)
+
+
+def _integral(k: Any) -> bool:
+    return np.dtype(getattr(k, "dtype", np.int64)).kind in "iu"
+
+
+def _dimensions(k: Any) -> int:
+    if k is None or k is Ellipsis:
+        return 0
+    if isinstance(k, (bool, np.bool_)):
+        return 0
+    return int(k.ndim) if np.dtype(getattr(k, "dtype", np.int64)).kind == "b" else 1
+
+
+def _index_tensors(k: Any, x: Any, axis: int, asarray: Any) -> list[Any]:
+    """Index tensors of one part; a mask becomes the positions where it holds."""
+    if not isinstance(k, (list, np.ndarray, Tensor, range)):
+        raise IndexError(f"getitem: cannot index with {type(k).__name__}; use ints, slices, None, ... or int/bool arrays")
+    values = k._values() if isinstance(k, Tensor) else np.asarray(k)
+    if values.dtype.kind == "b":
+        if values.shape != x.shape[axis : axis + values.ndim]:
+            raise IndexError(f"getitem: a mask of shape {values.shape} does not fit axes {axis}.. of shape {x.shape}")
+        return [asarray(i) for i in np.nonzero(values)]
+    if values.size == 0:
+        values = values.astype(np.int64)
+    if values.dtype.kind not in "iu":
+        raise IndexError(f"getitem: an index array must be integer or bool, got {values.dtype}")
+    if values.size and (values.min() < -x.shape[axis] or values.max() >= x.shape[axis]):
+        raise IndexError(
+            f"getitem: indices from {values.min()} to {values.max()} are out of range for axis {axis} of shape {x.shape}"
+        )
+    return [k if isinstance(k, Tensor) else asarray(values)]
+
+
+def _shape(shape: tuple[int, ...], key: tuple[Any, ...], indices: tuple[Any, ...] = ()) -> tuple[int, ...]:
+    """What NumPy makes of the key, asked on an array without memory."""
+    if indices:  # indices of an empty axis select nothing, but the stand-ins below are zeros
+        shape = tuple(max(n, 1) for n in shape)
+    probe = np.broadcast_to(np.empty((), bool), shape)
+    return tuple(probe[decode(key, tuple(np.zeros(s.shape, np.int64) for s in indices))].shape)
+
+
+_slice = Op(
+    "slice", "movement",
+    lambda op, specs, attributes: (_shape(specs[0].shape, attributes[0]), specs[0].dtype),
+    (Pull("", lambda g, plan, x, y: place(g, plan.specs[0].shape, plan.attributes[0]), planned=True),),
+    writes_out=False,
+)  # fmt: skip
+_place = Op(
+    "place", "movement",
+    lambda op, specs, attributes: (attributes[0], specs[0].dtype),
+    (Pull("", lambda g, plan, x, y: dispatch.call(_slice, (g,), (plan.attributes[1],)), planned=True),),
+)  # fmt: skip
+
+
+def place(x: Any, shape: tuple[int, ...], key: tuple[Any, ...]) -> Any:
+    """Zeros of ``shape`` with ``x`` at ``[key]``: the gradient of slicing."""
+    return dispatch.call(_place, (x,), (shape, key))
+
+
+_gather = Op(
+    "gather", "movement",
+    lambda op, specs, attributes: (_shape(specs[0].shape, attributes[0], specs[1:]), specs[0].dtype),
+    lambda i: Pull("123456", lambda g, plan, x, *more: _scatter(g, plan, more[:-1]), planned=True) if i == 0 else None,
+    unpromoted=range(9),
+)  # fmt: skip
+_scatter_add = Op(
+    "scatter_add", "movement",
+    lambda op, specs, attributes: (attributes[0], specs[0].dtype),
+    lambda i: Pull("123456", lambda g, plan, x, *more: dispatch.call(_gather, (g, *more[:-1]), plan.attributes[1:]),
+                   planned=True) if i == 0 else None,
+    unpromoted=range(9),
+)  # fmt: skip
+_put = Op("put", "movement", lambda op, specs, attributes: (specs[0].shape, specs[0].dtype), unpromoted=range(9))
+
+
+def _scatter(g: Any, plan: Any, indices: tuple[Any, ...]) -> Any:
+    return dispatch.call(_scatter_add, (g, *indices), (plan.specs[0].shape, *plan.attributes))
+
+
+def getitem(x: Any, key: Any) -> Any:
+    """``x[key]`` by NumPy's rules: a view for basic keys, a copy where arrays index."""
+    encoded, indices = encode(key, x)
+    if indices:
+        return dispatch.call(_gather, (x, *indices), (encoded,))
+    return dispatch.call(_slice, (x,), (encoded,))
+
+
+def take(x: Any, indices: Any, /, *, axis: int = 0) -> Any:
+    """Elements along one axis by an integer tensor."""
+    position = axis % x.ndim
+    return getitem(x, (*[slice(None)] * position, indices))
+
+
+def setitem(x: Any, key: Any, value: Any) -> None:
+    """``x[key] = value``, in place; not for Variables that require grad while gradients are recorded."""
+    from flnb.ops.creation import asarray
+    from flnb.ops.elementwise import assign
+    from flnb.ops.movement import broadcast_to
+
+    encoded, indices = encode(key, x)
+    if not indices:
+        assign(dispatch.call(_slice, (x,), (encoded,)), value)
+        return
+    shape = _shape(x.shape, encoded, tuple(i._spec for i in indices))
+    source = asarray(value, dtype=x.dtype)
+    source = source if source.shape == shape else broadcast_to(source, shape)
+    dispatch.call(_put, (x, source, *indices), (encoded,), x)

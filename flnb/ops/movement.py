@@ -1,0 +1,192 @@
+"""Ops that move elements without computing: views, padding, joining."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from flnb.dispatch import ops as dispatch
+from flnb.dispatch import state
+from flnb.dispatch.plan import size_of
+from flnb.ops import elementwise as e
+from flnb.ops.table import Op, Pull, describe
+from flnb.tensor import axes_of
+
+
+def _tensor(x: Any) -> Any:
+    from flnb.ops.creation import asarray
+
+    return x if hasattr(x, "_spec") else asarray(x)
+
+
+def _keep(shape: Any) -> Any:
+    return lambda op, specs, attributes: (shape(specs[0].shape, *attributes), specs[0].dtype)
+
+
+_reshape = Op(
+    "reshape", "movement", _keep(lambda _, shape: shape), writes_out=False,
+    pulls=(Pull("", lambda g, plan, x, y: reshape(g, plan.specs[0].shape), planned=True),),
+)  # fmt: skip
+
+
+def reshape(x: Any, /, shape: int | Sequence[int], *more: int) -> Any:
+    """The same elements, row-major, in another shape; one extent may be -1. A view where the input is contiguous."""
+    x = _tensor(x)
+    wanted = (shape, *more) if not isinstance(shape, (tuple, list)) else tuple(shape)
+    extents = [n.__index__() for n in wanted]
+    if extents.count(-1) == 1:
+        known = size_of(tuple(n for n in extents if n != -1))
+        if known and x.size % known == 0:
+            extents[extents.index(-1)] = x.size // known
+    target = tuple(extents)
+    if any(n < 0 for n in target) or size_of(target) != x.size:
+        raise ValueError(f"reshape: {x.size} elements of shape {x.shape} do not fit shape {tuple(wanted)}")
+    if target == x.shape:
+        return x
+    if not state.current().backend.is_contiguous(x._data):
+        x = e.copy(x)
+    return dispatch.call(_reshape, (x,), (target,))
+
+
+def _inverse(axes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.argsort(axes))
+
+
+_permute = Op(
+    "permute_dims", "movement", _keep(lambda shape, axes: tuple(shape[a] for a in axes)), writes_out=False,
+    pulls=(Pull("", lambda g, plan, x, y: permute_dims(g, _inverse(plan.attributes[0])), planned=True),),
+)  # fmt: skip
+
+
+def permute_dims(x: Any, /, axes: Sequence[int]) -> Any:
+    """The dimensions in another order; a view."""
+    x = _tensor(x)
+    order = tuple(a % x.ndim if -x.ndim <= a < x.ndim else a for a in axes)
+    if sorted(order) != list(range(x.ndim)):
+        raise ValueError(f"permute_dims: axes {tuple(axes)} are no permutation of the {x.ndim} dimensions of {x.shape}")
+    return dispatch.call(_permute, (x,), (order,))
+
+
+_broadcast = Op(
+    "broadcast_to", "movement", _keep(lambda _, shape: shape), writes_out=False,
+    pulls=(Pull("", lambda g, plan, x, y: sum_to(g, plan.specs[0].shape), planned=True),),
+)  # fmt: skip
+
+
+def broadcast_to(x: Any, /, shape: Sequence[int]) -> Any:
+    """A read-only view repeated along new and length-1 dimensions."""
+    x, target = _tensor(x), tuple(shape)
+    if x.shape == target:
+        return x
+    pairs = zip(reversed(x.shape), reversed(target), strict=False)
+    if x.ndim > len(target) or any(n not in (1, m) for n, m in pairs):
+        raise ValueError(f"broadcast_to: shape {x.shape} does not broadcast to {target}")
+    return dispatch.call(_broadcast, (x,), (target,))
+
+
+def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
+    """Sum a broadcast cotangent back to the shape of what was broadcast."""
+    from flnb.ops.reduction import sum
+
+    if g.shape == shape:
+        return g
+    lead = g.ndim - len(shape)
+    axes = (*range(lead), *(lead + i for i, n in enumerate(shape) if n == 1 and g.shape[lead + i] != 1))
+    return reshape(sum(g, axis=axes, keepdims=False), shape)
+
+
+def expand_dims(x: Any, /, axis: int = 0) -> Any:
+    """A view with a new dimension of extent 1 at ``axis``."""
+    x = _tensor(x)
+    (position,) = axes_of(axis, x.ndim + 1, "expand_dims") or (0,)
+    return reshape(x, (*x.shape[:position], 1, *x.shape[position:]))
+
+
+def squeeze(x: Any, /, axis: Any = None) -> Any:
+    """A view without the given dimensions of extent 1 (None: without any)."""
+    x = _tensor(x)
+    axes = axes_of(axis, x.ndim, "squeeze")
+    if axes is None:
+        axes = tuple(i for i, n in enumerate(x.shape) if n == 1)
+    for a in axes:
+        if x.shape[a] != 1:
+            raise ValueError(f"squeeze: axis {a} of shape {x.shape} has extent {x.shape[a]}, only 1 can be removed")
+    return reshape(x, tuple(n for i, n in enumerate(x.shape) if i not in axes))
+
+
+def flatten(x: Any, /, start: int = 0) -> Any:
+    """Dimensions from ``start`` on as one."""
+    x = _tensor(x)
+    return reshape(x, (*x.shape[:start], size_of(x.shape[start:])))
+
+
+_pad = Op(
+    "pad", "movement",
+    _keep(lambda shape, widths, _: tuple(n + before + after for n, (before, after) in zip(shape, widths, strict=True))),
+    pulls=(Pull("", lambda g, plan, x, y: g[_inside(plan)], planned=True),),
+)  # fmt: skip
+
+
+def _inside(plan: Any) -> tuple[slice, ...]:
+    return tuple(slice(b, b + n) for (b, _), n in zip(plan.attributes[0], plan.specs[0].shape, strict=True))
+
+
+def pad(x: Any, /, widths: Sequence[tuple[int, int]], value: float = 0.0) -> Any:
+    """Surround with ``value``: ``widths`` holds (before, after) for each dimension."""
+    x = _tensor(x)
+    pairs = tuple((int(b), int(a)) for b, a in widths)
+    if len(pairs) != x.ndim or any(n < 0 for pair in pairs for n in pair):
+        raise ValueError(f"pad: expected {x.ndim} pairs of widths >= 0 for shape {x.shape}, got {tuple(widths)}")
+    return dispatch.call(_pad, (x,), (pairs, float(value)))
+
+
+def _infer_concat(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> tuple[tuple[int, ...], Any]:
+    (axis,) = attributes
+    first = specs[0].shape
+    for s in specs:
+        if s.ndim != len(first) or any(n != m for i, (n, m) in enumerate(zip(s.shape, first, strict=True)) if i != axis):
+            raise ValueError(f"concat: shapes must agree except in axis {axis}, got {describe(specs)}")
+    return (*first[:axis], sum(s.shape[axis] for s in specs), *first[axis + 1 :]), specs[0].dtype
+
+
+def _pull_concat(i: int) -> Pull:
+    def pull(g: Any, plan: Any, *_: Any) -> Any:
+        (axis,) = plan.attributes
+        start = sum(s.shape[axis] for s in plan.specs[:i])
+        cut = [slice(None)] * g.ndim
+        cut[axis] = slice(start, start + plan.specs[i].shape[axis])
+        return g[tuple(cut)]
+
+    return Pull("", pull, planned=True)
+
+
+_concat = Op("concat", "movement", _infer_concat, _pull_concat)
+
+
+def concat(tensors: Sequence[Any], /, axis: int = 0) -> Any:
+    """Join along an existing dimension."""
+    parts = tuple(_tensor(x) for x in tensors)
+    if not parts:
+        raise ValueError("concat: expected one tensor or more, got none")
+    (position,) = axes_of(axis, parts[0].ndim, "concat") or (0,)
+    return dispatch.call(_concat, parts, (position,))
+
+
+def stack(tensors: Sequence[Any], /, axis: int = 0) -> Any:
+    """Join along a new dimension."""
+    return concat([expand_dims(x, axis=axis) for x in tensors], axis=axis)
+
+
+_flip = Op(
+    "flip", "movement", _keep(lambda shape, _: shape), writes_out=False,
+    pulls=(Pull("", lambda g, plan, x, y: flip(g, axis=plan.attributes[0]), planned=True),),
+)  # fmt: skip
+
+
+def flip(x: Any, /, axis: Any = None) -> Any:
+    """Reverse the order along ``axis`` (None: all); a view."""
+    x = _tensor(x)
+    axes = axes_of(axis, x.ndim, "flip")
+    return dispatch.call(_flip, (x,), (tuple(range(x.ndim)) if axes is None else axes,))

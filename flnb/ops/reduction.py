@@ -1,0 +1,187 @@
+"""Reductions. Each primitive takes ``axis`` as a sorted tuple (all axes when the caller gave None) and ``keepdims``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from flnb.dispatch import ops as dispatch
+from flnb.ops import elementwise as e
+from flnb.ops.movement import broadcast_to, flip, reshape
+from flnb.ops.table import Op, Pull
+from flnb.tensor import axes_of
+
+INTEGER = np.dtype(np.int64)
+
+
+def reduced(shape: tuple[int, ...], axes: tuple[int, ...], keepdims: bool) -> tuple[int, ...]:
+    """The shape after reducing axes."""
+    if keepdims:
+        return tuple(1 if i in axes else n for i, n in enumerate(shape))
+    return tuple(n for i, n in enumerate(shape) if i not in axes)
+
+
+def _infer(dtype: Callable[[np.dtype[Any]], Any], needs_elements: bool = False) -> Callable[..., Any]:
+    def infer(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> tuple[tuple[int, ...], Any]:
+        axes, keepdims = attributes
+        (spec,) = specs
+        if needs_elements and any(spec.shape[a] == 0 for a in axes):
+            raise ValueError(f"{op.name}: no element to choose along axis {axes} of {spec!r}")
+        return reduced(spec.shape, axes, keepdims), dtype(spec.dtype)
+
+    return infer
+
+
+def _widened(dtype: np.dtype[Any]) -> Any:
+    """Sums of small integers and bools are counted in 64 bits, as the array API says."""
+    return INTEGER if dtype.kind in "bi" else np.dtype(np.uint64) if dtype.kind == "u" else dtype
+
+
+def _expand(g: Any, plan: Any) -> Any:
+    """Bring a reduced tensor back to the input's shape."""
+    axes, _ = plan.attributes
+    shape = plan.specs[0].shape
+    return broadcast_to(reshape(g, reduced(shape, axes, True)), shape)
+
+
+def _pull_extremum(g: Any, plan: Any, x: Any, y: Any) -> Any:
+    """Shared equally among equal extrema, so that the gradient is a subgradient whatever the order."""
+    chosen = e.astype(e.equal(x, _expand(y, plan)), g.dtype)
+    count = sum(chosen, axis=plan.attributes[0], keepdims=True)
+    return e.multiply(e.divide(chosen, count), _expand(g, plan))
+
+
+def _pull_prod(g: Any, plan: Any, x: Any, y: Any) -> Any:
+    """Product of the others, by exclusive products from both ends: right also where elements are zero."""
+    axes, _ = plan.attributes
+    for axis in axes:
+        if plan.specs[0].shape[axis] > 1 and len(axes) == 1:
+            return e.multiply(_expand(g, plan), _product_of_others(x, axis))
+    return e.multiply(_expand(g, plan), e.divide(_expand(y, plan), x))
+
+
+def _product_of_others(x: Any, axis: int) -> Any:
+    from flnb.ops.creation import ones_like
+    from flnb.ops.movement import concat
+
+    n = x.shape[axis]
+    cut = [slice(None)] * x.ndim
+
+    def part(start: int, stop: int) -> Any:
+        return x[(*cut[:axis], slice(start, stop), *cut[axis + 1 :])]
+
+    before, after = [ones_like(part(0, 1))], [ones_like(part(0, 1))]
+    for i in range(n - 1):
+        before.append(e.multiply(before[-1], part(i, i + 1)))
+        after.append(e.multiply(after[-1], part(n - 1 - i, n - i)))
+    return e.multiply(concat(before, axis=axis), concat(after[::-1], axis=axis))
+
+
+_sum = Op(
+    "sum", "reduction", _infer(_widened), (Pull("", lambda g, plan, x, y: _expand(g, plan), planned=True),),
+    flops=lambda plan: plan.specs[0].size,
+)  # fmt: skip
+_prod = Op("prod", "reduction", _infer(_widened), (Pull("0y", _pull_prod, planned=True),))
+_max = Op("max", "reduction", _infer(lambda d: d, True), (Pull("0y", _pull_extremum, planned=True),))
+_min = Op("min", "reduction", _infer(lambda d: d, True), (Pull("0y", _pull_extremum, planned=True),))
+_any = Op("any", "reduction", _infer(lambda d: e.BOOL), accepts="bool")
+_all = Op("all", "reduction", _infer(lambda d: e.BOOL), accepts="bool")
+_argmax = Op("argmax", "reduction", _infer(lambda d: INTEGER, True))
+_argmin = Op("argmin", "reduction", _infer(lambda d: INTEGER, True))
+
+
+def _reduction(op: Op, doc: str) -> Callable[..., Any]:
+    def apply(x: Any, /, axis: Any = None, keepdims: bool = False) -> Any:
+        x = _tensor(x)
+        axes = axes_of(axis, x.ndim, op.name)
+        return dispatch.call(op, (x,), (tuple(range(x.ndim)) if axes is None else axes, bool(keepdims)))
+
+    apply.__doc__ = f"{doc} Over ``axis`` (an int or several; None: all); ``keepdims`` leaves extents of 1."
+    return dispatch._named(apply, op)
+
+
+def _tensor(x: Any) -> Any:
+    from flnb.ops.creation import asarray
+
+    return x if hasattr(x, "_spec") else asarray(x)
+
+
+sum = _reduction(_sum, "Sum; integers narrower than 64 bits are summed in 64.")
+prod = _reduction(_prod, "Product.")
+max = _reduction(_max, "Largest element.")
+min = _reduction(_min, "Smallest element.")
+any = _reduction(_any, "Whether any element is true.")
+all = _reduction(_all, "Whether all elements are true.")
+
+
+def _arg(op: Op) -> Callable[..., Any]:
+    def apply(x: Any, /, axis: int | None = None, keepdims: bool = False) -> Any:
+        """Index of the first extreme element along ``axis``, or in the flattened tensor; int64."""
+        x = _tensor(x)
+        if axis is not None and not hasattr(axis, "__index__"):
+            raise TypeError(f"{op.name}: axis must be one int or None, got {axis!r}")
+        if axis is None and x.ndim != 1:
+            flat = dispatch.call(op, (reshape(x, (x.size,)),), ((0,), False))
+            return reshape(flat, (1,) * x.ndim) if keepdims else flat
+        axes = axes_of(0 if axis is None else axis, x.ndim, op.name)
+        return dispatch.call(op, (x,), (axes, bool(keepdims)))
+
+    return dispatch._named(apply, op)
+
+
+argmax = _arg(_argmax)
+argmin = _arg(_argmin)
+
+
+def _pull_cumulative(g: Any, plan: Any, x: Any, y: Any) -> Any:
+    (axis,) = plan.attributes
+    return flip(cumulative_sum(flip(g, axis=axis), axis=axis), axis=axis)
+
+
+_cumulative_sum = Op(
+    "cumulative_sum",
+    "reduction",
+    lambda op, specs, attributes: (specs[0].shape, _widened(specs[0].dtype)),
+    (Pull("", _pull_cumulative, planned=True),),
+)
+
+
+def cumulative_sum(x: Any, /, axis: int | None = None) -> Any:
+    """Running sums along ``axis`` (which may be left out for one dimension)."""
+    x = _tensor(x)
+    if axis is None and x.ndim != 1:
+        raise ValueError(f"cumulative_sum: give axis for a tensor of {x.ndim} dimensions")
+    axes = axes_of(0 if axis is None else axis, x.ndim, "cumulative_sum")
+    return dispatch.call(_cumulative_sum, (x,), axes)
+
+
+def mean(x: Any, /, axis: Any = None, keepdims: bool = False) -> Any:
+    """Arithmetic mean over ``axis``; integers are cast to the default floating dtype."""
+    x = _floating(x)
+    total = sum(x, axis=axis, keepdims=keepdims)
+    return e.multiply(total, total.size / x.size if x.size else float("nan"))
+
+
+def var(x: Any, /, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Any:
+    """Variance over ``axis``: mean squared deviation with ``n - correction`` in the denominator."""
+    x = _floating(x)
+    centred = e.subtract(x, mean(x, axis=axis, keepdims=True))
+    total = sum(e.square(centred), axis=axis, keepdims=keepdims)
+    n = x.size / total.size if total.size else 0.0
+    if n <= correction:
+        return e.multiply(total, float("nan"))
+    return e.multiply(total, 1.0 / (n - correction))
+
+
+def std(x: Any, /, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Any:
+    """Standard deviation: the root of `var`."""
+    return e.sqrt(var(x, axis=axis, correction=correction, keepdims=keepdims))
+
+
+def _floating(x: Any) -> Any:
+    from flnb.dispatch.miss import default_dtype, is_float
+
+    x = _tensor(x)
+    return x if is_float(x.dtype) else e.astype(x, default_dtype())

@@ -1,0 +1,77 @@
+"""Random tensors from explicit generators; the functions without one use the session's, set by `manual_seed`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from flnb.dispatch import ops as dispatch
+from flnb.ops.creation import _no_rule, _spec
+from flnb.ops.table import Op
+from flnb.tensor import Tensor
+
+__all__ = ["Generator", "bernoulli", "default_generator", "manual_seed", "normal", "permutation", "uniform"]
+
+_uniform = Op("random_uniform", "memory", _no_rule)
+_normal = Op("random_normal", "memory", _no_rule)
+
+
+class Generator:
+    """A stream of random numbers (PCG64) that can be seeded, saved and put back.
+
+    >>> import flnb
+    >>> a, b = flnb.random.Generator(7), flnb.random.Generator(7)
+    >>> bool((flnb.random.normal((3,), generator=a) == flnb.random.normal((3,), generator=b)).all())
+    True
+    """
+
+    def __init__(self, seed: int | None = None) -> None:
+        self.numpy = np.random.default_rng(seed)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What `state` can be set to later, to draw the same numbers again."""
+        return dict(self.numpy.bit_generator.state)
+
+    @state.setter
+    def state(self, value: dict[str, Any]) -> None:
+        self.numpy.bit_generator.state = value
+
+
+default_generator = Generator()
+
+
+def manual_seed(seed: int) -> Generator:
+    """Seed the session's generator and give it."""
+    default_generator.numpy = np.random.default_rng(seed)
+    return default_generator
+
+
+def uniform(
+    shape: int | Sequence[int], low: float = 0.0, high: float = 1.0, dtype: Any = None, generator: Generator | None = None
+) -> Tensor:
+    """Uniform in [low, high), floating point."""
+    source = (generator or default_generator).numpy
+    return dispatch.create(_uniform, _spec(shape, dtype), (low, high, source))
+
+
+def normal(
+    shape: int | Sequence[int], mean: float = 0.0, std: float = 1.0, dtype: Any = None, generator: Generator | None = None
+) -> Tensor:
+    """Normal with the given mean and standard deviation, floating point."""
+    source = (generator or default_generator).numpy
+    return dispatch.create(_normal, _spec(shape, dtype), (mean, std, source))
+
+
+def bernoulli(shape: int | Sequence[int], p: float = 0.5, dtype: Any = None, generator: Generator | None = None) -> Tensor:
+    """Ones with probability ``p``, else zeros."""
+    return (uniform(shape, generator=generator) < p).astype(_spec((), dtype).dtype)  # type: ignore[no-any-return]
+
+
+def permutation(n: int, generator: Generator | None = None) -> Tensor:
+    """The integers 0 to n - 1 in random order, int64."""
+    from flnb.ops.creation import asarray
+
+    return asarray((generator or default_generator).numpy.permutation(n).astype(np.int64))

@@ -1,0 +1,287 @@
+"""The Tensor: a buffer and its spec. It knows nothing of gradients beyond a slot that stays empty.
+
+Operators and methods are the functions of `flnb.ops` themselves; those that need no arguments checked first are
+attached when `flnb.ops` is imported, so that ``a + b`` and ``flnb.add(a, b)`` are one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex, cast
+
+import numpy as np
+
+from flnb.dispatch import state
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from flnb.dispatch.plan import Spec
+    from flnb.interface import TensorBackend
+
+__all__ = ["Tensor"]
+
+
+class Tensor:
+    """An n-dimensional array on the active backend. Make one with `flnb.asarray` or a creation function.
+
+    >>> import flnb
+    >>> flnb.asarray([[1.0, 2.0], [3.0, 4.0]]) @ flnb.ones((2, 1))
+    Tensor([[3.],
+            [7.]], float32[2,1], numpy)
+    """
+
+    __slots__ = ("__weakref__", "_data", "_root", "_spec", "_written")
+
+    _data: Any
+    _spec: Spec
+    _root: Tensor  # the tensor whose memory a view shares; unset in tensors that own theirs
+    _written: int  # sequence number of the last in-place write; unset until there is one
+    _node: ClassVar[Any] = None
+    _lift: ClassVar[type[Tensor] | None] = None
+
+    __array_ufunc__ = None  # so that numpy_array * tensor is ours
+    __array_priority__ = 1000
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise TypeError(f"{type(self).__name__} is not built directly; use flnb.asarray(values)")
+
+    # What it is -----------------------------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents of the dimensions."""
+        return self._spec.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Element type, a NumPy dtype."""
+        return self._spec.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return self._spec.ndim
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self._spec.size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements."""
+        return self._spec.nbytes
+
+    @property
+    def device(self) -> str:
+        """Where the buffer lives."""
+        return "cpu"
+
+    def data_of(self, backend: TensorBackend) -> Any:
+        """The buffer, in the form this backend keeps: the only door to it.
+
+        Raises:
+            TypeError: the tensor belongs to a backend with another kind of buffer.
+        """
+        if self._spec.kind != backend.buffer:
+            raise TypeError(
+                f"this tensor keeps a {self._spec.kind!r} buffer, backend {backend.name!r} works on "
+                f"{backend.buffer!r}; convert it with .to({backend.name!r})"
+            )
+        return self._data
+
+    def to(self, backend: str | type[TensorBackend] | TensorBackend) -> Tensor:
+        """This tensor's values on another backend (by name, class or instance); itself where the buffers are alike."""
+        target = state.registry.make("backend", backend)
+        if target.buffer == self._spec.kind:
+            return self
+        from flnb.ops.creation import asarray
+
+        with state.use("backend", backend=target):
+            return asarray(self.numpy())
+
+    # Out to Python and NumPy ----------------------------------------------------------------------------------------
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """The values as a NumPy array that shares memory where the backend's buffers are host memory."""
+        here = state.current().backend
+        return cast("np.ndarray[Any, Any]", here.to_numpy(self.data_of(here)))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        values = self.numpy()
+        if dtype is not None and values.dtype != dtype:
+            if copy is False:
+                raise ValueError(f"cannot give {self.dtype.name} values as {np.dtype(dtype).name} without a copy")
+            return values.astype(dtype)
+        return values.copy() if copy else values
+
+    def tolist(self) -> Any:
+        """The values as nested Python lists, or one number for a 0-d tensor."""
+        return self.numpy().tolist()
+
+    def item(self) -> Any:
+        """The only element as a Python number.
+
+        Raises:
+            ValueError: more or less than one element.
+        """
+        if self.size != 1:
+            raise ValueError(
+                f"item: only a tensor with one element is one Python number, this one has shape {self.shape}; "
+                f"reduce it first, for example with .sum() or .mean()"
+            )
+        return self._values().reshape(()).item()
+
+    def _values(self) -> np.ndarray[Any, Any]:
+        """The values for looking at, also of a Variable that requires grad."""
+        here = state.current().backend
+        return cast("np.ndarray[Any, Any]", here.to_numpy(self.data_of(here)))
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __index__(self) -> int:
+        if self.dtype.kind not in "iu":
+            raise TypeError(f"only an integer tensor can be an index, this one is {self._spec!r}")
+        return int(self.item())
+
+    def __bool__(self) -> bool:
+        if self.size != 1:
+            raise ValueError(
+                f"the truth value of a tensor of shape {self.shape} is ambiguous; use .any() or .all()"
+            )
+        return bool(self.item())
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a 0-d tensor has no length; use .item() for its value")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Self]:
+        if not self.shape:
+            raise TypeError("a 0-d tensor cannot be iterated; use .item() for its value")
+        return (self[i] for i in range(self.shape[0]))
+
+    def __contains__(self, value: Any) -> bool:
+        return bool((self._values() == np.asarray(value)).any())
+
+    __hash__ = object.__hash__  # by identity, as == is elementwise
+
+    # Copies ---------------------------------------------------------------------------------------------------------
+
+    def __copy__(self) -> Tensor:
+        return cast(Tensor, self.copy())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        return cast(Tensor, self.copy())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (np.array(self._values()),)
+
+    # Looking at it --------------------------------------------------------------------------------------------------
+
+    def _facts(self) -> str:
+        return f"{self._spec!r}, {state.current().backend.name}"
+
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        if self._spec.kind != state.current().kind:
+            return f"{name}({self._spec!r}, in a {self._spec.kind!r} buffer)"
+        with np.printoptions(threshold=200, edgeitems=3, linewidth=100, precision=4, suppress=False):
+            values = np.array2string(self._values(), separator=", ", prefix=name + "(")
+        return f"{name}({values}, {self._facts()})"
+
+    def __format__(self, format_spec: str) -> str:
+        return format(self.item(), format_spec) if self.size == 1 and format_spec else repr(self)
+
+    # Operators: the functions of flnb.ops, attached by its __init__ ---------------------------------------------------
+
+    @property
+    def T(self) -> Any:
+        """The transpose of a matrix (axes reversed)."""
+        return self.permute_dims(tuple(reversed(range(self.ndim))))
+
+    @property
+    def mT(self) -> Any:
+        """The last two axes exchanged."""
+        if self.ndim < 2:
+            raise ValueError(f"mT needs two dimensions or more, got shape {self.shape}")
+        return self.permute_dims((*range(self.ndim - 2), self.ndim - 1, self.ndim - 2))
+
+    def __getitem__(self, key: Any) -> Any:
+        from flnb.ops.indexing import getitem
+
+        return getitem(self, key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        from flnb.ops.indexing import setitem
+
+        setitem(self, key, value)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+        def __add__(self, other: Any) -> Self: ...
+        def __radd__(self, other: Any) -> Self: ...
+        def __iadd__(self, other: Any) -> Self: ...
+        def __sub__(self, other: Any) -> Self: ...
+        def __rsub__(self, other: Any) -> Self: ...
+        def __isub__(self, other: Any) -> Self: ...
+        def __mul__(self, other: Any) -> Self: ...
+        def __rmul__(self, other: Any) -> Self: ...
+        def __imul__(self, other: Any) -> Self: ...
+        def __truediv__(self, other: Any) -> Self: ...
+        def __rtruediv__(self, other: Any) -> Self: ...
+        def __itruediv__(self, other: Any) -> Self: ...
+        def __floordiv__(self, other: Any) -> Self: ...
+        def __mod__(self, other: Any) -> Self: ...
+        def __pow__(self, other: Any) -> Self: ...
+        def __rpow__(self, other: Any) -> Self: ...
+        def __matmul__(self, other: Any) -> Self: ...
+        def __rmatmul__(self, other: Any) -> Self: ...
+        def __neg__(self) -> Self: ...
+        def __abs__(self) -> Self: ...
+        def __invert__(self) -> Self: ...
+        def __and__(self, other: Any) -> Self: ...
+        def __or__(self, other: Any) -> Self: ...
+        def __xor__(self, other: Any) -> Self: ...
+        def __lt__(self, other: Any) -> Self: ...
+        def __le__(self, other: Any) -> Self: ...
+        def __gt__(self, other: Any) -> Self: ...
+        def __ge__(self, other: Any) -> Self: ...
+        def __eq__(self, other: object) -> Self: ...  # type: ignore[override]
+        def __ne__(self, other: object) -> Self: ...  # type: ignore[override]
+
+
+def _rebuild(values: np.ndarray[Any, Any]) -> Tensor:
+    """Unpickle."""
+    from flnb.ops.creation import asarray
+
+    return asarray(values)
+
+
+def axes_of(axis: SupportsIndex | tuple[int, ...] | None, ndim: int, op: str) -> tuple[int, ...] | None:
+    """An axis argument as a sorted tuple of non-negative ints; None stays None.
+
+    Raises:
+        ValueError: out of range or repeated, naming the op.
+    """
+    if axis is None:
+        return None
+    given = axis if isinstance(axis, tuple) else tuple(axis) if isinstance(axis, list) else (axis,)
+    axes = []
+    for a in given:
+        position = a.__index__()
+        if not -ndim <= position < max(ndim, 1):
+            raise ValueError(f"{op}: axis {position} is out of range for a tensor of {ndim} dimensions")
+        axes.append(position % max(ndim, 1))
+    if len(set(axes)) != len(axes):
+        raise ValueError(f"{op}: axis {axis} names a dimension twice")
+    return tuple(sorted(axes)) if ndim else ()
