@@ -5,6 +5,7 @@
  *   unusable(request)   sum(free blocks smaller than the request) / sum(free blocks)
  *   internal            sum(size - requested) / sum(size) over live blocks
  *   largest hole        the largest free block
+ *   time average        integral(reserved dt) / integral(live dt)
  *
  * A free block is a maximal free range of a segment.
  */
@@ -235,16 +236,13 @@ export class FragmentationSeries {
     let nowRatio = ratioOf(totals[RESERVED]!, allocatedOf(totals));
     let nowUnusable = e > this.first ? this.unusableAfter(e - 1) : NaN;
     let nowLargest = e > this.first ? this.hole[e - 1]! : 0;
-    let sum = 0;
-    let span = 0;
+    let reservedTime = 0;
+    let liveTime = 0;
     let since = from;
     let peak: FragmentationCurve["peak"] = { time: from, live: allocatedOf(totals), reserved: totals[RESERVED]!, ratio: nowRatio };
-    // Time past the last event is not part of the average: nothing is known of it.
     const hold = (until: number): void => {
-      if (Number.isFinite(nowRatio)) {
-        sum += nowRatio * (until - since);
-        span += until - since;
-      }
+      reservedTime += totals[RESERVED]! * (until - since);
+      liveTime += allocatedOf(totals) * (until - since);
       since = until;
     };
     const step = (): void => {
@@ -275,9 +273,10 @@ export class FragmentationSeries {
       unusable[k] = u;
       largest[k] = h;
     }
+    // Time past the last event is not part of the average: nothing is known of it.
     const known = index.length > 0 ? Math.min(to, index.time[index.length - 1]!) : from;
     if (known > since) hold(known);
-    return { from, to, request, ratio, unusable, largest, peak, average: span > 0 ? sum / span : NaN };
+    return { from, to, request, ratio, unusable, largest, peak, average: liveTime > 0 ? reservedTime / liveTime : NaN };
   }
 
   private unusableAfter(e: number): number {
@@ -294,7 +293,7 @@ export interface FragmentationCurve {
   readonly largest: Float64Array;
   /** Where most is live inside the window. */
   readonly peak: { readonly time: number; readonly live: number; readonly reserved: number; readonly ratio: number };
-  /** reserved/live averaged over the window's time; NaN where nothing lived. */
+  /** Integral of reserved over integral of live bytes; NaN where nothing lived. */
   readonly average: number;
 }
 
