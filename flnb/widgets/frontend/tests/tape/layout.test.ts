@@ -91,7 +91,7 @@ describe("a residual net", () => {
 
   it("shows one box for each block when closed", () => {
     const layout = closed(tape);
-    expect(layout.boxes.map((box) => box.group?.name ?? "op")).toEqual(["stem", "layer1", "layer2", "layer3", "head.fc", "loss"]);
+    expect(layout.boxes.map((box) => box.group?.name ?? "op")).toEqual(["stem", "layer1", "layer2", "layer3", "head", "loss"]);
     expect(layout.routes).toHaveLength(5);
   });
 });
