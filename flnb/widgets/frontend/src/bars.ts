@@ -1,0 +1,217 @@
+/** The three bars around the views: tabs and search above, the recording under them, the status line below. */
+
+import { Brush } from "./brush.ts";
+import { attribute, h, icon, icons, setText } from "./dom.ts";
+import { bytes, clock, count, integer, percent, significant, text, UNKNOWN } from "./format.ts";
+import { selectionParts, stateLine, type StateLine } from "./states.ts";
+import type { TabName, ViewContext } from "./view.ts";
+
+export const WINDOW = 3;
+
+const tabs: readonly (readonly [TabName, string])[] = [
+  ["overview", "Overview"], ["ops", "Ops"], ["memory", "Memory"], ["tape", "Tape"], ["metrics", "Metrics"],
+];
+
+export class ViewBar {
+  readonly element: HTMLElement;
+  readonly input: HTMLInputElement;
+  private readonly context: ViewContext;
+  private readonly name = h("span", { class: "fl-run fl-narrowhide" });
+  private readonly meta = h("span", { class: "fl-meta fl-wideonly" });
+  private readonly buttons = new Map<TabName, HTMLButtonElement>();
+
+  /** `prefix` makes ids unique on the page: tabs name their panels. */
+  constructor(context: ViewContext, prefix: string) {
+    this.context = context;
+    const list = h("div", { class: "fl-tabs", role: "tablist", "aria-label": "Views" });
+    for (const [tab, title] of tabs) {
+      const button = h("button", { type: "button", role: "tab", id: `${prefix}-tab-${tab}`, "aria-controls": `${prefix}-page-${tab}` }, title);
+      button.addEventListener("click", () => context.actions.show(tab));
+      this.buttons.set(tab, button);
+      list.append(button);
+    }
+    list.addEventListener("keydown", (event) => {
+      const names = tabs.map(([tab]) => tab);
+      const at = names.findIndex((tab) => this.buttons.get(tab) === event.target);
+      const by = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
+      if (!by || at < 0) return;
+      const next = names[(at + by + names.length) % names.length]!;
+      context.actions.show(next);
+      this.buttons.get(next)!.focus();
+      event.preventDefault();
+      event.stopPropagation();
+    });
+    this.input = h("input", { type: "search", placeholder: "Op, scope, tensor", "aria-label": "Search ops, scopes and tensors", spellcheck: "false", autocomplete: "off" });
+    this.input.addEventListener("input", () => context.store.setSearch(this.input.value));
+    this.input.addEventListener("keydown", (event) => {
+      event.stopPropagation();
+      if (event.key !== "Escape") return;
+      this.input.value = "";
+      context.store.setSearch("");
+      this.buttons.get(this.current)?.focus();
+    });
+    this.element = h("div", { class: "fl-viewbar" }, this.name, this.meta, list, h("span", { class: "fl-space" }),
+      h("label", { class: "fl-search" }, icon(icons.search), this.input, h("kbd", {}, "/")));
+  }
+
+  private current: TabName = "overview";
+
+  show(tab: TabName): void {
+    this.current = tab;
+    for (const [name, button] of this.buttons) {
+      attribute(button, "aria-selected", name === tab);
+      button.tabIndex = name === tab ? 0 : -1;
+    }
+  }
+
+  update(): void {
+    const run = this.context.store.latest?.run;
+    setText(this.name, run?.name ?? "flnb");
+    setText(this.meta, run ? [run.backend, run.manager, run.capacity === null ? run.device : `${run.device} ${text(bytes(run.capacity))}`].filter(Boolean).join(" · ") : "");
+    this.meta.title = this.meta.textContent ?? "";
+  }
+}
+
+class Stat {
+  readonly element: HTMLElement;
+  private readonly value = h("b");
+  private readonly caption: HTMLElement;
+
+  constructor(caption: string, hide = "") {
+    this.caption = h("i", {}, caption);
+    this.element = h("div", { class: `fl-stat ${hide}`.trim() }, this.value, this.caption);
+  }
+
+  set(value: string, caption?: string, tone = ""): void {
+    setText(this.value, value);
+    this.value.className = tone;
+    if (caption !== undefined) setText(this.caption, caption);
+  }
+}
+
+export class RecordingBar {
+  readonly element: HTMLElement;
+  readonly brush: Brush;
+  private readonly context: ViewContext;
+  private readonly mark = h("i", { class: "fl-mark" });
+  private readonly state = h("span");
+  private readonly pauseButton: HTMLButtonElement;
+  private readonly step = new Stat("step");
+  private readonly recorded = new Stat("recorded", "fl-wideonly");
+  private readonly events = new Stat("events/s", "fl-narrowhide");
+  private readonly telemetry = new Stat("telemetry", "fl-narrowhide");
+  private readonly dropped = new Stat("dropped");
+  private readonly liveButton: HTMLButtonElement;
+  private pausedShown: boolean | null = null;
+
+  constructor(context: ViewContext) {
+    this.context = context;
+    this.pauseButton = h("button", { type: "button", class: "fl-pause", title: "Stop the picture; recording goes on (Space)" });
+    this.pauseButton.addEventListener("click", () => context.actions.pause(!context.store.paused));
+    const strip = h("div", { class: "fl-strip fl-narrowhide" });
+    this.brush = new Brush(context, strip);
+    this.liveButton = h("button", { type: "button", title: "Follow the newest again" }, icon(icons.live), "Live");
+    this.liveButton.addEventListener("click", () => context.actions.live());
+    this.element = h("div", { class: "fl-recbar" }, h("div", { class: "fl-state" }, this.mark, this.state), this.pauseButton,
+      this.step.element, this.recorded.element, this.events.element, this.telemetry.element, this.dropped.element, strip, this.liveButton);
+  }
+
+  update(line: StateLine): void {
+    const { store } = this.context;
+    this.mark.className = `fl-mark fl-mark-${line.mark}`;
+    setText(this.state, line.title);
+    if (this.pausedShown !== store.paused) {
+      this.pausedShown = store.paused;
+      this.pauseButton.replaceChildren(icon(store.paused ? icons.play : icons.pause), store.paused ? "Resume" : "Pause", h("kbd", { class: "fl-narrowhide" }, "Space"));
+      attribute(this.pauseButton, "aria-pressed", store.paused);
+    }
+    attribute(this.liveButton, "aria-pressed", store.following && !store.paused);
+    // Counters tell of the recording, which goes on while the picture is paused; only the step is the picture's.
+    const counters = store.latest?.counters;
+    const waiting = !counters || store.latest?.run.state === "waiting";
+    const step = store.counters?.step ?? null;
+    this.step.set(waiting ? UNKNOWN : integer(step), counters?.steps_total && !waiting ? `step of ${integer(counters.steps_total)}` : "step");
+    this.recorded.set(waiting ? UNKNOWN : clock(counters.t) + (counters.t < 3600 ? " s" : ""));
+    this.events.set(counters ? text(count(counters.events_per_s < 10 ? Math.round(counters.events_per_s) : counters.events_per_s)) : "0");
+    this.telemetry.set(waiting ? UNKNOWN : text(percent(counters.telemetry_share)));
+    this.dropped.set(integer(counters?.dropped ?? 0), undefined, counters?.dropped ? "fl-warn" : "");
+  }
+}
+
+export class StatusLine {
+  readonly element: HTMLElement;
+  private readonly context: ViewContext;
+  private readonly left = h("span", { class: "fl-statusleft" });
+  private readonly right = h("span", { class: "fl-statusright" });
+  private leftKey = "";
+  private rightKey = "";
+
+  constructor(context: ViewContext) {
+    this.context = context;
+    this.element = h("div", { class: "fl-status" }, this.left, this.right);
+  }
+
+  update(line: StateLine, now: number, unacknowledged: number): void {
+    this.updateLeft(line);
+    this.updateRight(now, unacknowledged);
+  }
+
+  private updateLeft(line: StateLine): void {
+    const { store, actions } = this.context;
+    const parts = selectionParts(store);
+    const key = JSON.stringify([line, parts]);
+    if (key === this.leftKey) return;
+    this.leftKey = key;
+    const content: (Node | string)[] = [];
+    const selected = parts.length > 0;
+    if (!selected || line.urgent) {
+      content.push(h("i", { class: `fl-mark fl-mark-${line.mark}`, style: "margin:0 6px 0 1px" }), h("b", { class: line.tone === "normal" ? null : `fl-${line.tone}` }, line.head));
+      for (const part of line.rest) content.push(" · ", part);
+      if (line.action) {
+        const button = h("button", { type: "button", class: "fl-link" }, line.action.label);
+        button.addEventListener("click", () => (line.action!.name === "resume" ? actions.pause(false) : actions.live()));
+        content.push(" · ", button);
+      }
+    }
+    if (selected) {
+      if (content.length) content.push("\u2003");
+      content.push("Selected ");
+      parts.forEach((part, at) => {
+        if (at) content.push(" · ");
+        content.push(part.code ? h("b", { class: "fl-code" }, part.text) : h("b", {}, part.text));
+      });
+      content.push("\u2003Esc clears");
+    }
+    const line_ = h("span", { class: "fl-text" }, ...content);
+    line_.title = line_.textContent ?? "";
+    this.left.replaceChildren(line_);
+  }
+
+  private updateRight(now: number, unacknowledged: number): void {
+    const { store } = this.context;
+    const counters = store.latest?.counters;
+    const parts: [string, string, string, string][] = [];
+    if (!counters) parts.push(["", store.kernel === "connected" || store.kernel === null ? "no frame yet" : "", "", ""]);
+    else {
+      if (store.paused && store.stepsBehind) parts.push(["the kernel goes on:", `${integer(store.stepsBehind)} steps`, "behind live", ""]);
+      if (store.cursor !== null) parts.push(["cursor", `${store.cursor.toFixed(3)} s`, "", ""]);
+      parts.push(["frame", integer(store.seq), "", "fl-wideonly"]);
+      const rate = store.rate(now);
+      parts.push(["", rate ? significant(Math.round(rate)) : UNKNOWN, "Hz", "fl-narrowhide"]);
+      parts.push(["credit", `${Math.max(0, WINDOW - unacknowledged)} / ${WINDOW}`, "", "fl-narrowhide"]);
+      if (store.lastKeyframeAt) {
+        const age = (now - store.lastKeyframeAt) / 1000;
+        parts.push(["keyframe", age < 60 ? `${age.toFixed(1)} s` : clock(age).replace(/\.\d$/, ""), "ago", "fl-wideonly"]);
+      }
+      const [used, capacity] = [bytes(counters.buffer_used), bytes(counters.buffer_capacity)];
+      parts.push(["buffer", `${used[1] === capacity[1] ? used[0] : text(used)} / ${text(capacity)}`, "", "fl-narrowhide"]);
+    }
+    const key = JSON.stringify(parts);
+    if (key === this.rightKey) return;
+    this.rightKey = key;
+    this.right.replaceChildren(...parts.map(([before, value, after, hide]) =>
+      h("span", { class: hide || null }, before ? `${before} ` : "", h("b", {}, value), after ? ` ${after}` : "")));
+  }
+}
+
+export { stateLine };

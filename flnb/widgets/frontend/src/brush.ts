@@ -1,0 +1,193 @@
+/** The overview strip: the whole run's memory in grey, the one time range over it, marks where something went wrong. */
+
+import { horizontal, label, Surface, ticks, vertical } from "./canvas.ts";
+import { integer } from "./format.ts";
+import type { Range } from "./store.ts";
+import type { ViewContext } from "./view.ts";
+
+const MARGIN = 10;
+const GRIP = 6;
+
+export class Brush {
+  readonly element: HTMLElement;
+  private readonly context: ViewContext;
+  private readonly surface: Surface;
+  private drag: { mode: "move" | "left" | "right"; x: number; range: Range } | null = null;
+  private drawn = "";
+
+  constructor(context: ViewContext, element: HTMLElement) {
+    this.context = context;
+    this.surface = new Surface("the whole run and the time range shown");
+    this.element = element;
+    const { canvas } = this.surface;
+    canvas.setAttribute("role", "slider");
+    canvas.tabIndex = 0;
+    element.append(canvas);
+    canvas.addEventListener("pointerdown", this.press);
+    canvas.addEventListener("pointermove", this.move);
+    canvas.addEventListener("pointerup", this.release);
+    canvas.addEventListener("pointercancel", this.release);
+    canvas.addEventListener("dblclick", () => context.actions.live());
+    canvas.addEventListener("keydown", this.key);
+  }
+
+  resize(width: number, height: number): void {
+    if (this.surface.resize(width, height)) this.drawn = "";
+  }
+
+  /** Seconds that the strip spans. */
+  private get whole(): number {
+    const { store } = this.context;
+    return Math.max(store.now, store.memory.overview.count * store.memory.overview.width, 1e-3);
+  }
+
+  private x(t: number): number {
+    return MARGIN + (t / this.whole) * (this.surface.width - 2 * MARGIN);
+  }
+
+  private time(x: number): number {
+    return ((x - MARGIN) / Math.max(1, this.surface.width - 2 * MARGIN)) * this.whole;
+  }
+
+  render(): void {
+    const { store, theme } = this.context;
+    const { width, height } = this.surface;
+    if (width < 40) return;
+    const key = `${store.versions.frame} ${store.versions.view} ${theme.version} ${width}`;
+    if (key === this.drawn) return;
+    this.drawn = key;
+    const c = this.surface.begin();
+    const { colours } = theme;
+    const { overview } = store.memory;
+    if (overview.count === 0 && store.steps.length === 0) {
+      horizontal(c, MARGIN, width - MARGIN, height / 2, colours.mark, [2, 3]);
+      label(c, "no time range yet", width / 2, height / 2 - 9, colours.dim, theme.ui(10.5), "center");
+      return;
+    }
+    this.profile(c);
+    for (const t of ticks(0, this.whole, 6)) if (t > 0) vertical(c, this.x(t), height - 3, height, colours.dim);
+    const { t0, t1 } = store.range;
+    const [left, right] = [Math.max(MARGIN, this.x(t0)), Math.min(width - MARGIN, this.x(t1))];
+    c.fillStyle = colours.range;
+    c.fillRect(left, 0, Math.max(2, right - left), height);
+    c.fillStyle = colours.brand;
+    for (const edge of [left, Math.max(left + 2, right)]) {
+      c.fillRect(Math.round(edge) - 1, 0, 2, height);
+      c.beginPath();
+      c.roundRect(Math.round(edge) - 2.5, height / 2 - 6, 5, 12, 2);
+      c.fill();
+    }
+    if (store.cursor !== null) vertical(c, this.x(store.cursor), 0, height, colours.brand);
+    this.marks(c);
+    const canvas = this.surface.canvas;
+    canvas.setAttribute("aria-valuemin", "0");
+    canvas.setAttribute("aria-valuemax", this.whole.toFixed(2));
+    canvas.setAttribute("aria-valuenow", t1.toFixed(2));
+    canvas.setAttribute("aria-valuetext", `${t0.toFixed(2)} to ${t1.toFixed(2)} of ${this.whole.toFixed(2)} seconds${store.following ? ", following" : ""}`);
+  }
+
+  /** The largest allocation of every pixel, as a quiet silhouette. */
+  private profile(c: CanvasRenderingContext2D): void {
+    const { store, theme } = this.context;
+    const { overview, peak } = store.memory;
+    const { width, height } = this.surface;
+    const most = Math.max(peak.allocated, 1);
+    c.fillStyle = theme.colours.mark;
+    let last = 0;
+    for (let x = MARGIN; x < width - MARGIN; x++) {
+      const from = Math.max(0, Math.floor(this.time(x) / overview.width));
+      const to = Math.min(overview.count - 1, Math.max(from, Math.ceil(this.time(x + 1) / overview.width) - 1));
+      let value = 0;
+      for (let bin = from; bin <= to; bin++) value = Math.max(value, overview.allocated[bin]!);
+      if (from >= overview.count) value = this.time(x) <= store.now ? last : 0;
+      last = value;
+      const tall = (value / most) * (height - 9);
+      c.fillRect(x, height - 3 - tall, 1, tall);
+    }
+  }
+
+  private marks(c: CanvasRenderingContext2D): void {
+    const { store, theme } = this.context;
+    const { gradientNorm, steps } = store;
+    const values = gradientNorm.column("value");
+    let shown = -Infinity;
+    for (let row = 0; row < gradientNorm.length; row++) {
+      if (!Number.isNaN(values[row]!)) continue;
+      const x = this.x(gradientNorm.column("t")[row]!);
+      if (x - shown < 64) continue;
+      shown = x;
+      const step = gradientNorm.column("step")[row]!;
+      const wide = x + 70 < this.surface.width;
+      label(c, "✕", x, 7, theme.colours.error, theme.ui(11, 700), "center");
+      if (wide) label(c, `step ${integer(step)}`, x + 8, 7, theme.colours.dim, theme.ui(10.5));
+    }
+    const { counters } = store;
+    if (!counters?.dropped || counters.dropped_first_step === null) return;
+    const column = steps.column("index");
+    for (let row = 0; row < steps.length; row++) {
+      if (column[row]! !== counters.dropped_first_step) continue;
+      const x = this.x(steps.column("t0")[row]!);
+      c.fillStyle = theme.colours.warn;
+      c.beginPath();
+      c.moveTo(x, 2);
+      c.lineTo(x + 5, 7);
+      c.lineTo(x, 12);
+      c.lineTo(x - 5, 7);
+      c.fill();
+      label(c, "dropped", x + 8, 7, theme.colours.dim, theme.ui(10.5));
+      break;
+    }
+  }
+
+  private readonly press = (event: PointerEvent): void => {
+    const { store, actions } = this.context;
+    if (store.now <= 1e-3) return;
+    this.surface.canvas.setPointerCapture(event.pointerId);
+    const x = event.offsetX;
+    let range = { ...store.range };
+    const [left, right] = [this.x(range.t0), this.x(range.t1)];
+    let mode: "move" | "left" | "right" = "move";
+    if (Math.abs(x - left) <= GRIP && right - left > 2 * GRIP) mode = "left";
+    else if (Math.abs(x - right) <= GRIP && right - left > 2 * GRIP) mode = "right";
+    else if (x < left - GRIP || x > right + GRIP) {
+      const half = (range.t1 - range.t0) / 2;
+      const middle = Math.min(Math.max(this.time(x), half), Math.max(half, this.whole - half));
+      range = { t0: middle - half, t1: middle + half };
+      actions.setRange(range.t0, range.t1);
+    }
+    this.drag = { mode, x, range };
+  };
+
+  private readonly move = (event: PointerEvent): void => {
+    const { store, actions } = this.context;
+    const { canvas } = this.surface;
+    if (!this.drag) {
+      const { t0, t1 } = store.range;
+      const near = Math.abs(event.offsetX - this.x(t0)) <= GRIP || Math.abs(event.offsetX - this.x(t1)) <= GRIP;
+      canvas.style.cursor = near ? "ew-resize" : event.offsetX > this.x(t0) && event.offsetX < this.x(t1) ? "grab" : "pointer";
+      return;
+    }
+    const by = this.time(event.offsetX) - this.time(this.drag.x);
+    const { t0, t1 } = this.drag.range;
+    const least = this.whole / 2000;
+    if (this.drag.mode === "left") actions.setRange(Math.min(Math.max(0, t0 + by), t1 - least), t1);
+    else if (this.drag.mode === "right") actions.setRange(t0, Math.max(Math.min(this.whole, t1 + by), t0 + least));
+    else if (by !== 0) {
+      const shift = Math.min(Math.max(by, -t0), Math.max(0, this.whole - t1));
+      actions.setRange(t0 + shift, t1 + shift);
+    }
+  };
+
+  private readonly release = (): void => {
+    this.drag = null;
+  };
+
+  private readonly key = (event: KeyboardEvent): void => {
+    if (event.key === "Home" || event.key === "End") {
+      const { t0, t1 } = this.context.store.range;
+      if (event.key === "Home") this.context.actions.setRange(0, t1 - t0);
+      else this.context.actions.live();
+      event.preventDefault();
+    }
+  };
+}

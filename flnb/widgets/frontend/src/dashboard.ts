@@ -1,0 +1,337 @@
+/** The shell: owns store and theme, draws at most once an animation frame, and turns keys and clicks into actions. */
+
+import { RecordingBar, StatusLine, ViewBar } from "./bars.ts";
+import { h } from "./dom.ts";
+import { Empty } from "./empty.ts";
+import { createMemoryPanel, createMemoryView } from "./memory/index.ts";
+import { createMetricsPanel, createMetricsView } from "./metrics.ts";
+import { createOpsPanel, createOpsView } from "./ops.ts";
+import { PROTOCOL, type ToKernel } from "./protocol.ts";
+import { selectionParts, stateLine } from "./states.ts";
+import { Store, type Selection } from "./store.ts";
+import { createTapePanel, createTapeView } from "./tape/index.ts";
+import { Theme } from "./theme.ts";
+import type { Actions, TabName, View, ViewContext } from "./view.ts";
+
+const TEXT_INTERVAL = 250;
+/** An acknowledgement says "drawn"; where nothing is drawn (hidden, throttled) it is sent after this long (ms). */
+const ACKNOWLEDGE_ANYWAY = 150;
+
+export interface DashboardOptions {
+  send: (message: ToKernel) => void;
+  height?: number | undefined;
+}
+
+/** Read-only state for browser tests: `window.__flnb`, of the dashboard mounted last. */
+export interface TestState {
+  readonly seq: number;
+  readonly frames: number;
+  readonly paused: boolean;
+  /** Drawings that showed new data; stands still while paused. */
+  readonly updates: number;
+  readonly state: string;
+  readonly tab: TabName;
+  readonly step: number | null;
+  readonly events: number;
+  readonly dropped: number;
+  readonly selection: Readonly<Selection> | null;
+}
+
+let dashboards = 0;
+
+export class Dashboard {
+  readonly element: HTMLElement;
+  readonly store = new Store();
+  private readonly theme: Theme;
+  private readonly context: ViewContext;
+  private readonly options: DashboardOptions;
+  private readonly viewBar: ViewBar;
+  private readonly recordingBar: RecordingBar;
+  private readonly statusLine: StatusLine;
+  private readonly empty = new Empty();
+  private readonly content = h("div", { class: "fl-content" });
+  private readonly spoken = h("div", { class: "fl-hidden", role: "status", "aria-live": "polite" });
+  private readonly pages = new Map<TabName, { element: HTMLElement; views: { view: View; slot: HTMLElement }[] }>();
+  private readonly sizes: ResizeObserver;
+  private readonly visibility: IntersectionObserver | null;
+  private readonly slots = new Map<Element, View>();
+  private readonly cleanups: (() => void)[] = [];
+  private readonly prefix = `flnb-${++dashboards}`;
+  private tab: TabName = "overview";
+  private visible = true;
+  private scheduled = 0;
+  private unacknowledged: number[] = [];
+  private acknowledgeTimer: ReturnType<typeof setTimeout> | undefined;
+  private drawnFrame = -1;
+  private updates = 0;
+  private textAt = -Infinity;
+  private selectionSpoken = "";
+
+  constructor(options: DashboardOptions) {
+    this.options = options;
+    this.element = h("div", { class: "fl-root fl-wide", role: "region", "aria-label": "flnb dashboard", tabindex: -1 });
+    if (options.height) this.element.style.height = `${options.height}px`;
+    this.theme = new Theme(this.element);
+    this.context = { store: this.store, theme: this.theme, actions: this.actions() };
+    this.viewBar = new ViewBar(this.context, this.prefix);
+    this.recordingBar = new RecordingBar(this.context);
+    this.statusLine = new StatusLine(this.context);
+    this.content.append(this.empty.element);
+    this.element.append(this.viewBar.element, this.recordingBar.element, this.content, this.statusLine.element, this.spoken);
+    this.sizes = new ResizeObserver((entries) => this.resized(entries));
+    this.sizes.observe(this.element);
+    this.sizes.observe(this.recordingBar.brush.element);
+    this.visibility = typeof IntersectionObserver === "undefined" ? null : new IntersectionObserver((entries) => {
+      this.visible = entries[entries.length - 1]!.isIntersecting;
+      if (this.visible) this.schedule();
+    });
+    this.visibility?.observe(this.element);
+    this.cleanups.push(this.store.subscribe(() => this.schedule()), this.theme.onChange(() => this.schedule()));
+    const timer = setInterval(() => this.schedule(), TEXT_INTERVAL);
+    const themeTimer = setInterval(this.theme.refresh, 1000);
+    // On the window, before JupyterLab's own listener on the document: a key that is ours here never reaches its commands.
+    window.addEventListener("keydown", this.key, true);
+    this.cleanups.push(() => clearInterval(timer), () => clearInterval(themeTimer), () => window.removeEventListener("keydown", this.key, true));
+    this.show("overview");
+    options.send({ type: "hello", protocol: PROTOCOL });
+  }
+
+  /** Take one custom message of the kernel. */
+  receive(content: unknown, buffers: readonly (DataView | ArrayBuffer | Uint8Array)[]): void {
+    for (const reply of this.store.receive(content, buffers, performance.now())) {
+      if (reply.type === "ack") this.unacknowledged.push(reply.seq);
+      else this.options.send(reply);
+    }
+    if (this.unacknowledged.length && this.acknowledgeTimer === undefined) {
+      this.acknowledgeTimer = setTimeout(() => this.acknowledge(), ACKNOWLEDGE_ANYWAY);
+    }
+  }
+
+  get testState(): TestState {
+    const { store } = this;
+    const updates = (): number => this.updates;
+    const tab = (): TabName => this.tab;
+    return {
+      get seq() { return store.seq; },
+      get frames() { return store.frames; },
+      get paused() { return store.paused; },
+      get updates() { return updates(); },
+      get state() { return store.latest?.run.state ?? "waiting"; },
+      get tab() { return tab(); },
+      get step() { return store.counters?.step ?? null; },
+      get events() { return store.latest?.counters.events ?? 0; },
+      get dropped() { return store.latest?.counters.dropped ?? 0; },
+      get selection() { return store.selection; },
+    };
+  }
+
+  destroy(): void {
+    for (const cleanup of this.cleanups) cleanup();
+    cancelAnimationFrame(this.scheduled);
+    clearTimeout(this.acknowledgeTimer);
+    this.sizes.disconnect();
+    this.visibility?.disconnect();
+    for (const { views } of this.pages.values()) for (const { view } of views) view.destroy();
+    this.theme.destroy();
+    this.element.remove();
+  }
+
+  // ---- pages
+
+  private show(tab: TabName): void {
+    this.tab = tab;
+    if (!this.pages.has(tab)) this.build(tab);
+    for (const [name, { element }] of this.pages) element.hidden = name !== tab;
+    this.viewBar.show(tab);
+    this.schedule();
+  }
+
+  private build(tab: TabName): void {
+    const { context } = this;
+    const views: View[] = tab === "overview"
+      ? [createOpsPanel(context), createMemoryPanel(context), createTapePanel(context), createMetricsPanel(context)]
+      : [{ ops: createOpsView, memory: createMemoryView, tape: createTapeView, metrics: createMetricsView }[tab](context)];
+    const slots = views.map((view) => ({ view, slot: h("div", { class: "fl-slot" }, view.element) }));
+    const element = h("div", {
+      class: `fl-page fl-${tab === "overview" ? "overview" : "single"}`, role: "tabpanel",
+      id: `${this.prefix}-page-${tab}`, "aria-labelledby": `${this.prefix}-tab-${tab}`,
+    }, ...slots.map(({ slot }) => slot));
+    this.pages.set(tab, { element, views: slots });
+    this.content.prepend(element);
+    for (const { view, slot } of slots) {
+      this.slots.set(slot, view);
+      this.sizes.observe(slot);
+    }
+  }
+
+  private resized(entries: ResizeObserverEntry[]): void {
+    for (const { target, contentRect: { width, height } } of entries) {
+      if (target === this.element) {
+        const name = width >= 1040 ? "fl-wide" : width >= 720 ? "fl-medium" : "fl-narrow";
+        this.element.classList.remove("fl-wide", "fl-medium", "fl-narrow");
+        this.element.classList.add(name);
+      } else if (target === this.recordingBar.brush.element) this.recordingBar.brush.resize(width, height);
+      else if (width > 0 && height > 0) this.slots.get(target)?.resize(width, height);
+    }
+    this.schedule();
+  }
+
+  // ---- drawing
+
+  private schedule(): void {
+    if (!this.scheduled) this.scheduled = requestAnimationFrame(this.draw);
+  }
+
+  private readonly draw = (now: number): void => {
+    this.scheduled = 0;
+    if (!this.visible || !this.element.isConnected) {
+      this.acknowledge();
+      return;
+    }
+    const { store } = this;
+    const line = stateLine(store, performance.now());
+    const waiting = !store.run || (store.run.state === "waiting" && store.counters?.events === 0);
+    this.empty.element.hidden = !waiting;
+    if (waiting) this.empty.update(store);
+    if (now - this.textAt >= TEXT_INTERVAL - 20 || store.versions.view !== this.viewVersion) {
+      this.textAt = now;
+      this.viewVersion = store.versions.view;
+      this.viewBar.update();
+      this.recordingBar.update(line);
+      this.statusLine.update(line, performance.now(), this.unacknowledged.length);
+      this.element.classList.toggle("fl-stale", line.stale);
+      this.speak();
+    }
+    this.recordingBar.brush.render();
+    if (!waiting) for (const { view } of this.pages.get(this.tab)!.views) view.render(now);
+    if (store.versions.frame !== this.drawnFrame) {
+      this.drawnFrame = store.versions.frame;
+      this.updates++;
+    }
+    this.acknowledge();
+  };
+
+  private viewVersion = -1;
+
+  /** Frames are acknowledged once drawn: a browser that cannot keep up gets fewer, larger ones. */
+  private acknowledge(): void {
+    clearTimeout(this.acknowledgeTimer);
+    this.acknowledgeTimer = undefined;
+    const seq = this.unacknowledged.pop();
+    this.unacknowledged = [];
+    if (seq !== undefined) this.options.send({ type: "ack", seq });
+  }
+
+  private speak(): void {
+    const said = selectionParts(this.store).map((part) => part.text).join(", ");
+    if (said === this.selectionSpoken) return;
+    this.selectionSpoken = said;
+    this.spoken.textContent = said ? `Selected ${said}` : "Selection cleared";
+  }
+
+  // ---- what the reader does
+
+  private actions(): Actions {
+    const { store } = this;
+    return {
+      select: (selection) => store.select(selection),
+      setCursor: (t) => store.setCursor(t),
+      setRange: (t0, t1) => store.setRange(t0, t1),
+      live: () => {
+        store.follow();
+        this.setPaused(false);
+      },
+      pause: (paused) => this.setPaused(paused),
+      show: (tab) => this.show(tab),
+      announce: (message) => (this.spoken.textContent = message),
+    };
+  }
+
+  private setPaused(paused: boolean): void {
+    if (paused === this.store.paused) return;
+    for (const reply of this.store.pause(paused)) this.options.send(reply);
+    this.spoken.textContent = paused ? "Paused; recording goes on" : "Following live";
+  }
+
+  private readonly key = (event: KeyboardEvent): void => {
+    const target = event.composedPath()[0];
+    if (!(target instanceof Element) || !event.composedPath().includes(this.element)) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || target.matches("input, textarea, select, [contenteditable]")) return;
+    const press = target.closest("button, [role=radio]") !== null && (event.key === " " || event.key === "Enter");
+    if (press) {
+      // The browser presses the button; JupyterLab must not run a cell or scroll for it.
+      event.stopPropagation();
+      if (event.key === "Enter" && event.shiftKey) event.preventDefault();
+      return;
+    }
+    const view = this.pages.get(this.tab)?.views.find(({ view }) => view.element.contains(target))?.view
+      ?? this.pages.get(this.tab)?.views[0]?.view;
+    if (view?.key?.(event) || this.command(event)) {
+      event.preventDefault();
+      event.stopPropagation();
+    }
+  };
+
+  /** The dashboard's own keys; true when taken. */
+  private command(event: KeyboardEvent): boolean {
+    const { store } = this;
+    const actions = this.context.actions;
+    const { t0, t1 } = store.range;
+    const span = t1 - t0;
+    const pan = (by: number): void => {
+      const shift = Math.min(Math.max(by, -t0), Math.max(0, store.now - t1));
+      store.setRange(t0 + shift, t1 + shift);
+    };
+    const zoom = (factor: number): void => {
+      const middle = store.cursor !== null && store.cursor > t0 && store.cursor < t1 ? store.cursor : store.following ? t1 : (t0 + t1) / 2;
+      const part = (middle - t0) / span;
+      const next = Math.min(span * factor, Math.max(store.now, 1e-3));
+      if (store.following) {
+        store.span = next;
+        store.setCursor(null);
+      } else store.setRange(Math.max(0, middle - part * next), Math.max(0, middle - part * next) + next);
+    };
+    const onArrows = (event.target as Element).closest("[role=tablist], [role=radiogroup], [role=grid]") === null;
+    switch (event.key) {
+      case " ": this.setPaused(!store.paused); return true;
+      case "/": this.viewBar.input.focus(); this.viewBar.input.select(); return true;
+      case "Escape":
+        if (store.search) {
+          this.viewBar.input.value = "";
+          store.setSearch("");
+        } else if (store.selection) store.select(null);
+        else if (store.cursor !== null) store.setCursor(null);
+        else return false;
+        return true;
+      case "w": case "W": zoom(1 / 1.5); return true;
+      case "s": case "S": zoom(1.5); return true;
+      case "a": case "A": pan(-span / 4); return true;
+      case "d": case "D": pan(span / 4); return true;
+      case "ArrowLeft": if (onArrows) pan(-span / 10); return onArrows;
+      case "ArrowRight": if (onArrows) pan(span / 10); return onArrows;
+      case "f": case "F": store.span = 0; actions.live(); return true;
+      case "o": case "O": this.show("ops"); return true;
+      case "t": case "T": this.show("tape"); return true;
+      case "b": case "B": this.show("memory"); return true;
+      case "[": this.step(-1); return true;
+      case "]": this.step(1); return true;
+      default: return false;
+    }
+  }
+
+  /** Put cursor and range on the step before or after the one under the cursor. */
+  private step(by: number): void {
+    const { steps } = this.store;
+    const at = Math.min(Math.max(steps.after("t0", this.store.at) - 1 + by, 0), steps.length - 1);
+    if (at < 0) return;
+    const [t0, t1] = [steps.column("t0")[at]!, steps.column("t1")[at]!];
+    const { range } = this.store;
+    const middle = (t0 + t1) / 2;
+    this.store.setCursor(middle);
+    if (t0 < range.t0 || t1 > range.t1) {
+      const half = (range.t1 - range.t0) / 2;
+      this.store.setRange(Math.max(0, middle - half), Math.max(0, middle - half) + 2 * half);
+    }
+    this.store.select({ kind: "step", label: `step ${steps.column("index")[at]!}`, step: steps.column("index")[at]!, t: middle });
+  }
+}

@@ -1,0 +1,447 @@
+/**
+ * A digits CNN in training, simulated through the real protocol: what tests and the developer page run on.
+ * Ops, a small caching manager and gradients follow one clock, so all views agree with each other.
+ */
+
+import type { ArrayType, Context, Counters, FrameHead, Phase, Plan, RunState, Tape, TapeLeaf, TapeNode } from "../protocol.ts";
+
+const KiB = 1024;
+const MiB = 1024 * KiB;
+
+/** Small deterministic generator (mulberry32). */
+function generator(seed: number): () => number {
+  let state = seed;
+  return () => {
+    state = (state + 0x6d2b79f5) | 0;
+    let mixed = Math.imul(state ^ (state >>> 15), 1 | state);
+    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed;
+    return ((mixed ^ (mixed >>> 14)) >>> 0) / 4294967296;
+  };
+}
+
+interface Layer { scope: string; op: string; family: string; shape: number[]; us: number; temporary?: number; parameters?: [string, number[]][] }
+
+const layers: Layer[] = [
+  { scope: "net.stem.conv", op: "conv2d", family: "matmul", shape: [256, 16, 8, 8], us: 430, temporary: 2.25 * MiB, parameters: [["weight", [16, 1, 3, 3]]] },
+  { scope: "net.stem.bn", op: "batch_norm", family: "norm", shape: [256, 16, 8, 8], us: 290, parameters: [["weight", [16]], ["bias", [16]]] },
+  { scope: "net.stem", op: "relu", family: "elementwise", shape: [256, 16, 8, 8], us: 92 },
+  { scope: "net.block1.conv", op: "conv2d", family: "matmul", shape: [256, 32, 8, 8], us: 1980, temporary: 9 * MiB, parameters: [["weight", [32, 16, 3, 3]]] },
+  { scope: "net.block1.bn", op: "batch_norm", family: "norm", shape: [256, 32, 8, 8], us: 560, parameters: [["weight", [32]], ["bias", [32]]] },
+  { scope: "net.block1", op: "relu", family: "elementwise", shape: [256, 32, 8, 8], us: 170 },
+  { scope: "net.block1.pool", op: "max_pool2d", family: "reduction", shape: [256, 32, 4, 4], us: 620 },
+  { scope: "net.block2.conv", op: "conv2d", family: "matmul", shape: [256, 128, 4, 4], us: 1850, temporary: 4.5 * MiB, parameters: [["weight", [128, 32, 3, 3]]] },
+  { scope: "net.block2.bn", op: "batch_norm", family: "norm", shape: [256, 128, 4, 4], us: 520, parameters: [["weight", [128]], ["bias", [128]]] },
+  { scope: "net.block2", op: "relu", family: "elementwise", shape: [256, 128, 4, 4], us: 160 },
+  { scope: "net.block2.pool", op: "max_pool2d", family: "reduction", shape: [256, 128, 2, 2], us: 520 },
+  { scope: "net.head", op: "reshape", family: "movement", shape: [256, 512], us: 6 },
+  { scope: "net.head.fc1", op: "matmul", family: "matmul", shape: [256, 256], us: 610, parameters: [["weight", [512, 256]]] },
+  { scope: "net.head.fc1", op: "add", family: "elementwise", shape: [256, 256], us: 30, parameters: [["bias", [256]]] },
+  { scope: "net.head", op: "relu", family: "elementwise", shape: [256, 256], us: 25 },
+  { scope: "net.head.fc2", op: "matmul", family: "matmul", shape: [256, 10], us: 60, parameters: [["weight", [256, 10]]] },
+  { scope: "loss", op: "log_softmax", family: "norm", shape: [256, 10], us: 38 },
+  { scope: "loss", op: "nll_loss", family: "reduction", shape: [], us: 12 },
+];
+
+interface Block { id: number; segment: SegmentState; offset: number; size: number; free: boolean; requested: number }
+interface SegmentState { id: number; address: number; size: number; small: boolean; blocks: Block[] }
+
+/** Best fit over segments of 2 MiB (small) and 20 MiB, blocks split and joined: the caching manager in miniature. */
+class Caching {
+  readonly segments: SegmentState[] = [];
+  private blocks = 0;
+  private readonly onSegment: (segment: SegmentState) => void;
+
+  constructor(onSegment: (segment: SegmentState) => void) {
+    this.onSegment = onSegment;
+  }
+
+  allocate(requested: number): Block {
+    const size = Math.max(512, Math.ceil(requested / 512) * 512);
+    const small = size <= MiB;
+    let best: Block | undefined;
+    for (const segment of this.segments) {
+      if (segment.small !== small) continue;
+      for (const block of segment.blocks) if (block.free && block.size >= size && (!best || block.size < best.size)) best = block;
+    }
+    if (!best) {
+      const total = small ? 2 * MiB : size < 10 * MiB ? 20 * MiB : Math.ceil(size / (2 * MiB)) * 2 * MiB;
+      const segment: SegmentState = { id: this.segments.length + 1, address: 0x7f00_0000_0000 + this.segments.length * 64 * MiB, size: total, small, blocks: [] };
+      best = { id: 0, segment, offset: 0, size: total, free: true, requested: 0 };
+      segment.blocks.push(best);
+      this.segments.push(segment);
+      this.onSegment(segment);
+    }
+    const rest = best.size - size;
+    if (small ? rest >= 512 : rest >= MiB) {
+      const { blocks } = best.segment;
+      blocks.splice(blocks.indexOf(best) + 1, 0, { id: 0, segment: best.segment, offset: best.offset + size, size: rest, free: true, requested: 0 });
+      best.size = size;
+    }
+    return Object.assign(best, { id: ++this.blocks, free: false, requested });
+  }
+
+  free(block: Block): void {
+    block.free = true;
+    const { blocks } = block.segment;
+    const at = blocks.indexOf(block);
+    const next = blocks[at + 1];
+    if (next?.free) {
+      block.size += next.size;
+      blocks.splice(at + 1, 1);
+    }
+    const before = blocks[at - 1];
+    if (before?.free) {
+      before.size += block.size;
+      blocks.splice(at, 1);
+    }
+  }
+}
+
+interface Lifetime { id: number; start: number; end: number; segment: number; offset: number; size: number; requested: number; category: number; plan: number; context: number; node: number }
+interface OpStatistics { family: string; count: number; total: number; max: number; bytes: number; recent: number[] }
+
+export interface SimulationOptions {
+  seed?: number;
+  steps?: number;
+  capacity?: number | null;
+  /** A step whose gradients become NaN in net.stem.bn. */
+  nanStep?: number;
+  /** Events lost so far, as the counters would tell. */
+  dropped?: number;
+  name?: string;
+}
+
+export class Simulation {
+  /** Seconds since run start. */
+  t = 0;
+  step = 0;
+  state: RunState = "recording";
+  error: string | null = null;
+  dropped: number;
+  runId = 1;
+  private seq = 0;
+  private readonly random: () => number;
+  private readonly options: SimulationOptions;
+  private readonly strings = new Table<string>((text) => text);
+  private readonly plans = new Table<Plan>((plan) => JSON.stringify(plan));
+  private readonly contexts = new Table<Context>((context) => context.scope + context.phase);
+  private readonly manager = new Caching((segment) => this.newSegments.push({ segment, t: this.t }));
+  private readonly newSegments: { segment: SegmentState; t: number }[] = [];
+  private readonly allSegments: { segment: SegmentState; t: number }[] = [];
+  private readonly live = new Map<number, Lifetime>();
+  private readonly finished: Lifetime[] = [];
+  private newAllocs: Lifetime[] = [];
+  private newFrees: Lifetime[] = [];
+  private readonly ops = new Map<string, OpStatistics>();
+  private readonly scopes = new Map<string, OpStatistics>();
+  private newSteps: [number, number, number][] = [];
+  private newMetrics: [string, number, number, number][] = [];
+  private tape: Tape | null = null;
+  private tapeNews = false;
+  private lastTable = -1;
+  private lastSample = -1;
+  private events = 0;
+  private sent = { strings: 0, plans: 0, contexts: 0 };
+  private queue: Generator<void> | null = null;
+  private readonly gradients = new Map<string, number>();
+
+  constructor(options: SimulationOptions = {}) {
+    this.options = options;
+    this.random = generator(options.seed ?? 20240611);
+    this.dropped = options.dropped ?? 0;
+  }
+
+  /** Let the program run for `seconds`. */
+  advance(seconds: number): void {
+    const until = this.t + seconds;
+    while (this.t < until && this.state === "recording") {
+      this.queue ??= this.train();
+      if (this.queue.next().done) {
+        this.state = "finished";
+        break;
+      }
+    }
+    if (this.state !== "recording") this.t = Math.max(this.t, until - seconds);
+  }
+
+  /** The next message, exactly as the hub sends it. */
+  frame(keyframe = this.seq === 0): { content: FrameHead; buffers: [DataView] } {
+    const arrays: Record<string, { type: ArrayType; values: number[] }> = {};
+    const put = (name: string, type: ArrayType, values: number[]): void => void (arrays[name] = { type, values });
+    if (keyframe) this.sent = { strings: 0, plans: 0, contexts: 0 };
+    if (keyframe || this.t - this.lastTable >= 0.25) {
+      this.lastTable = this.t;
+      this.putTable(put, "op", this.ops);
+      this.putTable(put, "scope", this.scopes);
+    }
+    if (this.newSteps.length) (["index", "t0", "t1"] as const).forEach((name, at) => put(`step.${name}`, "f64", this.newSteps.map((row) => row[at]!)));
+    if (this.newMetrics.length) {
+      put("metric.name", "u32", this.newMetrics.map((row) => this.strings.id(row[0])));
+      (["step", "t", "value"] as const).forEach((name, at) => put(`metric.${name}`, "f64", this.newMetrics.map((row) => row[at + 1] as number)));
+    }
+    const recent = keyframe ? this.finished.slice(-4096) : this.newFrees;
+    const allocs = keyframe ? [...recent, ...this.live.values()].sort((one, two) => one.start - two.start) : this.newAllocs;
+    if (allocs.length) {
+      put("alloc.id", "f64", allocs.map((row) => row.id));
+      put("alloc.t", "f64", allocs.map((row) => row.start));
+      put("alloc.segment", "u32", allocs.map((row) => row.segment));
+      put("alloc.offset", "f64", allocs.map((row) => row.offset));
+      put("alloc.size", "f64", allocs.map((row) => row.size));
+      put("alloc.requested", "f64", allocs.map((row) => row.requested));
+      put("alloc.category", "u8", allocs.map((row) => row.category));
+      put("alloc.plan", "u32", allocs.map((row) => row.plan));
+      put("alloc.context", "u32", allocs.map((row) => row.context));
+      put("alloc.node", "f64", allocs.map((row) => row.node));
+    }
+    if (recent.length) {
+      put("free.id", "f64", recent.map((row) => row.id));
+      put("free.t", "f64", recent.map((row) => row.end));
+    }
+    this.allSegments.push(...this.newSegments);
+    const segments = keyframe ? this.allSegments : this.newSegments;
+    if (segments.length) {
+      put("segment.id", "u32", segments.map(({ segment }) => segment.id));
+      put("segment.t", "f64", segments.map(({ t }) => t));
+      put("segment.size", "f64", segments.map(({ segment }) => segment.size));
+      put("segment.address", "f64", segments.map(({ segment }) => segment.address));
+    }
+    const packed = pack(arrays);
+    const content: FrameHead = {
+      type: "frame", protocol: 1, seq: ++this.seq, keyframe,
+      run: {
+        id: this.runId, name: this.options.name ?? "digits-cnn", state: this.state, error: this.error, backend: "numpy", manager: "caching",
+        device: "host", capacity: this.options.capacity === undefined ? 48 * MiB : this.options.capacity, min_block: 1024,
+      },
+      counters: this.counters(), arrays: packed.arrays,
+      ...this.delta("strings", this.strings), ...this.delta("plans", this.plans), ...this.delta("contexts", this.contexts),
+      ...(this.tape && (keyframe || this.tapeNews) ? { tape: this.tape } : {}),
+    };
+    this.newAllocs = [];
+    this.newFrees = [];
+    this.newSegments.length = 0;
+    this.newSteps = [];
+    this.newMetrics = [];
+    this.tapeNews = false;
+    return { content, buffers: [packed.buffer] };
+  }
+
+  private counters(): Counters {
+    return {
+      t: this.t, step: this.step || null, steps_total: this.options.steps ?? 600, events: this.events,
+      events_per_s: this.t ? this.events / this.t : 0, dropped: this.dropped,
+      dropped_first_step: this.dropped ? 301 : null, dropped_last_step: this.dropped ? 303 : null,
+      telemetry_share: 0.018, buffer_used: 1.2 * MiB, buffer_capacity: 16 * MiB, tick_hz: 30, step_seconds: 0.0183, small_bytes: 4096,
+    };
+  }
+
+  private delta<T>(name: "strings" | "plans" | "contexts", table: Table<T>): Partial<FrameHead> {
+    const first = this.sent[name];
+    if (table.items.length === first) return {};
+    this.sent[name] = table.items.length;
+    return { [name]: { first, items: table.items.slice(first) } };
+  }
+
+  private putTable(put: (name: string, type: ArrayType, values: number[]) => void, prefix: string, table: Map<string, OpStatistics>): void {
+    const rows = [...table.entries()];
+    put(`${prefix}.name`, "u32", rows.map(([name]) => this.strings.id(name)));
+    put(`${prefix}.family`, "u32", rows.map(([, row]) => this.strings.id(row.family)));
+    put(`${prefix}.count`, "f64", rows.map(([, row]) => row.count));
+    put(`${prefix}.total`, "f64", rows.map(([, row]) => row.total));
+    put(`${prefix}.p99`, "f64", rows.map(([, row]) => [...row.recent].sort((a, b) => a - b)[Math.floor(row.recent.length * 0.99)] ?? 0));
+    put(`${prefix}.max`, "f64", rows.map(([, row]) => row.max));
+    put(`${prefix}.bytes`, "f64", rows.map(([, row]) => row.bytes));
+  }
+
+  private normal(): number {
+    return Math.sqrt(-2 * Math.log(this.random() + 1e-12)) * Math.cos(2 * Math.PI * this.random());
+  }
+
+  private plan(op: string, family: string, shape: number[]): number {
+    return this.plans.id({ op, family, shape, dtype: "float32", nbytes: 4 * shape.reduce((product, dim) => product * dim, 1) });
+  }
+
+  private allocate(bytes: number, category: number, plan: number, context: number, node: number): Block {
+    const block = this.manager.allocate(bytes);
+    const row: Lifetime = {
+      id: block.id, start: this.t, end: Infinity, segment: block.segment.id, offset: block.offset, size: block.size, requested: bytes,
+      category, plan, context, node,
+    };
+    this.live.set(row.id, row);
+    this.newAllocs.push(row);
+    this.events++;
+    return block;
+  }
+
+  private free(block: Block): void {
+    const row = this.live.get(block.id)!;
+    row.end = this.t;
+    this.live.delete(block.id);
+    this.finished.push(row);
+    if (this.finished.length > 9000) this.finished.splice(0, 4500);
+    this.newFrees.push(row);
+    this.manager.free(block);
+    this.events += 2;
+  }
+
+  private *op(name: string, family: string, scope: string, microseconds: number, bytes: number): Generator<void> {
+    const slow = this.random() > 0.985 ? 2.4 : 1;
+    const ns = microseconds * 1000 * slow * (1 + 0.06 * Math.abs(this.normal()));
+    this.t += ns / 1e9 + 8e-6;
+    this.events++;
+    for (const [table, key, kind] of [[this.ops, name, family], [this.scopes, scope, family]] as const) {
+      let row = table.get(key);
+      if (!row) table.set(key, (row = { family: kind, count: 0, total: 0, max: 0, bytes: 0, recent: [] }));
+      row.count++;
+      row.total += ns;
+      row.max = Math.max(row.max, ns);
+      row.bytes += bytes;
+      row.recent.push(ns);
+      if (row.recent.length > 400) row.recent.shift();
+    }
+    yield;
+  }
+
+  private *train(): Generator<void> {
+    const { contexts } = this;
+    const sizeOf = (shape: number[]): number => 4 * shape.reduce((product, dim) => product * dim, 1);
+    const parameters = layers.flatMap((layer) => (layer.parameters ?? []).map(([name, shape]) => ({ name: `${layer.scope}.${name}`, shape, scope: layer.scope })));
+    for (const { name, shape } of parameters) {
+      this.strings.id(name);
+      const context = contexts.id({ scope: name.replace(/\.\w+$/, ""), phase: "other" });
+      this.allocate(sizeOf(shape), 1, this.plan("asarray", "memory", shape), context, 0);
+      this.t += 2e-5;
+    }
+    for (const { shape } of parameters) {
+      for (let moment = 0; moment < 2; moment++) this.allocate(sizeOf(shape), 4, this.plan("zeros", "memory", shape), contexts.id({ scope: "adam", phase: "optimizer" }), 0);
+    }
+    let node = 0;
+    for (this.step = 1; this.step <= (this.options.steps ?? 600); this.step++) {
+      const begin = this.t;
+      const held: (Block | null)[] = [];
+      const at = (scope: string, phase: Phase): number => contexts.id({ scope, phase });
+      const forward: number[] = [];
+      const backward: number[] = [];
+      const input = this.allocate(sizeOf([256, 1, 8, 8]), 5, this.plan("take", "movement", [256, 1, 8, 8]), at("", "other"), 0);
+      yield* this.op("take", "movement", "", 60, input.size);
+      const first = node;
+      for (const layer of layers) {
+        node++;
+        const plan = this.plan(layer.op, layer.family, layer.shape);
+        const context = at(layer.scope, "forward");
+        const start = this.t;
+        const temporary = layer.temporary ? this.allocate(layer.temporary, 6, this.plan("im2col", "movement", [layer.temporary / 4]), context, node) : null;
+        held.push(sizeOf(layer.shape) >= 1024 && layer.op !== "reshape" ? this.allocate(sizeOf(layer.shape), 3, plan, context, node) : null);
+        yield* this.op(layer.op, layer.family, layer.scope, layer.us, sizeOf(layer.shape));
+        if (temporary) this.free(temporary);
+        forward.push((this.t - start) * 1e9);
+      }
+      const gradientBlocks: Block[] = [];
+      const bad = this.step === this.options.nanStep;
+      let upstream: Block | null = null;
+      for (let index = layers.length - 1; index >= 0; index--) {
+        const layer = layers[index]!;
+        const context = at(layer.scope, "backward");
+        const name = `${layer.op}_backward`;
+        const start = this.t;
+        const inputShape = index ? layers[index - 1]!.shape : [256, 1, 8, 8];
+        const temporary = layer.temporary ? this.allocate(layer.temporary, 6, this.plan("im2col", "movement", [layer.temporary / 4]), context, first + index + 1) : null;
+        for (const [, shape] of layer.parameters ?? []) gradientBlocks.push(this.allocate(Math.max(512, sizeOf(shape)), 2, this.plan(name, layer.family, shape), context, first + index + 1));
+        const gradient = sizeOf(inputShape) >= 1024 ? this.allocate(sizeOf(inputShape), 2, this.plan(name, layer.family, inputShape), context, first + index + 1) : null;
+        yield* this.op(name, layer.family, layer.scope, layer.us * (layer.op === "conv2d" ? 1.9 : 1.25), sizeOf(inputShape));
+        if (temporary) this.free(temporary);
+        if (upstream) this.free(upstream);
+        upstream = gradient;
+        const output = held[index];
+        if (output) this.free(output);
+        backward[index] = (this.t - start) * 1e9;
+      }
+      if (upstream) this.free(upstream);
+      for (const { shape } of parameters) yield* this.op("adam_", "optimizer", "adam", 12 + sizeOf(shape) / 4000, sizeOf(shape));
+      for (const block of gradientBlocks) this.free(block);
+      this.free(input);
+      this.t += 9e-4;
+      this.newSteps.push([this.step, begin, this.t]);
+      const loss = 0.035 + 2.3 * Math.exp(-this.step / 70) * (1 + 0.1 * this.normal()) + 0.004 * Math.abs(this.normal());
+      this.newMetrics.push(["loss", this.step, this.t, loss]);
+      if (this.step % 20 === 0) this.newMetrics.push(["test accuracy", this.step, this.t, 0.982 * (1 - Math.exp(-this.step / 60))]);
+      if (this.t - this.lastSample > 0.2 || bad) this.sample(first, forward, backward, bad);
+    }
+  }
+
+  /** The tape of this step, with gradient norms that decay as the loss does. */
+  private sample(first: number, forward: number[], backward: number[], bad: boolean): void {
+    this.lastSample = this.t;
+    const decay = 0.04 + Math.exp(-this.step / 120);
+    const origin = layers.findIndex((layer) => layer.scope === "net.stem.bn");
+    const leaves: TapeLeaf[] = [{ id: -1, name: "x", parameter: false, plan: this.plan("take", "movement", [256, 1, 8, 8]), norm: null, bad: 0 }];
+    const nodes = layers.map((layer, index): TapeNode => {
+      const own = (layer.parameters ?? []).map(([name, shape]) => {
+        const numel = shape.reduce((product, dim) => product * dim, 1);
+        const spoiled = bad && index <= origin;
+        leaves.push({
+          id: -1 - leaves.length, name: `${layer.scope}.${name}`, parameter: true, plan: this.plan("asarray", "memory", shape),
+          norm: spoiled ? null : decay * 0.05 * (1 + 0.2 * this.random()), bad: spoiled ? Math.min(3, numel) : 0,
+        });
+        return -leaves.length;
+      });
+      const key = layer.scope + layer.op;
+      const norm = (this.gradients.get(key) ?? 0.02 * (1 + index / 4)) * (1 + 0.05 * this.normal());
+      this.gradients.set(key, Math.max(1e-4, norm));
+      const numel = layer.shape.reduce((product, dim) => product * dim, 1);
+      const spoiled = bad && index <= origin;
+      return {
+        id: first + index + 1, plan: this.plan(layer.op, layer.family, layer.shape), context: this.contexts.id({ scope: layer.scope, phase: "forward" }),
+        parents: [index ? first + index : -1, ...own], forward_ns: forward[index]!, backward_ns: backward[index]!,
+        saved: ["conv2d", "batch_norm", "relu", "matmul", "max_pool2d", "log_softmax"].includes(layer.op) ? 4 * numel : 0,
+        norm: spoiled ? NaN : norm * (layer.op === "nll_loss" ? 20 : 1) * decay, bad: spoiled ? 49152 : 0, numel,
+      };
+    });
+    for (const node of nodes) if (Number.isNaN(node.norm)) node.norm = null;
+    this.tape = { step: this.step, t: this.t, nodes, leaves, truncated: 0 };
+    this.tapeNews = true;
+  }
+}
+
+/** An append-only intern table; id 0 is none. */
+class Table<T> {
+  readonly items: T[] = [];
+  private readonly ids = new Map<string, number>();
+  private readonly key: (item: T) => string;
+
+  constructor(key: (item: T) => string) {
+    this.key = key;
+    this.items.push("" as T);
+  }
+
+  id(item: T): number {
+    const key = this.key(item);
+    let id = this.ids.get(key);
+    if (id === undefined) {
+      this.ids.set(key, (id = this.items.length));
+      this.items.push(item);
+    }
+    return id;
+  }
+}
+
+const widths: Record<ArrayType, number> = { f64: 8, f32: 4, i32: 4, u32: 4, u8: 1 };
+
+/** Concatenate columns, each aligned to eight bytes, as the hub does. */
+export function pack(arrays: Record<string, { type: ArrayType; values: number[] }>): { arrays: FrameHead["arrays"]; buffer: DataView } {
+  const layout: FrameHead["arrays"] = {};
+  let end = 0;
+  for (const [name, { type, values }] of Object.entries(arrays)) {
+    layout[name] = [type, end, values.length];
+    end += Math.ceil((values.length * widths[type]) / 8) * 8;
+  }
+  const buffer = new DataView(new ArrayBuffer(end));
+  const setters = { f64: "setFloat64", f32: "setFloat32", i32: "setInt32", u32: "setUint32" } as const;
+  for (const [name, { type, values }] of Object.entries(arrays)) {
+    const offset = layout[name]![1];
+    values.forEach((value, at) => {
+      if (type === "u8") buffer.setUint8(offset + at, value);
+      else buffer[setters[type]](offset + at * widths[type], value, true);
+    });
+  }
+  return { arrays: layout, buffer };
+}

@@ -1,0 +1,174 @@
+/** Does it converge, and at what speed? One small chart for every logged metric, the gradient norm and the steps a second. */
+
+import { Chart, wantsLog, type Curve } from "./chart.ts";
+import { h } from "./dom.ts";
+import { integer, significant } from "./format.ts";
+import { Panel } from "./panel.ts";
+import type { Metric, Steps, Store } from "./store.ts";
+import type { DataTable, View, ViewContext } from "./view.ts";
+
+interface Series { name: string; curve: Curve; times: ArrayLike<number>; value: number | null; format: (value: number) => string }
+
+const PANEL_CHARTS = 4;
+
+/** Fractions named as accuracies read better in percent. */
+function formatOf(name: string, metric: Metric): (value: number) => string {
+  if (!/acc/i.test(name)) return significant;
+  const values = metric.column("value");
+  for (let row = 0; row < metric.length; row++) if (values[row]! < 0 || values[row]! > 1) return significant;
+  return (value) => `${significant(value * 100)} %`;
+}
+
+/** Steps a second at each step: over the last `window` steps, so that one timer tick does not make a spike. */
+export function stepRate(steps: Steps, window = 5): { steps: Float64Array; values: Float64Array; times: Float64Array } {
+  const [index, begin, end] = [steps.column("index"), steps.column("t0"), steps.column("t1")];
+  const length = Math.max(0, steps.length - 1);
+  const result = { steps: new Float64Array(length), values: new Float64Array(length), times: new Float64Array(length) };
+  for (let at = 0; at < length; at++) {
+    const from = Math.max(0, at + 1 - window);
+    const seconds = end[at + 1]! - end[from]!;
+    result.steps[at] = index[at + 1]!;
+    result.values[at] = seconds > 0 ? (at + 1 - from) / seconds : 0;
+    result.times[at] = begin[at + 1]!;
+  }
+  return result;
+}
+
+/** What there is to show: loss first, the gradient norm, other metrics by name, steps a second last. */
+export function listSeries(store: Store): Series[] {
+  const logged = [...store.metrics.entries()].map(([name, metric]): Series => ({
+    name, curve: { steps: metric.column("step"), values: metric.column("value"), length: metric.length }, times: metric.column("t"),
+    value: metric.last("value") ?? null, format: formatOf(name, metric),
+  }));
+  const rank = (series: Series): number => (/^(train_?)?loss$/i.test(series.name) ? 0 : /loss/i.test(series.name) ? 1 : 2);
+  logged.sort((one, two) => rank(one) - rank(two) || one.name.localeCompare(two.name));
+  const { gradientNorm } = store;
+  if (gradientNorm.length && !store.metrics.has("gradient norm")) {
+    logged.splice(logged.findIndex((series) => rank(series) > 0) < 0 ? logged.length : Math.min(1, logged.length), 0, {
+      name: "gradient norm", curve: { steps: gradientNorm.column("step"), values: gradientNorm.column("value"), length: gradientNorm.length },
+      times: gradientNorm.column("t"), value: gradientNorm.last("value") ?? null, format: significant,
+    });
+  }
+  const rate = stepRate(store.steps);
+  if (rate.values.length) {
+    const recent = rate.values.subarray(-20);
+    logged.push({
+      name: "steps/s", curve: { steps: rate.steps, values: rate.values, length: rate.values.length }, times: rate.times,
+      value: recent.reduce((sum, value) => sum + value, 0) / recent.length, format: significant,
+    });
+  }
+  return logged;
+}
+
+class Metrics implements View {
+  readonly element: HTMLElement;
+  private readonly context: ViewContext;
+  private readonly panel: Panel;
+  private readonly grid: HTMLElement;
+  private readonly none: HTMLElement;
+  private readonly charts = new Map<string, Chart>();
+  private readonly limit: number;
+  private shown: Series[] = [];
+  private drawn = "";
+  private drawnAt = 0;
+  private dirty = true;
+  private sized = true;
+
+  constructor(context: ViewContext, full: boolean) {
+    this.context = context;
+    this.limit = full ? Infinity : PANEL_CHARTS;
+    this.panel = new Panel("Metrics", () => this.describe());
+    this.grid = h("div", { class: "fl-charts" });
+    this.none = h("div", { class: "fl-none" }, "Nothing logged yet: flnb.log(loss=…) inside a step draws its curve here.");
+    this.panel.body.append(this.grid, this.none);
+    this.element = this.panel.element;
+    if (full) this.element.classList.add("fl-metricsview");
+  }
+
+  resize(): void {
+    this.sized = true;
+  }
+
+  render(now: number): void {
+    const { store, theme } = this.context;
+    if (this.panel.update(now)) return;
+    const { versions } = store;
+    const key = `${versions.metrics} ${versions.steps} ${versions.view} ${theme.version}`;
+    // New points alone wait for a tenth of a second: curves of a long run are redrawn whole.
+    if (!this.dirty && !this.sized && (key === this.drawn || now - this.drawnAt < 100)) return;
+    this.drawn = key;
+    this.drawnAt = now;
+    this.dirty = false;
+    this.shown = this.choose(listSeries(store));
+    const step = store.counters?.step ?? null;
+    this.panel.sub = step === null ? "" : `step ${integer(step)}`;
+    this.none.hidden = this.shown.length > 0;
+    this.arrange();
+    const cursor = store.cursor === null ? null : store.stepAt(store.cursor);
+    for (const series of this.shown) {
+      const chart = this.charts.get(series.name)!;
+      if (this.sized) chart.measure();
+      chart.set(series.curve, {
+        name: series.name, shown: series.value === null ? "–" : Number.isNaN(series.value) ? "NaN" : series.format(series.value),
+        log: wantsLog(series.name, series.curve), last: step,
+      });
+      chart.render(cursor);
+    }
+    this.sized = false;
+  }
+
+  describe(): DataTable {
+    const names = this.shown.map((series) => series.name);
+    const rows = new Map<number, (string | number)[]>();
+    this.shown.forEach((series, at) => {
+      for (const [step, value] of this.charts.get(series.name)!.rows()) {
+        const row = rows.get(step as number) ?? [step!, ...names.map(() => "–")];
+        row[at + 1] = value!;
+        rows.set(step as number, row);
+      }
+    });
+    return { caption: "Metrics by step", columns: ["Step", ...names], rows: [...rows.values()].sort((one, two) => (two[0] as number) - (one[0] as number)) };
+  }
+
+  destroy(): void {
+    this.charts.clear();
+  }
+
+  /** The compact panel keeps steps/s and leaves out the last of too many. */
+  private choose(all: Series[]): Series[] {
+    if (all.length <= this.limit) return all;
+    return [...all.slice(0, this.limit - 1), all[all.length - 1]!];
+  }
+
+  /** Make the charts that are missing, drop those no longer shown, in order. */
+  private arrange(): void {
+    const names = this.shown.map((series) => series.name);
+    if ([...this.charts.keys()].join("\0") === names.join("\0")) return;
+    const old = new Map(this.charts);
+    this.charts.clear();
+    for (const series of this.shown) {
+      let chart = old.get(series.name);
+      if (!chart) {
+        chart = new Chart(series.name, this.context.theme, series.format);
+        chart.onHover = () => {
+          this.dirty = true;
+          this.render(performance.now());
+        };
+        chart.onPick = (at) => {
+          const now = this.shown.find(({ name }) => name === series.name);
+          const [step, t] = [now?.curve.steps[at], now?.times[at]];
+          if (step === undefined || t === undefined) return;
+          this.context.actions.setCursor(t);
+          this.context.actions.select({ kind: "step", label: `step ${integer(step)}`, step, t });
+        };
+      }
+      this.charts.set(series.name, chart);
+    }
+    this.grid.replaceChildren(...[...this.charts.values()].map((chart) => chart.element));
+    this.grid.dataset["count"] = String(names.length);
+    this.sized = true;
+  }
+}
+
+export const createMetricsPanel = (context: ViewContext): View => new Metrics(context, false);
+export const createMetricsView = (context: ViewContext): View => new Metrics(context, true);

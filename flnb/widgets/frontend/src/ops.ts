@@ -1,0 +1,359 @@
+/** Which op costs most, is it steady? A table of ops or scopes, with one sparkline a row. */
+
+import { attribute, h, setQuantity, setText } from "./dom.ts";
+import { atLeast, bytes, count, duration, exactBytes, integer, percent, text, shape as shapeText } from "./format.ts";
+import { familyLabels } from "./palette.ts";
+import { Panel, segmented } from "./panel.ts";
+import { keepOrder, mean, sortRows, toggled, type SortKey, type SortOrder } from "./sorting.ts";
+import { baseOp, type OpRow, type Selection } from "./store.ts";
+import type { View, ViewContext } from "./view.ts";
+
+type Grouping = "op" | "scope";
+interface ColumnOf { key: SortKey; title: string; wide?: boolean; full?: boolean }
+
+const columns: readonly ColumnOf[] = [
+  { key: "name", title: "Op" },
+  { key: "count", title: "Count" },
+  { key: "total", title: "Total" },
+  { key: "mean", title: "Mean" },
+  { key: "p99", title: "p99", wide: true },
+  { key: "max", title: "Max", full: true },
+  { key: "share", title: "Share of time" },
+  { key: "bytes", title: "Bytes", wide: true },
+];
+
+const REFRESH = 250;
+const ROW = 22;
+const SPARK_WIDTH = 68;
+const SPARK_HEIGHT = 16;
+
+/** One row of the table and what it shows now. */
+class Row {
+  readonly element: HTMLTableRowElement;
+  readonly spark: HTMLCanvasElement;
+  private readonly cells: Record<SortKey, HTMLElement>;
+  private readonly swatch = h("i", { class: "fl-swatch" });
+  private readonly name = h("span", { class: "fl-code" });
+  private readonly bar = h("i");
+  private readonly shareText = h("span", { class: "fl-sharetext" });
+  drawn: readonly number[] | null = null;
+  drawnAt = -1;
+
+  constructor(name: string, full: boolean) {
+    const cell = (...classes: string[]): HTMLElement => h("td", { class: classes.join(" ") || null });
+    this.cells = {
+      name: cell("fl-left"), count: cell(), total: cell("fl-quantity"), mean: cell("fl-quantity"), p99: cell("fl-quantity", "fl-wideonly"),
+      max: cell("fl-quantity"), share: cell("fl-left"), bytes: cell("fl-quantity", "fl-bytes", "fl-wideonly"),
+    };
+    this.cells.name.append(this.swatch, this.name);
+    this.cells.share.append(h("span", { class: "fl-share" }, this.bar), this.shareText);
+    this.spark = h("canvas", { role: "img" });
+    this.element = h("tr", { tabindex: -1, "aria-selected": false });
+    this.element.dataset["name"] = name;
+    for (const { key, full: only } of columns) if (full || !only) this.element.append(this.cells[key]);
+    this.element.append(h("td", { class: "fl-wideonly" }, this.spark));
+  }
+
+  update(row: OpRow, largest: number, colour: string, lower: boolean, grouping: Grouping): void {
+    setText(this.name, row.name || (grouping === "scope" ? "(outside of scopes)" : "(unknown)"));
+    if (this.swatch.style.background !== colour) this.swatch.style.background = colour;
+    this.swatch.hidden = grouping === "scope";
+    setText(this.cells.count, integer(row.count));
+    setQuantity(this.cells.total, atLeast(duration(row.total), lower));
+    setQuantity(this.cells.mean, duration(row.count ? mean(row) : null));
+    setQuantity(this.cells.p99, duration(row.count ? row.p99 : null));
+    setQuantity(this.cells.max, duration(row.count ? row.max : null));
+    setQuantity(this.cells.bytes, atLeast(bytes(row.bytes), lower));
+    setQuantity(this.shareText, percent(row.share));
+    const width = `${((largest ? row.share / largest : 0) * 100).toFixed(1)}%`;
+    if (this.bar.style.width !== width) this.bar.style.width = width;
+    const fill = grouping === "op" ? colour : "var(--fl-dim)";
+    if (this.bar.style.background !== fill) this.bar.style.background = fill;
+  }
+}
+
+class Ops implements View {
+  readonly element: HTMLElement;
+  private readonly context: ViewContext;
+  private readonly panel: Panel;
+  private readonly full: boolean;
+  private readonly scroll: HTMLElement;
+  private readonly body = h("tbody");
+  private readonly none = h("div", { class: "fl-none" });
+  private readonly side: HTMLElement | null;
+  private readonly heads = new Map<SortKey, HTMLElement>();
+  private readonly rows = new Map<string, Row>();
+  private order: SortOrder = { key: "total", descending: true };
+  private grouping: Grouping = "op";
+  private pointed = false;
+  private reorder = true;
+  private drawn = "";
+  private updated = -Infinity;
+  private sideDrawn = "";
+
+  constructor(context: ViewContext, full: boolean) {
+    this.context = context;
+    this.full = full;
+    this.panel = new Panel("Ops");
+    this.panel.tools.append(segmented<Grouping>("Group by", [["op", "Op"], ["scope", "Scope"]], "op", (grouping) => {
+      this.grouping = grouping;
+      this.heads.get("name")!.querySelector("button")!.firstChild!.textContent = grouping === "op" ? "Op" : "Scope";
+      this.restart();
+    }));
+    this.scroll = h("div", { class: "fl-scroll" }, this.table(), this.none);
+    this.panel.body.append(this.scroll);
+    this.scroll.addEventListener("scroll", () => this.sparklines(), { passive: true });
+    this.body.addEventListener("pointerenter", () => (this.pointed = true));
+    this.body.addEventListener("pointerleave", () => {
+      this.pointed = false;
+      this.reorder = true;
+    });
+    this.body.addEventListener("click", (event) => this.pick((event.target as Element).closest("tr")));
+    this.body.addEventListener("keydown", this.walk);
+    this.side = full ? h("aside", { class: "fl-side", "aria-label": "Details of the selected op" }) : null;
+    this.element = this.side ? h("div", { class: "fl-split" }, this.panel.element, this.side) : this.panel.element;
+    if (this.side) this.element.style.cssText = "height:100%;width:100%";
+  }
+
+  resize(): void {
+    this.updated = -Infinity;
+  }
+
+  render(now: number): void {
+    const { store, theme } = this.context;
+    const key = `${store.versions.ops} ${store.versions.view} ${theme.version} ${this.grouping} ${this.order.key}${this.order.descending}`;
+    const moved = this.drawn.split(" ")[1] !== String(store.versions.view) || this.reorder;
+    if ((key !== this.drawn || this.reorder) && (moved || now - this.updated >= REFRESH)) {
+      this.drawn = key;
+      this.updated = now;
+      this.update();
+    }
+    this.details();
+  }
+
+  destroy(): void {
+    this.rows.clear();
+  }
+
+  private table(): HTMLElement {
+    const head = h("tr");
+    for (const column of columns) {
+      if (column.full && !this.full) continue;
+      const button = h("button", { type: "button" }, column.title);
+      const cell = h("th", { scope: "col", class: [column.key === "name" || column.key === "share" ? "fl-left" : "", column.wide ? "fl-wideonly" : ""].join(" ").trim() || null }, button);
+      button.addEventListener("click", () => {
+        this.order = toggled(this.order, column.key);
+        this.reorder = true;
+        this.render(performance.now());
+      });
+      this.heads.set(column.key, cell);
+      head.append(cell);
+    }
+    head.append(h("th", { scope: "col", class: "fl-wideonly" }, "Per step"));
+    return h("table", { class: "fl-table fl-ops", role: "grid", "aria-label": "Time of ops" }, h("thead", {}, head), this.body);
+  }
+
+  private restart(): void {
+    this.rows.clear();
+    this.body.replaceChildren();
+    this.reorder = true;
+    this.render(performance.now());
+  }
+
+  private update(): void {
+    const { store, theme } = this.context;
+    const all = this.grouping === "op" ? store.ops : store.scopes;
+    const matching = all.filter((row) => store.matches(row.name, row.family));
+    const still = this.pointed && !this.reorder;
+    const shown = still ? keepOrder(matching, [...this.rows.keys()]) : sortRows(matching, this.order);
+    this.reorder = false;
+    const things = this.grouping === "op" ? "ops" : "scopes";
+    const perStep = store.counters?.step_seconds;
+    this.panel.sub = store.search
+      ? `${matching.length} of ${all.length} ${things} match`
+      : `${all.length} ${things}${perStep ? ` · ${text(duration(perStep * 1e9))} a step` : ""}`;
+    this.none.hidden = shown.length > 0;
+    setText(this.none, store.search ? `No ${things} match “${store.search}”.` : "No op recorded yet.");
+    const largest = all.reduce((most, row) => Math.max(most, row.share), 0);
+    const names = new Set(shown.map((row) => row.name));
+    for (const [name, row] of this.rows) {
+      if (names.has(name)) continue;
+      row.element.remove();
+      this.rows.delete(name);
+    }
+    shown.forEach((data, at) => {
+      let row = this.rows.get(data.name);
+      if (!row) this.rows.set(data.name, (row = new Row(data.name, this.full)));
+      row.update(data, largest, theme.family(data.family), store.lower, this.grouping);
+      attribute(row.element, "aria-selected", this.selects(data));
+      if (this.body.children[at] !== row.element) this.body.insertBefore(row.element, this.body.children[at] ?? null);
+    });
+    // Keys in the order on screen, for keepOrder.
+    const ordered = shown.map((data) => [data.name, this.rows.get(data.name)!] as const);
+    this.rows.clear();
+    for (const [name, row] of ordered) this.rows.set(name, row);
+    const active = document.activeElement;
+    if (!(active && this.body.contains(active))) [...this.body.children].forEach((row, at) => attribute(row, "tabindex", at === 0 ? 0 : -1));
+    for (const [key, cell] of this.heads) this.mark(key, cell);
+    this.sparklines();
+  }
+
+  private mark(key: SortKey, cell: HTMLElement): void {
+    const on = this.order.key === key;
+    attribute(cell, "aria-sort", on ? (this.order.descending ? "descending" : "ascending") : "none");
+    const button = cell.querySelector("button")!;
+    const title = button.firstChild?.textContent?.replace(/ [↓↑]$/, "") ?? "";
+    setText(button, on ? `${title} ${this.order.descending ? "↓" : "↑"}` : title);
+  }
+
+  private selects(row: OpRow): boolean {
+    const { selection } = this.context.store;
+    if (!selection) return false;
+    if (this.grouping === "scope") return selection.kind !== "op" && selection.scope === row.name;
+    return selection.kind === "op" ? selection.op === row.name : selection.op !== undefined && selection.op === row.name;
+  }
+
+  private pick(row: Element | null | undefined): void {
+    const name = (row as HTMLElement | null)?.dataset["name"];
+    if (name === undefined) return;
+    const { store, actions } = this.context;
+    const { selection } = store;
+    if (selection?.kind === this.grouping && selection.label === name) actions.select(null);
+    else actions.select(this.selectionOf(name));
+    this.drawn = "";
+    this.render(performance.now());
+  }
+
+  private selectionOf(name: string): Selection {
+    if (this.grouping === "scope") return { kind: "scope", label: name, scope: name };
+    return { kind: "op", label: name, op: name, ...(name !== baseOp(name) ? { phase: "backward" as const } : {}) };
+  }
+
+  private readonly walk = (event: KeyboardEvent): void => {
+    const row = (event.target as Element).closest("tr");
+    if (!row || event.ctrlKey || event.metaKey || event.altKey) return;
+    const next = event.key === "ArrowDown" ? row.nextElementSibling : event.key === "ArrowUp" ? row.previousElementSibling
+      : event.key === "Home" ? this.body.firstElementChild : event.key === "End" ? this.body.lastElementChild : undefined;
+    if (event.key === "Enter") this.pick(row);
+    else if (next === undefined) return;
+    else if (next) {
+      attribute(row, "tabindex", -1);
+      attribute(next, "tabindex", 0);
+      (next as HTMLElement).focus();
+    }
+    event.preventDefault();
+    event.stopPropagation();
+  };
+
+  /** Draw the sparklines of the rows in sight that have news. */
+  private sparklines(): void {
+    const { theme, store } = this.context;
+    const rows = this.grouping === "op" ? store.ops : store.scopes;
+    const first = Math.floor(this.scroll.scrollTop / ROW) - 2;
+    const last = first + Math.ceil(this.scroll.clientHeight / ROW) + 4;
+    const histories = new Map(rows.map((row) => [row.name, row.history]));
+    let at = 0;
+    const scale = devicePixelRatio || 1;
+    for (const [name, row] of this.rows) {
+      if (at >= first && at <= last) {
+        const history = histories.get(name) ?? [];
+        const stamp = history.length + (history[history.length - 1] ?? 0) * 1e3 + theme.version * 0.5;
+        if (row.drawnAt !== stamp) {
+          row.drawnAt = stamp;
+          spark(row.spark, history, theme.colours.dim, scale);
+          attribute(row.spark, "aria-label", history.length ? `time a step over the last ${history.length} updates` : "no history yet");
+        }
+      }
+      at++;
+    }
+  }
+
+  /** The column beside the full table: exact values, and where on the tape this op stands. */
+  private details(): void {
+    const { side } = this;
+    if (!side) return;
+    const { store, theme } = this.context;
+    const { selection } = store;
+    const now = Math.floor(this.updated / REFRESH);
+    const key = `${store.versions.view} ${store.versions.tape} ${store.versions.ops} ${now} ${theme.version}`;
+    if (key === this.sideDrawn || (this.sideDrawn && side.matches(":hover") && this.sideDrawn.split(" ")[0] === String(store.versions.view))) return;
+    this.sideDrawn = key;
+    const scope = selection?.kind === "scope";
+    const name = scope ? selection.scope : selection?.op;
+    const row = name === undefined ? undefined : (scope ? store.scopes : store.ops).find((candidate) => candidate.name === name);
+    if (!row) {
+      side.replaceChildren(h("div", { class: "fl-none" }, selection ? "The selection has no row in this table." : "Click a row for its exact numbers and its places on the tape."), this.legend());
+      return;
+    }
+    const pairs = h("dl", { class: "fl-pairs" });
+    const pair = (term: string, value: string): void => void pairs.append(h("dt", {}, term), h("dd", {}, value));
+    const exact = (ns: number): string => `${integer(ns)} ns`;
+    pair("Count", integer(row.count));
+    pair("Total", `${text(atLeast(duration(row.total), store.lower))} · ${text(percent(row.share))}`);
+    pair("Mean", `${text(duration(mean(row)))} · ${exact(mean(row))}`);
+    pair("p99", `${text(duration(row.p99))} · ${exact(row.p99)}`);
+    pair("Max", `${text(duration(row.max))} · ${exact(row.max)}`);
+    const stepCount = store.steps.length + store.steps.evicted;
+    if (stepCount) pair("A step", `${text(duration(row.total / stepCount))} · ${text(count(row.count / stepCount))} calls`);
+    pair("Bytes", `${text(bytes(row.bytes))} · ${exactBytes(row.bytes)}`);
+    const head = h("div", { class: "fl-title" }, ...(scope ? [] : [this.swatch(row.family)]),
+      h("div", {}, h("b", {}, row.name), h("div", { class: "fl-sub" }, scope ? "scope" : familyLabels[row.family] ?? row.family)));
+    side.replaceChildren(head, pairs, ...this.places());
+  }
+
+  /** Tape nodes that belong to the selection, each a way to select it. */
+  private places(): HTMLElement[] {
+    const { store, actions } = this.context;
+    const { tape } = store;
+    if (!tape) return [];
+    const nodes = tape.nodes.filter((node) => store.selectsNode(node));
+    if (!nodes.length) return [];
+    const backward = store.selection?.phase === "backward";
+    const list = h("ul", { class: "fl-rowlist" });
+    for (const node of nodes.slice(0, 60)) {
+      const [plan, context] = [store.plan(node.plan), store.context(node.context)];
+      const button = h("button", { type: "button", title: plan ? `${plan.op} ${shapeText(plan.shape)}` : "" },
+        h("span", { class: "fl-code" }, store.selection?.kind === "scope" ? plan?.op ?? "" : context?.scope || "(outside of scopes)"),
+        h("span", { class: "fl-unitright" }, text(duration(backward ? node.backward_ns : node.forward_ns))));
+      button.addEventListener("click", () => actions.select(store.selectionOfNode(node, tape)));
+      list.append(h("li", {}, button));
+    }
+    return [h("div", { class: "fl-section" }, `On the tape of step ${integer(tape.step)}${backward ? ", backward" : ""}`), list];
+  }
+
+  private legend(): HTMLElement {
+    const { store } = this.context;
+    const present = new Set(store.ops.map((row) => row.family));
+    const list = h("div", { class: "fl-pairs", style: "grid-template-columns:12px 1fr" });
+    for (const [family, title] of Object.entries(familyLabels)) if (present.has(family)) list.append(this.swatch(family), h("span", {}, title));
+    return list;
+  }
+
+  private swatch(family: string): HTMLElement {
+    return h("i", { class: "fl-swatch", style: `background:${this.context.theme.family(family)};margin-top:4px` });
+  }
+}
+
+/** A line from the least to the largest value of the history; what is steady lies flat near the bottom. */
+function spark(canvas: HTMLCanvasElement, history: readonly number[], colour: string, scale: number): void {
+  canvas.width = SPARK_WIDTH * scale;
+  canvas.height = SPARK_HEIGHT * scale;
+  const c = canvas.getContext("2d");
+  if (!c || history.length < 2) return;
+  c.scale(scale, scale);
+  const most = Math.max(...history);
+  const least = Math.min(...history) * 0.9;
+  c.strokeStyle = colour;
+  c.lineWidth = 1.1;
+  c.beginPath();
+  history.forEach((value, at) => {
+    const x = 1 + (at / (history.length - 1)) * (SPARK_WIDTH - 2);
+    const y = SPARK_HEIGHT - 2 - ((value - least) / (most - least || 1)) * (SPARK_HEIGHT - 4);
+    if (at) c.lineTo(x, y);
+    else c.moveTo(x, y);
+  });
+  c.stroke();
+}
+
+export const createOpsPanel = (context: ViewContext): View => new Ops(context, false);
+export const createOpsView = (context: ViewContext): View => new Ops(context, true);
