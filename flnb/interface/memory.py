@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass
 from itertools import count
@@ -417,17 +416,12 @@ class MemoryManager:
         """Every segment with the blocks and holes that tile it, by address."""
         self.settle()
         with self.ledger:
-            segments = sorted(self.device.segments.values(), key=lambda segment: segment.address)
-            states: list[list[BlockState]] = [[] for _ in segments]
-            starts = [segment.address for segment in segments]
+            tiles: dict[int, list[BlockState]] = {number: [] for number in self.device.segments}
             for block in sorted(self.ledger.live.values(), key=lambda block: block.address):
-                states[bisect_right(starts, block.address) - 1].append(
-                    BlockState(block.address, block.size, block.requested, block.id, block.category)
-                )
-        return [
-            SegmentState(segment, tuple(with_holes(segment, blocks)))
-            for segment, blocks in zip(segments, states, strict=True)
-        ]
+                state = BlockState(block.address, block.size, block.requested, block.id, block.category)
+                tiles[block.segment.id].append(state)
+            segments = sorted(self.device.segments.values(), key=lambda segment: segment.address)
+            return [SegmentState(segment, with_holes(segment, tiles[segment.id])) for segment in segments]
 
     def settle(self) -> None:
         """Hand back every block whose array is gone."""
@@ -446,7 +440,7 @@ class MemoryManager:
         return f"<{self.name}: {in_words(ledger.allocated)} of {in_words(reserved)} in use>"
 
 
-def with_holes(segment: Segment, blocks: list[BlockState]) -> list[BlockState]:
+def with_holes(segment: Segment, blocks: list[BlockState]) -> tuple[BlockState, ...]:
     """The blocks of a segment, sorted by address, with free ones in the gaps between them."""
     tiles, position = [], segment.address
     for block in blocks:
@@ -456,4 +450,4 @@ def with_holes(segment: Segment, blocks: list[BlockState]) -> list[BlockState]:
         position = max(position, block.address + block.size)
     if position < segment.address + segment.size:
         tiles.append(BlockState(position, segment.address + segment.size - position))
-    return tiles
+    return tuple(tiles)

@@ -85,8 +85,9 @@ def check_manager(factory: Factory, capacity: int | str = "256MiB", examples: in
     True
     """
     subject, room = str(getattr(factory, "__name__", factory)), bytes_of(capacity)
-    biggest, reason = _biggest_request(factory, room)
+    biggest = _biggest_request(factory, room)
     if not biggest:
+        reason = f"a fresh manager on an empty device of {room} bytes has no room for 64"
         return Report(subject, (Result("serves a request", False, 1, reason, ("a = alloc(64)",)),))
     draw = random.Random(seed)
     sequences = [_directed(biggest), *(_random_calls(draw, 3 + i * 37 // examples, biggest) for i in range(examples))]
@@ -152,6 +153,8 @@ class Trial:
                 self.broken = str(broken) if rule is RULES["calls succeed"] else ""
             except Broken as broken:
                 self.broken = str(broken)
+            except Exception as error:  # from the manager's own stats, snapshot or constructor
+                self.broken = f"{type(error).__name__}: {error}"
         return self
 
     def do(self, what: str, number: int = 0, nbytes: int = 0) -> bool:
@@ -394,20 +397,22 @@ def _letters(index: int) -> str:
     return chr(97 + index % 26) + (str(index // 26) if index >= 26 else "")
 
 
-def _biggest_request(factory: Factory, capacity: int) -> tuple[int, str]:
-    """The largest multiple of 64 bytes that a fresh manager on an empty device serves, and what the last try said."""
+def _biggest_request(factory: Factory, capacity: int) -> int:
+    """The largest multiple of 64 bytes that a fresh manager on an empty device does not refuse."""
     if not isinstance(factory(SimulatedDevice(capacity)), MemoryManager):
         raise TypeError(f"check_manager: {factory!r} gave no flnb.interface.MemoryManager when called with a device")
-    low, high, reason = 0, capacity // 64 + 1, ""
+    low, high = 0, capacity // 64 + 1
     while high - low > 1:
         middle = (low + high) // 2
         try:
             allocate(factory(SimulatedDevice(capacity)), middle * 64)
-        except Exception as error:
-            high, reason = middle, f"{type(error).__name__}: {error}"
+        except MemoryError:
+            high = middle
+        except Exception:  # meant to serve it; the trials will meet this error again
+            low = middle
         else:
             low = middle
-    return low * 64, reason
+    return low * 64
 
 
 def _directed(biggest: int) -> list[Call]:
