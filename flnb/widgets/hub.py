@@ -75,8 +75,9 @@ class Hub:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout)
 
-    def request_keyframe(self) -> None:
-        """Make the next frame whole, whatever is under way (a new run began, a browser came)."""
+    def follow(self, source: Source) -> None:
+        """Take frames from this source from now on, a whole one first; also when the same one has changed its state."""
+        self.source = source
         self._keyframe = True
 
     def receive(self, message: object) -> None:

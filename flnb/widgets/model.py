@@ -1,0 +1,89 @@
+"""The widget itself: what ipywidgets and the browser's JavaScript see. Needs the extra "lab"."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import anywidget
+import traitlets
+from IPython.core.getipython import get_ipython
+from IPython.display import publish_display_data
+
+from flnb.widgets.hub import Hub
+
+if TYPE_CHECKING:
+    from flnb_telemetry.recording import Recording
+
+    from flnb.widgets.dashboard import Follower
+
+STATIC = Path(__file__).parent / "static"
+
+
+class Dashboard(anywidget.AnyWidget):
+    """The live dashboard as a widget: display it, or put it into any ipywidgets layout.
+
+    `flnb.dashboard()` makes it. Several views of it (two cells, two browser tabs) show the same recording. Where no
+    kernel is behind the page (an exported notebook, GitHub), the last recording's picture stands in its place.
+    """
+
+    _esm: ClassVar[Path] = STATIC / "dashboard.js"
+    height = traitlets.Int(680, help="height of a view in CSS pixels").tag(sync=True)
+
+    def __init__(self, follower: Follower, height: int = 680) -> None:
+        super().__init__(height=height)
+        self.follower = follower
+        self.hub = Hub(follower.live, self.send)
+        follower.changed = self.hub.follow
+        self.on_msg(lambda _, content, __: self.hub.receive(content))
+        _hear_while_busy(self.comm)
+        self._display_id = uuid.uuid4().hex
+        self._pictured: tuple[int, str] | None = None
+
+    def close(self) -> None:
+        """Take the widget out of the page, end its thread, let go of the bus."""
+        self.hub.stop()
+        self.follower.stop()
+        if (shell := get_ipython()) is not None and self._picture in shell.events.callbacks["post_run_cell"]:
+            shell.events.unregister("post_run_cell", self._picture)
+        super().close()
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        made = super()._repr_mimebundle_(**options)
+        data, metadata = made if isinstance(made, tuple) else (made or {}, {})
+        return data | {"text/html": fallback(self.follower.last)}, metadata
+
+    def _ipython_display_(self) -> None:
+        """Display with an id, so that the static picture can follow when no browser does."""
+        data, metadata = self._repr_mimebundle_()
+        publish_display_data(data, metadata, transient={"display_id": self._display_id})
+        shell = get_ipython()
+        if shell is not None and self._picture not in shell.events.callbacks["post_run_cell"]:
+            shell.events.register("post_run_cell", self._picture)
+
+    def _picture(self, *_: Any) -> None:
+        """After a cell: renew the picture that a notebook run without a browser (nbconvert) will be left with."""
+        run = self.follower.last
+        if self.hub.greeted or run is None or (run.number, run.state) == self._pictured:
+            return
+        self._pictured = (run.number, run.state)
+        data, metadata = self._repr_mimebundle_()
+        publish_display_data(data, metadata, transient={"display_id": self._display_id}, update=True)
+
+
+def fallback(run: Recording | None) -> str:
+    """What stands in the dashboard's place where no kernel is behind the page: HTML without scripts."""
+    if run is None:
+        return "<p>The live dashboard of flnb needs a running kernel; nothing was recorded when this was saved.</p>"
+    return f"<div><p>The live dashboard of flnb, as it was when this was saved.</p>{run._repr_html_()}</div>"
+
+
+def _hear_while_busy(comm: Any) -> None:
+    """Let the browser's messages through while a cell runs.
+
+    ipykernel 7 runs messages to a widget in a thread of their own (a subshell), but 7.4 sends those of a widget that
+    a running cell has made to the main thread, behind that cell. The hub's `receive` needs no particular thread.
+    """
+    if hasattr(comm, "_reply_subshell_for"):
+        comm._reply_subshell_for = lambda data, default: default

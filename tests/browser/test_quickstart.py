@@ -1,0 +1,211 @@
+"""The quickstart in JupyterLab, as a person sees it: live while the training cell is busy, linked, and good-looking.
+
+The tests of this module are the chapters of one story in one browser tab; they run in the order of the file.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from playwright.sync_api import Locator, Page
+
+    from tests.browser.conftest import Lab
+
+STATUS = "window.jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel"
+# One number for everything that is drawn on the dashboard's canvases.
+PICTURE = """() => [...document.querySelectorAll('.flnb canvas')].map(canvas => {
+    if (!canvas.width || !canvas.height || !canvas.offsetParent) return 0;
+    const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+    let hash = 0;
+    for (let i = 0; i < data.length; i += 4) hash = (hash * 31 + data[i] + 7 * data[i + 1] + 13 * data[i + 2]) | 0;
+    return hash;
+})"""
+
+
+@pytest.fixture(scope="module")
+def notebook(lab: Lab, page: Page, pytestconfig: pytest.Config) -> Page:
+    """A page with a copy of the quickstart, connected to its kernel, with nothing run."""
+    shutil.copy(pytestconfig.rootpath / "notebooks" / "quickstart.ipynb", lab.folder / "quickstart.ipynb")
+    page.goto(lab.notebook("quickstart.ipynb"))
+    page.wait_for_function(f"() => {STATUS}?.connectionStatus === 'connected'", timeout=90_000)
+    page.evaluate(f"async () => {{ await {STATUS}.info }}")
+    page.evaluate("() => window.jupyterapp.commands.execute('application:toggle-left-area')")
+    return page
+
+
+@pytest.fixture(scope="module")
+def training(notebook: Page) -> Page:
+    """The notebook with all cells started, while the training cell is busy and frames arrive."""
+    notebook.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells') }")
+    notebook.wait_for_function("() => window.__flnb?.state?.run?.state === 'recording'", timeout=60_000)
+    notebook.wait_for_function("() => window.__flnb.state.counters.step > 5")
+    return notebook
+
+
+def busy(page: Page) -> bool:
+    """Whether the kernel is executing."""
+    return bool(page.evaluate(f"() => {STATUS}.status === 'busy'"))
+
+
+def value(page: Page, expression: str) -> Any:
+    """A field of the dashboard's read-only test object."""
+    return page.evaluate(f"() => window.__flnb.{expression}")
+
+
+def dashboard(page: Page) -> Locator:
+    """The dashboard's element."""
+    return page.locator(".flnb").first
+
+
+@pytest.mark.timeout(240)
+def test_while_the_cell_is_busy_the_dashboard_lives(training: Page, screenshots: Path) -> None:
+    page = training
+    assert busy(page), "the training cell ended before it could be watched: train for more epochs"
+    dashboard(page).scroll_into_view_if_needed()
+    page.wait_for_timeout(500)
+    began, updates, events, picture = time.monotonic(), value(page, "updates"), _events(page), page.evaluate(PICTURE)
+    page.wait_for_timeout(2000)
+    seconds = time.monotonic() - began
+    rate = (value(page, "updates") - updates) / seconds
+    after = page.evaluate(PICTURE)
+    assert busy(page)
+    assert rate >= 10, f"{rate:.1f} updates a second"
+    assert _events(page) > events
+    assert len(after) >= 3
+    assert sum(a != b for a, b in zip(picture, after, strict=False)) >= 2, "the canvases stand still"
+    assert value(page, "state.counters.dropped") == 0
+    page.screenshot(path=screenshots / "jupyterlab-training.png")
+    print(f"{rate:.1f} updates/s while the cell is busy")
+
+
+def _events(page: Page) -> int:
+    return int(value(page, "state.counters.events"))
+
+
+@pytest.mark.timeout(120)
+def test_pause_freezes_within_three_tenths_of_a_second_and_resume_goes_on(training: Page) -> None:
+    page = training
+    if not busy(page):
+        pytest.fail("the training cell ended before it could be paused: train for more epochs")
+    dashboard(page).get_by_role("button", name=re.compile("Pause")).click()
+    page.wait_for_timeout(300)
+    assert value(page, "paused") is True
+    updates, picture, frames = value(page, "updates"), page.evaluate(PICTURE), value(page, "frames")
+    page.wait_for_timeout(1000)
+    assert value(page, "updates") == updates
+    assert page.evaluate(PICTURE) == picture
+    assert value(page, "frames") > frames, "recording goes on behind the pause"
+    dashboard(page).get_by_role("button", name=re.compile("Resume")).click()
+    page.wait_for_timeout(700)
+    assert value(page, "paused") is False
+    assert value(page, "updates") > updates + 5
+    assert page.evaluate(PICTURE) != picture
+    assert busy(page)
+
+
+@pytest.mark.timeout(300)
+def test_the_whole_notebook_runs_without_an_error(training: Page) -> None:
+    page = training
+    page.wait_for_function(
+        f"""() => {STATUS}.status === 'idle' && [...document.querySelectorAll('.jp-InputPrompt')]
+            .every(prompt => !prompt.textContent.includes('*'))""",
+        timeout=240_000,
+    )
+    errors = page.locator(".jp-OutputArea-output[data-mime-type='application/vnd.jupyter.stderr'], .jp-RenderedText")
+    failed = [text for text in errors.all_inner_texts() if "Traceback" in text]
+    assert not failed, failed[0]
+    assert page.flnb_errors == []  # type: ignore[attr-defined]
+
+
+@pytest.mark.timeout(120)
+def test_a_click_on_an_op_marks_it_in_tape_and_memory(training: Page) -> None:
+    page = training
+    root = dashboard(page)
+    root.scroll_into_view_if_needed()
+    root.get_by_role("tab", name="Overview").click()
+    page.wait_for_timeout(400)
+    before = page.evaluate(PICTURE)
+    root.locator("tr", has_text="conv2d").first.click()
+    page.wait_for_timeout(400)
+    assert value(page, "state.selection.op") == "conv2d"
+    marked = page.evaluate(PICTURE)
+    changed = [index for index, (a, b) in enumerate(zip(before, marked, strict=True)) if a != b]
+    assert len(changed) >= 2, f"only canvases {changed} show the selection; tape and memory should"
+    page.keyboard.press("Escape")
+    page.wait_for_timeout(300)
+    assert value(page, "state.selection") is None
+
+
+@pytest.fixture
+def light_again(training: Page) -> Iterator[None]:
+    """Leave the page as it was found."""
+    size = training.viewport_size
+    yield
+    assert size is not None
+    training.set_viewport_size(size)
+    _theme(training, "Light")
+
+
+def _theme(page: Page, name: str) -> None:
+    page.evaluate(
+        "theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme: `JupyterLab ${theme}`})", name
+    )
+    page.wait_for_function(
+        "light => (document.body.dataset.jpThemeLight === 'true') === light", arg=name == "Light", timeout=10_000
+    )
+    page.wait_for_timeout(600)
+
+
+def _resize(page: Page, width: int) -> None:
+    """Make the dashboard `width` pixels wide by making the window as wide as that needs."""
+    for _ in range(3):
+        box = dashboard(page).bounding_box()
+        size = page.viewport_size
+        assert box is not None
+        assert size is not None
+        if abs(box["width"] - width) < 1:
+            break
+        page.set_viewport_size({"width": int(size["width"] + width - box["width"]), "height": 1000})
+        page.wait_for_timeout(500)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.usefixtures("light_again")
+def test_every_view_in_both_themes_and_widths(training: Page, screenshots: Path) -> None:
+    page = training
+    root = dashboard(page)
+    names = root.get_by_role("tab").all_inner_texts()
+    assert {"Overview", "Ops", "Memory", "Tape", "Metrics"} <= {name.strip() for name in names}
+    for theme in ("Light", "Dark"):
+        _theme(page, theme)
+        for width in (1200, 900):
+            _resize(page, width)
+            for name in names:
+                root.get_by_role("tab", name=name).click()
+                page.wait_for_timeout(500)
+                root.scroll_into_view_if_needed()
+                root.screenshot(path=screenshots / f"{name.strip().lower()}-{theme.lower()}-{width}.png")
+                overflow = page.evaluate(
+                    "() => { const e = document.querySelector('.flnb'); return e.scrollWidth - e.clientWidth }"
+                )
+                assert overflow <= 1, f"{name} at {width} px overflows by {overflow} px"
+    assert page.flnb_errors == []  # type: ignore[attr-defined]
+
+
+@pytest.mark.timeout(120)
+def test_after_a_reload_the_page_shows_the_run_again(training: Page) -> None:
+    """The kernel keeps the recording; a new page asks for it with a hello and gets a keyframe."""
+    page = training
+    page.evaluate("async () => { await window.jupyterapp.commands.execute('docmanager:save') }")
+    page.reload()
+    page.wait_for_function("() => window.__flnb?.state?.counters?.events > 0", timeout=60_000)
+    assert value(page, "state.run.name")
