@@ -123,20 +123,20 @@ class Lane:
 
     def drain(self) -> schema.Records:
         """Copy out what was written since the last drain, shape (n, 8), and recycle the chunks. Not reentrant."""
-        parts: list[schema.Records] = []
+        used: list[bytearray] = []
         while True:
-            while self.full:
-                chunk = self.full.popleft()
-                parts.append(_copy(chunk, self.drained, self.size))
-                self.drained = 0
-                self.free.append(chunk)
+            used += [self.full.popleft() for _ in range(len(self.full))]
             chunk, position = self.buffer, self.position
             if not self.full:  # else the writer rotated meanwhile and the pair may not belong together
                 break
-        if position > self.drained:
-            parts.append(_copy(chunk, self.drained, position))
-            self.drained = position
-        return parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else np.empty((0, 8), np.int64)
+        # One copy at most gives up the GIL: getting it back from a busy thread can take a whole switch interval.
+        views = [memoryview(full) for full in used]
+        views.append(memoryview(chunk)[: max(position, 0 if used else self.drained)])
+        views[0] = views[0][self.drained :]
+        self.drained = len(views[-1]) + (0 if used else self.drained)
+        data = b"".join(views)
+        self.free.extend(used)
+        return np.frombuffer(data, "<i8").reshape(-1, 8)
 
     def take_drops(self) -> tuple[int, int, int] | None:
         """(count, first time, last time) of the drops not told before, or None."""
@@ -157,10 +157,6 @@ class Lane:
     def capacity(self) -> int:
         """The most bytes that can wait."""
         return (1 + self.spare + len(self.full) + len(self.free)) * self.size
-
-
-def _copy(chunk: bytearray, start: int, stop: int) -> schema.Records:
-    return np.frombuffer(chunk, "<i8", (stop - start) // 8, start).reshape(-1, 8).astype(np.int64, copy=True)
 
 
 class Lanes(threading.local):

@@ -53,6 +53,7 @@ class Live:
         self.dropped = 0
         self.meta: dict[str, Any] = {}
         self.catalog = Catalog()
+        self._movement = self.catalog.strings.id_of("movement")  # views: their bytes are somebody else's
         self.memory = LiveMemory()
         self.by_op, self.by_scope = Tally(), Tally()
         self._lock = threading.Lock()
@@ -67,8 +68,8 @@ class Live:
         self._table_due = 0.0
         self._rate: deque[tuple[int, int, int]] = deque(maxlen=24)  # (time, events, frames) of the last frames
         self._tape: dict[str, Any] | None = None
-        self._taped: deque[tuple[int, schema.Records]] = deque()
-        self._taped_rows = 0
+        self._recent: deque[tuple[int, schema.Records]] = deque()
+        self._recent_rows = 0
         self._sampled_t = 0  # the last gradient statistic that is in no tape yet
         self._session: pump.Session | None = None
 
@@ -100,10 +101,13 @@ class Live:
         if not waiting:
             return
         self.catalog.refresh()
-        rows = np.concatenate([part for _, part in waiting])
+        rows = waiting[0][1] if len(waiting) == 1 else np.concatenate([part for _, part in waiting])
         kinds = rows[:, 0] & 0xFF
         present = np.bincount(kinds, minlength=16)
-        of = {kind: rows[kinds == kind] if present[kind] else rows[:0] for kind in schema.BY_NUMBER}
+        of = {
+            kind: rows if present[kind] == len(rows) else rows[kinds == kind] if present[kind] else rows[:0]
+            for kind in schema.BY_NUMBER
+        }
         ops = of[schema.OP]
         if len(ops):
             self._count(ops)
@@ -120,28 +124,21 @@ class Live:
         self._keep_tape(waiting, of)
 
     def _count(self, ops: schema.Records) -> None:
-        catalog, plan, context = self.catalog, ops[:, 0] >> schema.PLAN_SHIFT, ops[:, 5]
-        spent = ops[:, 2] - ops[:, 1]
+        code, t0, t1, block, _, context = ops[:, :6].T.copy()  # columns of their own: read once, not row by row
+        catalog, plan, spent = self.catalog, code >> schema.PLAN_SHIFT, t1 - t0
         bucket, nbytes = buckets(spent), catalog.nbytes[plan]
         self.by_op.add(catalog.op[plan], spent, bucket, nbytes)
         self.by_scope.add(catalog.scope[context], spent, bucket, nbytes)
-        outside = nbytes < (self.meta.get("min_block") or 0)
-        outside &= (ops[:, 3] == 0) & (catalog.family[plan] != catalog.strings.id_of("movement"))
-        self._small_bytes += int(nbytes[outside].sum())
+        small = (catalog.nbytes < (self.meta.get("min_block") or 0)) & (catalog.family != self._movement)
+        self._small_bytes += int((nbytes * (small[plan] & (block == 0))).sum())
 
     def _keep_tape(self, waiting: list[tuple[int, schema.Records]], of: dict[int, schema.Records]) -> None:
+        """Keep the latest records, for the tape of the next sampled backward."""
         self._leaves = np.concatenate([self._leaves, of[schema.LEAF]])[-TAPE_RECORDS:]
-        if not len(of[schema.GRAD_STAT]) and not self._sampled_t and self.grad_interval is None:
-            return
-        for lane, rows in waiting:
-            kinds = rows[:, 0] & 0xFF
-            wanted = ((kinds == schema.OP) & (rows[:, 4] > 0)) | (kinds == schema.GRAD_STAT) | (kinds == schema.EDGE)
-            if wanted.any():
-                kept = rows[wanted]
-                self._taped.append((lane, kept))
-                self._taped_rows += len(kept)
-        while self._taped_rows > TAPE_RECORDS:
-            self._taped_rows -= len(self._taped.popleft()[1])
+        self._recent.extend(waiting)
+        self._recent_rows += sum(len(part) for _, part in waiting)
+        while self._recent_rows > TAPE_RECORDS and len(self._recent) > 1:
+            self._recent_rows -= len(self._recent.popleft()[1])
         if len(of[schema.GRAD_STAT]):
             self._sampled_t = int(of[schema.GRAD_STAT][:, 1].max())
 
@@ -150,8 +147,8 @@ class Live:
         done = len(self._steps) and self._steps[-1, 2] >= self._sampled_t
         if not self._sampled_t or not (done or clock() - self._sampled_t > 100_000_000):
             return None
-        rows = np.concatenate([part for _, part in self._taped])
-        lane = np.repeat([number for number, _ in self._taped], [len(part) for _, part in self._taped])
+        rows = np.concatenate([part for _, part in self._recent])
+        lane = np.repeat([number for number, _ in self._recent], [len(part) for _, part in self._recent])
         kinds = rows[:, 0] & 0xFF
         chosen = kinds == schema.GRAD_STAT
         stats = schema.columns(schema.KINDS["grad_stat"], rows[chosen])

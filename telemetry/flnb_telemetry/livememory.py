@@ -171,7 +171,7 @@ def _joined(ids: Rows, keys: Rows, values: Rows) -> Rows:
 
 
 def _all(parts: list[NDArray[Any]], width: int) -> NDArray[Any]:
-    return np.concatenate(parts) if parts else np.empty((0, width), np.int64)
+    return np.concatenate([np.empty((0, width), np.int64), *parts])
 
 
 def _thinned(points: Rows, most: int = 4 * POINTS) -> Rows:
@@ -179,4 +179,5 @@ def _thinned(points: Rows, most: int = 4 * POINTS) -> Rows:
     if len(points) <= most:
         return points
     chosen = np.append(np.linspace(0, len(points) - 1, most - 1).astype(int), np.argmax(points[:, 1]))
-    return points[np.unique(chosen)]
+    found: Rows = points[np.unique(chosen)]
+    return found

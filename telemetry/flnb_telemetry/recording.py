@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _numbers = itertools.count(1)
+watchers: list[Callable[[Recording, int], None]] = []
+"""Called with each recording and its buffer bytes just before it begins and again when it has ended (see its `state`):
+how a dashboard follows what is recorded."""
 
 
 class Recording:
@@ -59,7 +62,7 @@ class Recording:
         self.events = 0
         self.catalog = catalog or Catalog()
         self._limit = limit // schema.RECORD_BYTES
-        self._batches: list[tuple[NDArray[np.int32], schema.Records]] = []
+        self._batches: list[tuple[int | NDArray[np.int32], schema.Records]] = []  # one lane, or that of each row
         self._lock = threading.Lock()
         self._made: dict[object, tuple[int, Any]] = {}
 
@@ -70,7 +73,7 @@ class Recording:
             self.events += len(fitting)
             self.over_limit += len(records) - len(fitting)
             if len(fitting):
-                self._batches.append((np.full(len(fitting), lane, np.int32), fitting))
+                self._batches.append((lane, fitting))
 
     def restore(self, lanes: NDArray[np.int32], records: schema.Records) -> None:
         """Take back rows that `table` once gave: for readers of files."""
@@ -82,16 +85,21 @@ class Recording:
         what = schema.kind_of(kind)
 
         def make() -> schema.Columns:
-            with self._lock:
-                if len(self._batches) > 1:
-                    lanes, rows = zip(*self._batches, strict=True)
-                    self._batches = [(np.concatenate(lanes), np.concatenate(rows))]
-                lane, rows_ = self._batches[0] if self._batches else (np.empty(0, np.int32), np.empty((0, 8), np.int64))
-            chosen = np.flatnonzero((rows_[:, 0] & 0xFF) == what.number)
-            chosen = chosen[np.argsort(rows_[chosen, 1], kind="stable")]
-            return schema.columns(what, rows_[chosen]) | {"lane": lane[chosen]}
+            lane, rows = self._merged()
+            chosen = np.flatnonzero((rows[:, 0] & 0xFF) == what.number)
+            chosen = chosen[np.argsort(rows[chosen, 1], kind="stable")]
+            return schema.columns(what, rows[chosen]) | {"lane": lane[chosen]}
 
         return dict(self._cached(what.name, make))
+
+    def _merged(self) -> tuple[NDArray[np.int32], schema.Records]:
+        """The lane of each row, and all rows; held as one batch from then on."""
+        with self._lock:
+            lanes = [np.broadcast_to(np.asarray(lane, np.int32), len(rows)) for lane, rows in self._batches]
+            lane = np.concatenate([np.empty(0, np.int32), *lanes])
+            rows = np.concatenate([np.empty((0, schema.WORDS), np.int64), *(rows for _, rows in self._batches)])
+            self._batches = [(lane, rows)]
+        return lane, rows
 
     def _cached(self, key: object, make: Callable[[], Any]) -> Any:
         """What `make` gave for the events held now."""
@@ -281,6 +289,7 @@ class record:
     def __enter__(self) -> Recording:
         self._run = Recording(self._name, **self._options)  # type: ignore[arg-type]
         self._run.meta = described()
+        self._tell()
         pump.attach(self._run, buffer=self._buffer)
         return self._run
 
@@ -289,7 +298,17 @@ class record:
             pump.detach(self._run)
         finally:
             self._run.finish(error)
+            self._tell()
         return False
+
+    def _tell(self) -> None:
+        for watch in watchers[:]:
+            watch(self._run, self._buffer)
+
+
+def running() -> list[Recording]:
+    """The recordings that are being made now, the first begun first."""
+    return [sink for sink in (pump.session.sinks if pump.session else ()) if isinstance(sink, Recording)]
 
 
 def described() -> dict[str, Any]:

@@ -72,6 +72,7 @@ KINDS: dict[str, Kind] = {
             "grad_stat",
             ("t", "node", "norm", "bad", "numel", "name", "saved"),
             aux="parameter",
+            plan="plan",
             floats=frozenset({"norm"}),
         ),
         Kind(EDGE, "edge", ("t", "node", "parent2", "parent3", "parent4", "parent5", "parent6"), plan="plan"),

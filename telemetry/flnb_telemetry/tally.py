@@ -27,7 +27,7 @@ class Tally:
     def __init__(self) -> None:
         self.names: list[int] = []
         self._slot = np.full(64, -1, np.int64)
-        self.count = self.total = self.max = self.bytes = np.empty(0, np.float64)
+        self.count = self.total = self.max = self.bytes = np.empty(0, np.int64)
         self._histogram = np.empty((0, BUCKETS), np.int64)
 
     def add(
@@ -37,8 +37,8 @@ class Tally:
         slot = self._slots(names)
         n = len(self.names)
         self.count += np.bincount(slot, minlength=n)
-        self.total += np.bincount(slot, spent, n)
-        self.bytes += np.bincount(slot, nbytes, n)
+        self.total += np.bincount(slot, spent, n).astype(np.int64)
+        self.bytes += np.bincount(slot, nbytes, n).astype(np.int64)
         np.maximum.at(self.max, slot, spent)
         self._histogram += np.bincount(slot * BUCKETS + bucket, minlength=n * BUCKETS).reshape(n, BUCKETS)
 
@@ -50,7 +50,7 @@ class Tally:
             fresh = np.unique(names[slot < 0])
             self._slot[fresh] = len(self.names) + np.arange(len(fresh))
             self.names += fresh.tolist()
-            more = np.zeros(len(fresh))
+            more = np.zeros(len(fresh), np.int64)
             self.count, self.total, self.max, self.bytes = (
                 np.concatenate([array, more]) for array in (self.count, self.total, self.max, self.bytes)
             )
