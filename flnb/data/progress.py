@@ -1,0 +1,21 @@
+"""A progress bar that fits where it is shown: a widget in a notebook, text in a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flnb_telemetry.extras import require
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def progress(iterable: Iterable[Any], desc: str = "", total: int | None = None, **options: Any) -> Any:
+    """Iterate under a bar (tqdm.auto's, to which `options` go); `.set_postfix(loss=...)` writes beside it.
+
+    >>> import io
+    >>> sum(progress([1, 2, 3], "adding", file=io.StringIO()))
+    6
+    """
+    bars = require("tqdm.auto", extra="lab", purpose="a progress bar")
+    return bars.tqdm(iterable, desc=desc or None, total=total, **options)

@@ -1,0 +1,253 @@
+"""Module: parameters, buffers and submodules are ordinary attributes, found by walking them."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flnb_telemetry import bus
+
+from flnb import ops
+from flnb.autograd import Variable
+from flnb.dispatch.state import category
+from flnb.tensor import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+__all__ = ["Hook", "Module", "Parameter"]
+
+
+class Parameter(Variable):
+    """A leaf Variable that a module trains. It owns a copy of `data`, in memory counted as "parameter".
+
+    >>> import flnb
+    >>> weight = Parameter(flnb.zeros((2, 3)))
+    >>> weight.shape, weight.requires_grad
+    ((2, 3), True)
+    """
+
+    __slots__ = ()
+    _is_parameter = True
+
+    def __init__(self, data: Any, requires_grad: bool = True) -> None:
+        if isinstance(data, Variable):
+            data = data.data
+        with category("parameter"):
+            super().__init__(ops.asarray(data, copy=True), requires_grad=requires_grad)
+
+
+class Hook:
+    """What `register_forward_hook` returns: `remove()` takes the hook away, as does leaving a `with` block."""
+
+    def __init__(self, module: Module, function: Callable[..., Any]) -> None:
+        self.module, self.function = module, function
+        module._hooks = (*module._hooks, self)
+
+    def remove(self) -> None:
+        self.module._hooks = tuple(hook for hook in self.module._hooks if hook is not self)
+
+    def __enter__(self) -> Hook:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.remove()
+
+
+class Module:
+    """A part of a network: state in attributes, computation in `forward`.
+
+    Parameters, modules, and lists, tuples and dicts of them are found in the attributes; a plain Tensor is a buffer
+    (saved, not trained) unless its name begins with an underscore. Calling a module enters its telemetry scope, so
+    that every op is known by its path: "net.block1.conv". No `super().__init__()` is needed.
+
+    >>> import flnb
+    >>> class Net(Module):
+    ...     def __init__(self):
+    ...         self.weight = Parameter(flnb.ones((3, 2)))
+    ...     def forward(self, x):
+    ...         return x @ self.weight
+    >>> net = Net()
+    >>> net(flnb.ones((1, 3))).shape, [name for name, _ in net.named_parameters()]
+    ((1, 2), ['weight'])
+    """
+
+    training: bool = True
+    _hooks: tuple[Hook, ...] = ()
+    _name: str = ""  # under the parent; "" for a root, whose scope is its class's name
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._name = cls.__name__.lower()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+        if isinstance(value, (Module, Parameter, list, tuple, dict)):
+            for path, member in _members(name, value):
+                _call_it(member, path)
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        raise NotImplementedError(
+            f"flnb: {type(self).__name__} has no forward(); define `def forward(self, x): ...` and call the module"
+        )
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        outer = bus.enter(self._name)
+        try:
+            output = self.forward(*inputs, **options)
+            for hook in self._hooks:
+                replaced = hook.function(self, inputs, output)
+                if replaced is not None:
+                    output = replaced
+        finally:
+            bus.leave(outer)
+        return output
+
+    def register_forward_hook(self, function: Callable[..., Any]) -> Hook:
+        """Call `function(module, inputs, output)` after each forward; what it returns, unless None, replaces output."""
+        return Hook(self, function)
+
+    def named_modules(self) -> Iterator[tuple[str, Module]]:
+        """Every module once, itself first (as ""), parents before children, in the order of their attributes."""
+        seen: set[int] = set()
+        stack: list[tuple[str, Module]] = [("", self)]
+        while stack:
+            path, module = stack.pop()
+            if id(module) in seen:
+                continue
+            seen.add(id(module))
+            yield path, module
+            children = [(name, member) for name, member in module._own() if isinstance(member, Module)]
+            for name, child in children:
+                _call_it(child, name)  # also those appended to a list after it was assigned
+            stack.extend((f"{path}.{name}" if path else name, child) for name, child in reversed(children))
+
+    def _own(self) -> Iterator[tuple[str, Tensor | Module]]:
+        for name, value in vars(self).items():
+            yield from _members(name, value)
+
+    def _named_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        seen: set[int] = set()
+        for path, module in self.named_modules():
+            for name, member in module._own():
+                if isinstance(member, Tensor) and id(member) not in seen:
+                    seen.add(id(member))
+                    full = f"{path}.{name}" if path else name
+                    _call_it(member, full)
+                    yield full, member
+
+    def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
+        """Every Parameter once, with its dotted path; a shared one under the first."""
+        return ((name, item) for name, item in self._named_tensors() if isinstance(item, Parameter))
+
+    def parameters(self) -> list[Parameter]:
+        return [item for _, item in self.named_parameters()]
+
+    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """Every buffer (a Tensor attribute that is not trained) once, with its dotted path."""
+        return ((name, item) for name, item in self._named_tensors() if not isinstance(item, Parameter))
+
+    def train(self, mode: bool = True) -> Module:
+        """Put this module and all below into training mode (dropout drops, batch norm uses the batch)."""
+        for _, module in self.named_modules():
+            module.training = mode
+        return self
+
+    def eval(self) -> Module:
+        return self.train(False)
+
+    def zero_grad(self) -> None:
+        for parameter in self.parameters():
+            parameter.grad = None
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Copies of all parameters and buffers by dotted path: later training does not change them."""
+        return {name: ops.asarray(_plain(item), copy=True) for name, item in self._named_tensors()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Write `state` (arrays or tensors by dotted path) into this module, in place.
+
+        Raises ValueError that lists every missing, unexpected and mis-shaped name; then nothing has been written.
+        """
+        own = dict(self._named_tensors())
+        problems = [f"missing: {name}" for name in own if name not in state]
+        problems += [f"unexpected: {name}" for name in state if name not in own]
+        for name in own.keys() & state.keys():
+            got, expected = state[name], own[name]
+            if tuple(got.shape) != tuple(expected.shape) or not np.can_cast(got.dtype, expected.dtype, "same_kind"):
+                problems.append(f"mis-shaped: {name}: got {_described(got)}, expected {_described(expected)}")
+        if problems:
+            listed = "\n  ".join(sorted(problems))
+            raise ValueError(
+                f"flnb: this state does not fit {type(self).__name__}; nothing was loaded\n  {listed}\n"
+                "build the module with the sizes it was saved with, or leave out what does not belong"
+            )
+        for name, item in own.items():
+            ops.assign(_plain(item), _plain(ops.asarray(state[name], dtype=item.dtype)))
+
+    def extra_repr(self) -> str:
+        """The text between the parentheses of the repr."""
+        return ""
+
+    def _summary(self) -> str:
+        count = sum(item.size for item in self.parameters())
+        return f"{count:,} parameter{'' if count == 1 else 's'}" if count else ""
+
+    def __repr__(self) -> str:
+        head = f"{type(self).__name__}({self.extra_repr()})"
+        children = [(name, member) for name, member in self._own() if isinstance(member, Module)]
+        if summary := self._summary():
+            head += f"  # {summary}"
+        lines = [f"{name}: {child!r}".replace("\n", "\n  ") for name, child in children]
+        return "\n  ".join([head, *lines])
+
+    def _repr_html_(self) -> str:
+        return f'<div style="font-family:var(--jp-code-font-family,monospace)">{_tree("", self, True)}</div>'
+
+
+def _members(name: str, value: object) -> Iterator[tuple[str, Tensor | Module]]:
+    if isinstance(value, (Module, Parameter)):
+        yield name, value
+    elif isinstance(value, Tensor):
+        if not isinstance(value, Variable) and not name.startswith("_"):
+            yield name, value
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from _members(f"{name}.{index}", item)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _members(f"{name}.{key}", item)
+
+
+def _call_it(member: Tensor | Module, path: str) -> None:
+    """Give a module the name that its scope will have, and a parameter the longest path it is known by."""
+    if isinstance(member, Module):
+        member.__dict__["_name"] = path
+    elif isinstance(member, Parameter) and path.endswith(member.name):
+        member.name = path
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    return tensor.data if isinstance(tensor, Variable) else tensor
+
+
+def _described(tensor: Any) -> str:
+    return f"{tuple(tensor.shape)} {tensor.dtype}"
+
+
+def _tree(name: str, module: Module, opened: bool) -> str:
+    label = f"{escape(name)}: " if name else ""
+    note = f' <span style="opacity:.6">{summary}</span>' if (summary := module._summary()) else ""
+    head = f"{label}<b>{type(module).__name__}</b>({escape(module.extra_repr())}){note}"
+    rows = []
+    for child_name, member in module._own():
+        if isinstance(member, Module):
+            rows.append(_tree(child_name, member, False))
+        else:
+            kind = "" if isinstance(member, Parameter) else " (buffer)"
+            rows.append(f"<div>{escape(child_name)}: {_described(member)}{kind}</div>")
+    if not rows:
+        return f'<div style="margin-left:1.1em">{head}</div>'
+    body = f'<div style="margin-left:1.1em">{"".join(rows)}</div>'
+    return f"<details{' open' if opened else ''}><summary>{head}</summary>{body}</details>"

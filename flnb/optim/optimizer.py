@@ -1,0 +1,149 @@
+"""What optimizers share: checking, state allocated once, the loop over parameters, state dicts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flnb_telemetry import bus
+
+from flnb import ops
+from flnb.autograd import Variable, no_grad
+from flnb.dispatch.state import category
+from flnb.tensor import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+__all__ = ["Optimizer"]
+
+
+class Optimizer:
+    """Updates parameters from their gradients. Subclasses name their `slots` and `scratch` and write `update`.
+
+    `slots` are Tensors kept per parameter, `scratch` the number of work buffers (shared by parameters of one shape).
+    All are allocated at the first step, counted as "optimizer_state"; later steps allocate nothing. Numbers such as
+    `lr` are plain attributes: assign to them to follow a schedule.
+
+    >>> import flnb, flnb.nn as nn
+    >>> class SignDescent(Optimizer):
+    ...     scratch = 1
+    ...     def update(self, data, gradient, state, scratch):
+    ...         flnb.sign(gradient, out=scratch[0])
+    ...         flnb.multiply(scratch[0], self.lr, out=scratch[0])
+    ...         flnb.subtract(data, scratch[0], out=data)
+    >>> weight = nn.Parameter(flnb.asarray([1.0, -2.0]))
+    >>> flnb.sum(weight * weight).backward()
+    >>> SignDescent([weight], lr=0.5).step()
+    >>> weight.data.numpy().tolist()
+    [0.5, -1.5]
+    """
+
+    slots: tuple[str, ...] = ()
+    scratch: int = 0
+
+    def __init__(self, parameters: Iterable[Variable], lr: float, **settings: float) -> None:
+        name = type(self).__name__
+        if callable(getattr(parameters, "parameters", None)):
+            got = type(parameters).__name__
+            raise TypeError(f"flnb: {name} takes parameters, got a {got}; pass model.parameters()")
+        if isinstance(parameters, Tensor):
+            raise TypeError(f"flnb: {name} takes a list of parameters, got one {type(parameters).__name__}; pass [it]")
+        self.parameters = list(parameters)
+        for index, item in enumerate(self.parameters):
+            if not isinstance(item, Variable) or not item.requires_grad or not item.is_leaf:
+                leaf = not isinstance(item, Variable) or item.is_leaf
+                kind = type(item).__name__ if leaf else "the result of an op"
+                raise TypeError(
+                    f"flnb: {name}: item {index} is {kind}; expected an nn.Parameter or another Variable that requires "
+                    "grad and was not computed by an op"
+                )
+        if not self.parameters:
+            raise ValueError(f"flnb: {name} got no parameters; pass model.parameters() of a model that has some")
+        if len({id(item) for item in self.parameters}) != len(self.parameters):
+            raise ValueError(f"flnb: {name}: a parameter was given twice, it would be updated twice a step")
+        self.lr, self.steps = lr, 0
+        vars(self).update(settings)
+        self._settings = ("lr", *settings)
+        for key in self._settings:
+            if not getattr(self, key) >= 0.0:
+                raise ValueError(f"flnb: {name}: {key} must be at least 0, got {getattr(self, key)}")
+        self._state: list[dict[str, Tensor]] = []
+        self._scratch: list[tuple[Tensor, ...]] = []
+
+    def update(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
+        """Write the new value of one parameter into `data`; `gradient` must stay as it is. Numbered by self.steps."""
+        raise NotImplementedError(f"flnb: {type(self).__name__} defines no update(data, gradient, state, scratch)")
+
+    def step(self) -> None:
+        """Update every parameter that has a gradient. Raises RuntimeError where none has."""
+        if all(item.grad is None for item in self.parameters):
+            raise RuntimeError(
+                f"flnb: {type(self).__name__}.step(): no parameter has a gradient; call loss.backward() first, on a "
+                "loss computed from these parameters"
+            )
+        if not self._state:
+            self._allocate()
+        self.steps += 1
+        with bus.phase("optimizer"), no_grad():
+            for item, state, scratch in zip(self.parameters, self._state, self._scratch, strict=True):
+                gradient = item.grad
+                if gradient is not None:
+                    if isinstance(gradient, Variable):  # made by backward(create_graph=True)
+                        gradient = gradient.data
+                    self.update(item.data, gradient, state, scratch)
+        bus.mark_step()
+
+    def zero_grad(self) -> None:
+        for item in self.parameters:
+            item.grad = None
+
+    def _allocate(self) -> None:
+        shared: dict[tuple[Any, ...], tuple[Tensor, ...]] = {}
+        with category("optimizer_state"):
+            state = [{slot: ops.zeros_like(item.data) for slot in self.slots} for item in self.parameters]
+            for item in self.parameters:
+                key = (*item.shape, item.dtype)
+                if key not in shared:
+                    shared[key] = tuple(ops.zeros_like(item.data) for _ in range(self.scratch))
+                self._scratch.append(shared[key])
+        self._state = state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copies of everything needed to go on: name, settings, number of steps, Tensors per parameter in order."""
+        copies = [{slot: ops.asarray(item, copy=True) for slot, item in state.items()} for state in self._state]
+        settings = {key: getattr(self, key) for key in self._settings}
+        return {"optimizer": type(self).__name__, "steps": self.steps, "settings": settings, "state": copies}
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Go on from `saved`. Raises ValueError, changing nothing, where it is another optimizer's or shapes differ."""
+        name = type(self).__name__
+        state = saved["state"]
+        problems = []
+        if saved["optimizer"] != name:
+            problems.append(f"it is of {saved['optimizer']}, this is {name}")
+        if state and len(state) != len(self.parameters):
+            problems.append(f"it has {len(state)} parameters, this optimizer {len(self.parameters)}")
+        for index, (slots, item) in enumerate(zip(state, self.parameters, strict=False)):
+            if set(slots) != set(self.slots):
+                problems.append(f"parameter {index} has {sorted(slots)}, expected {sorted(self.slots)}")
+            problems += [
+                f"parameter {index}: {slot} has shape {tuple(value.shape)}, expected {tuple(item.shape)}"
+                for slot, value in slots.items()
+                if tuple(value.shape) != tuple(item.shape)
+            ]
+        if problems:
+            raise ValueError("flnb: this state does not fit; nothing was loaded\n  " + "\n  ".join(problems))
+        if state:
+            if not self._state:
+                self._allocate()
+            for own, slots in zip(self._state, state, strict=True):
+                for slot, value in slots.items():
+                    ops.assign(own[slot], ops.asarray(value))
+        else:
+            self._state, self._scratch = [], []
+        self.steps = saved["steps"]
+        vars(self).update({key: saved["settings"][key] for key in self._settings})
+
+    def __repr__(self) -> str:
+        settings = ", ".join(f"{key}={getattr(self, key)}" for key in self._settings)
+        return f"{type(self).__name__}({len(self.parameters)} parameters, {settings}, steps={self.steps})"

@@ -1,0 +1,236 @@
+"""Module: finding state in attributes, names, modes, state dicts, hooks, scopes and how it shows itself."""
+
+import copy
+import gc
+import pickle
+import weakref
+
+import numpy as np
+import pytest
+from flnb_telemetry import bus, intern
+
+import flnb
+import flnb.nn as nn
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        self.linear = nn.Linear(width, width)
+        self.norm = nn.BatchNorm(width)
+
+    def forward(self, x):
+        return flnb.relu(self.norm(self.linear(x))) + x
+
+
+class Net(nn.Module):
+    def __init__(self, width: int = 4) -> None:
+        self.blocks = [Block(width), Block(width)]
+        self.heads = {"left": nn.Linear(width, 2, bias=False)}
+        self.scale = nn.Parameter(flnb.ones((2,)))
+        self.count = flnb.zeros((1,))
+        self._scratch = flnb.zeros((9,))
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.drop(self.heads["left"](x)) * self.scale
+
+
+PARAMETERS = [
+    "scale",
+    "blocks.0.linear.weight",
+    "blocks.0.linear.bias",
+    "blocks.0.norm.weight",
+    "blocks.0.norm.bias",
+    "blocks.1.linear.weight",
+    "blocks.1.linear.bias",
+    "blocks.1.norm.weight",
+    "blocks.1.norm.bias",
+    "heads.left.weight",
+]
+BUFFERS = ["count"] + [f"blocks.{i}.norm.running_{what}" for i in (0, 1) for what in ("mean", "var")]
+
+
+def test_parameters_buffers_and_modules_are_found_in_attributes_and_containers():
+    net = Net()
+    assert [name for name, _ in net.named_parameters()] == PARAMETERS
+    assert [name for name, _ in net.named_buffers()] == BUFFERS
+    assert all(isinstance(parameter, nn.Parameter) for parameter in net.parameters())
+    modules = [name for name, _ in net.named_modules()]
+    assert modules[:4] == ["", "blocks.0", "blocks.0.linear", "blocks.0.norm"]
+    assert modules[-2:] == ["heads.left", "drop"]
+
+
+def test_a_shared_module_and_a_cycle_are_listed_once():
+    net = Net()
+    net.again = net.blocks[0]
+    net.blocks[1].parent = net
+    assert [name for name, _ in net.named_parameters()] == PARAMETERS
+
+
+def test_parameter_owns_its_data_and_counts_as_parameter_memory():
+    source = np.ones((64, 64), np.float32)
+    parameter = nn.Parameter(flnb.asarray(source))
+    source[:] = 7
+    assert (parameter.detach().numpy() == 1).all()
+    other = nn.Parameter(parameter)
+    flnb.assign(parameter.data, flnb.zeros((64, 64)))
+    assert (other.detach().numpy() == 1).all()
+    assert not nn.Parameter(flnb.ones((2,)), requires_grad=False).requires_grad
+
+
+def test_train_eval_and_zero_grad_reach_everything():
+    net = Net()
+    assert net.eval() is net
+    assert not any(module.training for _, module in net.named_modules())
+    net.train()
+    flnb.sum(net(flnb.ones((3, 4)))).backward()
+    assert net.scale.grad is not None
+    net.zero_grad()
+    assert all(parameter.grad is None for parameter in net.parameters())
+
+
+def test_state_dict_is_a_copy_and_loads_back():
+    net, other = Net(), Net()
+    x = flnb.asarray(np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32))
+    net(x)  # moves the running statistics
+    state = net.state_dict()
+    assert set(state) == set(PARAMETERS + BUFFERS)
+    expected = net.eval()(x).detach().numpy()
+    flnb.assign(net.scale.data, flnb.zeros((2,)))
+    assert (state["scale"].numpy() == 1).all()
+    weight = other.scale
+    other.load_state_dict(state)
+    assert other.scale is weight
+    np.testing.assert_array_equal(other.eval()(x).detach().numpy(), expected)
+
+
+def test_load_state_dict_lists_everything_that_does_not_fit_and_writes_nothing():
+    net = Net()
+    before = {name: tensor.numpy().copy() for name, tensor in net.state_dict().items()}
+    state = {name: np.full(array.shape, 5, array.dtype) for name, array in before.items()}
+    del state["scale"], state["blocks.1.norm.bias"]
+    state["head.weight"] = np.zeros(3, np.float32)
+    state["count"] = np.zeros((2,), np.float32)
+    state["heads.left.weight"] = np.zeros((2, 4), np.complex64)
+    with pytest.raises(ValueError) as error:
+        net.load_state_dict(state)
+    text = str(error.value)
+    assert "does not fit Net; nothing was loaded" in text
+    for line in (
+        "missing: scale",
+        "missing: blocks.1.norm.bias",
+        "unexpected: head.weight",
+        "mis-shaped: count: got (2,) float32, expected (1,) float32",
+        "mis-shaped: heads.left.weight: got (2, 4) complex64, expected (2, 4) float32",
+    ):
+        assert line in text
+    for name, tensor in net.state_dict().items():
+        np.testing.assert_array_equal(tensor.numpy(), before[name])
+
+
+def test_load_state_dict_casts_within_a_kind():
+    layer = nn.Linear(2, 1)
+    layer.load_state_dict({"weight": np.full((1, 2), 2.0, np.float64), "bias": np.zeros(1, np.float16)})
+    assert layer.weight.dtype == np.float32
+    assert layer(flnb.ones((1, 2))).item() == 4.0
+
+
+def test_hooks_see_and_replace_outputs_until_removed():
+    layer, seen = nn.Linear(2, 2), []
+    with layer.register_forward_hook(lambda module, inputs, output: seen.append((module, inputs, output))):
+        x = flnb.ones((1, 2))
+        y = layer(x)
+    assert seen == [(layer, (x,), y)]
+    double = layer.register_forward_hook(lambda module, inputs, output: output * 2.0)
+    np.testing.assert_allclose(layer(x).detach().numpy(), 2 * y.detach().numpy())
+    double.remove()
+    layer(x)
+    assert len(seen) == 1
+    assert layer._hooks == ()
+
+
+def scopes_of(run):
+    return {intern.contexts.items[number].scope for number in run.table("op")["context"]}
+
+
+def test_calls_enter_scopes_named_by_attribute_path():
+    net = Net()
+    with flnb.record() as run:
+        net(flnb.ones((3, 4)))
+    found = scopes_of(run)
+    assert {"net", "net.blocks.0", "net.blocks.0.linear", "net.blocks.1.norm", "net.heads.left", "net.drop"} <= found
+
+
+def test_a_scope_is_left_when_forward_raises_and_follows_a_list_that_grew_later():
+    class Grown(nn.Module):
+        def __init__(self):
+            self.layers = []
+            self.layers.append(nn.Linear(2, 2))
+
+        def forward(self, x):
+            return self.layers[0](x)
+
+    net = Grown()
+    net.parameters()
+    with flnb.record() as run:
+        net(flnb.ones((1, 2)))
+    assert "grown.layers.0" in scopes_of(run)
+    with pytest.raises(ValueError):
+        net(flnb.ones((1, 3)))
+    assert bus.place.path == ""
+
+
+def test_missing_forward_is_explained():
+    class Empty(nn.Module):
+        pass
+
+    with pytest.raises(NotImplementedError, match=r"Empty has no forward\(\); define `def forward\(self, x\)"):
+        Empty()(1)
+
+
+def test_pickle_and_deepcopy_keep_values_and_independence():
+    net = Net().eval()
+    x = flnb.ones((2, 4))
+    expected = net(x).detach().numpy()
+    for twin in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        np.testing.assert_array_equal(twin(x).detach().numpy(), expected)
+        assert [name for name, _ in twin.named_parameters()] == PARAMETERS
+        flnb.assign(twin.scale.data, flnb.zeros((2,)))
+    np.testing.assert_array_equal(net(x).detach().numpy(), expected)
+
+
+def test_a_dropped_model_is_freed_without_the_cyclic_collector():
+    net = Net()
+    flnb.sum(net(flnb.ones((2, 4)))).backward()
+    watched = [weakref.ref(net), weakref.ref(net.blocks[0])]
+    gc.disable()
+    try:
+        del net
+        assert [reference() for reference in watched] == [None, None]
+    finally:
+        gc.enable()
+
+
+def test_repr_is_an_indented_tree():
+    net = nn.Sequential(conv=nn.Conv2d(1, 4, 3, padding=1), rest=nn.Sequential(nn.ReLU(), nn.Dropout(0.1)))
+    assert repr(net) == (
+        "Sequential()  # 40 parameters\n"
+        "  conv: Conv2d(1, 4, 3, padding=1)  # 40 parameters\n"
+        "  rest: Sequential()\n"
+        "    0: ReLU()\n"
+        "    1: Dropout(0.1)"
+    )
+
+
+def test_html_is_an_expandable_tree_with_escaped_names():
+    net = Net()
+    net.odd = {"<b>": nn.Linear(1, 1)}
+    html = net._repr_html_()
+    assert html.count("<details open>") == 1
+    assert html.count("<details") == html.count("</details>") == 9
+    assert "scale: (2,) float32" in html
+    assert "running_mean: (4,) float32 (buffer)" in html
+    assert "odd.&lt;b&gt;" in html
+    assert "<b>:" not in html

@@ -1,0 +1,276 @@
+"""Optimizers: twenty steps against float64 NumPy (and torch), nothing allocated after the first, errors, state."""
+
+import gc
+import time
+import tracemalloc
+from functools import partial
+
+import numpy as np
+import pytest
+from flnb_telemetry import intern
+
+import flnb
+import flnb.nn as nn
+import flnb.optim as optim
+
+STEPS = 20
+SHAPES = [(4, 3), (3,), ()]
+
+
+def sgd_by_hand(p, gradients, lr, momentum=0.0, weight_decay=0.0, nesterov=False):
+    velocity = np.zeros_like(p)
+    for g in gradients:
+        d = g(p) + weight_decay * p
+        velocity = momentum * velocity + d
+        p = p - lr * (d + momentum * velocity if nesterov else velocity)
+    return p
+
+
+def adam_by_hand(p, gradients, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, decoupled=False):
+    m, v = np.zeros_like(p), np.zeros_like(p)
+    for t, g in enumerate(gradients, 1):
+        d = g(p)
+        if decoupled:
+            p = p * (1 - lr * weight_decay)
+        else:
+            d = d + weight_decay * p
+        m = betas[0] * m + (1 - betas[0]) * d
+        v = betas[1] * v + (1 - betas[1]) * d * d
+        p = p - lr * (m / (1 - betas[0] ** t)) / (np.sqrt(v / (1 - betas[1] ** t)) + eps)
+    return p
+
+
+def adamw_by_hand(p, gradients, weight_decay=1e-2, **settings):
+    return adam_by_hand(p, gradients, weight_decay=weight_decay, decoupled=True, **settings)
+
+
+CASES = [
+    (optim.SGD, sgd_by_hand, {"lr": 0.05}),
+    (optim.SGD, sgd_by_hand, {"lr": 0.05, "momentum": 0.9}),
+    (optim.SGD, sgd_by_hand, {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.1}),
+    (optim.SGD, sgd_by_hand, {"lr": 0.05, "weight_decay": 0.1}),
+    (optim.SGD, sgd_by_hand, {"lr": 0.03, "momentum": 0.8, "nesterov": True}),
+    (optim.SGD, sgd_by_hand, {"lr": 0.03, "momentum": 0.8, "nesterov": True, "weight_decay": 0.1}),
+    (optim.Adam, adam_by_hand, {"lr": 0.02}),
+    (optim.Adam, adam_by_hand, {"lr": 0.02, "betas": (0.7, 0.9), "eps": 1e-2}),
+    (optim.Adam, adam_by_hand, {"lr": 0.02, "weight_decay": 0.2}),
+    (optim.AdamW, adamw_by_hand, {"lr": 0.02}),
+    (optim.AdamW, adamw_by_hand, {"lr": 0.02, "weight_decay": 0.3}),
+]
+
+
+def problem(shape, dtype):
+    """A start, and per step a target: the gradient of sum((p - target)^2 * curvature) depends on p and on the step."""
+    rng = np.random.default_rng(len(shape))
+    start = np.asarray(rng.normal(size=shape), dtype)
+    return start, [np.asarray(rng.normal(size=shape), dtype) for _ in range(STEPS)]
+
+
+def train(kind, settings, dtype):
+    problems = [problem(shape, dtype) for shape in SHAPES]
+    parameters = [nn.Parameter(flnb.asarray(start)) for start, _ in problems]
+    optimizer = kind(parameters, **settings)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        for parameter, (_, targets) in zip(parameters, problems, strict=True):
+            flnb.sum(flnb.square(parameter - flnb.asarray(targets[step]))).backward()
+        optimizer.step()
+    return [parameter.detach().numpy() for parameter in parameters], problems
+
+
+def label(case):
+    return f"{case[0].__name__}-" + "-".join(case[2])
+
+
+@pytest.mark.parametrize("case", CASES, ids=label)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 2e-5)])
+def test_twenty_steps_follow_the_formula(case, dtype, tolerance):
+    kind, by_hand, settings = case
+    for got, (start, targets) in zip(*train(kind, settings, dtype), strict=True):
+        gradients = [partial(lambda t, p: 2 * (p - t), np.float64(t)) for t in targets]
+        expected = by_hand(start.astype(np.float64), gradients, **settings)
+        assert got.dtype == dtype
+        np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("case", CASES, ids=label)
+def test_twenty_steps_follow_torch(case):
+    torch = pytest.importorskip("torch", reason="torch is not installed: the comparison by hand runs above")
+    kind, _, settings = case
+    for got, (start, targets) in zip(*train(kind, settings, np.float64), strict=True):
+        theirs = torch.nn.Parameter(torch.from_numpy(start.copy()))
+        optimizer = getattr(torch.optim, kind.__name__)([theirs], **settings)
+        for target in targets:
+            optimizer.zero_grad()
+            ((theirs - torch.from_numpy(target)) ** 2).sum().backward()
+            optimizer.step()
+        np.testing.assert_allclose(got, theirs.detach().numpy(), rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("case", CASES, ids=label)
+def test_steps_after_the_first_allocate_nothing(case):
+    kind, _, settings = case
+    parameters = [nn.Parameter(flnb.ones(shape)) for shape in ((128, 64), (64, 128), (100,))]
+    for parameter in parameters:
+        flnb.sum(flnb.square(parameter)).backward()
+    optimizer = kind(parameters, **settings)
+    optimizer.step()
+    addresses = [parameter.detach().numpy().ctypes.data for parameter in parameters]
+    with flnb.record() as run:
+        start, allocations = time.perf_counter_ns(), flnb.memory.stats()["allocs"]
+        optimizer.step()
+        assert flnb.memory.stats()["allocs"] == allocations
+    assert len(run.table("op")["context"]) > 0
+    assert (run.table("alloc")["t"] < start).all()  # those announced when the recording began
+    phases = {intern.contexts.items[number].phase for number in run.table("op")["context"]}
+    assert phases == {3}
+    # NumPy's own small arrays are traced too: what a step needs in between must not grow with the parameters. Adam's
+    # numbers change each step, and the dispatcher keeps up to 64 numbers per op and shape: fill that first.
+    tracemalloc.start()
+    try:
+        for _ in range(70):
+            optimizer.step()
+        gc.collect()
+        before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        optimizer.step()
+        _, peak = tracemalloc.get_traced_memory()
+        gc.collect()  # freed tuples that CPython keeps for reuse
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak - before < 8_000  # one parameter has 32,768 bytes
+    assert after - before < 500
+    assert [parameter.detach().numpy().ctypes.data for parameter in parameters] == addresses
+
+
+def test_state_is_allocated_once_at_the_first_step_as_optimizer_state():
+    parameters = [nn.Parameter(flnb.ones((128, 64))), nn.Parameter(flnb.ones((128, 64)))]
+    for parameter in parameters:
+        flnb.sum(parameter).backward()
+    optimizer = optim.Adam(parameters)
+    with flnb.record() as run:
+        start = time.perf_counter_ns()
+        optimizer.step()
+    table = run.table("alloc")
+    new = table["t"] >= start
+    assert table["category"][new].tolist() == [4] * 5  # two averages each, one work buffer shared
+    assert set(table["requested"][new].tolist()) == {128 * 64 * 4}
+
+
+def test_parameters_without_gradient_stay_and_tape_is_not_extended():
+    used, unused = nn.Parameter(flnb.ones((2,))), nn.Parameter(flnb.ones((2,)))
+    optimizer = optim.SGD([used, unused], lr=0.5, momentum=0.9)
+    flnb.sum(used).backward()
+    optimizer.step()
+    assert used.detach().numpy().tolist() == [0.5, 0.5]
+    assert unused.detach().numpy().tolist() == [1.0, 1.0]
+    assert used.requires_grad
+    flnb.sum(flnb.square(used)).backward()  # still a leaf
+    assert used.grad.numpy().tolist() == [2.0, 2.0]
+    optimizer.zero_grad()
+    assert used.grad is None
+
+
+def test_a_gradient_is_left_as_it_was():
+    for kind, _, settings in CASES:
+        parameter = nn.Parameter(flnb.asarray([1.0, 2.0]))
+        flnb.sum(flnb.square(parameter)).backward()
+        kind([parameter], **settings).step()
+        assert parameter.grad.numpy().tolist() == [2.0, 4.0], kind
+
+
+def test_a_changed_learning_rate_counts_at_once():
+    parameter = nn.Parameter(flnb.asarray([1.0]))
+    optimizer = optim.SGD([parameter], lr=0.5)
+    for lr, expected in ((0.25, 0.75), (0.5, 0.25)):
+        optimizer.lr = lr
+        optimizer.zero_grad()
+        flnb.sum(parameter).backward()
+        optimizer.step()
+        assert float(parameter.data[0]) == expected
+
+
+def test_training_goes_on_exactly_from_a_saved_state():
+    def make():
+        parameter = nn.Parameter(flnb.asarray(np.linspace(-1, 1, 6, dtype=np.float32)))
+        return parameter, optim.Adam([parameter], lr=0.1)
+
+    def step(parameter, optimizer):
+        optimizer.zero_grad()
+        flnb.sum(flnb.square(parameter - 0.3)).backward()
+        optimizer.step()
+
+    first, optimizer = make()
+    for _ in range(3):
+        step(first, optimizer)
+    optimizer.lr = 0.05
+    saved, values = optimizer.state_dict(), first.detach().numpy().copy()
+    step(first, optimizer)
+    second, fresh = make()
+    flnb.assign(second.data, flnb.asarray(values))
+    fresh.load_state_dict(saved)
+    assert (fresh.steps, fresh.lr) == (3, 0.05)
+    step(second, fresh)
+    np.testing.assert_array_equal(second.detach().numpy(), first.detach().numpy())
+    untouched = make()[1].state_dict()
+    fresh.load_state_dict(untouched)
+    assert (fresh.steps, fresh._state) == (0, [])
+
+
+def test_a_state_that_does_not_fit_lists_why_and_changes_nothing():
+    parameter = nn.Parameter(flnb.ones((3,)))
+    flnb.sum(parameter).backward()
+    momentum = optim.SGD([parameter], lr=0.1, momentum=0.9)
+    momentum.step()
+    adam = optim.Adam([parameter])
+    found = r"it is of SGD, this is Adam\n.*\['momentum'\], expected \['mean', 'square'\]"
+    with pytest.raises(ValueError, match=found):
+        adam.load_state_dict(momentum.state_dict())
+    other = nn.Parameter(flnb.ones((4,)))
+    with pytest.raises(ValueError, match=r"momentum has shape \(3,\), expected \(4,\)"):
+        optim.SGD([other], lr=0.1, momentum=0.9).load_state_dict(momentum.state_dict())
+    with pytest.raises(ValueError, match="it has 1 parameters, this optimizer 2"):
+        optim.SGD([other, parameter], lr=0.1, momentum=0.9).load_state_dict(momentum.state_dict())
+    assert adam.steps == 0
+
+
+def test_errors_say_what_to_do():
+    parameter = nn.Parameter(flnb.ones((2,)))
+    net = nn.Linear(2, 2)
+    with pytest.raises(TypeError, match=r"takes parameters, got a Linear; pass model.parameters\(\)"):
+        optim.SGD(net, lr=0.1)
+    with pytest.raises(TypeError, match=r"takes a list of parameters, got one Parameter; pass \[it\]"):
+        optim.SGD(parameter, lr=0.1)
+    with pytest.raises(TypeError, match=r"Adam: item 1 is Tensor; expected an nn\.Parameter"):
+        optim.Adam([parameter, flnb.ones((2,))])
+    with pytest.raises(TypeError, match="item 0 is ndarray"):
+        optim.Adam([np.ones(2)])
+    with pytest.raises(TypeError, match="item 0 is the result of an op"):
+        optim.SGD([parameter * 2.0], lr=0.1)
+    with pytest.raises(ValueError, match="got no parameters"):
+        optim.SGD([], lr=0.1)
+    with pytest.raises(ValueError, match="given twice"):
+        optim.SGD([parameter, parameter], lr=0.1)
+    with pytest.raises(ValueError, match=r"SGD: lr must be at least 0, got -0\.1"):
+        optim.SGD([parameter], lr=-0.1)
+    with pytest.raises(ValueError, match="lr must be at least 0, got nan"):
+        optim.SGD([parameter], lr=float("nan"))
+    with pytest.raises(ValueError, match="momentum must be at least 0, got -1"):
+        optim.SGD([parameter], lr=0.1, momentum=-1)
+    with pytest.raises(ValueError, match="nesterov needs a momentum"):
+        optim.SGD([parameter], lr=0.1, nesterov=True)
+    with pytest.raises(ValueError, match=r"betas must be below 1, got \(0\.9, 1\.0\)"):
+        optim.Adam([parameter], betas=(0.9, 1.0))
+    with pytest.raises(RuntimeError, match=r"SGD\.step\(\): no parameter has a gradient; call loss\.backward"):
+        optim.SGD([parameter], lr=0.1).step()
+
+
+def test_a_plain_variable_is_trained_too_and_repr_is_short():
+    w = flnb.Variable(flnb.asarray([2.0]))
+    flnb.sum(w).backward()
+    optimizer = optim.AdamW([w], lr=0.1)
+    optimizer.step()
+    assert float(w.data[0]) < 2.0
+    settings = "lr=0.1, beta1=0.9, beta2=0.999, eps=1e-08, weight_decay=0.01"
+    assert repr(optimizer) == f"AdamW(1 parameters, {settings}, steps=1)"
