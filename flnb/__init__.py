@@ -14,6 +14,7 @@ import numpy as _np
 
 from flnb import autograd, dispatch, interface, ops, random
 from flnb.autograd import Variable, enable_grad, grad, is_grad_enabled, no_grad, value_and_grad
+from flnb.collector import tune_gc
 from flnb.dispatch import state as _state
 from flnb.dispatch.miss import default_dtype, set_default_dtype
 from flnb.dispatch.state import category, set_backend, set_memory_manager, use_backend, use_memory_manager
@@ -96,6 +97,6 @@ __all__ = [
     *("default_dtype", "dispatch", "enable_grad", "float16", "float32", "float64", "grad", "int8", "int16", "int32"),
     *("int64", "interface", "is_grad_enabled", "load_run", "manual_seed", "memory", "meters", "newaxis", "nn"),
     *("no_grad", "ops", "optim", "phase", "plot", "random", "record", "scope", "set_backend", "set_default_dtype"),
-    *("set_memory_manager", "step", "telemetry", "testing", "uint8", "uint16", "uint32", "uint64", "use_backend"),
+    *("set_memory_manager", "step", "telemetry", "testing", "tune_gc", "uint8", "uint16", "uint32", "uint64", "use_backend"),
     *("use_memory_manager", "value_and_grad"),
 ]

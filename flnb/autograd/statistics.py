@@ -16,7 +16,7 @@ from flnb_telemetry import bus, intern, schema
 
 __all__ = ["Statistics"]
 
-LIMIT = 4096
+LIMIT = 1024
 """Nodes measured in one pass; a longer tape is measured nearest the loss."""
 
 KEEP_PLAN = ~0xFFFFFF

@@ -106,6 +106,8 @@ def walk(root: Node, cotangent: Any, retain: bool, create_graph: bool) -> list[t
             if not retain:
                 node[1] = None
                 del node[3:]
+            if create_graph:
+                saved = _on_tape(node, saved)
             _pull(plan, parents, g, saved, cotangents, owned, create_graph)
         if lane is not None:
             lane.node = 0
@@ -141,6 +143,16 @@ def _reachable(root: Node) -> dict[int, Node]:
                 if parent[0] is not None:
                     stack.append(parent)
     return pending
+
+
+def _on_tape(node: Node, saved: list[Any]) -> list[Any]:
+    """The saved values with the output as a Variable at its place on the tape, so that it is differentiated too."""
+    output = saved[-1]
+    if output is None or node[0].joint is not None:
+        return saved
+    variable = object.__new__(Variable)
+    variable._data, variable._spec, variable._root, variable._node = output._data, output._spec, output, node
+    return [*saved[:-1], variable]
 
 
 def _pull(
@@ -213,8 +225,10 @@ def walk_to(root: Node, cotangent: Any, stops: list[Node]) -> dict[int, Any]:
     for seq in sorted(pending, reverse=True):
         g = cotangents.pop(seq, None)
         if g is not None:
-            plan, parents, _, *saved = pending[seq]
-            _pull(plan, parents, g, saved, cotangents, set(), True)
+            node = pending[seq]
+            plan, parents, _, *saved = node
+            _check_unwritten(node)
+            _pull(plan, parents, g, _on_tape(node, saved), cotangents, set(), True)
     return cotangents
 
 

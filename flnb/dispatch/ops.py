@@ -13,7 +13,8 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Callable
-from time import perf_counter_ns as clock
+from time import perf_counter as clock
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from flnb.dispatch import state
@@ -38,7 +39,7 @@ ACTIVATION, TEMPORARY = 3, 6
 
 _scoped = state._get
 _new = object.__new__
-_pack = struct.Struct("<8q").pack_into
+_pack = bus.pack_op
 
 
 def detached(data: Any, spec: Any) -> Tensor:
@@ -89,7 +90,7 @@ def unary(op: Op) -> Callable[..., Any]:
                 _pack(lane.buffer, position, plan.code, t0, t1, alloc, seq or lane.node, lane.context, p0, 0)
                 lane.position = position + 64
             except struct.error:
-                lane.emit(plan.code, t0, t1, alloc, seq or lane.node, lane.context, p0, 0)
+                lane.emit_op(plan.code, t0, t1, alloc, seq or lane.node, lane.context, p0, 0)
         if x._lift is None:
             result = _new(Tensor)
             result._data = data
@@ -169,7 +170,7 @@ def binary(op: Op) -> Callable[..., Any]:
                 _pack(lane.buffer, position, plan.code, t0, t1, alloc, seq or lane.node, lane.context, p0, p1)
                 lane.position = position + 64
             except struct.error:
-                lane.emit(plan.code, t0, t1, alloc, seq or lane.node, lane.context, p0, p1)
+                lane.emit_op(plan.code, t0, t1, alloc, seq or lane.node, lane.context, p0, p1)
         if lift is None:
             result = _new(Tensor)
             result._data = data
@@ -217,7 +218,7 @@ def create(op: Op, spec: Spec, arguments: tuple[Any, ...], category: int = 0) ->
     data = here.table[op.index](*arguments, buffer)
     if bus.lanes is not None:
         lane = bus.lanes.lane
-        lane.emit(plan.code, t0, clock(), alloc, lane.node, lane.context)
+        lane.emit_op(plan.code, t0, clock(), alloc, lane.node, lane.context, 0, 0)
     return detached(data, spec)
 
 
@@ -332,7 +333,7 @@ def _execute(
     if lanes is not None:
         t1 = clock()
         edges = [p[2] if p is not None else 0 for p in parents] if seq else []
-        lane.emit(plan.code, t0, t1, alloc, node, lane.context, *(edges + [0, 0])[:2])
+        lane.emit_op(plan.code, t0, t1, alloc, node, lane.context, *(edges + [0, 0])[:2])
         if len(edges) > 2:
             emit_edges(lane, plan, seq, edges[2:])
     if op.writes_out:
@@ -345,7 +346,7 @@ def emit_edges(lane: Any, plan: Plan, seq: int, edges: list[int]) -> None:
     """Record parents that do not fit the op's own record, five at a time."""
     code = schema.EDGE | plan.code >> 24 << 24
     for i in range(0, len(edges), 5):
-        lane.emit(code, clock(), seq, *(edges[i : i + 5] + [0] * 5)[:5])
+        lane.emit(code, perf_counter_ns(), seq, *(edges[i : i + 5] + [0] * 5)[:5])
 
 
 def _constant(plan: Plan, value: Any, here: State) -> Any:
@@ -386,7 +387,21 @@ def accumulate(add: Op, total: Tensor, term: Any) -> None:
     """Add into a tensor that nothing else refers to: an in-place write that needs no mark."""
     here = _scoped() or state.session
     plan = add.plans.get((total._spec, term._spec)) or plan_for(add, (total, term), (), here)[0]
-    _execute(plan, here, (total, term), total._data, 0, 0, ())
+    data = total._data
+    lanes = bus.lanes
+    if lanes is None:
+        here.table[add.index](data, term._data, data)
+        return
+    lane = lanes.lane
+    t0 = clock()
+    here.table[add.index](data, term._data, data)
+    t1 = clock()
+    position = lane.position
+    try:
+        _pack(lane.buffer, position, plan.code, t0, t1, 0, lane.node, lane.context, 0, 0)
+        lane.position = position + 64
+    except struct.error:
+        lane.emit_op(plan.code, t0, t1, 0, lane.node, lane.context, 0, 0)
 
 
 def _foreign(op: Op, plan: Plan, here: State) -> TypeError:

@@ -11,15 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flnb_telemetry import intern
+from flnb_telemetry import bus, intern, schema
 
 if TYPE_CHECKING:
     from flnb.ops.table import Op
 
 __all__ = ["Plan", "Spec", "spec_of"]
-
-KIND_OP = 1
-PLAN_SHIFT = 24
 
 
 class Spec:
@@ -89,7 +86,7 @@ class Plan:
         self.saves = op.saves_for(len(specs))
         shapes = tuple(s.shape if isinstance(s, Spec) else () for s in specs)
         described = intern.Plan(op.name, op.family, spec.shape, spec.dtype.name, spec.nbytes, op.flops(self), shapes)
-        self.code = KIND_OP | intern.plans.id_of(described) << PLAN_SHIFT
+        self.code = schema.OP | bus.FLOAT_TIMES | intern.plans.id_of(described) << schema.PLAN_SHIFT
 
     def _shrinks(self, spec: Any) -> tuple[int, ...] | None:
         """The input's shape where broadcasting enlarged it, so that its gradient must be summed back."""

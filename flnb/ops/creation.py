@@ -63,7 +63,7 @@ def asarray(values: Any, dtype: Any = None, copy: bool | None = None) -> Tensor:
         array = np.asarray(values, dtype=dtype)
     except (ValueError, TypeError) as error:
         raise type(error)(f"asarray: {error}; expected numbers in nested lists of equal lengths") from None
-    if array.dtype.kind not in "?iufc" and array.dtype.name != "bfloat16":
+    if array.dtype.kind not in "biufc" and array.dtype.name != "bfloat16":
         raise TypeError(f"asarray: expected numbers, got {type(values).__name__} of dtype {array.dtype}")
     if dtype is None and not hasattr(values, "dtype") and array.dtype == np.float64:
         array = array.astype(default_dtype())

@@ -39,9 +39,8 @@ def encode(key: Any, x: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     dots = [i for i, k in enumerate(parts) if k is Ellipsis]
     if len(dots) > 1:
         raise IndexError("getitem: only one ... may stand in an index")
-    parts[dots[0] : dots[0] + 1 if dots else None] = filler if dots else parts[len(parts) :]
-    if not dots:
-        parts += filler
+    start = dots[0] if dots else len(parts)
+    parts[start : start + 1] = filler
     encoded: list[Any] = []
     indices: list[Any] = []
     axis = 0

@@ -27,7 +27,7 @@ def _infer(dtype: Callable[[np.dtype[Any]], Any], needs_elements: bool = False) 
     def infer(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> tuple[tuple[int, ...], Any]:
         axes, keepdims = attributes
         (spec,) = specs
-        if needs_elements and any(spec.shape[a] == 0 for a in axes):
+        if needs_elements and 0 in [spec.shape[a] for a in axes]:
             raise ValueError(f"{op.name}: no element to choose along axis {axes} of {spec!r}")
         return reduced(spec.shape, axes, keepdims), dtype(spec.dtype)
 

@@ -1,0 +1,208 @@
+"""Per-op overhead: a chain of tiny ops, flnb beside torch eager, telemetry off, on, and with a live dashboard.
+
+One run, variants interleaved, medians over the rounds and the quartiles of the per-round ratios: machines are noisy
+and only ratios carry over. `python -m benchmarks overhead`; torch is optional and never in the project's lock file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+
+import flnb
+from benchmarks.report import table, write
+
+GOALS = {
+    "flnb / torch": 0.75,
+    "recorder / off": 1.25,
+    "dashboard / off": 1.5,
+}
+
+
+def flnb_chain(ops: int) -> Callable[[], float]:
+    """Forward and backward through ``ops`` ops on (8, 8) float32, gradients to four leaves; gives seconds."""
+    one = np.ones((8, 8), np.float32)
+    grad = flnb.asarray(one)
+
+    def run() -> float:
+        x, a, b, c = (flnb.Variable(one) for _ in range(4))
+        start = time.perf_counter()
+        y = x
+        for _ in range(ops // 4):
+            y = y * a
+            y = y + b
+            y = flnb.tanh(y)
+            y = y * c
+        y.backward(grad)
+        elapsed = time.perf_counter() - start
+        assert all(v.grad is not None for v in (x, a, b, c))
+        return elapsed
+
+    return run
+
+
+def torch_chain(ops: int) -> Callable[[], float]:
+    """The same chain in torch eager on one thread."""
+    import torch
+
+    torch.set_num_threads(1)
+    grad = torch.ones(8, 8)
+
+    def run() -> float:
+        x, a, b, c = (torch.ones(8, 8, requires_grad=True) for _ in range(4))
+        start = time.perf_counter()
+        y = x
+        for _ in range(ops // 4):
+            y = y * a
+            y = y + b
+            y = torch.tanh(y)
+            y = y * c
+        y.backward(grad)
+        elapsed = time.perf_counter() - start
+        assert all(v.grad is not None for v in (x, a, b, c))
+        return elapsed
+
+    return run
+
+
+def recorded(run: Callable[[], float]) -> Callable[[], float]:
+    """The same under a recording."""
+
+    def under() -> float:
+        with flnb.record():
+            return run()
+
+    return under
+
+
+def watched(run: Callable[[], float]) -> Callable[[], float]:
+    """The same under a recording that a dashboard's hub reads, with a browser that acknowledges every frame."""
+    from flnb.telemetry import Live, attach, detach
+    from flnb.widgets.hub import Hub
+
+    def under() -> float:
+        live = Live()
+        hub = Hub(live, lambda content, _: hub.receive({"type": "ack", "seq": content["seq"]}))
+        attach(live)
+        hub.start()
+        try:
+            with flnb.record():
+                return run()
+        finally:
+            hub.stop()
+            detach(live)
+
+    return under
+
+
+def measure(variants: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each variant in each round, interleaved after one warm-up."""
+    for run in variants.values():
+        run()
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
+    for i in range(rounds):
+        names = list(variants)
+        for name in names[i % len(names) :] + names[: i % len(names)]:
+            gc.collect()
+            seconds[name].append(variants[name]())
+    return seconds
+
+
+def ratios(seconds: dict[str, list[float]], over: str, under: str) -> tuple[float, float, float]:
+    """Median and quartiles of the per-round ratios."""
+    values = sorted(a / b for a, b in zip(seconds[over], seconds[under], strict=True))
+    if len(values) < 2:
+        return values[0], values[0], values[0]
+    low, _, high = statistics.quantiles(values, n=4)
+    return statistics.median(values), low, high
+
+
+def training_step() -> Callable[[], float]:
+    """Ten steps of the quickstart's network on batches of 64 digits; gives seconds."""
+    from benchmarks.digits import build
+
+    from flnb import nn
+    from flnb.data import digits
+    from flnb.optim import Adam
+
+    (x, y), _ = digits()
+    net, loss_of = build(), nn.CrossEntropyLoss()
+    optimizer = Adam(net.parameters(), lr=1e-3)
+    batches = [(x[64 * i : 64 * i + 64], y[64 * i : 64 * i + 64]) for i in range(10)]
+
+    def run() -> float:
+        start = time.perf_counter()
+        for images, labels in batches:
+            optimizer.zero_grad()
+            loss_of(net(images), labels).backward()
+            optimizer.step()
+        return time.perf_counter() - start
+
+    return run
+
+
+def main(argv: list[str]) -> int:
+    """Print and store the table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks overhead")
+    parser.add_argument("--ops", type=int, default=20_000)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--quick", action="store_true", help="a smoke size, for CI")
+    options = parser.parse_args(argv)
+    if options.quick:
+        options.ops, options.rounds = 2_000, 3
+    rows: list[dict[str, Any]] = []
+    for tuned in (False, True):
+        with flnb.tune_gc() if tuned else nullcontext():
+            rows += chain_rows(options.ops, options.rounds, "tune_gc" if tuned else "default gc")
+            rows += step_rows(options.rounds, "tune_gc" if tuned else "default gc")
+    print(table(rows))
+    write("overhead", rows, vars(options))
+    return 0
+
+
+def chain_rows(ops: int, rounds: int, collector: str) -> list[dict[str, Any]]:
+    """The chain: off, recorder, dashboard, torch."""
+    off = flnb_chain(ops)
+    variants = {"off": off, "recorder": recorded(off), "dashboard": watched(off)}
+    try:
+        variants["torch"] = torch_chain(ops)
+    except ImportError:
+        print("torch is not installed here: its column is left out")
+    seconds = measure(variants, rounds)
+    pairs = [("recorder / off", "recorder", "off"), ("dashboard / off", "dashboard", "off")]
+    if "torch" in variants:
+        pairs.insert(0, ("flnb / torch", "off", "torch"))
+    return [_row(f"chain of {ops} ops", collector, name, seconds, a, b, GOALS[name]) for name, a, b in pairs]
+
+
+def step_rows(rounds: int, collector: str) -> list[dict[str, Any]]:
+    """A training step of the quickstart."""
+    off = training_step()
+    seconds = measure({"off": off, "recorder": recorded(off), "dashboard": watched(off)}, rounds)
+    return [
+        _row("training step", collector, name, seconds, a, "off", goal)
+        for name, a, goal in (("recorder / off", "recorder", 1.03), ("dashboard / off", "dashboard", 1.15))
+    ]
+
+
+def _row(
+    case: str, collector: str, name: str, seconds: dict[str, list[float]], over: str, under: str, goal: float
+) -> dict[str, Any]:
+    median, low, high = ratios(seconds, over, under)
+    return {
+        "case": case,
+        "collector": collector,
+        "ratio": name,
+        "median": round(median, 3),
+        "quartiles": f"{low:.3f} .. {high:.3f}",
+        "goal": f"<= {goal}",
+        "met": "yes" if median <= goal else "NO",
+        "milliseconds": f"{1e3 * statistics.median(seconds[over]):.1f} / {1e3 * statistics.median(seconds[under]):.1f}",
+    }
