@@ -2,7 +2,7 @@
 
 import { Brush } from "./brush.ts";
 import { attribute, h, icon, icons, setText } from "./dom.ts";
-import { bytes, clock, count, integer, percent, significant, text, UNKNOWN } from "./format.ts";
+import { bytes, clock, count, integer, percent, text, UNKNOWN } from "./format.ts";
 import { selectionParts, stateLine, type StateLine } from "./states.ts";
 import type { TabName, ViewContext } from "./view.ts";
 
@@ -197,7 +197,7 @@ export class StatusLine {
       if (store.cursor !== null) parts.push(["cursor", `${store.cursor.toFixed(3)} s`, "", ""]);
       parts.push(["frame", integer(store.seq), "", "fl-wideonly"]);
       const rate = store.rate(now);
-      parts.push(["", rate ? significant(Math.round(rate)) : UNKNOWN, "Hz", "fl-narrowhide"]);
+      parts.push(["", rate ? String(Math.round(rate)) : UNKNOWN, "Hz", "fl-narrowhide"]);
       parts.push(["credit", `${Math.max(0, WINDOW - unacknowledged)} / ${WINDOW}`, "", "fl-narrowhide"]);
       if (store.lastKeyframeAt) {
         const age = (now - store.lastKeyframeAt) / 1000;

@@ -129,6 +129,6 @@ export function ticks(low: number, high: number, goal: number, binary = false): 
     step = power * ([1, 2, 5, 10].find((factor) => factor * power >= rough) ?? 10);
   }
   const values: number[] = [];
-  for (let index = Math.ceil(low / step - 1e-9); index * step <= high + step * 1e-9; index++) values.push(index * step);
+  for (let index = Math.ceil(low / step - 1e-9); index * step <= high + step * 1e-9; index++) values.push(index * step + 0); // + 0 makes −0 a 0
   return values;
 }

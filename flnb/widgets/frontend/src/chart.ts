@@ -2,7 +2,7 @@
 
 import { horizontal, label, Surface, ticks, vertical } from "./canvas.ts";
 import { h, setText } from "./dom.ts";
-import { integer, significant } from "./format.ts";
+import { integer, plain, significant } from "./format.ts";
 import type { Theme } from "./theme.ts";
 
 export interface Curve {
@@ -93,11 +93,14 @@ export class Chart {
   private hover: number | null = null;
   private span: [number, number] = [0, 1];
   private readonly format: (value: number) => string;
+  private readonly axisFormat: (value: number) => string;
   /** Called with the index of the point that was clicked. */
   onPick: ((at: number) => void) | null = null;
 
-  constructor(name: string, theme: Theme, format: (value: number) => string = significant) {
+  /** Values as the header and the tooltip show them, and as the axis does. */
+  constructor(name: string, theme: Theme, format: (value: number) => string = significant, axisFormat: (value: number) => string = plain) {
     this.theme = theme;
+    this.axisFormat = axisFormat;
     this.format = format;
     this.surface = new Surface(name);
     this.value = h("b");
@@ -142,7 +145,7 @@ export class Chart {
     const x = this.x;
     for (const tick of axisTicks(low, high, log)) {
       horizontal(c, LEFT - 6, width - RIGHT, y(tick), colours.grid);
-      label(c, this.format(tick), LEFT - 10, y(tick), colours.dim, this.theme.ui(10.5), "right");
+      label(c, this.axisFormat(tick), LEFT - 10, y(tick), colours.dim, this.theme.ui(10.5), "right");
     }
     horizontal(c, LEFT - 6, width - RIGHT, height - BOTTOM, colours.mark);
     label(c, integer(this.span[0]), LEFT - 6, height - 7, colours.dim, this.theme.ui(10));

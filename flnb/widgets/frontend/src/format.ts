@@ -21,6 +21,12 @@ export function significant(value: number): string {
   return text.includes("e") ? text.replace("e-", "e−").replace("e+", "e") : text;
 }
 
+/** Three significant digits without trailing zeros: what an axis carries (1, 0.5, 0.03). */
+export const plain = (value: number): string => {
+  const text = significant(value);
+  return text.includes(".") && !text.includes("e") ? text.replace(/\.?0+$/, "") : text;
+};
+
 /** Whole number with thin spaces: 2 097 152. */
 export function integer(value: number | null | undefined): string {
   if (!known(value)) return UNKNOWN;

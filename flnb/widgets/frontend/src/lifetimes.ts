@@ -134,6 +134,7 @@ export class Overview {
   readonly reserved: Float64Array;
   readonly byCategory: Float64Array[];
   readonly bins: number;
+  private readonly state = { allocated: 0, reserved: 0, sums: new Float64Array(CATEGORIES) };
 
   constructor(bins = 2048) {
     this.bins = bins;
@@ -146,23 +147,25 @@ export class Overview {
     if (!(t >= 0)) return;
     while (t >= this.width * this.bins) this.widen();
     const bin = Math.floor(t / this.width);
-    if (bin >= this.count) {
-      // Between two events memory stays as it is: a bin without an event repeats the one before it.
-      const from = this.count - 1;
-      for (let next = this.count; next <= bin; next++) if (from >= 0) this.copy(from, next);
-      this.count = bin + 1;
-      if (from < 0) this.allocated[bin] = -1;
-    }
-    if (allocated < this.allocated[bin]!) return;
-    this.allocated[bin] = allocated;
-    this.reserved[bin] = reserved;
-    for (let category = 0; category < CATEGORIES; category++) this.byCategory[category]![bin] = sums[category]!;
+    // Between two events memory stays as it is: bins without an event begin and end with the state before.
+    for (; this.count <= bin; this.count++) this.set(this.count, this.state.allocated, this.state.reserved, this.state.sums);
+    Object.assign(this.state, { allocated, reserved });
+    this.state.sums.set(sums);
+    if (allocated >= this.allocated[bin]!) this.set(bin, allocated, reserved, sums);
   }
 
   clear(): void {
     this.width = 1 / 128;
     this.count = 0;
+    this.state.allocated = this.state.reserved = 0;
+    this.state.sums.fill(0);
     for (const column of [this.allocated, this.reserved, ...this.byCategory]) column.fill(0);
+  }
+
+  private set(bin: number, allocated: number, reserved: number, sums: ArrayLike<number>): void {
+    this.allocated[bin] = allocated;
+    this.reserved[bin] = reserved;
+    for (let category = 0; category < CATEGORIES; category++) this.byCategory[category]![bin] = sums[category]!;
   }
 
   private copy(from: number, to: number): void {
@@ -180,7 +183,8 @@ export class Overview {
   }
 }
 
-const enum Kind { Segment, Alloc, Free, Release }
+/** Order of events at one instant: a segment before its blocks, a free before its bytes are used again. */
+const enum Kind { Segment, Free, Alloc, Release }
 
 export class MemoryLog {
   readonly lifetimes: Lifetimes;
@@ -357,15 +361,18 @@ export class MemoryLog {
     collect("release", Kind.Release);
     order.sort((one, two) => one.t - two.t || one.kind - two.kind);
     if (!head.keyframe) this.insertSegments(frame);
+    /** Blocks freed at the very instant of their allocation. */
+    const instant = new Set<number>();
     const thinned = columns["memory.t"];
-    let next = 0;
     for (const { t, kind, at } of order) {
-      for (; thinned && next < thinned.length && thinned[next]! <= t; next++) this.thinnedPoint(frame, next);
       if (kind === Kind.Segment) this.reserved += columns["segment.size"]![at]!;
       else if (kind === Kind.Alloc) {
-        this.add(this.insertBlock(frame, at), 1);
+        const row = this.insertBlock(frame, at);
+        if (instant.has(this.lifetimes.id[row]!)) this.lifetimes.finish(row, t);
+        else this.add(row, 1);
       } else if (kind === Kind.Free) {
         const row = this.lifetimes.row(columns["free.id"]![at]!);
+        if (row < 0) instant.add(columns["free.id"]![at]!);
         if (row < 0 || (!head.keyframe && this.lifetimes.end[row] !== Infinity)) continue;
         this.lifetimes.finish(row, t);
         this.add(row, -1);
@@ -374,9 +381,10 @@ export class MemoryLog {
         const segment = head.keyframe ? this.segments.get(id) : this.release(id, t);
         if (segment) this.reserved -= segment.size;
       }
-      this.point(t);
+      // A thinned tick leaves out blocks that came and went within it: only its points know the sums in between.
+      if (!thinned) this.point(t);
     }
-    for (; thinned && next < thinned.length; next++) this.thinnedPoint(frame, next);
+    for (let at = 0; at < (thinned?.length ?? 0); at++) this.thinnedPoint(frame, at);
   }
 
   private thinnedPoint(frame: Frame, at: number): void {

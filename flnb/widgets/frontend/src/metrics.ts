@@ -2,7 +2,7 @@
 
 import { Chart, wantsLog, type Curve } from "./chart.ts";
 import { h } from "./dom.ts";
-import { integer, significant } from "./format.ts";
+import { integer, plain, significant } from "./format.ts";
 import { Panel } from "./panel.ts";
 import type { Metric, Steps, Store } from "./store.ts";
 import type { DataTable, View, ViewContext } from "./view.ts";
@@ -149,7 +149,7 @@ class Metrics implements View {
     for (const series of this.shown) {
       let chart = old.get(series.name);
       if (!chart) {
-        chart = new Chart(series.name, this.context.theme, series.format);
+        chart = new Chart(series.name, this.context.theme, series.format, series.format === significant ? plain : (value) => plain(value * 100));
         chart.onHover = () => {
           this.dirty = true;
           this.render(performance.now());

@@ -286,16 +286,18 @@ class Ops implements View {
       return;
     }
     const pairs = h("dl", { class: "fl-pairs" });
-    const pair = (term: string, value: string): void => void pairs.append(h("dt", {}, term), h("dd", {}, value));
+    pairs.style.gridTemplateColumns = "52px minmax(0, 1fr)";
+    const pair = (term: string, value: string, exact = ""): void =>
+      void pairs.append(h("dt", {}, term), h("dd", {}, value, h("span", { class: "fl-exact" }, exact)));
     const exact = (ns: number): string => `${integer(ns)} ns`;
     pair("Count", integer(row.count));
-    pair("Total", `${text(atLeast(duration(row.total), store.lower))} · ${text(percent(row.share))}`);
-    pair("Mean", `${text(duration(mean(row)))} · ${exact(mean(row))}`);
-    pair("p99", `${text(duration(row.p99))} · ${exact(row.p99)}`);
-    pair("Max", `${text(duration(row.max))} · ${exact(row.max)}`);
+    pair("Total", text(atLeast(duration(row.total), store.lower)), text(percent(row.share)));
+    pair("Mean", text(duration(mean(row))), exact(mean(row)));
+    pair("p99", text(duration(row.p99)), exact(row.p99));
+    pair("Max", text(duration(row.max)), exact(row.max));
     const stepCount = store.steps.length + store.steps.evicted;
-    if (stepCount) pair("A step", `${text(duration(row.total / stepCount))} · ${text(count(row.count / stepCount))} calls`);
-    pair("Bytes", `${text(bytes(row.bytes))} · ${exactBytes(row.bytes)}`);
+    if (stepCount) pair("A step", text(duration(row.total / stepCount)), `${text(count(row.count / stepCount))} calls`);
+    pair("Bytes", text(atLeast(bytes(row.bytes), store.lower)), exactBytes(row.bytes));
     const head = h("div", { class: "fl-title" }, ...(scope ? [] : [this.swatch(row.family)]),
       h("div", {}, h("b", {}, row.name), h("div", { class: "fl-sub" }, scope ? "scope" : familyLabels[row.family] ?? row.family)));
     side.replaceChildren(head, pairs, ...this.places());

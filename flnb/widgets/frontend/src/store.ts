@@ -110,6 +110,7 @@ export class Store {
   private held: Frame[] = [];
   private heldBytes = 0;
   private heldIncomplete = false;
+  private opNodes: { key: string; nodes: ReadonlySet<number> } = { key: "", nodes: new Set() };
   private readonly arrivals: number[] = [];
   private readonly histories = new Map<string, { count: number; total: number; steps: number; values: number[] }>();
   private readonly listeners = new Set<() => void>();
@@ -321,10 +322,25 @@ export class Store {
         if (selection.node !== undefined && selection.step === this.tape?.step) return node.id === selection.node;
         return selection.op !== undefined && this.plan(node.plan)?.op === baseOp(selection.op)
           && this.context(node.context)?.scope === selection.scope;
-      case "op": return selection.op !== undefined && this.plan(node.plan)?.op === baseOp(selection.op);
+      case "op":
+        return selection.op !== undefined && (this.plan(node.plan)?.op === baseOp(selection.op) || this.nodesOfOp(selection.op).has(node.id));
       case "scope": return inScope(this.context(node.context)?.scope, selection.scope);
       default: return false;
     }
+  }
+
+  /** Tape nodes that an op worked for, as its allocations tell: a composite's node has another name than its ops. */
+  private nodesOfOp(op: string): ReadonlySet<number> {
+    const key = `${op} ${this.versions.tape}`;
+    if (this.opNodes.key !== key) {
+      const nodes = new Set<number>();
+      const { lifetimes } = this.memory;
+      for (let row = 0; row < lifetimes.used; row++) {
+        if (lifetimes.node[row]! > 0 && this.plan(lifetimes.plan[row]!)?.op === op) nodes.add(lifetimes.node[row]!);
+      }
+      this.opNodes = { key, nodes };
+    }
+    return this.opNodes.nodes;
   }
 
   /** Gradient norm of a node (by scope and op) over the sampled steps; the value is NaN where the gradient was bad. */
@@ -430,18 +446,18 @@ export class Store {
     if (same) return;
     let [sum, bad, known] = [0, 0, false];
     for (const leaf of tape.leaves) {
-      if (!leaf.parameter || leaf.norm === null) continue;
+      if (!leaf.parameter || (leaf.norm === null && !leaf.bad)) continue;
       known = true;
       bad += leaf.bad;
-      sum += leaf.norm ** 2;
+      sum += (leaf.norm ?? NaN) ** 2;
     }
     if (known && tape.t > (this.gradientNorm.last("t") ?? -Infinity)) {
       this.gradientNorm.append({ step: tape.step, t: tape.t, value: bad ? NaN : Math.sqrt(sum) });
       this.versions.metrics++;
     }
     for (const node of tape.nodes) {
-      if (node.norm === null) continue;
-      entry(this.norms, this.normKey(node), newMetric).append({ step: tape.step, t: tape.t, value: node.bad ? NaN : node.norm });
+      if (node.norm === null && !node.bad) continue;
+      entry(this.norms, this.normKey(node), newMetric).append({ step: tape.step, t: tape.t, value: node.bad ? NaN : node.norm ?? NaN });
     }
   }
 
@@ -471,7 +487,8 @@ export class Store {
     const steps = this.steps.length + this.steps.evicted;
     const known = entry(this.histories, key, () => ({ count: 0, total: 0, steps: 0, values: [] }));
     if (count > known.count && (steps > known.steps || steps === 0)) {
-      known.values.push((total - known.total) / (steps > known.steps ? steps - known.steps : count - known.count));
+      // The first table has everything since the run began, warm-up included: it is the start, not a sample.
+      if (known.count > 0) known.values.push((total - known.total) / (steps > known.steps ? steps - known.steps : count - known.count));
       if (known.values.length > HISTORY) known.values.shift();
       Object.assign(known, { count, total, steps });
     }
