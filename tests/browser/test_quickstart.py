@@ -5,7 +5,6 @@ The tests of this module are the chapters of one story in one browser tab; they 
 
 from __future__ import annotations
 
-import re
 import shutil
 import time
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 STATUS = "window.jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel"
 # One number for everything that is drawn on the dashboard's canvases.
-PICTURE = """() => [...document.querySelectorAll('.flnb canvas')].map(canvas => {
+PICTURE = """() => [...document.querySelectorAll('.fl-root canvas')].map(canvas => {
     if (!canvas.width || !canvas.height || !canvas.offsetParent) return 0;
     const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
     let hash = 0;
@@ -46,14 +45,15 @@ def notebook(lab: Lab, page: Page, pytestconfig: pytest.Config) -> Page:
 def training(notebook: Page) -> Page:
     """The notebook with all cells started, while the training cell is busy and frames arrive."""
     notebook.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells') }")
-    notebook.wait_for_function("() => window.__flnb?.state?.run?.state === 'recording'", timeout=60_000)
-    notebook.wait_for_function("() => window.__flnb.state.counters.step > 5")
+    notebook.wait_for_function("() => window.__flnb?.state === 'recording'", timeout=60_000)
+    notebook.wait_for_function("() => window.__flnb.step > 5")
     return notebook
 
 
 def busy(page: Page) -> bool:
-    """Whether the kernel is executing."""
-    return bool(page.evaluate(f"() => {STATUS}.status === 'busy'"))
+    """Whether the training cell is executing. (The kernel's own status flickers: each message of a widget sets it.)"""
+    cell = page.locator(".jp-CodeCell", has_text='flnb.record("digits-cnn")').first
+    return "*" in (cell.locator(".jp-InputPrompt").text_content() or "")
 
 
 def value(page: Page, expression: str) -> Any:
@@ -63,7 +63,7 @@ def value(page: Page, expression: str) -> Any:
 
 def dashboard(page: Page) -> Locator:
     """The dashboard's element."""
-    return page.locator(".flnb").first
+    return page.locator(".fl-root").first
 
 
 @pytest.mark.timeout(240)
@@ -82,13 +82,13 @@ def test_while_the_cell_is_busy_the_dashboard_lives(training: Page, screenshots:
     assert _events(page) > events
     assert len(after) >= 3
     assert sum(a != b for a, b in zip(picture, after, strict=False)) >= 2, "the canvases stand still"
-    assert value(page, "state.counters.dropped") == 0
+    assert value(page, "dropped") == 0
     page.screenshot(path=screenshots / "jupyterlab-training.png")
     print(f"{rate:.1f} updates/s while the cell is busy")
 
 
 def _events(page: Page) -> int:
-    return int(value(page, "state.counters.events"))
+    return int(value(page, "events"))
 
 
 @pytest.mark.timeout(120)
@@ -96,7 +96,7 @@ def test_pause_freezes_within_three_tenths_of_a_second_and_resume_goes_on(traini
     page = training
     if not busy(page):
         pytest.fail("the training cell ended before it could be paused: train for more epochs")
-    dashboard(page).get_by_role("button", name=re.compile("Pause")).click()
+    dashboard(page).locator(".fl-pause").click()
     page.wait_for_timeout(300)
     assert value(page, "paused") is True
     updates, picture, frames = value(page, "updates"), page.evaluate(PICTURE), value(page, "frames")
@@ -104,7 +104,7 @@ def test_pause_freezes_within_three_tenths_of_a_second_and_resume_goes_on(traini
     assert value(page, "updates") == updates
     assert page.evaluate(PICTURE) == picture
     assert value(page, "frames") > frames, "recording goes on behind the pause"
-    dashboard(page).get_by_role("button", name=re.compile("Resume")).click()
+    dashboard(page).locator(".fl-pause").click()
     page.wait_for_timeout(700)
     assert value(page, "paused") is False
     assert value(page, "updates") > updates + 5
@@ -116,8 +116,7 @@ def test_pause_freezes_within_three_tenths_of_a_second_and_resume_goes_on(traini
 def test_the_whole_notebook_runs_without_an_error(training: Page) -> None:
     page = training
     page.wait_for_function(
-        f"""() => {STATUS}.status === 'idle' && [...document.querySelectorAll('.jp-InputPrompt')]
-            .every(prompt => !prompt.textContent.includes('*'))""",
+        "() => [...document.querySelectorAll('.jp-InputPrompt')].every(mark => !mark.textContent.includes('*'))",
         timeout=240_000,
     )
     errors = page.locator(".jp-OutputArea-output[data-mime-type='application/vnd.jupyter.stderr'], .jp-RenderedText")
@@ -136,13 +135,13 @@ def test_a_click_on_an_op_marks_it_in_tape_and_memory(training: Page) -> None:
     before = page.evaluate(PICTURE)
     root.locator("tr", has_text="conv2d").first.click()
     page.wait_for_timeout(400)
-    assert value(page, "state.selection.op") == "conv2d"
+    assert value(page, "selection?.op") == "conv2d"
     marked = page.evaluate(PICTURE)
     changed = [index for index, (a, b) in enumerate(zip(before, marked, strict=True)) if a != b]
     assert len(changed) >= 2, f"only canvases {changed} show the selection; tape and memory should"
     page.keyboard.press("Escape")
     page.wait_for_timeout(300)
-    assert value(page, "state.selection") is None
+    assert value(page, "selection") is None
 
 
 @pytest.fixture
@@ -195,7 +194,7 @@ def test_every_view_in_both_themes_and_widths(training: Page, screenshots: Path)
                 root.scroll_into_view_if_needed()
                 root.screenshot(path=screenshots / f"{name.strip().lower()}-{theme.lower()}-{width}.png")
                 overflow = page.evaluate(
-                    "() => { const e = document.querySelector('.flnb'); return e.scrollWidth - e.clientWidth }"
+                    "() => { const e = document.querySelector('.fl-root'); return e.scrollWidth - e.clientWidth }"
                 )
                 assert overflow <= 1, f"{name} at {width} px overflows by {overflow} px"
     assert page.flnb_errors == []  # type: ignore[attr-defined]
@@ -207,5 +206,5 @@ def test_after_a_reload_the_page_shows_the_run_again(training: Page) -> None:
     page = training
     page.evaluate("async () => { await window.jupyterapp.commands.execute('docmanager:save') }")
     page.reload()
-    page.wait_for_function("() => window.__flnb?.state?.counters?.events > 0", timeout=60_000)
-    assert value(page, "state.run.name")
+    page.wait_for_function("() => window.__flnb?.events > 0", timeout=60_000)
+    assert value(page, "state") == "finished"

@@ -1,0 +1,77 @@
+"""The magics in an IPython shell."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import flnb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytest.importorskip("IPython")
+
+
+@pytest.fixture(scope="module")
+def started() -> Any:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    InteractiveShell.clear_instance()
+    return InteractiveShell.instance()
+
+
+@pytest.fixture
+def shell(started: Any) -> Iterator[Any]:
+    started.run_line_magic("load_ext", "flnb")
+    yield started
+    started.reset(new_session=False)
+    started.extension_manager.loaded.discard("flnb")
+
+
+def test_record_keeps_the_run_and_shows_it(shell: Any) -> None:
+    run = shell.run_cell_magic("record", "two additions", "import flnb\nx = flnb.add(1.0, 2.0)\nflnb.add(x, x)")
+    assert run.name == "two additions"
+    assert run.ops["add"].count == 2
+    assert shell.user_ns["run"] is run
+    assert float(shell.user_ns["x"]) == 3.0
+    assert float(shell.user_ns["_"]) == 6.0, "the cell's last line is shown as usual"
+
+
+def test_record_without_a_name(shell: Any) -> None:
+    assert shell.run_cell_magic("record", "", "1 + 1;").name == "cell"
+
+
+def test_a_failing_cell_fails_and_its_recording_is_complete(shell: Any) -> None:
+    with pytest.raises(ZeroDivisionError):
+        shell.run_cell_magic("record", "bad", "import flnb\nflnb.add(1.0, 2.0)\n1 / 0\nnever = 1")
+    run = shell.user_ns["run"]
+    assert run.state == "failed"
+    assert run.ops["add"].count == 1
+    assert "never" not in shell.user_ns
+
+
+def test_magics_work_inside_a_recorded_cell(shell: Any) -> None:
+    shell.run_cell_magic("record", "nested", "%flnb doctor\nvalue = 3")
+    assert shell.user_ns["value"] == 3
+
+
+def test_doctor(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    shell.run_line_magic("flnb", "doctor")
+    assert flnb.__version__ in capsys.readouterr().out
+
+
+def test_an_unknown_word_names_the_known_ones(shell: Any) -> None:
+    with pytest.raises(ValueError, match=r"unknown command 'dance'; usage: %flnb dashboard  or  %flnb doctor"):
+        shell.run_line_magic("flnb", "dance")
+
+
+def test_under_flnb_lab_the_collector_is_tuned(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[bool] = []
+    monkeypatch.setattr(flnb, "tune_gc", lambda: calls.append(True), raising=False)
+    flnb.load_ipython_extension(shell)
+    assert not calls
+    monkeypatch.setenv("FLNB_TUNE_GC", "1")
+    flnb.load_ipython_extension(shell)
+    assert calls == [True]

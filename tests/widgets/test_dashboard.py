@@ -1,0 +1,184 @@
+"""What the dashboard follows, what it leaves behind, and that one dashboard serves a kernel."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from flnb_telemetry import bus, pump, recording
+
+import flnb
+from flnb.widgets import dashboard as module
+from flnb.widgets.dashboard import Follower
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flnb_telemetry.live import Live
+
+
+@pytest.fixture
+def follower() -> Iterator[Follower]:
+    follower = Follower()
+    yield follower
+    follower.stop()
+    assert bus.lanes is None, "the bus is off when nobody listens"
+
+
+def work(count: int = 5) -> None:
+    for _ in range(count):
+        with flnb.step():
+            flnb.add(flnb.ones((4, 4)), 1.0)
+
+
+def told(live: Live) -> tuple[str, str, str | None]:
+    run = live.frame(keyframe=True)[0]["run"]
+    return run["name"], run["state"], run["error"]
+
+
+def test_before_a_recording_it_shows_whatever_runs(follower: Follower) -> None:
+    assert told(follower.live) == ("session", "waiting", None)
+    work()
+    pump.flush()
+    assert told(follower.live) == ("session", "recording", None)
+
+
+def test_it_follows_a_recording_from_its_first_event_and_keeps_the_picture(follower: Follower) -> None:
+    seen: list[str] = []
+    follower.changed = lambda live: seen.append(live.name)
+    work(3)
+    with flnb.record("digits") as run:
+        work(4)
+    content, _ = follower.live.frame(keyframe=True)
+    assert (content["run"]["name"], content["run"]["state"]) == ("digits", "finished")
+    assert content["counters"]["events"] == run.events
+    assert content["counters"]["step"] == 3, "steps count from 0 in each recording"
+    assert seen == ["digits", "digits"]
+    work(3)
+    assert follower.live.frame(keyframe=True)[0]["counters"]["events"] == run.events
+    with flnb.record("again"):
+        work(1)
+    assert told(follower.live) == ("again", "finished", None)
+    assert follower.last is not None
+    assert follower.last.name == "again"
+
+
+def test_a_recording_inside_another_is_part_of_it(follower: Follower) -> None:
+    with flnb.record("outer"):
+        with flnb.record("inner"):
+            work(1)
+        assert told(follower.live)[:2] == ("outer", "recording")
+    assert told(follower.live)[:2] == ("outer", "finished")
+
+
+def test_a_recording_that_failed_says_why(follower: Follower) -> None:
+    def fail() -> None:
+        with flnb.record("bad"):
+            work(1)
+            raise RuntimeError("the reason")
+
+    with pytest.raises(RuntimeError, match="the reason"):
+        fail()
+    assert told(follower.live) == ("bad", "failed", "RuntimeError: the reason")
+
+
+def test_started_in_the_middle_it_joins_the_recording() -> None:
+    with flnb.record("under way") as run:
+        work(2)
+        follower = Follower()
+        work(2)
+    assert told(follower.live) == ("under way", "finished", None)
+    assert 0 < follower.live.events < run.events
+    follower.stop()
+    assert bus.lanes is None
+
+
+def test_what_a_recording_loses_with_a_small_buffer_the_dashboard_says(follower: Follower) -> None:
+    with flnb.record("small", buffer=4096) as run:
+        for _ in range(2000):
+            flnb.add(1.0, 2.0)
+    counters = follower.live.frame(keyframe=True)[0]["counters"]
+    assert run.dropped > 0
+    assert counters["dropped"] == run.dropped
+    assert counters["events"] + counters["dropped"] > 6000, "2000 additions of two new tensors each"
+
+
+def test_following_never_breaks_a_recording(
+    follower: Follower, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(name: str) -> None:
+        raise RuntimeError("no picture")
+
+    monkeypatch.setattr(module, "Live", fail)
+    with flnb.record("all the same") as run:
+        work(2)
+    assert len(run.steps["index"]) == 2
+    assert "cannot follow recording 'all the same'" in caplog.text
+
+
+class TestWidget:
+    """The widget in a process without a notebook."""
+
+    @pytest.fixture(autouse=True)
+    def _closed(self) -> Iterator[None]:
+        pytest.importorskip("anywidget")
+        yield
+        module.close()
+        assert bus.lanes is None
+        assert not recording.watchers
+        assert not [thread for thread in threading.enumerate() if thread.name in ("flnb-hub", "flnb-telemetry")]
+
+    def test_there_is_one(self) -> None:
+        first = flnb.dashboard()
+        assert flnb.dashboard(height=500) is first
+        assert first.height == 500
+        first.close()
+        second = flnb.dashboard()
+        assert second is not first
+        assert second.hub.running
+
+    @pytest.mark.parametrize("height", [100, 1.5, "680", True])
+    def test_a_height_that_is_none_is_refused(self, height: object) -> None:
+        with pytest.raises(ValueError, match=r"flnb\.dashboard: got height=.*expected at least 200"):
+            flnb.dashboard(height)  # type: ignore[arg-type]
+
+    def test_the_browser_is_heard_and_answered(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        widget = flnb.dashboard()
+        widget.hub.stop()
+        sent: list[dict[str, object]] = []
+        widget.hub.send = lambda content, buffers: sent.append(content)
+        widget._handle_custom_msg({"type": "hello", "protocol": 1}, [])
+        assert widget.hub.greeted
+        widget.hub.tick(1e9)
+        assert sent[-1]["keyframe"] is True
+        with flnb.record("new"):
+            pass
+        widget.hub.tick(1e9 + 1)
+        assert sent[-1]["run"]["name"] == "new"  # type: ignore[index]
+        assert sent[-1]["keyframe"] is True
+        assert sent[-1]["seq"] == sent[-2]["seq"] + 1  # type: ignore[operator]
+
+    def test_where_no_kernel_is_the_last_recording_stands_in_its_place(self) -> None:
+        widget = flnb.dashboard()
+        data, _ = widget._repr_mimebundle_()
+        assert "nothing was recorded" in data["text/html"]
+        assert "application/vnd.jupyter.widget-view+json" in data
+        with flnb.record("digits"):
+            work(2)
+        html = widget._repr_mimebundle_()[0]["text/html"]
+        assert "digits" in html
+        assert "add" in html
+        assert "<script" not in html
+
+    def test_ipykernel_does_not_hold_its_messages_back(self) -> None:
+        class Comm:
+            def _reply_subshell_for(self, data: object, default: str) -> str:
+                return "main"
+
+        from flnb.widgets.model import _hear_while_busy
+
+        comm = Comm()
+        _hear_while_busy(comm)
+        assert comm._reply_subshell_for({}, "subshell") == "subshell"
+        _hear_while_busy(object())  # an older ipykernel has nothing to mend
