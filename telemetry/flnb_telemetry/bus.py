@@ -151,9 +151,9 @@ class Lane:
         views.append(memoryview(chunk)[: max(position, 0 if used else self.drained)])
         views[0] = views[0][self.drained :]
         self.drained = len(views[-1]) + (0 if used else self.drained)
-        data = b"".join(views)
+        data = bytearray().join(views)
         self.free.extend(used)
-        return np.frombuffer(data, "<i8").reshape(-1, 8)
+        return _nanoseconds(np.frombuffer(data, np.int64).reshape(-1, 8))
 
     def take_drops(self) -> tuple[int, int, int] | None:
         """(count, first time, last time) of the drops not told before, or None."""

@@ -16,8 +16,8 @@ def significant(value: float) -> str:
         return UNKNOWN
     if value == 0:
         return "0"
-    digits = 2 - math.floor(math.log10(abs(value)))
-    return f"{round(value, digits):.{max(0, digits)}f}"
+    value = float(f"{value:.3g}")
+    return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
 
 
 def duration(ns: float) -> str:

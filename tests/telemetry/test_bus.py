@@ -1,0 +1,325 @@
+"""The bus: nothing lost silently, every thread its own lane, and the right context whenever recording begins."""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+import time
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from flnb_telemetry import bus, intern, pump, schema
+
+
+class Collector:
+    """A sink that keeps everything."""
+
+    grad_interval: float | None = None
+    failure: BaseException | None = None
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[int, Any]] = []
+
+    def feed(self, lane: int, records: Any) -> None:
+        self.parts.append((lane, records))
+
+    def rows(self, kind: int = schema.OP) -> Any:
+        rows = np.concatenate([np.empty((0, 8), np.int64), *(part for _, part in self.parts)])
+        return rows[(rows[:, 0] & 0xFF) == kind]
+
+
+@pytest.fixture
+def sink() -> Any:
+    found = Collector()
+    yield found
+    pump.detach(found)
+
+
+@pytest.mark.parametrize("capacity", [128, 1024, 8192, 640_000])
+def test_lane_keeps_its_capacity_and_counts_the_rest_exactly(capacity: int) -> None:
+    lane = bus.Lane(1, capacity)
+    fits = capacity // 64 // (lane.size // 64) * (lane.size // 64)
+    for i in range(fits + 37):
+        lane.emit(schema.OP, 1000 + i, i)
+    assert lane.undrained == fits * 64 == lane.capacity <= capacity
+    assert lane.dropped == 37
+    assert lane.drain()[:, 2].tolist() == list(range(fits))
+    assert lane.take_drops() == (37, 1000 + fits, 1000 + fits + 36)
+    assert lane.take_drops() is None
+    lane.emit(schema.OP, 1, 99)
+    assert lane.drain()[:, 2].tolist() == [99]
+
+
+def test_drain_between_writes_gives_each_record_once() -> None:
+    lane = bus.Lane(1, 4096)
+    seen: list[int] = []
+    rng = np.random.default_rng(0)
+    for i in range(5000):
+        lane.emit(schema.OP, 0, i)
+        if rng.random() < 0.05:
+            seen += lane.drain()[:, 2].tolist()
+    seen += lane.drain()[:, 2].tolist()
+    assert lane.dropped == 5000 - len(seen)
+    assert seen == sorted(set(seen))
+
+
+def test_a_value_that_is_no_int64_is_an_error_and_leaves_the_lane_as_it_was() -> None:
+    lane = bus.Lane(1, 4096)
+    with pytest.raises(struct.error):
+        lane.emit(schema.OP, 1 << 64)
+    lane.emit(schema.OP, 5)
+    assert lane.drain()[:, 1].tolist() == [5]
+
+
+def test_drops_are_told_once_and_add_up_with_a_tiny_buffer(sink: Any) -> None:
+    session = pump.attach(sink, buffer=1024, interval=60)
+    for round_ in range(3):
+        for i in range(100):
+            bus.emit(schema.OP, round_ * 100 + i)
+        pump.flush()
+    pump.detach(sink)
+    told = sink.rows(schema.DROPPED)
+    assert len(sink.rows()) + told[:, 2].sum() == 300
+    # two chunks of 8 records: the one that was full and drained while current is taken back only by the next drain
+    assert told[:, 2].tolist() == [84, 92, 92]
+    assert told[:, 1].tolist() == [16, 108, 208]
+    assert told[:, 3].tolist() == [99, 199, 299]
+    assert session.dropped == 268
+    assert session.events == 32
+
+
+def test_drops_at_the_very_end_are_told_too(sink: Any) -> None:
+    pump.attach(sink, buffer=128, interval=60)
+    for i in range(10):
+        bus.emit(schema.OP, i)
+    pump.detach(sink)
+    assert sink.rows(schema.DROPPED)[:, 2].tolist() == [8]
+
+
+def test_threads_write_to_lanes_of_their_own_and_nothing_is_lost(sink: Any) -> None:
+    pump.attach(sink, interval=0.002)
+
+    def work(number: int) -> None:
+        for i in range(20_000):
+            bus.emit(schema.OP, time.perf_counter_ns(), number, i)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    pump.detach(sink)
+    lanes = {}
+    for lane, part in sink.parts:
+        ops = part[(part[:, 0] & 0xFF) == schema.OP]
+        for number in np.unique(ops[:, 2]).tolist():
+            lanes.setdefault(number, set()).add(lane)
+    assert all(len(found) == 1 for found in lanes.values())
+    assert len(set.union(*lanes.values())) == 4
+    lost = int(sink.rows(schema.DROPPED)[:, 2].sum())
+    assert len(sink.rows()) + lost == 80_000
+    for number in range(4):
+        order = sink.rows()[sink.rows()[:, 2] == number, 3]
+        assert (np.diff(order) > 0).all()
+
+
+def test_lanes_of_ended_threads_are_let_go_and_their_drops_kept(sink: Any) -> None:
+    session = pump.attach(sink, buffer=128, interval=60)
+    for _ in range(5):
+        thread = threading.Thread(target=lambda: [bus.emit(schema.OP, i) for i in range(4)])
+        thread.start()
+        thread.join()
+    pump.flush()
+    assert [lane.thread for lane in session.lanes] == [threading.current_thread()]
+    assert session.dropped == 10
+    assert len(sink.rows()) == 10
+
+
+def test_a_scope_entered_before_the_recording_is_in_its_contexts(sink: Any) -> None:
+    with bus.scope("net"), bus.phase("forward"):
+        pump.attach(sink)
+        with bus.scope("conv"):
+            bus.emit(schema.OP, 1, 0, 0, 0, bus.lanes.lane.context)
+        bus.emit(schema.OP, 2, 0, 0, 0, bus.lanes.lane.context)
+    bus.emit(schema.OP, 3, 0, 0, 0, bus.lanes.lane.context)
+    pump.detach(sink)
+    contexts = [intern.contexts.items[number] for number in sink.rows()[:, 5]]
+    assert contexts == [("net.conv", 1), ("net", 1), ("", 0)]
+
+
+def test_a_scope_left_after_the_recording_ended_is_left(sink: Any) -> None:
+    pump.attach(sink)
+    with bus.scope("outer"):
+        pump.detach(sink)
+        assert bus.place.path == "outer"
+    assert bus.place.path == ""
+
+
+def test_scopes_and_phases_are_restored_by_exceptions_and_work_as_decorators(sink: Any) -> None:
+    @bus.scope("f")
+    @bus.phase("optimizer")
+    def path() -> tuple[str, int]:
+        return bus.place.path, bus.place.phase
+
+    pump.attach(sink)
+    with pytest.raises(ZeroDivisionError), bus.scope("a"), bus.phase("backward"):
+        _ = 1 // 0
+    assert (bus.place.path, bus.place.phase) == ("", 0)
+    assert path() == ("f", 3)
+    with bus.scope("a"):
+        assert path() == ("a.f", 3)
+    pump.detach(sink)
+    entered = sink.rows(schema.SCOPE)
+    assert ((entered[:, 0] >> 8) & 1).tolist() == [1, 0, 1, 0, 1, 1, 0, 0]
+    with pytest.raises(
+        ValueError, match="unknown phase 'sideways'; the phases are other, forward, backward, optimizer"
+    ):
+        bus.phase("sideways")
+
+
+def test_steps_count_by_themselves_and_metrics_belong_to_them(sink: Any) -> None:
+    pump.attach(sink)
+    bus.log(loss=3.0)
+    bus.mark_step()
+    with bus.step(total=9):
+        bus.log(loss=2.5, accuracy=np.float32(0.5))
+        bus.mark_step()  # an optimizer's, inside an explicit step: no step of its own
+    with bus.step(index=7):
+        pass
+    with bus.step():
+        bus.log(loss=1)
+    pump.detach(sink)
+    steps = sink.rows(schema.STEP)
+    assert steps[:, 3].tolist() == [0, 1, 7, 8]
+    assert steps[:, 4].tolist() == [0, 9, 0, 0]
+    assert (steps[:, 2] >= steps[:, 1]).all()
+    metrics = schema.columns(schema.KINDS["metric"], sink.rows(schema.METRIC))
+    assert [intern.strings.items[n] for n in metrics["name"]] == ["loss", "loss", "accuracy", "loss"]
+    assert metrics["step"].tolist() == [0, 1, 1, 8]
+    assert metrics["value"].tolist() == [3.0, 2.5, 0.5, 1.0]
+
+
+def test_log_refuses_what_is_no_number_and_costs_nothing_while_off(sink: Any) -> None:
+    bus.log(loss=object())  # nobody records: not even looked at
+    pump.attach(sink)
+    with pytest.raises(TypeError, match=r"flnb.log: loss is ndarray, expected one number; reduce it first"):
+        bus.log(loss=np.ones(3))
+    with pytest.raises(TypeError, match=r"flnb.log: name is str"):
+        bus.log(name="adam")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_starts_with_telemetry_off_and_can_record(sink: Any) -> None:
+    pump.attach(sink)
+    bus.emit(schema.OP, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads, which is the point here
+        child = os.fork()
+    if child == 0:
+        try:
+            assert bus.lanes is None
+            assert pump.session is None
+            own = Collector()
+            pump.attach(own)
+            bus.emit(schema.OP, 2)
+            intern.strings.id_of("only in the child")
+            pump.detach(own)
+            os._exit(0 if own.rows()[:, 1].tolist() == [2] else 3)
+        except BaseException:
+            os._exit(4)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    bus.emit(schema.OP, 3)
+    pump.detach(sink)
+    assert sink.rows()[:, 1].tolist() == [1, 3]
+
+
+def test_a_sink_that_raises_stops_alone() -> None:
+    class Broken(Collector):
+        def feed(self, lane: int, records: Any) -> None:
+            raise RuntimeError("full disk")
+
+    broken, whole = Broken(), Collector()
+    pump.attach(broken)
+    pump.attach(whole)
+    bus.emit(schema.OP, 1)
+    pump.flush()
+    bus.emit(schema.OP, 2)
+    with pytest.warns(UserWarning, match=r"Broken stopped recording early: RuntimeError\('full disk'\)"):
+        pump.detach(broken)
+    pump.detach(whole)
+    assert whole.rows()[:, 1].tolist() == [1, 2]
+
+
+def test_a_second_sink_gets_what_comes_after_it_and_what_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bus, "announcers", [lambda lane: lane.emit(schema.SEGMENT_ALLOC, 5, 1, 0, 4096)])
+    first, second = Collector(), Collector()
+    pump.attach(first)
+    bus.emit(schema.OP, 1)
+    pump.attach(second)
+    bus.emit(schema.OP, 2)
+    pump.detach(first)
+    assert bus.lanes is not None
+    bus.emit(schema.OP, 3)
+    pump.detach(second)
+    assert first.rows()[:, 1].tolist() == [1, 2]
+    assert second.rows()[:, 1].tolist() == [2, 3]
+    assert len(first.rows(schema.SEGMENT_ALLOC)) == len(second.rows(schema.SEGMENT_ALLOC)) == 1
+
+
+def test_gradients_are_wanted_at_once_and_then_at_intervals(sink: Any) -> None:
+    sink.grad_interval = 0.05
+    pump.attach(sink, interval=0.005)
+    assert bus.want_grad_stats
+    bus.want_grad_stats = False
+    time.sleep(0.01)
+    assert not bus.want_grad_stats
+    deadline = time.monotonic() + 2
+    while not bus.want_grad_stats and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert bus.want_grad_stats
+    pump.detach(sink)
+    assert not bus.want_grad_stats
+
+
+def test_telemetry_knows_what_it_costs(sink: Any) -> None:
+    session = pump.attach(sink)
+    assert 20 < pump.event_ns() < 100_000
+    for _ in range(1000):
+        bus.emit(schema.OP, 1)
+    pump.flush()
+    expected = (1000 * pump.event_ns() + session.pump_ns) / (time.perf_counter_ns() - session.started)
+    assert session.share() == pytest.approx(min(1.0, expected), rel=0.2)
+
+
+def test_the_switch_interval_is_put_back() -> None:
+    import sys
+
+    before = sys.getswitchinterval()
+    sink = Collector()
+    pump.attach(sink)
+    assert sys.getswitchinterval() <= before
+    pump.detach(sink)
+    assert sys.getswitchinterval() == before
+
+
+@pytest.mark.parametrize("kind", schema.KINDS.values(), ids=lambda kind: kind.name)
+def test_columns_and_rows_are_inverse(kind: schema.Kind) -> None:
+    rng = np.random.default_rng(kind.number)
+    rows = np.zeros((50, 8), np.int64)
+    rows[:, 0] = kind.number
+    rows[:, 1 : 1 + len(kind.words)] = rng.integers(-(1 << 62), 1 << 62, (50, len(kind.words)))
+    if kind.aux:
+        rows[:, 0] |= rng.integers(0, 1 << 16, 50) << 8
+    if kind.plan:
+        rows[:, 0] |= rng.integers(0, 1 << 31, 50) << 24
+    table = schema.columns(kind, rows)
+    assert tuple(table) == kind.fields
+    np.testing.assert_array_equal(schema.rows_of(kind, table), rows)
+
+
+def test_an_unknown_kind_is_named() -> None:
+    with pytest.raises(KeyError, match="no event kind 'allocs'; the kinds are op, alloc, free_requested"):
+        schema.kind_of("allocs")

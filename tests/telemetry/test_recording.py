@@ -1,0 +1,304 @@
+"""Recordings: complete however they end, bounded, shown, saved and loaded, and refused when the file is bad."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import zipfile
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from flnb_telemetry import RunFileError, bus, load_run, log, record, schema, step, write_report
+from flnb_telemetry.formats import parquet
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def run(program: Any) -> Any:
+    with record("digits") as run:
+        program.segment(1, 0, 1 << 20)
+        for i in range(12):
+            with step(total=12), bus.scope("net"):
+                block = program.alloc(4096 * i, 4096, 4000, category="parameter" if i < 3 else "activation")
+                node = program.forward("matmul", -1, -2, family="matmul", block=block)
+                with bus.phase("backward"):
+                    program.op("multiply", node=node)
+                    program.gradient(node, 0.5 + i, saved=64)
+                program.gradient(-1, 2.0, name="weight")
+                log(loss=1 / (1 + i), accuracy=i / 12)
+                if i > 5:
+                    program.free(block, 4096 * i, 4096)
+        program.t += 10
+    return run
+
+
+@pytest.mark.parametrize("error", [RuntimeError("diverged"), KeyboardInterrupt()])
+def test_a_body_that_raises_leaves_a_complete_recording(program: Any, error: BaseException) -> None:
+    def body() -> None:
+        for _ in range(100):
+            program.op("add", 10)
+        raise error
+
+    with pytest.raises(type(error)), record("broken") as run:
+        body()
+    assert run.ops["add"].count == 100
+    assert run.state == "failed"
+    assert run.error == ("RuntimeError: diverged" if isinstance(error, RuntimeError) else "KeyboardInterrupt")
+    assert f"ended by {run.error}" in repr(run)
+    assert bus.lanes is None
+
+
+def test_analyses_while_recording_answer_from_what_is_there(program: Any) -> None:
+    with record() as run:
+        program.op("add", 10)
+        assert run.ops["add"].count == 1
+        assert run.state == "recording"
+        program.op("add", 10)
+        program.op("a new op", 10)
+        assert run.ops["add"].count == 2
+        assert run.ops["a new op"].count == 1
+    assert len(run.table("op")["t0"]) == 3
+
+
+def test_one_recording_inside_another_sees_its_own_part(program: Any) -> None:
+    with record("outer") as outer:
+        program.op("add")
+        with record("inner") as inner:
+            program.op("exp")
+        program.op("log")
+    assert {row.key[0] for row in outer.ops} == {"add", "exp", "log"}
+    assert {row.key[0] for row in inner.ops} == {"exp"}
+
+
+def test_beyond_the_limit_events_are_counted(program: Any) -> None:
+    with record(limit=64 * 100) as run:
+        for _ in range(250):
+            program.op()
+    assert run.events == len(run.table("op")["t0"]) == 100
+    assert run.dropped == 150
+    assert "150 events were dropped: counts, times and memory are lower bounds" in repr(run)
+
+
+def test_a_full_buffer_loses_exactly_what_is_counted(program: Any) -> None:
+    with record(buffer="4KiB") as run:
+        for _ in range(50_000):
+            program.op()
+    assert len(run.table("op")["t0"]) + run.dropped == 50_000
+    assert run.dropped > 0
+
+
+@pytest.mark.parametrize("bad", ["16 apples", 0, -5, True, "", 1.5])
+def test_sizes_that_are_none_are_refused(bad: Any) -> None:
+    with pytest.raises(ValueError, match=r"record\(buffer=...\) is .*; expected bytes, as a positive int or text"):
+        record(buffer=bad)
+
+
+def test_tables_are_typed_and_in_order(run: Any) -> None:
+    table = run.table("op")
+    assert {name: str(column.dtype) for name, column in table.items()} == {
+        "plan": "uint32", "t0": "int64", "t1": "int64", "alloc_id": "int64", "node": "int64", "context": "int64",
+        "parent0": "int64", "parent1": "int64", "lane": "int32",
+    }  # fmt: skip
+    assert (np.diff(table["t0"]) >= 0).all()
+    with pytest.raises(KeyError, match="no event kind 'opps'"):
+        run.table("opps")
+    steps = run.steps
+    assert steps["index"].tolist() == list(range(12))
+    assert (steps["seconds"] > 0).all()
+    assert steps["total"].tolist() == [12] * 12
+    assert run.metrics["loss"]["value"].tolist() == [1 / (1 + i) for i in range(12)]
+    assert run.metrics["accuracy"]["step"].tolist() == list(range(12))
+    assert run.dropped == 0
+
+
+def test_frames_and_arrow_tables(run: Any) -> None:
+    frame = run.to_pandas()
+    assert set(frame["op"]) == {"matmul", "multiply"}
+    assert set(frame["scope"]) == {"net"}
+    assert set(frame.loc[frame["op"] == "matmul", "phase"]) == {"forward"}
+    assert set(frame.loc[frame["op"] == "multiply", "phase"]) == {"backward"}
+    assert frame["shape"].iloc[0] == (8, 8)
+    assert frame["t1"].iloc[0] - frame["t0"].iloc[0] == pytest.approx(1e-6)
+    assert run.to_pandas("alloc")["category"].tolist() == ["parameter"] * 3 + ["activation"] * 9
+    assert run.to_pandas("metric")["name"].tolist()[:2] == ["loss", "accuracy"]
+    assert run.to_arrow("alloc").column("size").to_pylist() == [4096] * 12
+    line = run.memory.timeline().to_pandas()
+    assert line["parameter"].max() == 3 * 4096
+    assert run.memory.fragmentation().to_pandas()["reserved"].max() == 1 << 20
+
+
+def test_a_recording_shows_itself(run: Any) -> None:
+    bundle = run._repr_mimebundle_()
+    text, html = bundle["text/plain"], bundle["text/html"]
+    assert text.startswith("run 'digits' finished:")
+    assert "12 steps" in text
+    assert "loss: 1.00 → 0.0833 (12 values)" in text
+    assert "op time: multiply 50.0 %, matmul 50.0 %" in text or "op time: matmul 50.0 %, multiply 50.0 %" in text
+    assert html.count("<svg") == 4  # two curves, memory, ops
+    assert "<script" not in html
+    assert 'fill="#5d61c9"' in html  # the parameters' colour
+    assert "peak: memory at" in repr(run.memory)
+    blocks = run.memory.peak._repr_html_()
+    assert blocks.count("<title>") == 7
+
+
+def test_names_are_escaped(program: Any) -> None:
+    with record("<b>run</b>") as run:
+        program.op("<script>alert(1)</script>")
+        log(**{"<i>": 1.0})
+        log(**{"<i>": 2.0})
+    assert "<script" not in run._repr_html_()
+    assert "<i>" not in run._repr_html_()
+    assert "<script" not in run.ops._repr_html_()
+
+
+def test_a_saved_run_comes_back_whole(run: Any, tmp_path: Path) -> None:
+    path = tmp_path / "a.flnb"
+    run.save(path)
+    back = load_run(path)
+    assert [item.name for item in tmp_path.iterdir()] == ["a.flnb"]  # nothing left aside
+    for kind in schema.KINDS:
+        there, here = run.table(kind), back.table(kind)
+        assert there.keys() == here.keys()
+        for name in there:
+            np.testing.assert_array_equal(here[name], there[name])
+            assert here[name].dtype == there[name].dtype
+    assert repr(back) == repr(run)
+    assert repr(back.ops.by("scope", "phase", "shape")) == repr(run.ops.by("scope", "phase", "shape"))
+    assert repr(back.tape) == repr(run.tape)
+    assert back.tape.nodes == run.tape.nodes
+    assert back._repr_html_() == run._repr_html_()
+    assert back.meta == run.meta
+    back.save(tmp_path / "b.flnb")
+    assert repr(load_run(tmp_path / "b.flnb").memory) == repr(run.memory)
+
+
+def test_an_empty_run_can_be_saved_and_shown(tmp_path: Path) -> None:
+    with record() as run:
+        pass
+    run.save(tmp_path / "a.flnb")
+    back = load_run(tmp_path / "a.flnb")
+    assert repr(back).startswith("run 'run' finished")
+    assert back.memory.timeline().t.tolist() == []
+    assert repr(back.memory) == "no memory events"
+    assert back.memory.at(0).allocated == 0
+    assert math_is_nan(back.memory.fragmentation().average)
+    assert back._repr_html_()
+
+
+def math_is_nan(value: float) -> bool:
+    return value != value
+
+
+def test_a_save_that_fails_keeps_the_old_file(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.flnb"
+    path.write_text("precious")
+    monkeypatch.setattr(parquet, "_manifest", lambda *_: {"not": object()})
+    with pytest.raises(TypeError):
+        run.save(path)
+    assert path.read_text() == "precious"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def damaged(path: Path, change: Any) -> None:
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    change(members)
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+
+
+def edited(members: dict[str, bytes], **changes: Any) -> None:
+    manifest = json.loads(members["manifest.json"]) | changes
+    members["manifest.json"] = json.dumps(manifest).encode()
+
+
+def test_a_newer_file_says_to_update(run: Any, tmp_path: Path) -> None:
+    path = tmp_path / "a.flnb"
+    run.save(path)
+    damaged(path, lambda members: edited(members, version=9))
+    with pytest.raises(RunFileError, match=r"a\.flnb' has file version 9, this flnb reads up to 1; update flnb"):
+        load_run(path)
+    run.save(path)
+    damaged(path, lambda members: edited(members, schema=4))
+    with pytest.raises(RunFileError, match="has event schema 4, this flnb reads up to 1"):
+        load_run(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda members: members.pop("manifest.json"),
+        lambda members: members.pop("op.parquet"),
+        lambda members: members.update({"op.parquet": b"PAR1 nonsense PAR1"}),
+        lambda members: members.update({"manifest.json": b"{"}),
+        lambda members: edited(members, plans=[]),
+        lambda members: edited(members, plans=[[1, 2]]),
+        lambda members: edited(members, contexts=[["", 0]]),
+        lambda members: edited(members, kinds={"unheard": 3}),
+        lambda members: edited(members, run={}),
+        lambda members: members.update({"op.parquet": members["alloc.parquet"]}),
+    ],
+)
+def test_a_damaged_file_is_named(run: Any, tmp_path: Path, change: Any) -> None:
+    path = tmp_path / "a.flnb"
+    run.save(path)
+    damaged(path, change)
+    with pytest.raises(RunFileError, match=r"a\.flnb' is damaged or no flnb run .*expected a whole file"):
+        load_run(path)
+
+
+def test_a_truncated_file_at_any_length_is_refused(run: Any, tmp_path: Path) -> None:
+    path = tmp_path / "a.flnb"
+    run.save(path)
+    whole = path.read_bytes()
+    for length in range(0, len(whole), max(1, len(whole) // 50)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(RunFileError, match="is damaged or no flnb run"):
+            load_run(path)
+
+
+def test_other_files_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no file '.*nowhere.flnb'; save one with run.save"):
+        load_run(tmp_path / "nowhere.flnb")
+    (tmp_path / "text.flnb").write_text("hello")
+    with pytest.raises(RunFileError, match="is damaged or no flnb run"):
+        load_run(tmp_path / "text.flnb")
+    with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
+        archive.writestr("manifest.json", json.dumps({"format": "something else"}))
+    with pytest.raises(RunFileError, match="is a ZIP file but no flnb run"):
+        load_run(tmp_path / "other.zip")
+
+
+def test_a_missing_extra_is_named(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "pyarrow"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match=r"saving a run needs pyarrow; install it with: pip install 'flnb\[lab\]'"):
+        run.save(tmp_path / "a.flnb")
+    assert not os.listdir(tmp_path)
+
+
+def test_the_report_is_one_file_without_scripts_or_links(run: Any, tmp_path: Path) -> None:
+    write_report(run, tmp_path / "a.html")
+    page = (tmp_path / "a.html").read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    for title in ("Ops", "Ops by scope and phase", "Memory at its peak", "Tape"):
+        assert f"<h2>{title}</h2>" in page
+    assert "<script" not in page
+    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
+    assert os.listdir(tmp_path) == ["a.html"]
+
+
+def test_parquet_members_are_plain_tables(run: Any, tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    run.save(tmp_path / "a.flnb")
+    with zipfile.ZipFile(tmp_path / "a.flnb") as archive:
+        table = pq.read_table(io.BytesIO(archive.read("metric.parquet")))
+    assert table.column("value").to_pylist()[0] == 1.0
