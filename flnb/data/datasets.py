@@ -178,6 +178,5 @@ def _stacked(samples: Sequence[Any]) -> tuple[Any, ...]:
     columns = zip(*(sample if isinstance(sample, tuple) else (sample,) for sample in samples), strict=True)
     with category("input"):
         return tuple(
-            ops.stack(column) if isinstance(column[0], Tensor) else ops.asarray(np.stack(column))
-            for column in columns
+            ops.stack(column) if isinstance(column[0], Tensor) else ops.asarray(np.stack(column)) for column in columns
         )

@@ -38,9 +38,9 @@ def save(model: Module | Mapping[str, Tensor], path: str | os.PathLike[str]) -> 
     arrays = {name: np.asarray(_plain(tensor).numpy(), order="C") for name, tensor in tensors.items()}
     target = Path(path)
     aside = target.with_name(f".{target.name}.{os.getpid()}.part")
+    content = require("safetensors.numpy", extra="lab", purpose="nn.save").save(arrays, metadata={"format": "flnb"})
     try:
-        formats = require("safetensors.numpy", extra="lab", purpose="nn.save")
-        formats.save_file(arrays, str(aside), metadata={"format": "flnb"})
+        aside.write_bytes(content)
         aside.replace(target)
     finally:
         aside.unlink(missing_ok=True)

@@ -98,15 +98,14 @@ class Optimizer:
             item.grad = None
 
     def _allocate(self) -> None:
-        shared: dict[tuple[Any, ...], tuple[Tensor, ...]] = {}
+        shared: dict[Any, tuple[Tensor, ...]] = {}
         with category("optimizer_state"):
             state = [{slot: ops.zeros_like(item.data) for slot in self.slots} for item in self.parameters]
             for item in self.parameters:
-                key = (*item.shape, item.dtype)
-                if key not in shared:
-                    shared[key] = tuple(ops.zeros_like(item.data) for _ in range(self.scratch))
-                self._scratch.append(shared[key])
-        self._state = state
+                if (item.shape, item.dtype) not in shared:
+                    shared[item.shape, item.dtype] = tuple(ops.zeros_like(item.data) for _ in range(self.scratch))
+        self._scratch = [shared[item.shape, item.dtype] for item in self.parameters]
+        self._state = state  # last: an allocation that was interrupted is begun anew
 
     def state_dict(self) -> dict[str, Any]:
         """Copies of everything needed to go on: name, settings, number of steps, Tensors per parameter in order."""

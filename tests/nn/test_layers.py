@@ -142,7 +142,7 @@ def test_losses():
         close(nn.MSELoss(reduction)(flnb.asarray(a), flnb.asarray(b)), expected)
     with pytest.raises(ValueError, match=r"prediction has shape \(3, 1\), target \(3,\); reshape one"):
         nn.MSELoss()(flnb.ones((3, 1)), flnb.ones((3,)))
-    with pytest.raises(ValueError, match="\"mean\", \"sum\" or \"none\"; got 'average'"):
+    with pytest.raises(ValueError, match='"mean", "sum" or "none"; got \'average\''):
         nn.MSELoss("average")
 
 

@@ -1,5 +1,7 @@
 """nn.save and nn.load: complete files only, complete loads only."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -67,18 +69,16 @@ def test_another_architecture_lists_each_mismatch(tmp_path):
 
 
 def test_an_interrupted_save_keeps_the_old_file(tmp_path, monkeypatch):
-    import safetensors.numpy
-
     path = tmp_path / "net"
     nn.save(net(), path)
     old = path.read_bytes()
 
-    def interrupted(tensors, filename, metadata=None):
-        with open(filename, "wb") as file:
-            file.write(b"half")
+    def interrupted(self, content):
+        with self.open("wb") as file:
+            file.write(content[:50])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(safetensors.numpy, "save_file", interrupted)
+    monkeypatch.setattr(Path, "write_bytes", interrupted)
     with pytest.raises(KeyboardInterrupt):
         nn.save(net(), path)
     assert path.read_bytes() == old
@@ -88,3 +88,5 @@ def test_an_interrupted_save_keeps_the_old_file(tmp_path, monkeypatch):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         nn.load(net(), tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match="no_folder"):
+        nn.save(net(), tmp_path / "no_folder" / "net")

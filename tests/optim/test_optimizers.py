@@ -274,3 +274,24 @@ def test_a_plain_variable_is_trained_too_and_repr_is_short():
     assert float(w.data[0]) < 2.0
     settings = "lr=0.1, beta1=0.9, beta2=0.999, eps=1e-08, weight_decay=0.01"
     assert repr(optimizer) == f"AdamW(1 parameters, {settings}, steps=1)"
+
+
+def test_an_interrupted_first_step_can_be_repeated(monkeypatch):
+    parameters = [nn.Parameter(flnb.ones((2,))), nn.Parameter(flnb.ones((3,)))]
+    for parameter in parameters:
+        flnb.sum(parameter).backward()
+    optimizer, zeros_like, calls = optim.Adam(parameters, lr=0.5), flnb.ops.zeros_like, []
+
+    def interrupted(x):
+        calls.append(x)
+        if len(calls) == 5:
+            raise KeyboardInterrupt
+        return zeros_like(x)
+
+    monkeypatch.setattr(flnb.ops, "zeros_like", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        optimizer.step()
+    optimizer.step()
+    assert optimizer.steps == 1
+    for parameter in parameters:
+        np.testing.assert_allclose(parameter.detach().numpy(), 0.5, rtol=1e-6)
