@@ -132,10 +132,10 @@ def training_step() -> Callable[[], float]:
     from flnb.data import digits
     from flnb.optim import Adam
 
-    (x, y), _ = digits()
+    train, _ = digits()
     net, loss_of = build(), nn.CrossEntropyLoss()
     optimizer = Adam(net.parameters(), lr=1e-3)
-    batches = [(x[64 * i : 64 * i + 64], y[64 * i : 64 * i + 64]) for i in range(10)]
+    batches = [train.take(np.arange(64 * i, 64 * i + 64)) for i in range(10)]
 
     def run() -> float:
         start = time.perf_counter()

@@ -363,10 +363,17 @@ def _into(op: Op, arguments: tuple[Any, ...], attributes: tuple[Any, ...], out: 
     """Run an op and write its result into an existing tensor."""
     global last_write
     here = state.current()
-    plan, tensors = plan_for(op, arguments, attributes, here)
+    tensors = arguments
+    try:
+        specs: Any = tuple([x._spec if type(x) is not float and type(x) is not int else type(x) for x in arguments])
+        plan = op.plans[specs[0] if op.arity == 1 else specs if op.arity == 2 else (specs, attributes)]
+        if plan.kind is not here.kind:
+            raise _foreign(op, plan, here)
+    except (KeyError, AttributeError):
+        plan, tensors = plan_for(op, arguments, attributes, here)
     if not isinstance(out, Tensor):
         raise TypeError(f"{op.name}: out must be a flnb Tensor, got {type(out).__name__}")
-    if here.grad and any(getattr(x, "_node", None) is not None for x in (*tensors, out)):
+    if here.grad and any([getattr(x, "_node", None) is not None for x in (*tensors, out)]):
         raise RuntimeError(
             f"{op.name}: cannot write in place into or from a Variable that requires grad while gradients are "
             f"recorded; wrap the update in `with flnb.no_grad():` or drop out= to make a new Variable"

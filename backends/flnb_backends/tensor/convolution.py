@@ -119,7 +119,7 @@ class Convolution:
         for i in range(kernel[0]):
             for j in range(kernel[1]):
                 if i or j:
-                    np.maximum(out, view[..., i, j], out)
+                    np.maximum(out, view[..., i, j], out=out)
         return out
 
     def max_pool2d_grad(self, g: Array, x: Array, kernel: Pair, stride: Pair, out: Array | None = None) -> Array:

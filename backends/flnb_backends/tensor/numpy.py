@@ -110,12 +110,17 @@ class NumpyBackend(Convolution, TensorBackend):
     isnan, isinf, isfinite, logical_not, bitwise_invert = np.isnan, np.isinf, np.isfinite, np.logical_not, np.invert
     add, subtract, multiply, divide = np.add, np.subtract, np.multiply, np.divide
     floor_divide, remainder, pow = np.floor_divide, np.remainder, np.power
-    maximum, minimum = np.maximum, np.minimum
     equal, not_equal, less, less_equal = np.equal, np.not_equal, np.less, np.less_equal
     greater, greater_equal = np.greater, np.greater_equal
     logical_and, logical_or, logical_xor = np.logical_and, np.logical_or, np.logical_xor
     bitwise_and, bitwise_or, bitwise_xor = np.bitwise_and, np.bitwise_or, np.bitwise_xor
     bitwise_left_shift, bitwise_right_shift = np.left_shift, np.right_shift
+
+    def maximum(self, a: Array, b: Array, out: Array | None = None) -> Array:
+        return np.maximum(a, b, out=out)  # type: ignore[no-any-return]
+
+    def minimum(self, a: Array, b: Array, out: Array | None = None) -> Array:
+        return np.minimum(a, b, out=out)  # type: ignore[no-any-return]
 
     def erf(self, x: Array, out: Array | None = None) -> Array:
         values = erf(x)
