@@ -37,6 +37,8 @@ export interface SampledTotals {
   readonly allocated: ArrayLike<number>;
   readonly reserved: ArrayLike<number>;
   readonly categories: readonly ArrayLike<number>[]; // one column per category
+  /** The last one holds until this time. */
+  readonly until: number;
 }
 
 export const CATEGORY_COUNT = 7;
@@ -318,7 +320,7 @@ export interface Timeline {
 }
 
 /** The timeline over [from, to) at `pixels` columns. A pixel shows the largest state that it holds, so no peak is lost. */
-export function timeline(index: MemoryIndex, from: number, to: number, pixels: number, sampled?: SampledTotals): Timeline {
+export function timeline(index: MemoryIndex, from: number, to: number, pixels: number, ...sampled: readonly SampledTotals[]): Timeline {
   const totals = new Float64Array(pixels * TOTALS_WIDTH);
   const allocated = new Float64Array(pixels);
   const reserved = new Float64Array(pixels);
@@ -352,7 +354,7 @@ export function timeline(index: MemoryIndex, from: number, to: number, pixels: n
     reserved[k] = largestReserved;
   }
   const result: Timeline = { from, to, pixels, totals, allocated, reserved, time, events: e - start.next };
-  if (sampled !== undefined && sampled.length > 0) overlay(result, sampled);
+  for (const samples of sampled) if (samples.length > 0) overlay(result, samples);
   return result;
 }
 
@@ -376,6 +378,7 @@ function overlay(line: Timeline, sampled: SampledTotals): void {
     const begin = line.from + ((line.to - line.from) * k) / line.pixels;
     const end = line.from + ((line.to - line.from) * (k + 1)) / line.pixels;
     while (i + 1 < sampled.length && sampled.time[i + 1]! <= begin) i++;
+    if (begin >= sampled.until) break;
     if (sampled.time[i]! < end) show(k);
     while (i + 1 < sampled.length && sampled.time[i + 1]! < end) {
       i++;

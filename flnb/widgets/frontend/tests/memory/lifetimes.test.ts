@@ -163,10 +163,10 @@ describe("sampled totals", () => {
     const index = new MemoryIndex();
     const column = (values: number[]): Float64Array => Float64Array.from(values);
     const categories = Array.from({ length: CATEGORY_COUNT }, (_, c) => column([c === 3 ? 70 : 0, c === 1 ? 20 : 0, 0]));
-    const sampled = { length: 3, time: column([2.5, 4.5, 6]), reserved: column([128, 128, 64]), allocated: column([100, 20, 0]), categories };
+    const sampled = { length: 3, time: column([2.5, 4.5, 6]), reserved: column([128, 128, 64]), allocated: column([100, 20, 0]), categories, until: 9 };
     const line = timeline(index, 0, 10, 10, sampled);
     expect([...line.allocated]).toEqual([0, 0, 100, 100, 100, 20, 0, 0, 0, 0]);
-    expect([...line.reserved]).toEqual([0, 0, 128, 128, 128, 128, 64, 64, 64, 64]);
+    expect([...line.reserved]).toEqual([0, 0, 128, 128, 128, 128, 64, 64, 64, 0]);
     expect(line.totals[2 * TOTALS_WIDTH + 3]).toBe(70);
     expect(line.totals[2 * TOTALS_WIDTH + WASTE]).toBe(30);
   });
@@ -178,7 +178,7 @@ describe("sampled totals", () => {
     const states = times.map((t) => bruteTotals(data, t));
     const sampled = {
       length: times.length, time: times, reserved: states.map((s) => s[RESERVED]!), allocated: states.map(sumOf),
-      categories: Array.from({ length: CATEGORY_COUNT }, (_, c) => states.map((s) => s[c]!)),
+      categories: Array.from({ length: CATEGORY_COUNT }, (_, c) => states.map((s) => s[c]!)), until: Infinity,
     };
     expect(timeline(index, 0, data.end, 90, sampled)).toEqual(timeline(index, 0, data.end, 90));
   });

@@ -1,0 +1,155 @@
+/** The time axis that the memory charts share: scale, step ticks, cursor, and what pointer and wheel do to it. */
+
+import { label, vertical } from "../canvas.ts";
+import { integer } from "../format.ts";
+import type { Range, Store } from "../store.ts";
+import type { Theme } from "../theme.ts";
+import type { ViewContext } from "../view.ts";
+import { lowerBound } from "./lifetimes.ts";
+
+export const LEFT = 44;
+export const RIGHT = 10;
+
+/** Linear scale between times and pixels. */
+export class TimeAxis {
+  readonly left = LEFT;
+  readonly right: number;
+  readonly pixels: number;
+
+  constructor(readonly range: Range, width: number) {
+    this.right = width - RIGHT;
+    this.pixels = Math.max(1, Math.round(this.right - this.left));
+  }
+
+  x(t: number): number {
+    return this.left + ((t - this.range.t0) / (this.range.t1 - this.range.t0)) * (this.right - this.left);
+  }
+
+  time(x: number): number {
+    return this.range.t0 + ((x - this.left) / Math.max(1, this.right - this.left)) * (this.range.t1 - this.range.t0);
+  }
+
+  inside(x: number): boolean {
+    return x >= this.left && x <= this.right;
+  }
+}
+
+/** First and last step that are at least partly in the range, for the subtitle; "" where there is none. */
+export function stepsIn(store: Store, { t0, t1 }: Range): string {
+  const { steps } = store;
+  const [begin, end, index] = [steps.column("t0"), steps.column("t1"), steps.column("index")];
+  const first = lowerBound(end, t0, steps.length);
+  const last = steps.after("t0", t1) - 1;
+  if (first > last || first >= steps.length || begin[first] === undefined) return "";
+  return first === last ? `step ${integer(index[first])}` : `steps ${integer(index[first])} to ${integer(index[last])}`;
+}
+
+/** A tick where each step begins and its number where there is room. */
+export function drawSteps(c: CanvasRenderingContext2D, axis: TimeAxis, store: Store, theme: Theme, y: number, ticks = true): void {
+  const { steps } = store;
+  const [begin, end, index] = [steps.column("t0"), steps.column("t1"), steps.column("index")];
+  const first = Math.max(0, lowerBound(end, axis.range.t0, steps.length));
+  const last = steps.after("t0", axis.range.t1);
+  const font = theme.ui(10.5);
+  const need = theme.measure(integer(index[Math.max(0, last - 1)]), font) + 12;
+  let free = -Infinity;
+  for (let at = first; at < last; at++) {
+    const x = axis.x(begin[at]!);
+    if (x < axis.left - 1) continue;
+    const labelled = x >= free;
+    if (labelled || axis.x(end[at]!) - x > 4) if (ticks) vertical(c, x, y, y + (labelled ? 4 : 2), theme.colours.dim);
+    if (!labelled || x + need - 8 > axis.right + 8) continue;
+    label(c, integer(index[at]), x + 4, y + 10, theme.colours.dim, font);
+    free = x + need;
+  }
+}
+
+/** The time cursor: brand blue, with a handle on top. */
+export function drawCursor(c: CanvasRenderingContext2D, axis: TimeAxis, store: Store, theme: Theme, bottom: number, handle: boolean): void {
+  if (store.cursor === null) return;
+  const x = Math.round(axis.x(store.cursor));
+  if (!axis.inside(x)) return;
+  vertical(c, x, 0, bottom, theme.colours.brand);
+  if (!handle) return;
+  c.fillStyle = theme.colours.brand;
+  c.beginPath();
+  c.moveTo(x - 4.5, 0);
+  c.lineTo(x + 5.5, 0);
+  c.lineTo(x + 0.5, 7);
+  c.fill();
+}
+
+export interface AxisHandlers {
+  axis(): TimeAxis | null;
+  /** Pointer over the chart at this place, or null when it leaves. */
+  hover(place: { x: number; y: number } | null): void;
+  /** A press that did not move; true keeps the cursor where it is. */
+  click?(x: number, y: number): boolean;
+  /** Times at which something happens, for the arrow keys; the next one after or before t, or null. */
+  next(t: number, direction: 1 | -1): number | null;
+}
+
+/** Press and drag move the cursor, the wheel zooms around the pointer, arrows step the cursor from event to event. */
+export function bindAxis(canvas: HTMLCanvasElement, context: ViewContext, handlers: AxisHandlers): void {
+  const { store, actions } = context;
+  let pressed: { x: number; y: number; moved: boolean } | null = null;
+  const cursorTo = (x: number): void => {
+    const axis = handlers.axis();
+    if (axis) actions.setCursor(Math.min(Math.max(axis.time(x), axis.range.t0), axis.range.t1));
+  };
+  canvas.tabIndex = 0;
+  canvas.style.touchAction = "pan-y";
+  canvas.style.cursor = "crosshair";
+  canvas.addEventListener("pointerdown", (event) => {
+    if (event.button !== 0) return;
+    pressed = { x: event.offsetX, y: event.offsetY, moved: false };
+    canvas.setPointerCapture(event.pointerId);
+  });
+  canvas.addEventListener("pointermove", (event) => {
+    handlers.hover({ x: event.offsetX, y: event.offsetY });
+    if (!pressed) return;
+    if (Math.abs(event.offsetX - pressed.x) > 2) pressed.moved = true;
+    if (pressed.moved) cursorTo(event.offsetX);
+  });
+  const release = (event: PointerEvent): void => {
+    if (pressed && !pressed.moved && event.type === "pointerup" && !handlers.click?.(event.offsetX, event.offsetY)) cursorTo(event.offsetX);
+    pressed = null;
+  };
+  canvas.addEventListener("pointerup", release);
+  canvas.addEventListener("pointercancel", release);
+  canvas.addEventListener("pointerleave", () => handlers.hover(null));
+  canvas.addEventListener("wheel", (event) => {
+    const axis = handlers.axis();
+    // A notebook scrolls under the wheel; it zooms only where the reader works in the dashboard, or asks with Ctrl.
+    if (!axis || !(event.ctrlKey || event.metaKey || canvas.closest(".fl-root")?.contains(document.activeElement))) return;
+    event.preventDefault();
+    const { t0, t1 } = store.range;
+    const span = t1 - t0;
+    if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
+      const by = ((event.deltaX || event.deltaY) / axis.pixels) * span;
+      const shift = Math.min(Math.max(by, -t0), Math.max(0, store.now - t1));
+      actions.setRange(t0 + shift, t1 + shift);
+      return;
+    }
+    const next = Math.min(Math.max(span * Math.exp(event.deltaY * 0.002), 1e-5), Math.max(store.now, span));
+    if (store.following) {
+      store.span = next;
+      actions.setCursor(null);
+      return;
+    }
+    const middle = axis.time(event.offsetX);
+    const from = Math.max(0, middle - ((middle - t0) / span) * next);
+    actions.setRange(from, from + next);
+  }, { passive: false });
+  canvas.addEventListener("keydown", (event) => {
+    if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
+    const next = handlers.next(store.at, event.key === "ArrowRight" ? 1 : -1);
+    event.preventDefault();
+    event.stopPropagation();
+    if (next === null) return;
+    actions.setCursor(next);
+    const { t0, t1 } = store.range;
+    const span = t1 - t0;
+    if (next < t0 || next > t1) actions.setRange(Math.max(0, next - span / 2), Math.max(0, next - span / 2) + span);
+  });
+}

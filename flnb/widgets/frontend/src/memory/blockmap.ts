@@ -1,0 +1,420 @@
+/** All segments with their blocks at one moment: used, free (dashed), split marks, rounding waste (hatched). */
+
+import { hatch, label, ring, Surface } from "../canvas.ts";
+import { bytes, text } from "../format.ts";
+import { categoryLabels } from "../palette.ts";
+import type { ViewContext } from "../view.ts";
+import { holesOf, type MemoryState, type SegmentState } from "./lifetimes.ts";
+import { type Mark, markAt, marksOf } from "./marks.ts";
+import type { MemoryModel } from "./model.ts";
+import { Tip } from "./tip.ts";
+
+export type SegmentOrder = "address" | "size" | "holes";
+
+/** A segment's place on the canvas; y counts from the top of the content. */
+interface Place { segment: SegmentState; x: number; y: number; width: number; height: number; marks: Mark[] }
+interface Caption { text: string; x: number; y: number; dim: boolean; right: boolean; bold: boolean }
+
+const SIDE = 12;
+const SMALL_ROW = 18;
+const LARGE_ROW = 24;
+const GAP = 8;
+const NAME = 72; // before a segment: its number and size
+const FIGURES = 92; // after it: use and holes
+/** From this many segments on several share a row. */
+const CROWD = 48;
+
+/** Segments in the order the reader wants. */
+export function ordered(state: MemoryState, order: SegmentOrder, address: (segment: SegmentState) => number): SegmentState[] {
+  const segments = [...state.segments];
+  if (order === "size") segments.sort((a, b) => b.size - a.size || a.id - b.id);
+  else if (order === "holes") segments.sort((a, b) => b.size - b.used - (a.size - a.used) || b.holes - a.holes || a.id - b.id);
+  else segments.sort((a, b) => address(a) - address(b) || a.id - b.id);
+  return segments;
+}
+
+/** Places of segments: small ones in two columns, large ones over the whole width, a crowd side by side in rows. */
+export function placeSegments(segments: readonly SegmentState[], width: number, top = 4): { places: Omit<Place, "marks">[]; height: number } {
+  const places: Omit<Place, "marks">[] = [];
+  if (segments.length === 0) return { places, height: 0 };
+  if (segments.length > CROWD) return crowd(segments, width, top);
+  const largest = Math.max(...segments.map((segment) => segment.size));
+  const small = segments.filter((segment) => segment.size * 4 <= largest);
+  const large = segments.filter((segment) => segment.size * 4 > largest);
+  // Alike segments make two columns too, where there are many.
+  const [halves, wholes] = small.length === 0 && large.length > 4 ? [large, small] : [small, large];
+  let y = top;
+  const half = (width - 3 * SIDE) / 2;
+  const perColumn = Math.ceil(halves.length / 2);
+  halves.forEach((segment, at) => {
+    const x = SIDE + (at >= perColumn ? half + SIDE : 0) + NAME;
+    places.push({ segment, x, y: y + (at % perColumn) * (SMALL_ROW + GAP), width: half - NAME - FIGURES, height: SMALL_ROW });
+  });
+  y += perColumn * (SMALL_ROW + GAP) + (halves.length > 0 && wholes.length > 0 ? 2 : 0);
+  for (const segment of wholes) {
+    places.push({ segment, x: SIDE + NAME, y, width: width - 2 * SIDE - NAME - FIGURES, height: LARGE_ROW });
+    y += LARGE_ROW + GAP + 1;
+  }
+  return { places, height: y };
+}
+
+/** Many segments: rows of about equal bytes, each segment to scale but at least three pixels wide. */
+function crowd(segments: readonly SegmentState[], width: number, top: number): { places: Omit<Place, "marks">[]; height: number } {
+  const places: Omit<Place, "marks">[] = [];
+  const room = width - 2 * SIDE - NAME - FIGURES;
+  const total = segments.reduce((sum, segment) => sum + segment.size, 0);
+  const rows = Math.min(200, Math.max(4, Math.ceil(segments.length / Math.max(8, Math.floor(room / 24)))));
+  const scale = (room * rows * 0.9) / Math.max(1, total);
+  let x = 0;
+  let y = top;
+  for (const segment of segments) {
+    const wide = Math.min(room, Math.max(3, segment.size * scale));
+    if (x > 0 && x + wide > room) {
+      x = 0;
+      y += SMALL_ROW + GAP;
+    }
+    places.push({ segment, x: SIDE + NAME + x, y, width: wide, height: SMALL_ROW });
+    x += wide + 2;
+  }
+  return { places, height: y + SMALL_ROW + GAP };
+}
+
+/** The overview's two rows: small segments side by side, then the large ones. */
+export function placeCompact(segments: readonly SegmentState[], width: number): Omit<Place, "marks">[] {
+  if (segments.length === 0) return [];
+  const largest = Math.max(...segments.map((segment) => segment.size));
+  const small = segments.filter((segment) => segment.size * 4 <= largest);
+  const large = segments.filter((segment) => segment.size * 4 > largest);
+  const places: Omit<Place, "marks">[] = [];
+  const row = (list: readonly SegmentState[], y: number, height: number): void => {
+    const gap = list.length > 40 ? 1 : 4;
+    const room = width - 2 * SIDE - gap * (list.length - 1);
+    const total = list.reduce((sum, segment) => sum + segment.size, 0);
+    let x = SIDE;
+    for (const segment of list) {
+      const wide = Math.max(1, (room * segment.size) / total);
+      places.push({ segment, x, y, width: wide, height });
+      x += wide + gap;
+    }
+  };
+  if (small.length === 0) row(large, 10, 18);
+  else {
+    row(small, 2, 14);
+    row(large, 24, 16);
+  }
+  return places;
+}
+
+export class BlockMap {
+  readonly surface: Surface;
+  readonly element: HTMLElement;
+  order: SegmentOrder = "address";
+  state: MemoryState | null = null;
+  private readonly spacer: HTMLElement;
+  private readonly tip: Tip;
+  private places: Place[] = [];
+  private placesKey = "";
+  private hover: { x: number; y: number } | null = null;
+
+  /** `compact`: the overview's strip without captions. */
+  constructor(private readonly context: ViewContext, private readonly model: MemoryModel, host: HTMLElement, private readonly compact: boolean) {
+    this.surface = new Surface("segments and blocks");
+    const { canvas } = this.surface;
+    canvas.style.position = "sticky";
+    canvas.tabIndex = 0;
+    this.spacer = document.createElement("div");
+    this.spacer.style.cssText = "width:1px;margin-top:0";
+    this.element = document.createElement("div");
+    this.element.className = "fl-scroll";
+    if (compact) this.element.style.overflow = "hidden";
+    this.element.append(canvas, this.spacer);
+    host.append(this.element);
+    this.tip = new Tip(host);
+    this.element.addEventListener("scroll", () => this.draw(), { passive: true });
+    canvas.addEventListener("pointermove", (event) => this.point({ x: event.offsetX, y: event.offsetY }));
+    canvas.addEventListener("pointerleave", () => this.point(null));
+    canvas.addEventListener("click", (event) => this.pick(event.offsetX, event.offsetY));
+    canvas.addEventListener("keydown", this.walk);
+  }
+
+  resize(width: number, height: number): void {
+    this.surface.resize(width, height);
+    this.placesKey = "";
+  }
+
+  address(segment: SegmentState): number {
+    return segment.row < 0 ? 0 : this.model.segments.address[segment.row]!;
+  }
+
+  draw(): void {
+    const { store, theme } = this.context;
+    const { width, height } = this.surface;
+    if (width < 80 || height < 20) return;
+    const state = (this.state = this.model.state(store.at));
+    this.place(state);
+    const c = this.surface.begin();
+    const scrolled = this.element.scrollTop;
+    if (state.segments.length === 0) {
+      label(c, "nothing reserved yet", width / 2, height / 2, theme.colours.dim, theme.ui(11), "center");
+      return;
+    }
+    c.save();
+    c.translate(0, -scrolled);
+    for (const place of this.places) {
+      if (place.y + place.height + 4 < scrolled || place.y > scrolled + height) continue;
+      this.segment(c, place);
+    }
+    if (!this.compact) for (const caption of this.captions()) this.caption(c, caption);
+    this.rings(c);
+    c.restore();
+    this.surface.canvas.setAttribute("aria-label", `${state.segments.length} segments with ${state.blocks} blocks, ${text(bytes(state.totals[8]!))} reserved. Arrow keys move from block to block.`);
+  }
+
+  private place(state: MemoryState): void {
+    const { width, height } = this.surface;
+    const key = `${state.time} ${this.order} ${width} ${this.context.store.versions.memory}`;
+    if (key === this.placesKey) return;
+    this.placesKey = key;
+    const segments = ordered(state, this.order, (segment) => this.address(segment));
+    const { places, height: content } = this.compact ? { places: placeCompact(segments, width), height: 0 } : placeSegments(segments, width);
+    const { blocks } = this.model.index;
+    this.places = places.map((place) => ({ ...place, marks: marksOf(blocks, place.segment.rows, place.segment.size, place.width) }));
+    this.spacer.style.height = `${Math.max(0, content - height)}px`;
+  }
+
+  private segment(c: CanvasRenderingContext2D, { segment, x, y, width, height, marks }: Place): void {
+    const { store, theme } = this.context;
+    const { colours } = theme;
+    const { blocks } = this.model.index;
+    c.fillStyle = colours.soft;
+    c.fillRect(x, y, width, height);
+    for (const mark of marks) {
+      const row = segment.rows[mark.first]!;
+      const alone = mark.last === mark.first + 1;
+      const wide = mark.x1 - mark.x0;
+      const edge = wide > 3 ? 0.5 : 0;
+      const found = store.search === "" || this.matches(segment, mark);
+      c.globalAlpha = found ? 1 : 0.22;
+      c.fillStyle = theme.category(mark.category);
+      c.fillRect(x + mark.x0 + edge, y, Math.max(mark.used - mark.x0 - edge, wide > 3 ? 0.8 : wide), height);
+      if (mark.x1 - mark.used > 0.8) {
+        c.fillStyle = hatch(c, colours.dim);
+        c.fillRect(x + mark.used, y, mark.x1 - mark.used, height);
+      }
+      c.globalAlpha = 1;
+      if (alone && found && height > 14 && mark.used - mark.x0 > 48) this.name(c, row, x + mark.x0, y + height / 2, mark.used - mark.x0, theme.category(mark.category));
+      else if (alone && this.compact && found && height > 14 && wide > 60) this.name(c, row, x + mark.x0, y + height / 2, wide, theme.category(mark.category));
+    }
+    c.strokeStyle = colours.mark;
+    c.lineWidth = 1;
+    c.strokeRect(x + 0.5, y + 0.5, width - 1, height - 1);
+    this.holes(c, segment, x, y, width, height);
+    // A notch under every boundary that a split made.
+    let last = -Infinity;
+    c.fillStyle = colours.ink;
+    for (const row of segment.rows) {
+      for (const edge of [blocks.offset[row]!, blocks.offset[row]! + blocks.size[row]!]) {
+        if (edge === 0 || edge >= segment.size) continue;
+        const at = Math.round(x + (edge / segment.size) * width);
+        if (at - last < 3) continue;
+        last = at;
+        c.fillRect(at, y + height, 1, 3);
+      }
+    }
+  }
+
+  private holes(c: CanvasRenderingContext2D, segment: SegmentState, x: number, y: number, width: number, height: number): void {
+    const { theme } = this.context;
+    const { colours } = theme;
+    const font = theme.ui(10.5);
+    const holes = holesOf(this.model.index.blocks, segment.rows, segment.size);
+    c.strokeStyle = colours.dim;
+    c.lineWidth = 1;
+    for (let at = 0; at < holes.length; at += 2) {
+      const x0 = x + (holes[at]! / segment.size) * width;
+      const wide = (holes[at + 1]! / segment.size) * width;
+      if (wide <= 4) continue;
+      c.setLineDash([2, 2]);
+      c.strokeRect(Math.round(x0) + 1.5, y + 1.5, Math.round(wide) - 3, height - 3);
+      c.setLineDash([]);
+      const what = `free ${text(bytes(holes[at + 1]!))}`;
+      if (height > 14 && theme.measure(what, font) + 8 < wide) label(c, what, x0 + wide / 2, y + height / 2 + 0.5, colours.dim, font, "center");
+    }
+  }
+
+  private name(c: CanvasRenderingContext2D, row: number, x: number, y: number, width: number, fill: string): void {
+    const { theme } = this.context;
+    const font = theme.code(10.5);
+    const shown = theme.fit(this.blockName(row), font, width - 10);
+    if (shown !== "") label(c, shown, x + 6, y + 0.5, theme.labelOn(fill), font);
+  }
+
+  /** The shortest name that says where a block comes from: the last two parts of its scope, or its op. */
+  private blockName(row: number): string {
+    const { store } = this.context;
+    const { lifetimes } = store.memory;
+    const scope = store.context(lifetimes.context[row]!)?.scope ?? "";
+    const op = store.plan(lifetimes.plan[row]!)?.op ?? "";
+    const short = scope.split(".").slice(-2).join(".");
+    return short === "" ? op || `#${lifetimes.id[row]!}` : lifetimes.category[row] === 1 || op === "" ? short : `${short}.${op}`;
+  }
+
+  private captions(): Caption[] {
+    const captions: Caption[] = [];
+    const crowded = this.places.length > CROWD;
+    const rows = new Map<string, Place[]>();
+    for (const place of this.places) {
+      const key = crowded ? String(place.y) : `${place.x} ${place.y}`;
+      rows.set(key, [...(rows.get(key) ?? []), place]);
+    }
+    for (const places of rows.values()) {
+      const first = places[0]!;
+      const middle = first.y + first.height / 2;
+      const size = places.reduce((sum, place) => sum + place.segment.size, 0);
+      const used = places.reduce((sum, place) => sum + place.segment.used, 0);
+      const holes = places.reduce((sum, place) => sum + place.segment.holes, 0);
+      const begin = first.x - NAME;
+      const end = crowded ? this.surface.width - SIDE : first.x + first.width + FIGURES;
+      captions.push({ text: `S${first.segment.id}`, x: begin, y: middle, dim: false, right: false, bold: true });
+      captions.push({ text: crowded ? `+${places.length - 1}` : wholeBytes(size), x: begin + 28, y: middle, dim: true, right: false, bold: false });
+      captions.push({ text: size > 0 ? `${Math.floor((used / size) * 100)} %` : "–", x: end - 52, y: middle, dim: false, right: true, bold: false });
+      captions.push({ text: holes === 0 ? "full" : holes === 1 ? "1 hole" : `${holes} holes`, x: end, y: middle, dim: true, right: true, bold: false });
+    }
+    return captions;
+  }
+
+  private caption(c: CanvasRenderingContext2D, { text: what, x, y, dim, right, bold }: Caption): void {
+    const { theme } = this.context;
+    label(c, what, x, y, dim ? theme.colours.dim : theme.colours.ink, theme.ui(11, bold ? 500 : ""), right ? "right" : "left");
+  }
+
+  /** The selection as rings, at most a few hundred; a thin outline for what the pointer is on. */
+  private rings(c: CanvasRenderingContext2D): void {
+    const { store, theme } = this.context;
+    const { colours } = theme;
+    const over = this.hover ? this.hit(this.hover.x, this.hover.y) : null;
+    if (store.selection) {
+      let drawn = 0;
+      for (const place of this.places) {
+        if (store.selection.kind === "segment" && store.selection.segment === place.segment.id) {
+          ring(c, place.x - 1, place.y - 1, place.width + 2, place.height + 2, colours.ink, colours.bg);
+          continue;
+        }
+        if (store.selection.kind === "segment") continue;
+        for (const mark of place.marks) {
+          if (drawn >= 400 || !this.selected(place.segment, mark)) continue;
+          drawn++;
+          ring(c, Math.round(place.x + mark.x0), place.y, Math.max(3, Math.round(mark.x1 - mark.x0)), place.height, colours.ink, colours.bg);
+        }
+      }
+    }
+    if (!over) return;
+    c.strokeStyle = colours.ink;
+    c.lineWidth = 1;
+    const { place, mark } = over;
+    if (mark) c.strokeRect(Math.floor(place.x + mark.x0) + 0.5, place.y + 0.5, Math.max(2, mark.x1 - mark.x0) - 1, place.height - 1);
+  }
+
+  private selected(segment: SegmentState, mark: Mark): boolean {
+    for (let at = mark.first; at < mark.last; at++) if (this.context.store.selectsBlock(segment.rows[at]!)) return true;
+    return false;
+  }
+
+  private matches(segment: SegmentState, mark: Mark): boolean {
+    const { store } = this.context;
+    const { lifetimes } = store.memory;
+    for (let at = mark.first; at < mark.last; at++) {
+      const row = segment.rows[at]!;
+      if (store.matches(store.plan(lifetimes.plan[row]!)?.op, store.context(lifetimes.context[row]!)?.scope, categoryLabels[lifetimes.category[row]!])) return true;
+    }
+    return false;
+  }
+
+  private hit(x: number, y: number): { place: Place; mark: Mark | null } | null {
+    const at = y + this.element.scrollTop;
+    const place = this.places.find((one) => x >= one.x - 2 && x <= one.x + one.width + 2 && at >= one.y - 2 && at <= one.y + one.height + 3);
+    if (!place) return null;
+    const number = markAt(place.marks, x - place.x);
+    return { place, mark: number < 0 ? null : place.marks[number]! };
+  }
+
+  private point(place: { x: number; y: number } | null): void {
+    this.hover = place;
+    const over = place ? this.hit(place.x, place.y) : null;
+    this.surface.canvas.style.cursor = over?.mark ? "pointer" : "default";
+    if (!over || !place) this.tip.hide();
+    else this.tip.show(this.describe(over.place, over.mark, place.x), place.x, place.y + 4, this.surface.width);
+    this.draw();
+  }
+
+  private describe(place: Place, mark: Mark | null, x: number): string {
+    const { store } = this.context;
+    const { segment } = place;
+    if (mark === null) {
+      const offset = ((x - place.x) / place.width) * segment.size;
+      const holes = holesOf(this.model.index.blocks, segment.rows, segment.size);
+      for (let at = 0; at < holes.length; at += 2) {
+        if (offset >= holes[at]! && offset < holes[at]! + holes[at + 1]!) return `free ${text(bytes(holes[at + 1]!))} · S${segment.id} + 0x${holes[at]!.toString(16)}`;
+      }
+      return `S${segment.id} · ${text(bytes(segment.size))}`;
+    }
+    const { lifetimes } = store.memory;
+    const row = segment.rows[mark.first]!;
+    if (mark.last > mark.first + 1) {
+      let size = 0;
+      for (let at = mark.first; at < mark.last; at++) size += lifetimes.size[segment.rows[at]!]!;
+      return `${mark.last - mark.first} blocks · ${text(bytes(size))} · S${segment.id}`;
+    }
+    return `${this.blockName(row)} · ${categoryLabels[lifetimes.category[row]!] ?? "unknown"} · ${text(bytes(lifetimes.size[row]!))} · S${segment.id} + 0x${lifetimes.offset[row]!.toString(16)}`;
+  }
+
+  private pick(x: number, y: number): void {
+    const { store, actions } = this.context;
+    const over = this.hit(x, y);
+    if (!over) return;
+    const { place, mark } = over;
+    if (mark === null) {
+      actions.select({ kind: "segment", label: `S${place.segment.id}`, segment: place.segment.id, bytes: place.segment.size });
+      return;
+    }
+    // A second click on merged blocks goes to the next of them.
+    const rows = [...place.segment.rows.subarray(mark.first, mark.last)];
+    const now = rows.findIndex((row) => store.memory.lifetimes.id[row] === store.selection?.block);
+    this.select(rows[(now + 1) % rows.length]!);
+  }
+
+  /** Selecting stands still: the picture stays at the time at which the block was seen. */
+  private select(row: number): void {
+    const { store, actions } = this.context;
+    if (store.cursor === null && !store.paused) actions.setCursor(store.at);
+    actions.select(store.selectionOfBlock(row));
+  }
+
+  private readonly walk = (event: KeyboardEvent): void => {
+    const by = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: Infinity, ArrowUp: -Infinity }[event.key];
+    if (by === undefined) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const { store } = this.context;
+    const all = this.places.flatMap((place, at) => [...place.segment.rows].map((row) => ({ row, at })));
+    if (all.length === 0) return;
+    const now = all.findIndex(({ row }) => store.memory.lifetimes.id[row] === store.selection?.block);
+    let next: number;
+    if (now < 0) next = 0;
+    else if (Number.isFinite(by)) next = Math.min(Math.max(now + by, 0), all.length - 1);
+    else {
+      const others = all.flatMap((block, index) => (by > 0 ? block.at > all[now]!.at : block.at < all[now]!.at) ? [index] : []);
+      next = (by > 0 ? others[0] : others[others.length - 1]) ?? now;
+    }
+    const { row, at } = all[next]!;
+    const place = this.places[at]!;
+    if (place.y < this.element.scrollTop) this.element.scrollTop = place.y - 4;
+    else if (place.y + place.height > this.element.scrollTop + this.surface.height) this.element.scrollTop = place.y + place.height + 8 - this.surface.height;
+    this.select(row);
+  };
+}
+
+/** 20 MiB rather than 20.0 MiB where nothing is lost. */
+export function wholeBytes(value: number): string {
+  return text(bytes(value)).replace(/\.0+ /, " ");
+}

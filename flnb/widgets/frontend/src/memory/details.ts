@@ -1,0 +1,239 @@
+/** The column beside the memory view: everything known about the selected block, segment, or group of blocks. */
+
+import { label, Surface, vertical } from "../canvas.ts";
+import { h } from "../dom.ts";
+import { bytes, clock, dtype, duration, exactBytes, integer, text } from "../format.ts";
+import { categoryLabels, categoryOrder } from "../palette.ts";
+import type { Phase } from "../protocol.ts";
+import type { Store } from "../store.ts";
+import type { ViewContext } from "../view.ts";
+import type { MemoryModel } from "./model.ts";
+
+const REFRESH = 250;
+const LIFE_HEIGHT = 46;
+
+export interface PhaseSpan { readonly phase: Phase; readonly from: number; readonly to: number }
+
+/**
+ * Phases of the step [t0, t1) as its allocations show them: each phase begins with its first allocation. Empty where
+ * none was seen.
+ */
+export function phasesOf(store: Store, t0: number, t1: number): PhaseSpan[] {
+  const { lifetimes } = store.memory;
+  const first = new Map<Phase, number>();
+  for (let row = 0; row < lifetimes.used; row++) {
+    const t = lifetimes.start[row]!;
+    if (t < t0 || t >= t1) continue;
+    const phase = store.context(lifetimes.context[row]!)?.phase;
+    if (phase !== undefined && phase !== "other" && t < (first.get(phase) ?? Infinity)) first.set(phase, t);
+  }
+  const order = [...first].sort((a, b) => a[1] - b[1]);
+  return order.map(([phase, from], at) => ({ phase, from, to: order[at + 1]?.[1] ?? t1 }));
+}
+
+export class MemoryDetails {
+  readonly element: HTMLElement;
+  private readonly life = new Surface("life of the block within its step");
+  private drawn = "";
+  private drawnAt = -Infinity;
+  private pairs: HTMLElement = h("dl");
+
+  constructor(private readonly context: ViewContext, private readonly model: MemoryModel) {
+    this.element = h("aside", { class: "fl-side", "aria-label": "Selected block" });
+  }
+
+  update(now: number): void {
+    const { store, theme } = this.context;
+    const moving = store.following ? Math.floor(now / REFRESH) : store.versions.memory;
+    const key = `${store.versions.view} ${theme.version} ${moving}`;
+    const chosen = `${store.versions.view} ${theme.version}`;
+    if (key === this.drawn || (this.drawn.startsWith(`${chosen} `) && now - this.drawnAt < REFRESH)) return;
+    this.drawn = key;
+    this.drawnAt = now;
+    const { selection } = store;
+    if (selection?.kind === "block") this.block(selection.block!);
+    else if (selection?.kind === "segment") this.segment(selection.segment!);
+    else if (selection && selection.kind !== "step") this.group();
+    else this.hint();
+  }
+
+  private head(name: string, sub: string, category?: number): HTMLElement {
+    const square = category === undefined ? [] : [h("i", { class: "fl-square", style: `background:${this.context.theme.category(category)}` })];
+    return h("div", { class: "fl-title" }, ...square, h("div", {}, h("b", {}, name), h("div", { class: "fl-sub" }, sub)));
+  }
+
+  private begin(): HTMLElement {
+    this.pairs = h("dl", { class: "fl-pairs" });
+    return this.pairs;
+  }
+
+  private pair(term: string, value: string, more = "", code = false): void {
+    this.pairs.append(h("dt", {}, term), h("dd", code ? { class: "fl-code" } : {}, value, ...(more ? [" ", h("span", { class: "fl-dim" }, more)] : [])));
+  }
+
+  private links(...which: ("op" | "tape")[]): HTMLElement {
+    const { actions } = this.context;
+    const row = h("div", { class: "fl-links" });
+    for (const one of which) {
+      const button = h("button", { class: "fl-button", type: "button" }, one === "op" ? "Op" : "Tape", h("kbd", {}, one === "op" ? "O" : "T"));
+      button.addEventListener("click", () => actions.show(one === "op" ? "ops" : "tape"));
+      row.append(button);
+    }
+    return row;
+  }
+
+  private hint(): void {
+    const { store } = this.context;
+    const at = store.memory.peak;
+    this.begin();
+    this.pair("Peak live", text(bytes(at.allocated)), clock(at.t));
+    this.pair("Reserved then", text(bytes(at.reserved)));
+    const request = this.model.request();
+    if (request.row >= 0) {
+      const { lifetimes } = store.memory;
+      this.pair("Largest", text(bytes(request.bytes)), `of the last ${request.steps} steps`);
+      this.pair("made by", store.plan(lifetimes.plan[request.row]!)?.op ?? "–", store.context(lifetimes.context[request.row]!)?.scope ?? "", true);
+    }
+    const small = store.counters?.small_bytes;
+    if (small) this.pair("Outside", text(bytes(small)), `results under ${text(bytes(store.run?.min_block ?? 0))}, in all`);
+    this.element.replaceChildren(h("div", { class: "fl-none" }, "Click a block for its tensor, op and life. Click the timeline to move the time cursor."), this.pairs);
+  }
+
+  private block(id: number): void {
+    const { store } = this.context;
+    const { lifetimes } = store.memory;
+    const row = lifetimes.row(id);
+    if (row < 0) {
+      this.element.replaceChildren(this.head(store.selection!.label, `block #${integer(id)}`), h("div", { class: "fl-none" }, "This block has left the picture: only the newest lifetimes are kept in the page."));
+      return;
+    }
+    const plan = store.plan(lifetimes.plan[row]!);
+    const context = store.context(lifetimes.context[row]!);
+    const category = lifetimes.category[row]!;
+    const [size, requested] = [lifetimes.size[row]!, lifetimes.requested[row]!];
+    const node = lifetimes.node[row]!;
+    const pairs = this.begin();
+    if (plan) this.pair("Tensor", `${dtype(plan.dtype)} [${plan.shape.join(",")}]`, "", true);
+    if (plan) this.pair("Op", plan.op, "", true);
+    if (context?.scope) this.pair("Scope", context.scope, context.phase === "other" ? "" : context.phase, true);
+    if (node) this.pair("Tape node", `#${integer(node)}`);
+    this.pair("Requested", text(bytes(requested)), requested >= 1000 ? exactBytes(requested) : "");
+    this.pair("Rounded", text(bytes(size)), `waste ${text(bytes(size - requested))}`);
+    this.pair("Place", `S${lifetimes.segment[row]!} + 0x${lifetimes.offset[row]!.toString(16)}`, "", true);
+    const segment = store.memory.segments.get(lifetimes.segment[row]!);
+    if (segment) this.pair("In", `${text(bytes(segment.size))} segment`, `0x${(segment.address + lifetimes.offset[row]!).toString(16)}`);
+    this.element.replaceChildren(this.head(store.selection!.label, `${categoryLabels[category] ?? "unknown"} · block #${integer(id)}`, category), pairs,
+      h("div", { class: "fl-section" }, "Life"), this.lifeOf(row), this.age(row), this.links(...(plan ? ["op" as const] : []), ...(node ? ["tape" as const] : [])));
+  }
+
+  private age(row: number): HTMLElement {
+    const { store } = this.context;
+    const { start, end } = store.memory.lifetimes;
+    const [from, to] = [start[row]!, end[row]!];
+    const pairs = this.begin();
+    const at = Math.min(store.at, to === Infinity ? store.at : to);
+    const whole = to === Infinity ? "still alive" : `of ${text(duration((to - from) * 1e9))}`;
+    if (store.at < from) this.pair("Age", "–", `allocated ${text(duration((from - store.at) * 1e9))} after the cursor`);
+    else this.pair("Age", text(duration((at - from) * 1e9)), whole);
+    const step = store.stepAt(from);
+    this.pair("Allocated", step === null ? clock(from) : `step ${integer(step)}`, step === null ? "" : clock(from));
+    if (to !== Infinity) {
+      const freed = store.stepAt(to);
+      this.pair("Freed", freed === null ? clock(to) : `step ${integer(freed)}`, clock(to));
+    }
+    return pairs;
+  }
+
+  /** A bracket of the block's life over the phases of the step in which it was made. */
+  private lifeOf(row: number): HTMLElement {
+    const { store, theme } = this.context;
+    const { lifetimes } = store.memory;
+    const host = h("div", { style: `position:relative;height:${LIFE_HEIGHT}px` }, this.life.canvas);
+    const width = Math.max(80, this.element.clientWidth);
+    this.life.resize(width, LIFE_HEIGHT);
+    const c = this.life.begin();
+    const { colours } = theme;
+    const [from, to] = [lifetimes.start[row]!, lifetimes.end[row]!];
+    const { steps } = store;
+    // The step of the cursor where the block lives then, otherwise the one that made it.
+    const t = store.at >= from && store.at < to ? store.at : from;
+    const at = steps.after("t0", t) - 1;
+    const inStep = at >= 0 && steps.column("t1")[at]! > t;
+    const end = Math.min(to, store.now);
+    const t0 = inStep ? steps.column("t0")[at]! : from;
+    const t1 = inStep ? steps.column("t1")[at]! : Math.max(end, from + 1e-6);
+    const x = (time: number): number => 12 + (Math.min(Math.max((time - t0) / (t1 - t0), 0), 1)) * (width - 24);
+    c.fillStyle = colours.grid;
+    c.fillRect(12, 4, width - 24, 14);
+    const font = theme.ui(10);
+    for (const span of inStep ? phasesOf(store, t0, t1) : []) {
+      const [a, b] = [x(span.from), x(span.to)];
+      c.fillStyle = colours.bg;
+      c.fillRect(a - 0.5, 4, 1, 14);
+      if (theme.measure(span.phase, font) + 8 < b - a) label(c, span.phase, a + 5, 11.5, colours.dim, font);
+    }
+    c.fillStyle = theme.category(lifetimes.category[row]!);
+    const [x0, x1] = [x(from), Math.max(x(end), x(from) + 1)];
+    c.fillRect(x0, 22, x1 - x0, 8);
+    if (store.cursor !== null && store.cursor >= t0 && store.cursor <= t1) vertical(c, x(store.cursor), 2, 34, colours.brand);
+    const before = from < t0 ? "before the step" : `${text(duration((from - t0) * 1e9))} in`;
+    const after = to > t1 ? "beyond the step" : text(duration((to - t0) * 1e9));
+    label(c, before, Math.max(12, Math.min(x0, width - 12 - theme.measure(before, font) - theme.measure(after, font) - 8)), 39, colours.dim, font);
+    label(c, after, Math.min(width - 12, Math.max(x1, 12 + theme.measure(before, font) + theme.measure(after, font) + 8)), 39, colours.dim, font, "right");
+    this.life.canvas.setAttribute("aria-label", `Lives from ${before} to ${after}`);
+    return host;
+  }
+
+  private segment(id: number): void {
+    const { store } = this.context;
+    const state = this.model.state(store.at);
+    const segment = state.segments.find((one) => one.id === id);
+    const known = store.memory.segments.get(id);
+    const pairs = this.begin();
+    if (known) {
+      this.pair("Size", text(bytes(known.size)), exactBytes(known.size));
+      this.pair("Address", `0x${known.address.toString(16)}`, "", true);
+      this.pair("Reserved at", clock(known.start));
+      if (known.end !== Infinity) this.pair("Released at", clock(known.end));
+    }
+    if (segment) {
+      this.pair("Used", text(bytes(segment.used)), segment.size > 0 ? `${((segment.used / segment.size) * 100).toFixed(1)} %` : "");
+      this.pair("Blocks", integer(segment.rows.length));
+      this.pair("Holes", integer(segment.holes));
+      this.pair("Largest hole", text(bytes(segment.largestHole)));
+    } else this.pair("At the cursor", "not reserved");
+    this.element.replaceChildren(this.head(`S${id}`, "segment"), pairs);
+  }
+
+  /** An op, scope, node or step: what it holds at the cursor, and its blocks there. */
+  private group(): void {
+    const { store, actions } = this.context;
+    const selection = store.selection!;
+    const { lifetimes } = store.memory;
+    const state = this.model.state(store.at);
+    const rows = state.segments.flatMap((segment) => [...segment.rows]).filter((row) => store.selectsBlock(row));
+    rows.sort((a, b) => lifetimes.size[b]! - lifetimes.size[a]!);
+    const perCategory = new Float64Array(8);
+    let size = 0;
+    for (const row of rows) {
+      size += lifetimes.size[row]!;
+      perCategory[Math.min(lifetimes.category[row]!, 7)]! += lifetimes.size[row]!;
+    }
+    const pairs = this.begin();
+    this.pair("Holds now", text(bytes(size)), rows.length === 1 ? "in 1 block" : `in ${integer(rows.length)} blocks`);
+    for (const category of [...categoryOrder].reverse()) if (perCategory[category]! > 0) this.pair(categoryLabels[category]!, text(bytes(perCategory[category]!)));
+    const list = h("ul", { class: "fl-rowlist" });
+    for (const row of rows.slice(0, 40)) {
+      const button = h("button", { type: "button" }, h("i", { class: "fl-square", style: `background:${this.context.theme.category(lifetimes.category[row]!)}` }),
+        h("span", { class: "fl-code" }, store.selectionOfBlock(row).label), h("span", { class: "fl-unitright" }, text(bytes(lifetimes.size[row]!))));
+      button.addEventListener("click", () => {
+        if (store.cursor === null) actions.setCursor(store.at);
+        actions.select(store.selectionOfBlock(row));
+      });
+      list.append(h("li", {}, button));
+    }
+    const some = rows.length > 0 ? [h("div", { class: "fl-section" }, rows.length > 40 ? "Its largest blocks" : "Its blocks"), list] : [];
+    const where = selection.kind === "op" ? "op" : selection.kind === "scope" ? "scope" : selection.kind === "leaf" ? "parameter" : "tape node";
+    this.element.replaceChildren(this.head(selection.label, `${where} · allocations at the cursor`), pairs, ...some, this.links("op", "tape"));
+  }
+}

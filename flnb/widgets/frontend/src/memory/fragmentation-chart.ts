@@ -1,0 +1,181 @@
+/** Fragmentation over time: reserved/live as a line above, the unusable share as an area below, on one time axis. */
+
+import { horizontal, label, Surface } from "../canvas.ts";
+import { bytes, percent, ratio, text } from "../format.ts";
+import type { ViewContext } from "../view.ts";
+import { bindAxis, drawCursor, drawSteps, TimeAxis } from "./axis.ts";
+import type { FragmentationCurve } from "./fragmentation.ts";
+import { lowerBound, upperBound } from "./lifetimes.ts";
+import type { MemoryModel } from "./model.ts";
+import { Tip } from "./tip.ts";
+
+const BOTTOM = 18;
+const TOP = 6;
+
+/** Upper end of the ratio axis and its ticks; what lies higher is drawn at the edge. */
+export function ratioAxis(values: Float64Array): { top: number; ticks: number[] } {
+  let most = 1;
+  let endless = false;
+  for (const value of values) {
+    if (value === Infinity) endless = true;
+    else if (value > most) most = value;
+  }
+  if (most <= 1.5 && !endless) return { top: 1.5, ticks: [1, 1.25, 1.5] };
+  if (most <= 2 && !endless) return { top: 2, ticks: [1, 1.5, 2] };
+  if (most <= 3 && !endless) return { top: 3, ticks: [1, 2, 3] };
+  return { top: 5, ticks: [1, 3, 5] };
+}
+
+export class FragmentationChart {
+  readonly surface: Surface;
+  curve: FragmentationCurve | null = null;
+  private readonly tip: Tip;
+  private axis: TimeAxis | null = null;
+  private hover: { x: number; y: number } | null = null;
+  private top = 5;
+
+  constructor(private readonly context: ViewContext, private readonly model: MemoryModel, host: HTMLElement) {
+    this.surface = new Surface("fragmentation over time");
+    this.tip = new Tip(host);
+    host.append(this.surface.canvas);
+    bindAxis(this.surface.canvas, context, {
+      axis: () => this.axis,
+      hover: (place) => {
+        this.hover = place;
+        this.showTip();
+        this.draw();
+      },
+      next: (t, direction) => {
+        const { time, length } = this.model.index;
+        const at = direction > 0 ? upperBound(time, t, length) : lowerBound(time, t, length) - 1;
+        return at >= 0 && at < length ? time[at]! : null;
+      },
+    });
+  }
+
+  resize(width: number, height: number): void {
+    this.surface.resize(width, height);
+  }
+
+  private get split(): number {
+    return Math.round((this.surface.height - BOTTOM) * 0.58);
+  }
+
+  private ratioY(value: number): number {
+    return this.split - 2 - ((Math.min(value, this.top) - 1) / (this.top - 1)) * (this.split - 4 - TOP);
+  }
+
+  private shareY(value: number): number {
+    const bottom = this.surface.height - BOTTOM;
+    return bottom - value * (bottom - this.split - 12);
+  }
+
+  draw(): void {
+    const { store, theme } = this.context;
+    const { width, height } = this.surface;
+    if (width < 120 || height < 70) return;
+    const axis = (this.axis = new TimeAxis(store.range, width));
+    const curve = (this.curve = this.model.curve(axis.range, axis.pixels));
+    const c = this.surface.begin();
+    const { colours } = theme;
+    const scale = ratioAxis(curve.ratio);
+    this.top = scale.top;
+    const font = theme.ui(10.5);
+    for (const value of scale.ticks) {
+      horizontal(c, axis.left, axis.right, this.ratioY(value), colours.grid);
+      label(c, `${value}×`, axis.left - 6, this.ratioY(value), colours.dim, font, "right");
+    }
+    for (const value of [0, 1]) {
+      horizontal(c, axis.left, axis.right, this.shareY(value), value ? colours.grid : colours.mark);
+      label(c, `${value * 100} %`, axis.left - 6, this.shareY(value), colours.dim, font, "right");
+    }
+    this.area(c, axis, curve);
+    this.line(c, axis, curve);
+    this.headlines(c, axis, curve);
+    drawSteps(c, axis, store, theme, height - BOTTOM, false);
+    if (this.hover && axis.inside(this.hover.x)) {
+      c.fillStyle = colours.dim;
+      c.fillRect(Math.floor(this.hover.x), TOP, 1, height - TOP - BOTTOM);
+    }
+    drawCursor(c, axis, store, theme, height - BOTTOM, false);
+  }
+
+  private area(c: CanvasRenderingContext2D, axis: TimeAxis, curve: FragmentationCurve): void {
+    c.fillStyle = this.context.theme.colours.ink;
+    c.globalAlpha = 0.16;
+    c.beginPath();
+    const bottom = this.shareY(0);
+    for (let k = 0; k < curve.unusable.length; k++) {
+      const value = curve.unusable[k]!;
+      if (value > 0) c.rect(axis.left + k, this.shareY(value), 1, bottom - this.shareY(value));
+    }
+    c.fill();
+    c.globalAlpha = 1;
+  }
+
+  private line(c: CanvasRenderingContext2D, axis: TimeAxis, curve: FragmentationCurve): void {
+    c.strokeStyle = this.context.theme.colours.ink;
+    c.lineWidth = 1.25;
+    c.lineJoin = "round";
+    c.beginPath();
+    let pen = false;
+    for (let k = 0; k < curve.ratio.length; k++) {
+      const value = curve.ratio[k]!;
+      if (Number.isNaN(value)) {
+        pen = false;
+        continue;
+      }
+      const y = this.ratioY(value);
+      if (pen) c.lineTo(axis.left + k, y);
+      else c.moveTo(axis.left + k, y);
+      c.lineTo(axis.left + k + 1, y);
+      pen = true;
+    }
+    c.stroke();
+  }
+
+  /** What it costs: at the peak of the range, and on average. */
+  private headlines(c: CanvasRenderingContext2D, axis: TimeAxis, curve: FragmentationCurve): void {
+    const { theme } = this.context;
+    const { colours } = theme;
+    const note = (what: string, x: number, y: number, colour: string, font: string, right: boolean): void => {
+      const wide = theme.measure(what, font);
+      c.fillStyle = colours.bg;
+      c.fillRect(right ? x - wide - 3 : x - 3, y - 7, wide + 6, 14);
+      label(c, what, x, y, colour, font, right ? "right" : "left");
+    };
+    if (Number.isFinite(curve.average)) {
+      const y = this.ratioY(curve.average);
+      horizontal(c, axis.left, axis.right, y, colours.dim, [3, 3]);
+      note(`time average ${ratio(curve.average)}`, axis.right - 2, Math.max(TOP + 2, y - 9), colours.dim, theme.ui(10.5), true);
+    }
+    const { peak } = curve;
+    if (!Number.isFinite(peak.ratio) || peak.live === 0) return;
+    const [x, y] = [Math.max(axis.left, axis.x(peak.time)), this.ratioY(peak.ratio)];
+    const font = theme.ui(11, 500);
+    const what = `at peak ${ratio(peak.ratio)}`;
+    const wide = theme.measure(what, font);
+    note(what, Math.min(x + 8, axis.right - wide - 4), Math.max(TOP + 2, y - 13), colours.ink, font, false);
+    c.fillStyle = colours.bg;
+    c.strokeStyle = colours.ink;
+    c.lineWidth = 1.5;
+    c.beginPath();
+    c.arc(x, y, 3.5, 0, 7);
+    c.fill();
+    c.stroke();
+  }
+
+  private showTip(): void {
+    const { axis, curve, hover } = this;
+    if (!axis || !curve || !hover || !axis.inside(hover.x)) {
+      this.tip.hide();
+      return;
+    }
+    const k = Math.min(Math.max(Math.floor(hover.x - axis.left), 0), curve.ratio.length - 1);
+    const share = text(percent(curve.unusable[k]!));
+    this.tip.show(`reserved/live ${ratioText(curve.ratio[k]!)} · unusable ${share} · largest hole ${text(bytes(curve.largest[k]!))}`, hover.x, hover.y, this.surface.width);
+  }
+}
+
+/** A ratio in words where nothing lives in what is reserved. */
+export const ratioText = (value: number): string => (value === Infinity ? "∞ (nothing live)" : ratio(value));

@@ -1,0 +1,353 @@
+/** Allocated bytes by category over time: a stacked, stepped area in which every pixel shows its largest moment. */
+
+import { hatch, horizontal, label, Surface, ticks } from "../canvas.ts";
+import { bytes, clock, text } from "../format.ts";
+import { categoryLabels, categoryOrder } from "../palette.ts";
+import type { Selection } from "../store.ts";
+import type { ViewContext } from "../view.ts";
+import { bindAxis, drawCursor, drawSteps, TimeAxis } from "./axis.ts";
+import { allocatedOf, lowerBound, RESERVED, type Timeline, TOTALS_WIDTH, upperBound, WASTE } from "./lifetimes.ts";
+import type { MemoryModel } from "./model.ts";
+import { Tip } from "./tip.ts";
+
+const TOP = 8;
+const BOTTOM = 18;
+/** The capacity line is drawn while the axis that shows it leaves the data this share of the height. */
+const CAPACITY_FACTOR = 4;
+
+/** Upper end of the axis in bytes and whether the capacity lies on it. */
+export function axisTop(peak: number, capacity: number | null): { top: number; capacity: boolean } {
+  if (capacity !== null && capacity > 0 && capacity <= peak * CAPACITY_FACTOR) return { top: Math.max(capacity * 1.06, peak * 1.06), capacity: true };
+  return { top: Math.max(peak * 1.18, 1024), capacity: false };
+}
+
+/** Bytes that the selection holds, by pixel, and the times its blocks live. */
+export interface Held { readonly bytes: Float64Array; readonly spans: readonly (readonly [number, number])[]; readonly blocks: number }
+
+export class TimelineChart {
+  readonly surface: Surface;
+  private readonly tip: Tip;
+  private axis: TimeAxis | null = null;
+  private line: Timeline | null = null;
+  private top = 1;
+  private hover: { x: number; y: number } | null = null;
+  private held: { key: string; value: Held } | null = null;
+
+  constructor(private readonly context: ViewContext, private readonly model: MemoryModel, host: HTMLElement) {
+    this.surface = new Surface("allocated memory by category over time");
+    this.tip = new Tip(host);
+    host.append(this.surface.canvas);
+    bindAxis(this.surface.canvas, context, {
+      axis: () => this.axis,
+      hover: (place) => {
+        this.hover = place;
+        this.showTip();
+        this.draw();
+      },
+      next: (t, direction) => {
+        const { time, length } = this.model.index;
+        const at = direction > 0 ? upperBound(time, t, length) : lowerBound(time, t, length) - 1;
+        return at >= 0 && at < length ? time[at]! : null;
+      },
+    });
+  }
+
+  resize(width: number, height: number): void {
+    this.surface.resize(width, height);
+  }
+
+  draw(): void {
+    const { store, theme } = this.context;
+    const { width, height } = this.surface;
+    if (width < 120 || height < 60) return;
+    const axis = (this.axis = new TimeAxis(store.range, width));
+    const line = (this.line = this.model.timeline(axis.range, axis.pixels));
+    const c = this.surface.begin();
+    const capacity = store.run?.capacity ?? null;
+    let peak = store.memory.peak.reserved;
+    for (const value of line.reserved) peak = Math.max(peak, value);
+    for (const value of line.allocated) peak = Math.max(peak, value);
+    const scale = axisTop(peak, capacity);
+    this.top = scale.top;
+    this.grid(c, axis, scale.capacity ? capacity! : null);
+    this.bands(c, axis, line);
+    this.missing(c, axis);
+    this.selection(c, axis);
+    this.reserved(c, axis, line);
+    if (capacity !== null) this.capacity(c, axis, capacity, scale.capacity);
+    drawSteps(c, axis, store, theme, height - BOTTOM);
+    horizontal(c, axis.left, axis.right, height - BOTTOM, theme.colours.mark);
+    if (this.hover && axis.inside(this.hover.x)) {
+      c.fillStyle = theme.colours.dim;
+      c.fillRect(Math.floor(this.hover.x), TOP, 1, height - TOP - BOTTOM);
+    }
+    drawCursor(c, axis, store, theme, height - BOTTOM + 5, true);
+  }
+
+  private y(value: number): number {
+    const { height } = this.surface;
+    return height - BOTTOM - (value / this.top) * (height - TOP - BOTTOM);
+  }
+
+  private grid(c: CanvasRenderingContext2D, axis: TimeAxis, capacity: number | null): void {
+    const { theme } = this.context;
+    const [, unit] = bytes(capacity ?? this.top);
+    const factor = { B: 1, KiB: 1024, MiB: 1024 ** 2, GiB: 1024 ** 3, TiB: 1024 ** 4 }[unit] ?? 1;
+    const values = ticks(0, this.top, Math.max(2, Math.min(4, this.surface.height / 50)), true).filter((value) => capacity === null || Math.abs(this.y(value) - this.y(capacity)) > 13);
+    const font = theme.ui(10.5);
+    values.forEach((value, at) => {
+      const y = this.y(value);
+      if (value > 0) horizontal(c, axis.left, axis.right, y, theme.colours.grid);
+      const named = capacity === null && at === values.length - 1 && value > 0;
+      const number = Number((value / factor).toPrecision(3));
+      label(c, named ? `${number} ${unit}` : String(number), axis.left - 6, y, theme.colours.dim, font, "right");
+    });
+    if (capacity !== null) label(c, `${Number((capacity / factor).toPrecision(3))} ${unit}`, axis.left - 6, this.y(capacity), theme.colours.dim, font, "right");
+  }
+
+  /** One stepped area for each category from the bottom up, a gap between bands, the rounding waste hatched on top. */
+  private bands(c: CanvasRenderingContext2D, axis: TimeAxis, line: Timeline): void {
+    const { theme } = this.context;
+    const { pixels, totals } = line;
+    const base = new Float64Array(pixels);
+    const band = (column: number, fill: string | CanvasPattern, gap: boolean): void => {
+      let any = false;
+      for (let k = 0; k < pixels && !any; k++) any = totals[k * TOTALS_WIDTH + column]! > 0;
+      if (!any) return;
+      c.fillStyle = fill;
+      c.beginPath();
+      let [before, started] = [NaN, false];
+      for (let k = 0; k < pixels; k++) {
+        const y = this.y(base[k]! + totals[k * TOTALS_WIDTH + column]!);
+        // A flat stretch is one corner: fewer points than pixels.
+        if (y === before) continue;
+        if (started) c.lineTo(axis.left + k, before);
+        else c.moveTo(axis.left, y);
+        c.lineTo(axis.left + k, y);
+        started = true;
+        before = y;
+      }
+      c.lineTo(axis.left + pixels, before);
+      before = NaN;
+      for (let k = pixels - 1; k >= 0; k--) {
+        const y = this.y(base[k]!);
+        if (y === before) continue;
+        c.lineTo(axis.left + k + 1, Number.isNaN(before) ? y : before);
+        c.lineTo(axis.left + k + 1, y);
+        before = y;
+      }
+      c.lineTo(axis.left, before);
+      c.fill();
+      for (let k = 0; k < pixels; k++) base[k]! += totals[k * TOTALS_WIDTH + column]!;
+      if (!gap) return;
+      c.strokeStyle = theme.colours.bg;
+      c.globalAlpha = 0.75;
+      c.lineWidth = 1;
+      this.step(c, axis, base);
+      c.globalAlpha = 1;
+    };
+    categoryOrder.forEach((category, at) => band(category, theme.category(category), at < categoryOrder.length - 1));
+    band(WASTE, hatch(c, theme.colours.dim), false);
+  }
+
+  /** Strokes values by pixel as a stepped line on sharp rows. */
+  private step(c: CanvasRenderingContext2D, axis: TimeAxis, values: Float64Array): void {
+    c.beginPath();
+    let before = NaN;
+    for (let k = 0; k < values.length; k++) {
+      const y = Math.round(this.y(values[k]!)) + 0.5;
+      if (y === before) continue;
+      if (k === 0) c.moveTo(axis.left, y);
+      else {
+        c.lineTo(axis.left + k, before);
+        c.lineTo(axis.left + k, y);
+      }
+      before = y;
+    }
+    c.lineTo(axis.left + values.length, before);
+    c.stroke();
+  }
+
+  private reserved(c: CanvasRenderingContext2D, axis: TimeAxis, line: Timeline): void {
+    const { theme } = this.context;
+    const last = line.reserved[line.pixels - 1]!;
+    if (last === 0) return;
+    c.strokeStyle = theme.colours.ink;
+    c.lineWidth = 1.5;
+    this.step(c, axis, line.reserved);
+    this.note(c, `reserved ${text(bytes(last))}`, axis.right - 2, Math.max(this.y(last) - 8, TOP + 6));
+  }
+
+  private capacity(c: CanvasRenderingContext2D, axis: TimeAxis, capacity: number, drawn: boolean): void {
+    const { theme } = this.context;
+    if (!drawn) {
+      label(c, `capacity ${text(bytes(capacity))}, above`, axis.right - 2, TOP + 4, theme.colours.dim, theme.ui(10.5), "right");
+      return;
+    }
+    const y = this.y(capacity);
+    horizontal(c, axis.left, axis.right, y, theme.colours.ink, [5, 4]);
+    c.fillStyle = theme.colours.ink;
+    c.fillRect(axis.left - 1, Math.round(y) - 4, 3, 9);
+    this.note(c, `capacity ${text(bytes(capacity))}`, axis.right - 2, y + 9);
+  }
+
+  /** A label that stays readable over whatever is drawn. */
+  private note(c: CanvasRenderingContext2D, what: string, x: number, y: number): void {
+    const { theme } = this.context;
+    const font = theme.ui(11, 500);
+    const width = theme.measure(what, font);
+    c.fillStyle = theme.colours.bg;
+    c.globalAlpha = 0.8;
+    c.fillRect(x - width - 2, y - 7, width + 4, 14);
+    c.globalAlpha = 1;
+    label(c, what, x, y, theme.colours.ink, font, "right");
+  }
+
+  /** Spans of which nothing is known. */
+  private missing(c: CanvasRenderingContext2D, axis: TimeAxis): void {
+    const { store, theme } = this.context;
+    for (const [from, to] of store.memory.gaps) {
+      const [x0, x1] = [Math.max(axis.left, axis.x(from)), Math.min(axis.right, axis.x(to))];
+      if (x1 <= x0) continue;
+      c.fillStyle = theme.colours.bg;
+      c.fillRect(x0, TOP, Math.max(1, x1 - x0), this.surface.height - TOP - BOTTOM);
+      c.fillStyle = hatch(c, theme.colours.mark, 5);
+      c.fillRect(x0, TOP, Math.max(1, x1 - x0), this.surface.height - TOP - BOTTOM);
+      if (x1 - x0 > 70) this.note(c, "not received", x1 - 4, TOP + 10);
+    }
+  }
+
+  /** What the selection holds, by pixel; computed again only when something changes. */
+  private heldBy(selection: Selection, axis: TimeAxis): Held {
+    const { store } = this.context;
+    const key = `${store.versions.memory} ${JSON.stringify(selection)} ${axis.range.t0} ${axis.range.t1} ${axis.pixels}`;
+    if (this.held?.key === key) return this.held.value;
+    const { lifetimes } = store.memory;
+    const value = heldBytes(lifetimes, axis.range, axis.pixels, (row) => store.selectsBlock(row, selection));
+    this.held = { key, value };
+    return value;
+  }
+
+  /** A bracket over the life of what is selected, and the bytes it holds as a line from the bottom. */
+  private selection(c: CanvasRenderingContext2D, axis: TimeAxis): void {
+    const { store, theme } = this.context;
+    const { selection } = store;
+    if (!selection || selection.kind === "segment") return;
+    const bottom = this.surface.height - BOTTOM;
+    let spans: readonly (readonly [number, number])[];
+    if (selection.kind === "step") {
+      const at = store.steps.after("t0", selection.t ?? 0) - 1;
+      spans = at < 0 ? [] : [[store.steps.column("t0")[at]!, store.steps.column("t1")[at]!]];
+    } else {
+      const held = this.heldBy(selection, axis);
+      spans = held.spans;
+      if (selection.kind !== "block" && held.blocks > 0) {
+        c.strokeStyle = theme.colours.ink;
+        c.lineWidth = 1.25;
+        this.step(c, axis, held.bytes);
+      }
+    }
+    c.lineWidth = 1.5;
+    for (const [from, to] of spans) {
+      const [x0, x1] = [Math.max(axis.left, axis.x(from)), Math.min(axis.right, axis.x(to))];
+      if (x1 < axis.left || x0 > axis.right) continue;
+      if (selection.kind === "block" || selection.kind === "step") {
+        c.fillStyle = theme.colours.ink;
+        c.globalAlpha = 0.07;
+        c.fillRect(x0, TOP, x1 - x0, bottom - TOP);
+        c.globalAlpha = 1;
+      }
+      c.strokeStyle = theme.colours.ink;
+      c.beginPath();
+      // A life that begins or ends outside has no foot there.
+      if (axis.x(from) >= axis.left) c.moveTo(x0, TOP + 4);
+      else c.moveTo(x0, TOP - 1.5);
+      c.lineTo(x0, TOP - 1.5);
+      c.lineTo(Math.max(x1, x0 + 1.5), TOP - 1.5);
+      if (axis.x(to) <= axis.right) c.lineTo(Math.max(x1, x0 + 1.5), TOP + 4);
+      c.stroke();
+    }
+  }
+
+  private showTip(): void {
+    const { axis, line, hover } = this;
+    if (!axis || !line || !hover || !axis.inside(hover.x)) {
+      this.tip.hide();
+      return;
+    }
+    const { store } = this.context;
+    const k = Math.min(Math.max(Math.floor(hover.x - axis.left), 0), line.pixels - 1);
+    const at = k * TOTALS_WIDTH;
+    const value = ((this.surface.height - BOTTOM - hover.y) / (this.surface.height - TOP - BOTTOM)) * this.top;
+    let name = "";
+    let sum = 0;
+    for (const column of [...categoryOrder, WASTE]) {
+      const size = line.totals[at + column]!;
+      if (name === "" && value >= sum && value < sum + size) name = `${column === WASTE ? "rounding waste" : categoryLabels[column]!} ${text(bytes(size))} · `;
+      sum += size;
+    }
+    const t = line.time[k]!;
+    const step = store.stepAt(t);
+    const when = step === null ? clock(t) : `step ${step}`;
+    this.tip.show(`${name}allocated ${text(bytes(line.allocated[k]!))} · reserved ${text(bytes(line.reserved[k]!))} · ${when}`, hover.x, hover.y, this.surface.width);
+  }
+
+  /** Totals at the cursor, for the legend. */
+  totals(): Float64Array {
+    return this.model.index.totalsAt(this.context.store.at).totals;
+  }
+
+  label(): void {
+    const totals = this.totals();
+    const { canvas } = this.surface;
+    const said = `allocated ${text(bytes(allocatedOf(totals)))} of ${text(bytes(totals[RESERVED]!))} reserved`;
+    const name = `Memory by category: ${said} at the cursor. Arrow keys move the cursor from event to event.`;
+    if (canvas.getAttribute("aria-label") !== name) canvas.setAttribute("aria-label", name);
+  }
+}
+
+/** Bytes held by the rows that `chosen` picks, at their largest in each pixel, and up to 400 merged spans of life. */
+export function heldBytes(
+  blocks: { readonly used: number; readonly start: Float64Array; readonly end: Float64Array; readonly size: Float64Array },
+  { t0, t1 }: { t0: number; t1: number }, pixels: number, chosen: (row: number) => boolean,
+): Held {
+  const events: [number, number][] = [];
+  for (let row = 0; row < blocks.used; row++) {
+    if (blocks.end[row]! <= t0 || blocks.start[row]! >= t1 || !chosen(row)) continue;
+    events.push([blocks.start[row]!, blocks.size[row]!], [blocks.end[row]!, -blocks.size[row]!]);
+  }
+  // Frees first where both happen at one instant.
+  events.sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+  const bytes = new Float64Array(pixels);
+  const spans: [number, number][] = [];
+  let [live, count, next] = [0, 0, 0];
+  for (let k = 0; k < pixels; k++) {
+    const begin = t0 + ((t1 - t0) * k) / pixels;
+    const end = t0 + ((t1 - t0) * (k + 1)) / pixels;
+    const apply = (): void => {
+      const [time, change] = events[next++]!;
+      live += change;
+      if (change > 0) {
+        if (count++ === 0) {
+          const before = spans[spans.length - 1];
+          // Lives that touch within a pixel are one bracket.
+          if (before && time - before[1] < (t1 - t0) / pixels) before[1] = Infinity;
+          else if (spans.length < 400) spans.push([time, Infinity]);
+        }
+      } else if (--count === 0) spans[spans.length - 1]![1] = time;
+    };
+    while (next < events.length && events[next]![0] <= begin) apply();
+    let most = live;
+    while (next < events.length && events[next]![0] < end) {
+      apply();
+      most = Math.max(most, live);
+    }
+    bytes[k] = most;
+  }
+  while (next < events.length && count > 0) {
+    const [time, change] = events[next++]!;
+    if (change < 0 && --count === 0) spans[spans.length - 1]![1] = time;
+    else if (change > 0) count++;
+  }
+  return { bytes, spans, blocks: events.length / 2 };
+}

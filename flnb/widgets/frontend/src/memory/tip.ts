@@ -1,0 +1,24 @@
+/** A one-line tooltip that stays inside its host. */
+
+import { h, setText } from "../dom.ts";
+
+export class Tip {
+  private readonly element = h("div", { class: "fl-tip", hidden: true });
+
+  constructor(host: HTMLElement) {
+    host.append(this.element);
+  }
+
+  show(text: string, x: number, y: number, width: number): void {
+    setText(this.element, text);
+    this.element.hidden = false;
+    const own = this.element.offsetWidth;
+    const left = x + 12 + own > width ? Math.max(0, x - 12 - own) : x + 12;
+    this.element.style.transform = `translate(${Math.round(left)}px, ${Math.round(Math.max(0, y - 26))}px)`;
+    this.element.style.left = this.element.style.top = "0";
+  }
+
+  hide(): void {
+    this.element.hidden = true;
+  }
+}
