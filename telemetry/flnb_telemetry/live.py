@@ -162,7 +162,9 @@ class Live:
         t = float(stats["t"][-1] - self.start) / 1e9
         index = self._step_at(self._sampled_t)
         self._sampled_t = 0
-        found = tape.build(ops, edges, leaves, stats, self.catalog, index=index or 0, t=t, limit=TAPE_NODES)
+        found = tape.build(
+            ops, edges, leaves, stats, self.catalog, index=-1 if index is None else index, t=t, limit=TAPE_NODES
+        )
         return _tape_message(found)
 
     def _step_at(self, t: int) -> int | None:

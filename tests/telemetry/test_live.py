@@ -1,0 +1,390 @@
+"""Frames: a browser that adds them up must hold what a recording of the same events says."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from flnb_telemetry import Live, bus, log, pump, record, schema, step
+from flnb_telemetry.live import packed
+from flnb_telemetry.livememory import EVENTS, FINISHED, POINTS
+from flnb_telemetry.tally import WORST, Tally, buckets
+
+DTYPES = {"f64": np.float64, "f32": np.float32, "i32": np.int32, "u32": np.uint32, "u8": np.uint8}
+LISTS = ("strings", "plans", "contexts")
+
+
+class Browser:
+    """Adds frames up as the dashboard does."""
+
+    def __init__(self) -> None:
+        self.sequence: int | None = None
+        self.content: dict[str, Any] = {}
+        self.arrays: dict[str, Any] = {}
+        self.names: dict[str, list[Any]] = {name: [] for name in LISTS}
+        self.blocks: dict[int, dict[str, float]] = {}
+        self.freed: dict[int, float] = {}
+        self.segments: dict[int, tuple[float, float]] = {}
+        self.steps: list[tuple[float, float, float]] = []
+        self.metrics: list[tuple[str, float, float]] = []
+        self.ops: dict[str, dict[str, float]] = {}
+        self.scopes: dict[str, dict[str, float]] = {}
+        self.tape: dict[str, Any] | None = None
+
+    def take(self, frame: tuple[dict[str, Any], bytes]) -> dict[str, Any]:
+        content, buffer = frame
+        content = json.loads(json.dumps(content, allow_nan=False))
+        assert content["type"] == "frame"
+        assert content["protocol"] == 1
+        assert self.sequence is None or content["seq"] == self.sequence + 1
+        self.sequence = content["seq"]
+        if content["keyframe"]:
+            number = self.sequence
+            self.__init__()  # type: ignore[misc]
+            self.sequence = number
+        for name in LISTS:
+            if name in content:
+                assert content[name]["first"] == len(self.names[name])
+                self.names[name] += content[name]["items"]
+        arrays = {}
+        for name, (dtype, offset, length) in content["arrays"].items():
+            assert offset % 8 == 0
+            arrays[name] = np.frombuffer(buffer, DTYPES[dtype], length, offset)
+        assert len(buffer) % 8 == 0
+        self.content, self.arrays = content, arrays
+        self._memory(arrays)
+        self._tables(arrays)
+        self.steps += zip(*(arrays.get(f"step.{k}", ()) for k in ("index", "t0", "t1")), strict=True)
+        for name, index, value in zip(*(arrays.get(f"metric.{k}", ()) for k in ("name", "step", "value")), strict=True):
+            self.metrics.append((self.names["strings"][name], index, value))
+        self.tape = content.get("tape", self.tape)
+        return content
+
+    def _memory(self, arrays: dict[str, Any]) -> None:
+        for number, t, size in zip(*(arrays.get(f"segment.{k}", ()) for k in ("id", "t", "size")), strict=True):
+            self.segments[int(number)] = (t, size)
+        keys = ("id", "t", "segment", "offset", "size", "requested", "category", "plan", "context", "node")
+        columns = [arrays.get(f"alloc.{key}", np.empty(0)) for key in keys]
+        for row in zip(*columns, strict=True):
+            self.blocks[int(row[0])] = dict(zip(keys, map(float, row), strict=True))
+        for number, t in zip(arrays.get("free.id", ()), arrays.get("free.t", ()), strict=True):
+            self.blocks.pop(int(number), None)
+            self.freed[int(number)] = float(t)
+        for number in arrays.get("release.id", ()):
+            del self.segments[int(number)]
+
+    def _tables(self, arrays: dict[str, Any]) -> None:
+        for prefix, table in (("op", self.ops), ("scope", self.scopes)):
+            for i, name in enumerate(arrays.get(f"{prefix}.name", ())):
+                row = {key: float(arrays[f"{prefix}.{key}"][i]) for key in ("count", "total", "p99", "max", "bytes")}
+                table[self.names["strings"][name]] = row
+
+
+@pytest.fixture
+def live() -> Any:
+    found = Live("test")
+    yield found
+    pump.detach(found)
+
+
+def simulate(program: Any, steps: int, rng: Any) -> None:
+    """Training steps: parameters stay, activations come and go, a segment is added and one released."""
+    held: dict[int, tuple[int, int]] = {}
+    for i in range(steps):
+        with step(total=steps):
+            program.t = time.perf_counter_ns()
+            program.segment(10 + i, (10 + i) << 24, 1 << 24)
+            with bus.scope("net"):
+                node = -1
+                for k in range(int(rng.integers(3, 20))):
+                    address, size = ((10 + i) << 24) + 8192 * k, 512 * int(rng.integers(1, 16))
+                    category = schema.CATEGORIES[int(rng.integers(0, 7))]
+                    block = program.alloc(address, size, size - 12, segment=10 + i, category=category)
+                    held[block] = (address, size)
+                    node = program.forward(f"op{k % 5}", node, spent=int(rng.lognormal(8, 1)), block=block)
+            with bus.phase("backward"):
+                program.gradient(node, 1.0 + i)
+                program.gradient(-1, 0.5, name="weight")
+            log(loss=float(rng.random()))
+            for block in [b for b in held if rng.random() < 0.7]:
+                address, size = held.pop(block)
+                program.free(block, address, size, segment=address >> 24)
+            if i > 2 and not any(address >> 24 == 7 + i for address, _ in held.values()):
+                program.release(7 + i, (7 + i) << 24, 1 << 24)
+            while time.perf_counter_ns() < program.t:
+                pass  # the step ends after what happened in it
+        pump.flush()
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("every", [1, 3, 100])
+def test_frames_add_up_to_what_the_recording_says(program: Any, live: Any, seed: int, every: int) -> None:
+    rng, browser = np.random.default_rng(seed), Browser()
+    live.begin()
+    with record() as run:
+        for i in range(12):
+            simulate(program, 2, rng)
+            if i % every == 0:
+                browser.take(live.frame(keyframe=i == 6))
+        live._table_due = 0.0
+        browser.take(live.frame(keyframe=False))
+    state = run.memory.at(1e9)
+    blocks = {b.id: (s.id, b.offset, b.size, b.requested, b.category) for s in state.segments for b in s.blocks}
+    seen = {
+        number: (b["segment"], b["offset"], b["size"], b["requested"], schema.CATEGORIES[int(b["category"])])
+        for number, b in browser.blocks.items()
+    }
+    assert seen == blocks
+    ops = run.table("op")
+    made = dict(zip(ops["alloc_id"].tolist(), ops["node"].tolist(), strict=True))
+    assert {number: b["node"] for number, b in browser.blocks.items()} == {n: made[n] for n in blocks}
+    assert {number: size for number, (_, size) in browser.segments.items()} == {s.id: s.size for s in state.segments}
+    frees = run.table("free_completed")
+    told = dict(zip(frees["alloc_id"].tolist(), (frees["t"] - live.start) / 1e9, strict=True))
+    assert browser.freed
+    assert {number: told[number] for number in browser.freed} == pytest.approx(browser.freed)
+    for table, rows in ((browser.ops, run.ops), (browser.scopes, run.ops.by("scope"))):
+        assert table.keys() == {row.key[0] for row in rows}
+        for row in rows:
+            got = table[row.key[0]]
+            for key in ("count", "total", "max", "bytes"):
+                assert got[key] == getattr(row, key)
+            assert got["p99"] == pytest.approx(row.p99, rel=1.01 * WORST)
+    assert [index for index, *_ in browser.steps] == run.steps["index"].tolist()
+    t1 = [(ns - live.start) / 1e9 for ns in run.table("step")["t1"]]
+    assert [end for *_, end in browser.steps] == pytest.approx(t1)
+    assert [value for *_, value in browser.metrics] == run.metrics["loss"]["value"].tolist()
+    assert {name for name, *_ in browser.metrics} == {"loss"}
+    counters = browser.content["counters"]
+    assert counters["events"] == run.events
+    assert (counters["dropped"], counters["dropped_first_step"], counters["dropped_last_step"]) == (0, None, None)
+    assert counters["step"] == run.steps["index"][-1]
+    assert counters["steps_total"] == 2
+    tape = browser.tape
+    assert tape is not None
+    final = run.tape
+    assert [node["id"] for node in tape["nodes"]] == [node.id for node in final.nodes]
+    assert [node["norm"] for node in tape["nodes"]] == [node.norm for node in final.nodes]
+    assert [browser.names["plans"][node["plan"]]["op"] for node in tape["nodes"]] == [node.op for node in final.nodes]
+    assert [leaf["name"] for leaf in tape["leaves"]] == ["weight"]
+    assert tape["step"] == final.index
+
+
+def test_a_keyframe_alone_gives_the_whole_picture(program: Any, live: Any) -> None:
+    live.begin()
+    steady, late = Browser(), Browser()
+    rng = np.random.default_rng(5)
+    for i in range(10):
+        simulate(program, 1, rng)
+        steady.take(live.frame(keyframe=i == 0))
+    content, buffer = live.frame(keyframe=True)
+    late.take((content, buffer))
+    assert content["keyframe"]
+    assert late.blocks == steady.blocks
+    assert late.segments == steady.segments
+    assert late.freed == steady.freed
+    assert late.steps == steady.steps
+    assert late.metrics == steady.metrics
+    assert late.names == steady.names
+    assert late.tape == steady.tape is not None
+
+
+def test_frames_without_news_are_small(program: Any, live: Any) -> None:
+    live.begin()
+    browser = Browser()
+    program.op("add")
+    pump.flush()
+    browser.take(live.frame(keyframe=True))
+    content, buffer = live.frame(keyframe=False)
+    assert content["arrays"] == {}
+    assert buffer == b""
+    assert not any(name in content for name in (*LISTS, "tape"))
+    assert len(json.dumps(content)) < 1200
+
+
+def test_a_keyframe_tells_the_latest_finished_lifetimes(program: Any, live: Any) -> None:
+    live.begin()
+    program.segment(1, 0, 1 << 30)
+    for _ in range(FINISHED + 100):
+        program.free(program.alloc(0, 512), 0, 512)
+    last = program.alloc(4096, 512)
+    pump.flush()
+    browser = Browser()
+    browser.take(live.frame(keyframe=True))
+    assert set(browser.freed) == set(range(101, FINISHED + 101))
+    assert set(browser.blocks) == {last}
+
+
+def test_too_many_memory_events_are_thinned_and_the_live_state_stays_exact(program: Any, live: Any) -> None:
+    live.begin()
+    browser = Browser()
+    browser.take(live.frame(keyframe=True))
+    with record() as run:
+        program.segment(1, 0, 1 << 30)
+        kept = [program.alloc(1 << 20, 2048, category="gradient")]
+        for i in range(EVENTS):
+            block = program.alloc(0, 512 * (1 + i % 7))
+            program.free(block, 0, 512 * (1 + i % 7))
+        kept.append(program.alloc(2 << 20, 1024, category="parameter"))
+    content = browser.take(live.frame(keyframe=False))
+    assert content["counters"]["memory_thinned"]
+    assert set(browser.blocks) == set(kept)
+    points = browser.arrays
+    assert 100 < len(points["memory.t"]) <= POINTS
+    assert (np.diff(points["memory.t"]) >= 0).all()
+    categories = sum(points[f"memory.c{i}"] for i in range(7))
+    np.testing.assert_array_equal(categories, points["memory.allocated"])
+    line = run.memory.timeline()
+    at = np.searchsorted(line.t, points["memory.t"] + (live.start - run.start) / 1e9 + 1e-12, "right") - 1
+    np.testing.assert_array_equal(points["memory.allocated"], line.allocated[at])
+    np.testing.assert_array_equal(points["memory.reserved"], line.reserved[at])
+    assert points["memory.allocated"].max() == line.allocated.max()
+    assert not live.frame(keyframe=False)[0]["counters"]["memory_thinned"]
+
+
+def test_more_new_blocks_than_a_frame_takes_bring_a_keyframe(program: Any, live: Any) -> None:
+    live.begin()
+    browser = Browser()
+    browser.take(live.frame(keyframe=True))
+    program.segment(1, 0, 1 << 30)
+    for i in range(EVENTS + 500):
+        program.alloc(512 * i, 512)
+    pump.flush()
+    browser.take(live.frame(keyframe=False))
+    content = browser.take(live.frame(keyframe=False))
+    assert content["keyframe"]
+    assert len(browser.blocks) == EVENTS + 500
+
+
+def test_drops_are_counted_and_placed_in_steps(program: Any, live: Any) -> None:
+    live.begin(buffer=1024)
+    pump.flush()
+    with step(), step(index=0):
+        pass
+    pump.flush()
+    with step(index=1):
+        program.t = time.perf_counter_ns()
+        for _ in range(100):
+            program.op(spent=1)
+    pump.flush()
+    counters = live.frame(keyframe=True)[0]["counters"]
+    session = pump.session
+    assert session is not None
+    assert counters["dropped"] == session.dropped > 50
+    assert counters["events"] + counters["dropped"] == 103
+    assert counters["dropped_first_step"] is not None
+    assert counters["buffer_capacity"] == 1024
+    assert 0 < counters["telemetry_share"] <= 1
+
+
+def test_small_outputs_outside_blocks_are_added_up(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bus, "describers", [lambda: {"min_block": 1024, "backend": "numpy", "capacity": 1 << 30}])
+    live = Live()
+    live.begin()
+    program.op("add", shape=(10,))  # 40 bytes
+    program.op("reshape", shape=(20,), family="movement")  # a view
+    program.op("add", shape=(1000,), block=7)
+    program.op("exp", shape=(5,), block=8)
+    program.op("add", shape=(1000,))  # written into an existing block
+    pump.flush()
+    content, _ = live.frame(keyframe=True)
+    live.finish()
+    assert content["counters"]["small_bytes"] == 40
+    assert content["run"]["backend"] == "numpy"
+    assert content["run"]["capacity"] == 1 << 30
+    assert content["run"]["min_block"] == 1024
+
+
+def test_a_run_waits_records_and_ends(program: Any) -> None:
+    live = Live("digits")
+    assert live.frame(keyframe=True)[0]["run"]["state"] == "waiting"
+    live.begin()
+    pump.flush()
+    assert live.frame(keyframe=False)[0]["run"]["state"] == "waiting"
+    program.op()
+    pump.flush()
+    assert live.frame(keyframe=False)[0]["run"]["state"] == "recording"
+    live.finish(ValueError("shapes differ"))
+    about = live.frame(keyframe=False)[0]["run"]
+    assert (about["name"], about["state"], about["error"]) == ("digits", "failed", "ValueError: shapes differ")
+
+
+def test_gradients_that_are_not_finite_travel_as_null(program: Any, live: Any) -> None:
+    live.begin()
+    with step():
+        node = program.forward("log", -1)
+        program.gradient(node, float("inf"), bad=3)
+        program.gradient(-1, float("nan"), bad=1, name="w")
+        bus.emit(schema.STEP, program.t, program.t + 5, 0)
+    pump.flush()
+    browser = Browser()
+    browser.take(live.frame(keyframe=True))
+    assert browser.tape is not None
+    assert (browser.tape["nodes"][0]["norm"], browser.tape["nodes"][0]["bad"]) == (None, 3)
+    assert (browser.tape["leaves"][0]["norm"], browser.tape["leaves"][0]["bad"]) == (None, 1)
+
+
+def test_a_long_run_does_not_grow_without_bound(program: Any, live: Any) -> None:
+    live.begin()
+    for i in range(12_000):
+        bus.emit(schema.STEP, program.t + i, program.t + i + 1, i)
+        log(loss=i, accuracy=i)
+    pump.flush()
+    live.frame(keyframe=False)
+    browser = Browser()
+    browser.take(live.frame(keyframe=True))
+    assert len(browser.steps) <= 9_000
+    assert browser.steps[-1][0] == 11_999
+    assert {name for name, *_ in browser.metrics} == {"loss", "accuracy"}
+    assert max(value for *_, value in browser.metrics) == 11_999
+
+
+def test_frames_can_be_taken_while_others_emit(program: Any, live: Any) -> None:
+    live.begin()
+    stop = threading.Event()
+
+    def emit() -> None:
+        while not stop.is_set():
+            bus.emit(schema.OP | program.plan("add") << 24, time.perf_counter_ns(), time.perf_counter_ns() + 5)
+
+    threads = [threading.Thread(target=emit) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    browser = Browser()
+    for i in range(20):
+        browser.take(live.frame(keyframe=i % 7 == 0))
+        time.sleep(0.01)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    pump.flush()
+    live._table_due = 0.0
+    browser.take(live.frame(keyframe=False))
+    assert browser.ops["add"]["count"] == browser.content["counters"]["events"] > 1000
+    assert browser.content["counters"]["dropped"] == 0 or browser.ops["add"]["count"] > 0
+
+
+def test_p99_is_within_half_a_bucket_over_the_whole_range() -> None:
+    rng = np.random.default_rng(0)
+    for scale in (50, 1_000, 80_000, 5_000_000, 3_000_000_000):
+        spent = np.maximum(1, (scale * rng.lognormal(0, 1, 5000)).astype(np.int64))
+        tally = Tally()
+        names = np.full(5000, 70)
+        for part in np.split(np.arange(5000), 10):
+            tally.add(names[part], spent[part], buckets(spent[part]), spent[part])
+        exact = np.sort(spent)[4949]
+        assert tally.p99()[0] == pytest.approx(exact, rel=WORST * 1.05)
+        assert tally.max[0] == spent.max()
+        assert tally.total[0] == spent.sum()
+        assert tally.names == [70]
+
+
+def test_arrays_are_packed_at_multiples_of_eight() -> None:
+    index, buffer = packed({"a": ("u8", [1, 2, 3]), "b": ("u32", [4]), "c": ("f64", [0.5]), "d": ("i32", [])})
+    assert index == {"a": ["u8", 0, 3], "b": ["u32", 8, 1], "c": ["f64", 16, 1], "d": ["i32", 24, 0]}
+    assert len(buffer) == 24
+    assert np.frombuffer(buffer, np.float64, 1, 16)[0] == 0.5

@@ -1,0 +1,139 @@
+"""Figures hold the recording's numbers, and a missing program is said."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from flnb_telemetry import bus, intern, palette, pump, record, schema, step
+
+from flnb import plot
+
+
+def op(name: str, family: str, begin: int, spent: int, node: int = 0, parents: tuple[int, int] = (0, 0)) -> None:
+    plan = intern.plans.id_of(intern.Plan(name, family, (4, 2), "float32", 32))
+    assert bus.lanes is not None
+    lane = bus.lanes.lane
+    lane.emit(schema.OP | plan << schema.PLAN_SHIFT, begin, begin + spent, 0, node, lane.context, *parents)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(bus, "announcers", [])
+    with record("plots") as run:
+        t = time.perf_counter_ns()
+        bus.emit(schema.SEGMENT_ALLOC, t, 1, 0, 8 << 20)
+        with step():
+            t = time.perf_counter_ns()
+            for i in range(6):
+                code = schema.ALLOC | (1 + i % 2) << schema.AUX_SHIFT
+                bus.emit(code, t + 10 + i, i + 1, i << 20, 1 << 20, (1 << 20) - 100, 1)
+            with bus.scope("net.conv"):
+                op("conv2d", "matmul", t, 2_000_000, 1, (-1, -2))
+            with bus.scope("net"):
+                op("add", "elementwise", t, 1_000_000, 2, (1, 0))
+                op("log\\odd", "elementwise", t, 500_000, 3, (2, 0))
+            for number, norm, bad in ((3, 1.0, 0), (2, 2.0, 4), (1, 3.0, 0)):
+                bus.emit(schema.GRAD_STAT, t, number, bus.float_bits(norm), bad, 8, 0, 64)
+            name = intern.strings.id_of("conv.weight")
+            bus.emit(schema.GRAD_STAT | 1 << 8, t, -1, bus.float_bits(9.0), 0, 8, name)
+            while time.perf_counter_ns() < t + 3_000_000:
+                pass  # the step ends after what happened in it
+        for i in (0, 2, 4):
+            bus.emit(schema.FREE_COMPLETED, t + 100 + i, i + 1, i << 20, 1 << 20, 0, 1)
+    assert pump.session is None
+    return run
+
+
+def test_op_times_are_bars_by_family(run: Any) -> None:
+    figure = plot.op_times(run)
+    bars = {bar.name: dict(zip(bar.y, bar.x, strict=True)) for bar in figure.data}
+    assert bars == {"matmul": {"conv2d": 2.0}, "elementwise": {"add": 1.0, "log\\odd": 0.5}}
+    colours = {bar.name: bar.marker.color for bar in figure.data}
+    assert colours == {"matmul": palette.FAMILY["matmul"][0], "elementwise": palette.FAMILY["elementwise"][0]}
+    assert "57.1 %" in figure.data[0].hovertext[0]
+    short = plot.op_times(run, top=1)
+    assert [bar.name for bar in short.data] == ["matmul"]
+    assert short.layout.annotations[0].text == "2 faster ops not shown"
+
+
+def test_memory_is_stacked_by_category_under_reserved(run: Any) -> None:
+    figure = plot.memory(run)
+    by_name = {trace.name: trace for trace in figure.data}
+    assert list(by_name) == ["parameter", "gradient", "reserved"]
+    assert max(by_name["parameter"].y) == 3.0
+    assert max(by_name["gradient"].y) == 3.0
+    assert by_name["parameter"].y[-1] == 0.0
+    assert set(by_name["reserved"].y) == {8.0}
+    line = run.memory.timeline()
+    np.testing.assert_allclose(np.add(by_name["parameter"].y, by_name["gradient"].y) * 2**20, line.allocated)
+    assert figure.layout.annotations[0].text == "peak 6.00 MiB"
+    assert figure.layout.annotations[0].y == 6.0
+
+
+def test_fragmentation_states_its_formulas(run: Any) -> None:
+    figure = plot.fragmentation(run, request=3 << 20)
+    found = run.memory.fragmentation(3 << 20)
+    ratio, unusable, internal = figure.data
+    np.testing.assert_array_equal(ratio.y, found.ratio)
+    np.testing.assert_array_equal(unusable.y, found.unusable)
+    np.testing.assert_array_equal(internal.y, found.internal)
+    assert unusable.name == "unusable(3.00 MiB)"
+    assert unusable.y[-1] == 1.0
+    text = " ".join(note.text for note in figure.layout.annotations)
+    assert "unusable(r) = sum(free blocks < r) / sum(free)" in text
+    assert "1.33× at the peak" in text
+
+
+def test_a_long_timeline_is_drawn_with_its_extremes() -> None:
+    level = np.zeros(200_000, np.int64)
+    level[123_456] = 7
+    kept = plot._kept(level)
+    assert len(kept) < 25_000
+    assert {0, 123_456, 199_999} <= set(kept.tolist())
+
+
+def test_the_tape_is_a_graph_with_scopes_as_boxes(run: Any) -> None:
+    graph = plot.tape(run)
+    source = graph.source
+    assert {"n1 -> n2", "n2 -> n3", "leaf1 -> n1", "leaf2 -> n1"} <= {line.strip() for line in source.splitlines()}
+    assert source.index("cluster_net") < source.index('"cluster_net.conv"') < source.index("conv2d")
+    assert "conv.weight" in source
+    assert "|grad| 2.00, 4 NaN/Inf" in source
+    assert "log\\\\odd" in source
+    assert plot.tape(run.tape.step(0)).source == source
+
+
+def test_drawing_without_dot_says_what_to_install(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = plot.tape(run)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(FileNotFoundError, match=r"needs graphviz's `dot` program.*apt install graphviz"):
+        graph.pipe(format="svg")
+    bundle = graph._repr_mimebundle_()
+    assert "apt install graphviz" in bundle["text/plain"]
+    assert "conv2d" in bundle["text/html"]
+
+
+@pytest.mark.parametrize(
+    ("module", "call"), [("plotly", plot.memory), ("plotly", plot.op_times), ("graphviz", plot.tape)]
+)
+def test_a_missing_extra_is_named(run: Any, monkeypatch: pytest.MonkeyPatch, module: str, call: Any) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == module]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
+    with pytest.raises(ImportError, match=rf"needs {module}; install it with: pip install 'flnb\[lab\]'"):
+        call(run)
+
+
+def test_figures_of_an_empty_run() -> None:
+    with record() as run:
+        pass
+    if not len(run.table("alloc")["t"]):
+        assert [trace.name for trace in plot.memory(run).data] == ["reserved"]
+    assert len(plot.op_times(run).data) == 0
+    plot.fragmentation(run)
+    assert "digraph" in plot.tape(run).source
