@@ -166,7 +166,8 @@ export class StatusLine {
     const selected = parts.length > 0;
     if (!selected || line.urgent) {
       content.push(h("i", { class: `fl-mark fl-mark-${line.mark}`, style: "margin:0 6px 0 1px" }), h("b", { class: line.tone === "normal" ? null : `fl-${line.tone}` }, line.head));
-      for (const part of line.rest) content.push(" · ", part);
+      // "Paused at step 388 · …", "1 204 events dropped in steps 301 to 303 · …": the first part may continue the head.
+      line.rest.forEach((part, at) => content.push(at === 0 && /^(at|in) /.test(part) ? " " : " · ", part));
       if (line.action) {
         const button = h("button", { type: "button", class: "fl-link" }, line.action.label);
         button.addEventListener("click", () => (line.action!.name === "resume" ? actions.pause(false) : actions.live()));
@@ -193,7 +194,7 @@ export class StatusLine {
     const parts: [string, string, string, string][] = [];
     if (!counters) parts.push(["", store.kernel === "connected" || store.kernel === null ? "no frame yet" : "", "", ""]);
     else {
-      if (store.paused && store.stepsBehind) parts.push(["the kernel goes on:", `${integer(store.stepsBehind)} steps`, "behind live", ""]);
+      if (store.paused && store.stepsBehind && store.selection) parts.push(["the kernel goes on:", `${integer(store.stepsBehind)} steps`, "behind live", ""]);
       if (store.cursor !== null) parts.push(["cursor", `${store.cursor.toFixed(3)} s`, "", ""]);
       parts.push(["frame", integer(store.seq), "", "fl-wideonly"]);
       const rate = store.rate(now);

@@ -3,8 +3,6 @@
 import { Dashboard, type TestState } from "./dashboard.ts";
 import { watchKernel } from "./kernel.ts";
 import styles from "./style.css";
-import memoryStyles from "./memory/style.css";
-import tapeStyles from "./tape/style.css";
 import { h } from "./dom.ts";
 import type { ToKernel } from "./protocol.ts";
 
@@ -33,7 +31,7 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
     },
     height: typeof height === "number" && height > 0 ? height : undefined,
   });
-  el.append(h("style", {}, styles + memoryStyles + tapeStyles), dashboard.element);
+  el.append(h("style", {}, styles), dashboard.element);
   const receive = (content: unknown, buffers: DataView[]): void => dashboard.receive(content, buffers);
   model.on("msg:custom", receive);
   const unwatch = watchKernel(model.widget_manager, (status) => {

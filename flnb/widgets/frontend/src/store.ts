@@ -56,8 +56,8 @@ const HISTORY = 48;
 const HELD_BYTES = 48 * 2 ** 20;
 const RECENT_FRAMES = 64;
 
-/** Ops of forward and backward are one family of names: conv2d and conv2d_backward. */
-export const baseOp = (name: string): string => name.replace(/(_backward|′|')$/, "");
+/** Ops of forward and backward share a name: conv2d_backward, conv2d_input_grad and max_pool2d_grad belong to nodes conv2d and max_pool2d. */
+export const baseOp = (name: string): string => name.replace(/((_(input|weight|bias))?_grad|_backward|′|')$/, "");
 
 export class Store {
   // Interned tables; an id is an index.

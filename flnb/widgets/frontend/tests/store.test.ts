@@ -2,7 +2,7 @@ import { beforeEach, describe, expect, it } from "vitest";
 import { Simulation } from "../src/dev/simulate.ts";
 import { Lifetimes, MemoryLog, Overview } from "../src/lifetimes.ts";
 import { decodeFrame } from "../src/protocol.ts";
-import { inScope, Store } from "../src/store.ts";
+import { baseOp, inScope, Store } from "../src/store.ts";
 
 type Message = ReturnType<Simulation["frame"]>;
 let now = 0;
@@ -182,6 +182,11 @@ describe("selection", () => {
 
   it("of a backward op marks its forward node", () => {
     expect(tape!.nodes.filter((node) => store.selectsNode(node, { kind: "op", label: "", op: "relu_backward" }))).toHaveLength(4);
+  });
+
+  it("knows the forward op of a gradient's op", () => {
+    expect(["conv2d_backward", "conv2d_input_grad", "conv2d_weight_grad", "max_pool2d_grad", "relu′", "conv2d", "grad"].map(baseOp))
+      .toEqual(["conv2d", "conv2d", "conv2d", "max_pool2d", "relu", "conv2d", "grad"]);
   });
 
   it("of a scope holds what is inside it, and no namesake", () => {
