@@ -133,7 +133,7 @@ def test_a_click_on_an_op_marks_it_in_tape_and_memory(training: Page) -> None:
     root.get_by_role("tab", name="Overview").click()
     page.wait_for_timeout(400)
     before = page.evaluate(PICTURE)
-    root.locator("tr", has_text="conv2d").first.click()
+    root.locator("tr").filter(has=page.get_by_text("conv2d", exact=True)).first.click()
     page.wait_for_timeout(400)
     assert value(page, "selection?.op") == "conv2d"
     marked = page.evaluate(PICTURE)
