@@ -52,7 +52,7 @@ def detached(data: Any, spec: Any) -> Tensor:
 
 def unary(op: Op) -> Callable[..., Any]:
     """The public function of an op on one tensor without attributes."""
-    plans, index = op.plans, op.index
+    plans, index, differentiable = op.plans, op.index, op.differentiable
 
     def apply(x: Any, /, out: Any = None) -> Any:
         if out is not None:
@@ -64,7 +64,7 @@ def unary(op: Op) -> Callable[..., Any]:
         here = _scoped() or state.session
         if plan.kind is not here.kind:
             raise _foreign(op, plan, here)
-        node = x._node if here.grad else None
+        node = x._node if differentiable and here.grad else None
         alloc = 0
         lanes = bus.lanes
         if lanes is None:
@@ -113,7 +113,7 @@ def unary(op: Op) -> Callable[..., Any]:
 
 def binary(op: Op) -> Callable[..., Any]:
     """The public function of an op on two tensors, or a tensor and a Python number."""
-    plans, index = op.plans, op.index
+    plans, index, differentiable = op.plans, op.index, op.differentiable
 
     def apply(a: Any, b: Any, /, out: Any = None) -> Any:
         if out is not None:
@@ -141,7 +141,9 @@ def binary(op: Op) -> Callable[..., Any]:
                 db = plan.constant(b, here.backend)
         else:
             db, nb, lift = b._data, b._node, b._lift or lift
-        mask = ((1 if na is not None else 0) + (2 if nb is not None else 0)) if here.grad else 0
+        mask = 0
+        if differentiable and here.grad:
+            mask = (1 if na is not None else 0) + (2 if nb is not None else 0)
         alloc = 0
         lanes = bus.lanes
         if lanes is None:
@@ -269,7 +271,7 @@ def _run(plan: Plan, tensors: tuple[Any, ...]) -> Any:
     here = _scoped() or state.session
     if plan.kind is not here.kind:
         raise _foreign(plan.op, plan, here)
-    parents = tuple([getattr(x, "_node", None) for x in tensors]) if here.grad else ()
+    parents = tuple([getattr(x, "_node", None) for x in tensors]) if here.grad and plan.op.differentiable else ()
     taped = any(p is not None for p in parents)
     buffer, alloc = (None, 0) if plan.weight < here.min_block else _empty(plan, here, taped)
     seq = next_seq() if taped else 0

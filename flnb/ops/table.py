@@ -77,6 +77,7 @@ class Op:
         self.accepts = accepts
         self.unpromoted = frozenset(unpromoted)
         self._flops = flops
+        self.differentiable = callable(pulls) or any(pulls)
         self.planned = callable(pulls) or any(p.planned for p in pulls if p)
         self.plans: dict[Any, Plan] = {}
         self.index = len(state.operators)

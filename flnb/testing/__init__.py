@@ -1,0 +1,8 @@
+"""Check your own code: conformance kits for backends and memory managers, and gradients by finite differences."""
+
+from flnb.testing.backends import check_backend
+from flnb.testing.gradients import GradientError, verify_grad
+from flnb.testing.managers import Report, Result, check_manager
+from flnb.testing.samples import Sample, samples
+
+__all__ = ["GradientError", "Report", "Result", "Sample", "check_backend", "check_manager", "samples", "verify_grad"]

@@ -1,0 +1,217 @@
+"""Small inputs for every op of the table, at points where gradients are well-conditioned.
+
+One list serves the gradient check of the whole table, the comparison of backends, and anybody's own tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import flnb
+from flnb import ops
+from flnb.dispatch import ops as dispatch
+from flnb.ops.table import OPS
+
+__all__ = ["Sample", "samples"]
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A call of the table's op ``op``: ``function(*inputs)``, the inputs NumPy arrays (float64 ones are checked)."""
+
+    op: str
+    function: Callable[..., Any]
+    inputs: tuple[Array, ...]
+    note: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.op}{'-' + self.note if self.note else ''}"
+
+
+def _apart(rng: np.random.Generator, *shape: int) -> Array:
+    """Values in (0.5, 2.5), no two within 0.01: away from ties, zeros and the ends of domains."""
+    size = int(np.prod(shape))
+    return (0.5 + 2.0 * (rng.permutation(size) + rng.uniform(0.2, 0.8, size)) / max(size, 1)).reshape(shape)
+
+
+UNARY = (
+    "negative", "abs", "sign", "exp", "expm1", "log", "log1p", "sqrt", "square", "sin", "cos", "tanh", "erf", "floor",
+    "ceil", "round", "isnan", "isinf", "isfinite",
+)  # fmt: skip
+BINARY = ("add", "subtract", "multiply", "divide", "remainder", "floor_divide", "pow", "maximum", "minimum")
+COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
+BITWISE = ("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift")
+REDUCTIONS = ("sum", "prod", "max", "min", "argmax", "argmin")
+
+
+def samples(seed: int = 0) -> list[Sample]:
+    """Every op of the table, most of them several times: broadcast, 0-d, empty, non-contiguous, with scalars."""
+    rng = np.random.default_rng(seed)
+    return [
+        *_elementwise(rng),
+        *_reductions(rng),
+        *_movement(rng),
+        *_products(rng),
+        *_composites(rng),
+        *_creation(rng),
+    ]
+
+
+def _elementwise(rng: np.random.Generator) -> Iterator[Sample]:
+    for name in UNARY:
+        function = getattr(ops, name)
+        yield Sample(name, function, (_apart(rng, 3, 4),))
+        yield Sample(name, lambda x, f=function: f(x.T), (_apart(rng, 4, 3),), "strided")
+        yield Sample(name, function, (_apart(rng),), "0d")
+        yield Sample(name, function, (_apart(rng, 0, 3),), "empty")
+    for name in BINARY:
+        function = getattr(ops, name)
+        yield Sample(name, function, (_apart(rng, 3, 4), 0.3 + _apart(rng, 3, 4)))
+        yield Sample(name, function, (_apart(rng, 3, 1), 0.3 + _apart(rng, 1, 4)), "broadcast")
+        yield Sample(name, lambda a, b, f=function: f(a.T, b[::2]), (_apart(rng, 4, 3), _apart(rng, 6, 4)), "strided")
+        yield Sample(name, function, (_apart(rng), 0.3 + _apart(rng, 2)), "0d")
+        yield Sample(name, lambda x, f=function: f(x, 1.3), (_apart(rng, 3),), "right-scalar")
+        yield Sample(name, lambda x, f=function: f(1.3, x), (_apart(rng, 3),), "left-scalar")
+        yield Sample(name, function, (_apart(rng, 0, 4), _apart(rng, 4)), "empty")
+    for name in COMPARISONS:
+        yield Sample(name, getattr(ops, name), (np.array([1.0, 2.0, 3.0]), np.array([[2.0], [3.0]])))
+    for name in BITWISE:
+        yield Sample(name, getattr(ops, name), (np.array([5, 6, 7]), np.array([[1], [2]])))
+    bools = np.array([True, False, True])
+    yield Sample("bitwise_invert", ops.bitwise_invert, (np.array([5, -6]),))
+    yield Sample("logical_not", ops.logical_not, (bools,))
+    for name in ("logical_and", "logical_or", "logical_xor"):
+        yield Sample(name, getattr(ops, name), (bools, np.array([[True], [False]])))
+    yield Sample("where", ops.where, (bools, _apart(rng, 2, 3), _apart(rng, 3)))
+    yield Sample("where", lambda c, x: ops.where(c, x, 0.5), (bools, _apart(rng, 3)), "scalar")
+    yield Sample("astype", lambda x: ops.astype(x, np.float64) * 1.0, (_apart(rng, 3),))
+    yield Sample("copy", lambda x: ops.copy(x.T), (_apart(rng, 3, 4),), "strided")
+    yield Sample("maximum", lambda x: ops.clip(x, 0.9, 1.9), (_apart(rng, 12),), "clip")
+
+
+def _reductions(rng: np.random.Generator) -> Iterator[Sample]:
+    for name in REDUCTIONS:
+        function = getattr(ops, name)
+        yield Sample(name, function, (_apart(rng, 3, 4),), "all")
+        yield Sample(name, lambda x, f=function: f(x, axis=1), (_apart(rng, 3, 4),), "axis")
+        yield Sample(name, lambda x, f=function: f(x.T, axis=0, keepdims=True), (_apart(rng, 4, 3),), "keepdims")
+    yield Sample("sum", lambda x: ops.sum(x, axis=(0, 2)), (_apart(rng, 2, 3, 4),), "axes")
+    yield Sample("sum", lambda x: ops.sum(x, axis=0), (_apart(rng, 0, 3),), "empty")
+    yield Sample("prod", lambda x: ops.prod(x, axis=1), (np.array([[0.0, 2.0, 3.0], [0.0, 0.0, 2.0]]),), "zeros")
+    yield Sample("sum", lambda x: ops.mean(x, axis=1), (_apart(rng, 3, 4),), "mean")
+    yield Sample("sum", lambda x: ops.var(x, axis=0, correction=1), (_apart(rng, 3, 4),), "var")
+    yield Sample("sum", lambda x: ops.std(x), (_apart(rng, 3, 4),), "std")
+    yield Sample("any", ops.any, (np.array([[False, True], [False, False]]),))
+    yield Sample("all", lambda x: ops.all(x, axis=1), (np.array([[False, True], [True, True]]),))
+    yield Sample("cumulative_sum", lambda x: ops.cumulative_sum(x, axis=1), (_apart(rng, 3, 4),))
+
+
+def _movement(rng: np.random.Generator) -> Iterator[Sample]:
+    yield Sample("reshape", lambda x: ops.reshape(x, (2, 6)), (_apart(rng, 3, 4),))
+    yield Sample("reshape", lambda x: ops.reshape(x.T, (12,)), (_apart(rng, 4, 3),), "strided")
+    yield Sample("permute_dims", lambda x: ops.permute_dims(x, (2, 0, 1)), (_apart(rng, 2, 3, 4),))
+    yield Sample("broadcast_to", lambda x: ops.broadcast_to(x, (2, 3, 4)), (_apart(rng, 3, 1),))
+    yield Sample("flip", lambda x: ops.flip(x, axis=1), (_apart(rng, 3, 4),))
+    yield Sample("pad", lambda x: ops.pad(x, ((1, 0), (2, 3)), 0.5), (_apart(rng, 2, 3),))
+    yield Sample("concat", lambda a, b: ops.concat([a, b, a], axis=1), (_apart(rng, 2, 3), _apart(rng, 2, 2)))
+    yield Sample("concat", lambda a, b: ops.stack([a, b]), (_apart(rng, 2), _apart(rng, 2)), "stack")
+    yield Sample("slice", lambda x: x[1:, ::-2, None], (_apart(rng, 3, 4),))
+    yield Sample("slice", lambda x: x[..., 1], (_apart(rng, 3, 4),), "int")
+    yield Sample("place", lambda x: ops.indexing.place(x, (5,), (("slice", 1, 4, None),)), (_apart(rng, 3),))
+    yield Sample("gather", lambda x: x[[0, 2, 0], [1, 1, 1]], (_apart(rng, 3, 4),), "duplicates")
+    yield Sample("gather", lambda x: x[:, np.array([[0, 1], [3, 0]])], (_apart(rng, 3, 4),), "matrix")
+    yield Sample("gather", lambda x: x[np.array([True, False, True])], (_apart(rng, 3, 4),), "mask")
+    scatter = OPS["scatter_add"]
+    yield Sample(
+        "scatter_add",
+        lambda g, i: dispatch.call(scatter, (g, i), ((4,), (("index", 0),))),
+        (_apart(rng, 3), np.array([1, 3, 1])),
+    )
+    yield Sample("put", _put, (np.arange(6).reshape(2, 3), np.array([7, 8]), np.array([0, 2])))
+
+
+def _put(x: Any, values: Any, index: Any) -> Any:
+    target = x.copy()
+    target[0, index] = values
+    return target
+
+
+def _products(rng: np.random.Generator) -> Iterator[Sample]:
+    yield Sample("matmul", ops.matmul, (_apart(rng, 3, 4), _apart(rng, 4, 2)))
+    yield Sample("matmul", ops.matmul, (_apart(rng, 2, 1, 3, 4), _apart(rng, 3, 4, 2)), "batched")
+    yield Sample("matmul", ops.matmul, (_apart(rng, 4), _apart(rng, 4, 2)), "vector")
+    yield Sample("matmul", ops.linear, (_apart(rng, 3, 4), _apart(rng, 2, 4), _apart(rng, 2)), "linear")
+    for stride, padding in ((1, 0), (2, 1), ((1, 2), (0, 2))):
+        note = f"stride {stride} padding {padding}"
+        inputs = _apart(rng, 2, 3, 6, 5), _apart(rng, 4, 3, 3, 2)
+        yield Sample("conv2d", lambda x, w, s=stride, p=padding: ops.conv2d(x, w, None, s, p), inputs, note)
+    yield Sample("conv2d", ops.conv2d, (_apart(rng, 2, 3, 4, 4), _apart(rng, 2, 3, 1, 1), _apart(rng, 2)), "bias")
+    forward, strides = (_apart(rng, 2, 3, 5, 5), _apart(rng, 4, 3, 3, 3)), ((2, 2), (1, 1))
+    yield Sample(
+        "conv2d_input_grad",
+        lambda g, w: dispatch.call(OPS["conv2d_input_grad"], (g, w), (*strides, (5, 5))),
+        (_apart(rng, 2, 4, 3, 3), forward[1]),
+    )
+    yield Sample(
+        "conv2d_weight_grad",
+        lambda g, x: dispatch.call(OPS["conv2d_weight_grad"], (g, x), (*strides, (3, 3))),
+        (_apart(rng, 2, 4, 3, 3), forward[0]),
+    )
+    yield Sample("max_pool2d", lambda x: ops.max_pool2d(x, 2), (_apart(rng, 2, 2, 4, 6),))
+    yield Sample("max_pool2d", lambda x: ops.max_pool2d(x, 3, 2, 1), (_apart(rng, 2, 2, 5, 5),), "overlapping")
+    image, windows = _apart(rng, 1, 2, 4, 4), ((2, 2), (2, 2))
+    yield Sample(
+        "max_pool2d_grad",
+        lambda g: dispatch.call(OPS["max_pool2d_grad"], (g, flnb.asarray(image)), windows),
+        (_apart(rng, 1, 2, 2, 2),),
+    )
+    yield Sample(
+        "max_pool2d_select",
+        lambda v: dispatch.call(OPS["max_pool2d_select"], (v, flnb.asarray(image)), windows),
+        (_apart(rng, 1, 2, 4, 4),),
+    )
+    yield Sample("add", lambda x: ops.avg_pool2d(x, 3, 2, 1), (_apart(rng, 1, 2, 5, 5),), "avg_pool2d")
+
+
+def _composites(rng: np.random.Generator) -> Iterator[Sample]:
+    yield Sample("relu", ops.relu, (_apart(rng, 3, 4) - 1.5,))
+    yield Sample("sigmoid", ops.sigmoid, (_apart(rng, 3, 4) - 1.5,))
+    for axis in (0, -1):
+        yield Sample("softmax", lambda x, a=axis: ops.softmax(x, a), (_apart(rng, 3, 4),), f"axis {axis}")
+        yield Sample("log_softmax", lambda x, a=axis: ops.log_softmax(x, a), (_apart(rng, 3, 4),), f"axis {axis}")
+    for reduction in ("mean", "sum", "none"):
+        yield Sample(
+            "cross_entropy",
+            lambda x, t, r=reduction: ops.cross_entropy(x, t, r),
+            (_apart(rng, 3, 4), np.array([0, 3, 1])),
+            reduction,
+        )
+    yield Sample("gather", ops.nll_loss, (_apart(rng, 3, 4), np.array([0, 3, 1])), "nll_loss")
+    yield Sample("square", ops.mse_loss, (_apart(rng, 3), _apart(rng, 3)), "mse_loss")
+    yield Sample("batch_norm", ops.batch_norm, (_apart(rng, 4, 3, 2, 2), _apart(rng, 3), _apart(rng, 3)))
+    yield Sample("batch_norm", ops.batch_norm, (_apart(rng, 5, 3), _apart(rng, 3), _apart(rng, 3)), "matrix")
+    yield Sample(
+        "divide",
+        lambda x, w, b, m, v: ops.batch_norm(x, w, b, m, v, training=False),
+        (_apart(rng, 4, 3), _apart(rng, 3), _apart(rng, 3), _apart(rng, 3), _apart(rng, 3)),
+        "batch_norm in evaluation",
+    )
+
+
+def _creation(rng: np.random.Generator) -> Iterator[Sample]:
+    yield Sample("from_numpy", lambda x: flnb.asarray(x), (rng.normal(size=(2, 3)).astype(np.float32),))
+    yield Sample("full", lambda: ops.full((2, 3), 2.5), ())
+    yield Sample("arange", lambda: ops.arange(1, 9, 2), ())
+    yield Sample("eye", lambda: ops.eye(2, 3), ())
+    yield Sample("random_uniform", lambda: _seeded(flnb.random.uniform), ())
+    yield Sample("random_normal", lambda: _seeded(flnb.random.normal), ())
+
+
+def _seeded(function: Callable[..., Any]) -> Any:
+    return function((3, 4), generator=flnb.random.Generator(5))

@@ -1,0 +1,64 @@
+"""Every op of the table: gradients of first and second order, agreement with NumPy, and nothing forgotten."""
+
+import numpy as np
+import pytest
+
+import flnb
+from flnb.ops.table import OPS
+from flnb.testing import GradientError, check_backend, samples, verify_grad
+
+SAMPLES = samples()
+
+
+def test_every_op_has_a_sample():
+    assert {s.op for s in SAMPLES} == set(OPS)
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=str)
+def test_gradients(sample):
+    verify_grad(sample.function, sample.inputs)
+
+
+def test_every_op_with_a_gradient_was_checked():
+    checked = {s.op for s in SAMPLES if verify_grad(s.function, s.inputs, order=1)}
+    declared = {name for name, op in OPS.items() if op.joint or callable(op.pulls) or any(op.pulls)}
+    assert declared <= checked
+
+
+def test_a_wrong_gradient_is_found():
+    wrong = flnb.ops.composite.Composite("wrong", "elementwise", lambda x: (x * x, ()), lambda g, plan, x, y: (g * x,))
+    try:
+        with pytest.raises(GradientError, match=r"argument 0, first order: the gradient says .* finite differences say"):
+            verify_grad(lambda x: wrong(x)[0], [np.array([1.0, 2.0])])
+    finally:
+        del OPS["wrong"]
+
+
+def test_numpy_backend_conforms():
+    report = check_backend("numpy")
+    assert report, report
+    assert {result.check for result in report.results} == set(OPS)
+
+
+def test_conformance_kit_finds_a_planted_fault():
+    class Faulty(flnb.backends.NumpyBackend):
+        def multiply(self, a, b, out=None):
+            if np.ndim(a) == 2 and not a.flags.c_contiguous:
+                return np.multiply(a, b) * 1.001
+            return super().multiply(a, b, out)
+
+    report = check_backend(Faulty)
+    assert not report
+    failed = {r.check for r in report.results if not r.passed}
+    assert failed and failed <= {s.op for s in SAMPLES}
+
+
+def test_missing_op_is_an_error_that_says_what_to_define():
+    class Stub(flnb.interface.TensorBackend):
+        buffer = "ndarray"
+
+    with flnb.use_backend(Stub), pytest.raises(NotImplementedError, match=r"backend 'Stub' does not implement 'add'"):
+        flnb.backends.NumpyBackend and flnb.add(_X, _X)
+
+
+_X = flnb.ones((3,))
