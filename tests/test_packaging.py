@@ -62,16 +62,16 @@ def required() -> list[tuple[str, str, str]]:
                 isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) == "require"
             ):
                 continue
-            extra = next((key.value for key in node.keywords if key.arg == "extra"), None)
-            if isinstance(extra, ast.Constant) and node.args and isinstance(node.args[0], ast.Constant):
-                found.append((path.name, str(node.args[0].value).partition(".")[0], str(extra.value)))
+            values = [*node.args[:2], *(key.value for key in node.keywords if key.arg == "extra")]
+            package, extra = (str(value.value) for value in values if isinstance(value, ast.Constant))
+            found.append((path.name, package.partition(".")[0], extra))
     return found
 
 
 def test_every_required_package_is_in_the_extra_that_its_error_names() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
     distribution = {"IPython": "ipykernel", "sklearn": "scikit-learn"}  # where the import's name is another
-    assert len(required()) >= 5
+    assert len(required()) >= 10
     for file, package, extra in required():
         assert extra in extras, f"{file}: no extra {extra!r}"
         names = {re.split(r"[><=~\[ ]", need)[0] for need in extras[extra]}
