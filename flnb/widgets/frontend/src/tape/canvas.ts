@@ -1,0 +1,516 @@
+/** Draws a laid-out tape: forward row above, backward row below in the same columns, parameters and saved bytes between. */
+
+import { hatch, horizontal, label, Surface } from "../canvas.ts";
+import { bytes, count, duration, significant, shape as shapeText, text } from "../format.ts";
+import type { ViewContext } from "../view.ts";
+import type { Group } from "./groups.ts";
+import { type Box, type Frame, type Layout, type Route } from "./layout.ts";
+import type { Health, TapeModel } from "./model.ts";
+
+/** From world to screen. */
+export interface Camera { scale: number; x: number; y: number }
+
+/** Something that can be pointed at, selected and reached with arrow keys. */
+export interface Target {
+  readonly kind: "op" | "module" | "input" | "parameter" | "frame";
+  readonly key: string;
+  readonly row: "forward" | "backward" | "between";
+  readonly index: number; // node, first node of a module, or leaf
+  readonly group: Group | null;
+  readonly x: number;
+  readonly y: number;
+  readonly width: number;
+  readonly height: number;
+}
+
+/** Gradient norms are drawn on this logarithmic scale. */
+export const NORM_LOW = -4;
+export const NORM_HIGH = 1;
+
+/** Share of the bar that a norm fills, 0..1; 0.02 at least, so that a tiny one can be seen. */
+export const normShare = (norm: number): number =>
+  norm > 0 ? Math.min(1, Math.max(0.02, (Math.log10(norm) - NORM_LOW) / (NORM_HIGH - NORM_LOW))) : 0.02;
+
+const PARAMETER = 26;
+const PARAMETER_PITCH = 30;
+const PARAMETERS = 4; // drawn of one op; the rest is counted
+const MARGIN = 20; // for "forward" and "backward"
+
+/** World positions of the two rows. */
+export interface Rows { forward: number; backward: number; middle: number; height: number }
+
+/** Rows for a picture of `height` world units: what remains goes between the rows. */
+export function rowsOf(layout: Layout, model: TapeModel, height: number, compact: boolean): Rows {
+  let parameters = 0;
+  if (!compact) for (const box of layout.boxes) if (box.kind === "op") parameters = Math.max(parameters, Math.min(PARAMETERS + 1, model.nodes[box.index]?.parameters.length ?? 0));
+  const least = Math.max(compact ? 40 : 80, parameters * PARAMETER_PITCH + 60);
+  const rest = height - 2 * MARGIN - 2 * layout.above - 2 * layout.below;
+  const middle = Math.max(least, rest);
+  const forward = MARGIN + layout.above;
+  const backward = forward + layout.below + middle + layout.below;
+  return { forward, backward, middle: (forward + backward) / 2, height: backward + layout.above + MARGIN };
+}
+
+export class TapeCanvas {
+  readonly surface = new Surface("tape graph");
+  camera: Camera = { scale: 1, x: 0, y: 0 };
+  targets: Target[] = [];
+  hover: Target | null = null;
+  /** What the arrow keys stand on. */
+  focus: { key: string; row: Target["row"] } | null = null;
+  private c: CanvasRenderingContext2D;
+
+  constructor(private readonly context: ViewContext, private readonly model: TapeModel, private readonly compact: boolean) {
+    this.c = this.surface.context;
+  }
+
+  draw(layout: Layout | null, rows: Rows | null): void {
+    const { theme } = this.context;
+    const { width, height } = this.surface;
+    this.c = this.surface.begin();
+    this.targets = [];
+    if (!layout || !rows || width < 40) return;
+    const { c, camera } = this;
+    label(c, "forward", 12, this.compact ? 9 : 14, theme.colours.dim, theme.ui(10.5));
+    label(c, "backward", 12, height - (this.compact ? 9 : 14), theme.colours.dim, theme.ui(10.5));
+    c.save();
+    c.translate(camera.x, camera.y);
+    c.scale(camera.scale, camera.scale);
+    for (const frame of layout.frames) this.frame(frame, rows);
+    for (const box of layout.boxes) if (box.kind !== "input") this.saved(box, rows);
+    for (const route of layout.routes) this.route(route, rows);
+    for (const box of layout.boxes) if (this.visible(box.x, box.width)) this.box(box, rows);
+    for (const target of this.targets) if (this.isSelected(target)) this.ring(target);
+    if (this.hover) this.outline(this.hover);
+    c.restore();
+    this.extent(layout);
+  }
+
+  private visible(x: number, width: number): boolean {
+    const { camera, surface } = this;
+    return (x + width + 40) * camera.scale + camera.x > 0 && (x - 40) * camera.scale + camera.x < surface.width;
+  }
+
+  /** Text is left out where it would fall under 8 px on the screen. */
+  private get legible(): boolean {
+    return this.camera.scale > 0.76;
+  }
+
+  private get detailed(): boolean {
+    return this.camera.scale > 0.92;
+  }
+
+  /** Where the view stands on a picture wider than the canvas. */
+  private extent(layout: Layout): void {
+    const { c, camera, surface } = this;
+    const { colours } = this.context.theme;
+    const whole = layout.width * camera.scale;
+    if (whole <= surface.width - 8) return;
+    const from = Math.min(Math.max(-camera.x / whole, 0), 1);
+    const to = Math.min(Math.max((surface.width - camera.x) / whole, 0), 1);
+    const room = surface.width - 24;
+    c.fillStyle = colours.grid;
+    c.fillRect(12, surface.height - 3, room, 2);
+    c.fillStyle = colours.mark;
+    c.fillRect(12 + from * room, surface.height - 3, Math.max(12, (to - from) * room), 2);
+  }
+
+  // ---- pieces
+
+  private rounded(x: number, y: number, width: number, height: number, radius: number): void {
+    this.c.beginPath();
+    this.c.roundRect(x, y, width, height, radius);
+  }
+
+  private frame(frame: Frame, rows: Rows): void {
+    const { c } = this;
+    const { theme } = this.context;
+    const { colours } = theme;
+    const outer = frame.outer - frame.d;
+    const places = [["forward", rows.forward - frame.outer], ["backward", rows.backward + frame.d]] as const;
+    for (const [row, y] of places) {
+      this.rounded(frame.x + 0.5, y + 0.5, frame.width - 1, outer - 1, 6);
+      c.fillStyle = colours.soft;
+      c.fill();
+      c.strokeStyle = colours.line;
+      c.lineWidth = 1;
+      c.stroke();
+      const titleY = row === "forward" ? y + 12 : y + outer - 12;
+      this.targets.push({ kind: "frame", key: frame.group.key, row, index: frame.group.first, group: frame.group, x: frame.x, y: titleY - 12, width: frame.width, height: 24 });
+      if (!this.legible) continue;
+      const font = theme.ui(11, 600);
+      const right = `${frame.group.last - frame.group.first} ops`;
+      const room = frame.width - 18 - (row === "forward" ? theme.measure(right, theme.ui(10.5)) + 8 : 0);
+      label(c, theme.fit(`▾ ${frame.group.name}${row === "backward" ? " backward" : ""}`, font, room), frame.x + 9, titleY, colours.ink, font);
+      if (row === "forward") label(c, right, frame.x + frame.width - 9, titleY, colours.dim, theme.ui(10.5), "right");
+    }
+  }
+
+  /** Distance to y in one row. */
+  private y(rows: Rows, row: "forward" | "backward", d: number): number {
+    return row === "forward" ? rows.forward - d : rows.backward + d;
+  }
+
+  private route(route: Route, rows: Rows): void {
+    const { colours } = this.context.theme;
+    this.line(route.points, rows, "forward", colours.dim, route.arrow, route.straight);
+    // A gradient flows from reader to source; what matters is what arrives at the source.
+    const bad = this.flowsBad(route);
+    const back: number[] = [];
+    for (let at = route.points.length - 2; at >= 0; at -= 2) back.push(route.points[at]!, route.points[at + 1]!);
+    if (route.from.startsWith("i")) return;
+    this.line(back, rows, "backward", bad ? colours.error : colours.dim, route.from !== "" || !route.arrow, route.straight);
+  }
+
+  private flowsBad(route: Route): boolean {
+    const last = (key: string): number => (key.startsWith("n") ? Number(key.slice(1)) : (this.model.groups.get(key)?.last ?? 0) - 1);
+    if (route.from !== "") return this.model.arrivesBad(last(route.from));
+    const first = route.to.startsWith("n") ? Number(route.to.slice(1)) : this.model.groups.get(route.to)?.first ?? 0;
+    return this.model.badOut(first) !== null && this.model.nodes[first]!.parents.some((parent) => this.model.arrivesBad(parent));
+  }
+
+  private line(points: readonly number[], rows: Rows, row: "forward" | "backward", colour: string, arrow: boolean, straight: boolean): void {
+    const { c } = this;
+    const corners = points.length / 2;
+    const x = (at: number): number => points[2 * at]!;
+    const y = (at: number): number => Math.round(this.y(rows, row, points[2 * at + 1]!)) + 0.5;
+    c.strokeStyle = c.fillStyle = colour;
+    c.lineWidth = 1.2;
+    c.beginPath();
+    c.moveTo(x(0), y(0));
+    if (!straight && corners === 2) {
+      const middle = (x(0) + x(1)) / 2;
+      c.bezierCurveTo(middle, y(0), middle, y(1), x(1), y(1));
+    } else {
+      for (let at = 1; at < corners - 1; at++) c.arcTo(x(at), y(at), x(at + 1), y(at + 1), 4);
+      c.lineTo(x(corners - 1), y(corners - 1));
+    }
+    c.stroke();
+    if (!arrow) return;
+    const [endX, endY] = [x(corners - 1), y(corners - 1)];
+    const direction = Math.sign(endX - x(corners - 2)) || 1;
+    c.beginPath();
+    c.moveTo(endX, endY);
+    c.lineTo(endX - 5 * direction, endY - 3);
+    c.lineTo(endX - 5 * direction, endY + 3);
+    c.fill();
+  }
+
+  /** The dashed line from an op to its backward, with the bytes that it keeps until then. */
+  private saved(box: Box, rows: Rows): void {
+    const { c } = this;
+    const { store, theme } = this.context;
+    const { colours } = theme;
+    const last = box.group ? box.group.last : box.index + 1;
+    let size = 0;
+    let selected = false;
+    for (let at = box.index; at < last; at++) {
+      size += this.model.nodes[at]!.node.saved;
+      selected ||= box.group === null && store.selectsNode(this.model.nodes[at]!.node);
+    }
+    if (size <= 0) return;
+    const parameters = box.kind === "op" && !this.compact ? this.model.nodes[box.index]!.parameters.length : 0;
+    const x = Math.round(parameters > 0 ? box.x + box.width - 8 : box.x + box.width / 2) + 0.5;
+    const from = rows.forward - box.d + (box.kind === "module" ? 4 : 0);
+    const to = rows.backward + box.d - 1;
+    c.strokeStyle = c.fillStyle = selected ? colours.ink : colours.mark;
+    c.lineWidth = selected ? 1.5 : 1;
+    c.setLineDash([3, 3]);
+    c.beginPath();
+    c.moveTo(x, from);
+    c.lineTo(x, to - 5);
+    c.stroke();
+    c.setLineDash([]);
+    c.beginPath();
+    c.moveTo(x, to);
+    c.lineTo(x - 3, to - 5);
+    c.lineTo(x + 3, to - 5);
+    c.fill();
+    if (!this.legible) return;
+    const font = theme.ui(10);
+    const what = text(bytes(size));
+    const wide = theme.measure(what, font);
+    const shown = Math.min(PARAMETERS + 1, parameters);
+    const bottom = rows.backward - box.d;
+    const y = parameters > 0 ? (rows.middle + (shown * PARAMETER_PITCH) / 2 + bottom) / 2 : rows.middle;
+    const middle = parameters > 0 ? Math.min(x, box.x + box.width + 6 - wide / 2) : x;
+    c.fillStyle = colours.bg;
+    c.fillRect(middle - wide / 2 - 3, y - 7, wide + 6, 14);
+    label(c, what, middle, y, selected ? colours.ink : colours.dim, font, "center");
+  }
+
+  private plate(x: number, y: number, width: number, height: number, health: Health, double: boolean): void {
+    const { c } = this;
+    const { colours } = this.context.theme;
+    c.lineWidth = 1;
+    if (double) {
+      // A second edge says that there is something inside.
+      this.rounded(x + 3.5, y + 3.5, width - 1, height - 1, 4);
+      c.fillStyle = colours.soft;
+      c.fill();
+      c.strokeStyle = colours.line;
+      c.stroke();
+    }
+    this.rounded(x + 0.5, y + 0.5, width - 1, height - 1, 4);
+    c.fillStyle = colours.bg;
+    c.fill();
+    if (health !== "fine") {
+      c.globalAlpha = 0.28;
+      c.fillStyle = hatch(c, colours.error, 5);
+      c.fill();
+      c.globalAlpha = 1;
+    }
+    c.strokeStyle = health === "fine" ? colours.mark : colours.error;
+    c.lineWidth = health === "origin" ? 2.5 : 1;
+    c.stroke();
+    c.lineWidth = 1;
+  }
+
+  private box(box: Box, rows: Rows): void {
+    const forward = this.y(rows, "forward", box.d + box.height);
+    const backward = this.y(rows, "backward", box.d);
+    const { c } = this;
+    const dimmed = !this.found(box);
+    if (dimmed) c.globalAlpha = 0.25;
+    const target = (row: Target["row"], y: number): void => {
+      this.targets.push({ kind: box.kind, key: box.key, row, index: box.index, group: box.group, x: box.x, y, width: box.width, height: box.height });
+    };
+    target("forward", forward);
+    if (box.kind === "input") this.input(box, forward);
+    else {
+      target("backward", backward);
+      if (box.kind === "module") this.module(box, forward, backward);
+      else this.op(box, forward, backward, rows);
+    }
+    c.globalAlpha = 1;
+  }
+
+  private found(box: Box): boolean {
+    const { store } = this.context;
+    if (store.search === "") return true;
+    if (box.kind === "input") return store.matches(this.model.leafName(box.index, false));
+    const last = box.group ? box.group.last : box.index + 1;
+    for (let at = box.index; at < last; at++) if (store.matches(this.model.nodes[at]!.op, this.model.nodes[at]!.scope)) return true;
+    return false;
+  }
+
+  private input(box: Box, y: number): void {
+    const { c } = this;
+    const { store, theme } = this.context;
+    const { colours } = theme;
+    this.plate(box.x, y, box.width, box.height, "fine", false);
+    if (!this.legible) return;
+    const font = theme.code(11.5, 500);
+    const middle = box.x + box.width / 2;
+    label(c, theme.fit(this.model.leafName(box.index, true), font, box.width - 6), middle, y + 15, colours.ink, font, "center");
+    const dims = store.plan(this.model.leaves[box.index]!.plan)?.shape;
+    if (!dims) return;
+    const whole = shapeText(dims);
+    const small = theme.ui(10);
+    if (theme.measure(whole, small) <= box.width - 4) label(c, whole, middle, y + 31, colours.dim, small, "center");
+    else {
+      const half = Math.ceil(dims.length / 2);
+      label(c, dims.slice(0, half).join("×"), middle, y + 27, colours.dim, small, "center");
+      label(c, `×${dims.slice(half).join("×")}`, middle, y + 38, colours.dim, small, "center");
+    }
+  }
+
+  private op(box: Box, forward: number, backward: number, rows: Rows): void {
+    const { c } = this;
+    const { theme } = this.context;
+    const { colours } = theme;
+    const info = this.model.nodes[box.index]!;
+    const { x, width, height } = box;
+    const stripe = (y: number): void => {
+      c.fillStyle = theme.family(info.family);
+      c.fillRect(x + 3, y + 4, 3, height - 8);
+    };
+    this.plate(x, forward, width, height, "fine", false);
+    stripe(forward);
+    this.plate(x, backward, width, height, info.health, false);
+    stripe(backward);
+    if (!this.legible) return;
+    const name = theme.code(10.5, 500);
+    const small = theme.ui(10);
+    const line = (what: string, y: number, font: string, colour: string): void => label(c, theme.fit(what, font, width - 14), x + 10, y, colour, font);
+    line(info.op, forward + 13, name, colours.ink);
+    line(`${info.op}′`, backward + 13, name, colours.ink);
+    if (info.plan) line(shapeText(info.plan.shape), forward + 26, small, colours.dim);
+    if (this.detailed) line(text(duration(info.node.forward_ns)), forward + 38, small, colours.dim);
+    if (info.health === "fine") {
+      line(`norm ${significant(info.node.norm ?? NaN)}`, backward + 27, theme.ui(10.5), colours.text);
+      this.normBar(info.node.norm, x + 10, backward + 36, width - 18);
+    } else {
+      const origin = info.health === "origin";
+      line(origin ? "NaN origin" : "NaN", backward + 27, theme.ui(10.5, 600), colours.error);
+      const out = this.model.badOut(box.index);
+      line(origin && out ? `${text(count(out.bad))}${out.numel ? ` of ${text(count(out.numel))}` : ""}` : "spread", backward + 39, small, colours.dim);
+    }
+    if (!this.compact) this.parameters(box, rows);
+  }
+
+  private normBar(norm: number | null, x: number, y: number, width: number): void {
+    const { c } = this;
+    const { colours } = this.context.theme;
+    c.fillStyle = colours.grid;
+    c.fillRect(x, y, width, 4);
+    if (norm === null || Number.isNaN(norm)) return;
+    const alpha = c.globalAlpha;
+    c.fillStyle = colours.ink;
+    c.globalAlpha = alpha * 0.72;
+    c.fillRect(x, y, width * normShare(norm), 4);
+    c.globalAlpha = alpha;
+  }
+
+  /** Parameters of an op between its forward and its backward. */
+  private parameters(box: Box, rows: Rows): void {
+    const { c, model } = this;
+    const { store, theme } = this.context;
+    const { colours } = theme;
+    const all = model.nodes[box.index]!.parameters;
+    if (all.length === 0) return;
+    const shown = all.slice(0, PARAMETERS);
+    const slots = shown.length + (all.length > shown.length ? 1 : 0);
+    const [top, bottom] = [rows.middle - (slots * PARAMETER_PITCH) / 2, rows.middle + (slots * PARAMETER_PITCH) / 2];
+    const bad = shown.some((leaf) => model.leafBad(leaf));
+    this.upward(box.x + 18, top + 2, rows.forward - box.d + 2, colours.mark);
+    this.upward(box.x + 18, rows.backward + box.d - 1, bottom - 2, bad ? colours.error : colours.mark);
+    const width = box.width - 16;
+    shown.forEach((leaf, at) => {
+      const y = Math.round(top + at * PARAMETER_PITCH + 2);
+      const spoiled = model.leafBad(leaf);
+      this.rounded(box.x + 0.5, y + 0.5, width, PARAMETER - 1, 3);
+      c.fillStyle = colours.bg;
+      c.fill();
+      c.strokeStyle = spoiled ? colours.error : colours.mark;
+      c.lineWidth = 1;
+      c.stroke();
+      c.fillStyle = theme.category(1);
+      c.fillRect(box.x + 4, y + 5, 5, 5);
+      this.targets.push({ kind: "parameter", key: `p${box.index}.${leaf}`, row: "between", index: leaf, group: null, x: box.x, y, width: width + 1, height: PARAMETER });
+      if (!this.legible) return;
+      const font = theme.ui(10);
+      const dims = store.plan(model.leaves[leaf]!.plan)?.shape ?? [];
+      const extra = dims.length === 1 ? String(dims[0]) : "";
+      const room = width - 16 - (extra ? theme.measure(extra, font) + 4 : 0);
+      label(c, theme.fit(model.leafName(leaf, true), font, room), box.x + 12, y + 8, colours.text, font);
+      if (extra) label(c, extra, box.x + width - 4, y + 8, colours.dim, font, "right");
+      if (spoiled) label(c, "grad NaN", box.x + 12, y + 19, colours.error, theme.ui(10, 600));
+      else label(c, theme.fit(`norm ${significant(model.leaves[leaf]!.norm ?? NaN)}`, font, width - 14), box.x + 12, y + 19, colours.dim, font);
+    });
+    if (all.length > shown.length && this.legible) label(c, `+ ${all.length - shown.length} more`, box.x + 4, bottom - PARAMETER_PITCH / 2, colours.dim, theme.ui(10));
+  }
+
+  private upward(x: number, from: number, to: number, colour: string): void {
+    const { c } = this;
+    const at = Math.round(x) + 0.5;
+    c.strokeStyle = c.fillStyle = colour;
+    c.lineWidth = 1;
+    c.beginPath();
+    c.moveTo(at, from);
+    c.lineTo(at, to + 5);
+    c.stroke();
+    c.beginPath();
+    c.moveTo(at, to);
+    c.lineTo(at - 3, to + 5);
+    c.lineTo(at + 3, to + 5);
+    c.fill();
+  }
+
+  private module(box: Box, forward: number, backward: number): void {
+    const { c, model } = this;
+    const { theme } = this.context;
+    const { colours } = theme;
+    const group = box.group!;
+    const { x, width, height } = box;
+    const health = model.healthIn(group.first, group.last);
+    this.plate(x, forward, width, height, "fine", true);
+    this.plate(x, backward, width, height, health, true);
+    this.strip(group, x + 8, forward + height - 11, width - 16);
+    if (!this.legible) return;
+    const bold = theme.ui(11, 600);
+    const small = theme.ui(10);
+    const ops = `${group.last - group.first} ops`;
+    const wide = width > 84;
+    label(c, theme.fit(`▸ ${group.name}`, bold, width - 15 - (wide ? theme.measure(ops, small) + 6 : 0)), x + 8, forward + 13, colours.ink, bold);
+    if (wide) label(c, ops, x + width - 7, forward + 13, colours.dim, small, "right");
+    const last = model.nodes[group.last - 1]!;
+    label(c, theme.fit(wide ? shapeText(last.plan?.shape ?? []) : ops, small, width - 14), x + 8, forward + 26, colours.dim, small);
+    label(c, theme.fit(`▸ ${group.name}′`, bold, width - 15), x + 8, backward + 13, colours.ink, bold);
+    if (health === "fine") {
+      label(c, theme.fit(`${wide ? "norm " : ""}${significant(last.node.norm ?? NaN)}`, theme.ui(10.5), width - 14), x + 8, backward + 27, colours.text, theme.ui(10.5));
+      this.normBar(last.node.norm, x + 8, backward + 36, width - 16);
+    } else label(c, health === "origin" ? "NaN origin" : "NaN", x + 8, backward + 27, colours.error, theme.ui(10.5, 600));
+  }
+
+  /** Time of a module's ops by family, the longest first. */
+  private strip(group: Group, x: number, y: number, width: number): void {
+    const { c } = this;
+    const times = new Map<string, number>();
+    let total = 0;
+    for (let at = group.first; at < group.last; at++) {
+      const { family, node } = this.model.nodes[at]!;
+      times.set(family, (times.get(family) ?? 0) + node.forward_ns);
+      total += node.forward_ns;
+    }
+    if (total <= 0) {
+      horizontal(c, x, x + width, y + 2, this.context.theme.colours.grid, [], 1);
+      return;
+    }
+    let from = x;
+    for (const [family, time] of [...times].sort((a, b) => b[1] - a[1])) {
+      const wide = (width * time) / total;
+      c.fillStyle = this.context.theme.family(family);
+      c.fillRect(from, y, Math.max(0, wide - 0.5), 5);
+      from += wide;
+    }
+  }
+
+  // ---- selection
+
+  /** Whether a target stands for what is selected. */
+  private isSelected(target: Target): boolean {
+    const { store } = this.context;
+    const { selection } = store;
+    if (!selection || target.kind === "frame") return false;
+    if (target.kind === "input" || target.kind === "parameter") return selection.kind === "leaf" && this.model.leaves[target.index]!.id === selection.node;
+    // A clicked backward keeps to its row; everything else shows in both.
+    if (selection.kind === "node" && selection.phase !== undefined && selection.phase !== target.row) return false;
+    const last = target.group ? target.group.last : target.index + 1;
+    for (let at = target.index; at < last; at++) if (store.selectsNode(this.model.nodes[at]!.node)) return true;
+    return false;
+  }
+
+  private ring({ x, y, width, height }: Target): void {
+    const { c } = this;
+    const { colours } = this.context.theme;
+    this.rounded(x, y, width, height, 4);
+    c.strokeStyle = colours.bg;
+    c.lineWidth = 4;
+    c.stroke();
+    c.strokeStyle = colours.ink;
+    c.lineWidth = 2;
+    c.stroke();
+  }
+
+  private outline({ x, y, width, height }: Target): void {
+    const { c } = this;
+    this.rounded(x + 0.5, y + 0.5, width - 1, height - 1, 4);
+    c.strokeStyle = this.context.theme.colours.ink;
+    c.lineWidth = 1 / this.camera.scale;
+    c.stroke();
+  }
+
+  /** What lies under a place on the canvas; boxes before the frames around them. */
+  hit(x: number, y: number): Target | null {
+    const { camera } = this;
+    const [worldX, worldY] = [(x - camera.x) / camera.scale, (y - camera.y) / camera.scale];
+    let frame: Target | null = null;
+    for (const target of this.targets) {
+      if (worldX < target.x || worldX > target.x + target.width || worldY < target.y || worldY > target.y + target.height) continue;
+      if (target.kind !== "frame") return target;
+      frame = target; // the innermost one comes last
+    }
+    return frame;
+  }
+}

@@ -1,0 +1,213 @@
+/** The column beside the tape: one node, module or parameter with its gradient over the steps. */
+
+import { Chart, wantsLog } from "../chart.ts";
+import { h } from "../dom.ts";
+import { bytes, dtype, duration, exactBytes, integer, shape as shapeText, significant, text } from "../format.ts";
+import { familyLabels } from "../palette.ts";
+import { inScope } from "../store.ts";
+import type { ViewContext } from "../view.ts";
+import type { NodeInfo, TapeModel } from "./model.ts";
+
+const LIST = 24;
+
+export class TapeDetails {
+  readonly element = h("aside", { class: "fl-side", "aria-label": "Selected node" });
+  private drawn = "";
+  private chart: Chart | null = null;
+  private pairs: HTMLElement = h("dl");
+
+  constructor(private readonly context: ViewContext, private readonly model: TapeModel) {}
+
+  update(): void {
+    const { store, theme } = this.context;
+    const key = `${store.versions.view} ${store.versions.tape} ${theme.version} ${this.element.clientWidth}`;
+    if (key === this.drawn) return;
+    this.drawn = key;
+    this.chart = null;
+    const { selection } = store;
+    const { nodes, leaves } = this.model;
+    if (selection?.kind === "leaf") {
+      const leaf = leaves.findIndex((one) => one.id === selection.node);
+      if (leaf >= 0) return this.leaf(leaf);
+    }
+    const chosen = selection ? nodes.flatMap((info, at) => (store.selectsNode(info.node) ? [at] : [])) : [];
+    if (chosen.length === 1) this.node(chosen[0]!, selection?.phase === "backward" && selection.kind === "node");
+    else if (chosen.length > 1) this.group(chosen);
+    else this.hint();
+    this.drawChart();
+  }
+
+  private drawChart(): void {
+    this.chart?.measure();
+    this.chart?.render(null);
+  }
+
+  private head(name: string, sub: string, family?: string): HTMLElement {
+    const dot = family === undefined ? [] : [h("i", { class: "fl-swatch", style: `background:${this.context.theme.family(family)}` })];
+    return h("div", { class: "fl-title" }, ...dot, h("div", {}, h("b", {}, name), h("div", { class: "fl-sub" }, sub)));
+  }
+
+  private begin(): HTMLElement {
+    return (this.pairs = h("dl", { class: "fl-pairs" }));
+  }
+
+  private pair(term: string, value: string, more = "", options: { code?: boolean; bad?: boolean } = {}): void {
+    const dd = h("dd", { class: [options.code ? "fl-code" : "", options.bad ? "fl-error" : ""].join(" ").trim() || null }, value, ...(more ? [" ", h("span", { class: "fl-dim" }, more)] : []));
+    this.pairs.append(h("dt", {}, term), dd);
+  }
+
+  private hint(): void {
+    const { model } = this;
+    const origins = model.nodes.flatMap((info, at) => (info.health === "origin" ? [at] : []));
+    const parts: HTMLElement[] = [h("div", { class: "fl-none" }, "Click a node for its gradient, time and saved tensors. Enter or a second click opens a module.")];
+    if (origins.length > 0) parts.push(h("div", { class: "fl-section" }, "NaN begins at"), this.list(origins));
+    const norms = model.nodes.flatMap((info, at) => (info.node.norm !== null && Number.isFinite(info.node.norm) ? [{ at, norm: info.node.norm }] : []));
+    if (norms.length > 1) {
+      norms.sort((a, b) => b.norm - a.norm);
+      parts.push(h("div", { class: "fl-section" }, "Largest gradients"), this.list(norms.slice(0, 4).map(({ at }) => at)));
+      parts.push(h("div", { class: "fl-section" }, "Smallest gradients"), this.list(norms.slice(-4).reverse().map(({ at }) => at)));
+    }
+    this.element.replaceChildren(...parts);
+  }
+
+  private alarm(at: number): HTMLElement[] {
+    const { model } = this;
+    const info = model.nodes[at]!;
+    if (info.health === "fine") return [];
+    const out = model.badOut(at);
+    const origin = info.health === "origin";
+    const where = out ? `${integer(out.bad)}${out.numel ? ` of ${integer(out.numel)}` : ""} values of what it gave are NaN or infinite` : "the gradient that arrives here is NaN or infinite";
+    const arrived = model.arrivesBad(at);
+    const what = origin ? (arrived ? "The loss itself gives a bad gradient: look at the forward pass." : `Its input gradient is finite; ${where}.`) : "The gradient was bad before it came here.";
+    return [h("div", { style: "margin:0 12px 8px;padding:6px 8px;border-left:3px solid var(--fl-error);background:var(--fl-soft)" },
+      h("b", { class: "fl-error", style: "font-weight:600" }, origin ? "NaN begins here" : "NaN passes through"), h("div", {}, what))];
+  }
+
+  private node(at: number, backward: boolean): void {
+    const { model } = this;
+    const info = model.nodes[at]!;
+    const { node, plan } = info;
+    const pairs = this.begin();
+    if (plan) this.pair(backward ? "Gradient in" : "Output", `${dtype(plan.dtype)} [${plan.shape.join(",")}]`, "", { code: true });
+    if (info.scope) this.pair("Scope", info.scope, "", { code: true });
+    const bad = model.arrivesBad(at);
+    this.pair("Norm in", bad ? "NaN" : significant(node.norm ?? NaN), bad ? `${integer(node.bad)} of ${integer(node.numel)}` : node.norm === null ? "not sampled" : "finite", { bad });
+    const out = model.badOut(at);
+    const given = info.parents.map((parent) => model.nodes[parent]!.node.norm).filter((norm): norm is number => norm !== null && Number.isFinite(norm));
+    if (out) this.pair("Norm out", "NaN", `${integer(out.bad)}${out.numel ? ` of ${integer(out.numel)}` : ""}`, { bad: true });
+    else if (given.length > 0) this.pair("Norm out", significant(Math.max(...given)));
+    this.pair("Time", text(duration(node.forward_ns)), "forward");
+    if (node.backward_ns > 0) this.pair("", text(duration(node.backward_ns)), "backward");
+    this.pair("Saved", node.saved > 0 ? text(bytes(node.saved)) : "nothing", node.saved >= 1000 ? exactBytes(node.saved) : "");
+    const parts = [this.head(backward ? `${info.op}′` : info.op, `${backward ? "backward of " : ""}node #${integer(node.id)} · ${familyLabels[info.family] ?? info.family}`, info.family), ...this.alarm(at), pairs];
+    if (info.parameters.length > 0) parts.push(h("div", { class: "fl-section" }, "Parameters"), this.leafList(info.parameters));
+    parts.push(...this.history(info));
+    if (info.health === "origin") {
+      const reached = model.leaves.flatMap((_, leaf) => (model.leafBad(leaf) ? [leaf] : []));
+      if (reached.length > 0) parts.push(h("div", { class: "fl-section" }, "Reached"), this.leafList(reached));
+    }
+    if (info.parents.length > 0) parts.push(h("div", { class: "fl-section" }, "Reads"), this.list(info.parents));
+    if (info.consumers.length > 0) parts.push(h("div", { class: "fl-section" }, "Read by"), this.list(info.consumers));
+    parts.push(this.links());
+    this.element.replaceChildren(...parts);
+  }
+
+  /** Norm of this node's gradient at every sampled step. */
+  private history(info: NodeInfo): HTMLElement[] {
+    const { store, theme } = this.context;
+    const metric = store.normHistory(info.node);
+    if (!metric || metric.length < 2) return [];
+    this.chart = new Chart("gradient norm over steps", theme);
+    const curve = { steps: metric.column("step"), values: metric.column("value"), length: metric.length };
+    const last = metric.last("value")!;
+    this.chart.set(curve, { name: "gradient norm", shown: Number.isNaN(last) ? "NaN" : significant(last), log: wantsLog("norm", curve), last: store.counters?.step ?? null });
+    this.chart.element.style.height = "104px";
+    return [h("div", { class: "fl-section" }, "Gradient norm over steps"), this.chart.element];
+  }
+
+  /** A module, an op that occurs often, or a scope. */
+  private group(chosen: readonly number[]): void {
+    const { store } = this.context;
+    const { model } = this;
+    const selection = store.selection!;
+    let [forward, backward, saved] = [0, 0, 0];
+    const leaves = new Set<number>();
+    for (const at of chosen) {
+      const { node, parameters } = model.nodes[at]!;
+      forward += node.forward_ns;
+      backward += node.backward_ns;
+      saved += node.saved;
+      for (const leaf of parameters) leaves.add(leaf);
+    }
+    const last = model.nodes[chosen[chosen.length - 1]!]!;
+    const pairs = this.begin();
+    this.pair("Nodes", integer(chosen.length), `of ${integer(model.nodes.length)}`);
+    if (selection.kind === "scope" && last.plan && inScope(last.scope, selection.scope)) this.pair("Output", `${dtype(last.plan.dtype)} [${last.plan.shape.join(",")}]`, "", { code: true });
+    this.pair("Time", text(duration(forward)), "forward");
+    if (backward > 0) this.pair("", text(duration(backward)), "backward");
+    this.pair("Saved", text(bytes(saved)), saved >= 1000 ? exactBytes(saved) : "");
+    const parts = [this.head(selection.label, selection.kind === "scope" ? "module" : `${integer(chosen.length)} nodes of this step`), pairs];
+    if (leaves.size > 0) parts.push(h("div", { class: "fl-section" }, "Parameters"), this.leafList([...leaves]));
+    parts.push(h("div", { class: "fl-section" }, "Nodes"), this.list(chosen), this.links());
+    this.element.replaceChildren(...parts);
+  }
+
+  private leaf(leaf: number): void {
+    const { store } = this.context;
+    const { model } = this;
+    const found = model.leaves[leaf]!;
+    const plan = store.plan(found.plan);
+    const bad = model.leafBad(leaf);
+    const pairs = this.begin();
+    if (plan) this.pair("Tensor", `${dtype(plan.dtype)} [${plan.shape.join(",")}]`, "", { code: true });
+    this.pair("Gradient", bad ? "NaN" : significant(found.norm ?? NaN), bad ? `${integer(found.bad)} bad values` : found.norm === null ? "not sampled" : "norm", { bad });
+    const readers = model.nodes.flatMap((info, at) => (info.parameters.includes(leaf) || info.inputs.includes(leaf) ? [at] : []));
+    this.element.replaceChildren(this.head(model.leafName(leaf, false), found.parameter ? "parameter" : "input"), pairs,
+      h("div", { class: "fl-section" }, "Read by"), this.list(readers));
+  }
+
+  /** Nodes as rows that can be clicked: scope or op, and the norm. */
+  private list(nodes: readonly number[]): HTMLElement {
+    const { store, actions } = this.context;
+    const list = h("ul", { class: "fl-rowlist" });
+    for (const at of nodes.slice(0, LIST)) {
+      const info = this.model.nodes[at]!;
+      const bad = this.model.arrivesBad(at) || info.health === "origin";
+      const button = h("button", { type: "button", title: info.plan ? `${info.op} ${shapeText(info.plan.shape)}` : info.op },
+        h("i", { class: "fl-swatch", style: `background:${this.context.theme.family(info.family)}` }),
+        h("span", { class: "fl-code" }, info.scope && !info.scope.endsWith(info.op) ? `${info.scope.split(".").slice(-2).join(".")}.${info.op}` : info.scope || info.op),
+        h("span", { class: bad ? "fl-unitright fl-error" : "fl-unitright" }, bad ? "NaN" : significant(info.node.norm ?? NaN)));
+      button.addEventListener("click", () => {
+        if (this.model.tape) actions.select(store.selectionOfNode(info.node, this.model.tape));
+      });
+      list.append(h("li", {}, button));
+    }
+    if (nodes.length > LIST) list.append(h("li", { class: "fl-dim", style: "padding:2px 12px" }, `and ${integer(nodes.length - LIST)} more`));
+    return list;
+  }
+
+  private leafList(leaves: readonly number[]): HTMLElement {
+    const { actions } = this.context;
+    const { model } = this;
+    const list = h("ul", { class: "fl-rowlist" });
+    for (const leaf of leaves.slice(0, LIST)) {
+      const bad = model.leafBad(leaf);
+      const button = h("button", { type: "button" }, h("i", { class: "fl-square", style: `background:${this.context.theme.category(1)}` }), h("span", { class: "fl-code" }, model.leafName(leaf, false)),
+        h("span", { class: bad ? "fl-unitright fl-error" : "fl-unitright" }, bad ? "NaN" : significant(model.leaves[leaf]!.norm ?? NaN)));
+      button.addEventListener("click", () => actions.select({ kind: "leaf", label: model.leafName(leaf, false), node: model.leaves[leaf]!.id }));
+      list.append(h("li", {}, button));
+    }
+    return list;
+  }
+
+  private links(): HTMLElement {
+    const { actions } = this.context;
+    const row = h("div", { class: "fl-links" });
+    for (const [name, key, tab] of [["Op", "O", "ops"], ["Blocks", "B", "memory"]] as const) {
+      const button = h("button", { class: "fl-button", type: "button" }, name, h("kbd", {}, key));
+      button.addEventListener("click", () => actions.show(tab));
+      row.append(button);
+    }
+    return row;
+  }
+}
