@@ -178,8 +178,9 @@ class Lane:
 
 def _nanoseconds(records: schema.Records) -> schema.Records:
     """Turn the float seconds of op records into integer nanoseconds, in place."""
-    rows = np.flatnonzero((records[:, 0] & 0xFFFFFF) == (schema.OP | FLOAT_TIMES))
-    if len(rows):
+    found = (records[:, 0] & 0xFFFFFF) == (schema.OP | FLOAT_TIMES)
+    if found.any():
+        rows = slice(None) if found.all() else np.flatnonzero(found)
         records[rows, 1:3] = np.rint(records.view(np.float64)[rows, 1:3] * 1e9)
         records[rows, 0] &= ~FLOAT_TIMES
     return records
@@ -194,6 +195,9 @@ class Lanes(threading.local):
         self.lane.context = place.context()
 
 
+_context_ids: dict[Any, int] = intern.contexts.ids
+
+
 class _Place(threading.local):
     """Where this thread is, kept whether or not anybody records, so that a recording begun inside a scope is right."""
 
@@ -202,7 +206,9 @@ class _Place(threading.local):
     step: int | None = None
 
     def context(self) -> int:
-        return intern.contexts.id_of((self.path, self.phase))
+        key = (self.path, self.phase)
+        number: int | None = _context_ids.get(key)
+        return intern.contexts.id_of(key) if number is None else number
 
 
 place = _Place()
