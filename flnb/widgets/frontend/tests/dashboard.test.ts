@@ -1,0 +1,213 @@
+// @vitest-environment jsdom
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import module from "../src/index.ts";
+import { Simulation } from "../src/dev/simulate.ts";
+
+type Listener = (content: unknown, buffers: DataView[]) => void;
+
+/** jsdom draws nothing and lays nothing out: what the dashboard asks of the browser answers without doing anything. */
+class Watcher {
+  observe(): void {}
+  disconnect(): void {}
+}
+const pencil: unknown = new Proxy({}, {
+  get: (_, name) => (name === "measureText" ? (text: string) => ({ width: text.length * 6 }) : name === "canvas" ? undefined : () => pencil),
+  set: () => true,
+});
+
+let frames: FrameRequestCallback[] = [];
+const open = new Set<() => void>();
+beforeEach(() => {
+  frames = [];
+  vi.stubGlobal("ResizeObserver", Watcher);
+  vi.stubGlobal("IntersectionObserver", undefined);
+  vi.stubGlobal("requestAnimationFrame", (callback: FrameRequestCallback) => frames.push(callback));
+  vi.stubGlobal("cancelAnimationFrame", () => undefined);
+  vi.stubGlobal("matchMedia", () => ({ matches: false, addEventListener: () => undefined, removeEventListener: () => undefined }));
+  HTMLCanvasElement.prototype.getContext = (() => pencil) as never;
+});
+afterEach(() => {
+  for (const destroy of open) destroy();
+  open.clear();
+  vi.unstubAllGlobals();
+  document.body.replaceChildren();
+});
+
+const draw = (): void => {
+  const due = frames;
+  frames = [];
+  for (const callback of due) callback(performance.now() + 1000);
+};
+
+function mounted(simulation = new Simulation()) {
+  const sent: unknown[] = [];
+  const listeners = new Set<Listener>();
+  const el = document.createElement("div");
+  document.body.append(el);
+  const model = {
+    get: () => undefined,
+    send: (message: unknown) => void sent.push(message),
+    on: (_: string, listener: Listener) => void listeners.add(listener),
+    off: (_: string, listener: Listener) => void listeners.delete(listener),
+  };
+  const destroy = module.render({ model, el });
+  open.add(destroy);
+  const tick = (): void => {
+    simulation.advance(0.04);
+    const { content, buffers } = simulation.frame();
+    for (const listener of listeners) listener(content, buffers);
+  };
+  const root = el.querySelector<HTMLElement>(".fl-root")!;
+  const press = (key: string, on: Element = root, init: KeyboardEventInit = {}): KeyboardEvent => {
+    const event = new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true, composed: true, ...init });
+    on.dispatchEvent(event);
+    draw();
+    return event;
+  };
+  return { el, root, sent, tick, press, destroy, listeners };
+}
+
+describe("the widget", () => {
+  it("greets the kernel, and acknowledges a frame when it is drawn", () => {
+    const { sent, tick } = mounted();
+    expect(sent).toEqual([{ type: "hello", protocol: 1 }]);
+    tick();
+    tick();
+    expect(sent).toHaveLength(1);
+    draw();
+    expect(sent.slice(1)).toEqual([{ type: "ack", seq: 2 }]);
+    expect(window.__flnb).toMatchObject({ seq: 2, frames: 2, updates: 1, paused: false, state: "recording" });
+  });
+
+  it("says what to do before the first recording", () => {
+    const { root } = mounted();
+    draw();
+    expect(root.querySelector<HTMLElement>(".fl-empty")!.hidden).toBe(false);
+    expect(root.querySelector(".fl-empty pre")!.textContent).toBe("with flnb.record() as run:\n    train(net, loader)");
+    expect(root.querySelector(".fl-status")!.textContent).toContain("Waiting for the first event");
+  });
+
+  it("shows ops and counters", () => {
+    const { root, tick } = mounted();
+    for (let at = 0; at < 20; at++) tick();
+    draw();
+    expect(root.querySelector<HTMLElement>(".fl-empty")!.hidden).toBe(true);
+    expect(root.querySelector(".fl-ops tbody tr")!.textContent).toMatch(/^conv2d_backward/);
+    expect(root.querySelector(".fl-recbar")!.textContent).toMatch(/Recording.*step of 600.*events\/s.*1\.8 %telemetry0dropped/);
+    expect(root.querySelector(".fl-ops th[aria-sort=descending]")!.textContent).toBe("Total ↓");
+  });
+
+  it("pauses the picture by the button and by Space, while frames still come", () => {
+    const { root, tick, press } = mounted();
+    for (let at = 0; at < 10; at++) tick();
+    draw();
+    root.querySelector<HTMLElement>(".fl-pause")!.click();
+    const { updates, frames: received } = window.__flnb!;
+    tick();
+    draw();
+    expect(window.__flnb).toMatchObject({ paused: true, updates, frames: received + 1 });
+    expect(root.querySelector(".fl-status")!.textContent).toMatch(/Paused at step \d+ · the kernel goes on: \d+ steps? behind live · Resume/);
+    press(" ");
+    expect(window.__flnb!.paused).toBe(false);
+    expect(window.__flnb!.updates).toBeGreaterThan(updates);
+  });
+
+  it("selects an op by a click, tells it in words, and clears by Escape", () => {
+    const { root, tick, press } = mounted();
+    for (let at = 0; at < 20; at++) tick();
+    draw();
+    root.querySelectorAll<HTMLElement>(".fl-ops tbody tr")[1]!.querySelector("td")!.click();
+    draw();
+    expect(window.__flnb!.selection).toMatchObject({ kind: "op", op: "conv2d" });
+    expect(root.querySelector(".fl-ops tr[aria-selected=true]")!.textContent).toMatch(/^conv2d/);
+    expect(root.querySelector(".fl-statusleft")!.textContent).toContain("Selected conv2d");
+    expect(root.querySelector("[role=status]")!.textContent).toBe("Selected conv2d");
+    press("Escape");
+    expect(window.__flnb!.selection).toBeNull();
+    expect(root.querySelector(".fl-ops tr[aria-selected=true]")).toBeNull();
+  });
+
+  it("filters the table by the search field", () => {
+    const { root, tick, press } = mounted();
+    for (let at = 0; at < 20; at++) tick();
+    draw();
+    press("/");
+    const input = root.querySelector<HTMLInputElement>("input[type=search]")!;
+    expect(document.activeElement).toBe(input);
+    input.value = "pool";
+    input.dispatchEvent(new Event("input"));
+    draw();
+    expect([...root.querySelectorAll(".fl-ops tbody tr .fl-code")].map((name) => name.textContent)).toEqual(["max_pool2d_backward", "max_pool2d"]);
+    expect(root.querySelector(".fl-head .fl-sub")!.textContent).toBe("2 of 20 ops match");
+  });
+
+  it("keeps the rows in place under the pointer", () => {
+    const { root, tick } = mounted();
+    for (let at = 0; at < 20; at++) tick();
+    draw();
+    const body = root.querySelector(".fl-ops tbody")!;
+    const order = () => [...body.querySelectorAll<HTMLElement>("tr")].map((row) => row.dataset["name"]);
+    const before = order();
+    body.dispatchEvent(new Event("pointerenter"));
+    for (let at = 0; at < 60; at++) tick();
+    draw();
+    expect(order().slice(0, before.length)).toEqual(before);
+  });
+
+  it("leaves keys with modifiers, and keys outside of it, to JupyterLab", () => {
+    const { root, tick, press } = mounted();
+    tick();
+    draw();
+    const heard = vi.fn();
+    document.addEventListener("keydown", heard, true);
+    expect(press("s", root, { ctrlKey: true }).defaultPrevented).toBe(false);
+    expect(press("a", document.body).defaultPrevented).toBe(false);
+    expect(press("x").defaultPrevented).toBe(false);
+    expect(heard).toHaveBeenCalledTimes(3);
+    expect(press("a").defaultPrevented).toBe(true);
+    expect(heard).toHaveBeenCalledTimes(3);
+    document.removeEventListener("keydown", heard, true);
+  });
+
+  it("opens tabs with roles and arrows", () => {
+    const { root, tick, press } = mounted();
+    tick();
+    draw();
+    const tabs = [...root.querySelectorAll<HTMLElement>("[role=tab]")];
+    expect(tabs.map((tab) => tab.textContent)).toEqual(["Overview", "Ops", "Memory", "Tape", "Metrics"]);
+    for (const tab of tabs) {
+      tab.click();
+      draw();
+      const page = root.querySelector<HTMLElement>("[role=tabpanel]:not([hidden])")!;
+      expect(tab.getAttribute("aria-controls")).toBe(page.id);
+      expect(page.getAttribute("aria-labelledby")).toBe(tab.id);
+      expect(root.querySelectorAll("[role=tab][aria-selected=true]")).toHaveLength(1);
+    }
+    press("ArrowRight", tabs[4]!);
+    expect(window.__flnb!.tab).toBe("overview");
+    press("o");
+    expect(window.__flnb!.tab).toBe("ops");
+  });
+
+  it("leaves nothing behind", () => {
+    const { el, destroy, listeners, press } = mounted();
+    draw();
+    destroy();
+    open.delete(destroy);
+    expect(listeners.size).toBe(0);
+    expect(el.querySelector(".fl-root")).toBeNull();
+    expect(press("a", document.body).defaultPrevented).toBe(false);
+  });
+
+  it("stands beside another of its kind", () => {
+    const one = mounted();
+    const two = mounted();
+    const ids = [...document.querySelectorAll("[id]")].map((element) => element.id);
+    expect(new Set(ids).size).toBe(ids.length);
+    one.tick();
+    draw();
+    one.press(" ");
+    expect(one.root.querySelector(".fl-pause")!.textContent).toContain("Resume");
+    expect(two.root.querySelector(".fl-pause")!.textContent).toContain("Pause");
+  });
+});
