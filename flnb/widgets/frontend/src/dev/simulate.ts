@@ -388,7 +388,8 @@ export class Simulation {
       const norm = (this.gradients.get(key) ?? 0.02 * (1 + index / 4)) * (1 + 0.05 * this.normal());
       this.gradients.set(key, Math.max(1e-4, norm));
       const numel = layer.shape.reduce((product, dim) => product * dim, 1);
-      const spoiled = bad && index <= origin;
+      // A node's norm is that of the gradient of its output: what the origin's backward spoils stands at the node before it.
+      const spoiled = bad && index < origin;
       return {
         id: first + index + 1, plan: this.plan(layer.op, layer.family, layer.shape), context: this.contexts.id({ scope: layer.scope, phase: "forward" }),
         parents: [index ? first + index : -1, ...own], forward_ns: forward[index]!, backward_ns: backward[index]!,
