@@ -10,14 +10,16 @@ import argparse
 import gc
 import statistics
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import flnb
 from benchmarks.report import table, write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 GOALS = {
     "flnb / torch": 0.75,
@@ -127,7 +129,6 @@ def ratios(seconds: dict[str, list[float]], over: str, under: str) -> tuple[floa
 def training_step() -> Callable[[], float]:
     """Ten steps of the quickstart's network on batches of 64 digits; gives seconds."""
     from benchmarks.digits import build
-
     from flnb import nn
     from flnb.data import digits
     from flnb.optim import Adam

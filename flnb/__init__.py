@@ -11,6 +11,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as _np
+from flnb_telemetry.bus import describers as _describers
+from flnb_telemetry.bus import log as _log_metrics
+from flnb_telemetry.bus import phase, scope, step
 
 from flnb import autograd, dispatch, interface, ops, random
 from flnb.autograd import Variable, enable_grad, grad, is_grad_enabled, no_grad, value_and_grad
@@ -20,18 +23,15 @@ from flnb.dispatch.miss import default_dtype, set_default_dtype
 from flnb.dispatch.state import category, set_backend, set_memory_manager, use_backend, use_memory_manager
 from flnb.interface import OutOfMemoryError
 from flnb.ops import *  # noqa: F403
-from flnb.ops import __all__ as _ops
 from flnb.random import manual_seed
 from flnb.tensor import Tensor
-from flnb_telemetry.bus import describers as _describers
-from flnb_telemetry.bus import log as _log_metrics
-from flnb_telemetry.bus import phase, scope, step
 
 if TYPE_CHECKING:
-    from flnb import backends, data, magics, memory, meters, nn, optim, plot, telemetry, testing, widgets
-    from flnb.magics import load_ipython_extension
-    from flnb.widgets.dashboard import dashboard
     from flnb_telemetry import load_run, record
+
+    from flnb import backends, data, magics, memory, meters, nn, optim, plot, telemetry, testing, widgets
+    from flnb.magics import load_ipython_extension as load_ipython_extension
+    from flnb.widgets.dashboard import dashboard
 
 __version__ = "0.1.0"
 
@@ -65,7 +65,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_LAZY, *_MODULES})
 
 
-def log(x: Any = None, /, out: Any = None, **metrics: float) -> Any:
+def log(x: Any = None, /, out: Any = None, **metrics: float) -> Any:  # type: ignore[no-redef]
     """The natural logarithm of a tensor, ``log(x)``; or, by keywords, numbers for the record: ``log(loss=loss)``."""
     if not metrics:
         return ops.log(x, out)
@@ -92,11 +92,11 @@ def _describe() -> dict[str, Any]:
 _describers.append(_describe)
 
 __all__ = [
-    *_ops,
-    *("OutOfMemoryError", "Tensor", "Variable", "autograd", "backends", "bool_", "category", "dashboard", "data"),
-    *("default_dtype", "dispatch", "enable_grad", "float16", "float32", "float64", "grad", "int8", "int16", "int32"),
-    *("int64", "interface", "is_grad_enabled", "load_run", "manual_seed", "memory", "meters", "newaxis", "nn"),
-    *("no_grad", "ops", "optim", "phase", "plot", "random", "record", "scope", "set_backend", "set_default_dtype"),
-    *("set_memory_manager", "step", "telemetry", "testing", "tune_gc", "uint8", "uint16", "uint32", "uint64", "use_backend"),
-    *("use_memory_manager", "value_and_grad"),
-]
+    "OutOfMemoryError", "Tensor", "Variable", "autograd", "backends", "bool_", "category", "dashboard", "data",
+    "default_dtype", "dispatch", "enable_grad", "float16", "float32", "float64", "grad", "int8", "int16", "int32",
+    "int64", "interface", "is_grad_enabled", "load_run", "log", "manual_seed", "memory", "magics", "meters", "newaxis",
+    "nn", "no_grad", "ops", "optim", "phase", "plot", "random", "record", "scope", "set_backend", "set_default_dtype",
+    "set_memory_manager", "step", "telemetry", "testing", "tune_gc", "uint8", "uint16", "uint32", "uint64",
+    "use_backend", "use_memory_manager", "value_and_grad", "widgets",
+]  # fmt: skip
+__all__ += [name for name in ops.__all__ if name != "log"]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flnb.dispatch import ops as dispatch
 from flnb.ops.creation import _no_rule, _spec
 from flnb.ops.table import Op
-from flnb.tensor import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flnb.tensor import Tensor
 
 __all__ = ["Generator", "bernoulli", "default_generator", "manual_seed", "normal", "permutation", "uniform"]
 
@@ -50,7 +53,11 @@ def manual_seed(seed: int) -> Generator:
 
 
 def uniform(
-    shape: int | Sequence[int], low: float = 0.0, high: float = 1.0, dtype: Any = None, generator: Generator | None = None
+    shape: int | Sequence[int],
+    low: float = 0.0,
+    high: float = 1.0,
+    dtype: Any = None,
+    generator: Generator | None = None,
 ) -> Tensor:
     """Uniform in [low, high), floating point."""
     source = (generator or default_generator).numpy
@@ -58,14 +65,20 @@ def uniform(
 
 
 def normal(
-    shape: int | Sequence[int], mean: float = 0.0, std: float = 1.0, dtype: Any = None, generator: Generator | None = None
+    shape: int | Sequence[int],
+    mean: float = 0.0,
+    std: float = 1.0,
+    dtype: Any = None,
+    generator: Generator | None = None,
 ) -> Tensor:
     """Normal with the given mean and standard deviation, floating point."""
     source = (generator or default_generator).numpy
     return dispatch.create(_normal, _spec(shape, dtype), (mean, std, source))
 
 
-def bernoulli(shape: int | Sequence[int], p: float = 0.5, dtype: Any = None, generator: Generator | None = None) -> Tensor:
+def bernoulli(
+    shape: int | Sequence[int], p: float = 0.5, dtype: Any = None, generator: Generator | None = None
+) -> Tensor:
     """Ones with probability ``p``, else zeros."""
     return (uniform(shape, generator=generator) < p).astype(_spec((), dtype).dtype)  # type: ignore[no-any-return]
 

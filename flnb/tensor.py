@@ -6,15 +6,15 @@ attached when `flnb.ops` is imported, so that ``a + b`` and ``flnb.add(a, b)`` a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex, cast
 
 import numpy as np
 
-from flnb.dispatch import state
+from flnb.dispatch import registry, state
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from collections.abc import Iterator
+    from typing import Self
 
     from flnb.dispatch.plan import Spec
     from flnb.interface import TensorBackend
@@ -37,8 +37,8 @@ class Tensor:
     _spec: Spec
     _root: Tensor  # the tensor whose memory a view shares; unset in tensors that own theirs
     _written: int  # sequence number of the last in-place write; unset until there is one
-    _node: ClassVar[Any] = None
-    _lift: ClassVar[type[Tensor] | None] = None
+    _node: Any = None
+    _lift: ClassVar[Any] = None
 
     __array_ufunc__ = None  # so that numpy_array * tensor is ours
     __array_priority__ = 1000
@@ -93,7 +93,7 @@ class Tensor:
 
     def to(self, backend: str | type[TensorBackend] | TensorBackend) -> Tensor:
         """This tensor's values on another backend (by name, class or instance); itself where the buffers are alike."""
-        target = state.registry.make("backend", backend)
+        target = registry.make("backend", backend)
         if target.buffer == self._spec.kind:
             return self
         from flnb.ops.creation import asarray
@@ -154,9 +154,7 @@ class Tensor:
 
     def __bool__(self) -> bool:
         if self.size != 1:
-            raise ValueError(
-                f"the truth value of a tensor of shape {self.shape} is ambiguous; use .any() or .all()"
-            )
+            raise ValueError(f"the truth value of a tensor of shape {self.shape} is ambiguous; use .any() or .all()")
         return bool(self.item())
 
     def __len__(self) -> int:
@@ -177,10 +175,10 @@ class Tensor:
     # Copies ---------------------------------------------------------------------------------------------------------
 
     def __copy__(self) -> Tensor:
-        return cast(Tensor, self.copy())
+        return cast("Tensor", self.copy())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        return cast(Tensor, self.copy())
+        return cast("Tensor", self.copy())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (np.array(self._values()),)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flnb.autograd.tape import grad_of
 from flnb.autograd.variable import Variable
 from flnb.dispatch import state
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["Variable", "enable_grad", "grad", "is_grad_enabled", "no_grad", "value_and_grad"]
 
@@ -51,9 +53,7 @@ def value_and_grad(function: Callable[..., Any], argnums: int | tuple[int, ...] 
                     f"grad: the function must compute a Variable from its arguments, it returned {type(value).__name__}"
                 )
             found = grad_of(value, [variables[i] for i in positions], create_graph=nested)
-        gradients = tuple(
-            g if g is not None else variables[i] * 0.0 for g, i in zip(found, positions, strict=True)
-        )
+        gradients = tuple(g if g is not None else variables[i] * 0.0 for g, i in zip(found, positions, strict=True))
         return (value if nested else value.data), gradients[0] if isinstance(argnums, int) else gradients
 
     return differentiated

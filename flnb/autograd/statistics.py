@@ -6,13 +6,16 @@ A norm costs more than a small op, so a recording asks for it only now and then 
 from __future__ import annotations
 
 from time import perf_counter_ns as clock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from flnb_telemetry import bus, intern, schema
 
 from flnb.dispatch import state
 from flnb.tensor import Tensor
-from flnb_telemetry import bus, intern, schema
+
+if TYPE_CHECKING:
+    from flnb.dispatch.plan import Spec
 
 __all__ = ["Statistics"]
 
@@ -47,7 +50,6 @@ class Statistics:
 
     def end(self, leaves: list[tuple[list[Any], Any]]) -> None:
         """Emit the leaves that gradients arrived at, by name."""
-        from flnb.dispatch.plan import Spec
 
         lanes = bus.lanes
         if lanes is None:

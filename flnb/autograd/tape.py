@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from flnb_telemetry import bus
+
 from flnb.autograd.statistics import Statistics
 from flnb.autograd.variable import GRADIENT, Variable
 from flnb.dispatch import ops as dispatch
@@ -17,7 +19,6 @@ from flnb.ops.creation import asarray, ones_like
 from flnb.ops.movement import sum_to
 from flnb.ops.table import OPS
 from flnb.tensor import Tensor
-from flnb_telemetry import bus
 
 __all__ = ["backward", "grad_of"]
 

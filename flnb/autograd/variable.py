@@ -152,7 +152,7 @@ class Variable(Tensor):
     def __deepcopy__(self, memo: dict[int, Any]) -> Variable:
         if not self.is_leaf:
             raise RuntimeError("only leaves can be deep-copied; use .detach() first to copy the values of a result")
-        twin = cast(Variable, object.__new__(type(self)))
+        twin = object.__new__(type(self))
         Variable.__init__(twin, self.data.copy(), self.requires_grad)
         if self._node is not None:
             twin.name = self.name
@@ -171,7 +171,7 @@ class Variable(Tensor):
 
 def _rebuild(cls: type[Variable], values: np.ndarray[Any, Any], requires_grad: bool, name: str) -> Variable:
     """Unpickle."""
-    variable = cast(Variable, object.__new__(cls))
+    variable = object.__new__(cls)
     Variable.__init__(variable, values, requires_grad)
     variable.name = name
     return variable

@@ -7,7 +7,6 @@ Inputs that differ from the common dtype are cast by the `astype` op first, visi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +15,8 @@ from flnb.dispatch.plan import Plan, Spec, spec_of
 from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from flnb.dispatch.state import State
     from flnb.ops.table import Op
 
@@ -100,7 +101,7 @@ def _promoted(op: Op, tensors: list[Any], weak: set[int], scalars: list[type]) -
     if not promoted:
         return tensors
     strong = [tensors[i]._spec.dtype for i in promoted if i not in weak]
-    target = common_dtype(strong, [s for s in scalars]) if strong or scalars else None
+    target = common_dtype(strong, scalars) if strong or scalars else None
     if target is None:
         return tensors
     if op.accepts == "float" and not is_float(target):

@@ -12,18 +12,20 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Callable
 from time import perf_counter as clock
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
+
+from flnb_telemetry import bus, schema
 
 from flnb.dispatch import state
 from flnb.dispatch.miss import plan_for
 from flnb.dispatch.plan import Plan, Spec
 from flnb.tensor import Tensor
-from flnb_telemetry import bus, schema
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from flnb.dispatch.state import State
     from flnb.ops.table import Op
 
@@ -128,7 +130,9 @@ def binary(op: Op) -> Callable[..., Any]:
         here = _scoped() or state.session
         if plan.kind is not here.kind:
             raise _foreign(op, plan, here)
-        na = nb = lift = None
+        na: Any = None
+        nb: Any = None
+        lift = None
         if sa is ta:
             da = plan.constants.get(a)
             if da is None:
@@ -326,7 +330,9 @@ def _execute(
         t0 = clock()
     try:
         if op.writes_out:
-            result = function(*data, *plan.attributes, buffer) if op.arity == 0 or buffer is not None else function(*data)
+            result = (
+                function(*data, *plan.attributes, buffer) if op.arity == 0 or buffer is not None else function(*data)
+            )
         else:
             result = function(*data, *plan.attributes)
     finally:
@@ -335,7 +341,7 @@ def _execute(
     if lanes is not None:
         t1 = clock()
         edges = [p[2] if p is not None else 0 for p in parents] if seq else []
-        lane.emit_op(plan.code, t0, t1, alloc, node, lane.context, *(edges + [0, 0])[:2])
+        lane.emit_op(plan.code, t0, t1, alloc, node, lane.context, *[*edges, 0, 0][:2])
         if len(edges) > 2:
             emit_edges(lane, plan, seq, edges[2:])
     if op.writes_out:
@@ -375,7 +381,7 @@ def _into(op: Op, arguments: tuple[Any, ...], attributes: tuple[Any, ...], out: 
         plan, tensors = plan_for(op, arguments, attributes, here)
     if not isinstance(out, Tensor):
         raise TypeError(f"{op.name}: out must be a flnb Tensor, got {type(out).__name__}")
-    if here.grad and any([getattr(x, "_node", None) is not None for x in (*tensors, out)]):
+    if here.grad and any(getattr(x, "_node", None) is not None for x in (*tensors, out)):
         raise RuntimeError(
             f"{op.name}: cannot write in place into or from a Variable that requires grad while gradients are "
             f"recorded; wrap the update in `with flnb.no_grad():` or drop out= to make a new Variable"

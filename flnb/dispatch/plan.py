@@ -6,14 +6,14 @@ gradient needs and the number under which telemetry knows the op, so shape rules
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
 from flnb_telemetry import bus, intern, schema
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from flnb.ops.table import Op
 
 __all__ = ["Plan", "Spec", "spec_of"]
@@ -67,7 +67,21 @@ class Plan:
     prepared for it, as NumPy returns scalars there).
     """
 
-    __slots__ = ("attributes", "code", "constants", "joint", "kind", "op", "planned", "pulls", "saves", "shrinks", "spec", "specs", "weight")
+    __slots__ = (
+        "attributes",
+        "code",
+        "constants",
+        "joint",
+        "kind",
+        "op",
+        "planned",
+        "pulls",
+        "saves",
+        "shrinks",
+        "spec",
+        "specs",
+        "weight",
+    )
 
     def __init__(self, op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...], spec: Spec) -> None:
         self.op = op

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable, Iterator
 from contextlib import ContextDecorator, contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flnb.dispatch import registry
-from flnb.interface import MemoryManager, TensorBackend
 from flnb.interface.tensor import redefined
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from flnb.interface import MemoryManager, TensorBackend
 
 __all__ = [
     "CATEGORIES",

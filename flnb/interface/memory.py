@@ -16,6 +16,7 @@ from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from flnb_telemetry import bus, schema
+from flnb_telemetry.quantity import bytes_of, size
 
 from flnb.interface.tensor import redefined
 
@@ -23,45 +24,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
-    "AllocHint",
-    "Block",
-    "BlockState",
-    "MemoryDevice",
-    "MemoryManager",
-    "OutOfMemoryError",
-    "Segment",
-    "SegmentState",
-    "bytes_of",
-    "in_words",
-]
+    "AllocHint", "Block", "BlockState", "MemoryDevice", "MemoryManager", "OutOfMemoryError", "Segment", "SegmentState",
+    "bytes_of", "in_words",
+]  # fmt: skip
 
-UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 ALIGNMENT = 64
 """Every block begins at a multiple of this many bytes: one cache line, one AVX-512 register."""
 
 
-def bytes_of(size: int | str) -> int:
-    """A size in bytes from an int or a text with a unit (B, KiB, MiB, GiB, TiB).
-
-    >>> bytes_of("1.5MiB"), bytes_of(512)
-    (1572864, 512)
-    """
-    if isinstance(size, str):
-        number = size.rstrip("BKMGTi ")
-        unit = size[len(number) :].strip()
-        try:
-            return int(float(number) * UNITS[unit])
-        except (KeyError, ValueError, OverflowError):
-            raise ValueError(f"got the size {size!r}; expected an int or a text such as '64MiB' or '512 KiB'") from None
-    return int(size)
-
-
 def in_words(nbytes: int) -> str:
     """A size for people, exact bytes included: ``64.0 MiB (67108864 bytes)``."""
-    for unit in ("TiB", "GiB", "MiB", "KiB"):
-        if abs(nbytes) >= UNITS[unit]:
-            return f"{nbytes / UNITS[unit]:.1f} {unit} ({nbytes} bytes)"
-    return f"{nbytes} bytes"
+    return f"{size(nbytes)} ({nbytes} bytes)" if nbytes >= 1024 else f"{nbytes} bytes"
 
 
 class OutOfMemoryError(MemoryError):
@@ -156,7 +129,7 @@ class MemoryDevice:
     min_block: ClassVar[int] = 0
 
     def __init__(self, capacity: int | str | None = None) -> None:
-        self.capacity = None if capacity is None else bytes_of(capacity)
+        self.capacity = None if capacity is None else bytes_of(capacity, f"the capacity of {type(self).__name__}")
         self.reserved = 0
 
     def reserve(self, nbytes: int) -> Segment:
@@ -190,16 +163,16 @@ class Lease:
         device = self.device
         if nbytes <= 0:
             raise ValueError(f"reserve: got {nbytes} bytes, expected a positive number")
-        size = -(-nbytes // device.granularity) * device.granularity
-        if device.capacity is not None and device.reserved + size > device.capacity:
+        rounded = -(-nbytes // device.granularity) * device.granularity
+        if device.capacity is not None and device.reserved + rounded > device.capacity:
             raise OutOfMemoryError(
-                f"{device.name}: no room for a segment of {in_words(size)}: {in_words(device.reserved)} of "
+                f"{device.name}: no room for a segment of {in_words(rounded)}: {in_words(device.reserved)} of "
                 f"{in_words(device.capacity)} are reserved",
-                request=size,
+                request=rounded,
                 capacity=device.capacity,
                 reserved=device.reserved,
             )
-        segment = device.reserve(size)
+        segment = device.reserve(rounded)
         segment.id = Lease.next_id()
         self.segments[segment.id] = segment
         self.reserved += segment.size

@@ -21,8 +21,10 @@ tensors, then the op's attributes, and, where it makes new memory, ``out``: the 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["TensorBackend"]
 

@@ -141,7 +141,11 @@ def _cross_entropy(x: Any, targets: Any, reduction: str) -> tuple[Any, tuple[Any
 def _pull_cross_entropy(g: Any, plan: Any, x: Any, targets: Any, log_p: Any, y: Any) -> tuple[Any, ...]:
     n, classes = plan.specs[0].shape
     hit = e.equal(reshape(targets, (n, 1)), arange(classes, dtype=targets.dtype))
-    each = reshape(g, (n, 1)) if plan.attributes[0] == "none" else e.multiply(g, 1.0 / n if plan.attributes[0] == "mean" else 1.0)
+    each = (
+        reshape(g, (n, 1))
+        if plan.attributes[0] == "none"
+        else e.multiply(g, 1.0 / n if plan.attributes[0] == "mean" else 1.0)
+    )
     return e.multiply(e.subtract(e.exp(log_p), e.astype(hit, log_p.dtype)), each), None
 
 
@@ -204,7 +208,9 @@ def _pull_batch_norm(
     g_bias = r.sum(g, axis=axes)
     g_weight = r.sum(e.multiply(g, normal), axis=axes)
     share = 1.0 / (x.size // x.shape[1])
-    means = e.add(_channels(x, e.multiply(g_bias, share)), e.multiply(normal, _channels(x, e.multiply(g_weight, share))))
+    means = e.add(
+        _channels(x, e.multiply(g_bias, share)), e.multiply(normal, _channels(x, e.multiply(g_weight, share)))
+    )
     scale = e.multiply(inverse, _channels(x, weight))
     return e.multiply(e.subtract(g, means), scale), g_weight, g_bias
 

@@ -47,7 +47,7 @@ def _infer_conv(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> 
     return (x.shape[0], w.shape[0], *_output(op, x.shape, w.shape[2:], *attributes)), x.dtype
 
 
-_conv2d = Op(
+_conv2d: Op = Op(
     "conv2d", "matmul", _infer_conv,
     (
         Pull("1", lambda g, plan, x, w, y: dispatch.call(
@@ -57,7 +57,7 @@ _conv2d = Op(
     ),
     accepts="float", flops=lambda plan: _conv_flops(plan.spec, plan.specs[1].shape),
 )  # fmt: skip
-_input_grad = Op(
+_input_grad: Op = Op(
     "conv2d_input_grad", "matmul",
     lambda op, specs, a: ((specs[0].shape[0], specs[1].shape[1], *a[2]), specs[0].dtype),
     (
@@ -67,7 +67,7 @@ _input_grad = Op(
     ),
     flops=lambda plan: _conv_flops(plan.specs[0], plan.specs[1].shape),
 )  # fmt: skip
-_weight_grad = Op(
+_weight_grad: Op = Op(
     "conv2d_weight_grad", "matmul",
     lambda op, specs, a: ((specs[0].shape[1], specs[1].shape[1], *a[2]), specs[0].dtype),
     (
@@ -107,19 +107,19 @@ def _infer_pool(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> 
     return (*specs[0].shape[:2], *_output(op, specs[0].shape, kernel, stride, (0, 0))), specs[0].dtype
 
 
-_max_pool2d = Op(
+_max_pool2d: Op = Op(
     "max_pool2d", "reduction", _infer_pool,
     (Pull("0", lambda g, plan, x, y: dispatch.call(_pool_grad, (g, x), plan.attributes), planned=True),),
     accepts="float",
 )  # fmt: skip
-_pool_grad = Op(
+_pool_grad: Op = Op(
     "max_pool2d_grad", "reduction",
     lambda op, specs, a: (specs[1].shape, specs[0].dtype),
     (Pull("1", lambda g, plan, u, x, y: dispatch.call(_pool_select, (g, x), plan.attributes), planned=True), None),
 )  # fmt: skip
-_pool_select = Op(
+_pool_select: Op = Op(
     "max_pool2d_select", "reduction",
-    lambda op, specs, a: ((*specs[0].shape[:2], *_output(op, specs[0].shape, *a, (0, 0))), specs[0].dtype),
+    lambda op, specs, a: ((*specs[0].shape[:2], *_output(op, specs[0].shape, a[0], a[1], (0, 0))), specs[0].dtype),
     (Pull("1", lambda g, plan, v, x, y: dispatch.call(_pool_grad, (g, x), plan.attributes), planned=True), None),
 )  # fmt: skip
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import operator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from flnb.dispatch.miss import default_dtype
 from flnb.dispatch.plan import spec_of
 from flnb.ops.table import Op
 from flnb.tensor import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 INPUT = 5
 
@@ -27,8 +30,8 @@ _arange = Op("arange", "memory", _no_rule)
 _eye = Op("eye", "memory", _no_rule)
 
 
-def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
-    extents = tuple(int(n) for n in shape) if isinstance(shape, (tuple, list)) else (shape.__index__(),)
+def _shape(shape: Any) -> tuple[int, ...]:
+    extents = tuple(int(n) for n in shape) if isinstance(shape, (tuple, list)) else (operator.index(shape),)
     if any(n < 0 for n in extents):
         raise ValueError(f"a shape has extents >= 0, got {extents}")
     return extents
@@ -54,7 +57,7 @@ def asarray(values: Any, dtype: Any = None, copy: bool | None = None) -> Tensor:
     if isinstance(values, Tensor):
         if dtype is not None and values.dtype != np.dtype(dtype):
             return values.astype(dtype)  # type: ignore[no-any-return]
-        return values.copy() if copy else values  # type: ignore[no-any-return]
+        return values.copy() if copy else values
     if copy is False:
         raise ValueError("asarray: copy=False is not possible, flnb keeps values in memory of its own manager")
     if isinstance(values, (list, tuple)) and any(isinstance(v, Tensor) for v in values):

@@ -13,6 +13,8 @@ from flnb.dispatch.plan import Spec
 from flnb.ops.table import Op, Pull, describe
 
 BOOL = np.dtype(bool)
+TWO_OVER_ROOT_PI = 2.0 / math.pi**0.5
+Function = Callable[..., Any]
 
 
 def broadcast(op: Op, specs: tuple[Any, ...]) -> tuple[int, ...]:
@@ -54,78 +56,76 @@ def _binary(
 
 # One tensor: the pull takes the cotangent g, the input x and the output y, each None unless it is named in `uses`.
 
-negative = _unary("negative", "", lambda g, x, y: negative(g), accepts="numeric")
-abs = _unary("abs", "0", lambda g, x, y: multiply(g, sign(x)), accepts="numeric")
-sign = _unary("sign", "", lambda g, x, y: multiply(g, 0.0), accepts="numeric")
-exp = _unary("exp", "y", lambda g, x, y: multiply(g, y))
-expm1 = _unary("expm1", "y", lambda g, x, y: multiply(g, add(y, 1.0)))
-log = _unary("log", "0", lambda g, x, y: divide(g, x))
-log1p = _unary("log1p", "0", lambda g, x, y: divide(g, add(x, 1.0)))
-sqrt = _unary("sqrt", "y", lambda g, x, y: divide(multiply(g, 0.5), y))
-square = _unary("square", "0", lambda g, x, y: multiply(multiply(g, 2.0), x), accepts="numeric")
-sin = _unary("sin", "0", lambda g, x, y: multiply(g, cos(x)))
-cos = _unary("cos", "0", lambda g, x, y: negative(multiply(g, sin(x))))
-tanh = _unary("tanh", "y", lambda g, x, y: multiply(g, subtract(1.0, multiply(y, y))))
-erf = _unary("erf", "0", lambda g, x, y: multiply(multiply(g, TWO_OVER_ROOT_PI), exp(negative(square(x)))))
-floor = _unary("floor", "", lambda g, x, y: multiply(g, 0.0), accepts="numeric")
-ceil = _unary("ceil", "", lambda g, x, y: multiply(g, 0.0), accepts="numeric")
-round = _unary("round", "", lambda g, x, y: multiply(g, 0.0), accepts="numeric")
-isnan = _unary("isnan", infer=boolean)
-isinf = _unary("isinf", infer=boolean)
-isfinite = _unary("isfinite", infer=boolean)
-logical_not = _unary("logical_not", accepts="bool", infer=boolean)
-bitwise_invert = _unary("bitwise_invert", accepts="integer")
-
-TWO_OVER_ROOT_PI = 2.0 / np.pi**0.5
+negative: Function = _unary("negative", "", lambda g, x, y: negative(g), accepts="numeric")
+abs: Function = _unary("abs", "0", lambda g, x, y: multiply(g, sign(x)), accepts="numeric")
+sign: Function = _unary("sign", "", lambda g, x, y: multiply(g, 0.0), accepts="numeric")
+exp: Function = _unary("exp", "y", lambda g, x, y: multiply(g, y))
+expm1: Function = _unary("expm1", "y", lambda g, x, y: multiply(g, add(y, 1.0)))
+log: Function = _unary("log", "0", lambda g, x, y: divide(g, x))
+log1p: Function = _unary("log1p", "0", lambda g, x, y: divide(g, add(x, 1.0)))
+sqrt: Function = _unary("sqrt", "y", lambda g, x, y: divide(multiply(g, 0.5), y))
+square: Function = _unary("square", "0", lambda g, x, y: multiply(multiply(g, 2.0), x), accepts="numeric")
+sin: Function = _unary("sin", "0", lambda g, x, y: multiply(g, cos(x)))
+cos: Function = _unary("cos", "0", lambda g, x, y: negative(multiply(g, sin(x))))
+tanh: Function = _unary("tanh", "y", lambda g, x, y: multiply(g, subtract(1.0, multiply(y, y))))
+erf: Function = _unary("erf", "0", lambda g, x, y: multiply(multiply(g, TWO_OVER_ROOT_PI), exp(negative(square(x)))))
+floor: Function = _unary("floor", "", lambda g, x, y: multiply(g, 0.0), accepts="numeric")
+ceil: Function = _unary("ceil", "", lambda g, x, y: multiply(g, 0.0), accepts="numeric")
+round: Function = _unary("round", "", lambda g, x, y: multiply(g, 0.0), accepts="numeric")
+isnan: Function = _unary("isnan", infer=boolean)
+isinf: Function = _unary("isinf", infer=boolean)
+isfinite: Function = _unary("isfinite", infer=boolean)
+logical_not: Function = _unary("logical_not", accepts="bool", infer=boolean)
+bitwise_invert: Function = _unary("bitwise_invert", accepts="integer")
 
 # Two tensors: the pulls take g, a, b and y. At a tie of minimum and maximum both arguments get half.
 
-add = _binary("add", Pull("", lambda g, a, b, y: g), Pull("", lambda g, a, b, y: g))
-subtract = _binary("subtract", Pull("", lambda g, a, b, y: g), Pull("", lambda g, a, b, y: negative(g)))
-multiply = _binary(
+add: Function = _binary("add", Pull("", lambda g, a, b, y: g), Pull("", lambda g, a, b, y: g))
+subtract: Function = _binary("subtract", Pull("", lambda g, a, b, y: g), Pull("", lambda g, a, b, y: negative(g)))
+multiply: Function = _binary(
     "multiply", Pull("1", lambda g, a, b, y: multiply(g, b)), Pull("0", lambda g, a, b, y: multiply(g, a))
 )
-divide = _binary(
+divide: Function = _binary(
     "divide",
     Pull("1", lambda g, a, b, y: divide(g, b)),
     Pull("1y", lambda g, a, b, y: negative(multiply(g, divide(y, b)))),
     accepts="float",
 )
-floor_divide = _binary("floor_divide")
-remainder = _binary(
+floor_divide: Function = _binary("floor_divide")
+remainder: Function = _binary(
     "remainder",
     Pull("", lambda g, a, b, y: g),
     Pull("01", lambda g, a, b, y: negative(multiply(g, floor_divide(a, b)))),
 )
-pow = _binary(
+pow: Function = _binary(
     "pow",
     Pull("01", lambda g, a, b, y: multiply(g, multiply(b, pow(a, subtract(b, 1.0))))),
     Pull("0y", lambda g, a, b, y: multiply(g, multiply(y, _log_or_zero(a)))),
 )
-maximum = _binary(
+maximum: Function = _binary(
     "maximum",
     Pull("01", lambda g, a, b, y: multiply(g, _share(greater_equal(a, b), greater(a, b), g))),
     Pull("01", lambda g, a, b, y: multiply(g, _share(greater_equal(b, a), greater(b, a), g))),
 )
-minimum = _binary(
+minimum: Function = _binary(
     "minimum",
     Pull("01", lambda g, a, b, y: multiply(g, _share(less_equal(a, b), less(a, b), g))),
     Pull("01", lambda g, a, b, y: multiply(g, _share(less_equal(b, a), less(b, a), g))),
 )
-equal = _binary("equal", accepts="any", infer=boolean)
-not_equal = _binary("not_equal", accepts="any", infer=boolean)
-less = _binary("less", accepts="any", infer=boolean)
-less_equal = _binary("less_equal", accepts="any", infer=boolean)
-greater = _binary("greater", accepts="any", infer=boolean)
-greater_equal = _binary("greater_equal", accepts="any", infer=boolean)
-logical_and = _binary("logical_and", accepts="bool", infer=boolean)
-logical_or = _binary("logical_or", accepts="bool", infer=boolean)
-logical_xor = _binary("logical_xor", accepts="bool", infer=boolean)
-bitwise_and = _binary("bitwise_and", accepts="integer")
-bitwise_or = _binary("bitwise_or", accepts="integer")
-bitwise_xor = _binary("bitwise_xor", accepts="integer")
-bitwise_left_shift = _binary("bitwise_left_shift", accepts="integer")
-bitwise_right_shift = _binary("bitwise_right_shift", accepts="integer")
+equal: Function = _binary("equal", accepts="any", infer=boolean)
+not_equal: Function = _binary("not_equal", accepts="any", infer=boolean)
+less: Function = _binary("less", accepts="any", infer=boolean)
+less_equal: Function = _binary("less_equal", accepts="any", infer=boolean)
+greater: Function = _binary("greater", accepts="any", infer=boolean)
+greater_equal: Function = _binary("greater_equal", accepts="any", infer=boolean)
+logical_and: Function = _binary("logical_and", accepts="bool", infer=boolean)
+logical_or: Function = _binary("logical_or", accepts="bool", infer=boolean)
+logical_xor: Function = _binary("logical_xor", accepts="bool", infer=boolean)
+bitwise_and: Function = _binary("bitwise_and", accepts="integer")
+bitwise_or: Function = _binary("bitwise_or", accepts="integer")
+bitwise_xor: Function = _binary("bitwise_xor", accepts="integer")
+bitwise_left_shift: Function = _binary("bitwise_left_shift", accepts="integer")
+bitwise_right_shift: Function = _binary("bitwise_right_shift", accepts="integer")
 
 
 def _share(at_least: Any, strictly: Any, g: Any) -> Any:
@@ -147,7 +147,7 @@ def _infer_where(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[tu
     return broadcast(op, specs), specs[1].dtype
 
 
-_where = Op(
+_where: Op = Op(
     "where",
     "elementwise",
     _infer_where,
@@ -181,7 +181,7 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = True) -> Any:
     return dispatch.call(_astype, (x,), (target,))
 
 
-_astype = Op(
+_astype: Op = Op(
     "astype",
     "movement",
     lambda op, specs, attributes: (specs[0].shape, attributes[0]),
@@ -195,7 +195,7 @@ def copy(x: Any, /) -> Any:
     return dispatch.call(_copy, (x,))
 
 
-_copy = Op(
+_copy: Op = Op(
     "copy",
     "movement",
     lambda op, specs, _: (specs[0].shape, specs[0].dtype),
@@ -209,7 +209,9 @@ def assign(target: Any, value: Any, /) -> Any:
     from flnb.ops.creation import asarray
     from flnb.ops.movement import broadcast_to
 
-    source = asarray(value, dtype=target.dtype) if not hasattr(value, "_spec") else value.astype(target.dtype, copy=False)
+    source = (
+        asarray(value, dtype=target.dtype) if not hasattr(value, "_spec") else value.astype(target.dtype, copy=False)
+    )
     if source.shape != target.shape:
         source = broadcast_to(source, target.shape)
     return dispatch.call(_copy, (source,), (), target)

@@ -18,9 +18,7 @@ from flnb.tensor import Tensor
 
 def decode(key: tuple[Any, ...], indices: tuple[Any, ...] = ()) -> tuple[Any, ...]:
     """The NumPy key of an encoded one."""
-    return tuple(
-        (slice(*k[1:]) if k[0] == "slice" else indices[k[1]]) if isinstance(k, tuple) else k for k in key
-    )
+    return tuple((slice(*k[1:]) if k[0] == "slice" else indices[k[1]]) if isinstance(k, tuple) else k for k in key)
 
 
 def encode(key: Any, x: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -78,7 +76,9 @@ def _dimensions(k: Any) -> int:
 def _index_tensors(k: Any, x: Any, axis: int, asarray: Any) -> list[Any]:
     """Index tensors of one part; a mask becomes the positions where it holds."""
     if not isinstance(k, (list, np.ndarray, Tensor, range)):
-        raise IndexError(f"getitem: cannot index with {type(k).__name__}; use ints, slices, None, ... or int/bool arrays")
+        raise IndexError(
+            f"getitem: cannot index with {type(k).__name__}; use ints, slices, None, ... or int/bool arrays"
+        )
     values = k._values() if isinstance(k, Tensor) else np.asarray(k)
     if values.dtype.kind == "b":
         if values.shape != x.shape[axis : axis + values.ndim]:
@@ -90,7 +90,7 @@ def _index_tensors(k: Any, x: Any, axis: int, asarray: Any) -> list[Any]:
         raise IndexError(f"getitem: an index array must be integer or bool, got {values.dtype}")
     if values.size and (values.min() < -x.shape[axis] or values.max() >= x.shape[axis]):
         raise IndexError(
-            f"getitem: indices from {values.min()} to {values.max()} are out of range for axis {axis} of shape {x.shape}"
+            f"getitem: indices {values.min()} to {values.max()} are out of range for axis {axis} of shape {x.shape}"
         )
     return [k if isinstance(k, Tensor) else asarray(values)]
 

@@ -63,6 +63,8 @@ def matmul(a: Any, b: Any, /) -> Any:
 def linear(x: Any, weight: Any, bias: Any = None) -> Any:
     """``x @ weight.T + bias``: x (..., in), weight (out, in), bias (out)."""
     if x.shape[-1] != weight.shape[-1]:
-        raise ValueError(f"linear: x has {x.shape[-1]} features (shape {x.shape}), the weight expects {weight.shape[-1]}")
+        raise ValueError(
+            f"linear: x has {x.shape[-1]} features (shape {x.shape}), the weight expects {weight.shape[-1]}"
+        )
     y = matmul(x, weight.mT)
     return y if bias is None else y + bias

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import operator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from flnb.dispatch.plan import size_of
 from flnb.ops import elementwise as e
 from flnb.ops.table import Op, Pull, describe
 from flnb.tensor import axes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def _tensor(x: Any) -> Any:
@@ -31,11 +34,11 @@ _reshape = Op(
 )  # fmt: skip
 
 
-def reshape(x: Any, /, shape: int | Sequence[int], *more: int) -> Any:
+def reshape(x: Any, /, shape: Any, *more: int) -> Any:
     """The same elements, row-major, in another shape; one extent may be -1. A view where the input is contiguous."""
     x = _tensor(x)
     wanted = (shape, *more) if not isinstance(shape, (tuple, list)) else tuple(shape)
-    extents = [n.__index__() for n in wanted]
+    extents = [operator.index(n) for n in wanted]
     if extents.count(-1) == 1:
         known = size_of(tuple(n for n in extents if n != -1))
         if known and x.size % known == 0:
@@ -146,7 +149,9 @@ def _infer_concat(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -
     (axis,) = attributes
     first = specs[0].shape
     for s in specs:
-        if s.ndim != len(first) or any(n != m for i, (n, m) in enumerate(zip(s.shape, first, strict=True)) if i != axis):
+        if s.ndim != len(first) or any(
+            n != m for i, (n, m) in enumerate(zip(s.shape, first, strict=True)) if i != axis
+        ):
             raise ValueError(f"concat: shapes must agree except in axis {axis}, got {describe(specs)}")
     return (*first[:axis], sum(s.shape[axis] for s in specs), *first[axis + 1 :]), specs[0].dtype
 

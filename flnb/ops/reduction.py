@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +11,9 @@ from flnb.ops import elementwise as e
 from flnb.ops.movement import broadcast_to, flip, reshape
 from flnb.ops.table import Op, Pull
 from flnb.tensor import axes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 INTEGER = np.dtype(np.int64)
 
@@ -154,7 +156,7 @@ def cumulative_sum(x: Any, /, axis: int | None = None) -> Any:
     if axis is None and x.ndim != 1:
         raise ValueError(f"cumulative_sum: give axis for a tensor of {x.ndim} dimensions")
     axes = axes_of(0 if axis is None else axis, x.ndim, "cumulative_sum")
-    return dispatch.call(_cumulative_sum, (x,), axes)
+    return dispatch.call(_cumulative_sum, (x,), axes or ())
 
 
 def mean(x: Any, /, axis: Any = None, keepdims: bool = False) -> Any:

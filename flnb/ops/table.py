@@ -6,11 +6,13 @@ public ops only, so on Tensors it computes numbers and on Variables it records a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flnb.dispatch import state
 from flnb.dispatch.plan import Plan, Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 __all__ = ["OPS", "Op", "Pull"]
 
@@ -57,7 +59,7 @@ class Op:
         name: str,
         family: str,
         infer: Callable[..., Any],
-        pulls: Sequence[Pull | None] | Callable[[int], Pull] = (),
+        pulls: Sequence[Pull | None] | Callable[[int], Pull | None] = (),
         arity: int = 0,
         writes_out: bool = True,
         broadcasts: bool = False,

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flnb.dispatch import state
-from flnb.interface import TensorBackend
+from flnb.dispatch import registry, state
 from flnb.testing.managers import Report, Result
 from flnb.testing.samples import Sample, samples
+
+if TYPE_CHECKING:
+    from flnb.interface import TensorBackend
 
 __all__ = ["check_backend"]
 
 
 def check_backend(
-    backend: str | type[TensorBackend] | TensorBackend, tolerance: float = 1e-6, dtypes: tuple[str, ...] = ("float64", "float32")
+    backend: str | type[TensorBackend] | TensorBackend,
+    tolerance: float = 1e-6,
+    dtypes: tuple[str, ...] = ("float64", "float32"),
 ) -> Report:
     """Run every op of the table on ``backend`` and on NumPy, and compare shapes, dtypes and values.
 
@@ -28,7 +32,7 @@ def check_backend(
     >>> bool(flnb.testing.check_backend("numpy"))
     True
     """
-    chosen: TensorBackend = state.registry.make("backend", backend)
+    chosen: TensorBackend = registry.make("backend", backend)
     rows: dict[str, list[tuple[Sample, str]]] = {}
     for sample in samples():
         for dtype in dtypes:
@@ -58,8 +62,8 @@ def _difference(sample: Sample, backend: TensorBackend, dtype: np.dtype[Any], to
     allowed = max(tolerance, 100 * float(np.finfo(expected.dtype).eps)) * max(1.0, _largest(expected))
     if not np.array_equal(np.isfinite(got), np.isfinite(expected)):
         return f"NaN or infinity where the reference is finite, or the reverse, inputs {_shapes(inputs)}"
-    error = _largest(np.where(np.isfinite(expected), got - expected, 0.0))
-    return f"largest error {error:.2e} (allowed {allowed:.2e}), inputs {_shapes(inputs)}" if error > allowed else ""
+    largest = _largest(np.where(np.isfinite(expected), got - expected, 0.0))
+    return f"largest error {largest:.2e} (allowed {allowed:.2e}), inputs {_shapes(inputs)}" if largest > allowed else ""
 
 
 def _run(sample: Sample, backend: str | TensorBackend, inputs: list[Any]) -> np.ndarray[Any, Any]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import flnb
 from flnb.autograd import Variable
 from flnb.autograd.tape import grad_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 __all__ = ["GradientError", "verify_grad"]
 
@@ -54,7 +56,9 @@ def verify_grad(
         """The gradient projected on all directions at once: a scalar function of the inputs."""
         variables = _variables(points, wanted)
         found = grad_of((function(*variables) * weight).sum(), [variables[i] for i in wanted])
-        return sum(float((g.numpy() * directions[i]).sum()) for g, i in zip(found, wanted, strict=True) if g is not None)
+        return sum(
+            float((g.numpy() * directions[i]).sum()) for g, i in zip(found, wanted, strict=True) if g is not None
+        )
 
     projected: Any = 0.0
     sources: list[Any] = []

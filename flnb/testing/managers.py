@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 from flnb_backends.memory.simulated import SimulatedDevice
 from flnb_telemetry import bus, schema
+from flnb_telemetry.quantity import bytes_of
 
 from flnb.dispatch.memory import allocate, drain, release
-from flnb.interface.memory import ALIGNMENT, Block, MemoryDevice, MemoryManager, OutOfMemoryError, bytes_of
+from flnb.interface.memory import ALIGNMENT, Block, MemoryDevice, MemoryManager, OutOfMemoryError
 
 __all__ = ["Report", "Result", "check_manager"]
 

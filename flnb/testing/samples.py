@@ -5,9 +5,8 @@ One list serves the gradient check of the whole table, the comparison of backend
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +14,9 @@ import flnb
 from flnb import ops
 from flnb.dispatch import ops as dispatch
 from flnb.ops.table import OPS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 __all__ = ["Sample", "samples"]
 

@@ -12,7 +12,9 @@ import os
 from bisect import bisect_left, insort
 from typing import ClassVar, TypeAlias
 
-from flnb.interface.memory import AllocHint, Block, BlockState, MemoryDevice, MemoryManager, SegmentState, bytes_of
+from flnb_telemetry.quantity import bytes_of
+
+from flnb.interface.memory import AllocHint, Block, BlockState, MemoryDevice, MemoryManager, SegmentState
 
 __all__ = ["Caching"]
 
@@ -62,8 +64,8 @@ class Caching(MemoryManager):
         recycling_limit: int | str | None = None,
     ) -> None:
         super().__init__(device)
-        self.split_limit = _limit("split_limit", split_limit, "FLNB_MEM_SPLIT_SIZE_MB")
-        self.recycling_limit = _limit("recycling_limit", recycling_limit, "FLNB_MEM_RECYCLING_SIZE_MB")
+        self.split_limit = _limit("Caching(split_limit=...)", split_limit, "FLNB_MEM_SPLIT_SIZE_MB")
+        self.recycling_limit = _limit("Caching(recycling_limit=...)", recycling_limit, "FLNB_MEM_RECYCLING_SIZE_MB")
         self.small: Pool = []
         self.large: Pool = []
         self.heads: dict[int, Piece] = {}  # the leftmost piece of each segment
@@ -184,12 +186,6 @@ def _take(pool: Pool, piece: Piece) -> None:
 
 def _limit(name: str, given: int | str | None, variable: str) -> int:
     """A limit in bytes: what was given, or else the environment's MiB, or else none."""
-    text = os.environ.get(variable) if given is None else None
-    try:
-        limit = bytes_of(given) if given is not None else bytes_of(f"{text}MiB") if text else UNLIMITED
-    except ValueError as error:
-        where = name if given is not None else f"the environment variable {variable} (a number of MiB)"
-        raise ValueError(f"Caching: {where}: {error}") from None
-    if limit < 0:
-        raise ValueError(f"Caching: {name} must be 0 or more, got {limit}")
-    return limit
+    if given is None and (text := os.environ.get(variable)):
+        given, name = f"{text}MiB", f"the environment variable {variable}, a number of MiB,"
+    return UNLIMITED if given is None else bytes_of(given, name)

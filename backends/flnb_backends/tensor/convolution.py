@@ -57,7 +57,7 @@ class Convolution:
         return columns.reshape(c * kh * kw, n * oh * ow)
 
     def conv2d(self, x: Array, w: Array, stride: Pair, padding: Pair, out: Array | None = None) -> Array:
-        o, c, *kernel = w.shape
+        o, _, *kernel = w.shape
         columns = self._columns(x, (kernel[0], kernel[1]), stride, padding)
         n = x.shape[0]
         oh, ow = (

@@ -117,10 +117,10 @@ class NumpyBackend(Convolution, TensorBackend):
     bitwise_left_shift, bitwise_right_shift = np.left_shift, np.right_shift
 
     def maximum(self, a: Array, b: Array, out: Array | None = None) -> Array:
-        return np.maximum(a, b, out=out)  # type: ignore[no-any-return]
+        return np.maximum(a, b, out=out)
 
     def minimum(self, a: Array, b: Array, out: Array | None = None) -> Array:
-        return np.minimum(a, b, out=out)  # type: ignore[no-any-return]
+        return np.minimum(a, b, out=out)
 
     def erf(self, x: Array, out: Array | None = None) -> Array:
         values = erf(x)
@@ -184,7 +184,8 @@ class NumpyBackend(Convolution, TensorBackend):
 
     def concat(self, *arguments: Any) -> Array:
         *parts, axis, out = arguments
-        return np.concatenate(parts, axis, out=out)
+        joined: Array = np.concatenate(parts, axis, out=out)
+        return joined
 
     def place(self, x: Array, shape: tuple[int, ...], key: tuple[Any, ...], out: Array | None = None) -> Array:
         out = np.empty(shape, x.dtype) if out is None else out
@@ -193,12 +194,12 @@ class NumpyBackend(Convolution, TensorBackend):
         return out
 
     def gather(self, x: Array, *arguments: Any) -> Array:
-        *indices, key, out = arguments
-        values: Array = x[decode(key, tuple(indices))]
-        if out is None:
-            return np.asarray(values)
-        out[...] = values
-        return out
+        *indices, key, target = arguments
+        values: Array = np.asarray(x[decode(key, tuple(indices))])
+        if target is None:
+            return values
+        target[...] = values
+        return np.asarray(target)
 
     def scatter_add(self, g: Array, *arguments: Any) -> Array:
         *indices, shape, key, out = arguments
@@ -208,13 +209,13 @@ class NumpyBackend(Convolution, TensorBackend):
         return out
 
     def put(self, x: Array, values: Array, *arguments: Any) -> Array:
-        *indices, key, out = arguments
-        if out is None:
-            out = x.copy()
-        elif out is not x:
+        *indices, key, target = arguments
+        out: Array = x.copy() if target is None else target
+        if target is not None and out is not x:
             np.copyto(out, x)
         out[decode(key, tuple(indices))] = values
         return out
 
     def matmul(self, a: Array, b: Array, out: Array | None = None) -> Array:
-        return np.matmul(a, b, out)
+        product: Array = np.matmul(a, b, out)
+        return product
