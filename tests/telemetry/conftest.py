@@ -1,10 +1,13 @@
-"""A pretended program: it emits what a dispatcher and a memory manager would, through the real bus."""
+"""A pretended program, which emits what a dispatcher and a memory manager would, through the real bus; and a pretended
+browser, which adds frames up as the dashboard does."""
 
 from __future__ import annotations
 
+import json
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from flnb_telemetry import bus, intern, pump, schema
 
@@ -82,6 +85,81 @@ class Program:
         self.t += 1
         code = schema.GRAD_STAT | (1 << schema.AUX_SHIFT if name else 0)
         bus.emit(code, self.t, node, bus.float_bits(norm), bad, 64, intern.strings.id_of(name), saved)
+
+
+DTYPES = {"f64": np.float64, "f32": np.float32, "i32": np.int32, "u32": np.uint32, "u8": np.uint8}
+LISTS = ("strings", "plans", "contexts")
+
+
+class Browser:
+    """Adds frames up as the dashboard does."""
+
+    def __init__(self) -> None:
+        self.sequence: int | None = None
+        self.content: dict[str, Any] = {}
+        self.arrays: dict[str, Any] = {}
+        self.names: dict[str, list[Any]] = {name: [] for name in LISTS}
+        self.blocks: dict[int, dict[str, float]] = {}
+        self.freed: dict[int, float] = {}
+        self.segments: dict[int, tuple[float, float]] = {}
+        self.steps: list[tuple[float, float, float]] = []
+        self.metrics: list[tuple[str, float, float]] = []
+        self.ops: dict[str, dict[str, float]] = {}
+        self.scopes: dict[str, dict[str, float]] = {}
+        self.tape: dict[str, Any] | None = None
+
+    def take(self, frame: tuple[dict[str, Any], bytes]) -> dict[str, Any]:
+        content, buffer = frame
+        content = json.loads(json.dumps(content, allow_nan=False))
+        assert content["type"] == "frame"
+        assert content["protocol"] == 1
+        assert self.sequence is None or content["seq"] == self.sequence + 1
+        self.sequence = content["seq"]
+        if content["keyframe"]:
+            number = self.sequence
+            self.__init__()  # type: ignore[misc]
+            self.sequence = number
+        for name in LISTS:
+            if name in content:
+                assert content[name]["first"] == len(self.names[name])
+                self.names[name] += content[name]["items"]
+        arrays = {}
+        for name, (dtype, offset, length) in content["arrays"].items():
+            assert offset % 8 == 0
+            arrays[name] = np.frombuffer(buffer, DTYPES[dtype], length, offset)
+        assert len(buffer) % 8 == 0
+        self.content, self.arrays = content, arrays
+        self._memory(arrays)
+        self._tables(arrays)
+        self.steps += zip(*(arrays.get(f"step.{k}", ()) for k in ("index", "t0", "t1")), strict=True)
+        for name, index, value in zip(*(arrays.get(f"metric.{k}", ()) for k in ("name", "step", "value")), strict=True):
+            self.metrics.append((self.names["strings"][name], index, value))
+        self.tape = content.get("tape", self.tape)
+        return content
+
+    def _memory(self, arrays: dict[str, Any]) -> None:
+        for number, t, size in zip(*(arrays.get(f"segment.{k}", ()) for k in ("id", "t", "size")), strict=True):
+            self.segments[int(number)] = (t, size)
+        keys = ("id", "t", "segment", "offset", "size", "requested", "category", "plan", "context", "node")
+        columns = [arrays.get(f"alloc.{key}", np.empty(0)) for key in keys]
+        for row in zip(*columns, strict=True):
+            self.blocks[int(row[0])] = dict(zip(keys, map(float, row), strict=True))
+        for number, t in zip(arrays.get("free.id", ()), arrays.get("free.t", ()), strict=True):
+            self.blocks.pop(int(number), None)
+            self.freed[int(number)] = float(t)
+        for number in arrays.get("release.id", ()):
+            del self.segments[int(number)]
+
+    def _tables(self, arrays: dict[str, Any]) -> None:
+        for prefix, table in (("op", self.ops), ("scope", self.scopes)):
+            for i, name in enumerate(arrays.get(f"{prefix}.name", ())):
+                row = {key: float(arrays[f"{prefix}.{key}"][i]) for key in ("count", "total", "p99", "max", "bytes")}
+                table[self.names["strings"][name]] = row
+
+
+@pytest.fixture
+def new_browser() -> type[Browser]:
+    return Browser
 
 
 @pytest.fixture

@@ -14,75 +14,6 @@ from flnb_telemetry.live import packed
 from flnb_telemetry.livememory import EVENTS, FINISHED, POINTS
 from flnb_telemetry.tally import WORST, Tally, buckets
 
-DTYPES = {"f64": np.float64, "f32": np.float32, "i32": np.int32, "u32": np.uint32, "u8": np.uint8}
-LISTS = ("strings", "plans", "contexts")
-
-
-class Browser:
-    """Adds frames up as the dashboard does."""
-
-    def __init__(self) -> None:
-        self.sequence: int | None = None
-        self.content: dict[str, Any] = {}
-        self.arrays: dict[str, Any] = {}
-        self.names: dict[str, list[Any]] = {name: [] for name in LISTS}
-        self.blocks: dict[int, dict[str, float]] = {}
-        self.freed: dict[int, float] = {}
-        self.segments: dict[int, tuple[float, float]] = {}
-        self.steps: list[tuple[float, float, float]] = []
-        self.metrics: list[tuple[str, float, float]] = []
-        self.ops: dict[str, dict[str, float]] = {}
-        self.scopes: dict[str, dict[str, float]] = {}
-        self.tape: dict[str, Any] | None = None
-
-    def take(self, frame: tuple[dict[str, Any], bytes]) -> dict[str, Any]:
-        content, buffer = frame
-        content = json.loads(json.dumps(content, allow_nan=False))
-        assert content["type"] == "frame"
-        assert content["protocol"] == 1
-        assert self.sequence is None or content["seq"] == self.sequence + 1
-        self.sequence = content["seq"]
-        if content["keyframe"]:
-            number = self.sequence
-            self.__init__()  # type: ignore[misc]
-            self.sequence = number
-        for name in LISTS:
-            if name in content:
-                assert content[name]["first"] == len(self.names[name])
-                self.names[name] += content[name]["items"]
-        arrays = {}
-        for name, (dtype, offset, length) in content["arrays"].items():
-            assert offset % 8 == 0
-            arrays[name] = np.frombuffer(buffer, DTYPES[dtype], length, offset)
-        assert len(buffer) % 8 == 0
-        self.content, self.arrays = content, arrays
-        self._memory(arrays)
-        self._tables(arrays)
-        self.steps += zip(*(arrays.get(f"step.{k}", ()) for k in ("index", "t0", "t1")), strict=True)
-        for name, index, value in zip(*(arrays.get(f"metric.{k}", ()) for k in ("name", "step", "value")), strict=True):
-            self.metrics.append((self.names["strings"][name], index, value))
-        self.tape = content.get("tape", self.tape)
-        return content
-
-    def _memory(self, arrays: dict[str, Any]) -> None:
-        for number, t, size in zip(*(arrays.get(f"segment.{k}", ()) for k in ("id", "t", "size")), strict=True):
-            self.segments[int(number)] = (t, size)
-        keys = ("id", "t", "segment", "offset", "size", "requested", "category", "plan", "context", "node")
-        columns = [arrays.get(f"alloc.{key}", np.empty(0)) for key in keys]
-        for row in zip(*columns, strict=True):
-            self.blocks[int(row[0])] = dict(zip(keys, map(float, row), strict=True))
-        for number, t in zip(arrays.get("free.id", ()), arrays.get("free.t", ()), strict=True):
-            self.blocks.pop(int(number), None)
-            self.freed[int(number)] = float(t)
-        for number in arrays.get("release.id", ()):
-            del self.segments[int(number)]
-
-    def _tables(self, arrays: dict[str, Any]) -> None:
-        for prefix, table in (("op", self.ops), ("scope", self.scopes)):
-            for i, name in enumerate(arrays.get(f"{prefix}.name", ())):
-                row = {key: float(arrays[f"{prefix}.{key}"][i]) for key in ("count", "total", "p99", "max", "bytes")}
-                table[self.names["strings"][name]] = row
-
 
 @pytest.fixture
 def live() -> Any:
@@ -122,8 +53,10 @@ def simulate(program: Any, steps: int, rng: Any) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("every", [1, 3, 100])
-def test_frames_add_up_to_what_the_recording_says(program: Any, live: Any, seed: int, every: int) -> None:
-    rng, browser = np.random.default_rng(seed), Browser()
+def test_frames_add_up_to_what_the_recording_says(
+    new_browser: Any, program: Any, live: Any, seed: int, every: int
+) -> None:
+    rng, browser = np.random.default_rng(seed), new_browser()
     live.begin()
     with record() as run:
         for i in range(12):
@@ -174,9 +107,9 @@ def test_frames_add_up_to_what_the_recording_says(program: Any, live: Any, seed:
     assert tape["step"] == final.index
 
 
-def test_a_keyframe_alone_gives_the_whole_picture(program: Any, live: Any) -> None:
+def test_a_keyframe_alone_gives_the_whole_picture(new_browser: Any, program: Any, live: Any) -> None:
     live.begin()
-    steady, late = Browser(), Browser()
+    steady, late = new_browser(), new_browser()
     rng = np.random.default_rng(5)
     for i in range(10):
         simulate(program, 1, rng)
@@ -193,35 +126,37 @@ def test_a_keyframe_alone_gives_the_whole_picture(program: Any, live: Any) -> No
     assert late.tape == steady.tape is not None
 
 
-def test_frames_without_news_are_small(program: Any, live: Any) -> None:
+def test_frames_without_news_are_small(new_browser: Any, program: Any, live: Any) -> None:
     live.begin()
-    browser = Browser()
+    browser = new_browser()
     program.op("add")
     pump.flush()
     browser.take(live.frame(keyframe=True))
     content, buffer = live.frame(keyframe=False)
     assert content["arrays"] == {}
     assert buffer == b""
-    assert not any(name in content for name in (*LISTS, "tape"))
+    assert not any(name in content for name in ("strings", "plans", "contexts", "tape"))
     assert len(json.dumps(content)) < 1200
 
 
-def test_a_keyframe_tells_the_latest_finished_lifetimes(program: Any, live: Any) -> None:
+def test_a_keyframe_tells_the_latest_finished_lifetimes(new_browser: Any, program: Any, live: Any) -> None:
     live.begin()
     program.segment(1, 0, 1 << 30)
     for _ in range(FINISHED + 100):
         program.free(program.alloc(0, 512), 0, 512)
     last = program.alloc(4096, 512)
     pump.flush()
-    browser = Browser()
+    browser = new_browser()
     browser.take(live.frame(keyframe=True))
     assert set(browser.freed) == set(range(101, FINISHED + 101))
     assert set(browser.blocks) == {last}
 
 
-def test_too_many_memory_events_are_thinned_and_the_live_state_stays_exact(program: Any, live: Any) -> None:
+def test_too_many_memory_events_are_thinned_and_what_lives_stays_exact(
+    new_browser: Any, program: Any, live: Any
+) -> None:
     live.begin()
-    browser = Browser()
+    browser = new_browser()
     browser.take(live.frame(keyframe=True))
     with record() as run:
         program.segment(1, 0, 1 << 30)
@@ -246,9 +181,9 @@ def test_too_many_memory_events_are_thinned_and_the_live_state_stays_exact(progr
     assert not live.frame(keyframe=False)[0]["counters"]["memory_thinned"]
 
 
-def test_more_new_blocks_than_a_frame_takes_bring_a_keyframe(program: Any, live: Any) -> None:
+def test_more_new_blocks_than_a_frame_takes_bring_a_keyframe(new_browser: Any, program: Any, live: Any) -> None:
     live.begin()
-    browser = Browser()
+    browser = new_browser()
     browser.take(live.frame(keyframe=True))
     program.segment(1, 0, 1 << 30)
     for i in range(EVENTS + 500):
@@ -313,7 +248,7 @@ def test_a_run_waits_records_and_ends(program: Any) -> None:
     assert (about["name"], about["state"], about["error"]) == ("digits", "failed", "ValueError: shapes differ")
 
 
-def test_gradients_that_are_not_finite_travel_as_null(program: Any, live: Any) -> None:
+def test_gradients_that_are_not_finite_travel_as_null(new_browser: Any, program: Any, live: Any) -> None:
     live.begin()
     with step():
         node = program.forward("log", -1)
@@ -321,21 +256,21 @@ def test_gradients_that_are_not_finite_travel_as_null(program: Any, live: Any) -
         program.gradient(-1, float("nan"), bad=1, name="w")
         bus.emit(schema.STEP, program.t, program.t + 5, 0)
     pump.flush()
-    browser = Browser()
+    browser = new_browser()
     browser.take(live.frame(keyframe=True))
     assert browser.tape is not None
     assert (browser.tape["nodes"][0]["norm"], browser.tape["nodes"][0]["bad"]) == (None, 3)
     assert (browser.tape["leaves"][0]["norm"], browser.tape["leaves"][0]["bad"]) == (None, 1)
 
 
-def test_a_long_run_does_not_grow_without_bound(program: Any, live: Any) -> None:
+def test_a_long_run_does_not_grow_without_bound(new_browser: Any, program: Any, live: Any) -> None:
     live.begin()
     for i in range(12_000):
         bus.emit(schema.STEP, program.t + i, program.t + i + 1, i)
         log(loss=i, accuracy=i)
     pump.flush()
     live.frame(keyframe=False)
-    browser = Browser()
+    browser = new_browser()
     browser.take(live.frame(keyframe=True))
     assert len(browser.steps) <= 9_000
     assert browser.steps[-1][0] == 11_999
@@ -343,7 +278,7 @@ def test_a_long_run_does_not_grow_without_bound(program: Any, live: Any) -> None
     assert max(value for *_, value in browser.metrics) == 11_999
 
 
-def test_frames_can_be_taken_while_others_emit(program: Any, live: Any) -> None:
+def test_frames_can_be_taken_while_others_emit(new_browser: Any, program: Any, live: Any) -> None:
     live.begin()
     stop = threading.Event()
 
@@ -354,7 +289,7 @@ def test_frames_can_be_taken_while_others_emit(program: Any, live: Any) -> None:
     threads = [threading.Thread(target=emit) for _ in range(2)]
     for thread in threads:
         thread.start()
-    browser = Browser()
+    browser = new_browser()
     for i in range(20):
         browser.take(live.frame(keyframe=i % 7 == 0))
         time.sleep(0.01)

@@ -1,0 +1,133 @@
+"""The whole chain on real training steps: dispatcher, managers, tape and modules emit; everything shown adds up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from flnb_telemetry import Live, bus, pump, schema
+
+import flnb
+from flnb import nn, optim
+from flnb.dispatch import memory as crossing
+from flnb.dispatch import state
+
+
+@pytest.fixture(autouse=True)
+def _alone() -> None:
+    """Here, unlike in the other files, the managers do announce their blocks."""
+    assert crossing.announce in bus.announcers
+
+
+@pytest.fixture
+def train() -> Any:
+    """A function that trains a small CNN for some steps."""
+    flnb.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(128, 10))
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    rng = np.random.default_rng(0)
+    images = flnb.asarray(rng.normal(size=(32, 1, 8, 8)).astype(np.float32))
+    labels = flnb.asarray(np.arange(32) % 10)
+
+    def steps(count: int) -> None:
+        for _ in range(count):
+            optimizer.zero_grad()
+            loss = flnb.cross_entropy(model(images), labels)
+            loss.backward()
+            optimizer.step()
+            flnb.log(loss=float(loss.detach()))
+
+    return steps
+
+
+def test_a_recorded_training_adds_up(train: Any) -> None:
+    train(2)
+    with flnb.record("digits", grad_interval=1e-9) as run:
+        train(5)
+    assert run.dropped == 0
+    assert run.steps["index"].tolist() == [0, 1, 2, 3, 4]
+    losses = run.metrics["loss"]["value"]
+    assert len(losses) == 5
+    assert losses[-1] < losses[0]
+    assert run.ops["conv2d"].count == 5
+    assert {row.key for row in run.ops.by("scope", "phase")} >= {
+        ("sequential.0", "forward"), ("sequential.4", "forward"), ("", "backward"), ("", "optimizer"),
+    }  # fmt: skip
+    ops = run.table("op")
+    assert (ops["t1"] >= ops["t0"]).all()
+    assert run.start <= ops["t0"].min()
+    assert ops["t1"].max() <= run.end
+
+
+def test_the_tape_has_every_parameter_and_no_loose_ends(train: Any) -> None:
+    with flnb.record(grad_interval=1e-9) as run:
+        train(3)
+    tape = run.tape
+    assert {node.op for node in tape.nodes} >= {"conv2d", "max_pool2d", "matmul", "reshape"}
+    known = {node.id for node in tape.nodes} | {leaf.id for leaf in tape.leaves}
+    assert all(parent in known for node in tape.nodes for parent in node.parents)
+    assert all(node.parents for node in tape.nodes)
+    ends = known - {parent for node in tape.nodes for parent in node.parents}
+    assert len(ends) == 1  # the loss
+    assert sorted(leaf.shape for leaf in tape.leaves) == sorted([(8, 1, 3, 3), (8,), (10, 128), (10,)])
+    assert all(leaf.parameter and leaf.norm is not None and leaf.norm > 0 for leaf in tape.leaves)
+    assert all(node.norm is not None and node.bad == 0 and node.forward_ns > 0 for node in tape.nodes)
+    assert sum(node.backward_ns for node in tape.nodes) > 0
+    assert {node.scope for node in tape.nodes} >= {"sequential.0", "sequential.4"}
+
+
+def test_the_memory_shown_is_the_managers(train: Any) -> None:
+    train(1)
+    with flnb.record() as run:
+        train(3)
+        manager = state.current().manager
+        expected = {
+            (segment.id, block.id, block.address - segment.address, block.size)
+            for segment, blocks in manager.snapshot()
+            for block in blocks
+            if block.id
+        }
+        seen = run.memory.at(run.seconds)
+    mine = {segment.id for segment, _ in manager.snapshot()}
+    shown = {
+        (segment.id, block.id, block.offset, block.size)
+        for segment in seen.segments
+        for block in segment.blocks
+        if segment.id in mine
+    }
+    assert shown == expected
+    line = run.memory.timeline()
+    np.testing.assert_array_equal(line.by_category.sum(axis=1), line.allocated)
+    assert (line.allocated <= line.reserved).all()
+    assert line.by_category[:, schema.CATEGORIES.index("gradient")].max() > 0
+    assert line.by_category[:, schema.CATEGORIES.index("activation")].max() > 0
+    blocks = [block for segment in run.memory.peak.segments for block in segment.blocks]
+    assert {block.op for block in blocks} & {"conv2d", "add", "conv2d_weight_grad", "max_pool2d_grad", "maximum"}
+
+
+def test_the_live_view_agrees(train: Any, new_browser: Any) -> None:
+    live, browser = Live("digits", grad_interval=1e-9), new_browser()
+    live.begin()
+    try:
+        with flnb.record(grad_interval=None) as run:
+            for i in range(6):
+                train(1)
+                pump.flush()
+                browser.take(live.frame(keyframe=i == 0))
+        live._table_due = 0.0
+        browser.take(live.frame(keyframe=False))
+    finally:
+        live.finish()
+    assert {name: row["count"] for name, row in browser.ops.items()} == {row.key[0]: row.count for row in run.ops}
+    state_ = run.memory.at(run.seconds)
+    assert set(browser.blocks) == {block.id for segment in state_.segments for block in segment.blocks}
+    assert [value for *_, value in browser.metrics] == run.metrics["loss"]["value"].tolist()
+    about, counters = browser.content["run"], browser.content["counters"]
+    assert (about["backend"], about["manager"]) == ("numpy", state.current().manager.name)
+    assert about["min_block"] == state.current().min_block
+    assert counters["step"] == 5
+    assert counters["dropped"] == 0
+    assert counters["small_bytes"] > 0
+    assert browser.tape is not None
+    assert [node["id"] for node in browser.tape["nodes"]] == [node.id for node in run.tape.nodes]
