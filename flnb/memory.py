@@ -13,35 +13,13 @@ from flnb_backends.memory.simulated import SimulatedDevice
 
 from flnb.dispatch.memory import allocate, block_of, release
 from flnb.dispatch.state import current
-from flnb.interface.memory import (
-    AllocHint,
-    Block,
-    MemoryDevice,
-    MemoryManager,
-    OutOfMemoryError,
-    Segment,
-    SegmentState,
-)
+from flnb.interface.memory import AllocHint, Block, MemoryDevice, MemoryManager, OutOfMemoryError, Segment, SegmentState
 
 __all__ = [
-    "AllocHint",
-    "Block",
-    "Caching",
-    "HostDevice",
-    "MemoryDevice",
-    "MemoryManager",
-    "Native",
-    "OutOfMemoryError",
-    "Segment",
-    "SegmentState",
-    "SimulatedDevice",
-    "allocate",
-    "block_of",
-    "release",
-    "release_cached",
-    "snapshot",
+    "AllocHint", "Block", "Caching", "HostDevice", "MemoryDevice", "MemoryManager", "Native", "OutOfMemoryError",
+    "Segment", "SegmentState", "SimulatedDevice", "allocate", "block_of", "release", "release_cached", "snapshot",
     "stats",
-]
+]  # fmt: skip
 
 
 def stats(manager: MemoryManager | None = None) -> dict[str, int]:

@@ -276,7 +276,7 @@ class MemoryManager:
     ...                 merged.append((address, size))
     ...         self.holes = merged
     >>> flnb.testing.check_manager(FirstFit).title
-    'FirstFit: all 11 checks passed'
+    'FirstFit: all 10 checks passed'
     >>> with flnb.use_memory_manager(FirstFit) as manager:
     ...     x = flnb.ones((1024, 256))
     >>> manager.stats()["allocated"]
