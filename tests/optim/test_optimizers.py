@@ -107,6 +107,18 @@ def test_twenty_steps_follow_torch(case):
         np.testing.assert_allclose(got, theirs.detach().numpy(), rtol=1e-11, atol=1e-12)
 
 
+def traced_bytes_of(function):
+    """(most bytes held during the call, bytes still held after it)."""
+    gc.collect()
+    before, _ = tracemalloc.get_traced_memory()
+    tracemalloc.reset_peak()
+    function()
+    _, peak = tracemalloc.get_traced_memory()
+    gc.collect()  # tuples that CPython keeps for reuse
+    after, _ = tracemalloc.get_traced_memory()
+    return peak - before, after - before
+
+
 @pytest.mark.parametrize("case", CASES, ids=label)
 def test_steps_after_the_first_allocate_nothing(case):
     kind, _, settings = case
@@ -126,21 +138,16 @@ def test_steps_after_the_first_allocate_nothing(case):
     assert phases == {3}
     # NumPy's own small arrays are traced too: what a step needs in between must not grow with the parameters. Adam's
     # numbers change each step, and the dispatcher keeps up to 64 numbers per op and shape: fill that first.
+    # The smallest of five, as other threads may allocate meanwhile; what a step allocates, each step would.
     tracemalloc.start()
     try:
         for _ in range(70):
             optimizer.step()
-        gc.collect()
-        before, _ = tracemalloc.get_traced_memory()
-        tracemalloc.reset_peak()
-        optimizer.step()
-        _, peak = tracemalloc.get_traced_memory()
-        gc.collect()  # freed tuples that CPython keeps for reuse
-        after, _ = tracemalloc.get_traced_memory()
+        measured = [traced_bytes_of(optimizer.step) for _ in range(5)]
     finally:
         tracemalloc.stop()
-    assert peak - before < 8_000  # one parameter has 32,768 bytes
-    assert after - before < 500
+    assert min(peak for peak, _ in measured) < 8_000  # one parameter has 32,768 bytes
+    assert min(kept for _, kept in measured) < 500
     assert [parameter.detach().numpy().ctypes.data for parameter in parameters] == addresses
 
 
