@@ -60,7 +60,7 @@ export function extent(values: ArrayLike<number>, length: number, log: boolean):
 
 /** Tick values of an axis: powers of ten (with 2 and 5 where a decade or two is all there is), or round steps. */
 export function axisTicks(low: number, high: number, log: boolean): number[] {
-  if (!log) return ticks(low, high, 3);
+  if (!log) return ticks(low, high, 4);
   const decades = Math.log10(high / low);
   const factors = decades < 0.9 ? [1, 2, 3, 5, 7] : decades < 1.6 ? [1, 3] : [1];
   const every = Math.max(1, Math.ceil(decades / 4));

@@ -23,6 +23,8 @@ const columns: readonly ColumnOf[] = [
 ];
 
 const REFRESH = 250;
+/** Classes that give up width step by step, as far as the reader's fonts need it. */
+const TIGHT = ["", "fl-tight1", "fl-tight2", "fl-tight3", "fl-tight4"] as const;
 const ROW = 22;
 const SPARK_WIDTH = 68;
 const SPARK_HEIGHT = 16;
@@ -40,10 +42,13 @@ class Row {
   drawnAt = -1;
 
   constructor(name: string, full: boolean) {
-    const cell = (...classes: string[]): HTMLElement => h("td", { class: classes.join(" ") || null });
+    // The panel leaves out by the dashboard's width, as designed; the full table only what does not fit (see fit).
+    const wide = full ? "" : "fl-wideonly";
+    const cell = (...classes: string[]): HTMLElement => h("td", { class: classes.filter(Boolean).join(" ") || null });
     this.cells = {
-      name: cell("fl-left"), count: cell(), total: cell("fl-quantity"), mean: cell("fl-quantity"), p99: cell("fl-quantity", "fl-wideonly"),
-      max: cell("fl-quantity"), share: cell("fl-left"), bytes: cell("fl-quantity", "fl-bytes", "fl-wideonly"),
+      name: cell("fl-left"), count: cell(), total: cell("fl-quantity"), mean: cell("fl-quantity", "fl-c-mean"),
+      p99: cell("fl-quantity", "fl-c-p99", wide), max: cell("fl-quantity", "fl-c-max"), share: cell("fl-left"),
+      bytes: cell("fl-quantity", "fl-bytes", "fl-c-bytes", wide),
     };
     this.cells.name.append(this.swatch, this.name);
     this.cells.share.append(h("span", { class: "fl-share" }, this.bar), this.shareText);
@@ -51,7 +56,7 @@ class Row {
     this.element = h("tr", { tabindex: -1, "aria-selected": false });
     this.element.dataset["name"] = name;
     for (const { key, full: only } of columns) if (full || !only) this.element.append(this.cells[key]);
-    this.element.append(h("td", { class: "fl-wideonly" }, this.spark));
+    this.element.append(h("td", { class: `fl-sparkcell ${wide}`.trim() }, this.spark));
   }
 
   update(row: OpRow, largest: number, colour: string, lower: boolean, grouping: Grouping): void {
@@ -90,6 +95,8 @@ class Ops implements View {
   private drawn = "";
   private updated = -Infinity;
   private sideDrawn = "";
+  private fitted = "";
+  private tight = 0;
 
   constructor(context: ViewContext, full: boolean) {
     this.context = context;
@@ -140,7 +147,7 @@ class Ops implements View {
     for (const column of columns) {
       if (column.full && !this.full) continue;
       const button = h("button", { type: "button" }, column.title);
-      const cell = h("th", { scope: "col", class: [column.key === "name" || column.key === "share" ? "fl-left" : "", column.wide ? "fl-wideonly" : ""].join(" ").trim() || null }, button);
+      const cell = h("th", { scope: "col", class: [`fl-c-${column.key}`, column.key === "name" || column.key === "share" ? "fl-left" : "", column.wide && !this.full ? "fl-wideonly" : ""].join(" ").trim() }, button);
       button.addEventListener("click", () => {
         this.order = toggled(this.order, column.key);
         this.reorder = true;
@@ -149,7 +156,7 @@ class Ops implements View {
       this.heads.set(column.key, cell);
       head.append(cell);
     }
-    head.append(h("th", { scope: "col", class: "fl-wideonly" }, "Per step"));
+    head.append(h("th", { scope: "col", class: this.full ? "fl-sparkcell" : "fl-sparkcell fl-wideonly" }, "Per step"));
     return h("table", { class: "fl-table fl-ops", role: "grid", "aria-label": "Time of ops" }, h("thead", {}, head), this.body);
   }
 
@@ -195,7 +202,23 @@ class Ops implements View {
     const active = document.activeElement;
     if (!(active && this.body.contains(active))) [...this.body.children].forEach((row, at) => attribute(row, "tabindex", at === 0 ? 0 : -1));
     for (const [key, cell] of this.heads) this.mark(key, cell);
+    this.fit();
     this.sparklines();
+  }
+
+  /** Give up columns until the table is no wider than its place. A table that fits is looked at once a refresh, not laid out again. */
+  private fit(): void {
+    const { scroll } = this;
+    const key = `${scroll.clientWidth} ${this.context.theme.version} ${this.grouping}`;
+    let level = key === this.fitted ? this.tight : 0;
+    this.fitted = key;
+    scroll.classList.remove(...TIGHT.slice(1));
+    if (level) scroll.classList.add(TIGHT[level]!);
+    while (level < TIGHT.length - 1 && scroll.scrollWidth > scroll.clientWidth) {
+      if (level) scroll.classList.remove(TIGHT[level]!);
+      scroll.classList.add(TIGHT[++level]!);
+    }
+    this.tight = level;
   }
 
   private mark(key: SortKey, cell: HTMLElement): void {
