@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from html import escape
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -16,57 +14,11 @@ from flnb_telemetry.quantity import bytes_of
 
 from flnb.dispatch.memory import allocate, drain, release
 from flnb.interface.memory import ALIGNMENT, Block, MemoryDevice, MemoryManager, OutOfMemoryError
+from flnb.testing.report import Report, Result
 
 __all__ = ["Report", "Result", "check_manager"]
 
 Factory = Callable[[MemoryDevice], MemoryManager]
-
-
-@dataclass(frozen=True)
-class Result:
-    """One row of a report; ``calls`` is the shortest sequence found that shows the failure."""
-
-    check: str
-    passed: bool
-    tried: int
-    reason: str = ""
-    calls: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, repr=False)
-class Report:
-    """What `check_manager` found: true when every check passed, and shows itself as a table."""
-
-    subject: str
-    results: tuple[Result, ...]
-
-    def __bool__(self) -> bool:
-        return all(result.passed for result in self.results)
-
-    @property
-    def title(self) -> str:
-        """The outcome in one line."""
-        total, failed = len(self.results), sum(not result.passed for result in self.results)
-        return f"{self.subject}: {f'{failed} of {total} checks failed' if failed else f'all {total} checks passed'}"
-
-    def __repr__(self) -> str:
-        width = max(len(result.check) for result in self.results)
-        lines = [self.title]
-        for result in self.results:
-            state = f"ok      {result.tried} calls" if result.passed else f"FAILED  {result.reason}"
-            lines += [f"  {result.check:{width}}  {state}", *(f"  {'':{width}}    {call}" for call in result.calls)]
-        return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        rows = ""
-        for result in self.results:
-            state, colour = ("ok", "#16a34a") if result.passed else ("failed", "#dc2626")
-            what = f"{result.tried} calls" if result.passed else escape(result.reason)
-            if result.calls:
-                what += f"<pre style='margin:4px 0 0'>{escape(chr(10).join(result.calls))}</pre>"
-            cells = (escape(result.check), f"<b style='color:{colour}'>{state}</b>", what)
-            rows += f"<tr>{''.join(f'''<td style='text-align:left'>{cell}</td>''' for cell in cells)}</tr>"
-        return f"<table><caption>{escape(self.title)}</caption>{rows}</table>"
 
 
 def check_manager(factory: Factory, capacity: int | str = "256MiB", examples: int = 40, seed: int = 0) -> Report:
@@ -85,10 +37,19 @@ def check_manager(factory: Factory, capacity: int | str = "256MiB", examples: in
     >>> bool(flnb.testing.check_manager(flnb.memory.Caching, examples=5))
     True
     """
-    subject, room = str(getattr(factory, "__name__", factory)), bytes_of(capacity)
-    biggest = _biggest_request(factory, room)
+    before = set(MemoryManager.instances)
+    try:
+        return _check(factory, bytes_of(capacity), examples, seed)
+    finally:  # what the kit leaves in its managers must not be announced to the next recording
+        for manager in set(MemoryManager.instances) - before:
+            MemoryManager.instances.discard(manager)
+
+
+def _check(factory: Factory, capacity: int, examples: int, seed: int) -> Report:
+    subject = str(getattr(factory, "__name__", factory))
+    biggest = _biggest_request(factory, capacity)
     if not biggest:
-        reason = f"a fresh manager on an empty device of {room} bytes has no room for 64"
+        reason = f"a fresh manager on an empty device of {capacity} bytes has no room for 64"
         return Report(subject, (Result("serves a request", False, 1, reason, ("a = alloc(64)",)),))
     draw = random.Random(seed)
     sequences = [_directed(biggest), *(_random_calls(draw, 3 + i * 37 // examples, biggest) for i in range(examples))]
@@ -96,7 +57,7 @@ def check_manager(factory: Factory, capacity: int | str = "256MiB", examples: in
     for title, rule in RULES.items():
 
         def attempt(calls: list[Call], rule: Rule = rule) -> Trial:
-            return Trial(factory, room, biggest).run(calls, rule)
+            return Trial(factory, capacity, biggest).run(calls, rule)
 
         tried, failed = 0, None
         for calls in sequences:
