@@ -241,6 +241,9 @@ class Recording:
             facts.append(", ".join(about))
         if dropped := self.dropped:
             facts.append(f"{quantity.count(dropped)} events were dropped: counts, times and memory are lower bounds")
+        if len((oom := self.table("oom"))["t"]):
+            asked, free, hole = (quantity.size(oom[key][-1]) for key in ("requested", "free", "largest_hole"))
+            facts.append(f"out of memory: asked for {asked}, free {free}, largest hole {hole}")
         for name, metric in self.metrics.items():
             first, last = (quantity.significant(metric["value"][i]) for i in (0, -1))
             facts.append(f"{name}: {first} → {last} ({len(metric['value'])} values)")

@@ -147,6 +147,12 @@ def test_a_recording_shows_itself(run: Any) -> None:
     assert blocks.count("<title>") == 7
 
 
+def test_running_out_of_memory_is_told() -> None:
+    with record() as run:
+        bus.emit(schema.OOM, run.start + 5, 9 << 20, 4 << 20, 2 << 20, 16 << 20, 12 << 20)
+    assert "out of memory: asked for 9.00 MiB, free 4.00 MiB, largest hole 2.00 MiB" in repr(run)
+
+
 def test_names_are_escaped(program: Any) -> None:
     with record("<b>run</b>") as run:
         program.op("<script>alert(1)</script>")

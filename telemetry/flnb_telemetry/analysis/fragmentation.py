@@ -46,7 +46,7 @@ class Fragmentation(NamedTuple):
     def __repr__(self) -> str:
         return (
             f"reserved/live {quantity.significant(self.at_peak)}× at the peak, "
-            f"{quantity.significant(self.average)}× on time average; at most "
+            f"{quantity.significant(self.average)}× on time average\n  at most "
             f"{quantity.percent(self.unusable.max(initial=0.0))} of what is free unusable for a request of "
             f"{quantity.size(self.request)}, {FORMULAS['unusable']}"
         )

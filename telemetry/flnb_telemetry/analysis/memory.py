@@ -122,7 +122,7 @@ class MemoryState:
         held = ", ".join(f"{name} {quantity.size(n)}" for name, n in self.by_category.items() if n)
         return (
             f"memory at {self.t:.3f} s: {quantity.size(self.allocated)} in {len(self._live)} blocks of "
-            f"{quantity.size(self.reserved)} reserved ({held or 'nothing allocated'}); "
+            f"{quantity.size(self.reserved)} reserved\n  {held or 'nothing allocated'}\n  "
             f"largest hole {quantity.size(self.largest_hole)}, internal waste {quantity.percent(self.internal)}"
         )
 

@@ -156,19 +156,22 @@ def build(
     own, forward, backward = _times(ops, ids, catalog)
     row_of = dict(zip(stats["node"].tolist(), range(len(stats["node"])), strict=True))
 
-    def gradient(number: int) -> tuple[int, float | None, int, int]:
-        row = row_of.get(number)
-        if row is None:
-            return 0, None, 0, 0
-        return int(stats["saved"][row]), float(stats["norm"][row]), int(stats["bad"][row]), int(stats["numel"][row])
-
     nodes = []
     for i, number in enumerate(ids.tolist()):
         plan, context = (int(ops[name][own[i]]) if own[i] >= 0 else 0 for name in ("plan", "context"))
+        gradient: tuple[int, float | None, int, int] = (0, None, 0, 0)
+        if (row := row_of.get(number)) is not None:
+            gradient = (
+                int(stats["saved"][row]),
+                float(stats["norm"][row]),
+                int(stats["bad"][row]),
+                int(stats["numel"][row]),
+            )
+            plan = int(stats["plan"][row]) or plan  # a composite's, where the op records are those of its body
         about, scope = catalog.plans.items[plan], catalog.contexts.items[context].scope
         times, above = (int(forward[i]), int(backward[i])), tuple(dict.fromkeys(parents.get(number, ())))
         head = (number, about.op, about.family, about.shape, about.dtype, scope, above, *times)
-        nodes.append(TapeNode(*head, *gradient(number), plan, context))
+        nodes.append(TapeNode(*head, *gradient, plan, context))
     below = {parent for node in nodes for parent in node.parents if parent < 0} | {n for n in row_of if n < 0}
     return Tape(index, t, tuple(nodes), _leaves(below, leaves, stats, row_of, catalog), truncated)
 

@@ -25,7 +25,7 @@ def picture(label: str, body: str, height: int = HEIGHT) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(label)}" '
         f'viewBox="0 0 {WIDTH} {height}" width="100%" '
-        f'style="max-width:{WIDTH}px;display:block" font-family="sans-serif" font-size="11" '
+        f'style="max-width:{WIDTH}px;display:block;margin:6px 0" font-family="sans-serif" font-size="11" '
         f'fill="currentColor">{body}</svg>'
     )
 
@@ -88,7 +88,7 @@ def memory_timeline(memory: Memory) -> str:
     pick = [a + int(np.argmax(line.allocated[a : max(b, a + 1)])) for a, b in zip(starts, edges[1:], strict=True)]
     top = float(max(line.reserved.max(), line.allocated.max(), 1))
     x = np.linspace(2, WIDTH - 2, COLUMNS)
-    below, body, legend = np.zeros(COLUMNS), "", 150.0
+    below, body, legend = np.zeros(COLUMNS), "", 150
     for name in palette.STACK:
         level = below + line.by_category[pick, schema.CATEGORIES.index(name)]
         if (level > below).any():
@@ -96,9 +96,9 @@ def memory_timeline(memory: Memory) -> str:
             ys = HEIGHT - 20 - (HEIGHT - 44) * np.concatenate([level, below[::-1]]) / top
             points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(np.concatenate([x, x[::-1]]), ys, strict=True))
             body += f'<polygon points="{points}" fill="{colour}"/>'
-            body += f'<rect x="{legend:.0f}" y="4" width="9" height="9" fill="{colour}"/>'
+            body += f'<rect x="{legend}" y="4" width="9" height="9" fill="{colour}"/>'
             body += _text(legend + 12, 12, name.replace("_", " "))
-            legend += 84
+            legend += 24 + 6 * len(name)
         below = level
     body += _line(
         x, HEIGHT - 20 - (HEIGHT - 44) * line.reserved[pick] / top, 'stroke="currentColor" stroke-dasharray="3 2"'
