@@ -8,6 +8,7 @@ on a normal stack, in the next allocation or statistics call.
 from __future__ import annotations
 
 import ctypes
+import warnings
 from functools import lru_cache
 from itertools import count
 from threading import get_ident
@@ -244,7 +245,12 @@ def announce(lane: bus.Lane) -> None:
     """Tell a recording that begins what exists already: every segment and every live block."""
     drain()
     for manager in list(MemoryManager.instances):
-        for segment, blocks in manager.snapshot():
+        try:
+            states = manager.snapshot()
+        except Exception as error:  # somebody's experiment, perhaps long out of use, must not stop a recording
+            warnings.warn(f"flnb: {manager!r} is missing from the recording's start: {error!r}", stacklevel=2)
+            continue
+        for segment, blocks in states:
             now = clock()
             lane.emit(schema.SEGMENT_ALLOC, now, segment.id, segment.address, segment.size)
             for block in blocks:

@@ -227,6 +227,19 @@ def test_a_recording_that_begins_later_hears_of_what_exists():
     assert (schema.SEGMENT_ALLOC, block.segment.id) in {(row[0] & 0xFF, row[2]) for row in rows}
 
 
+def test_a_broken_manager_does_not_stop_a_recording():
+    class Broken(Native):
+        def snapshot(self):
+            raise RuntimeError("lost count")
+
+    manager = Broken()
+    with pytest.warns(
+        UserWarning, match=r"<Broken: .* is missing from the recording's start: RuntimeError\('lost count'\)"
+    ):
+        announce(bus.Lane(0))
+    MemoryManager.instances.discard(manager)
+
+
 def test_locks_hold_a_block_after_its_array_is_gone(no_collector):
     manager = Caching()
     a = array(manager, 1000)

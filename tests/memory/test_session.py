@@ -50,6 +50,26 @@ def test_every_manager_trains_to_the_same_bits():
         assert active.stats()["live"] == 0
 
 
+def test_a_class_defined_again_is_active_at_once():
+    calls = []
+
+    def cell(version):
+        class Mine(Native):
+            def alloc(self, nbytes, stream=0, hint=None):
+                calls.append(version)
+                return super().alloc(nbytes, stream, hint)
+
+        return Mine
+
+    with flnb.use_memory_manager(cell(1)):
+        old = flnb.ones((100, 100))
+        cell(2)
+        new = flnb.ones((100, 100))
+        assert float((old + new).sum()) == 20_000
+    assert set(calls) == {1, 2}
+    assert calls == sorted(calls)
+
+
 def test_tensors_outlive_the_block_that_chose_their_manager():
     with flnb.use_memory_manager(Caching(HostDevice("32MiB"))) as manager:
         x = flnb.ones((500, 500))
