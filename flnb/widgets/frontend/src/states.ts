@@ -58,7 +58,7 @@ export function stateLine(store: Store, now: number): StateLine {
   }
   if (store.paused) {
     const behind = store.stepsBehind;
-    const goes = store.latest?.run.state === "recording"
+    const goes = store.latest && store.latest.run.id !== run.id ? `another recording has begun: ${store.latest.run.name}` : store.latest?.run.state === "recording"
       ? `the kernel goes on: ${steps(behind)} behind live` : behind ? `the run has ended: ${steps(behind)} behind` : "nothing newer";
     return {
       mark: "bars", title: "Paused", head: "Paused", rest: [`at step ${integer(counters.step)}`, goes],
@@ -97,7 +97,7 @@ export function stateLine(store: Store, now: number): StateLine {
 export function selectionParts(store: Store): { text: string; code: boolean }[] {
   const selection = store.selection;
   if (!selection) return [];
-  const parts: { text: string; code: boolean }[] = [{ text: selection.label || UNKNOWN, code: true }];
+  const parts: { text: string; code: boolean }[] = [{ text: selection.label || UNKNOWN, code: selection.kind !== "step" }];
   const add = (value: string | undefined, code: boolean): void => {
     if (value && !parts.some((part) => part.text === value)) parts.push({ text: value, code });
   };

@@ -105,6 +105,11 @@ describe("the state in words", () => {
     followed(0.4, simulation, store);
     expect(say(store, 400)).toMatch(new RegExp(`^\\[bars\\] Paused: Paused · at step ${step} · the kernel goes on: \\d+ steps behind live$`));
     expect(stateLine(store, 400).action).toEqual({ name: "resume", label: "Resume" });
+    const next = new Simulation({ name: "second" });
+    next.runId = 2;
+    const { content, buffers } = next.frame(true);
+    store.receive(content, buffers, 500);
+    expect(say(store, 500)).toBe(`[bars] Paused: Paused · at step ${step} · another recording has begun: second`);
   });
 
   it("tells dropped events from a picture that is behind", () => {
