@@ -204,6 +204,7 @@ class _Place(threading.local):
     path = ""
     phase = 0
     step: int | None = None
+    walked = False  # a backward ran since the last step ended: the next implicit step is under way
 
     def context(self) -> int:
         key = (self.path, self.phase)
@@ -257,6 +258,8 @@ def set_phase(phase: int) -> int:
     """Set this thread's phase (index into `schema.PHASES`) and return the one before."""
     before: int = place.phase
     place.phase = phase
+    if phase == schema.BACKWARD:
+        place.walked = True
     if lanes is not None:
         lane = lanes.lane
         lane.phase = phase
@@ -336,6 +339,7 @@ def mark_step(total: int = 0) -> None:
     global _step_number
     if place.step is None and lanes is not None:
         _step_number += 1
+        place.walked = False
         _end_step(_step_open_t or clock(), _step_number, total)
 
 
@@ -346,14 +350,17 @@ def _end_step(t0: int, index: int, total: int) -> None:
 
 
 def current_step() -> int:
-    """The index of the open step, or of the one that an implicit step would get."""
-    return _step_number + 1 if place.step is None else place.step
+    """The index of the open step; between implicit steps the one that ended last, until the next backward."""
+    if place.step is not None:
+        return place.step
+    return _step_number + 1 if place.walked else max(0, _step_number)
 
 
 def restart_steps(t: int) -> None:
     """Begin counting at 0 again, the first implicit step at time t: what a new session does."""
     global _step_number, _step_open_t
     _step_number, _step_open_t = -1, t
+    place.walked = False
 
 
 def log(**metrics: float) -> None:

@@ -202,6 +202,19 @@ def test_steps_count_by_themselves_and_metrics_belong_to_them(sink: Any) -> None
     assert metrics["value"].tolist() == [3.0, 2.5, 0.5, 1.0]
 
 
+def test_a_metric_logged_before_or_after_the_optimizer_belongs_to_its_step(sink: Any) -> None:
+    pump.attach(sink)
+    for i in range(3):
+        with bus.phase("backward"):
+            pass
+        bus.log(before=i)
+        bus.mark_step()
+        bus.log(after=i)
+    pump.detach(sink)
+    metrics = schema.columns(schema.KINDS["metric"], sink.rows(schema.METRIC))
+    assert metrics["step"].tolist() == [0, 0, 1, 1, 2, 2]
+
+
 def test_log_refuses_what_is_no_number_and_costs_nothing_while_off(sink: Any) -> None:
     bus.log(loss=object())  # nobody records: not even looked at
     pump.attach(sink)

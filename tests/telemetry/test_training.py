@@ -49,6 +49,7 @@ def test_a_recorded_training_adds_up(train: Any) -> None:
     assert run.steps["index"].tolist() == [0, 1, 2, 3, 4]
     losses = run.metrics["loss"]["value"]
     assert len(losses) == 5
+    assert run.metrics["loss"]["step"].tolist() == [0, 1, 2, 3, 4]
     assert losses[-1] < losses[0]
     assert run.ops["conv2d"].count == 5
     assert {row.key for row in run.ops.by("scope", "phase")} >= {
