@@ -83,7 +83,6 @@ def test_while_the_cell_is_busy_the_dashboard_lives(training: Page, screenshots:
     assert len(after) >= 3
     assert sum(a != b for a, b in zip(picture, after, strict=False)) >= 2, "the canvases stand still"
     assert value(page, "dropped") == 0
-    page.screenshot(path=screenshots / "jupyterlab-training.png")
     print(f"{rate:.1f} updates/s while the cell is busy")
 
 
@@ -110,6 +109,16 @@ def test_pause_freezes_within_three_tenths_of_a_second_and_resume_goes_on(traini
     assert value(page, "updates") > updates + 5
     assert page.evaluate(PICTURE) != picture
     assert busy(page)
+
+
+@pytest.mark.timeout(120)
+def test_a_picture_for_the_readme_while_the_cell_is_busy(training: Page, screenshots: Path) -> None:
+    page = training
+    page.wait_for_function("() => window.__flnb.step > 200")
+    dashboard(page).evaluate("element => element.closest('.jp-Cell').scrollIntoView({block: 'start'})")
+    page.wait_for_timeout(600)
+    assert busy(page)
+    page.screenshot(path=screenshots / "jupyterlab-training.png")
 
 
 @pytest.mark.timeout(300)

@@ -117,6 +117,15 @@ def test_following_never_breaks_a_recording(
     assert "cannot follow recording 'all the same'" in caplog.text
 
 
+def test_the_conformance_kit_leaves_nothing_that_a_recording_would_show() -> None:
+    kept = flnb.ones((256, 256))
+    flnb.testing.check_manager(lambda device: flnb.memory.Caching(device), examples=3)
+    with flnb.record() as run:
+        pass
+    assert 0 < run.memory.peak.allocated < 8 << 20
+    assert kept.shape == (256, 256)
+
+
 class TestWidget:
     """The widget in a process without a notebook."""
 
