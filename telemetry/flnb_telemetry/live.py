@@ -147,8 +147,11 @@ class Live:
         done = len(self._steps) and self._steps[-1, 2] >= self._sampled_t
         if not self._sampled_t or not (done or clock() - self._sampled_t > 100_000_000):
             return None
-        rows = np.concatenate([part for _, part in self._recent])
-        lane = np.repeat([number for number, _ in self._recent], [len(part) for _, part in self._recent])
+        step = self._steps[np.searchsorted(self._steps[:, 2], self._sampled_t) :][:1]
+        since = int(step[0, 1]) if len(step) else 0
+        within = [(number, part) for number, part in self._recent if part[-1, 1] >= since]
+        rows = np.concatenate([part for _, part in within])
+        lane = np.repeat([number for number, _ in within], [len(part) for _, part in within])
         kinds = rows[:, 0] & 0xFF
         chosen = kinds == schema.GRAD_STAT
         stats = schema.columns(schema.KINDS["grad_stat"], rows[chosen])

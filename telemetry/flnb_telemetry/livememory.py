@@ -47,13 +47,13 @@ class LiveMemory:
         order = np.argsort(rows[:, 1], kind="stable")
         rows, kinds = rows[order], kinds[order]
         came, went = rows[kinds == schema.SEGMENT_ALLOC], rows[kinds == schema.SEGMENT_FREE]
-        came = came[_first(came[:, 2]) & ~np.isin(came[:, 2], self.segments[:, 2])]
+        came = came[_first(came[:, 2]) & ~_in(came[:, 2], self.segments[:, 2])]
         known = np.concatenate([self.segments, came])
-        self.segments = known[~np.isin(known[:, 2], went[:, 2])]
-        went = went[np.isin(went[:, 2], known[:, 2])]
+        self.segments = known[~_in(known[:, 2], went[:, 2])]
+        went = went[_in(went[:, 2], known[:, 2])]
 
         born = rows[kinds == schema.ALLOC]
-        born = born[_first(born[:, ID]) & ~np.isin(born[:, ID], self.live[:, ID])]
+        born = born[_first(born[:, ID]) & ~_in(born[:, ID], self.live[:, ID])]
         born = np.concatenate([born, np.zeros((len(born), WIDTH - schema.WORDS), np.int64)], axis=1)
         born[:, OFFSET] = born[:, 3] - _joined(born[:, SEGMENT], known[:, 2], known[:, 3])
         blocks = np.concatenate([self.live, born])
@@ -109,7 +109,7 @@ class LiveMemory:
         elif thinned:
             # Blocks that came and went in between change nothing that is there now: the points stand for them.
             passing = born[:, FREED] > 0
-            born, freed = born[~passing], freed[~np.isin(freed[:, ID], born[passing, ID])]
+            born, freed = born[~passing], freed[~_in(freed[:, ID], born[passing, ID])]
             if len(born) + len(freed) > EVENTS:
                 born, freed, self.incomplete = born[-EVENTS // 2 :], freed[-EVENTS // 2 :], True
         self._forget()
@@ -158,6 +158,13 @@ def _first(ids: Rows) -> NDArray[np.bool_]:
     found = np.zeros(len(ids), np.bool_)
     found[np.unique(ids, return_index=True)[1]] = True
     return found
+
+
+def _in(ids: Rows, others: Rows) -> NDArray[np.bool_]:
+    """Which ids are among the others; most often there are none, and NumPy's own takes its time all the same."""
+    if not len(ids) or not len(others):
+        return np.zeros(len(ids), np.bool_)
+    return np.isin(ids, others)
 
 
 def _joined(ids: Rows, keys: Rows, values: Rows) -> Rows:
