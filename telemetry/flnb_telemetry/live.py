@@ -49,6 +49,7 @@ class Live:
         self.state = "waiting"
         self.error: str | None = None
         self.start = clock()
+        self.end: int | None = None
         self.events = 0
         self.dropped = 0
         self.meta: dict[str, Any] = {}
@@ -61,6 +62,7 @@ class Live:
         self._waiting_rows = 0
         self._sequence = 0
         self._frame_ns = 0
+        self._share = 0.0
         self._small_bytes = 0
         self._drop_times: list[int] = []
         self._steps = self._metrics = self._leaves = np.empty((0, schema.WORDS), np.int64)
@@ -82,6 +84,7 @@ class Live:
     def finish(self, error: BaseException | None = None) -> None:
         """Detach from the bus; what was collected stays."""
         pump.detach(self)
+        self.end, self._share = clock(), self._cost()
         self.state = "finished" if error is None else "failed"
         self.error = None if error is None else f"{type(error).__name__}: {error}".rstrip(": ")
 
@@ -221,13 +224,11 @@ class Live:
         before = self._rate[0]
         span = max(1, now - before[0]) / 1e9
         recent = self._steps[-10:]
-        session, share = self._session, 0.0
-        if session is not None:
-            share = session.share() + self._frame_ns / max(1, now - session.started)
+        session = self._session
         total = int(recent[-1, 4]) if len(recent) else 0
         first, last = (self._drop_times[0], self._drop_times[-1]) if self._drop_times else (0, 0)
         return {
-            "t": (now - self.start) / 1e9,
+            "t": ((self.end or now) - self.start) / 1e9,
             "step": int(recent[-1, 3]) if len(recent) else None,
             "steps_total": total or None,
             "events": self.events,
@@ -235,7 +236,7 @@ class Live:
             "dropped": self.dropped,
             "dropped_first_step": self._step_at(first) if self.dropped else None,
             "dropped_last_step": self._step_at(last) if self.dropped else None,
-            "telemetry_share": min(1.0, share),
+            "telemetry_share": self._cost() if self.end is None else self._share,
             "buffer_used": session.buffer_used if session is not None else 0,
             "buffer_capacity": session.capacity if session is not None else 0,
             "tick_hz": (self._sequence - before[2]) / span if len(self._rate) > 1 else 0.0,
@@ -243,6 +244,13 @@ class Live:
             "small_bytes": self._small_bytes,
             "memory_thinned": thinned,
         }
+
+    def _cost(self) -> float:
+        """What recording and this view of it cost, as a share of the time since they began."""
+        session = self._session
+        if session is None:
+            return 0.0
+        return min(1.0, session.share() + self._frame_ns / max(1, clock() - session.started))
 
     def _tables(self) -> dict[str, tuple[str, Any]]:
         found: dict[str, tuple[str, Any]] = {}

@@ -55,6 +55,7 @@ def test_it_follows_a_recording_from_its_first_event_and_keeps_the_picture(follo
     assert content["counters"]["events"] == run.events
     assert content["counters"]["step"] == 3, "steps count from 0 in each recording"
     assert seen == ["digits", "digits"]
+    assert content["counters"]["t"] == follower.live.frame(keyframe=True)[0]["counters"]["t"], "its clock has stopped"
     work(3)
     assert follower.live.frame(keyframe=True)[0]["counters"]["events"] == run.events
     with flnb.record("again"):
