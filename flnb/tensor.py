@@ -118,7 +118,7 @@ class Tensor:
 
     def tolist(self) -> Any:
         """The values as nested Python lists, or one number for a 0-d tensor."""
-        return self.numpy().tolist()
+        return self._values().tolist()
 
     def item(self) -> Any:
         """The only element as a Python number.

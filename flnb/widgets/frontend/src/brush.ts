@@ -14,6 +14,7 @@ export class Brush {
   private readonly surface: Surface;
   private drag: { mode: "move" | "left" | "right"; x: number; range: Range } | null = null;
   private drawn = "";
+  private drawnAt = 0;
 
   constructor(context: ViewContext, element: HTMLElement) {
     this.context = context;
@@ -49,13 +50,16 @@ export class Brush {
     return ((x - MARGIN) / Math.max(1, this.surface.width - 2 * MARGIN)) * this.whole;
   }
 
-  render(): void {
+  render(now: number): void {
     const { store, theme } = this.context;
     const { width, height } = this.surface;
     if (width < 40) return;
-    const key = `${store.versions.frame} ${store.versions.view} ${theme.version} ${width}`;
-    if (key === this.drawn) return;
+    // What the reader does shows at once; the run grows slowly against its whole length.
+    const key = `${store.versions.view} ${theme.version} ${width} ${store.versions.frame}`;
+    const grown = this.drawn.slice(0, this.drawn.lastIndexOf(" ")) === key.slice(0, key.lastIndexOf(" "));
+    if (key === this.drawn || (grown && now - this.drawnAt < 180)) return;
     this.drawn = key;
+    this.drawnAt = now;
     const c = this.surface.begin();
     const { colours } = theme;
     const { overview } = store.memory;

@@ -202,7 +202,7 @@ export class Dashboard {
       this.element.classList.toggle("fl-stale", line.stale);
       this.speak();
     }
-    this.recordingBar.brush.render();
+    this.recordingBar.brush.render(now);
     if (!waiting) for (const { view } of this.pages.get(this.tab)!.views) view.render(now);
     if (store.versions.frame !== this.drawnFrame) {
       this.drawnFrame = store.versions.frame;
@@ -256,14 +256,14 @@ export class Dashboard {
   private readonly key = (event: KeyboardEvent): void => {
     const target = event.composedPath()[0];
     if (!(target instanceof Element) || !event.composedPath().includes(this.element)) return;
-    if (event.ctrlKey || event.metaKey || event.altKey || target.matches("input, textarea, select, [contenteditable]")) return;
+    // Shortcuts with a modifier stay JupyterLab's. A plain key is meant for what has the focus: without this mark
+    // JupyterLab would cut the dashboard's cell on "x", and move to another cell on an arrow key.
+    const modified = event.ctrlKey || event.metaKey || event.altKey || (event.shiftKey && event.key.length > 1);
+    this.element.toggleAttribute("data-lm-suppress-shortcuts", !modified);
+    if (modified || target.matches("input, textarea, select, [contenteditable]")) return;
+    // The browser presses the button by itself.
     const press = target.closest("button, [role=radio]") !== null && (event.key === " " || event.key === "Enter");
-    if (press) {
-      // The browser presses the button; JupyterLab must not run a cell or scroll for it.
-      event.stopPropagation();
-      if (event.key === "Enter" && event.shiftKey) event.preventDefault();
-      return;
-    }
+    if (press) return;
     const view = this.pages.get(this.tab)?.views.find(({ view }) => view.element.contains(target))?.view
       ?? this.pages.get(this.tab)?.views[0]?.view;
     if (view?.key?.(event) || this.command(event)) {

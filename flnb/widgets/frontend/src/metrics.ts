@@ -94,8 +94,8 @@ class Metrics implements View {
     if (this.panel.update(now)) return;
     const { versions } = store;
     const key = `${versions.metrics} ${versions.steps} ${versions.view} ${theme.version}`;
-    // New points alone wait for a tenth of a second: curves of a long run are redrawn whole.
-    if (!this.dirty && !this.sized && (key === this.drawn || now - this.drawnAt < 100)) return;
+    // New points alone wait a moment: curves of a long run are redrawn whole.
+    if (!this.dirty && !this.sized && (key === this.drawn || now - this.drawnAt < 180)) return;
     this.drawn = key;
     this.drawnAt = now;
     this.dirty = false;

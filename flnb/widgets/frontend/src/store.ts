@@ -206,9 +206,15 @@ export class Store {
     this.changed();
   }
 
+  /** A cursor outside of the range takes the range along. */
   setCursor(t: number | null): void {
     if (t !== null && this.fixed === null) this.fixed = this.range;
     if (t === null) this.fixed = null;
+    else if (this.fixed && (t < this.fixed.t0 || t > this.fixed.t1)) {
+      const span = this.fixed.t1 - this.fixed.t0;
+      const t0 = Math.max(0, t - span / 2);
+      this.fixed = { t0, t1: t0 + span };
+    }
     this.cursor = t;
     this.changed();
   }

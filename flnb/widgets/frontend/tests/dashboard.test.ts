@@ -154,18 +154,23 @@ describe("the widget", () => {
     expect(order().slice(0, before.length)).toEqual(before);
   });
 
-  it("leaves keys with modifiers, and keys outside of it, to JupyterLab", () => {
+  it("leaves keys with modifiers, and keys outside of it, to JupyterLab, but no plain key of its own", () => {
     const { root, tick, press } = mounted();
     tick();
     draw();
     const heard = vi.fn();
     document.addEventListener("keydown", heard, true);
+    const suppressed = () => root.hasAttribute("data-lm-suppress-shortcuts");
     expect(press("s", root, { ctrlKey: true }).defaultPrevented).toBe(false);
+    expect(suppressed()).toBe(false);
     expect(press("a", document.body).defaultPrevented).toBe(false);
     expect(press("x").defaultPrevented).toBe(false);
-    expect(heard).toHaveBeenCalledTimes(3);
+    expect(suppressed()).toBe(true);
+    press("Enter", root, { shiftKey: true });
+    expect(suppressed()).toBe(false);
+    expect(heard).toHaveBeenCalledTimes(4);
     expect(press("a").defaultPrevented).toBe(true);
-    expect(heard).toHaveBeenCalledTimes(3);
+    expect(heard).toHaveBeenCalledTimes(4);
     document.removeEventListener("keydown", heard, true);
   });
 

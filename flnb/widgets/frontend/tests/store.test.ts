@@ -215,6 +215,8 @@ describe("the time range", () => {
     expect(t1 - t0).toBeCloseTo((6 * (store.steps.last("t1")! - store.steps.column("t0")[store.steps.length - 6]!)) / 6, 6);
     store.setCursor(0.5);
     const fixed = store.range;
+    expect((fixed.t0 + fixed.t1) / 2).toBeCloseTo(0.5, 9);
+    expect(fixed.t1 - fixed.t0).toBeCloseTo(t1 - t0, 9);
     simulation.advance(0.2);
     give(store, simulation.frame());
     expect(store.range).toBe(fixed);

@@ -1,0 +1,181 @@
+"""Swapping backends and managers: by name, class and instance, scoped and for good, and by re-running a cell."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import flnb
+from flnb import nn
+from flnb.dispatch import registry, state
+from flnb.optim import Adam
+
+
+class Counting(flnb.backends.NumpyBackend):
+    def __init__(self):
+        self.additions = 0
+
+    def add(self, a, b, out=None):
+        self.additions += 1
+        return super().add(a, b, out)
+
+
+def small_net():
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64, 10)
+    )
+
+
+def train(net, steps=3):
+    x = np.random.default_rng(0).normal(size=(8, 1, 8, 8)).astype(np.float32)
+    optimizer, loss_of = Adam(net.parameters(), lr=1e-2), nn.CrossEntropyLoss()
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss_of(net(flnb.asarray(x)), flnb.asarray(np.arange(8))).backward()
+        optimizer.step()
+
+
+def test_an_overridden_add_sees_every_addition_of_training():
+    net = small_net()
+    with flnb.use_backend(Counting) as backend, flnb.record() as run:
+        train(net)
+    assert backend.additions == run.ops["add"].count > 50
+
+
+def test_a_class_defined_again_is_active_at_once():
+    def define(scale):
+        class Edited(flnb.backends.NumpyBackend):
+            def add(self, a, b, out=None):
+                return np.multiply(super().add(a, b), scale, out)
+
+        return Edited
+
+    with flnb.use_backend(define(1)):
+        x = flnb.ones((3,))
+        assert (x + x).tolist() == [2.0] * 3
+        define(10)  # what re-running the cell does
+        assert (x + x).tolist() == [20.0] * 3
+    assert (x + x).tolist() == [2.0] * 3
+
+
+def test_a_method_without_out_works_everywhere():
+    class Plain(flnb.backends.NumpyBackend):
+        def add(self, a, b):
+            return a + b
+
+        def exp(self, x):
+            return np.exp(x) * 2
+
+    big = flnb.ones((64, 64))
+    with flnb.use_backend(Plain):
+        assert (big + 1.0).sum().item() == 2 * 64 * 64
+        flnb.add(big, 1.0, out=big)
+        assert flnb.exp(flnb.zeros((64, 64)))[0, 0].item() == 2.0
+    assert big[3, 3].item() == 2.0
+
+
+def test_scopes_nest_and_come_back_after_errors():
+    outer = state.current().backend
+    with pytest.raises(ZeroDivisionError), flnb.use_backend(Counting):
+        with flnb.use_backend("numpy"):
+            assert type(state.current().backend) is flnb.backends.NumpyBackend
+        assert isinstance(state.current().backend, Counting)
+        raise ZeroDivisionError
+    assert state.current().backend is outer
+
+
+def test_setting_lasts_and_reaches_scopes_that_did_not_choose():
+    before = state.session.backend, state.session.manager
+    try:
+        with flnb.use_memory_manager("native"):
+            chosen = flnb.set_backend(Counting)
+            assert state.current().backend is chosen
+            caching = flnb.set_memory_manager("caching")
+            assert state.current().manager is not caching
+        assert state.current().backend is chosen
+        assert state.current().manager is caching
+    finally:
+        flnb.set_backend(before[0])
+        flnb.set_memory_manager(before[1])
+
+
+def test_other_threads_keep_the_session():
+    seen = []
+    with flnb.use_backend(Counting):
+        thread = threading.Thread(target=lambda: seen.append(type(state.current().backend)))
+        thread.start()
+        thread.join()
+    assert seen == [flnb.backends.NumpyBackend]
+
+
+@pytest.mark.parametrize("kind", ["backend", "memory manager"])
+def test_unknown_names_list_the_known(kind):
+    with pytest.raises(
+        ValueError, match=rf"unknown {kind} 'nope'; known: .*{'numpy' if kind == 'backend' else 'native'}"
+    ):
+        registry.make(kind, "nope")
+    with pytest.raises(TypeError, match=r"expected the name, the class or an instance"):
+        registry.make(kind, 3)
+
+
+def test_tensors_of_another_backend_are_refused_with_the_remedy():
+    class Strings(flnb.interface.TensorBackend):
+        name = "strings"
+        buffer = "str"
+
+    v = flnb.Variable([1.0, 2.0])
+    with flnb.use_backend(Strings):
+        for call in (lambda: v + v, lambda: v + 1.0, lambda: flnb.tanh(v), lambda: v.sum()):
+            with pytest.raises(TypeError, match=r"keep 'ndarray' buffers but the active backend 'strings' .*\.to\('"):
+                call()
+        with pytest.raises(TypeError, match=r"this tensor keeps a 'ndarray' buffer, backend 'strings' works on 'str'"):
+            v.detach().numpy()
+        assert "in a 'ndarray' buffer" in repr(v)
+
+
+def test_to_another_backend_of_the_same_buffers_is_itself():
+    x = flnb.ones((2,))
+    assert x.to(Counting) is x
+
+
+def test_training_is_bit_identical_under_every_manager():
+    results = []
+    for manager in ("caching", "native"):
+        flnb.manual_seed(0)
+        with flnb.use_memory_manager(manager):
+            net = small_net()
+            train(net)
+        results.append([p.detach().numpy().copy() for p in net.parameters()])
+    for a, b in zip(*results, strict=True):
+        assert np.array_equal(a, b)
+
+
+def test_categories_label_what_is_allocated():
+    manager = flnb.memory.Caching()
+    with flnb.use_memory_manager(manager), flnb.record() as run:
+        inputs = flnb.asarray(np.ones((64, 64), np.float32))
+        with flnb.category("parameter"):
+            weights = flnb.Variable(flnb.ones((64, 64)))
+        y = flnb.tanh(inputs @ weights)
+        plain = inputs + 1.0
+        y.sum().backward()
+    by_category = dict(zip(*np.unique(run.table("alloc")["category"], return_counts=True), strict=True))
+    names = {state.CATEGORIES[c] for c in by_category}
+    assert {"input", "parameter", "activation", "temporary", "gradient"} <= names
+    assert plain.shape == (64, 64)
+    with pytest.raises(ValueError, match=r"category: got 'x', expected one of unknown, parameter"):
+        flnb.category("x").__enter__()
+
+
+def test_custom_backend_survives_a_failing_op():
+    class Fails(flnb.backends.NumpyBackend):
+        def tanh(self, x, out=None):
+            raise MemoryError("on purpose")
+
+    x = flnb.Variable(np.ones((64, 64), np.float32))
+    manager = flnb.memory.Caching()
+    with flnb.use_memory_manager(manager):
+        with flnb.use_backend(Fails), pytest.raises(MemoryError, match="on purpose"):
+            flnb.tanh(x)
+        flnb.tanh(x)
+        assert manager.stats()["allocated"] == 0
