@@ -7,7 +7,7 @@ import type { Theme } from "../theme.ts";
 import type { ViewContext } from "../view.ts";
 import { lowerBound } from "./lifetimes.ts";
 
-export const LEFT = 44;
+export const LEFT = 48;
 export const RIGHT = 10;
 
 /** Linear scale between times and pixels. */

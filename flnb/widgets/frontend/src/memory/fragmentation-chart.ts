@@ -12,18 +12,18 @@ import { Tip } from "./tip.ts";
 const BOTTOM = 18;
 const TOP = 6;
 
-/** Upper end of the ratio axis and its ticks; what lies higher is drawn at the edge. */
-export function ratioAxis(values: Float64Array): { top: number; ticks: number[] } {
-  let most = 1;
-  let endless = false;
-  for (const value of values) {
-    if (value === Infinity) endless = true;
-    else if (value > most) most = value;
-  }
-  if (most <= 1.5 && !endless) return { top: 1.5, ticks: [1, 1.25, 1.5] };
-  if (most <= 2 && !endless) return { top: 2, ticks: [1, 1.5, 2] };
-  if (most <= 3 && !endless) return { top: 3, ticks: [1, 2, 3] };
-  return { top: 5, ticks: [1, 3, 5] };
+/** Upper ends of the ratio axis with their ticks. */
+const RATIO_AXES = [[1, 1.25, 1.5], [1, 1.5, 2], [1, 2, 3], [1, 3, 5], [1, 5, 10], [1, 10, 20], [1, 25, 50], [1, 100, 200], [1, 500, 1000]] as const;
+/** The axis grows beyond this only for what is no spike: at the end of a step nearly everything is free for a moment. */
+const SPIKES_ABOVE = 5;
+
+/** Upper end of the ratio axis and its ticks; spikes above it are drawn at the edge. */
+export function ratioAxis(values: Float64Array): { top: number; ticks: readonly number[] } {
+  const known = values.filter((value) => !Number.isNaN(value)).sort();
+  const most = known[known.length - 1] ?? 1;
+  const typical = known[Math.floor(known.length * 0.75)] ?? 1;
+  const ticks = RATIO_AXES.find(([, , top]) => top >= (top < SPIKES_ABOVE ? most : typical)) ?? RATIO_AXES[RATIO_AXES.length - 1]!;
+  return { top: ticks[2], ticks };
 }
 
 export class FragmentationChart {

@@ -19,6 +19,7 @@ import {
   type MemoryState,
   RESERVED,
   stateAt,
+  TOTALS_WIDTH,
   upperBound,
   WASTE,
 } from "./lifetimes.ts";
@@ -148,6 +149,10 @@ class Holes {
   }
 }
 
+/** After each event: bytes, and the integrals of reserved and live over the time since the first known event. */
+const COLUMNS = ["free", "small", "hole", "reserved", "live", "reservedTime", "liveTime"] as const;
+type Series = Record<(typeof COLUMNS)[number], Float64Array>;
+
 /**
  * Free bytes, unusable bytes and the largest hole after every event, kept as the stream grows. The first question
  * about an older window walks from its start; after that an update costs what is new.
@@ -157,9 +162,8 @@ export class FragmentationSeries {
   private first = 0; // events [first, last) are known
   private last = 0;
   private rewrites = -1;
-  private free = new Float64Array(0);
-  private small = new Float64Array(0);
-  private hole = new Float64Array(0);
+  private readonly at = Object.fromEntries(COLUMNS.map((name) => [name, new Float64Array(0)])) as Series;
+  private totals: Float64Array = new Float64Array(TOTALS_WIDTH);
   private holes = new Holes(0);
   private segments = new Map<number, SegmentHoles>();
 
@@ -167,40 +171,45 @@ export class FragmentationSeries {
 
   /** Makes all events from time `from` on known, for allocations of `request` bytes. */
   private ensure(from: number, request: number): void {
-    const { index } = this;
+    const { index, at } = this;
     const start = upperBound(index.time, from, index.length);
     const rewritten = this.rewrites !== index.rewrites && index.rewrittenFrom < this.last;
-    if (rewritten || request !== this.request || start < this.first || this.last === 0) this.restart(start, request);
+    // One event earlier than asked, so that there is always a state to begin a window with.
+    if (rewritten || request !== this.request || Math.max(0, start - 1) < this.first || this.last === 0) this.restart(Math.max(0, start - 1), request);
     this.rewrites = index.rewrites;
-    this.free = grown(this.free, index.length);
-    this.small = grown(this.small, index.length);
-    this.hole = grown(this.hole, index.length);
+    for (const name of COLUMNS) at[name] = grown(at[name], index.length);
     for (let e = this.last; e < index.length; e++) {
+      const before = e - 1;
+      const span = e > this.first ? index.time[e]! - index.time[before]! : 0;
+      at.reservedTime[e] = e > this.first ? at.reservedTime[before]! + at.reserved[before]! * span : 0;
+      at.liveTime[e] = e > this.first ? at.liveTime[before]! + at.live[before]! * span : 0;
       this.apply(e);
-      this.free[e] = this.holes.free;
-      this.small[e] = this.holes.small;
-      this.hole[e] = this.holes.largest;
+      index.apply(e, this.totals);
+      at.free[e] = this.holes.free;
+      at.small[e] = this.holes.small;
+      at.hole[e] = this.holes.largest;
+      at.reserved[e] = this.totals[RESERVED]!;
+      at.live[e] = allocatedOf(this.totals);
     }
     this.last = index.length;
   }
 
   /** Stands before event `start`, with the holes of the moment just before it. */
   private restart(start: number, request: number): void {
+    const { index } = this;
     this.request = request;
     this.holes = new Holes(request);
     this.segments = new Map();
-    // One event earlier, so that there is always a state to begin a window with.
-    this.first = this.last = Math.max(0, start - 1);
-    if (this.first === 0) return;
     // Events at one instant stay together: begin before all of them.
-    const time = this.index.time[this.first]!;
-    this.first = this.last = lowerBound(this.index.time, time, this.index.length);
-    if (this.first === 0) return;
-    const state = stateAt(this.index, this.index.time[this.first - 1]!);
+    const first = start < index.length ? lowerBound(index.time, index.time[start]!, index.length) : start;
+    this.first = this.last = first;
+    this.totals = index.totalsBefore(first);
+    if (first === 0) return;
+    const state = stateAt(index, index.time[first - 1]!);
     for (const segment of state.segments) {
       const holes = new SegmentHoles(segment.size, this.holes);
       this.segments.set(segment.id, holes);
-      for (const row of segment.rows) holes.alloc(this.index.blocks.offset[row]!, this.index.blocks.size[row]!);
+      for (const row of segment.rows) holes.alloc(index.blocks.offset[row]!, index.blocks.size[row]!);
     }
   }
 
@@ -226,61 +235,55 @@ export class FragmentationSeries {
   /** The curve over [from, to) at `pixels` columns; a pixel shows the largest value that it holds. */
   curve(from: number, to: number, pixels: number, request: number): FragmentationCurve {
     this.ensure(from, request);
-    const { index } = this;
+    const { index, at } = this;
     const ratio = new Float64Array(pixels);
     const unusable = new Float64Array(pixels);
     const largest = new Float64Array(pixels);
-    const start = index.totalsAt(from);
-    const totals = start.totals;
-    let e = start.next;
-    let nowRatio = ratioOf(totals[RESERVED]!, allocatedOf(totals));
-    let nowUnusable = e > this.first ? this.unusableAfter(e - 1) : NaN;
-    let nowLargest = e > this.first ? this.hole[e - 1]! : 0;
-    let reservedTime = 0;
-    let liveTime = 0;
-    let since = from;
-    let peak: FragmentationCurve["peak"] = { time: from, live: allocatedOf(totals), reserved: totals[RESERVED]!, ratio: nowRatio };
-    const hold = (until: number): void => {
-      reservedTime += totals[RESERVED]! * (until - since);
-      liveTime += allocatedOf(totals) * (until - since);
-      since = until;
-    };
-    const step = (): void => {
-      hold(index.time[e]!);
-      index.apply(e, totals);
-      if (index.sameInstant(++e)) return;
-      const live = allocatedOf(totals);
-      nowRatio = ratioOf(totals[RESERVED]!, live);
-      nowUnusable = this.unusableAfter(e - 1);
-      nowLargest = this.hole[e - 1]!;
-      if (live > peak.live) peak = { time: index.time[e - 1]!, live, reserved: totals[RESERVED]!, ratio: nowRatio };
-    };
+    let e = upperBound(index.time, from, index.length); // the next event
+    let peak = e - 1; // the event after which most is live; -1 where nothing is known yet
+    const start = peak;
     for (let k = 0; k < pixels; k++) {
       const begin = from + ((to - from) * k) / pixels;
-      while (e < index.length && index.time[e]! <= begin) step();
       const end = from + ((to - from) * (k + 1)) / pixels;
-      let r = nowRatio;
-      let u = nowUnusable;
-      let h = nowLargest;
-      while (e < index.length && index.time[e]! < end) {
-        step();
-        if (index.sameInstant(e)) continue;
-        r = larger(r, nowRatio);
-        u = larger(u, nowUnusable);
-        h = Math.max(h, nowLargest);
+      while (e < index.length && index.time[e]! <= begin) e++;
+      let r = this.ratioAfter(e - 1);
+      let u = this.unusableAfter(e - 1);
+      let h = e > 0 ? at.hole[e - 1]! : 0;
+      for (; e < index.length && index.time[e]! < end; e++) {
+        if (index.sameInstant(e + 1)) continue; // what stands between two events of one instant was never there
+        r = larger(r, this.ratioAfter(e));
+        u = larger(u, this.unusableAfter(e));
+        if (at.hole[e]! > h) h = at.hole[e]!;
       }
       ratio[k] = r;
       unusable[k] = u;
       largest[k] = h;
     }
+    for (let x = start + 1; x < e; x++) if ((peak < 0 || at.live[x]! > at.live[peak]!) && !index.sameInstant(x + 1)) peak = x;
     // Time past the last event is not part of the average: nothing is known of it.
-    const known = index.length > 0 ? Math.min(to, index.time[index.length - 1]!) : from;
-    if (known > since) hold(known);
-    return { from, to, request, ratio, unusable, largest, peak, average: liveTime > 0 ? reservedTime / liveTime : NaN };
+    const known = index.length > 0 ? Math.max(from, Math.min(to, index.time[index.length - 1]!)) : from;
+    const live = this.integral("live", known) - this.integral("live", from);
+    const reserved = this.integral("reserved", known) - this.integral("reserved", from);
+    return {
+      from, to, request, ratio, unusable, largest,
+      peak: peak < 0 ? { time: from, live: 0, reserved: 0, ratio: NaN }
+        : { time: Math.max(from, index.time[peak]!), live: at.live[peak]!, reserved: at.reserved[peak]!, ratio: this.ratioAfter(peak) },
+      average: live > 0 ? reserved / live : NaN,
+    };
+  }
+
+  private integral(name: "reserved" | "live", t: number): number {
+    const e = upperBound(this.index.time, t, this.index.length) - 1;
+    if (e < this.first) return 0;
+    return this.at[`${name}Time`][e]! + this.at[name][e]! * (t - this.index.time[e]!);
+  }
+
+  private ratioAfter(e: number): number {
+    return e < 0 ? NaN : ratioOf(this.at.reserved[e]!, this.at.live[e]!);
   }
 
   private unusableAfter(e: number): number {
-    return this.request > 0 && this.free[e]! > 0 ? this.small[e]! / this.free[e]! : NaN;
+    return e >= 0 && this.request > 0 && this.at.free[e]! > 0 ? this.at.small[e]! / this.at.free[e]! : NaN;
   }
 }
 

@@ -10,13 +10,16 @@ import { BlockMap, type SegmentOrder } from "./blockmap.ts";
 import { MemoryDetails } from "./details.ts";
 import { FragmentationChart, ratioText } from "./fragmentation-chart.ts";
 import { fragmentationOf } from "./fragmentation.ts";
-import { allocatedOf, RESERVED, WASTE } from "./lifetimes.ts";
+import { allocatedOf, RESERVED, TOTALS_WIDTH, WASTE } from "./lifetimes.ts";
 import { memoryOf, type MemoryModel } from "./model.ts";
 import { TimelineChart } from "./timeline.ts";
 
 /** Text is renewed at most this often (ms); pictures follow every frame. */
 const TEXT = 250;
+/** A drawing that takes longer than this (ms) is spread over two frames. */
+const SLOW = 12;
 const TABLE_STEPS = 200;
+const LEGEND_SAMPLES = 64;
 const TABLE_BLOCKS = 1500;
 
 const HATCH = "background:repeating-linear-gradient(135deg,var(--fl-dim) 0 1px,transparent 1px 3px)";
@@ -94,16 +97,20 @@ class MemoryPanel implements View {
     this.map.draw();
   }
 
-  /** Categories that occur in this run, steady ones first. */
+  /** Categories that can be seen in this picture, steady ones first. */
   private legends(): void {
-    const { store, theme } = this.context;
-    const { lifetimes } = store.memory;
-    const present = new Set<number>();
-    for (let row = 0; row < lifetimes.used && present.size < 7; row++) present.add(lifetimes.category[row]!);
-    const key = `${[...present].sort().join()} ${theme.version}`;
-    if (key === this.legendKey) return;
+    const { theme } = this.context;
+    const line = this.model.timeline(this.context.store.range, LEGEND_SAMPLES);
+    const most = new Float64Array(TOTALS_WIDTH);
+    let peak = 0;
+    for (let k = 0; k < line.pixels; k++) {
+      for (let column = 0; column < TOTALS_WIDTH; column++) most[column] = Math.max(most[column]!, line.totals[k * TOTALS_WIDTH + column]!);
+      peak = Math.max(peak, line.allocated[k]!);
+    }
+    const items = [...categoryOrder.filter((category) => most[category]! > peak * 0.01), WASTE];
+    const key = `${items.join()} ${theme.version}`;
+    if (key === this.legendKey || peak === 0) return;
     this.legendKey = key;
-    const items = [...categoryOrder.filter((category) => present.has(category)), WASTE];
     this.legend.replaceChildren(...items.map((category) =>
       h("span", { style: "display:inline-flex;align-items:center;gap:5px;white-space:nowrap;height:16px", ...(category === WASTE ? { class: "fl-wideonly" } : {}) }, square(theme, category), category === WASTE ? "waste" : nameOf(category))));
   }
@@ -129,6 +136,8 @@ class MemoryView implements View {
   private readonly caption: HTMLElement;
   private drawn = "";
   private wrote = -Infinity;
+  private cost = 0; // milliseconds of a drawing, smoothed
+  private turn = 0;
 
   constructor(private readonly context: ViewContext) {
     this.model = memoryOf(context.store);
@@ -147,10 +156,9 @@ class MemoryView implements View {
     this.figures = { ratio: figure(), unusable: figure(), internal: figure(), largest: figure() };
     this.figures.ratio.value.style.fontWeight = "600";
     const lines = Object.values(this.figures).map(({ name, value }) => h("div", { style: "display:flex;justify-content:space-between;line-height:18px" }, name, value));
-    this.caption = h("div", { style: "position:absolute;left:12px;right:12px;bottom:4px;height:16px;font:10.5px/16px var(--fl-code);font-variant-ligatures:none;white-space:nowrap;overflow:hidden;text-overflow:ellipsis" });
-    const above = row(secondHost, h("div", { style: `${side};padding:2px 12px 0 10px` }, ...lines));
-    above.style.bottom = "22px";
-    second.body.append(above, this.caption);
+    this.caption = h("div", { style: "flex:none;padding:0 12px 5px;font:10.5px/15px var(--fl-code);font-variant-ligatures:none" });
+    const above = h("div", { style: "display:flex;flex:1;min-height:0" }, secondHost, h("div", { style: `${side};padding:2px 12px 0 10px` }, ...lines));
+    second.body.append(h("div", { style: "position:absolute;inset:0;display:flex;flex-direction:column" }, above, this.caption));
     this.fragmentation = { panel: second, host: secondHost, chart: new FragmentationChart(context, this.model, secondHost) };
 
     const third = new Panel("Block map", () => this.blockTable());
@@ -187,11 +195,15 @@ class MemoryView implements View {
     const viewed = `${store.versions.view} ${theme.version}`;
     const key = `${viewed} ${store.versions.memory} ${store.versions.steps}`;
     if (key === this.drawn) return;
+    const began = performance.now();
     const text = now - this.wrote >= TEXT || !this.drawn.startsWith(`${viewed} `);
+    // Where a whole picture takes long, the two lower ones take turns: each still moves ten times a second.
+    const turn = this.cost > SLOW && this.drawn.startsWith(`${viewed} `) ? (this.turn ^= 1) : 2;
     this.drawn = key;
     if (!this.timeline.panel.update(now)) this.timeline.chart.draw();
-    if (!this.fragmentation.panel.update(now)) this.fragmentation.chart.draw();
-    if (!this.blocks.panel.update(now)) this.blocks.map.draw();
+    if (!this.fragmentation.panel.update(now) && turn !== 0) this.fragmentation.chart.draw();
+    if (!this.blocks.panel.update(now) && turn !== 1) this.blocks.map.draw();
+    this.cost += 0.2 * (performance.now() - began - this.cost);
     if (!text) return;
     this.wrote = now;
     this.write();
@@ -230,9 +242,9 @@ class MemoryView implements View {
     setText(internal.value, Number.isNaN(now.internal) ? "–" : `${(now.internal * 100).toFixed(2)} %`);
     setText(largest.name, "largest hole");
     setText(largest.value, text(bytes(now.largest)));
-    const formula = `reserved/live what it costs · unusable(r) = Σ(free blocks < r) / Σ(free) · internal = Σ(size − requested) / Σ(size) · time average = ∫reserved dt / ∫live dt`;
+    const formula = "ratio = reserved/live · unusable(r) = Σ(free blocks < r)/Σ(free) · internal = Σ(size − requested)/Σ(size) · time average = ∫reserved/∫live";
     setText(this.caption, formula);
-    attribute(this.caption, "title", formula);
+    attribute(this.caption, "title", "reserved/live is what fragmentation costs; r is the request; sums over free blocks, or live ones");
     const step = store.stepAt(at);
     const segments = state.segments.length;
     const where = store.cursor === null ? "now" : `at the cursor${step === null ? "" : `, step ${integer(step)}`}`;

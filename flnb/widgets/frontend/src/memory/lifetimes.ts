@@ -51,6 +51,8 @@ export const TOTALS_WIDTH = CATEGORY_COUNT + 2;
 const Kind = { SegmentAlloc: 0, Free: 1, Alloc: 2, SegmentFree: 3 } as const;
 
 const CHECKPOINT_EVERY = 1024;
+/** Events between two lists of live blocks; more where more blocks live, so that the lists stay small. */
+const LIVE_EVERY = 4096;
 
 /** Index of the first element of a sorted `array[0..length)` that is greater than `value`. */
 export function upperBound(array: ArrayLike<number>, value: number, length: number = array.length): number {
@@ -98,6 +100,7 @@ export class MemoryIndex {
   private checkpointCount = 0;
   private lifetimes: Lifetimes = NO_LIFETIMES;
   private segments: Segments = NO_SEGMENTS;
+  private live: { before: number; rows: Int32Array }[] = []; // rows alive before some events, in order
   private openBlocks: number[] = []; // rows seen alive
   private openSegments: number[] = [];
   private seenBlocks = 0;
@@ -125,6 +128,7 @@ export class MemoryIndex {
       this.seenBlocks = this.seenSegments = this.checkpointCount = 0;
       this.openBlocks = [];
       this.openSegments = [];
+      this.live = [];
       this.rewrites++;
       this.rewrittenFrom = 0;
     }
@@ -184,7 +188,27 @@ export class MemoryIndex {
     }
     this.length = total;
     this.checkpointCount = Math.min(this.checkpointCount, Math.floor(touched / CHECKPOINT_EVERY) + 1);
+    while (this.live.length > 0 && this.live[this.live.length - 1]!.before > touched) this.live.pop();
     this.extendCheckpoints();
+  }
+
+  /** Rows alive before event `e`, in no particular order. */
+  rowsBefore(e: number): Int32Array {
+    let at = upperBound(this.live.map((list) => list.before), e) - 1;
+    let from = at < 0 ? 0 : this.live[at]!.before;
+    const rows = new Set<number>(at < 0 ? [] : this.live[at]!.rows);
+    for (let next = from; next < e; next++) {
+      // On the way, what was walked is kept where the lists end, so that the next question starts from there.
+      if (at === this.live.length - 1 && next - from >= Math.max(LIVE_EVERY, rows.size)) {
+        this.live.push({ before: next, rows: Int32Array.from(rows) });
+        at++;
+        from = next;
+      }
+      const code = this.code[next]!;
+      if ((code & 3) === Kind.Alloc) rows.add(code >> 2);
+      else if ((code & 3) === Kind.Free) rows.delete(code >> 2);
+    }
+    return Int32Array.from(rows);
   }
 
   private extendCheckpoints(): void {
@@ -405,7 +429,7 @@ export interface MemoryState {
   readonly blocks: number;
 }
 
-/** All segments and blocks at `time`: a prefix of the sorted events, so a scrub costs one pass over what began before. */
+/** All segments and blocks at `time`. A scrub walks a few thousand events from the nearest list of live blocks. */
 export function stateAt(index: MemoryIndex, time: number): MemoryState {
   const { blocks, reservedSegments } = index;
   const bySegment = new Map<number, number[]>();
@@ -416,15 +440,13 @@ export function stateAt(index: MemoryIndex, time: number): MemoryState {
       bySegment.set(reservedSegments.id[s]!, []);
     }
   }
-  let count = 0;
-  const { start, end, segment, offset, size, used } = blocks;
-  for (let row = 0; row < used; row++) {
-    if (start[row]! > time || end[row]! <= time) continue;
-    const id = segment[row]!;
-    const rows = bySegment.get(id);
-    if (rows === undefined) bySegment.set(id, [row]);
+  const { next, totals } = index.totalsAt(time);
+  const alive = index.rowsBefore(next);
+  const { segment, offset, size } = blocks;
+  for (const row of alive) {
+    const rows = bySegment.get(segment[row]!);
+    if (rows === undefined) bySegment.set(segment[row]!, [row]);
     else rows.push(row);
-    count++;
   }
   const segments: SegmentState[] = [];
   for (const [id, list] of bySegment) {
@@ -440,7 +462,7 @@ export function stateAt(index: MemoryIndex, time: number): MemoryState {
     segments.push({ id, row, size: total, rows, used, holes: holes.length / 2, largestHole });
   }
   segments.sort((a, b) => a.id - b.id);
-  return { time, totals: index.totalsAt(time).totals, segments, blocks: count };
+  return { time, totals, segments, blocks: alive.length };
 }
 
 /** Free ranges of a segment as offset, size, offset, size ...; `rows` in order of offset. */

@@ -34,7 +34,9 @@ export const normShare = (norm: number): number =>
 const PARAMETER = 26;
 const PARAMETER_PITCH = 30;
 const PARAMETERS = 4; // drawn of one op; the rest is counted
-const MARGIN = 20; // for "forward" and "backward"
+/** A closed module's second edge stands this far behind it. */
+const SECOND_EDGE = 3;
+const MARGIN = { compact: 20, full: 28 }; // for "forward" and "backward"
 
 /** World positions of the two rows. */
 export interface Rows { forward: number; backward: number; middle: number; height: number }
@@ -42,13 +44,14 @@ export interface Rows { forward: number; backward: number; middle: number; heigh
 /** Rows for a picture of `height` world units: what remains goes between the rows. */
 export function rowsOf(layout: Layout, model: TapeModel, height: number, compact: boolean): Rows {
   let parameters = 0;
-  if (!compact) for (const box of layout.boxes) if (box.kind === "op") parameters = Math.max(parameters, Math.min(PARAMETERS + 1, model.nodes[box.index]?.parameters.length ?? 0));
+  if (!compact) for (const box of layout.boxes) if (box.kind === "op" && box.d === 0) parameters = Math.max(parameters, Math.min(PARAMETERS + 1, model.nodes[box.index]?.parameters.length ?? 0));
   const least = Math.max(compact ? 40 : 80, parameters * PARAMETER_PITCH + 60);
-  const rest = height - 2 * MARGIN - 2 * layout.above - 2 * layout.below;
+  const margin = compact ? MARGIN.compact : MARGIN.full;
+  const rest = height - 2 * margin - 2 * layout.above - 2 * layout.below;
   const middle = Math.max(least, rest);
-  const forward = MARGIN + layout.above;
+  const forward = margin + layout.above;
   const backward = forward + layout.below + middle + layout.below;
-  return { forward, backward, middle: (forward + backward) / 2, height: backward + layout.above + MARGIN };
+  return { forward, backward, middle: (forward + backward) / 2, height: backward + layout.above + margin };
 }
 
 export class TapeCanvas {
@@ -76,9 +79,12 @@ export class TapeCanvas {
     c.save();
     c.translate(camera.x, camera.y);
     c.scale(camera.scale, camera.scale);
+    // Lines from branches farther out run behind what stands in between.
+    for (const box of layout.boxes) if (box.kind !== "input" && box.d > 0) this.saved(box, rows);
     for (const frame of layout.frames) this.frame(frame, rows);
-    for (const box of layout.boxes) if (box.kind !== "input") this.saved(box, rows);
-    for (const route of layout.routes) this.route(route, rows);
+    for (const box of layout.boxes) if (box.kind !== "input" && box.d === 0) this.saved(box, rows);
+    const closed = new Set(layout.boxes.flatMap((box) => (box.kind === "module" ? [box.key] : [])));
+    for (const route of layout.routes) this.route(route, rows, closed);
     for (const box of layout.boxes) if (this.visible(box.x, box.width)) this.box(box, rows);
     for (const target of this.targets) if (this.isSelected(target)) this.ring(target);
     if (this.hover) this.outline(this.hover);
@@ -91,13 +97,30 @@ export class TapeCanvas {
     return (x + width + 40) * camera.scale + camera.x > 0 && (x - 40) * camera.scale + camera.x < surface.width;
   }
 
-  /** Text is left out where it would fall under 8 px on the screen. */
+  /** All text is drawn; farther away only names are, where they fit. */
   private get legible(): boolean {
-    return this.camera.scale > 0.76;
+    return this.camera.scale > 0.78;
   }
 
-  private get detailed(): boolean {
-    return this.camera.scale > 0.92;
+  /** Fonts in world units. They shrink with the picture only until they stand at that size on the screen. */
+  private get least(): number {
+    return this.camera.scale < 1 ? Math.round(100 / this.camera.scale) / 100 : 1;
+  }
+
+  private ui(px: number, weight: number | "" = ""): string {
+    return this.context.theme.ui(px * this.least, weight);
+  }
+
+  private code(px: number, weight: number | "" = ""): string {
+    return this.context.theme.code(px * this.least, weight);
+  }
+
+  /** The name of a box seen from afar. */
+  private distantName(what: string, box: Box, y: number): void {
+    const { theme } = this.context;
+    if (box.width * this.camera.scale < 26) return;
+    const shown = theme.fit(what, this.code(10), box.width - 12);
+    if (shown.length > 2) label(this.c, shown, box.x + 9, y + box.height / 2, theme.colours.ink, this.code(10));
   }
 
   /** Where the view stands on a picture wider than the canvas. */
@@ -138,11 +161,11 @@ export class TapeCanvas {
       const titleY = row === "forward" ? y + 12 : y + outer - 12;
       this.targets.push({ kind: "frame", key: frame.group.key, row, index: frame.group.first, group: frame.group, x: frame.x, y: titleY - 12, width: frame.width, height: 24 });
       if (!this.legible) continue;
-      const font = theme.ui(11, 600);
+      const font = this.ui(11, 600);
       const right = `${frame.group.last - frame.group.first} ops`;
-      const room = frame.width - 18 - (row === "forward" ? theme.measure(right, theme.ui(10.5)) + 8 : 0);
+      const room = frame.width - 18 - (row === "forward" ? theme.measure(right, this.ui(10.5)) + 8 : 0);
       label(c, theme.fit(`▾ ${frame.group.name}${row === "backward" ? " backward" : ""}`, font, room), frame.x + 9, titleY, colours.ink, font);
-      if (row === "forward") label(c, right, frame.x + frame.width - 9, titleY, colours.dim, theme.ui(10.5), "right");
+      if (row === "forward") label(c, right, frame.x + frame.width - 9, titleY, colours.dim, this.ui(10.5), "right");
     }
   }
 
@@ -151,15 +174,19 @@ export class TapeCanvas {
     return row === "forward" ? rows.forward - d : rows.backward + d;
   }
 
-  private route(route: Route, rows: Rows): void {
+  private route(route: Route, rows: Rows, closed: ReadonlySet<string>): void {
     const { colours } = this.context.theme;
-    this.line(route.points, rows, "forward", colours.dim, route.arrow, route.straight);
-    // A gradient flows from reader to source; what matters is what arrives at the source.
-    const bad = this.flowsBad(route);
-    const back: number[] = [];
-    for (let at = route.points.length - 2; at >= 0; at -= 2) back.push(route.points[at]!, route.points[at + 1]!);
+    const points = [...route.points];
+    // The second edge of a closed module is its right side.
+    if (closed.has(route.from)) points[0]! += SECOND_EDGE + 1;
+    const port = (route.from === "" || route.to === "") && points.length === 4;
+    const colour = port ? colours.mark : colours.dim;
+    this.line(points, rows, "forward", colour, route.arrow, route.straight);
     if (route.from.startsWith("i")) return;
-    this.line(back, rows, "backward", bad ? colours.error : colours.dim, route.from !== "" || !route.arrow, route.straight);
+    // A gradient flows from reader to source; what matters is what arrives at the source.
+    const back: number[] = [];
+    for (let at = points.length - 2; at >= 0; at -= 2) back.push(points[at]!, points[at + 1]!);
+    this.line(back, rows, "backward", this.flowsBad(route) ? colours.error : colour, !port && route.from !== "", route.straight);
   }
 
   private flowsBad(route: Route): boolean {
@@ -209,7 +236,7 @@ export class TapeCanvas {
       selected ||= box.group === null && store.selectsNode(this.model.nodes[at]!.node);
     }
     if (size <= 0) return;
-    const parameters = box.kind === "op" && !this.compact ? this.model.nodes[box.index]!.parameters.length : 0;
+    const parameters = box.kind === "op" && !this.compact && box.d === 0 ? this.model.nodes[box.index]!.parameters.length : 0;
     const x = Math.round(parameters > 0 ? box.x + box.width - 8 : box.x + box.width / 2) + 0.5;
     const from = rows.forward - box.d + (box.kind === "module" ? 4 : 0);
     const to = rows.backward + box.d - 1;
@@ -226,13 +253,12 @@ export class TapeCanvas {
     c.lineTo(x - 3, to - 5);
     c.lineTo(x + 3, to - 5);
     c.fill();
-    if (!this.legible) return;
-    const font = theme.ui(10);
+    if (!this.legible || (box.d > 0 && !selected)) return;
+    const font = this.ui(10);
     const what = text(bytes(size));
     const wide = theme.measure(what, font);
-    const shown = Math.min(PARAMETERS + 1, parameters);
-    const bottom = rows.backward - box.d;
-    const y = parameters > 0 ? (rows.middle + (shown * PARAMETER_PITCH) / 2 + bottom) / 2 : rows.middle;
+    // Beside parameters there is no room in the middle; low down there is.
+    const y = parameters > 0 ? rows.backward - 42 : rows.middle;
     const middle = parameters > 0 ? Math.min(x, box.x + box.width + 6 - wide / 2) : x;
     c.fillStyle = colours.bg;
     c.fillRect(middle - wide / 2 - 3, y - 7, wide + 6, 14);
@@ -245,7 +271,7 @@ export class TapeCanvas {
     c.lineWidth = 1;
     if (double) {
       // A second edge says that there is something inside.
-      this.rounded(x + 3.5, y + 3.5, width - 1, height - 1, 4);
+      this.rounded(x + SECOND_EDGE + 0.5, y + SECOND_EDGE + 0.5, width - 1, height - 1, 4);
       c.fillStyle = colours.soft;
       c.fill();
       c.strokeStyle = colours.line;
@@ -300,14 +326,14 @@ export class TapeCanvas {
     const { colours } = theme;
     this.plate(box.x, y, box.width, box.height, "fine", false);
     if (!this.legible) return;
-    const font = theme.code(11.5, 500);
+    const font = this.code(11.5, 500);
     const middle = box.x + box.width / 2;
     label(c, theme.fit(this.model.leafName(box.index, true), font, box.width - 6), middle, y + 15, colours.ink, font, "center");
     const dims = store.plan(this.model.leaves[box.index]!.plan)?.shape;
     if (!dims) return;
     const whole = shapeText(dims);
-    const small = theme.ui(10);
-    if (theme.measure(whole, small) <= box.width - 4) label(c, whole, middle, y + 31, colours.dim, small, "center");
+    const small = this.ui(10);
+    if (theme.measure(whole, small) <= box.width - 8) label(c, whole, middle, y + 31, colours.dim, small, "center");
     else {
       const half = Math.ceil(dims.length / 2);
       label(c, dims.slice(0, half).join("×"), middle, y + 27, colours.dim, small, "center");
@@ -329,24 +355,48 @@ export class TapeCanvas {
     stripe(forward);
     this.plate(x, backward, width, height, info.health, false);
     stripe(backward);
-    if (!this.legible) return;
-    const name = theme.code(10.5, 500);
-    const small = theme.ui(10);
+    if (!this.legible) {
+      this.distantName(info.op, box, forward);
+      this.distantName(`${info.op}′`, box, backward);
+      return;
+    }
+    const name = this.code(10.5, 500);
+    const small = this.ui(10);
     const line = (what: string, y: number, font: string, colour: string): void => label(c, theme.fit(what, font, width - 14), x + 10, y, colour, font);
     line(info.op, forward + 13, name, colours.ink);
     line(`${info.op}′`, backward + 13, name, colours.ink);
     if (info.plan) line(shapeText(info.plan.shape), forward + 26, small, colours.dim);
-    if (this.detailed) line(text(duration(info.node.forward_ns)), forward + 38, small, colours.dim);
+    line(text(duration(info.node.forward_ns)), forward + 38, small, colours.dim);
     if (info.health === "fine") {
-      line(`norm ${significant(info.node.norm ?? NaN)}`, backward + 27, theme.ui(10.5), colours.text);
+      line(this.normText(info.node.norm, this.ui(10.5), width - 14), backward + 27, this.ui(10.5), colours.text);
       this.normBar(info.node.norm, x + 10, backward + 36, width - 18);
     } else {
       const origin = info.health === "origin";
-      line(origin ? "NaN origin" : "NaN", backward + 27, theme.ui(10.5, 600), colours.error);
+      line(origin ? "NaN origin" : "NaN", backward + 27, this.ui(10.5, 600), colours.error);
       const out = this.model.badOut(box.index);
       line(origin && out ? `${text(count(out.bad))}${out.numel ? ` of ${text(count(out.numel))}` : ""}` : "spread", backward + 39, small, colours.dim);
     }
-    if (!this.compact) this.parameters(box, rows);
+    if (this.compact) return;
+    if (box.d === 0) this.parameters(box, rows);
+    else if (info.parameters.length > 0) this.parameterMark(box, info.parameters, backward);
+  }
+
+  /** A branch above another has no room for plates between its rows: a square tells of parameters, red where one is bad. */
+  private parameterMark(box: Box, leaves: readonly number[], y: number): void {
+    const { c } = this;
+    const { theme } = this.context;
+    const bad = leaves.some((leaf) => this.model.leafBad(leaf));
+    c.fillStyle = theme.category(1);
+    c.fillRect(box.x + box.width - 10, y + 5, 5, 5);
+    if (!bad) return;
+    c.strokeStyle = theme.colours.error;
+    c.strokeRect(box.x + box.width - 11.5, y + 3.5, 8, 8);
+  }
+
+  /** The norm with its name where there is room for it. */
+  private normText(norm: number | null, font: string, width: number): string {
+    const value = significant(norm ?? NaN);
+    return this.context.theme.measure(`norm ${value}`, font) <= width ? `norm ${value}` : value;
   }
 
   private normBar(norm: number | null, x: number, y: number, width: number): void {
@@ -389,16 +439,16 @@ export class TapeCanvas {
       c.fillRect(box.x + 4, y + 5, 5, 5);
       this.targets.push({ kind: "parameter", key: `p${box.index}.${leaf}`, row: "between", index: leaf, group: null, x: box.x, y, width: width + 1, height: PARAMETER });
       if (!this.legible) return;
-      const font = theme.ui(10);
+      const font = this.ui(10);
       const dims = store.plan(model.leaves[leaf]!.plan)?.shape ?? [];
       const extra = dims.length === 1 ? String(dims[0]) : "";
       const room = width - 16 - (extra ? theme.measure(extra, font) + 4 : 0);
       label(c, theme.fit(model.leafName(leaf, true), font, room), box.x + 12, y + 8, colours.text, font);
       if (extra) label(c, extra, box.x + width - 4, y + 8, colours.dim, font, "right");
-      if (spoiled) label(c, "grad NaN", box.x + 12, y + 19, colours.error, theme.ui(10, 600));
-      else label(c, theme.fit(`norm ${significant(model.leaves[leaf]!.norm ?? NaN)}`, font, width - 14), box.x + 12, y + 19, colours.dim, font);
+      if (spoiled) label(c, "grad NaN", box.x + 12, y + 19, colours.error, this.ui(10, 600));
+      else label(c, this.normText(model.leaves[leaf]!.norm, font, width - 14), box.x + 12, y + 19, colours.dim, font);
     });
-    if (all.length > shown.length && this.legible) label(c, `+ ${all.length - shown.length} more`, box.x + 4, bottom - PARAMETER_PITCH / 2, colours.dim, theme.ui(10));
+    if (all.length > shown.length && this.legible) label(c, `+ ${all.length - shown.length} more`, box.x + 4, bottom - PARAMETER_PITCH / 2, colours.dim, this.ui(10));
   }
 
   private upward(x: number, from: number, to: number, colour: string): void {
@@ -427,20 +477,24 @@ export class TapeCanvas {
     this.plate(x, forward, width, height, "fine", true);
     this.plate(x, backward, width, height, health, true);
     this.strip(group, x + 8, forward + height - 11, width - 16);
-    if (!this.legible) return;
-    const bold = theme.ui(11, 600);
-    const small = theme.ui(10);
+    if (!this.legible) {
+      this.distantName(group.name, box, forward - 6);
+      this.distantName(`${group.name}′`, box, backward);
+      return;
+    }
+    const bold = this.ui(11, 600);
+    const small = this.ui(10);
     const ops = `${group.last - group.first} ops`;
-    const wide = width > 84;
+    const wide = width > 84 && group.path !== "";
     label(c, theme.fit(`▸ ${group.name}`, bold, width - 15 - (wide ? theme.measure(ops, small) + 6 : 0)), x + 8, forward + 13, colours.ink, bold);
     if (wide) label(c, ops, x + width - 7, forward + 13, colours.dim, small, "right");
     const last = model.nodes[group.last - 1]!;
-    label(c, theme.fit(wide ? shapeText(last.plan?.shape ?? []) : ops, small, width - 14), x + 8, forward + 26, colours.dim, small);
+    label(c, theme.fit(width > 84 ? shapeText(last.plan?.shape ?? []) : ops, small, width - 14), x + 8, forward + 26, colours.dim, small);
     label(c, theme.fit(`▸ ${group.name}′`, bold, width - 15), x + 8, backward + 13, colours.ink, bold);
     if (health === "fine") {
-      label(c, theme.fit(`${wide ? "norm " : ""}${significant(last.node.norm ?? NaN)}`, theme.ui(10.5), width - 14), x + 8, backward + 27, colours.text, theme.ui(10.5));
+      label(c, this.normText(last.node.norm, this.ui(10.5), width - 14), x + 8, backward + 27, colours.text, this.ui(10.5));
       this.normBar(last.node.norm, x + 8, backward + 36, width - 16);
-    } else label(c, health === "origin" ? "NaN origin" : "NaN", x + 8, backward + 27, colours.error, theme.ui(10.5, 600));
+    } else label(c, health === "origin" ? "NaN origin" : "NaN", x + 8, backward + 27, colours.error, this.ui(10.5, 600));
   }
 
   /** Time of a module's ops by family, the longest first. */

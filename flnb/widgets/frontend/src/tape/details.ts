@@ -61,7 +61,7 @@ export class TapeDetails {
     const origins = model.nodes.flatMap((info, at) => (info.health === "origin" ? [at] : []));
     const parts: HTMLElement[] = [h("div", { class: "fl-none" }, "Click a node for its gradient, time and saved tensors. Enter or a second click opens a module.")];
     if (origins.length > 0) parts.push(h("div", { class: "fl-section" }, "NaN begins at"), this.list(origins));
-    const norms = model.nodes.flatMap((info, at) => (info.node.norm !== null && Number.isFinite(info.node.norm) ? [{ at, norm: info.node.norm }] : []));
+    const norms = model.nodes.flatMap((info, at) => (info.node.norm !== null && Number.isFinite(info.node.norm) && !model.arrivesBad(at) ? [{ at, norm: info.node.norm }] : []));
     if (norms.length > 1) {
       norms.sort((a, b) => b.norm - a.norm);
       parts.push(h("div", { class: "fl-section" }, "Largest gradients"), this.list(norms.slice(0, 4).map(({ at }) => at)));
@@ -172,7 +172,7 @@ export class TapeDetails {
     const list = h("ul", { class: "fl-rowlist" });
     for (const at of nodes.slice(0, LIST)) {
       const info = this.model.nodes[at]!;
-      const bad = this.model.arrivesBad(at) || info.health === "origin";
+      const bad = this.model.arrivesBad(at);
       const button = h("button", { type: "button", title: info.plan ? `${info.op} ${shapeText(info.plan.shape)}` : info.op },
         h("i", { class: "fl-swatch", style: `background:${this.context.theme.family(info.family)}` }),
         h("span", { class: "fl-code" }, info.scope && !info.scope.endsWith(info.op) ? `${info.scope.split(".").slice(-2).join(".")}.${info.op}` : info.scope || info.op),

@@ -136,7 +136,7 @@ class TapeView implements View {
     this.laid = key;
     this.choose(width);
     this.layout = layoutTape(model.graph, model.root, this.open, this.measures);
-    this.rows = rowsOf(this.layout, model, height, !this.full);
+    this.spread();
     if (fresh || !this.moved) this.fit();
     this.write();
   }
@@ -172,17 +172,22 @@ class TapeView implements View {
 
   /** The whole picture where it stays readable; otherwise its height, and it scrolls. */
   private fit(everything = false): void {
-    const { layout, rows, canvas } = this;
-    if (!layout || !rows) return;
+    const { layout, canvas } = this;
+    if (!layout) return;
     const { width, height } = canvas.surface;
     const wide = (width - 2 * EDGE) / Math.max(1, layout.width + 4);
-    const tall = height / rows.height;
+    const least = rowsOf(layout, this.model, 0, !this.full).height;
+    const tall = height / least;
     const whole = Math.min(1, wide, tall);
-    const scale = Math.max(SMALLEST, everything || whole >= READABLE ? whole : Math.max(Math.min(1, tall), READABLE * 0.88));
-    canvas.camera = {
-      scale, x: layout.width * scale <= width ? (width - layout.width * scale) / 2 : EDGE,
-      y: rows.height * scale <= height + 1 ? (height - rows.height * scale) / 2 : 0,
-    };
+    const scale = Math.max(SMALLEST, everything || whole >= READABLE ? whole : Math.min(1, Math.max(tall, READABLE * 0.9)));
+    canvas.camera = { scale, x: layout.width * scale <= width ? (width - layout.width * scale) / 2 : EDGE, y: 0 };
+    this.spread();
+  }
+
+  /** The rows use the whole height at every scale: what is between them gives way. */
+  private spread(): void {
+    if (this.layout) this.rows = rowsOf(this.layout, this.model, this.canvas.surface.height / this.canvas.camera.scale, !this.full);
+    this.clamp();
   }
 
   /** Brings what was selected elsewhere into sight, once. */
@@ -221,7 +226,7 @@ class TapeView implements View {
     const modules = groups === 0 ? "no modules" : opened === 0 ? "modules collapsed" : `${opened} of ${groups} modules open`;
     const left = model.tape.truncated > 0 ? `${integer(model.tape.truncated)} older nodes left out` : "";
     const origin = model.nodes.find((info) => info.health === "origin");
-    this.panel.sub = [`step ${integer(model.tape.step)}`, `${integer(model.nodes.length)} nodes`, modules, left, origin ? `NaN begins at ${origin.op}` : ""].filter(Boolean).join(" · ");
+    this.panel.sub = [`step ${integer(model.tape.step)}`, origin ? `NaN begins at ${origin.op}` : "", `${integer(model.nodes.length)} nodes`, modules, left].filter(Boolean).join(" · ");
     attribute(this.canvas.surface.canvas, "aria-label", `Tape graph of step ${model.tape.step}: ${model.nodes.length} nodes, ${modules}${origin ? `, NaN begins at ${origin.op} ${origin.scope}` : ""}. Arrow keys move between boxes, Enter opens a module.`);
     if (!this.families) return;
     const present = new Set(model.nodes.map((info) => info.family));
@@ -236,7 +241,7 @@ class TapeView implements View {
   private legend(): HTMLElement {
     const item = (mark: HTMLElement, name: string): HTMLElement => h("span", { style: "display:inline-flex;align-items:center;gap:7px;white-space:nowrap" }, mark, name);
     const box = (style: string): HTMLElement => h("i", { style: `display:inline-block;flex:none;${style}` });
-    return h("div", { style: "display:flex;gap:20px;padding:6px 12px;border-top:1px solid var(--fl-grid);font-size:11px;color:var(--fl-dim);overflow:hidden;flex:none" },
+    return h("div", { style: "display:flex;flex-wrap:wrap;gap:0 20px;padding:6px 12px;border-top:1px solid var(--fl-grid);font-size:11px;color:var(--fl-dim);flex:none" },
       item(box("width:34px;height:4px;background:linear-gradient(90deg,var(--fl-ink) 60%,var(--fl-grid) 60%)"), "gradient norm, log scale 10⁻⁴ to 10"),
       item(box("width:22px;border-top:1px dashed var(--fl-dim)"), "saved for backward, with its size"),
       item(box("width:18px;height:10px;border:2px solid var(--fl-error);border-radius:3px;background:repeating-linear-gradient(135deg,color-mix(in srgb,var(--fl-error) 40%,transparent) 0 1px,transparent 1px 4px)"), "NaN or Inf; heavy border: where it began"),
@@ -423,7 +428,7 @@ class TapeView implements View {
     camera.y = y - ((y - camera.y) * scale) / camera.scale;
     camera.scale = scale;
     this.moved = true;
-    this.clamp();
+    this.spread();
     this.draw();
   }
 

@@ -48,7 +48,7 @@ export interface Frame {
   readonly width: number;
 }
 
-/** A connection: corners as x, d, x, d ...; it ends with an arrow unless it leaves the frame. */
+/** A connection: corners as x, d, x, d ...; short ends at the frame's edge have no arrow. */
 export interface Route {
   readonly points: number[];
   readonly arrow: boolean;
@@ -304,7 +304,7 @@ function directRoutes(layout: Layout, items: Item[], columns: number, m: Measure
       layout.routes.push({ points: [item.x + item.width, y, target.x, target.d + middle], arrow: true, from: item.key, to: target.key, straight: y === target.d + middle });
     }
     if (outermost) return;
-    if (item.entered && item.rank === 0) layout.routes.push({ points: [-m.pad, y, item.x, y], arrow: true, from: "", to: item.key, straight: true });
+    if (item.entered && item.rank === 0) layout.routes.push({ points: [-m.pad, y, item.x, y], arrow: false, from: "", to: item.key, straight: true });
     if (item.left && item.rank === columns - 1) layout.routes.push({ points: [item.x + item.width, y, layout.width + m.pad, y], arrow: false, from: item.key, to: "", straight: true });
   });
 }
