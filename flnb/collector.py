@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
-from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 __all__ = ["tune_gc"]
 
@@ -31,6 +34,8 @@ class tune_gc:
     def __enter__(self) -> tune_gc:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         gc.set_threshold(*self._before)
         gc.unfreeze()

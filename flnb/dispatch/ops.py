@@ -110,7 +110,8 @@ def unary(op: Op) -> Callable[..., Any]:
             result._node = [plan, (node,), seq, x if keep_x else None, result._root if keep_y else None]
         return result
 
-    return _named(apply, op)
+    op.apply = _named(apply, op)
+    return op.apply
 
 
 def binary(op: Op) -> Callable[..., Any]:
@@ -196,7 +197,8 @@ def binary(op: Op) -> Callable[..., Any]:
             result._node = None
         return result
 
-    return _named(apply, op)
+    op.apply = _named(apply, op)
+    return op.apply
 
 
 def call(op: Op, tensors: tuple[Any, ...], attributes: tuple[Any, ...] = (), out: Any = None) -> Any:
@@ -267,29 +269,39 @@ def composite(
 
 
 def _missed(op: Op, arguments: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
+    """First call with a signature: make the plan, then run on the canonical inputs."""
     plan, tensors = plan_for(op, arguments, attributes, state.current())
-    return _run(plan, tensors)
+    return op.apply(*tensors) if op.apply is not None else _run(plan, tensors)
 
 
 def _run(plan: Plan, tensors: tuple[Any, ...]) -> Any:
     here = _scoped() or state.session
+    op = plan.op
     if plan.kind is not here.kind:
-        raise _foreign(plan.op, plan, here)
-    parents = tuple([getattr(x, "_node", None) for x in tensors]) if here.grad and plan.op.differentiable else ()
-    taped = any(p is not None for p in parents)
-    buffer, alloc = (None, 0) if plan.weight < here.min_block else _empty(plan, here, taped)
-    seq = next_seq() if taped else 0
-    data, view_of = _execute(plan, here, tensors, buffer, alloc, seq, parents)
-    lift = next((x._lift for x in tensors if getattr(x, "_lift", None) is not None), None)
+        raise _foreign(op, plan, here)
+    parents: tuple[Any, ...] = ()
+    seq = alloc = 0
+    if op.differentiable and here.grad:
+        parents = tuple([x._node for x in tensors])
+        if parents.count(None) < len(parents):
+            seq = next_seq()
+    if not op.writes_out:
+        data = _execute(plan, here, tensors, (), 0, seq, parents)
+    elif plan.weight < here.min_block:
+        data = _execute(plan, here, tensors, (None,), 0, seq, parents)
+    else:
+        buffer, alloc = _empty(plan, here, seq != 0)
+        data = _execute(plan, here, tensors, (buffer,), alloc, seq, parents)
+    lift = None
+    for x in tensors:
+        lift = lift or x._lift
     result = _new(lift or Tensor)
     result._data = data
     result._spec = plan.spec
-    if view_of is not None:
-        result._root = view_of
+    if not op.writes_out:
+        result._root = getattr(tensors[0], "_root", tensors[0])
     if lift is not None:
-        result._node = None
-    if taped:
-        result._node = _tape_node(plan, parents, seq, tensors, result)
+        result._node = _tape_node(plan, parents, seq, tensors, result) if seq else None
     return result
 
 
@@ -315,39 +327,24 @@ def _tape_node(plan: Plan, parents: tuple[Any, ...], seq: int, tensors: tuple[An
 
 
 def _execute(
-    plan: Plan, here: State, tensors: tuple[Any, ...], buffer: Any, alloc: int, seq: int, parents: tuple[Any, ...]
-) -> tuple[Any, Any]:
-    """Call the backend's method and record the event; the result's buffer, and the root it is a view of, if any."""
-    op = plan.op
-    function = here.table[op.index]
+    plan: Plan, here: State, tensors: tuple[Any, ...], out: tuple[Any, ...], alloc: int, seq: int,
+    parents: tuple[Any, ...],
+) -> Any:  # fmt: skip
+    """Call the backend's method and record the event; the method's result."""
+    function = here.table[plan.op.index]
     data = [x._data if isinstance(x, Tensor) else _constant(plan, x, here) for x in tensors]
     lanes = bus.lanes
-    node = seq
-    if lanes is not None:
-        lane = lanes.lane
-        outer, node = lane.node, seq or lane.node
-        lane.node = node
-        t0 = clock()
-    try:
-        if op.writes_out:
-            result = (
-                function(*data, *plan.attributes, buffer) if op.arity == 0 or buffer is not None else function(*data)
-            )
-        else:
-            result = function(*data, *plan.attributes)
-    finally:
-        if lanes is not None:
-            lane.node = outer
-    if lanes is not None:
-        t1 = clock()
-        edges = [p[2] if p is not None else 0 for p in parents] if seq else []
-        lane.emit_op(plan.code, t0, t1, alloc, node, lane.context, *[*edges, 0, 0][:2])
-        if len(edges) > 2:
-            emit_edges(lane, plan, seq, edges[2:])
-    if op.writes_out:
-        return result, None
-    source = tensors[0]
-    return result, getattr(source, "_root", source)
+    if lanes is None:
+        return function(*data, *plan.attributes, *out)
+    t0 = clock()
+    result = function(*data, *plan.attributes, *out)
+    t1 = clock()
+    lane = lanes.lane
+    edges = [p[2] if p is not None else 0 for p in parents] if seq else []
+    lane.emit_op(plan.code, t0, t1, alloc, seq or lane.node, lane.context, *[*edges, 0, 0][:2])
+    if len(edges) > 2:
+        emit_edges(lane, plan, seq, edges[2:])
+    return result
 
 
 def emit_edges(lane: Any, plan: Plan, seq: int, edges: list[int]) -> None:
@@ -390,7 +387,7 @@ def _into(op: Op, arguments: tuple[Any, ...], attributes: tuple[Any, ...], out: 
         raise ValueError(f"{op.name}: the result is {plan.spec!r} but out is {out._spec!r}; they must be equal")
     if not op.writes_out:
         raise TypeError(f"{op.name}: makes a view and takes no out; assign the result with flnb.assign(out, value)")
-    data, _ = _execute(plan, here, tensors, out._data, 0, 0, ())
+    data = _execute(plan, here, tensors, (out._data,), 0, 0, ())
     if data is not out._data:
         here.backend.from_numpy(data, out._data)
     root = getattr(out, "_root", out)
@@ -427,6 +424,7 @@ def _foreign(op: Op, plan: Plan, here: State) -> TypeError:
 
 
 def _named(function: Callable[..., Any], op: Op) -> Callable[..., Any]:
+    """Give a public function its op's name; for the fast paths, let the op find it."""
     function.__name__ = function.__qualname__ = op.name
     function.__module__ = "flnb.ops"
     return function

@@ -53,6 +53,8 @@ class Op:
 
     joint: Callable[..., Any] | None = None
     """For composites, the one pull of all arguments."""
+    apply: Callable[..., Any] | None = None
+    """For ops on one or two tensors, the fast public function."""
 
     def __init__(
         self,
