@@ -161,7 +161,7 @@ export class FragmentationSeries {
   private request = 0;
   private first = 0; // events [first, last) are known
   private last = 0;
-  private rewrites = -1;
+  private rewrites = 0;
   private readonly at = Object.fromEntries(COLUMNS.map((name) => [name, new Float64Array(0)])) as Series;
   private totals: Float64Array = new Float64Array(TOTALS_WIDTH);
   private holes = new Holes(0);
@@ -173,7 +173,7 @@ export class FragmentationSeries {
   private ensure(from: number, request: number): void {
     const { index, at } = this;
     const start = upperBound(index.time, from, index.length);
-    const rewritten = this.rewrites !== index.rewrites && index.rewrittenFrom < this.last;
+    const rewritten = index.rewrittenSince(this.rewrites) < this.last;
     // One event earlier than asked, so that there is always a state to begin a window with.
     if (rewritten || request !== this.request || Math.max(0, start - 1) < this.first || this.last === 0) this.restart(Math.max(0, start - 1), request);
     this.rewrites = index.rewrites;

@@ -106,9 +106,8 @@ export class MemoryIndex {
   private seenBlocks = 0;
   private seenSegments = 0;
   private generation = -1;
-  /** Counts rewritten history: who keeps something per event drops what stands at or after `rewrittenFrom`. */
-  rewrites = 0;
-  rewrittenFrom = 0;
+  /** The first event whose place or neighbours changed, for each time that history was rewritten. */
+  private readonly rewritten: number[] = [];
 
   get blocks(): Lifetimes {
     return this.lifetimes;
@@ -116,6 +115,18 @@ export class MemoryIndex {
 
   get reservedSegments(): Segments {
     return this.segments;
+  }
+
+  /** How often history was rewritten: who keeps something per event asks `rewrittenSince` this number later. */
+  get rewrites(): number {
+    return this.rewritten.length;
+  }
+
+  /** The first event that changed since then; Infinity where none did. */
+  rewrittenSince(rewrites: number): number {
+    let first = Infinity;
+    for (let at = Math.max(0, rewrites); at < this.rewritten.length; at++) first = Math.min(first, this.rewritten[at]!);
+    return first;
   }
 
   /** Takes in what is new. A changed `generation` says that row numbers have moved: everything is sorted again. */
@@ -129,8 +140,7 @@ export class MemoryIndex {
       this.openBlocks = [];
       this.openSegments = [];
       this.live = [];
-      this.rewrites++;
-      this.rewrittenFrom = 0;
+      this.rewritten.push(0);
     }
     const fresh: number[] = [];
     this.openBlocks = collect(fresh, this.openBlocks, this.seenBlocks, lifetimes, Kind.Alloc, Kind.Free);
@@ -182,10 +192,7 @@ export class MemoryIndex {
       }
     }
     const touched = fill + 1; // first event whose neighbours changed
-    if (touched < this.length) {
-      this.rewrites++;
-      this.rewrittenFrom = touched;
-    }
+    if (touched < this.length) this.rewritten.push(touched);
     this.length = total;
     this.checkpointCount = Math.min(this.checkpointCount, Math.floor(touched / CHECKPOINT_EVERY) + 1);
     while (this.live.length > 0 && this.live[this.live.length - 1]!.before > touched) this.live.pop();

@@ -39,7 +39,7 @@ const SECOND_EDGE = 3;
 const MARGIN = { compact: 20, full: 28 }; // for "forward" and "backward"
 
 /** World positions of the two rows. */
-export interface Rows { forward: number; backward: number; middle: number; height: number }
+export interface Rows { forward: number; backward: number; middle: number; height: number; /** Inner edges of the outermost frames, from the baselines. */ edge: number }
 
 /** Rows for a picture of `height` world units: what remains goes between the rows. */
 export function rowsOf(layout: Layout, model: TapeModel, height: number, compact: boolean): Rows {
@@ -51,7 +51,7 @@ export function rowsOf(layout: Layout, model: TapeModel, height: number, compact
   const middle = Math.max(least, rest);
   const forward = margin + layout.above;
   const backward = forward + layout.below + middle + layout.below;
-  return { forward, backward, middle: (forward + backward) / 2, height: backward + layout.above + margin };
+  return { forward, backward, middle: (forward + backward) / 2, height: backward + layout.above + margin, edge: layout.below };
 }
 
 export class TapeCanvas {
@@ -258,7 +258,7 @@ export class TapeCanvas {
     const what = text(bytes(size));
     const wide = theme.measure(what, font);
     // Beside parameters there is no room in the middle; low down there is.
-    const y = parameters > 0 ? rows.backward - 42 : rows.middle;
+    const y = parameters > 0 ? rows.backward - rows.edge - 12 : rows.middle;
     const middle = parameters > 0 ? Math.min(x, box.x + box.width + 6 - wide / 2) : x;
     c.fillStyle = colours.bg;
     c.fillRect(middle - wide / 2 - 3, y - 7, wide + 6, 14);
@@ -368,7 +368,7 @@ export class TapeCanvas {
     if (info.plan) line(shapeText(info.plan.shape), forward + 26, small, colours.dim);
     line(text(duration(info.node.forward_ns)), forward + 38, small, colours.dim);
     if (info.health === "fine") {
-      line(this.normText(info.node.norm, this.ui(10.5), width - 14), backward + 27, this.ui(10.5), colours.text);
+      line(this.normText(info.node.norm, this.ui(10.5), width - 18), backward + 27, this.ui(10.5), colours.text);
       this.normBar(info.node.norm, x + 10, backward + 36, width - 18);
     } else {
       const origin = info.health === "origin";

@@ -179,7 +179,7 @@ class TapeView implements View {
     const least = rowsOf(layout, this.model, 0, !this.full).height;
     const tall = height / least;
     const whole = Math.min(1, wide, tall);
-    const scale = Math.max(SMALLEST, everything || whole >= READABLE ? whole : Math.min(1, Math.max(tall, READABLE * 0.9)));
+    const scale = Math.max(SMALLEST, everything || whole >= READABLE ? whole : Math.min(1, Math.max(tall, READABLE * 0.86)));
     canvas.camera = { scale, x: layout.width * scale <= width ? (width - layout.width * scale) / 2 : EDGE, y: 0 };
     this.spread();
   }

@@ -14,11 +14,12 @@ const byIndex = (layout: Layout): Box[] => layout.boxes.filter((box) => box.kind
 /** What must hold of every picture. */
 function check(tape: TapeGraph, layout: Layout): void {
   const { boxes, frames } = layout;
+  const wrong: string[] = [];
   for (let a = 0; a < boxes.length; a++) {
     for (let b = a + 1; b < boxes.length; b++) {
       const [one, two] = [boxes[a]!, boxes[b]!];
       const apart = one.x + one.width <= two.x || two.x + two.width <= one.x || one.d + one.height <= two.d || two.d + two.height <= one.d;
-      expect(apart, `${one.key} and ${two.key} overlap`).toBe(true);
+      if (!apart) wrong.push(`${one.key} and ${two.key} overlap`);
     }
   }
   for (const box of boxes) {
@@ -30,9 +31,10 @@ function check(tape: TapeGraph, layout: Layout): void {
       const member = box.kind !== "input" && frame.group.first <= box.index && box.index < frame.group.last;
       const inside = box.x > frame.x && box.x + box.width < frame.x + frame.width && box.d > frame.d && box.d + box.height < frame.outer;
       const outside = box.x + box.width <= frame.x || box.x >= frame.x + frame.width || box.d + box.height <= frame.d || box.d >= frame.outer;
-      expect(member ? inside : outside, `${box.key} and the frame ${frame.group.key}`).toBe(true);
+      if (!(member ? inside : outside)) wrong.push(`${box.key} and the frame ${frame.group.key}`);
     }
   }
+  expect(wrong).toEqual([]);
   // Every connection goes to the right, inside and between frames.
   const place = new Map<number, Box>();
   for (const box of boxes) {

@@ -1,0 +1,109 @@
+import { describe, expect, it } from "vitest";
+import { Simulation } from "../../src/dev/simulate.ts";
+import { Store } from "../../src/store.ts";
+import { normShare, type Target } from "../../src/tape/canvas.ts";
+import { nearest } from "../../src/tape/index.ts";
+import { healthOf, TapeModel } from "../../src/tape/model.ts";
+
+const run = (options: ConstructorParameters<typeof Simulation>[0], seconds: number): { store: Store; model: TapeModel; more: (seconds: number) => void } => {
+  const simulation = new Simulation(options);
+  const store = new Store();
+  const model = new TapeModel(store);
+  const more = (span: number): void => {
+    for (let t = 0; t < span; t += 0.04) {
+      simulation.advance(0.04);
+      const { content, buffers } = simulation.frame();
+      store.receive(structuredClone(content), buffers, t);
+    }
+    model.update();
+  };
+  more(seconds);
+  return { store, model, more };
+};
+
+describe("where gradients go bad", () => {
+  const at = (bad: boolean, parents: number[], leavesBad = false): { bad: boolean; parents: number[]; leavesBad: boolean } => ({ bad, parents, leavesBad });
+
+  it("is the op that got a good gradient and gave a bad one; below it the NaN only spreads", () => {
+    expect(healthOf([at(true, []), at(true, [0]), at(false, [1]), at(false, [2])])).toEqual(["spread", "spread", "origin", "fine"]);
+  });
+
+  it("is an op whose parameters alone are bad", () => {
+    expect(healthOf([at(false, []), at(false, [0], true), at(false, [1])])).toEqual(["fine", "origin", "fine"]);
+  });
+
+  it("is the last node where the loss itself arrives bad", () => {
+    expect(healthOf([at(true, []), at(true, [0])])).toEqual(["spread", "origin"]);
+  });
+
+  it("follows branches: the one that is fine stays fine", () => {
+    // 0 -> 1 -> 3 and 0 -> 2 -> 3; the backward of 1 makes the NaN that arrives at 0.
+    const health = healthOf([at(true, []), at(false, [0]), at(false, []), at(false, [1, 2])]);
+    expect(health).toEqual(["spread", "origin", "fine", "fine"]);
+  });
+});
+
+describe("the model of a run", () => {
+  it("names ops, scopes and parameters, with parents before their readers", () => {
+    const { model, store } = run({ steps: 60 }, 1);
+    expect(model.nodes).toHaveLength(18);
+    expect(model.root.children).toHaveLength(5);
+    const conv = model.nodes[0]!;
+    expect([conv.op, conv.scope, conv.parameters.map((leaf) => model.leafName(leaf, false)), conv.inputs.map((leaf) => model.leafName(leaf, true))])
+      .toEqual(["conv2d", "net.stem.conv", ["net.stem.conv.weight"], ["x"]]);
+    for (const [index, info] of model.nodes.entries()) for (const parent of info.parents) expect(parent).toBeLessThan(index);
+    expect(store.tape!.step).toBe(model.tape!.step);
+  });
+
+  it("keeps its structure over the steps of one program", () => {
+    const { model, more } = run({ steps: 200 }, 1);
+    const [structure, step] = [model.structure, model.tape!.step];
+    more(1);
+    expect(model.tape!.step).toBeGreaterThan(step);
+    expect(model.structure).toBe(structure);
+  });
+
+  it("finds the op of a NaN", () => {
+    const { model } = run({ steps: 40, nanStep: 40 }, 3);
+    expect(model.tape!.step).toBe(40);
+    expect(model.nodes.filter((info) => info.health === "origin").map((info) => info.scope)).toEqual(["net.stem.bn"]);
+    expect(model.healthIn(0, 1)).toBe("spread");
+    expect(model.badOut(1)).toEqual({ bad: 49152, numel: 262144 });
+    expect(model.healthIn(3, 18)).toBe("fine");
+  });
+
+  it("is empty before the first backward", () => {
+    const model = new TapeModel(new Store());
+    model.update();
+    expect([model.tape, model.nodes, model.root.children]).toEqual([null, [], []]);
+  });
+});
+
+describe("the norm bar", () => {
+  it("is logarithmic from 1e-4 to 10, and never quite empty", () => {
+    expect(normShare(10)).toBe(1);
+    expect(normShare(1e6)).toBe(1);
+    expect(normShare(Math.sqrt(1e-3))).toBeCloseTo(0.5, 12);
+    expect(normShare(1e-4)).toBe(0.02);
+    expect(normShare(0)).toBe(0.02);
+  });
+});
+
+describe("arrow keys", () => {
+  const target = (key: string, row: Target["row"], x: number, y: number): Target => ({ kind: "op", key, row, index: 0, group: null, x, y, width: 80, height: 48 });
+  const all = [target("a", "forward", 0, 0), target("b", "forward", 100, 0), target("c", "forward", 200, 60), target("p", "between", 105, 150), target("a", "backward", 0, 300), target("b", "backward", 100, 300)];
+
+  it("lead to the neighbour in the row and to what stands above and below", () => {
+    const go = (from: number, key: string): string | undefined => {
+      const found = nearest(all, all[from]!, key);
+      return found ? `${found.key} ${found.row}` : undefined;
+    };
+    expect(go(0, "ArrowRight")).toBe("b forward");
+    expect(go(0, "ArrowLeft")).toBeUndefined();
+    expect(go(1, "ArrowDown")).toBe("p between");
+    expect(go(0, "ArrowDown")).toBe("a backward");
+    expect(go(3, "ArrowDown")).toBe("b backward");
+    expect(go(5, "ArrowUp")).toBe("p between");
+    expect(go(5, "ArrowLeft")).toBe("a backward");
+  });
+});
