@@ -6,13 +6,16 @@ windows into columns (im2col) and multiply. The columns live only while the op r
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from flnb.dispatch.plan import spec_of
 from flnb.dispatch.state import CATEGORIES, current
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 TEMPORARY = CATEGORIES.index("temporary")
 Array = np.ndarray[Any, Any]
@@ -105,12 +108,16 @@ class Convolution:
 
     # Pooling. Of equal maxima in a window the first, in row-major order, counts.
 
-    def _chosen(self, x: Array, kernel: Pair, stride: Pair) -> Array:
-        """Index of each window's maximum within the flattened window: (N, C, OH, OW)."""
+    def _first_maxima(self, x: Array, kernel: Pair, stride: Pair) -> Iterator[tuple[int, int, Array]]:
+        """For each position in a window, where it holds the window's first maximum: (N, C, OH, OW), bool."""
         view = windows(x, kernel, stride)
-        flat = self._scratch((*view.shape[:4], kernel[0] * kernel[1]), x.dtype)
-        np.copyto(flat.reshape(view.shape), view)
-        return np.asarray(flat.argmax(-1))
+        best = self.max_pool2d(x, kernel, stride, self._scratch(view.shape[:4], x.dtype))
+        left = np.ones(best.shape, bool)
+        for i in range(kernel[0]):
+            for j in range(kernel[1]):
+                here = (view[..., i, j] == best) & left
+                left ^= here
+                yield i, j, here
 
     def max_pool2d(self, x: Array, kernel: Pair, stride: Pair, out: Array | None = None) -> Array:
         view = windows(x, kernel, stride)
@@ -123,21 +130,17 @@ class Convolution:
         return out
 
     def max_pool2d_grad(self, g: Array, x: Array, kernel: Pair, stride: Pair, out: Array | None = None) -> Array:
-        chosen = self._chosen(x, kernel, stride)
         out = np.empty(x.shape, g.dtype) if out is None else out
         out.fill(0)
         view = windows(out, kernel, stride)
-        for i in range(kernel[0]):
-            for j in range(kernel[1]):
-                view[..., i, j] += g * (chosen == i * kernel[1] + j)
+        for i, j, here in self._first_maxima(x, kernel, stride):
+            view[..., i, j] += g * here
         return out
 
     def max_pool2d_select(self, v: Array, x: Array, kernel: Pair, stride: Pair, out: Array | None = None) -> Array:
-        chosen = self._chosen(x, kernel, stride)
         view = windows(v, kernel, stride)
         out = np.empty(view.shape[:4], v.dtype) if out is None else out
         out.fill(0)
-        for i in range(kernel[0]):
-            for j in range(kernel[1]):
-                np.copyto(out, view[..., i, j], where=chosen == i * kernel[1] + j)
+        for i, j, here in self._first_maxima(x, kernel, stride):
+            np.copyto(out, view[..., i, j], where=here)
         return out
