@@ -153,7 +153,7 @@ export class Chart {
     if (cursorStep !== null) vertical(c, x(cursorStep), TOP, height - BOTTOM, colours.brand);
     if (curve.length > 40) {
       this.line(c, curve.values, x, y, colours.dim, 0.8, true);
-      this.line(c, smooth(curve, Math.max(5, curve.length / 50), log), x, y, colours.ink, 1.6, false);
+      this.line(c, smooth(curve, Math.min(60, Math.max(5, curve.length / 50)), log), x, y, colours.ink, 1.6, false);
     } else {
       this.line(c, curve.values, x, y, colours.ink, 1.4, false);
       if (curve.length < 12) this.dots(c, x, y, colours.ink);
