@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-NAMES = ("digits", "overhead")
+NAMES = ("digits", "imports", "overhead")
 
 
 def main(argv: list[str]) -> int:
