@@ -69,6 +69,9 @@ class State:
         return new
 
 
+TAKES_ANY = 0x04
+"""The code flag of ``*arguments``; `inspect`, which names it, takes 10 ms to import."""
+
 operators: list[Any] = []
 """Every op, at its index. Appended by `flnb.ops.table.Op`; the states' tables follow."""
 
@@ -99,7 +102,7 @@ def _accepts_out(method: Any) -> bool:
     if isinstance(method, np.ufunc):
         return True
     code = getattr(getattr(method, "__func__", method), "__code__", None)
-    return code is None or "out" in code.co_varnames[: code.co_argcount] or bool(code.co_flags & inspect.CO_VARARGS)
+    return code is None or "out" in code.co_varnames[: code.co_argcount] or bool(code.co_flags & TAKES_ANY)
 
 
 def _copying_to_out(method: Callable[..., Any], arity: int) -> Callable[..., Any]:
