@@ -5,7 +5,7 @@ import { integer } from "../format.ts";
 import type { Range, Store } from "../store.ts";
 import type { Theme } from "../theme.ts";
 import type { ViewContext } from "../view.ts";
-import { lowerBound } from "./lifetimes.ts";
+import { lowerBound, type MemoryIndex, upperBound } from "./lifetimes.ts";
 
 export const LEFT = 48;
 export const RIGHT = 10;
@@ -85,11 +85,9 @@ export interface AxisHandlers {
   hover(place: { x: number; y: number } | null): void;
   /** A press that did not move; true keeps the cursor where it is. */
   click?(x: number, y: number): boolean;
-  /** Times at which something happens, for the arrow keys; the next one after or before t, or null. */
-  next(t: number, direction: 1 | -1): number | null;
 }
 
-/** Press and drag move the cursor, the wheel zooms around the pointer, arrows step the cursor from event to event. */
+/** Press and drag move the cursor, the wheel zooms around the pointer. */
 export function bindAxis(canvas: HTMLCanvasElement, context: ViewContext, handlers: AxisHandlers): void {
   const { store, actions } = context;
   let pressed: { x: number; y: number; moved: boolean } | null = null;
@@ -141,15 +139,18 @@ export function bindAxis(canvas: HTMLCanvasElement, context: ViewContext, handle
     const from = Math.max(0, middle - ((middle - t0) / span) * next);
     actions.setRange(from, from + next);
   }, { passive: false });
-  canvas.addEventListener("keydown", (event) => {
-    if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
-    const next = handlers.next(store.at, event.key === "ArrowRight" ? 1 : -1);
-    event.preventDefault();
-    event.stopPropagation();
-    if (next === null) return;
-    actions.setCursor(next);
-    const { t0, t1 } = store.range;
-    const span = t1 - t0;
-    if (next < t0 || next > t1) actions.setRange(Math.max(0, next - span / 2), Math.max(0, next - span / 2) + span);
-  });
+}
+
+/** The arrow keys on a focused chart: the cursor steps to the next event, and the range follows it. True when taken. */
+export function stepCursor(event: KeyboardEvent, { store, actions }: ViewContext, index: MemoryIndex): boolean {
+  if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return false;
+  const { time, length } = index;
+  const at = event.key === "ArrowRight" ? upperBound(time, store.at, length) : lowerBound(time, store.at, length) - 1;
+  if (at < 0 || at >= length) return true;
+  const t = time[at]!;
+  actions.setCursor(t);
+  const { t0, t1 } = store.range;
+  const from = Math.max(0, t - (t1 - t0) / 2);
+  if (t < t0 || t > t1) actions.setRange(from, from + t1 - t0);
+  return true;
 }

@@ -134,7 +134,6 @@ export class BlockMap {
     canvas.addEventListener("pointermove", (event) => this.point({ x: event.offsetX, y: event.offsetY }));
     canvas.addEventListener("pointerleave", () => this.point(null));
     canvas.addEventListener("click", (event) => this.pick(event.offsetX, event.offsetY));
-    canvas.addEventListener("keydown", this.walk);
   }
 
   resize(width: number, height: number): void {
@@ -300,7 +299,8 @@ export class BlockMap {
           ring(c, place.x - 1, place.y - 1, place.width + 2, place.height + 2, colours.ink, colours.bg);
           continue;
         }
-        if (store.selection.kind === "segment") continue;
+        // A step holds nearly everything: rings around all of it would say nothing.
+        if (store.selection.kind === "segment" || store.selection.kind === "step") continue;
         for (const mark of place.marks) {
           if (drawn >= 400 || !this.selected(place.segment, mark)) continue;
           drawn++;
@@ -390,14 +390,13 @@ export class BlockMap {
     actions.select(store.selectionOfBlock(row));
   }
 
-  private readonly walk = (event: KeyboardEvent): void => {
+  /** The arrow keys on the focused map: sideways from block to block, up and down from segment to segment. */
+  key(event: KeyboardEvent): boolean {
     const by = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: Infinity, ArrowUp: -Infinity }[event.key];
-    if (by === undefined) return;
-    event.preventDefault();
-    event.stopPropagation();
+    if (by === undefined) return false;
     const { store } = this.context;
     const all = this.places.flatMap((place, at) => [...place.segment.rows].map((row) => ({ row, at })));
-    if (all.length === 0) return;
+    if (all.length === 0) return true;
     const now = all.findIndex(({ row }) => store.memory.lifetimes.id[row] === store.selection?.block);
     let next: number;
     if (now < 0) next = 0;
@@ -411,7 +410,8 @@ export class BlockMap {
     if (place.y < this.element.scrollTop) this.element.scrollTop = place.y - 4;
     else if (place.y + place.height > this.element.scrollTop + this.surface.height) this.element.scrollTop = place.y + place.height + 8 - this.surface.height;
     this.select(row);
-  };
+    return true;
+  }
 }
 
 /** 20 MiB rather than 20.0 MiB where nothing is lost. */

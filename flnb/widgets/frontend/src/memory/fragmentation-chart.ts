@@ -3,9 +3,8 @@
 import { horizontal, label, Surface } from "../canvas.ts";
 import { bytes, percent, ratio, text } from "../format.ts";
 import type { ViewContext } from "../view.ts";
-import { bindAxis, drawCursor, drawSteps, TimeAxis } from "./axis.ts";
+import { bindAxis, drawCursor, drawSteps, stepCursor, TimeAxis } from "./axis.ts";
 import type { FragmentationCurve } from "./fragmentation.ts";
-import { lowerBound, upperBound } from "./lifetimes.ts";
 import type { MemoryModel } from "./model.ts";
 import { Tip } from "./tip.ts";
 
@@ -45,12 +44,11 @@ export class FragmentationChart {
         this.showTip();
         this.draw();
       },
-      next: (t, direction) => {
-        const { time, length } = this.model.index;
-        const at = direction > 0 ? upperBound(time, t, length) : lowerBound(time, t, length) - 1;
-        return at >= 0 && at < length ? time[at]! : null;
-      },
     });
+  }
+
+  key(event: KeyboardEvent): boolean {
+    return stepCursor(event, this.context, this.model.index);
   }
 
   resize(width: number, height: number): void {

@@ -1,5 +1,6 @@
 /** Where is the peak, who holds it, how much is unusable? The Memory panel of the overview and the Memory view. */
 
+import type { Surface } from "../canvas.ts";
 import { attribute, h, setQuantity, setText } from "../dom.ts";
 import { bytes, integer, percent, ratio, text } from "../format.ts";
 import { categoryLabels, categoryOrder } from "../palette.ts";
@@ -47,6 +48,12 @@ function stepTable(context: ViewContext, model: MemoryModel): DataTable {
 function headline(context: ViewContext): string {
   const { peak } = context.store.memory;
   return peak.allocated > 0 ? `reserved/live at peak ${ratio(peak.reserved / peak.allocated)}` : "";
+}
+
+/** A key belongs to the picture that has the focus. */
+function keyOf(event: KeyboardEvent, pictures: readonly { surface: Surface; key(event: KeyboardEvent): boolean }[]): boolean {
+  const target = event.composedPath()[0];
+  return pictures.find(({ surface }) => surface.canvas === target)?.key(event) ?? false;
 }
 
 class MemoryPanel implements View {
@@ -117,6 +124,10 @@ class MemoryPanel implements View {
 
   describe(): DataTable {
     return stepTable(this.context, this.model);
+  }
+
+  key(event: KeyboardEvent): boolean {
+    return keyOf(event, [this.chart, this.map]);
   }
 
   destroy(): void {
@@ -207,6 +218,10 @@ class MemoryView implements View {
     if (!text) return;
     this.wrote = now;
     this.write();
+  }
+
+  key(event: KeyboardEvent): boolean {
+    return keyOf(event, [this.timeline.chart, this.fragmentation.chart, this.blocks.map]);
   }
 
   destroy(): void {

@@ -5,8 +5,8 @@ import { bytes, clock, text } from "../format.ts";
 import { categoryLabels, categoryOrder } from "../palette.ts";
 import type { Selection } from "../store.ts";
 import type { ViewContext } from "../view.ts";
-import { bindAxis, drawCursor, drawSteps, TimeAxis } from "./axis.ts";
-import { allocatedOf, lowerBound, RESERVED, type Timeline, TOTALS_WIDTH, upperBound, WASTE } from "./lifetimes.ts";
+import { bindAxis, drawCursor, drawSteps, stepCursor, TimeAxis } from "./axis.ts";
+import { allocatedOf, RESERVED, type Timeline, TOTALS_WIDTH, WASTE } from "./lifetimes.ts";
 import type { MemoryModel } from "./model.ts";
 import { Tip } from "./tip.ts";
 
@@ -44,12 +44,11 @@ export class TimelineChart {
         this.showTip();
         this.draw();
       },
-      next: (t, direction) => {
-        const { time, length } = this.model.index;
-        const at = direction > 0 ? upperBound(time, t, length) : lowerBound(time, t, length) - 1;
-        return at >= 0 && at < length ? time[at]! : null;
-      },
     });
+  }
+
+  key(event: KeyboardEvent): boolean {
+    return stepCursor(event, this.context, this.model.index);
   }
 
   resize(width: number, height: number): void {
@@ -283,13 +282,13 @@ export class TimelineChart {
     let sum = 0;
     for (const column of [...categoryOrder, WASTE]) {
       const size = line.totals[at + column]!;
-      if (name === "" && value >= sum && value < sum + size) name = `${column === WASTE ? "rounding waste" : categoryLabels[column]!} ${text(bytes(size))} · `;
+      if (name === "" && value >= sum && value < sum + size) name = `${column === WASTE ? "rounding waste" : categoryLabels[column]!} ${text(bytes(size))} of `;
       sum += size;
     }
     const t = line.time[k]!;
     const step = store.stepAt(t);
     const when = step === null ? clock(t) : `step ${step}`;
-    this.tip.show(`${name}allocated ${text(bytes(line.allocated[k]!))} · reserved ${text(bytes(line.reserved[k]!))} · ${when}`, hover.x, hover.y, this.surface.width);
+    this.tip.show(`${name || "allocated "}${text(bytes(line.allocated[k]!))} · ${when}`, hover.x, hover.y, this.surface.width);
   }
 
   /** Totals at the cursor, for the legend. */

@@ -94,7 +94,7 @@ class TapeView implements View {
   }
 
   key(event: KeyboardEvent): boolean {
-    const onCanvas = event.target === this.canvas.surface.canvas;
+    const onCanvas = event.composedPath()[0] === this.canvas.surface.canvas;
     if (!this.full && !onCanvas) return false;
     const { surface } = this.canvas;
     switch (event.key) {
