@@ -62,7 +62,7 @@ class MemoryPanel implements View {
   private readonly panel: Panel;
   private readonly chart: TimelineChart;
   private readonly map: BlockMap;
-  private readonly legend = h("div", { style: "display:flex;flex-wrap:wrap;gap:0 12px;padding:2px 12px 4px;font-size:11px;height:22px;overflow:hidden;color:var(--fl-dim)" });
+  private readonly legend = h("div", { class: "fl-legend" });
   private readonly chartHost = h("div", { style: "position:relative;flex:1;min-height:0" });
   private readonly mapHost = h("div", { style: "position:relative;flex:none;height:56px" });
   private drawn = "";
@@ -119,7 +119,7 @@ class MemoryPanel implements View {
     if (key === this.legendKey || peak === 0) return;
     this.legendKey = key;
     this.legend.replaceChildren(...items.map((category) =>
-      h("span", { style: "display:inline-flex;align-items:center;gap:5px;white-space:nowrap;height:16px", ...(category === WASTE ? { class: "fl-wideonly" } : {}) }, square(theme, category), category === WASTE ? "waste" : nameOf(category))));
+      h("span", { style: "display:inline-flex;align-items:center;gap:5px;white-space:nowrap;height:16px", ...(category === WASTE ? { class: "fl-wideonly" } : {}) }, square(theme, category), category === WASTE ? "waste" : nameOf(category).replace(" state", ""))));
   }
 
   describe(): DataTable {
