@@ -1,4 +1,4 @@
-/** Small drawing helpers shared by every canvas: sharp lines, text, hatches, screen scale. */
+/** Drawing that every canvas shares: sharp lines, text, hatches, screen scale. */
 
 /** A canvas that knows its size in CSS pixels and stays sharp on every screen. */
 export class Surface {
