@@ -19,8 +19,8 @@ const SIDE = 12;
 const SMALL_ROW = 18;
 const LARGE_ROW = 24;
 const GAP = 8;
-const NAME = 72; // before a segment: its number and size
-const FIGURES = 92; // after it: use and holes
+const NAME = 72; // before a segment: its number and size, at least
+const FIGURES = 100; // after it: use and holes
 /** From this many segments on several share a row. */
 const CROWD = 48;
 
@@ -34,10 +34,10 @@ export function ordered(state: MemoryState, order: SegmentOrder, address: (segme
 }
 
 /** Places of segments: small ones in two columns, large ones over the whole width, a crowd side by side in rows. */
-export function placeSegments(segments: readonly SegmentState[], width: number, top = 4): { places: Omit<Place, "marks">[]; height: number } {
+export function placeSegments(segments: readonly SegmentState[], width: number, name: number, top = 4): { places: Omit<Place, "marks">[]; height: number } {
   const places: Omit<Place, "marks">[] = [];
   if (segments.length === 0) return { places, height: 0 };
-  if (segments.length > CROWD) return crowd(segments, width, top);
+  if (segments.length > CROWD) return crowd(segments, width, name, top);
   const largest = Math.max(...segments.map((segment) => segment.size));
   const small = segments.filter((segment) => segment.size * 4 <= largest);
   const large = segments.filter((segment) => segment.size * 4 > largest);
@@ -47,21 +47,21 @@ export function placeSegments(segments: readonly SegmentState[], width: number, 
   const half = (width - 3 * SIDE) / 2;
   const perColumn = Math.ceil(halves.length / 2);
   halves.forEach((segment, at) => {
-    const x = SIDE + (at >= perColumn ? half + SIDE : 0) + NAME;
-    places.push({ segment, x, y: y + (at % perColumn) * (SMALL_ROW + GAP), width: half - NAME - FIGURES, height: SMALL_ROW });
+    const x = SIDE + (at >= perColumn ? half + SIDE : 0) + name;
+    places.push({ segment, x, y: y + (at % perColumn) * (SMALL_ROW + GAP), width: half - name - FIGURES, height: SMALL_ROW });
   });
   y += perColumn * (SMALL_ROW + GAP) + (halves.length > 0 && wholes.length > 0 ? 2 : 0);
   for (const segment of wholes) {
-    places.push({ segment, x: SIDE + NAME, y, width: width - 2 * SIDE - NAME - FIGURES, height: LARGE_ROW });
+    places.push({ segment, x: SIDE + name, y, width: width - 2 * SIDE - name - FIGURES, height: LARGE_ROW });
     y += LARGE_ROW + GAP + 1;
   }
   return { places, height: y };
 }
 
 /** Many segments: rows of about equal bytes, each segment to scale but at least three pixels wide. */
-function crowd(segments: readonly SegmentState[], width: number, top: number): { places: Omit<Place, "marks">[]; height: number } {
+function crowd(segments: readonly SegmentState[], width: number, name: number, top: number): { places: Omit<Place, "marks">[]; height: number } {
   const places: Omit<Place, "marks">[] = [];
-  const room = width - 2 * SIDE - NAME - FIGURES;
+  const room = width - 2 * SIDE - name - FIGURES;
   const total = segments.reduce((sum, segment) => sum + segment.size, 0);
   const rows = Math.min(200, Math.max(4, Math.ceil(segments.length / Math.max(8, Math.floor(room / 24)))));
   const scale = (room * rows * 0.9) / Math.max(1, total);
@@ -73,7 +73,7 @@ function crowd(segments: readonly SegmentState[], width: number, top: number): {
       x = 0;
       y += SMALL_ROW + GAP;
     }
-    places.push({ segment, x: SIDE + NAME + x, y, width: wide, height: SMALL_ROW });
+    places.push({ segment, x: SIDE + name + x, y, width: wide, height: SMALL_ROW });
     x += wide + 2;
   }
   return { places, height: y + SMALL_ROW + GAP };
@@ -114,6 +114,8 @@ export class BlockMap {
   private readonly tip: Tip;
   private places: Place[] = [];
   private placesKey = "";
+  private numberWidth = 0;
+  private nameWidth = NAME;
   private hover: { x: number; y: number } | null = null;
 
   /** `compact`: the overview's strip without captions. */
@@ -175,7 +177,12 @@ export class BlockMap {
     if (key === this.placesKey) return;
     this.placesKey = key;
     const segments = ordered(state, this.order, (segment) => this.address(segment));
-    const { places, height: content } = this.compact ? { places: placeCompact(segments, width), height: 0 } : placeSegments(segments, width);
+    const { theme } = this.context;
+    const font = theme.ui(11, 500);
+    this.numberWidth = 0;
+    for (const segment of segments) this.numberWidth = Math.max(this.numberWidth, theme.measure(`S${segment.id}`, font));
+    this.nameWidth = Math.max(NAME, this.numberWidth + 8 + theme.measure("20 MiB", theme.ui(11)) + 8);
+    const { places, height: content } = this.compact ? { places: placeCompact(segments, width), height: 0 } : placeSegments(segments, width, this.nameWidth);
     const { blocks } = this.model.index;
     this.places = places.map((place) => ({ ...place, marks: marksOf(blocks, place.segment.rows, place.segment.size, place.width) }));
     this.spacer.style.height = `${Math.max(0, content - height)}px`;
@@ -255,7 +262,7 @@ export class BlockMap {
     const scope = store.context(lifetimes.context[row]!)?.scope ?? "";
     const op = store.plan(lifetimes.plan[row]!)?.op ?? "";
     const short = scope.split(".").slice(-2).join(".");
-    return short === "" ? op || `#${lifetimes.id[row]!}` : lifetimes.category[row] === 1 || op === "" ? short : `${short}.${op}`;
+    return short === "" ? op || `${categoryLabels[lifetimes.category[row]!] ?? "block"} #${lifetimes.id[row]!}` : lifetimes.category[row] === 1 || op === "" ? short : `${short}.${op}`;
   }
 
   private captions(): Caption[] {
@@ -272,11 +279,11 @@ export class BlockMap {
       const size = places.reduce((sum, place) => sum + place.segment.size, 0);
       const used = places.reduce((sum, place) => sum + place.segment.used, 0);
       const holes = places.reduce((sum, place) => sum + place.segment.holes, 0);
-      const begin = first.x - NAME;
+      const begin = first.x - this.nameWidth;
       const end = crowded ? this.surface.width - SIDE : first.x + first.width + FIGURES;
       captions.push({ text: `S${first.segment.id}`, x: begin, y: middle, dim: false, right: false, bold: true });
-      captions.push({ text: crowded ? `+${places.length - 1}` : wholeBytes(size), x: begin + 28, y: middle, dim: true, right: false, bold: false });
-      captions.push({ text: size > 0 ? `${Math.floor((used / size) * 100)} %` : "–", x: end - 52, y: middle, dim: false, right: true, bold: false });
+      captions.push({ text: crowded ? `+${places.length - 1}` : wholeBytes(size), x: begin + Math.max(28, this.numberWidth + 8), y: middle, dim: true, right: false, bold: false });
+      captions.push({ text: size > 0 ? `${Math.floor((used / size) * 100)} %` : "–", x: end - 62, y: middle, dim: false, right: true, bold: false });
       captions.push({ text: holes === 0 ? "full" : holes === 1 ? "1 hole" : `${holes} holes`, x: end, y: middle, dim: true, right: true, bold: false });
     }
     return captions;

@@ -91,8 +91,9 @@ export class MemoryDetails {
     const request = this.model.request();
     if (request.row >= 0) {
       const { lifetimes } = store.memory;
-      this.pair("Largest", text(bytes(request.bytes)), `of the last ${request.steps} steps`);
-      this.pair("made by", store.plan(lifetimes.plan[request.row]!)?.op ?? "–", store.context(lifetimes.context[request.row]!)?.scope ?? "", true);
+      this.pair("Largest", text(bytes(request.bytes)), request.steps > 0 ? `of the last ${request.steps} steps` : "");
+      const [op, scope] = [store.plan(lifetimes.plan[request.row]!)?.op, store.context(lifetimes.context[request.row]!)?.scope];
+      if (op || scope) this.pair("made by", op ?? scope!, op ? scope : "", true);
     }
     const small = store.counters?.small_bytes;
     if (small) this.pair("Outside", text(bytes(small)), `results under ${text(bytes(store.run?.min_block ?? 0))}, in all`);

@@ -142,18 +142,22 @@ export class FragmentationChart {
       c.fillRect(right ? x - wide - 3 : x - 3, y - 7, wide + 6, 14);
       label(c, what, x, y, colour, font, right ? "right" : "left");
     };
-    if (Number.isFinite(curve.average)) {
-      const y = this.ratioY(curve.average);
-      horizontal(c, axis.left, axis.right, y, colours.dim, [3, 3]);
-      note(`time average ${ratio(curve.average)}`, axis.right - 2, Math.max(TOP + 2, y - 9), colours.dim, theme.ui(10.5), true);
-    }
     const { peak } = curve;
-    if (!Number.isFinite(peak.ratio) || peak.live === 0) return;
-    const [x, y] = [Math.max(axis.left, axis.x(peak.time)), this.ratioY(peak.ratio)];
+    const known = Number.isFinite(peak.ratio) && peak.live > 0;
+    const [x, y] = [Math.max(axis.left, axis.x(peak.time)), known ? this.ratioY(peak.ratio) : 0];
     const font = theme.ui(11, 500);
     const what = `at peak ${ratio(peak.ratio)}`;
-    const wide = theme.measure(what, font);
-    note(what, Math.min(x + 8, axis.right - wide - 4), Math.max(TOP + 2, y - 13), colours.ink, font, false);
+    const from = Math.min(x + 8, axis.right - theme.measure(what, font) - 4);
+    if (Number.isFinite(curve.average)) {
+      const level = this.ratioY(curve.average);
+      horizontal(c, axis.left, axis.right, level, colours.dim, [3, 3]);
+      // On the side where the other headline is not.
+      const said = `time average ${ratio(curve.average)}`;
+      const right = !known || from + theme.measure(what, font) < axis.right - theme.measure(said, theme.ui(10.5)) - 12;
+      note(said, right ? axis.right - 2 : axis.left + 6, Math.max(TOP + 2, level - 9), colours.dim, theme.ui(10.5), right);
+    }
+    if (!known) return;
+    note(what, from, Math.max(TOP + 2, y - 13), colours.ink, font, false);
     c.fillStyle = colours.bg;
     c.strokeStyle = colours.ink;
     c.lineWidth = 1.5;

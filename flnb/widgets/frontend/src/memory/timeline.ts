@@ -12,13 +12,17 @@ import { Tip } from "./tip.ts";
 
 const TOP = 8;
 const BOTTOM = 18;
-/** The capacity line is drawn while the axis that shows it leaves the data this share of the height. */
-const CAPACITY_FACTOR = 4;
+/** Lines above the areas are drawn while they leave the areas this share of the height; else a word says where they are. */
+const RESERVED_FACTOR = 3;
+const CAPACITY_FACTOR = 2.5;
 
-/** Upper end of the axis in bytes and whether the capacity lies on it. */
-export function axisTop(peak: number, capacity: number | null): { top: number; capacity: boolean } {
-  if (capacity !== null && capacity > 0 && capacity <= peak * CAPACITY_FACTOR) return { top: Math.max(capacity * 1.06, peak * 1.06), capacity: true };
-  return { top: Math.max(peak * 1.18, 1024), capacity: false };
+/** Upper end of the axis in bytes, and which of the lines above the areas lie on it. The areas always do. */
+export function axisTop(allocated: number, reserved: number, capacity: number | null): { top: number; reserved: boolean; capacity: boolean } {
+  const least = Math.max(allocated, 1024);
+  const withReserved = reserved <= least * RESERVED_FACTOR;
+  const data = withReserved ? Math.max(least, reserved) : least;
+  if (withReserved && capacity !== null && capacity > 0 && capacity <= data * CAPACITY_FACTOR) return { top: Math.max(capacity, data) * 1.06, reserved: true, capacity: true };
+  return { top: data * 1.22, reserved: withReserved, capacity: false };
 }
 
 /** Bytes that the selection holds, by pixel, and the times its blocks live. */
@@ -63,17 +67,21 @@ export class TimelineChart {
     const line = (this.line = this.model.timeline(axis.range, axis.pixels));
     const c = this.surface.begin();
     const capacity = store.run?.capacity ?? null;
-    let peak = store.memory.peak.reserved;
-    for (const value of line.reserved) peak = Math.max(peak, value);
-    for (const value of line.allocated) peak = Math.max(peak, value);
-    const scale = axisTop(peak, capacity);
+    // The peak of the run as well: the axis does not jump while the picture moves.
+    let allocated = store.memory.peak.allocated;
+    for (const value of line.allocated) allocated = Math.max(allocated, value);
+    let reserved = 0;
+    for (const value of line.reserved) reserved = Math.max(reserved, value);
+    const scale = axisTop(allocated, reserved, capacity);
     this.top = scale.top;
     this.grid(c, axis, scale.capacity ? capacity! : null);
     this.bands(c, axis, line);
     this.missing(c, axis);
     this.selection(c, axis);
-    this.reserved(c, axis, line);
-    if (capacity !== null) this.capacity(c, axis, capacity, scale.capacity);
+    if (scale.reserved) this.reserved(c, axis, line);
+    if (scale.capacity) this.capacity(c, axis, capacity!);
+    const above = [...(scale.reserved ? [] : [`reserved ${text(bytes(reserved))}`]), ...(scale.capacity || capacity === null ? [] : [`capacity ${text(bytes(capacity))}`])];
+    if (above.length > 0) this.note(c, `↑ ${above.join(" · ")}`, axis.right - 2, TOP + 6, true);
     drawSteps(c, axis, store, theme, height - BOTTOM);
     horizontal(c, axis.left, axis.right, height - BOTTOM, theme.colours.mark);
     if (this.hover && axis.inside(this.hover.x)) {
@@ -177,12 +185,8 @@ export class TimelineChart {
     this.note(c, `reserved ${text(bytes(last))}`, axis.right - 2, Math.max(this.y(last) - 8, TOP + 6));
   }
 
-  private capacity(c: CanvasRenderingContext2D, axis: TimeAxis, capacity: number, drawn: boolean): void {
+  private capacity(c: CanvasRenderingContext2D, axis: TimeAxis, capacity: number): void {
     const { theme } = this.context;
-    if (!drawn) {
-      label(c, `capacity ${text(bytes(capacity))}, above`, axis.right - 2, TOP + 4, theme.colours.dim, theme.ui(10.5), "right");
-      return;
-    }
     const y = this.y(capacity);
     horizontal(c, axis.left, axis.right, y, theme.colours.ink, [5, 4]);
     c.fillStyle = theme.colours.ink;
@@ -191,7 +195,7 @@ export class TimelineChart {
   }
 
   /** A label that stays readable over whatever is drawn. */
-  private note(c: CanvasRenderingContext2D, what: string, x: number, y: number): void {
+  private note(c: CanvasRenderingContext2D, what: string, x: number, y: number, dim = false): void {
     const { theme } = this.context;
     const font = theme.ui(11, 500);
     const width = theme.measure(what, font);
@@ -199,7 +203,7 @@ export class TimelineChart {
     c.globalAlpha = 0.8;
     c.fillRect(x - width - 2, y - 7, width + 4, 14);
     c.globalAlpha = 1;
-    label(c, what, x, y, theme.colours.ink, font, "right");
+    label(c, what, x, y, dim ? theme.colours.dim : theme.colours.ink, font, "right");
   }
 
   /** Spans of which nothing is known. */

@@ -41,11 +41,28 @@ const MARGIN = { compact: 20, full: 28 }; // for "forward" and "backward"
 /** World positions of the two rows. */
 export interface Rows { forward: number; backward: number; middle: number; height: number; /** Inner edges of the outermost frames, from the baselines. */ edge: number }
 
+/**
+ * Parameters by the box under which their plates stand: those of an op farther out (the bias that a convolution adds
+ * through a reshape) stand with the op on the baseline of the same column.
+ */
+export function platesOf(layout: Layout, model: TapeModel): Map<string, number[]> {
+  const plates = new Map<string, number[]>();
+  const ops = layout.boxes.filter((box) => box.kind === "op");
+  for (const box of ops) {
+    const parameters = model.nodes[box.index]?.parameters ?? [];
+    if (parameters.length === 0) continue;
+    const below = box.d === 0 ? box : ops.find((other) => other.d === 0 && other.x < box.x + box.width && box.x < other.x + other.width);
+    const key = (below ?? box).key;
+    plates.set(key, [...new Set([...(plates.get(key) ?? []), ...parameters])]);
+  }
+  return plates;
+}
+
 /** Rows for a picture of `height` world units: what remains goes between the rows. */
-export function rowsOf(layout: Layout, model: TapeModel, height: number, compact: boolean): Rows {
-  let parameters = 0;
-  if (!compact) for (const box of layout.boxes) if (box.kind === "op" && box.d === 0) parameters = Math.max(parameters, Math.min(PARAMETERS + 1, model.nodes[box.index]?.parameters.length ?? 0));
-  const least = Math.max(compact ? 40 : 80, parameters * PARAMETER_PITCH + 60);
+export function rowsOf(layout: Layout, plates: ReadonlyMap<string, readonly number[]>, height: number, compact: boolean): Rows {
+  let most = 0;
+  if (!compact) for (const leaves of plates.values()) most = Math.max(most, Math.min(PARAMETERS + 1, leaves.length));
+  const least = Math.max(compact ? 40 : 80, most * PARAMETER_PITCH + 60);
   const margin = compact ? MARGIN.compact : MARGIN.full;
   const rest = height - 2 * margin - 2 * layout.above - 2 * layout.below;
   const middle = Math.max(least, rest);
@@ -62,16 +79,18 @@ export class TapeCanvas {
   /** What the arrow keys stand on. */
   focus: { key: string; row: Target["row"] } | null = null;
   private c: CanvasRenderingContext2D;
+  private plates: ReadonlyMap<string, readonly number[]> = new Map();
 
   constructor(private readonly context: ViewContext, private readonly model: TapeModel, private readonly compact: boolean) {
     this.c = this.surface.context;
   }
 
-  draw(layout: Layout | null, rows: Rows | null): void {
+  draw(layout: Layout | null, rows: Rows | null, plates: ReadonlyMap<string, readonly number[]>): void {
     const { theme } = this.context;
     const { width, height } = this.surface;
     this.c = this.surface.begin();
     this.targets = [];
+    this.plates = plates;
     if (!layout || !rows || width < 40) return;
     const { c, camera } = this;
     label(c, "forward", 12, this.compact ? 9 : 14, theme.colours.dim, theme.ui(10.5));
@@ -236,7 +255,7 @@ export class TapeCanvas {
       selected ||= box.group === null && store.selectsNode(this.model.nodes[at]!.node);
     }
     if (size <= 0) return;
-    const parameters = box.kind === "op" && !this.compact && box.d === 0 ? this.model.nodes[box.index]!.parameters.length : 0;
+    const parameters = this.compact ? 0 : this.plates.get(box.key)?.length ?? 0;
     const x = Math.round(parameters > 0 ? box.x + box.width - 8 : box.x + box.width / 2) + 0.5;
     const from = rows.forward - box.d + (box.kind === "module" ? 4 : 0);
     const to = rows.backward + box.d - 1;
@@ -376,21 +395,7 @@ export class TapeCanvas {
       const out = this.model.badOut(box.index);
       line(origin && out ? `${text(count(out.bad))}${out.numel ? ` of ${text(count(out.numel))}` : ""}` : "spread", backward + 39, small, colours.dim);
     }
-    if (this.compact) return;
-    if (box.d === 0) this.parameters(box, rows);
-    else if (info.parameters.length > 0) this.parameterMark(box, info.parameters, backward);
-  }
-
-  /** A branch above another has no room for plates between its rows: a square tells of parameters, red where one is bad. */
-  private parameterMark(box: Box, leaves: readonly number[], y: number): void {
-    const { c } = this;
-    const { theme } = this.context;
-    const bad = leaves.some((leaf) => this.model.leafBad(leaf));
-    c.fillStyle = theme.category(1);
-    c.fillRect(box.x + box.width - 10, y + 5, 5, 5);
-    if (!bad) return;
-    c.strokeStyle = theme.colours.error;
-    c.strokeRect(box.x + box.width - 11.5, y + 3.5, 8, 8);
+    if (!this.compact) this.parameters(box, rows);
   }
 
   /** The norm with its name where there is room for it. */
@@ -417,14 +422,17 @@ export class TapeCanvas {
     const { c, model } = this;
     const { store, theme } = this.context;
     const { colours } = theme;
-    const all = model.nodes[box.index]!.parameters;
-    if (all.length === 0) return;
+    const all = this.plates.get(box.key);
+    if (all === undefined) return;
+    const own = model.nodes[box.index]!.parameters;
     const shown = all.slice(0, PARAMETERS);
     const slots = shown.length + (all.length > shown.length ? 1 : 0);
     const [top, bottom] = [rows.middle - (slots * PARAMETER_PITCH) / 2, rows.middle + (slots * PARAMETER_PITCH) / 2];
-    const bad = shown.some((leaf) => model.leafBad(leaf));
-    this.upward(box.x + 18, top + 2, rows.forward - box.d + 2, colours.mark);
-    this.upward(box.x + 18, rows.backward + box.d - 1, bottom - 2, bad ? colours.error : colours.mark);
+    const bad = own.some((leaf) => model.leafBad(leaf));
+    if (own.length > 0) {
+      this.upward(box.x + 18, top + 2, rows.forward - box.d + 2, colours.mark);
+      this.upward(box.x + 18, rows.backward + box.d - 1, bottom - 2, bad ? colours.error : colours.mark);
+    }
     const width = box.width - 16;
     shown.forEach((leaf, at) => {
       const y = Math.round(top + at * PARAMETER_PITCH + 2);
@@ -485,8 +493,10 @@ export class TapeCanvas {
     const bold = this.ui(11, 600);
     const small = this.ui(10);
     const ops = `${group.last - group.first} ops`;
-    const wide = width > 84 && group.path !== "";
-    label(c, theme.fit(`▸ ${group.name}`, bold, width - 15 - (wide ? theme.measure(ops, small) + 6 : 0)), x + 8, forward + 13, colours.ink, bold);
+    // The name comes first; the count stands beside it where there is room.
+    const title = `▸ ${group.name}`;
+    const wide = width > 84 && group.path !== "" && theme.measure(title, bold) + theme.measure(ops, small) + 21 <= width;
+    label(c, theme.fit(title, bold, width - 15), x + 8, forward + 13, colours.ink, bold);
     if (wide) label(c, ops, x + width - 7, forward + 13, colours.dim, small, "right");
     const last = model.nodes[group.last - 1]!;
     label(c, theme.fit(width > 84 ? shapeText(last.plan?.shape ?? []) : ops, small, width - 14), x + 8, forward + 26, colours.dim, small);

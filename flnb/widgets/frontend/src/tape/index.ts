@@ -6,7 +6,7 @@ import { Tip } from "../memory/tip.ts";
 import { familyLabels } from "../palette.ts";
 import { Panel } from "../panel.ts";
 import type { DataTable, View, ViewContext } from "../view.ts";
-import { type Rows, rowsOf, type Target, TapeCanvas } from "./canvas.ts";
+import { platesOf, type Rows, rowsOf, type Target, TapeCanvas } from "./canvas.ts";
 import { TapeDetails } from "./details.ts";
 import { boxes, openAll, openAtFirst } from "./groups.ts";
 import { type Layout, layoutTape, MEASURES, type Measures } from "./layout.ts";
@@ -34,6 +34,7 @@ class TapeView implements View {
   private measures: Measures = MEASURES;
   private layout: Layout | null = null;
   private rows: Rows | null = null;
+  private plates: ReadonlyMap<string, readonly number[]> = new Map();
   private open = new Set<string>();
   /** What the reader opened or closed, by group; the rest follows the automatic choice. */
   private readonly chosen = new Map<string, boolean>();
@@ -136,6 +137,7 @@ class TapeView implements View {
     this.laid = key;
     this.choose(width);
     this.layout = layoutTape(model.graph, model.root, this.open, this.measures);
+    this.plates = platesOf(this.layout, model);
     this.spread();
     if (fresh || !this.moved) this.fit();
     this.write();
@@ -144,7 +146,7 @@ class TapeView implements View {
   /** What stands open: as much as fits the width at reading size, then what the reader chose. */
   private choose(width: number): void {
     const { model } = this;
-    this.measures = this.full ? MEASURES : this.compactMeasures(width);
+    this.measures = this.full ? this.fullMeasures() : this.compactMeasures(width);
     const room = width - 2 * EDGE;
     this.open = this.full ? openAtFirst(model.graph, model.root, FIRST, (open) => layoutTape(model.graph, model.root, open, this.measures).width <= room) : new Set();
     for (const [name, open] of this.chosen) {
@@ -156,6 +158,15 @@ class TapeView implements View {
       const allowed = openAll(model.root, MOST);
       for (const name of this.open) if (!allowed.has(name)) this.open.delete(name);
     }
+  }
+
+  /** Boxes as wide as the names in them, within reason. */
+  private fullMeasures(): Measures {
+    const { theme } = this.context;
+    const font = theme.code(10.5, 500);
+    let longest = 0;
+    for (const info of this.model.nodes) longest = Math.max(longest, theme.measure(`${info.op}′`, font));
+    return { ...MEASURES, opWidth: Math.min(110, Math.max(MEASURES.opWidth, Math.ceil(longest) + 16)) };
   }
 
   /** The overview's boxes share the width. */
@@ -176,7 +187,7 @@ class TapeView implements View {
     if (!layout) return;
     const { width, height } = canvas.surface;
     const wide = (width - 2 * EDGE) / Math.max(1, layout.width + 4);
-    const least = rowsOf(layout, this.model, 0, !this.full).height;
+    const least = rowsOf(layout, this.plates, 0, !this.full).height;
     const tall = height / least;
     const whole = Math.min(1, wide, tall);
     const scale = Math.max(SMALLEST, everything || whole >= READABLE ? whole : Math.min(1, Math.max(tall, READABLE * 0.86)));
@@ -186,7 +197,7 @@ class TapeView implements View {
 
   /** The rows use the whole height at every scale: what is between them gives way. */
   private spread(): void {
-    if (this.layout) this.rows = rowsOf(this.layout, this.model, this.canvas.surface.height / this.canvas.camera.scale, !this.full);
+    if (this.layout) this.rows = rowsOf(this.layout, this.plates, this.canvas.surface.height / this.canvas.camera.scale, !this.full);
     this.clamp();
   }
 
@@ -209,7 +220,7 @@ class TapeView implements View {
   }
 
   private draw(): void {
-    this.canvas.draw(this.layout, this.rows);
+    this.canvas.draw(this.layout, this.rows, this.plates);
   }
 
   // ---- what is read

@@ -92,12 +92,15 @@ describe("segments as a table", () => {
 });
 
 describe("the axis", () => {
-  it("shows the capacity where the data is not lost below it, and never cuts the data", () => {
-    expect(axisTop(32 * MiB, 48 * MiB)).toMatchObject({ capacity: true });
-    expect(axisTop(32 * MiB, 48 * MiB).top).toBeGreaterThan(48 * MiB);
-    expect(axisTop(32 * MiB, 2 ** 34)).toMatchObject({ capacity: false });
-    expect(axisTop(60 * MiB, 48 * MiB).top).toBeGreaterThan(60 * MiB);
-    expect(axisTop(5 * MiB, null).top).toBeGreaterThan(5 * MiB);
+  it("shows reserved and capacity where the areas are not lost below them, and never cuts the areas", () => {
+    expect(axisTop(24 * MiB, 32 * MiB, 48 * MiB)).toMatchObject({ reserved: true, capacity: true });
+    expect(axisTop(24 * MiB, 32 * MiB, 48 * MiB).top).toBeGreaterThan(48 * MiB);
+    expect(axisTop(24 * MiB, 32 * MiB, 2 ** 34)).toMatchObject({ reserved: true, capacity: false });
+    expect(axisTop(24 * MiB, 32 * MiB, 2 ** 34).top).toBeGreaterThan(32 * MiB);
+    expect(axisTop(5 * MiB, 56 * MiB, 2 ** 34)).toMatchObject({ reserved: false, capacity: false });
+    for (const [allocated, reserved, capacity] of [[5, 56, null], [60, 64, 48], [5, 5, null], [0, 0, 1]] as const) {
+      expect(axisTop(allocated * MiB, reserved * MiB, capacity === null ? null : capacity * MiB).top).toBeGreaterThan(allocated * MiB);
+    }
   });
 
   it("of the ratio grows for what lasts, not for spikes", () => {
@@ -157,7 +160,7 @@ describe("places of segments", () => {
     const random = generator(6);
     for (const count of [1, 2, 7, 30, 49, 300, 2000]) {
       const segments = Array.from({ length: count }, (_, id) => segment(id + 1, Math.ceil(random() * 20) * MiB));
-      const { places, height } = placeSegments(segments, 900);
+      const { places, height } = placeSegments(segments, 900, 80);
       expect(places.map((place) => place.segment.id).sort((a, b) => a - b)).toEqual(segments.map(({ id }) => id));
       inside(places, 900);
       expect(Math.max(...places.map((place) => place.y + place.height))).toBeLessThanOrEqual(height);
