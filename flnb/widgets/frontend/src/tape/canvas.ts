@@ -6,6 +6,7 @@ import type { ViewContext } from "../view.ts";
 import type { Group } from "./groups.ts";
 import { type Box, type Frame, type Layout, type Route } from "./layout.ts";
 import type { Health, TapeModel } from "./model.ts";
+import { PARAMETER, PARAMETER_PITCH, PARAMETERS, type Rows } from "./rows.ts";
 
 /** From world to screen. */
 export interface Camera { scale: number; x: number; y: number }
@@ -31,45 +32,8 @@ export const NORM_HIGH = 1;
 export const normShare = (norm: number): number =>
   norm > 0 ? Math.min(1, Math.max(0.02, (Math.log10(norm) - NORM_LOW) / (NORM_HIGH - NORM_LOW))) : 0.02;
 
-const PARAMETER = 26;
-const PARAMETER_PITCH = 30;
-const PARAMETERS = 4; // drawn of one op; the rest is counted
 /** A closed module's second edge stands this far behind it. */
 const SECOND_EDGE = 3;
-const MARGIN = { compact: 20, full: 28 }; // for "forward" and "backward"
-
-/** World positions of the two rows. */
-export interface Rows { forward: number; backward: number; middle: number; height: number; /** Inner edges of the outermost frames, from the baselines. */ edge: number }
-
-/**
- * Parameters by the box under which their plates stand: those of an op farther out (the bias that a convolution adds
- * through a reshape) stand with the op on the baseline of the same column.
- */
-export function platesOf(layout: Layout, model: TapeModel): Map<string, number[]> {
-  const plates = new Map<string, number[]>();
-  const ops = layout.boxes.filter((box) => box.kind === "op");
-  for (const box of ops) {
-    const parameters = model.nodes[box.index]?.parameters ?? [];
-    if (parameters.length === 0) continue;
-    const below = box.d === 0 ? box : ops.find((other) => other.d === 0 && other.x < box.x + box.width && box.x < other.x + other.width);
-    const key = (below ?? box).key;
-    plates.set(key, [...new Set([...(plates.get(key) ?? []), ...parameters])]);
-  }
-  return plates;
-}
-
-/** Rows for a picture of `height` world units: what remains goes between the rows. */
-export function rowsOf(layout: Layout, plates: ReadonlyMap<string, readonly number[]>, height: number, compact: boolean): Rows {
-  let most = 0;
-  if (!compact) for (const leaves of plates.values()) most = Math.max(most, Math.min(PARAMETERS + 1, leaves.length));
-  const least = Math.max(compact ? 40 : 80, most * PARAMETER_PITCH + 60);
-  const margin = compact ? MARGIN.compact : MARGIN.full;
-  const rest = height - 2 * margin - 2 * layout.above - 2 * layout.below;
-  const middle = Math.max(least, rest);
-  const forward = margin + layout.above;
-  const backward = forward + layout.below + middle + layout.below;
-  return { forward, backward, middle: (forward + backward) / 2, height: backward + layout.above + margin, edge: layout.below };
-}
 
 export class TapeCanvas {
   readonly surface = new Surface("tape graph");
@@ -577,4 +541,21 @@ export class TapeCanvas {
     }
     return frame;
   }
+}
+
+/** The target that the arrow leads to: sideways within the row, up and down by distance with a preference for the same column. */
+export function nearest(all: readonly Target[], from: Target, key: string): Target | null {
+  const [x, y] = [from.x + from.width / 2, from.y + from.height / 2];
+  let best: Target | null = null;
+  let least = Infinity;
+  for (const target of all) {
+    if (target === from) continue;
+    const [dx, dy] = [target.x + target.width / 2 - x, target.y + target.height / 2 - y];
+    const sideways = key === "ArrowLeft" || key === "ArrowRight";
+    if (sideways && (target.row !== from.row || (key === "ArrowRight" ? dx <= 0 : dx >= 0))) continue;
+    if (!sideways && (key === "ArrowDown" ? dy <= 0 : dy >= 0)) continue;
+    const cost = sideways ? Math.abs(dx) + 4 * Math.abs(dy) : Math.abs(dy) + 4 * Math.abs(dx);
+    if (cost < least) [best, least] = [target, cost];
+  }
+  return best;
 }

@@ -6,11 +6,12 @@ import { Tip } from "../memory/tip.ts";
 import { familyLabels } from "../palette.ts";
 import { Panel } from "../panel.ts";
 import type { DataTable, View, ViewContext } from "../view.ts";
-import { platesOf, type Rows, rowsOf, type Target, TapeCanvas } from "./canvas.ts";
+import { nearest, type Target, TapeCanvas } from "./canvas.ts";
 import { TapeDetails } from "./details.ts";
 import { boxes, openAll, openAtFirst } from "./groups.ts";
 import { type Layout, layoutTape, MEASURES, type Measures } from "./layout.ts";
 import { tapeOf, type TapeModel } from "./model.ts";
+import { platesOf, type Rows, rowsOf } from "./rows.ts";
 
 /** Boxes shown at first, and at most. */
 const FIRST = 60;
@@ -481,23 +482,6 @@ class TapeView implements View {
     else if (right > surface.width - 8) camera.x -= right - surface.width + 8;
     this.drawn = "";
   }
-}
-
-/** The target that the arrow leads to: sideways within the row, up and down by distance with a preference for the same column. */
-export function nearest(all: readonly Target[], from: Target, key: string): Target | null {
-  const [x, y] = [from.x + from.width / 2, from.y + from.height / 2];
-  let best: Target | null = null;
-  let least = Infinity;
-  for (const target of all) {
-    if (target === from) continue;
-    const [dx, dy] = [target.x + target.width / 2 - x, target.y + target.height / 2 - y];
-    const sideways = key === "ArrowLeft" || key === "ArrowRight";
-    if (sideways && (target.row !== from.row || (key === "ArrowRight" ? dx <= 0 : dx >= 0))) continue;
-    if (!sideways && (key === "ArrowDown" ? dy <= 0 : dy >= 0)) continue;
-    const cost = sideways ? Math.abs(dx) + 4 * Math.abs(dy) : Math.abs(dy) + 4 * Math.abs(dx);
-    if (cost < least) [best, least] = [target, cost];
-  }
-  return best;
 }
 
 export const createTapePanel = (context: ViewContext): View => new TapeView(context, false);

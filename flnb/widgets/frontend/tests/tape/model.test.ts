@@ -1,8 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { Simulation } from "../../src/dev/simulate.ts";
 import { Store } from "../../src/store.ts";
-import { normShare, type Target } from "../../src/tape/canvas.ts";
-import { nearest } from "../../src/tape/index.ts";
+import { nearest, normShare, type Target } from "../../src/tape/canvas.ts";
 import { healthOf, TapeModel } from "../../src/tape/model.ts";
 
 const run = (options: ConstructorParameters<typeof Simulation>[0], seconds: number): { store: Store; model: TapeModel; more: (seconds: number) => void } => {

@@ -1,0 +1,43 @@
+/** What stands between the two rows: plates of parameters, and how far apart the rows are. */
+
+import type { Layout } from "./layout.ts";
+import type { TapeModel } from "./model.ts";
+
+/** Height of a plate, and the distance from one to the next. */
+export const PARAMETER = 26;
+export const PARAMETER_PITCH = 30;
+export const PARAMETERS = 4; // drawn of one op; the rest is counted
+const MARGIN = { compact: 20, full: 28 }; // for "forward" and "backward"
+
+/** World positions of the two rows. */
+export interface Rows { forward: number; backward: number; middle: number; height: number; /** Inner edges of the outermost frames, from the baselines. */ edge: number }
+
+/**
+ * Parameters by the box under which their plates stand: those of an op farther out (the bias that a convolution adds
+ * through a reshape) stand with the op on the baseline of the same column.
+ */
+export function platesOf(layout: Layout, model: TapeModel): Map<string, number[]> {
+  const plates = new Map<string, number[]>();
+  const ops = layout.boxes.filter((box) => box.kind === "op");
+  for (const box of ops) {
+    const parameters = model.nodes[box.index]?.parameters ?? [];
+    if (parameters.length === 0) continue;
+    const below = box.d === 0 ? box : ops.find((other) => other.d === 0 && other.x < box.x + box.width && box.x < other.x + other.width);
+    const key = (below ?? box).key;
+    plates.set(key, [...new Set([...(plates.get(key) ?? []), ...parameters])]);
+  }
+  return plates;
+}
+
+/** Rows for a picture of `height` world units: what remains goes between the rows. */
+export function rowsOf(layout: Layout, plates: ReadonlyMap<string, readonly number[]>, height: number, compact: boolean): Rows {
+  let most = 0;
+  if (!compact) for (const leaves of plates.values()) most = Math.max(most, Math.min(PARAMETERS + 1, leaves.length));
+  const least = Math.max(compact ? 40 : 80, most * PARAMETER_PITCH + 60);
+  const margin = compact ? MARGIN.compact : MARGIN.full;
+  const rest = height - 2 * margin - 2 * layout.above - 2 * layout.below;
+  const middle = Math.max(least, rest);
+  const forward = margin + layout.above;
+  const backward = forward + layout.below + middle + layout.below;
+  return { forward, backward, middle: (forward + backward) / 2, height: backward + layout.above + margin, edge: layout.below };
+}
