@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import warnings
-from functools import lru_cache
 from itertools import count
 from threading import get_ident
 from time import perf_counter_ns as clock
@@ -25,7 +24,7 @@ __all__ = ["allocate", "announce", "array_in", "block_of", "drain", "release", "
 _next_id = count(1).__next__
 _pop_dropped = dropped.popleft
 _ndarray = np.ndarray
-OWNED = -1  # in `Block.dropped`: an array's finaliser will free this block
+OWNED, FREED = -1, 1  # in `Block.dropped`: an array's finaliser will free this block; it was freed by hand
 _KEEP_CODE = ~0xFFFFFF  # of a plan's code, the plan alone
 
 
@@ -46,31 +45,31 @@ def allocate(
     ledger = manager.ledger
     if nbytes < 0:
         raise ValueError(f"allocate: got {nbytes} bytes, expected 0 or more")
-    locked = get_ident() != ledger.owner or ledger.shared
+    locked, nested = get_ident() != ledger.owner or ledger.shared, ledger.busy
     if locked:
         ledger.__enter__()
     else:  # CPython changes threads only at calls and jumps back: none between the test and this line
-        ledger.busy += 1
+        ledger.busy = True
     try:
         block = manager.alloc(nbytes, 0, hint)
-        block.id = _next_id()
+        block.id = number = _next_id()
         block.manager = manager
         block.requested = nbytes
         block.category = category
+        if manager.checked:
+            _check(manager, block, nbytes)
         ledger.allocs += 1
+        ledger.live[number] = block
         ledger.allocated = allocated = ledger.allocated + block.size
         if allocated > ledger.peak:
             ledger.peak = allocated
-        if manager.tracked:
-            _check(manager, block, nbytes)
-            ledger.live[block.id] = block
     except MemoryError as error:
         raise shortage(manager, nbytes, error) from error
     finally:
         if locked:
             ledger.__exit__()
         else:
-            ledger.busy -= 1
+            ledger.busy = nested
     if bus.lanes is not None:
         lane = bus.lanes.lane
         code = schema.ALLOC | category << 8 | plan_code & _KEEP_CODE
@@ -78,45 +77,67 @@ def allocate(
     return block
 
 
-def drain() -> None:
-    """Hand every dropped block back to the manager it came from."""
+def drain(mine: Block | None = None) -> None:
+    """Hand every dropped block back to the manager it came from.
+
+    Where its `free` raises, the block stays allocated, and whoever happens to drain gets a warning; the error itself
+    is for the caller that frees this very block, ``mine``.
+    """
     while dropped:
         try:
             block = _pop_dropped()
         except IndexError:  # another thread took it
             return
-        manager = block.manager
-        if manager is None:  # handed back by `release` while its array was alive
+        manager, size = block.manager, block.size  # `free` may merge the block with others
+        if manager is None:
             continue
-        ledger = manager.ledger
-        if ledger.locked and block in ledger.locked:
-            ledger.waiting.add(block)
+        if block.locks:  # from now on it waits for its last user_unlock
+            if block.dropped <= FREED:
+                block.dropped = clock()
             continue
-        size = block.size  # `free` may merge the block with others
         if bus.lanes is not None:  # told before `free`, which may release the segment
             lane = bus.lanes.lane
             now = clock()
             what = block.id, block.address, size, 0, block.segment.id, lane.context
-            lane.emit(schema.FREE_REQUESTED, block.dropped if block.dropped > 0 else now, *what)
+            lane.emit(schema.FREE_REQUESTED, block.dropped if block.dropped > FREED else now, *what)
             lane.emit(schema.FREE_COMPLETED, now, *what)
-        block.dropped = 0
-        locked = get_ident() != ledger.owner or ledger.shared
+        ledger = manager.ledger
+        locked, nested = get_ident() != ledger.owner or ledger.shared, ledger.busy
         if locked:
             ledger.__enter__()
         else:
-            ledger.busy += 1
+            ledger.busy = True
         try:
+            block.dropped = 0
             block.manager = None
-            if manager.tracked:
-                ledger.live.pop(block.id, None)
-            manager.free(block)
-            ledger.frees += 1
             ledger.allocated -= size
+            del ledger.live[block.id]
+            manager.free(block)
+        except Exception as error:
+            _keep(manager, block, size)
+            if block is mine:
+                raise
+            warnings.warn(
+                f"flnb: memory manager {manager.name!r}: free({block!r}) raised {error!r}; the block stays allocated",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         finally:
             if locked:
                 ledger.__exit__()
             else:
-                ledger.busy -= 1
+                ledger.busy = nested
+
+
+def _keep(manager: MemoryManager, block: Block, size: int) -> None:
+    """Account again for a block that its manager failed to free: under a new id, as it was told to be free."""
+    block.manager, block.id = manager, _next_id()
+    manager.ledger.live[block.id] = block
+    manager.ledger.allocated += size
+    if bus.lanes is not None:
+        lane = bus.lanes.lane
+        code = schema.ALLOC | block.category << 8
+        lane.emit(code, clock(), block.id, block.address, size, block.requested, block.segment.id, lane.context)
 
 
 def release(manager: MemoryManager, block: Block) -> None:
@@ -126,14 +147,13 @@ def release(manager: MemoryManager, block: Block) -> None:
         ValueError: the block is another manager's, or was freed before.
     """
     manager._check_live(block, "release")
-    if block in manager.ledger.waiting:
-        raise ValueError(f"release: {block!r} was freed before and only waits for its last user_unlock")
     if block.dropped == OWNED:
         raise ValueError(f"release: {block!r} holds an array; it is freed when the array and its views are deleted")
-    if bus.lanes is not None:
-        block.dropped = clock()
+    if block.dropped:
+        raise ValueError(f"release: {block!r} was freed before and only waits for its last user_unlock")
+    block.dropped = FREED
     dropped.append(block)
-    drain()
+    drain(block)
 
 
 def array_in(
@@ -148,15 +168,17 @@ def array_in(
 
     The block lives as long as the array or any view of it; ``array.base.block`` is the block.
     """
+    if not manager.device.addressable:
+        raise TypeError(
+            f"{manager!r} is on the device {manager.device.name!r}, which has addresses but no memory: "
+            f"use it for replays and checks, and a manager on flnb.memory.HostDevice() for tensors"
+        )
     hint = None
     if manager.wants_hint:
         op = intern.plans.items[plan_code >> schema.PLAN_SHIFT][0]
         hint = AllocHint(shape, dtype, schema.CATEGORIES[category], op, bus.place.path)
     block = allocate(manager, nbytes, plan_code, category, hint)
-    owner_type = manager.ledger.owners.get(block.size)
-    if owner_type is None:
-        owner_type = _new_owner_type(manager, block)
-    owner = owner_type.from_address(block.address)
+    owner = _owner_types[block.size].from_address(block.address)
     owner.block = block
     block.dropped = OWNED
     return _ndarray(shape, dtype, owner)
@@ -176,24 +198,19 @@ def _finalise(self: Any, append: Any = dropped.append, bus: Any = bus, clock: An
     append(block)
 
 
-@lru_cache(4096)
-def _owner_type(size: int) -> Any:
-    """The ctypes type of all blocks of one size: NumPy checks an array against its length."""
-    return type("BlockMemory", (ctypes.c_char * size,), {"__slots__": ("block",), "__del__": _finalise})
+class _OwnerTypes(dict[int, Any]):
+    """By size, the ctypes type of all blocks of that size: NumPy checks an array against its length."""
 
-
-def _new_owner_type(manager: MemoryManager, block: Block) -> Any:
-    if not manager.device.addressable:
-        release(manager, block)
-        raise TypeError(
-            f"{manager!r} is on the device {manager.device.name!r}, which has addresses but no memory: "
-            f"use it for replays and checks, and a manager on flnb.memory.HostDevice() for tensors"
+    def __missing__(self, size: int) -> Any:
+        if len(self) > 4096:  # ever new sizes must not pile up types
+            self.clear()
+        self[size] = found = type(
+            "BlockMemory", (ctypes.c_char * size,), {"__slots__": ("block",), "__del__": _finalise}
         )
-    owners = manager.ledger.owners
-    if len(owners) > 4096:  # ever new sizes must not pile up types
-        owners.clear()
-    owners[block.size] = found = _owner_type(block.size)
-    return found
+        return found
+
+
+_owner_types = _OwnerTypes()
 
 
 def _check(manager: MemoryManager, block: Block, nbytes: int) -> None:

@@ -2,7 +2,8 @@
 
 from flnb.testing.backends import check_backend
 from flnb.testing.gradients import GradientError, verify_grad
-from flnb.testing.managers import Report, Result, check_manager
+from flnb.testing.managers import check_manager
+from flnb.testing.report import Report, Result
 from flnb.testing.samples import Sample, samples
 
 __all__ = ["GradientError", "Report", "Result", "Sample", "check_backend", "check_manager", "samples", "verify_grad"]

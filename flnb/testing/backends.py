@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flnb.dispatch import registry, state
-from flnb.testing.managers import Report, Result
+from flnb.testing.report import Report, Result
 from flnb.testing.samples import Sample, samples
 
 if TYPE_CHECKING:

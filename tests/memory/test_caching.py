@@ -20,7 +20,9 @@ def on(capacity=None, **limits):
 
 
 def tiles(manager):
-    """Per segment: [(size, live?), ...]"""
+    """Per segment: [(size, live?), ...]; the holes between live blocks are the pieces that the manager has."""
+    holes = sorted((b.size, b.address) for _, blocks in manager.snapshot() for b in blocks if not b.id)
+    assert holes == sorted(piece[:2] for piece in manager.small + manager.large)
     return [[(block.size, bool(block.id)) for block in blocks] for _, blocks in manager.snapshot()]
 
 
@@ -306,6 +308,7 @@ def test_every_decision_equals_the_naive_managers(calls, split_limit, recycling_
             else:
                 live.append(allocate(manager, number))
                 assert live[-1].address == expected
+        tiles(manager)
         snapshot = [[(b.address, b.size, bool(b.id)) for b in blocks] for _, blocks in manager.snapshot()]
         assert snapshot == naive.tiles()
         stats = manager.stats()
@@ -314,6 +317,7 @@ def test_every_decision_equals_the_naive_managers(calls, split_limit, recycling_
 
 
 def check_tiling(manager, live):
+    tiles(manager)
     seen = {}
     for segment, blocks in manager.snapshot():
         position = segment.address

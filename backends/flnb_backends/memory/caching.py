@@ -14,7 +14,7 @@ from typing import ClassVar, TypeAlias
 
 from flnb_telemetry.quantity import bytes_of
 
-from flnb.interface.memory import AllocHint, Block, BlockState, MemoryDevice, MemoryManager, SegmentState
+from flnb.interface.memory import AllocHint, Block, MemoryDevice, MemoryManager
 
 __all__ = ["Caching"]
 
@@ -56,6 +56,7 @@ class Caching(MemoryManager):
 
     name: ClassVar[str] = "caching"
     wants_hint: ClassVar[bool] = False
+    checked: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -68,7 +69,6 @@ class Caching(MemoryManager):
         self.recycling_limit = _limit("Caching(recycling_limit=...)", recycling_limit, "FLNB_MEM_RECYCLING_SIZE_MB")
         self.small: Pool = []
         self.large: Pool = []
-        self.heads: dict[int, Piece] = {}  # the leftmost piece of each segment
 
     # Ctrl-C can interrupt these methods between any two calls. The order of the statements is such that it can lose
     # the piece at hand at worst, never give memory out twice; a lost piece comes back with its neighbours.
@@ -119,7 +119,7 @@ class Caching(MemoryManager):
             if right is not None:
                 right.left = piece
         if piece.size >= self.recycling_limit and pool is self.large and piece.left is right is None:
-            self._release(piece)
+            self.device.release(piece.segment)
         else:
             insort(pool, (piece.size, piece.address, piece))
 
@@ -128,20 +128,6 @@ class Caching(MemoryManager):
         self.settle()
         with self.ledger:
             return self._release_free()
-
-    def snapshot(self) -> list[SegmentState]:
-        """Every segment with its pieces, as they are linked."""
-        self.settle()
-        with self.ledger:
-            states: list[SegmentState] = []
-            for head in sorted(self.heads.values(), key=lambda head: head.address):
-                pieces, piece = [], head
-                while piece is not None:
-                    live = (piece.requested, piece.id, piece.category) if not piece.free else ()
-                    pieces.append(BlockState(piece.address, piece.size, *live))
-                    piece = piece.right  # type: ignore[assignment]
-                states.append(SegmentState(head.segment, tuple(pieces)))
-        return states
 
     def _grow(self, size: int, pool: Pool) -> Piece:
         wanted = (
@@ -161,7 +147,6 @@ class Caching(MemoryManager):
         piece.left = piece.right = None
         piece.pool = pool
         piece.free = True
-        self.heads[segment.id] = piece
         return piece
 
     def _release_free(self) -> int:
@@ -169,12 +154,8 @@ class Caching(MemoryManager):
         for pool in self.small, self.large:
             for _, _, piece in [entry for entry in pool if entry[2].left is entry[2].right is None]:
                 _take(pool, piece)
-                self._release(piece)
+                self.device.release(piece.segment)
         return int(before - self.device.reserved)
-
-    def _release(self, piece: Piece) -> None:
-        del self.heads[piece.segment.id]
-        self.device.release(piece.segment)
 
 
 def _take(pool: Pool, piece: Piece) -> None:
