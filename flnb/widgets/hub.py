@@ -48,7 +48,7 @@ class Hub:
         self.period, self.window = 1.0 / hertz, window
         self.sequence = 0  # the last frame sent
         self.acknowledged = 0  # the last frame the browser has drawn
-        self.greeted = False  # a browser has said hello at least once
+        self.greeted = False  # a browser has been heard at least once
         self.cpu_ns = 0  # what this thread has used
         self.error: BaseException | None = None
         self._keyframe = True  # the next frame must be whole
@@ -86,6 +86,8 @@ class Hub:
             return
         kind = message.get("type")
         if kind == "ack" and isinstance(sequence := message.get("seq"), int):
+            # JupyterLab may send the hello, its first message, on the main shell: behind the cell that runs
+            self.greeted = True
             self.acknowledged = max(self.acknowledged, min(sequence, self.sequence))
             self._heard = time.monotonic()
         elif kind in ("hello", "resync"):

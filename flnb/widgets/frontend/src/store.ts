@@ -55,6 +55,8 @@ export interface Range { t0: number; t1: number }
 const HISTORY = 48;
 const HELD_BYTES = 48 * 2 ** 20;
 const RECENT_FRAMES = 64;
+/** Milliseconds after which a keyframe that has not come is asked for again. */
+const ASK_AGAIN = 700;
 
 /** Ops of forward and backward share a name: conv2d_backward, conv2d_input_grad and max_pool2d_grad belong to nodes conv2d and max_pool2d. */
 export const baseOp = (name: string): string => name.replace(/((_(input|weight|bias))?_grad|_backward|′|')$/, "");
@@ -111,6 +113,7 @@ export class Store {
   private heldBytes = 0;
   private heldIncomplete = false;
   private opNodes: { key: string; nodes: ReadonlySet<number> } = { key: "", nodes: new Set() };
+  private askedAt = 0;
   private readonly arrivals: number[] = [];
   private readonly histories = new Map<string, { count: number; total: number; steps: number; values: number[] }>();
   private readonly listeners = new Set<() => void>();
@@ -142,9 +145,12 @@ export class Store {
     const tablesFollow = this.tableFollows(this.strings, content.strings) && this.tableFollows(this.plans, content.plans)
       && this.tableFollows(this.contexts, content.contexts);
     if (!content.keyframe && (!follows || (!this.paused && !tablesFollow))) {
-      const asked = this.missing !== null;
+      // Asked again from time to time: a request may wait behind the cell that runs.
+      if (this.missing === null || now - this.askedAt >= ASK_AGAIN) {
+        this.askedAt = now;
+        replies.push({ type: "resync" });
+      }
       this.missing ??= this.seq + 1;
-      if (!asked) replies.push({ type: "resync" });
       this.latest = { run: content.run, counters: content.counters };
       this.notify();
       return replies;

@@ -94,6 +94,17 @@ describe("a gap in the sequence", () => {
     expect(direct.memory.reservedNow).toBe(store.memory.reservedNow);
   });
 
+  it("asks again when the keyframe does not come", () => {
+    const { simulation, store } = followed(0.2);
+    simulation.frame();
+    const asked: number[] = [];
+    for (let tick = 0; tick < 40; tick++) {
+      simulation.advance(0.04);
+      if (give(store, simulation.frame()).some(({ type }) => type === "resync")) asked.push(tick);
+    }
+    expect(asked).toEqual([0, 18, 36]);
+  });
+
   it("marks what a keyframe can no longer tell as unknown, and is exact after it", () => {
     const { simulation, store } = followed(0.5);
     const last = store.memory.series.last("t")!;
