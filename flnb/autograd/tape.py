@@ -79,7 +79,8 @@ def _start(root: Variable, grad: Any) -> tuple[Node, Any]:
 
 
 def _modes(create_graph: bool) -> Any:
-    return state.use(grad=create_graph, category=GRADIENT_CATEGORY)
+    lane = bus.lanes.lane if bus.lanes is not None else None
+    return state.use(grad=create_graph, category=GRADIENT_CATEGORY, lane=lane)
 
 
 def walk(root: Node, cotangent: Any, retain: bool, create_graph: bool) -> list[tuple[Node, Any]]:

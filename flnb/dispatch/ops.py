@@ -77,7 +77,7 @@ def unary(op: Op) -> Callable[..., Any]:
                 data = here.table[index](x._data, buffer)
             seq = next_seq() if node is not None else 0
         else:
-            lane = lanes.lane
+            lane = here.lane or lanes.lane
             if plan.weight < here.min_block:
                 t0 = clock()
                 data = here.table[index](x._data)
@@ -159,7 +159,7 @@ def binary(op: Op) -> Callable[..., Any]:
                 data = here.table[index](da, db, buffer)
             seq = next_seq() if mask else 0
         else:
-            lane = lanes.lane
+            lane = here.lane or lanes.lane
             if plan.weight < here.min_block:
                 t0 = clock()
                 data = here.table[index](da, db)
@@ -339,7 +339,7 @@ def _execute(
     t0 = clock()
     result = function(*data, *plan.attributes, *out)
     t1 = clock()
-    lane = lanes.lane
+    lane = here.lane or lanes.lane
     edges = [p[2] if p is not None else 0 for p in parents] if seq else []
     lane.emit_op(plan.code, t0, t1, alloc, seq or lane.node, lane.context, *[*edges, 0, 0][:2])
     if len(edges) > 2:
@@ -404,7 +404,7 @@ def accumulate(add: Op, total: Tensor, term: Any) -> None:
     if lanes is None:
         here.table[add.index](data, term._data, data)
         return
-    lane = lanes.lane
+    lane = here.lane or lanes.lane
     t0 = clock()
     here.table[add.index](data, term._data, data)
     t1 = clock()

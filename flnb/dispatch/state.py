@@ -6,7 +6,6 @@ session's state, `use_*` puts a changed copy above it until the block ends, also
 
 from __future__ import annotations
 
-import inspect
 import weakref
 from contextlib import ContextDecorator, contextmanager
 from contextvars import ContextVar
@@ -39,12 +38,28 @@ CATEGORIES = ("unknown", "parameter", "gradient", "activation", "optimizer_state
 class State:
     """The active backend, manager and modes. ``table[op.index]`` is the backend's bound method for an op."""
 
-    __slots__ = ("__weakref__", "backend", "category", "grad", "kind", "manager", "min_block", "scoped", "table")
+    __slots__ = (
+        "__weakref__",
+        "backend",
+        "category",
+        "grad",
+        "kind",
+        "lane",
+        "manager",
+        "min_block",
+        "scoped",
+        "table",
+    )
+
+    lane: Any
+    """This thread's telemetry lane where the state is known to stay in one thread (a backward), else None: looking a
+    thread-local up costs as much as writing the record."""
 
     def __init__(self, backend: TensorBackend, manager: MemoryManager) -> None:
         self.scoped: frozenset[str] = frozenset()
         self.grad = True
         self.category = 0
+        self.lane = None
         self.set_backend(backend)
         self.set_manager(manager)
         live.add(self)
@@ -63,7 +78,7 @@ class State:
         new = object.__new__(State)
         new.backend, new.table, new.kind = self.backend, self.table, self.kind
         new.manager, new.min_block = self.manager, self.min_block
-        new.grad, new.category = self.grad, self.category
+        new.grad, new.category, new.lane = self.grad, self.category, None
         new.scoped = self.scoped | {scoped} if scoped else self.scoped
         live.add(new)
         return new
