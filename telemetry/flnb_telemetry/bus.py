@@ -22,9 +22,9 @@ import os
 import struct
 import threading
 from collections import deque
-from contextlib import ContextDecorator
+from contextlib import contextmanager
 from time import perf_counter_ns as clock
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from flnb_telemetry import intern, schema
 from flnb_telemetry.schema import EDGE as EDGE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 RECORD = struct.Struct("<8q")
 pack = RECORD.pack_into
@@ -67,7 +67,6 @@ class Lane:
         "lost_t",
         "node",
         "number",
-        "phase",
         "position",
         "reported",
         "size",
@@ -87,7 +86,7 @@ class Lane:
         self.dropped = 0  # records lost so far; `reported` of them have been told to the sinks
         self.reported = 0
         self.lost_first_t = self.lost_t = 0
-        self.context = self.node = self.phase = 0
+        self.context = self.node = 0
         self.number = number
         self.thread = threading.current_thread()
 
@@ -96,40 +95,31 @@ class Lane:
 
         Raises `struct.error` for a value that is no int64.
         """
-        position = self.position
-        if position >= self.size:
-            if not self.rotate():
-                if self.dropped == self.reported:
-                    self.lost_first_t = t
-                self.lost_t = t
-                self.dropped += 1
-                return
-            position = 0
-        pack(self.buffer, position, code, t, a, b, c, d, e, f)
-        self.position = position + 64
+        if self.position < self.size or self.rotate(t):
+            pack(self.buffer, self.position, code, t, a, b, c, d, e, f)
+            self.position += 64
 
     def emit_op(
         self, code: int, t0: float, t1: float, alloc: int, node: int, context: int, parent0: int, parent1: int
     ) -> None:
         """Write an op's record in the form of the hot path, or count it as dropped when the buffer is full."""
-        if self.position >= self.size and not self.rotate():
-            if self.dropped == self.reported:
-                self.lost_first_t = int(t0 * 1e9)
-            self.lost_t = int(t0 * 1e9)
-            self.dropped += 1
-            return
-        pack_op(self.buffer, self.position, code, t0, t1, alloc, node, context, parent0, parent1)
-        self.position += 64
+        if self.position < self.size or self.rotate(int(t0 * 1e9)):
+            pack_op(self.buffer, self.position, code, t0, t1, alloc, node, context, parent0, parent1)
+            self.position += 64
 
-    def rotate(self) -> bool:
-        """Hand the full chunk on and take an empty one; False, changing nothing, when the budget is used up."""
-        try:
+    def rotate(self, t: int) -> bool:
+        """Hand the full chunk on and take an empty one; False when the budget is used up: a drop at time t."""
+        if self.free:
             fresh = self.free.pop()
-        except IndexError:
-            if self.spare <= 0:
-                return False
+        elif self.spare > 0:
             self.spare -= 1
             fresh = bytearray(self.size)
+        else:
+            if self.dropped == self.reported:
+                self.lost_first_t = t
+            self.lost_t = t
+            self.dropped += 1
+            return False
         full = self.buffer
         # CPython looks for signals and other threads only after a call: these three take effect together. Position
         # goes first all the same, because a drain that sees position < drained takes nothing.
@@ -191,7 +181,6 @@ class Lanes(threading.local):
 
     def __init__(self, new_lane: Callable[[], Lane]) -> None:
         self.lane = new_lane()
-        self.lane.phase = place.phase
         self.lane.context = place.context()
 
 
@@ -261,77 +250,44 @@ def set_phase(phase: int) -> int:
     if phase == schema.BACKWARD:
         place.walked = True
     if lanes is not None:
-        lane = lanes.lane
-        lane.phase = phase
-        lane.context = place.context()
+        lanes.lane.context = place.context()
     return before
 
 
-class scope(ContextDecorator):
+@contextmanager
+def scope(name: str) -> Iterator[None]:
     """Name what happens inside: ``with flnb.scope("block1"): ...`` or as a decorator. Scopes nest with dots."""
-
-    __slots__ = ("_name", "_outer")
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def _recreate_cm(self) -> scope:
-        return scope(self._name)
-
-    def __enter__(self) -> scope:
-        self._outer = enter(self._name)
-        return self
-
-    def __exit__(self, *exc: object) -> Literal[False]:
-        leave(self._outer)
-        return False
+    outer = enter(name)
+    try:
+        yield
+    finally:
+        leave(outer)
 
 
-class phase(ContextDecorator):
-    """Say which phase of a step runs inside: ``with flnb.phase("optimizer"): ...``."""
-
-    __slots__ = ("_before", "_name", "_number")
-
-    def __init__(self, name: str) -> None:
-        if name not in schema.PHASES:
-            raise ValueError(f"flnb.phase: unknown phase {name!r}; the phases are {', '.join(schema.PHASES)}")
-        self._name = name
-        self._number = schema.PHASES.index(name)
-
-    def _recreate_cm(self) -> phase:
-        return phase(self._name)
-
-    def __enter__(self) -> phase:
-        self._before = set_phase(self._number)
-        return self
-
-    def __exit__(self, *exc: object) -> Literal[False]:
-        set_phase(self._before)
-        return False
+@contextmanager
+def phase(name: str) -> Iterator[None]:
+    """Say which phase of a step runs inside: ``with flnb.phase("optimizer"): ...``; an unknown one is a ValueError."""
+    if name not in schema.PHASES:
+        raise ValueError(f"flnb.phase: unknown phase {name!r}; the phases are {', '.join(schema.PHASES)}")
+    before = set_phase(schema.PHASES.index(name))
+    try:
+        yield
+    finally:
+        set_phase(before)
 
 
-class step:
+@contextmanager
+def step(index: int | None = None, total: int | None = None) -> Iterator[int]:
     """Mark one training step: ``with flnb.step(): ...``. The index counts on from the step before when not given."""
-
-    __slots__ = ("_outer", "_t0", "index", "total")
-
-    def __init__(self, index: int | None = None, total: int | None = None) -> None:
-        self.index = index
-        self.total = total
-
-    def __enter__(self) -> step:
-        global _step_number
-        _step_number = self.index = _step_number + 1 if self.index is None else self.index
-        self._outer: int | None = place.step
-        place.step = self.index
-        self._t0 = clock()
-        return self
-
-    def __exit__(self, *exc: object) -> Literal[False]:
-        place.step = self._outer
-        if self.index is not None:
-            _end_step(self._t0, self.index, self.total or 0)
-        return False
+    global _step_number
+    _step_number = index = _step_number + 1 if index is None else index
+    outer, t0 = place.step, clock()
+    place.step = index
+    try:
+        yield index
+    finally:
+        place.step = outer
+        _end_step(t0, index, total or 0)
 
 
 def mark_step(total: int = 0) -> None:

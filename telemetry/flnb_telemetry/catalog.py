@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 
     from flnb_telemetry.intern import Context, Plan, Table
 
+    Ints = NDArray[np.int64]
+
+
+NONE = np.empty((2, 0), np.int64)
+
 
 class Catalog:
     """Three intern tables and, for each plan and context id, what an analysis groups by (as ids of `strings`).
@@ -27,32 +32,44 @@ class Catalog:
         contexts: Table[Context] = intern.contexts,
     ) -> None:
         self.strings, self.plans, self.contexts = strings, plans, contexts
-        self.op = self.family = self.nbytes = self.scope = self.phase = np.empty(0, np.int64)
+        self.op, self.family, self.nbytes = np.empty((3, 0), np.int64)
+        self.scope, self.phase = np.empty((2, 0), np.int64)
         self.refresh()
 
-    def refresh(self) -> Catalog:
+    def refresh(self) -> None:
         """Extend the arrays to the tables' present length."""
         name = self.strings.id_of
-        if fresh := self.plans.items[len(self.op) :]:
-            self.op = _extended(self.op, [name(plan.op) for plan in fresh])
-            self.family = _extended(self.family, [name(plan.family) for plan in fresh])
-            self.nbytes = _extended(self.nbytes, [plan.nbytes for plan in fresh])
-        if new := self.contexts.items[len(self.scope) :]:
-            self.scope = _extended(self.scope, [name(context.scope) for context in new])
-            self.phase = _extended(self.phase, [context.phase for context in new])
-        return self
+        if fresh := [(name(p.op), name(p.family), p.nbytes) for p in self.plans.items[len(self.op) :]]:
+            known = np.array([self.op, self.family, self.nbytes])
+            self.op, self.family, self.nbytes = np.concatenate([known, np.array(fresh).T], axis=1)
+        if new := [(name(c.scope), c.phase) for c in self.contexts.items[len(self.scope) :]]:
+            known = np.array([self.scope, self.phase])
+            self.scope, self.phase = np.concatenate([known, np.array(new).T], axis=1)
 
-    def names(self, ids: NDArray[Any]) -> NDArray[Any]:
-        """Strings of string ids, as an object array."""
+    def named(self, ids: NDArray[Any]) -> NDArray[Any]:
+        """The strings of string ids, as an object array."""
         found: NDArray[Any] = np.array(self.strings.items, object)[ids]
         return found
 
-    def phases(self, ops: schema.Columns) -> NDArray[np.int64]:
-        """The phase of each op: what user code said, else forward for what made a tape node."""
-        phase = self.phase[ops["context"]]
-        found: NDArray[np.int64] = np.where((phase == 0) & (ops["node"] > 0), schema.FORWARD, phase)
-        return found
+    def places(self, context: Ints, node: Ints, earlier: Ints = NONE) -> tuple[Ints, Ints, Ints]:
+        """The scope (string id) and phase of ops, and the (node, scope) pairs, shape (2, n), of the forward ones.
+
+        The phase is what user code said, else forward for what made a tape node. An op of the backward phase works for
+        a tape node: it belongs to the scope of that node's forward op, if that is among these or the `earlier` pairs.
+        """
+        scope, phase = self.scope[context], self.phase[context]
+        phase[(phase == 0) & (node > 0)] = schema.FORWARD
+        back = phase == schema.BACKWARD
+        ahead = np.concatenate([earlier, np.array([node, scope])[:, ~back & (node > 0)]], axis=1)
+        scope[back] = joined(node[back], ahead[0], ahead[1], scope[back])
+        return scope, phase, ahead
 
 
-def _extended(array: NDArray[np.int64], values: list[int]) -> NDArray[np.int64]:
-    return np.concatenate([array, np.array(values, np.int64)])
+def joined(ids: Ints, keys: Ints, values: Ints, otherwise: Any = 0) -> Ints:
+    """The value of each id, `otherwise` where `keys` lacks it; of equal keys the first counts."""
+    if not len(keys) or not len(ids):
+        return np.broadcast_to(np.asarray(otherwise, np.int64), len(ids)).copy()
+    order = np.argsort(keys, kind="stable")
+    slot = order[np.minimum(np.searchsorted(keys, ids, sorter=order), len(keys) - 1)]
+    found: Ints = np.where(keys[slot] == ids, values[slot], otherwise)
+    return found

@@ -6,22 +6,23 @@ from any thread, and as rarely as the reader of the frames can take them.
 
 from __future__ import annotations
 
-import itertools
 import math
-import threading
 from collections import deque
 from time import perf_counter_ns as clock
 from time import thread_time_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flnb_telemetry import pump, schema
+from flnb_telemetry import schema
 from flnb_telemetry.analysis import tape
-from flnb_telemetry.catalog import Catalog
+from flnb_telemetry.catalog import NONE
 from flnb_telemetry.livememory import LiveMemory
-from flnb_telemetry.recording import described
+from flnb_telemetry.recording import Run, columns, described
 from flnb_telemetry.tally import Tally, buckets
+
+if TYPE_CHECKING:
+    from flnb_telemetry.livememory import Arrays
 
 PROTOCOL = 1
 FOLD_AT = 1 << 16  # records waiting at most for a frame before they are folded in without one
@@ -30,34 +31,23 @@ TAPE_RECORDS = 1 << 18
 TAPE_NODES = 1500
 TABLE_SECONDS = 0.25
 _MEMORY = (schema.ALLOC, schema.FREE_COMPLETED, schema.SEGMENT_ALLOC, schema.SEGMENT_FREE)
-_DTYPES = {"f64": np.float64, "f32": np.float32, "i32": np.int32, "u32": np.uint32, "u8": np.uint8}
-_numbers = itertools.count(1)
+_U32 = {"alloc.segment", "alloc.plan", "alloc.context", "segment.id", "release.id"}
+_U32 |= {"op.name", "op.family", "scope.name", "metric.name"}
 
 
-class Live:
+class Live(Run):
     """Incremental statistics of one run, for a dashboard.
 
     Example: ``live = Live("digits"); live.begin(); content, buffer = live.frame(keyframe=True); live.finish()``.
     """
 
-    failure: BaseException | None = None
-
     def __init__(self, name: str = "run", grad_interval: float | None = 0.2) -> None:
-        self.name = name
-        self.number = next(_numbers)
-        self.grad_interval = grad_interval
-        self.state = "waiting"
-        self.error: str | None = None
-        self.start = clock()
-        self.end: int | None = None
-        self.events = 0
+        super().__init__(name, grad_interval, "waiting")
         self.dropped = 0
-        self.meta: dict[str, Any] = {}
-        self.catalog = Catalog()
         self._movement = self.catalog.strings.id_of("movement")  # views: their bytes are somebody else's
         self.memory = LiveMemory()
         self.by_op, self.by_scope = Tally(), Tally()
-        self._lock = threading.Lock()
+        self._ahead = NONE  # the scopes of the latest tape nodes, for their backward
         self._waiting: list[tuple[int, schema.Records]] = []
         self._waiting_rows = 0
         self._sequence = 0
@@ -72,21 +62,12 @@ class Live:
         self._tape: dict[str, Any] | None = None
         self._recent: deque[tuple[int, schema.Records]] = deque()
         self._recent_rows = 0
-        self._sampled_t = 0  # the last gradient statistic that is in no tape yet
-        self._session: pump.Session | None = None
-
-    def begin(self, buffer: int | None = None) -> None:
-        """Attach to the bus."""
-        self.meta = described()
-        options = {} if buffer is None else {"buffer": buffer}
-        self._session = pump.attach(self, **options)
+        self._samples: list[tuple[int, schema.Records]] = []  # gradient statistics that are in no tape yet
 
     def finish(self, error: BaseException | None = None) -> None:
         """Detach from the bus; what was collected stays."""
-        pump.detach(self)
-        self.end, self._share = clock(), self._cost()
-        self.state = "finished" if error is None else "failed"
-        self.error = None if error is None else f"{type(error).__name__}: {error}".rstrip(": ")
+        self._share = self._cost()
+        super().finish(error)
 
     def feed(self, lane: int, records: schema.Records) -> None:
         """Take rows from the pump."""
@@ -107,75 +88,64 @@ class Live:
         rows = waiting[0][1] if len(waiting) == 1 else np.concatenate([part for _, part in waiting])
         kinds = rows[:, 0] & 0xFF
         present = np.bincount(kinds, minlength=16)
-        of = {
-            kind: rows if present[kind] == len(rows) else rows[kinds == kind] if present[kind] else rows[:0]
-            for kind in schema.BY_NUMBER
-        }
-        ops = of[schema.OP]
+
+        def of(kind: int) -> schema.Records:
+            return rows if present[kind] == len(rows) else rows[kinds == kind] if present[kind] else rows[:0]
+
+        ops, drops = of(schema.OP), of(schema.DROPPED)
         if len(ops):
             self._count(ops)
         if present[list(_MEMORY)].any():
-            chosen = np.isin(kinds, _MEMORY)
-            self.memory.fold(rows[chosen], kinds[chosen], ops)
-        self._steps = np.concatenate([self._steps, of[schema.STEP]])
-        self._metrics = np.concatenate([self._metrics, of[schema.METRIC]])
-        drops = of[schema.DROPPED]
-        self.dropped += int(drops[:, 2].sum())
-        self.events -= len(drops)
+            self.memory.fold(rows[np.isin(kinds, _MEMORY)], ops)
+        self._steps = np.concatenate([self._steps, of(schema.STEP)])
+        self._metrics = np.concatenate([self._metrics, of(schema.METRIC)])
+        self._leaves = np.concatenate([self._leaves, of(schema.LEAF)])[-TAPE_RECORDS:]
         if len(drops):
+            self.dropped += int(drops[:, 2].sum())
+            self.events -= len(drops)
             self._drop_times = [*self._drop_times[:1], int(drops[:, 1].min()), int(drops[:, 3].max())]
-        self._keep_tape(waiting, of)
+        if present[schema.GRAD_STAT]:
+            self._samples += [(lane, part[(part[:, 0] & 0xFF) == schema.GRAD_STAT]) for lane, part in waiting]
+        self._recent.extend(waiting)
+        self._recent_rows += len(rows)
+        while self._recent_rows > TAPE_RECORDS and len(self._recent) > 1:
+            self._recent_rows -= len(self._recent.popleft()[1])
 
     def _count(self, ops: schema.Records) -> None:
-        code, t0, t1, block, _, context = ops[:, :6].T.copy()  # columns of their own: read once, not row by row
+        code, t0, t1, block, node, context = ops[:, :6].T.copy()  # columns of their own: read once, not row by row
         catalog, plan, spent = self.catalog, code >> schema.PLAN_SHIFT, t1 - t0
         bucket, nbytes = buckets(spent), catalog.nbytes[plan]
+        scope, _, ahead = catalog.places(context, node, self._ahead)
+        self._ahead = ahead[:, -FOLD_AT:]
         self.by_op.add(catalog.op[plan], spent, bucket, nbytes)
-        self.by_scope.add(catalog.scope[context], spent, bucket, nbytes)
+        self.by_scope.add(scope, spent, bucket, nbytes)
         small = (catalog.nbytes < (self.meta.get("min_block") or 0)) & (catalog.family != self._movement)
         self._small_bytes += int((nbytes * (small[plan] & (block == 0))).sum())
 
-    def _keep_tape(self, waiting: list[tuple[int, schema.Records]], of: dict[int, schema.Records]) -> None:
-        """Keep the latest records, for the tape of the next sampled backward."""
-        self._leaves = np.concatenate([self._leaves, of[schema.LEAF]])[-TAPE_RECORDS:]
-        self._recent.extend(waiting)
-        self._recent_rows += sum(len(part) for _, part in waiting)
-        while self._recent_rows > TAPE_RECORDS and len(self._recent) > 1:
-            self._recent_rows -= len(self._recent.popleft()[1])
-        if len(of[schema.GRAD_STAT]):
-            self._sampled_t = int(of[schema.GRAD_STAT][:, 1].max())
-
     def _new_tape(self) -> dict[str, Any] | None:
         """The tape of the last sampled backward once its step, or 0.1 s, has passed."""
-        done = len(self._steps) and self._steps[-1, 2] >= self._sampled_t
-        if not self._sampled_t or not (done or clock() - self._sampled_t > 100_000_000):
+        if not self._samples:
             return None
-        step = self._steps[np.searchsorted(self._steps[:, 2], self._sampled_t) :][:1]
-        since = int(step[0, 1]) if len(step) else 0
-        within = [(number, part) for number, part in self._recent if part[-1, 1] >= since]
-        rows = np.concatenate([part for _, part in within])
-        lane = np.repeat([number for number, _ in within], [len(part) for _, part in within])
-        kinds = rows[:, 0] & 0xFF
-        chosen = kinds == schema.GRAD_STAT
-        stats = schema.columns(schema.KINDS["grad_stat"], rows[chosen])
-        last = tape.groups(stats, lane[chosen])[-1]
-        stats = {name: column[last] for name, column in stats.items()}
-        sampled = stats["node"][stats["node"] > 0]
-        first = int(sampled.min()) if len(sampled) else 0
-        ops = schema.columns(schema.KINDS["op"], rows[(kinds == schema.OP) & (rows[:, 4] >= first)])
-        edges = schema.columns(schema.KINDS["edge"], rows[kinds == schema.EDGE])
-        leaves = schema.columns(schema.KINDS["leaf"], self._leaves)
-        t = float(stats["t"][-1] - self.start) / 1e9
-        index = self._step_at(self._sampled_t)
-        self._sampled_t = 0
-        found = tape.build(
-            ops, edges, leaves, stats, self.catalog, index=-1 if index is None else index, t=t, limit=TAPE_NODES
-        )
-        return _tape_message(found)
+        stats = np.concatenate([part for _, part in self._samples])
+        t = int(stats[:, 1].max())
+        step = self._steps[self._steps[:, 2] >= t][:1]
+        if not len(step) and clock() - t < 100_000_000:
+            return None
+        first = stats[stats[:, 2] > 0, 2].min(initial=t)
+        since = step[0, 1] if len(step) else 0
+        recent = [(lane, part) for lane, part in self._recent if part[-1, 1] >= since]
+        batches = {"grad_stat": self._samples, "step": [(0, self._steps)], "leaf": [(0, self._leaves)]}
+        batches |= {"edge": recent, "op": [(lane, part[part[:, 4] >= first]) for lane, part in recent]}
+        self._samples = []
+
+        def table(name: str) -> schema.Columns:
+            return columns(schema.KINDS[name], batches[name])
+
+        return _tape_message(tape.of(table, self.start, self.catalog, limit=TAPE_NODES))
 
     def _step_at(self, t: int) -> int | None:
         """The index of the first step that ended after t, or of the last one."""
-        if not len(self._steps):
+        if not self.dropped or not len(self._steps):
             return None
         row = min(int(np.searchsorted(self._steps[:, 2], t)), len(self._steps) - 1)
         return int(self._steps[row, 3])
@@ -188,7 +158,7 @@ class Live:
             keyframe = keyframe or self.memory.incomplete or not self._sequence
             if keyframe:
                 self.meta |= described()
-            arrays, thinned = self.memory.news(keyframe, self._seconds)
+            arrays, thinned = self.memory.news(keyframe, self.start)
             now = clock()
             if keyframe or now / 1e9 >= self._table_due:
                 self._table_due = now / 1e9 + TABLE_SECONDS
@@ -208,9 +178,6 @@ class Live:
         self._frame_ns += thread_time_ns() - began
         return content, buffer
 
-    def _seconds(self, t: Any) -> Any:
-        return (t - self.start) / 1e9
-
     def _run(self) -> dict[str, Any]:
         about = {name: str(self.meta.get(name) or "") for name in ("backend", "manager", "device")}
         numbers = {"capacity": self.meta.get("capacity"), "min_block": self.meta.get("min_block") or 0}
@@ -224,9 +191,9 @@ class Live:
         before = self._rate[0]
         span = max(1, now - before[0]) / 1e9
         recent = self._steps[-10:]
-        session = self._session
+        session = self.session
         total = int(recent[-1, 4]) if len(recent) else 0
-        first, last = (self._drop_times[0], self._drop_times[-1]) if self._drop_times else (0, 0)
+        drops = self._drop_times or [0]
         return {
             "t": ((self.end or now) - self.start) / 1e9,
             "step": int(recent[-1, 3]) if len(recent) else None,
@@ -234,8 +201,8 @@ class Live:
             "events": self.events,
             "events_per_s": (self.events - before[1]) / span if len(self._rate) > 1 else 0.0,
             "dropped": self.dropped,
-            "dropped_first_step": self._step_at(first) if self.dropped else None,
-            "dropped_last_step": self._step_at(last) if self.dropped else None,
+            "dropped_first_step": self._step_at(drops[0]),
+            "dropped_last_step": self._step_at(drops[-1]),
             "telemetry_share": self._cost() if self.end is None else self._share,
             "buffer_used": session.buffer_used if session is not None else 0,
             "buffer_capacity": session.capacity if session is not None else 0,
@@ -247,48 +214,40 @@ class Live:
 
     def _cost(self) -> float:
         """What recording and this view of it cost, as a share of the time since they began."""
-        session = self._session
+        session = self.session
         if session is None:
             return 0.0
         return min(1.0, session.share() + self._frame_ns / max(1, clock() - session.started))
 
-    def _tables(self) -> dict[str, tuple[str, Any]]:
-        found: dict[str, tuple[str, Any]] = {}
+    def _tables(self) -> Arrays:
+        found: Arrays = {}
         for prefix, tally in (("op", self.by_op), ("scope", self.by_scope)):
-            if tally.names:
-                numbers = {"count": tally.count, "total": tally.total, "p99": tally.p99()}
-                numbers |= {"max": tally.max, "bytes": tally.bytes}
-                found[f"{prefix}.name"] = ("u32", np.array(tally.names))
-                found |= {f"{prefix}.{name}": ("f64", column) for name, column in numbers.items()}
-        if self.by_op.names:
-            family = dict(zip(self.catalog.op.tolist(), self.catalog.family.tolist(), strict=True))
-            found["op.family"] = ("u32", np.array([family[name] for name in self.by_op.names]))
+            columns: Arrays = {"name": tally.names, "count": tally.count, "total": tally.total}
+            columns |= {"p99": tally.p99(), "max": tally.max, "bytes": tally.bytes}
+            found |= {f"{prefix}.{name}": column for name, column in columns.items() if len(column)}
+        family = dict(zip(self.catalog.op.tolist(), self.catalog.family.tolist(), strict=True))
+        if found:
+            found["op.family"] = np.array([family[name] for name in self.by_op.names.tolist()])
         return found
 
-    def _history(self, keyframe: bool) -> dict[str, tuple[str, Any]]:
-        steps = self._steps if keyframe else self._steps[self._told["steps"] :]
-        metrics = self._metrics if keyframe else self._metrics[self._told["metrics"] :]
-        found: dict[str, tuple[str, Any]] = {}
-        if len(steps):
-            found["step.index"] = ("f64", steps[:, 3])
-            found |= {f"step.t{i}": ("f64", self._seconds(steps[:, 1 + i])) for i in (0, 1)}
-        if len(metrics):
-            found["metric.name"] = ("u32", metrics[:, 0] >> schema.PLAN_SHIFT)
-            found |= {"metric.step": ("f64", metrics[:, 2]), "metric.t": ("f64", self._seconds(metrics[:, 1]))}
-            found["metric.value"] = ("f64", np.ascontiguousarray(metrics[:, 3]).view(np.float64))
+    def _history(self, keyframe: bool) -> Arrays:
+        steps = self._steps[0 if keyframe else self._told["steps"] :]
+        metrics = self._metrics[0 if keyframe else self._told["metrics"] :]
+        found = {"step.index": steps[:, 3], "step.t0": self.seconds_at(steps[:, 1])}
+        found["step.t1"] = self.seconds_at(steps[:, 2])
+        found |= {"metric.name": metrics[:, 0] >> schema.PLAN_SHIFT, "metric.step": metrics[:, 2]}
+        found["metric.t"] = self.seconds_at(metrics[:, 1])
+        found["metric.value"] = np.ascontiguousarray(metrics[:, 3]).view(np.float64)
         self._steps, self._metrics = _shortened(self._steps, 3), _shortened(self._metrics, 2)
         self._told |= {"steps": len(self._steps), "metrics": len(self._metrics)}
-        return found
+        return {name: column for name, column in found.items() if len(column)}
 
     def _names(self, keyframe: bool) -> dict[str, Any]:
         """The intern tables, whole or what was added since the last frame."""
         self.catalog.refresh()
         found: dict[str, Any] = {}
-        for name, table in (
-            ("strings", self.catalog.strings),
-            ("plans", self.catalog.plans),
-            ("contexts", self.catalog.contexts),
-        ):
+        for name in ("strings", "plans", "contexts"):
+            table = getattr(self.catalog, name)
             first = 0 if keyframe else self._told[name]
             items: list[Any] = list(table.items[first:])
             self._told[name] = first + len(items)
@@ -302,17 +261,16 @@ class Live:
         return found
 
 
-def packed(arrays: dict[str, tuple[str, Any]]) -> tuple[dict[str, list[Any]], bytes]:
+def packed(arrays: Arrays) -> tuple[dict[str, list[Any]], bytes]:
     """Arrays one after the other, each at a multiple of 8 bytes, and for each name [dtype, offset, length]."""
     index: dict[str, list[Any]] = {}
-    parts: list[bytes] = []
-    offset = 0
-    for name, (dtype, array) in arrays.items():
-        data = np.ascontiguousarray(array, _DTYPES[dtype]).tobytes()
-        index[name] = [dtype, offset, len(array)]
-        parts.append(data + bytes(-len(data) % 8))
-        offset += len(parts[-1])
-    return index, b"".join(parts)
+    buffer = bytearray()
+    for name, array in arrays.items():
+        code = "u8" if name == "alloc.category" else "u32" if name in _U32 else "f64"
+        index[name] = [code, len(buffer), len(array)]
+        buffer += array.astype({"u8": np.uint8, "u32": np.uint32, "f64": np.float64}[code]).tobytes()
+        buffer += bytes(-len(buffer) % 8)
+    return index, bytes(buffer)
 
 
 def _shortened(rows: schema.Records, step: int) -> schema.Records:
@@ -326,11 +284,10 @@ def _shortened(rows: schema.Records, step: int) -> schema.Records:
 
 
 def _tape_message(found: tape.Tape) -> dict[str, Any]:
-    keys = ("id", "plan", "context", "parents", "forward_ns", "backward_ns", "saved", "norm", "bad", "numel")
-    nodes = [{key: getattr(node, key) for key in keys} for node in found.nodes]
-    leaves = [
-        {key: getattr(leaf, key) for key in ("id", "name", "parameter", "plan", "norm", "bad")} for leaf in found.leaves
-    ]
+    node_keys = ("id", "plan", "context", "parents", "forward_ns", "backward_ns", "saved", "norm", "bad", "numel")
+    leaf_keys = ("id", "name", "parameter", "plan", "norm", "bad")
+    nodes = [{key: getattr(node, key) for key in node_keys} for node in found.nodes]
+    leaves = [{key: getattr(leaf, key) for key in leaf_keys} for leaf in found.leaves]
     for item in (*nodes, *leaves):
         if item["norm"] is not None and not math.isfinite(item["norm"]):
             item["norm"] = None  # JSON has no NaN; `bad` says it

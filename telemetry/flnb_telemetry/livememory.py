@@ -1,6 +1,7 @@
 """Which blocks and segments are live now, and what changed since the last frame: the live view of memory.
 
-A block is a row: the eight words of its `alloc` record, then its tape node, offset in its segment, and time of free.
+A block or segment is a row: the eight words of its event, then for a block its tape node and its offset in its segment,
+last the time of its end (NEVER while it lives).
 """
 
 from __future__ import annotations
@@ -10,153 +11,129 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flnb_telemetry import schema
+from flnb_telemetry.analysis.memory import NEVER, timeline
+from flnb_telemetry.catalog import joined
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Rows = NDArray[np.int64]
+    Arrays = dict[str, NDArray[Any]]
 
 EVENTS = 8192  # allocations and frees in one frame at most
 POINTS = 512  # of the timeline that stands for what was left out
 FINISHED = 4096  # blocks freed lately that a keyframe tells again
-ID, SIZE, SEGMENT = 2, 4, 6
-NODE, OFFSET, FREED, WIDTH = 8, 9, 10, 11
-CATEGORIES = len(schema.CATEGORIES)
+T, ID, ADDRESS, SIZE, REQUESTED, SEGMENT, CONTEXT, NODE, OFFSET, END, WIDTH = range(1, 12)
+
+
+class Lives:
+    """Rows that live, and what began and ended since `news` was last asked."""
+
+    def __init__(self) -> None:
+        self.live = np.empty((0, WIDTH), np.int64)
+        self._told = np.empty(0, np.int64)  # the ids that lived when news were last asked
+        self._ended: list[Rows] = []
+
+    def fold(self, born: Rows, ends: schema.Records) -> None:
+        """Take in rows that begin, of equal ids the first, and records of ends."""
+        first = np.sort(np.unique(born[:, ID], return_index=True)[1])
+        born = born[first]
+        rows = np.concatenate([self.live, born[~_in(born[:, ID], self.live[:, ID])]])
+        rows[:, END] = joined(rows[:, ID], ends[:, ID], ends[:, T], NEVER)
+        lives = rows[:, END] == NEVER
+        self.live = rows[lives]
+        self._ended.append(rows[~lives])
+
+    def news(self) -> tuple[Rows, Rows, Rows]:
+        """All rows that lived at some time since the last news, and of them those that began and that ended."""
+        ended = np.concatenate([self.live[:0], *self._ended])
+        rows = np.concatenate([ended, self.live])
+        born = rows[~_in(rows[:, ID], self._told)]
+        self._told, self._ended = self.live[:, ID], []
+        return rows, born, ended
 
 
 class LiveMemory:
     """Fold records in with `fold`; take what is to be told with `news`."""
 
     def __init__(self) -> None:
-        self.live = np.empty((0, WIDTH), np.int64)
-        self.finished = np.empty((0, WIDTH), np.int64)
-        self.segments = np.empty((0, schema.WORDS), np.int64)
-        self.held = np.zeros(2 + CATEGORIES, np.int64)  # allocated, reserved, then by category
+        self.blocks, self.segments = Lives(), Lives()
+        self.finished = self.blocks.live
         self.incomplete = False  # the last frame could not tell every change: the next must be a keyframe
-        self._forget()
 
-    def _forget(self) -> None:
-        self._born: list[Rows] = []
-        self._freed: list[Rows] = []
-        self._came: list[Rows] = []
-        self._went: list[Rows] = []
-        self._points: list[NDArray[Any]] = []
+    def fold(self, rows: schema.Records, ops: schema.Records) -> None:
+        """Take in records in any order, and the op records that came with them."""
+        rows = rows[np.argsort(rows[:, T], kind="stable")]
+        rows = np.pad(rows, ((0, 0), (0, WIDTH - schema.WORDS)))
+        kinds = rows[:, 0] & 0xFF
+        came, born = rows[kinds == schema.SEGMENT_ALLOC], rows[kinds == schema.ALLOC]
+        known = np.concatenate([self.segments.live, came])
+        born[:, OFFSET] = born[:, ADDRESS] - joined(born[:, SEGMENT], known[:, ID], known[:, ADDRESS])
+        made = ops[ops[:, 3] > 0]
+        for blocks in (self.blocks.live, born):
+            unknown = blocks[:, NODE] == 0
+            blocks[unknown, NODE] = joined(blocks[unknown, ID], made[:, 3], made[:, 4])
+        self.segments.fold(came, rows[kinds == schema.SEGMENT_FREE])
+        self.blocks.fold(born, rows[kinds == schema.FREE_COMPLETED])
 
-    def fold(self, rows: schema.Records, kinds: NDArray[np.int64], ops: schema.Records) -> None:
-        """Take in records of memory kinds (in any order) and the op records that came with them."""
-        order = np.argsort(rows[:, 1], kind="stable")
-        rows, kinds = rows[order], kinds[order]
-        came, went = rows[kinds == schema.SEGMENT_ALLOC], rows[kinds == schema.SEGMENT_FREE]
-        came = came[_first(came[:, 2]) & ~_in(came[:, 2], self.segments[:, 2])]
-        known = np.concatenate([self.segments, came])
-        self.segments = known[~_in(known[:, 2], went[:, 2])]
-        went = went[_in(went[:, 2], known[:, 2])]
-
-        born = rows[kinds == schema.ALLOC]
-        born = born[_first(born[:, ID]) & ~_in(born[:, ID], self.live[:, ID])]
-        born = np.concatenate([born, np.zeros((len(born), WIDTH - schema.WORDS), np.int64)], axis=1)
-        born[:, OFFSET] = born[:, 3] - _joined(born[:, SEGMENT], known[:, 2], known[:, 3])
-        blocks = np.concatenate([self.live, born])
-        unknown = blocks[:, NODE] == 0
-        if unknown.any():
-            made = ops[ops[:, 3] > 0]
-            blocks[unknown, NODE] = _joined(blocks[unknown, ID], made[:, 3], made[:, 4])
-        born = blocks[len(self.live) :]
-        frees = rows[kinds == schema.FREE_COMPLETED]
-        blocks[:, FREED] = _joined(blocks[:, ID], frees[:, 2], frees[:, 1])
-        gone = blocks[:, FREED] > 0
-        freed = blocks[gone]
-        self.live = blocks[~gone]
+    def news(self, keyframe: bool, start: int) -> tuple[Arrays, bool]:
+        """Arrays of section "memory" of a frame, times in seconds since `start`; whether they had to be thinned."""
+        (blocks, born, freed), (segments, came, went) = self.blocks.news(), self.segments.news()
         self.finished = np.concatenate([self.finished, freed])[-FINISHED:]
-        self._trace(born, freed, came, went, known)
-        for news, more in ((self._born, born), (self._freed, freed), (self._came, came), (self._went, went)):
-            if len(more):
-                news.append(more)
-
-    def _trace(self, born: Rows, freed: Rows, came: Rows, went: Rows, known: Rows) -> None:
-        """Follow the totals through these changes, event by event."""
-        changes = np.zeros((len(born) + len(freed) + len(came) + len(went), 3 + CATEGORIES), np.int64)
-        row = 0
-        for blocks, sign, t in ((born, 1, born[:, 1]), (freed, -1, freed[:, FREED])):
-            part = changes[row : row + len(blocks)]
-            part[:, 0], part[:, 1] = t, sign * blocks[:, SIZE]
-            part[np.arange(len(blocks)), 3 + category(blocks)] = part[:, 1]
-            row += len(blocks)
-        for segments, sign in ((came, 1), (went, -1)):
-            part = changes[row : row + len(segments)]
-            part[:, 0] = segments[:, 1]
-            part[:, 2] = sign * _joined(segments[:, 2], known[:, 2], known[:, 4])
-            row += len(segments)
-        changes = changes[np.argsort(changes[:, 0], kind="stable")]
-        changes[:, 1:] = self.held + np.cumsum(changes[:, 1:], axis=0)
-        if len(changes):
-            self.held = changes[-1, 1:].copy()
-            self._points.append(_thinned(changes))
-
-    def news(self, keyframe: bool, seconds: Any) -> tuple[dict[str, tuple[str, Any]], bool]:
-        """Arrays of section "memory" of a frame, and whether the timeline had to be thinned.
-
-        `seconds` turns an array of times into seconds since the run began.
-        """
-        born, freed = _all(self._born, WIDTH), _all(self._freed, WIDTH)
-        came, went = _all(self._came, schema.WORDS), _all(self._went, schema.WORDS)
-        points = _all(self._points, 3 + CATEGORIES)
-        thinned = not keyframe and len(born) + len(freed) > EVENTS
+        points: Arrays = {}
         self.incomplete = False
-        if keyframe:
-            born, freed = np.concatenate([self.finished, self.live]), self.finished
-            came, went = self.segments, went[:0]
-        elif thinned:
+        if thinned := not keyframe and len(born) + len(freed) > EVENTS:
+            since = min(born[:, T].min(initial=NEVER), freed[:, END].min(initial=NEVER))
+            points = _points(blocks, segments, since, start)
             # Blocks that came and went in between change nothing that is there now: the points stand for them.
-            passing = born[:, FREED] > 0
-            born, freed = born[~passing], freed[~_in(freed[:, ID], born[passing, ID])]
+            passing = born[born[:, END] < NEVER, ID]
+            born, freed = (rows[~_in(rows[:, ID], passing)] for rows in (born, freed))
             if len(born) + len(freed) > EVENTS:
                 born, freed, self.incomplete = born[-EVENTS // 2 :], freed[-EVENTS // 2 :], True
-        self._forget()
-        found: dict[str, tuple[str, Any]] = {}
-        if len(born):
-            found |= _alloc_arrays(born, seconds)
-        if len(freed):
-            found |= {"free.id": ("f64", freed[:, ID]), "free.t": ("f64", seconds(freed[:, FREED]))}
-        if len(came):
-            found |= {"segment.id": ("u32", came[:, 2]), "segment.t": ("f64", seconds(came[:, 1]))}
-            found |= {"segment.size": ("f64", came[:, 4]), "segment.address": ("f64", came[:, 3])}
-        if len(went):
-            found |= {"release.id": ("u32", went[:, 2]), "release.t": ("f64", seconds(went[:, 1]))}
-        if thinned:
-            points = _thinned(points, POINTS)
-            found["memory.t"] = ("f64", seconds(points[:, 0]))
-            names = ("allocated", "reserved", *(f"c{i}" for i in range(CATEGORIES)))
-            found |= {f"memory.{name}": ("f64", points[:, 1 + i]) for i, name in enumerate(names)}
-        return found, thinned
+        if keyframe:
+            born, freed = np.concatenate([self.finished, self.blocks.live]), self.finished
+            came, went = self.segments.live, went[:0]
+        columns = {
+            "alloc.id": born[:, ID],
+            "alloc.t": (born[:, T] - start) / 1e9,
+            "alloc.segment": born[:, SEGMENT],
+            "alloc.offset": born[:, OFFSET],
+            "alloc.size": born[:, SIZE],
+            "alloc.requested": born[:, REQUESTED],
+            "alloc.category": _category(born),
+            "alloc.plan": born[:, 0] >> schema.PLAN_SHIFT,
+            "alloc.context": born[:, CONTEXT],
+            "alloc.node": born[:, NODE],
+            "free.id": freed[:, ID],
+            "free.t": (freed[:, END] - start) / 1e9,
+            "segment.id": came[:, ID],
+            "segment.t": (came[:, T] - start) / 1e9,
+            "segment.size": came[:, SIZE],
+            "segment.address": came[:, ADDRESS],
+            "release.id": went[:, ID],
+            "release.t": (went[:, END] - start) / 1e9,
+        }
+        return {name: column for name, column in columns.items() if len(column)} | points, thinned
 
 
-def category(blocks: Rows) -> Rows:
-    """The category of each block row."""
+def _points(blocks: Rows, segments: Rows, since: int, start: int) -> Arrays:
+    """The timeline since a time in at most `POINTS` points, evenly spread, the largest among them."""
+    held, reserved = (
+        {"t": rows[:, T], "end": rows[:, END], "size": rows[:, SIZE], "requested": rows[:, REQUESTED]}
+        for rows in (blocks, segments)
+    )
+    line = timeline(held | {"category": _category(blocks)}, reserved, start)
+    chosen = np.flatnonzero(line.t >= (since - start) / 1e9)
+    if len(chosen) > POINTS:
+        even = np.linspace(0, len(chosen) - 1, POINTS - 1).astype(int)
+        chosen = chosen[np.unique(np.append(even, np.argmax(line.allocated[chosen])))]
+    found = {"memory.t": line.t[chosen], "memory.allocated": line.allocated[chosen]}
+    found["memory.reserved"] = line.reserved[chosen]
+    return found | {f"memory.c{i}": column for i, column in enumerate(line.by_category[chosen].T)}
+
+
+def _category(blocks: Rows) -> Rows:
     found: Rows = (blocks[:, 0] >> schema.AUX_SHIFT) & 0xFFFF
-    return found
-
-
-def _alloc_arrays(born: Rows, seconds: Any) -> dict[str, tuple[str, Any]]:
-    columns = {
-        "id": ("f64", born[:, ID]),
-        "t": ("f64", seconds(born[:, 1])),
-        "segment": ("u32", born[:, SEGMENT]),
-        "offset": ("f64", born[:, OFFSET]),
-        "size": ("f64", born[:, SIZE]),
-        "requested": ("f64", born[:, 5]),
-        "category": ("u8", category(born)),
-        "plan": ("u32", born[:, 0] >> schema.PLAN_SHIFT),
-        "context": ("u32", born[:, 7]),
-        "node": ("f64", born[:, NODE]),
-    }
-    return {f"alloc.{name}": column for name, column in columns.items()}
-
-
-def _first(ids: Rows) -> NDArray[np.bool_]:
-    """True where an id occurs for the first time."""
-    found = np.zeros(len(ids), np.bool_)
-    found[np.unique(ids, return_index=True)[1]] = True
     return found
 
 
@@ -165,26 +142,3 @@ def _in(ids: Rows, others: Rows) -> NDArray[np.bool_]:
     if not len(ids) or not len(others):
         return np.zeros(len(ids), np.bool_)
     return np.isin(ids, others)
-
-
-def _joined(ids: Rows, keys: Rows, values: Rows) -> Rows:
-    """The value of each id, 0 where `keys` lacks it."""
-    if not len(keys) or not len(ids):
-        return np.zeros(len(ids), np.int64)
-    order = np.argsort(keys, kind="stable")
-    slot = order[np.minimum(np.searchsorted(keys, ids, sorter=order), len(keys) - 1)]
-    found: Rows = np.where(keys[slot] == ids, values[slot], 0)
-    return found
-
-
-def _all(parts: list[NDArray[Any]], width: int) -> NDArray[Any]:
-    return np.concatenate([np.empty((0, width), np.int64), *parts])
-
-
-def _thinned(points: Rows, most: int = 4 * POINTS) -> Rows:
-    """At most so many of the points: the last of each stretch, and where most was allocated."""
-    if len(points) <= most:
-        return points
-    chosen = np.append(np.linspace(0, len(points) - 1, most - 1).astype(int), np.argmax(points[:, 1]))
-    found: Rows = points[np.unique(chosen)]
-    return found

@@ -5,6 +5,7 @@ The session exists while there is at least one sink. Sinks are fed by one thread
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import threading
@@ -45,9 +46,8 @@ class Session:
         self.events = 0
         self.pump_ns = 0
         self._lost = 0
-        self._lane_numbers = 0
+        self._numbers = itertools.count(1)
         self._grad_due: dict[int, int] = {}
-        self._lanes_lock = threading.Lock()
         self._draining = threading.RLock()
         self._stop = threading.Event()
         self._switch = sys.getswitchinterval()
@@ -55,10 +55,8 @@ class Session:
 
     def new_lane(self) -> bus.Lane:
         """A lane for the calling thread."""
-        with self._lanes_lock:
-            self._lane_numbers += 1
-            lane = bus.Lane(self._lane_numbers, self.capacity)
-            self.lanes.append(lane)
+        lane = bus.Lane(next(self._numbers), self.capacity)
+        self.lanes.append(lane)
         return lane
 
     def start(self) -> None:
@@ -85,21 +83,20 @@ class Session:
                     records = np.concatenate([records, row])
                 if len(records):
                     self.events += len(records) - (drops is not None)
-                    self._feed(lane.number, records)
+                    for sink in list(self.sinks):
+                        self._feed(sink, lane.number, records)
                 if ended:
-                    with self._lanes_lock:
-                        self.lanes.remove(lane)
-                        self._lost += lane.dropped
+                    self.lanes.remove(lane)
+                    self._lost += lane.dropped
             self._want_grad_stats()
             self.pump_ns += thread_time_ns() - began
 
-    def _feed(self, lane: int, records: schema.Records) -> None:
-        for sink in list(self.sinks):
-            try:
-                sink.feed(lane, records)
-            except Exception as error:
-                sink.failure = error  # the program that is being watched goes on
-                self.sinks.remove(sink)
+    def _feed(self, sink: Sink, lane: int, records: schema.Records) -> None:
+        try:
+            sink.feed(lane, records)
+        except Exception as error:
+            sink.failure = error  # the program that is being watched goes on
+            self.sinks.remove(sink)
 
     def _want_grad_stats(self) -> None:
         now = clock()
@@ -143,7 +140,7 @@ class Session:
     @property
     def dropped(self) -> int:
         """Records lost by all threads until now."""
-        with self._lanes_lock:
+        with self._draining:
             return self._lost + sum(lane.dropped for lane in self.lanes)
 
     @property

@@ -7,8 +7,10 @@ import platform
 import sys
 import threading
 import time
+from contextlib import contextmanager
+from dataclasses import replace
 from html import escape
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,9 +24,7 @@ from flnb_telemetry.formats import svg
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
+    from collections.abc import Callable, Iterator
 
 _numbers = itertools.count(1)
 watchers: list[Callable[[Recording, int], None]] = []
@@ -32,15 +32,56 @@ watchers: list[Callable[[Recording, int], None]] = []
 how a dashboard follows what is recorded."""
 
 
-class Recording:
+class Run:
+    """What a recording and a live view are alike: a sink with a name, a beginning, a state and an end."""
+
+    failure: BaseException | None = None
+    session: pump.Session | None = None
+
+    def __init__(self, name: str, grad_interval: float | None, state: str, catalog: Catalog | None = None) -> None:
+        self.name = name
+        self.number = next(_numbers)
+        self.grad_interval = grad_interval
+        self.state = state
+        self.error: str | None = None
+        self.start = time.perf_counter_ns()
+        self.end: int | None = None
+        self.events = 0
+        self.meta: dict[str, Any] = {}
+        self.catalog = catalog or Catalog()
+        self._lock = threading.Lock()
+
+    def feed(self, lane: int, records: schema.Records) -> None:
+        """Take rows from the pump."""
+        raise NotImplementedError
+
+    def begin(self, buffer: int | None = None) -> None:
+        """Attach to the bus."""
+        self.meta = described()
+        self.session = pump.attach(self, buffer=buffer or bus.DEFAULT_BUFFER)
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Detach from the bus; with an error the run is "failed" but just as complete."""
+        try:
+            pump.detach(self)
+        finally:
+            self.end = time.perf_counter_ns()
+            self.state = "finished" if error is None else "failed"
+            self.error = None if error is None else f"{type(error).__name__}: {error}".rstrip(": ")
+
+    def seconds_at(self, t: Any) -> Any:
+        """Times in ns (an array or one) as seconds since the beginning."""
+        return (t - self.start) / 1e9
+
+
+class Recording(Run):
     """What `record` gives and `load_run` reads. Complete as soon as the block ends, however it ended.
 
     Analyses: `ops`, `memory`, `tape`, `metrics`, `steps`. Raw data: `table(kind)`, `to_pandas`, `to_arrow`, `save`.
     While still recording, each answers from what was recorded until then. Times are seconds since the beginning,
     except in `table`, which gives the records' own `perf_counter` nanoseconds (`start` is the beginning).
+    `tables`: what a file held, in place of what a pump feeds.
     """
-
-    failure: BaseException | None = None
 
     def __init__(
         self,
@@ -49,22 +90,14 @@ class Recording:
         limit: int = 1 << 30,
         grad_interval: float | None = 0.5,
         catalog: Catalog | None = None,
+        tables: dict[str, schema.Columns] | None = None,
     ) -> None:
-        self.name = name
-        self.number = next(_numbers)
-        self.grad_interval = grad_interval
-        self.state: Literal["recording", "finished", "failed"] = "recording"
-        self.error: str | None = None
-        self.start = time.perf_counter_ns()
-        self.end: int | None = None
-        self.meta: dict[str, Any] = {}
+        super().__init__(name, grad_interval, "recording", catalog)
         self.over_limit = 0  # records that came when `limit` bytes were held already
-        self.events = 0
-        self.catalog = catalog or Catalog()
         self._limit = limit // schema.RECORD_BYTES
-        self._batches: list[tuple[int | NDArray[np.int32], schema.Records]] = []  # one lane, or that of each row
-        self._lock = threading.Lock()
-        self._made: dict[object, tuple[int, Any]] = {}
+        self._batches: list[tuple[int, schema.Records]] = []
+        self._tables = tables
+        self._made: dict[str, tuple[int, Any]] = {}
 
     def feed(self, lane: int, records: schema.Records) -> None:
         """Take rows from the pump."""
@@ -75,37 +108,18 @@ class Recording:
             if len(fitting):
                 self._batches.append((lane, fitting))
 
-    def restore(self, lanes: NDArray[np.int32], records: schema.Records) -> None:
-        """Take back rows that `table` once gave: for readers of files."""
-        self._batches.append((lanes, records))
-        self.events += len(records)
-
-    def table(self, kind: str | int) -> schema.Columns:
+    def table(self, kind: str) -> schema.Columns:
         """The columns of one kind (see `schema.KINDS`) and the "lane" each row came from, in order of time."""
         what = schema.kind_of(kind)
+        if self._tables is not None:
+            return dict(self._tables[kind])
+        return dict(self._cached(kind, lambda: columns(what, list(self._batches))))
 
-        def make() -> schema.Columns:
-            lane, rows = self._merged()
-            chosen = np.flatnonzero((rows[:, 0] & 0xFF) == what.number)
-            chosen = chosen[np.argsort(rows[chosen, 1], kind="stable")]
-            return schema.columns(what, rows[chosen]) | {"lane": lane[chosen]}
-
-        return dict(self._cached(what.name, make))
-
-    def _merged(self) -> tuple[NDArray[np.int32], schema.Records]:
-        """The lane of each row, and all rows; held as one batch from then on."""
-        with self._lock:
-            lanes = [np.broadcast_to(np.asarray(lane, np.int32), len(rows)) for lane, rows in self._batches]
-            lane = np.concatenate([np.empty(0, np.int32), *lanes])
-            rows = np.concatenate([np.empty((0, schema.WORDS), np.int64), *(rows for _, rows in self._batches)])
-            self._batches = [(lane, rows)]
-        return lane, rows
-
-    def _cached(self, key: object, make: Callable[[], Any]) -> Any:
+    def _cached(self, key: str, make: Callable[[], Any]) -> Any:
         """What `make` gave for the events held now."""
         if self.end is None:
             pump.flush()
-            self.catalog.refresh()
+        self.catalog.refresh()
         events = self.events
         found = self._made.get(key)
         if found is None or found[0] != events:
@@ -115,7 +129,7 @@ class Recording:
     @property
     def seconds(self) -> float:
         """How long the recording lasted (until now, while it runs)."""
-        return ((self.end or time.perf_counter_ns()) - self.start) / 1e9
+        return float(self.seconds_at(self.end or time.perf_counter_ns()))
 
     @property
     def ops(self) -> OpStats:
@@ -132,22 +146,18 @@ class Recording:
     def steps(self) -> schema.Columns:
         """One row for each step: index, t0, t1 and seconds (s), total (steps in all, 0 if unknown)."""
         table = self.table("step")
-        t0, t1 = ((table[name] - self.start) / 1e9 for name in ("t0", "t1"))
+        t0, t1 = self.seconds_at(table["t0"]), self.seconds_at(table["t1"])
         return {"index": table["index"], "t0": t0, "t1": t1, "seconds": t1 - t0, "total": table["total"]}
 
     @property
     def metrics(self) -> dict[str, schema.Columns]:
         """What `log` recorded: for each name the columns step, t and value."""
         table = self.table("metric")
-        t = (table["t"] - self.start) / 1e9
+        table["t"] = self.seconds_at(table["t"])
         return {
-            self.catalog.strings.items[number]: {
-                "step": table["step"][chosen],
-                "t": t[chosen],
-                "value": table["value"][chosen],
-            }
+            self.catalog.strings.items[number]: {key: table[key][chosen] for key in ("step", "t", "value")}
             for number in dict.fromkeys(table["name"].tolist())
-            for chosen in [np.flatnonzero(table["name"] == number)]
+            for chosen in [table["name"] == number]
         }
 
     @property
@@ -158,60 +168,35 @@ class Recording:
     @property
     def tape(self) -> tapes.Tape:
         """The tape of the last backward whose gradients were sampled; `.step(i)` for that of a step."""
-        found: tapes.Tape = self._cached("tape", lambda: self._tape(None))
+        found: tapes.Tape = self._cached("tape", self._tape)
         return found
 
-    def _tape(self, index: int | None) -> tapes.Tape:
-        ops, stats, steps = self.table("op"), self.table("grad_stat"), self.table("step")
-        groups = tapes.groups(stats, stats["lane"])
-        if index is not None:
-            where = np.flatnonzero(steps["index"] == index)
-            if not len(where):
-                known = f"{steps['index'].min()} to {steps['index'].max()}" if len(steps["index"]) else "no steps"
-                raise LookupError(f"run.tape: no step {index} in this recording; it has {known}")
-            t0, t1 = int(steps["t0"][where[-1]]), int(steps["t1"][where[-1]])
-            groups = [rows for rows in groups if t0 <= stats["t"][rows[0]] <= t1]
-            if not groups:  # not sampled: the graph is there all the same, without norms
-                ops = {name: column[(ops["t0"] >= t0) & (ops["t1"] <= t1)] for name, column in ops.items()}
-        chosen = groups[-1] if groups else np.empty(0, np.int64)
-        picked = {name: column[chosen] for name, column in stats.items()}
-        t, step = 0.0, -1 if index is None else index
-        if len(chosen):
-            t = float(picked["t"][-1] - self.start) / 1e9
-            around = np.flatnonzero((steps["t0"] <= picked["t"][-1]) & (picked["t"][-1] <= steps["t1"]))
-            step = int(steps["index"][around[-1]]) if len(around) else -1
-        found = tapes.build(ops, self.table("edge"), self.table("leaf"), picked, self.catalog, index=step, t=t)
-        return found.joined(self._tape)
+    def _tape(self, index: int | None = None) -> tapes.Tape:
+        return replace(tapes.of(self.table, self.start, self.catalog, index), other=self._tape)
 
-    def readable(self, kind: str | int = "op") -> schema.Columns:
-        """The columns of one kind, ids spelled out (op, family, dtype, shape, scope, phase), times in seconds."""
-        table, catalog = self.table(kind), self.catalog
-        found: schema.Columns = {}
-        for name, column in table.items():
-            if name in ("t", "t0", "t1", "t_last"):
-                found[name] = (column - self.start) / 1e9
-            elif name == "plan":
-                plans = [catalog.plans.items[number] for number in column]
-                for part in ("op", "family", "dtype", "shape", "nbytes"):
-                    found[part] = _objects([getattr(plan, part) for plan in plans])
-            elif name == "context":
-                contexts = [catalog.contexts.items[number] for number in column]
-                found["scope"] = _objects([context.scope for context in contexts])
-                phases = catalog.phases(table) if kind in ("op", schema.OP) else catalog.phase[column]
-                found["phase"] = np.array(schema.PHASES, object)[phases]
-            elif name == "category":
-                found[name] = np.array(schema.CATEGORIES, object)[column]
-            elif name == "name":
-                found[name] = catalog.names(column)
-            elif name != "reserved" or column.any():
-                found[name] = column
-        return found
+    def to_pandas(self, kind: str = "op") -> Any:
+        """A DataFrame of `table(kind)`: ids spelled out (op, family, dtype, shape, scope, phase), times in seconds."""
+        found, catalog = self.table(kind), self.catalog
+        named: schema.Columns = {}
+        for name in found.keys() & {"t", "t0", "t1", "t_last"}:
+            found[name] = self.seconds_at(found[name])
+        if "plan" in found:
+            plans = [catalog.plans.items[number] for number in found.pop("plan")]
+            for part in ("op", "family", "dtype", "shape", "nbytes"):
+                named[part] = np.empty(len(plans), object)
+                named[part][:] = [getattr(plan, part) for plan in plans]
+        if "context" in found:
+            context = found.pop("context")
+            scope, phase, _ = catalog.places(context, found.get("node", np.zeros_like(context)))
+            named["scope"] = catalog.named(scope)
+            named["phase"] = np.array(schema.PHASES, object)[phase]
+        if "category" in found:
+            found["category"] = np.array(schema.CATEGORIES, object)[found["category"]]
+        if "name" in found:
+            found["name"] = catalog.named(found["name"])
+        return require("pandas", "lab", "a DataFrame").DataFrame(named | found)
 
-    def to_pandas(self, kind: str | int = "op") -> Any:
-        """A DataFrame of `readable(kind)`."""
-        return require("pandas", "lab", "a DataFrame").DataFrame(self.readable(kind))
-
-    def to_arrow(self, kind: str | int = "op") -> Any:
+    def to_arrow(self, kind: str = "op") -> Any:
         """A `pyarrow.Table` of `table(kind)`: ids and nanoseconds as recorded."""
         return require("pyarrow", "lab", "an Arrow table").table(self.table(kind))
 
@@ -220,14 +205,6 @@ class Recording:
         from flnb_telemetry.formats import parquet
 
         parquet.save(self, path)
-
-    def finish(self, error: BaseException | None = None) -> None:
-        """End the recording here; with an error it is "failed" but just as complete."""
-        self.end = time.perf_counter_ns()
-        self.catalog.refresh()
-        self.state = "finished" if error is None else "failed"
-        if error is not None:
-            self.error = f"{type(error).__name__}: {error}".rstrip(": ")
 
     def summary(self) -> list[str]:
         """What the run was, one fact a line."""
@@ -267,7 +244,14 @@ class Recording:
         return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
 
-class record:
+@contextmanager
+def record(
+    name: str = "run",
+    *,
+    buffer: str | int = "16MiB",
+    limit: str | int = "1GiB",
+    grad_interval: float | None = 0.5,
+) -> Iterator[Recording]:
     """Record everything that runs inside: ``with flnb.record() as run: train()``, then ``run.ops`` and the rest.
 
     Args:
@@ -276,42 +260,33 @@ class record:
         limit: bytes the whole recording may hold; beyond, events are dropped and counted.
         grad_interval: seconds between two backwards whose gradient norms are taken; None for never.
     """
-
-    def __init__(
-        self,
-        name: str = "run",
-        *,
-        buffer: str | int = "16MiB",
-        limit: str | int = "1GiB",
-        grad_interval: float | None = 0.5,
-    ) -> None:
-        self._buffer = quantity.bytes_of(buffer, "record(buffer=...)")
-        self._options = {"limit": quantity.bytes_of(limit, "record(limit=...)"), "grad_interval": grad_interval}
-        self._name = name
-
-    def __enter__(self) -> Recording:
-        self._run = Recording(self._name, **self._options)  # type: ignore[arg-type]
-        self._run.meta = described()
-        self._tell()
-        pump.attach(self._run, buffer=self._buffer)
-        return self._run
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> Literal[False]:
-        try:
-            pump.detach(self._run)
-        finally:
-            self._run.finish(error)
-            self._tell()
-        return False
-
-    def _tell(self) -> None:
-        for watch in watchers[:]:
-            watch(self._run, self._buffer)
+    waiting = quantity.bytes_of(buffer, "record(buffer=...)")
+    run = Recording(name, limit=quantity.bytes_of(limit, "record(limit=...)"), grad_interval=grad_interval)
+    _tell(run, waiting)
+    run.begin(waiting)
+    try:
+        yield run
+    except BaseException as error:
+        run.finish(error)
+        raise
+    else:
+        run.finish()
+    finally:
+        _tell(run, waiting)
 
 
-def running() -> list[Recording]:
-    """The recordings that are being made now, the first begun first."""
-    return [sink for sink in (pump.session.sinks if pump.session else ()) if isinstance(sink, Recording)]
+def _tell(run: Recording, buffer: int) -> None:
+    for watch in watchers[:]:
+        watch(run, buffer)
+
+
+def columns(kind: schema.Kind, batches: list[tuple[int, schema.Records]]) -> schema.Columns:
+    """The columns of one kind from batches of records and the lane of each, in order of time."""
+    chosen = [(lane, rows[(rows[:, 0] & 0xFF) == kind.number]) for lane, rows in batches]
+    rows = np.concatenate([np.empty((0, schema.WORDS), np.int64), *(rows for _, rows in chosen)])
+    lane = np.repeat(np.array([lane for lane, _ in chosen], np.int32), [len(rows) for _, rows in chosen])
+    order = np.argsort(rows[:, 1], kind="stable")
+    return schema.columns(kind, rows[order]) | {"lane": lane[order]}
 
 
 def described() -> dict[str, Any]:
@@ -326,10 +301,3 @@ def described() -> dict[str, Any]:
     for describe in bus.describers:
         facts |= describe()
     return facts
-
-
-def _objects(values: list[Any]) -> NDArray[Any]:
-    """An object array of the values as they are, tuples included."""
-    found = np.empty(len(values), object)
-    found[:] = values
-    return found

@@ -1,4 +1,4 @@
-"""What a record means: the kinds, the words of each, and how rows become named columns and back.
+"""What a record means: the kinds, the words of each, and how rows become named columns.
 
 Every event is eight little-endian int64 words. Word 0 is the code, ``kind | aux << 8 | plan << 24``; word 1 is a time
 from ``time.perf_counter_ns``; the rest depends on the kind. Floats travel as their 64 bits. A kind is listed here when
@@ -7,8 +7,7 @@ something emits it; ``VERSION`` changes when the meaning of a listed kind does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -36,21 +35,15 @@ PLAN_SHIFT = 24
 AUX_SHIFT = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """One kind of record: the names of its words from word 1 on, and of the two fields beside the kind in word 0."""
+class Kind(NamedTuple):
+    """One kind of record: its words from word 1 on ("": not used), and the names of the fields beside it in word 0."""
 
     number: int
     name: str
     words: tuple[str, ...]
     aux: str = ""
     plan: str = ""
-    floats: frozenset[str] = frozenset()
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """Column names in the order of `columns`."""
-        return tuple(name for name in (self.plan, self.aux) if name) + self.words
+    floats: tuple[str, ...] = ()
 
 
 _BLOCK = ("t", "alloc_id", "address", "size")
@@ -59,36 +52,34 @@ KINDS: dict[str, Kind] = {
     for kind in (
         Kind(OP, "op", ("t0", "t1", "alloc_id", "node", "context", "parent0", "parent1"), plan="plan"),
         Kind(ALLOC, "alloc", (*_BLOCK, "requested", "segment_id", "context"), aux="category", plan="plan"),
-        Kind(FREE_REQUESTED, "free_requested", (*_BLOCK, "reserved", "segment_id", "context")),
-        Kind(FREE_COMPLETED, "free_completed", (*_BLOCK, "reserved", "segment_id", "context")),
+        Kind(FREE_REQUESTED, "free_requested", (*_BLOCK, "", "segment_id", "context")),
+        Kind(FREE_COMPLETED, "free_completed", (*_BLOCK, "", "segment_id", "context")),
         Kind(SEGMENT_ALLOC, "segment_alloc", ("t", "segment_id", "address", "size")),
         Kind(SEGMENT_FREE, "segment_free", ("t", "segment_id", "address", "size")),
         Kind(OOM, "oom", ("t", "requested", "free", "largest_hole", "capacity", "reserved", "context")),
         Kind(SCOPE, "scope", ("t", "context"), aux="enter"),
         Kind(STEP, "step", ("t0", "t1", "index", "total")),
-        Kind(METRIC, "metric", ("t", "step", "value"), plan="name", floats=frozenset({"value"})),
+        Kind(METRIC, "metric", ("t", "step", "value"), plan="name", floats=("value",)),
         Kind(
             GRAD_STAT,
             "grad_stat",
             ("t", "node", "norm", "bad", "numel", "name", "saved"),
             aux="parameter",
             plan="plan",
-            floats=frozenset({"norm"}),
+            floats=("norm",),
         ),
         Kind(EDGE, "edge", ("t", "node", "parent2", "parent3", "parent4", "parent5", "parent6"), plan="plan"),
         Kind(DROPPED, "dropped", ("t", "count", "t_last")),
         Kind(LEAF, "leaf", ("t", "leaf", "name", "parameter"), plan="plan"),
     )
 }
-BY_NUMBER: dict[int, Kind] = {kind.number: kind for kind in KINDS.values()}
 
 
-def kind_of(kind: str | int) -> Kind:
-    """The kind of a name or number; a `KeyError` lists the known names."""
-    found = KINDS.get(kind) if isinstance(kind, str) else BY_NUMBER.get(kind)
-    if found is None:
-        raise KeyError(f"no event kind {kind!r}; the kinds are {', '.join(KINDS)}")
-    return found
+def kind_of(name: str) -> Kind:
+    """The kind of a name; a `KeyError` lists the known names."""
+    if name not in KINDS:
+        raise KeyError(f"no event kind {name!r}; the kinds are {', '.join(KINDS)}")
+    return KINDS[name]
 
 
 def columns(kind: Kind, rows: Records) -> Columns:
@@ -100,20 +91,7 @@ def columns(kind: Kind, rows: Records) -> Columns:
     if kind.aux:
         table[kind.aux] = ((code >> AUX_SHIFT) & 0xFFFF).astype(np.uint16)
     for word, name in enumerate(kind.words, start=1):
-        column = np.ascontiguousarray(rows[:, word])
-        table[name] = column.view(np.float64) if name in kind.floats else column
+        if name:
+            column = np.ascontiguousarray(rows[:, word])
+            table[name] = column.view(np.float64) if name in kind.floats else column
     return table
-
-
-def rows_of(kind: Kind, table: Columns) -> Records:
-    """The inverse of `columns`; a missing column is a `KeyError`."""
-    rows = np.zeros((len(table[kind.words[0]]), WORDS), np.int64)
-    rows[:, 0] = kind.number
-    if kind.plan:
-        rows[:, 0] |= table[kind.plan].astype(np.int64) << PLAN_SHIFT
-    if kind.aux:
-        rows[:, 0] |= table[kind.aux].astype(np.int64) << AUX_SHIFT
-    for word, name in enumerate(kind.words, start=1):
-        column = table[name]
-        rows[:, word] = column.view(np.int64) if name in kind.floats else column
-    return rows

@@ -9,54 +9,44 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    Ints = NDArray[np.int64]
+
 PER_OCTAVE = 16
 BUCKETS = 40 * PER_OCTAVE
 WORST = 2 ** (0.5 / PER_OCTAVE) - 1
 """The largest relative error of `p99`: half a bucket, 2.2 %."""
 
 
-def buckets(spent: NDArray[np.int64]) -> NDArray[np.int64]:
+def buckets(spent: Ints) -> Ints:
     """The histogram bucket of each duration in ns; 16 to an octave, up to 18 minutes."""
     scaled = np.log2(np.maximum(spent, 1).astype(np.float32)) * np.float32(PER_OCTAVE)
     return np.minimum(scaled, BUCKETS - 1).astype(np.int64)
 
 
 class Tally:
-    """Count, total, maximum, bytes and p99 for each of a growing set of names (string ids)."""
+    """Count, total, maximum, bytes and a histogram of durations for each of a growing set of names (string ids)."""
 
     def __init__(self) -> None:
-        self.names: list[int] = []
-        self._slot = np.full(64, -1, np.int64)
-        self.count = self.total = self.max = self.bytes = np.empty(0, np.int64)
+        self.names = np.empty(0, np.int64)
+        self.count, self.total, self.max, self.bytes = np.empty((4, 0), np.int64)
         self._histogram = np.empty((0, BUCKETS), np.int64)
 
-    def add(
-        self, names: NDArray[np.int64], spent: NDArray[np.int64], bucket: NDArray[np.int64], nbytes: NDArray[np.int64]
-    ) -> None:
+    def add(self, names: Ints, spent: Ints, bucket: Ints, nbytes: Ints) -> None:
         """Count events: the string id, duration (ns), its bucket and the output bytes of each."""
-        slot = self._slots(names)
-        n = len(self.names)
+        slot_of = np.full(max(names.max(initial=0), self.names.max(initial=0)) + 1, -1)
+        slot_of[self.names] = np.arange(len(self.names))
+        if len(fresh := np.unique(names[slot_of[names] < 0])):
+            slot_of[fresh] = len(self.names) + np.arange(len(fresh))
+            self.names = np.append(self.names, fresh)
+            columns = np.array([self.count, self.total, self.max, self.bytes])
+            self.count, self.total, self.max, self.bytes = np.pad(columns, ((0, 0), (0, len(fresh))))
+            self._histogram = np.pad(self._histogram, ((0, len(fresh)), (0, 0)))
+        slot, n = slot_of[names], len(self.names)
         self.count += np.bincount(slot, minlength=n)
         self.total += np.bincount(slot, spent, n).astype(np.int64)
         self.bytes += np.bincount(slot, nbytes, n).astype(np.int64)
         np.maximum.at(self.max, slot, spent)
         self._histogram += np.bincount(slot * BUCKETS + bucket, minlength=n * BUCKETS).reshape(n, BUCKETS)
-
-    def _slots(self, names: NDArray[np.int64]) -> NDArray[np.int64]:
-        if (top := int(names.max(initial=0))) >= len(self._slot):
-            self._slot = np.concatenate([self._slot, np.full(top + 1, -1, np.int64)])
-        slot = self._slot[names]
-        if (slot < 0).any():
-            fresh = np.unique(names[slot < 0])
-            self._slot[fresh] = len(self.names) + np.arange(len(fresh))
-            self.names += fresh.tolist()
-            more = np.zeros(len(fresh), np.int64)
-            self.count, self.total, self.max, self.bytes = (
-                np.concatenate([array, more]) for array in (self.count, self.total, self.max, self.bytes)
-            )
-            self._histogram = np.concatenate([self._histogram, np.zeros((len(fresh), BUCKETS), np.int64)])
-            slot = self._slot[names]
-        return slot
 
     def p99(self) -> NDArray[np.float64]:
         """The duration (ns) that at least 99 % of each name's events stay at or below, within `WORST`."""

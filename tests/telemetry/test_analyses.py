@@ -49,6 +49,26 @@ def test_ops_group_by_scope_phase_shape_and_dtype(program: Any) -> None:
     assert [row.total for row in run.ops.sort("total", descending=False)] == [40, 60]
 
 
+def test_an_op_of_the_backward_belongs_to_the_scope_of_its_forward(program: Any) -> None:
+    unseen = 10_000
+    with record() as run:
+        with bus.scope("net"), bus.scope("conv"):
+            a = program.forward("conv2d", -1, spent=10)
+        with bus.scope("net"):
+            b = program.forward("add", a, spent=20)
+        with bus.scope("train"), bus.phase("backward"):
+            program.op("multiply", 30, node=b)
+            program.op("conv2d_grad", 40, node=a)
+            program.op("add", 50, node=unseen)
+        with bus.scope("train"), bus.phase("optimizer"):
+            program.op("add", 60)
+    assert {row.key: row.total for row in run.ops.by("scope", "phase")} == {
+        ("net.conv", "forward"): 10, ("net", "forward"): 20, ("net", "backward"): 30, ("net.conv", "backward"): 40,
+        ("train", "backward"): 50, ("train", "optimizer"): 60,
+    }  # fmt: skip
+    assert run.to_pandas()["scope"].tolist() == ["net.conv", "net", "net", "net.conv", "train", "train"]
+
+
 def test_ops_say_what_is_wrong_and_show_themselves(program: Any) -> None:
     with record() as run:
         program.op("add", 1500)
@@ -294,8 +314,7 @@ def test_a_long_tape_keeps_what_is_nearest_to_the_loss(program: Any) -> None:
         node = -1
         for _ in range(30):
             node = program.forward("exp", node)
-    tables = (run.table(kind) for kind in ("op", "edge", "leaf", "grad_stat"))
-    found = tape.build(*tables, run.catalog, limit=10)
+    found = tape.of(run.table, run.start, run.catalog, limit=10)
     assert [item.id for item in found.nodes] == list(range(node - 9, node + 1))
     assert found.truncated == 20
     with record() as empty:

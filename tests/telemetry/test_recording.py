@@ -95,7 +95,7 @@ def test_a_full_buffer_loses_exactly_what_is_counted(program: Any) -> None:
 @pytest.mark.parametrize("bad", ["16 apples", 0, -5, True, "", 1.5])
 def test_sizes_that_are_none_are_refused(bad: Any) -> None:
     with pytest.raises(ValueError, match=r"record\(buffer=...\) is .*; expected bytes, as a positive int or text"):
-        record(buffer=bad)
+        record(buffer=bad).__enter__()
 
 
 def test_tables_are_typed_and_in_order(run: Any) -> None:

@@ -39,9 +39,7 @@ class Fragmentation(NamedTuple):
 
     def to_pandas(self) -> Any:
         """A DataFrame indexed by t."""
-        return (
-            require("pandas", "lab", "a DataFrame").DataFrame(self._asdict() | {"request": self.request}).set_index("t")
-        )
+        return require("pandas", "lab", "a DataFrame").DataFrame(self._asdict()).set_index("t")
 
     def __repr__(self) -> str:
         return (
@@ -52,22 +50,19 @@ class Fragmentation(NamedTuple):
         )
 
 
-def holes(
-    block: schema.Columns, live: NDArray[np.int64], segment: schema.Columns, held: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def holes(block: schema.Columns, segment: schema.Columns) -> NDArray[np.int64]:
     """Sizes of the gaps between live blocks, in bytes, in the order of the segments; empty gaps left out."""
-    if not len(held):
+    if not len(segment["t"]):
         return np.empty(0, np.int64)
-    held = held[np.argsort(segment["segment_id"][held])]
-    ids, sizes = segment["segment_id"][held], segment["size"][held]
-    slot = np.minimum(np.searchsorted(ids, block["segment_id"][live]), len(ids) - 1)
-    inside = ids[slot] == block["segment_id"][live]
-    live, slot = live[inside], slot[inside]
+    order = np.argsort(segment["segment_id"])
+    ids, sizes, address = (segment[name][order] for name in ("segment_id", "size", "address"))
+    slot = np.minimum(np.searchsorted(ids, block["segment_id"]), len(ids) - 1)
+    inside = ids[slot] == block["segment_id"]
     # Lay the segments end to end (two devices may use one address twice). Then the i-th gap lies between the i-th
     # smallest end and the i-th smallest beginning, the segments' own edges counted in.
     base = np.cumsum(sizes) - sizes
-    begin = base[slot] + block["address"][live] - segment["address"][held][slot]
-    ends = np.sort(np.concatenate([base, begin + block["size"][live]]))
+    begin = (base[slot] + block["address"] - address[slot])[inside]
+    ends = np.sort(np.concatenate([base, begin + block["size"][inside]]))
     begins = np.sort(np.concatenate([base + sizes, begin]))
     gaps: NDArray[np.int64] = begins - ends
     return gaps[gaps > 0]
@@ -75,35 +70,31 @@ def holes(
 
 def unusable(free: NDArray[np.int64], request: int) -> float:
     """sum(free blocks smaller than the request) / sum(free); 0 where nothing is free."""
-    total = int(free.sum())
-    return int(free[free < request].sum()) / total if total else 0.0
+    return float(free[free < request].sum() / max(1, free.sum()))
 
 
-def over_time(memory: Memory, request: int | None, points: int) -> Fragmentation:
+def over_time(memory: Memory, request: int, points: int) -> Fragmentation:
     """Fragmentation at every change, or at `points` of them, evenly spread, the peak always among them."""
     line = memory.timeline()
-    count = len(line.t)
-    request = request or int(memory._block["size"].max(initial=0))
+    count, peak = len(line.t), np.argmax(line.allocated) if len(line.t) else 0
     chosen = np.arange(count)
     if count > points:
-        chosen = np.unique(np.append(np.linspace(0, count - 1, points - 1).astype(int), np.argmax(line.allocated)))
-    free = [memory.at(float(t)).holes for t in line.t[chosen]]
-    reserved, live, requested = line.reserved[chosen], line.allocated[chosen], line.requested[chosen]
-    peak = int(np.argmax(line.allocated)) if count else 0
+        chosen = np.unique(np.append(np.linspace(0, count - 1, points - 1).astype(int), peak))
+    states = [memory.at(float(t)) for t in line.t[chosen]]
+    reserved, live = line.reserved[chosen], line.allocated[chosen]
     spans = np.diff(line.t)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(live > 0, reserved / live, np.nan)
+        average = float(np.dot(line.reserved[:-1], spans) / np.dot(line.allocated[:-1], spans))
     return Fragmentation(
         line.t[chosen],
         reserved,
         live,
-        _over(reserved, live),
-        np.array([unusable(sizes, request) for sizes in free], np.float64),
-        _over(live - requested, live, 0.0),
-        np.array([sizes.max(initial=0) for sizes in free], np.int64),
+        ratio,
+        np.array([state.unusable(request) for state in states], np.float64),
+        np.array([state.internal for state in states], np.float64),
+        np.array([state.largest_hole for state in states], np.int64),
         request,
-        float(_over(line.reserved[peak : peak + 1], line.allocated[peak : peak + 1]).sum()) if count else float("nan"),
-        float(_over((line.reserved[:-1] * spans).sum(), (line.allocated[:-1] * spans).sum())),
+        float(ratio[chosen == peak][0]) if count else float("nan"),
+        average if np.isfinite(average) else float("nan"),
     )
-
-
-def _over(a: Any, b: Any, otherwise: float = float("nan")) -> Any:
-    return np.divide(a, b, out=np.full(np.shape(b), otherwise), where=np.asarray(b) > 0)

@@ -1,7 +1,7 @@
 """Memory over time: who held how much, and exactly which blocks lay where at any moment.
 
-A `Memory` orders all allocations and frees once; between checkpoints it keeps only the events, so that the state at any
-time costs a bounded number of steps. Times are seconds since the recording began.
+A `Memory` pairs each allocation with its free once; checkpoints of what was live then make the state at any time cost a
+bounded number of steps. Times are seconds since the recording began.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 
 from flnb_telemetry import quantity, schema
 from flnb_telemetry.analysis import fragmentation
+from flnb_telemetry.catalog import joined
 from flnb_telemetry.extras import require
 from flnb_telemetry.formats import svg
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 NEVER = np.iinfo(np.int64).max
 CHECKPOINT = 1024
-SEGMENT_KEYS = ("segment_id", "address", "size")
 
 
 class BlockView(NamedTuple):
@@ -67,25 +67,26 @@ class Timeline(NamedTuple):
 
     def to_pandas(self) -> Any:
         """A DataFrame indexed by t with allocated, reserved, requested and a column for each category."""
-        columns = {"t": self.t, "allocated": self.allocated, "reserved": self.reserved, "requested": self.requested}
-        columns |= {name: self.by_category[:, i] for i, name in enumerate(schema.CATEGORIES)}
+        columns = self._asdict()
+        columns |= dict(zip(schema.CATEGORIES, columns.pop("by_category").T, strict=True))
         return require("pandas", "lab", "a DataFrame").DataFrame(columns).set_index("t")
 
 
 class MemoryState:
     """Memory at one moment. Bytes: `allocated` (rounded), `requested`, `reserved`, `by_category`; and `segments`."""
 
-    def __init__(self, memory: Memory, t: float, live: Ints, held: Ints) -> None:
-        block, segment = memory._block, memory._segment
-        self.t = t
-        self._memory, self._live, self._held = memory, live, held
-        sizes = block["size"][live]
+    def __init__(self, memory: Memory, t: float) -> None:
+        self.t, self._ns, self._memory = t, memory.start + round(t * 1e9), memory
+        self._block = _rows(memory.block, memory.live(self._ns))
+        segment = memory.segment
+        self._segment = _rows(segment, np.flatnonzero((segment["t"] <= self._ns) & (segment["end"] > self._ns)))
+        sizes = self._block["size"]
         self.allocated = int(sizes.sum())
-        self.requested = int(block["requested"][live].sum())
-        self.reserved = int(segment["size"][held].sum())
-        bins = np.bincount(block["category"][live], sizes, len(schema.CATEGORIES))
+        self.requested = int(self._block["requested"].sum())
+        self.reserved = int(self._segment["size"].sum())
+        bins = np.bincount(self._block["category"], sizes, len(schema.CATEGORIES))
         self.by_category = {name: int(n) for name, n in zip(schema.CATEGORIES, bins, strict=True)}
-        self.holes = fragmentation.holes(block, live, segment, held)
+        self.holes = fragmentation.holes(self._block, self._segment)
 
     @property
     def largest_hole(self) -> int:
@@ -104,24 +105,25 @@ class MemoryState:
     @cached_property
     def segments(self) -> tuple[SegmentView, ...]:
         """The segments by address, each with its live blocks."""
-        memory, live = self._memory, self._live
-        block, segment = memory._block, memory._segment
-        held = self._held[np.argsort(segment["address"][self._held], kind="stable")]
-        live = live[np.argsort(block["address"][live], kind="stable")]
-        inside: dict[int, list[BlockView]] = {int(i): [] for i in segment["segment_id"][held]}
-        bases = dict(zip(segment["segment_id"][held].tolist(), segment["address"][held].tolist(), strict=True))
-        for row in live.tolist():
-            if (home := int(block["segment_id"][row])) in inside:
-                inside[home].append(memory._view(row, bases[home], self.t))
-        return tuple(
-            SegmentView(number, address, size, tuple(inside[number]))
-            for number, address, size in zip(*(segment[k][held].tolist() for k in SEGMENT_KEYS), strict=True)
-        )
+        memory, start = self._memory, self._memory.start
+        plans, contexts = memory.catalog.plans.items, memory.catalog.contexts.items
+        held = self._segment
+        base = dict(zip(held["segment_id"].tolist(), held["address"].tolist(), strict=True))
+        inside: dict[int, list[BlockView]] = {home: [] for home in base}
+        keys = ("segment_id", "address", "alloc_id", "size", "requested", "category", "plan", "context", "t", "dropped")
+        rows = sorted(zip(*(self._block[key].tolist() for key in keys), strict=True))
+        for home, address, number, size, requested, category, plan, context, t, dropped in rows:
+            if home in base:
+                about = (schema.CATEGORIES[category], plans[plan].op, contexts[context].scope, (t - start) / 1e9)
+                state = "pending" if dropped <= self._ns else "active"
+                inside[home].append(BlockView(number, address - base[home], size, requested, *about, state))
+        columns = (held[key].tolist() for key in ("address", "segment_id", "size"))
+        return tuple(SegmentView(i, at, size, tuple(inside[i])) for at, i, size in sorted(zip(*columns, strict=True)))
 
     def __repr__(self) -> str:
         held = ", ".join(f"{name} {quantity.size(n)}" for name, n in self.by_category.items() if n)
         return (
-            f"memory at {self.t:.3f} s: {quantity.size(self.allocated)} in {len(self._live)} blocks of "
+            f"memory at {self.t:.3f} s: {quantity.size(self.allocated)} in {len(self._block['t'])} blocks of "
             f"{quantity.size(self.reserved)} reserved\n  {held or 'nothing allocated'}\n  "
             f"largest hole {quantity.size(self.largest_hole)}, internal waste {quantity.percent(self.internal)}"
         )
@@ -134,43 +136,20 @@ class Memory:
     """The memory of a recording: `timeline()`, `at(t)`, `peak`, `fragmentation()`.
 
     Blocks that were live when the recording began are in it when their manager was asked to announce them.
+    `block` and `segment` are the columns of the `alloc` and `segment_alloc` events, with the time of the "end" (ns) and
+    for blocks that of the request to free them ("dropped"); NEVER for what lives on.
     """
 
     def __init__(self, table: Callable[[str], schema.Columns], start: int, catalog: Catalog) -> None:
-        self._start, self._catalog = start, catalog
-        self._block = _lifetimes(table("alloc"), table("free_completed"), "alloc_id")
-        self._segment = _lifetimes(table("segment_alloc"), table("segment_free"), "segment_id")
-        self._pending = _ends(self._block["alloc_id"], table("free_requested"), "alloc_id")
-        count = len(self._block["t"])
-        rows = np.arange(count)
-        freed = rows[self._block["end"] < NEVER]
-        t = np.concatenate([self._block["t"], self._block["end"][freed]])
-        # At one instant allocations come first, so that a block never ends before it begins.
-        order = np.argsort(t, kind="stable")
-        self._event_t = t[order]
-        self._event_row = np.concatenate([rows, freed])[order]
-        self._event_sign = np.where(order < count, 1, -1)
-        position = np.empty(len(order), np.int64)
-        position[order] = np.arange(len(order))
-        self._ends_at = np.full(count, NEVER, np.int64)
-        self._ends_at[freed] = position[count:]
+        self.start, self.catalog = start, catalog
+        self.block = _lifetimes(table("alloc"), table("free_completed"), "alloc_id")
+        self.segment = _lifetimes(table("segment_alloc"), table("segment_free"), "segment_id")
+        asked = table("free_requested")
+        self.block["dropped"] = joined(self.block["alloc_id"], asked["alloc_id"], asked["t"], NEVER)
 
     @cached_property
     def _timeline(self) -> Timeline:
-        row, sign = self._event_row, self._event_sign
-        deltas = np.zeros((len(row), 2 + len(schema.CATEGORIES)), np.int64)
-        deltas[:, 0] = sign * self._block["size"][row]
-        deltas[:, 1] = sign * self._block["requested"][row]
-        deltas[np.arange(len(row)), 2 + self._block["category"][row].astype(np.int64)] = deltas[:, 0]
-        segment = self._segment
-        gone = segment["end"] < NEVER
-        moves_t = np.concatenate([segment["t"], segment["end"][gone]])
-        moves = np.concatenate([segment["size"], -segment["size"][gone]])
-        by_time = np.argsort(moves_t, kind="stable")
-        t = np.unique(np.concatenate([self._event_t, moves_t]))
-        held = _running(deltas, np.searchsorted(self._event_t, t, "right"))
-        reserved = _running(moves[by_time][:, None], np.searchsorted(moves_t[by_time], t, "right"))
-        return Timeline((t - self._start) / 1e9, held[:, 0], reserved[:, 0], held[:, 1], held[:, 2:])
+        return timeline(self.block, self.segment, self.start)
 
     def timeline(self) -> Timeline:
         """Bytes over time, one row for each moment at which anything changed."""
@@ -178,31 +157,27 @@ class Memory:
 
     @cached_property
     def _checkpoints(self) -> tuple[int, list[Ints]]:
-        most = int(np.cumsum(self._event_sign).max(initial=0))
-        stride = max(CHECKPOINT, most)  # so that all checkpoints together are no larger than the events
-        live, kept = np.empty(0, np.int64), []
-        for begin in range(0, len(self._event_row) + 1, stride):
-            kept.append(live)
-            live = self._advanced(live, begin, begin + stride)
+        """What was live when every `stride`-th block was born."""
+        born, end = self.block["t"], self.block["end"]
+        # As far apart as most blocks live at once, so that all checkpoints together are no larger than the events.
+        alive = np.arange(1, len(born) + 1) - np.searchsorted(np.sort(end), born, "right")
+        stride, kept = max(CHECKPOINT, int(alive.max(initial=0))), [np.empty(0, np.int64)]
+        for begin in range(0, len(born) - stride + 1, stride):
+            either = np.concatenate([kept[-1], np.arange(begin, begin + stride)])
+            kept.append(either[end[either] > born[begin + stride - 1]])
         return stride, kept
 
-    def _advanced(self, live: Ints, begin: int, stop: int) -> Ints:
-        """The rows live after event `stop`, from those live after event `begin`."""
-        born = self._event_row[begin:stop][self._event_sign[begin:stop] > 0]
-        either = np.concatenate([live, born])
-        kept: Ints = either[self._ends_at[either] >= stop]
-        return kept
-
-    def _live(self, ns: int) -> Ints:
-        stop = int(np.searchsorted(self._event_t, ns, "right"))
+    def live(self, ns: int) -> Ints:
+        """The rows of the blocks that are live after everything until a time in ns."""
+        stop = int(np.searchsorted(self.block["t"], ns, "right"))
         stride, kept = self._checkpoints
-        return self._advanced(kept[stop // stride], stop // stride * stride, stop)
+        either = np.concatenate([kept[stop // stride], np.arange(stop // stride * stride, stop)])
+        found: Ints = either[self.block["end"][either] > ns]
+        return found
 
     def at(self, t: float) -> MemoryState:
         """The state after everything that happened until t, seconds since the recording began."""
-        ns = self._start + round(t * 1e9)
-        held = np.flatnonzero((self._segment["t"] <= ns) & (self._segment["end"] > ns))
-        return MemoryState(self, t, self._live(ns), held)
+        return MemoryState(self, t)
 
     @property
     def peak(self) -> MemoryState:
@@ -212,28 +187,13 @@ class Memory:
 
     def fragmentation(self, request: int | None = None, points: int = 512) -> fragmentation.Fragmentation:
         """Fragmentation over time, for a request of so many bytes (default: the largest of the recording)."""
-        return fragmentation.over_time(self, request, points)
-
-    def _view(self, row: int, base: int, t: float) -> BlockView:
-        block, catalog = self._block, self._catalog
-        pending = self._pending[row] <= self._start + round(t * 1e9)
-        return BlockView(
-            int(block["alloc_id"][row]),
-            int(block["address"][row]) - base,
-            int(block["size"][row]),
-            int(block["requested"][row]),
-            schema.CATEGORIES[block["category"][row]],
-            catalog.plans.items[block["plan"][row]].op,
-            catalog.contexts.items[block["context"][row]].scope,
-            (int(block["t"][row]) - self._start) / 1e9,
-            "pending" if pending else "active",
-        )
+        return fragmentation.over_time(self, request or int(self.block["size"].max(initial=0)), points)
 
     def __repr__(self) -> str:
-        if not len(self._block["t"]):
+        if not len(self.block["t"]):
             return "no memory events"
         return (
-            f"{quantity.count(len(self._block['t']))} allocations, reserved at most "
+            f"{quantity.count(len(self.block['t']))} allocations, reserved at most "
             f"{quantity.size(int(self._timeline.reserved.max()))}\npeak: {self.peak!r}\n{self.fragmentation()!r}"
         )
 
@@ -241,29 +201,34 @@ class Memory:
         return svg.memory_timeline(self) + svg.block_map(self.peak)
 
 
+def timeline(block: schema.Columns, segment: schema.Columns, start: int) -> Timeline:
+    """Bytes over time from lifetimes: t and end (ns), size, and for blocks requested and category."""
+    times, changes = [], []
+    for rows, first, last in ((block, "t", 1), (block, "end", -1), (segment, "t", 1), (segment, "end", -1)):
+        chosen = rows[first] < NEVER
+        size, change = last * rows["size"][chosen], np.zeros((chosen.sum(), 3 + len(schema.CATEGORIES)), np.int64)
+        if rows is segment:
+            change[:, 1] = size
+        else:
+            change[:, 0], change[:, 2] = size, last * rows["requested"][chosen]
+            change[np.arange(len(size)), 3 + rows["category"][chosen].astype(np.int64)] = size
+        times.append(rows[first][chosen])
+        changes.append(change)
+    t = np.concatenate(times)
+    order = np.argsort(t, kind="stable")
+    t, held = t[order], np.cumsum(np.concatenate(changes)[order], axis=0)
+    final = np.flatnonzero(np.diff(t, append=NEVER))  # the last change of each moment
+    held = held[final]
+    return Timeline((t[final] - start) / 1e9, held[:, 0], held[:, 1], held[:, 2], held[:, 3:])
+
+
 def _lifetimes(begins: schema.Columns, ends: schema.Columns, key: str) -> schema.Columns:
     """The beginnings in order of time, one for each id (the first), with the time of the end, or NEVER, as "end"."""
     _, first = np.unique(begins[key], return_index=True)  # the table is in order of time: the first is the earliest
-    first.sort()
-    rows = {name: column[first] for name, column in begins.items()}
-    rows["end"] = np.maximum(_ends(rows[key], ends, key), rows["t"])
+    rows = _rows(begins, np.sort(first))
+    rows["end"] = np.maximum(joined(rows[key], ends[key], ends["t"], NEVER), rows["t"])
     return rows
 
 
-def _ends(ids: Ints, ends: schema.Columns, key: str) -> Ints:
-    """For each id, when its first end was, or NEVER. An end whose beginning was not seen counts for nothing."""
-    found = np.full(len(ids), NEVER, np.int64)
-    if len(ids) and len(ends[key]):
-        order = np.argsort(ids)
-        slot = np.minimum(np.searchsorted(ids, ends[key], sorter=order), len(ids) - 1)
-        known = ids[order[slot]] == ends[key]
-        np.minimum.at(found, order[slot[known]], ends["t"][known])
-    return found
-
-
-def _running(deltas: Ints, upto: Ints) -> Ints:
-    """Sums of the first `upto` rows."""
-    sums = np.zeros((len(deltas) + 1, deltas.shape[1]), np.int64)
-    np.cumsum(deltas, axis=0, out=sums[1:])
-    found: Ints = sums[upto]
-    return found
+def _rows(table: schema.Columns, chosen: Ints) -> schema.Columns:
+    return {name: column[chosen] for name, column in table.items()}

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 KEYS = ("op", "family", "scope", "phase", "shape", "dtype")
 NUMBERS = ("count", "total", "mean", "p99", "max", "share", "bytes")
+SHOWN = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,8 @@ class OpRow:
 class OpStats:
     """A table of `OpRow`, slowest total first: iterate it, index it by op name, `sort`, `by`, `to_pandas`.
 
-    Example: ``run.ops["matmul"].p99``, ``run.ops.by("scope", "phase").sort("count")``.
+    Example: ``run.ops["matmul"].p99``, ``run.ops.by("scope", "phase").sort("count")``. Ops of a backward count for the
+    scope whose forward they differentiate.
     """
 
     def __init__(self, ops: schema.Columns, catalog: Catalog, keys: Sequence[str] = ("op",)) -> None:
@@ -56,12 +58,9 @@ class OpStats:
 
     def sort(self, column: str = "total", descending: bool = True) -> OpStats:
         """Sort the rows in place, by a number or by "name", and return self."""
-        if column == "name":
-            self.rows.sort(key=lambda row: row.key, reverse=descending)
-        elif column in NUMBERS:
-            self.rows.sort(key=lambda row: getattr(row, column), reverse=descending)
-        else:
+        if column != "name" and column not in NUMBERS:
             raise ValueError(f"run.ops: no column {column!r}; the columns are name, {', '.join(NUMBERS)}")
+        self.rows.sort(key=lambda row: getattr(row, "key" if column == "name" else column), reverse=descending)
         return self
 
     def __iter__(self) -> Iterator[OpRow]:
@@ -72,105 +71,79 @@ class OpStats:
 
     def __getitem__(self, name: str | tuple[str, ...]) -> OpRow:
         key = name if isinstance(name, tuple) else (name,)
-        for row in self.rows:
-            if row.key == key:
-                return row
-        raise KeyError(f"no {'/'.join(self.keys)} {'/'.join(key)!r} in this recording; it has {_listed(self.rows)}")
+        known = {row.key: row for row in self.rows}
+        if key not in known:
+            names = ["/".join(each) for each in known]
+            listed = ", ".join(names[:20]) + (" ..." if len(names) > 20 else "")
+            raise KeyError(f"no {'/'.join(self.keys)} {'/'.join(key)!r} in this recording; it has {listed or 'none'}")
+        return known[key]
 
     def to_pandas(self) -> Any:
         """A DataFrame with one column for each key and number."""
-        pandas = require("pandas", "lab", "a DataFrame")
-        columns: dict[str, Any] = {name: [row.key[i] for row in self.rows] for i, name in enumerate(self.keys)}
-        return pandas.DataFrame(columns | {name: [getattr(row, name) for row in self.rows] for name in NUMBERS})
+        rows = [(*row.key, *(getattr(row, name) for name in NUMBERS)) for row in self.rows]
+        return require("pandas", "lab", "a DataFrame").DataFrame(rows, columns=[*self.keys, *NUMBERS])
 
-    def cells(self, limit: int | None = None) -> list[list[str]]:
+    def cells(self) -> list[list[str]]:
         """The table as text: one row of titles, then one for each group."""
         body = [
             [*(part or quantity.UNKNOWN for part in row.key), quantity.count(row.count)]
             + [quantity.duration(value) for value in (row.total, row.mean, row.p99)]
             + [quantity.percent(row.share), quantity.size(row.bytes)]
-            for row in self.rows[:limit]
+            for row in self.rows
         ]
         return [[*self.keys, "count", "total", "mean", "p99", "share", "bytes"], *body]
 
     def __repr__(self) -> str:
         if not self.rows:
             return "no op events"
-        text, left = aligned(self.cells(40), len(self.keys)), len(self.rows) - 40
-        return text if left <= 0 else f"{text}\n... and {left} more; .to_pandas() has all"
+        cells = self.cells()[: 1 + SHOWN]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        justify = [str.ljust if i < len(self.keys) else str.rjust for i in range(len(widths))]
+        lines = ["  ".join(f(cell, w) for f, cell, w in zip(justify, row, widths, strict=True)) for row in cells]
+        if len(self.rows) > SHOWN:
+            lines.append(f"... and {len(self.rows) - SHOWN} more; .to_pandas() has all")
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return html_table(self.cells(), len(self.keys)) if self.rows else "<p>no op events</p>"
+        if not self.rows:
+            return "<p>no op events</p>"
+        side = ["left" if i < len(self.keys) else "right" for i in range(len(self.keys) + 6)]
+        body = ""
+        for i, row in enumerate(self.cells()):
+            tag = "td" if i else "th"
+            cells = (
+                f'<{tag} style="text-align:{at}">{escape(cell)}</{tag}>' for at, cell in zip(side, row, strict=True)
+            )
+            body += f"<tr>{''.join(cells)}</tr>"
+        return f'<table style="font-variant-numeric:tabular-nums;border-collapse:collapse">{body}</table>'
 
 
 def _grouped(ops: schema.Columns, catalog: Catalog, keys: tuple[str, ...]) -> list[OpRow]:
     spent = ops["t1"] - ops["t0"]
     if not len(spent):
         return []
-    # Few distinct (plan, context, phase) triples stand for all events: name the triples, then number the names.
-    phase = catalog.phases(ops)
-    triple = (ops["plan"].astype(np.int64) << 34) | (ops["context"] << 2) | phase
-    distinct, member = np.unique(triple, return_inverse=True)
+    # Few distinct (plan, scope, phase) triples stand for all events: name the triples, then number the names.
+    scope, phase, _ = catalog.places(ops["context"], ops["node"])
+    triples = (ops["plan"].astype(np.int64) << 34) | (scope << 2) | phase
+    distinct, member = np.unique(triples, return_inverse=True)
     names: dict[tuple[str, ...], int] = {}
     numbers = [names.setdefault(tuple(_name(catalog, key, int(code)) for key in keys), len(names)) for code in distinct]
     group = np.array(numbers)[member]
-    order = np.lexsort((spent, group))
-    ends = np.cumsum(np.bincount(group, minlength=len(names)))
-    starts = np.concatenate([[0], ends[:-1]])
-    sorted_spent = spent[order]
-    total = np.add.reduceat(sorted_spent, starts)
-    nbytes = np.add.reduceat(catalog.nbytes[ops["plan"]][order], starts)
-    everything = max(1, int(total.sum()))
-    return [
-        OpRow(
-            key,
-            count := int(ends[i] - starts[i]),
-            int(total[i]),
-            float(total[i] / count),
-            int(sorted_spent[starts[i] + -(-99 * count // 100) - 1]),  # the smallest with at least 99 % at or below
-            int(sorted_spent[ends[i] - 1]),
-            float(total[i] / everything),
-            int(nbytes[i]),
-        )
-        for key, i in names.items()
-    ]
+    count = np.bincount(group)
+    spent = spent[np.lexsort((spent, group))]
+    ends = np.cumsum(count)
+    total = np.add.reduceat(spent, ends - count)
+    p99 = spent[ends - count + -(-99 * count // 100) - 1]  # the smallest with at least 99 % at or below
+    share = total / max(1, int(total.sum()))
+    nbytes = np.bincount(group, catalog.nbytes[ops["plan"]]).astype(np.int64)
+    columns = (count, total, total / count, p99, spent[ends - 1], share, nbytes)
+    return [OpRow(*row) for row in zip(names, *(column.tolist() for column in columns), strict=True)]
 
 
 def _name(catalog: Catalog, key: str, code: int) -> str:
     if key == "scope":
-        return catalog.contexts.items[(code >> 2) & 0xFFFFFFFF].scope
+        return catalog.strings.items[(code >> 2) & 0xFFFFFFFF]
     if key == "phase":
         return schema.PHASES[code & 3]
     value = getattr(catalog.plans.items[code >> 34], key)
     return value if isinstance(value, str) else "×".join(map(str, value)) or "scalar"
-
-
-def _listed(rows: list[OpRow]) -> str:
-    return ", ".join("/".join(row.key) for row in rows[:20]) + (" ..." if len(rows) > 20 else "") or "none"
-
-
-def aligned(cells: list[list[str]], left: int) -> str:
-    """Columns of text under each other, the first `left` flush left, the others right."""
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(w) if i < left else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in cells
-    )
-
-
-def html_table(cells: list[list[str]], left: int) -> str:
-    """The same as an HTML table with titles in the first row."""
-
-    def row(values: list[str], tag: str) -> str:
-        return "".join(
-            f'<{tag} style="text-align:{"left" if i < left else "right"}">{escape(value)}</{tag}>'
-            for i, value in enumerate(values)
-        )
-
-    body = "".join(f"<tr>{row(values, 'td')}</tr>" for values in cells[1:])
-    return (
-        '<table style="font-variant-numeric:tabular-nums;border-collapse:collapse">'
-        f"<thead><tr>{row(cells[0], 'th')}</tr></thead><tbody>{body}</tbody></table>"
-    )

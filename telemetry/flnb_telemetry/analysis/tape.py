@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from flnb_telemetry.catalog import Catalog
+
+    Ints = NDArray[np.int64]
 
 LIMIT = 5000
 
@@ -73,10 +75,6 @@ class Tape:
             raise LookupError("this tape belongs to no recording; take it from run.tape")
         return self.other(index)
 
-    def joined(self, other: Callable[[int], Tape]) -> Tape:
-        """This tape with the way to those of other steps."""
-        return replace(self, other=other)
-
     @property
     def edges(self) -> list[tuple[int, int]]:
         """(parent, node) for every edge between things that are in the graph."""
@@ -86,10 +84,7 @@ class Tape:
     def to_networkx(self) -> Any:
         """A `networkx.DiGraph` with the fields as node attributes."""
         graph = require("networkx", "lab", "a graph object").DiGraph()
-        for node in self.nodes:
-            graph.add_node(node.id, **node._asdict())
-        for leaf in self.leaves:
-            graph.add_node(leaf.id, **leaf._asdict())
+        graph.add_nodes_from((item.id, item._asdict()) for group in (self.nodes, self.leaves) for item in group)
         graph.add_edges_from(self.edges)
         return graph
 
@@ -121,88 +116,107 @@ def _line(node: TapeNode) -> str:
     return f"  {node.op} {shape} {node.dtype}  {node.scope}{norm}".rstrip()
 
 
-def groups(stats: schema.Columns, lane: NDArray[Any]) -> list[NDArray[np.int64]]:
+def of(
+    table: Callable[[str], schema.Columns], start: int, catalog: Catalog, index: int | None = None, limit: int = LIMIT
+) -> Tape:
+    """The tape of a step, or without `index` of the last sampled backward, or without any of what was last on tape.
+
+    `table` gives the columns of a kind, as `Recording.table` does; times count from `start`. Of a longer tape the
+    `limit` nodes nearest to the loss are taken. A step that is not there is a `LookupError`.
+    """
+    ops, stats, steps = table("op"), table("grad_stat"), table("step")
+    groups = _groups(stats)
+    if index is not None:
+        where = np.flatnonzero(steps["index"] == index)
+        if not len(where):
+            known = f"{steps['index'].min()} to {steps['index'].max()}" if len(steps["index"]) else "no steps"
+            raise LookupError(f"run.tape: no step {index} in this recording; it has {known}")
+        t0, t1 = steps["t0"][where[-1]], steps["t1"][where[-1]]
+        groups = [rows for rows in groups if t0 <= stats["t"][rows[0]] <= t1]
+        if not groups:  # not sampled: the graph is there all the same, without norms
+            ops = {name: column[(ops["t0"] >= t0) & (ops["t1"] <= t1)] for name, column in ops.items()}
+    sampled: dict[int, _Sample] = {}
+    t = 0
+    if groups:
+        keys = ("node", "norm", "bad", "numel", "name", "saved", "parameter", "plan")
+        columns = (stats[key][groups[-1]].tolist() for key in keys)
+        sampled = {node: _Sample(*rest) for node, *rest in zip(*columns, strict=True)}
+        t = int(stats["t"][groups[-1][-1]])
+        around = steps["index"][(steps["t0"] <= t) & (t <= steps["t1"])]
+        index = int(around[-1]) if len(around) else None
+    ids, parents = _nodes(ops, table("edge"), np.array([node for node in sampled if node > 0], np.int64))
+    truncated, ids = max(0, len(ids) - limit), ids[-limit:]
+    nodes = _made(ids, parents, ops, sampled, catalog) if len(ids) else ()
+    below = {parent for node in nodes for parent in node.parents if parent < 0} | {n for n in sampled if n < 0}
+    leaves = _leaves(below, table("leaf"), sampled, catalog) if nodes else ()
+    when = (t - start) / 1e9 if groups else 0.0
+    return Tape(-1 if index is None else index, when, nodes, leaves, truncated)
+
+
+class _Sample(NamedTuple):
+    """What `grad_stat` said of a node or leaf."""
+
+    norm: float | None = None
+    bad: int = 0
+    numel: int = 0
+    name: int = 0
+    saved: int = 0
+    parameter: int = 0
+    plan: int = 0
+
+
+def _groups(stats: schema.Columns) -> list[Ints]:
     """Row numbers of each sampled backward, in order of time.
 
     A backward walks down the sequence numbers, so within a thread a larger number than all before begins the next.
     """
-    found: list[NDArray[np.int64]] = []
-    for number in np.unique(lane):
-        rows = np.flatnonzero(lane == number)
+    found: list[Ints] = []
+    for number in np.unique(stats["lane"]):
+        rows = np.flatnonzero(stats["lane"] == number)
         node = stats["node"][rows]
-        before = np.maximum.accumulate(np.where(node > 0, node, 0))
+        before = np.maximum.accumulate(np.maximum(node, 0))
         fresh = np.flatnonzero((node[1:] > before[:-1]) & (before[:-1] > 0)) + 1
-        found += np.split(rows, fresh) if len(rows) else []
+        found += np.split(rows, fresh)
     return sorted(found, key=lambda rows: int(stats["t"][rows[0]]))
 
 
-def build(
-    ops: schema.Columns,
-    edges: schema.Columns,
-    leaves: schema.Columns,
-    stats: schema.Columns,
-    catalog: Catalog,
-    *,
-    index: int = -1,
-    t: float = 0.0,
-    limit: int = LIMIT,
-) -> Tape:
-    """The graph of the nodes in `stats` (one sampled backward), or without any of the last thing differentiated."""
-    ids, parents = _nodes(ops, edges, stats["node"])
-    truncated = max(0, len(ids) - limit)
-    ids = ids[truncated:]  # the latest are nearest to the loss
-    if not len(ids):
-        return Tape(index, t, (), (), 0)
-    own, forward, backward = _times(ops, ids, catalog)
-    row_of = dict(zip(stats["node"].tolist(), range(len(stats["node"])), strict=True))
-
-    nodes = []
-    for i, number in enumerate(ids.tolist()):
-        plan, context = (int(ops[name][own[i]]) if own[i] >= 0 else 0 for name in ("plan", "context"))
-        gradient: tuple[int, float | None, int, int] = (0, None, 0, 0)
-        if (row := row_of.get(number)) is not None:
-            gradient = (
-                int(stats["saved"][row]),
-                float(stats["norm"][row]),
-                int(stats["bad"][row]),
-                int(stats["numel"][row]),
-            )
-            plan = int(stats["plan"][row]) or plan  # a composite's, where the op records are those of its body
-        about, scope = catalog.plans.items[plan], catalog.contexts.items[context].scope
-        times, above = (int(forward[i]), int(backward[i])), tuple(dict.fromkeys(parents.get(number, ())))
-        head = (number, about.op, about.family, about.shape, about.dtype, scope, above, *times)
-        nodes.append(TapeNode(*head, *gradient, plan, context))
-    below = {parent for node in nodes for parent in node.parents if parent < 0} | {n for n in row_of if n < 0}
-    return Tape(index, t, tuple(nodes), _leaves(below, leaves, stats, row_of, catalog), truncated)
-
-
-def _nodes(
-    ops: schema.Columns, edges: schema.Columns, sampled: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], dict[int, list[int]]]:
+def _nodes(ops: schema.Columns, edges: schema.Columns, sampled: Ints) -> tuple[Ints, dict[int, list[int]]]:
     """The nodes of the graph in order, and the parents of each: the sampled ones, or all that the last one needs."""
     made = np.flatnonzero((ops["node"] > 0) & ((ops["parent0"] != 0) | (ops["parent1"] != 0)))
     pairs = [(ops["node"][made], ops[name][made]) for name in ("parent0", "parent1")]
     pairs += [(edges["node"], edges[f"parent{i}"]) for i in range(2, 7)]
     child, parent = (np.concatenate(column) for column in zip(*pairs, strict=True))
-    wanted = np.unique(sampled[sampled > 0])
-    keep = (parent != 0) & (np.isin(child, wanted) if len(wanted) else True)
+    keep = (parent != 0) & (np.isin(child, sampled) if len(sampled) else True)
     parents: dict[int, list[int]] = {}
     for node, above in zip(child[keep].tolist(), parent[keep].tolist(), strict=True):
         parents.setdefault(node, []).append(above)
-    if not len(wanted) and parents:
-        reached, waiting = set(), [max(parents)]
-        while waiting:
-            node = waiting.pop()
-            if node > 0 and node not in reached:
-                reached.add(node)
-                waiting += parents.get(node, ())
-        wanted = np.array(sorted(reached), np.int64)
-    return wanted, parents
+    reached, waiting = set(sampled.tolist()), [] if len(sampled) or not parents else [max(parents)]
+    while waiting:
+        node = waiting.pop()
+        if node > 0 and node not in reached:
+            reached.add(node)
+            waiting += parents.get(node, ())
+    return np.array(sorted(reached), np.int64), parents
 
 
-def _times(
-    ops: schema.Columns, ids: NDArray[np.int64], catalog: Catalog
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+def _made(
+    ids: Ints, parents: dict[int, list[int]], ops: schema.Columns, sampled: dict[int, _Sample], catalog: Catalog
+) -> tuple[TapeNode, ...]:
+    own, forward, backward = _times(ops, ids, catalog)
+    nodes = []
+    for number, row, ahead, back in zip(ids.tolist(), own.tolist(), forward.tolist(), backward.tolist(), strict=True):
+        plan, context = (int(ops[name][row]) if row >= 0 else 0 for name in ("plan", "context"))
+        sample = sampled.get(number, _Sample())
+        plan = sample.plan or plan  # a composite's, where the op records are those of its body
+        about, scope = catalog.plans.items[plan], catalog.contexts.items[context].scope
+        head = (number, about.op, about.family, about.shape, about.dtype, scope)
+        above = tuple(dict.fromkeys(parents.get(number, ())))
+        gradient = (sample.saved, sample.norm, sample.bad, sample.numel)
+        nodes.append(TapeNode(*head, above, ahead, back, *gradient, plan, context))
+    return tuple(nodes)
+
+
+def _times(ops: schema.Columns, ids: Ints, catalog: Catalog) -> tuple[Ints, Ints, Ints]:
     """For each node the row of the op that made it (-1: not seen), ns forward and ns backward.
 
     A composite's inner ops work for the composite's node; those within the time of its own record count once.
@@ -210,36 +224,29 @@ def _times(
     slot = np.minimum(np.searchsorted(ids, ops["node"]), len(ids) - 1)
     rows = np.flatnonzero(ids[slot] == ops["node"])
     slot = slot[rows]
-    back = catalog.phases({name: ops[name][rows] for name in ("context", "node")}) == schema.BACKWARD
-    spent = ops["t1"][rows] - ops["t0"][rows]
+    t0, t1, first, second, context = (ops[name][rows] for name in ("t0", "t1", "parent0", "parent1", "context"))
+    back, made = catalog.phase[context] == schema.BACKWARD, (first != 0) | (second != 0)
     own = np.full(len(ids), -1, np.int64)
-    ahead = rows[~back]
-    own[slot[~back]] = ahead
-    made = (ops["parent0"][ahead] != 0) | (ops["parent1"][ahead] != 0)
-    own[slot[~back][made]] = ahead[made]  # the one that names parents is the node's own
+    for ahead in (~back, ~back & made):  # the one that names parents is the node's own
+        own[slot[ahead]] = np.flatnonzero(ahead)
     mine = own[slot]
-    within = (ops["t0"][rows] >= ops["t0"][mine]) & (ops["t1"][rows] <= ops["t1"][mine]) & (rows != mine) & (mine >= 0)
-    forward = np.bincount(slot, np.where(back | within, 0, spent), len(ids)).astype(np.int64)
-    backward = np.bincount(slot, np.where(back, spent, 0), len(ids)).astype(np.int64)
-    return own, forward, backward
+    within = (t0 >= t0[mine]) & (t1 <= t1[mine]) & (np.arange(len(rows)) != mine) & (mine >= 0)
+    forward = np.bincount(slot, np.where(back | within, 0, t1 - t0), len(ids)).astype(np.int64)
+    backward = np.bincount(slot, np.where(back, t1 - t0, 0), len(ids)).astype(np.int64)
+    return np.append(rows, -1)[own], forward, backward
 
 
 def _leaves(
-    numbers: set[int], leaves: schema.Columns, stats: schema.Columns, row_of: dict[int, int], catalog: Catalog
+    numbers: set[int], leaves: schema.Columns, sampled: dict[int, _Sample], catalog: Catalog
 ) -> tuple[TapeLeaf, ...]:
-    told = dict(zip(leaves["leaf"].tolist(), range(len(leaves["leaf"])), strict=True))
+    columns = (leaves[key].tolist() for key in ("leaf", "plan", "name", "parameter"))
+    told = {leaf: about for leaf, *about in zip(*columns, strict=True)}
     found = []
     for number in sorted(numbers, reverse=True):
-        row, sampled = told.get(number), row_of.get(number)
-        plan = int(leaves["plan"][row]) if row is not None else 0
-        name = int(leaves["name"][row]) if row is not None else 0
-        parameter = bool(leaves["parameter"][row]) if row is not None else False
-        norm, bad = None, 0
-        if sampled is not None:
-            norm, bad = float(stats["norm"][sampled]), int(stats["bad"][sampled])
-            name = name or int(stats["name"][sampled])
-            parameter = parameter or bool(stats["parameter"][sampled])
-        found.append(
-            TapeLeaf(number, catalog.strings.items[name], parameter, catalog.plans.items[plan].shape, norm, bad, plan)
-        )
+        plan, name, parameter = told.get(number, (0, 0, 0))
+        sample = sampled.get(number, _Sample())
+        text = catalog.strings.items[name or sample.name]
+        shape = catalog.plans.items[plan].shape
+        is_parameter = bool(parameter or sample.parameter)
+        found.append(TapeLeaf(number, text, is_parameter, shape, sample.norm, sample.bad, plan))
     return tuple(found)

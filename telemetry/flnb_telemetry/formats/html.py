@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flnb_telemetry.formats import aside
+
 if TYPE_CHECKING:
+    import os
+
     from flnb_telemetry.recording import Recording
 
 _STYLE = (
@@ -30,10 +32,5 @@ def write_report(run: Recording, path: str | os.PathLike[str]) -> None:
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(run.name)}</title>'
         f"<style>{_STYLE}</style></head><body><h1>{escape(run.name)}</h1>{body}</body></html>"
     )
-    target = Path(path)
-    aside = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        aside.write_text(page, encoding="utf-8")
-        os.replace(aside, target)
-    finally:
-        aside.unlink(missing_ok=True)
+    with aside(path) as part:
+        part.write_text(page, encoding="utf-8")

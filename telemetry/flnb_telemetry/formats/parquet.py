@@ -18,8 +18,9 @@ import numpy as np
 from flnb_telemetry import schema
 from flnb_telemetry.catalog import Catalog
 from flnb_telemetry.extras import require
+from flnb_telemetry.formats import aside
 from flnb_telemetry.intern import Context, Plan, Table
-from flnb_telemetry.recording import Recording
+from flnb_telemetry.recording import Recording, columns
 
 FORMAT = "flnb run"
 FORMAT_VERSION = 1
@@ -32,22 +33,17 @@ class RunFileError(ValueError):
 def save(run: Recording, path: str | os.PathLike[str]) -> None:
     """Write a run; an existing file is replaced only when the new one is complete."""
     parquet = require("pyarrow.parquet", "lab", "saving a run")
-    target = Path(path)
-    aside = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        with zipfile.ZipFile(aside, "w", zipfile.ZIP_STORED) as archive:  # Parquet is compressed by itself
-            kinds = {}
-            for name in schema.KINDS:
-                table = run.to_arrow(name)
-                kinds[name] = table.num_rows
-                if table.num_rows:
-                    buffer = io.BytesIO()
-                    parquet.write_table(table, buffer, compression="zstd")
-                    archive.writestr(f"{name}.parquet", buffer.getbuffer())
-            archive.writestr("manifest.json", json.dumps(_manifest(run, kinds), indent=1))
-        os.replace(aside, target)
-    finally:
-        aside.unlink(missing_ok=True)
+    # Parquet is compressed by itself.
+    with aside(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
+        kinds = {}
+        for name in schema.KINDS:
+            table = run.to_arrow(name)
+            kinds[name] = table.num_rows
+            if table.num_rows:
+                buffer = io.BytesIO()
+                parquet.write_table(table, buffer, compression="zstd")
+                archive.writestr(f"{name}.parquet", buffer.getbuffer())
+        archive.writestr("manifest.json", json.dumps(_manifest(run, kinds), indent=1))
 
 
 def _manifest(run: Recording, kinds: dict[str, int]) -> dict[str, Any]:
@@ -83,11 +79,10 @@ def load_run(path: str | os.PathLike[str]) -> Recording:
         with zipfile.ZipFile(path) as archive:
             manifest = json.loads(archive.read("manifest.json"))
             _check(path, manifest)
-            tables = {
-                name: parquet.read_table(io.BytesIO(archive.read(f"{name}.parquet")))
-                for name, count in manifest["kinds"].items()
-                if count
-            }
+            tables = {name: columns(kind, []) for name, kind in schema.KINDS.items()}
+            for name in [name for name, count in manifest["kinds"].items() if count]:
+                table = parquet.read_table(io.BytesIO(archive.read(f"{name}.parquet")))
+                tables[name] = {key: table[key].to_numpy().astype(none.dtype) for key, none in tables[name].items()}
         return _restored(manifest, tables)
     except RunFileError:
         raise
@@ -114,33 +109,25 @@ def _check(path: str | os.PathLike[str], manifest: Any) -> None:
             )
 
 
-def _restored(manifest: dict[str, Any], tables: dict[str, Any]) -> Recording:
+def _restored(manifest: dict[str, Any], tables: dict[str, schema.Columns]) -> Recording:
     strings: Table[str] = Table("")
     contexts: Table[Context] = Table(Context("", 0), Context._make)
     plans: Table[Plan] = Table(Plan("", "", (), "", 0), Plan._make)
-    # The items are set as they were: ids in the tables are their positions.
-    strings.items = list(manifest["strings"])
-    strings.ids = {text: number for number, text in enumerate(strings.items)}
-    contexts.items = [Context(*context) for context in manifest["contexts"]]
-    plans.items = [
-        Plan(op, family, tuple(shape), dtype, nbytes, flops, tuple(map(tuple, inputs)))
-        for op, family, shape, dtype, nbytes, flops, inputs in manifest["plans"]
-    ]
-    run = Recording(manifest["run"]["name"], catalog=Catalog(strings, plans, contexts))
-    for name, found in tables.items():
-        kind = schema.kind_of(name)
-        table = {column: found[column].to_numpy() for column in found.column_names}
-        _expect_ids(kind, table, run.catalog)
-        run.restore(table["lane"].astype(np.int32), schema.rows_of(kind, table))
-    about = manifest["run"]
-    run.start, run.end, run.over_limit = int(about["start"]), int(about["end"]), int(about["over_limit"])
-    run.state, run.error, run.meta = about["state"], about["error"], dict(manifest["meta"])
+    for text in manifest["strings"]:
+        strings.id_of(text)
+    for context in manifest["contexts"]:
+        contexts.id_of(Context(*context))
+    for op, family, shape, dtype, nbytes, flops, inputs in manifest["plans"]:
+        plans.id_of(Plan(op, family, tuple(shape), dtype, nbytes, flops, tuple(map(tuple, inputs))))
+    # An id beyond its intern table is found now, not in the middle of an analysis.
+    for kind, table in tables.items():
+        for name, known in (("plan", plans), ("context", contexts), ("name", strings)):
+            ids = table.get(name, np.empty(0, np.int64))
+            if not 0 <= int(ids.min(initial=0)) <= int(ids.max(initial=0)) < len(known):
+                raise ValueError(f"{kind}.parquet names {name} {ids.max()}, the manifest has {len(known)}")
+    run = Recording(manifest["run"]["name"], catalog=Catalog(strings, plans, contexts), tables=tables)
+    run.events = sum(len(table["lane"]) for table in tables.values())
+    run.meta = dict(manifest["meta"])
+    for name in ("start", "end", "over_limit", "state", "error"):
+        setattr(run, name, manifest["run"][name])
     return run
-
-
-def _expect_ids(kind: schema.Kind, table: schema.Columns, catalog: Catalog) -> None:
-    """Raise `ValueError` for an id beyond its intern table: found now, not in the middle of an analysis."""
-    limits = {"plan": len(catalog.plans), "context": len(catalog.contexts), "name": len(catalog.strings)}
-    for name, limit in limits.items():
-        if name in table and len(table[name]) and not 0 <= int(table[name].min()) <= int(table[name].max()) < limit:
-            raise ValueError(f"{kind.name}.parquet names {name} {int(table[name].max())}, the manifest has {limit}")
