@@ -18,7 +18,6 @@ whole budget, the newest record is dropped and counted.
 
 from __future__ import annotations
 
-import os
 import struct
 import threading
 from collections import deque
@@ -336,12 +335,3 @@ def log(**metrics: float) -> None:
                 f"for example with .mean() ({error})"
             ) from error
         lane.emit(schema.METRIC | intern.strings.id_of(name) << schema.PLAN_SHIFT, t, index, bits)
-
-
-def _after_fork() -> None:
-    global lanes, want_grad_stats
-    lanes, want_grad_stats = None, False  # a forked child starts with telemetry off: it has no pump
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -70,6 +70,7 @@ def joined(ids: Ints, keys: Ints, values: Ints, otherwise: Any = 0) -> Ints:
     if not len(keys) or not len(ids):
         return np.broadcast_to(np.asarray(otherwise, np.int64), len(ids)).copy()
     order = np.argsort(keys, kind="stable")
-    slot = order[np.minimum(np.searchsorted(keys, ids, sorter=order), len(keys) - 1)]
-    found: Ints = np.where(keys[slot] == ids, values[slot], otherwise)
+    keys = keys[order]
+    slot = np.minimum(np.searchsorted(keys, ids), len(keys) - 1)
+    found: Ints = np.where(keys[slot] == ids, values[order[slot]], otherwise)
     return found

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 T = TypeVar("T")
+_lock = threading.Lock()
 
 
 class Plan(NamedTuple):
@@ -37,19 +38,18 @@ class Context(NamedTuple):
 class Table(Generic[T]):
     """An append-only table: `id_of(value)` gives the same number for equal values, `items[number]` gives it back."""
 
-    __slots__ = ("_lock", "_make", "ids", "items")
+    __slots__ = ("_make", "ids", "items")
 
     def __init__(self, none: T, make: Callable[[Any], T] = lambda value: value) -> None:
         self._make = make
         self.items: list[T] = [none]
         self.ids: dict[T, int] = {none: 0}
-        self._lock = threading.Lock()
 
     def id_of(self, value: Any) -> int:
         """The id of a hashable value (a tuple may stand for a named one), a new one if never seen. Safe in threads."""
         number = self.ids.get(value)
         if number is None:
-            with self._lock:
+            with _lock:
                 number = self.ids.get(value)
                 if number is None:
                     number = len(self.items)
@@ -60,19 +60,10 @@ class Table(Generic[T]):
     def __len__(self) -> int:
         return len(self.items)
 
-    def _after_fork(self) -> None:
-        self._lock = threading.Lock()  # the parent's may have been held by a thread that does not exist here
-
 
 strings: Table[str] = Table("")
 contexts: Table[Context] = Table(Context("", 0), Context._make)
 plans: Table[Plan] = Table(Plan("", "", (), "", 0), Plan._make)
 
-
-def _after_fork() -> None:
-    for table in (strings, contexts, plans):
-        table._after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):  # else a thread that the child lacks could hold the lock there for ever
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)

@@ -122,14 +122,10 @@ def _points(blocks: Rows, segments: Rows, since: int, start: int) -> Arrays:
         {"t": rows[:, T], "end": rows[:, END], "size": rows[:, SIZE], "requested": rows[:, REQUESTED]}
         for rows in (blocks, segments)
     )
-    line = timeline(held | {"category": _category(blocks)}, reserved, start)
-    chosen = np.flatnonzero(line.t >= (since - start) / 1e9)
-    if len(chosen) > POINTS:
-        even = np.linspace(0, len(chosen) - 1, POINTS - 1).astype(int)
-        chosen = chosen[np.unique(np.append(even, np.argmax(line.allocated[chosen])))]
-    found = {"memory.t": line.t[chosen], "memory.allocated": line.allocated[chosen]}
-    found["memory.reserved"] = line.reserved[chosen]
-    return found | {f"memory.c{i}": column for i, column in enumerate(line.by_category[chosen].T)}
+    every = timeline(held | {"category": _category(blocks)}, reserved, start)
+    line = every.spread(POINTS, (since - start) / 1e9)
+    found = {"memory.t": line.t, "memory.allocated": line.allocated, "memory.reserved": line.reserved}
+    return found | {f"memory.c{i}": column for i, column in enumerate(line.by_category.T)}
 
 
 def _category(blocks: Rows) -> Rows:

@@ -220,6 +220,7 @@ def event_ns() -> float:
 def _after_fork() -> None:
     global session, _lock
     session, _lock = None, threading.RLock()
+    bus.lanes, bus.want_grad_stats = None, False  # a forked child starts with telemetry off: it has no pump
 
 
 if hasattr(os, "register_at_fork"):

@@ -127,9 +127,9 @@ def test_frames_and_arrow_tables(run: Any) -> None:
     assert run.to_pandas("alloc")["category"].tolist() == ["parameter"] * 3 + ["activation"] * 9
     assert run.to_pandas("metric")["name"].tolist()[:2] == ["loss", "accuracy"]
     assert run.to_arrow("alloc").column("size").to_pylist() == [4096] * 12
-    line = run.memory.timeline().to_pandas()
-    assert line["parameter"].max() == 3 * 4096
-    assert run.memory.fragmentation().to_pandas()["reserved"].max() == 1 << 20
+    line = run.memory.timeline()
+    assert line.by_category[:, schema.CATEGORIES.index("parameter")].max() == 3 * 4096
+    assert run.memory.fragmentation().reserved.max() == 1 << 20
 
 
 def test_a_recording_shows_itself(run: Any) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from flnb_telemetry import quantity, schema
-from flnb_telemetry.extras import require
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,10 +35,6 @@ class Fragmentation(NamedTuple):
     request: int
     at_peak: float
     average: float
-
-    def to_pandas(self) -> Any:
-        """A DataFrame indexed by t."""
-        return require("pandas", "lab", "a DataFrame").DataFrame(self._asdict()).set_index("t")
 
     def __repr__(self) -> str:
         return (
@@ -75,26 +70,22 @@ def unusable(free: NDArray[np.int64], request: int) -> float:
 
 def over_time(memory: Memory, request: int, points: int) -> Fragmentation:
     """Fragmentation at every change, or at `points` of them, evenly spread, the peak always among them."""
-    line = memory.timeline()
-    count, peak = len(line.t), np.argmax(line.allocated) if len(line.t) else 0
-    chosen = np.arange(count)
-    if count > points:
-        chosen = np.unique(np.append(np.linspace(0, count - 1, points - 1).astype(int), peak))
-    states = [memory.at(float(t)) for t in line.t[chosen]]
-    reserved, live = line.reserved[chosen], line.allocated[chosen]
-    spans = np.diff(line.t)
+    every = memory.timeline()
+    line = every.spread(points)
+    states = [memory.at(float(t)) for t in line.t]
+    spans = np.diff(every.t)
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.where(live > 0, reserved / live, np.nan)
-        average = float(np.dot(line.reserved[:-1], spans) / np.dot(line.allocated[:-1], spans))
+        ratio = np.where(line.allocated > 0, line.reserved / line.allocated, np.nan)
+        average = float(np.dot(every.reserved[:-1], spans) / np.dot(every.allocated[:-1], spans))
     return Fragmentation(
-        line.t[chosen],
-        reserved,
-        live,
+        line.t,
+        line.reserved,
+        line.allocated,
         ratio,
         np.array([state.unusable(request) for state in states], np.float64),
         np.array([state.internal for state in states], np.float64),
         np.array([state.largest_hole for state in states], np.int64),
         request,
-        float(ratio[chosen == peak][0]) if count else float("nan"),
+        float(ratio[np.argmax(line.allocated)]) if len(ratio) else float("nan"),
         average if np.isfinite(average) else float("nan"),
     )

@@ -7,14 +7,13 @@ bounded number of steps. Times are seconds since the recording began.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from flnb_telemetry import quantity, schema
 from flnb_telemetry.analysis import fragmentation
 from flnb_telemetry.catalog import joined
-from flnb_telemetry.extras import require
 from flnb_telemetry.formats import svg
 
 if TYPE_CHECKING:
@@ -65,11 +64,14 @@ class Timeline(NamedTuple):
     requested: Ints
     by_category: Ints
 
-    def to_pandas(self) -> Any:
-        """A DataFrame indexed by t with allocated, reserved, requested and a column for each category."""
-        columns = self._asdict()
-        columns |= dict(zip(schema.CATEGORIES, columns.pop("by_category").T, strict=True))
-        return require("pandas", "lab", "a DataFrame").DataFrame(columns).set_index("t")
+    def spread(self, most: int, since: float = -np.inf) -> Timeline:
+        """The rows since a time, at most so many: evenly spread, with the largest allocation's first moment."""
+        rows = np.flatnonzero(self.t >= since)
+        if len(rows) > most:
+            even = np.linspace(0, len(rows) - 1, most - 1).astype(int)
+            rows = rows[np.unique(np.append(even, np.argmax(self.allocated[rows])))]
+        totals = (column[rows] for column in (self.allocated, self.reserved, self.requested, self.by_category))
+        return Timeline(self.t[rows], *totals)
 
 
 class MemoryState:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from flnb_telemetry import quantity, schema
-from flnb_telemetry.extras import require
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,13 +79,6 @@ class Tape:
         """(parent, node) for every edge between things that are in the graph."""
         known = {node.id for node in self.nodes} | {leaf.id for leaf in self.leaves}
         return [(parent, node.id) for node in self.nodes for parent in node.parents if parent in known]
-
-    def to_networkx(self) -> Any:
-        """A `networkx.DiGraph` with the fields as node attributes."""
-        graph = require("networkx", "lab", "a graph object").DiGraph()
-        graph.add_nodes_from((item.id, item._asdict()) for group in (self.nodes, self.leaves) for item in group)
-        graph.add_edges_from(self.edges)
-        return graph
 
     def __repr__(self) -> str:
         if not self.nodes:

@@ -98,13 +98,11 @@ def _check(path: str | os.PathLike[str], manifest: Any) -> None:
         raise RunFileError(
             f"flnb.load_run: {os.fspath(path)!r} is a ZIP file but no flnb run; expected one that run.save wrote"
         )
-    for what, found, known in (
-        ("file version", manifest["version"], FORMAT_VERSION),
-        ("event schema", manifest["schema"], schema.VERSION),
-    ):
-        if found > known:
+    known = {"version": ("file version", FORMAT_VERSION), "schema": ("event schema", schema.VERSION)}
+    for key, (what, newest) in known.items():
+        if manifest[key] > newest:
             raise RunFileError(
-                f"flnb.load_run: {os.fspath(path)!r} has {what} {found}, this flnb reads up to {known}; "
+                f"flnb.load_run: {os.fspath(path)!r} has {what} {manifest[key]}, this flnb reads up to {newest}; "
                 f"update flnb to open it: pip install -U flnb"
             )
 

@@ -46,19 +46,15 @@ def curve(name: str, step: NDArray[np.int64], value: NDArray[np.float64]) -> str
     if len(value) < 2:
         return ""
     if len(value) > 2 * COLUMNS:
-        chosen = [f(part) + part0 for part, part0 in _parts(value) for f in (np.argmin, np.argmax)]
-        step, value = step[np.unique(chosen)], value[np.unique(chosen)]
+        parts = itertools.pairwise(np.linspace(0, len(value), COLUMNS + 1).astype(int))
+        chosen = np.unique([a + f(value[a:b]) for a, b in parts for f in (np.argmin, np.argmax)])
+        step, value = step[chosen], value[chosen]
     low, high = float(value.min()), float(value.max())
     x = 2 + (WIDTH - 4) * (step - step[0]) / max(1, step[-1] - step[0])
     y = HEIGHT - 4 - (HEIGHT - 28) * (value - low) / ((high - low) or 1.0)
     label = f"{name}: {quantity.significant(value[0])} → {quantity.significant(value[-1])}"
     head = _text(2, 12, label) + _text(WIDTH - 2, 12, f"steps {step[0]}–{step[-1]}", "end")
     return picture(label, head + _line(x, y, 'stroke="#359cdf" stroke-width="1.5"'))
-
-
-def _parts(value: NDArray[np.float64]) -> list[tuple[NDArray[np.float64], int]]:
-    edges = np.linspace(0, len(value), COLUMNS + 1).astype(int)
-    return [(value[a:b], a) for a, b in itertools.pairwise(edges)]
 
 
 def op_bars(stats: OpStats, limit: int = 10) -> str:
