@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flnb_telemetry import palette, quantity, schema
-from flnb_telemetry.analysis.fragmentation import FORMULAS
+from flnb_telemetry.analysis.memory import FORMULAS
 from flnb_telemetry.analysis.tape import Tape
 from flnb_telemetry.extras import require
 

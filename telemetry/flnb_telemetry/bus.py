@@ -159,11 +159,6 @@ class Lane:
         """Bytes waiting for the pump."""
         return len(self.full) * self.size + max(0, self.position - self.drained)
 
-    @property
-    def capacity(self) -> int:
-        """The most bytes that can wait."""
-        return (1 + self.spare + len(self.full) + len(self.free)) * self.size
-
 
 def _nanoseconds(records: schema.Records) -> schema.Records:
     """Turn the float seconds of op records into integer nanoseconds, in place."""

@@ -1,6 +1,7 @@
 """Names, contexts and plans become small integers once, so that a record holds nothing but integers.
 
-The tables are append-only and shared by all threads and recordings of the process; id 0 means "none".
+The tables are append-only and shared by all threads and recordings of the process; id 0 means "none". A `Catalog` is
+their view as arrays, so that columns of plan and context ids can be looked up all at once.
 """
 
 from __future__ import annotations
@@ -9,8 +10,16 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+import numpy as np
+
+from flnb_telemetry import schema
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
 
 T = TypeVar("T")
 _lock = threading.Lock()
@@ -64,6 +73,66 @@ class Table(Generic[T]):
 strings: Table[str] = Table("")
 contexts: Table[Context] = Table(Context("", 0), Context._make)
 plans: Table[Plan] = Table(Plan("", "", (), "", 0), Plan._make)
+
+NONE = np.empty((2, 0), np.int64)
+
+
+class Catalog:
+    """Three intern tables and, for each plan and context id, what an analysis groups by (as ids of `strings`).
+
+    `refresh` takes in what was interned since; the process's own tables are used when none are given.
+    """
+
+    def __init__(
+        self,
+        strings: Table[str] = strings,
+        plans: Table[Plan] = plans,
+        contexts: Table[Context] = contexts,
+    ) -> None:
+        self.strings, self.plans, self.contexts = strings, plans, contexts
+        self.op, self.family, self.nbytes = np.empty((3, 0), np.int64)
+        self.scope, self.phase = np.empty((2, 0), np.int64)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Extend the arrays to the tables' present length."""
+        name = self.strings.id_of
+        if fresh := [(name(p.op), name(p.family), p.nbytes) for p in self.plans.items[len(self.op) :]]:
+            known = np.array([self.op, self.family, self.nbytes])
+            self.op, self.family, self.nbytes = np.concatenate([known, np.array(fresh).T], axis=1)
+        if new := [(name(c.scope), c.phase) for c in self.contexts.items[len(self.scope) :]]:
+            known = np.array([self.scope, self.phase])
+            self.scope, self.phase = np.concatenate([known, np.array(new).T], axis=1)
+
+    def named(self, ids: NDArray[Any]) -> NDArray[Any]:
+        """The strings of string ids, as an object array."""
+        found: NDArray[Any] = np.array(self.strings.items, object)[ids]
+        return found
+
+    def places(self, context: Ints, node: Ints, earlier: Ints = NONE) -> tuple[Ints, Ints, Ints]:
+        """The scope (string id) and phase of ops, and the (node, scope) pairs, shape (2, n), of the forward ones.
+
+        The phase is what user code said, else forward for what made a tape node. An op of the backward phase works for
+        a tape node: it belongs to the scope of that node's forward op, if that is among these or the `earlier` pairs.
+        """
+        scope, phase = self.scope[context], self.phase[context]
+        phase[(phase == 0) & (node > 0)] = schema.FORWARD
+        back = phase == schema.BACKWARD
+        ahead = np.concatenate([earlier, np.array([node, scope])[:, ~back & (node > 0)]], axis=1)
+        scope[back] = joined(node[back], ahead[0], ahead[1], scope[back])
+        return scope, phase, ahead
+
+
+def joined(ids: Ints, keys: Ints, values: Ints, otherwise: Any = 0) -> Ints:
+    """The value of each id, `otherwise` where `keys` lacks it; of equal keys the first counts."""
+    if not len(keys) or not len(ids):
+        return np.broadcast_to(np.asarray(otherwise, np.int64), len(ids)).copy()
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    slot = np.minimum(np.searchsorted(keys, ids), len(keys) - 1)
+    found: Ints = np.where(keys[slot] == ids, values[order[slot]], otherwise)
+    return found
+
 
 if hasattr(os, "register_at_fork"):  # else a thread that the child lacks could hold the lock there for ever
     os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)

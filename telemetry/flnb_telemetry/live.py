@@ -16,7 +16,7 @@ import numpy as np
 
 from flnb_telemetry import schema
 from flnb_telemetry.analysis import tape
-from flnb_telemetry.catalog import NONE
+from flnb_telemetry.intern import NONE
 from flnb_telemetry.livememory import LiveMemory
 from flnb_telemetry.recording import Run, columns, described
 from flnb_telemetry.tally import Tally, buckets

@@ -12,7 +12,7 @@ import numpy as np
 
 from flnb_telemetry import schema
 from flnb_telemetry.analysis.memory import NEVER, timeline
-from flnb_telemetry.catalog import joined
+from flnb_telemetry.intern import joined
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -45,7 +45,6 @@ class Session:
         self.started = clock()
         self.events = 0
         self.pump_ns = 0
-        self._lost = 0
         self._numbers = itertools.count(1)
         self._grad_due: dict[int, int] = {}
         self._draining = threading.RLock()
@@ -87,7 +86,6 @@ class Session:
                         self._feed(sink, lane.number, records)
                 if ended:
                     self.lanes.remove(lane)
-                    self._lost += lane.dropped
             self._want_grad_stats()
             self.pump_ns += thread_time_ns() - began
 
@@ -136,12 +134,6 @@ class Session:
         if self.thread is not threading.current_thread():
             self.thread.join()
         sys.setswitchinterval(self._switch)
-
-    @property
-    def dropped(self) -> int:
-        """Records lost by all threads until now."""
-        with self._draining:
-            return self._lost + sum(lane.dropped for lane in self.lanes)
 
     @property
     def buffer_used(self) -> int:

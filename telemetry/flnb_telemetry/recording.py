@@ -18,9 +18,9 @@ from flnb_telemetry import bus, pump, quantity, schema
 from flnb_telemetry.analysis import tape as tapes
 from flnb_telemetry.analysis.memory import Memory
 from flnb_telemetry.analysis.ops import OpStats
-from flnb_telemetry.catalog import Catalog
 from flnb_telemetry.extras import require
 from flnb_telemetry.formats import svg
+from flnb_telemetry.intern import Catalog
 
 if TYPE_CHECKING:
     import os

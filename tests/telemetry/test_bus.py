@@ -44,7 +44,7 @@ def test_lane_keeps_its_capacity_and_counts_the_rest_exactly(capacity: int) -> N
     fits = capacity // 64 // (lane.size // 64) * (lane.size // 64)
     for i in range(fits + 37):
         lane.emit(schema.OP, 1000 + i, i)
-    assert lane.undrained == fits * 64 == lane.capacity <= capacity
+    assert lane.undrained == fits * 64 <= capacity
     assert lane.dropped == 37
     assert lane.drain()[:, 2].tolist() == list(range(fits))
     assert lane.take_drops() == (37, 1000 + fits, 1000 + fits + 36)
@@ -87,7 +87,6 @@ def test_drops_are_told_once_and_add_up_with_a_tiny_buffer(sink: Any) -> None:
     assert told[:, 2].tolist() == [84, 92, 92]
     assert told[:, 1].tolist() == [16, 108, 208]
     assert told[:, 3].tolist() == [99, 199, 299]
-    assert session.dropped == 268
     assert session.events == 32
 
 
@@ -134,7 +133,7 @@ def test_lanes_of_ended_threads_are_let_go_and_their_drops_kept(sink: Any) -> No
         thread.join()
     pump.flush()
     assert [lane.thread for lane in session.lanes] == [threading.current_thread()]
-    assert session.dropped == 10
+    assert sink.rows(schema.DROPPED)[:, 2].tolist() == [2] * 5
     assert len(sink.rows()) == 10
 
 

@@ -211,9 +211,7 @@ def test_drops_are_counted_and_placed_in_steps(program: Any, live: Any) -> None:
             program.op(spent=1)
     pump.flush()
     counters = live.frame(keyframe=True)[0]["counters"]
-    session = pump.session
-    assert session is not None
-    assert counters["dropped"] == session.dropped > 50
+    assert counters["dropped"] > 50
     assert counters["events"] + counters["dropped"] == 103
     assert counters["dropped_first_step"] is not None
     assert counters["buffer_capacity"] == 1024

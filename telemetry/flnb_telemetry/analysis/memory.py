@@ -1,4 +1,4 @@
-"""Memory over time: who held how much, and exactly which blocks lay where at any moment.
+"""Memory over time: who held how much, which blocks lay where at any moment, and what fragmentation costs.
 
 A `Memory` pairs each allocation with its free once; checkpoints of what was live then make the state at any time cost a
 bounded number of steps. Times are seconds since the recording began.
@@ -12,21 +12,27 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from flnb_telemetry import quantity, schema
-from flnb_telemetry.analysis import fragmentation
-from flnb_telemetry.catalog import joined
 from flnb_telemetry.formats import svg
+from flnb_telemetry.intern import joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from flnb_telemetry.catalog import Catalog
+    from flnb_telemetry.intern import Catalog
 
     Ints = NDArray[np.int64]
 
 NEVER = np.iinfo(np.int64).max
 CHECKPOINT = 1024
+FORMULAS = {
+    "ratio": "reserved / live: bytes taken from the device over bytes in live blocks",
+    "unusable": "unusable(r) = sum(free blocks < r) / sum(free)",
+    "internal": "internal = sum(size - requested) / sum(size) over live blocks",
+    "largest": "the largest free block: the largest request that fits without a new segment",
+    "average": "time average = integral(reserved dt) / integral(live dt)",
+}
 
 
 class BlockView(NamedTuple):
@@ -74,6 +80,29 @@ class Timeline(NamedTuple):
         return Timeline(self.t[rows], *totals)
 
 
+class Fragmentation(NamedTuple):
+    """Columns over time (t in seconds) and two headline numbers; `FORMULAS` says what each is."""
+
+    t: NDArray[np.float64]
+    reserved: NDArray[np.int64]
+    live: NDArray[np.int64]
+    ratio: NDArray[np.float64]
+    unusable: NDArray[np.float64]
+    internal: NDArray[np.float64]
+    largest: NDArray[np.int64]
+    request: int
+    at_peak: float
+    average: float
+
+    def __repr__(self) -> str:
+        return (
+            f"reserved/live {quantity.significant(self.at_peak)}× at the peak, "
+            f"{quantity.significant(self.average)}× on time average\n  at most "
+            f"{quantity.percent(self.unusable.max(initial=0.0))} of what is free unusable for a request of "
+            f"{quantity.size(self.request)}, {FORMULAS['unusable']}"
+        )
+
+
 class MemoryState:
     """Memory at one moment. Bytes: `allocated` (rounded), `requested`, `reserved`, `by_category`; and `segments`."""
 
@@ -88,7 +117,7 @@ class MemoryState:
         self.reserved = int(self._segment["size"].sum())
         bins = np.bincount(self._block["category"], sizes, len(schema.CATEGORIES))
         self.by_category = {name: int(n) for name, n in zip(schema.CATEGORIES, bins, strict=True)}
-        self.holes = fragmentation.holes(self._block, self._segment)
+        self.holes = _holes(self._block, self._segment)
 
     @property
     def largest_hole(self) -> int:
@@ -101,8 +130,8 @@ class MemoryState:
         return (self.allocated - self.requested) / self.allocated if self.allocated else 0.0
 
     def unusable(self, request: int) -> float:
-        """sum(free blocks smaller than the request) / sum(free)."""
-        return fragmentation.unusable(self.holes, request)
+        """sum(free blocks smaller than the request) / sum(free); 0 where nothing is free."""
+        return float(self.holes[self.holes < request].sum() / max(1, self.holes.sum()))
 
     @cached_property
     def segments(self) -> tuple[SegmentView, ...]:
@@ -187,9 +216,31 @@ class Memory:
         line = self._timeline
         return self.at(float(line.t[np.argmax(line.allocated)]) if len(line.t) else 0.0)
 
-    def fragmentation(self, request: int | None = None, points: int = 512) -> fragmentation.Fragmentation:
-        """Fragmentation over time, for a request of so many bytes (default: the largest of the recording)."""
-        return fragmentation.over_time(self, request or int(self.block["size"].max(initial=0)), points)
+    def fragmentation(self, request: int | None = None, points: int = 512) -> Fragmentation:
+        """Fragmentation over time, for a request of so many bytes (default: the largest of the recording).
+
+        At every change, or at `points` of them, evenly spread, the peak always among them.
+        """
+        request = request or int(self.block["size"].max(initial=0))
+        every = self._timeline
+        line = every.spread(points)
+        states = [self.at(float(t)) for t in line.t]
+        spans = np.diff(every.t)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.where(line.allocated > 0, line.reserved / line.allocated, np.nan)
+            average = float(np.dot(every.reserved[:-1], spans) / np.dot(every.allocated[:-1], spans))
+        return Fragmentation(
+            line.t,
+            line.reserved,
+            line.allocated,
+            ratio,
+            np.array([state.unusable(request) for state in states], np.float64),
+            np.array([state.internal for state in states], np.float64),
+            np.array([state.largest_hole for state in states], np.int64),
+            request,
+            float(ratio[np.argmax(line.allocated)]) if len(ratio) else float("nan"),
+            average if np.isfinite(average) else float("nan"),
+        )
 
     def __repr__(self) -> str:
         if not len(self.block["t"]):
@@ -234,3 +285,21 @@ def _lifetimes(begins: schema.Columns, ends: schema.Columns, key: str) -> schema
 
 def _rows(table: schema.Columns, chosen: Ints) -> schema.Columns:
     return {name: column[chosen] for name, column in table.items()}
+
+
+def _holes(block: schema.Columns, segment: schema.Columns) -> Ints:
+    """Sizes of the gaps between live blocks, in bytes, in the order of the segments; empty gaps left out."""
+    if not len(segment["t"]):
+        return np.empty(0, np.int64)
+    order = np.argsort(segment["segment_id"])
+    ids, sizes, address = (segment[name][order] for name in ("segment_id", "size", "address"))
+    slot = np.minimum(np.searchsorted(ids, block["segment_id"]), len(ids) - 1)
+    inside = ids[slot] == block["segment_id"]
+    # Lay the segments end to end (two devices may use one address twice). Then the i-th gap lies between the i-th
+    # smallest end and the i-th smallest beginning, the segments' own edges counted in.
+    base = np.cumsum(sizes) - sizes
+    begin = (base[slot] + block["address"] - address[slot])[inside]
+    ends = np.sort(np.concatenate([base, begin + block["size"][inside]]))
+    begins = np.sort(np.concatenate([base + sizes, begin]))
+    gaps: NDArray[np.int64] = begins - ends
+    return gaps[gaps > 0]

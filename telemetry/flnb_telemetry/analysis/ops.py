@@ -14,7 +14,7 @@ from flnb_telemetry.extras import require
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from flnb_telemetry.catalog import Catalog
+    from flnb_telemetry.intern import Catalog
 
 KEYS = ("op", "family", "scope", "phase", "shape", "dtype")
 NUMBERS = ("count", "total", "mean", "p99", "max", "share", "bytes")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from flnb_telemetry.catalog import Catalog
+    from flnb_telemetry.intern import Catalog
 
     Ints = NDArray[np.int64]
 

@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from flnb_telemetry import schema
-from flnb_telemetry.catalog import Catalog
 from flnb_telemetry.extras import require
 from flnb_telemetry.formats import aside
-from flnb_telemetry.intern import Context, Plan, Table
+from flnb_telemetry.intern import Catalog, Context, Plan, Table
 from flnb_telemetry.recording import Recording, columns
 
 FORMAT = "flnb run"
