@@ -55,24 +55,6 @@ def float_bits(value: float) -> int:
 class Lane:
     """One thread's bounded buffer: written by its thread alone, drained by whoever holds the session's drain lock."""
 
-    __slots__ = (
-        "buffer",
-        "context",
-        "drained",
-        "dropped",
-        "free",
-        "full",
-        "lost_first_t",
-        "lost_t",
-        "node",
-        "number",
-        "position",
-        "reported",
-        "size",
-        "spare",
-        "thread",
-    )
-
     def __init__(self, number: int, capacity: int = DEFAULT_BUFFER) -> None:
         # Two chunks at least, so that one can be filled while the other is drained.
         self.size = max(1, min(CHUNK_BYTES, capacity // 2) // schema.RECORD_BYTES) * schema.RECORD_BYTES

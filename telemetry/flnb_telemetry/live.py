@@ -16,7 +16,7 @@ import numpy as np
 
 from flnb_telemetry import schema
 from flnb_telemetry.analysis import tape
-from flnb_telemetry.intern import NONE
+from flnb_telemetry.intern import NONE, joined
 from flnb_telemetry.livememory import LiveMemory
 from flnb_telemetry.recording import Run, columns, described
 from flnb_telemetry.tally import Tally, buckets
@@ -164,15 +164,13 @@ class Live(Run):
                 self._table_due = now / 1e9 + TABLE_SECONDS
                 arrays |= self._tables()
             arrays |= self._history(keyframe)
-            content: dict[str, Any] = {"type": "frame", "protocol": PROTOCOL, "keyframe": keyframe}
             self._sequence += 1
-            content["seq"] = self._sequence
-            content["run"] = self._run()
-            content["counters"] = self._counters(now, thinned)
             fresh = self._new_tape()
             self._tape = fresh or self._tape
+            index, buffer = packed(arrays)
+            content = {"type": "frame", "protocol": PROTOCOL, "keyframe": keyframe, "seq": self._sequence}
+            content |= {"run": self._run(), "counters": self._counters(now, thinned), "arrays": index}
             content |= self._names(keyframe)
-            content["arrays"], buffer = packed(arrays)
             if fresh or (keyframe and self._tape):
                 content["tape"] = self._tape
         self._frame_ns += thread_time_ns() - began
@@ -222,13 +220,10 @@ class Live(Run):
     def _tables(self) -> Arrays:
         found: Arrays = {}
         for prefix, tally in (("op", self.by_op), ("scope", self.by_scope)):
-            columns: Arrays = {"name": tally.names, "count": tally.count, "total": tally.total}
-            columns |= {"p99": tally.p99(), "max": tally.max, "bytes": tally.bytes}
-            found |= {f"{prefix}.{name}": column for name, column in columns.items() if len(column)}
-        family = dict(zip(self.catalog.op.tolist(), self.catalog.family.tolist(), strict=True))
-        if found:
-            found["op.family"] = np.array([family[name] for name in self.by_op.names.tolist()])
-        return found
+            found[f"{prefix}.p99"] = tally.p99()
+            found |= {f"{prefix}.{name}": getattr(tally, name) for name in ("name", "count", "total", "max", "bytes")}
+        found["op.family"] = joined(self.by_op.name, self.catalog.op, self.catalog.family)
+        return {name: column for name, column in found.items() if len(column)}
 
     def _history(self, keyframe: bool) -> Arrays:
         steps = self._steps[0 if keyframe else self._told["steps"] :]

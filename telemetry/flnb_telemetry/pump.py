@@ -83,18 +83,15 @@ class Session:
                 if len(records):
                     self.events += len(records) - (drops is not None)
                     for sink in list(self.sinks):
-                        self._feed(sink, lane.number, records)
+                        try:
+                            sink.feed(lane.number, records)
+                        except Exception as error:
+                            sink.failure = error  # the program that is being watched goes on
+                            self.sinks.remove(sink)
                 if ended:
                     self.lanes.remove(lane)
             self._want_grad_stats()
             self.pump_ns += thread_time_ns() - began
-
-    def _feed(self, sink: Sink, lane: int, records: schema.Records) -> None:
-        try:
-            sink.feed(lane, records)
-        except Exception as error:
-            sink.failure = error  # the program that is being watched goes on
-            self.sinks.remove(sink)
 
     def _want_grad_stats(self) -> None:
         now = clock()

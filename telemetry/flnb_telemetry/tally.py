@@ -27,21 +27,21 @@ class Tally:
     """Count, total, maximum, bytes and a histogram of durations for each of a growing set of names (string ids)."""
 
     def __init__(self) -> None:
-        self.names = np.empty(0, np.int64)
+        self.name = np.empty(0, np.int64)
         self.count, self.total, self.max, self.bytes = np.empty((4, 0), np.int64)
         self._histogram = np.empty((0, BUCKETS), np.int64)
 
     def add(self, names: Ints, spent: Ints, bucket: Ints, nbytes: Ints) -> None:
         """Count events: the string id, duration (ns), its bucket and the output bytes of each."""
-        slot_of = np.full(max(names.max(initial=0), self.names.max(initial=0)) + 1, -1)
-        slot_of[self.names] = np.arange(len(self.names))
+        slot_of = np.full(max(names.max(initial=0), self.name.max(initial=0)) + 1, -1)
+        slot_of[self.name] = np.arange(len(self.name))
         if len(fresh := np.unique(names[slot_of[names] < 0])):
-            slot_of[fresh] = len(self.names) + np.arange(len(fresh))
-            self.names = np.append(self.names, fresh)
+            slot_of[fresh] = len(self.name) + np.arange(len(fresh))
+            self.name = np.append(self.name, fresh)
             columns = np.array([self.count, self.total, self.max, self.bytes])
             self.count, self.total, self.max, self.bytes = np.pad(columns, ((0, 0), (0, len(fresh))))
             self._histogram = np.pad(self._histogram, ((0, len(fresh)), (0, 0)))
-        slot, n = slot_of[names], len(self.names)
+        slot, n = slot_of[names], len(self.name)
         self.count += np.bincount(slot, minlength=n)
         self.total += np.bincount(slot, spent, n).astype(np.int64)
         self.bytes += np.bincount(slot, nbytes, n).astype(np.int64)

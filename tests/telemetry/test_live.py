@@ -317,7 +317,7 @@ def test_p99_is_within_half_a_bucket_over_the_whole_range() -> None:
         assert tally.p99()[0] == pytest.approx(exact, rel=WORST * 1.05)
         assert tally.max[0] == spent.max()
         assert tally.total[0] == spent.sum()
-        assert tally.names == [70]
+        assert tally.name.tolist() == [70]
 
 
 def test_arrays_are_packed_at_multiples_of_eight() -> None:
