@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flnb_telemetry import intern, schema
-from flnb_telemetry.schema import EDGE as EDGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

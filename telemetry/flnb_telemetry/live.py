@@ -49,7 +49,6 @@ class Live(Run):
         self.by_op, self.by_scope = Tally(), Tally()
         self._ahead = NONE  # the scopes of the latest tape nodes, for their backward
         self._waiting: list[tuple[int, schema.Records]] = []
-        self._waiting_rows = 0
         self._sequence = 0
         self._frame_ns = 0
         self._share = 0.0
@@ -73,15 +72,14 @@ class Live(Run):
         """Take rows from the pump."""
         with self._lock:
             self._waiting.append((lane, records))
-            self._waiting_rows += len(records)
             self.events += len(records)
             if self.state == "waiting" and lane:
                 self.state = "recording"
-            if self._waiting_rows > FOLD_AT:
+            if sum(len(part) for _, part in self._waiting) > FOLD_AT:
                 self._fold()
 
     def _fold(self) -> None:
-        waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
+        waiting, self._waiting = self._waiting, []
         if not waiting:
             return
         self.catalog.refresh()

@@ -28,8 +28,7 @@ SCOPE, STEP, METRIC, GRAD_STAT, EDGE, DROPPED, LEAF = range(8, 15)
 
 CATEGORIES = ("unknown", "parameter", "gradient", "activation", "optimizer_state", "input", "temporary")
 PHASES = ("other", "forward", "backward", "optimizer")
-FAMILIES = ("elementwise", "matmul", "reduction", "movement", "norm", "memory", "communication", "optimizer")
-FORWARD, BACKWARD, OPTIMIZER = 1, 2, 3
+FORWARD, BACKWARD = 1, 2
 
 PLAN_SHIFT = 24
 AUX_SHIFT = 8
