@@ -5,6 +5,7 @@ A norm costs more than a small op, so a recording asks for it only now and then 
 
 from __future__ import annotations
 
+import math
 from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Statistics"]
 
-LIMIT = 1024
+LIMIT = 256
 """Nodes measured in one pass; a longer tape is measured nearest the loss."""
 
 KEEP_PLAN = ~0xFFFFFF
@@ -45,7 +46,10 @@ class Statistics:
             return
         self.left -= 1
         norm, bad = measure(g)
-        saved = sum(x.nbytes for x in node[3:] if isinstance(x, Tensor))
+        saved = 0
+        for x in node[3:]:
+            if isinstance(x, Tensor):
+                saved += x._spec.nbytes
         _emit(schema.GRAD_STAT | node[0].code & KEEP_PLAN, node[2], norm, bad, g.size, 0, saved)
 
     def end(self, leaves: list[tuple[list[Any], Any]]) -> None:
@@ -71,10 +75,11 @@ def _emit(code: int, node: int, norm: float, bad: int, size: int, name: int, sav
 
 def measure(g: Any) -> tuple[float, int]:
     """Euclidean norm, and how many elements are NaN or infinite, read beside the tape and the event stream."""
-    values = np.asarray(state.current().backend.to_numpy(g._data)).ravel()
-    norm = float(np.sqrt(np.dot(values, values)))
-    if np.isfinite(norm):
+    values = state.current().backend.to_numpy(g._data).ravel()
+    with np.errstate(over="ignore", invalid="ignore"):
+        norm = math.sqrt(float(values.dot(values))) if values.dtype.itemsize > 2 else math.inf
+    if math.isfinite(norm):
         return norm, 0
-    wide = values.astype(np.float64)
+    wide = values.astype(np.float64)  # a NaN, an infinity, or only a square that overflowed
     bad = int(wide.size - np.isfinite(wide).sum())
-    return (float("nan") if bad else float(np.sqrt(np.dot(wide, wide)))), bad
+    return (math.nan if bad else math.sqrt(float(wide.dot(wide)))), bad

@@ -306,3 +306,15 @@ def test_interrupted_backward_leaves_everything_usable():
     assert x.grad is None
     (x * x).sum().backward()
     assert x.grad.tolist() == [2.0, 4.0]
+
+
+def test_gradient_statistics_of_a_sampled_backward():
+    from flnb.autograd.statistics import measure
+
+    assert measure(flnb.asarray([3.0, 4.0])) == (5.0, 0)
+    assert measure(flnb.asarray([1e30, 1e30], dtype="float32"))[1] == 0  # its square overflows float32, it is finite
+    assert measure(flnb.asarray([1e30, 1e30], dtype="float32"))[0] == pytest.approx(2**0.5 * 1e30)
+    norm, bad = measure(flnb.asarray([1.0, float("nan"), float("inf")]))
+    assert np.isnan(norm)
+    assert bad == 2
+    assert measure(flnb.zeros((0,))) == (0.0, 0)
