@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from flnb import ops
 from flnb.dispatch.state import category
-from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
+
+    from flnb.tensor import Tensor
 
 __all__ = ["BatchDataset", "Dataset", "ShuffleDataset", "TensorDataset"]
 
 Indices = npt.NDArray[np.int64]
-
-
-class Samples(Protocol):
-    """What can be wrapped: a Dataset, or anything with a length and items (a list of tuples)."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> Any: ...
 
 
 class Dataset:
@@ -50,20 +43,21 @@ class Dataset:
 
     def take(self, indices: Indices) -> tuple[Any, ...]:
         """The samples of these numbers stacked along a new first axis."""
-        return _stacked([self[int(index)] for index in indices])
+        columns = zip(*(self[int(index)] for index in indices), strict=True)
+        with category("input"):
+            return tuple(ops.stack([ops.asarray(item) for item in column]) for column in columns)
 
-    def at_epoch(self, epoch: int) -> Self:
-        """This dataset as it is in that epoch: fixed, whatever is iterated meanwhile. Wrapped datasets follow."""
-        inner = {name: value.at_epoch(epoch) for name, value in vars(self).items() if isinstance(value, Dataset)}
-        if not inner:
-            return self
+    def _at_epoch(self, epoch: int) -> Self:
+        """This dataset as it is in that epoch, whatever is iterated meanwhile. Wrapped datasets follow."""
         fixed = copy.copy(self)
-        vars(fixed).update(inner)
+        for name, value in vars(self).items():
+            if isinstance(value, Dataset):
+                setattr(fixed, name, value._at_epoch(epoch))
         return fixed
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         """One epoch; each `for` is the next one, from 0."""
-        fixed = self.at_epoch(self._epochs)
+        fixed = self._at_epoch(self._epochs)
         self._epochs += 1
         return (fixed[index] for index in range(len(fixed)))
 
@@ -111,24 +105,19 @@ class ShuffleDataset(Dataset):
     >>> import flnb
     >>> shuffled = ShuffleDataset(TensorDataset(flnb.arange(4)), seed=1)
     >>> first, second = [[int(x) for (x,) in shuffled] for epoch in range(2)]
-    >>> sorted(first) == sorted(second) == [0, 1, 2, 3], [int(x) for (x,) in shuffled.at_epoch(1)] == second
-    (True, True)
+    >>> sorted(first) == sorted(second) == [0, 1, 2, 3], first == second
+    (True, False)
     """
 
-    _fixed: bool = False
-
-    def __init__(self, dataset: Samples, seed: int = 0) -> None:
+    def __init__(self, dataset: Dataset, seed: int = 0) -> None:
         self.dataset, self.seed = dataset, seed
         self._shuffle(0)
 
     def _shuffle(self, epoch: int) -> None:
         self._order = np.random.default_rng((self.seed, epoch)).permutation(len(self.dataset))
 
-    def at_epoch(self, epoch: int) -> Self:
-        if self._fixed:
-            return self
-        fixed = copy.copy(super().at_epoch(epoch))
-        fixed._fixed = True
+    def _at_epoch(self, epoch: int) -> Self:
+        fixed = super()._at_epoch(epoch)
         fixed._shuffle(epoch)
         return fixed
 
@@ -136,11 +125,10 @@ class ShuffleDataset(Dataset):
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
-        sample: tuple[Any, ...] = self.dataset[int(self._order[self._check(index)])]
-        return sample
+        return self.dataset[int(self._order[self._check(index)])]
 
     def take(self, indices: Indices) -> tuple[Any, ...]:
-        return _take(self.dataset, self._order[indices])
+        return self.dataset.take(self._order[indices])
 
 
 class BatchDataset(Dataset):
@@ -152,7 +140,7 @@ class BatchDataset(Dataset):
     (2, [(4, 3), (4, 3)])
     """
 
-    def __init__(self, dataset: Samples, size: int, last: str = "include") -> None:
+    def __init__(self, dataset: Dataset, size: int, last: str = "include") -> None:
         if size < 1:
             raise ValueError(f"flnb: BatchDataset's size must be at least 1, got {size}")
         if last not in ("include", "skip"):
@@ -165,18 +153,4 @@ class BatchDataset(Dataset):
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
         start = self._check(index) * self.size
-        return _take(self.dataset, np.arange(start, min(start + self.size, len(self.dataset))))
-
-
-def _take(dataset: Samples, indices: Indices) -> tuple[Any, ...]:
-    if isinstance(dataset, Dataset):
-        return dataset.take(indices)
-    return _stacked([dataset[int(index)] for index in indices])
-
-
-def _stacked(samples: Sequence[Any]) -> tuple[Any, ...]:
-    columns = zip(*(sample if isinstance(sample, tuple) else (sample,) for sample in samples), strict=True)
-    with category("input"):
-        return tuple(
-            ops.stack(column) if isinstance(column[0], Tensor) else ops.asarray(np.stack(column)) for column in columns
-        )
+        return self.dataset.take(np.arange(start, min(start + self.size, len(self.dataset))))

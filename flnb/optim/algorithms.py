@@ -1,4 +1,4 @@
-"""SGD, Adam and AdamW, each with the arithmetic and the defaults of torch's."""
+"""SGD and Adam, each with the arithmetic and the defaults of torch's."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ if TYPE_CHECKING:
     from flnb.autograd import Variable
     from flnb.tensor import Tensor
 
-__all__ = ["SGD", "Adam", "AdamW"]
+__all__ = ["SGD", "Adam"]
 
 
 class SGD(Optimizer):
     """data -= lr * v, where v = momentum * v + gradient (+ weight_decay * data).
-
-    With `nesterov` the step looks ahead: data -= lr * (gradient + momentum * v).
 
     >>> import flnb, flnb.nn as nn
     >>> weight = nn.Parameter(flnb.asarray([3.0]))
@@ -36,19 +34,11 @@ class SGD(Optimizer):
     scratch = 1
     momentum: float
     weight_decay: float
-    nesterov: bool
 
     def __init__(
-        self,
-        parameters: Iterable[Variable],
-        lr: float,
-        momentum: float = 0.0,
-        weight_decay: float = 0.0,
-        nesterov: bool = False,
+        self, parameters: Iterable[Variable], lr: float, momentum: float = 0.0, weight_decay: float = 0.0
     ) -> None:
-        super().__init__(parameters, lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov)
-        if nesterov and not momentum:
-            raise ValueError("flnb: SGD: nesterov needs a momentum above 0, got 0; pass momentum=0.9")
+        super().__init__(parameters, lr, momentum=momentum, weight_decay=weight_decay)
         self.slots = ("momentum",) if momentum else ()
 
     def update(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
@@ -56,18 +46,11 @@ class SGD(Optimizer):
         if self.weight_decay:
             ops.multiply(data, self.weight_decay, out=work)
             gradient = ops.add(work, gradient, out=work)
-        if not self.momentum:
-            ops.multiply(gradient, self.lr, out=work)
-        else:
+        if self.momentum:
             velocity = state["momentum"]
             ops.multiply(velocity, self.momentum, out=velocity)
-            ops.add(velocity, gradient, out=velocity)
-            if self.nesterov:  # two subtractions, so that one work buffer is enough
-                ops.multiply(gradient, self.lr, out=work)
-                ops.subtract(data, work, out=data)
-                ops.multiply(velocity, self.lr * self.momentum, out=work)
-            else:
-                ops.multiply(velocity, self.lr, out=work)
+            gradient = ops.add(velocity, gradient, out=velocity)
+        ops.multiply(gradient, self.lr, out=work)
         ops.subtract(data, work, out=data)
 
 
@@ -86,7 +69,6 @@ class Adam(Optimizer):
 
     slots = ("mean", "square")
     scratch = 1
-    decoupled = False
     beta1: float
     beta2: float
     eps: float
@@ -106,9 +88,7 @@ class Adam(Optimizer):
 
     def update(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
         work, mean, square, keep = scratch[0], state["mean"], state["square"], 1.0 - self.beta1
-        if self.weight_decay and self.decoupled:
-            ops.multiply(data, 1.0 - self.lr * self.weight_decay, out=data)
-        elif self.weight_decay:
+        if self.weight_decay:
             ops.multiply(data, self.weight_decay, out=work)
             gradient = ops.add(work, gradient, out=work)
         ops.multiply(gradient, keep, out=work)
@@ -125,27 +105,3 @@ class Adam(Optimizer):
         ops.divide(mean, work, out=work)
         ops.multiply(work, self.lr * root / (1.0 - self.beta1**self.steps), out=work)
         ops.subtract(data, work, out=data)
-
-
-class AdamW(Adam):
-    """Adam whose `weight_decay` shrinks data by lr * weight_decay directly, apart from the averages.
-
-    >>> import flnb, flnb.nn as nn
-    >>> weight = nn.Parameter(flnb.asarray([2.0]))
-    >>> flnb.sum(weight * 0.0).backward()
-    >>> AdamW([weight], lr=0.1, weight_decay=0.5).step()
-    >>> round(float(weight.data[0]), 4)
-    1.9
-    """
-
-    decoupled = True
-
-    def __init__(
-        self,
-        parameters: Iterable[Variable],
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 1e-2,
-    ) -> None:
-        super().__init__(parameters, lr, betas, eps, weight_decay)

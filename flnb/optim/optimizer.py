@@ -1,4 +1,4 @@
-"""What optimizers share: checking, state allocated once, the loop over parameters, state dicts."""
+"""What optimizers share: checking, state allocated once, the loop over parameters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flnb.dispatch.state import category
 from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
 __all__ = ["Optimizer"]
 
@@ -51,8 +51,7 @@ class Optimizer:
         self.parameters = list(parameters)
         for index, item in enumerate(self.parameters):
             if not isinstance(item, Variable) or not item.requires_grad or not item.is_leaf:
-                leaf = not isinstance(item, Variable) or item.is_leaf
-                kind = type(item).__name__ if leaf else "the result of an op"
+                kind = "the result of an op" if isinstance(item, Variable) and not item.is_leaf else type(item).__name__
                 raise TypeError(
                     f"flnb: {name}: item {index} is {kind}; expected an nn.Parameter or another Variable that requires "
                     "grad and was not computed by an op"
@@ -106,42 +105,6 @@ class Optimizer:
                     shared[item.shape, item.dtype] = tuple(ops.zeros_like(item.data) for _ in range(self.scratch))
         self._scratch = [shared[item.shape, item.dtype] for item in self.parameters]
         self._state = state  # last: an allocation that was interrupted is begun anew
-
-    def state_dict(self) -> dict[str, Any]:
-        """Copies of everything needed to go on: name, settings, number of steps, Tensors per parameter in order."""
-        copies = [{slot: ops.asarray(item, copy=True) for slot, item in state.items()} for state in self._state]
-        settings = {key: getattr(self, key) for key in self._settings}
-        return {"optimizer": type(self).__name__, "steps": self.steps, "settings": settings, "state": copies}
-
-    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Go on from `saved`. Raises ValueError, changing nothing, where it is another optimizer's or shapes differ."""
-        name = type(self).__name__
-        state = saved["state"]
-        problems = []
-        if saved["optimizer"] != name:
-            problems.append(f"it is of {saved['optimizer']}, this is {name}")
-        if state and len(state) != len(self.parameters):
-            problems.append(f"it has {len(state)} parameters, this optimizer {len(self.parameters)}")
-        for index, (slots, item) in enumerate(zip(state, self.parameters, strict=False)):
-            if set(slots) != set(self.slots):
-                problems.append(f"parameter {index} has {sorted(slots)}, expected {sorted(self.slots)}")
-            problems += [
-                f"parameter {index}: {slot} has shape {tuple(value.shape)}, expected {tuple(item.shape)}"
-                for slot, value in slots.items()
-                if tuple(value.shape) != tuple(item.shape)
-            ]
-        if problems:
-            raise ValueError("flnb: this state does not fit; nothing was loaded\n  " + "\n  ".join(problems))
-        if state:
-            if not self._state:
-                self._allocate()
-            for own, slots in zip(self._state, state, strict=True):
-                for slot, value in slots.items():
-                    ops.assign(own[slot], ops.asarray(value))
-        else:
-            self._state, self._scratch = [], []
-        self.steps = saved["steps"]
-        vars(self).update({key: saved["settings"][key] for key in self._settings})
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{key}={getattr(self, key)}" for key in self._settings)

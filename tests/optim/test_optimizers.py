@@ -17,31 +17,23 @@ STEPS = 20
 SHAPES = [(4, 3), (3,), ()]
 
 
-def sgd_by_hand(p, gradients, lr, momentum=0.0, weight_decay=0.0, nesterov=False):
+def sgd_by_hand(p, gradients, lr, momentum=0.0, weight_decay=0.0):
     velocity = np.zeros_like(p)
     for g in gradients:
         d = g(p) + weight_decay * p
         velocity = momentum * velocity + d
-        p = p - lr * (d + momentum * velocity if nesterov else velocity)
+        p = p - lr * velocity
     return p
 
 
-def adam_by_hand(p, gradients, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, decoupled=False):
+def adam_by_hand(p, gradients, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0):
     m, v = np.zeros_like(p), np.zeros_like(p)
     for t, g in enumerate(gradients, 1):
-        d = g(p)
-        if decoupled:
-            p = p * (1 - lr * weight_decay)
-        else:
-            d = d + weight_decay * p
+        d = g(p) + weight_decay * p
         m = betas[0] * m + (1 - betas[0]) * d
         v = betas[1] * v + (1 - betas[1]) * d * d
         p = p - lr * (m / (1 - betas[0] ** t)) / (np.sqrt(v / (1 - betas[1] ** t)) + eps)
     return p
-
-
-def adamw_by_hand(p, gradients, weight_decay=1e-2, **settings):
-    return adam_by_hand(p, gradients, weight_decay=weight_decay, decoupled=True, **settings)
 
 
 CASES = [
@@ -49,13 +41,9 @@ CASES = [
     (optim.SGD, sgd_by_hand, {"lr": 0.05, "momentum": 0.9}),
     (optim.SGD, sgd_by_hand, {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.1}),
     (optim.SGD, sgd_by_hand, {"lr": 0.05, "weight_decay": 0.1}),
-    (optim.SGD, sgd_by_hand, {"lr": 0.03, "momentum": 0.8, "nesterov": True}),
-    (optim.SGD, sgd_by_hand, {"lr": 0.03, "momentum": 0.8, "nesterov": True, "weight_decay": 0.1}),
     (optim.Adam, adam_by_hand, {"lr": 0.02}),
     (optim.Adam, adam_by_hand, {"lr": 0.02, "betas": (0.7, 0.9), "eps": 1e-2}),
     (optim.Adam, adam_by_hand, {"lr": 0.02, "weight_decay": 0.2}),
-    (optim.AdamW, adamw_by_hand, {"lr": 0.02}),
-    (optim.AdamW, adamw_by_hand, {"lr": 0.02, "weight_decay": 0.3}),
 ]
 
 
@@ -198,50 +186,6 @@ def test_a_changed_learning_rate_counts_at_once():
         assert float(parameter.data[0]) == expected
 
 
-def test_training_goes_on_exactly_from_a_saved_state():
-    def make():
-        parameter = nn.Parameter(flnb.asarray(np.linspace(-1, 1, 6, dtype=np.float32)))
-        return parameter, optim.Adam([parameter], lr=0.1)
-
-    def step(parameter, optimizer):
-        optimizer.zero_grad()
-        flnb.sum(flnb.square(parameter - 0.3)).backward()
-        optimizer.step()
-
-    first, optimizer = make()
-    for _ in range(3):
-        step(first, optimizer)
-    optimizer.lr = 0.05
-    saved, values = optimizer.state_dict(), first.detach().numpy().copy()
-    step(first, optimizer)
-    second, fresh = make()
-    flnb.assign(second.data, flnb.asarray(values))
-    fresh.load_state_dict(saved)
-    assert (fresh.steps, fresh.lr) == (3, 0.05)
-    step(second, fresh)
-    np.testing.assert_array_equal(second.detach().numpy(), first.detach().numpy())
-    untouched = make()[1].state_dict()
-    fresh.load_state_dict(untouched)
-    assert (fresh.steps, fresh._state) == (0, [])
-
-
-def test_a_state_that_does_not_fit_lists_why_and_changes_nothing():
-    parameter = nn.Parameter(flnb.ones((3,)))
-    flnb.sum(parameter).backward()
-    momentum = optim.SGD([parameter], lr=0.1, momentum=0.9)
-    momentum.step()
-    adam = optim.Adam([parameter])
-    found = r"it is of SGD, this is Adam\n.*\['momentum'\], expected \['mean', 'square'\]"
-    with pytest.raises(ValueError, match=found):
-        adam.load_state_dict(momentum.state_dict())
-    other = nn.Parameter(flnb.ones((4,)))
-    with pytest.raises(ValueError, match=r"momentum has shape \(3,\), expected \(4,\)"):
-        optim.SGD([other], lr=0.1, momentum=0.9).load_state_dict(momentum.state_dict())
-    with pytest.raises(ValueError, match="it has 1 parameters, this optimizer 2"):
-        optim.SGD([other, parameter], lr=0.1, momentum=0.9).load_state_dict(momentum.state_dict())
-    assert adam.steps == 0
-
-
 def test_errors_say_what_to_do():
     parameter = nn.Parameter(flnb.ones((2,)))
     net = nn.Linear(2, 2)
@@ -265,8 +209,6 @@ def test_errors_say_what_to_do():
         optim.SGD([parameter], lr=float("nan"))
     with pytest.raises(ValueError, match="momentum must be at least 0, got -1"):
         optim.SGD([parameter], lr=0.1, momentum=-1)
-    with pytest.raises(ValueError, match="nesterov needs a momentum"):
-        optim.SGD([parameter], lr=0.1, nesterov=True)
     with pytest.raises(ValueError, match=r"betas must be below 1, got \(0\.9, 1\.0\)"):
         optim.Adam([parameter], betas=(0.9, 1.0))
     with pytest.raises(RuntimeError, match=r"SGD\.step\(\): no parameter has a gradient; call loss\.backward"):
@@ -276,11 +218,11 @@ def test_errors_say_what_to_do():
 def test_a_plain_variable_is_trained_too_and_repr_is_short():
     w = flnb.Variable(flnb.asarray([2.0]))
     flnb.sum(w).backward()
-    optimizer = optim.AdamW([w], lr=0.1)
+    optimizer = optim.Adam([w], lr=0.1)
     optimizer.step()
     assert float(w.data[0]) < 2.0
-    settings = "lr=0.1, beta1=0.9, beta2=0.999, eps=1e-08, weight_decay=0.01"
-    assert repr(optimizer) == f"AdamW(1 parameters, {settings}, steps=1)"
+    settings = "lr=0.1, beta1=0.9, beta2=0.999, eps=1e-08, weight_decay=0.0"
+    assert repr(optimizer) == f"Adam(1 parameters, {settings}, steps=1)"
 
 
 def test_an_interrupted_first_step_can_be_repeated(monkeypatch):
