@@ -127,7 +127,7 @@ def ratios(seconds: dict[str, list[float]], over: str, under: str) -> tuple[floa
 
 
 def training_step() -> Callable[[], float]:
-    """Ten steps of the quickstart's network on batches of 64 digits; gives seconds."""
+    """Ten steps of the quickstart's network on its batches of 128 digits; gives seconds."""
     from benchmarks.digits import build
     from flnb import nn
     from flnb.data import digits
@@ -136,7 +136,7 @@ def training_step() -> Callable[[], float]:
     train, _ = digits()
     net, loss_of = build(), nn.CrossEntropyLoss()
     optimizer = Adam(net.parameters(), lr=1e-3)
-    batches = [train.take(np.arange(64 * i, 64 * i + 64)) for i in range(10)]
+    batches = [train.take(np.arange(128 * i, 128 * i + 128)) for i in range(10)]
 
     def run() -> float:
         start = time.perf_counter()

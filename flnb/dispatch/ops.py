@@ -340,10 +340,17 @@ def _execute(
     result = function(*data, *plan.attributes, *out)
     t1 = clock()
     lane = here.lane or lanes.lane
-    edges = [p[2] if p is not None else 0 for p in parents] if seq else []
-    lane.emit_op(plan.code, t0, t1, alloc, seq or lane.node, lane.context, *[*edges, 0, 0][:2])
-    if len(edges) > 2:
-        emit_edges(lane, plan, seq, edges[2:])
+    p0 = p1 = 0
+    if seq:
+        p0, p1, *more = [*[p[2] if p is not None else 0 for p in parents], 0][: max(2, len(parents))]
+        if more:
+            emit_edges(lane, plan, seq, more)
+    position = lane.position
+    try:
+        _pack(lane.buffer, position, plan.code, t0, t1, alloc, seq or lane.node, lane.context, p0, p1)
+        lane.position = position + 64
+    except struct.error:
+        lane.emit_op(plan.code, t0, t1, alloc, seq or lane.node, lane.context, p0, p1)
     return result
 
 
