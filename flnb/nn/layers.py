@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from flnb import ops
+from flnb import ops, random
+from flnb.dispatch.miss import default_dtype
 from flnb.dispatch.state import category
-from flnb.nn import init
 from flnb.nn.module import Module, Parameter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from flnb.random import Generator
-    from flnb.tensor import Tensor
 
 Pair = int | tuple[int, int]
 
@@ -60,11 +57,9 @@ class Linear(Module):
     (7, 2)
     """
 
-    def __init__(
-        self, in_features: int, out_features: int, bias: bool = True, generator: Generator | None = None
-    ) -> None:
-        self.weight = Parameter(init.kaiming_uniform((out_features, in_features), math.sqrt(5), generator))
-        self.bias = Parameter(_bias(out_features, in_features, generator)) if bias else None
+    def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
+        self.weight = _initial((out_features, in_features), in_features)
+        self.bias = _initial((out_features,), in_features) if bias else None
 
     def forward(self, x: Any) -> Any:
         return ops.linear(x, self.weight, self.bias)
@@ -90,12 +85,11 @@ class Conv2d(Module):
         stride: Pair = 1,
         padding: Pair = 0,
         bias: bool = True,
-        generator: Generator | None = None,
     ) -> None:
         kernel = kernel_size if isinstance(kernel_size, tuple) else (kernel_size, kernel_size)
-        shape = (out_channels, in_channels, *kernel)
-        self.weight = Parameter(init.kaiming_uniform(shape, math.sqrt(5), generator))
-        self.bias = Parameter(_bias(out_channels, math.prod(shape[1:]), generator)) if bias else None
+        fan_in = in_channels * math.prod(kernel)
+        self.weight = _initial((out_channels, in_channels, *kernel), fan_in)
+        self.bias = _initial((out_channels,), fan_in) if bias else None
         self.stride, self.padding = stride, padding
 
     def forward(self, x: Any) -> Any:
@@ -109,22 +103,13 @@ class Conv2d(Module):
         return text + ("" if self.bias is not None else ", bias=False")
 
 
-def _bias(size: int, fan_in: int, generator: Generator | None) -> Tensor:
+def _initial(shape: tuple[int, ...], fan_in: int) -> Parameter:
+    """Evenly distributed in +-1 / sqrt(fan_in), where fan_in is the number of inputs of one output."""
     bound = 1.0 / math.sqrt(fan_in)
-    return init.uniform((size,), -bound, bound, generator)
+    return Parameter(random.uniform(shape, -bound, bound))
 
 
-class _Pool2d(Module):
-    def __init__(self, kernel_size: Pair, stride: Pair | None = None, padding: Pair = 0) -> None:
-        self.kernel_size, self.padding = kernel_size, padding
-        self.stride = kernel_size if stride is None else stride
-
-    def extra_repr(self) -> str:
-        text = f"{self.kernel_size}" + ("" if self.stride == self.kernel_size else f", stride={self.stride}")
-        return text + (f", padding={self.padding}" if self.padding else "")
-
-
-class MaxPool2d(_Pool2d):
+class MaxPool2d(Module):
     """(N, C, H, W) -> (N, C, H', W'): the largest value of each window; `stride` defaults to `kernel_size`.
 
     >>> import flnb
@@ -132,15 +117,16 @@ class MaxPool2d(_Pool2d):
     (1, 3, 4, 4)
     """
 
+    def __init__(self, kernel_size: Pair, stride: Pair | None = None, padding: Pair = 0) -> None:
+        self.kernel_size, self.padding = kernel_size, padding
+        self.stride = kernel_size if stride is None else stride
+
     def forward(self, x: Any) -> Any:
         return ops.max_pool2d(x, self.kernel_size, stride=self.stride, padding=self.padding)
 
-
-class AvgPool2d(_Pool2d):
-    """As MaxPool2d, with the mean of each window."""
-
-    def forward(self, x: Any) -> Any:
-        return ops.avg_pool2d(x, self.kernel_size, stride=self.stride, padding=self.padding)
+    def extra_repr(self) -> str:
+        text = f"{self.kernel_size}" + ("" if self.stride == self.kernel_size else f", stride={self.stride}")
+        return text + (f", padding={self.padding}" if self.padding else "")
 
 
 class BatchNorm(Module):
@@ -156,24 +142,17 @@ class BatchNorm(Module):
     """
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
-        self.weight = Parameter(init.constant((num_features,), 1.0))
-        self.bias = Parameter(init.constant((num_features,), 0.0))
+        shape, dtype = (num_features,), default_dtype()
+        self.weight = Parameter(ops.ones(shape, dtype=dtype))
+        self.bias = Parameter(ops.zeros(shape, dtype=dtype))
         with category("parameter"):
-            self.running_mean = init.constant((num_features,), 0.0)
-            self.running_var = init.constant((num_features,), 1.0)
+            self.running_mean = ops.zeros(shape, dtype=dtype)
+            self.running_var = ops.ones(shape, dtype=dtype)
         self.eps, self.momentum = eps, momentum
 
     def forward(self, x: Any) -> Any:
-        return ops.batch_norm(
-            x,
-            self.weight,
-            self.bias,
-            self.running_mean,
-            self.running_var,
-            training=self.training,
-            momentum=self.momentum,
-            eps=self.eps,
-        )
+        statistics = self.running_mean, self.running_var
+        return ops.batch_norm(x, self.weight, self.bias, *statistics, self.training, self.momentum, self.eps)
 
     def extra_repr(self) -> str:
         return f"{self.weight.size}"
@@ -187,13 +166,13 @@ class Dropout(Module):
     [1.0, 1.0]
     """
 
-    def __init__(self, p: float = 0.5, generator: Generator | None = None) -> None:
+    def __init__(self, p: float = 0.5) -> None:
         if not 0.0 <= p < 1.0:
             raise ValueError(f"flnb: Dropout's p is the share to drop, at least 0 and below 1; got {p}")
-        self.p, self._generator = p, generator
+        self.p = p
 
     def forward(self, x: Any) -> Any:
-        return ops.dropout(x, self.p, generator=self._generator) if self.training and self.p else x
+        return ops.dropout(x, self.p) if self.training and self.p else x
 
     def extra_repr(self) -> str:
         return f"{self.p}"
@@ -211,32 +190,11 @@ class Flatten(Module):
         return ops.reshape(x, (x.shape[0], math.prod(x.shape[1:])))
 
 
-class Identity(Module):
-    """Returns its input."""
-
-    def forward(self, x: Any) -> Any:
-        return x
-
-
 class ReLU(Module):
     """max(x, 0), elementwise."""
 
     def forward(self, x: Any) -> Any:
         return ops.relu(x)
-
-
-class Sigmoid(Module):
-    """1 / (1 + exp(-x)), elementwise."""
-
-    def forward(self, x: Any) -> Any:
-        return ops.sigmoid(x)
-
-
-class Tanh(Module):
-    """tanh(x), elementwise."""
-
-    def forward(self, x: Any) -> Any:
-        return ops.tanh(x)
 
 
 class LogSoftmax(Module):

@@ -14,9 +14,9 @@ from flnb.dispatch.state import category
 from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
-__all__ = ["Hook", "Module", "Parameter"]
+__all__ = ["Module", "Parameter"]
 
 
 class Parameter(Variable):
@@ -38,23 +38,6 @@ class Parameter(Variable):
             super().__init__(ops.asarray(data, copy=True), requires_grad=requires_grad)
 
 
-class Hook:
-    """What `register_forward_hook` returns: `remove()` takes the hook away, as does leaving a `with` block."""
-
-    def __init__(self, module: Module, function: Callable[..., Any]) -> None:
-        self.module, self.function = module, function
-        module._hooks = (*module._hooks, self)
-
-    def remove(self) -> None:
-        self.module._hooks = tuple(hook for hook in self.module._hooks if hook is not self)
-
-    def __enter__(self) -> Hook:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.remove()
-
-
 class Module:
     """A part of a network: state in attributes, computation in `forward`.
 
@@ -74,7 +57,6 @@ class Module:
     """
 
     training: bool = True
-    _hooks: tuple[Hook, ...] = ()
     _name: str = ""  # under the parent; "" for a root, whose scope is its class's name
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -95,18 +77,9 @@ class Module:
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         outer = bus.enter(self._name)
         try:
-            output = self.forward(*inputs, **options)
-            for hook in self._hooks:
-                replaced = hook.function(self, inputs, output)
-                if replaced is not None:
-                    output = replaced
+            return self.forward(*inputs, **options)
         finally:
             bus.leave(outer)
-        return output
-
-    def register_forward_hook(self, function: Callable[..., Any]) -> Hook:
-        """Call `function(module, inputs, output)` after each forward; what it returns, unless None, replaces output."""
-        return Hook(self, function)
 
     def named_modules(self) -> Iterator[tuple[str, Module]]:
         """Every module once, itself first (as ""), parents before children, in the order of their attributes."""
@@ -118,7 +91,7 @@ class Module:
                 continue
             seen.add(id(module))
             yield path, module
-            children = [(name, member) for name, member in module._own() if isinstance(member, Module)]
+            children = module._children()
             for name, child in children:
                 _call_it(child, name)  # also those appended to a list after it was assigned
             stack.extend((f"{path}.{name}" if path else name, child) for name, child in reversed(children))
@@ -126,6 +99,9 @@ class Module:
     def _own(self) -> Iterator[tuple[str, Tensor | Module]]:
         for name, value in vars(self).items():
             yield from _members(name, value)
+
+    def _children(self) -> list[tuple[str, Module]]:
+        return [(name, member) for name, member in self._own() if isinstance(member, Module)]
 
     def _named_tensors(self) -> Iterator[tuple[str, Tensor]]:
         seen: set[int] = set()
@@ -196,10 +172,9 @@ class Module:
 
     def __repr__(self) -> str:
         head = f"{type(self).__name__}({self.extra_repr()})"
-        children = [(name, member) for name, member in self._own() if isinstance(member, Module)]
         if summary := self._summary():
             head += f"  # {summary}"
-        lines = [f"{name}: {child!r}".replace("\n", "\n  ") for name, child in children]
+        lines = [f"{name}: {child!r}".replace("\n", "\n  ") for name, child in self._children()]
         return "\n  ".join([head, *lines])
 
     def _repr_html_(self) -> str:

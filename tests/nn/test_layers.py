@@ -7,7 +7,6 @@ import pytest
 
 import flnb
 import flnb.nn as nn
-from flnb.nn import init
 
 
 def numbers(*shape: int, seed: int = 0) -> np.ndarray:
@@ -61,12 +60,11 @@ def test_conv2d(kernel, stride, padding):
     close(layer(flnb.asarray(x)), conv_by_hand(x, values["weight"], values["bias"], pair(stride), pair(padding)), 1e-4)
 
 
-@pytest.mark.parametrize(("layer", "reduce"), [(nn.MaxPool2d, np.max), (nn.AvgPool2d, np.mean)])
-def test_pools(layer, reduce):
+def test_max_pool():
     x = numbers(2, 3, 6, 6)
-    close(layer(2)(flnb.asarray(x)), reduce(x.reshape(2, 3, 3, 2, 3, 2), axis=(3, 5)))
-    overlapping = [[reduce(x[:, :, i : i + 3, j : j + 3], axis=(2, 3)) for j in range(4)] for i in range(4)]
-    close(layer(3, stride=1)(flnb.asarray(x)), np.moveaxis(np.array(overlapping), (0, 1), (2, 3)))
+    close(nn.MaxPool2d(2)(flnb.asarray(x)), x.reshape(2, 3, 3, 2, 3, 2).max(axis=(3, 5)))
+    overlapping = [[x[:, :, i : i + 3, j : j + 3].max(axis=(2, 3)) for j in range(4)] for i in range(4)]
+    close(nn.MaxPool2d(3, stride=1)(flnb.asarray(x)), np.moveaxis(np.array(overlapping), (0, 1), (2, 3)))
 
 
 @pytest.mark.parametrize("shape", [(16, 3), (4, 3, 5, 2)])
@@ -91,26 +89,24 @@ def test_batch_norm_trains_on_the_batch_and_evaluates_on_what_it_gathered(shape)
     np.testing.assert_allclose(layer.running_mean.numpy(), mean, rtol=1e-5)
 
 
-def test_elementwise_layers_flatten_and_log_softmax():
+def test_relu_flatten_and_log_softmax():
     x = numbers(4, 3, 2)
     close(nn.ReLU()(flnb.asarray(x)), np.maximum(x, 0))
-    close(nn.Sigmoid()(flnb.asarray(x)), 1 / (1 + np.exp(-x)))
-    close(nn.Tanh()(flnb.asarray(x)), np.tanh(x))
     close(nn.Flatten()(flnb.Variable(flnb.asarray(x))), x.reshape(4, 6))
-    y = flnb.asarray(x)
-    assert nn.Identity()(y) is y
     for axis in (-1, 1):
         close(nn.LogSoftmax(axis)(flnb.asarray(x)), x - np.log(np.exp(x).sum(axis, keepdims=True)))
 
 
 def test_dropout_keeps_the_mean_is_reproducible_and_off_in_eval():
     x = flnb.ones((200, 200))
-    layer = nn.Dropout(0.25, generator=flnb.random.Generator(3))
+    layer = nn.Dropout(0.25)
+    flnb.manual_seed(3)
     y = layer(x).numpy()
     assert set(np.unique(y)) == {np.float32(0), np.float32(1 / 0.75)}
     assert abs((y == 0).mean() - 0.25) < 0.01
     assert (y != layer(x).numpy()).any()
-    np.testing.assert_array_equal(nn.Dropout(0.25, generator=flnb.random.Generator(3))(x).numpy(), y)
+    flnb.manual_seed(3)
+    np.testing.assert_array_equal(layer(x).numpy(), y)
     assert layer.eval()(x) is x
     assert nn.Dropout(0.0)(x) is x
     for p in (-0.1, 1.0, 50):
@@ -130,20 +126,15 @@ def test_sequential_calls_in_order_by_index_or_name():
         nn.Sequential(forward=nn.ReLU())
 
 
-def test_losses():
+def test_cross_entropy():
     logits, targets = numbers(6, 4), np.array([0, 3, 1, 1, 2, 0])
     logp = logits - np.log(np.exp(logits.astype(np.float64)).sum(1, keepdims=True))
     each = -logp[np.arange(6), targets]
     for reduction, expected in (("mean", each.mean()), ("sum", each.sum()), ("none", each)):
         close(nn.CrossEntropyLoss(reduction)(flnb.asarray(logits), flnb.asarray(targets)), expected)
-        close(nn.NLLLoss(reduction)(flnb.asarray(logp.astype(np.float32)), flnb.asarray(targets)), expected)
-    a, b = numbers(3, 2), numbers(3, 2, seed=1)
-    for reduction, expected in (("mean", ((a - b) ** 2).mean()), ("sum", ((a - b) ** 2).sum()), ("none", (a - b) ** 2)):
-        close(nn.MSELoss(reduction)(flnb.asarray(a), flnb.asarray(b)), expected)
-    with pytest.raises(ValueError, match=r"prediction has shape \(3, 1\), target \(3,\); reshape one"):
-        nn.MSELoss()(flnb.ones((3, 1)), flnb.ones((3,)))
-    with pytest.raises(ValueError, match='"mean", "sum" or "none"; got \'average\''):
-        nn.MSELoss("average")
+        close(flnb.nll_loss(nn.LogSoftmax()(flnb.asarray(logits)), flnb.asarray(targets), reduction), expected)
+    with pytest.raises(ValueError, match="reduction must be 'mean', 'sum' or 'none', got 'average'"):
+        nn.CrossEntropyLoss("average")(flnb.asarray(logits), flnb.asarray(targets))
 
 
 def test_cross_entropy_is_finite_for_huge_logits_and_its_gradient_is_softmax_minus_one_hot():
@@ -163,20 +154,6 @@ def test_initial_values_have_the_promised_ranges_and_seeds():
     bound = 1 / math.sqrt(27)
     for parameter in first.parameters():
         assert 0.8 * bound < abs(parameter.detach().numpy()).max() <= bound
-    w = init.xavier_uniform((200, 100), gain=2.0).numpy()
-    assert 0.99 < abs(w).max() / (2 * math.sqrt(6 / 300)) <= 1.0
-    w = init.kaiming_uniform((100, 50, 3), generator=flnb.random.Generator(0)).numpy()
-    assert 0.99 < abs(w).max() / math.sqrt(6 / 150) <= 1.0
-    w = init.normal((300, 300), mean=1.0, std=0.1).numpy()
-    assert abs(w.mean() - 1.0) < 2e-3
-    assert abs(w.std() - 0.1) < 2e-3
-    w = init.uniform((300, 300), -2.0, 4.0).numpy()
-    assert -2.0 <= w.min() < -1.99
-    assert 3.99 < w.max() < 4.0
-    assert (init.constant((2, 2), 3.0).numpy() == 3.0).all()
-    assert w.dtype == np.float32
-    with pytest.raises(ValueError, match=r"at least 2 axes \(out, in, \*kernel\), got shape \(4,\)"):
-        init.kaiming_uniform((4,))
 
 
 def build(library):
@@ -187,7 +164,7 @@ def build(library):
         library.MaxPool2d(2),
         library.Flatten(),
         library.Linear(36, 5),
-        library.Tanh(),
+        library.ReLU(),
         library.Linear(5, 3),
     )
 
