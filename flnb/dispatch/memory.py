@@ -19,7 +19,7 @@ from flnb_telemetry import bus, intern, schema
 
 from flnb.interface.memory import ALIGNMENT, AllocHint, Block, MemoryManager, OutOfMemoryError, dropped, in_words
 
-__all__ = ["allocate", "announce", "array_in", "block_of", "drain", "release", "shortage"]
+__all__ = ["allocate", "announce", "array_in", "block_of", "drain", "release"]
 
 _next_id = count(1).__next__
 _pop_dropped = dropped.popleft
@@ -64,7 +64,7 @@ def allocate(
         if allocated > ledger.peak:
             ledger.peak = allocated
     except MemoryError as error:
-        raise shortage(manager, nbytes, error) from error
+        raise _shortage(manager, nbytes, error) from error
     finally:
         if locked:
             ledger.__exit__()
@@ -135,9 +135,13 @@ def _keep(manager: MemoryManager, block: Block, size: int) -> None:
     manager.ledger.live[block.id] = block
     manager.ledger.allocated += size
     if bus.lanes is not None:
-        lane = bus.lanes.lane
-        code = schema.ALLOC | block.category << 8
-        lane.emit(code, clock(), block.id, block.address, size, block.requested, block.segment.id, lane.context)
+        _tell(bus.lanes.lane, block, block.segment)
+
+
+def _tell(lane: bus.Lane, block: Any, segment: Any) -> None:
+    """Say that a block (a `Block` or a `BlockState`) exists, without saying what for."""
+    code = schema.ALLOC | block.category << 8
+    lane.emit(code, clock(), block.id, block.address, block.size, block.requested, segment.id)
 
 
 def release(manager: MemoryManager, block: Block) -> None:
@@ -227,7 +231,7 @@ def _check(manager: MemoryManager, block: Block, nbytes: int) -> None:
         )
 
 
-def shortage(manager: MemoryManager, nbytes: int, cause: BaseException) -> OutOfMemoryError:
+def _shortage(manager: MemoryManager, nbytes: int, cause: BaseException) -> OutOfMemoryError:
     """The error for a request that failed: the sizes that explain it, told to telemetry, and what to do."""
     lease = manager.device
     holes = [block.size for state in manager.snapshot() for block in state.blocks if not block.id]
@@ -246,16 +250,13 @@ def shortage(manager: MemoryManager, nbytes: int, cause: BaseException) -> OutOf
     else:
         advice = "use a smaller batch, free tensors you no longer need (del x), or compute under flnb.no_grad()"
     capacity = "unknown" if lease.capacity is None else in_words(lease.capacity)
-    return OutOfMemoryError(
+    message = (
         f"{manager.name} on {lease.name}: out of memory: asked for {in_words(nbytes)}; free {in_words(free)}, of "
         f"which the largest hole is {in_words(largest)}; reserved {in_words(lease.reserved)}, capacity {capacity}. "
-        f"What to do: {advice}. Cause: {str(cause) or 'the manager found no room'}",
-        request=nbytes,
-        free=free,
-        largest_hole=largest,
-        reserved=lease.reserved,
-        capacity=lease.capacity,
+        f"What to do: {advice}. Cause: {str(cause) or 'the manager found no room'}"
     )
+    sizes = {"request": nbytes, "free": free, "largest_hole": largest, "reserved": lease.reserved}
+    return OutOfMemoryError(message, **sizes, capacity=lease.capacity)
 
 
 def announce(lane: bus.Lane) -> None:
@@ -268,12 +269,10 @@ def announce(lane: bus.Lane) -> None:
             warnings.warn(f"flnb: {manager!r} is missing from the recording's start: {error!r}", stacklevel=2)
             continue
         for segment, blocks in states:
-            now = clock()
-            lane.emit(schema.SEGMENT_ALLOC, now, segment.id, segment.address, segment.size)
+            lane.emit(schema.SEGMENT_ALLOC, clock(), segment.id, segment.address, segment.size)
             for block in blocks:
                 if block.id:
-                    code = schema.ALLOC | block.category << 8
-                    lane.emit(code, now, block.id, block.address, block.size, block.requested, segment.id)
+                    _tell(lane, block, segment)
 
 
 bus.announcers.append(announce)

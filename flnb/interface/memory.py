@@ -195,9 +195,6 @@ class Lease:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.device, name)
 
-    def __repr__(self) -> str:
-        return f"<{in_words(self.reserved)} in {len(self.segments)} segments of {self.device!r}>"
-
 
 dropped: deque[Block] = deque()
 """Blocks whose arrays are gone. A finaliser only appends; `flnb.dispatch.memory.drain` hands them back."""

@@ -43,11 +43,9 @@ class Optimizer:
 
     def __init__(self, parameters: Iterable[Variable], lr: float, **settings: float) -> None:
         name = type(self).__name__
-        if callable(getattr(parameters, "parameters", None)):
-            got = type(parameters).__name__
-            raise TypeError(f"flnb: {name} takes parameters, got a {got}; pass model.parameters()")
-        if isinstance(parameters, Tensor):
-            raise TypeError(f"flnb: {name} takes a list of parameters, got one {type(parameters).__name__}; pass [it]")
+        if hasattr(parameters, "parameters") or isinstance(parameters, Tensor):
+            one = type(parameters).__name__
+            raise TypeError(f"flnb: {name} takes a list of parameters, got one {one}; pass model.parameters() or [x]")
         self.parameters = list(parameters)
         for index, item in enumerate(self.parameters):
             if not isinstance(item, Variable) or not item.requires_grad or not item.is_leaf:
