@@ -8,7 +8,6 @@ import pytest
 
 import flnb
 
-
 IMAGE = flnb.ones((1, 3, 8, 8))
 
 
