@@ -33,7 +33,7 @@ class Statistics:
         self.left = LIMIT
 
     @classmethod
-    def begin(cls, pending: dict[int, Any]) -> Statistics | None:
+    def begin(cls) -> Statistics | None:
         """The collector for this pass, or None when nobody asked."""
         if not bus.want_grad_stats:
             return None

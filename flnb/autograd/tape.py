@@ -31,27 +31,27 @@ def backward(root: Variable, grad: Any, retain_graph: bool, create_graph: bool) 
     """See `Variable.backward`."""
     node, cotangent = _start(root, grad)
     with _modes(create_graph):
-        found = walk(node, cotangent, retain_graph or create_graph, create_graph)
-        for leaf, gradient in found:
+        taken = {id(cotangent)}
+        for leaf, gradient in walk(node, cotangent, retain_graph or create_graph, create_graph):
             old = leaf[GRADIENT]
+            if old is not None:
+                gradient = e.add(old, gradient)
+            elif id(gradient) in taken or hasattr(gradient, "_root"):
+                gradient = e.copy(gradient)  # a leaf's gradient is its own: writing to it must change no other
+            taken.add(id(gradient))
             if not create_graph and type(gradient) is not Tensor:
                 gradient = dispatch.detached(gradient._data, gradient._spec)
-            leaf[GRADIENT] = gradient if old is None else e.add(old, gradient)
+            leaf[GRADIENT] = gradient
 
 
 def grad_of(
     output: Variable, inputs: list[Variable], grad: Any = None, retain_graph: bool = False, create_graph: bool = False
 ) -> list[Tensor | None]:
-    """Gradients with respect to Variables, without touching their ``.grad``; None where none flows.
-
-    With ``create_graph`` they may lie anywhere on the tape, otherwise they must be leaves.
-    """
+    """Gradients with respect to Variables anywhere on the tape, without touching ``.grad``; None where none flows."""
     node, cotangent = _start(output, grad)
+    stops = frozenset(x._node[2] for x in inputs)
     with _modes(create_graph):
-        if create_graph:
-            found = walk_to(node, cotangent, [x._node for x in inputs])
-        else:
-            found = {leaf[2]: g for leaf, g in walk(node, cotangent, retain_graph, False)}
+        found = {n[2]: g for n, g in walk(node, cotangent, retain_graph or create_graph, create_graph, stops)}
     gradients = [found.get(x._node[2]) for x in inputs]
     if create_graph:
         return gradients
@@ -83,40 +83,48 @@ def _modes(create_graph: bool) -> Any:
     return state.use(grad=create_graph, category=GRADIENT_CATEGORY, lane=lane)
 
 
-def walk(root: Node, cotangent: Any, retain: bool, create_graph: bool) -> list[tuple[Node, Any]]:
-    """Pull a cotangent back from a node; every leaf reached with its gradient."""
-    pending = _reachable(root)
+def walk(
+    root: Node, cotangent: Any, retain: bool, create_graph: bool, stops: frozenset[int] = frozenset()
+) -> list[tuple[Node, Any]]:
+    """Pull a cotangent back from a node; the leaves, and nodes in ``stops``, that it reaches, with what arrives."""
+    pending = _reachable(root, stops)
     order = sorted(pending)
     cotangents: dict[int, Any] = {root[2]: cotangent}
     owned: set[int] = set()
-    statistics = Statistics.begin(pending) if bus.lanes is not None and not create_graph else None
-    with bus.phase("backward") if bus.lanes is not None else _nothing:
-        lane = bus.lanes.lane if bus.lanes is not None else None
-        while order and order[-1] > 0:
-            seq = order.pop()
-            node = pending.pop(seq)
-            g = cotangents.pop(seq, None)
-            if g is None:  # every path to it was cut
-                continue
-            if lane is not None:
-                lane.node = seq
-            plan, parents, _, *saved = node
-            if seq < dispatch.last_write:
-                _check_unwritten(node)
-            if statistics is not None:
-                statistics.see(node, g)
-            if not retain:
-                node[1] = None
-                del node[3:]
-            if create_graph:
-                saved = _on_tape(node, saved)
-            _pull(plan, parents, g, saved, cotangents, owned, create_graph)
+    arrived: list[tuple[Node, Any]] = []
+    lane = bus.lanes.lane if bus.lanes is not None else None
+    statistics = Statistics.begin() if lane is not None and not create_graph else None
+    outer = lane.node if lane is not None else 0
+    try:
+        with bus.phase("backward") if lane is not None else _nothing:
+            while order:
+                seq = order.pop()
+                node = pending.pop(seq)
+                g = cotangents.pop(seq, None)
+                if g is None:  # every path to it was cut
+                    continue
+                if seq < 0 or seq in stops:
+                    arrived.append((node, g))
+                    continue
+                if lane is not None:
+                    lane.node = seq
+                plan, parents, _, *saved = node
+                if seq < dispatch.last_write:
+                    _check_unwritten(node)
+                if statistics is not None:
+                    statistics.see(node, g)
+                if not retain:
+                    node[1] = None
+                    del node[3:]
+                if create_graph:
+                    saved = _on_tape(node, saved)
+                _pull(plan, parents, g, saved, cotangents, owned, create_graph)
+    finally:
         if lane is not None:
-            lane.node = 0
-    leaves = [(pending[n], cotangents[n]) for n in order if n in cotangents]
+            lane.node = outer
     if statistics is not None:
-        statistics.end(leaves)
-    return leaves
+        statistics.end([(node, g) for node, g in arrived if node[2] < 0])
+    return arrived
 
 
 class _Nothing:
@@ -127,10 +135,10 @@ class _Nothing:
 _nothing = _Nothing()
 
 
-def _reachable(root: Node) -> dict[int, Node]:
-    """All nodes below a root by sequence number."""
+def _reachable(root: Node, stops: frozenset[int]) -> dict[int, Node]:
+    """All nodes from a root down to leaves and stops, by sequence number."""
     pending = {root[2]: root}
-    stack = [root]
+    stack = [] if root[2] in stops else [root]
     while stack:
         node = stack.pop()
         parents = node[1]
@@ -142,7 +150,7 @@ def _reachable(root: Node) -> dict[int, Node]:
         for parent in parents:
             if parent is not None and parent[2] not in pending:
                 pending[parent[2]] = parent
-                if parent[0] is not None:
+                if parent[0] is not None and parent[2] not in stops:
                     stack.append(parent)
     return pending
 
@@ -209,29 +217,9 @@ def _through_body(plan: Any, parents: tuple[Any, ...], g: Any, saved: list[Any])
     """A composite's gradient by its body's ops, on Variables, so that it has a graph of its own."""
     inputs = saved[: len(parents)]
     result, _ = plan.op.body(*inputs, *plan.attributes)
-    arrived = walk_to(result._node, g, [p for p in parents if p is not None])
+    stops = frozenset(p[2] for p in parents if p is not None)
+    arrived = {node[2]: a for node, a in walk(result._node, g, True, True, stops)}
     return [None if p is None else arrived.get(p[2]) for p in parents]
-
-
-def walk_to(root: Node, cotangent: Any, stops: list[Node]) -> dict[int, Any]:
-    """Pull a cotangent back, with a graph, as far as some nodes; what arrives there by sequence number."""
-    limits = {n[2] for n in stops}
-    pending = {root[2]: root}
-    stack = [root]
-    while stack:
-        for parent in stack.pop()[1]:
-            if parent is not None and parent[2] not in pending and parent[2] not in limits:
-                pending[parent[2]] = parent
-                stack.append(parent)
-    cotangents = {root[2]: cotangent}
-    for seq in sorted(pending, reverse=True):
-        g = cotangents.pop(seq, None)
-        if g is not None:
-            node = pending[seq]
-            plan, parents, _, *saved = node
-            _check_unwritten(node)
-            _pull(plan, parents, g, _on_tape(node, saved), cotangents, set(), True)
-    return cotangents
 
 
 def _check_unwritten(node: Node) -> None:

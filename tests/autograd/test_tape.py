@@ -318,3 +318,23 @@ def test_gradient_statistics_of_a_sampled_backward():
     assert np.isnan(norm)
     assert bad == 2
     assert measure(flnb.zeros((0,))) == (0.0, 0)
+
+
+def test_every_leaf_has_a_gradient_of_its_own():
+    a, b, w = flnb.Variable([1.0, 2.0]), flnb.Variable([3.0, 4.0]), flnb.Variable(np.ones((2, 2), np.float32))
+    cotangent = flnb.asarray([1.0, 1.0])
+    (a + b + w.T.sum(axis=0)).backward(cotangent)
+    a.grad *= 10.0
+    w.grad[0, 0] = 7.0
+    assert cotangent.tolist() == [1.0, 1.0]
+    assert b.grad.tolist() == [1.0, 1.0]
+    assert w.grad.tolist() == [[7.0, 1.0], [1.0, 1.0]]
+
+
+def test_gradients_of_results_in_the_middle_of_the_tape():
+    x = flnb.Variable([2.0])
+    middle = x * 3.0
+    (g,) = grad_of((middle * middle).sum(), [middle])
+    assert g.tolist() == [12.0]
+    (itself,) = grad_of(middle, [middle])
+    assert itself.tolist() == [1.0]
