@@ -28,26 +28,30 @@ GOALS = {
 }
 
 
-def flnb_chain(ops: int) -> Callable[[], float]:
+def chain(ops: int, leaf: Callable[[], Any], tanh: Callable[[Any], Any], cotangent: Any) -> Callable[[], float]:
     """Forward and backward through ``ops`` ops on (8, 8) float32, gradients to four leaves; gives seconds."""
-    one = np.ones((8, 8), np.float32)
-    grad = flnb.asarray(one)
 
     def run() -> float:
-        x, a, b, c = (flnb.Variable(one) for _ in range(4))
+        x, a, b, c = (leaf() for _ in range(4))
         start = time.perf_counter()
         y = x
         for _ in range(ops // 4):
             y = y * a
             y = y + b
-            y = flnb.tanh(y)
+            y = tanh(y)
             y = y * c
-        y.backward(grad)
+        y.backward(cotangent)
         elapsed = time.perf_counter() - start
         assert all(v.grad is not None for v in (x, a, b, c))
         return elapsed
 
     return run
+
+
+def flnb_chain(ops: int) -> Callable[[], float]:
+    """The chain in flnb."""
+    one = np.ones((8, 8), np.float32)
+    return chain(ops, lambda: flnb.Variable(one), flnb.tanh, flnb.asarray(one))
 
 
 def torch_chain(ops: int) -> Callable[[], float]:
@@ -55,23 +59,7 @@ def torch_chain(ops: int) -> Callable[[], float]:
     import torch
 
     torch.set_num_threads(1)
-    grad = torch.ones(8, 8)
-
-    def run() -> float:
-        x, a, b, c = (torch.ones(8, 8, requires_grad=True) for _ in range(4))
-        start = time.perf_counter()
-        y = x
-        for _ in range(ops // 4):
-            y = y * a
-            y = y + b
-            y = torch.tanh(y)
-            y = y * c
-        y.backward(grad)
-        elapsed = time.perf_counter() - start
-        assert all(v.grad is not None for v in (x, a, b, c))
-        return elapsed
-
-    return run
+    return chain(ops, lambda: torch.ones(8, 8, requires_grad=True), torch.tanh, torch.ones(8, 8))
 
 
 def recorded(run: Callable[[], float]) -> Callable[[], float]:
