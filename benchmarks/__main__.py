@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
+
+# One thread for every framework, before NumPy loads: on few cores more of them mostly measure each other.
+for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
 
 NAMES = ("digits", "imports", "overhead")
 

@@ -134,7 +134,9 @@ def run(arguments: Sequence[str]) -> int:
         raise FileNotFoundError(
             f"flnb lab: no file or folder {str(target)!r}; expected a notebook (.ipynb) or a folder"
         )
-    environment = {**os.environ, "FLNB_TUNE_GC": os.environ.get("FLNB_TUNE_GC", "1")}
+    # Half the processors for matrix products: server and browser need theirs, and OpenBLAS threads that wait for one
+    # make small products several times slower. What the user has set stays.
+    environment = {"FLNB_TUNE_GC": "1", "OPENBLAS_NUM_THREADS": str(max(1, (os.cpu_count() or 2) // 2)), **os.environ}
     process: subprocess.Popen[bytes] | None = None
     with _stop_on_signals():
         try:
