@@ -1,88 +1,19 @@
 """Every public op. `flnb.add(a, b)` and ``a + b`` are one function; Tensor's operators are attached here."""
 
+# ruff: noqa: F403, F405 (`__all__` says what is public)
+
 from __future__ import annotations
 
 from typing import Any
 
-from flnb.ops.composite import (
-    batch_norm,
-    cross_entropy,
-    dropout,
-    log_softmax,
-    mse_loss,
-    nll_loss,
-    relu,
-    sigmoid,
-    softmax,
-)  # fmt: skip
-from flnb.ops.convolution import avg_pool2d, conv2d, max_pool2d
-from flnb.ops.creation import arange, asarray, eye, full, full_like, ones, ones_like, zeros, zeros_like
-from flnb.ops.elementwise import (
-    abs,
-    add,
-    assign,
-    astype,
-    bitwise_and,
-    bitwise_invert,
-    bitwise_left_shift,
-    bitwise_or,
-    bitwise_right_shift,
-    bitwise_xor,
-    ceil,
-    clip,
-    copy,
-    cos,
-    divide,
-    equal,
-    erf,
-    exp,
-    expm1,
-    floor,
-    floor_divide,
-    greater,
-    greater_equal,
-    isfinite,
-    isinf,
-    isnan,
-    less,
-    less_equal,
-    log,
-    log1p,
-    logical_and,
-    logical_not,
-    logical_or,
-    logical_xor,
-    maximum,
-    minimum,
-    multiply,
-    negative,
-    not_equal,
-    pow,
-    remainder,
-    round,
-    sign,
-    sin,
-    sqrt,
-    square,
-    subtract,
-    tanh,
-    where,
-)  # fmt: skip
-from flnb.ops.indexing import take
-from flnb.ops.linalg import linear, matmul
-from flnb.ops.movement import (
-    broadcast_to,
-    concat,
-    expand_dims,
-    flatten,
-    flip,
-    pad,
-    permute_dims,
-    reshape,
-    squeeze,
-    stack,
-)  # fmt: skip
-from flnb.ops.reduction import all, any, argmax, argmin, cumulative_sum, max, mean, min, prod, std, sum, var
+from flnb.dispatch.state import current
+from flnb.ops.composite import *
+from flnb.ops.convolution import *
+from flnb.ops.creation import *
+from flnb.ops.elementwise import *
+from flnb.ops.linalg import *
+from flnb.ops.movement import *
+from flnb.ops.reduction import *
 from flnb.tensor import Tensor
 
 __all__ = [
@@ -92,9 +23,9 @@ __all__ = [
     "cumulative_sum", "divide", "dropout", "equal", "erf", "exp", "expand_dims", "expm1", "eye", "flatten", "flip",
     "floor", "floor_divide", "full", "full_like", "greater", "greater_equal", "isfinite", "isinf", "isnan", "less",
     "less_equal", "linear", "log", "log1p", "log_softmax", "logical_and", "logical_not", "logical_or", "logical_xor",
-    "matmul", "max", "max_pool2d", "maximum", "mean", "min", "minimum", "mse_loss", "multiply", "negative", "nll_loss",
+    "matmul", "max", "max_pool2d", "maximum", "mean", "min", "minimum", "multiply", "negative", "nll_loss",
     "not_equal", "ones", "ones_like", "pad", "permute_dims", "pow", "prod", "relu", "remainder", "reshape", "round",
-    "sigmoid", "sign", "sin", "softmax", "sqrt", "square", "squeeze", "stack", "std", "subtract", "sum", "take",
+    "sigmoid", "sign", "sin", "softmax", "sqrt", "square", "squeeze", "stack", "std", "subtract", "sum",
     "tanh", "var", "where", "zeros", "zeros_like",
 ]  # fmt: skip
 
@@ -107,6 +38,7 @@ def _attach() -> None:
         methods[f"__r{symbol}__"] = _reflected(function)
         methods[f"__i{symbol}__"] = _in_place(function, symbol)
     methods |= {f"__{symbol}__": function for symbol, function in _COMPARISONS.items()}
+    methods |= {"__matmul__": matmul, "__rmatmul__": _reflected(matmul)}
     methods |= {"__neg__": negative, "__abs__": abs, "__invert__": _invert}
     for name, function in methods.items():
         setattr(Tensor, name, function)
@@ -118,11 +50,7 @@ def _reflected(function: Any) -> Any:
 
 def _in_place(function: Any, symbol: str) -> Any:
     def apply(self: Any, other: Any) -> Any:
-        if self._node is None or function is matmul:
-            return function(self, other) if function is matmul else function(self, other, out=self)
-        from flnb.dispatch.state import current
-
-        if not current().grad:
+        if self._node is None or not current().grad:
             return function(self, other, out=self)
         if self.is_leaf:
             raise RuntimeError(
@@ -151,7 +79,7 @@ def _is_bool(value: Any) -> bool:
 
 _OPERATORS = {
     "add": add, "sub": subtract, "mul": multiply, "truediv": divide, "floordiv": floor_divide, "mod": remainder,
-    "pow": pow, "matmul": matmul, "and": _bits(logical_and, bitwise_and), "or": _bits(logical_or, bitwise_or),
+    "pow": pow, "and": _bits(logical_and, bitwise_and), "or": _bits(logical_or, bitwise_or),
     "xor": _bits(logical_xor, bitwise_xor), "lshift": bitwise_left_shift, "rshift": bitwise_right_shift,
 }  # fmt: skip
 _COMPARISONS = {

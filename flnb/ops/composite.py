@@ -37,10 +37,6 @@ def _not_inferred(op: Op, *_: Any) -> Any:
     raise TypeError(f"{op.name} is a composite: its shape is what its body gives")
 
 
-def _tensor(x: Any) -> Any:
-    return r._floating(x)
-
-
 def _relu(x: Any) -> tuple[Any, tuple[Any, ...]]:
     return e.maximum(x, 0.0), ()
 
@@ -52,7 +48,7 @@ _relu_op = Composite(
 
 def relu(x: Any, /) -> Any:
     """max(x, 0), with gradient 0 at 0."""
-    return _relu_op(_tensor(x))[0]
+    return _relu_op(r.floating(x))[0]
 
 
 def _sigmoid(x: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -67,7 +63,7 @@ _sigmoid_op = Composite(
 
 def sigmoid(x: Any, /) -> Any:
     """1 / (1 + exp(-x)), computed as (tanh(x/2) + 1)/2, which overflows nowhere."""
-    return _sigmoid_op(_tensor(x))[0]
+    return _sigmoid_op(r.floating(x))[0]
 
 
 def _softmax(x: Any, axis: int) -> tuple[Any, tuple[Any, ...]]:
@@ -85,7 +81,7 @@ _softmax_op = Composite("softmax", "norm", _softmax, _pull_softmax)
 
 def softmax(x: Any, /, axis: int = -1) -> Any:
     """exp(x) / sum(exp(x)) along ``axis``, shifted by the maximum."""
-    x = _tensor(x)
+    x = r.floating(x)
     return _softmax_op(x, attributes=axes_of(axis, x.ndim, "softmax"))[0]  # type: ignore[arg-type]
 
 
@@ -104,12 +100,12 @@ _log_softmax_op = Composite("log_softmax", "norm", _log_softmax, _pull_log_softm
 
 def log_softmax(x: Any, /, axis: int = -1) -> Any:
     """log(softmax(x)) along ``axis`` without underflow."""
-    x = _tensor(x)
+    x = r.floating(x)
     return _log_softmax_op(x, attributes=axes_of(axis, x.ndim, "log_softmax"))[0]  # type: ignore[arg-type]
 
 
 def _checked_targets(op: str, scores: Any, targets: Any) -> Any:
-    targets = targets if hasattr(targets, "_spec") else asarray(targets)
+    targets = asarray(targets)
     if scores.ndim != 2 or targets.shape != scores.shape[:1]:
         raise ValueError(
             f"{op}: expected scores (N, classes) and targets (N,), got shapes {scores.shape} and {targets.shape}"
@@ -159,14 +155,9 @@ def cross_entropy(logits: Any, targets: Any, reduction: str = "mean") -> Any:
     >>> round(flnb.cross_entropy(flnb.asarray([[0.0, 0.0]]), flnb.asarray([1])).item(), 4)
     0.6931
     """
-    logits = _tensor(logits)
+    logits = r.floating(logits)
     targets = _checked_targets("cross_entropy", logits, targets)
     return _cross_entropy_op(logits, targets, attributes=(reduction,))[0]
-
-
-def mse_loss(x: Any, target: Any, reduction: str = "mean") -> Any:
-    """Squared differences, reduced by "mean", "sum" or "none"."""
-    return _reduce("mse_loss", e.square(e.subtract(x, target)), reduction)
 
 
 def dropout(x: Any, /, p: float = 0.5, training: bool = True, generator: Any = None) -> Any:

@@ -51,9 +51,9 @@ _conv2d: Op = Op(
     "conv2d", "matmul", _infer_conv,
     (
         Pull("1", lambda g, plan, x, w, y: dispatch.call(
-            _input_grad, (g, w), (*plan.attributes, plan.specs[0].shape[2:])), planned=True),
+            _input_grad, (g, w), (*plan.attributes, plan.specs[0].shape[2:]))),
         Pull("0", lambda g, plan, x, w, y: dispatch.call(
-            _weight_grad, (g, x), (*plan.attributes, plan.specs[1].shape[2:])), planned=True),
+            _weight_grad, (g, x), (*plan.attributes, plan.specs[1].shape[2:]))),
     ),
     accepts="float", flops=lambda plan: _conv_flops(plan.spec, plan.specs[1].shape),
 )  # fmt: skip
@@ -61,9 +61,9 @@ _input_grad: Op = Op(
     "conv2d_input_grad", "matmul",
     lambda op, specs, a: ((specs[0].shape[0], specs[1].shape[1], *a[2]), specs[0].dtype),
     (
-        Pull("1", lambda g, plan, u, w, y: dispatch.call(_conv2d, (g, w), plan.attributes[:2]), planned=True),
+        Pull("1", lambda g, plan, u, w, y: dispatch.call(_conv2d, (g, w), plan.attributes[:2])),
         Pull("0", lambda g, plan, u, w, y: dispatch.call(
-            _weight_grad, (u, g), (*plan.attributes[:2], plan.specs[1].shape[2:])), planned=True),
+            _weight_grad, (u, g), (*plan.attributes[:2], plan.specs[1].shape[2:]))),
     ),
     flops=lambda plan: _conv_flops(plan.specs[0], plan.specs[1].shape),
 )  # fmt: skip
@@ -71,9 +71,9 @@ _weight_grad: Op = Op(
     "conv2d_weight_grad", "matmul",
     lambda op, specs, a: ((specs[0].shape[1], specs[1].shape[1], *a[2]), specs[0].dtype),
     (
-        Pull("1", lambda g, plan, u, x, y: dispatch.call(_conv2d, (x, g), plan.attributes[:2]), planned=True),
+        Pull("1", lambda g, plan, u, x, y: dispatch.call(_conv2d, (x, g), plan.attributes[:2])),
         Pull("0", lambda g, plan, u, x, y: dispatch.call(
-            _input_grad, (u, g), (*plan.attributes[:2], plan.specs[1].shape[2:])), planned=True),
+            _input_grad, (u, g), (*plan.attributes[:2], plan.specs[1].shape[2:]))),
     ),
     flops=lambda plan: _conv_flops(plan.specs[0], plan.spec.shape),
 )  # fmt: skip
@@ -109,18 +109,18 @@ def _infer_pool(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> 
 
 _max_pool2d: Op = Op(
     "max_pool2d", "reduction", _infer_pool,
-    (Pull("0", lambda g, plan, x, y: dispatch.call(_pool_grad, (g, x), plan.attributes), planned=True),),
+    (Pull("0", lambda g, plan, x, y: dispatch.call(_pool_grad, (g, x), plan.attributes)),),
     accepts="float",
 )  # fmt: skip
 _pool_grad: Op = Op(
     "max_pool2d_grad", "reduction",
     lambda op, specs, a: (specs[1].shape, specs[0].dtype),
-    (Pull("1", lambda g, plan, u, x, y: dispatch.call(_pool_select, (g, x), plan.attributes), planned=True), None),
+    (Pull("1", lambda g, plan, u, x, y: dispatch.call(_pool_select, (g, x), plan.attributes)), None),
 )  # fmt: skip
 _pool_select: Op = Op(
     "max_pool2d_select", "reduction",
     lambda op, specs, a: ((*specs[0].shape[:2], *_output(op, specs[0].shape, a[0], a[1], (0, 0))), specs[0].dtype),
-    (Pull("1", lambda g, plan, v, x, y: dispatch.call(_pool_grad, (g, x), plan.attributes), planned=True), None),
+    (Pull("1", lambda g, plan, v, x, y: dispatch.call(_pool_grad, (g, x), plan.attributes)), None),
 )  # fmt: skip
 
 

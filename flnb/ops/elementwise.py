@@ -10,7 +10,8 @@ import numpy as np
 
 from flnb.dispatch import ops as dispatch
 from flnb.dispatch.plan import Spec
-from flnb.ops.table import Op, Pull, describe
+from flnb.ops.creation import asarray
+from flnb.ops.table import Op, Pull, describe, shaped
 
 BOOL = np.dtype(bool)
 TWO_OVER_ROOT_PI = 2.0 / math.pi**0.5
@@ -42,16 +43,26 @@ def boolean(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[tuple[i
 
 
 def _unary(
-    name: str, uses: str = "", pull: Callable[..., Any] | None = None, accepts: str = "float", infer: Any = same
-) -> Callable[..., Any]:
+    name: str, uses: str = "", pull: Function | None = None, accepts: str = "float", infer: Any = same
+) -> Function:
     row = Op(name, "elementwise", infer, (Pull(uses, pull),) if pull else (), arity=1, accepts=accepts)
     return dispatch.unary(row)
 
 
 def _binary(
     name: str, a: Pull | None = None, b: Pull | None = None, accepts: str = "numeric", infer: Any = same
-) -> Callable[..., Any]:
+) -> Function:
     return dispatch.binary(Op(name, "elementwise", infer, (a, b), arity=2, broadcasts=True, accepts=accepts))
+
+
+def _extremum(name: str, wide: Function, strict: Function) -> Function:
+    """The argument that was chosen takes the gradient; at a tie both get half."""
+
+    def share(g: Any, a: Any, b: Any) -> Any:
+        twice = add(astype(wide(a, b), g.dtype), astype(strict(a, b), g.dtype))
+        return multiply(g, multiply(twice, 0.5))
+
+    return _binary(name, Pull("01", lambda g, a, b, y: share(g, a, b)), Pull("01", lambda g, a, b, y: share(g, b, a)))
 
 
 # One tensor: the pull takes the cotangent g, the input x and the output y, each None unless it is named in `uses`.
@@ -78,7 +89,7 @@ isfinite: Function = _unary("isfinite", infer=boolean)
 logical_not: Function = _unary("logical_not", accepts="bool", infer=boolean)
 bitwise_invert: Function = _unary("bitwise_invert", accepts="integer")
 
-# Two tensors: the pulls take g, a, b and y. At a tie of minimum and maximum both arguments get half.
+# Two tensors: the pulls take g, a, b and y.
 
 add: Function = _binary("add", Pull("", lambda g, a, b, y: g), Pull("", lambda g, a, b, y: g))
 subtract: Function = _binary("subtract", Pull("", lambda g, a, b, y: g), Pull("", lambda g, a, b, y: negative(g)))
@@ -102,22 +113,14 @@ pow: Function = _binary(
     Pull("01", lambda g, a, b, y: multiply(g, multiply(b, pow(a, subtract(b, 1.0))))),
     Pull("0y", lambda g, a, b, y: multiply(g, multiply(y, _log_or_zero(a)))),
 )
-maximum: Function = _binary(
-    "maximum",
-    Pull("01", lambda g, a, b, y: multiply(g, _share(greater_equal(a, b), greater(a, b), g))),
-    Pull("01", lambda g, a, b, y: multiply(g, _share(greater_equal(b, a), greater(b, a), g))),
-)
-minimum: Function = _binary(
-    "minimum",
-    Pull("01", lambda g, a, b, y: multiply(g, _share(less_equal(a, b), less(a, b), g))),
-    Pull("01", lambda g, a, b, y: multiply(g, _share(less_equal(b, a), less(b, a), g))),
-)
 equal: Function = _binary("equal", accepts="any", infer=boolean)
 not_equal: Function = _binary("not_equal", accepts="any", infer=boolean)
 less: Function = _binary("less", accepts="any", infer=boolean)
 less_equal: Function = _binary("less_equal", accepts="any", infer=boolean)
 greater: Function = _binary("greater", accepts="any", infer=boolean)
 greater_equal: Function = _binary("greater_equal", accepts="any", infer=boolean)
+maximum: Function = _extremum("maximum", greater_equal, greater)
+minimum: Function = _extremum("minimum", less_equal, less)
 logical_and: Function = _binary("logical_and", accepts="bool", infer=boolean)
 logical_or: Function = _binary("logical_or", accepts="bool", infer=boolean)
 logical_xor: Function = _binary("logical_xor", accepts="bool", infer=boolean)
@@ -126,11 +129,6 @@ bitwise_or: Function = _binary("bitwise_or", accepts="integer")
 bitwise_xor: Function = _binary("bitwise_xor", accepts="integer")
 bitwise_left_shift: Function = _binary("bitwise_left_shift", accepts="integer")
 bitwise_right_shift: Function = _binary("bitwise_right_shift", accepts="integer")
-
-
-def _share(at_least: Any, strictly: Any, g: Any) -> Any:
-    """1 where an argument was chosen, 1/2 at a tie, 0 elsewhere, in the dtype of g."""
-    return multiply(add(astype(at_least, g.dtype), astype(strictly, g.dtype)), 0.5)
 
 
 def _log_or_zero(a: Any) -> Any:
@@ -147,18 +145,15 @@ def _infer_where(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[tu
     return broadcast(op, specs), specs[1].dtype
 
 
-_where: Op = Op(
-    "where",
-    "elementwise",
-    _infer_where,
+_where = Op(
+    "where", "elementwise", _infer_where,
     (
         None,
-        Pull("0", lambda g, c, a, b, y: where(c, g, 0.0)),
-        Pull("0", lambda g, c, a, b, y: where(c, 0.0, g)),
+        Pull("0", lambda g, plan, c, a, b, y: where(c, g, 0.0)),
+        Pull("0", lambda g, plan, c, a, b, y: where(c, 0.0, g)),
     ),
-    broadcasts=True,
-    unpromoted=(0,),
-)
+    broadcasts=True, unpromoted=(0,),
+)  # fmt: skip
 
 
 def where(condition: Any, x: Any, y: Any, /) -> Any:
@@ -181,13 +176,10 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = True) -> Any:
     return dispatch.call(_astype, (x,), (target,))
 
 
-_astype: Op = Op(
-    "astype",
-    "movement",
-    lambda op, specs, attributes: (specs[0].shape, attributes[0]),
-    (Pull("", lambda g, plan, x, y: astype(g, plan.specs[0].dtype), planned=True),),
-    unpromoted=(0,),
-)
+_astype = Op(
+    "astype", "movement", lambda op, specs, attributes: (specs[0].shape, attributes[0]),
+    [Pull("", lambda g, plan, x, y: astype(g, plan.specs[0].dtype))], unpromoted=(0,),
+)  # fmt: skip
 
 
 def copy(x: Any, /) -> Any:
@@ -195,23 +187,11 @@ def copy(x: Any, /) -> Any:
     return dispatch.call(_copy, (x,))
 
 
-_copy: Op = Op(
-    "copy",
-    "movement",
-    lambda op, specs, _: (specs[0].shape, specs[0].dtype),
-    (Pull("", lambda g, x, y: g),),
-    unpromoted=(0,),
-)
+_copy = Op("copy", "movement", shaped(), [Pull("", lambda g, plan, x, y: g)], unpromoted=(0,))
 
 
 def assign(target: Any, value: Any, /) -> Any:
     """Write ``value`` (broadcast and cast as needed) over the elements of ``target``; gives ``target``."""
-    from flnb.ops.creation import asarray
     from flnb.ops.movement import broadcast_to
 
-    source = (
-        asarray(value, dtype=target.dtype) if not hasattr(value, "_spec") else value.astype(target.dtype, copy=False)
-    )
-    if source.shape != target.shape:
-        source = broadcast_to(source, target.shape)
-    return dispatch.call(_copy, (source,), (), target)
+    return dispatch.call(_copy, (broadcast_to(asarray(value, target.dtype), target.shape),), (), target)

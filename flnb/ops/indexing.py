@@ -12,7 +12,10 @@ from typing import Any
 import numpy as np
 
 from flnb.dispatch import ops as dispatch
-from flnb.ops.table import Op, Pull
+from flnb.ops.creation import asarray
+from flnb.ops.elementwise import assign
+from flnb.ops.movement import broadcast_to
+from flnb.ops.table import Op, Pull, shaped
 from flnb.tensor import Tensor
 
 
@@ -27,8 +30,6 @@ def encode(key: Any, x: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     Raises:
         IndexError: too many indices, an index out of range, or something that cannot index.
     """
-    from flnb.ops.creation import asarray
-
     parts = list(key) if isinstance(key, tuple) else [key]
     used = sum(_dimensions(k) for k in parts)
     if used > x.ndim:
@@ -54,7 +55,7 @@ def encode(key: Any, x: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
                 raise IndexError(f"getitem: index {position} is out of range for axis {axis} of shape {x.shape}")
             encoded.append(position)
         else:
-            for index in _index_tensors(k, x, axis, asarray):
+            for index in _index_tensors(k, x, axis):
                 encoded.append(("index", len(indices)))
                 indices.append(index)
         axis += _dimensions(k)
@@ -73,7 +74,7 @@ def _dimensions(k: Any) -> int:
     return int(k.ndim) if np.dtype(getattr(k, "dtype", np.int64)).kind == "b" else 1
 
 
-def _index_tensors(k: Any, x: Any, axis: int, asarray: Any) -> list[Any]:
+def _index_tensors(k: Any, x: Any, axis: int) -> list[Any]:
     """Index tensors of one part; a mask becomes the positions where it holds."""
     if not isinstance(k, (list, np.ndarray, Tensor, range)):
         raise IndexError(
@@ -105,14 +106,14 @@ def _shape(shape: tuple[int, ...], key: tuple[Any, ...], indices: tuple[Any, ...
 
 _slice = Op(
     "slice", "movement",
-    lambda op, specs, attributes: (_shape(specs[0].shape, attributes[0]), specs[0].dtype),
-    (Pull("", lambda g, plan, x, y: place(g, plan.specs[0].shape, plan.attributes[0]), planned=True),),
+    shaped(_shape),
+    (Pull("", lambda g, plan, x, y: place(g, plan.specs[0].shape, plan.attributes[0])),),
     writes_out=False,
 )  # fmt: skip
 _place = Op(
     "place", "movement",
-    lambda op, specs, attributes: (attributes[0], specs[0].dtype),
-    (Pull("", lambda g, plan, x, y: dispatch.call(_slice, (g,), (plan.attributes[1],)), planned=True),),
+    shaped(lambda _, shape, key: shape),
+    (Pull("", lambda g, plan, x, y: dispatch.call(_slice, (g,), (plan.attributes[1],))),),
 )  # fmt: skip
 
 
@@ -121,24 +122,24 @@ def place(x: Any, shape: tuple[int, ...], key: tuple[Any, ...]) -> Any:
     return dispatch.call(_place, (x,), (shape, key))
 
 
-_gather = Op(
+def _first(pull: Any) -> Any:
+    """Only the first of a gather's tensors has a gradient; the others are its indices."""
+    return lambda i: Pull("123456", pull) if i == 0 else None
+
+
+_gather: Op = Op(
     "gather", "movement",
     lambda op, specs, attributes: (_shape(specs[0].shape, attributes[0], specs[1:]), specs[0].dtype),
-    lambda i: Pull("123456", lambda g, plan, x, *more: _scatter(g, plan, more[:-1]), planned=True) if i == 0 else None,
+    _first(lambda g, plan, x, *more: dispatch.call(
+        _scatter_add, (g, *more[:-1]), (plan.specs[0].shape, *plan.attributes))),
     unpromoted=range(9),
 )  # fmt: skip
-_scatter_add = Op(
-    "scatter_add", "movement",
-    lambda op, specs, attributes: (attributes[0], specs[0].dtype),
-    lambda i: Pull("123456", lambda g, plan, x, *more: dispatch.call(_gather, (g, *more[:-1]), plan.attributes[1:]),
-                   planned=True) if i == 0 else None,
+_scatter_add: Op = Op(
+    "scatter_add", "movement", shaped(lambda _, shape, key: shape),
+    _first(lambda g, plan, x, *more: dispatch.call(_gather, (g, *more[:-1]), plan.attributes[1:])),
     unpromoted=range(9),
 )  # fmt: skip
-_put = Op("put", "movement", lambda op, specs, attributes: (specs[0].shape, specs[0].dtype), unpromoted=range(9))
-
-
-def _scatter(g: Any, plan: Any, indices: tuple[Any, ...]) -> Any:
-    return dispatch.call(_scatter_add, (g, *indices), (plan.specs[0].shape, *plan.attributes))
+_put = Op("put", "movement", shaped(), unpromoted=range(9))
 
 
 def getitem(x: Any, key: Any) -> Any:
@@ -149,23 +150,11 @@ def getitem(x: Any, key: Any) -> Any:
     return dispatch.call(_slice, (x,), (encoded,))
 
 
-def take(x: Any, indices: Any, /, *, axis: int = 0) -> Any:
-    """Elements along one axis by an integer tensor."""
-    position = axis % x.ndim
-    return getitem(x, (*[slice(None)] * position, indices))
-
-
 def setitem(x: Any, key: Any, value: Any) -> None:
     """``x[key] = value``, in place; not for Variables that require grad while gradients are recorded."""
-    from flnb.ops.creation import asarray
-    from flnb.ops.elementwise import assign
-    from flnb.ops.movement import broadcast_to
-
     encoded, indices = encode(key, x)
     if not indices:
         assign(dispatch.call(_slice, (x,), (encoded,)), value)
         return
     shape = _shape(x.shape, encoded, tuple(i._spec for i in indices))
-    source = asarray(value, dtype=x.dtype)
-    source = source if source.shape == shape else broadcast_to(source, shape)
-    dispatch.call(_put, (x, source, *indices), (encoded,), x)
+    dispatch.call(_put, (x, broadcast_to(asarray(value, x.dtype), shape), *indices), (encoded,), x)

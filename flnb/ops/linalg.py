@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from flnb.dispatch import ops as dispatch
+from flnb.ops.creation import asarray
 from flnb.ops.movement import reshape, sum_to
 from flnb.ops.table import Op, Pull, describe
 
@@ -31,8 +32,8 @@ _matmul = Op(
     "matmul",
     _infer,
     (
-        Pull("1", lambda g, plan, a, b, y: sum_to(matmul(g, b.mT), plan.specs[0].shape), planned=True),
-        Pull("0", lambda g, plan, a, b, y: sum_to(matmul(a.mT, g), plan.specs[1].shape), planned=True),
+        Pull("1", lambda g, plan, a, b, y: sum_to(matmul(g, b.mT), plan.specs[0].shape)),
+        Pull("0", lambda g, plan, a, b, y: sum_to(matmul(a.mT, g), plan.specs[1].shape)),
     ),
     accepts="numeric",
     flops=lambda plan: 2 * plan.spec.size * plan.specs[0].shape[-1],
@@ -45,10 +46,7 @@ def matmul(a: Any, b: Any, /) -> Any:
     Raises:
         ValueError: inner extents that differ, naming both shapes.
     """
-    from flnb.ops.creation import asarray
-
-    a = a if hasattr(a, "_spec") else asarray(a)
-    b = b if hasattr(b, "_spec") else asarray(b)
+    a, b = asarray(a), asarray(b)
     if a.ndim > 1 and b.ndim > 1:
         return dispatch.call(_matmul, (a, b))
     if a.ndim == 0 or b.ndim == 0:

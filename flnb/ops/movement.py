@@ -11,32 +11,23 @@ from flnb.dispatch import ops as dispatch
 from flnb.dispatch import state
 from flnb.dispatch.plan import size_of
 from flnb.ops import elementwise as e
-from flnb.ops.table import Op, Pull, describe
+from flnb.ops.creation import asarray
+from flnb.ops.table import Op, Pull, describe, shaped
 from flnb.tensor import axes_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def _tensor(x: Any) -> Any:
-    from flnb.ops.creation import asarray
-
-    return x if hasattr(x, "_spec") else asarray(x)
-
-
-def _keep(shape: Any) -> Any:
-    return lambda op, specs, attributes: (shape(specs[0].shape, *attributes), specs[0].dtype)
-
-
 _reshape = Op(
-    "reshape", "movement", _keep(lambda _, shape: shape), writes_out=False,
-    pulls=(Pull("", lambda g, plan, x, y: reshape(g, plan.specs[0].shape), planned=True),),
+    "reshape", "movement", shaped(lambda _, shape: shape), writes_out=False,
+    pulls=(Pull("", lambda g, plan, x, y: reshape(g, plan.specs[0].shape)),),
 )  # fmt: skip
 
 
 def reshape(x: Any, /, shape: Any, *more: int) -> Any:
     """The same elements, row-major, in another shape; one extent may be -1. A view where the input is contiguous."""
-    x = _tensor(x)
+    x = asarray(x)
     wanted = (shape, *more) if not isinstance(shape, (tuple, list)) else tuple(shape)
     extents = [operator.index(n) for n in wanted]
     if extents.count(-1) == 1:
@@ -58,14 +49,14 @@ def _inverse(axes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 _permute = Op(
-    "permute_dims", "movement", _keep(lambda shape, axes: tuple(shape[a] for a in axes)), writes_out=False,
-    pulls=(Pull("", lambda g, plan, x, y: permute_dims(g, _inverse(plan.attributes[0])), planned=True),),
+    "permute_dims", "movement", shaped(lambda shape, axes: tuple(shape[a] for a in axes)), writes_out=False,
+    pulls=(Pull("", lambda g, plan, x, y: permute_dims(g, _inverse(plan.attributes[0]))),),
 )  # fmt: skip
 
 
 def permute_dims(x: Any, /, axes: Sequence[int]) -> Any:
     """The dimensions in another order; a view."""
-    x = _tensor(x)
+    x = asarray(x)
     order = tuple(a % x.ndim if -x.ndim <= a < x.ndim else a for a in axes)
     if sorted(order) != list(range(x.ndim)):
         raise ValueError(f"permute_dims: axes {tuple(axes)} are no permutation of the {x.ndim} dimensions of {x.shape}")
@@ -73,14 +64,14 @@ def permute_dims(x: Any, /, axes: Sequence[int]) -> Any:
 
 
 _broadcast = Op(
-    "broadcast_to", "movement", _keep(lambda _, shape: shape), writes_out=False,
-    pulls=(Pull("", lambda g, plan, x, y: sum_to(g, plan.specs[0].shape), planned=True),),
+    "broadcast_to", "movement", shaped(lambda _, shape: shape), writes_out=False,
+    pulls=(Pull("", lambda g, plan, x, y: sum_to(g, plan.specs[0].shape)),),
 )  # fmt: skip
 
 
 def broadcast_to(x: Any, /, shape: Sequence[int]) -> Any:
     """A read-only view repeated along new and length-1 dimensions."""
-    x, target = _tensor(x), tuple(shape)
+    x, target = asarray(x), tuple(shape)
     if x.shape == target:
         return x
     pairs = zip(reversed(x.shape), reversed(target), strict=False)
@@ -102,14 +93,14 @@ def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
 
 def expand_dims(x: Any, /, axis: int = 0) -> Any:
     """A view with a new dimension of extent 1 at ``axis``."""
-    x = _tensor(x)
+    x = asarray(x)
     (position,) = axes_of(axis, x.ndim + 1, "expand_dims") or (0,)
     return reshape(x, (*x.shape[:position], 1, *x.shape[position:]))
 
 
 def squeeze(x: Any, /, axis: Any = None) -> Any:
     """A view without the given dimensions of extent 1 (None: without any)."""
-    x = _tensor(x)
+    x = asarray(x)
     axes = axes_of(axis, x.ndim, "squeeze")
     if axes is None:
         axes = tuple(i for i, n in enumerate(x.shape) if n == 1)
@@ -121,14 +112,14 @@ def squeeze(x: Any, /, axis: Any = None) -> Any:
 
 def flatten(x: Any, /, start: int = 0) -> Any:
     """Dimensions from ``start`` on as one."""
-    x = _tensor(x)
+    x = asarray(x)
     return reshape(x, (*x.shape[:start], size_of(x.shape[start:])))
 
 
 _pad = Op(
     "pad", "movement",
-    _keep(lambda shape, widths, _: tuple(n + before + after for n, (before, after) in zip(shape, widths, strict=True))),
-    pulls=(Pull("", lambda g, plan, x, y: g[_inside(plan)], planned=True),),
+    shaped(lambda shape, widths, _: tuple(n + sum(added) for n, added in zip(shape, widths, strict=True))),
+    pulls=(Pull("", lambda g, plan, x, y: g[_inside(plan)]),),
 )  # fmt: skip
 
 
@@ -138,7 +129,7 @@ def _inside(plan: Any) -> tuple[slice, ...]:
 
 def pad(x: Any, /, widths: Sequence[tuple[int, int]], value: float = 0.0) -> Any:
     """Surround with ``value``: ``widths`` holds (before, after) for each dimension."""
-    x = _tensor(x)
+    x = asarray(x)
     pairs = tuple((int(b), int(a)) for b, a in widths)
     if len(pairs) != x.ndim or any(n < 0 for pair in pairs for n in pair):
         raise ValueError(f"pad: expected {x.ndim} pairs of widths >= 0 for shape {x.shape}, got {tuple(widths)}")
@@ -164,7 +155,7 @@ def _pull_concat(i: int) -> Pull:
         cut[axis] = slice(start, start + plan.specs[i].shape[axis])
         return g[tuple(cut)]
 
-    return Pull("", pull, planned=True)
+    return Pull("", pull)
 
 
 _concat = Op("concat", "movement", _infer_concat, _pull_concat)
@@ -172,7 +163,7 @@ _concat = Op("concat", "movement", _infer_concat, _pull_concat)
 
 def concat(tensors: Sequence[Any], /, axis: int = 0) -> Any:
     """Join along an existing dimension."""
-    parts = tuple(_tensor(x) for x in tensors)
+    parts = tuple(asarray(x) for x in tensors)
     if not parts:
         raise ValueError("concat: expected one tensor or more, got none")
     (position,) = axes_of(axis, parts[0].ndim, "concat") or (0,)
@@ -185,13 +176,13 @@ def stack(tensors: Sequence[Any], /, axis: int = 0) -> Any:
 
 
 _flip = Op(
-    "flip", "movement", _keep(lambda shape, _: shape), writes_out=False,
-    pulls=(Pull("", lambda g, plan, x, y: flip(g, axis=plan.attributes[0]), planned=True),),
+    "flip", "movement", shaped(), writes_out=False,
+    pulls=(Pull("", lambda g, plan, x, y: flip(g, axis=plan.attributes[0])),),
 )  # fmt: skip
 
 
 def flip(x: Any, /, axis: Any = None) -> Any:
     """Reverse the order along ``axis`` (None: all); a view."""
-    x = _tensor(x)
+    x = asarray(x)
     axes = axes_of(axis, x.ndim, "flip")
     return dispatch.call(_flip, (x,), (tuple(range(x.ndim)) if axes is None else axes,))

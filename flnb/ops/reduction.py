@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flnb.dispatch import ops as dispatch
+from flnb.dispatch.miss import default_dtype, is_float
 from flnb.ops import elementwise as e
-from flnb.ops.movement import broadcast_to, flip, reshape
+from flnb.ops.creation import asarray, ones_like
+from flnb.ops.movement import broadcast_to, concat, flip, reshape
 from flnb.ops.table import Op, Pull
 from flnb.tensor import axes_of
 
@@ -65,9 +67,6 @@ def _pull_prod(g: Any, plan: Any, x: Any, y: Any) -> Any:
 
 
 def _product_of_others(x: Any, axis: int) -> Any:
-    from flnb.ops.creation import ones_like
-    from flnb.ops.movement import concat
-
     n = x.shape[axis]
     cut = [slice(None)] * x.ndim
 
@@ -82,12 +81,12 @@ def _product_of_others(x: Any, axis: int) -> Any:
 
 
 _sum = Op(
-    "sum", "reduction", _infer(_widened), (Pull("", lambda g, plan, x, y: _expand(g, plan), planned=True),),
+    "sum", "reduction", _infer(_widened), (Pull("", lambda g, plan, x, y: _expand(g, plan)),),
     flops=lambda plan: plan.specs[0].size,
 )  # fmt: skip
-_prod = Op("prod", "reduction", _infer(_widened), (Pull("0y", _pull_prod, planned=True),))
-_max = Op("max", "reduction", _infer(lambda d: d, True), (Pull("0y", _pull_extremum, planned=True),))
-_min = Op("min", "reduction", _infer(lambda d: d, True), (Pull("0y", _pull_extremum, planned=True),))
+_prod = Op("prod", "reduction", _infer(_widened), (Pull("0y", _pull_prod),))
+_max = Op("max", "reduction", _infer(lambda d: d, True), (Pull("0y", _pull_extremum),))
+_min = Op("min", "reduction", _infer(lambda d: d, True), (Pull("0y", _pull_extremum),))
 _any = Op("any", "reduction", _infer(lambda d: e.BOOL), accepts="bool")
 _all = Op("all", "reduction", _infer(lambda d: e.BOOL), accepts="bool")
 _argmax = Op("argmax", "reduction", _infer(lambda d: INTEGER, True))
@@ -96,18 +95,12 @@ _argmin = Op("argmin", "reduction", _infer(lambda d: INTEGER, True))
 
 def _reduction(op: Op, doc: str) -> Callable[..., Any]:
     def apply(x: Any, /, axis: Any = None, keepdims: bool = False) -> Any:
-        x = _tensor(x)
+        x = asarray(x)
         axes = axes_of(axis, x.ndim, op.name)
         return dispatch.call(op, (x,), (tuple(range(x.ndim)) if axes is None else axes, bool(keepdims)))
 
     apply.__doc__ = f"{doc} Over ``axis`` (an int or several; None: all); ``keepdims`` leaves extents of 1."
     return dispatch._named(apply, op)
-
-
-def _tensor(x: Any) -> Any:
-    from flnb.ops.creation import asarray
-
-    return x if hasattr(x, "_spec") else asarray(x)
 
 
 sum = _reduction(_sum, "Sum; integers narrower than 64 bits are summed in 64.")
@@ -121,7 +114,7 @@ all = _reduction(_all, "Whether all elements are true.")
 def _arg(op: Op) -> Callable[..., Any]:
     def apply(x: Any, /, axis: int | None = None, keepdims: bool = False) -> Any:
         """Index of the first extreme element along ``axis``, or in the flattened tensor; int64."""
-        x = _tensor(x)
+        x = asarray(x)
         if axis is not None and not hasattr(axis, "__index__"):
             raise TypeError(f"{op.name}: axis must be one int or None, got {axis!r}")
         if axis is None and x.ndim != 1:
@@ -146,13 +139,13 @@ _cumulative_sum = Op(
     "cumulative_sum",
     "reduction",
     lambda op, specs, attributes: (specs[0].shape, _widened(specs[0].dtype)),
-    (Pull("", _pull_cumulative, planned=True),),
+    (Pull("", _pull_cumulative),),
 )
 
 
 def cumulative_sum(x: Any, /, axis: int | None = None) -> Any:
     """Running sums along ``axis`` (which may be left out for one dimension)."""
-    x = _tensor(x)
+    x = asarray(x)
     if axis is None and x.ndim != 1:
         raise ValueError(f"cumulative_sum: give axis for a tensor of {x.ndim} dimensions")
     axes = axes_of(0 if axis is None else axis, x.ndim, "cumulative_sum")
@@ -161,14 +154,14 @@ def cumulative_sum(x: Any, /, axis: int | None = None) -> Any:
 
 def mean(x: Any, /, axis: Any = None, keepdims: bool = False) -> Any:
     """Arithmetic mean over ``axis``; integers are cast to the default floating dtype."""
-    x = _floating(x)
+    x = floating(x)
     total = sum(x, axis=axis, keepdims=keepdims)
     return e.multiply(total, total.size / x.size if x.size else float("nan"))
 
 
 def var(x: Any, /, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Any:
     """Variance over ``axis``: mean squared deviation with ``n - correction`` in the denominator."""
-    x = _floating(x)
+    x = floating(x)
     centred = e.subtract(x, mean(x, axis=axis, keepdims=True))
     total = sum(e.square(centred), axis=axis, keepdims=keepdims)
     n = x.size / total.size if total.size else 0.0
@@ -182,8 +175,7 @@ def std(x: Any, /, axis: Any = None, correction: float = 0.0, keepdims: bool = F
     return e.sqrt(var(x, axis=axis, correction=correction, keepdims=keepdims))
 
 
-def _floating(x: Any) -> Any:
-    from flnb.dispatch.miss import default_dtype, is_float
-
-    x = _tensor(x)
+def floating(x: Any) -> Any:
+    """A tensor of floating point; what is none is cast to the default floating dtype."""
+    x = asarray(x)
     return x if is_float(x.dtype) else e.astype(x, default_dtype())

@@ -6,7 +6,8 @@ public ops only, so on Tensors it computes numbers and on Variables it records a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flnb.dispatch import state
 from flnb.dispatch.plan import Plan, Spec
@@ -14,27 +15,28 @@ from flnb.dispatch.plan import Plan, Spec
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["OPS", "Op", "Pull"]
+__all__ = ["OPS", "Op", "Pull", "describe", "shaped"]
 
 OPS: dict[str, Op] = {}
 
 
-class Pull:
+class Pull(NamedTuple):
     """The gradient of one argument: what it reads of the saved values, and the function.
 
     ``uses`` names the saved values it reads: ``"0"``, ``"1"``, ... the inputs by position, ``"y"`` the output.
-    The function is called as ``f(g, *inputs, y)`` for elementwise ops and ``f(g, plan, *inputs, y)`` where
-    ``planned``, for ops whose gradient needs shapes or attributes.
+    The function is called as ``f(g, *inputs, y)`` for ops on the fast paths (arity 1 and 2) and as
+    ``f(g, plan, *inputs, y)`` for the others, whose gradients need shapes or attributes.
     """
 
-    __slots__ = ("function", "planned", "uses")
-
-    def __init__(self, uses: str, function: Callable[..., Any], planned: bool = False) -> None:
-        self.uses = uses
-        self.function = function
-        self.planned = planned
+    uses: str
+    function: Callable[..., Any]
 
 
+def _one_each(plan: Plan) -> int:
+    return plan.spec.size if plan.op.family == "elementwise" else 0
+
+
+@dataclass(eq=False, repr=False)
 class Op:
     """One row of the table.
 
@@ -48,51 +50,35 @@ class Op:
         broadcasts: inputs were broadcast, so cotangents are summed back to the inputs' shapes.
         accepts: which dtypes: "any", "numeric" (not bool), "float" (integers are cast), "integer", "bool" (cast).
         unpromoted: positions of arguments that keep their own dtype (conditions, indices).
-        flops: estimated floating-point operations of a plan.
+        flops: estimated floating-point operations of a plan's call.
+        joint: for composites, the one pull of all arguments.
+        apply: for ops on one or two tensors, the fast public function.
     """
 
+    name: str
+    family: str
+    infer: Callable[..., Any]
+    pulls: Sequence[Pull | None] | Callable[[int], Pull | None] = ()
+    arity: int = 0
+    writes_out: bool = True
+    broadcasts: bool = False
+    accepts: str = "any"
+    unpromoted: Sequence[int] = ()
+    flops: Callable[[Plan], int] = _one_each
     joint: Callable[..., Any] | None = None
-    """For composites, the one pull of all arguments."""
     apply: Callable[..., Any] | None = None
-    """For ops on one or two tensors, the fast public function."""
 
-    def __init__(
-        self,
-        name: str,
-        family: str,
-        infer: Callable[..., Any],
-        pulls: Sequence[Pull | None] | Callable[[int], Pull | None] = (),
-        arity: int = 0,
-        writes_out: bool = True,
-        broadcasts: bool = False,
-        accepts: str = "any",
-        unpromoted: Sequence[int] = (),
-        flops: Callable[[Plan], int] | None = None,
-    ) -> None:
-        if name in OPS:
-            raise ValueError(f"an op named {name!r} is declared already")
-        self.name = name
-        self.family = family
-        self.infer = infer
-        self.pulls = pulls
-        self.arity = arity
-        self.writes_out = writes_out
-        self.broadcasts = broadcasts
-        self.accepts = accepts
-        self.unpromoted = frozenset(unpromoted)
-        self._flops = flops
-        self.differentiable = callable(pulls) or any(pulls)
-        self.planned = callable(pulls) or any(p.planned for p in pulls if p)
+    def __post_init__(self) -> None:
+        if self.name in OPS:
+            raise ValueError(f"an op named {self.name!r} is declared already")
+        self.differentiable = callable(self.pulls) or any(self.pulls)
+        self.planned = self.arity == 0
         self.plans: dict[Any, Plan] = {}
         self.index = len(state.operators)
-        OPS[name] = self
+        OPS[self.name] = self
         state.operators.append(self)
         for live in list(state.live):
             live.table.append(state.bind(live.backend, self))
-
-    def flops(self, plan: Plan) -> int:
-        """Floating-point operations of one call."""
-        return self._flops(plan) if self._flops else (plan.spec.size if self.family == "elementwise" else 0)
 
     def _pulls(self, count: int) -> list[Pull | None]:
         if callable(self.pulls):
@@ -117,6 +103,11 @@ class Op:
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
+
+
+def shaped(rule: Callable[..., tuple[int, ...]] = lambda shape, *_: shape) -> Callable[..., Any]:
+    """The shape rule ``rule(shape of the first tensor, *attributes)``; the dtype stays."""
+    return lambda op, specs, attributes: (rule(specs[0].shape, *attributes), specs[0].dtype)
 
 
 def describe(specs: Sequence[Any]) -> str:

@@ -195,7 +195,6 @@ def _composites(rng: np.random.Generator) -> Iterator[Sample]:
             reduction,
         )
     yield Sample("gather", ops.nll_loss, (_apart(rng, 3, 4), np.array([0, 3, 1])), "nll_loss")
-    yield Sample("square", ops.mse_loss, (_apart(rng, 3), _apart(rng, 3)), "mse_loss")
     yield Sample("batch_norm", ops.batch_norm, (_apart(rng, 4, 3, 2, 2), _apart(rng, 3), _apart(rng, 3)))
     yield Sample("batch_norm", ops.batch_norm, (_apart(rng, 5, 3), _apart(rng, 3), _apart(rng, 3)), "matrix")
     yield Sample(
