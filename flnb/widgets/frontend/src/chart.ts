@@ -75,7 +75,7 @@ export function axisTicks(low: number, high: number, log: boolean): number[] {
   return values.map((value) => Number(value.toPrecision(3)));
 }
 
-const LEFT = 40;
+const LEFT = 48;
 const RIGHT = 12;
 const TOP = 7;
 const BOTTOM = 15;
