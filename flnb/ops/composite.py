@@ -119,29 +119,22 @@ def nll_loss(log_probabilities: Any, targets: Any, reduction: str = "mean") -> A
     """Minus the log-probability (N, classes) of each target (N,), reduced by "mean", "sum" or "none"."""
     targets = _checked_targets("nll_loss", log_probabilities, targets)
     rows = arange(targets.shape[0])
-    return _reduce("nll_loss", e.negative(log_probabilities[rows, targets]), reduction)
-
-
-def _reduce(op: str, losses: Any, reduction: str) -> Any:
+    losses = e.negative(log_probabilities[rows, targets])
     if reduction not in ("mean", "sum", "none"):
-        raise ValueError(f"{op}: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+        raise ValueError(f"loss: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
     return losses if reduction == "none" else getattr(r, reduction)(losses)
 
 
 def _cross_entropy(x: Any, targets: Any, reduction: str) -> tuple[Any, tuple[Any, ...]]:
     log_p, _ = _log_softmax(x, 1)
-    losses = e.negative(log_p[arange(x.shape[0]), targets])
-    return _reduce("cross_entropy", losses, reduction), (log_p,)
+    return nll_loss(log_p, targets, reduction), (log_p,)
 
 
 def _pull_cross_entropy(g: Any, plan: Any, x: Any, targets: Any, log_p: Any, y: Any) -> tuple[Any, ...]:
     n, classes = plan.specs[0].shape
     hit = e.equal(reshape(targets, (n, 1)), arange(classes, dtype=targets.dtype))
-    each = (
-        reshape(g, (n, 1))
-        if plan.attributes[0] == "none"
-        else e.multiply(g, 1.0 / n if plan.attributes[0] == "mean" else 1.0)
-    )
+    each = reshape(g, (n, 1)) if plan.attributes[0] == "none" else g
+    each = e.multiply(each, 1.0 / n) if plan.attributes[0] == "mean" else each
     return e.multiply(e.subtract(e.exp(log_p), e.astype(hit, log_p.dtype)), each), None
 
 

@@ -24,12 +24,8 @@ def pair(value: Any, op: str, name: str, least: int) -> Pair:
     return two
 
 
-def _extent(size: int, kernel: int, stride: int, padding: int) -> int:
-    return (size + 2 * padding - kernel) // stride + 1
-
-
 def _output(op: Op, shape: tuple[int, ...], kernel: Pair, stride: Pair, padding: Pair) -> Pair:
-    h, w = (_extent(n, k, s, p) for n, k, s, p in zip(shape[2:], kernel, stride, padding, strict=True))
+    h, w = ((n + 2 * p - k) // s + 1 for n, k, s, p in zip(shape[2:], kernel, stride, padding, strict=True))
     if h < 1 or w < 1:
         raise ValueError(
             f"{op.name}: a kernel of {kernel} does not fit an image of {shape[2:]} with padding {padding}; "
@@ -118,39 +114,37 @@ _pool_grad: Op = Op(
     (Pull("1", lambda g, plan, u, x, y: dispatch.call(_pool_select, (g, x), plan.attributes)), None),
 )  # fmt: skip
 _pool_select: Op = Op(
-    "max_pool2d_select", "reduction",
-    lambda op, specs, a: ((*specs[0].shape[:2], *_output(op, specs[0].shape, a[0], a[1], (0, 0))), specs[0].dtype),
+    "max_pool2d_select", "reduction", _infer_pool,
     (Pull("1", lambda g, plan, v, x, y: dispatch.call(_pool_grad, (g, x), plan.attributes)), None),
 )  # fmt: skip
 
 
 def max_pool2d(x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0) -> Any:
     """Largest element of each window of x (N, C, H, W); stride is the kernel size unless given."""
-    kernel, step, around = _windows("max_pool2d", kernel_size, stride, padding)
-    if around != (0, 0):
-        x = pad(x, ((0, 0), (0, 0), (around[0], around[0]), (around[1], around[1])), float("-inf"))
+    x, kernel, step = _windows("max_pool2d", x, kernel_size, stride, padding, float("-inf"))
     return dispatch.call(_max_pool2d, (x,), (kernel, step))
 
 
 def avg_pool2d(x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0) -> Any:
     """Mean of each window of x (N, C, H, W), padding counted as zeros; stride is the kernel size unless given."""
-    kernel, step, around = _windows("avg_pool2d", kernel_size, stride, padding)
-    if around != (0, 0):
-        x = pad(x, ((0, 0), (0, 0), (around[0], around[0]), (around[1], around[1])))
+    x, kernel, step = _windows("avg_pool2d", x, kernel_size, stride, padding, 0.0)
     h, w = _output(_max_pool2d, x.shape, kernel, step, (0, 0))
+    h, w = (h - 1) * step[0] + 1, (w - 1) * step[1] + 1
     total = None
     for i in range(kernel[0]):
         for j in range(kernel[1]):
-            part = x[:, :, i : i + h * step[0] : step[0], j : j + w * step[1] : step[1]]
-            part = part[:, :, :h, :w]
+            part = x[:, :, i : i + h : step[0], j : j + w : step[1]]
             total = part if total is None else e.add(total, part)
     return e.multiply(total, 1.0 / (kernel[0] * kernel[1]))
 
 
-def _windows(op: str, kernel_size: Any, stride: Any, padding: Any) -> tuple[Pair, Pair, Pair]:
+def _windows(op: str, x: Any, kernel_size: Any, stride: Any, padding: Any, fill: float) -> tuple[Any, Pair, Pair]:
+    """The padded image, the kernel and the stride, checked."""
     kernel = pair(kernel_size, op, "kernel_size", 1)
     step = kernel if stride is None else pair(stride, op, "stride", 1)
     around = pair(padding, op, "padding", 0)
     if any(2 * p > k for p, k in zip(around, kernel, strict=True)):
         raise ValueError(f"{op}: padding {around} is more than half the kernel {kernel}")
-    return kernel, step, around
+    if around != (0, 0):
+        x = pad(x, ((0, 0), (0, 0), *((p, p) for p in around)), fill)
+    return x, kernel, step

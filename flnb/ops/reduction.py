@@ -60,10 +60,8 @@ def _pull_extremum(g: Any, plan: Any, x: Any, y: Any) -> Any:
 def _pull_prod(g: Any, plan: Any, x: Any, y: Any) -> Any:
     """Product of the others, by exclusive products from both ends: right also where elements are zero."""
     axes, _ = plan.attributes
-    for axis in axes:
-        if plan.specs[0].shape[axis] > 1 and len(axes) == 1:
-            return e.multiply(_expand(g, plan), _product_of_others(x, axis))
-    return e.multiply(_expand(g, plan), e.divide(_expand(y, plan), x))
+    others = _product_of_others(x, axes[0]) if len(axes) == 1 else e.divide(_expand(y, plan), x)
+    return e.multiply(_expand(g, plan), others)
 
 
 def _product_of_others(x: Any, axis: int) -> Any:
@@ -80,38 +78,34 @@ def _product_of_others(x: Any, axis: int) -> Any:
     return e.multiply(concat(before, axis=axis), concat(after[::-1], axis=axis))
 
 
-_sum = Op(
-    "sum", "reduction", _infer(_widened), (Pull("", lambda g, plan, x, y: _expand(g, plan)),),
-    flops=lambda plan: plan.specs[0].size,
-)  # fmt: skip
-_prod = Op("prod", "reduction", _infer(_widened), (Pull("0y", _pull_prod),))
-_max = Op("max", "reduction", _infer(lambda d: d, True), (Pull("0y", _pull_extremum),))
-_min = Op("min", "reduction", _infer(lambda d: d, True), (Pull("0y", _pull_extremum),))
-_any = Op("any", "reduction", _infer(lambda d: e.BOOL), accepts="bool")
-_all = Op("all", "reduction", _infer(lambda d: e.BOOL), accepts="bool")
-_argmax = Op("argmax", "reduction", _infer(lambda d: INTEGER, True))
-_argmin = Op("argmin", "reduction", _infer(lambda d: INTEGER, True))
+def _reduction(
+    name: str, doc: str, dtype: Callable[[np.dtype[Any]], Any], pull: Pull | None = None,
+    needs_elements: bool = False, accepts: str = "any",
+) -> Callable[..., Any]:  # fmt: skip
+    rule = _infer(dtype, needs_elements)
+    op = Op(name, "reduction", rule, [pull], accepts=accepts, flops=lambda plan: plan.specs[0].size)
 
-
-def _reduction(op: Op, doc: str) -> Callable[..., Any]:
     def apply(x: Any, /, axis: Any = None, keepdims: bool = False) -> Any:
         x = asarray(x)
-        axes = axes_of(axis, x.ndim, op.name)
+        axes = axes_of(axis, x.ndim, name)
         return dispatch.call(op, (x,), (tuple(range(x.ndim)) if axes is None else axes, bool(keepdims)))
 
     apply.__doc__ = f"{doc} Over ``axis`` (an int or several; None: all); ``keepdims`` leaves extents of 1."
     return dispatch._named(apply, op)
 
 
-sum = _reduction(_sum, "Sum; integers narrower than 64 bits are summed in 64.")
-prod = _reduction(_prod, "Product.")
-max = _reduction(_max, "Largest element.")
-min = _reduction(_min, "Smallest element.")
-any = _reduction(_any, "Whether any element is true.")
-all = _reduction(_all, "Whether all elements are true.")
+_each = Pull("", lambda g, plan, x, y: _expand(g, plan))
+sum = _reduction("sum", "Sum; integers narrower than 64 bits are summed in 64.", _widened, _each)
+prod = _reduction("prod", "Product.", _widened, Pull("0y", _pull_prod))
+max = _reduction("max", "Largest element.", lambda d: d, Pull("0y", _pull_extremum), needs_elements=True)
+min = _reduction("min", "Smallest element.", lambda d: d, Pull("0y", _pull_extremum), needs_elements=True)
+any = _reduction("any", "Whether any element is true.", lambda _: e.BOOL, accepts="bool")
+all = _reduction("all", "Whether all elements are true.", lambda _: e.BOOL, accepts="bool")
 
 
-def _arg(op: Op) -> Callable[..., Any]:
+def _arg(name: str) -> Callable[..., Any]:
+    op = Op(name, "reduction", _infer(lambda _: INTEGER, needs_elements=True))
+
     def apply(x: Any, /, axis: int | None = None, keepdims: bool = False) -> Any:
         """Index of the first extreme element along ``axis``, or in the flattened tensor; int64."""
         x = asarray(x)
@@ -126,8 +120,8 @@ def _arg(op: Op) -> Callable[..., Any]:
     return dispatch._named(apply, op)
 
 
-argmax = _arg(_argmax)
-argmin = _arg(_argmin)
+argmax = _arg("argmax")
+argmin = _arg("argmin")
 
 
 def _pull_cumulative(g: Any, plan: Any, x: Any, y: Any) -> Any:
@@ -136,11 +130,9 @@ def _pull_cumulative(g: Any, plan: Any, x: Any, y: Any) -> Any:
 
 
 _cumulative_sum = Op(
-    "cumulative_sum",
-    "reduction",
-    lambda op, specs, attributes: (specs[0].shape, _widened(specs[0].dtype)),
-    (Pull("", _pull_cumulative),),
-)
+    "cumulative_sum", "reduction", lambda op, specs, _: (specs[0].shape, _widened(specs[0].dtype)),
+    [Pull("", _pull_cumulative)],
+)  # fmt: skip
 
 
 def cumulative_sum(x: Any, /, axis: int | None = None) -> Any:

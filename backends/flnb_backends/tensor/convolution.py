@@ -31,6 +31,13 @@ def windows(x: Array, kernel: Pair, stride: Pair) -> Array:
     return as_strided(x, shape, (s[0], s[1], s[2] * sh, s[3] * sw, s[2], s[3]))
 
 
+def filled(value: float, shape: tuple[int, ...], dtype: np.dtype[Any], out: Array | None = None) -> Array:
+    """``out``, or a new array, with one value everywhere."""
+    out = np.empty(shape, dtype) if out is None else out
+    out.fill(value)
+    return out
+
+
 class Convolution:
     """The convolution and pooling methods of the NumPy backend."""
 
@@ -130,8 +137,7 @@ class Convolution:
         return out
 
     def max_pool2d_grad(self, g: Array, x: Array, kernel: Pair, stride: Pair, out: Array | None = None) -> Array:
-        out = np.empty(x.shape, g.dtype) if out is None else out
-        out.fill(0)
+        out = filled(0, x.shape, g.dtype, out)
         view = windows(out, kernel, stride)
         for i, j, here in self._first_maxima(x, kernel, stride):
             view[..., i, j] += g * here
@@ -139,8 +145,7 @@ class Convolution:
 
     def max_pool2d_select(self, v: Array, x: Array, kernel: Pair, stride: Pair, out: Array | None = None) -> Array:
         view = windows(v, kernel, stride)
-        out = np.empty(view.shape[:4], v.dtype) if out is None else out
-        out.fill(0)
+        out = filled(0, view.shape[:4], v.dtype, out)
         for i, j, here in self._first_maxima(x, kernel, stride):
             np.copyto(out, view[..., i, j], where=here)
         return out

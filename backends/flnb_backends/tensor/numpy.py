@@ -9,16 +9,22 @@ import numpy as np
 from flnb.dispatch.memory import array_in
 from flnb.interface import TensorBackend
 from flnb.ops.indexing import decode
-from flnb_backends.tensor.convolution import Convolution
+from flnb_backends.tensor.convolution import Convolution, filled
 from flnb_backends.tensor.erf import erf
 
 Array = np.ndarray[Any, Any]
 
 
+def into(values: Array, out: Array | None) -> Array:
+    """The values in ``out``, cast to its dtype; without ``out`` as they are."""
+    if out is None:
+        return values
+    np.copyto(out, values, casting="unsafe")
+    return out
+
+
 def _reduce(function: Any) -> Any:
     def method(self: Any, x: Array, axes: tuple[int, ...], keepdims: bool, out: Array | None = None) -> Any:
-        if out is None:
-            return function(x, axis=axes, keepdims=keepdims)
         return function(x, axis=axes, keepdims=keepdims, out=out)
 
     return method
@@ -55,10 +61,7 @@ class NumpyBackend(Convolution, TensorBackend):
     # Buffers
 
     def from_numpy(self, array: Array, out: Array | None = None) -> Array:
-        if out is None:
-            return array
-        np.copyto(out, array, casting="unsafe")
-        return out
+        return into(array, out)
 
     def to_numpy(self, buffer: Array) -> Array:
         return buffer
@@ -123,11 +126,7 @@ class NumpyBackend(Convolution, TensorBackend):
         return np.minimum(a, b, out=out)
 
     def erf(self, x: Array, out: Array | None = None) -> Array:
-        values = erf(x)
-        if out is None:
-            return values
-        out[...] = values
-        return out
+        return into(erf(x), out)
 
     def where(self, condition: Array, a: Array, b: Array, out: Array | None = None) -> Array:
         if out is None:
@@ -137,16 +136,10 @@ class NumpyBackend(Convolution, TensorBackend):
         return out
 
     def astype(self, x: Array, dtype: np.dtype[Any], out: Array | None = None) -> Array:
-        if out is None:
-            return x.astype(dtype)
-        np.copyto(out, x, casting="unsafe")
-        return out
+        return x.astype(dtype) if out is None else into(x, out)
 
     def copy(self, x: Array, out: Array | None = None) -> Array:
-        if out is None:
-            return x.copy()
-        np.copyto(out, x)
-        return out
+        return x.copy() if out is None else into(x, out)
 
     # Reductions over a tuple of axes
 
@@ -177,8 +170,7 @@ class NumpyBackend(Convolution, TensorBackend):
 
     def pad(self, x: Array, widths: tuple[tuple[int, int], ...], value: float, out: Array | None = None) -> Array:
         shape = tuple(n + b + a for n, (b, a) in zip(x.shape, widths, strict=True))
-        out = np.empty(shape, x.dtype) if out is None else out
-        out.fill(value)
+        out = filled(value, shape, x.dtype, out)
         out[tuple(slice(b, b + n) for n, (b, _) in zip(x.shape, widths, strict=True))] = x
         return out
 
@@ -188,31 +180,23 @@ class NumpyBackend(Convolution, TensorBackend):
         return joined
 
     def place(self, x: Array, shape: tuple[int, ...], key: tuple[Any, ...], out: Array | None = None) -> Array:
-        out = np.empty(shape, x.dtype) if out is None else out
-        out.fill(0)
+        out = filled(0, shape, x.dtype, out)
         out[decode(key)] = x
         return out
 
     def gather(self, x: Array, *arguments: Any) -> Array:
         *indices, key, target = arguments
-        values: Array = np.asarray(x[decode(key, tuple(indices))])
-        if target is None:
-            return values
-        target[...] = values
-        return np.asarray(target)
+        return into(np.asarray(x[decode(key, tuple(indices))]), target)
 
     def scatter_add(self, g: Array, *arguments: Any) -> Array:
         *indices, shape, key, out = arguments
-        out = np.empty(shape, g.dtype) if out is None else out
-        out.fill(0)
+        out = filled(0, shape, g.dtype, out)
         np.add.at(out, decode(key, tuple(indices)), g)
         return out
 
     def put(self, x: Array, values: Array, *arguments: Any) -> Array:
         *indices, key, target = arguments
-        out: Array = x.copy() if target is None else target
-        if target is not None and out is not x:
-            np.copyto(out, x)
+        out = x if target is x else self.copy(x, target)
         out[decode(key, tuple(indices))] = values
         return out
 
