@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import importlib.util
 import os
 import platform
+import re
 import runpy
 import shutil
 import sys
@@ -30,10 +30,8 @@ def installed(extra: str) -> list[tuple[str, str | None]]:
     found: list[tuple[str, str | None]] = []
     for requirement in importlib.metadata.requires("flnb") or []:
         name, _, marker = requirement.partition(";")
-        if f"extra == '{extra}'" not in marker.replace('"', "'"):
-            continue
-        package = name.split("[")[0].split("=")[0].split("<")[0].split(">")[0].split("!")[0].split("~")[0].strip()
-        if package == "flnb":
+        package = re.split(r"[^\w.-]", name.strip())[0]
+        if package == "flnb" or f"extra == '{extra}'" not in marker.replace('"', "'"):
             continue
         try:
             found.append((package, importlib.metadata.version(package)))
@@ -63,11 +61,16 @@ def doctor() -> str:
     for extra in sorted(importlib.metadata.metadata("flnb").get_all("Provides-Extra") or []):
         if packages := installed(extra):
             missing = [name for name, version in packages if version is None]
-            text = f"missing {', '.join(missing)}: pip install 'flnb[{extra}]'" if missing else "complete: "
-            text += "" if missing else ", ".join(f"{name} {version}" for name, version in packages)
-            rows.append((f"extra {extra}", text))
-    dot = shutil.which("dot")
-    rows.append(("dot", dot or "not found: install Debian's graphviz package to draw tape graphs with flnb.plot.tape"))
+            complete = f"complete: {', '.join(f'{name} {version}' for name, version in packages)}"
+            lacking = f"missing {', '.join(missing)}: pip install 'flnb[{extra}]'"
+            rows.append((f"extra {extra}", lacking if missing else complete))
+    rows.append(
+        (
+            "dot",
+            shutil.which("dot")
+            or "not found: install Debian's graphviz package to draw tape graphs with flnb.plot.tape",
+        )
+    )
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
 
@@ -117,9 +120,7 @@ def view(source: str, html: str | None) -> int:
 
     run = flnb.load_run(source)
     if html is None:
-        print(run)
-        print()
-        print(run.ops)
+        print(run, run.ops, sep="\n\n")
         return 0
     from flnb_telemetry.formats.html import write_report
 

@@ -167,7 +167,7 @@ def _digraph() -> Any:
 
         def _repr_mimebundle_(self, *args: Any, **options: Any) -> Any:
             try:
-                return _drawn(super()._repr_mimebundle_, args, options)
+                return super()._repr_mimebundle_(*args, **options)  # draws by `pipe`
             except FileNotFoundError as error:
                 html = f"<details><summary>source</summary><pre>{escape(self.source)}</pre></details>"
                 return {"text/plain": f"{error}\n\n{self.source}", "text/html": f"<p>{escape(str(error))}</p>{html}"}

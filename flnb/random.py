@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flnb.dispatch import ops as dispatch
-from flnb.ops.creation import _no_rule, _spec
+from flnb.ops.creation import _no_rule, _spec, asarray
 from flnb.ops.table import Op
 
 if TYPE_CHECKING:
@@ -92,6 +92,4 @@ def bernoulli(
 
 def permutation(n: int, generator: Generator | None = None) -> Tensor:
     """The integers 0 to n - 1 in random order, int64."""
-    from flnb.ops.creation import asarray
-
     return asarray((generator or default_generator).numpy.permutation(n).astype(np.int64))

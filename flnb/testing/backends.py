@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flnb.dispatch import registry, state
+from flnb.ops.creation import asarray
 from flnb.testing.report import Report, Result
 from flnb.testing.samples import Sample, samples
 
@@ -67,8 +68,6 @@ def _difference(sample: Sample, backend: TensorBackend, dtype: np.dtype[Any], to
 
 
 def _run(sample: Sample, backend: str | TensorBackend, inputs: list[Any]) -> np.ndarray[Any, Any]:
-    from flnb.ops.creation import asarray
-
     with state.use_backend(backend):
         return np.array(sample.function(*[asarray(a) for a in inputs])._values())
 

@@ -80,14 +80,9 @@ def _variables(points: list[Array], wanted: list[int]) -> list[Any]:
 
 
 def _compare(
-    function: Callable[[list[Array]], float],
-    points: list[Array],
-    index: int,
-    direction: Array,
-    claimed: float,
-    tolerance: float,
-    what: str,
-) -> None:
+    function: Callable[[list[Array]], float], points: list[Array], index: int, direction: Array, claimed: float,
+    tolerance: float, what: str,
+) -> None:  # fmt: skip
     def at(t: float) -> float:
         return function([a + t * direction if i == index else a for i, a in enumerate(points)])
 

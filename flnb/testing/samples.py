@@ -5,6 +5,7 @@ One list serves the gradient check of the whole table, the comparison of backend
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,11 @@ def _apart(rng: np.random.Generator, *shape: int) -> Array:
     return (0.5 + 2.0 * (rng.permutation(size) + rng.uniform(0.2, 0.8, size)) / max(size, 1)).reshape(shape)
 
 
+def _direct(op: str, inputs: tuple[Array, ...], *attributes: Any) -> Sample:
+    """A primitive that has no public function, called as it is."""
+    return Sample(op, lambda *tensors: dispatch.call(OPS[op], tensors, attributes), inputs)
+
+
 UNARY = (
     "negative", "abs", "sign", "exp", "expm1", "log", "log1p", "sqrt", "square", "sin", "cos", "tanh", "erf", "floor",
     "ceil", "round", "isnan", "isinf", "isfinite",
@@ -55,14 +61,8 @@ REDUCTIONS = ("sum", "prod", "max", "min", "argmax", "argmin")
 def samples(seed: int = 0) -> list[Sample]:
     """Every op of the table, most of them several times: broadcast, 0-d, empty, non-contiguous, with scalars."""
     rng = np.random.default_rng(seed)
-    return [
-        *_elementwise(rng),
-        *_reductions(rng),
-        *_movement(rng),
-        *_products(rng),
-        *_composites(rng),
-        *_creation(rng),
-    ]
+    parts = (_elementwise, _reductions, _movement, _products, _composites, _creation)
+    return [sample for part in parts for sample in part(rng)]
 
 
 def _elementwise(rng: np.random.Generator) -> Iterator[Sample]:
@@ -125,16 +125,11 @@ def _movement(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample("concat", lambda a, b: ops.stack([a, b]), (_apart(rng, 2), _apart(rng, 2)), "stack")
     yield Sample("slice", lambda x: x[1:, ::-2, None], (_apart(rng, 3, 4),))
     yield Sample("slice", lambda x: x[..., 1], (_apart(rng, 3, 4),), "int")
-    yield Sample("place", lambda x: ops.indexing.place(x, (5,), (("slice", 1, 4, None),)), (_apart(rng, 3),))
+    yield _direct("place", (_apart(rng, 3),), (5,), (("slice", 1, 4, None),))
     yield Sample("gather", lambda x: x[[0, 2, 0], [1, 1, 1]], (_apart(rng, 3, 4),), "duplicates")
     yield Sample("gather", lambda x: x[:, np.array([[0, 1], [3, 0]])], (_apart(rng, 3, 4),), "matrix")
     yield Sample("gather", lambda x: x[np.array([True, False, True])], (_apart(rng, 3, 4),), "mask")
-    scatter = OPS["scatter_add"]
-    yield Sample(
-        "scatter_add",
-        lambda g, i: dispatch.call(scatter, (g, i), ((4,), (("index", 0),))),
-        (_apart(rng, 3), np.array([1, 3, 1])),
-    )
+    yield _direct("scatter_add", (_apart(rng, 3), np.array([1, 3, 1])), (4,), (("index", 0),))
     yield Sample("put", _put, (np.arange(6).reshape(2, 3), np.array([7, 8]), np.array([0, 2])))
 
 
@@ -154,30 +149,14 @@ def _products(rng: np.random.Generator) -> Iterator[Sample]:
         inputs = _apart(rng, 2, 3, 6, 5), _apart(rng, 4, 3, 3, 2)
         yield Sample("conv2d", lambda x, w, s=stride, p=padding: ops.conv2d(x, w, None, s, p), inputs, note)
     yield Sample("conv2d", ops.conv2d, (_apart(rng, 2, 3, 4, 4), _apart(rng, 2, 3, 1, 1), _apart(rng, 2)), "bias")
-    forward, strides = (_apart(rng, 2, 3, 5, 5), _apart(rng, 4, 3, 3, 3)), ((2, 2), (1, 1))
-    yield Sample(
-        "conv2d_input_grad",
-        lambda g, w: dispatch.call(OPS["conv2d_input_grad"], (g, w), (*strides, (5, 5))),
-        (_apart(rng, 2, 4, 3, 3), forward[1]),
-    )
-    yield Sample(
-        "conv2d_weight_grad",
-        lambda g, x: dispatch.call(OPS["conv2d_weight_grad"], (g, x), (*strides, (3, 3))),
-        (_apart(rng, 2, 4, 3, 3), forward[0]),
-    )
+    g, strides = _apart(rng, 2, 4, 3, 3), ((2, 2), (1, 1))
+    yield _direct("conv2d_input_grad", (g, _apart(rng, 4, 3, 3, 3)), *strides, (5, 5))
+    yield _direct("conv2d_weight_grad", (g, _apart(rng, 2, 3, 5, 5)), *strides, (3, 3))
     yield Sample("max_pool2d", lambda x: ops.max_pool2d(x, 2), (_apart(rng, 2, 2, 4, 6),))
     yield Sample("max_pool2d", lambda x: ops.max_pool2d(x, 3, 2, 1), (_apart(rng, 2, 2, 5, 5),), "overlapping")
     image, windows = _apart(rng, 1, 2, 4, 4), ((2, 2), (2, 2))
-    yield Sample(
-        "max_pool2d_grad",
-        lambda g: dispatch.call(OPS["max_pool2d_grad"], (g, flnb.asarray(image)), windows),
-        (_apart(rng, 1, 2, 2, 2),),
-    )
-    yield Sample(
-        "max_pool2d_select",
-        lambda v: dispatch.call(OPS["max_pool2d_select"], (v, flnb.asarray(image)), windows),
-        (_apart(rng, 1, 2, 4, 4),),
-    )
+    yield _direct("max_pool2d_grad", (_apart(rng, 1, 2, 2, 2), image), *windows)
+    yield _direct("max_pool2d_select", (_apart(rng, 1, 2, 4, 4), image), *windows)
     yield Sample("add", lambda x: ops.avg_pool2d(x, 3, 2, 1), (_apart(rng, 1, 2, 5, 5),), "avg_pool2d")
 
 
@@ -187,22 +166,15 @@ def _composites(rng: np.random.Generator) -> Iterator[Sample]:
     for axis in (0, -1):
         yield Sample("softmax", lambda x, a=axis: ops.softmax(x, a), (_apart(rng, 3, 4),), f"axis {axis}")
         yield Sample("log_softmax", lambda x, a=axis: ops.log_softmax(x, a), (_apart(rng, 3, 4),), f"axis {axis}")
+    scored = _apart(rng, 3, 4), np.array([0, 3, 1])
     for reduction in ("mean", "sum", "none"):
-        yield Sample(
-            "cross_entropy",
-            lambda x, t, r=reduction: ops.cross_entropy(x, t, r),
-            (_apart(rng, 3, 4), np.array([0, 3, 1])),
-            reduction,
-        )
-    yield Sample("gather", ops.nll_loss, (_apart(rng, 3, 4), np.array([0, 3, 1])), "nll_loss")
-    yield Sample("batch_norm", ops.batch_norm, (_apart(rng, 4, 3, 2, 2), _apart(rng, 3), _apart(rng, 3)))
-    yield Sample("batch_norm", ops.batch_norm, (_apart(rng, 5, 3), _apart(rng, 3), _apart(rng, 3)), "matrix")
-    yield Sample(
-        "divide",
-        lambda x, w, b, m, v: ops.batch_norm(x, w, b, m, v, training=False),
-        (_apart(rng, 4, 3), _apart(rng, 3), _apart(rng, 3), _apart(rng, 3), _apart(rng, 3)),
-        "batch_norm in evaluation",
-    )
+        yield Sample("cross_entropy", lambda x, t, r=reduction: ops.cross_entropy(x, t, r), scored, reduction)
+    yield Sample("gather", ops.nll_loss, scored, "nll_loss")
+    channels = [_apart(rng, 3) for _ in range(4)]
+    yield Sample("batch_norm", ops.batch_norm, (_apart(rng, 4, 3, 2, 2), *channels[:2]))
+    yield Sample("batch_norm", ops.batch_norm, (_apart(rng, 5, 3), *channels[:2]), "matrix")
+    evaluation = functools.partial(ops.batch_norm, training=False)
+    yield Sample("divide", evaluation, (_apart(rng, 4, 3), *channels), "batch_norm in evaluation")
 
 
 def _creation(rng: np.random.Generator) -> Iterator[Sample]:
@@ -210,9 +182,6 @@ def _creation(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample("full", lambda: ops.full((2, 3), 2.5), ())
     yield Sample("arange", lambda: ops.arange(1, 9, 2), ())
     yield Sample("eye", lambda: ops.eye(2, 3), ())
-    yield Sample("random_uniform", lambda: _seeded(flnb.random.uniform), ())
-    yield Sample("random_normal", lambda: _seeded(flnb.random.normal), ())
-
-
-def _seeded(function: Callable[..., Any]) -> Any:
-    return function((3, 4), generator=flnb.random.Generator(5))
+    for name in ("uniform", "normal"):
+        draw = getattr(flnb.random, name)
+        yield Sample(f"random_{name}", lambda f=draw: f((3, 4), generator=flnb.random.Generator(5)), ())

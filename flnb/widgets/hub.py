@@ -104,8 +104,8 @@ class Hub:
             keyframe = True
         if keyframe:
             self._keyframe = False  # before the frame is built: a request that arrives meanwhile counts again
-        elif self._quiet() and now - self._sent < IDLE:
-            return False
+        elif 0 <= self._events == self._count() and now - self._sent < IDLE:
+            return False  # nothing has been recorded since the last frame
         content, buffer = self.source.frame(keyframe)
         self.sequence += 1
         content["seq"] = self.sequence
@@ -118,10 +118,6 @@ class Hub:
 
     def _count(self) -> int:
         return int(getattr(self.source, "events", -1))
-
-    def _quiet(self) -> bool:
-        """Whether nothing has been recorded since the last frame."""
-        return self._events >= 0 and self._count() == self._events
 
     def _loop(self) -> None:
         wake = time.monotonic()
