@@ -169,12 +169,8 @@ def _channels(x: Any, values: Any) -> Any:
     return reshape(values, (1, values.shape[0], *(1,) * (x.ndim - 2)))
 
 
-def _others(x: Any) -> tuple[int, ...]:
-    return (0, *range(2, x.ndim))
-
-
 def _batch_norm(x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, tuple[Any, ...]]:
-    axes = _others(x)
+    axes = (0, *range(2, x.ndim))
     mean = r.mean(x, axis=axes, keepdims=True)
     centred = e.subtract(x, mean)
     variance = r.mean(e.square(centred), axis=axes, keepdims=True)
@@ -188,7 +184,7 @@ def _pull_batch_norm(
     g: Any, plan: Any, x: Any, weight: Any, bias: Any, normal: Any, inverse: Any, mean: Any, variance: Any, y: Any
 ) -> tuple[Any, ...]:
     """Ioffe and Szegedy 2015, section 3, with the sums shared between the three gradients."""
-    axes = _others(x)
+    axes = (0, *range(2, x.ndim))
     g_bias = r.sum(g, axis=axes)
     g_weight = r.sum(e.multiply(g, normal), axis=axes)
     share = 1.0 / (x.size // x.shape[1])

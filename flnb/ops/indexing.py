@@ -34,12 +34,11 @@ def encode(key: Any, x: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     used = sum(_dimensions(k) for k in parts)
     if used > x.ndim:
         raise IndexError(f"getitem: {used} indices for a tensor of {x.ndim} dimensions, shape {x.shape}")
-    filler = [slice(None)] * (x.ndim - used)
     dots = [i for i, k in enumerate(parts) if k is Ellipsis]
     if len(dots) > 1:
         raise IndexError("getitem: only one ... may stand in an index")
     start = dots[0] if dots else len(parts)
-    parts[start : start + 1] = filler
+    parts[start : start + 1] = [slice(None)] * (x.ndim - used)
     encoded: list[Any] = []
     indices: list[Any] = []
     axis = 0
@@ -55,9 +54,9 @@ def encode(key: Any, x: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
                 raise IndexError(f"getitem: index {position} is out of range for axis {axis} of shape {x.shape}")
             encoded.append(position)
         else:
-            for index in _index_tensors(k, x, axis):
-                encoded.append(("index", len(indices)))
-                indices.append(index)
+            found = _index_tensors(k, x, axis)
+            encoded += [("index", len(indices) + i) for i in range(len(found))]
+            indices += found
         axis += _dimensions(k)
     return tuple(encoded), tuple(indices)
 
@@ -67,9 +66,7 @@ def _integral(k: Any) -> bool:
 
 
 def _dimensions(k: Any) -> int:
-    if k is None or k is Ellipsis:
-        return 0
-    if isinstance(k, (bool, np.bool_)):
+    if k is None or k is Ellipsis or isinstance(k, (bool, np.bool_)):
         return 0
     return int(k.ndim) if np.dtype(getattr(k, "dtype", np.int64)).kind == "b" else 1
 

@@ -44,13 +44,9 @@ def reshape(x: Any, /, shape: Any, *more: int) -> Any:
     return dispatch.call(_reshape, (x,), (target,))
 
 
-def _inverse(axes: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(int(i) for i in np.argsort(axes))
-
-
 _permute = Op(
     "permute_dims", "movement", shaped(lambda shape, axes: tuple(shape[a] for a in axes)), writes_out=False,
-    pulls=(Pull("", lambda g, plan, x, y: permute_dims(g, _inverse(plan.attributes[0]))),),
+    pulls=(Pull("", lambda g, plan, x, y: permute_dims(g, np.argsort(plan.attributes[0]).tolist())),),
 )  # fmt: skip
 
 
@@ -88,7 +84,7 @@ def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
         return g
     lead = g.ndim - len(shape)
     axes = (*range(lead), *(lead + i for i, n in enumerate(shape) if n == 1 and g.shape[lead + i] != 1))
-    return reshape(sum(g, axis=axes, keepdims=False), shape)
+    return reshape(sum(g, axis=axes), shape)
 
 
 def expand_dims(x: Any, /, axis: int = 0) -> Any:
@@ -101,9 +97,8 @@ def expand_dims(x: Any, /, axis: int = 0) -> Any:
 def squeeze(x: Any, /, axis: Any = None) -> Any:
     """A view without the given dimensions of extent 1 (None: without any)."""
     x = asarray(x)
-    axes = axes_of(axis, x.ndim, "squeeze")
-    if axes is None:
-        axes = tuple(i for i, n in enumerate(x.shape) if n == 1)
+    found = axes_of(axis, x.ndim, "squeeze")
+    axes = [i for i, n in enumerate(x.shape) if n == 1] if found is None else found
     for a in axes:
         if x.shape[a] != 1:
             raise ValueError(f"squeeze: axis {a} of shape {x.shape} has extent {x.shape[a]}, only 1 can be removed")

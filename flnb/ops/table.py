@@ -81,9 +81,8 @@ class Op:
             live.table.append(state.bind(live.backend, self))
 
     def _pulls(self, count: int) -> list[Pull | None]:
-        if callable(self.pulls):
-            return [self.pulls(i) for i in range(count)]
-        return [*self.pulls, *[None] * (count - len(self.pulls))]
+        pulls = [self.pulls(i) for i in range(count)] if callable(self.pulls) else list(self.pulls)
+        return pulls + [None] * (count - len(pulls))
 
     def pulls_for(self, count: int) -> tuple[Callable[..., Any] | None, ...]:
         """The pull functions for a call with this many tensors."""
