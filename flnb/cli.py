@@ -64,13 +64,8 @@ def doctor() -> str:
             complete = f"complete: {', '.join(f'{name} {version}' for name, version in packages)}"
             lacking = f"missing {', '.join(missing)}: pip install 'flnb[{extra}]'"
             rows.append((f"extra {extra}", lacking if missing else complete))
-    rows.append(
-        (
-            "dot",
-            shutil.which("dot")
-            or "not found: install Debian's graphviz package to draw tape graphs with flnb.plot.tape",
-        )
-    )
+    lacking = "not found: install Debian's graphviz package to draw tape graphs with flnb.plot.tape"
+    rows.append(("dot", shutil.which("dot") or lacking))
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
 

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import ast
 import os
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Any
 
 USAGE = "usage: %flnb dashboard  or  %flnb doctor"
 
@@ -43,12 +40,10 @@ class Magics:
 
         first, last = self._compiled(cell)
         namespace = self.shell.user_ns
-        result = None
         with flnb.record(name=line.strip() or "cell") as run:
             namespace["run"] = run
             exec(first, namespace)
-            if last is not None:
-                result = eval(last, namespace)
+            result = None if last is None else eval(last, namespace)
         if result is not None:
             self.shell.displayhook(result)
         return run
@@ -62,8 +57,8 @@ class Magics:
         if last is not None and source.rstrip().endswith(";"):
             tree.body.append(last)  # a closing semicolon asks for silence
             last = None
-        compiled: Callable[..., Any] = self.shell.compile
-        return compiled(tree, name, "exec"), last and compiled(ast.Expression(last.value), name, "eval")
+        closing = last and self.shell.compile(ast.Expression(last.value), name, "eval")
+        return self.shell.compile(tree, name, "exec"), closing
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -67,8 +67,7 @@ def uniform(
     generator: Generator | None = None,
 ) -> Tensor:
     """Uniform in [low, high), floating point."""
-    source = (generator or default_generator).numpy
-    return dispatch.create(_uniform, _spec(shape, dtype), (low, high, source))
+    return dispatch.create(_uniform, _spec(shape, dtype), (low, high, (generator or default_generator).numpy))
 
 
 def normal(
@@ -79,8 +78,7 @@ def normal(
     generator: Generator | None = None,
 ) -> Tensor:
     """Normal with the given mean and standard deviation, floating point."""
-    source = (generator or default_generator).numpy
-    return dispatch.create(_normal, _spec(shape, dtype), (mean, std, source))
+    return dispatch.create(_normal, _spec(shape, dtype), (mean, std, (generator or default_generator).numpy))
 
 
 def bernoulli(
