@@ -188,6 +188,9 @@ def test_a_surviving_view_keeps_its_memory():
         (lambda: flnb.cross_entropy(flnb.ones((2, 3)), [0.5, 1.0]), TypeError, r"must be integers, got float32"),
         (lambda: flnb.cross_entropy(flnb.ones((2, 3)), [1]), ValueError, r"shapes \(2, 3\) and \(1,\)"),
         (lambda: flnb.add(flnb.ones((2,)), 1.0, out=flnb.ones((3,))), ValueError, r"result is float32\[2\] but out"),
+        (lambda: flnb.cross_entropy(flnb.ones((2, 3)), [0, -1]), IndexError, r"cross_entropy: labels go from -1 to 0"),
+        (lambda: flnb.cross_entropy(flnb.ones((2, 3)), [0, 7]), IndexError, r"must lie between 0 and 2"),
+        (lambda: flnb.zeros(2, 3), TypeError, r"a shape is one tuple: zeros\(\(2, 3\)\)"),
         (lambda: flnb.dropout(flnb.ones((2,)), 1.5), ValueError, r"p must be in \[0, 1\), got 1.5"),
         (lambda: flnb.full((-1,), 0), ValueError, r"extents >= 0, got \(-1,\)"),
         (lambda: flnb.Tensor([1.0]), TypeError, r"use flnb\.asarray"),
@@ -234,3 +237,9 @@ def test_default_dtype_can_be_changed():
         flnb.set_default_dtype("float32")
     with pytest.raises(TypeError, match="expected a floating-point dtype, got int64"):
         flnb.set_default_dtype("int64")
+
+
+def test_equality_with_none_is_identity():
+    x = flnb.ones((2,))
+    assert (x == None) is False  # noqa: E711
+    assert (x != None) is True  # noqa: E711

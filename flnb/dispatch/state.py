@@ -109,8 +109,29 @@ def bind(backend: TensorBackend, op: Any) -> Callable[..., Any]:
 
         return missing
     if op.writes_out and not _accepts_out(method):
-        return _copying_to_out(method, op.arity)
-    return method  # type: ignore[no-any-return]
+        method = _copying_to_out(method, op.arity)
+    return method if _is_shipped(backend, op.name) else _giving_something(method, backend, op)
+
+
+def _is_shipped(backend: TensorBackend, name: str) -> bool:
+    """Whether a method is flnb's own: those are tested, what is typed into a cell is checked."""
+    owner = next((c for c in type(backend).__mro__ if name in c.__dict__), object)
+    return owner.__module__.startswith("flnb_backends.")
+
+
+def _giving_something(method: Callable[..., Any], backend: TensorBackend, op: Any) -> Callable[..., Any]:
+    """A user's method, with an error that names it when it returns no buffer."""
+
+    def checked(*arguments: Any) -> Any:
+        result = method(*arguments)
+        if not hasattr(result, "dtype") and backend.buffer == "ndarray":
+            raise TypeError(
+                f"{op.name} of backend {backend.name!r} returned {result!r:.40}, expected an array; "
+                f"end the method with `return`"
+            )
+        return result
+
+    return checked
 
 
 def _accepts_out(method: Any) -> bool:

@@ -62,6 +62,11 @@ def _in_place(function: Any, symbol: str) -> Any:
     return apply
 
 
+def _unless_none(compare: Any) -> Any:
+    """``x == None`` is a question about identity, which Python answers itself."""
+    return lambda self, other: NotImplemented if other is None else compare(self, other)
+
+
 def _invert(x: Any) -> Any:
     return logical_not(x) if x.dtype.kind == "b" else bitwise_invert(x)
 
@@ -83,7 +88,8 @@ _OPERATORS = {
     "xor": _bits(logical_xor, bitwise_xor), "lshift": bitwise_left_shift, "rshift": bitwise_right_shift,
 }  # fmt: skip
 _COMPARISONS = {
-    "lt": less, "le": less_equal, "gt": greater, "ge": greater_equal, "eq": equal, "ne": not_equal,
+    "lt": less, "le": less_equal, "gt": greater, "ge": greater_equal,
+    "eq": _unless_none(equal), "ne": _unless_none(not_equal),
 }  # fmt: skip
 _METHODS = (
     "all", "any", "argmax", "argmin", "astype", "copy", "exp", "flatten", "log", "max", "mean", "min", "permute_dims",

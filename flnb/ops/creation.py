@@ -38,6 +38,10 @@ def _shape(shape: Any) -> tuple[int, ...]:
 
 
 def _spec(shape: Any, dtype: Any) -> Any:
+    if isinstance(dtype, int):
+        raise TypeError(
+            f"expected a dtype after the shape, got {dtype}; a shape is one tuple: zeros(({shape}, {dtype}))"
+        )
     return spec_of(_shape(shape), np.dtype(dtype) if dtype is not None else default_dtype(), state.current().kind)
 
 

@@ -179,3 +179,24 @@ def test_custom_backend_survives_a_failing_op():
             flnb.tanh(x)
         flnb.tanh(x)
         assert manager.stats()["allocated"] == 0
+
+
+def test_a_method_that_returns_nothing_is_named():
+    class Forgetful(flnb.backends.NumpyBackend):
+        def add(self, a, b, out=None):
+            super().add(a, b, out)
+
+    with flnb.use_backend(Forgetful), pytest.raises(TypeError, match=r"add of backend 'Forgetful' returned None"):
+        flnb.ones((2,)) + 1.0
+
+
+def test_a_manager_that_returns_nothing_is_named():
+    class Forgetful(flnb.memory.MemoryManager):
+        def alloc(self, nbytes, stream=0, hint=None):
+            self.device.reserve(nbytes)
+
+    with (
+        flnb.use_memory_manager(Forgetful),
+        pytest.raises(TypeError, match=r"'Forgetful': alloc\(4096\) returned None"),
+    ):
+        flnb.ones((1024,))
