@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from flnb_telemetry import palette, quantity, schema
 from flnb_telemetry.analysis.memory import FORMULAS
-from flnb_telemetry.analysis.tape import Tape
+from flnb_telemetry.analysis.tape import Tape, TapeNode
 from flnb_telemetry.extras import require
 
 if TYPE_CHECKING:
@@ -48,11 +48,12 @@ def _note(figure: Any, text: str, **place: Any) -> None:
 def op_times(run: Recording, top: int = 20) -> Any:
     """Total time of the slowest ops as a plotly bar chart, coloured by family."""
     rows = run.ops.by("op", "family").rows
-    figure = _figure(f"Op times of {run.name}", "total time, ms", "")
+    unit, scale = ("s", 1e9) if rows and max(row.total for row in rows) > 1e9 else ("ms", 1e6)
+    figure = _figure(f"Op times of {run.name}", f"total time, {unit}", "")
     for family in dict.fromkeys(row.key[1] for row in rows[:top]):
         mine = [row for row in rows[:top] if row.key[1] == family]
         figure.add_bar(
-            x=[row.total / 1e6 for row in mine],
+            x=[row.total / scale for row in mine],
             y=[row.key[0] for row in mine],
             orientation="h",
             name=family,
@@ -72,7 +73,10 @@ def op_times(run: Recording, top: int = 20) -> Any:
 
 
 def memory(run: Recording) -> Any:
-    """Live bytes over time, stacked by category, and what is reserved, as a plotly figure."""
+    """Live bytes over time, stacked by category, and what is reserved, as a plotly figure.
+
+    Where more than twice the peak is reserved, the legend says how much and the axis ends above the bands.
+    """
     line = run.memory.timeline()
     figure = _figure(f"Memory of {run.name}", "time, s", "MiB")
     keep = _kept(line.allocated, line.reserved)
@@ -85,10 +89,17 @@ def memory(run: Recording) -> Any:
             label = name.replace("_", " ")
             figure.add_scatter(x=t, y=held / MIB, name=label, stackgroup="live", line=stroke, fillcolor=colour)
     dashed = {"color": INK, "dash": "dot", "shape": "hv"}
-    figure.add_scatter(x=t, y=line.reserved[keep] / MIB, name="reserved", line=dashed)
+    most, reserved = int(line.allocated.max(initial=0)), int(line.reserved.max(initial=0))
+    above = reserved > 2 * most > 0
+    label = f"reserved {quantity.size(reserved)}, above" if above else "reserved"
+    figure.add_scatter(x=t, y=line.reserved[keep] / MIB, name=label, line=dashed)
     if len(t):
-        peak = run.memory.peak
-        figure.add_annotation(x=peak.t, y=peak.allocated / MIB, text=f"peak {quantity.size(peak.allocated)}")
+        at = float(line.t[np.argmax(line.allocated)])
+        aside = 1 if at < (t[0] + t[-1]) / 2 else -1  # towards the middle, away from the axis
+        anchor = "left" if aside > 0 else "right"
+        text = f"peak {quantity.size(most)}"
+        figure.add_annotation(x=at, y=most / MIB, text=text, ax=32 * aside, ay=-20, xanchor=anchor)
+        figure.update_yaxes(range=[0, 1.15 * (most if above else max(most, reserved)) / MIB])
     return figure
 
 
@@ -103,7 +114,14 @@ def fragmentation(run: Recording, request: int | None = None) -> Any:
         ("internal", found.internal, "#5c906b", "y2"),
     ):
         figure.add_scatter(x=found.t, y=column, name=label, yaxis=axis, line={"shape": "hv", "color": colour})
-    share = {"overlaying": "y", "side": "right", "range": [0, 1], "tickformat": ".0%", "title": "share"}
+    share = {
+        "overlaying": "y",
+        "side": "right",
+        "range": [0, 1],
+        "tickvals": [0, 0.25, 0.5, 0.75, 1],
+        "tickformat": ".0%",
+        "title": "share",
+    }
     figure.update_layout(yaxis2=share, margin={"b": 110})
     peak, average = quantity.significant(found.at_peak), quantity.significant(found.average)
     _note(figure, f"{peak}× at the peak, {average}× on time average", x=1, y=1.06)
@@ -194,8 +212,10 @@ def _id(number: int) -> str:
 
 def _label(title: str, about: str, item: Any) -> str:
     lines = [title, about]
+    if isinstance(item, TapeNode) and item.took:
+        lines.append(item.took)
     if item.norm is not None:
-        lines.append(f"|grad| {quantity.significant(item.norm)}" + (f", {item.bad} NaN/Inf" if item.bad else ""))
+        lines.append(f"|grad| {quantity.norm(item.norm)}" + (f", {item.bad} NaN/Inf" if item.bad else ""))
     return "\n".join(lines).replace("\\", "\\\\")  # graphviz reads a backslash as the beginning of an escape
 
 

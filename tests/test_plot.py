@@ -55,9 +55,18 @@ def test_op_times_are_bars_by_family(run: Any) -> None:
     colours = {bar.name: bar.marker.color for bar in figure.data}
     assert colours == {"matmul": palette.FAMILY["matmul"][0], "elementwise": palette.FAMILY["elementwise"][0]}
     assert "57.1 %" in figure.data[0].hovertext[0]
+    assert figure.layout.xaxis.title.text == "total time, ms"
     short = plot.op_times(run, top=1)
     assert [bar.name for bar in short.data] == ["matmul"]
     assert short.layout.annotations[0].text == "2 faster ops not shown"
+
+
+def test_long_op_times_are_in_seconds() -> None:
+    with record() as run:
+        op("conv2d", "matmul", time.perf_counter_ns(), 2_500_000_000)
+    figure = plot.op_times(run)
+    assert figure.layout.xaxis.title.text == "total time, s"
+    assert figure.data[0].x == (2.5,)
 
 
 def test_memory_is_stacked_by_category_under_reserved(run: Any) -> None:
@@ -72,6 +81,21 @@ def test_memory_is_stacked_by_category_under_reserved(run: Any) -> None:
     np.testing.assert_allclose(np.add(by_name["parameter"].y, by_name["gradient"].y) * 2**20, line.allocated)
     assert figure.layout.annotations[0].text == "peak 6.00 MiB"
     assert figure.layout.annotations[0].y == 6.0
+    assert figure.layout.yaxis.range == (0, 1.15 * 8)
+
+
+def test_the_bands_keep_their_height_under_a_large_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bus, "announcers", [])
+    with record() as run:
+        t = time.perf_counter_ns()
+        bus.emit(schema.SEGMENT_ALLOC, t, 1, 0, 64 << 20)
+        bus.emit(schema.ALLOC, t, 1, 0, 2 << 20, 2 << 20, 1)
+        bus.emit(schema.FREE_COMPLETED, t + 1000, 1, 0, 2 << 20, 0, 1)
+    figure = plot.memory(run)
+    assert figure.layout.yaxis.range == (0, 1.15 * 2)
+    assert figure.data[-1].name == "reserved 64.0 MiB, above"
+    (peak,) = figure.layout.annotations
+    assert (peak.text, peak.ax, peak.xanchor) == ("peak 2.00 MiB", 32, "left")  # not on the axis
 
 
 def test_fragmentation_states_its_formulas(run: Any) -> None:
@@ -86,6 +110,7 @@ def test_fragmentation_states_its_formulas(run: Any) -> None:
     text = " ".join(note.text for note in figure.layout.annotations)
     assert "unusable(r) = sum(free blocks < r) / sum(free)" in text
     assert "1.33× at the peak" in text
+    assert figure.layout.yaxis2.tickvals == (0, 0.25, 0.5, 0.75, 1)
 
 
 def test_a_long_timeline_is_drawn_with_its_extremes() -> None:
@@ -103,6 +128,7 @@ def test_the_tape_is_a_graph_with_scopes_as_boxes(run: Any) -> None:
     assert source.index("cluster_net") < source.index('"cluster_net.conv"') < source.index("conv2d")
     assert "conv.weight" in source
     assert "|grad| 2.00, 4 NaN/Inf" in source
+    assert "forward 2.00 ms" in source
     assert "log\\\\odd" in source
     assert plot.tape(run.tape.step(0)).source == source
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from flnb_telemetry import bus, intern, schema
 
+from flnb.dispatch import state
 from flnb.interface.memory import ALIGNMENT, AllocHint, Block, MemoryManager, OutOfMemoryError, dropped, in_words
 
 __all__ = ["allocate", "announce", "array_in", "block_of", "drain", "release"]
@@ -260,19 +261,22 @@ def _shortage(manager: MemoryManager, nbytes: int, cause: BaseException) -> OutO
 
 
 def announce(lane: bus.Lane) -> None:
-    """Tell a recording that begins what exists already: every segment and every live block."""
+    """Tell a recording that begins what the active manager holds: its segments and live blocks.
+
+    What other managers hold is no part of the run; what they reserve and allocate while it lasts is.
+    """
     drain()
-    for manager in list(MemoryManager.instances):
-        try:
-            states = manager.snapshot()
-        except Exception as error:  # somebody's experiment, perhaps long out of use, must not stop a recording
-            warnings.warn(f"flnb: {manager!r} is missing from the recording's start: {error!r}", stacklevel=2)
-            continue
-        for segment, blocks in states:
-            lane.emit(schema.SEGMENT_ALLOC, clock(), segment.id, segment.address, segment.size)
-            for block in blocks:
-                if block.id:
-                    _tell(lane, block, segment)
+    manager = state.current().manager
+    try:
+        states = manager.snapshot()
+    except Exception as error:  # somebody's experiment must not stop a recording
+        warnings.warn(f"flnb: {manager!r} is missing from the recording's start: {error!r}", stacklevel=2)
+        return
+    for segment, blocks in states:
+        lane.emit(schema.SEGMENT_ALLOC, clock(), segment.id, segment.address, segment.size)
+        for block in blocks:
+            if block.id:
+                _tell(lane, block, segment)
 
 
 bus.announcers.append(announce)

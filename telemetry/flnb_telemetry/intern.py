@@ -75,6 +75,7 @@ contexts: Table[Context] = Table(Context("", 0), Context._make)
 plans: Table[Plan] = Table(Plan("", "", (), "", 0), Plan._make)
 
 NONE = np.empty((2, 0), np.int64)
+MOST = 2**63 - 1  # bytes that fit in a column: a plan may ask for more, and fail
 
 
 class Catalog:
@@ -97,7 +98,7 @@ class Catalog:
     def refresh(self) -> None:
         """Extend the arrays to the tables' present length."""
         name = self.strings.id_of
-        if fresh := [(name(p.op), name(p.family), p.nbytes) for p in self.plans.items[len(self.op) :]]:
+        if fresh := [(name(p.op), name(p.family), min(p.nbytes, MOST)) for p in self.plans.items[len(self.op) :]]:
             known = np.array([self.op, self.family, self.nbytes])
             self.op, self.family, self.nbytes = np.concatenate([known, np.array(fresh).T], axis=1)
         if new := [(name(c.scope), c.phase) for c in self.contexts.items[len(self.scope) :]]:

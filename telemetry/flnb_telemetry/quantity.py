@@ -20,6 +20,11 @@ def significant(value: float) -> str:
     return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
 
 
+def norm(value: float) -> str:
+    """Three significant digits, with an exponent where it is far from 1: 412, 0.0314, 3.92e-08."""
+    return f"{value:.2e}" if 0 < value < 1e-6 or 1e9 <= value < math.inf else significant(value)
+
+
 def duration(ns: float) -> str:
     """A time in nanoseconds as text: 412 µs, 1.98 ms."""
     for unit, scale in (("ns", 1.0), ("µs", 1e3), ("ms", 1e6)):

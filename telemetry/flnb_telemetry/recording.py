@@ -10,7 +10,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import replace
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -205,6 +205,9 @@ class Recording(Run):
         from flnb_telemetry.formats import parquet
 
         parquet.save(self, path)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"the recording {self.name!r} cannot be pickled: save it with run.save(path), then load_run")
 
     def summary(self) -> list[str]:
         """What the run was, one fact a line."""

@@ -44,7 +44,7 @@ class Tally:
         slot, n = slot_of[names], len(self.name)
         self.count += np.bincount(slot, minlength=n)
         self.total += np.bincount(slot, spent, n).astype(np.int64)
-        self.bytes += np.bincount(slot, nbytes, n).astype(np.int64)
+        self.bytes = np.minimum(self.bytes + np.bincount(slot, nbytes, n), 2.0**62).astype(np.int64)
         np.maximum.at(self.max, slot, spent)
         self._histogram += np.bincount(slot * BUCKETS + bucket, minlength=n * BUCKETS).reshape(n, BUCKETS)
 

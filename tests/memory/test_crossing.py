@@ -18,6 +18,7 @@ from flnb_backends.memory.native import Native
 from flnb_backends.memory.simulated import SimulatedDevice
 from flnb_telemetry import bus, schema
 
+import flnb
 from flnb.dispatch.memory import allocate, announce, array_in, block_of, drain, release
 from flnb.interface.memory import AllocHint, Block, MemoryManager, OutOfMemoryError, dropped, in_words
 
@@ -270,12 +271,15 @@ def test_out_of_memory_is_an_event_too(recorded):
 def test_a_recording_that_begins_later_hears_of_what_exists():
     manager = Caching()
     a = array(manager, 1000, category=1)
+    other = array(Caching(), 1000)  # of a manager that is not active: no part of the run
     lane = bus.Lane(0)
-    announce(lane)
+    with flnb.use_memory_manager(manager):
+        announce(lane)
     block = block_of(a)
     rows = [tuple(map(int, row)) for row in lane.drain()]
     assert (schema.ALLOC | 1 << 8, block.id, block.address) in {(row[0], row[2], row[3]) for row in rows}
     assert (schema.SEGMENT_ALLOC, block.segment.id) in {(row[0] & 0xFF, row[2]) for row in rows}
+    assert not {block_of(other).id, block_of(other).segment.id} & {row[2] for row in rows}
 
 
 def test_a_broken_manager_does_not_stop_a_recording():
@@ -284,8 +288,11 @@ def test_a_broken_manager_does_not_stop_a_recording():
             raise RuntimeError("lost count")
 
     manager = Broken()
-    with pytest.warns(
-        UserWarning, match=r"<Broken: .* is missing from the recording's start: RuntimeError\('lost count'\)"
+    with (
+        flnb.use_memory_manager(manager),
+        pytest.warns(
+            UserWarning, match=r"<Broken: .* is missing from the recording's start: RuntimeError\('lost count'\)"
+        ),
     ):
         announce(bus.Lane(0))
     MemoryManager.instances.discard(manager)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import pickle
 import sys
 import zipfile
 from typing import TYPE_CHECKING, Any
@@ -308,3 +309,8 @@ def test_parquet_members_are_plain_tables(run: Any, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.flnb") as archive:
         table = pq.read_table(io.BytesIO(archive.read("metric.parquet")))
     assert table.column("value").to_pylist()[0] == 1.0
+
+
+def test_a_recording_cannot_be_pickled_and_says_what_to_do(run: Any) -> None:
+    with pytest.raises(TypeError, match=r"save it with run\.save\(path\)"):
+        pickle.dumps(run)

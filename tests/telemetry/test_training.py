@@ -136,3 +136,57 @@ def test_the_live_view_agrees(train: Any, new_browser: Any) -> None:
     assert counters["small_bytes"] > 0
     assert browser.tape is not None
     assert [node["id"] for node in browser.tape["nodes"]] == [node.id for node in run.tape.nodes]
+
+
+@pytest.mark.parametrize("manager", [flnb.memory.Native, flnb.memory.Caching])
+def test_a_recording_shows_the_active_manager_whatever_others_held_before(train: Any, manager: Any) -> None:
+    def fragmentation() -> Any:
+        with flnb.use_memory_manager(manager), flnb.record() as run:
+            kept = [flnb.ones((64, 64 + i)) for i in range(16)]
+            del kept[::2]
+            flnb.zeros((8,))  # what was dropped is handed back here
+        return run.memory.timeline(), run.memory.fragmentation().at_peak
+
+    line, alone = fragmentation()
+    big = flnb.zeros((1 << 22,))
+    del big
+    again, ratio = fragmentation()
+    assert ratio == alone
+    np.testing.assert_array_equal(line.reserved, again.reserved)
+    np.testing.assert_array_equal(line.allocated, again.allocated)
+
+
+def test_frees_of_blocks_that_were_never_announced_count_nothing(new_browser: Any) -> None:
+    earlier = [flnb.ones((256, 256)) for _ in range(3)]
+    live, browser = Live("frees"), new_browser()
+    with flnb.use_memory_manager(flnb.memory.Native()), flnb.record() as run:
+        live.begin()
+        earlier.clear()
+        kept = flnb.ones((256, 256))
+        pump.flush()
+        browser.take(live.frame(keyframe=True))
+        live.finish()
+    assert len(run.table("free_completed")["t"]) == 3
+    line = run.memory.timeline()
+    assert line.allocated.tolist()[-1] == line.allocated.max() >= kept.nbytes
+    assert line.allocated.min() >= 0
+    assert line.reserved.min() >= 0
+    (block,) = (block for segment in run.memory.peak.segments for block in segment.blocks)
+    assert set(browser.blocks) == {block.id}
+
+
+def test_a_plan_of_more_bytes_than_a_column_holds_spoils_no_analysis() -> None:
+    with pytest.raises(flnb.memory.OutOfMemoryError):
+        flnb.zeros((2**62, 16))
+    with flnb.record() as run:
+        for _ in range(3):
+            flnb.broadcast_to(flnb.ones((1,)), (2**60,))
+    assert run.ops["broadcast_to"].count == 3
+    assert run.ops["broadcast_to"].bytes == 2**62
+    live = Live("large")
+    live.begin()
+    flnb.broadcast_to(flnb.ones((1,)), (2**60,))
+    pump.flush()
+    live.frame(keyframe=True)
+    live.finish()
+    assert live.by_op.bytes.max() == 2**62

@@ -166,7 +166,8 @@ class MemoryState:
 class Memory:
     """The memory of a recording: `timeline()`, `at(t)`, `peak`, `fragmentation()`.
 
-    Blocks that were live when the recording began are in it when their manager was asked to announce them.
+    Blocks that were live when the recording began are in it when they were announced: those of the active manager.
+    Frees of others count nothing.
     `block` and `segment` are the columns of the `alloc` and `segment_alloc` events, with the time of the "end" (ns) and
     for blocks that of the request to free them ("dropped"); NEVER for what lives on.
     """

@@ -135,7 +135,7 @@ def _grouped(ops: schema.Columns, catalog: Catalog, keys: tuple[str, ...]) -> li
     total = np.add.reduceat(spent, ends - count)
     p99 = spent[ends - count + -(-99 * count // 100) - 1]  # the smallest with at least 99 % at or below
     share = total / max(1, int(total.sum()))
-    nbytes = np.bincount(group, catalog.nbytes[ops["plan"]]).astype(np.int64)
+    nbytes = np.minimum(np.bincount(group, catalog.nbytes[ops["plan"]]), 2.0**62).astype(np.int64)
     columns = (count, total, total / count, p99, spent[ends - 1], share, nbytes)
     return [OpRow(*row) for row in zip(names, *(column.tolist() for column in columns), strict=True)]
 

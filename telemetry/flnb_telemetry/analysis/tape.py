@@ -41,6 +41,12 @@ class TapeNode(NamedTuple):
     plan: int
     context: int
 
+    @property
+    def took(self) -> str:
+        """The times that were seen, as text: forward 412 µs, backward 1.98 ms."""
+        times = {"forward": self.forward_ns, "backward": self.backward_ns}
+        return ", ".join(f"{phase} {quantity.duration(ns)}" for phase, ns in times.items() if ns)
+
 
 class TapeLeaf(NamedTuple):
     """A Variable that no op made: its id is negative, as parents name it."""
@@ -104,8 +110,9 @@ class Tape:
 
 def _line(node: TapeNode) -> str:
     shape = "×".join(map(str, node.shape)) or "scalar"
-    norm = "" if node.norm is None else f"  |grad| {quantity.significant(node.norm)}"
-    return f"  {node.op} {shape} {node.dtype}  {node.scope}{norm}".rstrip()
+    norm = "" if node.norm is None else f"  |grad| {quantity.norm(node.norm)}"
+    took = f"  {node.took}" if node.took else ""
+    return f"  {node.op} {shape} {node.dtype}  {node.scope}".rstrip() + took + norm
 
 
 def of(
