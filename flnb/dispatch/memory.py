@@ -1,14 +1,16 @@
 """The crossing to memory managers: every allocation and every free passes here, is checked, counted and told once.
 
-An array's memory is kept by a small ctypes object that is the root of all its views. When the last of them goes, the
-object's finaliser appends the block to a queue and does nothing else: whatever a manager's `free` does happens later,
-on a normal stack, in the next allocation or statistics call.
+An array's memory is kept by a small ctypes object that is the root of all its views. When the last of them goes, a
+weak reference to it lands in a queue and nothing else happens: whatever a manager's `free` does happens later, on a
+normal stack, in the next allocation or statistics call. No Python code runs in between, because CPython swallows a
+Ctrl-C that arrives in a finaliser.
 """
 
 from __future__ import annotations
 
 import ctypes
 import warnings
+import weakref
 from itertools import count
 from threading import get_ident
 from time import perf_counter_ns as clock
@@ -53,6 +55,8 @@ def allocate(
         ledger.busy = True
     try:
         block = manager.alloc(nbytes, 0, hint)
+        if not isinstance(block, Block):
+            raise TypeError(f"memory manager {manager.name!r}: alloc({nbytes}) returned {block!r}, expected a Block")
         block.id = number = _next_id()
         block.manager = manager
         block.requested = nbytes
@@ -86,9 +90,12 @@ def drain(mine: Block | None = None) -> None:
     """
     while dropped:
         try:
-            block = _pop_dropped()
+            block: Any = _pop_dropped()
         except IndexError:  # another thread took it
             return
+        if type(block) is _Sight:
+            block = block.block
+            _sights.pop(block.id, None)
         manager, size = block.manager, block.size  # `free` may merge the block with others
         if manager is None:
             continue
@@ -183,10 +190,18 @@ def array_in(
         op = intern.plans.items[plan_code >> schema.PLAN_SHIFT][0]
         hint = AllocHint(shape, dtype, schema.CATEGORIES[category], op, bus.place.path)
     block = allocate(manager, nbytes, plan_code, category, hint)
-    owner = _owner_types[block.size].from_address(block.address)
-    owner.block = block
-    block.dropped = OWNED
-    return _ndarray(shape, dtype, owner)
+    try:
+        owner = _owner_types[block.size].from_address(block.address)
+        owner.block = block
+        _sights[block.id] = _Sight(owner, _append_dropped)
+        _sights[block.id].block = block
+        block.dropped = OWNED
+        return _ndarray(shape, dtype, owner)
+    except BaseException:  # Ctrl-C before anybody has the array
+        _sights.pop(block.id, None)  # the only reference to it: its callback will not be called
+        block.dropped = FREED
+        _append_dropped(block)
+        raise
 
 
 def block_of(array: Any) -> Block | None:
@@ -196,11 +211,15 @@ def block_of(array: Any) -> Block | None:
     return getattr(array, "block", None)
 
 
-def _finalise(self: Any, append: Any = dropped.append, bus: Any = bus, clock: Any = clock) -> None:
-    block = self.block
-    if bus.lanes is not None:
-        block.dropped = clock()
-    append(block)
+class _Sight(weakref.ref):  # type: ignore[type-arg]
+    """Sees the memory object of an array go. Its callback is the queue's own `append`: no Python code."""
+
+    __slots__ = ("block",)
+    block: Block
+
+
+_sights: dict[int, _Sight] = {}
+_append_dropped: Any = dropped.append
 
 
 class _OwnerTypes(dict[int, Any]):
@@ -209,9 +228,7 @@ class _OwnerTypes(dict[int, Any]):
     def __missing__(self, size: int) -> Any:
         if len(self) > 4096:  # ever new sizes must not pile up types
             self.clear()
-        self[size] = found = type(
-            "BlockMemory", (ctypes.c_char * size,), {"__slots__": ("block",), "__del__": _finalise}
-        )
+        self[size] = found = type("BlockMemory", (ctypes.c_char * size,), {"__slots__": ("block",)})
         return found
 
 
@@ -240,7 +257,16 @@ def _shortage(manager: MemoryManager, nbytes: int, cause: BaseException) -> OutO
     free, largest = sum(holes) + left, max([left, *holes])
     if bus.lanes is not None:
         lane = bus.lanes.lane
-        lane.emit(schema.OOM, clock(), nbytes, free, largest, lease.capacity or 0, lease.reserved, lane.context)
+        lane.emit(
+            schema.OOM,
+            clock(),
+            min(nbytes, 2**63 - 1),
+            free,
+            largest,
+            lease.capacity or 0,
+            lease.reserved,
+            lane.context,
+        )
     if lease.capacity is not None and nbytes > lease.capacity:
         advice = "it can never fit: use a smaller batch or tensor, or a device with a larger capacity"
     elif free >= nbytes:

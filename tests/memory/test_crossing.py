@@ -7,7 +7,6 @@ import os
 import random
 import sys
 import threading
-import time
 from itertools import pairwise
 
 import numpy as np
@@ -179,7 +178,7 @@ def test_blocks_go_back_to_the_manager_they_came_from(no_collector):
     b = array(new, 1000)
     del a
     array(new, 10)  # a call of the new manager hands the old one's block back
-    assert not dropped or all(block.manager is new for block in dropped)
+    assert all(getattr(item, "block", item).manager is new for item in dropped)
     assert (old.ledger.live, old.ledger.allocated) == ({}, 0)
     del b
     assert new.stats()["live"] == 0
@@ -212,6 +211,19 @@ def test_a_wrapper_calls_plain_methods_and_events_come_once(recorded):
     assert manager.inner.stats()["allocs"] == 0
 
 
+def test_no_python_code_runs_when_an_array_goes():
+    """CPython swallows a Ctrl-C that arrives in a finaliser, so there must be none: training would go on."""
+    manager, seen = Native(), []
+    a = array(manager, 4096)
+    sys.setprofile(lambda frame, event, _: seen.append((event, frame.f_code.co_name)))
+    try:
+        del a
+    finally:
+        sys.setprofile(None)
+    assert not [name for event, name in seen if event == "call"]
+    assert manager.stats()["live"] == 0
+
+
 def test_events_carry_what_the_views_need(recorded):
     with bus.scope("net"):
         manager = Native()
@@ -220,8 +232,6 @@ def test_events_carry_what_the_views_need(recorded):
         block = block_of(a)
         number, address, segment = block.id, block.address, block.segment.id
         del a, block
-        dropped_at = time.perf_counter_ns()
-        time.sleep(0.002)
         manager.stats()
         context = bus.lanes.lane.context
     rows = [row for row in recorded() if row[0] != "scope"]
@@ -232,7 +242,7 @@ def test_events_carry_what_the_views_need(recorded):
     assert asked.items() >= place.items()
     assert completed.items() >= place.items()
     assert opened.items() >= {"segment_id": segment, "address": address, "size": 4096}.items() <= closed.items()
-    assert asked["t"] <= dropped_at < completed["t"] - 1_000_000  # the drop and the free are told apart
+    assert given_["t"] < asked["t"] <= completed["t"]
 
 
 @managers
@@ -525,3 +535,10 @@ def test_sizes_in_words():
     ]
     with pytest.raises(ValueError, match=r"the capacity of HostDevice is '1 potato'"):
         HostDevice("1 potato")
+
+
+def test_an_absurd_request_fails_as_out_of_memory_also_while_recording():
+    with flnb.record() as run, pytest.raises(OutOfMemoryError, match="asked for"):
+        flnb.zeros((2**62, 16))
+    assert len(run.table("oom")["t"]) == 1
+    assert "out of memory" in repr(run)
