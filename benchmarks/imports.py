@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 from typing import Any
 
 from benchmarks.report import table, write
@@ -22,11 +24,19 @@ print(middle - start, time.perf_counter() - middle)
 
 
 def measure(rounds: int) -> list[tuple[float, float]]:
-    """Seconds of importing numpy, and then flnb, in each of several new processes (the first is a warm-up)."""
-    outputs = [
-        subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True).stdout
-        for _ in range(rounds + 1)
-    ]
+    """Seconds of importing numpy, and then flnb, in each of several new processes.
+
+    The first is a warm-up that fills a bytecode cache, as an installed package has one, whatever this machine's
+    settings for sources are.
+    """
+    with tempfile.TemporaryDirectory() as cache:
+        environment = {**os.environ, "PYTHONPYCACHEPREFIX": cache}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        command = [sys.executable, "-c", PROGRAM]
+        outputs = [
+            subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+            for _ in range(rounds + 1)
+        ]
     pairs = [tuple(map(float, output.split())) for output in outputs[1:]]
     return [(numpy, ours) for numpy, ours in pairs]
 
