@@ -29,6 +29,13 @@ PICTURE = """() => [...document.querySelectorAll('.fl-root canvas')].map(canvas 
     return hash;
 })"""
 
+# The names of visible canvases that hold nothing, or one colour alone.
+BLANK = """() => [...document.querySelectorAll('.fl-root canvas')].filter(canvas => {
+    if (!canvas.offsetParent || canvas.closest('.fl-sparkcell')) return false;
+    const data = new Uint32Array(canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.buffer);
+    return data.every(pixel => pixel === data[0]);
+}).map(canvas => canvas.getAttribute('aria-label') || 'a canvas')"""
+
 
 @pytest.fixture(scope="module")
 def notebook(lab: Lab, page: Page, pytestconfig: pytest.Config) -> Page:
@@ -222,6 +229,20 @@ def test_every_view_in_both_themes_and_widths(training: Page, screenshots: Path)
                 )
                 assert overflow <= 1, f"{name} at {width} px overflows by {overflow} px"
     assert page.flnb_errors == []  # type: ignore[attr-defined]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.usefixtures("light_again")
+def test_a_change_of_theme_leaves_no_canvas_of_the_overview_blank(training: Page) -> None:
+    """JupyterLab hides the page for a moment while it changes its theme; the window keeps its size here."""
+    page = training
+    dashboard(page).get_by_role("tab", name="Overview").click()
+    page.wait_for_timeout(500)
+    assert page.evaluate(BLANK) == []
+    for theme in ("Dark", "Light", "Dark"):
+        _theme(page, theme)
+        assert page.locator(".fl-root .fl-chart canvas").count() >= 3
+        assert page.evaluate(BLANK) == [], f"after the change to {theme}"
 
 
 @pytest.mark.timeout(120)

@@ -129,7 +129,7 @@ export class RecordingBar {
     // Counters tell of the recording, which goes on while the picture is paused; only the step is the picture's.
     const counters = store.latest?.counters;
     const waiting = !counters || store.latest?.run.state === "waiting";
-    const step = store.counters?.step ?? null;
+    const { step } = store;
     this.step.set(waiting ? UNKNOWN : integer(step), counters?.steps_total && !waiting ? `step of ${integer(counters.steps_total)}` : "step");
     this.recorded.set(waiting ? UNKNOWN : clock(counters.t) + (counters.t < 3600 ? " s" : ""));
     this.events.set(counters ? text(count(counters.events_per_s < 10 ? Math.round(counters.events_per_s) : counters.events_per_s)) : "0");

@@ -33,7 +33,10 @@ export class Brush {
   }
 
   resize(width: number, height: number): void {
-    if (this.surface.resize(width, height)) this.drawn = "";
+    if (!this.surface.resize(width, height)) return;
+    // Drawn at once: numbers beside it change its width often, and a cleared canvas would stay blank for a frame.
+    this.drawn = "";
+    this.render(performance.now());
   }
 
   /** Seconds that the strip spans. */

@@ -17,8 +17,12 @@ export class Surface {
     this.context = context;
   }
 
-  /** Set the size; true when it changed (a change clears the canvas). */
+  /**
+   * Set the size; true when it changed (a change clears the canvas). A page that is hidden for a moment, as JupyterLab's
+   * is while it changes its theme, has no size: the picture keeps the one it had.
+   */
   resize(width: number, height: number): boolean {
+    if (!(width > 0 && height > 0)) return false;
     const scale = devicePixelRatio || 1;
     const [pixelsX, pixelsY] = [Math.max(1, Math.round(width * scale)), Math.max(1, Math.round(height * scale))];
     this.width = width;

@@ -116,21 +116,23 @@ export class Chart {
     });
   }
 
-  /** New data; `shown` is the key value in the header. */
-  set(curve: Curve, options: { name: string; shown: string; log: boolean; last: number | null }): void {
+  /** New data; `shown` is the key value in the header, `first` and `last` are steps that the axis holds besides its own. */
+  set(curve: Curve, options: { name: string; shown: string; log: boolean; last: number | null; first?: number }): void {
     this.curve = curve;
     this.log = options.log;
     setText(this.value, options.shown);
     setText(this.caption, options.log ? `${options.name} · log` : options.name);
     const first = curve.length ? curve.steps[0]! : 0;
-    this.span = [Math.min(0, first), Math.max(options.last ?? 0, curve.length ? curve.steps[curve.length - 1]! : 1, first + 1)];
+    const begin = Math.min(0, first, options.first ?? 0);
+    this.span = [begin, Math.max(options.last ?? 0, curve.length ? curve.steps[curve.length - 1]! : 1, begin + 1)];
     this.surface.canvas.setAttribute("aria-label", `${options.name}: ${options.shown} at step ${this.span[1]}`);
   }
 
-  /** Fit to the element's place; true when the size changed. */
+  /** Fit to the element's place; false where that has no size now (a hidden page), and must be asked again. */
   measure(): boolean {
     const { clientWidth, clientHeight } = this.body;
-    return this.surface.resize(clientWidth, clientHeight);
+    this.surface.resize(clientWidth, clientHeight);
+    return clientWidth > 0 && clientHeight > 0;
   }
 
   render(cursorStep: number | null): void {

@@ -118,7 +118,7 @@ export class Dashboard {
       get updates() { return updates(); },
       get state() { return store.latest?.run.state ?? "waiting"; },
       get tab() { return tab(); },
-      get step() { return store.counters?.step ?? null; },
+      get step() { return store.step; },
       get events() { return store.latest?.counters.events ?? 0; },
       get dropped() { return store.latest?.counters.dropped ?? 0; },
       get selection() { return store.selection; },
@@ -166,12 +166,13 @@ export class Dashboard {
 
   private resized(entries: ResizeObserverEntry[]): void {
     for (const { target, contentRect: { width, height } } of entries) {
+      if (!(width > 0 && height > 0)) continue; // hidden for a moment, or for good: nothing to fit
       if (target === this.element) {
         const name = width >= 1040 ? "fl-wide" : width >= 720 ? "fl-medium" : "fl-narrow";
         this.element.classList.remove("fl-wide", "fl-medium", "fl-narrow");
         this.element.classList.add(name);
       } else if (target === this.recordingBar.brush.element) this.recordingBar.brush.resize(width, height);
-      else if (width > 0 && height > 0) this.slots.get(target)?.resize(width, height);
+      else this.slots.get(target)?.resize(width, height);
     }
     this.schedule();
   }
@@ -195,6 +196,7 @@ export class Dashboard {
     if (waiting) this.empty.update(store);
     if (now - this.textAt >= TEXT_INTERVAL - 20 || store.versions.view !== this.viewVersion) {
       this.textAt = now;
+      store.versions.text++;
       this.viewVersion = store.versions.view;
       this.viewBar.update();
       this.recordingBar.update(line);

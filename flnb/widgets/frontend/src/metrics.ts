@@ -60,6 +60,17 @@ export function listSeries(store: Store): Series[] {
   return logged;
 }
 
+/** First and last step of the axis that all charts share. */
+export function sharedSteps(curves: readonly Curve[], step: number | null): [number, number] {
+  let [first, last] = [0, step ?? 0];
+  for (const { steps, length } of curves) {
+    if (!length) continue;
+    first = Math.min(first, steps[0]!);
+    last = Math.max(last, steps[length - 1]!);
+  }
+  return [first, last];
+}
+
 class Metrics implements View {
   readonly element: HTMLElement;
   private readonly context: ViewContext;
@@ -70,8 +81,9 @@ class Metrics implements View {
   private readonly limit: number;
   private shown: Series[] = [];
   private drawn = "";
-  private drawnAt = 0;
+  private drawnText = -1;
   private dirty = true;
+  /** The charts have yet to be fitted to their places. */
   private sized = true;
 
   constructor(context: ViewContext, full: boolean) {
@@ -86,7 +98,7 @@ class Metrics implements View {
   }
 
   resize(): void {
-    this.sized = true;
+    this.sized = this.dirty = true;
   }
 
   render(now: number): void {
@@ -94,27 +106,29 @@ class Metrics implements View {
     if (this.panel.update(now)) return;
     const { versions } = store;
     const key = `${versions.metrics} ${versions.steps} ${versions.view} ${theme.version}`;
-    // New points alone wait a moment: curves of a long run are redrawn whole.
-    if (!this.dirty && !this.sized && (key === this.drawn || now - this.drawnAt < 180)) return;
+    // New points alone wait for the next text: curves of a long run are redrawn whole, and their steps are the bar's.
+    if (!this.dirty && ((key === this.drawn && !this.sized) || versions.text === this.drawnText)) return;
     this.drawn = key;
-    this.drawnAt = now;
+    this.drawnText = versions.text;
     this.dirty = false;
     this.shown = this.choose(listSeries(store));
-    const step = store.counters?.step ?? null;
+    const { step } = store;
     this.panel.sub = step === null ? "" : `step ${integer(step)}`;
     this.none.hidden = this.shown.length > 0;
     this.arrange();
     const cursor = store.cursor === null ? null : store.stepAt(store.cursor);
+    const [first, last] = sharedSteps(this.shown.map((series) => series.curve), step);
+    let measured = true;
     for (const series of this.shown) {
       const chart = this.charts.get(series.name)!;
-      if (this.sized) chart.measure();
+      if (this.sized && !chart.measure()) measured = false;
       chart.set(series.curve, {
         name: series.name, shown: series.value === null ? "–" : Number.isNaN(series.value) ? "NaN" : series.format(series.value),
-        log: wantsLog(series.name, series.curve), last: step,
+        log: wantsLog(series.name, series.curve), first, last,
       });
       chart.render(cursor);
     }
-    this.sized = false;
+    if (measured) this.sized = false;
   }
 
   describe(): DataTable {

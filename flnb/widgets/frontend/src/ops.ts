@@ -209,6 +209,7 @@ class Ops implements View {
   /** Give up columns until the table is no wider than its place. A table that fits is looked at once a refresh, not laid out again. */
   private fit(): void {
     const { scroll } = this;
+    if (!scroll.clientWidth) return;
     const key = `${scroll.clientWidth} ${this.context.theme.version} ${this.grouping}`;
     let level = key === this.fitted ? this.tight : 0;
     this.fitted = key;
@@ -273,7 +274,7 @@ class Ops implements View {
     const { theme, store } = this.context;
     const rows = this.grouping === "op" ? store.ops : store.scopes;
     const first = Math.floor(this.scroll.scrollTop / ROW) - 2;
-    const last = first + Math.ceil(this.scroll.clientHeight / ROW) + 4;
+    const last = first + Math.ceil((this.scroll.clientHeight || Infinity) / ROW) + 4; // a hidden table draws all: nobody asks again once it is shown
     const histories = new Map(rows.map((row) => [row.name, row.history]));
     let at = 0;
     const scale = devicePixelRatio || 1;

@@ -81,8 +81,8 @@ export class Store {
   /** Gradient norm by scope and op at each sampled step, for the history of one node. */
   private readonly norms = new Map<string, Metric>();
 
-  /** Increase with every change of that kind. */
-  readonly versions = { frame: 0, ops: 0, steps: 0, metrics: 0, memory: 0, tape: 0, view: 0 };
+  /** Increase with every change of that kind; `text` when what is read is renewed, at most four times a second, all at once. */
+  readonly versions = { frame: 0, ops: 0, steps: 0, metrics: 0, memory: 0, tape: 0, view: 0, text: 0 };
 
   // The newest frame's head, also while paused.
   latest: { run: RunInfo; counters: Counters } | null = null;
@@ -174,9 +174,14 @@ export class Store {
     return recent.length < 2 ? 0 : ((recent.length - 1) * 1000) / Math.max(now - recent[0]!, 1);
   }
 
+  /** The step that the picture shows; null outside of steps. */
+  get step(): number | null {
+    return this.counters?.step ?? null;
+  }
+
   /** Steps that the picture is behind the run. */
   get stepsBehind(): number {
-    return Math.max(0, (this.latest?.counters.step ?? 0) - (this.counters?.step ?? 0));
+    return Math.max(0, (this.latest?.counters.step ?? 0) - (this.step ?? 0));
   }
 
   /** Numbers are lower bounds: events of this run were dropped. */
@@ -452,6 +457,8 @@ export class Store {
   }
 
   private applyTape(tape: Tape): void {
+    // An interrupt in the middle of backward() leaves a stump: the last whole tape tells more.
+    if (this.tape && this.tape.leaves.length > 0 && tape.leaves.length === 0 && tape.nodes.length < this.tape.nodes.length / 2) return;
     const same = this.tape?.step === tape.step && this.tape.t === tape.t;
     this.tape = tape;
     this.versions.tape++;

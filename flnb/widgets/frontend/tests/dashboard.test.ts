@@ -6,7 +6,11 @@ import { Simulation } from "../src/dev/simulate.ts";
 type Listener = (content: unknown, buffers: DataView[]) => void;
 
 /** jsdom draws nothing and lays nothing out: what the dashboard asks of the browser answers without doing anything. */
+let resized: ((entries: object[]) => void)[] = [];
 class Watcher {
+  constructor(callback: (entries: object[]) => void) {
+    resized.push(callback);
+  }
   observe(): void {}
   disconnect(): void {}
 }
@@ -19,8 +23,10 @@ let frames: FrameRequestCallback[] = [];
 const open = new Set<() => void>();
 beforeEach(() => {
   frames = [];
+  resized = [];
   vi.stubGlobal("ResizeObserver", Watcher);
   vi.stubGlobal("IntersectionObserver", undefined);
+  vi.stubGlobal("DOMMatrix", class {});
   vi.stubGlobal("requestAnimationFrame", (callback: FrameRequestCallback) => frames.push(callback));
   vi.stubGlobal("cancelAnimationFrame", () => undefined);
   vi.stubGlobal("matchMedia", () => ({ matches: false, addEventListener: () => undefined, removeEventListener: () => undefined }));
@@ -30,13 +36,16 @@ afterEach(() => {
   for (const destroy of open) destroy();
   open.clear();
   vi.unstubAllGlobals();
+  vi.restoreAllMocks();
   document.body.replaceChildren();
 });
 
+let clock = 0;
 const draw = (): void => {
   const due = frames;
   frames = [];
-  for (const callback of due) callback(performance.now() + 1000);
+  clock = Math.max(clock, performance.now() + 700) + 300; // every drawing renews the text
+  for (const callback of due) callback(clock);
 };
 
 function mounted(simulation = new Simulation()) {
@@ -192,6 +201,58 @@ describe("the widget", () => {
     expect(window.__flnb!.tab).toBe("overview");
     press("o");
     expect(window.__flnb!.tab).toBe("ops");
+  });
+
+  it("keeps every picture's size while the page is hidden for a moment, and measures again", () => {
+    let [width, height] = [0, 0];
+    vi.spyOn(HTMLElement.prototype, "clientWidth", "get").mockImplementation(() => width);
+    vi.spyOn(HTMLElement.prototype, "clientHeight", "get").mockImplementation(() => height);
+    const { root, tick } = mounted();
+    const page = root.querySelector(".fl-overview")!;
+    const told = (to: readonly [number, number]): void => {
+      const contentRect = { width: to[0], height: to[1] };
+      const targets = [root, root.querySelector(".fl-strip")!, ...page.children];
+      for (const callback of resized) callback(targets.map((target) => ({ target, contentRect })));
+    };
+    const sizes = () => [...root.querySelectorAll<HTMLCanvasElement>(".fl-strip canvas, .fl-overview .fl-canvas")].map((canvas) => [canvas.width, canvas.height]);
+    for (let at = 0; at < 20; at++) tick();
+    // Told of a size that is gone again when the charts are drawn: it is asked for once more, without another notice.
+    told([400, 300]);
+    draw();
+    const charts = () => [...page.querySelectorAll<HTMLCanvasElement>(".fl-chart canvas")].map((canvas) => canvas.width);
+    expect(charts().length).toBeGreaterThan(1);
+    [width, height] = [400, 300];
+    draw();
+    document.body.dataset["jpThemeName"] = "JupyterLab Dark";
+    tick();
+    draw();
+    expect(new Set(charts())).toEqual(new Set([400]));
+    told([400, 300]);
+    draw();
+    const shown = sizes();
+    expect(shown.every(([wide, tall]) => wide === 400 && tall === 300)).toBe(true);
+    [width, height] = [0, 0];
+    told([0, 0]);
+    told([400, 300]);
+    tick();
+    draw();
+    expect(sizes()).toEqual(shown);
+  });
+
+  it("tells one step, and the steps that are drawn", () => {
+    const { root, tick } = mounted();
+    for (let at = 0; at < 30; at++) {
+      tick();
+      draw();
+    }
+    const sub = (name: string): string => root.querySelector(`[aria-label="${name}"] .fl-sub`)!.textContent!;
+    expect(sub("Metrics")).toBe(`step ${window.__flnb!.step}`);
+    expect(root.querySelector(".fl-recbar")!.textContent).toContain(`${window.__flnb!.step}step of`);
+    root.querySelectorAll<HTMLElement>("[role=tab]")[2]!.click();
+    tick();
+    draw();
+    // The newest step still runs: the last one that has an end is the one before it.
+    expect(sub("Allocated by category")).toMatch(new RegExp(`^steps \\d+ to ${window.__flnb!.step! - 1} `));
   });
 
   it("leaves nothing behind", () => {

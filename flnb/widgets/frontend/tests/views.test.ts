@@ -3,7 +3,7 @@ import { axisTicks, extent, smooth, wantsLog } from "../src/chart.ts";
 import { ticks } from "../src/canvas.ts";
 import { Simulation } from "../src/dev/simulate.ts";
 import { kernelStatus } from "../src/kernel.ts";
-import { listSeries, stepRate } from "../src/metrics.ts";
+import { listSeries, sharedSteps, stepRate } from "../src/metrics.ts";
 import { keepOrder, sortRows, toggled } from "../src/sorting.ts";
 import { selectionParts, stateLine } from "../src/states.ts";
 import { Columns } from "../src/columns.ts";
@@ -64,6 +64,12 @@ describe("charts", () => {
 });
 
 describe("metrics", () => {
+  it("share one axis of steps", () => {
+    const curve = (...steps: number[]) => ({ steps, values: steps, length: steps.length });
+    expect(sharedSteps([curve(1, 2, 22), curve(23), curve()], 23)).toEqual([0, 23]);
+    expect(sharedSteps([curve(-1, 30)], null)).toEqual([-1, 30]);
+  });
+
   it("measure steps a second over several steps", () => {
     const steps = new Columns(["index", "t0", "t1"] as const, 100);
     for (let index = 0; index < 30; index++) steps.append({ index, t0: index * 0.02, t1: index * 0.02 + 0.019 });

@@ -150,7 +150,7 @@ export class MemoryDetails {
     const { store, theme } = this.context;
     const { lifetimes } = store.memory;
     const host = h("div", { style: `position:relative;height:${LIFE_HEIGHT}px` }, this.life.canvas);
-    const width = Math.max(80, this.element.clientWidth);
+    const width = Math.max(80, this.element.clientWidth || this.life.width);
     this.life.resize(width, LIFE_HEIGHT);
     const c = this.life.begin();
     const { colours } = theme;

@@ -15,8 +15,6 @@ import { allocatedOf, RESERVED, TOTALS_WIDTH, WASTE } from "./lifetimes.ts";
 import { memoryOf, type MemoryModel } from "./model.ts";
 import { TimelineChart } from "./timeline.ts";
 
-/** Text is renewed at most this often (ms); pictures follow every frame. */
-const TEXT = 250;
 /** A drawing that takes longer than this (ms) is spread over two frames. */
 const SLOW = 12;
 const TABLE_STEPS = 200;
@@ -66,7 +64,10 @@ class MemoryPanel implements View {
   private readonly chartHost = h("div", { style: "position:relative;flex:1;min-height:0" });
   private readonly mapHost = h("div", { style: "position:relative;flex:none;height:56px" });
   private drawn = "";
-  private wrote = -Infinity;
+  /** The `drawn` that the text tells of. */
+  private told = "";
+  /** The text's version that was written; pictures follow every frame. */
+  private wrote = -1;
   private legendKey = "";
 
   constructor(private readonly context: ViewContext) {
@@ -89,15 +90,18 @@ class MemoryPanel implements View {
     this.model.update();
     const viewed = `${store.versions.view} ${theme.version}`;
     const key = `${viewed} ${store.versions.memory} ${store.versions.steps}`;
-    if (key === this.drawn) return;
-    if (now - this.wrote >= TEXT || !this.drawn.startsWith(`${viewed} `)) {
-      this.wrote = now;
+    const news = key !== this.drawn;
+    // What was drawn since the last text is told with the next one, also when nothing more comes.
+    if (this.wrote !== store.versions.text && this.told !== key) {
+      this.wrote = store.versions.text;
+      this.told = key;
       const totals = this.model.index.totalsAt(store.at).totals;
       const live = allocatedOf(totals);
       this.panel.sub = [`live ${store.lower ? "≥" : ""}${text(bytes(live))}`, headline(this.context)].filter(Boolean).join(" · ");
       this.legends();
       this.chart.label();
     }
+    if (!news) return;
     this.drawn = key;
     if (this.panel.update(now)) return;
     this.chart.draw();
@@ -146,7 +150,10 @@ class MemoryView implements View {
   private readonly figures: Record<"ratio" | "unusable" | "internal" | "largest", { name: HTMLElement; value: HTMLElement }>;
   private readonly caption: HTMLElement;
   private drawn = "";
-  private wrote = -Infinity;
+  /** The `drawn` that the text tells of. */
+  private told = "";
+  /** The text's version that was written; pictures follow every frame. */
+  private wrote = -1;
   private cost = 0; // milliseconds of a drawing, smoothed
   private turn = 0;
 
@@ -205,19 +212,25 @@ class MemoryView implements View {
     this.details.update(now);
     const viewed = `${store.versions.view} ${theme.version}`;
     const key = `${viewed} ${store.versions.memory} ${store.versions.steps}`;
-    if (key === this.drawn) return;
+    const tell = this.wrote !== store.versions.text && this.told !== key;
+    const still = key === this.drawn;
+    // What was drawn since the last text is told with the next one, also when nothing more comes; then all is drawn.
+    if (!still || tell) this.draw(now, key, viewed, still);
+    if (!tell) return;
+    this.wrote = store.versions.text;
+    this.told = key;
+    this.write();
+  }
+
+  private draw(now: number, key: string, viewed: string, whole: boolean): void {
     const began = performance.now();
-    const text = now - this.wrote >= TEXT || !this.drawn.startsWith(`${viewed} `);
     // Where a whole picture takes long, the two lower ones take turns: each still moves ten times a second.
-    const turn = this.cost > SLOW && this.drawn.startsWith(`${viewed} `) ? (this.turn ^= 1) : 2;
+    const turn = !whole && this.cost > SLOW && this.drawn.startsWith(`${viewed} `) ? (this.turn ^= 1) : 2;
     this.drawn = key;
     if (!this.timeline.panel.update(now)) this.timeline.chart.draw();
     if (!this.fragmentation.panel.update(now) && turn !== 0) this.fragmentation.chart.draw();
     if (!this.blocks.panel.update(now) && turn !== 1) this.blocks.map.draw();
     this.cost += 0.2 * (performance.now() - began - this.cost);
-    if (!text) return;
-    this.wrote = now;
-    this.write();
   }
 
   key(event: KeyboardEvent): boolean {

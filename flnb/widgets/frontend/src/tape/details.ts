@@ -6,7 +6,7 @@ import { bytes, dtype, duration, exactBytes, integer, shape as shapeText, signif
 import { familyLabels } from "../palette.ts";
 import { inScope } from "../store.ts";
 import type { ViewContext } from "../view.ts";
-import type { NodeInfo, TapeModel } from "./model.ts";
+import { nodeCount, type NodeInfo, type TapeModel } from "./model.ts";
 
 const LIST = 24;
 
@@ -120,7 +120,7 @@ export class TapeDetails {
     this.chart = new Chart("gradient norm over steps", theme);
     const curve = { steps: metric.column("step"), values: metric.column("value"), length: metric.length };
     const last = metric.last("value")!;
-    this.chart.set(curve, { name: "gradient norm", shown: Number.isNaN(last) ? "NaN" : significant(last), log: wantsLog("norm", curve), last: store.counters?.step ?? null });
+    this.chart.set(curve, { name: "gradient norm", shown: Number.isNaN(last) ? "NaN" : significant(last), log: wantsLog("norm", curve), last: store.step });
     this.chart.element.style.height = "104px";
     return [h("div", { class: "fl-section" }, "Gradient norm over steps"), this.chart.element];
   }
@@ -146,7 +146,7 @@ export class TapeDetails {
     this.pair("Time", text(duration(forward)), "forward");
     if (backward > 0) this.pair("", text(duration(backward)), "backward");
     this.pair("Saved", text(bytes(saved)), saved >= 1000 ? exactBytes(saved) : "");
-    const parts = [this.head(selection.label, selection.kind === "scope" ? "module" : `${integer(chosen.length)} nodes of this step`), pairs];
+    const parts = [this.head(selection.label, selection.kind === "scope" ? "module" : `${nodeCount(chosen.length)} of this step`), pairs];
     if (leaves.size > 0) parts.push(h("div", { class: "fl-section" }, "Parameters"), this.leafList([...leaves]));
     parts.push(h("div", { class: "fl-section" }, "Nodes"), this.list(chosen), this.links());
     this.element.replaceChildren(...parts);

@@ -10,7 +10,7 @@ import { nearest, type Target, TapeCanvas } from "./canvas.ts";
 import { TapeDetails } from "./details.ts";
 import { boxes, openAll, openAtFirst } from "./groups.ts";
 import { type Layout, layoutTape, MEASURES, type Measures } from "./layout.ts";
-import { tapeOf, type TapeModel } from "./model.ts";
+import { nodeCount, tapeOf, type TapeModel } from "./model.ts";
 import { platesOf, type Rows, rowsOf } from "./rows.ts";
 
 /** Boxes shown at first, and at most. */
@@ -236,10 +236,10 @@ class TapeView implements View {
     const groups = model.root.children.filter((child) => typeof child !== "number").length;
     const opened = model.root.children.filter((child) => typeof child !== "number" && this.open.has(child.key)).length;
     const modules = groups === 0 ? "no modules" : opened === 0 ? "modules collapsed" : `${opened} of ${groups} modules open`;
-    const left = model.tape.truncated > 0 ? `${integer(model.tape.truncated)} older nodes left out` : "";
+    const left = model.tape.truncated > 0 ? `${integer(model.tape.truncated)} older ${model.tape.truncated === 1 ? "node" : "nodes"} left out` : "";
     const origin = model.nodes.find((info) => info.health === "origin");
-    this.panel.sub = [`step ${integer(model.tape.step)}`, origin ? `NaN begins at ${origin.op}` : "", `${integer(model.nodes.length)} nodes`, modules, left].filter(Boolean).join(" · ");
-    attribute(this.canvas.surface.canvas, "aria-label", `Tape graph of step ${model.tape.step}: ${model.nodes.length} nodes, ${modules}${origin ? `, NaN begins at ${origin.op} ${origin.scope}` : ""}. Arrow keys move between boxes, Enter opens a module.`);
+    this.panel.sub = [`step ${integer(model.tape.step)}`, origin ? `NaN begins at ${origin.op}` : "", nodeCount(model.nodes.length), modules, left].filter(Boolean).join(" · ");
+    attribute(this.canvas.surface.canvas, "aria-label", `Tape graph of step ${model.tape.step}: ${nodeCount(model.nodes.length)}, ${modules}${origin ? `, NaN begins at ${origin.op} ${origin.scope}` : ""}. Arrow keys move between boxes, Enter opens a module.`);
     if (!this.families) return;
     const present = new Set(model.nodes.map((info) => info.family));
     const shown = Object.entries(familyLabels).filter(([family]) => present.has(family));

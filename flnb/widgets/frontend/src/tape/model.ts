@@ -1,5 +1,6 @@
 /** The newest tape as a graph of named things: what every node is, where gradients went bad, and the tree of modules. */
 
+import { integer } from "../format.ts";
 import type { Plan, Tape, TapeLeaf, TapeNode } from "../protocol.ts";
 import type { Store } from "../store.ts";
 import { allGroups, type Group, type GraphNode, groupsOf, type TapeGraph } from "./groups.ts";
@@ -150,3 +151,6 @@ export function tapeOf(store: Store): TapeModel {
   if (model === undefined) models.set(store, (model = new TapeModel(store)));
   return model;
 }
+
+/** "1 node", "18 nodes". */
+export const nodeCount = (nodes: number): string => `${integer(nodes)} ${nodes === 1 ? "node" : "nodes"}`;

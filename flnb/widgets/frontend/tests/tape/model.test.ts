@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 import { Simulation } from "../../src/dev/simulate.ts";
 import { Store } from "../../src/store.ts";
 import { nearest, normShare, type Target } from "../../src/tape/canvas.ts";
-import { healthOf, TapeModel } from "../../src/tape/model.ts";
+import { healthOf, nodeCount, TapeModel } from "../../src/tape/model.ts";
 
 const run = (options: ConstructorParameters<typeof Simulation>[0], seconds: number): { store: Store; model: TapeModel; more: (seconds: number) => void } => {
   const simulation = new Simulation(options);
@@ -43,6 +43,23 @@ describe("where gradients go bad", () => {
 });
 
 describe("the model of a run", () => {
+  it("keeps the last whole tape over the stump of an interrupted backward", () => {
+    const { store, model } = run({ steps: 60 }, 1);
+    const whole = store.tape!;
+    const simulation = new Simulation({ steps: 60 });
+    simulation.advance(0.04);
+    const { content, buffers } = simulation.frame(true);
+    const sent = (tape: typeof whole): void => {
+      store.receive({ ...content, keyframe: true, run: store.run!, tape }, buffers, 2000);
+      model.update();
+    };
+    sent({ ...whole, step: whole.step + 1, t: whole.t + 1, nodes: whole.nodes.slice(0, 1), leaves: [] });
+    expect([store.tape!.step, model.nodes.length]).toEqual([whole.step, 18]);
+    sent({ ...whole, step: whole.step + 2, t: whole.t + 2, nodes: whole.nodes.slice(0, 1), leaves: whole.leaves.slice(0, 1) });
+    expect(store.tape!.step).toBe(whole.step + 2);
+    expect([nodeCount(1), nodeCount(18)]).toEqual(["1 node", "18 nodes"]);
+  });
+
   it("names ops, scopes and parameters, with parents before their readers", () => {
     const { model, store } = run({ steps: 60 }, 1);
     expect(model.nodes).toHaveLength(18);
