@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from flnb.interface import MemoryManager, TensorBackend
 
+    Wrap = Callable[[Any, Callable[..., Any]], Callable[..., Any]]
+
 __all__ = [
     "CATEGORIES",
     "State",
@@ -49,6 +51,7 @@ class State:
         "min_block",
         "scoped",
         "table",
+        "wraps",
     )
 
     lane: Any
@@ -57,6 +60,7 @@ class State:
 
     def __init__(self, backend: TensorBackend, manager: MemoryManager) -> None:
         self.scoped: frozenset[str] = frozenset()
+        self.wraps: tuple[Wrap, ...] = ()
         self.grad = True
         self.category = 0
         self.lane = None
@@ -67,7 +71,18 @@ class State:
     def set_backend(self, backend: TensorBackend) -> None:
         self.backend = backend
         self.kind = backend.buffer
-        self.table = [bind(backend, op) for op in operators]
+        self.table = [self.bound(op) for op in operators]
+
+    def set_wraps(self, wraps: tuple[Wrap, ...]) -> None:
+        self.wraps = wraps
+        self.set_backend(self.backend)
+
+    def bound(self, op: Any) -> Callable[..., Any]:
+        """The entry of the table for an op: the backend's method, wrapped by what observes it (the last outermost)."""
+        method = bind(self.backend, op)
+        for wrap in self.wraps:
+            method = wrap(op, method)
+        return method
 
     def set_manager(self, manager: MemoryManager) -> None:
         self.manager = manager
@@ -77,7 +92,7 @@ class State:
         """A state that differs only in what the caller sets next."""
         new = object.__new__(State)
         new.backend, new.table, new.kind = self.backend, self.table, self.kind
-        new.manager, new.min_block = self.manager, self.min_block
+        new.manager, new.min_block, new.wraps = self.manager, self.min_block, self.wraps
         new.grad, new.category, new.lane = self.grad, self.category, None
         new.scoped = self.scoped | {scoped} if scoped else self.scoped
         live.add(new)
@@ -188,7 +203,7 @@ class Using(ContextDecorator):
     def __enter__(self) -> State:
         state = current().copy(self._scoped)
         for name, value in self._changes.items():
-            if name in ("backend", "manager"):
+            if name in ("backend", "manager", "wraps"):
                 getattr(state, f"set_{name}")(value)
             else:
                 setattr(state, name, value)

@@ -78,7 +78,7 @@ class Op:
         OPS[self.name] = self
         state.operators.append(self)
         for live in list(state.live):
-            live.table.append(state.bind(live.backend, self))
+            live.table.append(live.bound(self))
 
     def _pulls(self, count: int) -> list[Pull | None]:
         pulls = [self.pulls(i) for i in range(count)] if callable(self.pulls) else list(self.pulls)

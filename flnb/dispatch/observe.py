@@ -1,0 +1,125 @@
+"""Hooks on "an op ran": an observer is told of every primitive that runs in this thread and context.
+
+Observing wraps the methods in the state's table, so that nothing is paid, and nothing is tested, where nobody observes.
+The wrapping belongs to the state, not to the backend: another backend chosen inside, or a backend class defined again,
+is observed as well. An op's recorded time then includes what its observers do.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from flnb.dispatch import state
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from flnb.ops.table import Op
+
+__all__ = ["Call", "Observer", "call_of", "observe"]
+
+
+class Observer:
+    """Base of observers: override what you want to hear of.
+
+    ``arguments`` are what the backend's method gets: raw buffers, then attributes, then perhaps the buffer to write
+    (`call_of` tells them apart). They belong to the program: copy what is to be kept, write to none of them. Ops that
+    an observer runs itself are not observed. What it raises ends the op and reaches the user.
+    """
+
+    def before(self, op: Op, arguments: tuple[Any, ...]) -> None:
+        """The op is about to run."""
+
+    def after(self, op: Op, arguments: tuple[Any, ...], result: Any) -> None:
+        """The op has run; ``result`` is the buffer that the method returned."""
+
+    def failed(self, op: Op, arguments: tuple[Any, ...], error: BaseException) -> None:
+        """The method raised ``error``, which goes on to the user."""
+
+
+@contextmanager
+def observe(*observers: Observer) -> Iterator[None]:
+    """Tell these observers of every op that runs inside, in this thread and context.
+
+    Blocks nest like brackets: the innermost is told `before` first and `after` last.
+
+    >>> import flnb
+    >>> from flnb.dispatch.observe import Observer, observe
+    >>> class Names(Observer):
+    ...     def before(self, op, arguments):
+    ...         print(op.name)
+    >>> with observe(Names()):
+    ...     y = flnb.ones((2,)) + 1.0
+    full
+    add
+    """
+    wraps = tuple(partial(_observed, observer) for observer in reversed(observers))
+    with state.use(wraps=state.current().wraps + wraps):
+        yield
+
+
+class _Telling(threading.local):
+    """Whether this thread is inside an observer, whose own ops are nobody's business."""
+
+    now = False
+
+
+_telling = _Telling()
+
+
+def _observed(observer: Observer, op: Op, method: Callable[..., Any]) -> Callable[..., Any]:
+    """A backend's method that tells an observer."""
+
+    def run(*arguments: Any) -> Any:
+        if _telling.now:
+            return method(*arguments)
+        _tell(observer.before, op, arguments)
+        try:
+            result = method(*arguments)
+        except BaseException as error:
+            _tell(observer.failed, op, arguments, error)
+            raise
+        _tell(observer.after, op, arguments, result)
+        return result
+
+    return run
+
+
+def _tell(hook: Callable[..., None], *what: Any) -> None:
+    _telling.now = True
+    try:
+        hook(*what)
+    finally:
+        _telling.now = False
+
+
+class Call(NamedTuple):
+    """The arguments of a backend's method by their role: input buffers, attributes, the buffer to write (or None)."""
+
+    inputs: tuple[Any, ...]
+    attributes: tuple[Any, ...]
+    out: Any
+
+
+def call_of(op: Op, arguments: tuple[Any, ...]) -> Call:
+    """Tell a method's arguments apart.
+
+    >>> import flnb, numpy as np
+    >>> call_of(flnb.ops.table.OPS["sum"], (np.ones(3), (0,), False, None))
+    Call(inputs=(array([1., 1., 1.]),), attributes=((0,), False), out=None)
+    """
+    out = None
+    if op.writes_out and (not op.arity or len(arguments) > op.arity):
+        *arguments, out = arguments  # type: ignore[assignment]
+    count = op.arity or next((i for i, x in enumerate(arguments) if not _is_buffer(x)), len(arguments))
+    return Call(tuple(arguments[:count]), tuple(arguments[count:]), out)
+
+
+def _is_buffer(value: Any) -> bool:
+    """Attributes are hashable numbers, tuples, dtypes and sources of randomness; a buffer has a shape and elements."""
+    return hasattr(value, "shape") and not isinstance(value, (np.dtype, np.generic))
