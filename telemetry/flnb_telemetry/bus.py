@@ -52,7 +52,7 @@ class Lane:
     __slots__ = ("context", "limit", "node", "number", "pending", "thread")
 
     def __init__(self, number: int, capacity: int = DEFAULT_BUFFER) -> None:
-        self.pending: list[Any] = []
+        self.pending: Any = []  # a list; mypy has it that a list takes no tuple by +=
         self.limit = max(1, capacity // schema.RECORD_BYTES) * schema.WORDS
         self.context = self.node = 0
         self.number = number
