@@ -98,7 +98,7 @@ class Tensor:
             return self
         from flnb.ops.creation import asarray
 
-        with state.use("backend", backend=target):
+        with state.use(backend=target):
             return asarray(self.numpy())
 
     # Out to Python and NumPy ----------------------------------------------------------------------------------------

@@ -261,10 +261,10 @@ def test_lab_serves_prints_its_address_and_ends_with_its_kernels(tmp_path: Path,
         with urllib.request.urlopen(request, timeout=30) as answer:
             assert json.load(answer)["id"]
         below = descendants(process.pid)
-        assert len(below) >= 2, "the server and a kernel"
+        assert below, "a kernel"
         process.send_signal(number)
         assert process.wait(30) == 0, log.read_text()
-        assert "stopping JupyterLab" in log.read_text()
+        assert "JupyterLab and its kernels have ended" in log.read_text()
         deadline = time.monotonic() + 5
         while any(map(alive, below)) and time.monotonic() < deadline:
             time.sleep(0.05)

@@ -16,12 +16,12 @@ __all__ = ["Variable", "enable_grad", "grad", "is_grad_enabled", "no_grad", "val
 
 def no_grad() -> Any:
     """Record no gradients inside: ``with flnb.no_grad(): ...``, or as a decorator."""
-    return state.Using(grad=False)
+    return state.use(grad=False)
 
 
 def enable_grad() -> Any:
     """Record gradients inside, also within `no_grad`."""
-    return state.Using(grad=True)
+    return state.use(grad=True)
 
 
 def is_grad_enabled() -> bool:

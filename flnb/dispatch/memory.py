@@ -78,7 +78,8 @@ def allocate(
     if bus.lanes is not None:
         lane = bus.lanes.lane
         code = schema.ALLOC | category << 8 | plan_code & _KEEP_CODE
-        lane.emit(code, clock(), block.id, block.address, block.size, nbytes, block.segment.id, lane.context)
+        segment = block.segment.id
+        lane.pending += (code, clock(), block.id, block.address, block.size, nbytes, segment, lane.context)
     return block
 
 
@@ -105,10 +106,12 @@ def drain(mine: Block | None = None) -> None:
             continue
         if bus.lanes is not None:  # told before `free`, which may release the segment
             lane = bus.lanes.lane
-            now = clock()
-            what = block.id, block.address, size, 0, block.segment.id, lane.context
-            lane.emit(schema.FREE_REQUESTED, block.dropped if block.dropped > FREED else now, *what)
-            lane.emit(schema.FREE_COMPLETED, now, *what)
+            number, address, segment, context, now = block.id, block.address, block.segment.id, lane.context, clock()
+            asked = block.dropped if block.dropped > FREED else now
+            lane.pending += (
+                schema.FREE_REQUESTED, asked, number, address, size, 0, segment, context,
+                schema.FREE_COMPLETED, now, number, address, size, 0, segment, context,
+            )  # fmt: skip
         ledger = manager.ledger
         locked, nested = get_ident() != ledger.owner or ledger.shared, ledger.busy
         if locked:
@@ -188,7 +191,7 @@ def array_in(
     hint = None
     if manager.wants_hint:
         op = intern.plans.items[plan_code >> schema.PLAN_SHIFT][0]
-        hint = AllocHint(shape, dtype, schema.CATEGORIES[category], op, bus.place.path)
+        hint = AllocHint(shape, dtype, schema.CATEGORIES[category], op, bus.threads.here.path)
     block = allocate(manager, nbytes, plan_code, category, hint)
     try:
         owner = _owner_types[block.size].from_address(block.address)
@@ -260,7 +263,7 @@ def _shortage(manager: MemoryManager, nbytes: int, cause: BaseException) -> OutO
         lane.emit(
             schema.OOM,
             clock(),
-            min(nbytes, 2**63 - 1),
+            min(nbytes, 2**53),
             free,
             largest,
             lease.capacity or 0,

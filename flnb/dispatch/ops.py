@@ -11,7 +11,6 @@ back at them, so reference counting alone frees a tape.
 from __future__ import annotations
 
 import itertools
-import struct
 from time import perf_counter as clock
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
@@ -41,7 +40,6 @@ ACTIVATION, TEMPORARY = 3, 6
 
 _scoped = state._get
 _new = object.__new__
-_pack = bus.pack_op
 
 
 def detached(data: Any, spec: Any) -> Tensor:
@@ -87,12 +85,7 @@ def unary(op: Op) -> Callable[..., Any]:
                 data = here.table[index](x._data, buffer)
             t1 = clock()
             seq, p0 = (next_seq(), node[2]) if node is not None else (0, 0)
-            position = lane.position
-            try:
-                _pack(lane.buffer, position, plan.code, t0, t1, alloc, seq or lane.node, lane.context, p0, 0)
-                lane.position = position + 64
-            except struct.error:
-                lane.emit_op(plan.code, t0, t1, alloc, seq or lane.node, lane.context, p0, 0)
+            lane.pending += (plan.code, t0, t1, alloc, seq or lane.node, lane.context, p0, 0)
         if x._lift is None:
             result = _new(Tensor)
             result._data = data
@@ -172,12 +165,7 @@ def binary(op: Op) -> Callable[..., Any]:
                 seq, p0, p1 = next_seq(), na[2] if mask & 1 else 0, nb[2] if mask & 2 else 0
             else:
                 seq = p0 = p1 = 0
-            position = lane.position
-            try:
-                _pack(lane.buffer, position, plan.code, t0, t1, alloc, seq or lane.node, lane.context, p0, p1)
-                lane.position = position + 64
-            except struct.error:
-                lane.emit_op(plan.code, t0, t1, alloc, seq or lane.node, lane.context, p0, p1)
+            lane.pending += (plan.code, t0, t1, alloc, seq or lane.node, lane.context, p0, p1)
         if lift is None:
             result = _new(Tensor)
             result._data = data
@@ -226,7 +214,7 @@ def create(op: Op, spec: Spec, arguments: tuple[Any, ...], category: int = 0) ->
     data = here.table[op.index](*arguments, buffer)
     if bus.lanes is not None:
         lane = bus.lanes.lane
-        lane.emit_op(plan.code, t0, clock(), alloc, lane.node, lane.context, 0, 0)
+        lane.emit(plan.code, t0, clock(), alloc, lane.node, lane.context, 0, 0)
     return detached(data, spec)
 
 
@@ -345,12 +333,7 @@ def _execute(
         p0, p1, *more = [*[p[2] if p is not None else 0 for p in parents], 0][: max(2, len(parents))]
         if more:
             emit_edges(lane, plan, seq, more)
-    position = lane.position
-    try:
-        _pack(lane.buffer, position, plan.code, t0, t1, alloc, seq or lane.node, lane.context, p0, p1)
-        lane.position = position + 64
-    except struct.error:
-        lane.emit_op(plan.code, t0, t1, alloc, seq or lane.node, lane.context, p0, p1)
+    lane.pending += (plan.code, t0, t1, alloc, seq or lane.node, lane.context, p0, p1)
     return result
 
 
@@ -415,12 +398,7 @@ def accumulate(add: Op, total: Tensor, term: Any) -> None:
     t0 = clock()
     here.table[add.index](data, term._data, data)
     t1 = clock()
-    position = lane.position
-    try:
-        _pack(lane.buffer, position, plan.code, t0, t1, 0, lane.node, lane.context, 0, 0)
-        lane.position = position + 64
-    except struct.error:
-        lane.emit_op(plan.code, t0, t1, 0, lane.node, lane.context, 0, 0)
+    lane.pending += (plan.code, t0, t1, 0, lane.node, lane.context, 0, 0)
 
 
 def _foreign(op: Op, plan: Plan, here: State) -> TypeError:

@@ -6,15 +6,16 @@ session's state, `use_*` puts a changed copy above it until the block ends, also
 
 from __future__ import annotations
 
+import copy
 import weakref
-from contextlib import ContextDecorator, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from flnb.dispatch import registry
-from flnb.interface.tensor import redefined
+from flnb.interface.replaceable import redefined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,15 +25,11 @@ if TYPE_CHECKING:
     Wrap = Callable[[Any, Callable[..., Any]], Callable[..., Any]]
 
 __all__ = [
-    "CATEGORIES",
-    "State",
-    "category",
-    "current",
-    "set_backend",
-    "set_memory_manager",
-    "use_backend",
+    "CATEGORIES", "State", "category", "current", "set_backend", "set_memory_manager", "use", "use_backend",
     "use_memory_manager",
-]
+]  # fmt: skip
+
+Part = TypeVar("Part")
 
 CATEGORIES = ("unknown", "parameter", "gradient", "activation", "optimizer_state", "input", "temporary")
 
@@ -41,19 +38,12 @@ class State:
     """The active backend, manager and modes. ``table[op.index]`` is the backend's bound method for an op."""
 
     __slots__ = (
-        "__weakref__",
-        "backend",
-        "category",
-        "grad",
-        "kind",
-        "lane",
-        "manager",
-        "min_block",
-        "scoped",
-        "table",
+        "__weakref__", "backend", "category", "grad", "kind", "lane", "manager", "min_block", "scoped", "table",
         "wraps",
-    )
+    )  # fmt: skip
 
+    backend: TensorBackend
+    manager: MemoryManager
     lane: Any
     """This thread's telemetry lane where the state is known to stay in one thread (a backward), else None: looking a
     thread-local up costs as much as writing the record."""
@@ -61,21 +51,19 @@ class State:
     def __init__(self, backend: TensorBackend, manager: MemoryManager) -> None:
         self.scoped: frozenset[str] = frozenset()
         self.wraps: tuple[Wrap, ...] = ()
-        self.grad = True
-        self.category = 0
-        self.lane = None
-        self.set_backend(backend)
-        self.set_manager(manager)
+        self.grad, self.category, self.lane = True, 0, None
+        self.change(backend=backend, manager=manager)
         live.add(self)
 
-    def set_backend(self, backend: TensorBackend) -> None:
-        self.backend = backend
-        self.kind = backend.buffer
-        self.table = [self.bound(op) for op in operators]
-
-    def set_wraps(self, wraps: tuple[Wrap, ...]) -> None:
-        self.wraps = wraps
-        self.set_backend(self.backend)
+    def change(self, **parts: Any) -> None:
+        """Set these attributes and what follows from them."""
+        for name, value in parts.items():
+            setattr(self, name, value)
+        if "backend" in parts or "wraps" in parts:
+            self.kind = self.backend.buffer
+            self.table = [self.bound(op) for op in operators]
+        if "manager" in parts:
+            self.min_block = max(self.manager.min_block, 0)
 
     def bound(self, op: Any) -> Callable[..., Any]:
         """The entry of the table for an op: the backend's method, wrapped by what observes it (the last outermost)."""
@@ -83,20 +71,6 @@ class State:
         for wrap in self.wraps:
             method = wrap(op, method)
         return method
-
-    def set_manager(self, manager: MemoryManager) -> None:
-        self.manager = manager
-        self.min_block = max(manager.min_block, 0)
-
-    def copy(self, scoped: str = "") -> State:
-        """A state that differs only in what the caller sets next."""
-        new = object.__new__(State)
-        new.backend, new.table, new.kind = self.backend, self.table, self.kind
-        new.manager, new.min_block, new.wraps = self.manager, self.min_block, self.wraps
-        new.grad, new.category, new.lane = self.grad, self.category, None
-        new.scoped = self.scoped | {scoped} if scoped else self.scoped
-        live.add(new)
-        return new
 
 
 TAKES_ANY = 0x04
@@ -109,9 +83,10 @@ live: weakref.WeakSet[State] = weakref.WeakSet()
 
 
 def bind(backend: TensorBackend, op: Any) -> Callable[..., Any]:
-    """The method that computes ``op`` on this backend, made to accept ``out`` where the op has one.
+    """The method that computes ``op`` on this backend.
 
-    A missing primitive becomes an error when it is called, not before.
+    One that a user wrote is checked to return a buffer, and may do without ``out``: what it returns is then copied to
+    where the dispatcher wants it. A missing primitive becomes an error when it is called, not before.
     """
     method = getattr(backend, op.name, None)
     if method is None:
@@ -123,28 +98,25 @@ def bind(backend: TensorBackend, op: Any) -> Callable[..., Any]:
             )
 
         return missing
-    if op.writes_out and not _accepts_out(method):
-        method = _copying_to_out(method, op.arity)
-    return method if _is_shipped(backend, op.name) else _giving_something(method, backend, op)
-
-
-def _is_shipped(backend: TensorBackend, name: str) -> bool:
-    """Whether a method is flnb's own: those are tested, what is typed into a cell is checked."""
-    owner = next((c for c in type(backend).__mro__ if name in c.__dict__), object)
-    return owner.__module__.startswith("flnb_backends.")
-
-
-def _giving_something(method: Callable[..., Any], backend: TensorBackend, op: Any) -> Callable[..., Any]:
-    """A user's method, with an error that names it when it returns no buffer."""
+    owner = next((c for c in type(backend).__mro__ if op.name in c.__dict__), object)
+    if owner.__module__.startswith("flnb_backends."):  # flnb's own methods are tested
+        return method  # type: ignore[no-any-return]
+    copies = op.writes_out and not _accepts_out(method)
 
     def checked(*arguments: Any) -> Any:
+        out = None
+        if copies and len(arguments) != op.arity:
+            *arguments, out = arguments  # type: ignore[assignment]
         result = method(*arguments)
         if not hasattr(result, "dtype") and backend.buffer == "ndarray":
             raise TypeError(
                 f"{op.name} of backend {backend.name!r} returned {result!r:.40}, expected an array; "
                 f"end the method with `return`"
             )
-        return result
+        if out is None:
+            return result
+        out[...] = result
+        return out
 
     return checked
 
@@ -154,22 +126,6 @@ def _accepts_out(method: Any) -> bool:
         return True
     code = getattr(getattr(method, "__func__", method), "__code__", None)
     return code is None or "out" in code.co_varnames[: code.co_argcount] or bool(code.co_flags & TAKES_ANY)
-
-
-def _copying_to_out(method: Callable[..., Any], arity: int) -> Callable[..., Any]:
-    """Adapt a method written without ``out``: what it returns is copied to where the dispatcher wants it."""
-
-    def adapted(*arguments: Any) -> Any:
-        if arity and len(arguments) == arity:
-            return method(*arguments)
-        *inputs, out = arguments
-        result = method(*inputs)
-        if out is None:
-            return result
-        out[...] = result
-        return out
-
-    return adapted
 
 
 session: State = None  # type: ignore[assignment]  # made by flnb/__init__ once every op is declared
@@ -188,40 +144,26 @@ def start(backend: str, manager: str) -> None:
     session = State(registry.make("backend", backend), registry.make("memory manager", manager))
 
 
-class Using(ContextDecorator):
+@contextmanager
+def use(**changes: Any) -> Iterator[State]:
     """Hold a changed copy of the current state until the block, or the decorated function, ends."""
-
-    __slots__ = ("_changes", "_scoped", "_token")
-
-    def __init__(self, scoped: str = "", **changes: Any) -> None:
-        self._scoped = scoped
-        self._changes = changes
-
-    def _recreate_cm(self) -> Using:
-        return Using(self._scoped, **self._changes)
-
-    def __enter__(self) -> State:
-        state = current().copy(self._scoped)
-        for name, value in self._changes.items():
-            if name in ("backend", "manager", "wraps"):
-                getattr(state, f"set_{name}")(value)
-            else:
-                setattr(state, name, value)
-        self._token = _scoped.set(state)
-        return state
-
-    def __exit__(self, *_: object) -> None:
-        _scoped.reset(self._token)
+    state = copy.copy(current())
+    live.add(state)
+    state.scoped |= changes.keys()
+    state.change(**{"lane": None} | changes)
+    token = _scoped.set(state)
+    try:
+        yield state
+    finally:
+        _scoped.reset(token)
 
 
-use = Using
-
-
-def _everywhere(part: str, value: Any) -> None:
+def _everywhere(part: str, value: Part) -> Part:
     """Change the session's state, and the scoped one where the block did not choose this part itself."""
     for state in {session, current()}:
         if state is session or part not in state.scoped:
-            getattr(state, f"set_{part}")(value)
+            state.change(**{part: value})
+    return value
 
 
 @contextmanager
@@ -234,15 +176,14 @@ def use_backend(backend: str | type[TensorBackend] | TensorBackend) -> Iterator[
     'numpy'
     """
     chosen = registry.make("backend", backend)
-    with use("backend", backend=chosen):
+    with use(backend=chosen):
         yield chosen
 
 
 def set_backend(backend: str | type[TensorBackend] | TensorBackend) -> TensorBackend:
     """Compute with another backend, given by name, class or instance, for the rest of the session."""
     chosen: TensorBackend = registry.make("backend", backend)
-    _everywhere("backend", chosen)
-    return chosen
+    return _everywhere("backend", chosen)
 
 
 @contextmanager
@@ -252,15 +193,14 @@ def use_memory_manager(manager: str | type[MemoryManager] | MemoryManager) -> It
     What was allocated inside stays valid afterwards: its blocks go back to the manager they came from.
     """
     chosen = registry.make("memory manager", manager)
-    with use("manager", manager=chosen):
+    with use(manager=chosen):
         yield chosen
 
 
 def set_memory_manager(manager: str | type[MemoryManager] | MemoryManager) -> MemoryManager:
     """Allocate from another manager, given by name, class or instance, for the rest of the session."""
     chosen: MemoryManager = registry.make("memory manager", manager)
-    _everywhere("manager", chosen)
-    return chosen
+    return _everywhere("manager", chosen)
 
 
 @contextmanager
@@ -278,11 +218,9 @@ def _replace_redefined(cls: type) -> None:
         for part in ("backend", "manager"):
             instance = getattr(state, part)
             old = type(instance)
-            if old is not cls and (old.__module__, old.__qualname__) == (cls.__module__, cls.__qualname__):
+            if (old.__module__, old.__qualname__) == (cls.__module__, cls.__qualname__):
                 instance.__class__ = cls
-                getattr(state, f"set_{part}")(instance)
-            elif old is cls:
-                getattr(state, f"set_{part}")(instance)
+                state.change(**{part: instance})
 
 
 redefined.append(_replace_redefined)

@@ -6,7 +6,6 @@ It cuts blocks out of segments that it reserves from its device. Checking, count
 
 from __future__ import annotations
 
-import weakref
 from collections import deque
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +17,7 @@ from flnb_telemetry import bus, schema
 from flnb_telemetry.quantity import bytes_of, size
 
 from flnb.interface.ledger import Ledger
-from flnb.interface.tensor import redefined
+from flnb.interface.replaceable import Replaceable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -200,7 +199,7 @@ dropped: deque[Block] = deque()
 """Blocks whose arrays are gone. A finaliser only appends; `flnb.dispatch.memory.drain` hands them back."""
 
 
-class MemoryManager:
+class MemoryManager(Replaceable):
     """Base of all managers: implement `alloc` and `free`; `release_cached` and `snapshot` where there is more to say.
 
     This is a whole manager. Give it to `flnb.use_memory_manager`, or try it with `flnb.testing.check_manager`:
@@ -254,16 +253,8 @@ class MemoryManager:
     name: ClassVar[str] = "abstract"
     wants_hint: ClassVar[bool] = True
     checked: ClassVar[bool] = True
-    instances: ClassVar[weakref.WeakSet[MemoryManager]] = weakref.WeakSet()
     ledger: Ledger
     device: Lease
-
-    def __init_subclass__(cls, **keywords: Any) -> None:
-        super().__init_subclass__(**keywords)
-        if "name" not in cls.__dict__:
-            cls.name = cls.__name__
-        for notify in redefined:
-            notify(cls)
 
     def __new__(cls, *_: Any, **__: Any) -> MemoryManager:
         self = super().__new__(cls)
@@ -271,7 +262,6 @@ class MemoryManager:
 
         self.ledger = Ledger()  # here, so that an __init__ which forgets super().__init__ does no harm
         self.device = Lease(host())
-        MemoryManager.instances.add(self)
         return self
 
     def __init__(self, device: MemoryDevice | Lease | None = None) -> None:

@@ -20,19 +20,14 @@ tensors, then the op's attributes, and, where it makes new memory, ``out``: the 
 
 from __future__ import annotations
 
-import weakref
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from flnb.interface.replaceable import Replaceable
 
 __all__ = ["TensorBackend"]
 
-redefined: list[Callable[[type], None]] = []
-"""Called with every new subclass of an interface: how re-running a cell replaces the class in use."""
 
-
-class TensorBackend:
+class TensorBackend(Replaceable):
     """Base of all backends: subclass it, name it, and override the primitives.
 
     Attributes:
@@ -43,14 +38,6 @@ class TensorBackend:
 
     name: ClassVar[str] = "abstract"
     buffer: ClassVar[str] = "abstract"
-    instances: ClassVar[weakref.WeakSet[TensorBackend]] = weakref.WeakSet()
-
-    def __init_subclass__(cls, **keywords: Any) -> None:
-        super().__init_subclass__(**keywords)
-        if "name" not in cls.__dict__:
-            cls.name = cls.__name__
-        for notify in redefined:
-            notify(cls)
 
     def eval(self, *buffers: Any) -> None:
         """Make sure these buffers hold values. Eager backends have nothing to do."""

@@ -5,22 +5,16 @@ Off, telemetry costs one ``bus.lanes is None`` per event. On, an event is one ``
     lanes = bus.lanes
     if lanes is not None:
         lane = lanes.lane
-        position = lane.position
-        try:
-            bus.pack_op(lane.buffer, position, code, t0, t1, alloc_id, node, lane.context, parent0, parent1)
-            lane.position = position + 64
-        except struct.error:
-            lane.emit_op(code, t0, t1, alloc_id, node, lane.context, parent0, parent1)
+        lane.pending += (code, t0, t1, alloc_id, node, lane.context, parent0, parent1)
 
-A full chunk is handed to the pump (`flnb_telemetry.pump`) and a recycled one taken; when the pump is behind by the
-whole budget, the newest record is dropped and counted.
+The pump (`flnb_telemetry.pump`) takes the numbers out and packs them into records. What exceeds a lane's budget by then
+is dropped, the newest first, and counted.
 """
 
 from __future__ import annotations
 
 import struct
 import threading
-from collections import deque
 from contextlib import contextmanager
 from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING, Any
@@ -32,16 +26,13 @@ from flnb_telemetry import intern, schema
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-RECORD = struct.Struct("<8q")
-pack = RECORD.pack_into
-pack_op = struct.Struct("=qddqqqqq").pack_into
-"""An op's record as the hot path writes it: code with `FLOAT_TIMES`, times as float seconds of `time.perf_counter`.
-
-Packing a time as a float costs half of packing it as a large int; `Lane.drain` makes it nanoseconds."""
 FLOAT_TIMES = 1 << schema.AUX_SHIFT
-CHUNK_BYTES = 4096 * schema.RECORD_BYTES
+"""In the code of an op's record whose times are float seconds of `time.perf_counter`, which cost less than ints."""
 DEFAULT_BUFFER = 16 << 20
+_BATCH = 512 * schema.WORDS
 
+_pack = struct.Struct("=" + "qddqqqqq" * 512).pack
+_pack_one = struct.Struct("=qddqqqqq").pack
 _bits_of = struct.Struct("<d").pack
 _int_of = struct.Struct("<q").unpack
 
@@ -52,102 +43,71 @@ def float_bits(value: float) -> int:
 
 
 class Lane:
-    """One thread's bounded buffer: written by its thread alone, drained by whoever holds the session's drain lock."""
+    """One thread's buffer: written by its thread alone, drained by whoever holds the session's drain lock.
+
+    ``pending`` is one flat list of numbers, eight a record: adding a tuple to it is one call, and leaves no container
+    behind for the garbage collector. Words 1 and 2 travel as doubles, so they are below 2**53.
+    """
+
+    __slots__ = ("context", "limit", "node", "number", "pending", "thread")
 
     def __init__(self, number: int, capacity: int = DEFAULT_BUFFER) -> None:
-        # Two chunks at least, so that one can be filled while the other is drained.
-        self.size = max(1, min(CHUNK_BYTES, capacity // 2) // schema.RECORD_BYTES) * schema.RECORD_BYTES
-        self.spare = max(1, capacity // self.size - 1)  # chunks that may still be made
-        self.buffer = bytearray(self.size)
-        self.position = 0
-        self.full: deque[bytearray] = deque()
-        self.free: deque[bytearray] = deque()
-        self.drained = 0  # bytes of the oldest undrained chunk that were drained while it was being filled
-        self.dropped = 0  # records lost so far; `reported` of them have been told to the sinks
-        self.reported = 0
-        self.lost_first_t = self.lost_t = 0
+        self.pending: Any = []  # a list; mypy has it that a list takes no tuple by +=
+        self.limit = max(1, capacity // schema.RECORD_BYTES) * schema.WORDS
         self.context = self.node = 0
         self.number = number
         self.thread = threading.current_thread()
 
-    def emit(self, code: int, t: int, a: int = 0, b: int = 0, c: int = 0, d: int = 0, e: int = 0, f: int = 0) -> None:
-        """Write one record, or count it as dropped when the buffer is full.
-
-        Raises `struct.error` for a value that is no int64.
-        """
-        if self.position < self.size or self.rotate(t):
-            pack(self.buffer, self.position, code, t, a, b, c, d, e, f)
-            self.position += 64
-
-    def emit_op(
-        self, code: int, t0: float, t1: float, alloc: int, node: int, context: int, parent0: int, parent1: int
+    def emit(
+        self, code: int, t: float, a: float = 0, b: int = 0, c: int = 0, d: int = 0, e: int = 0, f: int = 0
     ) -> None:
-        """Write an op's record in the form of the hot path, or count it as dropped when the buffer is full."""
-        if self.position < self.size or self.rotate(int(t0 * 1e9)):
-            pack_op(self.buffer, self.position, code, t0, t1, alloc, node, context, parent0, parent1)
-            self.position += 64
-
-    def rotate(self, t: int) -> bool:
-        """Hand the full chunk on and take an empty one; False when the budget is used up: a drop at time t."""
-        if self.free:
-            fresh = self.free.pop()
-        elif self.spare > 0:
-            self.spare -= 1
-            fresh = bytearray(self.size)
-        else:
-            if self.dropped == self.reported:
-                self.lost_first_t = t
-            self.lost_t = t
-            self.dropped += 1
-            return False
-        full = self.buffer
-        # CPython looks for signals and other threads only after a call: these three take effect together. Position
-        # goes first all the same, because a drain that sees position < drained takes nothing.
-        self.position = 0
-        self.buffer = fresh
-        self.full.append(full)
-        return True
+        """Write one record."""
+        self.pending += (code, t, a, b, c, d, e, f)
 
     def drain(self) -> schema.Records:
-        """Copy out what was written since the last drain, shape (n, 8), and recycle the chunks. Not reentrant."""
-        used: list[bytearray] = []
-        while True:
-            used += [self.full.popleft() for _ in range(len(self.full))]
-            chunk, position = self.buffer, self.position
-            if not self.full:  # else the writer rotated meanwhile and the pair may not belong together
-                break
-        # One copy at most gives up the GIL: getting it back from a busy thread can take a whole switch interval.
-        views = [memoryview(full) for full in used]
-        views.append(memoryview(chunk)[: max(position, 0 if used else self.drained)])
-        views[0] = views[0][self.drained :]
-        self.drained = len(views[-1]) + (0 if used else self.drained)
-        data = bytearray().join(views)
-        self.free.extend(used)
-        return _nanoseconds(np.frombuffer(data, np.int64).reshape(-1, 8))
-
-    def take_drops(self) -> tuple[int, int, int] | None:
-        """(count, first time, last time) of the drops not told before, or None."""
-        dropped = self.dropped
-        count = dropped - self.reported
-        if not count:
-            return None
-        first, last = self.lost_first_t, self.lost_t
-        self.reported = dropped
-        return count, first, last
+        """Take out what was written since the last drain, shape (n, 8); drops are a `dropped` record at the end."""
+        pending = self.pending
+        written = len(pending)  # the writer may append meanwhile, and does nothing else
+        taken = pending[: min(written, self.limit)]
+        if written > self.limit:
+            lost = pending[self.limit : written]
+            taken += (schema.DROPPED, _ns(lost[1]), len(lost) // 8, _ns(lost[-7]), 0, 0, 0, 0)
+        del pending[:written]
+        return _packed(taken)
 
     @property
     def undrained(self) -> int:
         """Bytes waiting for the pump."""
-        return len(self.full) * self.size + max(0, self.position - self.drained)
+        return len(self.pending) * 8
 
 
-def _nanoseconds(records: schema.Records) -> schema.Records:
-    """Turn the float seconds of op records into integer nanoseconds, in place."""
-    found = (records[:, 0] & 0xFFFFFF) == (schema.OP | FLOAT_TIMES)
-    if found.any():
-        rows = slice(None) if found.all() else np.flatnonzero(found)
-        records[rows, 1:3] = np.rint(records.view(np.float64)[rows, 1:3] * 1e9)
-        records[rows, 0] &= ~FLOAT_TIMES
+def _ns(t: float) -> int:
+    return int(t * 1e9) if isinstance(t, float) else t
+
+
+def _packed_or_dropped(record: list[Any]) -> bytes:
+    """One record, or that it was dropped for a value that is no int64: somebody's memory manager may have given it."""
+    try:
+        return _pack_one(*record)
+    except struct.error:
+        t = _ns(record[1])
+        return _pack_one(schema.DROPPED, t, 1, t, 0, 0, 0, 0)
+
+
+def _packed(numbers: list[Any]) -> schema.Records:
+    """Flat numbers as rows of eight int64; float seconds of ops become nanoseconds."""
+    whole = len(numbers) // _BATCH * _BATCH
+    try:
+        parts = [_pack(*numbers[i : i + _BATCH]) for i in range(0, whole, _BATCH)]
+        parts += [_pack_one(*numbers[i : i + 8]) for i in range(whole, len(numbers), 8)]
+    except struct.error:
+        parts = [_packed_or_dropped(numbers[i : i + 8]) for i in range(0, len(numbers), 8)]
+    records = np.frombuffer(bytearray().join(parts), np.int64).reshape(-1, 8)
+    seconds = (records[:, 0] & 0xFFFFFF) == (schema.OP | FLOAT_TIMES)
+    times = records.view(np.float64)[:, 1:3]
+    np.multiply(times, 1e9, out=times, where=seconds[:, None])
+    records[:, 1:3] = np.rint(times)
+    records[seconds, 0] &= ~FLOAT_TIMES
     return records
 
 
@@ -156,19 +116,22 @@ class Lanes(threading.local):
 
     def __init__(self, new_lane: Callable[[], Lane]) -> None:
         self.lane = new_lane()
-        self.lane.context = place.context()
+        self.lane.context = threads.here.context()
 
 
 _context_ids: dict[Any, int] = intern.contexts.ids
 
 
-class _Place(threading.local):
-    """Where this thread is, kept whether or not anybody records, so that a recording begun inside a scope is right."""
+class Place:
+    """Where a thread is, kept whether or not anybody records, so that a recording begun inside a scope is right."""
 
-    path = ""
-    phase = 0
-    step: int | None = None
-    walked = False  # a backward ran since the last step ended: the next implicit step is under way
+    __slots__ = ("path", "phase", "step", "walked")
+
+    def __init__(self) -> None:
+        self.path = ""
+        self.phase = 0
+        self.step: int | None = None
+        self.walked = False  # a backward ran since the last step ended: the next implicit step is under way
 
     def context(self) -> int:
         key = (self.path, self.phase)
@@ -176,7 +139,14 @@ class _Place(threading.local):
         return intern.contexts.id_of(key) if number is None else number
 
 
-place = _Place()
+class _Threads(threading.local):
+    """`threads.here` is this thread's place."""
+
+    def __init__(self) -> None:
+        self.here = Place()
+
+
+threads = _Threads()
 lanes: Lanes | None = None
 """None while nobody records."""
 want_grad_stats = False
@@ -198,34 +168,38 @@ def emit(code: int, t: int, a: int = 0, b: int = 0, c: int = 0, d: int = 0, e: i
 
 def enter(name: str) -> str:
     """Enter a scope, cheaply; give the result to `leave` in a ``finally``. `scope` is the friendly form."""
-    outer: str = place.path
-    place.path = f"{outer}.{name}" if outer else name
+    here = threads.here
+    outer: str = here.path
+    here.path = f"{outer}.{name}" if outer else name
     if lanes is not None:
         lane = lanes.lane
-        lane.context = context = place.context()
-        lane.emit(schema.SCOPE | 1 << schema.AUX_SHIFT, clock(), context)
+        lane.context = context = here.context()
+        lane.pending += (_ENTERED, clock(), context, 0, 0, 0, 0, 0)
     return outer
 
 
 def leave(outer: str) -> None:
     """Leave the scope whose `enter` gave ``outer``."""
+    here = threads.here
+    here.path = outer
     if lanes is not None:
         lane = lanes.lane
-        lane.emit(schema.SCOPE, clock(), lane.context)
-        place.path = outer
-        lane.context = place.context()
-    else:
-        place.path = outer
+        lane.pending += (schema.SCOPE, clock(), lane.context, 0, 0, 0, 0, 0)
+        lane.context = here.context()
+
+
+_ENTERED = schema.SCOPE | 1 << schema.AUX_SHIFT
 
 
 def set_phase(phase: int) -> int:
     """Set this thread's phase (index into `schema.PHASES`) and return the one before."""
-    before: int = place.phase
-    place.phase = phase
+    here = threads.here
+    before: int = here.phase
+    here.phase = phase
     if phase == schema.BACKWARD:
-        place.walked = True
+        here.walked = True
     if lanes is not None:
-        lanes.lane.context = place.context()
+        lanes.lane.context = here.context()
     return before
 
 
@@ -256,21 +230,21 @@ def step(index: int | None = None, total: int | None = None) -> Iterator[int]:
     """Mark one training step: ``with flnb.step(): ...``. The index counts on from the step before when not given."""
     global _step_number
     _step_number = index = _step_number + 1 if index is None else index
-    outer, t0 = place.step, clock()
-    place.step = index
+    here, t0 = threads.here, clock()
+    outer, here.step = here.step, index
     try:
         yield index
     finally:
-        place.step = outer
+        here.step = outer
         _end_step(t0, index, total or 0)
 
 
 def mark_step(total: int = 0) -> None:
     """End a step here unless a `step` block is open: what an optimizer calls, so that plain loops show steps too."""
     global _step_number
-    if place.step is None and lanes is not None:
+    if threads.here.step is None and lanes is not None:
         _step_number += 1
-        place.walked = False
+        threads.here.walked = False
         _end_step(_step_open_t or clock(), _step_number, total)
 
 
@@ -282,16 +256,16 @@ def _end_step(t0: int, index: int, total: int) -> None:
 
 def current_step() -> int:
     """The index of the open step; between implicit steps the one that ended last, until the next backward."""
-    if place.step is not None:
-        return place.step
-    return _step_number + 1 if place.walked else max(0, _step_number)
+    if threads.here.step is not None:
+        return threads.here.step
+    return _step_number + 1 if threads.here.walked else max(0, _step_number)
 
 
 def restart_steps(t: int) -> None:
     """Begin counting at 0 again, the first implicit step at time t: what a new session does."""
     global _step_number, _step_open_t
     _step_number, _step_open_t = -1, t
-    place.walked = False
+    threads.here.walked = False
 
 
 def log(**metrics: float) -> None:

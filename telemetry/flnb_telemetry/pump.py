@@ -14,8 +14,6 @@ from time import perf_counter, thread_time_ns
 from time import perf_counter_ns as clock
 from typing import Protocol
 
-import numpy as np
-
 from flnb_telemetry import bus, schema
 
 INTERVAL = 0.033
@@ -27,6 +25,9 @@ class Sink(Protocol):
 
     grad_interval: float | None
     """Seconds between two backwards whose gradient norms are wanted; None for never."""
+    live: bool
+    """Whether it wants records as they come; otherwise when a buffer fills, at a flush, and at the end, so that making
+    records of what the threads wrote takes no time from them meanwhile."""
     failure: BaseException | None
     """What `feed` raised, after which the sink is fed no more."""
 
@@ -66,22 +67,19 @@ class Session:
 
     def _run(self) -> None:
         while not self._stop.wait(self.interval):
-            self.drain()
+            self.drain(any(sink.live for sink in list(self.sinks)))
 
-    def drain(self) -> None:
-        """Feed the sinks everything written until now; drops become `dropped` records."""
+    def drain(self, everything: bool = True) -> None:
+        """Feed the sinks what was written until now; or only what fills half a buffer or comes from ended threads."""
         with self._draining:
             began = thread_time_ns()
             for lane in list(self.lanes):
                 ended = not lane.thread.is_alive()  # asked first: then the drain below sees its last record
+                if not (everything or ended or len(lane.pending) > lane.limit // 2):
+                    continue
                 records = lane.drain()
-                drops = lane.take_drops()
-                if drops is not None:
-                    count, first, last = drops
-                    row = np.array([[schema.DROPPED, first, count, last, 0, 0, 0, 0]], np.int64)
-                    records = np.concatenate([records, row])
                 if len(records):
-                    self.events += len(records) - (drops is not None)
+                    self.events += len(records)
                     for sink in list(self.sinks):
                         try:
                             sink.feed(lane.number, records)
@@ -189,18 +187,16 @@ def event_ns() -> float:
     """What one event costs the thread that emits it, two clock readings included; measured once, in about 1 ms."""
     global _event_ns
     if _event_ns is None:
-        lane = bus.Lane(0, 4 * bus.CHUNK_BYTES)
-        pack, count, code = bus.pack_op, 2048, schema.OP | bus.FLOAT_TIMES
+        lane = bus.Lane(0)
+        count, code = 2048, schema.OP | bus.FLOAT_TIMES
         best = 1 << 62
         for _ in range(3):
-            lane.position = 0
+            lane.pending.clear()
             began = clock()
             for index in range(count):
                 t0 = perf_counter()
                 t1 = perf_counter()
-                position = lane.position
-                pack(lane.buffer, position, code, t0, t1, 0, index, lane.context, 0, 0)
-                lane.position = position + 64
+                lane.pending += (code, t0, t1, 0, index, lane.context, 0, 0)
             best = min(best, clock() - began)
         _event_ns = best / count
     return _event_ns

@@ -35,6 +35,7 @@ how a dashboard follows what is recorded."""
 class Run:
     """What a recording and a live view are alike: a sink with a name, a beginning, a state and an end."""
 
+    live = False
     failure: BaseException | None = None
     session: pump.Session | None = None
 

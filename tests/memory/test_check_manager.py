@@ -199,9 +199,3 @@ def test_tensors_of_other_managers_may_be_freed_meanwhile():
 
     report = check_manager(factory, examples=3)
     assert report, report
-
-
-def test_the_kits_managers_are_forgotten():
-    before = set(MemoryManager.instances)
-    check_manager(NeverMerges, examples=3)
-    assert set(MemoryManager.instances) <= before

@@ -305,7 +305,6 @@ def test_a_broken_manager_does_not_stop_a_recording():
         ),
     ):
         announce(bus.Lane(0))
-    MemoryManager.instances.discard(manager)
 
 
 def test_locks_hold_a_block_after_its_array_is_gone(no_collector):

@@ -165,7 +165,7 @@ def test_a_scope_is_left_when_forward_raises_and_follows_a_list_that_grew_later(
     assert "grown.layers.0" in scopes_of(run)
     with pytest.raises(ValueError):
         net(flnb.ones((1, 3)))
-    assert bus.place.path == ""
+    assert bus.threads.here.path == ""
 
 
 def test_missing_forward_is_explained():

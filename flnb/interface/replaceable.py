@@ -1,0 +1,26 @@
+"""What tensor backends and memory managers have in common: a name, and new code by running their cell again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Replaceable"]
+
+redefined: list[Callable[[type], None]] = []
+"""Called with every new subclass of an interface: how re-running a cell replaces the class in use."""
+
+
+class Replaceable:
+    """A part that can be swapped: its classes are known by their own name where they give none."""
+
+    name: ClassVar[str]
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if "name" not in cls.__dict__:
+            cls.name = cls.__name__
+        for notify in redefined:
+            notify(cls)
