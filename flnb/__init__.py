@@ -16,7 +16,21 @@ from flnb_telemetry.bus import log as _log_metrics
 from flnb_telemetry.bus import phase, scope, step
 
 from flnb import autograd, dispatch, interface, ops, random
-from flnb.autograd import Variable, enable_grad, grad, is_grad_enabled, no_grad, value_and_grad
+from flnb.autograd import (
+    Variable,
+    enable_grad,
+    grad,
+    hessian,
+    hvp,
+    is_grad_enabled,
+    jacobian,
+    jvp,
+    no_grad,
+    stop_gradient,
+    value_and_grad,
+    vjp,
+    vmap,
+)
 from flnb.collector import tune_gc
 from flnb.dispatch import state as _state
 from flnb.dispatch.miss import default_dtype, set_default_dtype
@@ -93,10 +107,11 @@ _describers.append(_describe)
 
 __all__ = [
     "OutOfMemoryError", "Tensor", "Variable", "autograd", "backends", "bool_", "category", "dashboard", "data",
-    "default_dtype", "dispatch", "enable_grad", "float16", "float32", "float64", "grad", "int8", "int16", "int32",
-    "int64", "interface", "is_grad_enabled", "load_run", "log", "manual_seed", "memory", "magics", "meters", "newaxis",
-    "nn", "no_grad", "ops", "optim", "phase", "plot", "random", "record", "scope", "set_backend", "set_default_dtype",
-    "set_memory_manager", "step", "telemetry", "testing", "tune_gc", "uint8", "uint16", "uint32", "uint64",
-    "use_backend", "use_memory_manager", "value_and_grad", "widgets",
+    "default_dtype", "dispatch", "enable_grad", "float16", "float32", "float64", "grad", "hessian", "hvp", "int8",
+    "int16", "int32", "int64", "interface", "is_grad_enabled", "jacobian", "jvp", "load_run", "log", "manual_seed",
+    "memory", "magics", "meters", "newaxis", "nn", "no_grad", "ops", "optim", "phase", "plot", "random", "record",
+    "scope", "set_backend", "set_default_dtype", "set_memory_manager", "step", "stop_gradient", "telemetry", "testing",
+    "tune_gc", "uint8", "uint16", "uint32", "uint64", "use_backend", "use_memory_manager", "value_and_grad", "vjp",
+    "vmap", "widgets",
 ]  # fmt: skip
 __all__ += [name for name in ops.__all__ if name != "log"]

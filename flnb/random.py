@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flnb.dispatch import ops as dispatch
+from flnb.dispatch import state
 from flnb.ops.creation import _no_rule, _spec, asarray
 from flnb.ops.table import Op
 
@@ -59,15 +60,27 @@ def manual_seed(seed: int) -> Generator:
     return default_generator
 
 
+def _drawn(op: Op, shape: Any, dtype: Any, arguments: tuple[Any, ...]) -> Any:
+    """Draw a tensor; under `flnb.vmap` one for every example, all in one draw, an example after the other."""
+    vmaps = state.vmaps.get()
+    if not vmaps:
+        return dispatch.create(op, _spec(shape, dtype), arguments)
+    spec = _spec(shape, dtype)
+    tensor: Any = dispatch.create(op, _spec((*[v.size for v in vmaps], *spec.shape), dtype), arguments)
+    for v in vmaps:
+        tensor = v.batched(tensor)
+    return tensor
+
+
 def uniform(
     shape: int | Sequence[int],
     low: float = 0.0,
     high: float = 1.0,
     dtype: Any = None,
     generator: Generator | None = None,
-) -> Tensor:
+) -> Any:
     """Uniform in [low, high), floating point."""
-    return dispatch.create(_uniform, _spec(shape, dtype), (low, high, (generator or default_generator).numpy))
+    return _drawn(_uniform, shape, dtype, (low, high, (generator or default_generator).numpy))
 
 
 def normal(
@@ -76,9 +89,9 @@ def normal(
     std: float = 1.0,
     dtype: Any = None,
     generator: Generator | None = None,
-) -> Tensor:
+) -> Any:
     """Normal with the given mean and standard deviation, floating point."""
-    return dispatch.create(_normal, _spec(shape, dtype), (mean, std, (generator or default_generator).numpy))
+    return _drawn(_normal, shape, dtype, (mean, std, (generator or default_generator).numpy))
 
 
 def bernoulli(
@@ -89,5 +102,5 @@ def bernoulli(
 
 
 def permutation(n: int, generator: Generator | None = None) -> Tensor:
-    """The integers 0 to n - 1 in random order, int64."""
+    """The integers 0 to n - 1 in random order, int64; under `flnb.vmap` the same order for every example."""
     return asarray((generator or default_generator).numpy.permutation(n).astype(np.int64))

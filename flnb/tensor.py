@@ -39,6 +39,7 @@ class Tensor:
     _written: int  # sequence number of the last in-place write; unset until there is one
     _node: Any = None
     _lift: ClassVar[Any] = None
+    _level: ClassVar[Any] = None  # of a batched tensor: its vmap (flnb.autograd.batched)
 
     __array_ufunc__ = None  # so that numpy_array * tensor is ours
     __array_priority__ = 1000
@@ -137,6 +138,14 @@ class Tensor:
         """The values for looking at, also of a Variable that requires grad."""
         here = state.current().backend
         return cast("np.ndarray[Any, Any]", here.to_numpy(self.data_of(here)))
+
+    def _bounds(self) -> tuple[Any, Any]:
+        """The smallest and the largest element, for checks that name them."""
+        values = self._values()
+        return values.min(), values.max()
+
+    def _is_contiguous(self) -> bool:
+        return state.current().backend.is_contiguous(self._data)
 
     def __float__(self) -> float:
         return float(self.item())

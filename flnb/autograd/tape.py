@@ -55,7 +55,7 @@ def grad_of(
     gradients = [found.get(x._node[2]) for x in inputs]
     if create_graph:
         return gradients
-    return [None if g is None else dispatch.detached(g._data, g._spec) for g in gradients]
+    return [g if g is None or type(g) is Tensor else g.data for g in gradients]
 
 
 def _start(root: Variable, grad: Any) -> tuple[Node, Any]:
@@ -93,7 +93,7 @@ def walk(
     owned: set[int] = set()
     arrived: list[tuple[Node, Any]] = []
     lane = bus.lanes.lane if bus.lanes is not None else None
-    statistics = Statistics.begin() if lane is not None and not create_graph else None
+    statistics = Statistics.begin() if lane is not None and not create_graph and cotangent._level is None else None
     outer = lane.node if lane is not None else 0
     try:
         with bus.phase("backward") if lane is not None else _nothing:

@@ -232,13 +232,20 @@ def composite(
     lift = next((x._lift for x in tensors if x._lift is not None), None)
     if lift is None:
         return body(*tensors, *attributes)  # type: ignore[no-any-return]
+    try:
+        plain = [detached(x._data, x._spec) for x in tensors]
+    except AttributeError:  # a batched tensor has no buffer
+        batched = next((x for x in tensors if x._level is not None), None)
+        if batched is None:
+            raise
+        return batched._compose(op, body, tensors, attributes)  # type: ignore[no-any-return]
     seq = next_seq() if any(p is not None for p in parents) else 0
     lane = bus.lanes.lane if bus.lanes is not None else None
     outer = lane.node if lane is not None else 0
     if lane is not None:
         lane.node = seq or outer
     try:
-        made, kept = body(*[detached(x._data, x._spec) for x in tensors], *attributes)
+        made, kept = body(*plain, *attributes)
     finally:
         if lane is not None:
             lane.node = outer
@@ -257,7 +264,10 @@ def composite(
 
 
 def _missed(op: Op, arguments: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
-    """First call with a signature: make the plan, then run on the canonical inputs."""
+    """First call with a signature: make the plan, then run on the canonical inputs. Batched tensors have no plan."""
+    for x in arguments:
+        if getattr(x, "_level", None) is not None:
+            return x._apply(op, arguments, attributes)
     plan, tensors = plan_for(op, arguments, attributes, state.current())
     return op.apply(*tensors) if op.apply is not None else _run(plan, tensors)
 
@@ -365,6 +375,8 @@ def _into(op: Op, arguments: tuple[Any, ...], attributes: tuple[Any, ...], out: 
         if plan.kind is not here.kind:
             raise _foreign(op, plan, here)
     except (KeyError, AttributeError):
+        if any(getattr(x, "_level", None) is not None for x in arguments):
+            return _receive(out, op, _missed(op, arguments, attributes))
         plan, tensors = plan_for(op, arguments, attributes, here)
     if not isinstance(out, Tensor):
         raise TypeError(f"{op.name}: out must be a flnb Tensor, got {type(out).__name__}")
@@ -374,6 +386,8 @@ def _into(op: Op, arguments: tuple[Any, ...], attributes: tuple[Any, ...], out: 
             f"recorded; wrap the update in `with flnb.no_grad():` or drop out= to make a new Variable"
         )
     if out._spec is not plan.spec:
+        if out._level is not None:
+            return _receive(out, op, _missed(op, arguments, attributes))
         raise ValueError(f"{op.name}: the result is {plan.spec!r} but out is {out._spec!r}; they must be equal")
     if not op.writes_out:
         raise TypeError(f"{op.name}: makes a view and takes no out; assign the result with flnb.assign(out, value)")
@@ -385,9 +399,24 @@ def _into(op: Op, arguments: tuple[Any, ...], attributes: tuple[Any, ...], out: 
     return out
 
 
+def _receive(out: Any, op: Op, result: Any) -> Any:
+    """Write a result under vmap over an existing tensor."""
+    if getattr(out, "_level", None) is None:
+        raise TypeError(
+            f"{op.name}: under vmap a result that differs between examples ({result!r}) cannot be written into one "
+            f"tensor that all examples share; make the target from a batched one, for example zeros_like(x) + 0 * x"
+        )
+    if (out.shape, out.dtype) != (result.shape, result.dtype):
+        raise ValueError(f"{op.name}: the result is {result._spec!r} but out is {out._spec!r}; they must be equal")
+    return out._receive(result)
+
+
 def accumulate(add: Op, total: Tensor, term: Any) -> None:
     """Add into a tensor that nothing else refers to: an in-place write that needs no mark."""
     here = _scoped() or state.session
+    if total._level is not None:
+        total._gather(term)
+        return
     plan = add.plans.get((total._spec, term._spec)) or plan_for(add, (total, term), (), here)[0]
     data = total._data
     lanes = bus.lanes

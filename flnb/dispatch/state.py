@@ -133,6 +133,10 @@ _scoped: ContextVar[State | None] = ContextVar("flnb_state", default=None)
 _get = _scoped.get
 
 
+vmaps: ContextVar[tuple[Any, ...]] = ContextVar("flnb_vmaps", default=())
+"""The vmaps that run here (`flnb.autograd.batched.Level`), the outermost first."""
+
+
 def current() -> State:
     """The state that holds in this thread and context."""
     return _get() or session

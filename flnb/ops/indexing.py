@@ -48,7 +48,7 @@ def encode(key: Any, x: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
             continue
         if isinstance(k, slice):
             encoded.append(("slice", *(None if v is None else v.__index__() for v in (k.start, k.stop, k.step))))
-        elif hasattr(k, "__index__") and getattr(k, "ndim", 0) == 0 and not isinstance(k, bool) and _integral(k):
+        elif _is_int(k):
             position = k.__index__()
             if not -x.shape[axis] <= position < x.shape[axis]:
                 raise IndexError(f"getitem: index {position} is out of range for axis {axis} of shape {x.shape}")
@@ -61,7 +61,12 @@ def encode(key: Any, x: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     return tuple(encoded), tuple(indices)
 
 
-def _integral(k: Any) -> bool:
+def _is_int(k: Any) -> bool:
+    """One position; of a batched tensor every example has its own, so that it indexes as a tensor."""
+    if not hasattr(k, "__index__") or isinstance(k, bool) or getattr(k, "_level", None) is not None:
+        return False
+    if getattr(k, "ndim", 0) > 0:
+        return False
     return np.dtype(getattr(k, "dtype", np.int64)).kind in "iu"
 
 
@@ -77,6 +82,8 @@ def _index_tensors(k: Any, x: Any, axis: int) -> list[Any]:
         raise IndexError(
             f"getitem: cannot index with {type(k).__name__}; use ints, slices, None, ... or int/bool arrays"
         )
+    if getattr(k, "_level", None) is not None:
+        return [_checked_batched(k, x.shape[axis])]
     values = k._values() if isinstance(k, Tensor) else np.asarray(k)
     if values.dtype.kind == "b":
         if values.shape != x.shape[axis : axis + values.ndim]:
@@ -91,6 +98,19 @@ def _index_tensors(k: Any, x: Any, axis: int) -> list[Any]:
             f"getitem: indices {values.min()} to {values.max()} are out of range for axis {axis} of shape {x.shape}"
         )
     return [k if isinstance(k, Tensor) else asarray(values)]
+
+
+def _checked_batched(k: Any, extent: int) -> Any:
+    """An index tensor under vmap: an int or several per example."""
+    if k.dtype.kind not in "iu":
+        raise IndexError(
+            f"getitem: under vmap a mask that differs between examples would select different numbers of elements, "
+            f"got {k!r}; use flnb.where(mask, x, other)"
+        )
+    least, most = k._bounds() if k.size else (0, -1)
+    if least < -extent or most >= extent:
+        raise IndexError(f"getitem: indices {least} to {most} are out of range for an axis of {extent} elements")
+    return k
 
 
 def _shape(shape: tuple[int, ...], key: tuple[Any, ...], indices: tuple[Any, ...] = ()) -> tuple[int, ...]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flnb.dispatch import ops as dispatch
-from flnb.dispatch import state
 from flnb.dispatch.plan import size_of
 from flnb.ops import elementwise as e
 from flnb.ops.creation import asarray
@@ -39,7 +38,7 @@ def reshape(x: Any, /, shape: Any, *more: int) -> Any:
         raise ValueError(f"reshape: {x.size} elements of shape {x.shape} do not fit shape {tuple(wanted)}")
     if target == x.shape:
         return x
-    if not state.current().backend.is_contiguous(x._data):
+    if not x._is_contiguous():
         x = e.copy(x)
     return dispatch.call(_reshape, (x,), (target,))
 

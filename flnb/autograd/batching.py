@@ -1,0 +1,292 @@
+"""Batching rules: how an op on one example becomes the same op on all of them.
+
+A rule takes a `Call`, whose batched values have the batch as first axis, and gives the result's value, the batch first
+again. It calls public ops only, so the values may be Variables, or batched by another vmap. An op without a rule is
+run once per example.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from flnb.dispatch import ops as dispatch
+from flnb.ops.creation import arange, asarray, zeros
+from flnb.ops.movement import broadcast_to, concat, permute_dims, reshape, stack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flnb.ops.table import Op
+
+__all__ = ["RULES", "Call", "batch", "compose"]
+
+NUMBERS = (float, int, bool, complex)
+
+
+class Call(NamedTuple):
+    """An op's call under vmap: values with the batch as first axis where ``batched``, others as they came."""
+
+    op: Op
+    values: list[Any]
+    batched: list[bool]
+    attributes: tuple[Any, ...]
+    size: int
+
+    def ndim(self, i: int) -> int:
+        """Dimensions of an argument as one example sees it."""
+        return int(getattr(self.values[i], "ndim", 0)) - self.batched[i]
+
+    def whole(self, i: int) -> Any:
+        """An argument with the batch as first axis, repeated if it is not batched."""
+        x = asarray(self.values[i])
+        return x if self.batched[i] else broadcast_to(x, (self.size, *x.shape))
+
+    def first(self) -> Any:
+        """The first argument, which is batched because it is the only one, or made so."""
+        return self.whole(0)
+
+    def run(self, *values: Any, attributes: tuple[Any, ...] | None = None) -> Any:
+        """The op on these values."""
+        return run(self.op, values, self.attributes if attributes is None else attributes)
+
+
+def run(op: Any, values: Any, attributes: tuple[Any, ...]) -> Any:
+    """An op of any kind on values and attributes."""
+    if op.joint is not None:
+        return op(*values, attributes=attributes)[0]
+    return op.apply(*values) if op.apply is not None else dispatch.call(op, tuple(values), attributes)
+
+
+def batch(call: Call) -> Any:
+    """The value of a primitive's call: by its rule, by that of its family, or example by example."""
+    call = call._replace(values=[x if isinstance(x, NUMBERS) else asarray(x) for x in call.values])
+    rule = RULES.get(call.op.name)
+    if rule is None and call.op.family == "elementwise":
+        rule = broadcast
+    value = rule(call) if rule is not None else None
+    return one_by_one(call) if value is None else value
+
+
+def compose(call: Call) -> Any:
+    """The value of a composite's call where it has a rule, so that it stays one node; None where it has none."""
+    rule = RULES.get(call.op.name)
+    if rule is None and call.op.family == "elementwise":
+        rule = broadcast
+    return None if rule is None else rule(call)
+
+
+def one_by_one(call: Call) -> Any:
+    """A loop over the examples: right for every op."""
+    if call.size == 0:
+        example = [zeros(x.shape[1:], x.dtype) if b else x for x, b in zip(call.values, call.batched, strict=True)]
+        made = call.run(*example)
+        return zeros((0, *made.shape), made.dtype)
+    return stack([
+        call.run(*[x[i] if b else x for x, b in zip(call.values, call.batched, strict=True)]) for i in range(call.size)
+    ])  # fmt: skip
+
+
+# Elementwise, and all that broadcasts over leading axes ---------------------------------------------------------------
+
+
+def aligned(call: Call) -> list[Any]:
+    """The values with as many dimensions as the largest has, so that they broadcast with the batch in front."""
+    ndim = max(call.ndim(i) for i in range(len(call.values)))
+    return [
+        _lead(x, ndim - call.ndim(i)) if b else x
+        for i, (x, b) in enumerate(zip(call.values, call.batched, strict=True))
+    ]
+
+
+def _lead(x: Any, count: int) -> Any:
+    """New dimensions of extent 1 after the batch."""
+    return reshape(x, (x.shape[0], *(1,) * count, *x.shape[1:])) if count else x
+
+
+def broadcast(call: Call) -> Any:
+    """Elementwise ops, and ops on the last axes of stacks, such as matmul."""
+    return call.run(*aligned(call))
+
+
+# Reductions and scans: attributes begin with an axis or several -------------------------------------------------------
+
+
+def reduce(call: Call) -> Any:
+    """Attributes ``(axes, keepdims)``."""
+    axes, *more = call.attributes
+    return call.run(call.first(), attributes=(tuple(a + 1 for a in axes), *more))
+
+
+def along(call: Call) -> Any:
+    """Attributes ``(axis, ...)``, counted from the front, of an op on one tensor."""
+    axis, *more = call.attributes
+    return call.run(call.first(), attributes=(axis + 1, *more))
+
+
+# Movement -------------------------------------------------------------------------------------------------------------
+
+
+def same(call: Call) -> Any:
+    """Ops that keep shape and know no axis."""
+    return call.run(call.first())
+
+
+def _reshape(call: Call) -> Any:
+    return reshape(call.first(), (call.size, *call.attributes[0]))
+
+
+def _permute(call: Call) -> Any:
+    return permute_dims(call.first(), (0, *(a + 1 for a in call.attributes[0])))
+
+
+def _broadcast_to(call: Call) -> Any:
+    (shape,) = call.attributes
+    return broadcast_to(_lead(call.first(), len(shape) - call.ndim(0)), (call.size, *shape))
+
+
+def _pad(call: Call) -> Any:
+    widths, value = call.attributes
+    return call.run(call.first(), attributes=(((0, 0), *widths), value))
+
+
+def _concat(call: Call) -> Any:
+    return concat([call.whole(i) for i in range(len(call.values))], axis=call.attributes[0] + 1)
+
+
+def _flip(call: Call) -> Any:
+    return call.run(call.first(), attributes=(tuple(a + 1 for a in call.attributes[0]),))
+
+
+ALL = ("slice", None, None, None)
+"""``:`` in an encoded key."""
+
+
+def _slice(call: Call) -> Any:
+    return call.run(call.first(), attributes=((ALL, *call.attributes[0]),))
+
+
+def _place(call: Call) -> Any:
+    shape, key = call.attributes
+    return call.run(call.first(), attributes=((call.size, *shape), (ALL, *key)))
+
+
+# Indexing with tensors ------------------------------------------------------------------------------------------------
+
+
+def _layout(key: tuple[Any, ...], ndim: int) -> tuple[int, int]:
+    """Where in ``x[key]`` the ``ndim`` dimensions of the indices begin, and how many others there are.
+
+    NumPy leaves them where the indices stand if those are neighbours, ints among them, and puts them first if not.
+    """
+    advanced = [i for i, k in enumerate(key) if isinstance(k, int) or (isinstance(k, tuple) and k[0] == "index")]
+    together = advanced[-1] - advanced[0] == len(advanced) - 1
+    return (advanced[0] if together else 0), len(key) - len(advanced)
+
+
+def _indices(call: Call, first: int) -> tuple[list[Any], int]:
+    """The index tensors, those that are batched ready to broadcast, and the dimensions they broadcast to."""
+    ndim = max(call.ndim(i) for i in range(first, len(call.values)))
+    return [
+        _lead(x, ndim - (x.ndim - 1)) if b else x
+        for x, b in zip(call.values[first:], call.batched[first:], strict=True)
+    ], ndim
+
+
+def _with_examples(call: Call, key: tuple[Any, ...], first: int) -> tuple[tuple[Any, ...], list[Any], int]:
+    """Key and indices with one more, the number of the example, in front: then all index dimensions come first."""
+    indices, ndim = _indices(call, first)
+    numbered = tuple(("index", k[1] + 1) if isinstance(k, tuple) and k[0] == "index" else k for k in key)
+    examples = reshape(arange(call.size), (call.size, *(1,) * ndim))
+    return (("index", 0), *numbered), [examples, *indices], ndim
+
+
+def _gather(call: Call) -> Any:
+    (key,) = call.attributes
+    if not call.batched[0]:
+        indices, ndim = _indices(call, 1)
+        y = call.run(call.values[0], *indices)
+        start, _ = _layout(key, ndim)
+        return permute_dims(y, (start, *(a for a in range(y.ndim) if a != start)))
+    full, indices, ndim = _with_examples(call, key, 1)
+    y = call.run(call.values[0], *indices, attributes=(full,))
+    start, others = _layout(key, ndim)
+    found, rest = range(1, 1 + ndim), list(range(1 + ndim, 1 + ndim + others))
+    return permute_dims(y, (0, *rest[:start], *found, *rest[start:]))
+
+
+def _scatter_add(call: Call) -> Any:
+    shape, key = call.attributes
+    full, indices, ndim = _with_examples(call, key, 1)
+    start, others = _layout(key, ndim)
+    g = call.whole(0)
+    found = range(1 + start, 1 + start + ndim)
+    g = permute_dims(g, (0, *found, *(a for a in range(1, 1 + ndim + others) if a not in found)))
+    return call.run(g, *indices, attributes=((call.size, *shape), full))
+
+
+# Convolution and pooling: the batch joins the images, or the channels -------------------------------------------------
+
+
+def _fold(x: Any, axis: int) -> Any:
+    """The batch, in front, moved into the dimension that follows at ``axis`` (counted without the batch)."""
+    order = (*range(1, axis + 1), 0, *range(axis + 1, x.ndim))
+    y = permute_dims(x, order) if axis else x
+    return reshape(y, (*y.shape[:axis], y.shape[axis] * y.shape[axis + 1], *y.shape[axis + 2 :]))
+
+
+def _unfold(y: Any, axis: int, size: int) -> Any:
+    """`_fold` undone."""
+    split = reshape(y, (*y.shape[:axis], size, y.shape[axis] // size if size else 0, *y.shape[axis + 1 :]))
+    return permute_dims(split, (axis, *(a for a in range(split.ndim) if a != axis))) if axis else split
+
+
+def _folding(first: tuple[int, int] | None, second: tuple[int, int] | None) -> Callable[[Call], Any]:
+    """The rule of an op bilinear in two tensors: into which axis of an argument, and from which of the result.
+
+    For a call in which only the first argument is batched, and for one in which only the second is; with both
+    batched there is one contraction per example.
+    """
+
+    def rule(call: Call) -> Any:
+        if all(call.batched) or call.size == 0:
+            return None
+        at = 0 if call.batched[0] else 1
+        axes = (first, second)[at]
+        if axes is None:
+            return None
+        values = list(call.values)
+        values[at] = _fold(values[at], axes[0])
+        return _unfold(call.run(*values), axes[1], call.size)
+
+    return rule
+
+
+def _images(call: Call) -> Any:
+    """Ops that treat every image alike: all images of all examples are one batch."""
+    if call.size == 0:
+        return None
+    folded = [_fold(call.whole(i), 0) for i in range(len(call.values))]
+    return _unfold(call.run(*folded), 0, call.size)
+
+
+RULES: dict[str, Callable[[Call], Any]] = {
+    **dict.fromkeys(("sum", "prod", "max", "min", "any", "all", "argmax", "argmin"), reduce),
+    **dict.fromkeys(("cumulative_sum", "softmax", "log_softmax"), along),
+    **dict.fromkeys(("astype", "copy"), same),
+    "matmul": broadcast,
+    "reshape": _reshape,
+    "permute_dims": _permute,
+    "broadcast_to": _broadcast_to,
+    "pad": _pad,
+    "concat": _concat,
+    "flip": _flip,
+    "slice": _slice,
+    "place": _place,
+    "gather": _gather,
+    "scatter_add": _scatter_add,
+    "conv2d": _folding((0, 0), (0, 1)),
+    "conv2d_input_grad": _folding((0, 0), None),
+    "conv2d_weight_grad": _folding((1, 0), (1, 1)),
+    **dict.fromkeys(("max_pool2d", "max_pool2d_grad", "max_pool2d_select"), _images),
+}
+"""The rule of every op that has one, by the op's name; elementwise ops need none."""

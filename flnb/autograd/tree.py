@@ -1,0 +1,70 @@
+"""Arguments and results in dicts, lists, tuples and named tuples: their leaves, and the same containers around others.
+
+None holds no leaf. Everything that is no container is a leaf.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+__all__ = ["leaves", "rebuild", "spread"]
+
+
+def leaves(tree: Any) -> list[Any]:
+    """What a tree holds, in order.
+
+    >>> leaves({"a": 1, "b": (2, [3], None)})
+    [1, 2, 3]
+    """
+    if tree is None:
+        return []
+    if isinstance(tree, dict):
+        return [leaf for child in tree.values() for leaf in leaves(child)]
+    if isinstance(tree, (list, tuple)):
+        return [leaf for child in tree for leaf in leaves(child)]
+    return [tree]
+
+
+def rebuild(tree: Any, values: Iterable[Any]) -> Any:
+    """The same containers with other leaves, taken in order.
+
+    >>> rebuild({"a": 1, "b": (2, [3])}, "xyz")
+    {'a': 'x', 'b': ('y', ['z'])}
+    """
+    return _rebuilt(tree, iter(values))
+
+
+def _rebuilt(tree: Any, values: Iterator[Any]) -> Any:
+    if tree is None:
+        return None
+    if isinstance(tree, dict):
+        return {key: _rebuilt(child, values) for key, child in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        children = [_rebuilt(child, values) for child in tree]
+        return type(tree)(*children) if hasattr(tree, "_fields") else type(tree)(children)
+    return next(values)
+
+
+def spread(prefix: Any, tree: Any, what: str) -> list[Any]:
+    """One value for each leaf of a tree, from a tree that may stop higher up: a value there holds for all below.
+
+    >>> spread((0, {"w": 1, "b": None}), ("x", {"w": "y", "b": ["z", "z"]}), "in_axes")
+    [0, 1, None, None]
+
+    Raises:
+        ValueError: containers that do not match, naming ``what``.
+    """
+    if isinstance(prefix, dict):
+        if not isinstance(tree, dict) or prefix.keys() != tree.keys():
+            got = list(tree) if isinstance(tree, dict) else type(tree).__name__
+            raise ValueError(f"{what}: the keys {list(prefix)} do not match {got}")
+        return [value for key, child in tree.items() for value in spread(prefix[key], child, what)]
+    if isinstance(prefix, (list, tuple)):
+        if not isinstance(tree, (list, tuple)) or len(prefix) != len(tree):
+            got = f"{len(tree)} values" if isinstance(tree, (list, tuple)) else type(tree).__name__
+            raise ValueError(f"{what}: {len(prefix)} entries {prefix!r} do not match {got}")
+        return [value for p, child in zip(prefix, tree, strict=True) for value in spread(p, child, what)]
+    return [prefix] * len(leaves(tree))
