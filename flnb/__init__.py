@@ -43,7 +43,8 @@ from flnb.tensor import Tensor
 if TYPE_CHECKING:
     from flnb_telemetry import load_run, record
 
-    from flnb import backends, data, magics, memory, meters, nn, optim, plot, telemetry, testing, widgets
+    from flnb import backends, data, explore, magics, memory, meters, nn, optim, plot, telemetry, testing, widgets
+    from flnb.explore import bisect
     from flnb.magics import load_ipython_extension as load_ipython_extension
     from flnb.widgets.dashboard import dashboard
 
@@ -55,12 +56,16 @@ float16, float32, float64 = (_np.dtype(t) for t in (_np.float16, _np.float32, _n
 newaxis = None
 
 _LAZY = {
+    "bisect": "flnb.explore",
     "dashboard": "flnb.widgets.dashboard",
     "load_ipython_extension": "flnb.magics",
     "load_run": "flnb_telemetry",
     "record": "flnb_telemetry",
 }
-_MODULES = ("backends", "data", "magics", "memory", "meters", "nn", "optim", "plot", "telemetry", "testing", "widgets")
+_MODULES = (
+    "backends", "data", "explore", "magics", "memory", "meters", "nn", "optim", "plot", "telemetry", "testing",
+    "widgets",
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
@@ -106,12 +111,12 @@ def _describe() -> dict[str, Any]:
 _describers.append(_describe)
 
 __all__ = [
-    "OutOfMemoryError", "Tensor", "Variable", "autograd", "backends", "bool_", "category", "dashboard", "data",
-    "default_dtype", "dispatch", "enable_grad", "float16", "float32", "float64", "grad", "hessian", "hvp", "int8",
-    "int16", "int32", "int64", "interface", "is_grad_enabled", "jacobian", "jvp", "load_run", "log", "manual_seed",
-    "memory", "magics", "meters", "newaxis", "nn", "no_grad", "ops", "optim", "phase", "plot", "random", "record",
-    "scope", "set_backend", "set_default_dtype", "set_memory_manager", "step", "stop_gradient", "telemetry", "testing",
-    "tune_gc", "uint8", "uint16", "uint32", "uint64", "use_backend", "use_memory_manager", "value_and_grad", "vjp",
-    "vmap", "widgets",
+    "OutOfMemoryError", "Tensor", "Variable", "autograd", "backends", "bisect", "bool_", "category", "dashboard",
+    "data", "default_dtype", "dispatch", "enable_grad", "explore", "float16", "float32", "float64", "grad",
+    "hessian", "hvp", "int16", "int32", "int64", "int8", "interface", "is_grad_enabled", "jacobian", "jvp",
+    "load_run", "log", "magics", "manual_seed", "memory", "meters", "newaxis", "nn", "no_grad", "ops", "optim",
+    "phase", "plot", "random", "record", "scope", "set_backend", "set_default_dtype", "set_memory_manager", "step",
+    "stop_gradient", "telemetry", "testing", "tune_gc", "uint16", "uint32", "uint64", "uint8", "use_backend",
+    "use_memory_manager", "value_and_grad", "vjp", "vmap", "widgets",
 ]  # fmt: skip
 __all__ += [name for name in ops.__all__ if name != "log"]

@@ -23,7 +23,7 @@ LAYERS = [
     ["flnb.interface"],
     ["flnb.dispatch", "flnb.ops", "flnb.tensor", "flnb.random", "flnb.memory", "flnb_backends", "flnb.backends"],
     ["flnb.autograd"],
-    ["flnb.nn", "flnb.optim", "flnb.data", "flnb.meters", "flnb.testing"],
+    ["flnb.nn", "flnb.optim", "flnb.data", "flnb.meters", "flnb.testing", "flnb.explore"],
     ["flnb.plot", "flnb.show", "flnb.widgets", "flnb.magics", "flnb.lab", "flnb.cli"],
 ]
 

@@ -1,0 +1,172 @@
+"""What differs between two runs of one call, and how much of it rounding may explain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flnb.dispatch import registry
+from flnb.dispatch.miss import is_float
+from flnb.explore.calls import NEW, OpCall, Outcome, same_bits
+from flnb.explore.layout import keep
+from flnb.ops.table import OPS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flnb.interface import TensorBackend
+
+__all__ = ["Difference", "compare_op", "difference"]
+
+Array = np.ndarray[Any, Any]
+ULPS = 8  # a correct result of another algorithm may be this many units of the largest value's last place away
+ULPS_OF_SUMS = 32  # and where it is a sum of many
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Empty (false) where two results agree. ``error`` and ``allowed`` are absolute, of the largest error."""
+
+    what: str = ""
+    error: float = 0.0
+    allowed: float = 0.0
+
+    @property
+    def kind(self) -> str:
+        """The first words, which say what sort of difference it is; of an error, its type."""
+        return " ".join(self.what.split()[: 2 if self.what.startswith("raised") else 1])
+
+    def __bool__(self) -> bool:
+        return bool(self.what)
+
+    def __str__(self) -> str:
+        return self.what or f"no difference (largest error {self.error:.2e}, allowed {self.allowed:.2e})"
+
+
+def difference(call: OpCall, reference: TensorBackend, expected: Outcome, got: Outcome, tolerance: float) -> Difference:
+    """What is wrong with ``got`` beside ``expected``: raised, wrote an input, shape, dtype, NaN, values.
+
+    Values may differ by ``tolerance`` (or 8 units in the last place, 32 in sums, if more) of the largest one; where a
+    sum cancels, of the largest that the reference gives for the inputs' absolute values.
+    """
+    if expected.error is not None:
+        same = got.error is not None
+        return Difference("" if same else f"the reference raised {_named(expected.error)}, this one did not")
+    if got.error is not None:
+        return Difference(f"raised {_named(got.error)}")
+    a, b = np.asarray(expected.value), np.asarray(got.value)
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return Difference(f"gave {b.dtype.name}{list(b.shape)}, expected {a.dtype.name}{list(a.shape)}")
+    if got.written >= 0 and expected.written != got.written:
+        return Difference(f"wrote to its input {got.written}, which is not its to change")
+    if not is_float(a.dtype):
+        wrong = a != b
+        return (
+            Difference(_at("{} of {} values differ", a, b, wrong), float(wrong.any())) if wrong.any() else Difference()
+        )
+    finite = np.isfinite(a)
+    odd = (np.isnan(a) != np.isnan(b)) | (np.isinf(a) != np.isinf(b)) | (np.isinf(a) & (a != b))
+    if odd.any():
+        return Difference(_at("NaN or infinity differs in {} of {} values", a, b, odd), float("inf"))
+    if not finite.any():
+        return Difference()
+    wide = np.complex128 if a.dtype.kind == "c" else np.float64
+    apart = np.where(finite, np.abs(a.astype(wide) - b.astype(wide)), 0.0)
+    largest = float(np.abs(a[finite].astype(wide)).max())
+    share = max(tolerance, (ULPS_OF_SUMS if _sums(call.op) else ULPS) * _eps(a.dtype))
+    error = float(apart.max())
+    if error > share * largest and _sums(call.op):
+        largest = max(largest, _without_cancelling(call, reference))
+    allowed = share * largest
+    if not error > allowed:
+        return Difference("", error, allowed)
+    text = f"largest error {error:.2e}, allowed {allowed:.2e}; {{}} of {{}} values differ"
+    return Difference(_at(text, a, b, apart > allowed), error, allowed)
+
+
+def _sums(op: str) -> bool:
+    return OPS[op].family in ("reduction", "matmul") or op == "scatter_add"
+
+
+def _without_cancelling(call: OpCall, reference: TensorBackend) -> float:
+    """The largest value of the call on its inputs' absolute values."""
+    positive = replace(call, inputs=tuple(keep(np.abs(k.array())) if is_float(k.dtype) else k for k in call.inputs))
+    with np.errstate(all="ignore"):
+        outcome = replace(positive, out=None if call.out != NEW else NEW).on(reference)
+    values = np.abs(np.asarray(outcome.value, np.float64)) if outcome.error is None else np.zeros(())
+    return float(values[np.isfinite(values)].max(initial=0.0))
+
+
+def _eps(dtype: np.dtype[Any]) -> float:
+    return 2.0**-7 if dtype.name == "bfloat16" else float(np.finfo(dtype).eps)
+
+
+def _at(text: str, a: Array, b: Array, wrong: Array) -> str:
+    """The text with how many differ, and the first of them."""
+    where = tuple(int(i) for i in np.argwhere(wrong)[0])
+    inside = f"at {list(where)} " if where else ""
+    return f"{text.format(int(wrong.sum()), wrong.size)}; {inside}{b[where]!s} where {a[where]!s} was expected"
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def compare_op(
+    name: str,
+    inputs: Sequence[Any],
+    attributes: tuple[Any, ...] = (),
+    backends: Sequence[Any] = ("numpy", "numpy"),
+    *,
+    out: int | None = None,
+    result: Any = None,
+    category: int = 0,
+    tolerance: float = 1e-10,
+    repeats: int = 1,
+) -> Difference:
+    """Run one primitive on two backends, on the same inputs: what differs, false if nothing does.
+
+    Args:
+        inputs: NumPy arrays; each backend gets copies that lie in memory as these do.
+        attributes: what the backends' methods take after their tensors.
+        backends: the reference and the other: names, classes or instances.
+        out: write into this input, or into a new buffer (-1); None lets the method make one.
+        result: shape and dtype of the new buffer.
+        category: of memory (index into `flnb.dispatch.state.CATEGORIES`), 2 within a backward.
+        tolerance: of the largest error, relative to the largest value.
+        repeats: try again this often: for a backend that is wrong only now and then.
+
+    >>> import numpy as np
+    >>> import flnb
+    >>> class Off(flnb.backends.NumpyBackend):
+    ...     def exp(self, x, out=None):
+    ...         return np.multiply(np.exp(x), 1.001, out)
+    >>> print(compare_op("exp", [np.zeros(2)], (), ["numpy", Off]))
+    largest error 1.00e-03, allowed 1.00e-10; 2 of 2 values differ; at [0] 1.001 where 1.0 was expected
+    """
+    if result is not None:
+        result = (tuple(result[0]), np.dtype(result[1]))
+    kept = tuple(keep(np.asarray(x)) for x in inputs)
+    call = OpCall(name, kept, tuple(attributes), out, result, category)
+    reference, other = (registry.make("backend", b) for b in backends)
+    return diverges(call, reference, other, tolerance, repeats)
+
+
+def diverges(
+    call: OpCall, reference: TensorBackend, other: TensorBackend, tolerance: float, repeats: int = 1
+) -> Difference:
+    """The difference between two backends on a call; with repeats, the first that one of them shows."""
+    expected = call.on(reference)
+    found = Difference()
+    first: Outcome | None = None
+    for _ in range(repeats):
+        got = call.on(other)
+        found = difference(call, reference, expected, got, tolerance)
+        if found:
+            return replace(found, what=f"{found.what}; not every time") if first is not None else found
+        if first is not None and not same_bits(first.value, got.value):
+            return Difference("gives other bits when it is run again on the same inputs", found.error, found.allowed)
+        first = got
+    return found

@@ -1,0 +1,91 @@
+"""Running a program on one backend while every op is run on others too, on the same inputs.
+
+Op by op there is nothing that errors of earlier ops could spread to, no control flow that could part, and the program,
+with all that it changes, runs once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flnb_telemetry import bus, schema
+
+from flnb.dispatch import registry, state
+from flnb.dispatch.observe import Observer, observe
+from flnb.explore.calls import OpCall, Outcome, call_before
+from flnb.explore.difference import Difference, difference
+from flnb.explore.place import Place, user_place
+from flnb.random import manual_seed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from flnb.interface import TensorBackend
+    from flnb.ops.table import Op
+
+__all__ = ["Step", "backends_of", "lockstep"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One op of the program on one other backend: the call, what came of it, and where the program made it."""
+
+    call: OpCall
+    backend: TensorBackend
+    expected: Outcome
+    got: Outcome
+    difference: Difference
+    place: Place
+    scope: str
+    phase: str
+
+
+class Lockstep(Observer):
+    """Runs each op of the reference on the other backends, and tells of each."""
+
+    def __init__(
+        self, reference: TensorBackend, others: Sequence[TensorBackend], tolerance: float,
+        tell: Callable[[Step], None],
+    ) -> None:  # fmt: skip
+        self.reference, self.others, self.tolerance, self.tell = reference, others, tolerance, tell
+        self.call: OpCall
+
+    def before(self, op: Op, arguments: tuple[Any, ...]) -> None:
+        """Keep the inputs, which the op may write to."""
+        self.call = call_before(op, arguments, self.reference)
+
+    def after(self, op: Op, arguments: tuple[Any, ...], result: Any) -> None:
+        """Run the others."""
+        self._compare(Outcome(np.array(self.reference.to_numpy(result))))
+
+    def failed(self, op: Op, arguments: tuple[Any, ...], error: BaseException) -> None:
+        """The program goes no further: nothing to compare with."""
+
+    def _compare(self, real: Outcome) -> None:
+        place = bus.place
+        where = user_place(), place.path, schema.PHASES[place.phase]
+        timed = self.call.on(self.reference)
+        expected = Outcome(real.value, None, timed.seconds, timed.written)
+        for other in self.others:
+            got = self.call.on(other)
+            found = difference(self.call, self.reference, expected, got, self.tolerance)
+            self.tell(Step(self.call, other, expected, got, found, *where))
+
+
+def lockstep(
+    function: Callable[[], Any], reference: TensorBackend, others: Sequence[TensorBackend], tolerance: float,
+    tell: Callable[[Step], None], seed: int = 0,
+) -> Any:  # fmt: skip
+    """Call ``function`` on the reference with the session's generator seeded; ``tell`` hears of every op."""
+    manual_seed(seed)
+    with state.use_backend(reference), observe(Lockstep(reference, others, tolerance, tell)):
+        return function()
+
+
+def backends_of(given: Sequence[Any], what: str) -> list[TensorBackend]:
+    """Backends from names, classes and instances: two or more."""
+    if isinstance(given, str) or len(given) < 2:
+        raise ValueError(f"{what}: expected two or more backends, the reference first, got {given!r}")
+    return [registry.make("backend", one) for one in given]

@@ -1,0 +1,205 @@
+"""The smallest call that still shows a difference: shapes, layout, then values are made simpler while it stays.
+
+Delta debugging (Zeller and Hildebrandt 2002) on the parts of a call. A candidate counts only if the reference runs it
+and its result has the shape that the op's rule says.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flnb.dispatch.plan import spec_of
+from flnb.explore.calls import NEW, OpCall
+from flnb.explore.difference import Difference, diverges
+from flnb.explore.layout import Kept, Layout, canonical, keep
+from flnb.ops.table import OPS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flnb.interface import TensorBackend
+
+__all__ = ["Minimised", "minimise"]
+
+Array = np.ndarray[Any, Any]
+REPEATS = 64  # for a backend that is wrong only now and then
+
+
+class Minimised:
+    """A call being made smaller. ``call`` is the smallest so far, ``found`` what differs there."""
+
+    def __init__(
+        self, call: OpCall, reference: TensorBackend, other: TensorBackend, tolerance: float, seconds: float
+    ) -> None:
+        self.reference, self.other, self.tolerance = reference, other, tolerance
+        self.deadline = time.monotonic() + seconds
+        self.call, self.repeats = call, 1
+        self.found = self._try(call)
+        if not self.found:
+            self.repeats = REPEATS
+            self.found = self._try(call)
+
+    @property
+    def reproduced(self) -> bool:
+        """Whether the difference shows outside of the program at all."""
+        return bool(self.found)
+
+    def _try(self, call: OpCall) -> Difference:
+        return diverges(call, self.reference, self.other, self.tolerance, self.repeats)
+
+    def take(self, candidate: OpCall | None) -> bool:
+        """Make the candidate the call if it is valid and shows a difference of the same kind."""
+        if candidate is None or time.monotonic() > self.deadline or not _valid(candidate, self.reference):
+            return False
+        with np.errstate(all="ignore"):
+            found = self._try(candidate)
+        same = bool(found) and found.kind == self.found.kind
+        if same:
+            self.call, self.found = candidate, found
+        return same
+
+
+def minimise(
+    call: OpCall, reference: TensorBackend, other: TensorBackend, tolerance: float, seconds: float = 15.0
+) -> Minimised:
+    """Make a call on which two backends differ as small and simple as it can be made within some seconds."""
+    now = Minimised(call, reference, other, tolerance, seconds)
+    if not now.reproduced:
+        return now
+    now.take(replace(now.call, category=0))
+    sources = tuple(np.random.default_rng(0) if isinstance(a, np.random.Generator) else a for a in call.attributes)
+    now.take(replace(now.call, attributes=sources))
+    if now.call.out is not None and OPS[call.op].infer.__name__ != "_no_rule":
+        now.take(replace(now.call, out=None, result=None)) or now.take(replace(now.call, out=NEW))
+    for i in reversed(range(len(call.inputs) if len(call.inputs) > 2 and now.call.out in (None, NEW) else 0)):
+        rest = (*now.call.inputs[:i], *now.call.inputs[i + 1 :])
+        now.take(_with_result(replace(now.call, inputs=rest)))  # of several that are joined, few may do
+    for i in range(len(now.call.inputs)):
+        now.take(_with(now.call, i, np.array(now.call.inputs[i].array(), order="C")))
+    while any(now.take(smaller) for smaller in _smaller(now.call)):
+        pass
+    for i in range(len(now.call.inputs)):
+        now.take(_with(now.call, i, np.array(now.call.inputs[i].array(), order="C")))
+        _simplify(now, i)
+    return now
+
+
+def _valid(call: OpCall, reference: TensorBackend) -> bool:
+    op = OPS[call.op]
+    with np.errstate(all="ignore"):
+        outcome = call.on(reference)
+    if outcome.error is not None or outcome.written >= 0:
+        return False
+    if op.infer.__name__ == "_no_rule":
+        return True
+    try:
+        specs = tuple(spec_of(k.shape, k.dtype, reference.buffer) for k in call.inputs)
+        shape, dtype = op.infer(op, specs, call.attributes)
+    except Exception:
+        return False
+    return bool(tuple(shape) == outcome.value.shape and np.dtype(dtype) == outcome.value.dtype)
+
+
+def _with(call: OpCall, index: int, values: Array, like: Kept | None = None) -> OpCall | None:
+    """The call with another array as an input, laid out as ``like`` is; None where nothing would change."""
+    old = call.inputs[index]
+    if like is not None:
+        values = Layout.of(like.array(), values.shape).filled(values)[1]
+    new = keep(canonical(values))
+    if (new.memory, new.strides, new.shape) == (old.memory, old.strides, old.shape):
+        return None
+    return replace(call, inputs=(*call.inputs[:index], new, *call.inputs[index + 1 :]))
+
+
+def _smaller(call: OpCall) -> Iterator[OpCall]:
+    """Calls with one extent made smaller: in all inputs and attributes that have it, or in one axis alone."""
+    extents = sorted({n for kept in call.inputs for n in kept.shape if n > 1}, reverse=True)
+    if call.result is not None and not call.inputs:
+        extents = sorted({n for n in call.result[0] if n > 1}, reverse=True)
+    for n in extents:
+        for m in dict.fromkeys((1, 2, 3, n // 2, n - n // 4, n - 1)):
+            if not 0 < m < n:
+                continue
+            for start in dict.fromkeys((0, n - m, (n - m) // 2)):
+                everywhere = [(i, axis) for i, k in enumerate(call.inputs) for axis, e in enumerate(k.shape) if e == n]
+                for chosen in dict.fromkeys((tuple(everywhere), *((one,) for one in everywhere))):
+                    for attributes in (_replaced(call.attributes, n, m), call.attributes):
+                        yield _cut(call, chosen, slice(start, start + m), n, attributes)
+                        if attributes == call.attributes:
+                            break
+
+
+def _cut(call: OpCall, chosen: tuple[tuple[int, int], ...], part: slice, n: int, attributes: tuple[Any, ...]) -> OpCall:
+    inputs = []
+    for i, kept in enumerate(call.inputs):
+        axes = {axis for which, axis in chosen if which == i}
+        values = kept.array()
+        if axes:
+            cut = values[tuple(part if axis in axes else slice(None) for axis in range(values.ndim))]
+            kept = keep(canonical(Layout.of(values, cut.shape).filled(cut)[1]))
+        inputs.append(kept)
+    result, m = call.result, part.stop - part.start
+    if result is not None:
+        shape = tuple(m if e == n else e for e in result[0])
+        result = (shape, result[1])
+    smaller = replace(call, inputs=tuple(inputs), attributes=attributes, result=result)
+    return _with_result(smaller)
+
+
+def _with_result(call: OpCall) -> OpCall:
+    """The call with the shape of its result by the op's rule."""
+    op = OPS[call.op]
+    if call.out != NEW or op.infer.__name__ == "_no_rule":
+        return call
+    try:
+        shape, dtype = op.infer(op, tuple(spec_of(k.shape, k.dtype, "ndarray") for k in call.inputs), call.attributes)
+    except Exception:
+        return call
+    return replace(call, result=(tuple(shape), np.dtype(dtype)))
+
+
+def _replaced(value: Any, n: int, m: int) -> Any:
+    """Attributes with every extent n as m."""
+    if isinstance(value, tuple):
+        return tuple(_replaced(part, n, m) for part in value)
+    return m if type(value) is int and value == n else value
+
+
+def _simplify(now: Minimised, index: int) -> None:
+    """Simpler values for one input: all alike, counting, rounded; else as many as possible set to one value."""
+    kept = now.call.inputs[index]
+    values = kept.array()
+    if not values.size:
+        return
+    for candidate in _simple(values):
+        if now.take(_with(now.call, index, candidate, kept)):
+            return
+    chunk = values.size
+    plain = values.dtype.type(0)
+    while chunk:
+        for start in range(0, values.size, chunk):
+            tried = np.array(now.call.inputs[index].array())
+            tried.reshape(-1)[start : start + chunk] = plain
+            now.take(_with(now.call, index, tried, kept))
+        chunk = 0 if time.monotonic() > now.deadline or values.size // max(chunk, 1) > 64 else chunk // 2
+
+
+def _simple(values: Array) -> Iterator[Array]:
+    counted = np.arange(values.size).reshape(values.shape)
+    for value in (1, 0, 2):
+        yield np.full(values.shape, value, values.dtype)
+    if values.dtype.kind == "b":
+        return
+    yield np.asarray(counted % 7 + 1, values.dtype)
+    yield np.asarray(counted, values.dtype)
+    if values.dtype.kind not in "iu":
+        yield np.full(values.shape, 0.5, values.dtype)
+        yield np.full(values.shape, -1, values.dtype)
+        yield np.full(values.shape, values.flat[0], values.dtype)
+        yield np.asarray(counted % 7 * 0.25 - 0.75, values.dtype)
+        yield np.asarray(np.round(values.astype(np.float64)), values.dtype)
+        yield np.asarray(np.round(values.astype(np.float64), 1), values.dtype)

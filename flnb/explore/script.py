@@ -1,0 +1,98 @@
+"""A call as Python code that a person can read: arrays as short expressions, or from a file where they are long."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flnb.explore.layout import Kept, Layout
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from flnb.explore.calls import OpCall
+    from flnb.interface import TensorBackend
+
+__all__ = ["array_code", "attributes_code", "literal", "named_backend"]
+
+LONGEST = 64  # elements that are written out
+
+
+def literal(value: Any) -> str:
+    """Python that makes an attribute: numbers, tuples, dtypes, a source of random numbers in its state."""
+    if isinstance(value, tuple):
+        inside = ", ".join(map(literal, value))
+        return f"({inside},)" if len(value) == 1 else f"({inside})"
+    if isinstance(value, np.dtype):
+        return f'np.dtype("{value.name}")'
+    if isinstance(value, np.generic):
+        return f"np.{value.dtype.name}({literal(value.item())})"
+    if isinstance(value, float) and not np.isfinite(value):
+        return f'float("{value}")'
+    if isinstance(value, np.random.Generator):
+        state = value.bit_generator.state
+        fresh = state == np.random.default_rng(0).bit_generator.state
+        return "np.random.default_rng(0)" if fresh else f"flnb.explore.generator({state!r})"
+    return repr(value)
+
+
+def array_code(kept: Kept) -> str | None:
+    """An expression for an array with its layout; None where its values are too many to write."""
+    layout = Layout.of(kept.array())
+    base, _ = layout.filled(np.array(kept.array()))
+    made = _values(base)
+    return None if made is None else layout.code(made)
+
+
+def _values(base: np.ndarray[Any, Any]) -> str | None:
+    name, shape = base.dtype.name, base.shape
+    if base.size > 1 or not shape:
+        first = base.flat[0] if base.size else 0
+        if base.size and base.tobytes() == np.full(shape, first, base.dtype).tobytes():
+            number = literal(np.asarray(first).item())
+            if number in ("1.0", "1", "0.0", "0"):
+                return f'np.{"ones" if number[0] == "1" else "zeros"}({shape}, "{name}")'
+            return f'np.full({shape}, {number}, "{name}")'
+    counted = np.arange(base.size).reshape(shape)
+    for text, values in (
+        ("{}", counted),
+        ("{} % 7 + 1", counted % 7 + 1),
+        ("{} % 7 * 0.25 - 0.75", counted % 7 * 0.25 - 0.75),
+    ):
+        if base.size > 8 and base.tobytes() == np.asarray(values, base.dtype).tobytes():
+            made = text.format(f"np.arange({base.size})")
+            made = f"({made})" if made[-1] != ")" else made
+            return f'{made}.reshape({shape}).astype("{name}")'
+    if base.size > LONGEST:
+        return None
+    numbers = _listed(base.tolist())
+    return f'np.array({numbers}, "{name}")' if base.size else f'np.zeros({shape}, "{name}")'
+
+
+def _listed(values: Any) -> str:
+    if isinstance(values, list):
+        return f"[{', '.join(map(_listed, values))}]"
+    return literal(values)
+
+
+def attributes_code(attributes: Sequence[Any]) -> str:
+    """The attributes as a tuple."""
+    return literal(tuple(attributes))
+
+
+def named_backend(given: Any, backend: TensorBackend) -> tuple[str, str]:
+    """How a script names a backend, and the import that it needs for it (or nothing)."""
+    if isinstance(given, str):
+        return f'"{given}"', ""
+    cls = type(backend)
+    if cls.__module__ in ("__main__", "builtins") or "<locals>" in cls.__qualname__:
+        return cls.__name__, ""
+    return cls.__name__, f"from {cls.__module__} import {cls.__name__}"
+
+
+def saved_arrays(call: OpCall, which: Sequence[int], path: Path) -> None:
+    """Write the bases of some of a call's inputs, to which the code of their layouts applies, to an ``.npz`` file."""
+    arrays = {i: call.inputs[i].array() for i in which}
+    np.savez(path, **{f"x{i}": Layout.of(a).filled(a)[0] for i, a in arrays.items()})  # type: ignore[arg-type]
