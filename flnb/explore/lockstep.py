@@ -64,7 +64,7 @@ class Lockstep(Observer):
         """The program goes no further: nothing to compare with."""
 
     def _compare(self, real: Outcome) -> None:
-        place = bus.place
+        place = bus.threads.here
         where = user_place(), place.path, schema.PHASES[place.phase]
         timed = self.call.on(self.reference)
         expected = Outcome(real.value, None, timed.seconds, timed.written)
