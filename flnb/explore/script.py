@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -87,7 +88,8 @@ def named_backend(given: Any, backend: TensorBackend) -> tuple[str, str]:
     if isinstance(given, str):
         return f'"{given}"', ""
     cls = type(backend)
-    if cls.__module__ in ("__main__", "builtins") or "<locals>" in cls.__qualname__:
+    importable = getattr(sys.modules.get(cls.__module__), cls.__name__, None) is cls
+    if not importable or cls.__module__ == "__main__":  # typed into a cell: the script runs where it is defined
         return cls.__name__, ""
     return cls.__name__, f"from {cls.__module__} import {cls.__name__}"
 
