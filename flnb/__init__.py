@@ -7,10 +7,10 @@ crossing emits one event, and everything that is shown is computed from those ev
 
 from __future__ import annotations
 
+import math as _math
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import numpy as _np
 from flnb_telemetry.bus import describers as _describers
 from flnb_telemetry.bus import log as _log_metrics
 from flnb_telemetry.bus import phase, scope, step
@@ -37,6 +37,9 @@ from flnb.dispatch.miss import default_dtype, set_default_dtype
 from flnb.dispatch.state import category, set_backend, set_memory_manager, use_backend, use_memory_manager
 from flnb.interface import OutOfMemoryError
 from flnb.ops import *  # noqa: F403
+from flnb.ops.dtypes import DTYPES as _DTYPES
+from flnb.ops.inspection import VERSIONS as _VERSIONS
+from flnb.ops.inspection import Info as _Info
 from flnb.random import manual_seed
 from flnb.tensor import Tensor
 
@@ -50,10 +53,13 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-bool_, int8, int16, int32, int64 = (_np.dtype(t) for t in (_np.bool_, _np.int8, _np.int16, _np.int32, _np.int64))
-uint8, uint16, uint32, uint64 = (_np.dtype(t) for t in (_np.uint8, _np.uint16, _np.uint32, _np.uint64))
-float16, float32, float64 = (_np.dtype(t) for t in (_np.float16, _np.float32, _np.float64))
-newaxis = None
+bool = bool_ = _DTYPES["bool"]
+int8, int16, int32, int64 = (_DTYPES[f"int{bits}"] for bits in (8, 16, 32, 64))
+uint8, uint16, uint32, uint64 = (_DTYPES[f"uint{bits}"] for bits in (8, 16, 32, 64))
+float16, float32, float64 = (_DTYPES[f"float{bits}"] for bits in (16, 32, 64))
+complex64, complex128 = _DTYPES["complex64"], _DTYPES["complex128"]
+e, pi, inf, nan, newaxis = _math.e, _math.pi, _math.inf, _math.nan, None
+__array_api_version__ = _VERSIONS[-1]
 
 _LAZY = {
     "bisect": "flnb.explore",
@@ -84,13 +90,18 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_LAZY, *_MODULES})
 
 
-def log(x: Any = None, /, out: Any = None, **metrics: float) -> Any:  # type: ignore[no-redef]
+def log(x: Any = None, /, out: Any = None, **metrics: float) -> Any:
     """The natural logarithm of a tensor, ``log(x)``; or, by keywords, numbers for the record: ``log(loss=loss)``."""
     if not metrics:
         return ops.log(x, out)
     if x is not None or out is not None:
         raise TypeError("log: give a tensor for its logarithm, or only keywords to record: log(loss=loss)")
     return _log_metrics(**metrics)
+
+
+def __array_namespace_info__() -> _Info:
+    """The array API's inspection functions: capabilities, devices, dtypes and defaults."""
+    return _Info()
 
 
 _state.start("numpy", "caching")
@@ -111,12 +122,12 @@ def _describe() -> dict[str, Any]:
 _describers.append(_describe)
 
 __all__ = [
-    "OutOfMemoryError", "Tensor", "Variable", "autograd", "backends", "bisect", "bool_", "category", "dashboard",
-    "data", "default_dtype", "dispatch", "enable_grad", "explore", "float16", "float32", "float64", "grad",
-    "hessian", "hvp", "int16", "int32", "int64", "int8", "interface", "is_grad_enabled", "jacobian", "jvp",
-    "load_run", "log", "magics", "manual_seed", "memory", "meters", "newaxis", "nn", "no_grad", "ops", "optim",
-    "phase", "plot", "random", "record", "scope", "set_backend", "set_default_dtype", "set_memory_manager", "step",
-    "stop_gradient", "telemetry", "testing", "tune_gc", "uint16", "uint32", "uint64", "uint8", "use_backend",
-    "use_memory_manager", "value_and_grad", "vjp", "vmap", "widgets",
+    "OutOfMemoryError", "Tensor", "Variable", "autograd", "backends", "bisect", "bool", "bool_", "category",
+    "complex128", "complex64", "dashboard", "data", "default_dtype", "dispatch", "e", "enable_grad", "explore",
+    "float16", "float32", "float64", "grad", "hessian", "hvp", "inf", "int16", "int32", "int64", "int8", "interface",
+    "is_grad_enabled", "jacobian", "jvp", "load_run", "log", "magics", "manual_seed", "memory", "meters", "nan",
+    "newaxis", "nn", "no_grad", "ops", "optim", "phase", "pi", "plot", "random", "record", "scope", "set_backend",
+    "set_default_dtype", "set_memory_manager", "step", "stop_gradient", "telemetry", "testing", "tune_gc", "uint16",
+    "uint32", "uint64", "uint8", "use_backend", "use_memory_manager", "value_and_grad", "vjp", "vmap", "widgets",
 ]  # fmt: skip
 __all__ += [name for name in ops.__all__ if name != "log"]

@@ -41,9 +41,6 @@ class Tensor:
     _lift: ClassVar[Any] = None
     _level: ClassVar[Any] = None  # of a batched tensor: its vmap (flnb.autograd.batched)
 
-    __array_ufunc__ = None  # so that numpy_array * tensor is ours
-    __array_priority__ = 1000
-
     def __init__(self, *_: Any, **__: Any) -> None:
         raise TypeError(f"{type(self).__name__} is not built directly; use flnb.asarray(values)")
 
@@ -116,6 +113,50 @@ class Tensor:
                 raise ValueError(f"cannot give {self.dtype.name} values as {np.dtype(dtype).name} without a copy")
             return values.astype(dtype)
         return values.copy() if copy else values
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
+        from flnb.ops.interop import apply_ufunc
+
+        return apply_ufunc(ufunc, method, inputs)
+
+    def __array_function__(self, function: Any, types: Any, arguments: Any, keywords: Any) -> Any:
+        from flnb.ops.interop import apply_function
+
+        return apply_function(function, arguments, keywords)
+
+    def __array_namespace__(self, /, *, api_version: str | None = None) -> Any:
+        """The namespace of the array API's functions on Tensors: `flnb` itself."""
+        import flnb
+        from flnb.ops.inspection import VERSIONS
+
+        if api_version not in (None, *VERSIONS):
+            raise ValueError(f"api_version {api_version!r} is unknown; known: {', '.join(VERSIONS)}")
+        return flnb
+
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
+    ) -> Any:
+        """The buffer for another library's ``from_dlpack``, shared unless ``copy``.
+
+        Raises:
+            RuntimeError: a Variable that requires grad.
+        """
+        asked = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
+        return self.numpy().__dlpack__(**{k: v for k, v in asked.items() if v is not None})
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """DLPack's device type and number: (1, 0), the CPU."""
+        kind, number = self.numpy().__dlpack_device__()
+        return int(kind), int(number)
+
+    def to_device(self, device: str, /, *, stream: Any = None) -> Tensor:
+        """This tensor on a device of its backend, of which there is one, ``"cpu"``; `to` changes the backend."""
+        from flnb.ops.creation import check_device
+
+        check_device(device)
+        if stream is not None:
+            raise ValueError(f"to_device: device 'cpu' has no streams, got {stream!r}")
+        return self
 
     def tolist(self) -> Any:
         """The values as nested Python lists, or one number for a 0-d tensor."""

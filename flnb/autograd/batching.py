@@ -200,8 +200,15 @@ def _with_examples(call: Call, key: tuple[Any, ...], first: int) -> tuple[tuple[
     return (("index", 0), *numbered), [examples, *indices], ndim
 
 
+def _has_truth(key: tuple[Any, ...]) -> bool:
+    """Whether a bool stands in the key: its new dimension is in none of the layouts below."""
+    return any(isinstance(k, tuple) and k[0] == "truth" for k in key)
+
+
 def _gather(call: Call) -> Any:
     (key,) = call.attributes
+    if _has_truth(key):
+        return None
     if not call.batched[0]:
         indices, ndim = _indices(call, 1)
         y = call.run(call.values[0], *indices)
@@ -216,6 +223,8 @@ def _gather(call: Call) -> Any:
 
 def _scatter_add(call: Call) -> Any:
     shape, key = call.attributes
+    if _has_truth(key):
+        return None
     full, indices, ndim = _with_examples(call, key, 1)
     start, others = _layout(key, ndim)
     g = call.whole(0)
@@ -271,7 +280,7 @@ def _images(call: Call) -> Any:
 
 RULES: dict[str, Callable[[Call], Any]] = {
     **dict.fromkeys(("sum", "prod", "max", "min", "any", "all", "argmax", "argmin"), reduce),
-    **dict.fromkeys(("cumulative_sum", "softmax", "log_softmax"), along),
+    **dict.fromkeys(("cumulative_sum", "cumulative_prod", "sort", "argsort", "softmax", "log_softmax"), along),
     **dict.fromkeys(("astype", "copy"), same),
     "matmul": broadcast,
     "reshape": _reshape,

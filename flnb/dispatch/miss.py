@@ -39,6 +39,11 @@ def set_default_dtype(dtype: Any) -> None:
     _default = chosen
 
 
+def complex_dtype() -> np.dtype[Any]:
+    """The dtype of tensors made from Python complex numbers: parts of the default dtype, complex64 for float32."""
+    return np.result_type(_default, np.complex64)
+
+
 def is_float(dtype: np.dtype[Any]) -> bool:
     """Floating point or complex, bfloat16 included."""
     return dtype.kind in "fc" or dtype.name == "bfloat16"
@@ -47,13 +52,11 @@ def is_float(dtype: np.dtype[Any]) -> bool:
 def common_dtype(dtypes: Sequence[np.dtype[Any]], scalars: Sequence[type] = ()) -> np.dtype[Any]:
     """The dtype an op computes in, from its tensors' dtypes and the types of its Python scalars."""
     floats = [d for d in dtypes if is_float(d)]
-    if not dtypes:
-        return _default if float in scalars else np.dtype(np.int64 if int in scalars else bool)
-    result = np.result_type(*(floats or dtypes))
-    if float in scalars and not is_float(result):
-        return _default
+    result = np.result_type(*(floats or dtypes)) if dtypes else np.dtype(bool)
     if complex in scalars and result.kind != "c":
         return np.result_type(result if is_float(result) else _default, np.complex64)
+    if float in scalars and not is_float(result):
+        return _default
     return np.dtype(np.int64) if int in scalars and result.kind == "b" else result
 
 
@@ -106,8 +109,11 @@ def _promoted(op: Op, tensors: list[Any], weak: set[int], scalars: list[type]) -
         return tensors
     if op.accepts == "float" and not is_float(target):
         target = _default
-    if op.accepts == "integer" and target.kind not in "iu?":
-        raise TypeError(f"{op.name}: expected integer or bool tensors, got {target.name}; cast with .astype first")
+    if op.accepts in ("integer", "bits") and target.kind not in ("iu" if op.accepts == "integer" else "iub"):
+        expected = "integer" if op.accepts == "integer" else "integer or bool"
+        raise TypeError(f"{op.name}: expected {expected} tensors, got {target.name}; cast with .astype first")
+    if op.real and target.kind == "c":
+        raise TypeError(f"{op.name}: complex numbers have no {op.name}; take flnb.real, flnb.imag or flnb.abs first")
     if op.accepts == "numeric" and target.kind == "b":
         raise TypeError(f"{op.name}: bool tensors have no {op.name}; cast with .astype(flnb.int64) first")
     if op.accepts == "bool":

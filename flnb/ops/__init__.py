@@ -7,41 +7,59 @@ from __future__ import annotations
 from typing import Any
 
 from flnb.dispatch.state import current
+from flnb.ops.arranging import *
 from flnb.ops.composite import *
 from flnb.ops.convolution import *
 from flnb.ops.creation import *
+from flnb.ops.dtypes import can_cast, finfo, iinfo, isdtype, result_type
 from flnb.ops.elementwise import *
+from flnb.ops.indexing import take, take_along_axis
 from flnb.ops.linalg import *
 from flnb.ops.movement import *
+from flnb.ops.naming import advising
 from flnb.ops.reduction import *
+from flnb.ops.searching import *
+from flnb.ops.sorting import *
 from flnb.tensor import Tensor
 
 __all__ = [
-    "abs", "add", "all", "any", "arange", "argmax", "argmin", "asarray", "assign", "astype", "avg_pool2d",
-    "batch_norm", "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift",
-    "bitwise_xor", "broadcast_to", "ceil", "clip", "concat", "conv2d", "copy", "cos", "cross_entropy",
-    "cumulative_sum", "divide", "dropout", "equal", "erf", "exp", "expand_dims", "expm1", "eye", "flatten", "flip",
-    "floor", "floor_divide", "full", "full_like", "greater", "greater_equal", "isfinite", "isinf", "isnan", "less",
-    "less_equal", "linear", "log", "log1p", "log_softmax", "logical_and", "logical_not", "logical_or", "logical_xor",
-    "matmul", "max", "max_pool2d", "maximum", "mean", "min", "minimum", "multiply", "negative", "nll_loss",
-    "not_equal", "ones", "ones_like", "pad", "permute_dims", "pow", "prod", "relu", "remainder", "reshape", "round",
-    "sigmoid", "sign", "sin", "softmax", "sqrt", "square", "squeeze", "stack", "std", "subtract", "sum",
-    "tanh", "var", "where", "zeros", "zeros_like",
+    "abs", "acos", "acosh", "add", "all", "any", "arange", "argmax", "argmin", "argsort", "asarray", "asin", "asinh",
+    "assign", "astype", "atan", "atan2", "atanh", "avg_pool2d", "batch_norm", "bitwise_and", "bitwise_invert",
+    "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "broadcast_arrays", "broadcast_to",
+    "can_cast", "ceil", "clip", "concat", "conj", "conv2d", "copy", "copysign", "cos", "cosh", "count_nonzero",
+    "cross_entropy", "cumulative_prod", "cumulative_sum", "diff", "divide", "dropout", "empty", "empty_like", "equal",
+    "erf", "exp", "expand_dims", "expm1", "eye", "finfo", "flatten", "flip", "floor", "floor_divide", "from_dlpack",
+    "full", "full_like", "greater", "greater_equal", "hypot", "iinfo", "imag", "isdtype", "isfinite", "isinf", "isnan",
+    "less", "less_equal", "linear", "linspace", "log", "log10", "log1p", "log2", "log_softmax", "logaddexp",
+    "logical_and", "logical_not", "logical_or", "logical_xor", "matmul", "max", "max_pool2d", "maximum", "mean",
+    "meshgrid", "min", "minimum", "moveaxis", "multiply", "negative", "nextafter", "nll_loss", "nonzero", "not_equal",
+    "ones", "ones_like", "pad", "permute_dims", "positive", "pow", "prod", "real", "reciprocal", "relu", "remainder",
+    "repeat", "reshape", "result_type", "roll", "round", "searchsorted", "sigmoid", "sign", "signbit", "sin", "sinh",
+    "softmax", "sort", "sqrt", "square", "squeeze", "stack", "std", "subtract", "sum", "take", "take_along_axis", "tan",
+    "tanh", "tile", "tril", "triu", "trunc", "unique_all", "unique_counts", "unique_inverse", "unique_values",
+    "unstack", "var", "where", "zeros", "zeros_like",
 ]  # fmt: skip
 
 
 def _attach() -> None:
     """Give Tensor its operators and methods."""
     methods: dict[str, Any] = {name: globals()[name] for name in _METHODS}
+    methods |= {"__matmul__": matmul, "__rmatmul__": _reflected(matmul), "__imatmul__": _in_place(_matmul, "matmul")}
     for symbol, function in _OPERATORS.items():
         methods[f"__{symbol}__"] = function
         methods[f"__r{symbol}__"] = _reflected(function)
         methods[f"__i{symbol}__"] = _in_place(function, symbol)
     methods |= {f"__{symbol}__": function for symbol, function in _COMPARISONS.items()}
-    methods |= {"__matmul__": matmul, "__rmatmul__": _reflected(matmul)}
-    methods |= {"__neg__": negative, "__abs__": abs, "__invert__": _invert}
+    methods |= {"__neg__": negative, "__pos__": positive, "__abs__": abs, "__invert__": bitwise_invert}
     for name, function in methods.items():
         setattr(Tensor, name, function)
+
+
+def _matmul(a: Any, b: Any, out: Any = None) -> Any:
+    product = matmul(a, b)
+    if out is not None and product._spec is not out._spec:
+        raise ValueError(f"matmul: the result is {product._spec!r} but out is {out._spec!r}; they must be equal")
+    return product if out is None else assign(out, product)
 
 
 def _reflected(function: Any) -> Any:
@@ -67,32 +85,20 @@ def _unless_none(compare: Any) -> Any:
     return lambda self, other: NotImplemented if other is None else compare(self, other)
 
 
-def _invert(x: Any) -> Any:
-    return logical_not(x) if x.dtype.kind == "b" else bitwise_invert(x)
-
-
-def _bits(logical: Any, bitwise: Any) -> Any:
-    def apply(a: Any, b: Any, out: Any = None) -> Any:
-        return logical(a, b, out=out) if _is_bool(a) and _is_bool(b) else bitwise(a, b, out=out)
-
-    return apply
-
-
-def _is_bool(value: Any) -> bool:
-    return isinstance(value, bool) or getattr(getattr(value, "dtype", None), "kind", "") == "b"
-
-
 _OPERATORS = {
     "add": add, "sub": subtract, "mul": multiply, "truediv": divide, "floordiv": floor_divide, "mod": remainder,
-    "pow": pow, "and": _bits(logical_and, bitwise_and), "or": _bits(logical_or, bitwise_or),
-    "xor": _bits(logical_xor, bitwise_xor), "lshift": bitwise_left_shift, "rshift": bitwise_right_shift,
+    "pow": pow, "and": bitwise_and, "or": bitwise_or, "xor": bitwise_xor,
+    "lshift": bitwise_left_shift, "rshift": bitwise_right_shift,
 }  # fmt: skip
 _COMPARISONS = {
     "lt": less, "le": less_equal, "gt": greater, "ge": greater_equal,
     "eq": _unless_none(equal), "ne": _unless_none(not_equal),
 }  # fmt: skip
 _METHODS = (
-    "all", "any", "argmax", "argmin", "astype", "copy", "exp", "flatten", "log", "max", "mean", "min", "permute_dims",
-    "pow", "prod", "relu", "reshape", "round", "sigmoid", "sqrt", "square", "squeeze", "std", "sum", "tanh", "var",
+    "all", "any", "argmax", "argmin", "argsort", "astype", "clip", "copy", "cumulative_sum", "exp", "flatten", "flip",
+    "log", "max", "mean", "min", "permute_dims", "pow", "prod", "relu", "repeat", "reshape", "round", "sigmoid", "sort",
+    "sqrt", "square", "squeeze", "std", "sum", "take", "tanh", "var",
 )  # fmt: skip
+for _name in __all__:
+    globals()[_name] = advising(globals()[_name])
 _attach()

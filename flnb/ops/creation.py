@@ -9,7 +9,7 @@ import numpy as np
 
 from flnb.dispatch import ops as dispatch
 from flnb.dispatch import state
-from flnb.dispatch.miss import default_dtype
+from flnb.dispatch.miss import complex_dtype, default_dtype
 from flnb.dispatch.plan import spec_of
 from flnb.ops.table import Op
 from flnb.tensor import Tensor
@@ -28,28 +28,36 @@ _from_numpy = Op("from_numpy", "memory", _no_rule)
 _full = Op("full", "memory", _no_rule)
 _arange = Op("arange", "memory", _no_rule)
 _eye = Op("eye", "memory", _no_rule)
+_empty_like = Op("empty_like", "memory", _no_rule)
 
 
 def _shape(shape: Any) -> tuple[int, ...]:
-    extents = tuple(int(n) for n in shape) if isinstance(shape, (tuple, list)) else (operator.index(shape),)
+    extents = tuple(operator.index(n) for n in shape) if isinstance(shape, (tuple, list)) else (operator.index(shape),)
     if any(n < 0 for n in extents):
         raise ValueError(f"a shape has extents >= 0, got {extents}")
     return extents
 
 
-def _spec(shape: Any, dtype: Any) -> Any:
+def check_device(device: Any) -> None:
+    """Refuse a device other than the backend's own."""
+    if device not in (None, "cpu"):
+        raise ValueError(f"device must be 'cpu' (or None), got {device!r}; another backend computes elsewhere")
+
+
+def _spec(shape: Any, dtype: Any, device: Any = None) -> Any:
     if isinstance(dtype, int):
         raise TypeError(
             f"expected a dtype after the shape, got {dtype}; a shape is one tuple: zeros(({shape}, {dtype}))"
         )
+    check_device(device)
     return spec_of(_shape(shape), np.dtype(dtype) if dtype is not None else default_dtype(), state.current().kind)
 
 
-def asarray(values: Any, dtype: Any = None, copy: bool | None = None) -> Tensor:
+def asarray(obj: Any, dtype: Any = None, copy: bool | None = None, device: str | None = None) -> Tensor:
     """A tensor from a number, nested lists, a NumPy array, or anything NumPy takes. Values are copied.
 
-    Python floats become the default dtype (float32), Python ints int64. NumPy arrays keep their dtype. A Tensor
-    comes back as it is unless ``dtype`` or ``copy`` ask for more.
+    Python floats become the default dtype (float32), complex numbers its complex counterpart, Python ints int64. NumPy
+    arrays keep their dtype. A Tensor comes back as it is unless ``dtype`` or ``copy`` ask for more.
 
     >>> import flnb
     >>> flnb.asarray([1, 2]).dtype, flnb.asarray([1.0, 2.0]).dtype
@@ -57,13 +65,21 @@ def asarray(values: Any, dtype: Any = None, copy: bool | None = None) -> Tensor:
 
     Raises:
         TypeError: values that are no numbers.
+        ValueError: ``copy=False`` where only a copy can give what is asked for.
     """
-    if isinstance(values, Tensor):
-        if dtype is not None and values.dtype != np.dtype(dtype):
-            return values.astype(dtype)  # type: ignore[no-any-return]
-        return values.copy() if copy else values
+    check_device(device)
+    if isinstance(obj, Tensor):
+        if dtype is not None and obj.dtype != np.dtype(dtype):
+            if copy is False:
+                raise ValueError(f"asarray: {obj._spec!r} cannot become {np.dtype(dtype).name} without a copy")
+            return obj.astype(dtype)  # type: ignore[no-any-return]
+        return obj.copy() if copy else obj
     if copy is False:
-        raise ValueError("asarray: copy=False is not possible, flnb keeps values in memory of its own manager")
+        raise ValueError(
+            "asarray: copy=False is not possible, flnb keeps values in memory of its own manager; "
+            "flnb.from_dlpack(array) shares memory"
+        )
+    values = obj
     if isinstance(values, (list, tuple)) and any(isinstance(v, Tensor) for v in values):
         values = [v._values() if isinstance(v, Tensor) else v for v in values]
     try:
@@ -72,57 +88,119 @@ def asarray(values: Any, dtype: Any = None, copy: bool | None = None) -> Tensor:
         raise type(error)(f"asarray: {error}; expected numbers in nested lists of equal lengths") from None
     if array.dtype.kind not in "biufc" and array.dtype.name != "bfloat16":
         raise TypeError(f"asarray: expected numbers, got {type(values).__name__} of dtype {array.dtype}")
-    if dtype is None and not hasattr(values, "dtype") and array.dtype == np.float64:
-        array = array.astype(default_dtype())
+    if dtype is None and not hasattr(values, "dtype") and array.dtype.kind in "fc":
+        array = array.astype(default_dtype() if array.dtype.kind == "f" else complex_dtype())
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     spec = spec_of(array.shape, array.dtype, state.current().kind)
     return dispatch.create(_from_numpy, spec, (array,), INPUT)
 
 
-def full(shape: int | Sequence[int], value: float, dtype: Any = None) -> Tensor:
-    """A tensor filled with one value; dtype by the value: bool, int64 or the default floating dtype."""
-    if dtype is None and isinstance(value, (bool, int)):
-        dtype = np.bool_ if isinstance(value, bool) else np.int64
-    return dispatch.create(_full, _spec(shape, dtype), (value,))
+def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = None) -> Tensor:
+    """A tensor on the memory of another library's array (any object with ``__dlpack__``), copied only on request.
+
+    Writing to one then writes to the other. Memory shared in this way is no memory manager's.
+
+    >>> import flnb, numpy as np
+    >>> source = np.zeros(3, np.float32)
+    >>> shared = flnb.from_dlpack(source)
+    >>> source[0] = 5.0
+    >>> shared.tolist()
+    [5.0, 0.0, 0.0]
+
+    Raises:
+        TypeError: an object without ``__dlpack__``, or a dtype or device that NumPy has not.
+    """
+    check_device(device)
+    if not hasattr(x, "__dlpack__"):
+        raise TypeError(f"from_dlpack: expected an array with __dlpack__, got {type(x).__name__}; use flnb.asarray")
+    if copy:
+        return asarray(np.from_dlpack(x))
+    array = np.from_dlpack(x)
+    here = state.current()
+    if here.kind != "ndarray":
+        raise TypeError(f"from_dlpack: backend {here.backend.name!r} cannot share host memory; give copy=True")
+    return dispatch.detached(array, spec_of(array.shape, array.dtype, here.kind))
 
 
-def zeros(shape: int | Sequence[int], dtype: Any = None) -> Tensor:
+def full(shape: int | Sequence[int], fill_value: complex, dtype: Any = None, device: str | None = None) -> Tensor:
+    """A tensor filled with one value; dtype by the value: bool, int64, or the default floating or complex dtype."""
+    if isinstance(fill_value, Tensor):
+        fill_value = fill_value.item()
+    if dtype is None and isinstance(fill_value, (bool, int, complex)):
+        dtype = np.bool_ if fill_value is True or fill_value is False else np.int64
+        dtype = complex_dtype() if isinstance(fill_value, complex) else dtype
+    return dispatch.create(_full, _spec(shape, dtype, device), (fill_value,))
+
+
+def zeros(shape: int | Sequence[int], dtype: Any = None, device: str | None = None) -> Tensor:
     """Zeros, of the default dtype unless given."""
-    return dispatch.create(_full, _spec(shape, dtype), (0,))
+    return dispatch.create(_full, _spec(shape, dtype, device), (0,))
 
 
-def ones(shape: int | Sequence[int], dtype: Any = None) -> Tensor:
+def ones(shape: int | Sequence[int], dtype: Any = None, device: str | None = None) -> Tensor:
     """Ones, of the default dtype unless given."""
-    return dispatch.create(_full, _spec(shape, dtype), (1,))
+    return dispatch.create(_full, _spec(shape, dtype, device), (1,))
 
 
-def full_like(x: Any, value: float, dtype: Any = None) -> Tensor:
+def empty(shape: int | Sequence[int], dtype: Any = None, device: str | None = None) -> Tensor:
+    """A tensor of whatever values its memory holds, of the default dtype unless given: for filling it."""
+    return dispatch.create(_empty_like, _spec(shape, dtype, device), ())
+
+
+def full_like(x: Any, /, fill_value: complex, dtype: Any = None, device: str | None = None) -> Tensor:
     """One value in the shape, and the dtype unless given, of ``x``."""
-    return dispatch.create(_full, _spec(x.shape, dtype or x.dtype), (value,))
+    return full(x.shape, fill_value, x.dtype if dtype is None else dtype, device)
 
 
-def zeros_like(x: Any, dtype: Any = None) -> Tensor:
+def zeros_like(x: Any, /, dtype: Any = None, device: str | None = None) -> Tensor:
     """Zeros in the shape, and the dtype unless given, of ``x``."""
-    return full_like(x, 0, dtype)
+    return zeros(x.shape, x.dtype if dtype is None else dtype, device)
 
 
-def ones_like(x: Any, dtype: Any = None) -> Tensor:
+def ones_like(x: Any, /, dtype: Any = None, device: str | None = None) -> Tensor:
     """Ones in the shape, and the dtype unless given, of ``x``."""
-    return full_like(x, 1, dtype)
+    return ones(x.shape, x.dtype if dtype is None else dtype, device)
 
 
-def arange(start: float, stop: float | None = None, step: float = 1, dtype: Any = None) -> Tensor:
+def empty_like(x: Any, /, dtype: Any = None, device: str | None = None) -> Tensor:
+    """A tensor for filling, in the shape, and of the dtype unless given, of ``x``."""
+    return empty(x.shape, x.dtype if dtype is None else dtype, device)
+
+
+def arange(
+    start: float, /, stop: float | None = None, step: float = 1, dtype: Any = None, device: str | None = None
+) -> Tensor:
     """Evenly spaced values in [start, stop); one argument is ``stop``, from 0. int64 when all are ints."""
     if step == 0:
         raise ValueError("arange: step must not be 0")
     first, last = (0, start) if stop is None else (start, stop)
-    if dtype is None and all(isinstance(v, int) for v in (first, last, step)):
+    whole = all(isinstance(v, int) for v in (first, last, step))
+    if dtype is None and whole:
         dtype = np.int64
-    count = max(0, int(np.ceil((last - first) / step)))
-    return dispatch.create(_arange, _spec((count,), dtype), (first, step))
+    count = -((first - last) // step) if whole else np.ceil((last - first) / step)
+    return dispatch.create(_arange, _spec((max(0, int(count)),), dtype, device), (first, step))
 
 
-def eye(rows: int, columns: int | None = None, dtype: Any = None) -> Tensor:
-    """Ones on the diagonal, zeros elsewhere, shape (rows, columns or rows)."""
-    return dispatch.create(_eye, _spec((rows, rows if columns is None else columns), dtype), ())
+def linspace(
+    start: complex, stop: complex, /, num: int, dtype: Any = None, device: str | None = None, endpoint: bool = True
+) -> Tensor:
+    """``num`` evenly spaced values from ``start`` to ``stop``, which is the last unless ``endpoint`` is False.
+
+    >>> import flnb
+    >>> flnb.linspace(0, 1, 5).tolist()
+    [0.0, 0.25, 0.5, 0.75, 1.0]
+    """
+    if num < 0:
+        raise ValueError(f"linspace: num must be 0 or more, got {num}")
+    if dtype is None:
+        dtype = complex_dtype() if complex in (type(start), type(stop)) else default_dtype()
+    return asarray(np.linspace(start, stop, num, endpoint=endpoint), dtype, device=device)
+
+
+def eye(
+    n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: str | None = None
+) -> Tensor:
+    """Ones on the ``k``-th diagonal (0: the main one, above it positive), zeros elsewhere, shape (n_rows, n_cols)."""
+    shape = (n_rows, n_rows if n_cols is None else n_cols)
+    return dispatch.create(_eye, _spec(shape, dtype, device), (operator.index(k),))

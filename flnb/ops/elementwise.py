@@ -10,7 +10,7 @@ import numpy as np
 
 from flnb.dispatch import ops as dispatch
 from flnb.dispatch.plan import Spec
-from flnb.ops.creation import asarray
+from flnb.ops.creation import asarray, check_device
 from flnb.ops.table import Op, Pull, describe, shaped
 
 BOOL = np.dtype(bool)
@@ -42,17 +42,25 @@ def boolean(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[tuple[i
     return broadcast(op, specs), BOOL
 
 
+def magnitude(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """The result is real: of complex numbers it has the dtype of their parts."""
+    dtype = specs[0].dtype
+    return specs[0].shape, np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
+
+
 def _unary(
-    name: str, uses: str = "", pull: Function | None = None, accepts: str = "float", infer: Any = same
-) -> Function:
-    row = Op(name, "elementwise", infer, (Pull(uses, pull),) if pull else (), arity=1, accepts=accepts)
-    return dispatch.unary(row)
+    name: str, uses: str = "", pull: Function | None = None, accepts: str = "float", infer: Any = same,
+    real: bool = False,
+) -> Function:  # fmt: skip
+    pulls = (Pull(uses, pull),) if pull else ()
+    return dispatch.unary(Op(name, "elementwise", infer, pulls, arity=1, accepts=accepts, real=real))
 
 
 def _binary(
-    name: str, a: Pull | None = None, b: Pull | None = None, accepts: str = "numeric", infer: Any = same
-) -> Function:
-    return dispatch.binary(Op(name, "elementwise", infer, (a, b), arity=2, broadcasts=True, accepts=accepts))
+    name: str, a: Pull | None = None, b: Pull | None = None, accepts: str = "numeric", infer: Any = same,
+    real: bool = False,
+) -> Function:  # fmt: skip
+    return dispatch.binary(Op(name, "elementwise", infer, (a, b), arity=2, broadcasts=True, accepts=accepts, real=real))
 
 
 def _extremum(name: str, wide: Function, strict: Function) -> Function:
@@ -62,34 +70,60 @@ def _extremum(name: str, wide: Function, strict: Function) -> Function:
         twice = add(astype(wide(a, b), g.dtype), astype(strict(a, b), g.dtype))
         return multiply(g, multiply(twice, 0.5))
 
-    return _binary(name, Pull("01", lambda g, a, b, y: share(g, a, b)), Pull("01", lambda g, a, b, y: share(g, b, a)))
+    first, second = (Pull("01", lambda g, a, b, y: share(g, a, b)), Pull("01", lambda g, a, b, y: share(g, b, a)))
+    return _binary(name, first, second, real=True)
+
+
+def _flat(g: Any, x: Any, y: Any) -> Any:
+    """The gradient of a function that is constant between its jumps."""
+    return multiply(g, 0.0)
 
 
 # One tensor: the pull takes the cotangent g, the input x and the output y, each None unless it is named in `uses`.
 
 negative: Function = _unary("negative", "", lambda g, x, y: negative(g), accepts="numeric")
-abs: Function = _unary("abs", "0", lambda g, x, y: multiply(g, sign(x)), accepts="numeric")
-sign: Function = _unary("sign", "", lambda g, x, y: multiply(g, 0.0), accepts="numeric")
+positive: Function = _unary("positive", "", lambda g, x, y: g, accepts="numeric")
+abs: Function = _unary("abs", "0", lambda g, x, y: multiply(g, sign(x)), accepts="numeric", infer=magnitude)
+sign: Function = _unary("sign", "", _flat, accepts="numeric")
 exp: Function = _unary("exp", "y", lambda g, x, y: multiply(g, y))
 expm1: Function = _unary("expm1", "y", lambda g, x, y: multiply(g, add(y, 1.0)))
 log: Function = _unary("log", "0", lambda g, x, y: divide(g, x))
 log1p: Function = _unary("log1p", "0", lambda g, x, y: divide(g, add(x, 1.0)))
+log2: Function = _unary("log2", "0", lambda g, x, y: divide(g, multiply(x, math.log(2.0))))
+log10: Function = _unary("log10", "0", lambda g, x, y: divide(g, multiply(x, math.log(10.0))))
 sqrt: Function = _unary("sqrt", "y", lambda g, x, y: divide(multiply(g, 0.5), y))
 square: Function = _unary("square", "0", lambda g, x, y: multiply(multiply(g, 2.0), x), accepts="numeric")
+reciprocal: Function = _unary("reciprocal", "y", lambda g, x, y: negative(multiply(g, multiply(y, y))))
 sin: Function = _unary("sin", "0", lambda g, x, y: multiply(g, cos(x)))
 cos: Function = _unary("cos", "0", lambda g, x, y: negative(multiply(g, sin(x))))
+tan: Function = _unary("tan", "y", lambda g, x, y: multiply(g, add(multiply(y, y), 1.0)))
+asin: Function = _unary("asin", "0", lambda g, x, y: divide(g, sqrt(subtract(1.0, square(x)))))
+acos: Function = _unary("acos", "0", lambda g, x, y: negative(divide(g, sqrt(subtract(1.0, square(x))))))
+atan: Function = _unary("atan", "0", lambda g, x, y: divide(g, add(square(x), 1.0)))
+sinh: Function = _unary("sinh", "0", lambda g, x, y: multiply(g, cosh(x)))
+cosh: Function = _unary("cosh", "0", lambda g, x, y: multiply(g, sinh(x)))
 tanh: Function = _unary("tanh", "y", lambda g, x, y: multiply(g, subtract(1.0, multiply(y, y))))
-erf: Function = _unary("erf", "0", lambda g, x, y: multiply(multiply(g, TWO_OVER_ROOT_PI), exp(negative(square(x)))))
-floor: Function = _unary("floor", "", lambda g, x, y: multiply(g, 0.0), accepts="numeric")
-ceil: Function = _unary("ceil", "", lambda g, x, y: multiply(g, 0.0), accepts="numeric")
-round: Function = _unary("round", "", lambda g, x, y: multiply(g, 0.0), accepts="numeric")
-isnan: Function = _unary("isnan", infer=boolean)
-isinf: Function = _unary("isinf", infer=boolean)
-isfinite: Function = _unary("isfinite", infer=boolean)
+asinh: Function = _unary("asinh", "0", lambda g, x, y: divide(g, sqrt(add(square(x), 1.0))))
+acosh: Function = _unary("acosh", "0", lambda g, x, y: divide(g, multiply(sqrt(subtract(x, 1.0)), sqrt(add(x, 1.0)))))
+atanh: Function = _unary("atanh", "0", lambda g, x, y: divide(g, subtract(1.0, square(x))))
+erf: Function = _unary(
+    "erf", "0", lambda g, x, y: multiply(multiply(g, TWO_OVER_ROOT_PI), exp(negative(square(x)))), real=True
+)
+floor: Function = _unary("floor", "", _flat, accepts="numeric", real=True)
+ceil: Function = _unary("ceil", "", _flat, accepts="numeric", real=True)
+trunc: Function = _unary("trunc", "", _flat, accepts="numeric", real=True)
+round: Function = _unary("round", "", _flat, accepts="numeric")
+real: Function = _unary("real", "", lambda g, x, y: g, accepts="numeric", infer=magnitude)
+imag: Function = _unary("imag", "", _flat, accepts="numeric", infer=magnitude)
+conj: Function = _unary("conj", "", lambda g, x, y: conj(g), accepts="numeric")
+isnan: Function = _unary("isnan", accepts="any", infer=boolean)
+isinf: Function = _unary("isinf", accepts="any", infer=boolean)
+isfinite: Function = _unary("isfinite", accepts="any", infer=boolean)
+signbit: Function = _unary("signbit", infer=boolean, real=True)
 logical_not: Function = _unary("logical_not", accepts="bool", infer=boolean)
-bitwise_invert: Function = _unary("bitwise_invert", accepts="integer")
+bitwise_invert: Function = _unary("bitwise_invert", accepts="bits")
 
-# Two tensors: the pulls take g, a, b and y.
+# Two tensors: the pulls take g, a, b and y. Saved arguments may be Python numbers, so these use operators.
 
 add: Function = _binary("add", Pull("", lambda g, a, b, y: g), Pull("", lambda g, a, b, y: g))
 subtract: Function = _binary("subtract", Pull("", lambda g, a, b, y: g), Pull("", lambda g, a, b, y: negative(g)))
@@ -102,33 +136,60 @@ divide: Function = _binary(
     Pull("1y", lambda g, a, b, y: negative(multiply(g, divide(y, b)))),
     accepts="float",
 )
-floor_divide: Function = _binary("floor_divide")
+floor_divide: Function = _binary("floor_divide", real=True)
 remainder: Function = _binary(
     "remainder",
     Pull("", lambda g, a, b, y: g),
     Pull("01", lambda g, a, b, y: negative(multiply(g, floor_divide(a, b)))),
+    real=True,
 )
 pow: Function = _binary(
     "pow",
     Pull("01", lambda g, a, b, y: multiply(g, multiply(b, pow(a, subtract(b, 1.0))))),
     Pull("0y", lambda g, a, b, y: multiply(g, multiply(y, _log_or_zero(a)))),
 )
+atan2: Function = _binary(
+    "atan2",
+    Pull("01", lambda g, a, b, y: g * (b / (a * a + b * b))),
+    Pull("01", lambda g, a, b, y: -(g * (a / (a * a + b * b)))),
+    accepts="float", real=True,
+)  # fmt: skip
+hypot: Function = _binary(
+    "hypot", Pull("0y", lambda g, a, b, y: g * (a / y)), Pull("1y", lambda g, a, b, y: g * (b / y)),
+    accepts="float", real=True,
+)  # fmt: skip
+logaddexp: Function = _binary(
+    "logaddexp", Pull("0y", lambda g, a, b, y: g * _share(a, y)), Pull("1y", lambda g, a, b, y: g * _share(b, y)),
+    accepts="float", real=True,
+)  # fmt: skip
+copysign: Function = _binary(
+    "copysign",
+    Pull("01", lambda g, a, b, y: g * copysign(1.0, a) * copysign(1.0, b)),
+    Pull("", lambda g, a, b, y: multiply(g, 0.0)),
+    accepts="float", real=True,
+)  # fmt: skip
+nextafter: Function = _binary("nextafter", accepts="float", real=True)
 equal: Function = _binary("equal", accepts="any", infer=boolean)
 not_equal: Function = _binary("not_equal", accepts="any", infer=boolean)
-less: Function = _binary("less", accepts="any", infer=boolean)
-less_equal: Function = _binary("less_equal", accepts="any", infer=boolean)
-greater: Function = _binary("greater", accepts="any", infer=boolean)
-greater_equal: Function = _binary("greater_equal", accepts="any", infer=boolean)
+less: Function = _binary("less", accepts="any", infer=boolean, real=True)
+less_equal: Function = _binary("less_equal", accepts="any", infer=boolean, real=True)
+greater: Function = _binary("greater", accepts="any", infer=boolean, real=True)
+greater_equal: Function = _binary("greater_equal", accepts="any", infer=boolean, real=True)
 maximum: Function = _extremum("maximum", greater_equal, greater)
 minimum: Function = _extremum("minimum", less_equal, less)
 logical_and: Function = _binary("logical_and", accepts="bool", infer=boolean)
 logical_or: Function = _binary("logical_or", accepts="bool", infer=boolean)
 logical_xor: Function = _binary("logical_xor", accepts="bool", infer=boolean)
-bitwise_and: Function = _binary("bitwise_and", accepts="integer")
-bitwise_or: Function = _binary("bitwise_or", accepts="integer")
-bitwise_xor: Function = _binary("bitwise_xor", accepts="integer")
+bitwise_and: Function = _binary("bitwise_and", accepts="bits")
+bitwise_or: Function = _binary("bitwise_or", accepts="bits")
+bitwise_xor: Function = _binary("bitwise_xor", accepts="bits")
 bitwise_left_shift: Function = _binary("bitwise_left_shift", accepts="integer")
 bitwise_right_shift: Function = _binary("bitwise_right_shift", accepts="integer")
+
+
+def _share(a: Any, y: Any) -> Any:
+    """exp(a - y), the share of a in logaddexp; 1 where they are equal, also at -inf, the log of an empty sum."""
+    return where(equal(a, y), 1.0, exp(a - y))
 
 
 def _log_or_zero(a: Any) -> Any:
@@ -162,17 +223,25 @@ def where(condition: Any, x: Any, y: Any, /) -> Any:
 
 
 def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:
-    """Limit elements to [min, max]; either bound may be None."""
-    if min is not None:
-        x = maximum(x, min)
-    return x if max is None else minimum(x, max)
+    """Limit elements to [min, max], numbers or tensors that broadcast; either may be None. The dtype stays."""
+    x = asarray(x)
+    y = x if min is None else maximum(x, min)
+    y = y if max is None else minimum(y, max)
+    return y if y.dtype == x.dtype else astype(y, x.dtype)
 
 
-def astype(x: Any, dtype: Any, /, *, copy: bool = True) -> Any:
-    """The tensor in another dtype, rounded towards zero from floating point to integers."""
+def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: str | None = None) -> Any:
+    """The tensor in another dtype, rounded towards zero from floating point to integers.
+
+    Raises:
+        TypeError: from complex to real, which would lose the imaginary part.
+    """
+    check_device(device)
     target = np.dtype(dtype)
     if not copy and x.dtype == target:
         return x
+    if x.dtype.kind == "c" and target.kind not in "cb":
+        raise TypeError(f"astype: {x.dtype.name} to {target.name} loses the imaginary part; use flnb.real or flnb.abs")
     return dispatch.call(_astype, (x,), (target,))
 
 

@@ -2,7 +2,7 @@
 
 A basic key (ints, slices, None, ...) is one `slice` op, a view. A key with integer or bool arrays is one `gather`.
 Keys become hashable tuples: an int, ``("slice", start, stop, step)``, None for a new axis, ``("index", i)`` for the
-i-th index tensor.
+i-th index tensor, ``("truth", value)`` for a bool.
 """
 
 from __future__ import annotations
@@ -12,20 +12,24 @@ from typing import Any
 import numpy as np
 
 from flnb.dispatch import ops as dispatch
-from flnb.ops.creation import asarray
+from flnb.ops.creation import arange, asarray
 from flnb.ops.elementwise import assign
-from flnb.ops.movement import broadcast_to
+from flnb.ops.movement import broadcast_to, reshape
 from flnb.ops.table import Op, Pull, shaped
-from flnb.tensor import Tensor
+from flnb.tensor import Tensor, axes_of
 
 
 def decode(key: tuple[Any, ...], indices: tuple[Any, ...] = ()) -> tuple[Any, ...]:
     """The NumPy key of an encoded one."""
-    return tuple((slice(*k[1:]) if k[0] == "slice" else indices[k[1]]) if isinstance(k, tuple) else k for k in key)
+    return tuple(_decode(k, indices) if isinstance(k, tuple) else k for k in key)
 
 
-def encode(key: Any, x: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """An index expression as a hashable key and its index tensors.
+def _decode(k: tuple[Any, ...], indices: tuple[Any, ...]) -> Any:
+    return slice(*k[1:]) if k[0] == "slice" else k[1] if k[0] == "truth" else indices[k[1]]
+
+
+def encode(key: Any, x: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], bool]:
+    """An index expression as a hashable key, its index tensors, and whether the key gives a view.
 
     Raises:
         IndexError: too many indices, an index out of range, or something that cannot index.
@@ -41,7 +45,7 @@ def encode(key: Any, x: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     parts[start : start + 1] = [slice(None)] * (x.ndim - used)
     encoded: list[Any] = []
     indices: list[Any] = []
-    axis = 0
+    axis, view = 0, True
     for k in parts:
         if k is None:
             encoded.append(None)
@@ -53,12 +57,21 @@ def encode(key: Any, x: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
             if not -x.shape[axis] <= position < x.shape[axis]:
                 raise IndexError(f"getitem: index {position} is out of range for axis {axis} of shape {x.shape}")
             encoded.append(position)
+        elif _is_truth(k):
+            encoded.append(("truth", bool(k)))
+            view = False
         else:
+            view = False
             found = _index_tensors(k, x, axis)
             encoded += [("index", len(indices) + i) for i in range(len(found))]
             indices += found
         axis += _dimensions(k)
-    return tuple(encoded), tuple(indices)
+    return tuple(encoded), tuple(indices), view
+
+
+def _is_truth(k: Any) -> bool:
+    """A bool or a 0-d tensor of one: NumPy keeps everything, or nothing, under a new dimension."""
+    return isinstance(k, (bool, np.bool_)) or (getattr(k, "ndim", None) == 0 and np.dtype(k.dtype).kind == "b")
 
 
 def _is_int(k: Any) -> bool:
@@ -86,7 +99,8 @@ def _index_tensors(k: Any, x: Any, axis: int) -> list[Any]:
         return [_checked_batched(k, x.shape[axis])]
     values = k._values() if isinstance(k, Tensor) else np.asarray(k)
     if values.dtype.kind == "b":
-        if values.shape != x.shape[axis : axis + values.ndim]:
+        extents = x.shape[axis : axis + values.ndim]
+        if any(n not in (0, m) for n, m in zip(values.shape, extents, strict=True)):  # an empty mask selects nothing
             raise IndexError(f"getitem: a mask of shape {values.shape} does not fit axes {axis}.. of shape {x.shape}")
         return [asarray(i) for i in np.nonzero(values)]
     if values.size == 0:
@@ -160,18 +174,62 @@ _put = Op("put", "movement", shaped(), unpromoted=range(9))
 
 
 def getitem(x: Any, key: Any) -> Any:
-    """``x[key]`` by NumPy's rules: a view for basic keys, a copy where arrays index."""
-    encoded, indices = encode(key, x)
-    if indices:
-        return dispatch.call(_gather, (x, *indices), (encoded,))
-    return dispatch.call(_slice, (x,), (encoded,))
+    """``x[key]`` by NumPy's rules: a view for basic keys, a copy where arrays or truth values index."""
+    encoded, indices, view = encode(key, x)
+    return dispatch.call(_slice if view else _gather, (x, *indices), (encoded,))
 
 
 def setitem(x: Any, key: Any, value: Any) -> None:
     """``x[key] = value``, in place; not for Variables that require grad while gradients are recorded."""
-    encoded, indices = encode(key, x)
-    if not indices:
+    encoded, indices, view = encode(key, x)
+    if view:
         assign(dispatch.call(_slice, (x,), (encoded,)), value)
         return
     shape = _shape(x.shape, encoded, tuple(i._spec for i in indices))
     dispatch.call(_put, (x, broadcast_to(asarray(value, x.dtype), shape), *indices), (encoded,), x)
+
+
+def take(x: Any, indices: Any, /, axis: int | None = None) -> Any:
+    """The slices of ``x`` along ``axis`` (may be left out for one dimension) at integer ``indices``, of any shape.
+
+    >>> import flnb
+    >>> flnb.take(flnb.asarray([10, 20, 30]), [2, 0]).tolist()
+    [30, 10]
+    """
+    x = asarray(x)
+    if x.ndim == 0 or (axis is None and x.ndim != 1):
+        raise ValueError(f"take: give axis for a tensor of {x.ndim} dimensions, shape {x.shape}")
+    (position,) = axes_of(0 if axis is None else axis, x.ndim, "take") or (0,)
+    return getitem(x, (*(slice(None),) * position, _integers("take", indices)))
+
+
+def take_along_axis(x: Any, indices: Any, /, axis: int = -1) -> Any:
+    """``y[i, j] = x[indices[i, j], j]`` for axis 0, and so on; ``indices`` has as many dimensions, and broadcasts.
+
+    >>> import flnb
+    >>> x = flnb.asarray([[3, 1], [2, 4]])
+    >>> flnb.take_along_axis(x, flnb.argsort(x, axis=1), axis=1).tolist()
+    [[1, 3], [2, 4]]
+    """
+    x, indices = asarray(x), _integers("take_along_axis", indices)
+    if x.ndim == 0 or x.ndim != indices.ndim:
+        raise ValueError(
+            f"take_along_axis: x and indices must have the same number of dimensions, one or more, "
+            f"got shapes {x.shape} and {indices.shape}"
+        )
+    (position,) = axes_of(axis, x.ndim, "take_along_axis") or (0,)
+    grid = [
+        indices if a == position else reshape(arange(n), tuple(-1 if i == a else 1 for i in range(x.ndim)))
+        for a, n in enumerate(x.shape)
+    ]
+    for a, (n, m) in enumerate(zip(x.shape, indices.shape, strict=True)):
+        if a != position and n != m and 1 not in (n, m):
+            raise ValueError(f"take_along_axis: shapes {x.shape} and {indices.shape} do not fit in axis {a}")
+    return getitem(x, tuple(grid))
+
+
+def _integers(op: str, indices: Any) -> Any:
+    indices = asarray(indices)
+    if indices.dtype.kind not in "iu" and indices.size:
+        raise TypeError(f"{op}: indices must be integers, got {indices._spec!r}")
+    return indices

@@ -24,8 +24,11 @@ _reshape = Op(
 )  # fmt: skip
 
 
-def reshape(x: Any, /, shape: Any, *more: int) -> Any:
-    """The same elements, row-major, in another shape; one extent may be -1. A view where the input is contiguous."""
+def reshape(x: Any, /, shape: Any, *more: int, copy: bool | None = None) -> Any:
+    """The same elements, row-major, in another shape; one extent may be -1.
+
+    A view where the input is contiguous, unless ``copy`` is True; with ``copy=False`` never a copy but an error.
+    """
     x = asarray(x)
     wanted = (shape, *more) if not isinstance(shape, (tuple, list)) else tuple(shape)
     extents = [operator.index(n) for n in wanted]
@@ -36,9 +39,13 @@ def reshape(x: Any, /, shape: Any, *more: int) -> Any:
     target = tuple(extents)
     if any(n < 0 for n in target) or size_of(target) != x.size:
         raise ValueError(f"reshape: {x.size} elements of shape {x.shape} do not fit shape {tuple(wanted)}")
+    if copy:
+        x = e.copy(x)
     if target == x.shape:
         return x
     if not x._is_contiguous():
+        if copy is False:
+            raise ValueError(f"reshape: {x._spec!r} is not contiguous and needs a copy to become {target}")
         x = e.copy(x)
     return dispatch.call(_reshape, (x,), (target,))
 
@@ -62,6 +69,18 @@ _broadcast = Op(
     "broadcast_to", "movement", shaped(lambda _, shape: shape), writes_out=False,
     pulls=(Pull("", lambda g, plan, x, y: sum_to(g, plan.specs[0].shape)),),
 )  # fmt: skip
+
+
+def moveaxis(x: Any, source: Any, destination: Any, /) -> Any:
+    """A view with the dimensions ``source`` (one or several) at the positions ``destination``, the others in order."""
+    x = asarray(x)
+    given = [(a,) if not isinstance(a, (tuple, list)) else tuple(a) for a in (source, destination)]
+    origin, target = [[(axes_of(a, x.ndim, "moveaxis") or (0,))[0] for a in axes] for axes in given]
+    if len(origin) != len(target) or len(set(origin)) != len(origin) or len(set(target)) != len(target):
+        raise ValueError(f"moveaxis: source {source} and destination {destination} must name as many axes, once each")
+    moved = dict(zip(target, origin, strict=True))
+    rest = (a for a in range(x.ndim) if a not in origin)
+    return permute_dims(x, tuple(moved[i] if i in moved else next(rest) for i in range(x.ndim)))
 
 
 def broadcast_to(x: Any, /, shape: Sequence[int]) -> Any:
@@ -105,7 +124,7 @@ def squeeze(x: Any, /, axis: Any = None) -> Any:
 
 
 def flatten(x: Any, /, start: int = 0) -> Any:
-    """Dimensions from ``start`` on as one."""
+    """Dimensions from ``start`` on as one; a 0-d tensor becomes one of one element."""
     x = asarray(x)
     return reshape(x, (*x.shape[:start], size_of(x.shape[start:])))
 
@@ -155,18 +174,20 @@ def _pull_concat(i: int) -> Pull:
 _concat = Op("concat", "movement", _infer_concat, _pull_concat)
 
 
-def concat(tensors: Sequence[Any], /, axis: int = 0) -> Any:
-    """Join along an existing dimension."""
-    parts = tuple(asarray(x) for x in tensors)
+def concat(arrays: Sequence[Any], /, axis: int | None = 0) -> Any:
+    """Join along an existing dimension; with ``axis=None`` all elements, row-major, along one."""
+    parts = tuple(asarray(x) for x in arrays)
     if not parts:
         raise ValueError("concat: expected one tensor or more, got none")
+    if axis is None:
+        parts, axis = tuple(flatten(x) for x in parts), 0
     (position,) = axes_of(axis, parts[0].ndim, "concat") or (0,)
     return dispatch.call(_concat, parts, (position,))
 
 
-def stack(tensors: Sequence[Any], /, axis: int = 0) -> Any:
+def stack(arrays: Sequence[Any], /, axis: int = 0) -> Any:
     """Join along a new dimension."""
-    return concat([expand_dims(x, axis=axis) for x in tensors], axis=axis)
+    return concat([expand_dims(x, axis=axis) for x in arrays], axis=axis)
 
 
 _flip = Op(

@@ -9,8 +9,8 @@ import numpy as np
 from flnb.dispatch import ops as dispatch
 from flnb.dispatch.miss import default_dtype, is_float
 from flnb.ops import elementwise as e
-from flnb.ops.creation import asarray, ones_like
-from flnb.ops.movement import broadcast_to, concat, flip, reshape
+from flnb.ops.creation import arange, asarray, eye, full, ones_like
+from flnb.ops.movement import broadcast_to, concat, expand_dims, flip, moveaxis, reshape
 from flnb.ops.table import Op, Pull
 from flnb.tensor import axes_of
 
@@ -80,10 +80,10 @@ def _product_of_others(x: Any, axis: int) -> Any:
 
 def _reduction(
     name: str, doc: str, dtype: Callable[[np.dtype[Any]], Any], pull: Pull | None = None,
-    needs_elements: bool = False, accepts: str = "any",
+    needs_elements: bool = False, accepts: str = "any", real: bool = False,
 ) -> Callable[..., Any]:  # fmt: skip
     rule = _infer(dtype, needs_elements)
-    op = Op(name, "reduction", rule, [pull], accepts=accepts, flops=lambda plan: plan.specs[0].size)
+    op = Op(name, "reduction", rule, [pull], accepts=accepts, real=real, flops=lambda plan: plan.specs[0].size)
 
     def apply(x: Any, /, axis: Any = None, keepdims: bool = False) -> Any:
         x = asarray(x)
@@ -94,17 +94,31 @@ def _reduction(
     return dispatch._named(apply, op)
 
 
+def _casting(reduce: Callable[..., Any]) -> Callable[..., Any]:
+    """A reduction that can be asked to compute in another dtype."""
+
+    def apply(x: Any, /, axis: Any = None, keepdims: bool = False, dtype: Any = None) -> Any:
+        if dtype is None:
+            return reduce(x, axis, keepdims)
+        return e.astype(reduce(e.astype(asarray(x), dtype, copy=False), axis, keepdims), dtype, copy=False)
+
+    apply.__doc__ = f"{reduce.__doc__} With ``dtype``, elements are cast to it first, and the result has it."
+    apply.__name__, apply.__qualname__, apply.__module__ = reduce.__name__, reduce.__name__, reduce.__module__
+    return apply
+
+
 _each = Pull("", lambda g, plan, x, y: _expand(g, plan))
-sum = _reduction("sum", "Sum; integers narrower than 64 bits are summed in 64.", _widened, _each)
-prod = _reduction("prod", "Product.", _widened, Pull("0y", _pull_prod))
-max = _reduction("max", "Largest element.", lambda d: d, Pull("0y", _pull_extremum), needs_elements=True)
-min = _reduction("min", "Smallest element.", lambda d: d, Pull("0y", _pull_extremum), needs_elements=True)
+sum = _casting(_reduction("sum", "Sum; integers narrower than 64 bits are summed in 64.", _widened, _each))
+prod = _casting(_reduction("prod", "Product; integers as in `sum`.", _widened, Pull("0y", _pull_prod)))
+_chosen = Pull("0y", _pull_extremum)
+max = _reduction("max", "Largest element.", lambda d: d, _chosen, needs_elements=True, real=True)
+min = _reduction("min", "Smallest element.", lambda d: d, _chosen, needs_elements=True, real=True)
 any = _reduction("any", "Whether any element is true.", lambda _: e.BOOL, accepts="bool")
 all = _reduction("all", "Whether all elements are true.", lambda _: e.BOOL, accepts="bool")
 
 
 def _arg(name: str) -> Callable[..., Any]:
-    op = Op(name, "reduction", _infer(lambda _: INTEGER, needs_elements=True))
+    op = Op(name, "reduction", _infer(lambda _: INTEGER, needs_elements=True), real=True)
 
     def apply(x: Any, /, axis: int | None = None, keepdims: bool = False) -> Any:
         """Index of the first extreme element along ``axis``, or in the flattened tensor; int64."""
@@ -129,19 +143,43 @@ def _pull_cumulative(g: Any, plan: Any, x: Any, y: Any) -> Any:
     return flip(cumulative_sum(flip(g, axis=axis), axis=axis), axis=axis)
 
 
-_cumulative_sum = Op(
-    "cumulative_sum", "reduction", lambda op, specs, _: (specs[0].shape, _widened(specs[0].dtype)),
-    [Pull("", _pull_cumulative)],
-)  # fmt: skip
+def _pull_running_product(g: Any, plan: Any, x: Any, y: Any) -> Any:
+    """dx[i] = sum over j >= i of g[j] y[j] / x[i], with each y[j] / x[i] multiplied out: right also where x is zero."""
+    (axis,) = plan.attributes
+    n = x.shape[axis]
+    if n == 0:
+        return g
+    later = e.greater_equal(arange(n), reshape(arange(n), (n, 1)))  # row i: the factors of y[j] / x[i], column by j
+    last = moveaxis(x, axis, -1)
+    others = e.where(eye(n, dtype=np.bool_), 1.0, expand_dims(last, axis=-2))
+    rows = cumulative_prod(others, axis=-1)
+    pulled = sum(e.where(later, e.multiply(rows, expand_dims(moveaxis(g, axis, -1), axis=-2)), 0.0), axis=-1)
+    return moveaxis(pulled, -1, axis)
 
 
-def cumulative_sum(x: Any, /, axis: int | None = None) -> Any:
-    """Running sums along ``axis`` (which may be left out for one dimension)."""
-    x = asarray(x)
-    if axis is None and x.ndim != 1:
-        raise ValueError(f"cumulative_sum: give axis for a tensor of {x.ndim} dimensions")
-    axes = axes_of(0 if axis is None else axis, x.ndim, "cumulative_sum")
-    return dispatch.call(_cumulative_sum, (x,), axes or ())
+def _cumulative(name: str, pull: Pull, initial: int, doc: str) -> Callable[..., Any]:
+    op = Op(name, "reduction", lambda op, specs, _: (specs[0].shape, _widened(specs[0].dtype)), [pull])
+
+    def apply(x: Any, /, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Any:
+        x = asarray(x) if dtype is None else e.astype(asarray(x), dtype, copy=False)
+        if x.ndim == 0 or (axis is None and x.ndim > 1):
+            raise ValueError(f"{name}: give one axis, the tensor has {x.ndim} dimensions")
+        axes = axes_of(0 if axis is None else axis, x.ndim, name) or ()
+        y = dispatch.call(op, (x,), axes)
+        y = y if dtype is None else e.astype(y, dtype, copy=False)
+        if not include_initial:
+            return y
+        shape = tuple(1 if i == axes[0] else n for i, n in enumerate(x.shape))
+        return concat([full(shape, initial, y.dtype), y], axis=axes[0])
+
+    apply.__doc__ = (
+        f"{doc} along ``axis`` (which may be left out for one dimension), with ``include_initial`` from {initial} on."
+    )
+    return dispatch._named(apply, op)
+
+
+cumulative_sum = _cumulative("cumulative_sum", Pull("", _pull_cumulative), 0, "Running sums")
+cumulative_prod = _cumulative("cumulative_prod", Pull("0", _pull_running_product), 1, "Running products")
 
 
 def mean(x: Any, /, axis: Any = None, keepdims: bool = False) -> Any:
@@ -165,6 +203,25 @@ def var(x: Any, /, axis: Any = None, correction: float = 0.0, keepdims: bool = F
 def std(x: Any, /, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Any:
     """Standard deviation: the root of `var`."""
     return e.sqrt(var(x, axis=axis, correction=correction, keepdims=keepdims))
+
+
+def diff(x: Any, /, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> Any:
+    """Differences of neighbours along ``axis``, taken ``n`` times; ``prepend`` and ``append`` are joined on first.
+
+    >>> import flnb
+    >>> flnb.diff(flnb.asarray([1, 4, 9])).tolist()
+    [3, 5]
+    """
+    x = asarray(x)
+    (position,) = axes_of(axis, x.ndim, "diff") or (0,)
+    if x.ndim == 0 or n < 0:
+        raise ValueError(f"diff: expected one dimension or more and n >= 0, got shape {x.shape} and n={n}")
+    x = concat([part for part in (prepend, x, append) if part is not None], axis=position)
+    before = (slice(None),) * position
+    minus = e.not_equal if x.dtype.kind == "b" else e.subtract
+    for _ in range(n):
+        x = minus(x[(*before, slice(1, None))], x[(*before, slice(None, -1))])
+    return x
 
 
 def floating(x: Any) -> Any:

@@ -48,7 +48,9 @@ class Op:
         arity: 1 or 2 for the fast paths, 0 for any number of tensors with attributes.
         writes_out: the method takes ``out``; False for views.
         broadcasts: inputs were broadcast, so cotangents are summed back to the inputs' shapes.
-        accepts: which dtypes: "any", "numeric" (not bool), "float" (integers are cast), "integer", "bool" (cast).
+        accepts: which dtypes: "any", "numeric" (not bool), "float" (integers are cast), "integer", "bits" (integer or
+            bool), "bool" (cast).
+        real: complex numbers are refused.
         unpromoted: positions of arguments that keep their own dtype (conditions, indices).
         flops: estimated floating-point operations of a plan's call.
         joint: for composites, the one pull of all arguments.
@@ -63,6 +65,7 @@ class Op:
     writes_out: bool = True
     broadcasts: bool = False
     accepts: str = "any"
+    real: bool = False
     unpromoted: Sequence[int] = ()
     flops: Callable[[Plan], int] = _one_each
     joint: Callable[..., Any] | None = None

@@ -49,10 +49,16 @@ def _direct(op: str, inputs: tuple[Array, ...], *attributes: Any) -> Sample:
 
 
 UNARY = (
-    "negative", "abs", "sign", "exp", "expm1", "log", "log1p", "sqrt", "square", "sin", "cos", "tanh", "erf", "floor",
-    "ceil", "round", "isnan", "isinf", "isfinite",
+    "negative", "positive", "abs", "sign", "exp", "expm1", "log", "log1p", "log2", "log10", "sqrt", "square",
+    "reciprocal", "sin", "cos", "sinh", "cosh", "tanh", "asinh", "atan", "erf", "floor", "ceil", "trunc", "round",
+    "real", "imag", "conj", "isnan", "isinf", "isfinite", "signbit",
 )  # fmt: skip
-BINARY = ("add", "subtract", "multiply", "divide", "remainder", "floor_divide", "pow", "maximum", "minimum")
+DOMAINS = {"asin": (0.35, 0.0), "acos": (0.35, 0.0), "atanh": (0.35, 0.0), "acosh": (1.0, 0.7), "tan": (0.5, 0.0)}
+"""Scale and shift of the arguments of functions that are not smooth on (0.5, 2.5)."""
+BINARY = (
+    "add", "subtract", "multiply", "divide", "remainder", "floor_divide", "pow", "maximum", "minimum", "atan2", "hypot",
+    "logaddexp", "copysign", "nextafter",
+)  # fmt: skip
 COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
 BITWISE = ("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift")
 REDUCTIONS = ("sum", "prod", "max", "min", "argmax", "argmin")
@@ -61,16 +67,17 @@ REDUCTIONS = ("sum", "prod", "max", "min", "argmax", "argmin")
 def samples(seed: int = 0) -> list[Sample]:
     """Every op of the table, most of them several times: broadcast, 0-d, empty, non-contiguous, with scalars."""
     rng = np.random.default_rng(seed)
-    parts = (_elementwise, _reductions, _movement, _products, _composites, _creation)
+    parts = (_elementwise, _reductions, _searches, _movement, _arrangements, _products, _composites, _creation)
     return [sample for part in parts for sample in part(rng)]
 
 
 def _elementwise(rng: np.random.Generator) -> Iterator[Sample]:
-    for name in UNARY:
+    for name in (*UNARY, *DOMAINS):
         function = getattr(ops, name)
-        yield Sample(name, function, (_apart(rng, 3, 4),))
-        yield Sample(name, lambda x, f=function: f(x.T), (_apart(rng, 4, 3),), "strided")
-        yield Sample(name, function, (_apart(rng),), "0d")
+        scale, shift = DOMAINS.get(name, (1.0, 0.0))
+        yield Sample(name, function, (scale * _apart(rng, 3, 4) + shift,))
+        yield Sample(name, lambda x, f=function: f(x.T), (scale * _apart(rng, 4, 3) + shift,), "strided")
+        yield Sample(name, function, (scale * _apart(rng) + shift,), "0d")
         yield Sample(name, function, (_apart(rng, 0, 3),), "empty")
     for name in BINARY:
         function = getattr(ops, name)
@@ -111,7 +118,28 @@ def _reductions(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample("sum", lambda x: ops.std(x), (_apart(rng, 3, 4),), "std")
     yield Sample("any", ops.any, (np.array([[False, True], [False, False]]),))
     yield Sample("all", lambda x: ops.all(x, axis=1), (np.array([[False, True], [True, True]]),))
-    yield Sample("cumulative_sum", lambda x: ops.cumulative_sum(x, axis=1), (_apart(rng, 3, 4),))
+    for name in ("cumulative_sum", "cumulative_prod"):
+        function = getattr(ops, name)
+        yield Sample(name, lambda x, f=function: f(x, axis=1), (_apart(rng, 3, 4),))
+        yield Sample(name, lambda x, f=function: f(x.T, axis=0, include_initial=True), (_apart(rng, 3, 4),), "initial")
+    zeros = np.array([[0.0, 2.0, 3.0], [2.0, 0.0, 0.0]])
+    yield Sample("cumulative_prod", lambda x: ops.cumulative_prod(x, axis=1), (zeros,), "zeros")
+    yield Sample("subtract", lambda x: ops.diff(x, n=2, prepend=x[:, :1]), (_apart(rng, 3, 4),), "diff")
+
+
+def _searches(rng: np.random.Generator) -> Iterator[Sample]:
+    for axis, descending in ((0, False), (-1, True)):
+        note = f"axis {axis}{' descending' if descending else ''}"
+        for name in ("sort", "argsort"):
+            function = functools.partial(getattr(ops, name), axis=axis, descending=descending)
+            yield Sample(name, function, (_apart(rng, 3, 4),), note)
+            yield Sample(name, function, (np.array([[2, 1, 2, 1], [1, 1, 2, 0]]),), f"{note} ties")
+    for side in ("left", "right"):
+        insert = functools.partial(ops.searchsorted, side=side)
+        yield Sample("searchsorted", insert, (np.array([1.0, 2.0, 2.0]), np.array([[0.0, 2.0], [1.5, 9.0]])), side)
+    yield Sample("nonzero", lambda x: ops.stack(ops.nonzero(x)), (np.array([[0, 3], [4, 5]]),))
+    yield Sample("sum", lambda x: ops.count_nonzero(x, axis=0), (np.array([[0, 3], [4, 5]]),), "count_nonzero")
+    yield Sample("sort", lambda x: ops.unique_all(x).inverse_indices, (np.array([[3, 1], [3, 2]]),), "unique_all")
 
 
 def _movement(rng: np.random.Generator) -> Iterator[Sample]:
@@ -131,6 +159,22 @@ def _movement(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample("gather", lambda x: x[np.array([True, False, True])], (_apart(rng, 3, 4),), "mask")
     yield _direct("scatter_add", (_apart(rng, 3), np.array([1, 3, 1])), (4,), (("index", 0),))
     yield Sample("put", _put, (np.arange(6).reshape(2, 3), np.array([7, 8]), np.array([0, 2])))
+
+
+def _arrangements(rng: np.random.Generator) -> Iterator[Sample]:
+    index = np.array([[2, 0], [1, 1], [0, 2]])
+    yield Sample("gather", lambda x, i: ops.take_along_axis(x, i, axis=1), (_apart(rng, 3, 4), index), "along axis")
+    yield Sample("gather", lambda x: ops.take(x, [1, 0, 1], axis=1), (_apart(rng, 3, 4),), "take")
+    yield Sample("gather", lambda x: ops.repeat(x, [2, 0, 1], axis=0), (_apart(rng, 3, 4),), "repeat")
+    yield Sample("gather", lambda x: x[True], (_apart(rng, 3),), "truth")
+    yield Sample("broadcast_to", lambda x: ops.repeat(x, 2), (_apart(rng, 3, 4),), "repeat")
+    yield Sample("broadcast_to", lambda x: ops.tile(x, (2, 1, 3)), (_apart(rng, 2, 3),), "tile")
+    yield Sample("broadcast_to", lambda a, b: ops.meshgrid(a, b)[1], (_apart(rng, 2), _apart(rng, 3)), "meshgrid")
+    yield Sample("concat", lambda x: ops.roll(x, (1, -2), axis=(0, 1)), (_apart(rng, 3, 4),), "roll")
+    yield Sample("permute_dims", lambda x: ops.moveaxis(x, 0, -1), (_apart(rng, 2, 3, 4),), "moveaxis")
+    yield Sample("slice", lambda x: ops.unstack(x, axis=1)[2], (_apart(rng, 3, 4),), "unstack")
+    yield Sample("where", lambda x: ops.tril(x, k=1), (_apart(rng, 2, 3, 4),), "tril")
+    yield Sample("where", lambda x: ops.triu(x, k=-1), (_apart(rng, 4, 3),), "triu")
 
 
 def _put(x: Any, values: Any, index: Any) -> Any:
@@ -181,7 +225,9 @@ def _creation(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample("from_numpy", lambda x: flnb.asarray(x), (rng.normal(size=(2, 3)).astype(np.float32),))
     yield Sample("full", lambda: ops.full((2, 3), 2.5), ())
     yield Sample("arange", lambda: ops.arange(1, 9, 2), ())
-    yield Sample("eye", lambda: ops.eye(2, 3), ())
+    yield Sample("eye", lambda: ops.eye(2, 3, k=-1), ())
+    yield Sample("empty_like", lambda: ops.empty((2, 3), dtype=np.int64) * 0, ())
+    yield Sample("from_numpy", lambda: ops.linspace(0, 1, 5), (), "linspace")
     for name in ("uniform", "normal"):
         draw = getattr(flnb.random, name)
         yield Sample(f"random_{name}", lambda f=draw: f((3, 4), generator=flnb.random.Generator(5)), ())

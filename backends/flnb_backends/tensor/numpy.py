@@ -23,6 +23,13 @@ def into(values: Array, out: Array | None) -> Array:
     return out
 
 
+def _rounding(function: Any) -> Any:
+    def method(self: Any, x: Array, out: Array | None = None) -> Any:
+        return self.copy(x, out) if x.dtype.kind in "iu" else function(x, out)  # integers are round, and stay integers
+
+    return method
+
+
 def _reduce(function: Any) -> Any:
     def method(self: Any, x: Array, axes: tuple[int, ...], keepdims: bool, out: Array | None = None) -> Any:
         return function(x, axis=axes, keepdims=keepdims, out=out)
@@ -85,9 +92,12 @@ class NumpyBackend(Convolution, TensorBackend):
         out[...] = start + step * np.arange(out.size)
         return out
 
-    def eye(self, out: Array) -> Array:
-        out.fill(0)
-        np.fill_diagonal(out, 1)
+    def eye(self, k: int, out: Array) -> Array:
+        rows, columns = out.shape
+        out[...] = np.eye(rows, columns, k)
+        return out
+
+    def empty_like(self, out: Array) -> Array:
         return out
 
     def random_uniform(self, low: float, high: float, source: np.random.Generator, out: Array) -> Array:
@@ -106,18 +116,28 @@ class NumpyBackend(Convolution, TensorBackend):
 
     # Elementwise. NumPy's ufuncs take (x, out) and (a, b, out) as they are.
 
-    negative, abs, sign = np.negative, np.absolute, np.sign
-    exp, expm1, log, log1p, sqrt, square = np.exp, np.expm1, np.log, np.log1p, np.sqrt, np.square
-    sin, cos, tanh = np.sin, np.cos, np.tanh
-    floor, ceil, round = np.floor, np.ceil, np.rint
-    isnan, isinf, isfinite, logical_not, bitwise_invert = np.isnan, np.isinf, np.isfinite, np.logical_not, np.invert
+    negative, positive, abs, sign, conj = np.negative, np.positive, np.absolute, np.sign, np.conjugate
+    exp, expm1, log, log1p, log2, log10 = np.exp, np.expm1, np.log, np.log1p, np.log2, np.log10
+    sqrt, square, reciprocal = np.sqrt, np.square, np.reciprocal
+    sin, cos, tan, asin, acos, atan = np.sin, np.cos, np.tan, np.arcsin, np.arccos, np.arctan
+    sinh, cosh, tanh, asinh, acosh, atanh = np.sinh, np.cosh, np.tanh, np.arcsinh, np.arccosh, np.arctanh
+    floor, ceil, trunc, round = _rounding(np.floor), _rounding(np.ceil), _rounding(np.trunc), _rounding(np.rint)
+    isnan, isinf, isfinite, signbit = np.isnan, np.isinf, np.isfinite, np.signbit
+    logical_not, bitwise_invert = np.logical_not, np.invert
     add, subtract, multiply, divide = np.add, np.subtract, np.multiply, np.divide
     floor_divide, remainder, pow = np.floor_divide, np.remainder, np.power
+    atan2, hypot, logaddexp, copysign, nextafter = np.arctan2, np.hypot, np.logaddexp, np.copysign, np.nextafter
     equal, not_equal, less, less_equal = np.equal, np.not_equal, np.less, np.less_equal
     greater, greater_equal = np.greater, np.greater_equal
     logical_and, logical_or, logical_xor = np.logical_and, np.logical_or, np.logical_xor
     bitwise_and, bitwise_or, bitwise_xor = np.bitwise_and, np.bitwise_or, np.bitwise_xor
     bitwise_left_shift, bitwise_right_shift = np.left_shift, np.right_shift
+
+    def real(self, x: Array, out: Array | None = None) -> Array:
+        return self.copy(x.real, out)
+
+    def imag(self, x: Array, out: Array | None = None) -> Array:
+        return self.copy(x.imag, out)
 
     def maximum(self, a: Array, b: Array, out: Array | None = None) -> Array:
         return np.maximum(a, b, out=out)
@@ -149,6 +169,28 @@ class NumpyBackend(Convolution, TensorBackend):
 
     def cumulative_sum(self, x: Array, axis: int, out: Array | None = None) -> Array:
         return np.cumsum(x, axis=axis, out=out)
+
+    def cumulative_prod(self, x: Array, axis: int, out: Array | None = None) -> Array:
+        return np.cumprod(x, axis=axis, out=out)
+
+    # Searching and sorting
+
+    def nonzero(self, x: Array, count: int, out: Array | None = None) -> Array:
+        return np.stack(np.nonzero(x), out=out)
+
+    def searchsorted(self, x: Array, values: Array, side: Any, out: Array | None = None) -> Array:
+        return into(np.asarray(np.searchsorted(x, values, side)), out)
+
+    def sort(self, x: Array, axis: int, descending: bool, stable: bool, out: Array | None = None) -> Array:
+        y = np.sort(x, axis, kind="stable" if stable else None)
+        return into(np.flip(y, axis) if descending else y, out)
+
+    def argsort(self, x: Array, axis: int, descending: bool, stable: bool, out: Array | None = None) -> Array:
+        kind: Any = "stable" if stable else None
+        if not descending:
+            return into(np.argsort(x, axis, kind=kind), out)
+        order = np.argsort(np.flip(x, axis), axis, kind=kind)  # from the end, so that equal elements keep their order
+        return into(x.shape[axis] - 1 - np.flip(order, axis), out)
 
     # Movement
 

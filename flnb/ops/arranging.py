@@ -1,0 +1,145 @@
+"""Repeating, shifting and taking apart: functions of the movement primitives."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from flnb.ops import elementwise as e
+from flnb.ops.creation import arange, asarray
+from flnb.ops.indexing import take
+from flnb.ops.movement import broadcast_to, concat, expand_dims, flatten, moveaxis, reshape
+from flnb.tensor import axes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def broadcast_arrays(*arrays: Any) -> list[Any]:
+    """All tensors broadcast to one shape, as read-only views; dtypes stay."""
+    tensors = [asarray(x) for x in arrays]
+    try:
+        shape = np.broadcast_shapes(*(x.shape for x in tensors))
+    except ValueError:
+        shapes = " and ".join(str(x.shape) for x in tensors)
+        raise ValueError(f"broadcast_arrays: shapes {shapes} do not broadcast") from None
+    return [broadcast_to(x, shape) for x in tensors]
+
+
+def meshgrid(*arrays: Any, indexing: Literal["xy", "ij"] = "xy") -> list[Any]:
+    """Coordinates of a grid from one vector per dimension, all of the grid's shape.
+
+    ``"ij"``: the i-th vector varies along dimension i; ``"xy"``: the first two dimensions are exchanged.
+    """
+    if indexing not in ("xy", "ij"):
+        raise ValueError(f"meshgrid: indexing must be 'xy' or 'ij', got {indexing!r}")
+    vectors = [asarray(x) for x in arrays]
+    if any(x.ndim > 1 for x in vectors):
+        raise ValueError(f"meshgrid: expected vectors, got shapes {', '.join(str(x.shape) for x in vectors)}")
+    n = len(vectors)
+    order = [1, 0, *range(2, n)] if indexing == "xy" and n > 1 else list(range(n))
+    spread = [
+        reshape(x, tuple(-1 if i == axis else 1 for i in range(n))) for x, axis in zip(vectors, order, strict=True)
+    ]
+    return [e.copy(x) for x in broadcast_arrays(*spread)]
+
+
+def unstack(x: Any, /, axis: int = 0) -> tuple[Any, ...]:
+    """The slices along a dimension, without it."""
+    x = asarray(x)
+    if x.ndim == 0:
+        raise ValueError("unstack: a 0-d tensor has no dimension to take apart")
+    moved = moveaxis(x, axis, 0)
+    return tuple(moved[i] for i in range(moved.shape[0]))
+
+
+def repeat(x: Any, repeats: Any, /, axis: int | None = None) -> Any:
+    """Each element (or slice along ``axis``) several times in a row: ``repeats`` times, or as often as given for each.
+
+    >>> import flnb
+    >>> flnb.repeat(flnb.asarray([1, 2]), flnb.asarray([1, 3])).tolist()
+    [1, 2, 2, 2]
+    """
+    x = asarray(x)
+    if axis is None:
+        x, axis = flatten(x), 0
+    (position,) = axes_of(axis, x.ndim, "repeat") or (0,)
+    n = x.shape[position]
+    counts = asarray(repeats)
+    if counts.dtype.kind not in "iu" or counts.ndim > 1 or counts.size not in (1, n):
+        raise ValueError(f"repeat: expected one integer or one for each of {n} slices, got {counts._spec!r}")
+    each = counts.tolist() if counts.ndim else [counts.item()]
+    if any(k < 0 for k in each):
+        raise ValueError(f"repeat: counts must be 0 or more, got {min(each)}")
+    if len(each) != 1:
+        return take(x, asarray(np.repeat(np.arange(n), each)), axis=position)
+    before, after = x.shape[:position], x.shape[position + 1 :]
+    wide = broadcast_to(expand_dims(x, axis=position + 1), (*before, n, each[0], *after))
+    return reshape(wide, (*before, n * each[0], *after))
+
+
+def tile(x: Any, repetitions: Sequence[int], /) -> Any:
+    """The whole tensor several times along each dimension; shapes are aligned from the last dimension.
+
+    >>> import flnb
+    >>> flnb.tile(flnb.asarray([1, 2]), (2, 2)).tolist()
+    [[1, 2, 1, 2], [1, 2, 1, 2]]
+    """
+    x = asarray(x)
+    times = tuple(operator.index(n) for n in repetitions)
+    if any(n < 0 for n in times):
+        raise ValueError(f"tile: repetitions must be 0 or more, got {times}")
+    shape = (1,) * (len(times) - x.ndim) + x.shape
+    times = (1,) * (x.ndim - len(times)) + times
+    apart = reshape(x, tuple(m for n in shape for m in (1, n)))
+    wide = broadcast_to(apart, tuple(m for n, k in zip(shape, times, strict=True) for m in (k, n)))
+    return reshape(wide, tuple(n * k for n, k in zip(shape, times, strict=True)))
+
+
+def roll(x: Any, /, shift: int | tuple[int, ...], axis: int | tuple[int, ...] | None = None) -> Any:
+    """Shift elements along dimensions; what leaves at one end comes back at the other.
+
+    ``shift`` and ``axis`` may be tuples of equal length; with ``axis=None`` the elements are shifted as one row.
+
+    >>> import flnb
+    >>> flnb.roll(flnb.asarray([1, 2, 3, 4]), 1).tolist()
+    [4, 1, 2, 3]
+    """
+    x = asarray(x)
+    if axis is None:
+        if isinstance(shift, tuple):
+            raise ValueError(f"roll: shift {shift} needs as many axes")
+        return reshape(roll(flatten(x), shift, 0), x.shape)
+    axes = axis if isinstance(axis, tuple) else (axis,)
+    shifts = shift if isinstance(shift, tuple) else (shift,) * len(axes)
+    if len(shifts) != len(axes):
+        raise ValueError(f"roll: shift {shift} and axis {axis} must be as many")
+    for by, one in zip(shifts, axes, strict=True):
+        (position,) = axes_of(one, x.ndim, "roll") or (0,)
+        n = x.shape[position]
+        cut = n - by % n if n else 0
+        before = (slice(None),) * position
+        if cut != n:
+            x = concat([x[(*before, slice(cut, None))], x[(*before, slice(None, cut))]], axis=position)
+    return x
+
+
+def tril(x: Any, /, k: int = 0) -> Any:
+    """The lower triangles of matrices (..., M, N): zeros above the ``k``-th diagonal."""
+    return _triangle(x, k, "tril", e.greater_equal)
+
+
+def triu(x: Any, /, k: int = 0) -> Any:
+    """The upper triangles of matrices (..., M, N): zeros below the ``k``-th diagonal."""
+    return _triangle(x, k, "triu", e.less_equal)
+
+
+def _triangle(x: Any, k: int, name: str, compare: Any) -> Any:
+    x = asarray(x)
+    if x.ndim < 2:
+        raise ValueError(f"{name}: expected matrices, two dimensions or more, got shape {x.shape}")
+    rows, columns = x.shape[-2:]
+    kept = compare(arange(rows)[:, None] + k, arange(columns))
+    return e.where(kept, x, False)  # which is zero in every dtype

@@ -1,0 +1,59 @@
+"""What NumPy's own functions do with Tensors: operators are ours, functions that flnb has too say so.
+
+``numpy_array + tensor`` reaches ``Tensor.__array_ufunc__`` as the ufunc ``add`` and is computed by `flnb.add`. A call
+like ``np.exp(tensor)`` is an error that names `flnb.exp`: NumPy would leave the backend and the tape behind.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flnb import ops
+from flnb.tensor import Tensor
+
+__all__ = ["apply_function", "apply_ufunc"]
+
+_NAMES = {
+    "absolute": "abs", "invert": "bitwise_invert", "left_shift": "bitwise_left_shift",
+    "right_shift": "bitwise_right_shift", "power": "pow", "true_divide": "divide", "rint": "round",
+    "conjugate": "conj", "arcsin": "asin", "arccos": "acos", "arctan": "atan", "arcsinh": "asinh", "arccosh": "acosh",
+    "arctanh": "atanh", "arctan2": "atan2", "amax": "max", "amin": "min", "concatenate": "concat",
+    "cumsum": "cumulative_sum", "cumprod": "cumulative_prod", "transpose": "permute_dims", "ravel": "flatten",
+    "clip": "clip", "around": "round", "vstack": "concat", "hstack": "concat", "unique": "unique_values",
+}  # fmt: skip
+"""NumPy's names that differ from the array API's."""
+
+_OPERATORS = {
+    "add", "subtract", "multiply", "divide", "floor_divide", "remainder", "pow", "matmul", "bitwise_and", "bitwise_or",
+    "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift", "equal", "not_equal", "less", "less_equal", "greater",
+    "greater_equal",
+}  # fmt: skip
+
+
+def apply_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...]) -> Any:
+    """An operator with a NumPy array on its left side, computed by flnb; anything else is refused."""
+    name = _NAMES.get(ufunc.__name__, ufunc.__name__)
+    if method == "__call__" and name in _OPERATORS and len(inputs) == 2 and not isinstance(inputs[0], Tensor):
+        return getattr(ops, name)(*inputs)
+    raise _refused(f"np.{ufunc.__name__}", name)
+
+
+def apply_function(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """A NumPy function that flnb has too is refused; others get the values, as NumPy arrays."""
+    name = _NAMES.get(function.__name__, function.__name__)
+    if name in ops.__all__:
+        raise _refused(f"np.{function.__name__}", name)
+    return function(*(_numpy(a) for a in arguments), **{k: _numpy(v) for k, v in keywords.items()})
+
+
+def _numpy(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return np.asarray(value)
+    return type(value)(_numpy(v) for v in value) if type(value) in (list, tuple) else value
+
+
+def _refused(called: str, name: str) -> TypeError:
+    ours = f"use flnb.{name}, or " if name in ops.__all__ else ""
+    return TypeError(f"{called} does not compute on flnb Tensors: {ours}give it NumPy arrays: tensor.numpy()")
