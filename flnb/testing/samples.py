@@ -139,7 +139,7 @@ def _searches(rng: np.random.Generator) -> Iterator[Sample]:
         yield Sample("searchsorted", insert, (np.array([1.0, 2.0, 2.0]), np.array([[0.0, 2.0], [1.5, 9.0]])), side)
     yield Sample("nonzero", lambda x: ops.stack(ops.nonzero(x)), (np.array([[0, 3], [4, 5]]),))
     yield Sample("sum", lambda x: ops.count_nonzero(x, axis=0), (np.array([[0, 3], [4, 5]]),), "count_nonzero")
-    yield Sample("sort", lambda x: ops.unique_all(x).inverse_indices, (np.array([[3, 1], [3, 2]]),), "unique_all")
+    yield Sample("nonzero", lambda x: ops.unique_all(x).inverse_indices, (np.array([[3, 1], [3, 2]]),), "unique_all")
 
 
 def _movement(rng: np.random.Generator) -> Iterator[Sample]:
