@@ -18,6 +18,7 @@ from flnb_telemetry.bus import phase, scope, step
 from flnb import autograd, dispatch, interface, ops, random
 from flnb.autograd import (
     Variable,
+    creation_stack,
     enable_grad,
     grad,
     hessian,
@@ -34,7 +35,16 @@ from flnb.autograd import (
 from flnb.collector import tune_gc
 from flnb.dispatch import state as _state
 from flnb.dispatch.miss import default_dtype, set_default_dtype
-from flnb.dispatch.state import category, set_backend, set_memory_manager, use_backend, use_memory_manager
+from flnb.dispatch.stacks import creation_stacks
+from flnb.dispatch.state import (
+    category,
+    set_backend,
+    set_memory_manager,
+    set_tape,
+    use_backend,
+    use_memory_manager,
+    use_tape,
+)
 from flnb.interface import OutOfMemoryError
 from flnb.ops import *  # noqa: F403
 from flnb.ops.dtypes import DTYPES as _DTYPES
@@ -123,11 +133,12 @@ _describers.append(_describe)
 
 __all__ = [
     "OutOfMemoryError", "Tensor", "Variable", "autograd", "backends", "bisect", "bool", "bool_", "category",
-    "complex128", "complex64", "dashboard", "data", "default_dtype", "dispatch", "e", "enable_grad", "explore",
-    "float16", "float32", "float64", "grad", "hessian", "hvp", "inf", "int16", "int32", "int64", "int8", "interface",
-    "is_grad_enabled", "jacobian", "jvp", "load_run", "log", "magics", "manual_seed", "memory", "meters", "nan",
-    "newaxis", "nn", "no_grad", "ops", "optim", "phase", "pi", "plot", "random", "record", "scope", "set_backend",
-    "set_default_dtype", "set_memory_manager", "step", "stop_gradient", "telemetry", "testing", "tune_gc", "uint16",
-    "uint32", "uint64", "uint8", "use_backend", "use_memory_manager", "value_and_grad", "vjp", "vmap", "widgets",
+    "complex128", "complex64", "creation_stack", "creation_stacks", "dashboard", "data", "default_dtype", "dispatch",
+    "e", "enable_grad", "explore", "float16", "float32", "float64", "grad", "hessian", "hvp", "inf", "int16", "int32",
+    "int64", "int8", "interface", "is_grad_enabled", "jacobian", "jvp", "load_run", "log", "magics", "manual_seed",
+    "memory", "meters", "nan", "newaxis", "nn", "no_grad", "ops", "optim", "phase", "pi", "plot", "random", "record",
+    "scope", "set_backend", "set_default_dtype", "set_memory_manager", "set_tape", "step", "stop_gradient",
+    "telemetry", "testing", "tune_gc", "uint16", "uint32", "uint64", "uint8", "use_backend", "use_memory_manager",
+    "use_tape", "value_and_grad", "vjp", "vmap", "widgets",
 ]  # fmt: skip
 __all__ += [name for name in ops.__all__ if name != "log"]

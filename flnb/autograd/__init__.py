@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from flnb.autograd.explain import creation_stack
 from flnb.autograd.transforms import grad, hessian, hvp, jacobian, jvp, stop_gradient, value_and_grad, vjp
 from flnb.autograd.variable import Variable
 from flnb.autograd.vmap import vmap
 from flnb.dispatch import state
 
 __all__ = [
-    "Variable", "enable_grad", "grad", "hessian", "hvp", "is_grad_enabled", "jacobian", "jvp", "no_grad",
-    "stop_gradient", "value_and_grad", "vjp", "vmap",
+    "Variable", "creation_stack", "enable_grad", "grad", "hessian", "hvp", "is_grad_enabled", "jacobian", "jvp",
+    "no_grad", "stop_gradient", "value_and_grad", "vjp", "vmap",
 ]  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from flnb_telemetry import bus, intern, schema
 
 from flnb.dispatch import state
+from flnb.interface.tape import SAVED
 from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Statistics:
         self.left -= 1
         norm, bad = measure(g)
         saved = 0
-        for x in node[3:]:
+        for x in node[SAVED:]:
             if isinstance(x, Tensor):
                 saved += x._spec.nbytes
         _emit(schema.GRAD_STAT | node[0].code & KEEP_PLAN, node[2], norm, bad, g.size, 0, saved)

@@ -1,30 +1,38 @@
-"""Walking the tape back: collect what is reachable without recursion, then pull cotangents in reverse order.
+"""Walking a tape back without recursion: cotangents are pulled through nodes, the latest first.
 
-Nodes carry a global sequence number, so the order is a sort. Every node is emptied as soon as it was used, which
-frees what it saved while the walk goes on.
+Nodes carry a global sequence number, and whatever used a node's result has a larger one. So the nodes that were
+reached and not yet pulled wait in a heap: nothing is searched or sorted beforehand, and what waits is only as much as
+the graph is wide. Every node is emptied as soon as it was pulled, which frees what it saved while the walk goes on.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import weakref
+from contextlib import nullcontext
+from heapq import heappop, heappush, heapreplace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from flnb_telemetry import bus
 
+from flnb.autograd import explain
 from flnb.autograd.statistics import Statistics
 from flnb.autograd.variable import GRADIENT, Variable
 from flnb.dispatch import ops as dispatch
 from flnb.dispatch import state
+from flnb.interface.tape import MARK, PLAN, SEQ, Node, Tape
 from flnb.ops import elementwise as e
 from flnb.ops.creation import asarray, ones_like
 from flnb.ops.movement import sum_to
 from flnb.ops.table import OPS
 from flnb.tensor import Tensor
 
-__all__ = ["backward", "grad_of"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Linked", "Walk", "backward", "grad_of", "walk"]
 
 GRADIENT_CATEGORY = state.CATEGORIES.index("gradient")
-
-Node = list[Any]
+ADD = OPS["add"]
 
 
 def backward(root: Variable, grad: Any, retain_graph: bool, create_graph: bool) -> None:
@@ -49,10 +57,10 @@ def grad_of(
 ) -> list[Tensor | None]:
     """Gradients with respect to Variables anywhere on the tape, without touching ``.grad``; None where none flows."""
     node, cotangent = _start(output, grad)
-    stops = frozenset(x._node[2] for x in inputs)
+    stops = frozenset(x._node[SEQ] for x in inputs)
     with _modes(create_graph):
-        found = {n[2]: g for n, g in walk(node, cotangent, retain_graph or create_graph, create_graph, stops)}
-    gradients = [found.get(x._node[2]) for x in inputs]
+        found = {n[SEQ]: g for n, g in walk(node, cotangent, retain_graph or create_graph, create_graph, stops)}
+    gradients = [found.get(x._node[SEQ]) for x in inputs]
     if create_graph:
         return gradients
     return [g if g is None or type(g) is Tensor else g.data for g in gradients]
@@ -65,16 +73,17 @@ def _start(root: Variable, grad: Any) -> tuple[Node, Any]:
             "backward: this Variable does not require grad: no Variable that requires grad went into it, or it was "
             "computed under no_grad() or detached"
         )
+    made = "" if node[PLAN] is None else f".\n  It is the result of {explain.in_words(node)}"
     if grad is None:
         if root.size != 1:
             raise RuntimeError(
                 f"backward: a gradient starts from one number, this Variable has shape {root.shape}; reduce it first "
-                f"(.sum(), .mean()), or give the cotangent: backward(grad)"
+                f"(.sum(), .mean()), or give the cotangent: backward(grad){made}"
             )
         return node, ones_like(root)
     grad = asarray(grad, dtype=root.dtype)
     if grad.shape != root.shape:
-        raise ValueError(f"backward: grad must have the Variable's shape {root.shape}, got {grad.shape}")
+        raise ValueError(f"backward: grad must have the Variable's shape {root.shape}, got {grad.shape}{made}")
     return node, grad
 
 
@@ -83,154 +92,229 @@ def _modes(create_graph: bool) -> Any:
     return state.use(grad=create_graph, category=GRADIENT_CATEGORY, lane=lane)
 
 
+class Linked(Tape):
+    """The default: a node is kept by its result and by what was computed from that, and goes with them."""
+
+    name: ClassVar[str] = "linked"
+
+    @property
+    def mark(self) -> Any:
+        """None, for which the dispatcher makes nodes without asking; what derives from it is asked."""
+        return None if type(self) is Linked else super().mark
+
+
 def walk(
     root: Node, cotangent: Any, retain: bool, create_graph: bool, stops: frozenset[int] = frozenset()
 ) -> list[tuple[Node, Any]]:
     """Pull a cotangent back from a node; the leaves, and nodes in ``stops``, that it reaches, with what arrives."""
-    pending = _reachable(root, stops)
-    order = sorted(pending)
-    cotangents: dict[int, Any] = {root[2]: cotangent}
-    owned: set[int] = set()
-    arrived: list[tuple[Node, Any]] = []
+    under_way = Walk(root, cotangent, retain, create_graph, stops)
     lane = bus.lanes.lane if bus.lanes is not None else None
-    statistics = Statistics.begin() if lane is not None and not create_graph and cotangent._level is None else None
     outer = lane.node if lane is not None else 0
     try:
-        with bus.phase("backward") if lane is not None else _nothing:
-            while order:
-                seq = order.pop()
-                node = pending.pop(seq)
-                g = cotangents.pop(seq, None)
-                if g is None:  # every path to it was cut
-                    continue
-                if seq < 0 or seq in stops:
-                    arrived.append((node, g))
-                    continue
-                if lane is not None:
-                    lane.node = seq
-                plan, parents, _, *saved = node
-                if seq < dispatch.last_write:
-                    _check_unwritten(node)
-                if statistics is not None:
-                    statistics.see(node, g)
-                if not retain:
-                    node[1] = None
-                    del node[3:]
-                if create_graph:
-                    saved = _on_tape(node, saved)
-                _pull(plan, parents, g, saved, cotangents, owned, create_graph)
+        with bus.phase("backward") if lane is not None else nullcontext():
+            if root[PLAN] is None:
+                under_way.leaves.append(root)
+            else:
+                _owner(root).walk(root, under_way)
+                follow(under_way)
     finally:
         if lane is not None:
             lane.node = outer
-    if statistics is not None:
-        statistics.end([(node, g) for node, g in arrived if node[2] < 0])
-    return arrived
+    return under_way.end()
 
 
-class _Nothing:
-    def __enter__(self) -> None: ...
-    def __exit__(self, *_: object) -> None: ...
+def _owner(node: Node) -> Tape:
+    """The tape that recorded a node, the default one where that is gone."""
+    mark = node[MARK]
+    if type(mark) is weakref.ref:
+        mark = mark()
+    return LINKED if mark is None else mark
 
 
-_nothing = _Nothing()
+LINKED = Linked()
 
 
-def _reachable(root: Node, stops: frozenset[int]) -> dict[int, Node]:
-    """All nodes from a root down to leaves and stops, by sequence number."""
-    pending = {root[2]: root}
-    stack = [] if root[2] in stops else [root]
-    while stack:
-        node = stack.pop()
-        parents = node[1]
+def follow(walk: Walk, pull: Callable[[Node], None] | None = None) -> None:
+    """Pull every node that was reached, and those reached from there, in the order of falling sequence numbers."""
+    pull = pull or walk.pull
+    reached = walk.reached
+    waiting: dict[int, Node] = {}
+    heap: list[int] = []  # of negative sequence numbers: the smallest is the latest node
+    while reached or heap:
+        if reached:
+            while len(reached) > 1:
+                node = reached.pop()
+                waiting[node[2]] = node
+                heappush(heap, -node[2])
+            node = reached.pop()
+            latest = -node[2]
+            if heap and heap[0] < latest:  # in a chain nothing waits, and nothing passes through the heap
+                waiting[-latest] = node
+                node = waiting.pop(-heapreplace(heap, latest))
+        else:
+            node = waiting.pop(-heappop(heap))
+        pull(node)
+
+
+class Walk:
+    """One backward under way.
+
+    Attributes:
+        cotangents: what has arrived at nodes that were not pulled yet, by sequence number.
+        reached: nodes that a first cotangent has arrived at and that nobody has taken from this list yet; nodes
+            whose mark is `own` are left out (their tape finds them by itself).
+        retain: whether nodes stay as they are, for another backward.
+    """
+
+    __slots__ = (
+        "_owned", "_statistics", "_watched", "arrived", "cotangents", "create_graph", "leaves", "own", "reached",
+        "retain", "stops",
+    )  # fmt: skip
+
+    def __init__(self, root: Node, cotangent: Any, retain: bool, create_graph: bool, stops: frozenset[int]) -> None:
+        self.retain = retain
+        self.create_graph = create_graph
+        self.stops = stops
+        self.own: Any = self
+        self.cotangents: dict[int, Any] = {root[SEQ]: cotangent}
+        self.reached: list[Node] = []
+        self.leaves: list[Node] = []
+        self.arrived: list[tuple[Node, Any]] = []
+        self._owned: set[int] = set()  # sums that nothing else refers to, which may be added to in place
+        self._watched = bus.lanes is not None
+        measured = self._watched and not create_graph and cotangent._level is None
+        self._statistics = Statistics.begin() if measured else None
+
+    def pull(self, node: Node) -> None:
+        """Take the cotangent of a node's result, and add to those of its parents. Empties the node."""
+        seq = node[2]
+        cotangents = self.cotangents
+        g = cotangents.pop(seq, None)
+        if g is None:  # every path to it was cut
+            return
+        plan, parents = node[0], node[1]
+        if self.stops and seq in self.stops:
+            self.arrived.append((node, g))
+            return
         if parents is None:
-            raise RuntimeError(
-                f"backward: the graph through {node[0].op.name!r} was walked back before and freed; give "
-                f"retain_graph=True to the first backward, or compute the forward pass again"
-            )
-        for parent in parents:
-            if parent is not None and parent[2] not in pending:
-                pending[parent[2]] = parent
-                if parent[0] is not None and parent[2] not in stops:
-                    stack.append(parent)
-    return pending
+            raise explain.freed(node)
+        if seq < dispatch.last_write:
+            explain.check_unwritten(node)
+        if self._watched:
+            self._watch(node, g)
+        saved = node[6:]
+        if not self.retain:
+            node[1] = None
+            del node[6:]
+        try:
+            if self.create_graph or plan.joint is not None:
+                self._pull_whole(node, parents, g, saved)
+                return
+            pulls, shrinks, specs, planned = plan.pulls, plan.shrinks, plan.specs, plan.planned
+            for i, parent in enumerate(parents):
+                if parent is None:
+                    continue
+                pull = pulls[i]
+                if pull is None:
+                    continue
+                gi = pull(g, plan, *saved) if planned else pull(g, *saved)
+                if gi is None:
+                    continue
+                if shrinks[i] is not None:
+                    gi = sum_to(gi, shrinks[i])
+                if gi._spec is not specs[i] and gi._level is None:
+                    raise explain.misshapen(node, i, gi)
+                key = parent[2]
+                before = cotangents.get(key)
+                if before is None:
+                    cotangents[key] = gi
+                    if key < 0:
+                        self.leaves.append(parent)
+                    elif parent[3] is not self.own:
+                        self.reached.append(parent)
+                elif key in self._owned:
+                    dispatch.accumulate(ADD, before, gi)
+                else:
+                    cotangents[key] = e.add(before, gi)
+                    self._owned.add(key)
+        except Exception as error:
+            explain.noted(error, node, g)
+            raise
+
+    def drop(self, node: Node) -> None:
+        """Forget the cotangent of a node and empty it: nothing flows on from there."""
+        self.cotangents.pop(node[SEQ], None)
+        if not self.retain:
+            empty(node)
+
+    def _pull_whole(self, node: Node, parents: tuple[Any, ...], g: Any, saved: list[Any]) -> None:
+        """The cotangents of all parents at once: of composites, and where the walk is recorded itself."""
+        plan = node[PLAN]
+        if plan.joint is None:
+            saved = _on_tape(node, saved)
+            head = (g, plan) if plan.planned else (g,)
+            pulled = [p and pull and pull(*head, *saved) for p, pull in zip(parents, plan.pulls, strict=True)]
+        else:
+            pulled = _through_body(plan, parents, g, saved) if self.create_graph else plan.joint(g, plan, *saved)
+        for i, parent in enumerate(parents):
+            gi = pulled[i]
+            if parent is None or gi is None:
+                continue
+            if plan.shrinks[i] is not None:
+                gi = sum_to(gi, plan.shrinks[i])
+            if gi._spec is not plan.specs[i] and gi._level is None:
+                raise explain.misshapen(node, i, gi)
+            self.add(parent, gi)
+
+    def add(self, node: Node, g: Any) -> None:
+        """A cotangent arrives at a node."""
+        key = node[SEQ]
+        before = self.cotangents.get(key)
+        if before is None:
+            self.cotangents[key] = g
+            if key < 0:
+                self.leaves.append(node)
+            elif node[MARK] is not self.own:
+                self.reached.append(node)
+        else:
+            self.cotangents[key] = e.add(before, g)
+
+    def _watch(self, node: Node, g: Any) -> None:
+        """Telemetry: what runs now works for this node."""
+        if bus.lanes is not None:
+            bus.lanes.lane.node = node[SEQ]
+        if self._statistics is not None:
+            self._statistics.see(node, g)
+
+    def end(self) -> list[tuple[Node, Any]]:
+        """Leaves and stops that cotangents arrived at, with their sums, the latest first."""
+        leaves = [(leaf, self.cotangents.pop(leaf[SEQ])) for leaf in self.leaves]
+        leaves.sort(key=lambda pair: -pair[0][SEQ])
+        if self._statistics is not None:
+            self._statistics.end(leaves)
+        return [*self.arrived, *leaves]
+
+
+def empty(node: Node) -> None:
+    """Let go of what a node saved and of its parents."""
+    node[1] = None
+    del node[6:]
 
 
 def _on_tape(node: Node, saved: list[Any]) -> list[Any]:
     """The saved values with the output as a Variable at its place on the tape, so that it is differentiated too."""
     output = saved[-1]
-    if output is None or node[0].joint is not None:
+    if output is None:
         return saved
     variable = object.__new__(Variable)
     variable._data, variable._spec, variable._root, variable._node = output._data, output._spec, output, node
     return [*saved[:-1], variable]
 
 
-def _pull(
-    plan: Any,
-    parents: tuple[Any, ...],
-    g: Any,
-    saved: list[Any],
-    cotangents: dict[int, Any],
-    owned: set[int],
-    create_graph: bool,
-) -> None:
-    """Compute the cotangents of one node's parents and add them to what has arrived there."""
-    joint = plan.joint
-    if joint is None:
-        pulled = None
-    elif create_graph:
-        pulled = _through_body(plan, parents, g, saved)
-    else:
-        pulled = joint(g, plan, *saved)
-    for i, parent in enumerate(parents):
-        if parent is None:
-            continue
-        if pulled is not None:
-            gi = pulled[i]
-        else:
-            pull = plan.pulls[i]
-            if pull is None:
-                continue
-            gi = pull(g, plan, *saved) if plan.planned else pull(g, *saved)
-        if gi is None:
-            continue
-        shape = plan.shrinks[i]
-        if shape is not None:
-            gi = sum_to(gi, shape)
-        key = parent[2]
-        before = cotangents.get(key)
-        if before is None:
-            cotangents[key] = gi
-        elif create_graph:
-            cotangents[key] = e.add(before, gi)
-        elif key in owned:
-            dispatch.accumulate(ADD, before, gi)
-        else:
-            cotangents[key] = e.add(before, gi)
-            owned.add(key)
-
-
-ADD = OPS["add"]
-
-
 def _through_body(plan: Any, parents: tuple[Any, ...], g: Any, saved: list[Any]) -> list[Any]:
     """A composite's gradient by its body's ops, on Variables, so that it has a graph of its own."""
     inputs = saved[: len(parents)]
     result, _ = plan.op.body(*inputs, *plan.attributes)
-    stops = frozenset(p[2] for p in parents if p is not None)
-    arrived = {node[2]: a for node, a in walk(result._node, g, True, True, stops)}
-    return [None if p is None else arrived.get(p[2]) for p in parents]
-
-
-def _check_unwritten(node: Node) -> None:
-    """Raise if a saved tensor was written in place after it was saved."""
-    plan, seq = node[0], node[2]
-    for i, x in enumerate(node[3:]):
-        if isinstance(x, Tensor):
-            written = getattr(getattr(x, "_root", x), "_written", 0)
-            if written > seq:
-                what = f"input {i}" if i < len(plan.specs) else "the output"
-                raise RuntimeError(
-                    f"backward: {what} of {plan.op.name!r}, {x._spec!r}, was saved for the gradient and then written "
-                    f"in place (write {written} after node {seq}); write to a copy, or move the write after backward"
-                )
+    stops = frozenset(p[SEQ] for p in parents if p is not None)
+    arrived = {node[SEQ]: a for node, a in walk(result._node, g, True, True, stops)}
+    return [None if p is None else arrived.get(p[SEQ]) for p in parents]

@@ -3,21 +3,20 @@
 `unary` and `binary` make the fast entry points, `call` takes any number of tensors and attributes. All three look
 the plan up, call the active backend's bound method, record the event and, where an input is on the tape, the node.
 
-A node is a list ``[plan, parents, seq, *saved inputs, saved output]``; parents are nodes, or None where no gradient
-flows. A leaf's node is ``[None, (), -id, gradient, name, is_parameter]``. Nodes never point at Variables that point
-back at them, so reference counting alone frees a tape.
+`flnb.interface.tape` says what a node is. The default tape's are made right here; another one is asked (`record`).
 """
 
 from __future__ import annotations
 
 import itertools
+import sys
 from time import perf_counter as clock
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from flnb_telemetry import bus, schema
 
-from flnb.dispatch import state
+from flnb.dispatch import stacks, state
 from flnb.dispatch.miss import plan_for
 from flnb.dispatch.plan import Plan, Spec
 from flnb.tensor import Tensor
@@ -40,6 +39,8 @@ ACTIVATION, TEMPORARY = 3, 6
 
 _scoped = state._get
 _new = object.__new__
+_frame = sys._getframe
+_own = stacks.own
 
 
 def detached(data: Any, spec: Any) -> Tensor:
@@ -100,7 +101,16 @@ def unary(op: Op) -> Callable[..., Any]:
             keep_x, keep_y = plan.saves[1]
             if keep_y:
                 result._root = detached(data, plan.spec)
-            result._node = [plan, (node,), seq, x if keep_x else None, result._root if keep_y else None]
+            frame = _frame(1)
+            if _own[frame.f_code.co_filename]:
+                frame = stacks.outside(frame)
+            mark = here.mark
+            result._node = [
+                plan, (node,), seq, mark, frame.f_code, frame.f_lasti,
+                x if keep_x else None, result._root if keep_y else None,
+            ]  # fmt: skip
+            if mark is not None:
+                result._node = here.tape.record(result._node)
         return result
 
     op.apply = _named(apply, op)
@@ -178,9 +188,16 @@ def binary(op: Op) -> Callable[..., Any]:
             keep_a, keep_b, keep_y = plan.saves[mask]
             if keep_y:
                 result._root = detached(data, plan.spec)
+            frame = _frame(1)
+            if _own[frame.f_code.co_filename]:
+                frame = stacks.outside(frame)
+            mark = here.mark
             result._node = [
-                plan, (na, nb), seq, a if keep_a else None, b if keep_b else None, result._root if keep_y else None
+                plan, (na, nb), seq, mark, frame.f_code, frame.f_lasti,
+                a if keep_a else None, b if keep_b else None, result._root if keep_y else None,
             ]  # fmt: skip
+            if mark is not None:
+                result._node = here.tape.record(result._node)
         else:
             result._node = None
         return result
@@ -257,7 +274,7 @@ def composite(
             (specs, attributes), Plan(op, specs, attributes, made._spec)
         )
         result._root = made
-        result._node = [plan, parents, seq, *tensors, *kept, made]
+        result._node = _recorded(plan, parents, seq, here, (*tensors, *kept, made))
         if lane is not None:
             emit_edges(lane, plan, seq, [p[2] if p is not None else 0 for p in parents])
     return result, kept
@@ -299,11 +316,20 @@ def _run(plan: Plan, tensors: tuple[Any, ...]) -> Any:
     if not op.writes_out:
         result._root = getattr(tensors[0], "_root", tensors[0])
     if lift is not None:
-        result._node = _tape_node(plan, parents, seq, tensors, result) if seq else None
+        result._node = _tape_node(plan, parents, seq, here, tensors, result) if seq else None
     return result
 
 
-def _tape_node(plan: Plan, parents: tuple[Any, ...], seq: int, tensors: tuple[Any, ...], result: Any) -> list[Any]:
+def _recorded(plan: Plan, parents: tuple[Any, ...], seq: int, here: State, saved: tuple[Any, ...]) -> list[Any] | None:
+    """A new node, seen by the active tape."""
+    frame = stacks.outside(_frame(1))
+    node = [plan, parents, seq, here.mark, frame.f_code, frame.f_lasti, *saved]
+    return node if here.mark is None else here.tape.record(node)
+
+
+def _tape_node(
+    plan: Plan, parents: tuple[Any, ...], seq: int, here: State, tensors: tuple[Any, ...], result: Any
+) -> list[Any] | None:
     """The node of a result: what the pulls of the arguments that need a gradient will read.
 
     A saved output is a Tensor of its own, which the result names as its root: so the node does not point back at the
@@ -321,7 +347,7 @@ def _tape_node(plan: Plan, parents: tuple[Any, ...], seq: int, tensors: tuple[An
             kept._root = result._root
         else:
             result._root = kept
-    return [plan, parents, seq, *saved, kept]
+    return _recorded(plan, parents, seq, here, (*saved, kept))
 
 
 def _execute(

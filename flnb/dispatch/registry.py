@@ -1,4 +1,4 @@
-"""Backends and memory managers by name: what flnb ships, and what other distributions offer as entry points."""
+"""Backends, memory managers and tapes by name: what flnb ships, and what other distributions offer as entry points."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ from typing import Any
 
 __all__ = ["make", "names"]
 
-GROUPS = {"backend": "flnb.backends", "memory manager": "flnb.memory_managers"}
+GROUPS = {"backend": "flnb.backends", "memory manager": "flnb.memory_managers", "tape": "flnb.tapes"}
 
 SHIPPED = {
     "backend": {"numpy": "flnb_backends.tensor.numpy:NumpyBackend"},
     "memory manager": {
         "native": "flnb_backends.memory.native:Native",
         "caching": "flnb_backends.memory.caching:Caching",
+    },
+    "tape": {
+        "linked": "flnb.autograd.tape:Linked",
+        "arena": "flnb.autograd.arena:Arena",
+        "pruning": "flnb.autograd.pruning:Pruning",
+        "prefused": "flnb.autograd.prefused:Prefused",
     },
 }
 """The same lines as in pyproject.toml (a test compares them): reading all installed metadata costs 20 ms."""
@@ -26,7 +32,7 @@ def _offered(kind: str) -> dict[str, str]:
 
 
 def names(kind: str) -> list[str]:
-    """Every name that can be given for this kind (``"backend"`` or ``"memory manager"``)."""
+    """Every name that can be given for this kind (``"backend"``, ``"memory manager"`` or ``"tape"``)."""
     return sorted(_offered(kind))
 
 
@@ -37,9 +43,10 @@ def make(kind: str, what: Any) -> Any:
         ValueError: an unknown name; the message lists the known ones.
         TypeError: something else, or a class whose constructor needs arguments.
     """
-    from flnb.interface import MemoryManager, TensorBackend
+    from flnb.interface import MemoryManager, Tape, TensorBackend
 
-    expected = TensorBackend if kind == "backend" else MemoryManager
+    contracts: dict[str, type] = {"backend": TensorBackend, "memory manager": MemoryManager, "tape": Tape}
+    expected = contracts[kind]
     if isinstance(what, str):
         value = SHIPPED[kind].get(what) or _offered(kind).get(what)
         if value is None:

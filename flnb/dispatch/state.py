@@ -20,13 +20,13 @@ from flnb.interface.replaceable import redefined
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from flnb.interface import MemoryManager, TensorBackend
+    from flnb.interface import MemoryManager, Tape, TensorBackend
 
     Wrap = Callable[[Any, Callable[..., Any]], Callable[..., Any]]
 
 __all__ = [
-    "CATEGORIES", "State", "category", "current", "set_backend", "set_memory_manager", "use", "use_backend",
-    "use_memory_manager",
+    "CATEGORIES", "State", "category", "current", "set_backend", "set_memory_manager", "set_tape", "use",
+    "use_backend", "use_memory_manager", "use_tape",
 ]  # fmt: skip
 
 Part = TypeVar("Part")
@@ -38,8 +38,8 @@ class State:
     """The active backend, manager and modes. ``table[op.index]`` is the backend's bound method for an op."""
 
     __slots__ = (
-        "__weakref__", "backend", "category", "grad", "kind", "lane", "manager", "min_block", "scoped", "table",
-        "wraps",
+        "__weakref__", "backend", "category", "grad", "kind", "lane", "manager", "mark", "min_block", "scoped",
+        "table", "tape", "wraps",
     )  # fmt: skip
 
     backend: TensorBackend
@@ -47,12 +47,16 @@ class State:
     lane: Any
     """This thread's telemetry lane where the state is known to stay in one thread (a backward), else None: looking a
     thread-local up costs as much as writing the record."""
+    tape: Any
+    mark: Any
+    """The active `Tape`, None for the default, and what a node remembers it by: None for the default, whose
+    nodes the dispatcher makes itself."""
 
     def __init__(self, backend: TensorBackend, manager: MemoryManager) -> None:
         self.scoped: frozenset[str] = frozenset()
         self.wraps: tuple[Wrap, ...] = ()
         self.grad, self.category, self.lane = True, 0, None
-        self.change(backend=backend, manager=manager)
+        self.change(backend=backend, manager=manager, tape=None)
         live.add(self)
 
     def change(self, **parts: Any) -> None:
@@ -64,6 +68,8 @@ class State:
             self.table = [self.bound(op) for op in operators]
         if "manager" in parts:
             self.min_block = max(self.manager.min_block, 0)
+        if "tape" in parts:
+            self.mark = None if self.tape is None else self.tape.mark
 
     def bound(self, op: Any) -> Callable[..., Any]:
         """The entry of the table for an op: the backend's method, wrapped by what observes it (the last outermost)."""
@@ -208,6 +214,29 @@ def set_memory_manager(manager: str | type[MemoryManager] | MemoryManager) -> Me
 
 
 @contextmanager
+def use_tape(tape: str | type[Tape] | Tape) -> Iterator[Tape]:
+    """Record on another tape, given by name, class or instance, until the block ends.
+
+    Nodes remember their tape: a backward after the block goes back through the one that recorded.
+
+    >>> import flnb
+    >>> with flnb.use_tape("arena") as tape:
+    ...     y = flnb.Variable([3.0]) * 2.0
+    >>> tape
+    <Arena tape 'arena', 1 node>
+    """
+    chosen = registry.make("tape", tape)
+    with use(tape=chosen):
+        yield chosen
+
+
+def set_tape(tape: str | type[Tape] | Tape) -> Tape:
+    """Record on another tape, given by name, class or instance, for the rest of the session."""
+    chosen: Tape = registry.make("tape", tape)
+    return _everywhere("tape", chosen)
+
+
+@contextmanager
 def category(name: str) -> Iterator[None]:
     """Label what is allocated inside, for the memory views: one of `CATEGORIES`."""
     if name not in CATEGORIES:
@@ -219,7 +248,7 @@ def category(name: str) -> Iterator[None]:
 def _replace_redefined(cls: type) -> None:
     """Give the active instance of a class that was just defined again, by re-running its cell, the new code."""
     for state in list(live):
-        for part in ("backend", "manager"):
+        for part in ("backend", "manager", "tape"):
             instance = getattr(state, part)
             old = type(instance)
             if (old.__module__, old.__qualname__) == (cls.__module__, cls.__qualname__):

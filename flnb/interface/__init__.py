@@ -1,6 +1,7 @@
-"""The contracts: what a tensor backend and a memory manager implement. Nothing here computes."""
+"""The contracts: what a tensor backend, a memory manager and a tape implement. Nothing here computes."""
 
 from flnb.interface.memory import AllocHint, Block, MemoryDevice, MemoryManager, OutOfMemoryError, Segment
+from flnb.interface.tape import Tape
 from flnb.interface.tensor import TensorBackend
 
 __all__ = [
@@ -10,5 +11,6 @@ __all__ = [
     "MemoryManager",
     "OutOfMemoryError",
     "Segment",
+    "Tape",
     "TensorBackend",
 ]

@@ -1,4 +1,4 @@
-"""What tensor backends and memory managers have in common: a name, and new code by running their cell again."""
+"""What tensor backends, memory managers and tapes have in common: a name, and new code by running their cell again."""
 
 from __future__ import annotations
 

@@ -1,0 +1,71 @@
+"""A tape that owns its nodes: one flat list, in the order in which they were made.
+
+Backward needs no search and no order: it goes down the list. Nodes live until a backward or `reset` clears them all,
+however long their Variables live (001, section 5.2.1: custom node lifetime).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect
+from itertools import islice
+from operator import itemgetter
+from typing import TYPE_CHECKING, ClassVar
+
+from flnb.autograd.tape import empty
+from flnb.interface.tape import PARENTS, SEQ, Node, Tape
+
+if TYPE_CHECKING:
+    from flnb.autograd.tape import Walk
+
+__all__ = ["Arena"]
+
+
+class Arena(Tape):
+    """Nodes in one flat list, all cleared together by a backward (without ``retain_graph``) or by `reset`.
+
+    Forward passes that are never walked back stay until then: call `reset` after them, or compute under `no_grad`.
+
+    >>> import flnb
+    >>> with flnb.use_tape("arena") as tape:
+    ...     x = flnb.Variable([1.0, 2.0])
+    ...     loss = flnb.exp(x).sum()
+    >>> len(tape.nodes)
+    2
+    >>> loss.backward()
+    >>> len(tape.nodes)
+    0
+    """
+
+    name: ClassVar[str] = "arena"
+    keeps_nodes: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+
+    def record(self, node: Node) -> Node:
+        self.nodes.append(node)
+        return node
+
+    def walk(self, root: Node, walk: Walk) -> None:
+        walk.own, pull, nodes = self.mark, walk.pull, self.nodes
+        if root[PARENTS] is None:
+            pull(root)  # says that it was cleared
+        if walk.retain:
+            end = bisect(nodes, root[SEQ], key=itemgetter(SEQ))
+            for node in islice(reversed(nodes), len(nodes) - end, None):
+                pull(node)
+            return
+        while nodes:
+            node = nodes.pop()
+            pull(node)
+            if node[1] is not None:  # not reached
+                empty(node)
+
+    def reset(self) -> None:
+        """Clear all nodes; a backward through them is an error from now on."""
+        while self.nodes:
+            empty(self.nodes.pop())
+
+    def __repr__(self) -> str:
+        count = len(self.nodes)
+        return f"<Arena tape {self.name!r}, {count} node{'' if count == 1 else 's'}>"

@@ -1,0 +1,81 @@
+"""What the errors of a backward pass say: the op with its shapes, what was wrong, and the user's line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flnb.dispatch import stacks
+from flnb.interface.tape import CODE, LASTI, PLAN, SAVED, SEQ
+from flnb.ops.table import describe
+from flnb.tensor import Tensor
+
+if TYPE_CHECKING:
+    from flnb.interface.tape import Node
+
+__all__ = ["Line", "check_unwritten", "creation_stack", "freed", "in_words", "line_of", "misshapen", "noted"]
+
+Line = stacks.Line
+
+
+def line_of(node: Node) -> str:
+    """The line of the user that made a node, as ``file:line: source``."""
+    return stacks.where(node[CODE], node[LASTI])
+
+
+def creation_stack(x: Any) -> list[Line]:
+    """The user's lines that made a Variable, innermost first: one, or all under `creation_stacks`.
+
+    Empty for a Variable that no recorded op made.
+
+    >>> import flnb
+    >>> y = flnb.Variable([1.0]) * 2.0
+    >>> flnb.creation_stack(y)[0].source
+    'y = flnb.Variable([1.0]) * 2.0'
+    """
+    node = x._node
+    return [] if node is None or node[PLAN] is None else stacks.lines(node[CODE], node[LASTI])
+
+
+def in_words(node: Node) -> str:
+    """A node for a message: ``'multiply' of float32[2] and float32[2], giving float32[2], made at file:line: ...``."""
+    plan = node[PLAN]
+    return f"{plan.op.name!r} of {describe(plan.specs)}, giving {plan.spec!r}, made at {line_of(node)}"
+
+
+def freed(node: Node) -> RuntimeError:
+    """The error for a node that was walked back before."""
+    return RuntimeError(
+        f"backward: the graph through {node[PLAN].op.name!r} was walked back before and freed; give "
+        f"retain_graph=True to the first backward, or compute the forward pass again.\n  It is {in_words(node)}"
+    )
+
+
+def check_unwritten(node: Node) -> None:
+    """Raise if a saved tensor was written in place after it was saved."""
+    plan, seq = node[PLAN], node[SEQ]
+    for i, x in enumerate(node[SAVED:]):
+        if isinstance(x, Tensor):
+            written = getattr(getattr(x, "_root", x), "_written", 0)
+            if written > seq:
+                what = f"input {i}" if i < len(plan.specs) else "the output"
+                raise RuntimeError(
+                    f"backward: {what} of {plan.op.name!r}, {x._spec!r}, was saved for the gradient and then written "
+                    f"in place (write {written} after node {seq}); write to a copy, or move the write after "
+                    f"backward.\n  It was saved by {in_words(node)}"
+                )
+
+
+def misshapen(node: Node, position: int, got: Any) -> ValueError:
+    """The error for a pull that gave a cotangent of another shape or dtype than its argument has."""
+    plan = node[PLAN]
+    given = repr(got._spec) if isinstance(got, Tensor) else repr(got)
+    return ValueError(
+        f"backward: the gradient of {plan.op.name!r} for argument {position} is {given}, expected "
+        f"{plan.specs[position]!r} as the argument; correct the op's pull (vjp)"
+    )
+
+
+def noted(error: Exception, node: Node, g: Any) -> None:
+    """Add to an error from a node's pull what it came from; the innermost node that knows speaks alone."""
+    if not hasattr(error, "__notes__"):
+        error.add_note(f"in backward, with a cotangent {g._spec!r}, through {in_words(node)}")

@@ -1,0 +1,126 @@
+"""A tape that stores no branch through which no gradient can flow, and lets no zero flow through the others.
+
+What is decided while the forward pass runs: floor, ceil, round and sign have derivative 0; so has a product with the
+number 0 in its other factor; `where` hands its gradient to one side where the condition is the same everywhere, and
+`maximum` and `minimum` of single numbers to the one that was chosen. What is left is decided as the walk goes.
+(001, section 5.2.1: pruning of graphs with millions of nodes.)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from flnb.autograd.tape import Linked, follow
+from flnb.dispatch import state
+from flnb.interface.tape import PARENTS, PLAN, SAVED, SEQ, Node
+from flnb.tensor import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flnb.autograd.tape import Walk
+
+__all__ = ["DEAD", "Pruning"]
+
+
+class Pruning(Linked):
+    """Prunes branches that cannot receive gradient, and zero cotangents.
+
+    Gradients are those of the default tape, except that a leaf which only zeros would reach gets None, and that
+    nothing is computed of 0 times infinity.
+
+    >>> import flnb
+    >>> a, b = flnb.Variable(3.0), flnb.Variable(2.0)
+    >>> with flnb.use_tape("pruning") as tape:
+    ...     best = flnb.maximum(flnb.exp(a), flnb.exp(b))  # whose loser, exp(b), is forgotten
+    >>> best.backward()
+    >>> a.grad, b.grad, tape.pruned
+    (Tensor(20.0855, float32[], numpy), None, 1)
+
+    Attributes:
+        pruned: how many edges of the graph were not stored.
+        zeros: how many nodes no gradient went through because their cotangent was zero everywhere.
+    """
+
+    name: ClassVar[str] = "pruning"
+
+    def __init__(self) -> None:
+        self.pruned = self.zeros = 0
+
+    def record(self, node: Node) -> Node | None:
+        dead = DEAD.get(node[PLAN].op.name)
+        if dead is None:
+            return node
+        arguments = dead(node)
+        if not arguments:
+            return node
+        parents = node[PARENTS]
+        alive = tuple([None if i in arguments else p for i, p in enumerate(parents)])
+        self.pruned += alive.count(None) - parents.count(None)
+        if alive.count(None) == len(alive):
+            return None
+        node[PARENTS] = alive
+        return node
+
+    def walk(self, root: Node, walk: Walk) -> None:
+        walk.reached.append(root)
+        pull, cotangents = walk.pull, walk.cotangents
+
+        def pull_unless_zero(node: Node) -> None:
+            g = cotangents.get(node[SEQ])
+            if g is None or walk.create_graph or any_nonzero(g):
+                pull(node)
+            else:
+                self.zeros += 1
+                walk.drop(node)
+
+        follow(walk, pull_unless_zero)
+
+
+def values(x: Any) -> Any:
+    """A tensor's values, read beside the tape and the event stream."""
+    return state.current().backend.to_numpy(x._data)
+
+
+def any_nonzero(x: Any) -> bool:
+    return bool(values(x).any())
+
+
+def _everything(node: Node) -> tuple[int, ...]:
+    return (0,)
+
+
+def _product(node: Node) -> tuple[int, ...]:
+    """The argument of a product whose other factor is the Python number 0."""
+    a, b = node[PLAN].specs
+    saved = node[SAVED:]
+    return tuple(i for i, other in ((0, 1), (1, 0)) if (a, b)[other] in (int, float) and saved[other] == 0)
+
+
+def _where(node: Node) -> tuple[int, ...]:
+    """The side that a condition which is the same everywhere never takes."""
+    condition = node[SAVED]
+    if not isinstance(condition, Tensor):
+        return ()
+    chosen = values(condition)
+    return (2,) if chosen.all() else () if chosen.any() else (1,)
+
+
+def _extremum(better: Callable[[Any, Any], bool]) -> Callable[[Node], tuple[int, ...]]:
+    def loser(node: Node) -> tuple[int, ...]:
+        a, b = (values(x) if isinstance(x, Tensor) else x for x in node[SAVED : SAVED + 2])
+        if node[PLAN].spec.size != 1:
+            return ()
+        return (1,) if better(a, b) else (0,) if better(b, a) else ()
+
+    return loser
+
+
+DEAD: dict[str, Callable[[Node], tuple[int, ...]]] = {
+    **dict.fromkeys(("floor", "ceil", "round", "sign"), _everything),
+    "multiply": _product,
+    "where": _where,
+    "maximum": _extremum(lambda a, b: bool((a > b).all())),
+    "minimum": _extremum(lambda a, b: bool((a < b).all())),
+}
+"""By op, which arguments of a new node cannot receive gradient. A user's op is entered here the same way."""

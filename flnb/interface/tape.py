@@ -1,0 +1,86 @@
+"""The tape: what is remembered of the ops on Variables, and the order in which cotangents flow back through it.
+
+An op whose inputs need a gradient makes a *node*, a list::
+
+    [plan, parents, seq, mark, code, lasti, *saved inputs, saved output]
+
+``plan`` knows the op, its shapes and its pulls; ``parents`` are the nodes of the inputs, None where no gradient flows,
+and become None when the node is freed; ``seq`` counts up over the whole program; ``mark`` says which tape recorded it
+(None: the default); ``code`` and ``lasti`` say where the user called it (`flnb.dispatch.stacks`); then come the values
+that the pulls read, None where unread. A leaf's node is ``[None, (), -id, gradient, name, is_parameter]``. Nodes never
+point at Variables that point back at them, so reference counting alone frees a tape.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from flnb.interface.replaceable import Replaceable
+
+if TYPE_CHECKING:
+    from flnb.autograd.tape import Walk
+
+__all__ = ["CODE", "LASTI", "MARK", "PARENTS", "PLAN", "SAVED", "SEQ", "Node", "Tape"]
+
+Node = list[Any]
+PLAN, PARENTS, SEQ, MARK, CODE, LASTI, SAVED = range(7)
+
+
+class Tape(Replaceable):
+    """Base of all tapes. Override `record`, `walk`, or both; each has a default that works alone.
+
+    A tape that keeps its nodes in one list, in the order in which they were made, and walks that list back:
+
+    >>> import flnb
+    >>> class Flat(flnb.interface.Tape):
+    ...     keeps_nodes = True
+    ...     def __init__(self):
+    ...         self.nodes = []
+    ...     def record(self, node):
+    ...         self.nodes.append(node)
+    ...         return node
+    ...     def walk(self, root, walk):
+    ...         for node in reversed(self.nodes):
+    ...             walk.pull(node)
+    ...         self.nodes.clear()
+    >>> with flnb.use_tape(Flat()) as tape:
+    ...     x = flnb.Variable([1.0, 2.0])
+    ...     loss = (x * x).sum()
+    >>> [node[0].op.name for node in tape.nodes]
+    ['multiply', 'sum']
+    >>> loss.backward()
+    >>> x.grad.tolist(), tape.nodes
+    ([2.0, 4.0], [])
+
+    Attributes:
+        name: the class name where none is given.
+        keeps_nodes: set it in a tape that holds nodes, so that they do not hold the tape in turn (a cycle). When such
+            a tape is gone, its nodes are walked as those of the default tape are.
+    """
+
+    name: ClassVar[str] = "abstract"
+    keeps_nodes: ClassVar[bool] = False
+
+    @property
+    def mark(self) -> Any:
+        """What its nodes remember it by."""
+        return weakref.ref(self) if self.keeps_nodes else self
+
+    def record(self, node: Node) -> Node | None:
+        """An op on the tape has run. What is returned becomes its result's place on the tape; None cuts the result off.
+
+        ``node[PARENTS]`` and what is saved from ``node[SAVED]`` on may be replaced.
+        """
+        return node
+
+    def walk(self, root: Node, walk: Walk) -> None:
+        """Call ``walk.pull(node)`` for nodes that the root was computed from, each after all that used its result.
+
+        A node that no cotangent has reached is passed over. Nodes that were reached and are left out (those of
+        another tape, say) are pulled afterwards, in the order of their sequence numbers.
+        """
+        walk.reached.append(root)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} tape {self.name!r}>"

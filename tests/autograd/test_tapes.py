@@ -1,0 +1,427 @@
+"""Tapes as objects: chosen by name, class or instance, remembered by their nodes, equal in what they compute."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+import flnb
+from flnb import nn
+from flnb.autograd.prefused import Prefused, register_sequence
+from flnb.autograd.tape import Linked, grad_of
+from flnb.dispatch import registry, state
+from flnb.interface import Tape
+from flnb.interface.tape import PARENTS, PLAN, SAVED
+
+TAPES = ("linked", "arena", "pruning", "prefused")
+
+
+def leaves(*shapes, dtype="float64"):
+    rng = np.random.default_rng(0)
+    return [flnb.Variable(rng.normal(size=shape).astype(dtype)) for shape in shapes]
+
+
+def chain(x, w):
+    y = x
+    for _ in range(5):
+        y = flnb.tanh(y * w + x)
+    return y.sum()
+
+
+def network(x, w):
+    h = flnb.relu(x @ w)
+    h = flnb.concat([h, flnb.softmax(h, 1)], axis=1)
+    return flnb.cross_entropy(h.reshape((4, -1)), flnb.asarray([0, 1, 2, 3]))
+
+
+def lattice(x, w):
+    return flnb.log(flnb.exp(x) + flnb.exp(w)).sum() + flnb.log(flnb.exp(x).sum(axis=1)).mean()
+
+
+def choosing(x, w):
+    return (flnb.maximum(x, w) + flnb.where(x > 0.0, x, w) + flnb.floor(x) * 3.0 + x * 0.0).sum()
+
+
+@pytest.mark.parametrize("tape", TAPES[1:])
+@pytest.mark.parametrize("function", [chain, network, lattice, choosing])
+def test_every_tape_gives_the_gradients_of_the_default(tape, function):
+    wanted, got = leaves((4, 4), (4, 4)), leaves((4, 4), (4, 4))
+    function(*wanted).backward()
+    with flnb.use_tape(tape):
+        function(*got).backward()
+    for a, b in zip(wanted, got, strict=True):
+        np.testing.assert_allclose(b.grad.numpy(), a.grad.numpy(), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("tape", ["arena", "pruning"])
+@pytest.mark.parametrize("function", [chain, network])
+def test_second_derivatives_on_every_tape(tape, function):
+    def second(name):
+        x, w = leaves((4, 4), (4, 4))
+        with flnb.use_tape(name):
+            (first,) = grad_of(function(x, w), [x], create_graph=True)
+            found = grad_of((first * first).sum(), [x, w])
+        return [np.zeros((4, 4)) if g is None else g.numpy() for g in found]
+
+    np.testing.assert_allclose(second(tape), second("linked"), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("tape", TAPES)
+def test_a_tape_is_given_by_name_class_or_instance_and_restored(tape):
+    cls = type(registry.make("tape", tape))
+    before = state.current().tape
+    for given in (tape, cls, cls()):
+        with flnb.use_tape(given) as active:
+            assert type(active) is cls
+            assert state.current().tape is active
+    with pytest.raises(ZeroDivisionError), flnb.use_tape(tape):
+        raise ZeroDivisionError
+    assert state.current().tape is before
+    assert active.name == tape
+
+
+def test_set_tape_holds_for_the_session():
+    try:
+        tape = flnb.set_tape("arena")
+        y = flnb.Variable([1.0]) * 2.0
+        assert len(tape.nodes) == 1
+    finally:
+        flnb.set_tape("linked")
+    flnb.Variable([1.0]) * 2.0
+    assert len(tape.nodes) == 1
+    y.backward()
+
+
+def test_what_is_no_tape_is_refused_with_what_is():
+    with pytest.raises(ValueError, match=r"unknown tape 'flat'; known: arena, linked, prefused, pruning"):
+        flnb.set_tape("flat")
+    with pytest.raises(TypeError, match=r"class or an instance of a tape \(a subclass of flnb.interface.Tape\), got 3"):
+        flnb.set_tape(3)
+
+
+# A tape typed into a cell ---------------------------------------------------------------------------------------------
+
+
+class Counting(Tape):
+    """Counts ops by name as they are recorded, walks as the default does."""
+
+    def __init__(self):
+        self.counts = {}
+
+    def record(self, node):
+        name = node[PLAN].op.name
+        self.counts[name] = self.counts.get(name, 0) + 1
+        return node
+
+
+class Stack(Tape):
+    """One list, walked back by hand."""
+
+    keeps_nodes = True
+
+    def __init__(self):
+        self.nodes = []
+
+    def record(self, node):
+        self.nodes.append(node)
+        return node
+
+    def walk(self, root, walk):
+        for node in reversed(self.nodes):
+            walk.pull(node)
+        self.nodes.clear()
+
+
+@pytest.mark.parametrize("cls", [Counting, Stack])
+@pytest.mark.parametrize("function", [chain, network])
+def test_a_tape_in_a_cell_computes_the_same(cls, function):
+    wanted, got = leaves((4, 4), (4, 4)), leaves((4, 4), (4, 4))
+    function(*wanted).backward()
+    with flnb.use_tape(cls()):
+        loss = function(*got)
+    loss.backward()
+    for a, b in zip(wanted, got, strict=True):
+        np.testing.assert_allclose(b.grad.numpy(), a.grad.numpy(), rtol=1e-12)
+
+
+def test_a_tape_sees_every_op_on_the_tape_and_no_other():
+    x = flnb.Variable([1.0, 2.0])
+    with flnb.use_tape(Counting()) as tape:
+        flnb.softmax(x * 2.0 + x, 0)
+        flnb.ones((2,)) * 3.0
+        with flnb.no_grad():
+            x * 2.0
+    assert tape.counts == {"multiply": 1, "add": 1, "softmax": 1}
+
+
+def test_a_tape_may_cut():
+    class Cutting(Tape):
+        def record(self, node):
+            return None if node[PLAN].op.name == "tanh" else node
+
+    x = flnb.Variable([1.0])
+    with flnb.use_tape(Cutting):
+        (flnb.tanh(x) + x).sum().backward()
+    assert x.grad.tolist() == [1.0]
+
+
+def test_a_class_defined_again_replaces_the_tape_in_use():
+    def define(times):
+        class Marking(Tape):
+            __qualname__ = "Marking"
+
+            def record(self, node):
+                seen.append(times)
+                return node
+
+        return Marking
+
+    seen = []
+    x = flnb.Variable([1.0])
+    with flnb.use_tape(define(1)()):
+        x * 2.0
+        define(2)
+        x * 2.0
+    assert seen == [1, 2]
+
+
+def test_a_graph_over_two_tapes_is_walked_as_one():
+    x, w = leaves((3,), (3,))
+    a = flnb.exp(x * w)
+    with flnb.use_tape("arena") as arena:
+        b = flnb.tanh(a + x)
+        c = b * a
+    (c * b).sum().backward()
+    assert [node[PARENTS] for node in arena.nodes] == [
+        None
+    ] * 3  # the root was the default's: the arena keeps its nodes, emptied
+    got = [v.grad.numpy() for v in (x, w)]
+    x, w = leaves((3,), (3,))
+    a = flnb.exp(x * w)
+    with flnb.use_tape("arena") as arena:
+        b = flnb.tanh(a + x)
+        loss = (b * a * b).sum()
+    loss.backward()
+    np.testing.assert_allclose([v.grad.numpy() for v in (x, w)], got)
+    assert not arena.nodes
+
+
+def test_nodes_outlive_a_tape_that_is_gone():
+    x = flnb.Variable([1.0, 2.0])
+    with flnb.use_tape(Stack()):
+        loss = (x * x).sum()
+    gc.collect()
+    loss.backward()
+    assert x.grad.tolist() == [2.0, 4.0]
+
+
+# Arena ----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_arena_clears_all_nodes_together():
+    x = flnb.Variable([1.0, 2.0])
+    with flnb.use_tape("arena") as arena:
+        first, other = (x * x).sum(), (x * 3.0).sum()
+        first.backward()
+    assert not arena.nodes
+    with pytest.raises(RuntimeError, match=r"graph through 'sum' was walked back before and freed"):
+        other.backward()
+
+
+def test_the_arena_keeps_a_retained_graph_and_walks_from_the_middle():
+    x = flnb.Variable([1.0, 2.0])
+    with flnb.use_tape("arena") as arena:
+        y = (x * x).sum()
+        z = (y * 2.0).sum()
+    y.backward(retain_graph=True)
+    assert x.grad.tolist() == [2.0, 4.0]
+    x.zero_grad()
+    z.backward(retain_graph=True)
+    assert x.grad.tolist() == [4.0, 8.0]
+    assert len(arena.nodes) == 4
+    arena.reset()
+    assert repr(arena) == "<Arena tape 'arena', 0 nodes>"
+    with pytest.raises(RuntimeError, match="freed"):
+        z.backward()
+
+
+def test_the_arena_is_no_cycle():
+    gc.collect()
+    gc.disable()
+    try:
+        with flnb.use_tape("arena") as arena:
+            x = flnb.Variable(np.ones(4))
+            x * 2.0
+        gone = weakref.ref(arena)
+        del arena
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+# Pruning --------------------------------------------------------------------------------------------------------------
+
+
+def nodes_below(node):
+    found, stack = {}, [node]
+    while stack:
+        node = stack.pop()
+        if node is not None and node[PLAN] is not None and node[2] not in found:
+            found[node[2]] = node[PLAN].op.name
+            stack += node[PARENTS]
+    return sorted(found.values())
+
+
+@pytest.mark.parametrize(
+    ("function", "kept", "pruned"),
+    [
+        (lambda x, w: flnb.floor(flnb.exp(x)) + w, ["add"], 1),
+        (lambda x, w: flnb.exp(x) * 0.0 + w, ["add"], 1),
+        (lambda x, w: flnb.maximum(flnb.exp(x), flnb.exp(w)), ["exp", "maximum"], 1),
+        (lambda x, w: flnb.minimum(flnb.exp(x), flnb.exp(w)), ["exp", "minimum"], 1),
+        (lambda x, w: flnb.where(flnb.asarray(True), flnb.exp(x), flnb.tanh(w)), ["exp", "where"], 1),
+        (lambda x, w: flnb.where(flnb.asarray(False), flnb.exp(x), flnb.tanh(w)), ["tanh", "where"], 1),
+        (lambda x, w: flnb.exp(x) * w, ["exp", "multiply"], 0),
+    ],
+)
+def test_branches_without_gradient_are_not_stored(function, kept, pruned):
+    x, w = leaves((), ())
+    with flnb.use_tape("pruning") as tape:
+        y = function(x, w)
+    assert (nodes_below(y._node), tape.pruned) == (kept, pruned)
+    y.backward()
+    wanted = leaves((), ())
+    function(*wanted).backward()
+    for a, b in zip(wanted, (x, w), strict=True):
+        assert (0.0 if b.grad is None else b.grad.item()) == (0.0 if a.grad is None else a.grad.item())
+
+
+def test_a_result_that_no_gradient_can_reach_requires_none():
+    with flnb.use_tape("pruning"):
+        y = flnb.round(flnb.Variable([1.5]) * 2.0)
+    assert not y.requires_grad
+
+
+def test_zero_cotangents_go_no_further():
+    x, w = leaves((3,), (3,))
+    with flnb.use_tape("pruning") as tape:
+        y = flnb.exp(flnb.tanh(x)) * flnb.zeros((3,), dtype="float64") + w
+        y.sum().backward()
+    assert (tape.zeros, x.grad, w.grad.tolist()) == (1, None, [1.0, 1.0, 1.0])
+
+
+def test_pruning_computes_nothing_of_zero_times_infinity():
+    x = flnb.Variable([0.0, 1.0])
+    with flnb.use_tape("pruning"):
+        y = flnb.sqrt(x) * flnb.zeros((2,))  # the derivative of sqrt at 0 is infinite
+        (y + x).sum().backward()
+    assert x.grad.tolist() == [1.0, 1.0]
+
+
+# Prefused -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_shipped_sequence_becomes_one_node():
+    x, w = leaves((), ())
+    with flnb.use_tape("prefused") as tape:
+        y = flnb.log(flnb.exp(x) + flnb.exp(w))
+        assert nodes_below(y._node) == ["logaddexp"]
+        z = flnb.log(flnb.exp(x * flnb.ones((3,), dtype="float64")).sum())
+        assert nodes_below(z._node) == ["logsumexp", "multiply"]
+    assert tape.fused == 2
+
+
+def test_what_lies_inside_a_sequence_and_is_used_elsewhere_keeps_its_own_gradient():
+    def function(x, w):
+        a = flnb.exp(x)
+        return flnb.log(a + flnb.exp(w)) + a * w
+
+    wanted, got = leaves((3,), (3,)), leaves((3,), (3,))
+    function(*wanted).sum().backward()
+    with flnb.use_tape("prefused"):
+        function(*got).sum().backward()
+    for a, b in zip(wanted, got, strict=True):
+        np.testing.assert_allclose(b.grad.numpy(), a.grad.numpy())
+
+
+def test_broadcasting_and_constants_are_not_fused():
+    x, w = leaves((3,), ())
+    with flnb.use_tape("prefused") as tape:
+        flnb.log(flnb.exp(x) + flnb.exp(w)).sum().backward()
+        flnb.log(flnb.exp(x) + flnb.ones((3,), dtype="float64"))
+    assert tape.fused == 0
+
+
+def test_a_user_registers_a_sequence():
+    def pull(g, multiply, add):
+        shared = g * multiply.saved[1]
+        return shared, shared, g * multiply.saved[0]
+
+    register_sequence("test_scaled_sum", ("multiply", "add"), pull)
+    try:
+        x, w, v = leaves((3,), (3,), (3,))
+        with flnb.use_tape(Prefused) as tape:
+            y = (x + w) * v
+        assert tape.fused == 1
+        assert y._node[PLAN].op.name == "test_scaled_sum"
+        y.backward(flnb.ones((3,), dtype="float64"))
+        np.testing.assert_allclose(x.grad.numpy(), v.numpy() if not v.requires_grad else v.detach().numpy())
+        np.testing.assert_allclose(v.grad.numpy(), (x + w).detach().numpy())
+    finally:
+        from flnb.autograd import prefused
+
+        prefused._by_last["multiply"].clear()
+    with pytest.raises(ValueError, match=r"no op is named 'add_up' \(in 'add_up'\)"):
+        register_sequence("wrong", ("log", "add_up"), pull)
+
+
+def test_a_fused_gradient_says_what_it_cannot_give():
+    x, w = leaves((3,), (3,))
+    with flnb.use_tape("prefused"):
+        a = flnb.exp(x)
+        y = flnb.log(a + flnb.exp(w)).sum()
+        with pytest.raises(RuntimeError, match=r"'logaddexp' cannot be differentiated again; .*use_tape\('linked'\)"):
+            grad_of(y, [x], create_graph=True)
+        with pytest.raises(RuntimeError, match=r"value inside 'logaddexp' was fused away; (.|\n)*test_tapes.py:\d+"):
+            grad_of(y, [a], retain_graph=True)
+
+
+def test_a_write_between_the_ops_of_a_sequence_is_not_fused_away():
+    x, w = leaves((3,), (3,))
+    with flnb.use_tape("prefused") as tape:
+        a = flnb.exp(x)
+        b = flnb.exp(w)
+        total = a + b
+        with flnb.no_grad():
+            a += 1.0
+        y = flnb.log(total).sum()
+    assert tape.fused == 0
+    with pytest.raises(RuntimeError, match=r"the output of 'exp'.*written in place"):
+        y.backward()
+
+
+@pytest.mark.parametrize("tape", TAPES)
+def test_a_model_trains_alike_on_every_tape(tape):
+    def losses(name):
+        flnb.manual_seed(0)
+        net = nn.Sequential(a=nn.Linear(8, 16), b=nn.ReLU(), c=nn.Linear(16, 4))
+        optimizer = flnb.optim.Adam(net.parameters(), lr=1e-2)
+        x, y = flnb.random.normal((32, 8)), flnb.asarray(np.arange(32) % 4)
+        found = []
+        with flnb.use_tape(name):
+            for _ in range(5):
+                optimizer.zero_grad()
+                loss = flnb.cross_entropy(net(x), y)
+                loss.backward()
+                optimizer.step()
+                found.append(loss.item())
+        return found
+
+    assert losses(tape) == pytest.approx(losses("linked"), rel=1e-6)
+
+
+def test_the_default_tape_is_not_asked():
+    assert Linked().mark is None
+    y = flnb.Variable([1.0]) * 2.0
+    assert y._node[SAVED:] == [None, 2.0, None]

@@ -1,0 +1,65 @@
+"""Where a node was made: the user's line, found without keeping frames; whole stacks on request."""
+
+import pytest
+
+import flnb
+from flnb import nn
+
+
+def line_of(y):
+    (line,) = flnb.creation_stack(y)
+    return line
+
+
+def test_every_kind_of_op_remembers_the_line_that_called_it():
+    x = flnb.Variable([[1.0, 2.0]])
+    made = {
+        "unary": flnb.exp(x),
+        "operator": x * 2.0,
+        "reflected": 2.0 * x,
+        "attributes": x.reshape((2, 1)),
+        "composite": flnb.softmax(x, 1),
+        "first call of its kind": flnb.log1p(x),
+        "module": nn.Linear(2, 3)(x),
+    }
+    start = line_of(made["unary"]).line
+    assert [line_of(y).line - start for y in made.values()] == list(range(7))
+    assert line_of(made["module"]).source == '"module": nn.Linear(2, 3)(x),'
+    assert line_of(made["unary"]).file == __file__
+    assert line_of(made["unary"]).function == "test_every_kind_of_op_remembers_the_line_that_called_it"
+
+
+def test_a_line_in_a_cell_has_its_source():
+    import linecache
+
+    source = "def double(x):\n    return x * 2.0\n"
+    linecache.cache["<cell 7>"] = (len(source), None, source.splitlines(True), "<cell 7>")
+    space = {}
+    exec(compile(source, "<cell 7>", "exec"), space)
+    assert str(line_of(space["double"](flnb.Variable([1.0])))) == "<cell 7>:2: return x * 2.0"
+
+
+def test_whole_stacks_on_request():
+    def inner(x):
+        return flnb.relu(x)
+
+    def outer(x):
+        return inner(x) + 1.0
+
+    x = flnb.Variable([1.0])
+    with flnb.creation_stacks("full"):
+        stack = flnb.creation_stack(outer(x))
+    assert [line.function for line in stack[:2]] == ["outer", "test_whole_stacks_on_request"]
+    assert len(stack) > 5
+    with flnb.creation_stacks("full"):
+        names = [line.function for line in flnb.creation_stack(inner(x))[:2]]
+    assert names == ["inner", "test_whole_stacks_on_request"]
+    assert len(flnb.creation_stack(outer(x))) == 1
+    with pytest.raises(ValueError, match="creation_stacks: got 'all', expected 'full' or 'line'"):
+        flnb.creation_stacks("all")
+
+
+def test_a_leaf_and_a_result_off_the_tape_have_no_stack():
+    x = flnb.Variable([1.0])
+    assert flnb.creation_stack(x) == []
+    assert flnb.creation_stack(x.detach() * 2.0) == []
