@@ -17,6 +17,8 @@ from flnb.ops.indexing import take, take_along_axis
 from flnb.ops.linalg import *
 from flnb.ops.movement import *
 from flnb.ops.naming import advising
+from flnb.ops.norm import norm
+from flnb.ops.pooling import *
 from flnb.ops.reduction import *
 from flnb.ops.searching import *
 from flnb.ops.sorting import *
@@ -39,6 +41,8 @@ __all__ = [
     "tanh", "tile", "tril", "triu", "trunc", "unique_all", "unique_counts", "unique_inverse", "unique_values",
     "unstack", "var", "where", "zeros", "zeros_like",
 ]  # fmt: skip
+__all__ += ["matrix_transpose", "norm", "tensordot", "vecdot"]
+__all__ += ["avg_pool1d", "avg_pool3d", "conv1d", "conv3d", "max_pool1d", "max_pool3d"]
 
 
 def _attach() -> None:

@@ -1,15 +1,32 @@
-"""Matrix multiplication."""
+"""Products of vectors and matrices."""
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
 
 from flnb.dispatch import ops as dispatch
+from flnb.ops import elementwise as e
 from flnb.ops.creation import asarray
-from flnb.ops.movement import reshape, sum_to
+from flnb.ops.movement import concat, expand_dims, permute_dims, reshape, sum_to
+from flnb.ops.reduction import sum
 from flnb.ops.table import Op, Pull, describe
+
+
+def adjoint(x: Any) -> Any:
+    """The last two axes exchanged, complex elements conjugated."""
+    return x.mT
+
+
+def batched(name: str, specs: tuple[Any, ...]) -> tuple[int, ...]:
+    """The common shape of all but the last two axes."""
+    a, b = specs
+    try:
+        return np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    except ValueError:
+        raise ValueError(f"{name}: batch dimensions of {describe(specs)} do not broadcast") from None
 
 
 def _infer(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[tuple[int, ...], Any]:
@@ -20,11 +37,7 @@ def _infer(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[tuple[in
         raise ValueError(
             f"matmul: inner extents must agree: {describe(specs)} have {a.shape[-1]} columns and {b.shape[-2]} rows"
         )
-    try:
-        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    except ValueError:
-        raise ValueError(f"matmul: batch dimensions of {describe(specs)} do not broadcast") from None
-    return (*batch, a.shape[-2], b.shape[-1]), a.dtype
+    return (*batched("matmul", specs), a.shape[-2], b.shape[-1]), a.dtype
 
 
 _matmul = Op(
@@ -32,21 +45,24 @@ _matmul = Op(
     "matmul",
     _infer,
     (
-        Pull("1", lambda g, plan, a, b, y: sum_to(matmul(g, b.mT), plan.specs[0].shape)),
-        Pull("0", lambda g, plan, a, b, y: sum_to(matmul(a.mT, g), plan.specs[1].shape)),
+        Pull("1", lambda g, plan, a, b, y: sum_to(matmul(g, adjoint(b)), plan.specs[0].shape)),
+        Pull("0", lambda g, plan, a, b, y: sum_to(matmul(adjoint(a), g), plan.specs[1].shape)),
     ),
     accepts="numeric",
     flops=lambda plan: 2 * plan.spec.size * plan.specs[0].shape[-1],
 )
 
 
-def matmul(a: Any, b: Any, /) -> Any:
+def matmul(a: Any, b: Any, /, *, transpose_a: bool = False, transpose_b: bool = False) -> Any:
     """Matrix product of the last two axes, batched over the others; a vector is a row on the left, a column right.
+
+    A transposed operand costs nothing: its last two axes are exchanged in a view.
 
     Raises:
         ValueError: inner extents that differ, naming both shapes.
     """
     a, b = asarray(a), asarray(b)
+    a, b = a.mT if transpose_a else a, b.mT if transpose_b else b
     if a.ndim > 1 and b.ndim > 1:
         return dispatch.call(_matmul, (a, b))
     if a.ndim == 0 or b.ndim == 0:
@@ -66,3 +82,90 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
         )
     y = matmul(x, weight.mT)
     return y if bias is None else y + bias
+
+
+def matrix_transpose(x: Any, /) -> Any:
+    """The last two axes exchanged, as a view."""
+    x = asarray(x)
+    if x.ndim < 2:
+        raise ValueError(f"matrix_transpose: expected matrices (..., M, N), got {x._spec!r}")
+    return x.mT
+
+
+def tensordot(a: Any, b: Any, /, *, axes: Any = 2) -> Any:
+    """Sum of products over axes of a and of b: the last ``axes`` of a with the first of b, or two lists of them.
+
+    >>> import flnb
+    >>> flnb.tensordot(flnb.ones((2, 3, 4)), flnb.ones((4, 3, 5)), axes=((2, 1), (0, 1))).shape
+    (2, 5)
+
+    Raises:
+        ValueError: lists of different lengths, or extents that differ.
+    """
+    a, b = asarray(a), asarray(b)
+    if hasattr(axes, "__index__"):
+        n = operator.index(axes)
+        axes = range(a.ndim - n, a.ndim), range(n)
+    left, right = ([i % x.ndim for i in given] for x, given in zip((a, b), axes, strict=True))
+    if [a.shape[i] for i in left] != [b.shape[i] for i in right]:
+        raise ValueError(f"tensordot: axes {left} of {a._spec!r} and {right} of {b._spec!r} have other extents")
+    rows = [i for i in range(a.ndim) if i not in left]
+    columns = [i for i in range(b.ndim) if i not in right]
+    height, width = [a.shape[i] for i in rows], [b.shape[i] for i in columns]
+    inner = int(np.prod([a.shape[i] for i in left]))
+    flat_a = reshape(permute_dims(a, (*rows, *left)), (int(np.prod(height)), inner))
+    flat_b = reshape(permute_dims(b, (*right, *columns)), (inner, int(np.prod(width))))
+    return reshape(matmul(flat_a, flat_b), (*height, *width))
+
+
+def vecdot(a: Any, b: Any, /, *, axis: int = -1) -> Any:
+    """Sum of ``conj(a) * b`` along an axis counted from the end; the other axes broadcast."""
+    a, b = asarray(a), asarray(b)
+    if not -min(a.ndim, b.ndim) <= axis < 0:
+        raise ValueError(f"vecdot: axis must be between -{min(a.ndim, b.ndim)} and -1, got {axis}")
+    if a.shape[axis] != b.shape[axis]:
+        raise ValueError(f"vecdot: axis {axis} of {a._spec!r} and {b._spec!r} must have one extent")
+    return sum(e.multiply(a, b), axis=axis)
+
+
+def outer(a: Any, b: Any, /) -> Any:
+    """All products of the elements of two vectors: (N,) and (M,) give (N, M)."""
+    a, b = asarray(a), asarray(b)
+    if a.ndim != 1 or b.ndim != 1:
+        raise ValueError(f"outer: expected two vectors, got {a._spec!r} and {b._spec!r}")
+    return e.multiply(expand_dims(a, axis=1), b)
+
+
+def cross(a: Any, b: Any, /, *, axis: int = -1) -> Any:
+    """The vector product of three-element vectors along an axis counted from the end; the other axes broadcast."""
+    a, b = asarray(a), asarray(b)
+    if not -min(a.ndim, b.ndim) <= axis < 0 or (a.shape[axis], b.shape[axis]) != (3, 3):
+        raise ValueError(f"cross: expected extent 3 in axis {axis} (negative) of both, got {a._spec!r} and {b._spec!r}")
+    left, right = _rotations(a, axis), _rotations(b, axis)
+    return e.subtract(e.multiply(left[0], right[1]), e.multiply(left[1], right[0]))
+
+
+def _rotations(x: Any, axis: int) -> tuple[Any, Any]:
+    """The elements along an axis moved by one and by two places towards its start."""
+
+    def from_place(i: int) -> Any:
+        rest = (slice(None),) * (-axis - 1)
+        return concat([x[(..., slice(i, None), *rest)], x[(..., slice(None, i), *rest)]], axis=axis)
+
+    return from_place(1), from_place(2)
+
+
+def diagonal(x: Any, /, *, offset: int = 0) -> Any:
+    """The diagonal (..., K) of matrices (..., M, N), ``offset`` places to the right of the main one; a copy."""
+    x = asarray(x)
+    if x.ndim < 2:
+        raise ValueError(f"diagonal: expected matrices (..., M, N), got {x._spec!r}")
+    m, n = x.shape[-2:]
+    first = np.arange(max(0, min(m + min(offset, 0), n - max(offset, 0))))
+    return x[..., first - min(offset, 0), first + max(offset, 0)]
+
+
+def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
+    """The sum of `diagonal`, in ``dtype`` if one is given."""
+    chosen = diagonal(x, offset=offset)
+    return sum(chosen if dtype is None else e.astype(chosen, dtype), axis=-1)

@@ -6,47 +6,22 @@ One list serves the gradient check of the whole table, the comparison of backend
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import flnb
 from flnb import ops
-from flnb.dispatch import ops as dispatch
-from flnb.ops.table import OPS
+from flnb.testing.sample import Sample
+from flnb.testing.sample import apart as _apart
+from flnb.testing.sample import direct as _direct
+from flnb.testing.samples_linalg import linalg_samples
+from flnb.testing.samples_network import network_samples
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 __all__ = ["Sample", "samples"]
-
-Array = np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True)
-class Sample:
-    """A call of the table's op ``op``: ``function(*inputs)``, the inputs NumPy arrays (float64 ones are checked)."""
-
-    op: str
-    function: Callable[..., Any]
-    inputs: tuple[Array, ...]
-    note: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.op}{'-' + self.note if self.note else ''}"
-
-
-def _apart(rng: np.random.Generator, *shape: int) -> Array:
-    """Values in (0.5, 2.5), no two within 0.01: away from ties, zeros and the ends of domains."""
-    size = int(np.prod(shape))
-    return (0.5 + 2.0 * (rng.permutation(size) + rng.uniform(0.2, 0.8, size)) / max(size, 1)).reshape(shape)
-
-
-def _direct(op: str, inputs: tuple[Array, ...], *attributes: Any) -> Sample:
-    """A primitive that has no public function, called as it is."""
-    return Sample(op, lambda *tensors: dispatch.call(OPS[op], tensors, attributes), inputs)
-
 
 UNARY = (
     "negative", "positive", "abs", "sign", "exp", "expm1", "log", "log1p", "log2", "log10", "sqrt", "square",
@@ -68,7 +43,7 @@ def samples(seed: int = 0) -> list[Sample]:
     """Every op of the table, most of them several times: broadcast, 0-d, empty, non-contiguous, with scalars."""
     rng = np.random.default_rng(seed)
     parts = (_elementwise, _reductions, _searches, _movement, _arrangements, _products, _composites, _creation)
-    return [sample for part in parts for sample in part(rng)]
+    return [sample for part in (*parts, linalg_samples, network_samples) for sample in part(rng)]
 
 
 def _elementwise(rng: np.random.Generator) -> Iterator[Sample]:
@@ -188,20 +163,6 @@ def _products(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample("matmul", ops.matmul, (_apart(rng, 2, 1, 3, 4), _apart(rng, 3, 4, 2)), "batched")
     yield Sample("matmul", ops.matmul, (_apart(rng, 4), _apart(rng, 4, 2)), "vector")
     yield Sample("matmul", ops.linear, (_apart(rng, 3, 4), _apart(rng, 2, 4), _apart(rng, 2)), "linear")
-    for stride, padding in ((1, 0), (2, 1), ((1, 2), (0, 2))):
-        note = f"stride {stride} padding {padding}"
-        inputs = _apart(rng, 2, 3, 6, 5), _apart(rng, 4, 3, 3, 2)
-        yield Sample("conv2d", lambda x, w, s=stride, p=padding: ops.conv2d(x, w, None, s, p), inputs, note)
-    yield Sample("conv2d", ops.conv2d, (_apart(rng, 2, 3, 4, 4), _apart(rng, 2, 3, 1, 1), _apart(rng, 2)), "bias")
-    g, strides = _apart(rng, 2, 4, 3, 3), ((2, 2), (1, 1))
-    yield _direct("conv2d_input_grad", (g, _apart(rng, 4, 3, 3, 3)), *strides, (5, 5))
-    yield _direct("conv2d_weight_grad", (g, _apart(rng, 2, 3, 5, 5)), *strides, (3, 3))
-    yield Sample("max_pool2d", lambda x: ops.max_pool2d(x, 2), (_apart(rng, 2, 2, 4, 6),))
-    yield Sample("max_pool2d", lambda x: ops.max_pool2d(x, 3, 2, 1), (_apart(rng, 2, 2, 5, 5),), "overlapping")
-    image, windows = _apart(rng, 1, 2, 4, 4), ((2, 2), (2, 2))
-    yield _direct("max_pool2d_grad", (_apart(rng, 1, 2, 2, 2), image), *windows)
-    yield _direct("max_pool2d_select", (_apart(rng, 1, 2, 4, 4), image), *windows)
-    yield Sample("add", lambda x: ops.avg_pool2d(x, 3, 2, 1), (_apart(rng, 1, 2, 5, 5),), "avg_pool2d")
 
 
 def _composites(rng: np.random.Generator) -> Iterator[Sample]:

@@ -6,6 +6,8 @@ windows into columns (im2col) and multiply. The columns live only while the op r
 
 from __future__ import annotations
 
+import itertools
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,20 +17,20 @@ from flnb.dispatch.plan import spec_of
 from flnb.dispatch.state import CATEGORIES, current
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 TEMPORARY = CATEGORIES.index("temporary")
 Array = np.ndarray[Any, Any]
-Pair = tuple[int, int]
+Extents = tuple[int, ...]
 
 
-def windows(x: Array, kernel: Pair, stride: Pair) -> Array:
-    """A view (N, C, OH, OW, KH, KW) of all windows."""
-    n, c, h, w = x.shape
-    (kh, kw), (sh, sw) = kernel, stride
-    s = x.strides
-    shape = (n, c, (h - kh) // sh + 1, (w - kw) // sw + 1, kh, kw)
-    return as_strided(x, shape, (s[0], s[1], s[2] * sh, s[3] * sw, s[2], s[3]))
+def windows(x: Array, kernel: Extents, stride: Extents, dilation: Extents) -> Array:
+    """A view (N, C, *windows, *kernel) of all windows."""
+    size, steps = x.shape[2:], x.strides[2:]
+    fit = [(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in zip(size, kernel, stride, dilation, strict=True)]
+    moves = [step * s for step, s in zip(steps, stride, strict=True)]
+    within = [step * d for step, d in zip(steps, dilation, strict=True)]
+    return as_strided(x, (*x.shape[:2], *fit, *kernel), (*x.strides[:2], *moves, *within))
 
 
 def filled(value: float, shape: tuple[int, ...], dtype: np.dtype[Any], out: Array | None = None) -> Array:
@@ -38,114 +40,134 @@ def filled(value: float, shape: tuple[int, ...], dtype: np.dtype[Any], out: Arra
     return out
 
 
-class Convolution:
-    """The convolution and pooling methods of the NumPy backend."""
+def inside(places: Iterable[Any]) -> Any:
+    """The key of these places along the last axes."""
+    return (..., *places)
 
-    def _scratch(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+
+class Convolution:
+    """The convolution and pooling methods of the NumPy backend, for any number of dimensions."""
+
+    def _scratch(self, shape: Extents, dtype: np.dtype[Any]) -> Array:
         """Memory for the duration of one op, from the active manager."""
         here = current()
         spec = spec_of(shape, dtype)
         array: Array = here.backend.empty(spec, here.manager, here.min_block, 0, TEMPORARY)[0]
         return array
 
-    def _padded(self, x: Array, padding: Pair) -> Array:
-        if padding == (0, 0):
+    def _padded(self, x: Array, padding: Extents) -> Array:
+        if not any(padding):
             return x
-        n, c, h, w = x.shape
-        ph, pw = padding
-        padded = self._scratch((n, c, h + 2 * ph, w + 2 * pw), x.dtype)
+        shape = (*x.shape[:2], *(n + 2 * p for n, p in zip(x.shape[2:], padding, strict=True)))
+        padded = self._scratch(shape, x.dtype)
         padded.fill(0)
-        padded[:, :, ph : ph + h, pw : pw + w] = x
+        padded[inside(slice(p, p + n) for n, p in zip(x.shape[2:], padding, strict=True))] = x
         return padded
 
-    def _columns(self, x: Array, kernel: Pair, stride: Pair, padding: Pair) -> Array:
-        """The windows as columns: (C KH KW, N OH OW), contiguous."""
-        view = windows(self._padded(x, padding), kernel, stride)
-        n, c, oh, ow, kh, kw = view.shape
-        columns = self._scratch((c, kh, kw, n, oh, ow), x.dtype)
-        np.copyto(columns, view.transpose(1, 4, 5, 0, 2, 3))
-        return columns.reshape(c * kh * kw, n * oh * ow)
+    def _columns(
+        self, x: Array, kernel: Extents, stride: Extents, padding: Extents, dilation: Extents, groups: int
+    ) -> tuple[Array, Extents]:
+        """The windows as columns (groups, channels of a group x kernel, batch x windows), and how many each way."""
+        view = windows(self._padded(x, padding), kernel, stride, dilation)
+        rank = len(kernel)
+        n, c, *fit = view.shape[: 2 + rank]
+        columns = self._scratch((c, *kernel, n, *fit), x.dtype)
+        np.copyto(columns, view.transpose(1, *range(2 + rank, 2 + 2 * rank), 0, *range(2, 2 + rank)))
+        shape = (groups, c // groups * math.prod(kernel), n * math.prod(fit))
+        return columns.reshape(shape), tuple(fit)
 
-    def conv2d(self, x: Array, w: Array, stride: Pair, padding: Pair, out: Array | None = None) -> Array:
-        o, _, *kernel = w.shape
-        columns = self._columns(x, (kernel[0], kernel[1]), stride, padding)
-        n = x.shape[0]
-        oh, ow = (
-            (size + 2 * p - k) // s + 1 for size, k, s, p in zip(x.shape[2:], kernel, stride, padding, strict=True)
-        )
-        rows = self._scratch((o, columns.shape[1]), x.dtype)
-        np.matmul(w.reshape(o, -1), columns, rows)
-        out = np.empty((n, o, oh, ow), x.dtype) if out is None else out
-        np.copyto(out, rows.reshape(o, n, oh, ow).transpose(1, 0, 2, 3))
+    def _rows(self, g: Array, groups: int) -> Array:
+        """(N, O, *extents) as (groups, O / groups, N x extents)."""
+        n, o, *size = g.shape
+        rows = self._scratch((o, n, *size), g.dtype)
+        np.copyto(rows, g.swapaxes(0, 1))
+        return rows.reshape(groups, o // groups, n * math.prod(size))
+
+    def conv2d(
+        self, x: Array, w: Array, stride: Extents, padding: Extents, dilation: Extents, groups: int,
+        out: Array | None = None,
+    ) -> Array:  # fmt: skip
+        o, n = w.shape[0], x.shape[0]
+        columns, fit = self._columns(x, w.shape[2:], stride, padding, dilation, groups)
+        rows = self._scratch((groups, o // groups, columns.shape[2]), x.dtype)
+        np.matmul(w.reshape(groups, o // groups, columns.shape[1]), columns, rows)
+        out = np.empty((n, o, *fit), x.dtype) if out is None else out
+        np.copyto(out, rows.reshape(o, n, *fit).swapaxes(0, 1))
         return out
 
-    def _rows(self, g: Array) -> Array:
-        """(N, O, H, W) as (O, N H W)."""
-        n, o, h, w = g.shape
-        rows = self._scratch((o, n, h, w), g.dtype)
-        np.copyto(rows, g.transpose(1, 0, 2, 3))
-        return rows.reshape(o, n * h * w)
-
     def conv2d_weight_grad(
-        self, g: Array, x: Array, stride: Pair, padding: Pair, kernel: Pair, out: Array | None = None
-    ) -> Array:
-        columns = self._columns(x, kernel, stride, padding)
-        shape = (g.shape[1], x.shape[1], *kernel)
-        out = np.empty(shape, g.dtype) if out is None else out
-        np.matmul(self._rows(g), columns.T, out.reshape(g.shape[1], -1))
+        self, g: Array, x: Array, stride: Extents, padding: Extents, dilation: Extents, groups: int, kernel: Extents,
+        out: Array | None = None,
+    ) -> Array:  # fmt: skip
+        columns, _ = self._columns(x, kernel, stride, padding, dilation, groups)
+        o = g.shape[1]
+        out = np.empty((o, x.shape[1] // groups, *kernel), g.dtype) if out is None else out
+        np.matmul(self._rows(g, groups), columns.swapaxes(1, 2), out.reshape(groups, o // groups, columns.shape[1]))
         return out
 
     def conv2d_input_grad(
-        self, g: Array, w: Array, stride: Pair, padding: Pair, size: Pair, out: Array | None = None
-    ) -> Array:
-        o, c, kh, kw = w.shape
-        n, _, oh, ow = g.shape
-        columns = self._scratch((c * kh * kw, n * oh * ow), g.dtype)
-        np.matmul(w.reshape(o, -1).T, self._rows(g), columns)
-        blocks = columns.reshape(c, kh, kw, n, oh, ow)
-        (h, wd), (ph, pw), (sh, sw) = size, padding, stride
-        padded = self._scratch((c, n, h + 2 * ph, wd + 2 * pw), g.dtype)
+        self, g: Array, w: Array, stride: Extents, padding: Extents, dilation: Extents, groups: int, size: Extents,
+        out: Array | None = None,
+    ) -> Array:  # fmt: skip
+        o, width, *kernel = w.shape
+        n, fit, c = g.shape[0], g.shape[2:], width * groups
+        depth = width * math.prod(kernel)
+        columns = self._scratch((groups, depth, n * math.prod(fit)), g.dtype)
+        np.matmul(w.reshape(groups, o // groups, depth).swapaxes(1, 2), self._rows(g, groups), columns)
+        blocks = columns.reshape(c, *kernel, n, *fit)
+        padded = self._scratch((c, n, *(m + 2 * p for m, p in zip(size, padding, strict=True))), g.dtype)
         padded.fill(0)
-        for i in range(kh):
-            for j in range(kw):
-                padded[:, :, i : i + oh * sh : sh, j : j + ow * sw : sw][:, :, :oh, :ow] += blocks[:, i, j]
-        out = np.empty((n, c, h, wd), g.dtype) if out is None else out
-        np.copyto(out, padded[:, :, ph : ph + h, pw : pw + wd].transpose(1, 0, 2, 3))
+        for place in itertools.product(*map(range, kernel)):
+            starts = [i * d for i, d in zip(place, dilation, strict=True)]
+            cut = (slice(i, i + (m - 1) * s + 1, s) for i, m, s in zip(starts, fit, stride, strict=True))
+            here: Any = (slice(None), *place)
+            padded[inside(cut)] += blocks[here]
+        out = np.empty((n, c, *size), g.dtype) if out is None else out
+        centre = inside(slice(p, p + m) for m, p in zip(size, padding, strict=True))
+        np.copyto(out, padded[centre].swapaxes(0, 1))
         return out
 
     # Pooling. Of equal maxima in a window the first, in row-major order, counts.
 
-    def _first_maxima(self, x: Array, kernel: Pair, stride: Pair) -> Iterator[tuple[int, int, Array]]:
-        """For each position in a window, where it holds the window's first maximum: (N, C, OH, OW), bool."""
-        view = windows(x, kernel, stride)
-        best = self.max_pool2d(x, kernel, stride, self._scratch(view.shape[:4], x.dtype))
-        left = np.ones(best.shape, bool)
-        for i in range(kernel[0]):
-            for j in range(kernel[1]):
-                here = (view[..., i, j] == best) & left
-                left ^= here
-                yield i, j, here
+    def _first_maxima(self, x: Array, kernel: Extents, stride: Extents) -> Iterator[tuple[Extents, Array]]:
+        """For each position in a window, where it holds the window's first maximum: (N, C, *windows), bool."""
+        view = windows(x, kernel, stride, (1,) * len(kernel))
+        fit = view.shape[: 2 + len(kernel)]
+        best = Convolution.max_pool2d(self, x, kernel, stride, self._scratch(fit, x.dtype))
+        left = np.ones(fit, bool)
+        for place in itertools.product(*map(range, kernel)):
+            here = (view[inside(place)] == best) & left
+            left ^= here
+            yield place, here
 
-    def max_pool2d(self, x: Array, kernel: Pair, stride: Pair, out: Array | None = None) -> Array:
-        view = windows(x, kernel, stride)
-        out = np.empty(view.shape[:4], x.dtype) if out is None else out
-        np.copyto(out, view[..., 0, 0])
-        for i in range(kernel[0]):
-            for j in range(kernel[1]):
-                if i or j:
-                    np.maximum(out, view[..., i, j], out=out)
+    def max_pool2d(self, x: Array, kernel: Extents, stride: Extents, out: Array | None = None) -> Array:
+        view = windows(x, kernel, stride, (1,) * len(kernel))
+        first, *others = itertools.product(*map(range, kernel))
+        out = np.empty(view.shape[: 2 + len(kernel)], x.dtype) if out is None else out
+        np.copyto(out, view[inside(first)])
+        for place in others:
+            np.maximum(out, view[inside(place)], out=out)
         return out
 
-    def max_pool2d_grad(self, g: Array, x: Array, kernel: Pair, stride: Pair, out: Array | None = None) -> Array:
+    def max_pool2d_grad(self, g: Array, x: Array, kernel: Extents, stride: Extents, out: Array | None = None) -> Array:
         out = filled(0, x.shape, g.dtype, out)
-        view = windows(out, kernel, stride)
-        for i, j, here in self._first_maxima(x, kernel, stride):
-            view[..., i, j] += g * here
+        view = windows(out, kernel, stride, (1,) * len(kernel))
+        for place, here in self._first_maxima(x, kernel, stride):
+            view[inside(place)] += g * here
         return out
 
-    def max_pool2d_select(self, v: Array, x: Array, kernel: Pair, stride: Pair, out: Array | None = None) -> Array:
-        view = windows(v, kernel, stride)
-        out = filled(0, view.shape[:4], v.dtype, out)
-        for i, j, here in self._first_maxima(x, kernel, stride):
-            np.copyto(out, view[..., i, j], where=here)
+    def max_pool2d_select(
+        self, v: Array, x: Array, kernel: Extents, stride: Extents, out: Array | None = None
+    ) -> Array:
+        view = windows(v, kernel, stride, (1,) * len(kernel))
+        out = filled(0, view.shape[: 2 + len(kernel)], v.dtype, out)
+        for place, here in self._first_maxima(x, kernel, stride):
+            np.copyto(out, view[inside(place)], where=here)
         return out
+
+    conv1d = conv3d = conv2d
+    conv1d_input_grad = conv3d_input_grad = conv2d_input_grad
+    conv1d_weight_grad = conv3d_weight_grad = conv2d_weight_grad
+    max_pool1d = max_pool3d = max_pool2d
+    max_pool1d_grad = max_pool3d_grad = max_pool2d_grad
+    max_pool1d_select = max_pool3d_select = max_pool2d_select

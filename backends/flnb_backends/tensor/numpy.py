@@ -11,6 +11,7 @@ from flnb.interface import TensorBackend
 from flnb.ops.indexing import decode
 from flnb_backends.tensor.convolution import Convolution, filled
 from flnb_backends.tensor.erf import erf
+from flnb_backends.tensor.linalg import LinearAlgebra
 
 Array = np.ndarray[Any, Any]
 
@@ -44,7 +45,7 @@ def _position(function: Any) -> Any:
     return method
 
 
-class NumpyBackend(Convolution, TensorBackend):
+class NumpyBackend(Convolution, LinearAlgebra, TensorBackend):
     """NumPy on the CPU: every primitive, every NumPy dtype, one thread of control.
 
     Methods take and give `numpy.ndarray`. Derive from it and override what you want to change; every other op,
@@ -241,7 +242,3 @@ class NumpyBackend(Convolution, TensorBackend):
         out = x if target is x else self.copy(x, target)
         out[decode(key, tuple(indices))] = values
         return out
-
-    def matmul(self, a: Array, b: Array, out: Array | None = None) -> Array:
-        product: Array = np.matmul(a, b, out)
-        return product

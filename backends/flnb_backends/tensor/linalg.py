@@ -1,0 +1,78 @@
+"""Linear algebra of the NumPy backend, by LAPACK. Ops with several results give them packed (`flnb.ops.packed`)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Array = np.ndarray[Any, Any]
+
+
+def lapack(name: str, x: Array, *arguments: Any, **options: Any) -> Any:
+    """A function of `numpy.linalg`, by name; half precision is computed in single. Its errors name op and matrix."""
+    try:
+        return getattr(np.linalg, name)(_single(x), *map(_single, arguments), **options)
+    except np.linalg.LinAlgError as error:
+        raise np.linalg.LinAlgError(f"{name}: {error} ({x.dtype.name}{list(x.shape)})") from None
+
+
+def _single(x: Array) -> Array:
+    return x.astype(np.float32) if x.dtype.itemsize < 4 else x
+
+
+def pack(parts: Any, x: Array, out: Array | None) -> Array:
+    """Results joined along one last axis, in the dtype of x; the batch is all but the last two axes of x."""
+    batch = x.shape[:-2]
+    flat = [np.reshape(p, (*batch, math.prod(np.shape(p)[len(batch) :]))) for p in parts]
+    if out is None:
+        return np.concatenate(flat, -1, dtype=x.dtype, casting="unsafe")
+    joined: Array = np.concatenate(flat, -1, out=out, casting="unsafe")
+    return joined
+
+
+def _plain(name: str) -> Callable[..., Array]:
+    def method(self: Any, x: Array, out: Array | None = None) -> Array:
+        return _into(lapack(name, x), x, out)
+
+    return method
+
+
+def _into(values: Array, x: Array, out: Array | None) -> Array:
+    if out is None:
+        return np.asarray(values).astype(values.dtype if x.dtype.itemsize > 2 else x.dtype, copy=False)
+    np.copyto(out, values, casting="unsafe")
+    return out
+
+
+class LinearAlgebra:
+    """The decompositions and solvers of the NumPy backend."""
+
+    cholesky, inv, det = _plain("cholesky"), _plain("inv"), _plain("det")
+    eigvalsh, svdvals = _plain("eigvalsh"), _plain("svdvals")
+
+    def solve(self, a: Array, b: Array, out: Array | None = None) -> Array:
+        return _into(lapack("solve", a, b), a, out)
+
+    def pinv(self, x: Array, rtol: Array, out: Array | None = None) -> Array:
+        return _into(lapack("pinv", x, rtol=rtol), x, out)
+
+    def eigh(self, x: Array, out: Array | None = None) -> Array:
+        return pack(lapack("eigh", x), x, out)
+
+    def qr(self, x: Array, mode: str, out: Array | None = None) -> Array:
+        return pack(lapack("qr", x, mode=mode), x, out)
+
+    def svd(self, x: Array, full: bool, out: Array | None = None) -> Array:
+        return pack(lapack("svd", x, full_matrices=full), x, out)
+
+    def slogdet(self, x: Array, out: Array | None = None) -> Array:
+        return pack(lapack("slogdet", x), x, out)
+
+    def matmul(self, a: Array, b: Array, out: Array | None = None) -> Array:
+        product: Array = np.matmul(a, b, out)
+        return product

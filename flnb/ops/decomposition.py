@@ -1,0 +1,251 @@
+"""Matrix decompositions with gradients: cholesky, eigh, qr, svd."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flnb.dispatch import ops as dispatch
+from flnb.ops import elementwise as e
+from flnb.ops.creation import asarray
+from flnb.ops.inverse import solve
+from flnb.ops.linalg import adjoint, matmul
+from flnb.ops.movement import concat, expand_dims
+from flnb.ops.packed import Shape, matrices, packed, results, square
+from flnb.ops.table import Op, Pull
+
+
+class EighResult(NamedTuple):
+    """``eigenvalues`` (..., N), ascending, and ``eigenvectors`` (..., N, N), one a column."""
+
+    eigenvalues: Any
+    eigenvectors: Any
+
+
+class QRResult(NamedTuple):
+    """``Q`` with orthonormal columns and ``R``, upper triangular."""
+
+    Q: Any
+    R: Any
+
+
+class SVDResult(NamedTuple):
+    """``U`` (..., M, K), ``S`` (..., K), descending, and ``Vh`` (..., K, N)."""
+
+    U: Any
+    S: Any
+    Vh: Any
+
+
+def symmetric(x: Any) -> Any:
+    """The mean of a matrix and its adjoint."""
+    return e.multiply(e.add(x, adjoint(x)), 0.5)
+
+
+def lower(x: Any, diagonal: float) -> Any:
+    """The lower triangle of x, its diagonal multiplied by a number."""
+    n, m = x.shape[-2:]
+    return e.multiply(x, asarray(np.tri(n, m, -1) + diagonal * np.eye(n, m), dtype=x.dtype))
+
+
+def _gaps(w: Any, cotangent: Any) -> Any:
+    """1 / (w_j - w_i) at (i, j), and 0 on the diagonal.
+
+    Vectors that belong to equal values can be rotated into each other, and a gradient by them is not defined: NaN
+    where one is asked for, 0 where the cotangent is zero because only values are used.
+    """
+    difference = e.subtract(expand_dims(w, axis=-2), expand_dims(w, axis=-1))
+    equal = e.equal(difference, 0.0)
+    others = asarray(~np.eye(w.shape[-1], dtype=bool))
+    undefined = e.logical_and(equal, e.logical_and(e.not_equal(cotangent, 0.0), others))
+    inverse = e.divide(e.astype(e.logical_not(equal), w.dtype), e.where(equal, 1.0, difference))
+    return e.where(undefined, math.nan, inverse)
+
+
+# Cholesky
+
+
+def _pull_cholesky(g: Any, plan: Any, x: Any, y: Any) -> Any:
+    """Murray, "Differentiation of the Cholesky decomposition" (2016), equation 10."""
+    upper = adjoint(y)
+    half = solve(upper, lower(matmul(upper, g), 0.5))
+    return symmetric(adjoint(solve(upper, adjoint(half))))
+
+
+_cholesky = Op("cholesky", "matmul", square, [Pull("y", _pull_cholesky)], accepts="float")
+
+
+def cholesky(x: Any, /, *, upper: bool = False) -> Any:
+    """L with ``x = L @ L.mT`` for symmetric positive definite x (..., N, N); its adjoint if ``upper``.
+
+    The lower triangle of x is read, and x taken to be symmetric; so is its gradient.
+
+    >>> import flnb
+    >>> flnb.linalg.cholesky(flnb.asarray([[4.0, 2.0], [2.0, 5.0]])).tolist()
+    [[2.0, 0.0], [1.0, 2.0]]
+
+    Raises:
+        numpy.linalg.LinAlgError: a matrix that is not positive definite.
+    """
+    y = dispatch.call(_cholesky, (asarray(x),))
+    return adjoint(y) if upper else y
+
+
+# Eigenvalues
+
+
+def _pull_eigh(g: list[Any], _: Any, y: list[Any]) -> Any:
+    """Giles, "Collected matrix derivative results for forward and reverse mode AD" (2008), section 3.1."""
+    (g_values, g_vectors), (w, v) = g, y
+    turned = matmul(adjoint(v), g_vectors)
+    inner = e.multiply(turned, _gaps(w, turned))
+    scaled = e.multiply(v, expand_dims(g_values, axis=-2))
+    return symmetric(matmul(e.add(matmul(v, inner), scaled), adjoint(v)))
+
+
+_eigh = packed("eigh", lambda _, n: ((n,), (n, n)), _pull_eigh)
+
+
+def eigh(x: Any, /) -> EighResult:
+    """Eigenvalues and eigenvectors of symmetric x (..., N, N), of which the lower triangle is read.
+
+    The gradient by vectors is NaN where eigenvalues are equal, as the vectors are not determined there.
+
+    >>> import flnb
+    >>> flnb.linalg.eigh(flnb.asarray([[2.0, 0.0], [0.0, 1.0]])).eigenvalues.tolist()
+    [1.0, 2.0]
+    """
+    x = asarray(x)
+    n = matrices("eigh", x._spec, square=True)[-1]
+    return EighResult(*results(_eigh, x, ((n,), (n, n))))
+
+
+def _pull_eigvalsh(g: Any, plan: Any, x: Any, y: Any) -> Any:
+    v = eigh(x).eigenvectors
+    return symmetric(matmul(e.multiply(v, expand_dims(g, axis=-2)), adjoint(v)))
+
+
+def _infer_values(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[Shape, Any]:
+    shape = matrices(op.name, specs[0], square=op.name == "eigvalsh")
+    return (*shape[:-2], min(shape[-2:])), np.zeros(0, specs[0].dtype).real.dtype
+
+
+_eigvalsh = Op("eigvalsh", "matmul", _infer_values, [Pull("0", _pull_eigvalsh)], accepts="float")
+
+
+def eigvalsh(x: Any, /) -> Any:
+    """Eigenvalues (..., N), ascending, of symmetric x (..., N, N), of which the lower triangle is read."""
+    return dispatch.call(_eigvalsh, (asarray(x),))
+
+
+# QR
+
+
+def _qr_shapes(m: int, n: int, mode: str) -> tuple[Shape, ...]:
+    k = m if mode == "complete" else min(m, n)
+    return (m, k), (k, n)
+
+
+def _pull_qr(g: list[Any], x: Any, y: list[Any], mode: str) -> Any:
+    """Walter and Lehmann, "Walter's algorithm for the derivative of QR" (2010); wide matrices by their square part."""
+    (g_q, g_r), (q, r) = g, y
+    m, n = x.shape[-2:]
+    if q.shape[-1] > n:
+        raise ValueError(
+            f"qr: with mode='complete', {x._spec!r} has no gradient: the last {m - n} columns of Q are arbitrary; "
+            f"use mode='reduced'"
+        )
+    if m >= n:
+        return _pull_tall_qr(g_q, g_r, q, r)
+    rest, square = x[..., m:], r[..., :m]
+    g_q = e.add(g_q, matmul(rest, adjoint(g_r[..., m:])))
+    return concat([_pull_tall_qr(g_q, g_r[..., :m], q, square), matmul(q, g_r[..., m:])], axis=-1)
+
+
+def _pull_tall_qr(g_q: Any, g_r: Any, q: Any, r: Any) -> Any:
+    m = e.subtract(matmul(r, adjoint(g_r)), matmul(adjoint(g_q), q))
+    mirrored = e.add(lower(m, 1.0), adjoint(lower(m, 0.0)))
+    return adjoint(solve(r, adjoint(e.add(g_q, matmul(q, mirrored)))))
+
+
+_qr = packed("qr", _qr_shapes, _pull_qr, uses="0y", only_square=False)
+
+
+def qr(x: Any, /, *, mode: str = "reduced") -> QRResult:
+    """``x = Q @ R`` for x (..., M, N): Q (..., M, K), R (..., K, N), K = min(M, N), or M if ``mode="complete"``.
+
+    >>> import flnb
+    >>> q, r = flnb.linalg.qr(flnb.asarray([[3.0, 1.0], [4.0, 2.0]]))
+    >>> [round(value, 4) for value in (q @ r).flatten().tolist()]
+    [3.0, 1.0, 4.0, 2.0]
+    """
+    x = asarray(x)
+    if mode not in ("reduced", "complete"):
+        raise ValueError(f"qr: mode must be 'reduced' or 'complete', got {mode!r}")
+    m, n = matrices("qr", x._spec)[-2:]
+    return QRResult(*results(_qr, x, _qr_shapes(m, n, mode), mode))
+
+
+# Singular values
+
+
+def _svd_shapes(m: int, n: int, full: bool) -> tuple[Shape, ...]:
+    k = min(m, n)
+    return (m, m if full else k), (k,), (n if full else k, n)
+
+
+def _pull_svd(g: list[Any], x: Any, y: list[Any], full: bool) -> Any:
+    """Townsend, "Differentiating the singular value decomposition" (2016), equations 31 to 38."""
+    (g_u, g_s, g_vh), (u, s, vh) = g, y
+    if full:
+        raise ValueError(
+            f"svd: with full_matrices=True, {x._spec!r} has no gradient: the vectors without singular value are "
+            f"arbitrary; give full_matrices=False"
+        )
+    v, g_v = adjoint(vh), adjoint(g_vh)
+    row, column = expand_dims(s, axis=-2), expand_dims(s, axis=-1)
+    squares = e.square(s)
+    left, right = matmul(adjoint(u), g_u), matmul(vh, g_v)
+    inner_u = e.multiply(e.multiply(_gaps(squares, left), e.subtract(left, adjoint(left))), row)
+    inner_v = e.multiply(e.multiply(_gaps(squares, right), e.subtract(right, adjoint(right))), column)
+    pulled = matmul(e.add(matmul(u, e.add(inner_u, inner_v)), e.multiply(u, expand_dims(g_s, axis=-2))), vh)
+    if u.shape[-2] > u.shape[-1]:
+        outside = e.subtract(g_u, matmul(u, left))
+        pulled = e.add(pulled, matmul(e.divide(outside, row), vh))
+    if v.shape[-2] > v.shape[-1]:
+        outside = e.subtract(g_v, matmul(v, right))
+        pulled = e.add(pulled, matmul(e.divide(u, row), adjoint(outside)))
+    return pulled
+
+
+_svd = packed("svd", _svd_shapes, _pull_svd, uses="0y", only_square=False)
+
+
+def svd(x: Any, /, *, full_matrices: bool = True) -> SVDResult:
+    """``x = (U * S) @ Vh`` with orthonormal U, Vh; for x (..., M, N) K = min(M, N), or full square U and Vh.
+
+    Full matrices have a gradient only where x is square.
+
+    >>> import flnb
+    >>> flnb.linalg.svd(flnb.asarray([[0.0, 2.0], [1.0, 0.0]])).S.tolist()
+    [2.0, 1.0]
+    """
+    x = asarray(x)
+    m, n = matrices("svd", x._spec)[-2:]
+    full = bool(full_matrices) and m != n
+    return SVDResult(*results(_svd, x, _svd_shapes(m, n, full), full))
+
+
+def _pull_svdvals(g: Any, plan: Any, x: Any, y: Any) -> Any:
+    u, _, vh = svd(x, full_matrices=False)
+    return matmul(e.multiply(u, expand_dims(g, axis=-2)), vh)
+
+
+_svdvals = Op("svdvals", "matmul", _infer_values, [Pull("0", _pull_svdvals)], accepts="float")
+
+
+def svdvals(x: Any, /) -> Any:
+    """Singular values (..., min(M, N)), descending, of x (..., M, N)."""
+    return dispatch.call(_svdvals, (asarray(x),))

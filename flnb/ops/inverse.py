@@ -1,0 +1,167 @@
+"""Linear systems, inverses, determinants and powers of matrices."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flnb.dispatch import ops as dispatch
+from flnb.ops import elementwise as e
+from flnb.ops.creation import asarray, eye
+from flnb.ops.linalg import adjoint, batched, matmul
+from flnb.ops.movement import broadcast_to, expand_dims, reshape, sum_to
+from flnb.ops.packed import matrices, packed, results, square
+from flnb.ops.table import Op, Pull, describe
+
+
+class SlogdetResult(NamedTuple):
+    """``sign`` and ``logabsdet``, both (...): the determinant is ``sign * exp(logabsdet)``."""
+
+    sign: Any
+    logabsdet: Any
+
+
+def _infer_solve(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[tuple[int, ...], Any]:
+    a, b = specs
+    n = matrices("solve", a, square=True)[-1]
+    if b.shape[-2] != n:
+        raise ValueError(f"solve: {n} equations need right-hand sides (..., {n}, K) or ({n},), got {describe(specs)}")
+    return (*batched("solve", specs), n, b.shape[-1]), a.dtype
+
+
+def _pull_matrix(g: Any, plan: Any, a: Any, b: Any, y: Any) -> Any:
+    right = solve(adjoint(a), g)
+    return sum_to(e.negative(matmul(right, adjoint(y))), plan.specs[0].shape)
+
+
+_solve = Op(
+    "solve", "matmul", _infer_solve,
+    (
+        Pull("0y", _pull_matrix),
+        Pull("0", lambda g, plan, a, b, y: sum_to(solve(adjoint(a), g), plan.specs[1].shape)),
+    ),
+    accepts="float",
+)  # fmt: skip
+
+
+def solve(a: Any, b: Any, /) -> Any:
+    """x with ``a @ x = b``: a (..., N, N), b (..., N, K), or one vector (N,); batches broadcast.
+
+    >>> import flnb
+    >>> flnb.linalg.solve(flnb.asarray([[2.0, 0.0], [0.0, 4.0]]), flnb.asarray([2.0, 2.0])).tolist()
+    [1.0, 0.5]
+
+    Raises:
+        numpy.linalg.LinAlgError: a singular matrix.
+    """
+    a, b = asarray(a), asarray(b)
+    matrices("solve", a._spec, square=True)
+    if b.ndim == 0:
+        raise ValueError(f"solve: right-hand sides are vectors or matrices, got {b._spec!r}")
+    if b.ndim > 1:
+        return dispatch.call(_solve, (a, b))
+    y = dispatch.call(_solve, (a, expand_dims(b, axis=1)))
+    return reshape(y, y.shape[:-1])
+
+
+_inv = Op(
+    "inv", "matmul", square,
+    [Pull("y", lambda g, plan, x, y: e.negative(matmul(adjoint(y), matmul(g, adjoint(y)))))],
+    accepts="float",
+)  # fmt: skip
+
+
+def inv(x: Any, /) -> Any:
+    """The inverse of x (..., N, N); `solve` is faster and more accurate where the inverse itself is not needed."""
+    return dispatch.call(_inv, (asarray(x),))
+
+
+def _scaled_inverse(g: Any, x: Any) -> Any:
+    """The transposed inverse times one number for each matrix."""
+    return e.multiply(expand_dims(expand_dims(g, axis=-1), axis=-1), adjoint(inv(x)))
+
+
+_det = Op(
+    "det", "matmul",
+    lambda op, specs, _: (matrices("det", specs[0], square=True)[:-2], specs[0].dtype),
+    [Pull("0y", lambda g, plan, x, y: _scaled_inverse(e.multiply(g, y), x))],
+    accepts="float",
+)  # fmt: skip
+
+
+def det(x: Any, /) -> Any:
+    """Determinants (...) of x (..., N, N). The gradient is computed by the inverse, so x must not be singular."""
+    return dispatch.call(_det, (asarray(x),))
+
+
+_slogdet = packed("slogdet", lambda *_: ((), ()), lambda g, x, y: _scaled_inverse(g[1], x), uses="0")
+
+
+def slogdet(x: Any, /) -> SlogdetResult:
+    """Sign and logarithm of the absolute value of the determinants of x (..., N, N), where `det` would overflow.
+
+    >>> import flnb
+    >>> sign, logarithm = flnb.linalg.slogdet(-flnb.eye(3) * 1e30)
+    >>> sign.item(), round(logarithm.item(), 3)
+    (-1.0, 207.233)
+    """
+    return SlogdetResult(*results(_slogdet, asarray(x), ((), ())))
+
+
+def _pull_pinv(g: Any, plan: Any, x: Any, rtol: Any, y: Any) -> Any:
+    """Golub and Pereyra, "The differentiation of pseudo-inverses and nonlinear least squares" (1973), eq. 4.12."""
+    gh, yh = adjoint(g), adjoint(y)
+    pulled = e.negative(matmul(yh, matmul(g, yh)))
+    rows = matmul(matmul(gh, y), yh)
+    pulled = e.add(pulled, e.subtract(rows, matmul(x, matmul(y, rows))))
+    columns = matmul(matmul(yh, y), gh)
+    return e.add(pulled, e.subtract(columns, matmul(matmul(columns, y), x)))
+
+
+_pinv = Op(
+    "pinv", "matmul",
+    lambda op, specs, _: ((*(s := matrices("pinv", specs[0]))[:-2], s[-1], s[-2]), specs[0].dtype),
+    [Pull("0y", _pull_pinv), None],
+    accepts="float", unpromoted=(1,),
+)  # fmt: skip
+
+
+def relative_tolerance(x: Any, rtol: Any) -> Any:
+    """The given tolerance, or ``max(M, N) * eps``, one for each matrix of x (..., M, N)."""
+    *batch, m, n = x.shape
+    value = asarray(float(max(m, n) * np.finfo(x.dtype).eps) if rtol is None else rtol)
+    return broadcast_to(e.astype(value, np.zeros(0, x.dtype).real.dtype), tuple(batch))
+
+
+def pinv(x: Any, /, *, rtol: Any = None) -> Any:
+    """The Moore-Penrose inverse (..., N, M) of x (..., M, N), without singular values up to ``rtol`` times the largest.
+
+    The gradient holds where the rank does not change (Golub and Pereyra 1973).
+    """
+    x = asarray(x)
+    matrices("pinv", x._spec)
+    return dispatch.call(_pinv, (x, relative_tolerance(x, rtol)))
+
+
+def matrix_power(x: Any, n: int, /) -> Any:
+    """x (..., N, N) multiplied n times with itself, by repeated squaring; negative n multiplies the inverse.
+
+    >>> import flnb
+    >>> flnb.linalg.matrix_power(flnb.asarray([[1.0, 1.0], [0.0, 1.0]]), 5).tolist()
+    [[1.0, 5.0], [0.0, 1.0]]
+    """
+    x, left = asarray(x), operator.index(n)
+    shape = matrices("matrix_power", x._spec, square=True)
+    if left == 0:
+        return broadcast_to(eye(shape[-1], dtype=x.dtype), shape)
+    power = inv(x) if left < 0 else x
+    left, result = abs(left), None
+    while True:
+        if left & 1:
+            result = power if result is None else matmul(result, power)
+        left >>= 1
+        if not left:
+            return result
+        power = matmul(power, power)

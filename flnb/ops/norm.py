@@ -1,0 +1,87 @@
+"""Norms of vectors and matrices, and what singular values say about them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from flnb.ops import elementwise as e
+from flnb.ops import reduction as r
+from flnb.ops.creation import asarray
+from flnb.ops.decomposition import svdvals
+from flnb.ops.inverse import relative_tolerance
+from flnb.ops.movement import expand_dims
+from flnb.ops.packed import matrices
+from flnb.tensor import axes_of
+
+INFINITY = math.inf
+
+
+def _euclidean(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+    """The root of the sum of squares, with gradient 0 at the origin: the subgradient of least norm."""
+    total = r.sum(e.square(x), axis=axes, keepdims=keepdims)
+    origin = e.equal(total, 0.0)
+    return e.where(origin, 0.0, e.sqrt(e.where(origin, 1.0, total)))
+
+
+def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: float = 2) -> Any:
+    """``sum(abs(x) ** ord) ** (1 / ord)`` over ``axis`` (None: all).
+
+    ``ord`` may also be infinity (the largest absolute value), -infinity (the smallest) or 0 (how many are not zero).
+
+    >>> import flnb
+    >>> flnb.linalg.vector_norm(flnb.asarray([3.0, -4.0])).item()
+    5.0
+    """
+    x = r.floating(x)
+    axes = axes_of(axis, x.ndim, "vector_norm")
+    over = tuple(range(x.ndim)) if axes is None else axes
+    if ord == 2:
+        return _euclidean(x, over, keepdims)
+    size = e.abs(x)
+    if ord == INFINITY:
+        return r.max(size, axis=over, keepdims=keepdims)
+    if ord == -INFINITY:
+        return r.min(size, axis=over, keepdims=keepdims)
+    if ord == 0:
+        return r.sum(e.astype(e.not_equal(size, 0.0), size.dtype), axis=over, keepdims=keepdims)
+    if ord == 1:
+        return r.sum(size, axis=over, keepdims=keepdims)
+    return e.pow(r.sum(e.pow(size, float(ord)), axis=over, keepdims=keepdims), 1.0 / ord)
+
+
+def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
+    """Norms (...) of matrices (..., M, N).
+
+    ``ord``: "fro" (root of the sum of squares), "nuc" (sum of singular values), 2 and -2 (largest and smallest
+    singular value), 1 and -1 (largest and smallest sum of a column), infinity and -infinity (likewise of a row).
+    """
+    x = r.floating(x)
+    matrices("matrix_norm", x._spec)
+    if ord == "fro":
+        return vector_norm(x, axis=(-2, -1), keepdims=keepdims)
+    if ord in (1, -1, INFINITY, -INFINITY):
+        sums = r.sum(e.abs(x), axis=-2 if ord in (1, -1) else -1)
+    elif ord in (2, -2, "nuc"):
+        sums = svdvals(x)
+    else:
+        raise ValueError(f"matrix_norm: ord must be 'fro', 'nuc', 1, -1, 2, -2, inf or -inf, got {ord!r}")
+    reduce = r.sum if ord == "nuc" else r.max if ord > 0 else r.min
+    y = reduce(sums, axis=-1)
+    return expand_dims(expand_dims(y, axis=-1), axis=-1) if keepdims else y
+
+
+def matrix_rank(x: Any, /, *, rtol: Any = None) -> Any:
+    """How many singular values of x (..., M, N) exceed ``rtol`` (default ``max(M, N) * eps``) times the largest."""
+    x = r.floating(x)
+    matrices("matrix_rank", x._spec)
+    if x.shape[-1] == 0 or x.shape[-2] == 0:
+        return r.sum(e.astype(svdvals(x), "int64"), axis=-1)
+    values = svdvals(x)
+    least = e.multiply(r.max(values, axis=-1), relative_tolerance(x, rtol))
+    return r.sum(e.astype(e.greater(values, expand_dims(least, axis=-1)), "int64"), axis=-1)
+
+
+def norm(x: Any, /, p: Any = 2, axis: Any = None, keepdims: bool = False) -> Any:
+    """The vector p-norm over ``axis`` (None: all): `vector_norm` by the argument names of torch."""
+    return vector_norm(asarray(x), axis=axis, keepdims=keepdims, ord=p)
