@@ -123,6 +123,11 @@ def along(call: Call) -> Any:
     return call.run(call.first(), attributes=(axis + 1, *more))
 
 
+def _wholes(call: Call) -> Any:
+    """Ops on stacks whose arguments do not broadcast."""
+    return call.run(*[call.whole(i) for i in range(len(call.values))])
+
+
 # Movement -------------------------------------------------------------------------------------------------------------
 
 
@@ -261,7 +266,7 @@ def _folding(first: tuple[int, int] | None, second: tuple[int, int] | None) -> C
             return None
         at = 0 if call.batched[0] else 1
         axes = (first, second)[at]
-        if axes is None:
+        if axes is None or (axes != (0, 0) and call.attributes[3] > 1):  # channels in groups do not mix with the batch
             return None
         values = list(call.values)
         values[at] = _fold(values[at], axes[0])
@@ -278,6 +283,7 @@ def _images(call: Call) -> Any:
     return _unfold(call.run(*folded), 0, call.size)
 
 
+# The rule of every op that has one, by the op's name; elementwise ops need none.
 RULES: dict[str, Callable[[Call], Any]] = {
     **dict.fromkeys(("sum", "prod", "max", "min", "any", "all", "argmax", "argmin"), reduce),
     **dict.fromkeys(("cumulative_sum", "cumulative_prod", "sort", "argsort", "softmax", "log_softmax"), along),
@@ -293,9 +299,12 @@ RULES: dict[str, Callable[[Call], Any]] = {
     "place": _place,
     "gather": _gather,
     "scatter_add": _scatter_add,
-    "conv2d": _folding((0, 0), (0, 1)),
-    "conv2d_input_grad": _folding((0, 0), None),
-    "conv2d_weight_grad": _folding((1, 0), (1, 1)),
-    **dict.fromkeys(("max_pool2d", "max_pool2d_grad", "max_pool2d_select"), _images),
+    **dict.fromkeys(("cholesky", "det", "eigh", "eigvalsh", "inv", "qr", "slogdet", "svd", "svdvals"), same),
+    "solve": broadcast,
+    "pinv": _wholes,
 }
-"""The rule of every op that has one, by the op's name; elementwise ops need none."""
+for _rank in (1, 2, 3):
+    RULES[f"conv{_rank}d"] = _folding((0, 0), (0, 1))
+    RULES[f"conv{_rank}d_input_grad"] = _folding((0, 0), None)
+    RULES[f"conv{_rank}d_weight_grad"] = _folding((1, 0), (1, 1))
+    RULES |= dict.fromkeys([f"max_pool{_rank}d{_part}" for _part in ("", "_grad", "_select")], _images)
