@@ -5,7 +5,6 @@ Every function takes a `Recording` (of `flnb.record()` or `flnb.load_run()`) and
 
 from __future__ import annotations
 
-import itertools
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["fragmentation", "memory", "op_times", "tape"]
 
-POINTS = 20_000
+POINTS = 10_000
 NODES = 1500
 MIB = 2**20
 INK = "#6f757b"
@@ -77,25 +76,23 @@ def memory(run: Recording) -> Any:
 
     Where more than twice the peak is reserved, the legend says how much and the axis ends above the bands.
     """
-    line = run.memory.timeline()
+    line = run.memory.timeline().spread(POINTS)
     figure = _figure(f"Memory of {run.name}", "time, s", "MiB")
-    keep = _kept(line.allocated, line.reserved)
-    t = line.t[keep]
     for name in palette.STACK:
-        held = line.by_category[keep, schema.CATEGORIES.index(name)]
+        held = line.by_category[:, schema.CATEGORIES.index(name)]
         if held.any():
             colour = palette.CATEGORY[name][0]
             stroke = {"width": 0.5, "color": colour, "shape": "hv"}
             label = name.replace("_", " ")
-            figure.add_scatter(x=t, y=held / MIB, name=label, stackgroup="live", line=stroke, fillcolor=colour)
+            figure.add_scatter(x=line.t, y=held / MIB, name=label, stackgroup="live", line=stroke, fillcolor=colour)
     dashed = {"color": INK, "dash": "dot", "shape": "hv"}
     most, reserved = int(line.allocated.max(initial=0)), int(line.reserved.max(initial=0))
     above = reserved > 2 * most > 0
     label = f"reserved {quantity.size(reserved)}, above" if above else "reserved"
-    figure.add_scatter(x=t, y=line.reserved[keep] / MIB, name=label, line=dashed)
-    if len(t):
+    figure.add_scatter(x=line.t, y=line.reserved / MIB, name=label, line=dashed)
+    if len(line.t):
         at = float(line.t[np.argmax(line.allocated)])
-        aside = 1 if at < (t[0] + t[-1]) / 2 else -1  # towards the middle, away from the axis
+        aside = 1 if at < (line.t[0] + line.t[-1]) / 2 else -1  # towards the middle, away from the axis
         anchor = "left" if aside > 0 else "right"
         text = f"peak {quantity.size(most)}"
         figure.add_annotation(x=at, y=most / MIB, text=text, ax=32 * aside, ay=-20, xanchor=anchor)
@@ -221,13 +218,3 @@ def _label(title: str, about: str, item: Any) -> str:
 
 def _shape(shape: tuple[int, ...]) -> str:
     return "×".join(map(str, shape)) or "scalar"
-
-
-def _kept(*levels: Any) -> Any:
-    """Rows of a long timeline worth drawing: the first, last and highest of each of many stretches."""
-    count = len(levels[0])
-    if count <= POINTS:
-        return np.arange(count)
-    edges = np.linspace(0, count, POINTS // 4 + 1).astype(int)
-    tops = [a + int(np.argmax(level[a:b])) for level in levels for a, b in itertools.pairwise(edges)]
-    return np.unique(np.concatenate([edges[:-1], edges[1:] - 1, np.array(tops)]))

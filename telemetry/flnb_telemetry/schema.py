@@ -22,6 +22,7 @@ Records: TypeAlias = "NDArray[np.int64]"
 """Rows of eight words, shape (n, 8)."""
 Columns: TypeAlias = "dict[str, NDArray[Any]]"
 """Named columns of one kind, all of one length."""
+Ints: TypeAlias = "NDArray[np.int64]"
 
 OP, ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, OOM = range(1, 8)
 SCOPE, STEP, METRIC, GRAD_STAT, EDGE, DROPPED, LEAF = range(8, 15)
@@ -72,6 +73,11 @@ KINDS: dict[str, Kind] = {
         Kind(LEAF, "leaf", ("t", "leaf", "name", "parameter"), plan="plan"),
     )
 }
+
+
+def tuples(table: Columns, *names: str) -> zip[tuple[Any, ...]]:
+    """The rows of some columns, each as a tuple of Python numbers."""
+    return zip(*(table[name].tolist() for name in names), strict=True)
 
 
 def kind_of(name: str) -> Kind:
