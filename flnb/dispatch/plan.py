@@ -68,20 +68,9 @@ class Plan:
     """
 
     __slots__ = (
-        "attributes",
-        "code",
-        "constants",
-        "joint",
-        "kind",
-        "op",
-        "planned",
-        "pulls",
-        "saves",
-        "shrinks",
-        "spec",
-        "specs",
-        "weight",
-    )
+        "attributes", "code", "constants", "joint", "kind", "op", "planned", "pulls", "saves", "shrinks", "spec",
+        "specs", "weight",
+    )  # fmt: skip
 
     def __init__(self, op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...], spec: Spec) -> None:
         self.op = op
@@ -91,9 +80,7 @@ class Plan:
         self.kind = spec.kind
         self.planned = op.planned
         self.joint = op.joint
-        self.weight = ALWAYS if spec.ndim == 0 else spec.nbytes
-        if not op.writes_out:
-            self.weight = -1
+        self.weight = -1 if not op.writes_out else ALWAYS if spec.ndim == 0 else spec.nbytes
         self.constants: dict[Any, Any] = {}
         self.pulls: tuple[Callable[..., Any] | None, ...] = op.pulls_for(len(specs))
         self.shrinks = tuple(self._shrinks(s) for s in specs) if op.broadcasts else (None,) * len(specs)

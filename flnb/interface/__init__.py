@@ -3,12 +3,4 @@
 from flnb.interface.memory import AllocHint, Block, MemoryDevice, MemoryManager, OutOfMemoryError, Segment
 from flnb.interface.tensor import TensorBackend
 
-__all__ = [
-    "AllocHint",
-    "Block",
-    "MemoryDevice",
-    "MemoryManager",
-    "OutOfMemoryError",
-    "Segment",
-    "TensorBackend",
-]
+__all__ = ["AllocHint", "Block", "MemoryDevice", "MemoryManager", "OutOfMemoryError", "Segment", "TensorBackend"]
