@@ -74,6 +74,11 @@ class Run:
         """Times in ns (an array or one) as seconds since the beginning."""
         return (t - self.start) / 1e9
 
+    def in_seconds(self, table: schema.Columns) -> schema.Columns:
+        """A table of events with its times as seconds since the beginning."""
+        times = table.keys() & {"t", "t0", "t1", "t_last"}
+        return table | {name: self.seconds_at(table[name]) for name in times}
+
 
 class Recording(Run):
     """What `record` gives and `load_run` reads. Complete as soon as the block ends, however it ended.
@@ -146,15 +151,13 @@ class Recording(Run):
     @property
     def steps(self) -> schema.Columns:
         """One row for each step: index, t0, t1 and seconds (s), total (steps in all, 0 if unknown)."""
-        table = self.table("step")
-        t0, t1 = self.seconds_at(table["t0"]), self.seconds_at(table["t1"])
-        return {"index": table["index"], "t0": t0, "t1": t1, "seconds": t1 - t0, "total": table["total"]}
+        table = self.in_seconds(self.table("step"))
+        return {key: table[key] for key in ("index", "t0", "t1", "total")} | {"seconds": table["t1"] - table["t0"]}
 
     @property
     def metrics(self) -> dict[str, schema.Columns]:
         """What `log` recorded: for each name the columns step, t and value."""
-        table = self.table("metric")
-        table["t"] = self.seconds_at(table["t"])
+        table = self.in_seconds(self.table("metric"))
         return {
             self.catalog.strings.items[number]: {key: table[key][chosen] for key in ("step", "t", "value")}
             for number in dict.fromkeys(table["name"].tolist())
@@ -177,15 +180,12 @@ class Recording(Run):
 
     def to_pandas(self, kind: str = "op") -> Any:
         """A DataFrame of `table(kind)`: ids spelled out (op, family, dtype, shape, scope, phase), times in seconds."""
-        found, catalog = self.table(kind), self.catalog
+        found, catalog = self.in_seconds(self.table(kind)), self.catalog
         named: schema.Columns = {}
-        for name in found.keys() & {"t", "t0", "t1", "t_last"}:
-            found[name] = self.seconds_at(found[name])
         if "plan" in found:
             plans = [catalog.plans.items[number] for number in found.pop("plan")]
             for part in ("op", "family", "dtype", "shape", "nbytes"):
-                named[part] = np.empty(len(plans), object)
-                named[part][:] = [getattr(plan, part) for plan in plans]
+                named[part] = np.fromiter((getattr(plan, part) for plan in plans), object, len(plans))
         if "context" in found:
             context = found.pop("context")
             scope, phase, _ = catalog.places(context, found.get("node", np.zeros_like(context)))
@@ -243,9 +243,6 @@ class Recording(Run):
         facts = "".join(f"<div>{escape(fact)}</div>" for fact in self.summary())
         curves = "".join(svg.curve(name, m["step"], m["value"]) for name, m in self.metrics.items())
         return f"<div>{facts}{curves}{svg.memory_timeline(self.memory)}{svg.op_bars(self.ops)}</div>"
-
-    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
 
 @contextmanager
