@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Ints = NDArray[np.int64]
+    from flnb_telemetry.schema import Ints
 
 T = TypeVar("T")
 _lock = threading.Lock()

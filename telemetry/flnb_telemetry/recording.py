@@ -8,14 +8,13 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from flnb_telemetry import bus, pump, quantity, schema
-from flnb_telemetry.analysis import tape as tapes
+from flnb_telemetry.analysis import tape
 from flnb_telemetry.analysis.memory import Memory
 from flnb_telemetry.analysis.ops import OpStats
 from flnb_telemetry.extras import require
@@ -170,13 +169,10 @@ class Recording(Run):
         return int(self.table("dropped")["count"].sum()) + self.over_limit
 
     @property
-    def tape(self) -> tapes.Tape:
+    def tape(self) -> tape.Tape:
         """The tape of the last backward whose gradients were sampled; `.step(i)` for that of a step."""
-        found: tapes.Tape = self._cached("tape", self._tape)
+        found: tape.Tape = self._cached("tape", lambda: tape.of(self.table, self.start, self.catalog))
         return found
-
-    def _tape(self, index: int | None = None) -> tapes.Tape:
-        return replace(tapes.of(self.table, self.start, self.catalog, index), other=self._tape)
 
     def to_pandas(self, kind: str = "op") -> Any:
         """A DataFrame of `table(kind)`: ids spelled out (op, family, dtype, shape, scope, phase), times in seconds."""
