@@ -19,6 +19,7 @@ from flnb.interface.replaceable import redefined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from flnb.interface import MemoryManager, TensorBackend
 
@@ -137,6 +138,7 @@ def start(backend: str, manager: str) -> None:
 def use(**changes: Any) -> Iterator[State]:
     """Hold a changed copy of the current state until the block, or the decorated function, ends."""
     state = copy.copy(current())
+    state.table = state.table.copy()  # an op that is declared inside is appended to each state's own
     live.add(state)
     state.scoped |= changes.keys()
     state.change(**{"lane": None} | changes)
@@ -192,13 +194,11 @@ def set_memory_manager(manager: str | type[MemoryManager] | MemoryManager) -> Me
     return _everywhere("manager", chosen)
 
 
-@contextmanager
-def category(name: str) -> Iterator[None]:
+def category(name: str) -> AbstractContextManager[State]:
     """Label what is allocated inside, for the memory views: one of `CATEGORIES`."""
     if name not in CATEGORIES:
         raise ValueError(f"category: got {name!r}, expected one of {', '.join(CATEGORIES)}")
-    with use(category=CATEGORIES.index(name)):
-        yield
+    return use(category=CATEGORIES.index(name))
 
 
 def _replace_redefined(cls: type) -> None:

@@ -75,14 +75,9 @@ class Conv2d(Module):
     """
 
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Pair,
-        stride: Pair = 1,
-        padding: Pair = 0,
+        self, in_channels: int, out_channels: int, kernel_size: Pair, stride: Pair = 1, padding: Pair = 0,
         bias: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         kernel = kernel_size if isinstance(kernel_size, tuple) else (kernel_size, kernel_size)
         fan_in = in_channels * math.prod(kernel)
         self.in_channels, self.out_channels = in_channels, out_channels
