@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _numbers = itertools.count(1)
-watchers: list[Callable[[Recording, int], None]] = []
-"""Called with each recording and its buffer bytes just before it begins and again when it has ended (see its `state`):
-how a dashboard follows what is recorded."""
+watchers: list[Callable[[Recording], None]] = []
+"""Called with each recording just before it begins and again when it has ended (see its `state`): how a dashboard
+follows what is recorded."""
 
 
 class Run:
@@ -36,6 +36,7 @@ class Run:
 
     live = False
     failure: BaseException | None = None
+    buffer = bus.DEFAULT_BUFFER
     session: pump.Session | None = None
 
     def __init__(self, name: str, grad_interval: float | None, state: str, catalog: Catalog | None = None) -> None:
@@ -55,10 +56,10 @@ class Run:
         """Take rows from the pump."""
         raise NotImplementedError
 
-    def begin(self, buffer: int | None = None) -> None:
+    def begin(self) -> None:
         """Attach to the bus."""
         self.meta = described()
-        self.session = pump.attach(self, buffer=buffer or bus.DEFAULT_BUFFER)
+        self.session = pump.attach(self, buffer=self.buffer)
 
     def finish(self, error: BaseException | None = None) -> None:
         """Detach from the bus; with an error the run is "failed" but just as complete."""
@@ -257,10 +258,10 @@ def record(
         limit: bytes the whole recording may hold; beyond, events are dropped and counted.
         grad_interval: seconds between two backwards whose gradient norms are taken; None for never.
     """
-    waiting = quantity.bytes_of(buffer, "record(buffer=...)")
     run = Recording(name, limit=quantity.bytes_of(limit, "record(limit=...)"), grad_interval=grad_interval)
-    _tell(run, waiting)
-    run.begin(waiting)
+    run.buffer = quantity.bytes_of(buffer, "record(buffer=...)")
+    _tell(run)
+    run.begin()
     try:
         yield run
     except BaseException as error:
@@ -269,12 +270,12 @@ def record(
     else:
         run.finish()
     finally:
-        _tell(run, waiting)
+        _tell(run)
 
 
-def _tell(run: Recording, buffer: int) -> None:
+def _tell(run: Recording) -> None:
     for watch in watchers[:]:
-        watch(run, buffer)
+        watch(run)
 
 
 def columns(kind: schema.Kind, batches: list[tuple[int, schema.Records]]) -> schema.Columns:
