@@ -49,10 +49,10 @@ class Table(Generic[T]):
 
     __slots__ = ("_make", "ids", "items")
 
-    def __init__(self, none: T, make: Callable[[Any], T] = lambda value: value) -> None:
+    def __init__(self, items: list[T], make: Callable[[Any], T] = lambda value: value) -> None:
         self._make = make
-        self.items: list[T] = [none]
-        self.ids: dict[T, int] = {none: 0}
+        self.items = items
+        self.ids = {item: number for number, item in enumerate(items)}
 
     def id_of(self, value: Any) -> int:
         """The id of a hashable value (a tuple may stand for a named one), a new one if never seen. Safe in threads."""
@@ -70,9 +70,9 @@ class Table(Generic[T]):
         return len(self.items)
 
 
-strings: Table[str] = Table("")
-contexts: Table[Context] = Table(Context("", 0), Context._make)
-plans: Table[Plan] = Table(Plan("", "", (), "", 0), Plan._make)
+strings = Table([""])
+contexts = Table([Context("", 0)], Context._make)
+plans = Table([Plan("", "", (), "", 0)], Plan._make)
 
 NONE = np.empty((2, 0), np.int64)
 MOST = 2**63 - 1  # bytes that fit in a column: a plan may ask for more, and fail
@@ -85,10 +85,7 @@ class Catalog:
     """
 
     def __init__(
-        self,
-        strings: Table[str] = strings,
-        plans: Table[Plan] = plans,
-        contexts: Table[Context] = contexts,
+        self, strings: Table[str] = strings, plans: Table[Plan] = plans, contexts: Table[Context] = contexts
     ) -> None:
         self.strings, self.plans, self.contexts = strings, plans, contexts
         self.op, self.family, self.nbytes = np.empty((3, 0), np.int64)

@@ -47,6 +47,7 @@ class Kind(NamedTuple):
 
 
 _BLOCK = ("t", "alloc_id", "address", "size")
+_GRADIENT = ("t", "node", "norm", "bad", "numel", "name", "saved")
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
@@ -60,14 +61,7 @@ KINDS: dict[str, Kind] = {
         Kind(SCOPE, "scope", ("t", "context"), aux="enter"),
         Kind(STEP, "step", ("t0", "t1", "index", "total")),
         Kind(METRIC, "metric", ("t", "step", "value"), plan="name", floats=("value",)),
-        Kind(
-            GRAD_STAT,
-            "grad_stat",
-            ("t", "node", "norm", "bad", "numel", "name", "saved"),
-            aux="parameter",
-            plan="plan",
-            floats=("norm",),
-        ),
+        Kind(GRAD_STAT, "grad_stat", _GRADIENT, aux="parameter", plan="plan", floats=("norm",)),
         Kind(EDGE, "edge", ("t", "node", "parent2", "parent3", "parent4", "parent5", "parent6"), plan="plan"),
         Kind(DROPPED, "dropped", ("t", "count", "t_last")),
         Kind(LEAF, "leaf", ("t", "leaf", "name", "parameter"), plan="plan"),

@@ -173,10 +173,7 @@ class Memory:
         self.segment = _lifetimes(table("segment_alloc"), table("segment_free"), "segment_id")
         asked = table("free_requested")
         self.block["dropped"] = joined(self.block["alloc_id"], asked["alloc_id"], asked["t"], NEVER)
-
-    @cached_property
-    def _timeline(self) -> Timeline:
-        return timeline(self.block, self.segment, self.start)
+        self._timeline = timeline(self.block, self.segment, start)
 
     def timeline(self) -> Timeline:
         """Bytes over time, one row for each moment at which anything changed."""

@@ -107,12 +107,12 @@ class OpStats:
     def _repr_html_(self) -> str:
         if not self.rows:
             return "<p>no op events</p>"
-        side = ["left" if i < len(self.keys) else "right" for i in range(len(self.keys) + 6)]
         body = ""
         for i, row in enumerate(self.cells()):
             tag = "td" if i else "th"
+            sides = ["left"] * len(self.keys) + ["right"] * (len(row) - len(self.keys))
             cells = (
-                f'<{tag} style="text-align:{at}">{escape(cell)}</{tag}>' for at, cell in zip(side, row, strict=True)
+                f'<{tag} style="text-align:{at}">{escape(cell)}</{tag}>' for at, cell in zip(sides, row, strict=True)
             )
             body += f"<tr>{''.join(cells)}</tr>"
         return f'<table style="font-variant-numeric:tabular-nums;border-collapse:collapse">{body}</table>'

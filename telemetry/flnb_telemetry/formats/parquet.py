@@ -107,15 +107,14 @@ def _check(path: str | os.PathLike[str], manifest: Any) -> None:
 
 
 def _restored(manifest: dict[str, Any], tables: dict[str, schema.Columns]) -> Recording:
-    strings: Table[str] = Table("")
-    contexts: Table[Context] = Table(Context("", 0), Context._make)
-    plans: Table[Plan] = Table(Plan("", "", (), "", 0), Plan._make)
-    for text in manifest["strings"]:
-        strings.id_of(text)
-    for context in manifest["contexts"]:
-        contexts.id_of(Context(*context))
-    for op, family, shape, dtype, nbytes, flops, inputs in manifest["plans"]:
-        plans.id_of(Plan(op, family, tuple(shape), dtype, nbytes, flops, tuple(map(tuple, inputs))))
+    strings: Table[str] = Table(manifest["strings"])
+    contexts = Table([Context(*context) for context in manifest["contexts"]])
+    plans = Table(
+        [
+            Plan(op, family, tuple(shape), dtype, nbytes, flops, tuple(map(tuple, inputs)))
+            for op, family, shape, dtype, nbytes, flops, inputs in manifest["plans"]
+        ]
+    )
     # An id beyond its intern table is found now, not in the middle of an analysis.
     for kind, table in tables.items():
         for name, known in (("plan", plans), ("context", contexts), ("name", strings)):
