@@ -291,17 +291,18 @@ def _random_calls(draw: random.Random, length: int, biggest: int) -> list[Call]:
 
 
 def _shrink(calls: list[Call], attempt: Callable[[list[Call]], Trial]) -> Trial:
-    """The trial of the shortest sequence found that still breaks the rule (delta debugging), with small sizes."""
-    size = len(calls)
-    while size:
-        shorter = [calls[:i] + calls[i + size :] for i in range(0, len(calls), size)]
-        found = next((candidate for candidate in shorter if attempt(candidate).broken), None)
-        if found is None:
-            size //= 2
-        else:
-            calls, size = found, min(size, len(found))
-    for i, call in enumerate(calls):
-        sizes = [nbytes for nbytes in (64, 512, 4096, 1 << 20) if nbytes < call.amount]
-        smaller = [[*calls[:i], call._replace(amount=nbytes), *calls[i + 1 :]] for nbytes in sizes]
-        calls = next((candidate for candidate in smaller if attempt(candidate).broken), calls)
+    """The trial of a sequence that breaks the rule, while no simpler one does."""
+    while simpler := next((candidate for candidate in _simpler(calls) if attempt(candidate).broken), None):
+        calls = simpler
     return attempt(calls)
+
+
+def _simpler(calls: list[Call]) -> Iterator[list[Call]]:
+    """With all that follows or one call left out, or one size made smaller."""
+    for i in range(len(calls)):
+        yield calls[:i]
+        yield calls[:i] + calls[i + 1 :]
+    for i, call in enumerate(calls):
+        for nbytes in (64, 512, 4096, 1 << 20):
+            if nbytes < call.amount:
+                yield [*calls[:i], call._replace(amount=nbytes), *calls[i + 1 :]]
