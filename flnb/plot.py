@@ -127,7 +127,7 @@ def tape(run: Recording | Tape) -> Any:
     _scopes(graph, "", nodes)
     for leaf in found.leaves:
         kind = "parameter" if leaf.parameter else "input"
-        label = _label(leaf.name or kind, _shape(leaf.shape), leaf)
+        label = _label(leaf.name or kind, quantity.extents(leaf.shape), leaf)
         graph.node(_id(leaf.id), label, fillcolor=palette.CATEGORY[kind][0], shape="ellipse")
     shown = {node.id for node in nodes} | {leaf.id for leaf in found.leaves}
     for parent, child in found.edges:
@@ -149,7 +149,8 @@ def _scopes(graph: Any, path: str, nodes: Sequence[TapeNode]) -> None:
             continue
         bad = {"color": "#d32f2f", "penwidth": "3"} if node.bad else {}
         colour = palette.FAMILY.get(node.family, (INK, INK))[0]
-        graph.node(_id(node.id), _label(node.op, f"{_shape(node.shape)} {node.dtype}", node), fillcolor=colour, **bad)
+        label = _label(node.op, f"{quantity.extents(node.shape)} {node.dtype}", node)
+        graph.node(_id(node.id), label, fillcolor=colour, **bad)
     for name, inside in sorted(below.items()):
         with graph.subgraph(name=f"cluster_{start}{name}") as box:
             box.attr(label=name, color=INK, fontcolor=INK, style="rounded")
@@ -200,7 +201,3 @@ def _label(title: str, about: str, item: Any) -> str:
     if item.norm is not None:
         lines.append(f"|grad| {quantity.norm(item.norm)}" + (f", {item.bad} NaN/Inf" if item.bad else ""))
     return "\n".join(lines).replace("\\", "\\\\")  # graphviz reads a backslash as the beginning of an escape
-
-
-def _shape(shape: tuple[int, ...]) -> str:
-    return "×".join(map(str, shape)) or "scalar"

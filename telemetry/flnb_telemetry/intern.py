@@ -57,14 +57,13 @@ class Table(Generic[T]):
     def id_of(self, value: Any) -> int:
         """The id of a hashable value (a tuple may stand for a named one), a new one if never seen. Safe in threads."""
         number = self.ids.get(value)
-        if number is None:
-            with _lock:
-                number = self.ids.get(value)
-                if number is None:
-                    number = len(self.items)
-                    self.items.append(self._make(value))
-                    self.ids[value] = number  # last: whoever reads the id finds the item
-        return number
+        if number is not None:
+            return number
+        with _lock:
+            if value not in self.ids:
+                self.items.append(self._make(value))
+                self.ids[value] = len(self.items) - 1  # last: whoever reads the id finds the item
+            return self.ids[value]
 
     def __len__(self) -> int:
         return len(self.items)

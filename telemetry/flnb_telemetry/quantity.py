@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 _SECONDS = {"ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9}
 _BYTES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50}
@@ -57,6 +57,11 @@ def count(number: float) -> str:
 def percent(share: float) -> str:
     """A share of 1 with one decimal: 12.3 %."""
     return f"{100 * share:.1f} %" if math.isfinite(share) else UNKNOWN
+
+
+def extents(shape: Iterable[int]) -> str:
+    """A shape as text: 64×3×3, scalar."""
+    return "×".join(map(str, shape)) or "scalar"
 
 
 def bytes_of(text: str | int, what: str = "a size") -> int:

@@ -106,10 +106,9 @@ class Tape:
 
 
 def _line(node: TapeNode) -> str:
-    shape = "×".join(map(str, node.shape)) or "scalar"
     norm = "" if node.norm is None else f"  |grad| {quantity.norm(node.norm)}"
     took = f"  {node.took}" if node.took else ""
-    return f"  {node.op} {shape} {node.dtype}  {node.scope}".rstrip() + took + norm
+    return f"  {node.op} {quantity.extents(node.shape)} {node.dtype}  {node.scope}".rstrip() + took + norm
 
 
 def of(
