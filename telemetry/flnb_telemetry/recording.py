@@ -39,7 +39,7 @@ class Run:
     buffer = bus.DEFAULT_BUFFER
     session: pump.Session | None = None
 
-    def __init__(self, name: str, grad_interval: float | None, state: str, catalog: Catalog | None = None) -> None:
+    def __init__(self, name: str, grad_interval: float | None, state: str) -> None:
         self.name = name
         self.number = next(_numbers)
         self.grad_interval = grad_interval
@@ -49,7 +49,7 @@ class Run:
         self.end: int | None = None
         self.events = 0
         self.meta: dict[str, Any] = {}
-        self.catalog = catalog or Catalog()
+        self.catalog = Catalog()
         self._lock = threading.Lock()
 
     def feed(self, lane: int, records: schema.Records) -> None:
@@ -89,20 +89,12 @@ class Recording(Run):
     `tables`: what a file held, in place of what a pump feeds.
     """
 
-    def __init__(
-        self,
-        name: str = "run",
-        *,
-        limit: int = 1 << 30,
-        grad_interval: float | None = 0.5,
-        catalog: Catalog | None = None,
-        tables: dict[str, schema.Columns] | None = None,
-    ) -> None:
-        super().__init__(name, grad_interval, "recording", catalog)
+    def __init__(self, name: str = "run", *, limit: int = 1 << 30, grad_interval: float | None = 0.5) -> None:
+        super().__init__(name, grad_interval, "recording")
         self.over_limit = 0  # records that came when `limit` bytes were held already
         self._limit = limit // schema.RECORD_BYTES
         self._batches: list[tuple[int, schema.Records]] = []
-        self._tables = tables
+        self.tables: dict[str, schema.Columns] = {}
         self._made: dict[str, tuple[int, Any]] = {}
 
     def feed(self, lane: int, records: schema.Records) -> None:
@@ -117,8 +109,8 @@ class Recording(Run):
     def table(self, kind: str) -> schema.Columns:
         """The columns of one kind (see `schema.KINDS`) and the "lane" each row came from, in order of time."""
         what = schema.kind_of(kind)
-        if self._tables is not None:
-            return dict(self._tables[kind])
+        if self.tables:
+            return dict(self.tables[kind])
         return dict(self._cached(kind, lambda: columns(what, list(self._batches))))
 
     def _cached(self, key: str, make: Callable[[], Any]) -> Any:
@@ -244,11 +236,7 @@ class Recording(Run):
 
 @contextmanager
 def record(
-    name: str = "run",
-    *,
-    buffer: str | int = "16MiB",
-    limit: str | int = "1GiB",
-    grad_interval: float | None = 0.5,
+    name: str = "run", *, buffer: str | int = "16MiB", limit: str | int = "1GiB", grad_interval: float | None = 0.5
 ) -> Iterator[Recording]:
     """Record everything that runs inside: ``with flnb.record() as run: train()``, then ``run.ops`` and the rest.
 
@@ -289,13 +277,8 @@ def columns(kind: schema.Kind, batches: list[tuple[int, schema.Records]]) -> sch
 
 def described() -> dict[str, Any]:
     """Facts about this process, with what the describers on the bus add (backend, manager, device, capacity)."""
-    facts: dict[str, Any] = {
-        "began": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "platform": sys.platform,
-        "schema": schema.VERSION,
-    }
+    facts: dict[str, Any] = {"began": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "schema": schema.VERSION}
+    facts |= {"python": platform.python_version(), "numpy": np.__version__, "platform": sys.platform}
     for describe in bus.describers:
         facts |= describe()
     return facts
