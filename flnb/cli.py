@@ -19,25 +19,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-LAB_USAGE = """usage: flnb lab [PATH] [JupyterLab's flags]
-
-Opens PATH (a notebook or a folder) in JupyterLab; without PATH the quickstart notebook. Every other flag goes to
-JupyterLab, for instance --no-browser, --port=8899, --ServerApp.ip=127.0.0.1. Ctrl-C ends JupyterLab and its kernels."""
+LAB = """Opens PATH (a notebook or a folder) in JupyterLab; without PATH the quickstart notebook. Every other flag is
+JupyterLab's own, for instance --no-browser, --port=8899, --ServerApp.ip=127.0.0.1. Ctrl-C ends it and its kernels."""
 
 
 def installed(extra: str) -> list[tuple[str, str | None]]:
     """The packages of an extra with their versions (None: missing), read from flnb's own metadata."""
-    found: list[tuple[str, str | None]] = []
-    for requirement in importlib.metadata.requires("flnb") or []:
-        name, _, marker = requirement.partition(";")
-        package = re.split(r"[^\w.-]", name.strip())[0]
-        if package == "flnb" or f"extra == '{extra}'" not in marker.replace('"', "'"):
-            continue
-        try:
-            found.append((package, importlib.metadata.version(package)))
-        except importlib.metadata.PackageNotFoundError:
-            found.append((package, None))
-    return found
+    versions = {found.name.replace("_", "-"): found.version for found in importlib.metadata.distributions()}
+    ours = [line for line in importlib.metadata.requires("flnb") or [] if re.search(f"extra == .{extra}['\"]", line)]
+    names = [re.split(r"[^\w.-]", line)[0] for line in ours]
+    return [(name, versions.get(name)) for name in names if name != "flnb"]
 
 
 def doctor() -> str:
@@ -53,7 +44,7 @@ def doctor() -> str:
         ("python", f"{platform.python_version()}  ({sys.executable})"),
         ("numpy", numpy.__version__),
         ("platform", platform.platform()),
-        ("processors", f"{os.cpu_count()}  ({_affinity()} usable by this process)"),
+        ("processors", str(os.cpu_count())),
         *((name, os.environ[name]) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS") if name in os.environ),
         ("backend", f"{current.backend.name}  (available: {_entry_points('flnb.backends')})"),
         ("memory manager", f"{current.manager.name}  (available: {_entry_points('flnb.memory_managers')})"),
@@ -68,10 +59,6 @@ def doctor() -> str:
     rows.append(("dot", shutil.which("dot") or lacking))
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
-
-
-def _affinity() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _entry_points(group: str) -> str:
@@ -129,7 +116,8 @@ def parser() -> argparse.ArgumentParser:
     root = argparse.ArgumentParser(prog="flnb", description="A notebook-first ML framework with live instrumentation.")
     root.add_argument("--version", action="version", version=f"flnb {importlib.metadata.version('flnb')}")
     commands = root.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    commands.add_parser("lab", help="open the quickstart or another notebook in JupyterLab", add_help=False)
+    line = "open the quickstart or another notebook in JupyterLab"
+    commands.add_parser("lab", help=line, usage="flnb lab [PATH] [JupyterLab's flags]", description=LAB)
     commands.add_parser("doctor", help="say what is installed, what is missing and what is active")
     one = commands.add_parser("record", help="run a script, record it, save the run")
     one.add_argument("-o", "--output", help="the file to write (default: SCRIPT with the ending .flnb)")
@@ -145,10 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status (2: the user can mend it, and the message says how)."""
     line = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        if line[:1] == ["lab"]:
-            if {"-h", "--help"} & set(line):
-                print(LAB_USAGE)
-                return 0
+        if line[:1] == ["lab"] and not {"-h", "--help"} & set(line):
             from flnb import lab
 
             return lab.run(line[1:])

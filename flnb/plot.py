@@ -5,7 +5,8 @@ Every function takes a `Recording` (of `flnb.record()` or `flnb.load_run()`) and
 
 from __future__ import annotations
 
-import itertools
+import shutil
+from collections import defaultdict
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,13 @@ from flnb_telemetry.analysis.tape import Tape, TapeNode
 from flnb_telemetry.extras import require
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from flnb_telemetry import Recording
 
 __all__ = ["fragmentation", "memory", "op_times", "tape"]
 
-POINTS = 20_000
+POINTS = 10_000
 NODES = 1500
 MIB = 2**20
 INK = "#6f757b"
@@ -28,17 +31,10 @@ INK = "#6f757b"
 
 def _figure(title: str, x: str, y: str) -> Any:
     axis = {"gridcolor": "rgba(127,127,127,0.25)", "zerolinecolor": "rgba(127,127,127,0.4)"}
-    return require("plotly.graph_objects", "lab", "drawing a figure").Figure(
-        layout={
-            "title": title,
-            "xaxis": {"title": x} | axis,
-            "yaxis": {"title": y, "rangemode": "tozero"} | axis,
-            "paper_bgcolor": "rgba(0,0,0,0)",  # the notebook's own ground, light or dark
-            "plot_bgcolor": "rgba(0,0,0,0)",
-            "font": {"color": INK},
-            "margin": {"l": 64, "r": 24, "t": 56, "b": 48},
-        }
-    )
+    layout = {"title": title, "xaxis": {"title": x} | axis, "yaxis": {"title": y, "rangemode": "tozero"} | axis}
+    layout |= dict.fromkeys(("paper_bgcolor", "plot_bgcolor"), "rgba(0,0,0,0)")  # the notebook's, light or dark
+    layout |= {"font": {"color": INK}, "margin": {"l": 64, "r": 24, "t": 56, "b": 48}}
+    return require("plotly.graph_objects", "lab", "drawing a figure").Figure(layout=layout)
 
 
 def _note(figure: Any, text: str, **place: Any) -> None:
@@ -52,18 +48,14 @@ def op_times(run: Recording, top: int = 20) -> Any:
     figure = _figure(f"Op times of {run.name}", f"total time, {unit}", "")
     for family in dict.fromkeys(row.key[1] for row in rows[:top]):
         mine = [row for row in rows[:top] if row.key[1] == family]
-        figure.add_bar(
-            x=[row.total / scale for row in mine],
-            y=[row.key[0] for row in mine],
-            orientation="h",
-            name=family,
-            marker_color=palette.FAMILY.get(family, (INK, INK))[0],
-            hovertext=[
-                f"{quantity.percent(row.share)}, {quantity.count(row.count)} calls, "
-                f"mean {quantity.duration(row.mean)}, p99 {quantity.duration(row.p99)}"
-                for row in mine
-            ],
-        )
+        times, names = [row.total / scale for row in mine], [row.key[0] for row in mine]
+        about = [
+            f"{quantity.percent(row.share)}, {quantity.count(row.count)} calls, "
+            f"mean {quantity.duration(row.mean)}, p99 {quantity.duration(row.p99)}"
+            for row in mine
+        ]
+        colour = palette.FAMILY.get(family, (INK, INK))[0]
+        figure.add_bar(x=times, y=names, orientation="h", name=family, marker_color=colour, hovertext=about)
     # a name in two families is one bar of two parts; the slowest stands on top
     figure.update_layout(barmode="stack", height=140 + 22 * len(rows[:top]))
     figure.update_yaxes(categoryorder="total ascending")
@@ -77,25 +69,23 @@ def memory(run: Recording) -> Any:
 
     Where more than twice the peak is reserved, the legend says how much and the axis ends above the bands.
     """
-    line = run.memory.timeline()
+    line = run.memory.timeline().spread(POINTS)
     figure = _figure(f"Memory of {run.name}", "time, s", "MiB")
-    keep = _kept(line.allocated, line.reserved)
-    t = line.t[keep]
     for name in palette.STACK:
-        held = line.by_category[keep, schema.CATEGORIES.index(name)]
+        held = line.by_category[:, schema.CATEGORIES.index(name)]
         if held.any():
             colour = palette.CATEGORY[name][0]
             stroke = {"width": 0.5, "color": colour, "shape": "hv"}
             label = name.replace("_", " ")
-            figure.add_scatter(x=t, y=held / MIB, name=label, stackgroup="live", line=stroke, fillcolor=colour)
+            figure.add_scatter(x=line.t, y=held / MIB, name=label, stackgroup="live", line=stroke, fillcolor=colour)
     dashed = {"color": INK, "dash": "dot", "shape": "hv"}
     most, reserved = int(line.allocated.max(initial=0)), int(line.reserved.max(initial=0))
     above = reserved > 2 * most > 0
     label = f"reserved {quantity.size(reserved)}, above" if above else "reserved"
-    figure.add_scatter(x=t, y=line.reserved[keep] / MIB, name=label, line=dashed)
-    if len(t):
+    figure.add_scatter(x=line.t, y=line.reserved / MIB, name=label, line=dashed)
+    if len(line.t):
         at = float(line.t[np.argmax(line.allocated)])
-        aside = 1 if at < (t[0] + t[-1]) / 2 else -1  # towards the middle, away from the axis
+        aside = 1 if at < (line.t[0] + line.t[-1]) / 2 else -1  # towards the middle, away from the axis
         anchor = "left" if aside > 0 else "right"
         text = f"peak {quantity.size(most)}"
         figure.add_annotation(x=at, y=most / MIB, text=text, ax=32 * aside, ay=-20, xanchor=anchor)
@@ -114,14 +104,8 @@ def fragmentation(run: Recording, request: int | None = None) -> Any:
         ("internal", found.internal, "#5c906b", "y2"),
     ):
         figure.add_scatter(x=found.t, y=column, name=label, yaxis=axis, line={"shape": "hv", "color": colour})
-    share = {
-        "overlaying": "y",
-        "side": "right",
-        "range": [0, 1],
-        "tickvals": [0, 0.25, 0.5, 0.75, 1],
-        "tickformat": ".0%",
-        "title": "share",
-    }
+    ticks = {"range": [0, 1], "tickvals": [0, 0.25, 0.5, 0.75, 1], "tickformat": ".0%"}
+    share = {"overlaying": "y", "side": "right", "title": "share"} | ticks
     figure.update_layout(yaxis2=share, margin={"b": 110})
     peak, average = quantity.significant(found.at_peak), quantity.significant(found.average)
     _note(figure, f"{peak}× at the peak, {average}× on time average", x=1, y=1.06)
@@ -140,13 +124,10 @@ def tape(run: Recording | Tape) -> Any:
     graph.attr("node", shape="box", style="filled,rounded", fontname="sans-serif", fontsize="10", fontcolor="white")
     graph.attr("edge", color=INK)
     nodes = found.nodes[-NODES:]
-    by_scope: dict[str, list[Any]] = {}
-    for node in nodes:
-        by_scope.setdefault(node.scope, []).append(node)
-    _scopes(graph, "", by_scope)
+    _scopes(graph, "", nodes)
     for leaf in found.leaves:
         kind = "parameter" if leaf.parameter else "input"
-        label = _label(leaf.name or kind, _shape(leaf.shape), leaf)
+        label = _label(leaf.name or kind, quantity.extents(leaf.shape), leaf)
         graph.node(_id(leaf.id), label, fillcolor=palette.CATEGORY[kind][0], shape="ellipse")
     shown = {node.id for node in nodes} | {leaf.id for leaf in found.leaves}
     for parent, child in found.edges:
@@ -157,18 +138,23 @@ def tape(run: Recording | Tape) -> Any:
     return graph
 
 
-def _scopes(graph: Any, path: str, by_scope: dict[str, list[Any]]) -> None:
+def _scopes(graph: Any, path: str, nodes: Sequence[TapeNode]) -> None:
     """The nodes of a scope and, as boxes, the scopes directly within it."""
-    for node in by_scope.get(path, ()):
+    start = f"{path}." if path else ""
+    below: defaultdict[str, list[TapeNode]] = defaultdict(list)
+    for node in nodes:
+        if node.scope != path:
+            rest = node.scope.removeprefix(start)
+            below[rest.partition(".")[0] or rest].append(node)
+            continue
         bad = {"color": "#d32f2f", "penwidth": "3"} if node.bad else {}
         colour = palette.FAMILY.get(node.family, (INK, INK))[0]
-        graph.node(_id(node.id), _label(node.op, f"{_shape(node.shape)} {node.dtype}", node), fillcolor=colour, **bad)
-    start = f"{path}." if path else ""
-    below = [scope[len(start) :].partition(".")[0] for scope in by_scope if scope.startswith(start) and scope != path]
-    for name in sorted(set(below) - {""}):
+        label = _label(node.op, f"{quantity.extents(node.shape)} {node.dtype}", node)
+        graph.node(_id(node.id), label, fillcolor=colour, **bad)
+    for name, inside in sorted(below.items()):
         with graph.subgraph(name=f"cluster_{start}{name}") as box:
             box.attr(label=name, color=INK, fontcolor=INK, style="rounded")
-            _scopes(box, start + name, by_scope)
+            _scopes(box, start + name, inside)
 
 
 def _digraph() -> Any:
@@ -178,10 +164,12 @@ def _digraph() -> Any:
         """A `graphviz.Digraph` that says what to install where the `dot` program is missing."""
 
         def pipe(self, *args: Any, **options: Any) -> Any:
-            return _drawn(super().pipe, args, options)
+            _check_dot()
+            return super().pipe(*args, **options)
 
         def render(self, *args: Any, **options: Any) -> Any:
-            return _drawn(super().render, args, options)
+            _check_dot()
+            return super().render(*args, **options)
 
         def _repr_mimebundle_(self, *args: Any, **options: Any) -> Any:
             try:
@@ -190,20 +178,16 @@ def _digraph() -> Any:
                 html = f"<details><summary>source</summary><pre>{escape(self.source)}</pre></details>"
                 return {"text/plain": f"{error}\n\n{self.source}", "text/html": f"<p>{escape(str(error))}</p>{html}"}
 
-    def _drawn(draw: Any, args: Any, options: Any) -> Any:
-        try:
-            return draw(*args, **options)
-        except graphviz.ExecutableNotFound:
-            raise FileNotFoundError(MISSING_DOT) from None
-
     return Digraph
 
 
-MISSING_DOT = (
-    "flnb.plot.tape: drawing needs graphviz's `dot` program, which is not on the PATH; install it with: "
-    "apt install graphviz, brew install graphviz or conda install graphviz. The source is in .source; "
-    "flnb.dashboard() draws tapes without it"
-)
+def _check_dot() -> None:
+    if shutil.which("dot") is None:
+        raise FileNotFoundError(
+            "flnb.plot.tape: drawing needs graphviz's `dot` program, which is not on the PATH; install it with: "
+            "apt install graphviz, brew install graphviz or conda install graphviz. The source is in .source; "
+            "flnb.dashboard() draws tapes without it"
+        )
 
 
 def _id(number: int) -> str:
@@ -217,17 +201,3 @@ def _label(title: str, about: str, item: Any) -> str:
     if item.norm is not None:
         lines.append(f"|grad| {quantity.norm(item.norm)}" + (f", {item.bad} NaN/Inf" if item.bad else ""))
     return "\n".join(lines).replace("\\", "\\\\")  # graphviz reads a backslash as the beginning of an escape
-
-
-def _shape(shape: tuple[int, ...]) -> str:
-    return "×".join(map(str, shape)) or "scalar"
-
-
-def _kept(*levels: Any) -> Any:
-    """Rows of a long timeline worth drawing: the first, last and highest of each of many stretches."""
-    count = len(levels[0])
-    if count <= POINTS:
-        return np.arange(count)
-    edges = np.linspace(0, count, POINTS // 4 + 1).astype(int)
-    tops = [a + int(np.argmax(level[a:b])) for level in levels for a, b in itertools.pairwise(edges)]
-    return np.unique(np.concatenate([edges[:-1], edges[1:] - 1, np.array(tops)]))

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from flnb.tensor import Tensor
 
+    Shape = int | Sequence[int]
+
 __all__ = ["Generator", "bernoulli", "default_generator", "manual_seed", "normal", "permutation", "uniform"]
 
 _uniform = Op("random_uniform", "memory", _no_rule)
@@ -73,30 +75,20 @@ def _drawn(op: Op, shape: Any, dtype: Any, arguments: tuple[Any, ...]) -> Any:
 
 
 def uniform(
-    shape: int | Sequence[int],
-    low: float = 0.0,
-    high: float = 1.0,
-    dtype: Any = None,
-    generator: Generator | None = None,
+    shape: Shape, low: float = 0.0, high: float = 1.0, dtype: Any = None, generator: Generator | None = None
 ) -> Any:
     """Uniform in [low, high), floating point."""
     return _drawn(_uniform, shape, dtype, (low, high, (generator or default_generator).numpy))
 
 
 def normal(
-    shape: int | Sequence[int],
-    mean: float = 0.0,
-    std: float = 1.0,
-    dtype: Any = None,
-    generator: Generator | None = None,
+    shape: Shape, mean: float = 0.0, std: float = 1.0, dtype: Any = None, generator: Generator | None = None
 ) -> Any:
     """Normal with the given mean and standard deviation, floating point."""
     return _drawn(_normal, shape, dtype, (mean, std, (generator or default_generator).numpy))
 
 
-def bernoulli(
-    shape: int | Sequence[int], p: float = 0.5, dtype: Any = None, generator: Generator | None = None
-) -> Tensor:
+def bernoulli(shape: Shape, p: float = 0.5, dtype: Any = None, generator: Generator | None = None) -> Tensor:
     """Ones with probability ``p``, else zeros."""
     return (uniform(shape, generator=generator) < p).astype(_spec((), dtype).dtype)  # type: ignore[no-any-return]
 

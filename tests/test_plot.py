@@ -113,14 +113,6 @@ def test_fragmentation_states_its_formulas(run: Any) -> None:
     assert figure.layout.yaxis2.tickvals == (0, 0.25, 0.5, 0.75, 1)
 
 
-def test_a_long_timeline_is_drawn_with_its_extremes() -> None:
-    level = np.zeros(200_000, np.int64)
-    level[123_456] = 7
-    kept = plot._kept(level)
-    assert len(kept) < 25_000
-    assert {0, 123_456, 199_999} <= set(kept.tolist())
-
-
 def test_the_tape_is_a_graph_with_scopes_as_boxes(run: Any) -> None:
     graph = plot.tape(run)
     source = graph.source

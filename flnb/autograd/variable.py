@@ -152,11 +152,9 @@ class Variable(Tensor):
     def __deepcopy__(self, memo: dict[int, Any]) -> Variable:
         if not self.is_leaf:
             raise RuntimeError("only leaves can be deep-copied; use .detach() first to copy the values of a result")
-        twin = object.__new__(type(self))
-        Variable.__init__(twin, self.data.copy(), self.requires_grad)
-        if self._node is not None:
-            twin.name = self.name
-            twin.grad = None if self.grad is None else self.grad.copy()
+        twin = _rebuild(type(self), self.data.copy(), self.requires_grad, self.name)
+        if self.grad is not None:
+            twin.grad = self.grad.copy()
         return twin
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -169,8 +167,8 @@ class Variable(Tensor):
         return f"{facts}, requires_grad" if self.is_leaf else f"{facts}, from {self._node[0].op.name}"
 
 
-def _rebuild(cls: type[Variable], values: np.ndarray[Any, Any], requires_grad: bool, name: str) -> Variable:
-    """Unpickle."""
+def _rebuild(cls: type[Variable], values: Any, requires_grad: bool, name: str) -> Variable:
+    """Unpickle, or copy."""
     variable = object.__new__(cls)
     Variable.__init__(variable, values, requires_grad)
     variable.name = name

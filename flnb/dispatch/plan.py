@@ -6,6 +6,7 @@ gradient needs and the number under which telemetry knows the op, so shape rules
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,10 +42,7 @@ class Spec:
 
 def size_of(shape: tuple[int, ...]) -> int:
     """Number of elements of a shape."""
-    size = 1
-    for extent in shape:
-        size *= extent
-    return size
+    return math.prod(shape)
 
 
 _specs: dict[tuple[tuple[int, ...], np.dtype[Any], str], Spec] = {}
@@ -68,20 +66,9 @@ class Plan:
     """
 
     __slots__ = (
-        "attributes",
-        "code",
-        "constants",
-        "joint",
-        "kind",
-        "op",
-        "planned",
-        "pulls",
-        "saves",
-        "shrinks",
-        "spec",
-        "specs",
-        "weight",
-    )
+        "attributes", "code", "constants", "joint", "kind", "op", "planned", "pulls", "saves", "shrinks", "spec",
+        "specs", "weight",
+    )  # fmt: skip
 
     def __init__(self, op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...], spec: Spec) -> None:
         self.op = op
@@ -91,22 +78,16 @@ class Plan:
         self.kind = spec.kind
         self.planned = op.planned
         self.joint = op.joint
-        self.weight = ALWAYS if spec.ndim == 0 else spec.nbytes
-        if not op.writes_out:
-            self.weight = -1
+        self.weight = -1 if not op.writes_out else ALWAYS if spec.ndim == 0 else spec.nbytes
         self.constants: dict[Any, Any] = {}
         self.pulls: tuple[Callable[..., Any] | None, ...] = op.pulls_for(len(specs))
-        self.shrinks = tuple(self._shrinks(s) for s in specs) if op.broadcasts else (None,) * len(specs)
+        # An input's shape where broadcasting enlarged it, so that its gradient must be summed back.
+        enlarged = [op.broadcasts and isinstance(s, Spec) and s.shape != spec.shape for s in specs]
+        self.shrinks = tuple(s.shape if grew else None for s, grew in zip(specs, enlarged, strict=True))
         self.saves = op.saves_for(len(specs))
         shapes = tuple(s.shape if isinstance(s, Spec) else () for s in specs)
         described = intern.Plan(op.name, op.family, spec.shape, spec.dtype.name, spec.nbytes, op.flops(self), shapes)
         self.code = schema.OP | bus.FLOAT_TIMES | intern.plans.id_of(described) << schema.PLAN_SHIFT
-
-    def _shrinks(self, spec: Any) -> tuple[int, ...] | None:
-        """The input's shape where broadcasting enlarged it, so that its gradient must be summed back."""
-        if not isinstance(spec, Spec) or spec.shape == self.spec.shape:
-            return None
-        return spec.shape
 
     def constant(self, value: float, backend: Any) -> Any:
         """A scalar as a 0-d buffer, kept for the next time (zeros are not: 0.0 == -0.0 as keys)."""

@@ -5,12 +5,5 @@ from flnb.interface.tape import Tape
 from flnb.interface.tensor import TensorBackend
 
 __all__ = [
-    "AllocHint",
-    "Block",
-    "MemoryDevice",
-    "MemoryManager",
-    "OutOfMemoryError",
-    "Segment",
-    "Tape",
-    "TensorBackend",
-]
+    "AllocHint", "Block", "MemoryDevice", "MemoryManager", "OutOfMemoryError", "Segment", "Tape", "TensorBackend",
+]  # fmt: skip

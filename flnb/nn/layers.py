@@ -21,8 +21,8 @@ class Sequential(Module):
 
     >>> import flnb
     >>> net = Sequential(hidden=Linear(4, 8), relu=ReLU(), out=Linear(8, 2))
-    >>> net(flnb.ones((5, 4))).shape, len(net), net[0].extra_repr()
-    ((5, 2), 3, '4, 8')
+    >>> net(flnb.ones((5, 4))).shape, len(net), net[0]
+    ((5, 2), 3, Linear(in_features=4, out_features=8)  # 40 parameters)
     """
 
     def __init__(self, *modules: Module, **named: Module) -> None:
@@ -58,15 +58,12 @@ class Linear(Module):
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
+        self.in_features, self.out_features = in_features, out_features
         self.weight = _initial((out_features, in_features), in_features)
         self.bias = _initial((out_features,), in_features) if bias else None
 
     def forward(self, x: Any) -> Any:
         return ops.linear(x, self.weight, self.bias)
-
-    def extra_repr(self) -> str:
-        out_features, in_features = self.weight.shape
-        return f"{in_features}, {out_features}" + ("" if self.bias is not None else ", bias=False")
 
 
 class Conv2d(Module):
@@ -78,29 +75,18 @@ class Conv2d(Module):
     """
 
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Pair,
-        stride: Pair = 1,
-        padding: Pair = 0,
+        self, in_channels: int, out_channels: int, kernel_size: Pair, stride: Pair = 1, padding: Pair = 0,
         bias: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         kernel = kernel_size if isinstance(kernel_size, tuple) else (kernel_size, kernel_size)
         fan_in = in_channels * math.prod(kernel)
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
         self.weight = _initial((out_channels, in_channels, *kernel), fan_in)
         self.bias = _initial((out_channels,), fan_in) if bias else None
-        self.stride, self.padding = stride, padding
 
     def forward(self, x: Any) -> Any:
         return ops.conv2d(x, self.weight, self.bias, stride=self.stride, padding=self.padding)
-
-    def extra_repr(self) -> str:
-        out_channels, in_channels, *kernel = self.weight.shape
-        text = f"{in_channels}, {out_channels}, {kernel[0] if kernel[0] == kernel[1] else tuple(kernel)}"
-        text += "" if self.stride in (1, (1, 1)) else f", stride={self.stride}"
-        text += "" if self.padding in (0, (0, 0)) else f", padding={self.padding}"
-        return text + ("" if self.bias is not None else ", bias=False")
 
 
 def _initial(shape: tuple[int, ...], fan_in: int) -> Parameter:
@@ -124,10 +110,6 @@ class MaxPool2d(Module):
     def forward(self, x: Any) -> Any:
         return ops.max_pool2d(x, self.kernel_size, stride=self.stride, padding=self.padding)
 
-    def extra_repr(self) -> str:
-        text = f"{self.kernel_size}" + ("" if self.stride == self.kernel_size else f", stride={self.stride}")
-        return text + (f", padding={self.padding}" if self.padding else "")
-
 
 class BatchNorm(Module):
     """Normalises each channel (axis 1) of (N, C) or (N, C, H, W) by the batch's mean and variance.
@@ -142,20 +124,17 @@ class BatchNorm(Module):
     """
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        self.num_features, self.eps, self.momentum = num_features, eps, momentum
         shape, dtype = (num_features,), default_dtype()
         self.weight = Parameter(ops.ones(shape, dtype=dtype))
         self.bias = Parameter(ops.zeros(shape, dtype=dtype))
         with category("parameter"):
             self.running_mean = ops.zeros(shape, dtype=dtype)
             self.running_var = ops.ones(shape, dtype=dtype)
-        self.eps, self.momentum = eps, momentum
 
     def forward(self, x: Any) -> Any:
         statistics = self.running_mean, self.running_var
         return ops.batch_norm(x, self.weight, self.bias, *statistics, self.training, self.momentum, self.eps)
-
-    def extra_repr(self) -> str:
-        return f"{self.weight.size}"
 
 
 class Dropout(Module):
@@ -173,9 +152,6 @@ class Dropout(Module):
 
     def forward(self, x: Any) -> Any:
         return ops.dropout(x, self.p) if self.training and self.p else x
-
-    def extra_repr(self) -> str:
-        return f"{self.p}"
 
 
 class Flatten(Module):
@@ -210,6 +186,3 @@ class LogSoftmax(Module):
 
     def forward(self, x: Any) -> Any:
         return ops.log_softmax(x, axis=self.axis)
-
-    def extra_repr(self) -> str:
-        return f"axis={self.axis}"

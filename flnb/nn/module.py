@@ -81,37 +81,34 @@ class Module:
         finally:
             bus.leave(outer)
 
-    def named_modules(self) -> Iterator[tuple[str, Module]]:
-        """Every module once, itself first (as ""), parents before children, in the order of their attributes."""
+    def _named_members(self) -> Iterator[tuple[str, Tensor | Module]]:
+        """This module, and every module, parameter and buffer below, once, with its dotted path."""
         seen: set[int] = set()
-        stack: list[tuple[str, Module]] = [("", self)]
+        stack: list[tuple[str, Tensor | Module]] = [("", self)]
         while stack:
-            path, module = stack.pop()
-            if id(module) in seen:
+            path, member = stack.pop()
+            if id(member) in seen:
                 continue
-            seen.add(id(module))
-            yield path, module
-            children = module._children()
-            for name, child in children:
-                _call_it(child, name)  # also those appended to a list after it was assigned
-            stack.extend((f"{path}.{name}" if path else name, child) for name, child in reversed(children))
+            seen.add(id(member))
+            yield path, member
+            if isinstance(member, Module):
+                own = sorted(member._own(), key=lambda item: isinstance(item[1], Module))  # a module's tensors first
+                for name, child in own:
+                    _call_it(child, name)  # also those appended to a list after it was assigned
+                stack.extend((f"{path}.{name}" if path else name, child) for name, child in reversed(own))
+            else:
+                _call_it(member, path)
 
     def _own(self) -> Iterator[tuple[str, Tensor | Module]]:
         for name, value in vars(self).items():
             yield from _members(name, value)
 
-    def _children(self) -> list[tuple[str, Module]]:
-        return [(name, member) for name, member in self._own() if isinstance(member, Module)]
-
     def _named_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        seen: set[int] = set()
-        for path, module in self.named_modules():
-            for name, member in module._own():
-                if isinstance(member, Tensor) and id(member) not in seen:
-                    seen.add(id(member))
-                    full = f"{path}.{name}" if path else name
-                    _call_it(member, full)
-                    yield full, member
+        return ((name, member) for name, member in self._named_members() if isinstance(member, Tensor))
+
+    def named_modules(self) -> Iterator[tuple[str, Module]]:
+        """Every module once, itself first (as ""), parents before children, in the order of their attributes."""
+        return ((name, member) for name, member in self._named_members() if isinstance(member, Module))
 
     def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
         """Every Parameter once, with its dotted path; a shared one under the first."""
@@ -163,8 +160,13 @@ class Module:
             ops.assign(_plain(item), _plain(ops.asarray(state[name], dtype=item.dtype)))
 
     def extra_repr(self) -> str:
-        """The text between the parentheses of the repr."""
-        return ""
+        """The text between the parentheses of the repr: the numbers and texts among the attributes."""
+        return ", ".join(
+            f"{name}={value!r:.40}"
+            for name, value in vars(self).items()
+            if (value is None or isinstance(value, (int, float, str, tuple))) and not any(_members(name, value))
+            if name != "training" and not name.startswith("_")
+        )
 
     def _summary(self) -> str:
         count = sum(item.size for item in self.parameters())
@@ -174,7 +176,8 @@ class Module:
         head = f"{type(self).__name__}({self.extra_repr()})"
         if summary := self._summary():
             head += f"  # {summary}"
-        lines = [f"{name}: {child!r}".replace("\n", "\n  ") for name, child in self._children()]
+        children = ((name, child) for name, child in self._own() if isinstance(child, Module))
+        lines = [f"{name}: {child!r}".replace("\n", "\n  ") for name, child in children]
         return "\n  ".join([head, *lines])
 
     def _repr_html_(self) -> str:

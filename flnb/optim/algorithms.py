@@ -75,13 +75,9 @@ class Adam(Optimizer):
     weight_decay: float
 
     def __init__(
-        self,
-        parameters: Iterable[Variable],
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-    ) -> None:
+        self, parameters: Iterable[Variable], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8, weight_decay: float = 0.0,
+    ) -> None:  # fmt: skip
         super().__init__(parameters, lr, beta1=betas[0], beta2=betas[1], eps=eps, weight_decay=weight_decay)
         if max(betas) >= 1.0:
             raise ValueError(f"flnb: {type(self).__name__}: betas must be below 1, got {betas}")

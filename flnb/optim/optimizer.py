@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flnb_telemetry import bus
 
@@ -13,6 +13,8 @@ from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from flnb.dispatch.plan import Spec
 
 __all__ = ["Optimizer"]
 
@@ -65,7 +67,7 @@ class Optimizer:
             if not getattr(self, key) >= 0.0:
                 raise ValueError(f"flnb: {name}: {key} must be at least 0, got {getattr(self, key)}")
         self._state: list[dict[str, Tensor]] = []
-        self._scratch: list[tuple[Tensor, ...]] = []
+        self._scratch: dict[Spec, list[Tensor]] = {}
 
     def update(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
         """Write the new value of one parameter into `data`; `gradient` must stay as it is. Numbered by self.steps."""
@@ -82,12 +84,12 @@ class Optimizer:
             self._allocate()
         self.steps += 1
         with bus.phase("optimizer"), no_grad():
-            for item, state, scratch in zip(self.parameters, self._state, self._scratch, strict=True):
+            for item, state in zip(self.parameters, self._state, strict=True):
                 gradient = item.grad
                 if gradient is not None:
                     if isinstance(gradient, Variable):  # made by backward(create_graph=True)
                         gradient = gradient.data
-                    self.update(item.data, gradient, state, scratch)
+                    self.update(item.data, gradient, state, self._scratch[item._spec])
         bus.mark_step()
 
     def zero_grad(self) -> None:
@@ -95,14 +97,12 @@ class Optimizer:
             item.grad = None
 
     def _allocate(self) -> None:
-        shared: dict[Any, tuple[Tensor, ...]] = {}
         with category("optimizer_state"):
-            state = [{slot: ops.zeros_like(item.data) for slot in self.slots} for item in self.parameters]
             for item in self.parameters:
-                if (item.shape, item.dtype) not in shared:
-                    shared[item.shape, item.dtype] = tuple(ops.zeros_like(item.data) for _ in range(self.scratch))
-        self._scratch = [shared[item.shape, item.dtype] for item in self.parameters]
-        self._state = state  # last: an allocation that was interrupted is begun anew
+                if item._spec not in self._scratch:
+                    self._scratch[item._spec] = [ops.zeros_like(item.data) for _ in range(self.scratch)]
+            # last: an allocation that was interrupted is begun anew
+            self._state = [{slot: ops.zeros_like(item.data) for slot in self.slots} for item in self.parameters]
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{key}={getattr(self, key)}" for key in self._settings)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flnb_backends.memory.simulated import SimulatedDevice
 from flnb_telemetry.quantity import bytes_of
@@ -47,7 +47,7 @@ def check_manager(factory: Factory, capacity: int | str = "256MiB", examples: in
     draw = random.Random(seed)
     sequences = [_random_calls(draw, 3 + i * 37 // examples, biggest) for i in range(examples)]
     results = []
-    for title in RULES:
+    for title in (*AFTER_EACH, *AT_END):
         attempt = partial(_attempt, new, biggest, title)
         trials = []
         for calls in sequences:
@@ -70,23 +70,34 @@ def _new(factory: Factory, capacity: int) -> MemoryManager:
 def _serves(manager: MemoryManager, nbytes: int) -> bool:
     try:
         allocate(manager, nbytes)
-    except MemoryError:
-        return False
-    except Exception:  # meant to serve it; the trials will meet this error again
-        return True
+    except Exception as error:  # the trials will meet what is no shortage again
+        return not isinstance(error, MemoryError)
     return True
 
 
 class Call(NamedTuple):
-    """One step: ``alloc`` under a number, or something done to the block of that number."""
+    """One step: an ``alloc`` of so many bytes, or something done to the block given so many blocks ago."""
 
     what: str
-    block: int = 0
-    nbytes: int = 0
+    amount: int
 
 
-class Broken(Exception):
-    """A rule does not hold."""
+@dataclass(eq=False)
+class Held:
+    """A live block and its place when it was given, under the name that the calls know it by."""
+
+    name: str
+    block: Block
+    requested: int
+    locks: int = 0
+    freed: bool = False
+
+    def __post_init__(self) -> None:
+        self.start, self.size = self.block.address, self.block.size
+        self.end = self.start + self.size
+
+    def __str__(self) -> str:
+        return f"{self.name} [{self.start:#x}, {self.end:#x})"
 
 
 class Crash(Exception):
@@ -98,205 +109,200 @@ class Trial:
 
     def __init__(self, manager: MemoryManager, biggest: int) -> None:
         self.manager, self.biggest = manager, biggest
-        self.blocks: dict[int, Block] = {}  # live, also those freed under a lock
-        self.given: dict[int, tuple[int, int, int]] = {}  # address, size, requested: as they were
-        self.names: dict[int, str] = {}
-        self.locks: Counter[int] = Counter()
-        self.freed: set[int] = set()
+        self.held: list[Held] = []  # also those freed under a lock
+        self.allocs = self.peak = 0
         self.done: list[str] = []
-        self.peak = 0
         self.broken = ""
 
-    def do(self, what: str, number: int = 0, nbytes: int = 0) -> None:
-        """Make one call, unless it makes no sense now; the model follows."""
-        known, locks, manager = number in self.blocks, self.locks[number], self.manager
-        sensible = {"alloc": not known, "free": known and number not in self.freed, "user_lock": known}
-        if not (sensible | {"user_unlock": locks > 0, "release_cached": True})[what]:
-            return
-        index = len(self.names)
-        name = self.names.setdefault(number, chr(97 + index % 26) * (1 + index // 26)) if number else ""
-        self.done.append(f"{name} = alloc({nbytes})" if what == "alloc" else f"{what}({name})")
-        before = manager.device.reserved
+    def do(self, what: str, amount: int) -> None:
+        """Make one call, unless there is no block to do it to; the model follows."""
+        if what == "alloc":
+            self.alloc(amount)
+        elif what == "release_cached":
+            before = self.manager.device.reserved
+            returned = self.call("release_cached()", self.manager.release_cached)
+            went = before - self.manager.device.reserved
+            if returned != went:
+                raise Crash(f"release_cached() returned {returned}, but {went} bytes went back to the device")
+        elif self.held:
+            self.act(what, self.held[-1 - amount % len(self.held)])
+
+    def alloc(self, nbytes: int) -> bool:
+        """Whether the manager gave a block."""
+        name = chr(97 + self.allocs % 26) * (1 + self.allocs // 26)
+        self.allocs += 1
         try:
-            if what == "alloc":
-                self.blocks[number] = block = allocate(manager, nbytes)
-                self.given[number] = block.address, block.size, nbytes
-                self.peak = max(self.peak, self.allocated)
-            elif what == "free":
-                release(manager, self.blocks[number])
-                self.freed.add(number)
-            elif what == "release_cached":
-                returned = manager.release_cached()
-                if returned != before - manager.device.reserved:
-                    went = before - manager.device.reserved
-                    raise ValueError(f"it returned {returned}, but {went} bytes went back to the device")
-            else:
-                getattr(manager, what)(self.blocks[number])
-                self.locks[number] += 1 if what == "user_lock" else -1
-        except Exception as error:
-            if what != "alloc" or not isinstance(error, OutOfMemoryError):
-                raise Crash(f"{self.done[-1]} raised {type(error).__name__}: {error}") from error
+            block = self.call(f"{name} = alloc({nbytes})", allocate, self.manager, nbytes)
+        except OutOfMemoryError:
             self.done[-1] += "  -> out of memory"
-        if number in self.freed and not self.locks[number]:
-            self.freed.remove(number)
-            del self.blocks[number], self.given[number]
+            return False
+        self.held.append(Held(name, block, nbytes))
+        self.peak = max(self.peak, self.allocated)
+        return True
+
+    def act(self, what: str, held: Held) -> None:
+        """Free, lock or unlock a block, unless it is freed or not locked."""
+        if {"free": held.freed, "user_unlock": not held.locks}.get(what):
+            return
+        method = partial(release, self.manager) if what == "free" else getattr(self.manager, what)
+        self.call(f"{what}({held.name})", method, held.block)
+        held.freed |= what == "free"
+        held.locks += {"user_lock": 1, "user_unlock": -1}.get(what, 0)
+        if held.freed and not held.locks:
+            self.held.remove(held)
+
+    def call(self, text: str, method: Callable[..., Any], *arguments: Any) -> Any:
+        """What the method gives."""
+        self.done.append(text)
+        try:
+            return method(*arguments)
+        except OutOfMemoryError:
+            raise
+        except Exception as error:
+            raise Crash(f"{text} raised {type(error).__name__}: {error}") from error
 
     @property
     def allocated(self) -> int:
         """Bytes of the blocks that are live."""
-        return sum(size for _, size, _ in self.given.values())
+        return sum(held.size for held in self.held)
 
     def free_all(self) -> None:
         """Unlock and free whatever is live."""
-        for number in list(self.blocks):
-            self.do("free", number)
-            for _ in range(self.locks[number]):
-                self.do("user_unlock", number)
-
-    def name_of(self, number: int) -> str:
-        """How the calls name a block, with its place."""
-        address, size, _ = self.given[number]
-        return f"{self.names[number]} [{address:#x}, {address + size:#x})"
+        for held in list(self.held):
+            self.act("free", held)
+            while held.locks:
+                self.act("user_unlock", held)
 
 
 def _attempt(new: Callable[[], MemoryManager], biggest: int, title: str, calls: list[Call]) -> Trial:
     """Make the calls and apply a rule after each; what broke is in the trial's ``broken``."""
     trial = Trial(new(), biggest)
-    rule = RULES[title]
+    after_each, at_end = AFTER_EACH.get(title, _nothing), AT_END.get(title, _nothing)
     try:
         for call in calls:
             trial.do(*call)
-            rule.after_each(trial)
-        rule.at_end(trial)
+            trial.broken = next(after_each(trial), "")
+            if trial.broken:
+                return trial
+        trial.broken = next(at_end(trial), "")
     except Crash as crash:  # a failure of its own row, the end of the trial for the others
-        trial.broken = str(crash) if title == "calls succeed" else ""
-    except Broken as broken:
-        trial.broken = str(broken)
+        trial.broken = str(crash) if title == CALLS_SUCCEED else ""
     except Exception as error:  # from the manager's own stats or snapshot
         trial.broken = f"{type(error).__name__}: {error}"
     return trial
 
 
-class Rule(NamedTuple):
-    """What must hold after each call, and what is tried at the end of a sequence."""
-
-    after_each: Callable[[Trial], None] = lambda trial: None
-    at_end: Callable[[Trial], None] = lambda trial: None
+# Rules: they yield what is wrong after a call, or at the end of the calls.
 
 
-def _placement(trial: Trial) -> None:
-    for number, (address, size, requested) in trial.given.items():
-        segment = trial.blocks[number].segment
-        if size < requested:
-            raise Broken(f"{trial.names[number]} has {size} bytes, {requested} were asked for")
-        if address % ALIGNMENT:
-            raise Broken(f"{trial.name_of(number)} does not begin at a multiple of {ALIGNMENT}")
+def _nothing(trial: Trial) -> Iterator[str]:
+    yield from ()
+
+
+def _placement(trial: Trial) -> Iterator[str]:
+    for held in trial.held:
+        segment = held.block.segment
+        if held.size < held.requested:
+            yield f"{held.name} has {held.size} bytes, {held.requested} were asked for"
+        if held.start % ALIGNMENT:
+            yield f"{held} does not begin at a multiple of {ALIGNMENT}"
         if segment.id not in trial.manager.device.segments:
-            raise Broken(f"the segment of {trial.name_of(number)} was released while the block is live")
-        if address < segment.address or address + size > segment.address + segment.size:
-            raise Broken(f"{trial.name_of(number)} is not inside its segment of {segment.size} bytes")
+            yield f"the segment of {held} was released while the block is live"
+        if held.start < segment.address or held.end > segment.address + segment.size:
+            yield f"{held} is not inside its segment of {segment.size} bytes"
 
 
-def _no_overlap(trial: Trial) -> None:
-    for low, high in pairwise(sorted(trial.given, key=lambda number: trial.given[number])):
-        if trial.given[low][0] + trial.given[low][1] > trial.given[high][0]:
-            raise Broken(f"{trial.name_of(low)} overlaps {trial.name_of(high)}")
+def _no_overlap(trial: Trial) -> Iterator[str]:
+    by_address = sorted(trial.held, key=lambda held: (held.start, held.end))
+    yield from (f"{low} overlaps {high}" for low, high in pairwise(by_address) if low.end > high.start)
 
 
-def _tiling(trial: Trial) -> None:
+def _tiling(trial: Trial) -> Iterator[str]:
     seen = set()
     for segment, blocks in trial.manager.snapshot():
         position = segment.address
         for block in blocks:
             if block.address != position:
-                raise Broken(f"snapshot: a gap or an overlap at {position:#x}, where {block} should begin")
+                yield f"snapshot: a gap or an overlap at {position:#x}, where {block} should begin"
             position += block.size
             if block.id:
                 seen.add((block.address, block.size, block.requested))
         if position != segment.address + segment.size:
-            raise Broken(f"snapshot: blocks end at {position:#x}, the segment at {segment.address + segment.size:#x}")
-    if seen != set(trial.given.values()):
-        raise Broken(f"snapshot: live blocks (address, size, requested) {seen}, expected {set(trial.given.values())}")
+            yield f"snapshot: blocks end at {position:#x}, the segment at {segment.address + segment.size:#x}"
+    given = {(held.start, held.size, held.requested) for held in trial.held}
+    if seen != given:
+        yield f"snapshot: live blocks (address, size, requested) {seen}, expected {given}"
 
 
-def _sums(trial: Trial) -> None:
-    sums = {"live": len(trial.given), "allocated": trial.allocated, "peak_allocated": trial.peak}
+def _sums(trial: Trial) -> Iterator[str]:
+    sums = {"live": len(trial.held), "allocated": trial.allocated, "peak_allocated": trial.peak}
     stats = trial.manager.stats()
     for key, value in (sums | {"reserved": trial.manager.device.reserved}).items():
         if stats.get(key) != value:
-            raise Broken(f"stats()[{key!r}] is {stats.get(key)}, expected {value}")
+            yield f"stats()[{key!r}] is {stats.get(key)}, expected {value}"
 
 
-def _locks(trial: Trial) -> None:
-    for number, block in trial.blocks.items():
-        if block.manager is not trial.manager:
-            raise Broken(f"{trial.names[number]} was freed although {trial.locks[number]} user locks hold it")
+def _locks(trial: Trial) -> Iterator[str]:
+    for held in trial.held:
+        if held.block.manager is not trial.manager:
+            yield f"{held.name} was freed although {held.locks} user locks hold it"
 
 
-def _usable_again(trial: Trial) -> None:
+def _usable_again(trial: Trial) -> Iterator[str]:
     trial.free_all()
-    trial.do("alloc", max(trial.names, default=0) + 1, trial.biggest)
-    if not trial.blocks:
-        raise Broken(
+    if not trial.alloc(trial.biggest):
+        yield (
             f"everything was freed, but {trial.biggest} bytes, which a fresh manager serves, are not to be had: "
             f"free memory was not merged with its neighbours, not reused, or not given back to the device"
         )
 
 
-def _recovers(trial: Trial) -> None:
+def _recovers(trial: Trial) -> Iterator[str]:
     trial.free_all()
-    nbytes, first = trial.biggest // 3, max(trial.names, default=0) + 1
-    number = first
-    trial.do("alloc", number, nbytes)
-    while number in trial.blocks:
-        if trial.allocated > (trial.manager.device.capacity or 0):
-            raise Broken(f"gave out more than the device's {trial.manager.device.capacity} bytes")
-        number += 1
-        trial.do("alloc", number, nbytes)
-    trial.do("free", first)
-    trial.do("alloc", number + 1, nbytes)
-    if number > first and number + 1 not in trial.blocks:
-        raise Broken(f"after out of memory, {nbytes} bytes were freed, but as many are not to be had again")
+    nbytes, capacity = trial.biggest // 3, trial.manager.device.capacity
+    while trial.alloc(nbytes):
+        if trial.allocated > capacity:
+            yield f"gave out more than the device's {capacity} bytes"
+    if trial.held:
+        trial.act("free", trial.held[0])
+        if not trial.alloc(nbytes):
+            yield f"after out of memory, {nbytes} bytes were freed, but as many are not to be had again"
 
 
-RULES = {
-    "calls succeed": Rule(),
-    "size, place, segment": Rule(_placement),
-    "blocks do not overlap": Rule(_no_overlap),
-    "snapshot tiles the segments": Rule(_tiling),
-    "stats are the sums": Rule(_sums),
-    "user locks hold": Rule(_locks),
-    "freed memory is usable again": Rule(at_end=_usable_again),
-    "recovers from out of memory": Rule(at_end=_recovers),
+CALLS_SUCCEED = "calls succeed"
+AFTER_EACH = {
+    CALLS_SUCCEED: _nothing,
+    "size, place, segment": _placement,
+    "blocks do not overlap": _no_overlap,
+    "snapshot tiles the segments": _tiling,
+    "stats are the sums": _sums,
+    "user locks hold": _locks,
 }
+AT_END = {"freed memory is usable again": _usable_again, "recovers from out of memory": _recovers}
 
 
 def _random_calls(draw: random.Random, length: int, biggest: int) -> list[Call]:
-    calls: list[Call] = []
-    allocated = 0
-    for _ in range(length):
-        what = draw.choices(("alloc", "free", "user_lock", "user_unlock", "release_cached"), (10, 8, 1, 1, 0.5))[0]
-        if what == "alloc" or not allocated:
-            allocated += 1
-            ceiling = draw.choice((600, 600, 100_000, 3 << 20, biggest // 2))
-            calls.append(Call("alloc", allocated, draw.randint(0, min(ceiling, biggest // 2))))
-        else:
-            calls.append(Call(what, 0 if what == "release_cached" else draw.randint(max(1, allocated - 8), allocated)))
+    calls = []
+    weights = {"alloc": 10, "free": 8, "user_lock": 1, "user_unlock": 1, "release_cached": 0.5}
+    for what in draw.choices(tuple(weights), tuple(weights.values()), k=length):
+        ceiling = draw.choice((600, 600, 100_000, 3 << 20, biggest // 2)) if what == "alloc" else 8
+        calls.append(Call(what, draw.randint(0, min(ceiling, biggest // 2))))
     return calls
 
 
 def _shrink(calls: list[Call], attempt: Callable[[list[Call]], Trial]) -> Trial:
-    """The trial of the shortest sequence found that still breaks the rule (delta debugging), with small sizes."""
-    size = len(calls)
-    while size:
-        shorter = [calls[:i] + calls[i + size :] for i in range(0, len(calls), size)]
-        found = next((candidate for candidate in shorter if attempt(candidate).broken), None)
-        if found is None:
-            size //= 2
-        else:
-            calls, size = found, min(size, len(found))
-    for i, call in enumerate(calls):
-        sizes = [nbytes for nbytes in (64, 512, 4096, 1 << 20) if nbytes < call.nbytes]
-        smaller = [[*calls[:i], call._replace(nbytes=nbytes), *calls[i + 1 :]] for nbytes in sizes]
-        calls = next((candidate for candidate in smaller if attempt(candidate).broken), calls)
+    """The trial of a sequence that breaks the rule, while no simpler one does."""
+    while simpler := next((candidate for candidate in _simpler(calls) if attempt(candidate).broken), None):
+        calls = simpler
     return attempt(calls)
+
+
+def _simpler(calls: list[Call]) -> Iterator[list[Call]]:
+    """With all that follows or one call left out, or one size made smaller."""
+    for i in range(len(calls)):
+        yield calls[:i]
+        yield calls[:i] + calls[i + 1 :]
+    for i, call in enumerate(calls):
+        for nbytes in (64, 512, 4096, 1 << 20):
+            if nbytes < call.amount:
+                yield [*calls[:i], call._replace(amount=nbytes), *calls[i + 1 :]]

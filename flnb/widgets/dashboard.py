@@ -33,48 +33,43 @@ class Follower:
     called with `live` when there is another one, and when it has ended.
     """
 
-    changed: Callable[[Live], None] | None = None
-
     def __init__(self) -> None:
+        self.changed: Callable[[Live], None] = lambda live: None
         self.last: Recording | None = None
         self._followed: Recording | None = None
         self._lock = threading.RLock()
         self.live = Live("session")
         recording.watchers.append(self.watch)
         sinks = pump.session.sinks if pump.session is not None else []
-        running = [sink for sink in sinks if isinstance(sink, recording.Recording)]
-        if running:
-            self.watch(running[0], 0)
-        else:
+        for run in (sink for sink in sinks if isinstance(sink, recording.Recording)):
+            self.watch(run)
+        if self._followed is None:
             self.live.begin()
 
-    def watch(self, run: Recording, buffer: int) -> None:
+    def watch(self, run: Recording) -> None:
         """Take note of a recording that begins (before its first event) or has ended. Never raises."""
         try:
             with self._lock:
                 if run.state != "recording":
                     self._ended(run)
                 elif self._followed is None:  # one inside another is part of it
-                    self._begins(run, buffer)
+                    self._begins(run)
         except Exception:
             log.exception("flnb: the dashboard cannot follow recording %r; the recording itself goes on", run.name)
 
-    def _begins(self, run: Recording, buffer: int) -> None:
+    def _begins(self, run: Recording) -> None:
         self.live.finish()  # first: the new session then counts its steps from 0
         self._followed = self.last = run
         self.live = Live(run.name)
-        self.live.begin(buffer or None)
-        self._tell()
+        self.live.buffer = run.buffer
+        self.live.begin()
+        self.changed(self.live)
 
     def _ended(self, run: Recording) -> None:
         if run is self._followed:
             self._followed = None
             self.live.finish()
             self.live.state, self.live.error = run.state, run.error
-            self._tell()
-
-    def _tell(self) -> None:
-        if self.changed is not None:
             self.changed(self.live)
 
     def stop(self) -> None:

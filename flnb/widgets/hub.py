@@ -32,25 +32,24 @@ log = logging.getLogger("flnb")
 class Source(Protocol):
     """Where frames come from: `flnb_telemetry.live.Live`, or a list of frames in a test."""
 
+    events: int
+    """How many it has counted: while that stays the same there are no news."""
+
     def frame(self, keyframe: bool) -> tuple[dict[str, Any], bytes]:
         """The news since the last frame (or, as a keyframe, everything) as content and one buffer."""
-        ...
 
 
 class Hub:
-    """Sends a source's frames through `send`, at most `hertz` a second and `WINDOW` unacknowledged.
+    """Sends a source's frames through `send`, at most `HERTZ` a second and `WINDOW` unacknowledged.
 
     Example: `hub = Hub(live, widget.send); widget.on_msg(hub.receive); hub.start()`; `hub.stop()` at the end.
     """
 
-    def __init__(self, source: Source, send: Send, *, hertz: float = HERTZ, window: int = WINDOW) -> None:
+    def __init__(self, source: Source, send: Send) -> None:
         self.source, self.send = source, send
-        self.period, self.window = 1.0 / hertz, window
         self.sequence = 0  # the last frame sent
         self.acknowledged = 0  # the last frame the browser has drawn
         self.greeted = False  # a browser has been heard at least once
-        self.cpu_ns = 0  # what this thread has used
-        self.error: BaseException | None = None
         self._keyframe = True  # the next frame must be whole
         self._heard = self._sent = -SILENCE
         self._events = -1
@@ -84,27 +83,26 @@ class Hub:
         """Take one message of the browser: ack, resync or hello. Unknown ones are a newer browser's and are ignored."""
         if not isinstance(message, dict):
             return
-        kind = message.get("type")
-        if kind == "ack" and isinstance(sequence := message.get("seq"), int):
-            # JupyterLab may send the hello, its first message, on the main shell: behind the cell that runs
-            self.greeted = True
+        kind, sequence = message.get("type"), message.get("seq")
+        if kind == "ack" and isinstance(sequence, int):
             self.acknowledged = max(self.acknowledged, min(sequence, self.sequence))
-            self._heard = time.monotonic()
         elif kind in ("hello", "resync"):
-            self.greeted = True
-            self._heard = time.monotonic()
             self._keyframe = True
+        else:
+            return
+        self.greeted = True  # also by an ack: JupyterLab may send the hello behind the cell that runs
+        self._heard = time.monotonic()
 
     def tick(self, now: float) -> bool:
         """Do one turn at time `now` (monotonic seconds); whether a frame was sent."""
         keyframe = asked = self._keyframe
-        if not keyframe and self.sequence - self.acknowledged >= self.window:
+        if not keyframe and self.sequence - self.acknowledged >= WINDOW:
             if now - self._heard < SILENCE or now - self._sent < SILENCE:
                 return False
             keyframe = True
         if keyframe:
             self._keyframe = False  # before the frame is built: a request that arrives meanwhile counts again
-        elif 0 <= self._events == self._count() and now - self._sent < IDLE:
+        elif self._events == self.source.events and now - self._sent < IDLE:
             return False  # nothing has been recorded since the last frame
         content, buffer = self.source.frame(keyframe)
         self.sequence += 1
@@ -112,26 +110,17 @@ class Hub:
         if asked:
             self.acknowledged = max(self.acknowledged, self.sequence - 1)  # the browser starts anew from this one
         self._sent = now
-        self._events = self._count()
+        self._events = self.source.events
         self.send(content, [buffer])
         return True
-
-    def _count(self) -> int:
-        return int(getattr(self.source, "events", -1))
 
     def _loop(self) -> None:
         wake = time.monotonic()
         while not self._halt.is_set():
-            begin = time.thread_time_ns()
             try:
                 self.tick(time.monotonic())
-            except Exception as error:
-                # one line in the kernel's log and a dead dashboard, but never a dead training
-                self.error = error
-                log.exception(
-                    "flnb: the dashboard stopped; training and recording go on. flnb.dashboard() starts it again"
-                )
+            except Exception:  # one line in the kernel's log and a dead dashboard, but never a dead training
+                log.exception("flnb: the dashboard stopped; the training goes on. flnb.dashboard() starts it again")
                 return
-            self.cpu_ns += time.thread_time_ns() - begin
-            wake = max(wake + self.period, time.monotonic() + 0.002)
+            wake = max(wake + 1 / HERTZ, time.monotonic() + 0.002)
             self._halt.wait(wake - time.monotonic())

@@ -56,8 +56,7 @@ class Dashboard(anywidget.AnyWidget):
 
     def _ipython_display_(self) -> None:
         """Display with an id, so that the static picture can follow when no browser does."""
-        data, metadata = self._repr_mimebundle_()
-        publish_display_data(data, metadata, transient={"display_id": self._display_id})  # type: ignore[no-untyped-call]
+        self._publish()
         shell = get_ipython()
         if shell is not None and self._picture not in shell.events.callbacks["post_run_cell"]:
             shell.events.register("post_run_cell", self._picture)
@@ -68,8 +67,11 @@ class Dashboard(anywidget.AnyWidget):
         if self.hub.greeted or run is None or (run.number, run.state) == self._pictured:
             return
         self._pictured = (run.number, run.state)
+        self._publish(update=True)
+
+    def _publish(self, **how: bool) -> None:
         data, metadata = self._repr_mimebundle_()
-        publish_display_data(data, metadata, transient={"display_id": self._display_id}, update=True)  # type: ignore[no-untyped-call]
+        publish_display_data(data, metadata, transient={"display_id": self._display_id}, **how)  # type: ignore[no-untyped-call]
 
 
 def fallback(run: Recording | None) -> str:

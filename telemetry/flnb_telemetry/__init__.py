@@ -17,15 +17,11 @@ if TYPE_CHECKING:
     from flnb_telemetry.recording import Recording, record
 
 _HOME = {
-    "Live": "live",
-    "Recording": "recording",
-    "RunFileError": "formats.parquet",
-    "attach": "pump",
-    "detach": "pump",
-    "flush": "pump",
-    "load_run": "formats.parquet",
-    "record": "recording",
-    "write_report": "formats.html",
+    "formats.html": ("write_report",),
+    "formats.parquet": ("RunFileError", "load_run"),
+    "live": ("Live",),
+    "pump": ("attach", "detach", "flush"),
+    "recording": ("Recording", "record"),
 }
 
 __all__ = ["Live", "Recording", "RunFileError", "attach", "detach", "flush", "load_run"]
@@ -33,6 +29,7 @@ __all__ += ["log", "phase", "record", "scope", "step", "write_report"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'flnb_telemetry' has no attribute {name!r}")
-    return getattr(import_module(f"flnb_telemetry.{_HOME[name]}"), name)
+    for home, names in _HOME.items():
+        if name in names:
+            return getattr(import_module(f"flnb_telemetry.{home}"), name)
+    raise AttributeError(f"module 'flnb_telemetry' has no attribute {name!r}")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Ints = NDArray[np.int64]
+    from flnb_telemetry.schema import Ints
 
 T = TypeVar("T")
 _lock = threading.Lock()
@@ -49,30 +49,29 @@ class Table(Generic[T]):
 
     __slots__ = ("_make", "ids", "items")
 
-    def __init__(self, none: T, make: Callable[[Any], T] = lambda value: value) -> None:
+    def __init__(self, items: list[T], make: Callable[[Any], T] = lambda value: value) -> None:
         self._make = make
-        self.items: list[T] = [none]
-        self.ids: dict[T, int] = {none: 0}
+        self.items = items
+        self.ids = {item: number for number, item in enumerate(items)}
 
     def id_of(self, value: Any) -> int:
         """The id of a hashable value (a tuple may stand for a named one), a new one if never seen. Safe in threads."""
         number = self.ids.get(value)
-        if number is None:
-            with _lock:
-                number = self.ids.get(value)
-                if number is None:
-                    number = len(self.items)
-                    self.items.append(self._make(value))
-                    self.ids[value] = number  # last: whoever reads the id finds the item
-        return number
+        if number is not None:
+            return number
+        with _lock:
+            if value not in self.ids:
+                self.items.append(self._make(value))
+                self.ids[value] = len(self.items) - 1  # last: whoever reads the id finds the item
+            return self.ids[value]
 
     def __len__(self) -> int:
         return len(self.items)
 
 
-strings: Table[str] = Table("")
-contexts: Table[Context] = Table(Context("", 0), Context._make)
-plans: Table[Plan] = Table(Plan("", "", (), "", 0), Plan._make)
+strings = Table([""])
+contexts = Table([Context("", 0)], Context._make)
+plans = Table([Plan("", "", (), "", 0)], Plan._make)
 
 NONE = np.empty((2, 0), np.int64)
 MOST = 2**63 - 1  # bytes that fit in a column: a plan may ask for more, and fail
@@ -85,10 +84,7 @@ class Catalog:
     """
 
     def __init__(
-        self,
-        strings: Table[str] = strings,
-        plans: Table[Plan] = plans,
-        contexts: Table[Context] = contexts,
+        self, strings: Table[str] = strings, plans: Table[Plan] = plans, contexts: Table[Context] = contexts
     ) -> None:
         self.strings, self.plans, self.contexts = strings, plans, contexts
         self.op, self.family, self.nbytes = np.empty((3, 0), np.int64)

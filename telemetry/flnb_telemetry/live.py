@@ -7,7 +7,7 @@ from any thread, and as rarely as the reader of the frames can take them.
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from time import perf_counter_ns as clock
 from time import thread_time_ns
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,8 @@ from flnb_telemetry.recording import Run, columns, described
 from flnb_telemetry.tally import Tally, buckets
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from flnb_telemetry.livememory import Arrays
 
 PROTOCOL = 1
@@ -31,6 +33,10 @@ TAPE_RECORDS = 1 << 18
 TAPE_NODES = 1500
 TABLE_SECONDS = 0.25
 _MEMORY = (schema.ALLOC, schema.FREE_COMPLETED, schema.SEGMENT_ALLOC, schema.SEGMENT_FREE)
+_TOLD = {"step": ("index", "t0", "t1"), "metric": ("name", "t", "step", "value")}
+_NODE = ("id", "plan", "context", "parents", "forward_ns", "backward_ns", "saved", "norm", "bad", "numel")
+_LEAF = ("id", "name", "parameter", "plan", "norm", "bad")
+_PLAN = ("op", "family", "shape", "dtype", "nbytes")
 _U32 = {"alloc.segment", "alloc.plan", "alloc.context", "segment.id", "release.id"}
 _U32 |= {"op.name", "op.family", "scope.name", "metric.name"}
 
@@ -41,14 +47,11 @@ class Live(Run):
     Example: ``live = Live("digits"); live.begin(); content, buffer = live.frame(keyframe=True); live.finish()``.
     """
 
-    live = True
-
     def __init__(self, name: str = "run", grad_interval: float | None = 0.2) -> None:
         super().__init__(name, grad_interval, "waiting")
         self.dropped = 0
-        self._movement = self.catalog.strings.id_of("movement")  # views: their bytes are somebody else's
         self.memory = LiveMemory()
-        self.by_op, self.by_scope = Tally(), Tally()
+        self.tallies = {"op": Tally(), "scope": Tally()}
         self._ahead = NONE  # the scopes of the latest tape nodes, for their backward
         self._waiting: list[tuple[int, schema.Records]] = []
         self._sequence = 0
@@ -56,8 +59,8 @@ class Live(Run):
         self._share = 0.0
         self._small_bytes = 0
         self._drop_times: list[int] = []
-        self._steps = self._metrics = self._leaves = np.empty((0, schema.WORDS), np.int64)
-        self._told = {"steps": 0, "metrics": 0, "strings": 0, "plans": 0, "contexts": 0}
+        self._past = {kind: np.empty((0, schema.WORDS), np.int64) for kind in ("step", "metric", "leaf")}
+        self._told: Counter[str] = Counter()  # how many steps, metrics and names the frames have told
         self._table_due = 0.0
         self._rate: deque[tuple[int, int, int]] = deque(maxlen=24)  # (time, events, frames) of the last frames
         self._tape: dict[str, Any] | None = None
@@ -97,9 +100,8 @@ class Live(Run):
             self._count(ops)
         if present[list(_MEMORY)].any():
             self.memory.fold(rows[np.isin(kinds, _MEMORY)], ops)
-        self._steps = np.concatenate([self._steps, of(schema.STEP)])
-        self._metrics = np.concatenate([self._metrics, of(schema.METRIC)])
-        self._leaves = np.concatenate([self._leaves, of(schema.LEAF)])[-TAPE_RECORDS:]
+        for name, past in self._past.items():
+            self._past[name] = np.concatenate([past, of(schema.KINDS[name].number)])[-TAPE_RECORDS:]
         if len(drops):
             self.dropped += int(drops[:, 2].sum())
             self.events -= len(drops)
@@ -117,9 +119,10 @@ class Live(Run):
         bucket, nbytes = buckets(spent), catalog.nbytes[plan]
         scope, _, ahead = catalog.places(context, node, self._ahead)
         self._ahead = ahead[:, -FOLD_AT:]
-        self.by_op.add(catalog.op[plan], spent, bucket, nbytes)
-        self.by_scope.add(scope, spent, bucket, nbytes)
-        small = (catalog.nbytes < (self.meta.get("min_block") or 0)) & (catalog.family != self._movement)
+        for name, group in (("op", catalog.op[plan]), ("scope", scope)):
+            self.tallies[name].add(group, spent, bucket, nbytes)
+        view = catalog.strings.id_of("movement")  # the bytes of views are somebody else's
+        small = (catalog.nbytes < (self.meta.get("min_block") or 0)) & (catalog.family != view)
         self._small_bytes += int((nbytes * (small[plan] & (block == 0))).sum())
 
     def _new_tape(self) -> dict[str, Any] | None:
@@ -127,28 +130,23 @@ class Live(Run):
         if not self._samples:
             return None
         stats = np.concatenate([part for _, part in self._samples])
-        t = int(stats[:, 1].max())
-        step = self._steps[self._steps[:, 2] >= t][:1]
+        t, steps = int(stats[:, 1].max()), self._past["step"]
+        step = steps[steps[:, 2] >= t][:1]
         if not len(step) and clock() - t < 100_000_000:
             return None
         first = stats[stats[:, 2] > 0, 2].min(initial=t)
         since = step[0, 1] if len(step) else 0
         recent = [(lane, part) for lane, part in self._recent if part[-1, 1] >= since]
-        batches = {"grad_stat": self._samples, "step": [(0, self._steps)], "leaf": [(0, self._leaves)]}
+        batches = {"grad_stat": self._samples, "step": [(0, steps)], "leaf": [(0, self._past["leaf"])]}
         batches |= {"edge": recent, "op": [(lane, part[part[:, 4] >= first]) for lane, part in recent]}
         self._samples = []
 
         def table(name: str) -> schema.Columns:
             return columns(schema.KINDS[name], batches[name])
 
-        return _tape_message(tape.of(table, self.start, self.catalog, limit=TAPE_NODES))
-
-    def _step_at(self, t: int) -> int | None:
-        """The index of the first step that ended after t, or of the last one."""
-        if not self.dropped or not len(self._steps):
-            return None
-        row = min(int(np.searchsorted(self._steps[:, 2], t)), len(self._steps) - 1)
-        return int(self._steps[row, 3])
+        found = tape.of(table, self.start, self.catalog, limit=TAPE_NODES)
+        nodes, leaves = [_told(node, _NODE) for node in found.nodes], [_told(leaf, _LEAF) for leaf in found.leaves]
+        return {"step": found.index, "t": found.t, "nodes": nodes, "leaves": leaves, "truncated": found.truncated}
 
     def frame(self, keyframe: bool) -> tuple[dict[str, Any], bytes]:
         """The news since the last frame, or with `keyframe` everything: the content and the buffer of its arrays."""
@@ -158,19 +156,20 @@ class Live(Run):
             keyframe = keyframe or self.memory.incomplete or not self._sequence
             if keyframe:
                 self.meta |= described()
+                self._told.clear()
             arrays, thinned = self.memory.news(keyframe, self.start)
             now = clock()
             if keyframe or now / 1e9 >= self._table_due:
                 self._table_due = now / 1e9 + TABLE_SECONDS
                 arrays |= self._tables()
-            arrays |= self._history(keyframe)
+            arrays |= self._history()
             self._sequence += 1
             fresh = self._new_tape()
             self._tape = fresh or self._tape
             index, buffer = packed(arrays)
             content = {"type": "frame", "protocol": PROTOCOL, "keyframe": keyframe, "seq": self._sequence}
             content |= {"run": self._run(), "counters": self._counters(now, thinned), "arrays": index}
-            content |= self._names(keyframe)
+            content |= self._names()
             if fresh or (keyframe and self._tape):
                 content["tape"] = self._tape
         self._frame_ns += thread_time_ns() - began
@@ -186,25 +185,27 @@ class Live(Run):
 
     def _counters(self, now: int, thinned: bool) -> dict[str, Any]:
         self._rate.append((now, self.events, self._sequence))
-        before = self._rate[0]
-        span = max(1, now - before[0]) / 1e9
-        recent = self._steps[-10:]
-        session = self.session
-        total = int(recent[-1, 4]) if len(recent) else 0
-        drops = self._drop_times or [0]
+        before, events, frames = self._rate[0]
+        span = max(1, now - before) / 1e9
+        steps, session = self._past["step"], self.session
+        recent = steps[-10:]
+        step, total = recent[-1, 3:5].tolist() if len(recent) else (None, None)
+        # the first step that ended after a drop, or the last one
+        ended_after = np.searchsorted(steps[:, 2], self._drop_times)
+        dropped = steps[np.minimum(ended_after, len(steps) - 1), 3].tolist() if len(steps) else []
         return {
             "t": ((self.end or now) - self.start) / 1e9,
-            "step": int(recent[-1, 3]) if len(recent) else None,
+            "step": step,
             "steps_total": total or None,
             "events": self.events,
-            "events_per_s": (self.events - before[1]) / span if len(self._rate) > 1 else 0.0,
+            "events_per_s": (self.events - events) / span,
             "dropped": self.dropped,
-            "dropped_first_step": self._step_at(drops[0]),
-            "dropped_last_step": self._step_at(drops[-1]),
+            "dropped_first_step": dropped[0] if dropped else None,
+            "dropped_last_step": dropped[-1] if dropped else None,
             "telemetry_share": self._cost() if self.end is None else self._share,
-            "buffer_used": session.buffer_used if session is not None else 0,
-            "buffer_capacity": session.capacity if session is not None else 0,
-            "tick_hz": (self._sequence - before[2]) / span if len(self._rate) > 1 else 0.0,
+            "buffer_used": session.buffer_used if session else 0,
+            "buffer_capacity": session.capacity if session else 0,
+            "tick_hz": (self._sequence - frames) / span,
             "step_seconds": float((recent[:, 2] - recent[:, 1]).mean() / 1e9) if len(recent) else None,
             "small_bytes": self._small_bytes,
             "memory_thinned": thinned,
@@ -212,47 +213,43 @@ class Live(Run):
 
     def _cost(self) -> float:
         """What recording and this view of it cost, as a share of the time since they began."""
-        session = self.session
-        if session is None:
+        if self.session is None:
             return 0.0
-        return min(1.0, session.share() + self._frame_ns / max(1, clock() - session.started))
+        return min(1.0, self.session.share() + self._frame_ns / max(1, clock() - self.session.started))
 
     def _tables(self) -> Arrays:
         found: Arrays = {}
-        for prefix, tally in (("op", self.by_op), ("scope", self.by_scope)):
+        for prefix, tally in self.tallies.items():
             found[f"{prefix}.p99"] = tally.p99()
             found |= {f"{prefix}.{name}": getattr(tally, name) for name in ("name", "count", "total", "max", "bytes")}
-        found["op.family"] = joined(self.by_op.name, self.catalog.op, self.catalog.family)
+        found["op.family"] = joined(found["op.name"], self.catalog.op, self.catalog.family)
         return {name: column for name, column in found.items() if len(column)}
 
-    def _history(self, keyframe: bool) -> Arrays:
-        steps = self._steps[0 if keyframe else self._told["steps"] :]
-        metrics = self._metrics[0 if keyframe else self._told["metrics"] :]
-        found = {"step.index": steps[:, 3], "step.t0": self.seconds_at(steps[:, 1])}
-        found["step.t1"] = self.seconds_at(steps[:, 2])
-        found |= {"metric.name": metrics[:, 0] >> schema.PLAN_SHIFT, "metric.step": metrics[:, 2]}
-        found["metric.t"] = self.seconds_at(metrics[:, 1])
-        found["metric.value"] = np.ascontiguousarray(metrics[:, 3]).view(np.float64)
-        self._steps, self._metrics = _shortened(self._steps, 3), _shortened(self._metrics, 2)
-        self._told |= {"steps": len(self._steps), "metrics": len(self._metrics)}
-        return {name: column for name, column in found.items() if len(column)}
+    def _history(self) -> Arrays:
+        """The steps and metrics that were not told yet."""
+        found: Arrays = {}
+        for kind, names in _TOLD.items():
+            rows = self._past[kind]
+            news = self.in_seconds(schema.columns(schema.KINDS[kind], rows[self._told[kind] :]))
+            found |= {f"{kind}.{name}": news[name] for name in names if len(news[name])}
+            self._past[kind] = rows = _shortened(rows, 3 if kind == "step" else 2)
+            self._told[kind] = len(rows)
+        return found
 
-    def _names(self, keyframe: bool) -> dict[str, Any]:
-        """The intern tables, whole or what was added since the last frame."""
+    def _names(self) -> dict[str, Any]:
+        """What the intern tables have that was not told yet."""
         self.catalog.refresh()
         found: dict[str, Any] = {}
-        for name in ("strings", "plans", "contexts"):
-            table = getattr(self.catalog, name)
-            first = 0 if keyframe else self._told[name]
-            items: list[Any] = list(table.items[first:])
-            self._told[name] = first + len(items)
-            if name == "plans":
-                keys = ("op", "family", "shape", "dtype", "nbytes")
-                items = [dict(zip(keys, plan[:5], strict=True)) for plan in items]
-            elif name == "contexts":
-                items = [{"scope": scope, "phase": schema.PHASES[phase]} for scope, phase in items]
-            if items:
+        spelled: dict[str, Any] = {
+            "strings": str,
+            "plans": lambda plan: {key: getattr(plan, key) for key in _PLAN},
+            "contexts": lambda context: {"scope": context.scope, "phase": schema.PHASES[context.phase]},
+        }
+        for name, spell in spelled.items():
+            first = self._told[name]
+            if items := [spell(item) for item in getattr(self.catalog, name).items[first:]]:
                 found[name] = {"first": first, "items": items}
+                self._told[name] += len(items)
         return found
 
 
@@ -278,12 +275,7 @@ def _shortened(rows: schema.Records, step: int) -> schema.Records:
     return np.concatenate([old[np.isin(old[:, step], numbers[::2])], rows[half:]])
 
 
-def _tape_message(found: tape.Tape) -> dict[str, Any]:
-    node_keys = ("id", "plan", "context", "parents", "forward_ns", "backward_ns", "saved", "norm", "bad", "numel")
-    leaf_keys = ("id", "name", "parameter", "plan", "norm", "bad")
-    nodes = [{key: getattr(node, key) for key in node_keys} for node in found.nodes]
-    leaves = [{key: getattr(leaf, key) for key in leaf_keys} for leaf in found.leaves]
-    for item in (*nodes, *leaves):
-        if item["norm"] is not None and not math.isfinite(item["norm"]):
-            item["norm"] = None  # JSON has no NaN; `bad` says it
-    return {"step": found.index, "t": found.t, "nodes": nodes, "leaves": leaves, "truncated": found.truncated}
+def _told(item: tape.TapeNode | tape.TapeLeaf, keys: Sequence[str]) -> dict[str, Any]:
+    finite = item.norm is not None and math.isfinite(item.norm)
+    about = {key: getattr(item, key) for key in keys}
+    return about | {"norm": item.norm if finite else None}  # JSON has no NaN; `bad` says it

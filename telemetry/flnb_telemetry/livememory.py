@@ -17,7 +17,8 @@ from flnb_telemetry.intern import joined
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Rows = NDArray[np.int64]
+    from flnb_telemetry.schema import Ints, Records
+
     Arrays = dict[str, NDArray[Any]]
 
 EVENTS = 8192  # allocations and frees in one frame at most
@@ -27,14 +28,14 @@ T, ID, ADDRESS, SIZE, REQUESTED, SEGMENT, CONTEXT, NODE, OFFSET, END, WIDTH = ra
 
 
 class Lives:
-    """Rows that live, and what began and ended since `news` was last asked."""
+    """Records that live, and what began and ended since `news` was last asked."""
 
     def __init__(self) -> None:
         self.live = np.empty((0, WIDTH), np.int64)
         self._told = np.empty(0, np.int64)  # the ids that lived when news were last asked
-        self._ended: list[Rows] = []
+        self._ended: list[Records] = []
 
-    def fold(self, born: Rows, ends: schema.Records) -> None:
+    def fold(self, born: Records, ends: Records) -> None:
         """Take in rows that begin, of equal ids the first, and records of ends."""
         first = np.sort(np.unique(born[:, ID], return_index=True)[1])
         born = born[first]
@@ -44,7 +45,7 @@ class Lives:
         self.live = rows[lives]
         self._ended.append(rows[~lives])
 
-    def news(self) -> tuple[Rows, Rows, Rows]:
+    def news(self) -> tuple[Records, Records, Records]:
         """All rows that lived at some time since the last news, and of them those that began and that ended."""
         ended = np.concatenate([self.live[:0], *self._ended])
         rows = np.concatenate([ended, self.live])
@@ -61,7 +62,7 @@ class LiveMemory:
         self.finished = self.blocks.live
         self.incomplete = False  # the last frame could not tell every change: the next must be a keyframe
 
-    def fold(self, rows: schema.Records, ops: schema.Records) -> None:
+    def fold(self, rows: Records, ops: Records) -> None:
         """Take in records in any order, and the op records that came with them."""
         rows = rows[np.argsort(rows[:, T], kind="stable")]
         rows = np.pad(rows, ((0, 0), (0, WIDTH - schema.WORDS)))
@@ -93,30 +94,18 @@ class LiveMemory:
         if keyframe:
             born, freed = np.concatenate([self.finished, self.blocks.live]), self.finished
             came, went = self.segments.live, went[:0]
-        columns = {
-            "alloc.id": born[:, ID],
-            "alloc.t": (born[:, T] - start) / 1e9,
-            "alloc.segment": born[:, SEGMENT],
-            "alloc.offset": born[:, OFFSET],
-            "alloc.size": born[:, SIZE],
-            "alloc.requested": born[:, REQUESTED],
-            "alloc.category": _category(born),
-            "alloc.plan": born[:, 0] >> schema.PLAN_SHIFT,
-            "alloc.context": born[:, CONTEXT],
-            "alloc.node": born[:, NODE],
-            "free.id": freed[:, ID],
-            "free.t": (freed[:, END] - start) / 1e9,
-            "segment.id": came[:, ID],
-            "segment.t": (came[:, T] - start) / 1e9,
-            "segment.size": came[:, SIZE],
-            "segment.address": came[:, ADDRESS],
-            "release.id": went[:, ID],
-            "release.t": (went[:, END] - start) / 1e9,
-        }
+        alloc = {"id": ID, "segment": SEGMENT, "offset": OFFSET, "size": SIZE, "requested": REQUESTED}
+        alloc |= {"context": CONTEXT, "node": NODE}
+        columns: Arrays = {f"alloc.{name}": born[:, word] for name, word in alloc.items()}
+        columns |= {"alloc.category": _category(born), "alloc.plan": born[:, 0] >> schema.PLAN_SHIFT}
+        columns |= {"segment.id": came[:, ID], "segment.size": came[:, SIZE], "segment.address": came[:, ADDRESS]}
+        columns |= {"free.id": freed[:, ID], "release.id": went[:, ID]}
+        times = {"alloc.t": born[:, T], "free.t": freed[:, END], "segment.t": came[:, T], "release.t": went[:, END]}
+        columns |= {name: (t - start) / 1e9 for name, t in times.items()}
         return {name: column for name, column in columns.items() if len(column)} | points, thinned
 
 
-def _points(blocks: Rows, segments: Rows, since: int, start: int) -> Arrays:
+def _points(blocks: Records, segments: Records, since: int, start: int) -> Arrays:
     """The timeline since a time in at most `POINTS` points, evenly spread, the largest among them."""
     held, reserved = (
         {"t": rows[:, T], "end": rows[:, END], "size": rows[:, SIZE], "requested": rows[:, REQUESTED]}
@@ -128,12 +117,12 @@ def _points(blocks: Rows, segments: Rows, since: int, start: int) -> Arrays:
     return found | {f"memory.c{i}": column for i, column in enumerate(line.by_category.T)}
 
 
-def _category(blocks: Rows) -> Rows:
-    found: Rows = (blocks[:, 0] >> schema.AUX_SHIFT) & 0xFFFF
+def _category(blocks: Records) -> Ints:
+    found: Ints = (blocks[:, 0] >> schema.AUX_SHIFT) & 0xFFFF
     return found
 
 
-def _in(ids: Rows, others: Rows) -> NDArray[np.bool_]:
+def _in(ids: Ints, others: Ints) -> NDArray[np.bool_]:
     """Which ids are among the others; most often there are none, and NumPy's own takes its time all the same."""
     if not len(ids) or not len(others):
         return np.zeros(len(ids), np.bool_)

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import math
 import re
+from typing import TYPE_CHECKING
 
-_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-_SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([KMGTP]i?B|B|)\s*", re.IGNORECASE)
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_SECONDS = {"ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9}
+_BYTES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50}
+_COUNTS = {"k": 1e3, "M": 1e6, "G": 1e9}
+_SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*(?:(?:([KMGTP])(i?))?B)?\s*", re.IGNORECASE)
 UNKNOWN = "–"
 
 
@@ -25,32 +31,27 @@ def norm(value: float) -> str:
     return f"{value:.2e}" if 0 < value < 1e-6 or 1e9 <= value < math.inf else significant(value)
 
 
+def _in(units: Mapping[str, float], value: float) -> str:
+    """A number with the first unit that leaves it below 1000, or the last."""
+    if not math.isfinite(value):
+        return UNKNOWN
+    unit = next((unit for unit, scale in units.items() if abs(value) < 999.5 * scale), list(units)[-1])
+    return f"{value:.0f} B" if unit == "B" else f"{significant(value / units[unit])} {unit}"
+
+
 def duration(ns: float) -> str:
     """A time in nanoseconds as text: 412 µs, 1.98 ms."""
-    for unit, scale in (("ns", 1.0), ("µs", 1e3), ("ms", 1e6)):
-        if abs(ns) < 999.5 * scale:
-            return f"{significant(ns / scale)} {unit}"
-    return f"{significant(ns / 1e9)} {'s' if math.isfinite(ns) else ''}".strip()
+    return _in(_SECONDS, ns)
 
 
 def size(nbytes: float) -> str:
     """Bytes as text: whole below 1000, then 9.00 MiB."""
-    if not math.isfinite(nbytes):
-        return UNKNOWN
-    if abs(nbytes) < 1000:
-        return f"{nbytes:.0f} B"
-    power = min(len(_BINARY) - 1, max(1, int(math.log2(abs(nbytes)) // 10)))
-    return f"{significant(nbytes / 1024**power)} {_BINARY[power]}"
+    return _in(_BYTES, nbytes)
 
 
 def count(number: float) -> str:
     """A count as text: whole below 10,000, then 10.4 k, 1.20 M."""
-    if abs(number) < 10_000:
-        return f"{number:.0f}"
-    for unit, scale in (("k", 1e3), ("M", 1e6)):
-        if abs(number) < 999.5 * scale:
-            return f"{significant(number / scale)} {unit}"
-    return f"{significant(number / 1e9)} G"
+    return f"{number:.0f}" if abs(number) < 10_000 else _in(_COUNTS, number)
 
 
 def percent(share: float) -> str:
@@ -58,17 +59,17 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f} %" if math.isfinite(share) else UNKNOWN
 
 
+def extents(shape: Iterable[int]) -> str:
+    """A shape as text: 64×3×3, scalar."""
+    return "×".join(map(str, shape)) or "scalar"
+
+
 def bytes_of(text: str | int, what: str = "a size") -> int:
     """Bytes of "16MiB", "1.5 GB" (decimal) or a number; `ValueError` for anything else, and for less than one byte."""
-    found = _SIZE.fullmatch(text) if isinstance(text, str) else None
-    if found is not None:
-        unit = found[2].upper()
-        base = 1024 if unit.endswith("IB") else 1000
-        number = int(float(found[1]) * base ** (" KMGTP".index(unit[0]) if unit and unit != "B" else 0))
-    elif isinstance(text, int) and not isinstance(text, bool):
-        number = text
-    else:
-        number = 0
+    number = text if isinstance(text, int) and not isinstance(text, bool) else 0
+    if isinstance(text, str) and (found := _SIZE.fullmatch(text)):
+        digits, prefix, binary = found.groups()
+        number = int(float(digits) * (1024 if binary else 1000) ** " KMGTP".index((prefix or " ").upper()))
     if number < 1:
         raise ValueError(f"flnb: {what} is {text!r}; expected bytes, as a positive int or text such as '16MiB'")
     return number

@@ -8,14 +8,13 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from flnb_telemetry import bus, pump, quantity, schema
-from flnb_telemetry.analysis import tape as tapes
+from flnb_telemetry.analysis import tape
 from flnb_telemetry.analysis.memory import Memory
 from flnb_telemetry.analysis.ops import OpStats
 from flnb_telemetry.extras import require
@@ -27,9 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _numbers = itertools.count(1)
-watchers: list[Callable[[Recording, int], None]] = []
-"""Called with each recording and its buffer bytes just before it begins and again when it has ended (see its `state`):
-how a dashboard follows what is recorded."""
+watchers: list[Callable[[Recording], None]] = []
+"""Called with each recording just before it begins and again when it has ended (see its `state`): how a dashboard
+follows what is recorded."""
 
 
 class Run:
@@ -37,9 +36,10 @@ class Run:
 
     live = False
     failure: BaseException | None = None
+    buffer = bus.DEFAULT_BUFFER
     session: pump.Session | None = None
 
-    def __init__(self, name: str, grad_interval: float | None, state: str, catalog: Catalog | None = None) -> None:
+    def __init__(self, name: str, grad_interval: float | None, state: str) -> None:
         self.name = name
         self.number = next(_numbers)
         self.grad_interval = grad_interval
@@ -49,17 +49,17 @@ class Run:
         self.end: int | None = None
         self.events = 0
         self.meta: dict[str, Any] = {}
-        self.catalog = catalog or Catalog()
+        self.catalog = Catalog()
         self._lock = threading.Lock()
 
     def feed(self, lane: int, records: schema.Records) -> None:
         """Take rows from the pump."""
         raise NotImplementedError
 
-    def begin(self, buffer: int | None = None) -> None:
+    def begin(self) -> None:
         """Attach to the bus."""
         self.meta = described()
-        self.session = pump.attach(self, buffer=buffer or bus.DEFAULT_BUFFER)
+        self.session = pump.attach(self, buffer=self.buffer)
 
     def finish(self, error: BaseException | None = None) -> None:
         """Detach from the bus; with an error the run is "failed" but just as complete."""
@@ -74,6 +74,11 @@ class Run:
         """Times in ns (an array or one) as seconds since the beginning."""
         return (t - self.start) / 1e9
 
+    def in_seconds(self, table: schema.Columns) -> schema.Columns:
+        """A table of events with its times as seconds since the beginning."""
+        times = table.keys() & {"t", "t0", "t1", "t_last"}
+        return table | {name: self.seconds_at(table[name]) for name in times}
+
 
 class Recording(Run):
     """What `record` gives and `load_run` reads. Complete as soon as the block ends, however it ended.
@@ -84,20 +89,12 @@ class Recording(Run):
     `tables`: what a file held, in place of what a pump feeds.
     """
 
-    def __init__(
-        self,
-        name: str = "run",
-        *,
-        limit: int = 1 << 30,
-        grad_interval: float | None = 0.5,
-        catalog: Catalog | None = None,
-        tables: dict[str, schema.Columns] | None = None,
-    ) -> None:
-        super().__init__(name, grad_interval, "recording", catalog)
+    def __init__(self, name: str = "run", *, limit: int = 1 << 30, grad_interval: float | None = 0.5) -> None:
+        super().__init__(name, grad_interval, "recording")
         self.over_limit = 0  # records that came when `limit` bytes were held already
         self._limit = limit // schema.RECORD_BYTES
         self._batches: list[tuple[int, schema.Records]] = []
-        self._tables = tables
+        self.tables: dict[str, schema.Columns] = {}
         self._made: dict[str, tuple[int, Any]] = {}
 
     def feed(self, lane: int, records: schema.Records) -> None:
@@ -112,8 +109,8 @@ class Recording(Run):
     def table(self, kind: str) -> schema.Columns:
         """The columns of one kind (see `schema.KINDS`) and the "lane" each row came from, in order of time."""
         what = schema.kind_of(kind)
-        if self._tables is not None:
-            return dict(self._tables[kind])
+        if self.tables:
+            return dict(self.tables[kind])
         return dict(self._cached(kind, lambda: columns(what, list(self._batches))))
 
     def _cached(self, key: str, make: Callable[[], Any]) -> Any:
@@ -146,15 +143,13 @@ class Recording(Run):
     @property
     def steps(self) -> schema.Columns:
         """One row for each step: index, t0, t1 and seconds (s), total (steps in all, 0 if unknown)."""
-        table = self.table("step")
-        t0, t1 = self.seconds_at(table["t0"]), self.seconds_at(table["t1"])
-        return {"index": table["index"], "t0": t0, "t1": t1, "seconds": t1 - t0, "total": table["total"]}
+        table = self.in_seconds(self.table("step"))
+        return {key: table[key] for key in ("index", "t0", "t1", "total")} | {"seconds": table["t1"] - table["t0"]}
 
     @property
     def metrics(self) -> dict[str, schema.Columns]:
         """What `log` recorded: for each name the columns step, t and value."""
-        table = self.table("metric")
-        table["t"] = self.seconds_at(table["t"])
+        table = self.in_seconds(self.table("metric"))
         return {
             self.catalog.strings.items[number]: {key: table[key][chosen] for key in ("step", "t", "value")}
             for number in dict.fromkeys(table["name"].tolist())
@@ -167,25 +162,19 @@ class Recording(Run):
         return int(self.table("dropped")["count"].sum()) + self.over_limit
 
     @property
-    def tape(self) -> tapes.Tape:
+    def tape(self) -> tape.Tape:
         """The tape of the last backward whose gradients were sampled; `.step(i)` for that of a step."""
-        found: tapes.Tape = self._cached("tape", self._tape)
+        found: tape.Tape = self._cached("tape", lambda: tape.of(self.table, self.start, self.catalog))
         return found
-
-    def _tape(self, index: int | None = None) -> tapes.Tape:
-        return replace(tapes.of(self.table, self.start, self.catalog, index), other=self._tape)
 
     def to_pandas(self, kind: str = "op") -> Any:
         """A DataFrame of `table(kind)`: ids spelled out (op, family, dtype, shape, scope, phase), times in seconds."""
-        found, catalog = self.table(kind), self.catalog
+        found, catalog = self.in_seconds(self.table(kind)), self.catalog
         named: schema.Columns = {}
-        for name in found.keys() & {"t", "t0", "t1", "t_last"}:
-            found[name] = self.seconds_at(found[name])
         if "plan" in found:
             plans = [catalog.plans.items[number] for number in found.pop("plan")]
             for part in ("op", "family", "dtype", "shape", "nbytes"):
-                named[part] = np.empty(len(plans), object)
-                named[part][:] = [getattr(plan, part) for plan in plans]
+                named[part] = np.fromiter((getattr(plan, part) for plan in plans), object, len(plans))
         if "context" in found:
             context = found.pop("context")
             scope, phase, _ = catalog.places(context, found.get("node", np.zeros_like(context)))
@@ -244,17 +233,10 @@ class Recording(Run):
         curves = "".join(svg.curve(name, m["step"], m["value"]) for name, m in self.metrics.items())
         return f"<div>{facts}{curves}{svg.memory_timeline(self.memory)}{svg.op_bars(self.ops)}</div>"
 
-    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        return {"text/plain": repr(self), "text/html": self._repr_html_()}
-
 
 @contextmanager
 def record(
-    name: str = "run",
-    *,
-    buffer: str | int = "16MiB",
-    limit: str | int = "1GiB",
-    grad_interval: float | None = 0.5,
+    name: str = "run", *, buffer: str | int = "16MiB", limit: str | int = "1GiB", grad_interval: float | None = 0.5
 ) -> Iterator[Recording]:
     """Record everything that runs inside: ``with flnb.record() as run: train()``, then ``run.ops`` and the rest.
 
@@ -264,10 +246,10 @@ def record(
         limit: bytes the whole recording may hold; beyond, events are dropped and counted.
         grad_interval: seconds between two backwards whose gradient norms are taken; None for never.
     """
-    waiting = quantity.bytes_of(buffer, "record(buffer=...)")
     run = Recording(name, limit=quantity.bytes_of(limit, "record(limit=...)"), grad_interval=grad_interval)
-    _tell(run, waiting)
-    run.begin(waiting)
+    run.buffer = quantity.bytes_of(buffer, "record(buffer=...)")
+    _tell(run)
+    run.begin()
     try:
         yield run
     except BaseException as error:
@@ -276,12 +258,12 @@ def record(
     else:
         run.finish()
     finally:
-        _tell(run, waiting)
+        _tell(run)
 
 
-def _tell(run: Recording, buffer: int) -> None:
+def _tell(run: Recording) -> None:
     for watch in watchers[:]:
-        watch(run, buffer)
+        watch(run)
 
 
 def columns(kind: schema.Kind, batches: list[tuple[int, schema.Records]]) -> schema.Columns:
@@ -295,13 +277,8 @@ def columns(kind: schema.Kind, batches: list[tuple[int, schema.Records]]) -> sch
 
 def described() -> dict[str, Any]:
     """Facts about this process, with what the describers on the bus add (backend, manager, device, capacity)."""
-    facts: dict[str, Any] = {
-        "began": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "platform": sys.platform,
-        "schema": schema.VERSION,
-    }
+    facts: dict[str, Any] = {"began": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "schema": schema.VERSION}
+    facts |= {"python": platform.python_version(), "numpy": np.__version__, "platform": sys.platform}
     for describe in bus.describers:
         facts |= describe()
     return facts

@@ -22,6 +22,7 @@ Records: TypeAlias = "NDArray[np.int64]"
 """Rows of eight words, shape (n, 8)."""
 Columns: TypeAlias = "dict[str, NDArray[Any]]"
 """Named columns of one kind, all of one length."""
+Ints: TypeAlias = "NDArray[np.int64]"
 
 OP, ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, OOM = range(1, 8)
 SCOPE, STEP, METRIC, GRAD_STAT, EDGE, DROPPED, LEAF = range(8, 15)
@@ -46,6 +47,7 @@ class Kind(NamedTuple):
 
 
 _BLOCK = ("t", "alloc_id", "address", "size")
+_GRADIENT = ("t", "node", "norm", "bad", "numel", "name", "saved")
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
@@ -59,19 +61,17 @@ KINDS: dict[str, Kind] = {
         Kind(SCOPE, "scope", ("t", "context"), aux="enter"),
         Kind(STEP, "step", ("t0", "t1", "index", "total")),
         Kind(METRIC, "metric", ("t", "step", "value"), plan="name", floats=("value",)),
-        Kind(
-            GRAD_STAT,
-            "grad_stat",
-            ("t", "node", "norm", "bad", "numel", "name", "saved"),
-            aux="parameter",
-            plan="plan",
-            floats=("norm",),
-        ),
+        Kind(GRAD_STAT, "grad_stat", _GRADIENT, aux="parameter", plan="plan", floats=("norm",)),
         Kind(EDGE, "edge", ("t", "node", "parent2", "parent3", "parent4", "parent5", "parent6"), plan="plan"),
         Kind(DROPPED, "dropped", ("t", "count", "t_last")),
         Kind(LEAF, "leaf", ("t", "leaf", "name", "parameter"), plan="plan"),
     )
 }
+
+
+def tuples(table: Columns, *names: str) -> zip[tuple[Any, ...]]:
+    """The rows of some columns, each as a tuple of Python numbers."""
+    return zip(*(table[name].tolist() for name in names), strict=True)
 
 
 def kind_of(name: str) -> Kind:

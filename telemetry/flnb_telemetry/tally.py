@@ -9,7 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Ints = NDArray[np.int64]
+    from flnb_telemetry.schema import Ints
 
 PER_OCTAVE = 16
 BUCKETS = 40 * PER_OCTAVE

@@ -7,7 +7,9 @@ import pytest
 
 import flnb
 from flnb import nn
+from flnb.dispatch import ops as dispatch
 from flnb.dispatch import registry, state
+from flnb.ops.table import OPS, Op, shaped
 from flnb.optim import Adam
 
 
@@ -72,6 +74,26 @@ def test_a_method_without_out_works_everywhere():
         flnb.add(big, 1.0, out=big)
         assert flnb.exp(flnb.zeros((64, 64)))[0, 0].item() == 2.0
     assert big[3, 3].item() == 2.0
+
+
+def test_an_op_declared_inside_a_scope_leaves_the_others_in_their_places():
+    x = flnb.ones((3,))
+    names = ("declared_first", "declared_second")
+
+    class Extended(flnb.backends.NumpyBackend):
+        def declared_second(self, x, out=None):
+            return np.multiply(x, 7, out)
+
+    try:
+        with flnb.use_backend(Extended), flnb.no_grad():
+            _, second = (Op(name, "elementwise", shaped()) for name in names)
+            assert dispatch.call(second, (x,)).tolist() == [7.0] * 3
+        assert (x + x).tolist() == [2.0] * 3
+        with pytest.raises(NotImplementedError, match="does not implement 'declared_second'"):
+            dispatch.call(second, (x,))
+    finally:
+        for name in names:
+            OPS.pop(name)
 
 
 def test_scopes_nest_and_come_back_after_errors():

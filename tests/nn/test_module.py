@@ -200,14 +200,24 @@ def test_a_dropped_model_is_freed_without_the_cyclic_collector():
 
 
 def test_repr_is_an_indented_tree():
-    net = nn.Sequential(conv=nn.Conv2d(1, 4, 3, padding=1), rest=nn.Sequential(nn.ReLU(), nn.Dropout(0.1)))
+    conv = nn.Conv2d(1, 4, 1, padding=1, bias=False)
+    net = nn.Sequential(conv=conv, rest=nn.Sequential(nn.ReLU(), nn.Dropout(0.1)))
     assert repr(net) == (
-        "Sequential()  # 40 parameters\n"
-        "  conv: Conv2d(1, 4, 3, padding=1)  # 40 parameters\n"
+        "Sequential()  # 4 parameters\n"
+        "  conv: Conv2d(in_channels=1, out_channels=4, kernel_size=1, stride=1, padding=1, bias=None)  # 4 parameters\n"
         "  rest: Sequential()\n"
         "    0: ReLU()\n"
-        "    1: Dropout(0.1)"
+        "    1: Dropout(p=0.1)"
     )
+
+
+def test_repr_of_ones_own_module_shows_its_numbers_and_texts_only():
+    class Own(nn.Module):
+        def __init__(self):
+            self.size, self.mode, self.heads = (3, 4), "fast", (nn.ReLU(), nn.ReLU())
+            self._cache = 3
+
+    assert repr(Own().eval()) == "Own(size=(3, 4), mode='fast')\n  heads.0: ReLU()\n  heads.1: ReLU()"
 
 
 def test_html_is_an_expandable_tree_with_escaped_names():

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flnb_telemetry import bus, record, schema, step
 from flnb_telemetry.analysis.ops import KEYS
+from flnb_telemetry.formats.svg import extremes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -220,6 +221,15 @@ def test_a_long_timeline_is_sampled_with_its_peak(program: Any) -> None:
     assert len(found.t) <= 64
     assert found.live.max() == 1024
     assert found.at_peak == (1 << 30) / 1024
+
+
+def test_a_long_timeline_is_drawn_with_its_extremes() -> None:
+    levels = np.zeros((2, 200_000), np.int64)
+    levels[0, 123_456] = levels[1, 77_777] = 7
+    kept = extremes(1000, *levels)
+    assert 500 < len(kept) <= 1000
+    assert {0, 77_777, 123_456, 199_999} <= set(kept.tolist())
+    assert extremes(5, levels[0, :5]).tolist() == [0, 1, 2, 3, 4]
 
 
 def test_frees_of_unknown_blocks_count_nothing_and_announced_blocks_count_once(program: Any) -> None:

@@ -200,7 +200,8 @@ def test_more_new_blocks_than_a_frame_takes_bring_a_keyframe(new_browser: Any, p
 
 
 def test_drops_are_counted_and_placed_in_steps(program: Any, live: Any) -> None:
-    live.begin(buffer=1024)
+    live.buffer = 1024
+    live.begin()
     pump.flush()
     with step(), step(index=0):
         pass

@@ -134,8 +134,7 @@ def test_frames_and_arrow_tables(run: Any) -> None:
 
 
 def test_a_recording_shows_itself(run: Any) -> None:
-    bundle = run._repr_mimebundle_()
-    text, html = bundle["text/plain"], bundle["text/html"]
+    text, html = repr(run), run._repr_html_()
     assert text.startswith("run 'digits' finished:")
     assert "12 steps" in text
     assert "loss: 1.00 → 0.0833 (12 values)" in text

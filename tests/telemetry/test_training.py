@@ -189,4 +189,4 @@ def test_a_plan_of_more_bytes_than_a_column_holds_spoils_no_analysis() -> None:
     pump.flush()
     live.frame(keyframe=True)
     live.finish()
-    assert live.by_op.bytes.max() == 2**62
+    assert live.tallies["op"].bytes.max() == 2**62

@@ -128,7 +128,6 @@ def test_thread_starts_once_sends_and_ends(hub: Hub, wire: Recorder) -> None:
     hub.stop()
     assert len(wire.sent) >= 5
     assert not hub.running
-    assert hub.cpu_ns > 0
 
 
 def test_a_failing_source_ends_the_hub_with_a_message_and_nothing_else(
@@ -144,5 +143,5 @@ def test_a_failing_source_ends_the_hub_with_a_message_and_nothing_else(
         while hub.running and time.monotonic() < deadline:
             time.sleep(0.01)
     assert not hub.running
-    assert "training and recording go on" in caplog.text
+    assert "the training goes on" in caplog.text
     assert "no frame today" in caplog.text

@@ -14,7 +14,7 @@ from typing import ClassVar, TypeAlias
 
 from flnb_telemetry.quantity import bytes_of
 
-from flnb.interface.memory import AllocHint, Block, MemoryDevice, MemoryManager
+from flnb.interface.memory import AllocHint, Block, MemoryDevice, MemoryManager, Segment
 
 __all__ = ["Caching"]
 
@@ -33,10 +33,23 @@ class Piece(Block):
 
     __slots__ = ("free", "left", "pool", "right")
 
-    free: bool
-    left: Piece | None
-    pool: Pool
-    right: Piece | None
+    def __init__(self, address: int, size: int, segment: Segment, pool: Pool, left: Piece | None = None) -> None:
+        super().__init__(address, size, segment)
+        self.free, self.pool, self.left = True, pool, left
+        self.right: Piece | None = None
+
+    def unpool(self) -> None:
+        """Leave the pool; an interrupted call may have done it already."""
+        index = bisect_left(self.pool, (self.size, self.address))
+        if index < len(self.pool) and self.pool[index][2] is self:
+            del self.pool[index]
+
+    def join(self, right: Piece) -> None:
+        """Take over the right neighbour's room, and its neighbour."""
+        self.size += right.size
+        self.right = after = right.right
+        if after is not None:
+            after.left = self
 
 
 Pool: TypeAlias = "list[tuple[int, int, Piece]]"
@@ -85,10 +98,7 @@ class Caching(MemoryManager):
             piece = self._grow(size, pool)
         whole = piece.size
         if whole - size >= (MIN_BLOCK if small else SMALL) and whole < self.split_limit:
-            rest = Piece(piece.address + size, whole - size, piece.segment)
-            rest.pool = pool
-            rest.free = True
-            rest.left = piece
+            rest = Piece(piece.address + size, whole - size, piece.segment, pool, piece)
             rest.right = right = piece.right
             if right is not None:
                 right.left = rest
@@ -106,19 +116,13 @@ class Caching(MemoryManager):
         piece.free = True
         pool, left, right = piece.pool, piece.left, piece.right
         if left is not None and left.free:
-            _take(pool, left)
-            left.size += piece.size
-            left.right = right
-            if right is not None:
-                right.left = left
+            left.unpool()
+            left.join(piece)
             piece = left
         if right is not None and right.free:
-            _take(pool, right)
-            piece.size += right.size
-            piece.right = right = right.right
-            if right is not None:
-                right.left = piece
-        if piece.size >= self.recycling_limit and pool is self.large and piece.left is right is None:
+            right.unpool()
+            piece.join(right)
+        if piece.size >= self.recycling_limit and pool is self.large and piece.left is piece.right is None:
             self.device.release(piece.segment)
         else:
             insort(pool, (piece.size, piece.address, piece))
@@ -127,42 +131,25 @@ class Caching(MemoryManager):
         """Give every segment that holds nothing back to the device; returns their bytes."""
         self.settle()
         with self.ledger:
-            return self._release_free()
+            before = self.device.reserved
+            for pool in self.small, self.large:
+                for _, _, piece in [entry for entry in pool if entry[2].left is entry[2].right is None]:
+                    piece.unpool()
+                    self.device.release(piece.segment)
+            return int(before - self.device.reserved)
 
     def _grow(self, size: int, pool: Pool) -> Piece:
-        wanted = (
-            SMALL_SEGMENT
-            if size <= SMALL
-            else LARGE_SEGMENT
-            if size < OWN_SEGMENT
-            else -(-size // MIB // 2) * ROUND_SEGMENT
-        )
+        if size <= SMALL:
+            wanted = SMALL_SEGMENT
+        else:
+            wanted = LARGE_SEGMENT if size < OWN_SEGMENT else -(-size // MIB // 2) * ROUND_SEGMENT
         try:
             segment = self.device.reserve(wanted)
         except MemoryError:
-            if not self._release_free():
+            if not self.release_cached():
                 raise
             segment = self.device.reserve(wanted)
-        piece = Piece(segment.address, segment.size, segment)
-        piece.left = piece.right = None
-        piece.pool = pool
-        piece.free = True
-        return piece
-
-    def _release_free(self) -> int:
-        before = self.device.reserved
-        for pool in self.small, self.large:
-            for _, _, piece in [entry for entry in pool if entry[2].left is entry[2].right is None]:
-                _take(pool, piece)
-                self.device.release(piece.segment)
-        return int(before - self.device.reserved)
-
-
-def _take(pool: Pool, piece: Piece) -> None:
-    """Remove a free piece from its pool; an interrupted call may have removed it already."""
-    index = bisect_left(pool, (piece.size, piece.address))
-    if index < len(pool) and pool[index][2] is piece:
-        del pool[index]
+        return Piece(segment.address, segment.size, segment, pool)
 
 
 def _limit(name: str, given: int | str | None, variable: str) -> int:

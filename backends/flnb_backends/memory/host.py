@@ -63,12 +63,9 @@ def host() -> HostDevice:
     return HostDevice()
 
 
-def _machine_memory() -> int | None:
+def _machine_memory() -> int:
     """Physical memory, or less where a control group allows less."""
-    try:
-        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return None
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
     except (OSError, ValueError):  # no control group, or "max"

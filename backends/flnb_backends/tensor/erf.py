@@ -51,6 +51,19 @@ def _ratio(coefficients: tuple[tuple[float, ...], tuple[float, ...]], x: Array) 
     return np.asarray(np.polyval(above, x) / np.polyval(below, x))
 
 
+def _small(x: Array) -> Any:
+    return x * _ratio(SMALL, x * x)
+
+
+def _middle(x: Array) -> Any:
+    return 1.0 - np.exp(-x * x) * _ratio(MIDDLE, x)
+
+
+def _large(x: Array) -> Any:
+    z = 1.0 / (x * x)
+    return 1.0 - np.exp(-x * x) / x * (ONE_OVER_ROOT_PI - z * _ratio(LARGE, z))
+
+
 def erf(x: Array) -> Array:
     """erf(x), elementwise, in the dtype of x (computed in float64).
 
@@ -60,18 +73,9 @@ def erf(x: Array) -> Array:
     """
     value = np.asarray(x, np.float64)
     size = np.abs(value)
-    result = np.where(np.isnan(value), np.nan, 1.0)
-    small = size <= 0.46875
-    if small.any():
-        y = size[small]
-        result[small] = y * _ratio(SMALL, y * y)
-    middle = (size > 0.46875) & (size <= 4.0)
-    if middle.any():
-        y = size[middle]
-        result[middle] = 1.0 - np.exp(-y * y) * _ratio(MIDDLE, y)
-    large = (size > 4.0) & (size < 6.0)
-    if large.any():
-        y = size[large]
-        z = 1.0 / (y * y)
-        result[large] = 1.0 - np.exp(-y * y) / y * (ONE_OVER_ROOT_PI - z * _ratio(LARGE, z))
+    result = np.piecewise(
+        size,
+        [size <= 0.46875, (size > 0.46875) & (size <= 4.0), (size > 4.0) & (size < 6.0), size >= 6.0],
+        [_small, _middle, _large, 1.0, np.nan],
+    )
     return np.asarray(np.copysign(result, value).astype(np.asarray(x).dtype))

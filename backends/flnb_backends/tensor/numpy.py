@@ -195,17 +195,8 @@ class NumpyBackend(Convolution, LinearAlgebra, TensorBackend):
 
     # Movement
 
-    def reshape(self, x: Array, shape: tuple[int, ...]) -> Array:
-        return x.reshape(shape)
-
-    def permute_dims(self, x: Array, axes: tuple[int, ...]) -> Array:
-        return x.transpose(axes)
-
-    def broadcast_to(self, x: Array, shape: tuple[int, ...]) -> Array:
-        return np.broadcast_to(x, shape)
-
-    def flip(self, x: Array, axes: tuple[int, ...]) -> Array:
-        return np.flip(x, axes)
+    reshape, permute_dims = staticmethod(np.ndarray.reshape), staticmethod(np.ndarray.transpose)
+    broadcast_to, flip = staticmethod(np.broadcast_to), staticmethod(np.flip)
 
     def slice(self, x: Array, key: tuple[Any, ...]) -> Array:
         view: Array = x[(*decode(key), ...)]

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from flnb_telemetry.intern import Catalog
-
-    Ints = NDArray[np.int64]
+    from flnb_telemetry.schema import Ints
 
 NEVER = np.iinfo(np.int64).max
 CHECKPOINT = 1024
@@ -71,25 +70,22 @@ class Timeline(NamedTuple):
     by_category: Ints
 
     def spread(self, most: int, since: float = -np.inf) -> Timeline:
-        """The rows since a time, at most so many: evenly spread, with the largest allocation's first moment."""
-        rows = np.flatnonzero(self.t >= since)
-        if len(rows) > most:
-            even = np.linspace(0, len(rows) - 1, most - 1).astype(int)
-            rows = rows[np.unique(np.append(even, np.argmax(self.allocated[rows])))]
-        totals = (column[rows] for column in (self.allocated, self.reserved, self.requested, self.by_category))
-        return Timeline(self.t[rows], *totals)
+        """The rows since a time, at most so many: the highest of equal stretches, the first peak among them."""
+        late = Timeline._make(column[self.t >= since] for column in self)
+        rows = svg.extremes(most, late.allocated, late.reserved)
+        return Timeline._make(column[rows] for column in late)
 
 
 class Fragmentation(NamedTuple):
     """Columns over time (t in seconds) and two headline numbers; `FORMULAS` says what each is."""
 
     t: NDArray[np.float64]
-    reserved: NDArray[np.int64]
-    live: NDArray[np.int64]
+    reserved: Ints
+    live: Ints
     ratio: NDArray[np.float64]
     unusable: NDArray[np.float64]
     internal: NDArray[np.float64]
-    largest: NDArray[np.int64]
+    largest: Ints
     request: int
     at_peak: float
     average: float
@@ -138,18 +134,17 @@ class MemoryState:
         """The segments by address, each with its live blocks."""
         memory, start = self._memory, self._memory.start
         plans, contexts = memory.catalog.plans.items, memory.catalog.contexts.items
-        held = self._segment
-        base = dict(zip(held["segment_id"].tolist(), held["address"].tolist(), strict=True))
+        base = dict(schema.tuples(self._segment, "segment_id", "address"))
         inside: dict[int, list[BlockView]] = {home: [] for home in base}
         keys = ("segment_id", "address", "alloc_id", "size", "requested", "category", "plan", "context", "t", "dropped")
-        rows = sorted(zip(*(self._block[key].tolist() for key in keys), strict=True))
+        rows = sorted(schema.tuples(self._block, *keys))
         for home, address, number, size, requested, category, plan, context, t, dropped in rows:
             if home in base:
                 about = (schema.CATEGORIES[category], plans[plan].op, contexts[context].scope, (t - start) / 1e9)
                 state = "pending" if dropped <= self._ns else "active"
                 inside[home].append(BlockView(number, address - base[home], size, requested, *about, state))
-        columns = (held[key].tolist() for key in ("address", "segment_id", "size"))
-        return tuple(SegmentView(i, at, size, tuple(inside[i])) for at, i, size in sorted(zip(*columns, strict=True)))
+        held = sorted(schema.tuples(self._segment, "address", "segment_id", "size"))
+        return tuple(SegmentView(number, at, size, tuple(inside[number])) for at, number, size in held)
 
     def __repr__(self) -> str:
         held = ", ".join(f"{name} {quantity.size(n)}" for name, n in self.by_category.items() if n)
@@ -178,10 +173,7 @@ class Memory:
         self.segment = _lifetimes(table("segment_alloc"), table("segment_free"), "segment_id")
         asked = table("free_requested")
         self.block["dropped"] = joined(self.block["alloc_id"], asked["alloc_id"], asked["t"], NEVER)
-
-    @cached_property
-    def _timeline(self) -> Timeline:
-        return timeline(self.block, self.segment, self.start)
+        self._timeline = timeline(self.block, self.segment, start)
 
     def timeline(self) -> Timeline:
         """Bytes over time, one row for each moment at which anything changed."""
@@ -226,22 +218,15 @@ class Memory:
         every = self._timeline
         line = every.spread(points)
         states = [self.at(float(t)) for t in line.t]
+        largest = np.array([state.largest_hole for state in states], np.int64)
+        unusable, internal = np.array([(state.unusable(request), state.internal) for state in states]).reshape(-1, 2).T
+        live = np.where(line.allocated > 0, line.allocated, np.nan)
+        ratio = line.reserved / live
+        at_peak = ratio[np.argmax(line.allocated)] if len(ratio) else np.nan
         spans = np.diff(every.t)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.where(line.allocated > 0, line.reserved / line.allocated, np.nan)
-            average = float(np.dot(every.reserved[:-1], spans) / np.dot(every.allocated[:-1], spans))
-        return Fragmentation(
-            line.t,
-            line.reserved,
-            line.allocated,
-            ratio,
-            np.array([state.unusable(request) for state in states], np.float64),
-            np.array([state.internal for state in states], np.float64),
-            np.array([state.largest_hole for state in states], np.int64),
-            request,
-            float(ratio[np.argmax(line.allocated)]) if len(ratio) else float("nan"),
-            average if np.isfinite(average) else float("nan"),
-        )
+        average = np.dot(every.reserved[:-1], spans) / (np.dot(every.allocated[:-1], spans) or np.nan)
+        curves = (line.t, line.reserved, line.allocated, ratio, unusable, internal, largest)
+        return Fragmentation(*curves, request, float(at_peak), float(average))
 
     def __repr__(self) -> str:
         if not len(self.block["t"]):
@@ -257,21 +242,13 @@ class Memory:
 
 def timeline(block: schema.Columns, segment: schema.Columns, start: int) -> Timeline:
     """Bytes over time from lifetimes: t and end (ns), size, and for blocks requested and category."""
-    times, changes = [], []
-    for rows, first, last in ((block, "t", 1), (block, "end", -1), (segment, "t", 1), (segment, "end", -1)):
-        chosen = rows[first] < NEVER
-        size, change = last * rows["size"][chosen], np.zeros((chosen.sum(), 3 + len(schema.CATEGORIES)), np.int64)
-        if rows is segment:
-            change[:, 1] = size
-        else:
-            change[:, 0], change[:, 2] = size, last * rows["requested"][chosen]
-            change[np.arange(len(size)), 3 + rows["category"][chosen].astype(np.int64)] = size
-        times.append(rows[first][chosen])
-        changes.append(change)
-    t = np.concatenate(times)
+    used, reserved = (np.zeros((len(rows["t"]), 3 + len(schema.CATEGORIES)), np.int64) for rows in (block, segment))
+    used[:, 0], reserved[:, 1], used[:, 2] = block["size"], segment["size"], block["requested"]
+    used[np.arange(len(used)), 3 + block["category"].astype(np.int64)] = block["size"]
+    t = np.concatenate([block["t"], segment["t"], block["end"], segment["end"]])
     order = np.argsort(t, kind="stable")
-    t, held = t[order], np.cumsum(np.concatenate(changes)[order], axis=0)
-    final = np.flatnonzero(np.diff(t, append=NEVER))  # the last change of each moment
+    t, held = t[order], np.cumsum(np.concatenate([used, reserved, -used, -reserved])[order], axis=0)
+    final = np.flatnonzero(np.diff(t, append=NEVER))  # the last change of each moment, without the ends that never come
     held = held[final]
     return Timeline((t[final] - start) / 1e9, held[:, 0], held[:, 1], held[:, 2], held[:, 3:])
 
@@ -302,5 +279,5 @@ def _holes(block: schema.Columns, segment: schema.Columns) -> Ints:
     begin = (base[slot] + block["address"] - address[slot])[inside]
     ends = np.sort(np.concatenate([base, begin + block["size"][inside]]))
     begins = np.sort(np.concatenate([base + sizes, begin]))
-    gaps: NDArray[np.int64] = begins - ends
+    gaps: Ints = begins - ends
     return gaps[gaps > 0]

@@ -12,12 +12,15 @@ from flnb_telemetry import quantity, schema
 from flnb_telemetry.extras import require
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from flnb_telemetry.intern import Catalog
 
 KEYS = ("op", "family", "scope", "phase", "shape", "dtype")
 NUMBERS = ("count", "total", "mean", "p99", "max", "share", "bytes")
+SPELLED: dict[str, Callable[[float], str]] = {"count": quantity.count}
+SPELLED |= dict.fromkeys(("total", "mean", "p99"), quantity.duration)
+SPELLED |= {"share": quantity.percent, "bytes": quantity.size}
 SHOWN = 40
 
 
@@ -85,13 +88,10 @@ class OpStats:
 
     def cells(self) -> list[list[str]]:
         """The table as text: one row of titles, then one for each group."""
-        body = [
-            [*(part or quantity.UNKNOWN for part in row.key), quantity.count(row.count)]
-            + [quantity.duration(value) for value in (row.total, row.mean, row.p99)]
-            + [quantity.percent(row.share), quantity.size(row.bytes)]
-            for row in self.rows
-        ]
-        return [[*self.keys, "count", "total", "mean", "p99", "share", "bytes"], *body]
+        titles = [*self.keys, *SPELLED]
+        keys = ([part or quantity.UNKNOWN for part in row.key] for row in self.rows)
+        numbers = ([spell(getattr(row, name)) for name, spell in SPELLED.items()] for row in self.rows)
+        return [titles, *(key + number for key, number in zip(keys, numbers, strict=True))]
 
     def __repr__(self) -> str:
         if not self.rows:
@@ -107,14 +107,10 @@ class OpStats:
     def _repr_html_(self) -> str:
         if not self.rows:
             return "<p>no op events</p>"
-        side = ["left" if i < len(self.keys) else "right" for i in range(len(self.keys) + 6)]
-        body = ""
-        for i, row in enumerate(self.cells()):
-            tag = "td" if i else "th"
-            cells = (
-                f'<{tag} style="text-align:{at}">{escape(cell)}</{tag}>' for at, cell in zip(side, row, strict=True)
-            )
-            body += f"<tr>{''.join(cells)}</tr>"
+        side, body = ["left"] * len(self.keys) + ["right"] * len(SPELLED), ""
+        for tag, row in zip(["th"] + ["td"] * len(self), self.cells(), strict=True):
+            cells = zip(side, map(escape, row), strict=True)
+            body += "<tr>" + "".join(f'<{tag} style="text-align:{at}">{cell}</{tag}>' for at, cell in cells) + "</tr>"
         return f'<table style="font-variant-numeric:tabular-nums;border-collapse:collapse">{body}</table>'
 
 
@@ -146,4 +142,4 @@ def _name(catalog: Catalog, key: str, code: int) -> str:
     if key == "phase":
         return schema.PHASES[code & 3]
     value = getattr(catalog.plans.items[code >> 34], key)
-    return value if isinstance(value, str) else "×".join(map(str, value)) or "scalar"
+    return quantity.extents(value) if key == "shape" else str(value)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
+from functools import partial
 from html import escape
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -13,11 +15,8 @@ from flnb_telemetry import quantity, schema
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
-
     from flnb_telemetry.intern import Catalog
-
-    Ints = NDArray[np.int64]
+    from flnb_telemetry.schema import Ints
 
 LIMIT = 5000
 
@@ -71,13 +70,11 @@ class Tape:
     t: float
     nodes: tuple[TapeNode, ...]
     leaves: tuple[TapeLeaf, ...]
-    truncated: int = 0
-    other: Callable[[int], Tape] | None = None
+    truncated: int
+    other: Callable[[int], Tape]
 
     def step(self, index: int) -> Tape:
         """The tape of another step of the same recording; norms are there if its backward was sampled."""
-        if self.other is None:
-            raise LookupError("this tape belongs to no recording; take it from run.tape")
         return self.other(index)
 
     @property
@@ -109,10 +106,9 @@ class Tape:
 
 
 def _line(node: TapeNode) -> str:
-    shape = "×".join(map(str, node.shape)) or "scalar"
     norm = "" if node.norm is None else f"  |grad| {quantity.norm(node.norm)}"
     took = f"  {node.took}" if node.took else ""
-    return f"  {node.op} {shape} {node.dtype}  {node.scope}".rstrip() + took + norm
+    return f"  {node.op} {quantity.extents(node.shape)} {node.dtype}  {node.scope}".rstrip() + took + norm
 
 
 def of(
@@ -134,22 +130,21 @@ def of(
         groups = [rows for rows in groups if t0 <= stats["t"][rows[0]] <= t1]
         if not groups:  # not sampled: the graph is there all the same, without norms
             ops = {name: column[(ops["t0"] >= t0) & (ops["t1"] <= t1)] for name, column in ops.items()}
-    sampled: dict[int, _Sample] = {}
-    t = 0
+    sampled: Samples = defaultdict(_Sample)
+    t = start
     if groups:
-        keys = ("node", "norm", "bad", "numel", "name", "saved", "parameter", "plan")
-        columns = (stats[key][groups[-1]].tolist() for key in keys)
-        sampled = {node: _Sample(*rest) for node, *rest in zip(*columns, strict=True)}
-        t = int(stats["t"][groups[-1][-1]])
+        last = {name: column[groups[-1]] for name, column in stats.items()}
+        sampled |= {node: _Sample(*rest) for node, *rest in schema.tuples(last, "node", *_Sample._fields)}
+        t = int(last["t"][-1])
         around = steps["index"][(steps["t0"] <= t) & (t <= steps["t1"])]
         index = int(around[-1]) if len(around) else None
     ids, parents = _nodes(ops, table("edge"), np.array([node for node in sampled if node > 0], np.int64))
     truncated, ids = max(0, len(ids) - limit), ids[-limit:]
     nodes = _made(ids, parents, ops, sampled, catalog) if len(ids) else ()
-    below = {parent for node in nodes for parent in node.parents if parent < 0} | {n for n in sampled if n < 0}
-    leaves = _leaves(below, table("leaf"), sampled, catalog) if nodes else ()
-    when = (t - start) / 1e9 if groups else 0.0
-    return Tape(-1 if index is None else index, when, nodes, leaves, truncated)
+    below = {number for node in nodes for number in node.parents if number < 0} | {n for n in sampled if n < 0}
+    leaves = _leaves(sorted(below, reverse=True), table("leaf"), sampled, catalog) if nodes else ()
+    other = partial(of, table, start, catalog)
+    return Tape(-1 if index is None else index, (t - start) / 1e9, nodes, leaves, truncated, other)
 
 
 class _Sample(NamedTuple):
@@ -162,6 +157,10 @@ class _Sample(NamedTuple):
     saved: int = 0
     parameter: int = 0
     plan: int = 0
+
+
+Samples: TypeAlias = "defaultdict[int, _Sample]"
+Parents: TypeAlias = "defaultdict[int, list[int]]"
 
 
 def _groups(stats: schema.Columns) -> list[Ints]:
@@ -179,39 +178,37 @@ def _groups(stats: schema.Columns) -> list[Ints]:
     return sorted(found, key=lambda rows: int(stats["t"][rows[0]]))
 
 
-def _nodes(ops: schema.Columns, edges: schema.Columns, sampled: Ints) -> tuple[Ints, dict[int, list[int]]]:
+def _nodes(ops: schema.Columns, edges: schema.Columns, sampled: Ints) -> tuple[Ints, Parents]:
     """The nodes of the graph in order, and the parents of each: the sampled ones, or all that the last one needs."""
     made = np.flatnonzero((ops["node"] > 0) & ((ops["parent0"] != 0) | (ops["parent1"] != 0)))
     pairs = [(ops["node"][made], ops[name][made]) for name in ("parent0", "parent1")]
     pairs += [(edges["node"], edges[f"parent{i}"]) for i in range(2, 7)]
     child, parent = (np.concatenate(column) for column in zip(*pairs, strict=True))
     keep = (parent != 0) & (np.isin(child, sampled) if len(sampled) else True)
-    parents: dict[int, list[int]] = {}
+    parents: Parents = defaultdict(list)
     for node, above in zip(child[keep].tolist(), parent[keep].tolist(), strict=True):
-        parents.setdefault(node, []).append(above)
+        parents[node].append(above)
     reached, waiting = set(sampled.tolist()), [] if len(sampled) or not parents else [max(parents)]
     while waiting:
         node = waiting.pop()
         if node > 0 and node not in reached:
             reached.add(node)
-            waiting += parents.get(node, ())
+            waiting += parents[node]
     return np.array(sorted(reached), np.int64), parents
 
 
-def _made(
-    ids: Ints, parents: dict[int, list[int]], ops: schema.Columns, sampled: dict[int, _Sample], catalog: Catalog
-) -> tuple[TapeNode, ...]:
+def _made(ids: Ints, parents: Parents, ops: schema.Columns, sampled: Samples, catalog: Catalog) -> tuple[TapeNode, ...]:
     own, forward, backward = _times(ops, ids, catalog)
+    columns = {"id": ids, "forward": forward, "backward": backward}
+    columns |= {name: np.append(ops[name], 0)[own] for name in ("plan", "context")}
     nodes = []
-    for number, row, ahead, back in zip(ids.tolist(), own.tolist(), forward.tolist(), backward.tolist(), strict=True):
-        plan, context = (int(ops[name][row]) if row >= 0 else 0 for name in ("plan", "context"))
-        sample = sampled.get(number, _Sample())
-        plan = sample.plan or plan  # a composite's, where the op records are those of its body
-        about, scope = catalog.plans.items[plan], catalog.contexts.items[context].scope
-        head = (number, about.op, about.family, about.shape, about.dtype, scope)
-        above = tuple(dict.fromkeys(parents.get(number, ())))
+    for number, ahead, back, kind, context in schema.tuples(columns, *columns):
+        sample = sampled[number]
+        plan = sample.plan or kind  # a composite's, where the op records are those of its body
+        about = (*catalog.plans.items[plan][:4], catalog.contexts.items[context].scope)
+        above = tuple(dict.fromkeys(parents[number]))
         gradient = (sample.saved, sample.norm, sample.bad, sample.numel)
-        nodes.append(TapeNode(*head, above, ahead, back, *gradient, plan, context))
+        nodes.append(TapeNode(number, *about, above, ahead, back, *gradient, plan, context))
     return tuple(nodes)
 
 
@@ -235,17 +232,13 @@ def _times(ops: schema.Columns, ids: Ints, catalog: Catalog) -> tuple[Ints, Ints
     return np.append(rows, -1)[own], forward, backward
 
 
-def _leaves(
-    numbers: set[int], leaves: schema.Columns, sampled: dict[int, _Sample], catalog: Catalog
-) -> tuple[TapeLeaf, ...]:
-    columns = (leaves[key].tolist() for key in ("leaf", "plan", "name", "parameter"))
-    told = {leaf: about for leaf, *about in zip(*columns, strict=True)}
+def _leaves(numbers: list[int], leaves: schema.Columns, sampled: Samples, catalog: Catalog) -> tuple[TapeLeaf, ...]:
+    told = {leaf: about for leaf, *about in schema.tuples(leaves, "leaf", "plan", "name", "parameter")}
     found = []
-    for number in sorted(numbers, reverse=True):
+    for number in numbers:
         plan, name, parameter = told.get(number, (0, 0, 0))
-        sample = sampled.get(number, _Sample())
-        text = catalog.strings.items[name or sample.name]
-        shape = catalog.plans.items[plan].shape
+        sample = sampled[number]
+        text, shape = catalog.strings.items[name or sample.name], catalog.plans.items[plan].shape
         is_parameter = bool(parameter or sample.parameter)
         found.append(TapeLeaf(number, text, is_parameter, shape, sample.norm, sample.bad, plan))
     return tuple(found)

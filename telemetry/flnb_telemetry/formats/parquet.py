@@ -23,6 +23,7 @@ from flnb_telemetry.recording import Recording, columns
 
 FORMAT = "flnb run"
 FORMAT_VERSION = 1
+FACTS = ("name", "state", "error", "start", "end", "over_limit")
 
 
 class RunFileError(ValueError):
@@ -46,24 +47,12 @@ def save(run: Recording, path: str | os.PathLike[str]) -> None:
 
 
 def _manifest(run: Recording, kinds: dict[str, int]) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "version": FORMAT_VERSION,
-        "schema": schema.VERSION,
-        "run": {
-            "name": run.name,
-            "state": "finished" if run.state == "recording" else run.state,
-            "error": run.error,
-            "start": run.start,
-            "end": run.start + int(run.seconds * 1e9) if run.end is None else run.end,
-            "over_limit": run.over_limit,
-        },
-        "meta": run.meta,
-        "kinds": kinds,
-        "strings": run.catalog.strings.items,
-        "contexts": run.catalog.contexts.items,
-        "plans": run.catalog.plans.items,
-    }
+    facts = {name: getattr(run, name) for name in FACTS}
+    if run.state == "recording":
+        facts |= {"state": "finished", "end": run.start + int(run.seconds * 1e9)}
+    names = {name: getattr(run.catalog, name).items for name in ("strings", "contexts", "plans")}
+    versions = {"format": FORMAT, "version": FORMAT_VERSION, "schema": schema.VERSION}
+    return versions | {"run": facts, "meta": run.meta, "kinds": kinds} | names
 
 
 def load_run(path: str | os.PathLike[str]) -> Recording:
@@ -107,24 +96,23 @@ def _check(path: str | os.PathLike[str], manifest: Any) -> None:
 
 
 def _restored(manifest: dict[str, Any], tables: dict[str, schema.Columns]) -> Recording:
-    strings: Table[str] = Table("")
-    contexts: Table[Context] = Table(Context("", 0), Context._make)
-    plans: Table[Plan] = Table(Plan("", "", (), "", 0), Plan._make)
-    for text in manifest["strings"]:
-        strings.id_of(text)
-    for context in manifest["contexts"]:
-        contexts.id_of(Context(*context))
-    for op, family, shape, dtype, nbytes, flops, inputs in manifest["plans"]:
-        plans.id_of(Plan(op, family, tuple(shape), dtype, nbytes, flops, tuple(map(tuple, inputs))))
+    strings: Table[str] = Table(manifest["strings"])
+    contexts = Table([Context(*context) for context in manifest["contexts"]])
+    plans = Table(
+        [
+            Plan(op, family, tuple(shape), dtype, nbytes, flops, tuple(map(tuple, inputs)))
+            for op, family, shape, dtype, nbytes, flops, inputs in manifest["plans"]
+        ]
+    )
     # An id beyond its intern table is found now, not in the middle of an analysis.
     for kind, table in tables.items():
         for name, known in (("plan", plans), ("context", contexts), ("name", strings)):
             ids = table.get(name, np.empty(0, np.int64))
             if not 0 <= int(ids.min(initial=0)) <= int(ids.max(initial=0)) < len(known):
                 raise ValueError(f"{kind}.parquet names {name} {ids.max()}, the manifest has {len(known)}")
-    run = Recording(manifest["run"]["name"], catalog=Catalog(strings, plans, contexts), tables=tables)
+    run = Recording()
+    run.tables, run.catalog, run.meta = tables, Catalog(strings, plans, contexts), dict(manifest["meta"])
     run.events = sum(len(table["lane"]) for table in tables.values())
-    run.meta = dict(manifest["meta"])
-    for name in ("start", "end", "over_limit", "state", "error"):
+    for name in FACTS:
         setattr(run, name, manifest["run"][name])
     return run

@@ -1,0 +1,26 @@
+"""The error function against Python's, in all its intervals and at their ends."""
+
+import math
+
+import numpy as np
+import pytest
+from flnb_backends.tensor.erf import erf
+
+ENDS = [0.0, 0.46875, 4.0, 6.0, 40.0, math.inf]
+POINTS = np.concatenate([np.linspace(-8.0, 8.0, 20001), ENDS, np.negative(ENDS)])
+
+
+def test_relative_error_in_double_precision():
+    expected = np.array([math.erf(x) for x in POINTS])
+    np.testing.assert_allclose(erf(POINTS), expected, rtol=1e-15, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_dtype_shape_and_what_is_no_number_are_kept(dtype):
+    x = np.array([[math.nan, -0.0], [0.5, -5.0]], dtype)
+    y = erf(x)
+    assert (y.dtype, y.shape) == (dtype, (2, 2))
+    assert math.isnan(y[0, 0])
+    assert math.copysign(1.0, y[0, 1]) == -1.0
+    assert erf(x[1, 0]).shape == ()
+    assert erf(np.empty((0, 3), dtype)).shape == (0, 3)
