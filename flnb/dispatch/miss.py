@@ -64,16 +64,10 @@ def plan_for(
     op: Op, arguments: tuple[Any, ...], attributes: tuple[Any, ...], here: State
 ) -> tuple[Plan, tuple[Any, ...]]:
     """The plan of a call and its canonical inputs: tensors of one dtype and, in binary ops, Python scalars."""
-    from flnb.ops.creation import asarray
-
-    scalars = [type(x) for x in arguments if type(x) in (float, int, bool, complex)]
-    keep_scalar = op.arity == 2 and len(scalars) == 1 and scalars[0] in (float, int)
-    tensors = [
-        x if isinstance(x, Tensor) or (keep_scalar and type(x) in (float, int)) else _converted(op, x, asarray)
-        for x in arguments
-    ]
-    weak = {i for i, x in enumerate(arguments) if type(x) in (float, int, bool, complex)}
-    tensors = _promoted(op, tensors, weak, scalars)
+    scalars = {i: type(x) for i, x in enumerate(arguments) if type(x) in (float, int, bool, complex)}
+    kept = scalars if op.arity == 2 and list(scalars.values()) in ([float], [int]) else {}
+    tensors = [x if isinstance(x, Tensor) or i in kept else _converted(op, x) for i, x in enumerate(arguments)]
+    tensors = _promoted(op, tensors, scalars)
     specs = tuple(x._spec if isinstance(x, Tensor) else type(x) for x in tensors)
     for spec in specs:
         if isinstance(spec, Spec) and spec.kind is not here.kind:
@@ -90,23 +84,23 @@ def plan_for(
     return plan, tuple(tensors)
 
 
-def _converted(op: Op, value: Any, asarray: Any) -> Any:
+def _converted(op: Op, value: Any) -> Tensor:
+    from flnb.ops.creation import asarray
+
     if value is None or isinstance(value, (str, bytes, dict, set)):
         raise TypeError(f"{op.name}: expected tensors, arrays or numbers, got {type(value).__name__} ({value!r:.40})")
     return asarray(value)
 
 
-def _promoted(op: Op, tensors: list[Any], weak: set[int], scalars: list[type]) -> list[Any]:
+def _promoted(op: Op, tensors: list[Any], scalars: dict[int, type]) -> list[Any]:
     """Cast to the dtype that the op computes in. The index and condition arguments of an op are left alone."""
     from flnb.ops.elementwise import astype
 
     promoted = [i for i in range(len(tensors)) if i not in op.unpromoted]
     if not promoted:
         return tensors
-    strong = [tensors[i]._spec.dtype for i in promoted if i not in weak]
-    target = common_dtype(strong, scalars) if strong or scalars else None
-    if target is None:
-        return tensors
+    strong = [tensors[i]._spec.dtype for i in promoted if i not in scalars]
+    target = common_dtype(strong, tuple(scalars.values()))
     if op.accepts == "float" and not is_float(target):
         target = _default
     if op.accepts in ("integer", "bits") and target.kind not in ("iu" if op.accepts == "integer" else "iub"):

@@ -47,6 +47,8 @@ class Live(Run):
     Example: ``live = Live("digits"); live.begin(); content, buffer = live.frame(keyframe=True); live.finish()``.
     """
 
+    live = True
+
     def __init__(self, name: str = "run", grad_interval: float | None = 0.2) -> None:
         super().__init__(name, grad_interval, "waiting")
         self.dropped = 0

@@ -251,6 +251,15 @@ def test_a_run_waits_records_and_ends(program: Any) -> None:
     assert (about["name"], about["state"], about["error"]) == ("digits", "failed", "ValueError: shapes differ")
 
 
+def test_what_happens_reaches_a_live_view_by_itself(program: Any, live: Any) -> None:
+    live.begin()
+    program.op()
+    deadline = time.monotonic() + 10
+    while not live.events and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert live.events == 1
+
+
 def test_gradients_that_are_not_finite_travel_as_null(new_browser: Any, program: Any, live: Any) -> None:
     live.begin()
     with step():
