@@ -6,6 +6,7 @@ attached when `flnb.ops` is imported, so that ``a + b`` and ``flnb.add(a, b)`` a
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex, cast
 
 import numpy as np
@@ -297,17 +298,29 @@ def axes_of(axis: SupportsIndex | tuple[int, ...] | None, ndim: int, op: str) ->
     """An axis argument as a sorted tuple of non-negative ints; None stays None.
 
     Raises:
-        ValueError: out of range or repeated, naming the op.
+        ValueError: repeated, or out of range (then an IndexError too, as in NumPy), naming the op.
     """
     if axis is None:
         return None
     given = axis if isinstance(axis, tuple) else tuple(axis) if isinstance(axis, list) else (axis,)
     axes = []
     for a in given:
-        position = a.__index__()
+        position = operator.index(a)
         if not -ndim <= position < max(ndim, 1):
-            raise ValueError(f"{op}: axis {position} is out of range for a tensor of {ndim} dimensions")
+            raise np.exceptions.AxisError(f"{op}: axis {position} is out of range for a tensor of {ndim} dimensions")
         axes.append(position % max(ndim, 1))
     if len(set(axes)) != len(axes):
         raise ValueError(f"{op}: axis {axis} names a dimension twice")
     return tuple(sorted(axes)) if ndim else ()
+
+
+def axis_of(axis: SupportsIndex, ndim: int, op: str) -> int:
+    """One axis as a non-negative int.
+
+    Raises:
+        ValueError: out of range, naming the op (an IndexError too, as in NumPy). A 0-d tensor has no axis.
+    """
+    position = operator.index(axis)
+    if not -ndim <= position < ndim:
+        raise np.exceptions.AxisError(f"{op}: axis {position} is out of range for a tensor of {ndim} dimensions")
+    return position % ndim

@@ -11,7 +11,7 @@ from flnb.ops import elementwise as e
 from flnb.ops.creation import arange, asarray
 from flnb.ops.indexing import take
 from flnb.ops.movement import broadcast_to, concat, expand_dims, flatten, moveaxis, reshape
-from flnb.tensor import axes_of
+from flnb.tensor import axis_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,8 +49,6 @@ def meshgrid(*arrays: Any, indexing: Literal["xy", "ij"] = "xy") -> list[Any]:
 def unstack(x: Any, /, axis: int = 0) -> tuple[Any, ...]:
     """The slices along a dimension, without it."""
     x = asarray(x)
-    if x.ndim == 0:
-        raise ValueError("unstack: a 0-d tensor has no dimension to take apart")
     moved = moveaxis(x, axis, 0)
     return tuple(moved[i] for i in range(moved.shape[0]))
 
@@ -65,7 +63,7 @@ def repeat(x: Any, repeats: Any, /, axis: int | None = None) -> Any:
     x = asarray(x)
     if axis is None:
         x, axis = flatten(x), 0
-    (position,) = axes_of(axis, x.ndim, "repeat") or (0,)
+    position = axis_of(axis, x.ndim, "repeat")
     n = x.shape[position]
     counts = asarray(repeats)
     if counts.dtype.kind not in "iu" or counts.ndim > 1 or counts.size not in (1, n):
@@ -117,7 +115,7 @@ def roll(x: Any, /, shift: int | tuple[int, ...], axis: int | tuple[int, ...] | 
     if len(shifts) != len(axes):
         raise ValueError(f"roll: shift {shift} and axis {axis} must be as many")
     for by, one in zip(shifts, axes, strict=True):
-        (position,) = axes_of(one, x.ndim, "roll") or (0,)
+        position = axis_of(one, x.ndim, "roll")
         n = x.shape[position]
         cut = n - by % n if n else 0
         before = (slice(None),) * position

@@ -16,7 +16,9 @@ from flnb.ops.creation import arange, asarray
 from flnb.ops.elementwise import assign
 from flnb.ops.movement import broadcast_to, reshape
 from flnb.ops.table import Op, Pull, shaped
-from flnb.tensor import Tensor, axes_of
+from flnb.tensor import Tensor, axis_of
+
+TRUTHS = (("truth", True), ("truth", False))
 
 
 def decode(key: tuple[Any, ...], indices: tuple[Any, ...] = ()) -> tuple[Any, ...]:
@@ -129,8 +131,11 @@ def _checked_batched(k: Any, extent: int) -> Any:
 
 def _shape(shape: tuple[int, ...], key: tuple[Any, ...], indices: tuple[Any, ...] = ()) -> tuple[int, ...]:
     """What NumPy makes of the key, asked on an array without memory."""
-    if indices:  # indices of an empty axis select nothing, but the stand-ins below are zeros
-        shape = tuple(max(n, 1) for n in shape)
+    if indices:  # into an empty axis no index is right, not even the zeros that stand in below
+        taken = [k for k in key if k is not None and k not in TRUTHS]
+        shape = tuple(
+            max(n, 1) if isinstance(k, tuple) and k[0] == "index" else n for n, k in zip(shape, taken, strict=True)
+        )
     probe = np.broadcast_to(np.empty((), bool), shape)
     return tuple(probe[decode(key, tuple(np.zeros(s.shape, np.int64) for s in indices))].shape)
 
@@ -197,9 +202,9 @@ def take(x: Any, indices: Any, /, axis: int | None = None) -> Any:
     [30, 10]
     """
     x = asarray(x)
-    if x.ndim == 0 or (axis is None and x.ndim != 1):
+    if axis is None and x.ndim != 1:
         raise ValueError(f"take: give axis for a tensor of {x.ndim} dimensions, shape {x.shape}")
-    (position,) = axes_of(0 if axis is None else axis, x.ndim, "take") or (0,)
+    position = axis_of(0 if axis is None else axis, x.ndim, "take")
     return getitem(x, (*(slice(None),) * position, _integers("take", indices)))
 
 
@@ -212,12 +217,12 @@ def take_along_axis(x: Any, indices: Any, /, axis: int = -1) -> Any:
     [[1, 3], [2, 4]]
     """
     x, indices = asarray(x), _integers("take_along_axis", indices)
-    if x.ndim == 0 or x.ndim != indices.ndim:
+    if x.ndim != indices.ndim:
         raise ValueError(
-            f"take_along_axis: x and indices must have the same number of dimensions, one or more, "
-            f"got shapes {x.shape} and {indices.shape}"
+            f"take_along_axis: x and indices must have the same number of dimensions, got shapes {x.shape} and "
+            f"{indices.shape}"
         )
-    (position,) = axes_of(axis, x.ndim, "take_along_axis") or (0,)
+    position = axis_of(axis, x.ndim, "take_along_axis")
     grid = [
         indices if a == position else reshape(arange(n), tuple(-1 if i == a else 1 for i in range(x.ndim)))
         for a, n in enumerate(x.shape)

@@ -12,7 +12,7 @@ from flnb.dispatch.plan import size_of
 from flnb.ops import elementwise as e
 from flnb.ops.creation import asarray
 from flnb.ops.table import Op, Pull, describe, shaped
-from flnb.tensor import axes_of
+from flnb.tensor import axes_of, axis_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,7 +75,7 @@ def moveaxis(x: Any, source: Any, destination: Any, /) -> Any:
     """A view with the dimensions ``source`` (one or several) at the positions ``destination``, the others in order."""
     x = asarray(x)
     given = [(a,) if not isinstance(a, (tuple, list)) else tuple(a) for a in (source, destination)]
-    origin, target = [[(axes_of(a, x.ndim, "moveaxis") or (0,))[0] for a in axes] for axes in given]
+    origin, target = [[axis_of(a, x.ndim, "moveaxis") for a in axes] for axes in given]
     if len(origin) != len(target) or len(set(origin)) != len(origin) or len(set(target)) != len(target):
         raise ValueError(f"moveaxis: source {source} and destination {destination} must name as many axes, once each")
     moved = dict(zip(target, origin, strict=True))
@@ -108,7 +108,7 @@ def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
 def expand_dims(x: Any, /, axis: int = 0) -> Any:
     """A view with a new dimension of extent 1 at ``axis``."""
     x = asarray(x)
-    (position,) = axes_of(axis, x.ndim + 1, "expand_dims") or (0,)
+    position = axis_of(axis, x.ndim + 1, "expand_dims")
     return reshape(x, (*x.shape[:position], 1, *x.shape[position:]))
 
 
@@ -181,7 +181,7 @@ def concat(arrays: Sequence[Any], /, axis: int | None = 0) -> Any:
         raise ValueError("concat: expected one tensor or more, got none")
     if axis is None:
         parts, axis = tuple(flatten(x) for x in parts), 0
-    (position,) = axes_of(axis, parts[0].ndim, "concat") or (0,)
+    position = axis_of(axis, parts[0].ndim, "concat")
     return dispatch.call(_concat, parts, (position,))
 
 

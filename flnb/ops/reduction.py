@@ -12,7 +12,7 @@ from flnb.ops import elementwise as e
 from flnb.ops.creation import arange, asarray, eye, full, ones_like
 from flnb.ops.movement import broadcast_to, concat, expand_dims, flip, moveaxis, reshape
 from flnb.ops.table import Op, Pull
-from flnb.tensor import axes_of
+from flnb.tensor import axes_of, axis_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -162,15 +162,14 @@ def _cumulative(name: str, pull: Pull, initial: int, doc: str) -> Callable[..., 
 
     def apply(x: Any, /, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Any:
         x = asarray(x) if dtype is None else e.astype(asarray(x), dtype, copy=False)
-        if x.ndim == 0 or (axis is None and x.ndim > 1):
+        if axis is None and x.ndim != 1:
             raise ValueError(f"{name}: give one axis, the tensor has {x.ndim} dimensions")
-        axes = axes_of(0 if axis is None else axis, x.ndim, name) or ()
-        y = dispatch.call(op, (x,), axes)
+        position = axis_of(0 if axis is None else axis, x.ndim, name)
+        y = dispatch.call(op, (x,), (position,))
         y = y if dtype is None else e.astype(y, dtype, copy=False)
         if not include_initial:
             return y
-        shape = tuple(1 if i == axes[0] else n for i, n in enumerate(x.shape))
-        return concat([full(shape, initial, y.dtype), y], axis=axes[0])
+        return concat([full(reduced(x.shape, (position,), True), initial, y.dtype), y], axis=position)
 
     apply.__doc__ = (
         f"{doc} along ``axis`` (which may be left out for one dimension), with ``include_initial`` from {initial} on."
@@ -213,9 +212,9 @@ def diff(x: Any, /, axis: int = -1, n: int = 1, prepend: Any = None, append: Any
     [3, 5]
     """
     x = asarray(x)
-    (position,) = axes_of(axis, x.ndim, "diff") or (0,)
-    if x.ndim == 0 or n < 0:
-        raise ValueError(f"diff: expected one dimension or more and n >= 0, got shape {x.shape} and n={n}")
+    position = axis_of(axis, x.ndim, "diff")
+    if n < 0:
+        raise ValueError(f"diff: n must be 0 or more, got {n}")
     x = concat([part for part in (prepend, x, append) if part is not None], axis=position)
     before = (slice(None),) * position
     minus = e.not_equal if x.dtype.kind == "b" else e.subtract

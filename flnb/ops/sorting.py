@@ -14,7 +14,7 @@ from flnb.ops.movement import concat, flatten, reshape
 from flnb.ops.reduction import INTEGER, cumulative_sum, diff
 from flnb.ops.searching import nonzero
 from flnb.ops.table import Op, Pull, shaped
-from flnb.tensor import axes_of
+from flnb.tensor import axis_of
 
 
 def _pull_sort(g: Any, plan: Any, x: Any, y: Any) -> Any:
@@ -43,9 +43,7 @@ def argsort(x: Any, /, axis: int = -1, descending: bool = False, stable: bool = 
 
 def _ordered(op: Op, x: Any, axis: int, descending: bool, stable: bool) -> Any:
     x = asarray(x)
-    if x.ndim == 0:
-        raise ValueError(f"{op.name}: a 0-d tensor has no order")
-    (position,) = axes_of(axis, x.ndim, op.name) or (0,)
+    position = axis_of(axis, x.ndim, op.name)
     return dispatch.call(op, (x,), (position, bool(descending), bool(stable)))
 
 
