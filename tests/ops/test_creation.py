@@ -1,0 +1,116 @@
+"""Tensors from shapes and numbers, and what the namespace says about itself."""
+
+import numpy as np
+import pytest
+
+import flnb
+from flnb.ops.dtypes import DTYPES
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_can_be_made(dtype):
+    like = flnb.zeros((2,), dtype=DTYPES[dtype])
+    for made in (
+        flnb.zeros((2,), dtype), flnb.ones((2,), dtype), flnb.full((2,), 1, dtype), flnb.empty((2,), dtype),
+        flnb.eye(2, dtype=dtype), flnb.zeros_like(like), flnb.ones_like(like), flnb.full_like(like, 1),
+        flnb.empty_like(like), flnb.asarray([0, 1], dtype), flnb.from_dlpack(np.zeros(2, dtype)),
+    ):  # fmt: skip
+        assert (made.dtype, made.shape[0]) == (np.dtype(dtype), 2)
+    assert flnb.ones((2,), dtype).tolist() == [1, 1]
+    assert getattr(flnb, dtype) == np.dtype(dtype)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"), [(True, "bool"), (3, "int64"), (0.5, "float32"), (1j, "complex64"), (-(2**40), "int64")]
+)
+def test_dtypes_of_python_numbers(value, dtype):
+    assert flnb.asarray(value).dtype == dtype
+    assert flnb.full((2,), value).dtype == dtype
+    assert flnb.full((2,), value).tolist() == [value, value]
+    assert flnb.full((2,), flnb.asarray(value)).tolist() == [value, value]
+
+
+def test_the_default_dtype_decides_for_complex_numbers_too():
+    flnb.set_default_dtype("float64")
+    try:
+        assert flnb.asarray(1j).dtype == np.complex128
+        assert flnb.linspace(0, 1, 3).dtype == np.float64
+        info = flnb.__array_namespace_info__().default_dtypes()
+        assert (info["real floating"], info["complex floating"]) == (flnb.float64, flnb.complex128)
+    finally:
+        flnb.set_default_dtype("float32")
+
+
+@pytest.mark.parametrize(
+    "arguments", [(5,), (2, 7), (7, 2, -2), (0, 1, 0.3), (0.5, -2, -0.5), (3, 3), (5, 2), (-3, 10, 4)]
+)
+def test_arange(arguments):
+    expected = np.arange(*arguments)
+    got = flnb.arange(*arguments)
+    assert got.dtype == (np.int64 if expected.dtype.kind == "i" else np.float32)
+    np.testing.assert_allclose(got.numpy(), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("endpoint", [True, False])
+@pytest.mark.parametrize(("start", "stop", "num"), [(0, 1, 5), (3, -2, 7), (1, 1, 3), (0, 1, 1), (0, 1, 0), (0, 1j, 3)])
+def test_linspace(start, stop, num, endpoint):
+    got = flnb.linspace(start, stop, num, endpoint=endpoint)
+    assert got.dtype == (np.complex64 if isinstance(stop, complex) else np.float32)
+    np.testing.assert_allclose(got.numpy(), np.linspace(start, stop, num, endpoint=endpoint), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("k", [-4, -1, 0, 2, 5])
+def test_eye(k):
+    assert flnb.eye(3, 4, k=k).tolist() == np.eye(3, 4, k).tolist()
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "text"),
+    [
+        (lambda: flnb.linspace(0, 1, -1), ValueError, "linspace: num must be 0 or more, got -1"),
+        (lambda: flnb.arange(0, 1, 0), ValueError, "arange: step must not be 0"),
+        (lambda: flnb.zeros((2.5,)), TypeError, "'float' object cannot be interpreted as an integer"),
+        (lambda: flnb.ones(2).__array_namespace__(api_version="1999.1"), ValueError, "known: 2021.12, .* 2024.12"),
+        (lambda: flnb.__array_namespace_info__().dtypes(kind="real"), ValueError, "unknown kind of dtype 'real'"),
+        (lambda: flnb.__array_namespace_info__().dtypes(device="tpu"), ValueError, "device must be 'cpu'"),
+    ],
+)
+def test_errors(call, kind, text):
+    with pytest.raises(kind, match=text):
+        call()
+
+
+def test_the_namespace_is_flnb():
+    assert flnb.ones((2,)).__array_namespace__() is flnb
+    assert flnb.Variable([1.0]).__array_namespace__(api_version="2023.12") is flnb
+    assert flnb.__array_api_version__ == "2024.12"
+    assert (flnb.pi, flnb.e, flnb.inf, flnb.newaxis) == (np.pi, np.e, np.inf, None)
+    assert flnb.nan != flnb.nan
+
+
+def test_inspection():
+    info = flnb.__array_namespace_info__()
+    assert info.capabilities() == {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
+    assert info.default_device() in info.devices()
+    assert info.default_dtypes() == {
+        "real floating": flnb.float32, "complex floating": flnb.complex64, "integral": flnb.int64,
+        "indexing": flnb.int64,
+    }  # fmt: skip
+    assert set(info.dtypes()) == set(DTYPES) - {"float16"}
+    assert list(info.dtypes(kind=("bool", "complex floating"))) == ["bool", "complex64", "complex128"]
+    assert flnb.zeros((1,) * 64).ndim == 64
+
+
+def test_what_a_backend_does_not_support_is_not_offered():
+    class Narrow(flnb.backends.NumpyBackend):
+        def supports(self, dtype):
+            return dtype.kind != "c"
+
+    with flnb.use_backend(Narrow):
+        assert flnb.__array_namespace_info__().dtypes(kind="complex floating") == {}
+
+
+def test_everything_public_exists():
+    for name in flnb.__all__:
+        assert hasattr(flnb, name), name
+    assert len(set(flnb.__all__)) == len(flnb.__all__)
