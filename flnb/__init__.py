@@ -15,7 +15,7 @@ from flnb_telemetry.bus import describers as _describers
 from flnb_telemetry.bus import log as _log_metrics
 from flnb_telemetry.bus import phase, scope, step
 
-from flnb import autograd, dispatch, interface, linalg, ops, random
+from flnb import autograd, dispatch, fft, interface, linalg, ops, random
 from flnb.autograd import (
     Variable,
     creation_stack,
@@ -141,5 +141,5 @@ __all__ = [
     "telemetry", "testing", "tune_gc", "uint16", "uint32", "uint64", "uint8", "use_backend", "use_memory_manager",
     "use_tape", "value_and_grad", "vjp", "vmap", "widgets",
 ]  # fmt: skip
-__all__ += ["linalg"]
+__all__ += ["fft", "linalg"]
 __all__ += [name for name in ops.__all__ if name != "log"]

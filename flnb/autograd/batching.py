@@ -300,6 +300,7 @@ RULES: dict[str, Callable[[Call], Any]] = {
     "gather": _gather,
     "scatter_add": _scatter_add,
     **dict.fromkeys(("cholesky", "det", "eigh", "eigvalsh", "inv", "qr", "slogdet", "svd", "svdvals"), same),
+    **dict.fromkeys(("fftn", "ifftn", "rfftn", "irfftn"), reduce),
     "solve": broadcast,
     "pinv": _wholes,
 }

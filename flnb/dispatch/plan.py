@@ -80,7 +80,7 @@ class Plan:
         self.joint = op.joint
         self.weight = -1 if not op.writes_out else ALWAYS if spec.ndim == 0 else spec.nbytes
         self.constants: dict[Any, Any] = {}
-        self.pulls: tuple[Callable[..., Any] | None, ...] = op.pulls_for(len(specs))
+        self.pulls: tuple[Callable[..., Any] | None, ...] = op.pulls_for(specs)
         # An input's shape where broadcasting enlarged it, so that its gradient must be summed back.
         enlarged = [op.broadcasts and isinstance(s, Spec) and s.shape != spec.shape for s in specs]
         self.shrinks = tuple(s.shape if grew else None for s, grew in zip(specs, enlarged, strict=True))

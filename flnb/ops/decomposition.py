@@ -13,7 +13,7 @@ from flnb.ops.creation import asarray
 from flnb.ops.inverse import solve
 from flnb.ops.linalg import adjoint, matmul
 from flnb.ops.movement import concat, expand_dims
-from flnb.ops.packed import Shape, matrices, packed, results, square
+from flnb.ops.packed import Shape, matrices, packed, plain, results, square
 from flnb.ops.table import Op, Pull
 
 
@@ -74,7 +74,7 @@ def _pull_cholesky(g: Any, plan: Any, x: Any, y: Any) -> Any:
     return symmetric(adjoint(solve(upper, adjoint(half))))
 
 
-_cholesky = Op("cholesky", "matmul", square, [Pull("y", _pull_cholesky)], accepts="float")
+_cholesky = Op("cholesky", "matmul", square, [Pull("y", _pull_cholesky)], accepts="float", holomorphic=False)
 
 
 def cholesky(x: Any, /, *, upper: bool = False) -> Any:
@@ -99,6 +99,7 @@ def cholesky(x: Any, /, *, upper: bool = False) -> Any:
 def _pull_eigh(g: list[Any], _: Any, y: list[Any]) -> Any:
     """Giles, "Collected matrix derivative results for forward and reverse mode AD" (2008), section 3.1."""
     (g_values, g_vectors), (w, v) = g, y
+    g_values, w = plain(g_values), plain(w)
     turned = matmul(adjoint(v), g_vectors)
     inner = e.multiply(turned, _gaps(w, turned))
     scaled = e.multiply(v, expand_dims(g_values, axis=-2))
@@ -119,7 +120,8 @@ def eigh(x: Any, /) -> EighResult:
     """
     x = asarray(x)
     n = matrices("eigh", x._spec, square=True)[-1]
-    return EighResult(*results(_eigh, x, ((n,), (n, n))))
+    values, vectors = results(_eigh, x, ((n,), (n, n)))
+    return EighResult(plain(values), vectors)
 
 
 def _pull_eigvalsh(g: Any, plan: Any, x: Any, y: Any) -> Any:
@@ -132,7 +134,7 @@ def _infer_values(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[S
     return (*shape[:-2], min(shape[-2:])), np.zeros(0, specs[0].dtype).real.dtype
 
 
-_eigvalsh = Op("eigvalsh", "matmul", _infer_values, [Pull("0", _pull_eigvalsh)], accepts="float")
+_eigvalsh = Op("eigvalsh", "matmul", _infer_values, [Pull("0", _pull_eigvalsh)], accepts="float", holomorphic=False)
 
 
 def eigvalsh(x: Any, /) -> Any:
@@ -166,7 +168,8 @@ def _pull_qr(g: list[Any], x: Any, y: list[Any], mode: str) -> Any:
 
 def _pull_tall_qr(g_q: Any, g_r: Any, q: Any, r: Any) -> Any:
     m = e.subtract(matmul(r, adjoint(g_r)), matmul(adjoint(g_q), q))
-    mirrored = e.add(lower(m, 1.0), adjoint(lower(m, 0.0)))
+    half = lower(m, 0.5)
+    mirrored = e.add(half, adjoint(half))
     return adjoint(solve(r, adjoint(e.add(g_q, matmul(q, mirrored)))))
 
 
@@ -199,6 +202,7 @@ def _svd_shapes(m: int, n: int, full: bool) -> tuple[Shape, ...]:
 def _pull_svd(g: list[Any], x: Any, y: list[Any], full: bool) -> Any:
     """Townsend, "Differentiating the singular value decomposition" (2016), equations 31 to 38."""
     (g_u, g_s, g_vh), (u, s, vh) = g, y
+    g_s, s = plain(g_s), plain(s)
     if full:
         raise ValueError(
             f"svd: with full_matrices=True, {x._spec!r} has no gradient: the vectors without singular value are "
@@ -208,9 +212,12 @@ def _pull_svd(g: list[Any], x: Any, y: list[Any], full: bool) -> Any:
     row, column = expand_dims(s, axis=-2), expand_dims(s, axis=-1)
     squares = e.square(s)
     left, right = matmul(adjoint(u), g_u), matmul(vh, g_v)
-    inner_u = e.multiply(e.multiply(_gaps(squares, left), e.subtract(left, adjoint(left))), row)
-    inner_v = e.multiply(e.multiply(_gaps(squares, right), e.subtract(right, adjoint(right))), column)
-    pulled = matmul(e.add(matmul(u, e.add(inner_u, inner_v)), e.multiply(u, expand_dims(g_s, axis=-2))), vh)
+    skew_u, skew_v = e.subtract(left, adjoint(left)), e.subtract(right, adjoint(right))
+    inner = e.multiply(e.multiply(_gaps(squares, left), skew_u), row)
+    inner = e.add(inner, e.multiply(e.multiply(_gaps(squares, right), skew_v), column))
+    if x.dtype.kind == "c":  # the phases of the vectors, which U and Vh share
+        inner = e.add(inner, e.divide(e.multiply(skew_u, asarray(np.eye(s.shape[-1]), dtype=s.dtype)), 2.0 * column))
+    pulled = matmul(e.add(matmul(u, inner), e.multiply(u, expand_dims(g_s, axis=-2))), vh)
     if u.shape[-2] > u.shape[-1]:
         outside = e.subtract(g_u, matmul(u, left))
         pulled = e.add(pulled, matmul(e.divide(outside, row), vh))
@@ -235,7 +242,8 @@ def svd(x: Any, /, *, full_matrices: bool = True) -> SVDResult:
     x = asarray(x)
     m, n = matrices("svd", x._spec)[-2:]
     full = bool(full_matrices) and m != n
-    return SVDResult(*results(_svd, x, _svd_shapes(m, n, full), full))
+    u, s, vh = results(_svd, x, _svd_shapes(m, n, full), full)
+    return SVDResult(u, plain(s), vh)
 
 
 def _pull_svdvals(g: Any, plan: Any, x: Any, y: Any) -> Any:
@@ -243,7 +251,7 @@ def _pull_svdvals(g: Any, plan: Any, x: Any, y: Any) -> Any:
     return matmul(e.multiply(u, expand_dims(g, axis=-2)), vh)
 
 
-_svdvals = Op("svdvals", "matmul", _infer_values, [Pull("0", _pull_svdvals)], accepts="float")
+_svdvals = Op("svdvals", "matmul", _infer_values, [Pull("0", _pull_svdvals)], accepts="float", holomorphic=False)
 
 
 def svdvals(x: Any, /) -> Any:

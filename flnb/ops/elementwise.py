@@ -50,10 +50,11 @@ def magnitude(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[tuple
 
 def _unary(
     name: str, uses: str = "", pull: Function | None = None, accepts: str = "float", infer: Any = same,
-    real: bool = False,
+    real: bool = False, holomorphic: bool = True,
 ) -> Function:  # fmt: skip
     pulls = (Pull(uses, pull),) if pull else ()
-    return dispatch.unary(Op(name, "elementwise", infer, pulls, arity=1, accepts=accepts, real=real))
+    row = Op(name, "elementwise", infer, pulls, arity=1, accepts=accepts, real=real, holomorphic=holomorphic)
+    return dispatch.unary(row)
 
 
 def _binary(
@@ -83,8 +84,10 @@ def _flat(g: Any, x: Any, y: Any) -> Any:
 
 negative: Function = _unary("negative", "", lambda g, x, y: negative(g), accepts="numeric")
 positive: Function = _unary("positive", "", lambda g, x, y: g, accepts="numeric")
-abs: Function = _unary("abs", "0", lambda g, x, y: multiply(g, sign(x)), accepts="numeric", infer=magnitude)
-sign: Function = _unary("sign", "", _flat, accepts="numeric")
+abs: Function = _unary(
+    "abs", "0", lambda g, x, y: multiply(g, sign(x)), accepts="numeric", infer=magnitude, holomorphic=False
+)
+sign: Function = _unary("sign", "0y", lambda g, x, y: _turn(g, x, y), accepts="numeric", holomorphic=False)
 exp: Function = _unary("exp", "y", lambda g, x, y: multiply(g, y))
 expm1: Function = _unary("expm1", "y", lambda g, x, y: multiply(g, add(y, 1.0)))
 log: Function = _unary("log", "0", lambda g, x, y: divide(g, x))
@@ -113,15 +116,29 @@ floor: Function = _unary("floor", "", _flat, accepts="numeric", real=True)
 ceil: Function = _unary("ceil", "", _flat, accepts="numeric", real=True)
 trunc: Function = _unary("trunc", "", _flat, accepts="numeric", real=True)
 round: Function = _unary("round", "", _flat, accepts="numeric")
-real: Function = _unary("real", "", lambda g, x, y: g, accepts="numeric", infer=magnitude)
-imag: Function = _unary("imag", "", _flat, accepts="numeric", infer=magnitude)
-conj: Function = _unary("conj", "", lambda g, x, y: conj(g), accepts="numeric")
+real: Function = _unary(
+    "real", "0", lambda g, x, y: astype(g, x.dtype, copy=False), accepts="numeric", infer=magnitude, holomorphic=False
+)
+imag: Function = _unary(
+    "imag", "0", lambda g, x, y: multiply(g, 1j if x.dtype.kind == "c" else 0.0), accepts="numeric", infer=magnitude,
+    holomorphic=False,
+)  # fmt: skip
+conj: Function = _unary("conj", "", lambda g, x, y: conj(g), accepts="numeric", holomorphic=False)
 isnan: Function = _unary("isnan", accepts="any", infer=boolean)
 isinf: Function = _unary("isinf", accepts="any", infer=boolean)
 isfinite: Function = _unary("isfinite", accepts="any", infer=boolean)
 signbit: Function = _unary("signbit", infer=boolean, real=True)
 logical_not: Function = _unary("logical_not", accepts="bool", infer=boolean)
 bitwise_invert: Function = _unary("bitwise_invert", accepts="bits")
+
+
+def _turn(g: Any, x: Any, y: Any) -> Any:
+    """The gradient of sign: 0 for real numbers; for complex y = x / abs(x) the part of g across y, over abs(x)."""
+    if x.dtype.kind != "c":
+        return _flat(g, x, y)
+    along = multiply(y, real(multiply(conj(y), g)))
+    return divide(subtract(g, along), abs(x))
+
 
 # Two tensors: the pulls take g, a, b and y. Saved arguments may be Python numbers, so these use operators.
 
@@ -247,8 +264,13 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: str | None = Non
 
 _astype = Op(
     "astype", "movement", lambda op, specs, attributes: (specs[0].shape, attributes[0]),
-    [Pull("", lambda g, plan, x, y: astype(g, plan.specs[0].dtype))], unpromoted=(0,),
+    [Pull("", lambda g, plan, x, y: _uncast(g, plan.specs[0].dtype))], unpromoted=(0,), holomorphic=False,
 )  # fmt: skip
+
+
+def _uncast(g: Any, dtype: np.dtype[Any]) -> Any:
+    """A cotangent in the dtype before a cast: its real part, where real numbers became complex."""
+    return astype(real(g) if g.dtype.kind == "c" and dtype.kind != "c" else g, dtype)
 
 
 def copy(x: Any, /) -> Any:

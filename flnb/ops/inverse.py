@@ -10,9 +10,9 @@ import numpy as np
 from flnb.dispatch import ops as dispatch
 from flnb.ops import elementwise as e
 from flnb.ops.creation import asarray, eye
-from flnb.ops.linalg import adjoint, batched, matmul
+from flnb.ops.linalg import adjoint, batched, conjugate, matmul
 from flnb.ops.movement import broadcast_to, expand_dims, reshape, sum_to
-from flnb.ops.packed import matrices, packed, results, square
+from flnb.ops.packed import matrices, packed, plain, results, square
 from flnb.ops.table import Op, Pull, describe
 
 
@@ -42,7 +42,7 @@ _solve = Op(
         Pull("0y", _pull_matrix),
         Pull("0", lambda g, plan, a, b, y: sum_to(solve(adjoint(a), g), plan.specs[1].shape)),
     ),
-    accepts="float",
+    accepts="float", holomorphic=False,
 )  # fmt: skip
 
 
@@ -69,7 +69,7 @@ def solve(a: Any, b: Any, /) -> Any:
 _inv = Op(
     "inv", "matmul", square,
     [Pull("y", lambda g, plan, x, y: e.negative(matmul(adjoint(y), matmul(g, adjoint(y)))))],
-    accepts="float",
+    accepts="float", holomorphic=False,
 )  # fmt: skip
 
 
@@ -86,8 +86,8 @@ def _scaled_inverse(g: Any, x: Any) -> Any:
 _det = Op(
     "det", "matmul",
     lambda op, specs, _: (matrices("det", specs[0], square=True)[:-2], specs[0].dtype),
-    [Pull("0y", lambda g, plan, x, y: _scaled_inverse(e.multiply(g, y), x))],
-    accepts="float",
+    [Pull("0y", lambda g, plan, x, y: _scaled_inverse(e.multiply(g, conjugate(y)), x))],
+    accepts="float", holomorphic=False,
 )  # fmt: skip
 
 
@@ -96,7 +96,7 @@ def det(x: Any, /) -> Any:
     return dispatch.call(_det, (asarray(x),))
 
 
-_slogdet = packed("slogdet", lambda *_: ((), ()), lambda g, x, y: _scaled_inverse(g[1], x), uses="0")
+_slogdet = packed("slogdet", lambda *_: ((), ()), lambda g, x, y: _scaled_inverse(plain(g[1]), x), uses="0")
 
 
 def slogdet(x: Any, /) -> SlogdetResult:
@@ -107,7 +107,8 @@ def slogdet(x: Any, /) -> SlogdetResult:
     >>> sign.item(), round(logarithm.item(), 3)
     (-1.0, 207.233)
     """
-    return SlogdetResult(*results(_slogdet, asarray(x), ((), ())))
+    sign, logarithm = results(_slogdet, asarray(x), ((), ()))
+    return SlogdetResult(sign, plain(logarithm))
 
 
 def _pull_pinv(g: Any, plan: Any, x: Any, rtol: Any, y: Any) -> Any:
@@ -124,7 +125,7 @@ _pinv = Op(
     "pinv", "matmul",
     lambda op, specs, _: ((*(s := matrices("pinv", specs[0]))[:-2], s[-1], s[-2]), specs[0].dtype),
     [Pull("0y", _pull_pinv), None],
-    accepts="float", unpromoted=(1,),
+    accepts="float", unpromoted=(1,), holomorphic=False,
 )  # fmt: skip
 
 

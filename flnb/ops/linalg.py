@@ -9,15 +9,21 @@ import numpy as np
 
 from flnb.dispatch import ops as dispatch
 from flnb.ops import elementwise as e
+from flnb.ops.arranging import roll
 from flnb.ops.creation import asarray
-from flnb.ops.movement import concat, expand_dims, permute_dims, reshape, sum_to
+from flnb.ops.movement import expand_dims, permute_dims, reshape, sum_to
 from flnb.ops.reduction import sum
 from flnb.ops.table import Op, Pull, describe
 
 
 def adjoint(x: Any) -> Any:
     """The last two axes exchanged, complex elements conjugated."""
-    return x.mT
+    return conjugate(x.mT)
+
+
+def conjugate(x: Any) -> Any:
+    """The complex conjugate; real x itself."""
+    return e.conj(x) if x.dtype.kind == "c" else x
 
 
 def batched(name: str, specs: tuple[Any, ...]) -> tuple[int, ...]:
@@ -49,6 +55,7 @@ _matmul = Op(
         Pull("0", lambda g, plan, a, b, y: sum_to(matmul(adjoint(a), g), plan.specs[1].shape)),
     ),
     accepts="numeric",
+    holomorphic=False,
     flops=lambda plan: 2 * plan.spec.size * plan.specs[0].shape[-1],
 )
 
@@ -125,7 +132,8 @@ def vecdot(a: Any, b: Any, /, *, axis: int = -1) -> Any:
         raise ValueError(f"vecdot: axis must be between -{min(a.ndim, b.ndim)} and -1, got {axis}")
     if a.shape[axis] != b.shape[axis]:
         raise ValueError(f"vecdot: axis {axis} of {a._spec!r} and {b._spec!r} must have one extent")
-    return sum(e.multiply(a, b), axis=axis)
+    products = e.multiply(conjugate(a), b)
+    return sum(products, axis=axis, dtype=products.dtype)
 
 
 def outer(a: Any, b: Any, /) -> Any:
@@ -141,18 +149,8 @@ def cross(a: Any, b: Any, /, *, axis: int = -1) -> Any:
     a, b = asarray(a), asarray(b)
     if not -min(a.ndim, b.ndim) <= axis < 0 or (a.shape[axis], b.shape[axis]) != (3, 3):
         raise ValueError(f"cross: expected extent 3 in axis {axis} (negative) of both, got {a._spec!r} and {b._spec!r}")
-    left, right = _rotations(a, axis), _rotations(b, axis)
-    return e.subtract(e.multiply(left[0], right[1]), e.multiply(left[1], right[0]))
-
-
-def _rotations(x: Any, axis: int) -> tuple[Any, Any]:
-    """The elements along an axis moved by one and by two places towards its start."""
-
-    def from_place(i: int) -> Any:
-        rest = (slice(None),) * (-axis - 1)
-        return concat([x[(..., slice(i, None), *rest)], x[(..., slice(None, i), *rest)]], axis=axis)
-
-    return from_place(1), from_place(2)
+    first = e.multiply(roll(a, -1, axis), roll(b, -2, axis))
+    return e.subtract(first, e.multiply(roll(a, -2, axis), roll(b, -1, axis)))
 
 
 def diagonal(x: Any, /, *, offset: int = 0) -> Any:
@@ -167,5 +165,4 @@ def diagonal(x: Any, /, *, offset: int = 0) -> Any:
 
 def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
     """The sum of `diagonal`, in ``dtype`` if one is given."""
-    chosen = diagonal(x, offset=offset)
-    return sum(chosen if dtype is None else e.astype(chosen, dtype), axis=-1)
+    return sum(diagonal(x, offset=offset), axis=-1, dtype=dtype)

@@ -34,6 +34,7 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: flo
     5.0
     """
     x = r.floating(x)
+    x = e.abs(x) if x.dtype.kind == "c" else x
     axes = axes_of(axis, x.ndim, "vector_norm")
     over = tuple(range(x.ndim)) if axes is None else axes
     if ord == 2:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from flnb.dispatch import ops as dispatch
 from flnb.dispatch.plan import size_of
+from flnb.ops import elementwise as e
 from flnb.ops.movement import reshape
 from flnb.ops.table import Op, Pull
 
@@ -66,7 +67,12 @@ def packed(
         pieces = parts(plan.specs[0], plan.attributes)
         return pull(cut(g, pieces), x, None if y is None else cut(y, pieces), *plan.attributes)
 
-    return Op(name, "matmul", infer, [Pull(uses, pulled)], accepts="float")
+    return Op(name, "matmul", infer, [Pull(uses, pulled)], accepts="float", holomorphic=False)
+
+
+def plain(x: Any) -> Any:
+    """The real part of complex numbers that lie on the real line."""
+    return e.real(x) if x.dtype.kind == "c" else x
 
 
 def results(op: Op, x: Any, shapes: tuple[Shape, ...], *attributes: Any) -> list[Any]:

@@ -51,6 +51,8 @@ class Op:
         accepts: which dtypes: "any", "numeric" (not bool), "float" (integers are cast), "integer", "bits" (integer or
             bool), "bool" (cast).
         real: complex numbers are refused.
+        holomorphic: pulls are written as for real numbers, and conjugated around for complex ones; False: they are
+            right for complex numbers as they are.
         unpromoted: positions of arguments that keep their own dtype (conditions, indices).
         flops: estimated floating-point operations of a plan's call.
         joint: for composites, the one pull of all arguments.
@@ -66,6 +68,7 @@ class Op:
     broadcasts: bool = False
     accepts: str = "any"
     real: bool = False
+    holomorphic: bool = True
     unpromoted: Sequence[int] = ()
     flops: Callable[[Plan], int] = _one_each
     joint: Callable[..., Any] | None = None
@@ -87,9 +90,12 @@ class Op:
         pulls = [self.pulls(i) for i in range(count)] if callable(self.pulls) else list(self.pulls)
         return pulls + [None] * (count - len(pulls))
 
-    def pulls_for(self, count: int) -> tuple[Callable[..., Any] | None, ...]:
-        """The pull functions for a call with this many tensors."""
-        return tuple(p.function if p else None for p in self._pulls(count))
+    def pulls_for(self, specs: Sequence[Any]) -> tuple[Callable[..., Any] | None, ...]:
+        """The pull functions for a call on tensors of these specs."""
+        pulls = [p.function if p else None for p in self._pulls(len(specs))]
+        if self.holomorphic and any(isinstance(s, Spec) and s.dtype.kind == "c" for s in specs):
+            return tuple(p and _conjugated(p) for p in pulls)
+        return tuple(pulls)
 
     def saves_for(self, count: int) -> tuple[tuple[bool, ...], ...]:
         """For every set of arguments that need a gradient (bit i: argument i), which inputs, and the output, to save.
@@ -105,6 +111,20 @@ class Op:
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
+
+
+def _conjugated(pull: Callable[..., Any]) -> Callable[..., Any]:
+    """The pull for complex numbers of one written for real ones.
+
+    A cotangent of z is dL/dRe z + i dL/dIm z, so that dL = Re(conj(g) dz); with y = f(z) holomorphic, that of z is
+    conj(f'(z)) g, the conjugate of f'(z) conj(g).
+    """
+    from flnb.ops.elementwise import conj
+
+    def pulled(g: Any, *saved: Any) -> Any:
+        return conj(pull(conj(g), *saved))
+
+    return pulled
 
 
 def shaped(rule: Callable[..., tuple[int, ...]] = lambda shape, *_: shape) -> Callable[..., Any]:

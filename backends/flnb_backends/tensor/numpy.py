@@ -11,6 +11,7 @@ from flnb.interface import TensorBackend
 from flnb.ops.indexing import decode
 from flnb_backends.tensor.convolution import Convolution, filled
 from flnb_backends.tensor.erf import erf
+from flnb_backends.tensor.fourier import Fourier
 from flnb_backends.tensor.linalg import LinearAlgebra
 
 Array = np.ndarray[Any, Any]
@@ -45,7 +46,7 @@ def _position(function: Any) -> Any:
     return method
 
 
-class NumpyBackend(Convolution, LinearAlgebra, TensorBackend):
+class NumpyBackend(Convolution, Fourier, LinearAlgebra, TensorBackend):
     """NumPy on the CPU: every primitive, every NumPy dtype, one thread of control.
 
     Methods take and give `numpy.ndarray`. Derive from it and override what you want to change; every other op,

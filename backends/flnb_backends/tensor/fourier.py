@@ -1,0 +1,27 @@
+"""Fourier transforms of the NumPy backend, by pocketfft."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Axes = tuple[int, ...]
+
+
+class Fourier:
+    """The transforms of the NumPy backend. Sizes were made to fit before."""
+
+    def fftn(self, x: Array, axes: Axes, norm: Any, out: Array | None = None) -> Array:
+        return np.fft.fftn(x, axes=axes, norm=norm, out=out)
+
+    def ifftn(self, x: Array, axes: Axes, norm: Any, out: Array | None = None) -> Array:
+        return np.fft.ifftn(x, axes=axes, norm=norm, out=out)
+
+    def rfftn(self, x: Array, axes: Axes, norm: Any, out: Array | None = None) -> Array:
+        return np.fft.rfftn(x, axes=axes, norm=norm, out=out)
+
+    def irfftn(self, x: Array, axes: Axes, size: int, norm: Any, out: Array | None = None) -> Array:
+        sizes = [*[x.shape[a] for a in axes[:-1]], size]
+        return np.fft.irfftn(x, sizes, axes=axes, norm=norm, out=out)
