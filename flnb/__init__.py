@@ -18,7 +18,9 @@ from flnb_telemetry.bus import phase, scope, step
 from flnb import autograd, dispatch, fft, interface, linalg, ops, random
 from flnb.autograd import (
     Variable,
+    checkpoint,
     creation_stack,
+    custom_op,
     enable_grad,
     grad,
     hessian,
@@ -27,6 +29,7 @@ from flnb.autograd import (
     jacobian,
     jvp,
     no_grad,
+    saved_tensors_hooks,
     stop_gradient,
     value_and_grad,
     vjp,
@@ -133,13 +136,13 @@ _describers.append(_describe)
 
 __all__ = [
     "OutOfMemoryError", "Tensor", "Variable", "autograd", "backends", "bisect", "bool", "bool_", "category",
-    "complex128", "complex64", "creation_stack", "creation_stacks", "dashboard", "data", "default_dtype", "dispatch",
-    "e", "enable_grad", "explore", "float16", "float32", "float64", "grad", "hessian", "hvp", "inf", "int16", "int32",
-    "int64", "int8", "interface", "is_grad_enabled", "jacobian", "jvp", "load_run", "log", "magics", "manual_seed",
-    "memory", "meters", "nan", "newaxis", "nn", "no_grad", "ops", "optim", "phase", "pi", "plot", "random", "record",
-    "scope", "set_backend", "set_default_dtype", "set_memory_manager", "set_tape", "step", "stop_gradient",
-    "telemetry", "testing", "tune_gc", "uint16", "uint32", "uint64", "uint8", "use_backend", "use_memory_manager",
-    "use_tape", "value_and_grad", "vjp", "vmap", "widgets",
+    "checkpoint", "complex128", "complex64", "creation_stack", "creation_stacks", "custom_op", "dashboard", "data",
+    "default_dtype", "dispatch", "e", "enable_grad", "explore", "float16", "float32", "float64", "grad", "hessian",
+    "hvp", "inf", "int16", "int32", "int64", "int8", "interface", "is_grad_enabled", "jacobian", "jvp", "load_run",
+    "log", "magics", "manual_seed", "memory", "meters", "nan", "newaxis", "nn", "no_grad", "ops", "optim", "phase",
+    "pi", "plot", "random", "record", "saved_tensors_hooks", "scope", "set_backend", "set_default_dtype",
+    "set_memory_manager", "set_tape", "step", "stop_gradient", "telemetry", "testing", "tune_gc", "uint16", "uint32",
+    "uint64", "uint8", "use_backend", "use_memory_manager", "use_tape", "value_and_grad", "vjp", "vmap", "widgets",
 ]  # fmt: skip
 __all__ += ["fft", "linalg"]
 __all__ += [name for name in ops.__all__ if name != "log"]

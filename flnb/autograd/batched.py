@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from flnb.autograd.batching import Call, batch, compose
+from flnb.autograd.hooks import listen
 from flnb.dispatch.plan import spec_of
 from flnb.dispatch.state import vmaps
 from flnb.ops.creation import asarray, ones_like
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from flnb.autograd.variable import Variable
     from flnb.ops.table import Op
 
-__all__ = ["Batched", "Level", "enclose", "expose", "innermost", "wrap"]
+__all__ = ["Batched", "Level", "enclose", "expose", "innermost", "replaced", "wrap"]
 
 KIND = "batched"
 """The buffer family in a batched tensor's spec."""
@@ -123,9 +124,17 @@ class Batched(Tensor):
         if grad is None and self.size == 1:
             grad = ones_like(self)
         whole = innermost(self)
-        for level in _levels_of(self) if grad is not None else ():
-            grad = expose(asarray(grad), level)
+        grad = None if grad is None else exposed(self, asarray(grad))
         whole.backward(grad, retain_graph, create_graph)
+
+    def register_hook(self, hook: Callable[[Any], Any]) -> Any:
+        """`flnb.Variable.register_hook`, with the gradient of every example in one batched tensor."""
+
+        def on_all(g: Any) -> Any:
+            given = hook(enclosed(self, g))
+            return None if given is None else exposed(self, given)
+
+        return listen(self._node, on_all)
 
     # Values: there is not one answer ----------------------------------------------------------------------------------
 
@@ -185,6 +194,11 @@ def innermost(x: Any) -> Variable | Tensor:
     return x  # type: ignore[no-any-return]
 
 
+def replaced(x: Any, value: Any) -> Any:
+    """A tensor batched like another, with another tensor inside all batches."""
+    return value if x._level is None else Batched(replaced(x._value, value), x._level)
+
+
 def expose(x: Any, level: Level) -> Any:
     """A tensor with the batch of one vmap as its first axis; what is not batched by it is repeated along it."""
     if x._level is level:
@@ -193,6 +207,20 @@ def expose(x: Any, level: Level) -> Any:
         return broadcast_to(x, (level.size, *x.shape))
     inner = expose(x._value, level)
     return Batched(permute_dims(inner, (1, 0, *range(2, inner.ndim))), x._level)
+
+
+def exposed(like: Any, x: Any) -> Any:
+    """A tensor with every batch of another as an axis, as that has inside."""
+    for level in _levels_of(like):
+        x = expose(x, level)
+    return x
+
+
+def enclosed(like: Any, x: Any) -> Any:
+    """`exposed` undone."""
+    for level in reversed(_levels_of(like)):
+        x = enclose(x, level)
+    return x
 
 
 def enclose(x: Any, level: Level) -> Any:

@@ -16,8 +16,6 @@ from flnb.ops.movement import broadcast_to, concat, permute_dims, reshape, stack
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flnb.ops.table import Op
-
 __all__ = ["RULES", "Call", "batch", "compose"]
 
 NUMBERS = (float, int, bool, complex)
@@ -26,7 +24,7 @@ NUMBERS = (float, int, bool, complex)
 class Call(NamedTuple):
     """An op's call under vmap: values with the batch as first axis where ``batched``, others as they came."""
 
-    op: Op
+    op: Any
     values: list[Any]
     batched: list[bool]
     attributes: tuple[Any, ...]
@@ -69,6 +67,8 @@ def batch(call: Call) -> Any:
 
 def compose(call: Call) -> Any:
     """The value of a composite's call where it has a rule, so that it stays one node; None where it has none."""
+    if not call.op.decomposes:
+        return one_by_one(call)
     rule = RULES.get(call.op.name)
     if rule is None and call.op.family == "elementwise":
         rule = broadcast

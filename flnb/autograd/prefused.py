@@ -48,6 +48,7 @@ class Sequence:
     name: str
     pattern: Pattern
     pull: Callable[..., Any]
+    decomposes: ClassVar[bool] = True
 
     def body(self, *_: Any) -> Any:
         """What differentiating twice would run again: the values that went in were not kept."""

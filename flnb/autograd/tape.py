@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from flnb_telemetry import bus
 
 from flnb.autograd import explain
+from flnb.autograd.hooks import Intercepted, heard
 from flnb.autograd.statistics import Statistics
 from flnb.autograd.variable import GRADIENT, Variable
 from flnb.dispatch import ops as dispatch
 from flnb.dispatch import state
-from flnb.interface.tape import MARK, PLAN, SEQ, Node, Tape
+from flnb.interface.tape import MARK, PARENTS, PLAN, SEQ, Node, Tape
 from flnb.ops import elementwise as e
 from flnb.ops.creation import asarray, ones_like
 from flnb.ops.movement import sum_to
@@ -59,7 +60,7 @@ def grad_of(
     node, cotangent = _start(output, grad)
     stops = frozenset(x._node[SEQ] for x in inputs)
     with _modes(create_graph):
-        found = {n[SEQ]: g for n, g in walk(node, cotangent, retain_graph or create_graph, create_graph, stops)}
+        found = {n[SEQ]: g for n, g in walk(node, cotangent, retain_graph or create_graph, create_graph, stops, True)}
     gradients = [found.get(x._node[SEQ]) for x in inputs]
     if create_graph:
         return gradients
@@ -104,10 +105,18 @@ class Linked(Tape):
 
 
 def walk(
-    root: Node, cotangent: Any, retain: bool, create_graph: bool, stops: frozenset[int] = frozenset()
+    root: Node,
+    cotangent: Any,
+    retain: bool,
+    create_graph: bool,
+    stops: frozenset[int] = frozenset(),
+    only_stops: bool = False,
 ) -> list[tuple[Node, Any]]:
-    """Pull a cotangent back from a node; the leaves, and nodes in ``stops``, that it reaches, with what arrives."""
-    under_way = Walk(root, cotangent, retain, create_graph, stops)
+    """Pull a cotangent back from a node; the leaves, and nodes in ``stops``, that it reaches, with what arrives.
+
+    With ``only_stops`` the walk goes nowhere else, and leaves the graph there as it is.
+    """
+    under_way = (Toward if only_stops else Walk)(root, cotangent, retain, create_graph, stops)
     lane = bus.lanes.lane if bus.lanes is not None else None
     outer = lane.node if lane is not None else 0
     try:
@@ -194,7 +203,7 @@ class Walk:
             return
         plan, parents = node[0], node[1]
         if self.stops and seq in self.stops:
-            self.arrived.append((node, g))
+            self.arrived.append((node, heard(node, g)))
             return
         if parents is None:
             raise explain.freed(node)
@@ -250,12 +259,17 @@ class Walk:
     def _pull_whole(self, node: Node, parents: tuple[Any, ...], g: Any, saved: list[Any]) -> None:
         """The cotangents of all parents at once: of composites, and where the walk is recorded itself."""
         plan = node[PLAN]
-        if plan.joint is None:
+        while isinstance(plan, Intercepted):
+            g, saved = plan.cotangent(g), plan.values(saved)
+            plan = plan.original
+        by_body = self.create_graph and plan.joint is not None and plan.op.decomposes
+        if self.create_graph and not by_body:
             saved = _on_tape(node, saved)
+        if plan.joint is None:
             head = (g, plan) if plan.planned else (g,)
             pulled = [p and pull and pull(*head, *saved) for p, pull in zip(parents, plan.pulls, strict=True)]
         else:
-            pulled = _through_body(plan, parents, g, saved) if self.create_graph else plan.joint(g, plan, *saved)
+            pulled = _through_body(plan, parents, g, saved) if by_body else plan.joint(g, plan, *saved)
         for i, parent in enumerate(parents):
             gi = pulled[i]
             if parent is None or gi is None:
@@ -288,11 +302,64 @@ class Walk:
 
     def end(self) -> list[tuple[Node, Any]]:
         """Leaves and stops that cotangents arrived at, with their sums, the latest first."""
-        leaves = [(leaf, self.cotangents.pop(leaf[SEQ])) for leaf in self.leaves]
+        leaves = [(leaf, heard(leaf, self.cotangents.pop(leaf[SEQ]))) for leaf in self.leaves]
         leaves.sort(key=lambda pair: -pair[0][SEQ])
         if self._statistics is not None:
             self._statistics.end(leaves)
         return [*self.arrived, *leaves]
+
+
+class Toward(Walk):
+    """A walk that goes only where it can reach one of its stops."""
+
+    __slots__ = ("_useful",)
+
+    def __init__(self, root: Node, cotangent: Any, retain: bool, create_graph: bool, stops: frozenset[int]) -> None:
+        super().__init__(root, cotangent, retain, create_graph, stops)
+        self._useful = _leading_to(stops, root)
+        if root[SEQ] not in self._useful:
+            del self.cotangents[root[SEQ]]
+
+    def pull(self, node: Node) -> None:
+        parents, useful = node[PARENTS], self._useful
+        if parents is None or node[SEQ] not in self.cotangents or node[SEQ] in self.stops:
+            super().pull(node)
+            return
+        node[PARENTS] = tuple([p if p is not None and p[SEQ] in useful else None for p in parents])
+        try:
+            super().pull(node)
+        finally:
+            if self.retain:
+                node[PARENTS] = parents
+
+    def end(self) -> list[tuple[Node, Any]]:
+        self.leaves = [leaf for leaf in self.leaves if leaf[SEQ] in self.cotangents]
+        return super().end()
+
+
+def _leading_to(stops: frozenset[int], root: Node) -> set[int]:
+    """Sequence numbers of the nodes from which a stop can be reached.
+
+    Freed nodes are among them, to be found out, and those of other tapes, which may know of more than their parents.
+    """
+    nodes, stack = {root[SEQ]: root}, [root]
+    while stack:
+        node = stack.pop()
+        if node[SEQ] in stops:
+            continue
+        for parent in node[PARENTS] or ():
+            if parent is not None and parent[SEQ] not in nodes:
+                nodes[parent[SEQ]] = parent
+                stack.append(parent)
+    useful: set[int] = set()
+    for seq in sorted(nodes):
+        node = nodes[seq]
+        parents = node[PARENTS]
+        leads = seq in stops or any(p is not None and p[SEQ] in useful for p in parents or ())
+        unknown = parents is None or (node[PLAN] is not None and node[MARK] is not None)
+        if leads or unknown:
+            useful.add(seq)
+    return useful
 
 
 def empty(node: Node) -> None:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, cast
+import weakref
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from flnb.autograd.hooks import listen
 from flnb.dispatch import ops as dispatch
 from flnb.dispatch import state
 from flnb.dispatch.miss import is_float
 from flnb.ops.creation import asarray
 from flnb.tensor import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flnb.autograd.hooks import Handle
 
 __all__ = ["Variable"]
 
@@ -35,8 +42,9 @@ class Variable(Tensor):
     Tensor([2., 4.], float32[2], numpy)
     """
 
-    __slots__ = ("_node",)
+    __slots__ = ("_node", "_retained")
     _is_parameter = False
+    _retained: Tensor  # the gradient that `retain_grad` keeps; unset in most
 
     def __init__(self, data: Any, requires_grad: bool = True) -> None:
         source = asarray(data)
@@ -74,8 +82,10 @@ class Variable(Tensor):
 
     @property
     def grad(self) -> Tensor | None:
-        """The gradient that ``backward`` summed up in this leaf, None before."""
-        return cast("Tensor | None", self._node[GRADIENT]) if self.is_leaf and self._node else None
+        """The gradient that ``backward`` summed up in this leaf, or where `retain_grad` was called; None before."""
+        if self.is_leaf:
+            return cast("Tensor | None", self._node[GRADIENT]) if self._node else None
+        return getattr(self, "_retained", None)
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
@@ -115,6 +125,44 @@ class Variable(Tensor):
         from flnb.autograd.tape import backward
 
         backward(self, grad, retain_graph, create_graph)
+
+    def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> Handle:
+        """Call ``hook(gradient)`` whenever the whole gradient of this Variable is known; what it gives replaces it.
+
+        Returns:
+            A handle whose ``remove()`` takes the hook away.
+
+        >>> import flnb
+        >>> x = flnb.Variable([1.0, 2.0])
+        >>> y = x * 3.0
+        >>> handle = y.register_hook(lambda g: g * 10.0)
+        >>> y.sum().backward()
+        >>> x.grad.tolist()
+        [30.0, 30.0]
+
+        Raises:
+            RuntimeError: this Variable does not require grad.
+            ValueError: in backward, when the hook gives something that is not like the gradient.
+        """
+        return listen(self._node, hook)
+
+    def retain_grad(self) -> None:
+        """Keep the gradient of this Variable in ``.grad`` although it is no leaf; gradients add up there.
+
+        Raises:
+            RuntimeError: this Variable does not require grad.
+        """
+        if self.is_leaf and self._node is not None:
+            return
+        here = weakref.ref(self)
+
+        def keep(g: Tensor) -> None:
+            variable = here()
+            if variable is not None:
+                old = getattr(variable, "_retained", None)
+                variable._retained = g.copy() if old is None else old + g
+
+        listen(self._node, keep)
 
     def detach(self) -> Variable:
         """The same values without a place on the tape, sharing memory."""

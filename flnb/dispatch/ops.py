@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from flnb.dispatch.state import State
     from flnb.ops.table import Op
 
-__all__ = ["accumulate", "binary", "call", "composite", "create", "detached", "next_seq", "unary"]
+__all__ = ["accumulate", "binary", "call", "composite", "create", "detached", "next_seq", "node", "unary"]
 
 next_seq = itertools.count(1).__next__
 """The global sequence number: tape nodes and in-place writes are ordered by it."""
@@ -318,6 +318,14 @@ def _run(plan: Plan, tensors: tuple[Any, ...]) -> Any:
     if lift is not None:
         result._node = _tape_node(plan, parents, seq, here, tensors, result) if seq else None
     return result
+
+
+def node(plan: Plan, parents: tuple[Any, ...], saved: tuple[Any, ...]) -> list[Any] | None:
+    """A new node for what was computed by other means than an op's call."""
+    here, seq = state.current(), next_seq()
+    if bus.lanes is not None:
+        emit_edges(bus.lanes.lane, plan, seq, [p[2] if p is not None else 0 for p in parents])
+    return _recorded(plan, parents, seq, here, saved)
 
 
 def _recorded(plan: Plan, parents: tuple[Any, ...], seq: int, here: State, saved: tuple[Any, ...]) -> list[Any] | None:

@@ -7,7 +7,7 @@ public ops only, so on Tensors it computes numbers and on Variables it records a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from flnb.dispatch import state
 from flnb.dispatch.plan import Plan, Spec
@@ -74,12 +74,19 @@ class Op:
     joint: Callable[..., Any] | None = None
     apply: Callable[..., Any] | None = None
 
+    decomposes: ClassVar[bool] = True
+    """Of a composite: whether its body's ops may stand for it, under vmap and where its gradient is differentiated."""
+
     def __post_init__(self) -> None:
-        if self.name in OPS:
-            raise ValueError(f"an op named {self.name!r} is declared already")
         self.differentiable = callable(self.pulls) or any(self.pulls)
         self.planned = self.arity == 0
         self.plans: dict[Any, Plan] = {}
+        self.register()
+
+    def register(self) -> None:
+        """Enter the op into the table and the states' tables."""
+        if self.name in OPS:
+            raise ValueError(f"an op named {self.name!r} is declared already")
         self.index = len(state.operators)
         OPS[self.name] = self
         state.operators.append(self)

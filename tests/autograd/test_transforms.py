@@ -225,6 +225,15 @@ def test_closed_over_parameters_keep_their_own_gradients():
     assert layer.weight.grad is None
 
 
+def test_a_gradient_leaves_a_graph_alone_that_its_function_closes_over():
+    w = flnb.Variable(X)
+    outside = flnb.exp(w)
+    g = flnb.grad(lambda x: (x * outside).sum())(X)
+    np.testing.assert_array_equal(g.numpy(), outside.detach().numpy())
+    outside.sum().backward()  # was neither walked nor freed
+    np.testing.assert_array_equal(w.grad.numpy(), g.numpy())
+
+
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [

@@ -1,0 +1,34 @@
+"""Several tensors as one, and apart again: for what must see all cotangents of a function at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flnb.dispatch.miss import common_dtype
+from flnb.ops.elementwise import astype
+from flnb.ops.movement import concat, reshape
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["join", "split"]
+
+
+def join(tensors: Sequence[Any]) -> Any:
+    """All elements in one dimension; a single tensor as it is."""
+    if len(tensors) == 1:
+        return tensors[0]
+    dtype = common_dtype([x.dtype for x in tensors])
+    return concat([astype(reshape(x, (x.size,)), dtype, copy=False) for x in tensors])
+
+
+def split(joined: Any, like: Sequence[Any]) -> list[Any]:
+    """What `join` made one, in the shapes and dtypes of ``like``."""
+    if len(like) == 1:
+        return [joined]
+    parts, start = [], 0
+    for x in like:
+        part = reshape(joined[start : start + x.size], x.shape)
+        parts.append(astype(part, x.dtype, copy=False))
+        start += x.size
+    return parts

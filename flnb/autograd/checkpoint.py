@@ -1,0 +1,177 @@
+"""Checkpointing: keep a function's inputs instead of what its ops saved, and run it again in backward.
+
+T. Chen et al., "Training deep nets with sublinear memory cost", 2016. The function is recorded as it runs; then the
+graph of its inside is cut out, and one node takes its place, whose parents are all places outside that the graph led
+to: of the arguments and of Variables that the function closes over alike.
+"""
+
+from __future__ import annotations
+
+from contextvars import copy_context
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from flnb.autograd.batched import innermost, replaced
+from flnb.autograd.bundle import join, split
+from flnb.autograd.tape import LINKED, walk
+from flnb.autograd.tree import leaves, rebuild
+from flnb.autograd.variable import Variable
+from flnb.dispatch import ops as dispatch
+from flnb.dispatch import state
+from flnb.dispatch.plan import Plan
+from flnb.interface.tape import PARENTS, PLAN, SEQ, Node
+from flnb.ops.composite import Composite
+from flnb.random import Generator, default_generator
+from flnb.tensor import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["checkpoint"]
+
+
+class _Checkpoint(Composite):
+    """The op of the nodes: it has no body that could stand for it, and is pulled by running the function again."""
+
+    decomposes = False
+
+    def register(self) -> None:
+        """Not in the op table: it computes nothing by itself."""
+
+
+def _pull(g: Any, plan: Any, *saved: Any) -> list[Any]:
+    return saved[-2].pulled(g)  # type: ignore[no-any-return]
+
+
+def _no_body(*_: Any) -> tuple[Any, tuple[Any, ...]]:
+    raise TypeError("checkpoint: has no body of its own")
+
+
+_op = _Checkpoint("checkpoint", "memory", _no_body, _pull)
+
+
+class _Run:
+    """One call of a checkpointed function: all that it takes to run it again and get the same."""
+
+    def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        self.function, self.arguments, self.keywords = function, arguments, keywords
+        self.context = copy_context()  # backend, manager, vmaps: what holds now, also where backward runs
+        given = [x for x in leaves((arguments, keywords)) if isinstance(x, Generator)]
+        self.generators = [(g, g.state) for g in (default_generator, *given)]
+        self.parents: list[int] = []
+        self.specs: list[Any] = []
+
+    def again(self) -> list[Any]:
+        """The function's results on the tape, with the same random numbers; generators stand where they stood then."""
+        now = [g.state for g, _ in self.generators]
+        try:
+            for g, before in self.generators:
+                g.state = before
+            return self.context.copy().run(self._results)
+        finally:
+            for (g, _), after in zip(self.generators, now, strict=True):
+                g.state = after
+
+    def _results(self) -> list[Any]:
+        start = dispatch.next_seq()
+        with state.use(grad=True, tape=LINKED):
+            found = [innermost(y) for y in _made_since(start, self.function(*self.arguments, **self.keywords))]
+            if [y._spec for y in found] != self.specs:
+                name = getattr(self.function, "__name__", "the function")
+                raise RuntimeError(
+                    f"checkpoint: {name} gave {[y._spec for y in found]} when backward ran it again, {self.specs} "
+                    f"before; a checkpointed function must compute the same each time"
+                )
+            return [join(found)]
+
+    def pulled(self, g: Any) -> list[Any]:
+        """The cotangents of the node's parents."""
+        (result,) = self.again()
+        create_graph = state.current().grad
+        stops = frozenset(self.parents)
+        arrived = {n[SEQ]: c for n, c in walk(result._node, g, create_graph, create_graph, stops)}
+        return [arrived.get(seq) for seq in self.parents]
+
+
+def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that saves nothing inside for backward: it is run again there, to save memory for time.
+
+    Random numbers are the same in both runs. The function may close over Variables (the parameters of a module), take
+    and give dicts, lists and tuples of tensors, and contain checkpointed functions. It must compute the same when run
+    again; what else it does (moving a running mean, printing) it does twice.
+
+    >>> import flnb
+    >>> w = flnb.Variable([1.0, 2.0])
+    >>> block = flnb.checkpoint(lambda x: flnb.tanh(x * w) * x)
+    >>> y = block(flnb.asarray([0.5, 0.5])).sum()
+    >>> y.backward()
+    >>> w.grad.tolist() == flnb.grad(lambda w: (flnb.tanh(0.5 * w) * 0.5).sum())(w.data).tolist()
+    True
+
+    Raises:
+        RuntimeError: in backward, when the function gives results of other shapes or dtypes than before.
+    """
+
+    @wraps(function)
+    def checkpointed(*arguments: Any, **keywords: Any) -> Any:
+        if not state.current().grad:
+            return function(*arguments, **keywords)
+        run = _Run(function, arguments, keywords)
+        start = dispatch.next_seq()
+        with state.use(tape=LINKED):
+            result = function(*arguments, **keywords)
+            made = _made_since(start, result)
+            if not made:
+                return result
+            inner = [innermost(y) for y in made]
+            run.specs = [y._spec for y in inner]
+            joined = join(inner)
+        whole = _cut(joined, start, run)
+        del joined
+        ids = {id(y): part for y, part in zip(made, split(whole, inner), strict=True)}
+        return rebuild(result, [replaced(y, ids[id(y)]) if id(y) in ids else y for y in leaves(result)])
+
+    return checkpointed
+
+
+def _made_since(start: int, result: Any) -> list[Any]:
+    """The tensors of a result that ops recorded since a sequence number have made."""
+    return [y for y in leaves(result) if getattr(y, "_node", None) is not None and y._node[SEQ] > start]
+
+
+def _cut(result: Any, start: int, run: _Run) -> Variable:
+    """The same values, computed on the tape in one step from what they were computed from before ``start``."""
+    outside = _edges(result._node, start)
+    run.parents = list(outside)
+    specs = tuple(spec for _, spec in outside.values())
+    key = (specs, result._spec)
+    plan = _op.plans.get(key) or _op.plans.setdefault(key, Plan(_op, specs, (), result._spec))
+    whole = object.__new__(Variable)
+    whole._data, whole._spec, whole._root = result._data, result._spec, _root(result, start)
+    inputs = [innermost(x) for x in leaves((run.arguments, run.keywords)) if isinstance(x, Tensor)]
+    whole._node = dispatch.node(plan, tuple(node for node, _ in outside.values()), (*inputs, run, None))
+    return whole
+
+
+def _root(result: Any, start: int) -> Tensor:
+    """Whose memory a result shares, for the check of in-place writes; not what would keep the inside's graph."""
+    root: Tensor = getattr(result, "_root", result)
+    made_inside = root._node is not None and root._node[SEQ] > start
+    return dispatch.detached(root._data, root._spec) if made_inside else root
+
+
+def _edges(root: Node, start: int) -> dict[int, tuple[Node, Any]]:
+    """The places before ``start`` that a graph leads to, with what is known of the tensors there."""
+    found: dict[int, tuple[Node, Any]] = {}
+    seen, stack = {root[SEQ]}, [root]
+    while stack:
+        node = stack.pop()
+        for parent, spec in zip(node[PARENTS], node[PLAN].specs, strict=False):
+            if parent is None or parent[SEQ] in seen:
+                continue
+            seen.add(parent[SEQ])
+            if parent[SEQ] <= start:
+                found[parent[SEQ]] = (parent, spec)
+            else:
+                stack.append(parent)
+    return found

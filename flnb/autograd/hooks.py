@@ -1,0 +1,129 @@
+"""Hooks on gradients. A hooked place on the tape costs something, every other place nothing.
+
+A node that is listened to gets a plan of its own, whose joint pull sends the walk along its slow path; there the walk
+asks the plan what to do first. A leaf keeps its hooks where other nodes keep their parents.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from flnb.dispatch.plan import Plan
+from flnb.interface.tape import PARENTS, PLAN, Node
+from flnb.tensor import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Handle", "Hooks", "Intercepted", "heard", "listen"]
+
+
+class Handle:
+    """What registering a hook gives: `remove` it, or use it as a context manager that does so at its end."""
+
+    def __init__(self, functions: dict[int, Any], function: Any) -> None:
+        self._functions = functions
+        self._key = max(functions, default=0) + 1
+        functions[self._key] = function
+
+    def remove(self) -> None:
+        """Take the hook away; nothing happens where it is gone."""
+        self._functions.pop(self._key, None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+
+class Hooks(tuple[()]):
+    """The hooks of a leaf, at the place where other nodes have their parents, of which it has none."""
+
+    functions: dict[int, Any]
+
+    def __new__(cls) -> Self:
+        hooks = super().__new__(cls)
+        hooks.functions = {}
+        return hooks
+
+
+class Intercepted(Plan):
+    """A node's plan with something to do before the node is pulled: to its cotangent, or to what it saved."""
+
+    __slots__ = ("original",)
+
+    def __init__(self, original: Any) -> None:
+        for name in Plan.__slots__:
+            setattr(self, name, getattr(original, name))
+        self.original = original
+        self.joint = _asked_first
+
+    def cotangent(self, g: Any) -> Any:
+        """The cotangent to go on with."""
+        return g
+
+    def values(self, saved: list[Any]) -> list[Any]:
+        """What the node saved."""
+        return saved
+
+
+def _asked_first(*_: Any) -> Any:
+    raise RuntimeError("an intercepted plan is pulled by its original")
+
+
+class Hooked(Intercepted):
+    """The plan of a node whose gradient somebody listens to."""
+
+    __slots__ = ("functions",)
+
+    def __init__(self, original: Any) -> None:
+        super().__init__(original)
+        self.functions: dict[int, Any] = {}
+
+    def cotangent(self, g: Any) -> Any:
+        return called(self.functions, g)
+
+
+def called(functions: dict[int, Any], g: Any) -> Any:
+    """Call hooks in the order in which they were registered, each with what the one before left."""
+    for function in list(functions.values()):
+        given = function(g)
+        if given is None:
+            continue
+        if not isinstance(given, Tensor) or (given.shape, given.dtype) != (g.shape, g.dtype):
+            got = repr(given._spec) if isinstance(given, Tensor) else type(given).__name__
+            code = getattr(function, "__code__", None)
+            line = f" (defined at {code.co_filename}:{code.co_firstlineno})" if code else ""
+            raise ValueError(
+                f"a hook on a gradient must give None or another gradient like it, {g._spec!r}; "
+                f"{getattr(function, '__name__', function)!r} gave {got}{line}"
+            )
+        g = given
+    return g
+
+
+def heard(node: Node, g: Any) -> Any:
+    """The cotangent that has arrived at a node or a leaf, after the hooks there."""
+    plan = node[PLAN]
+    if plan is None:
+        return called(node[PARENTS].functions, g) if type(node[PARENTS]) is Hooks else g
+    while isinstance(plan, Intercepted):
+        g = plan.cotangent(g)
+        plan = plan.original
+    return g
+
+
+def listen(node: Node | None, function: Callable[[Any], Any]) -> Handle:
+    """Call a function with the cotangent that arrives at a node, each time the tape is walked back."""
+    if node is None:
+        raise RuntimeError("register_hook: this Variable does not require grad, so no gradient will ever arrive here")
+    if not callable(function):
+        raise TypeError(f"register_hook: expected a function of the gradient, got {type(function).__name__}")
+    if node[PLAN] is None:
+        if type(node[PARENTS]) is not Hooks:
+            node[PARENTS] = Hooks()
+        return Handle(node[PARENTS].functions, function)
+    if not isinstance(node[PLAN], Hooked):
+        node[PLAN] = Hooked(node[PLAN])
+    return Handle(node[PLAN].functions, function)

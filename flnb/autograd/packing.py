@@ -1,0 +1,119 @@
+"""Saved-tensor hooks: what ops save for their gradients goes through ``pack``, and back through ``unpack``."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from flnb.autograd.hooks import Intercepted
+from flnb.autograd.variable import Variable
+from flnb.dispatch import ops as dispatch
+from flnb.dispatch import state
+from flnb.interface.tape import MARK, PARENTS, PLAN, SAVED, Node, Tape
+from flnb.tensor import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["saved_tensors_hooks"]
+
+
+class Packed:
+    """A saved tensor as ``pack`` left it, and the place on the tape that it had."""
+
+    __slots__ = ("place", "spec", "value")
+
+    def __init__(self, value: Any, spec: Any, place: Node | None) -> None:
+        self.value = value
+        self.spec = spec
+        self.place = place
+
+
+class Unpacking(Intercepted):
+    """The plan of a node that saved packed values."""
+
+    __slots__ = ("unpack",)
+
+    def __init__(self, original: Any, unpack: Callable[[Any], Any]) -> None:
+        super().__init__(original)
+        self.unpack = unpack
+
+    def values(self, saved: list[Any]) -> list[Any]:
+        return [self._unpacked(x) if isinstance(x, Packed) else x for x in saved]
+
+    def _unpacked(self, packed: Packed) -> Tensor:
+        with state.use(grad=False):
+            x = self.unpack(packed.value)
+        if not isinstance(x, Tensor) or x._spec is not packed.spec:
+            got = repr(x._spec) if isinstance(x, Tensor) else type(x).__name__
+            raise TypeError(
+                f"saved_tensors_hooks: unpack must give the tensor that was packed, {packed.spec!r} saved by "
+                f"{self.op.name!r}; it gave {got}"
+            )
+        return x if packed.place is None else _at(x, packed.place)
+
+
+def _at(x: Tensor, node: Node) -> Variable:
+    variable = object.__new__(Variable)
+    variable._data, variable._spec, variable._root, variable._node = x._data, x._spec, x, node
+    return variable
+
+
+class Packing(Tape):
+    """Records on the tape around it, with what nodes save packed."""
+
+    name: ClassVar[str] = "packing"
+
+    def __init__(self, pack: Callable[[Tensor], Any], unpack: Callable[[Any], Tensor], around: Tape | None) -> None:
+        self.pack, self.unpack, self.around = pack, unpack, around
+        self._plans: dict[Any, Unpacking] = {}
+
+    def record(self, node: Node) -> Node | None:
+        node[MARK] = None if self.around is None else self.around.mark
+        recorded = node if self.around is None else self.around.record(node)
+        if recorded is None:
+            return None
+        plan = recorded[PLAN]
+        places = [*recorded[PARENTS], *[None] * len(recorded)]  # inputs come first in what is saved
+        saved = zip(recorded[SAVED:], places, strict=False)
+        recorded[SAVED:] = [self._packed(x, place) if isinstance(x, Tensor) else x for x, place in saved]
+        unpacking = self._plans.get(plan)
+        if unpacking is None:
+            unpacking = self._plans[plan] = Unpacking(plan, self.unpack)
+        recorded[PLAN] = unpacking
+        return recorded
+
+    def _packed(self, x: Tensor, place: Node | None) -> Packed:
+        with state.use(grad=False):
+            return Packed(self.pack(dispatch.detached(x._data, x._spec)), x._spec, place)
+
+
+@contextmanager
+def saved_tensors_hooks(pack: Callable[[Tensor], Any], unpack: Callable[[Any], Tensor]) -> Iterator[None]:
+    """Pass what ops save for their gradients through functions: to offload, compress or count it.
+
+    Args:
+        pack: takes each Tensor that an op inside the block saves, gives anything.
+        unpack: takes that again, gives the Tensor (of the same shape and dtype). Called in each backward that needs
+            it, wherever that runs. Of blocks inside each other the innermost holds.
+
+    >>> import flnb, numpy as np
+    >>> saved = []
+    >>> def pack(x):
+    ...     saved.append(x.shape)
+    ...     return x.numpy().astype(np.float16)
+    >>> with flnb.saved_tensors_hooks(pack, lambda h: flnb.asarray(h, dtype="float32")):
+    ...     x = flnb.Variable([1.0, 2.0])
+    ...     y = flnb.exp(x).sum()
+    >>> y.backward()
+    >>> saved, x.grad.tolist()
+    ([(2,)], [2.71875, 7.390625])
+
+    Raises:
+        TypeError: in backward, when ``unpack`` gives something else than a tensor like the one that was packed.
+    """
+    around = state.current().tape
+    while isinstance(around, Packing):  # the innermost block alone packs
+        around = around.around
+    with state.use(tape=Packing(pack, unpack, around)):
+        yield
