@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from flnb_telemetry import load_run, record
 
     from flnb import backends, data, explore, magics, memory, meters, nn, optim, plot, telemetry, testing, widgets
-    from flnb.explore import bisect
+    from flnb.explore import bisect, compare_backends
     from flnb.magics import load_ipython_extension as load_ipython_extension
     from flnb.widgets.dashboard import dashboard
 
@@ -76,6 +76,7 @@ __array_api_version__ = _VERSIONS[-1]
 
 _LAZY = {
     "bisect": "flnb.explore",
+    "compare_backends": "flnb.explore",
     "dashboard": "flnb.widgets.dashboard",
     "load_ipython_extension": "flnb.magics",
     "load_run": "flnb_telemetry",
@@ -136,13 +137,14 @@ _describers.append(_describe)
 
 __all__ = [
     "OutOfMemoryError", "Tensor", "Variable", "autograd", "backends", "bisect", "bool", "bool_", "category",
-    "checkpoint", "complex128", "complex64", "creation_stack", "creation_stacks", "custom_op", "dashboard", "data",
-    "default_dtype", "dispatch", "e", "enable_grad", "explore", "float16", "float32", "float64", "grad", "hessian",
-    "hvp", "inf", "int16", "int32", "int64", "int8", "interface", "is_grad_enabled", "jacobian", "jvp", "load_run",
-    "log", "magics", "manual_seed", "memory", "meters", "nan", "newaxis", "nn", "no_grad", "ops", "optim", "phase",
-    "pi", "plot", "random", "record", "saved_tensors_hooks", "scope", "set_backend", "set_default_dtype",
-    "set_memory_manager", "set_tape", "step", "stop_gradient", "telemetry", "testing", "tune_gc", "uint16", "uint32",
-    "uint64", "uint8", "use_backend", "use_memory_manager", "use_tape", "value_and_grad", "vjp", "vmap", "widgets",
+    "checkpoint", "compare_backends", "complex128", "complex64", "creation_stack", "creation_stacks", "custom_op",
+    "dashboard", "data", "default_dtype", "dispatch", "e", "enable_grad", "explore", "float16", "float32", "float64",
+    "grad", "hessian", "hvp", "inf", "int16", "int32", "int64", "int8", "interface", "is_grad_enabled", "jacobian",
+    "jvp", "load_run", "log", "magics", "manual_seed", "memory", "meters", "nan", "newaxis", "nn", "no_grad", "ops",
+    "optim", "phase", "pi", "plot", "random", "record", "saved_tensors_hooks", "scope", "set_backend",
+    "set_default_dtype", "set_memory_manager", "set_tape", "step", "stop_gradient", "telemetry", "testing", "tune_gc",
+    "uint16", "uint32", "uint64", "uint8", "use_backend", "use_memory_manager", "use_tape", "value_and_grad", "vjp",
+    "vmap", "widgets",
 ]  # fmt: skip
 __all__ += ["fft", "linalg"]
 __all__ += [name for name in ops.__all__ if name != "log"]

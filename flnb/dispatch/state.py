@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from flnb.dispatch import registry
+from flnb.dispatch.spelling import warn_of_misspelt
 from flnb.interface.replaceable import redefined
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class State:
         for name, value in parts.items():
             setattr(self, name, value)
         if "backend" in parts or "wraps" in parts:
+            warn_of_misspelt(type(self.backend))
             self.kind = self.backend.buffer
             self.table = [self.bound(op) for op in operators]
         if "manager" in parts:

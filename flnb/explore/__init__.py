@@ -1,7 +1,18 @@
 """Looking into backends: comparing them op by op, finding the first op that differs, reopening a recorded op."""
 
 from flnb.explore.calls import OpCall, generator, run_op, tensor
+from flnb.explore.compare import compare_backends
 from flnb.explore.difference import Difference, compare_op
 from flnb.explore.divergence import Divergence, bisect
 
-__all__ = ["Difference", "Divergence", "OpCall", "bisect", "compare_op", "generator", "run_op", "tensor"]
+__all__ = [
+    "Difference",
+    "Divergence",
+    "OpCall",
+    "bisect",
+    "compare_backends",
+    "compare_op",
+    "generator",
+    "run_op",
+    "tensor",
+]

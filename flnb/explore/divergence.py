@@ -17,9 +17,9 @@ from flnb.explore.script import array_code, literal, named_backend, saved_arrays
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from flnb.dispatch.place import Place
     from flnb.explore.calls import OpCall
     from flnb.explore.difference import Difference
-    from flnb.explore.place import Place
 
 __all__ = ["Divergence", "bisect"]
 

@@ -14,9 +14,9 @@ from flnb_telemetry import bus, schema
 
 from flnb.dispatch import registry, state
 from flnb.dispatch.observe import Observer, observe
+from flnb.dispatch.place import Place, user_place
 from flnb.explore.calls import OpCall, Outcome, call_before
 from flnb.explore.difference import Difference, difference
-from flnb.explore.place import Place, user_place
 from flnb.random import manual_seed
 
 if TYPE_CHECKING:

@@ -1,9 +1,13 @@
 """Check your own code: conformance kits for backends and memory managers, and gradients by finite differences."""
 
 from flnb.testing.backends import check_backend
+from flnb.testing.conformance import conformance
 from flnb.testing.gradients import GradientError, verify_grad
 from flnb.testing.managers import check_manager
 from flnb.testing.report import Report, Result
 from flnb.testing.samples import Sample, samples
 
-__all__ = ["GradientError", "Report", "Result", "Sample", "check_backend", "check_manager", "samples", "verify_grad"]
+__all__ = [
+    "GradientError", "Report", "Result", "Sample", "check_backend", "check_manager", "conformance", "samples",
+    "verify_grad",
+]  # fmt: skip

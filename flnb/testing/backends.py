@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from flnb.dispatch import registry, state
+from flnb.dispatch.place import Place
+from flnb.dispatch.spelling import misspelt
 from flnb.ops.creation import asarray
 from flnb.testing.report import Report, Result
 from flnb.testing.samples import Sample, samples
@@ -24,6 +27,9 @@ def check_backend(
 ) -> Report:
     """Run every op of the table on ``backend`` and on NumPy, and compare shapes, dtypes and values.
 
+    The report has a row for each op: whether it passed, the largest error, the time beside NumPy's, and where it
+    failed, the inputs and the line of the method. Methods that are misspelt primitives are rows that fail.
+
     Args:
         backend: a name, a class or an instance.
         tolerance: of the error relative to the largest value, in float64; float32 is allowed its own precision.
@@ -34,47 +40,81 @@ def check_backend(
     True
     """
     chosen: TensorBackend = registry.make("backend", backend)
-    rows: dict[str, list[tuple[Sample, str]]] = {}
+    rows: dict[str, list[Trial]] = {}
     for sample in samples():
         for dtype in dtypes:
-            rows.setdefault(sample.op, []).append((sample, _difference(sample, chosen, np.dtype(dtype), tolerance)))
-    results = []
-    for op, tried in rows.items():
-        bad = [(sample, reason) for sample, reason in tried if reason]
-        reason = f"{bad[0][0]}: {bad[0][1]}" if bad else ""
-        calls = tuple(f"{s}: {r}" for s, r in bad[1:4])
-        results.append(Result(op, not bad, len(tried), reason, calls))
+            rows.setdefault(sample.op, []).append(_trial(sample, chosen, np.dtype(dtype), tolerance))
+    results = [_row(op, trials, chosen) for op, trials in rows.items()]
+    for name, meant in misspelt(type(chosen)).items():
+        reason = f"is no primitive and never called; did you mean {meant!r}?"
+        results.append(Result(f"method {name!r}", False, 0, reason, line=_line(chosen, name)))
     return Report(f"backend {chosen.name}", tuple(results))
 
 
-def _difference(sample: Sample, backend: TensorBackend, dtype: np.dtype[Any], tolerance: float) -> str:
-    """What is wrong with one call, or nothing."""
+class Trial(NamedTuple):
+    """One sample on a backend: what is wrong (or nothing), the largest error, seconds here and on the reference."""
+
+    sample: Sample
+    reason: str
+    inputs: str
+    error: float
+    seconds: float
+    reference: float
+
+
+def _row(op: str, trials: list[Trial], backend: TensorBackend) -> Result:
+    bad = [trial for trial in trials if trial.reason]
+    first = bad[0] if bad else trials[0]
+    time = sum(t.seconds for t in trials) / max(sum(t.reference for t in trials), 1e-9)
+    error = max((t.error for t in trials if np.isfinite(t.error)), default=0.0)
+    return Result(
+        op, not bad, len(trials), f"{first.sample}: {first.reason}" if bad else "",
+        tuple(f"{t.sample}: {t.reason}" for t in bad[1:4]),
+        error=None if bad and not error else error, time=time, inputs=first.inputs if bad else "",
+        line=_line(backend, op) if bad else "", op=op,
+    )  # fmt: skip
+
+
+def _line(backend: TensorBackend, method: str) -> str:
+    """Where a method is defined, nothing for one that was not written in Python."""
+    code = getattr(getattr(type(backend), method, None), "__code__", None)
+    return str(Place(code.co_filename, code.co_firstlineno)) if code is not None else ""
+
+
+def _trial(sample: Sample, backend: TensorBackend, dtype: np.dtype[Any], tolerance: float) -> Trial:
     inputs = [a.astype(dtype) if a.dtype == np.float64 else a for a in sample.inputs]
-    expected = _run(sample, "numpy", inputs)
+    expected, reference = _run(sample, "numpy", inputs)
+    shapes = ", ".join(f"{a.dtype.name}[{','.join(map(str, a.shape))}]" for a in inputs) or "none"
     try:
-        got = _run(sample, backend, inputs)
+        got, seconds = _run(sample, backend, inputs)
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
+        return Trial(sample, f"{type(error).__name__}: {error}", shapes, 0.0, 0.0, 0.0)
+    return Trial(sample, *_difference(got, expected, tolerance, shapes), seconds, reference)
+
+
+def _difference(got: Any, expected: Any, tolerance: float, inputs: str) -> tuple[str, str, float]:
+    """What is wrong with a result (or nothing), the inputs, the largest error."""
     if got.shape != expected.shape or got.dtype != expected.dtype:
-        return f"got {got.dtype.name}{list(got.shape)}, expected {expected.dtype.name}{list(expected.shape)}"
+        what = f"got {got.dtype.name}{list(got.shape)}, expected {expected.dtype.name}{list(expected.shape)}"
+        return what, inputs, 0.0
     if expected.dtype.kind not in "fc":
         wrong = int((got != expected).sum())
-        return f"{wrong} of {expected.size} values differ, inputs {_shapes(inputs)}" if wrong else ""
+        return f"{wrong} of {expected.size} values differ" if wrong else "", inputs, float(wrong > 0)
     allowed = max(tolerance, 100 * float(np.finfo(expected.dtype).eps)) * max(1.0, _largest(expected))
     if not np.array_equal(np.isfinite(got), np.isfinite(expected)):
-        return f"NaN or infinity where the reference is finite, or the reverse, inputs {_shapes(inputs)}"
+        return "NaN or infinity where the reference is finite, or the reverse", inputs, float("inf")
     largest = _largest(np.where(np.isfinite(expected), got - expected, 0.0))
-    return f"largest error {largest:.2e} (allowed {allowed:.2e}), inputs {_shapes(inputs)}" if largest > allowed else ""
+    return f"largest error {largest:.2e} (allowed {allowed:.2e})" if largest > allowed else "", inputs, largest
 
 
-def _run(sample: Sample, backend: str | TensorBackend, inputs: list[Any]) -> np.ndarray[Any, Any]:
+def _run(sample: Sample, backend: str | TensorBackend, inputs: list[Any]) -> tuple[np.ndarray[Any, Any], float]:
+    """The sample's result, and the seconds it took."""
     with state.use_backend(backend):
-        return np.array(sample.function(*[asarray(a) for a in inputs])._values())
+        tensors = [asarray(a) for a in inputs]
+        t0 = perf_counter()
+        result = sample.function(*tensors)
+        return np.array(result._values()), perf_counter() - t0
 
 
 def _largest(values: Any) -> float:
     return float(np.abs(values).max()) if np.size(values) else 0.0
-
-
-def _shapes(inputs: list[Any]) -> str:
-    return ", ".join(f"{a.dtype.name}{list(a.shape)}" for a in inputs) or "none"

@@ -10,13 +10,47 @@ __all__ = ["Report", "Result"]
 
 @dataclass(frozen=True)
 class Result:
-    """One row of a report; ``calls`` is the shortest sequence found that shows the failure."""
+    """One row of a report.
+
+    Attributes:
+        check: what was checked: an op, or a rule in words.
+        tried: how many calls.
+        reason: why it failed; ``calls`` is the shortest sequence found that shows it.
+        backend: on which backend, where a report has several.
+        error: largest absolute error of all calls.
+        time: of all calls, as a multiple of the reference's.
+        inputs: shapes and dtypes of the first call that failed.
+        line: of the source: where that call was made, or the method that failed.
+        op: name of the op in the table, by which other views can show it.
+    """
 
     check: str
     passed: bool
     tried: int
     reason: str = ""
     calls: tuple[str, ...] = ()
+    backend: str = ""
+    error: float | None = None
+    time: float | None = None
+    inputs: str = ""
+    line: str = ""
+    op: str = ""
+
+    @property
+    def numbers(self) -> list[str]:
+        """Calls, and largest error and time where they were measured."""
+        shown = [f"{self.tried} call{'' if self.tried == 1 else 's'}"]
+        shown += [] if self.error is None else [f"error {self.error:.1e}" if self.error else "exact"]
+        return shown + ([] if self.time is None else [f"time {self.time:.2f}×"])
+
+    @property
+    def details(self) -> list[str]:
+        """What belongs to a failure, beneath its reason."""
+        return [
+            *([f"inputs {self.inputs}"] if self.inputs and not self.passed else []),
+            *([self.line] if self.line and not self.passed else []),
+            *self.calls,
+        ]
 
 
 @dataclass(frozen=True, repr=False)
@@ -29,27 +63,73 @@ class Report:
     def __bool__(self) -> bool:
         return all(result.passed for result in self.results)
 
+    def __getitem__(self, check: str) -> Result:
+        """The first row of a check, one that failed before others."""
+        found = sorted((r for r in self.results if r.check == check), key=lambda r: r.passed)
+        if not found:
+            raise KeyError(f"no check {check!r} in this report; it has {', '.join(r.check for r in self.results)}")
+        return found[0]
+
+    @property
+    def failed(self) -> tuple[Result, ...]:
+        """The rows of the checks that failed."""
+        return tuple(result for result in self.results if not result.passed)
+
     @property
     def title(self) -> str:
         """The outcome in one line."""
-        total, failed = len(self.results), sum(not result.passed for result in self.results)
+        total, failed = len(self.results), len(self.failed)
         return f"{self.subject}: {f'{failed} of {total} checks failed' if failed else f'all {total} checks passed'}"
 
     def __repr__(self) -> str:
-        width = max(len(result.check) for result in self.results)
+        heads = [" ".join(filter(None, (r.check, f"({r.backend})" if r.backend else ""))) for r in self.results]
+        width = max(map(len, heads), default=0)
         lines = [self.title]
-        for result in self.results:
-            state = f"ok      {result.tried} calls" if result.passed else f"FAILED  {result.reason}"
-            lines += [f"  {result.check:{width}}  {state}", *(f"  {'':{width}}    {call}" for call in result.calls)]
+        for head, result in zip(heads, self.results, strict=True):
+            numbers = "  ".join(f"{number:12}" for number in result.numbers).rstrip()
+            state = f"ok      {numbers}" if result.passed else f"FAILED  {result.reason}"
+            lines += [f"  {head:{width}}  {state}", *(f"  {'':{width}}    {detail}" for detail in result.details)]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        rows = ""
-        for result in self.results:
-            state, colour = ("ok", "#16a34a") if result.passed else ("failed", "#dc2626")
-            what = f"{result.tried} calls" if result.passed else escape(result.reason)
-            if result.calls:
-                what += f"<pre style='margin:4px 0 0'>{escape(chr(10).join(result.calls))}</pre>"
-            cells = (escape(result.check), f"<b style='color:{colour}'>{state}</b>", what)
-            rows += f"<tr>{''.join(f'''<td style='text-align:left'>{cell}</td>''' for cell in cells)}</tr>"
-        return f"<table><caption>{escape(self.title)}</caption>{rows}</table>"
+        columns = [name for name in ("backend", "error", "time", "line") if any(getattr(r, name) for r in self.results)]
+        heads = ["check", *columns[: columns.count("backend")], "", "calls", *(c for c in columns if c != "backend")]
+        head = "".join(f"<th style='text-align:left'>{name}</th>" for name in [*heads, ""])
+        body = "".join(f"<tr>{''.join(map(_cell, _row(result, columns)))}</tr>" for result in self.results)
+        return (
+            f"<table style='font-variant-numeric:tabular-nums'><caption style='text-align:left'>{escape(self.title)}"
+            f"</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        )
+
+
+def _cell(content: str) -> str:
+    return f"<td style='text-align:left;vertical-align:top'>{content}</td>"
+
+
+def _row(result: Result, columns: list[str]) -> list[str]:
+    mark, colour = (
+        ("✓ ok", "--jp-success-color1,#2e7d32") if result.passed else ("✗ failed", "--jp-error-color1,#d32f2f")
+    )
+    shown = {
+        "error": "" if result.error is None else f"{result.error:.1e}" if result.error else "exact",
+        "time": "" if result.time is None else f"{result.time:.2f}×",
+        "line": f"<code>{escape(result.line)}</code>" if result.line else "",
+    }
+    calls = f"<pre style='margin:4px 0 0'>{escape(chr(10).join(result.calls))}</pre>" if result.calls else ""
+    inputs = f"<div>inputs <code>{escape(result.inputs)}</code></div>" if result.inputs and not result.passed else ""
+    return [
+        _selecting(result.op, escape(result.check)) if result.op else escape(result.check),
+        *([escape(result.backend)] if "backend" in columns else []),
+        f"<b style='color:var({colour})'>{mark}</b>",
+        str(result.tried),
+        *(shown[name] for name in columns if name != "backend"),
+        escape(result.reason) + inputs + calls,
+    ]
+
+
+def _selecting(op: str, text: str) -> str:
+    """A button that selects the op in the dashboards of the page, if there are any: they listen for this event."""
+    event = f"new CustomEvent(&quot;flnb-select&quot;, {{detail: {{op: &quot;{escape(op)}&quot;}}}})"
+    style = "all:unset;cursor:pointer;text-decoration:underline dotted;font-family:var(--jp-code-font-family,monospace)"
+    title = "select this op in the dashboard"
+    return f"<button style='{style}' title='{title}' onclick='window.dispatchEvent({event})'>{text}</button>"

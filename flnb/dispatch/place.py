@@ -36,7 +36,7 @@ class Place(NamedTuple):
 def user_place() -> Place:
     """Where the program is, seen from within flnb.
 
-    >>> from flnb.explore.place import user_place
+    >>> from flnb.dispatch.place import user_place
     >>> user_place().line
     1
     """

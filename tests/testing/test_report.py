@@ -1,0 +1,47 @@
+"""Reports as text and as HTML."""
+
+import pytest
+
+from flnb.testing import Report, Result
+
+REPORT = Report(
+    "Mine beside numpy",
+    (
+        Result("add", True, 3, error=0.0, time=1.25, line="a.py:1: x + y", op="add"),
+        Result("exp", False, 1, "off by <b>", error=0.01, time=0.5, inputs="float32[2]", line="a.py:2", op="exp"),
+        Result("frees", False, 2, "leaks", ("a = alloc(64)", "free(a)")),
+    ),
+)
+
+
+def test_text_has_a_line_for_each_check_and_details_of_failures():
+    assert repr(REPORT).splitlines() == [
+        "Mine beside numpy: 2 of 3 checks failed",
+        "  add    ok      3 calls       exact         time 1.25×",
+        "  exp    FAILED  off by <b>",
+        "           inputs float32[2]",
+        "           a.py:2",
+        "  frees  FAILED  leaks",
+        "           a = alloc(64)",
+        "           free(a)",
+    ]
+
+
+def test_html_escapes_and_marks_by_more_than_colour():
+    html = REPORT._repr_html_()
+    assert "off by &lt;b&gt;" in html
+    assert html.count("✗ failed") == 2
+    assert "var(--jp-error-color1" in html
+
+
+def test_a_click_on_an_op_tells_the_dashboard():
+    html = REPORT._repr_html_()
+    assert html.count("flnb-select") == 2  # rows without an op have no button
+    assert "{detail: {op: &quot;exp&quot;}}" in html
+
+
+def test_rows_are_found_by_name_failed_ones_first():
+    assert REPORT["add"].passed
+    assert REPORT.failed == REPORT.results[1:]
+    with pytest.raises(KeyError, match="no check 'sub' in this report; it has add, exp, frees"):
+        REPORT["sub"]
