@@ -109,6 +109,12 @@ class Line(NamedTuple):
     def __str__(self) -> str:
         return f"{self.file}:{self.line}" + (f": {self.source}" if self.source else "")
 
+    @property
+    def brief(self) -> str:
+        """Without the folder, for a table; a notebook's cell, whose file is only a number, is called that."""
+        name = "cell" if "ipykernel_" in self.file else os.path.basename(self.file)
+        return f"{name}:{self.line}" + (f": {self.source}" if self.source else "")
+
 
 def lines(code: Any, lasti: int) -> list[Line]:
     """What a node remembers, innermost first."""

@@ -30,7 +30,7 @@ class _Row:
         self.error = max(self.error, step.difference.error)
         self.seconds += step.got.seconds
         self.reference += step.expected.seconds
-        self.line = self.line or str(step.place)
+        self.line = self.line or step.place.brief
         if step.difference:
             self.failures += 1
             self.first = self.first or step
@@ -40,7 +40,7 @@ class _Row:
         if first is not None:
             reason = f"{first.difference}" + (f" ({self.failures} of {self.calls} calls)" if self.calls > 1 else "")
             inputs = str(first.call)
-        line = str(first.place) if first is not None else self.line
+        line = first.place.brief if first is not None else self.line
         time = self.seconds / max(self.reference, 1e-9)
         error = self.error if first is None or self.error else None
         return Result(op, first is None, self.calls, reason, (), backend, error, time, inputs, line, op)

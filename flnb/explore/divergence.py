@@ -17,7 +17,7 @@ from flnb.explore.script import array_code, literal, named_backend, saved_arrays
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flnb.dispatch.place import Place
+    from flnb.dispatch.stacks import Line
     from flnb.explore.calls import OpCall
     from flnb.explore.difference import Difference
 
@@ -38,7 +38,7 @@ class Divergence:
 
     op: str
     index: int
-    place: Place
+    place: Line
     scope: str
     phase: str
     difference: Difference
@@ -47,7 +47,7 @@ class Divergence:
     script: str
 
     def __repr__(self) -> str:
-        where = ", ".join(part for part in (self.scope, self.phase, str(self.place)) if part and part != "other")
+        where = ", ".join(part for part in (self.scope, self.phase, self.place.brief) if part and part != "other")
         head = f"first difference: op {self.index}, {self.op}{f' ({where})' if where else ''}"
         return f"{head}\n  {self.difference}\n  inputs {self.call}\n\n{self.script}"
 
@@ -55,7 +55,7 @@ class Divergence:
         where = " · ".join(escape(part) for part in (self.scope, self.phase) if part and part != "other")
         return (
             f"<div><b>{escape(self.op)}</b>, op {self.index}, is the first that differs. {where}"
-            f"<div><code>{escape(str(self.place))}</code></div><div>{escape(str(self.difference))}</div>"
+            f"<div><code>{escape(self.place.brief)}</code></div><div>{escape(str(self.difference))}</div>"
             f"<pre style='padding:8px;border:1px solid var(--jp-border-color2,#8884)'>{escape(self.script)}</pre></div>"
         )
 
@@ -121,7 +121,7 @@ def bisect(
 def _script(small: Minimised, step: Step, names: list[tuple[str, str]], tolerance: float) -> str:
     call = small.call
     lines = ["import numpy as np, flnb", *dict.fromkeys(line for _, line in names if line)]
-    at = f", {step.place}" if step.place.file and not step.place.file.startswith("<") else ""
+    at = f", {step.place.brief}" if step.place.source else ""
     lines.append(f"# {call.op} on {names[0][0]} and {names[1][0]}{at}"[:110])
     made = [array_code(kept) for kept in call.inputs]
     long = [i for i, text in enumerate(made) if text is None]

@@ -14,7 +14,7 @@ from flnb_telemetry import bus, schema
 
 from flnb.dispatch import registry, state
 from flnb.dispatch.observe import Observer, observe
-from flnb.dispatch.place import Place, user_place
+from flnb.dispatch.stacks import Line, lines, site
 from flnb.explore.calls import OpCall, Outcome, call_before
 from flnb.explore.difference import Difference, difference
 from flnb.random import manual_seed
@@ -37,7 +37,7 @@ class Step:
     expected: Outcome
     got: Outcome
     difference: Difference
-    place: Place
+    place: Line
     scope: str
     phase: str
 
@@ -65,7 +65,7 @@ class Lockstep(Observer):
 
     def _compare(self, real: Outcome) -> None:
         place = bus.threads.here
-        where = user_place(), place.path, schema.PHASES[place.phase]
+        where = lines(*site())[0], place.path, schema.PHASES[place.phase]
         timed = self.call.on(self.reference)
         expected = Outcome(real.value, None, timed.seconds, timed.written)
         for other in self.others:

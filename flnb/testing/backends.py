@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from flnb.dispatch import registry, state
-from flnb.dispatch.place import Place
 from flnb.dispatch.spelling import misspelt
+from flnb.dispatch.stacks import lines
 from flnb.ops.creation import asarray
 from flnb.testing.report import Report, Result
 from flnb.testing.samples import Sample, samples
@@ -78,7 +78,7 @@ def _row(op: str, trials: list[Trial], backend: TensorBackend) -> Result:
 def _line(backend: TensorBackend, method: str) -> str:
     """Where a method is defined, nothing for one that was not written in Python."""
     code = getattr(getattr(type(backend), method, None), "__code__", None)
-    return str(Place(code.co_filename, code.co_firstlineno)) if code is not None else ""
+    return lines(code, -1)[0].brief if code is not None else ""
 
 
 def _trial(sample: Sample, backend: TensorBackend, dtype: np.dtype[Any], tolerance: float) -> Trial:

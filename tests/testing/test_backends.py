@@ -64,12 +64,12 @@ def test_a_misspelt_method_is_warned_of_when_the_class_is_defined_again():
         class Edited(flnb.backends.NumpyBackend):
             if misspelt:
 
-                def tahn(self, x, out=None):
+                def mutliply(self, x, out=None):
                     return x
 
         return Edited
 
-    with flnb.use_backend(define(False)), pytest.warns(UserWarning, match="did you mean 'tanh'"):
+    with flnb.use_backend(define(False)), pytest.warns(UserWarning, match="did you mean 'multiply'"):
         define(True)
 
 
