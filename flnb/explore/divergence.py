@@ -121,7 +121,7 @@ def bisect(
 def _script(small: Minimised, step: Step, names: list[tuple[str, str]], tolerance: float) -> str:
     call = small.call
     lines = ["import numpy as np, flnb", *dict.fromkeys(line for _, line in names if line)]
-    at = f", {step.place.brief}" if step.place.source else ""
+    at = f", {step.place.brief}" if step.place.source and step.place.file[0] != "<" else ""
     lines.append(f"# {call.op} on {names[0][0]} and {names[1][0]}{at}"[:110])
     made = [array_code(kept) for kept in call.inputs]
     long = [i for i, text in enumerate(made) if text is None]
