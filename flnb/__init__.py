@@ -57,10 +57,10 @@ from flnb.random import manual_seed
 from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
-    from flnb_telemetry import load_run, record
+    from flnb_telemetry import load_run
 
     from flnb import backends, data, explore, magics, memory, meters, nn, optim, plot, telemetry, testing, widgets
-    from flnb.explore import bisect, compare_backends
+    from flnb.explore import bisect, compare_backends, record
     from flnb.magics import load_ipython_extension as load_ipython_extension
     from flnb.widgets.dashboard import dashboard
 
@@ -80,7 +80,7 @@ _LAZY = {
     "dashboard": "flnb.widgets.dashboard",
     "load_ipython_extension": "flnb.magics",
     "load_run": "flnb_telemetry",
-    "record": "flnb_telemetry",
+    "record": "flnb.explore",
 }
 _MODULES = (
     "backends", "data", "explore", "magics", "memory", "meters", "nn", "optim", "plot", "telemetry", "testing",

@@ -1,18 +1,12 @@
 """Looking into backends: comparing them op by op, finding the first op that differs, reopening a recorded op."""
 
-from flnb.explore.calls import OpCall, generator, run_op, tensor
+from flnb.explore.calls import OpCall, digest, generator, run_op, tensor
+from flnb.explore.capture import RecordedOp, inputs_of, record
 from flnb.explore.compare import compare_backends
 from flnb.explore.difference import Difference, compare_op
 from flnb.explore.divergence import Divergence, bisect
 
 __all__ = [
-    "Difference",
-    "Divergence",
-    "OpCall",
-    "bisect",
-    "compare_backends",
-    "compare_op",
-    "generator",
-    "run_op",
-    "tensor",
-]
+    "Difference", "Divergence", "OpCall", "RecordedOp", "bisect", "compare_backends", "compare_op", "digest",
+    "generator", "inputs_of", "record", "run_op", "tensor",
+]  # fmt: skip

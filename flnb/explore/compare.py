@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from flnb.dispatch.spelling import misspelt
 from flnb.explore.lockstep import Step, backends_of, lockstep
-from flnb.testing.report import Report, Result
+from flnb.explore.report import Report, Result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

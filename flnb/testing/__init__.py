@@ -1,10 +1,10 @@
 """Check your own code: conformance kits for backends and memory managers, and gradients by finite differences."""
 
+from flnb.explore.report import Report, Result
 from flnb.testing.backends import check_backend
 from flnb.testing.conformance import conformance
 from flnb.testing.gradients import GradientError, verify_grad
 from flnb.testing.managers import check_manager
-from flnb.testing.report import Report, Result
 from flnb.testing.samples import Sample, samples
 
 __all__ = [

@@ -10,8 +10,8 @@ import numpy as np
 from flnb.dispatch import registry, state
 from flnb.dispatch.spelling import misspelt
 from flnb.dispatch.stacks import lines
+from flnb.explore.report import Report, Result
 from flnb.ops.creation import asarray
-from flnb.testing.report import Report, Result
 from flnb.testing.samples import Sample, samples
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from flnb.testing.backends import check_backend
 from flnb.testing.managers import check_manager
 
 if TYPE_CHECKING:
-    from flnb.testing.report import Report
+    from flnb.explore.report import Report
 
 __all__ = ["conformance"]
 

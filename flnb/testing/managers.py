@@ -13,8 +13,8 @@ from flnb_backends.memory.simulated import SimulatedDevice
 from flnb_telemetry.quantity import bytes_of
 
 from flnb.dispatch.memory import allocate, release
+from flnb.explore.report import Report, Result
 from flnb.interface.memory import ALIGNMENT, Block, MemoryDevice, MemoryManager, OutOfMemoryError
-from flnb.testing.report import Report, Result
 
 __all__ = ["check_manager"]
 

@@ -89,6 +89,9 @@ class Recording(Run):
     `tables`: what a file held, in place of what a pump feeds.
     """
 
+    calls: Any = None
+    """The ops with their inputs by their place in the op table, where those were kept."""
+
     def __init__(self, name: str = "run", *, limit: int = 1 << 30, grad_interval: float | None = 0.5) -> None:
         super().__init__(name, grad_interval, "recording")
         self.over_limit = 0  # records that came when `limit` bytes were held already
@@ -131,8 +134,11 @@ class Recording(Run):
 
     @property
     def ops(self) -> OpStats:
-        """Op statistics: by op name; `.by("scope", "phase")` for others, `.sort(column)`, `.to_pandas()`."""
-        return OpStats(self.table("op"), self.catalog)
+        """Op statistics: by op name; `.by("scope", "phase")` for others, `.sort(column)`, `.to_pandas()`.
+
+        With `flnb.record(inputs=True)`, `ops[i]` is the i-th op that ran, with its inputs.
+        """
+        return OpStats(self.table("op"), self.catalog, calls=self.calls)
 
     @property
     def memory(self) -> Memory:
@@ -204,6 +210,8 @@ class Recording(Run):
         counted = len(self.steps["index"])
         head = f"run {self.name!r} {self.state}: {quantity.duration(self.seconds * 1e9)}, {counted} steps, "
         facts = [head + f"{quantity.count(self.events)} events"]
+        if self.calls is not None:
+            facts.append(self.calls.summary())
         if self.error:
             facts.append(f"ended by {self.error}")
         about = [f"{key} {self.meta[key]}" for key in ("backend", "manager", "device") if self.meta.get(key)]

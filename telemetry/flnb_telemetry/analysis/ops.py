@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -45,19 +45,19 @@ class OpStats:
     scope whose forward they differentiate.
     """
 
-    def __init__(self, ops: schema.Columns, catalog: Catalog, keys: Sequence[str] = ("op",)) -> None:
+    def __init__(self, ops: schema.Columns, catalog: Catalog, keys: Sequence[str] = ("op",), calls: Any = None) -> None:
         unknown = [key for key in keys if key not in KEYS]
         if unknown or not keys:
             raise ValueError(
                 f"run.ops: cannot group by {', '.join(unknown) or 'nothing'}; choose from {', '.join(KEYS)}"
             )
-        self._ops, self._catalog, self.keys = ops, catalog, tuple(keys)
+        self._ops, self._catalog, self.keys, self._calls = ops, catalog, tuple(keys), calls
         self.rows = _grouped(ops, catalog, self.keys)
         self.sort("total")
 
     def by(self, *keys: str) -> OpStats:
         """The same events grouped by other keys."""
-        return OpStats(self._ops, self._catalog, keys)
+        return OpStats(self._ops, self._catalog, keys, self._calls)
 
     def sort(self, column: str = "total", descending: bool = True) -> OpStats:
         """Sort the rows in place, by a number or by "name", and return self."""
@@ -72,7 +72,15 @@ class OpStats:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, name: str | tuple[str, ...]) -> OpRow:
+    @overload
+    def __getitem__(self, name: str | tuple[str, ...]) -> OpRow: ...
+    @overload
+    def __getitem__(self, name: int) -> Any: ...
+    def __getitem__(self, name: str | tuple[str, ...] | int) -> Any:
+        if isinstance(name, int):
+            if self._calls is None:
+                raise IndexError(f"run.ops[{name}]: the inputs of single ops are kept by flnb.record(inputs=True) only")
+            return self._calls[name + len(self._ops["t0"]) if name < 0 else name]
         key = name if isinstance(name, tuple) else (name,)
         known = {row.key: row for row in self.rows}
         if key not in known:

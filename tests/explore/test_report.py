@@ -2,7 +2,7 @@
 
 import pytest
 
-from flnb.testing import Report, Result
+from flnb.explore.report import Report, Result
 
 REPORT = Report(
     "Mine beside numpy",

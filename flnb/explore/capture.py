@@ -1,0 +1,273 @@
+"""Recording with inputs: each op's real inputs are kept beside its event, so that it can be opened in a cell."""
+
+from __future__ import annotations
+
+import weakref
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+from warnings import warn
+
+import flnb_telemetry
+import numpy as np
+from flnb_telemetry import bus, quantity, schema
+
+from flnb.dispatch import state
+from flnb.dispatch.observe import Observer, observe
+from flnb.dispatch.stacks import lines, site
+from flnb.explore.calls import OpCall, call_before, digest, run_op
+from flnb.explore.layout import Kept
+from flnb.explore.script import literal
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator, Sequence
+
+    from flnb_telemetry.recording import Recording
+
+    from flnb.ops.table import Op
+    from flnb.tensor import Tensor
+
+__all__ = ["Capture", "RecordedOp", "inputs_of", "record"]
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, repr=False)
+class RecordedOp:
+    """One op of a recording with its real inputs.
+
+    Attributes:
+        run, index: the recording's number, and the op's place in it.
+        call: inputs and attributes; ``bits`` the digest of its result's bits.
+        scope, phase, line: where the program ran it.
+        backend: the name of the backend that computed it.
+    """
+
+    run: int
+    index: int
+    call: OpCall
+    bits: str
+    scope: str
+    phase: str
+    line: str
+    backend: str
+
+    @property
+    def op(self) -> str:
+        """Its name in the op table."""
+        return self.call.op
+
+    def arrays(self) -> list[Array]:
+        """Fresh copies of its inputs, which lie in memory as they did."""
+        return [kept.array() for kept in self.call.inputs]
+
+    def again(self) -> Tensor:
+        """Run it again, on the active backend."""
+        call = self.call
+        made = call.result if not call.inputs or call.op == "from_numpy" else None
+        return run_op(call.op, *self.arrays(), attributes=call.attributes, result=made)
+
+    def to_code(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Python that runs it again with its real inputs and says whether the bits are the same.
+
+        Args:
+            path: an ``.npz`` file to write the inputs to, for another kernel; without it the code asks the recording,
+                which must still be in this kernel.
+        """
+        call = self.call
+        where = ", ".join(part for part in (self.scope, self.phase, self.line) if part and part != "other")
+        source = f"{self.run}, {self.index}"
+        if path is not None:
+            save(call.inputs, path)
+            source = repr(str(path))
+        names = [f"x{i}" for i in range(len(call.inputs))]
+        head = f"# {self.op}{f' of {where}' if where else ''}, on backend {self.backend!r}"
+        code = [head, "import numpy as np, flnb"]
+        if names:
+            code.append(f"[{', '.join(names)}] = flnb.explore.inputs_of({source})  # {call}")
+        options = f", attributes={literal(call.attributes)}" if call.attributes else ""
+        if call.result is not None and (not names or self.op == "from_numpy"):
+            options += f', result=({call.result[0]}, "{call.result[1].name}")'
+        arguments = ", ".join([f'"{self.op}"', *names])
+        code.append(f"y = flnb.explore.run_op({arguments}{options})")
+        code.append(f'print("the same bits as recorded:", flnb.explore.digest(y) == "{self.bits}")')
+        return "\n".join([*code, "y"])
+
+    def open_in_cell(self, path: str | os.PathLike[str] | None = None) -> None:
+        """Put its code into a new cell below this one. Needs to be called in a notebook's cell."""
+        from flnb.show.cells import open_cell
+
+        open_cell(self.to_code(path))
+
+    def __repr__(self) -> str:
+        where = ", ".join(part for part in (self.scope, self.phase, self.line) if part and part != "other")
+        return f"op {self.index}: {self.op}({self.call}){f', {where}' if where else ''}"
+
+
+class Capture(Observer):
+    """Keeps the inputs of what runs, as long as they fit into ``limit`` bytes; equal memory is kept once."""
+
+    def __init__(self, run: Recording, limit: int) -> None:
+        self.number, self.limit = run.number, limit
+        self.nbytes = self.missed = 0
+        self._run = weakref.ref(run)
+        self._memory: dict[bytes, bytes] = {}
+        self._kept: list[tuple[int, float, RecordedOp]] = []
+        self._call: OpCall | None = None
+        self._rows: tuple[int, dict[int, RecordedOp]] = (-1, {})
+
+    def before(self, op: Op, arguments: tuple[Any, ...]) -> None:
+        """Copy the inputs before the op can write to them."""
+        call = call_before(op, arguments, state.current().backend)
+        inputs, fresh = [], 0
+        for kept in call.inputs:
+            if kept.memory not in self._memory:
+                fresh += len(kept.memory)
+            inputs.append(kept)
+        if self.nbytes + fresh > self.limit:
+            self._call = None
+            self.missed += 1
+            return
+        self.nbytes += fresh
+        shared = tuple(replace(k, memory=self._memory.setdefault(k.memory, k.memory)) for k in inputs)
+        self._call = replace(call, inputs=shared)
+
+    def after(self, op: Op, arguments: tuple[Any, ...], result: Any) -> None:
+        """Note the result's bits and the place."""
+        here, lanes = bus.threads.here, bus.lanes
+        if self._call is None or lanes is None:
+            return
+        backend = state.current().backend
+        line = next((line.brief for line in lines(*site())), "")
+        bits = digest(np.asarray(backend.to_numpy(result)))
+        made = RecordedOp(self.number, -1, self._call, bits, here.path, schema.PHASES[here.phase], line, backend.name)
+        self._kept.append((lanes.lane.number, perf_counter(), made))
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def rows(self) -> dict[int, RecordedOp]:
+        """The kept ops by their place among the recording's op events, in order of time."""
+        run = self._run()
+        if run is None:
+            raise RuntimeError(f"recording {self.number} is gone; keep it in a variable, or open ops from files")
+        if self._rows[0] != len(self._kept):
+            events = run.table("op")
+            found = {}
+            for lane in {lane for lane, _, _ in self._kept}:
+                own = np.flatnonzero(events["lane"] == lane)
+                mine = [(t, op) for number, t, op in self._kept if number == lane]
+                at = np.searchsorted(events["t0"][own], [round(t * 1e9) for t, _ in mine], "right") - 1
+                for place, (t, op) in zip(at.tolist(), mine, strict=True):
+                    if place >= 0 and round(t * 1e9) <= events["t1"][own[place]]:  # else its event was dropped
+                        index = int(own[place])
+                        found[index] = replace(op, index=index)
+            self._rows = len(self._kept), dict(sorted(found.items()))
+        return self._rows[1]
+
+    def __getitem__(self, index: int) -> RecordedOp:
+        rows = self.rows()
+        if index not in rows:
+            why = (
+                f"the inputs of {self.missed} ops did not fit into {quantity.size(self.limit)}"
+                if self.missed
+                else ("its inputs were not kept, or there is no such op")
+            )
+            raise IndexError(f"op {index} cannot be opened: {why}; kept are the inputs of {len(rows)} ops")
+        return rows[index]
+
+    def __iter__(self) -> Iterator[RecordedOp]:
+        return iter(self.rows().values())
+
+    def last(self, op: str, scope: str | None = None) -> RecordedOp | None:
+        """The op of this name, and in this scope where that is given, that ran last."""
+        chosen = [one for one in self if one.op == op and scope in (None, one.scope)]
+        return chosen[-1] if chosen else None
+
+    def summary(self) -> str:
+        """How much was kept, and what was not."""
+        text = f"inputs of {len(self)} ops kept ({quantity.size(self.nbytes)})"
+        return f"{text}, of {self.missed} not: beyond {quantity.size(self.limit)}" if self.missed else text
+
+
+_captures: weakref.WeakValueDictionary[int, Capture] = weakref.WeakValueDictionary()
+
+
+@contextmanager
+def record(
+    name: str = "run", *, inputs: bool = False, inputs_limit: str | int = "256MiB", **options: Any
+) -> Iterator[Recording]:
+    """Record everything that runs inside: ``with flnb.record() as run: train()``, then ``run.ops`` and the rest.
+
+    Args:
+        name: what the run is called.
+        inputs: keep the inputs of each op of this thread, so that ``run.ops[i]`` can be opened in a cell
+            (`RecordedOp`). Copying them costs time, which the recorded times of ops then include.
+        inputs_limit: bytes that these may take; the inputs of what comes later are not kept, which is told.
+        options: ``buffer``, ``limit`` and ``grad_interval`` of `flnb_telemetry.record`.
+
+    >>> import flnb
+    >>> with flnb.record(inputs=True) as run:
+    ...     y = flnb.ones((2,)) + 1.0
+    >>> run.ops[1]
+    op 1: add(float32[2], float32[]), <doctest flnb.explore.capture.record[1]>:2: y = flnb.ones((2,)) + 1.0
+    >>> run.ops[1].again().tolist()
+    [2.0, 2.0]
+    """
+    limit = quantity.bytes_of(inputs_limit, "record(inputs_limit=...)")
+    with flnb_telemetry.record(name, **options) as run:
+        if not inputs:
+            yield run
+            return
+        run.calls = capture = Capture(run, limit)
+        _captures[run.number] = capture
+        with observe(capture):
+            yield run
+    if capture.missed:
+        warn(
+            f"flnb.record: {capture.summary()}; give a larger inputs_limit, or record fewer steps",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+def save(inputs: Sequence[Kept], path: str | os.PathLike[str]) -> None:
+    """Write arrays with their layouts to an ``.npz`` file."""
+    content: dict[str, Any] = {}
+    for i, kept in enumerate(inputs):
+        content[f"memory{i}"] = np.frombuffer(kept.memory, np.uint8)
+        content[f"dtype{i}"] = np.array(kept.dtype.name)
+        numbers = [kept.offset, kept.start, *kept.shape, *kept.strides]
+        content[f"layout{i}"] = np.array(numbers, np.int64)
+    if Path(path).suffix != ".npz":
+        raise ValueError(f"to_code: the inputs are written to an .npz file, got the path {str(path)!r}")
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    np.savez(path, **content)
+
+
+def inputs_of(source: int | str | os.PathLike[str], index: int = -1) -> list[Array]:
+    """The inputs of a recorded op: from recording number ``source`` in this kernel and the op's place, or from a file.
+
+    Raises:
+        LookupError: a recording that is not, or no longer, in this kernel.
+        IndexError: an op whose inputs were not kept.
+    """
+    if isinstance(source, int):
+        capture = _captures.get(source)
+        if capture is None:
+            raise LookupError(
+                f"inputs_of: recording {source} is not in this kernel (any more); where it is, write the op's inputs "
+                f'to a file with run.ops[{index}].to_code("op.npz")'
+            )
+        return capture[index].arrays()
+    with np.load(source) as file:
+        found = []
+        for i in range(len(file.files) // 3):
+            offset, start, *rest = file[f"layout{i}"].tolist()
+            shape, strides = tuple(rest[: len(rest) // 2]), tuple(rest[len(rest) // 2 :])
+            memory = file[f"memory{i}"].tobytes()
+            found.append(Kept(memory, np.dtype(str(file[f"dtype{i}"])), shape, strides, offset, start).array())
+        return found

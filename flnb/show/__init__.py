@@ -1,0 +1,1 @@
+"""What notebooks see of flnb's objects, and what flnb puts into notebooks."""
