@@ -108,7 +108,7 @@ def test_beyond_its_limit_nothing_is_kept_and_that_is_told():
     assert run.calls.nbytes == 16
     assert "inputs of 2 ops kept (16 B), of 1 not: beyond 1.00 KiB" in repr(run)
     assert run.ops[2].op == "exp"
-    with pytest.raises(IndexError, match="op 1 cannot be opened: the inputs of 1 ops did not fit into 1.00 KiB"):
+    with pytest.raises(IndexError, match=r"op 1 cannot be opened: the inputs of 1 ops did not fit into 1.00 KiB"):
         run.ops[1]
 
 
