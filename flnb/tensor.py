@@ -117,7 +117,7 @@ class Tensor:
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
         from flnb.ops.interop import apply_ufunc
 
-        return apply_ufunc(ufunc, method, inputs)
+        return apply_ufunc(ufunc, method, inputs, keywords)
 
     def __array_function__(self, function: Any, types: Any, arguments: Any, keywords: Any) -> Any:
         from flnb.ops.interop import apply_function
@@ -281,9 +281,10 @@ class Tensor:
         def __eq__(self, other: object) -> Self: ...  # type: ignore[override]
         def __ne__(self, other: object) -> Self: ...  # type: ignore[override]
 
-        __neg__ = __abs__ = __invert__ = _unary
+        __neg__ = __pos__ = __abs__ = __invert__ = _unary
         __add__ = __radd__ = __iadd__ = __sub__ = __rsub__ = __isub__ = __mul__ = __rmul__ = __imul__ = _binary
         __truediv__ = __rtruediv__ = __itruediv__ = __floordiv__ = __mod__ = __pow__ = __rpow__ = _binary
+        __rfloordiv__ = __ifloordiv__ = __rmod__ = __imod__ = __ipow__ = __imatmul__ = __lshift__ = __rshift__ = _binary
         __matmul__ = __rmatmul__ = __and__ = __or__ = __xor__ = __lt__ = __le__ = __gt__ = __ge__ = _binary
 
 

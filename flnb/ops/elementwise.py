@@ -205,8 +205,8 @@ bitwise_right_shift: Function = _binary("bitwise_right_shift", accepts="integer"
 
 
 def _share(a: Any, y: Any) -> Any:
-    """exp(a - y), the share of a in logaddexp; 1 where they are equal, also at -inf, the log of an empty sum."""
-    return where(equal(a, y), 1.0, exp(a - y))
+    """exp(a - y), the share of a in logaddexp; 0 where y is -inf, the log of an empty sum, instead of NaN."""
+    return exp(a - where(equal(y, -math.inf), 0.0, y))
 
 
 def _log_or_zero(a: Any) -> Any:

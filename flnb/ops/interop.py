@@ -32,9 +32,14 @@ _OPERATORS = {
 }  # fmt: skip
 
 
-def apply_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...]) -> Any:
+def apply_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """An operator with a NumPy array on its left side, computed by flnb; anything else is refused."""
     name = _NAMES.get(ufunc.__name__, ufunc.__name__)
+    if isinstance(keywords.get("out", (None,))[0], np.ndarray):
+        raise TypeError(
+            f"np.{ufunc.__name__}: a NumPy array cannot take a result of flnb Tensors in place; write a = a + tensor "
+            f"for a Tensor, or a += tensor.numpy()"
+        )
     if method == "__call__" and name in _OPERATORS and len(inputs) == 2 and not isinstance(inputs[0], Tensor):
         return getattr(ops, name)(*inputs)
     raise _refused(f"np.{ufunc.__name__}", name)

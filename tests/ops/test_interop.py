@@ -99,6 +99,14 @@ def test_bits_with_an_array_on_the_left_are_ours():
         assert got.tolist() == expected
 
 
+def test_an_array_does_not_become_a_tensor_in_place():
+    array = np.ones(3, np.float32)
+    with pytest.raises(TypeError, match=r"np\.add: a NumPy array cannot take .*; write a = a \+ tensor .*\.numpy\(\)"):
+        array += flnb.ones((3,))
+    array += flnb.ones((3,)).numpy()
+    assert array.tolist() == [2.0, 2.0, 2.0]
+
+
 @pytest.mark.parametrize(
     ("call", "text"),
     [
