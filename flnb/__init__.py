@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from flnb_telemetry.bus import describers as _describers
 from flnb_telemetry.bus import log as _log_metrics
 from flnb_telemetry.bus import phase, scope, step
+from flnb_telemetry.extras import viewers as _viewers
 
 from flnb import autograd, dispatch, fft, interface, linalg, ops, random
 from flnb.autograd import (
@@ -134,6 +135,7 @@ def _describe() -> dict[str, Any]:
 
 
 _describers.append(_describe)
+_viewers["tape"] = "flnb.widgets.tape"
 
 __all__ = [
     "OutOfMemoryError", "Tensor", "Variable", "autograd", "backends", "bisect", "bool", "bool_", "category",

@@ -70,6 +70,7 @@ class Follower:
             self._followed = None
             self.live.finish()
             self.live.state, self.live.error = run.state, run.error
+            self.live.complete(lambda: run.tape)
             self.changed(self.live)
 
     def stop(self) -> None:

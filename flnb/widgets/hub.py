@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ class Source(Protocol):
     def frame(self, keyframe: bool) -> tuple[dict[str, Any], bytes]:
         """The news since the last frame (or, as a keyframe, everything) as content and one buffer."""
 
+    def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
+        """What the browser asks for beside frames: levels of the tape, as content; None for nothing."""
+
 
 class Hub:
     """Sends a source's frames through `send`, at most `HERTZ` a second and `WINDOW` unacknowledged.
@@ -53,6 +57,8 @@ class Hub:
         self._keyframe = True  # the next frame must be whole
         self._heard = self._sent = -SILENCE
         self._events = -1
+        self._asked: deque[dict[str, Any]] = deque(maxlen=64)
+        self._wake = threading.Event()
         self._halt = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -71,6 +77,7 @@ class Hub:
     def stop(self, timeout: float = 2.0) -> None:
         """End the thread; safe to call twice, and from the thread itself."""
         self._halt.set()
+        self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout)
 
@@ -80,12 +87,15 @@ class Hub:
         self._keyframe = True
 
     def receive(self, message: object) -> None:
-        """Take one message of the browser: ack, resync or hello. Unknown ones are a newer browser's and are ignored."""
+        """Take one message of the browser: ack, resync, hello, tape. Unknown ones, of a newer browser, are ignored."""
         if not isinstance(message, dict):
             return
         kind, sequence = message.get("type"), message.get("seq")
         if kind == "ack" and isinstance(sequence, int):
             self.acknowledged = max(self.acknowledged, min(sequence, self.sequence))
+        elif kind == "tape":
+            self._asked.append(message)
+            self._wake.set()  # a reader waits for what was clicked
         elif kind in ("hello", "resync"):
             self._keyframe = True
         else:
@@ -114,13 +124,21 @@ class Hub:
         self.send(content, [buffer])
         return True
 
+    def _answer(self) -> None:
+        while self._asked:
+            content = self.source.answer(self._asked.popleft())
+            if content is not None:
+                self.send(content, [])
+
     def _loop(self) -> None:
         wake = time.monotonic()
         while not self._halt.is_set():
             try:
+                self._answer()
                 self.tick(time.monotonic())
             except Exception:  # one line in the kernel's log and a dead dashboard, but never a dead training
                 log.exception("flnb: the dashboard stopped; the training goes on. flnb.dashboard() starts it again")
                 return
             wake = max(wake + 1 / HERTZ, time.monotonic() + 0.002)
-            self._halt.wait(wake - time.monotonic())
+            if self._wake.wait(wake - time.monotonic()):
+                self._wake.clear()

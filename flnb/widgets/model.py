@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import anywidget
 import traitlets
+from flnb_telemetry.livetape import LiveTape
 from IPython.core.getipython import get_ipython
 from IPython.display import publish_display_data
 
 from flnb.widgets.hub import Hub
 
 if TYPE_CHECKING:
+    from flnb_telemetry.analysis.tape import Tape
     from flnb_telemetry.recording import Recording
 
     from flnb.widgets.dashboard import Follower
@@ -72,6 +74,28 @@ class Dashboard(anywidget.AnyWidget):
     def _publish(self, **how: bool) -> None:
         data, metadata = self._repr_mimebundle_()
         publish_display_data(data, metadata, transient={"display_id": self._display_id}, **how)  # type: ignore[no-untyped-call]
+
+
+class TapeWidget(anywidget.AnyWidget):
+    """A recorded tape to walk about in; `run.tape` on a cell's last line makes one."""
+
+    _esm: ClassVar[Path] = STATIC / "dashboard.js"
+    height = traitlets.Int(560, help="height of a view in CSS pixels").tag(sync=True)
+    only = traitlets.Unicode("tape", help="the one view that is shown").tag(sync=True)
+
+    def __init__(self, tape: Tape, height: int = 560) -> None:
+        super().__init__(height=height)
+        self.pages = LiveTape(tape)
+        self.on_msg(lambda _, content, __: self._receive(content))
+        _hear_while_busy(self.comm)
+
+    def _receive(self, message: Any) -> None:
+        kind = message.get("type") if isinstance(message, dict) else None
+        if kind in ("hello", "resync"):
+            step = self.pages.tape.index
+            self.send(self.pages.frame(f"tape of step {step}" if step >= 0 else "tape"))
+        elif kind == "tape":
+            self.send(self.pages.answer(message))
 
 
 def fallback(run: Recording | None) -> str:

@@ -101,6 +101,15 @@ class Catalog:
             known = np.array([self.scope, self.phase])
             self.scope, self.phase = np.concatenate([known, np.array(new).T], axis=1)
 
+    def told(self, name: str, first: int = 0) -> list[Any]:
+        """The items of a table ("strings", "plans", "contexts") from number `first` on, as JSON."""
+        items: list[Any] = list(getattr(self, name).items[first:])
+        if name == "plans":
+            return [dict(zip(("op", "family", "shape", "dtype", "nbytes"), plan, strict=False)) for plan in items]
+        if name == "contexts":
+            return [{"scope": scope, "phase": schema.PHASES[phase]} for scope, phase in items]
+        return items
+
     def named(self, ids: NDArray[Any]) -> NDArray[Any]:
         """The strings of string ids, as an object array."""
         found: NDArray[Any] = np.array(self.strings.items, object)[ids]

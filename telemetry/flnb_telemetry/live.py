@@ -6,7 +6,6 @@ from any thread, and as rarely as the reader of the frames can take them.
 
 from __future__ import annotations
 
-import math
 from collections import Counter, deque
 from time import perf_counter_ns as clock
 from time import thread_time_ns
@@ -18,25 +17,22 @@ from flnb_telemetry import schema
 from flnb_telemetry.analysis import tape
 from flnb_telemetry.intern import NONE, joined
 from flnb_telemetry.livememory import LiveMemory
+from flnb_telemetry.livetape import PROTOCOL, LiveTape
 from flnb_telemetry.recording import Run, columns, described
 from flnb_telemetry.tally import Tally, buckets
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable
 
     from flnb_telemetry.livememory import Arrays
 
-PROTOCOL = 1
 FOLD_AT = 1 << 16  # records waiting at most for a frame before they are folded in without one
 HISTORY = 8192  # steps, and values of metrics, that a keyframe tells again
-TAPE_RECORDS = 1 << 18
-TAPE_NODES = 1500
+TAPE_RECORDS = 1 << 20
+WANTED = 400  # levels of the tape that frames tell beside the first ones
 TABLE_SECONDS = 0.25
 _MEMORY = (schema.ALLOC, schema.FREE_COMPLETED, schema.SEGMENT_ALLOC, schema.SEGMENT_FREE)
 _TOLD = {"step": ("index", "t0", "t1"), "metric": ("name", "t", "step", "value")}
-_NODE = ("id", "plan", "context", "parents", "forward_ns", "backward_ns", "saved", "norm", "bad", "numel")
-_LEAF = ("id", "name", "parameter", "plan", "norm", "bad")
-_PLAN = ("op", "family", "shape", "dtype", "nbytes")
 _U32 = {"alloc.segment", "alloc.plan", "alloc.context", "segment.id", "release.id"}
 _U32 |= {"op.name", "op.family", "scope.name", "metric.name"}
 
@@ -65,7 +61,10 @@ class Live(Run):
         self._told: Counter[str] = Counter()  # how many steps, metrics and names the frames have told
         self._table_due = 0.0
         self._rate: deque[tuple[int, int, int]] = deque(maxlen=24)  # (time, events, frames) of the last frames
-        self._tape: dict[str, Any] | None = None
+        self._tape: LiveTape | None = None
+        self._wanted: dict[str, None] = {}  # levels of the tape that readers have opened
+        self._recorded: Callable[[], tape.Tape] | None = None
+        self._first: tuple[Any, list[str]] = (None, [])  # levels told of a graph, the same at every step
         self._recent: deque[tuple[int, schema.Records]] = deque()
         self._recent_rows = 0
         self._samples: list[tuple[int, schema.Records]] = []  # gradient statistics that are in no tape yet
@@ -127,7 +126,7 @@ class Live(Run):
         small = (catalog.nbytes < (self.meta.get("min_block") or 0)) & (catalog.family != view)
         self._small_bytes += int((nbytes * (small[plan] & (block == 0))).sum())
 
-    def _new_tape(self) -> dict[str, Any] | None:
+    def _new_tape(self) -> LiveTape | None:
         """The tape of the last sampled backward once its step, or 0.1 s, has passed."""
         if not self._samples:
             return None
@@ -146,9 +145,7 @@ class Live(Run):
         def table(name: str) -> schema.Columns:
             return columns(schema.KINDS[name], batches[name])
 
-        found = tape.of(table, self.start, self.catalog, limit=TAPE_NODES)
-        nodes, leaves = [_told(node, _NODE) for node in found.nodes], [_told(leaf, _LEAF) for leaf in found.leaves]
-        return {"step": found.index, "t": found.t, "nodes": nodes, "leaves": leaves, "truncated": found.truncated}
+        return LiveTape(tape.of(table, self.start, self.catalog))
 
     def frame(self, keyframe: bool) -> tuple[dict[str, Any], bytes]:
         """The news since the last frame, or with `keyframe` everything: the content and the buffer of its arrays."""
@@ -167,15 +164,38 @@ class Live(Run):
             arrays |= self._history()
             self._sequence += 1
             fresh = self._new_tape()
+            if self._recorded is not None:
+                fresh, self._recorded = LiveTape(self._recorded()), None
             self._tape = fresh or self._tape
             index, buffer = packed(arrays)
             content = {"type": "frame", "protocol": PROTOCOL, "keyframe": keyframe, "seq": self._sequence}
             content |= {"run": self._run(), "counters": self._counters(now, thinned), "arrays": index}
             content |= self._names()
-            if fresh or (keyframe and self._tape):
-                content["tape"] = self._tape
+            if self._tape and (fresh or keyframe):
+                content["tape"] = self._tape.whole(self._tape_levels(self._tape))
         self._frame_ns += thread_time_ns() - began
         return content, buffer
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
+        """What a reader asks of the tape (see `LiveTape.answer`), None without one. Levels once opened stay told."""
+        with self._lock:
+            if self._tape is None:
+                return None
+            answer = self._tape.answer(request)
+            self._wanted = dict.fromkeys([*self._wanted, *(level["key"] for level in answer["levels"])][-WANTED:])
+            return answer
+
+    def _tape_levels(self, shown: LiveTape) -> list[str]:
+        graph = (shown.structure, shown.origins)
+        if self._first[0] != graph:
+            self._first = (graph, shown.first())
+        return [*self._first[1], *self._wanted]
+
+    def complete(self, recorded: Callable[[], tape.Tape]) -> None:
+        """Take the tape from the recording that has ended, if there is more of it than passed by here."""
+        with self._lock:
+            if self._tape is not None and self._tape.tape.truncated:
+                self._recorded = recorded
 
     def _run(self) -> dict[str, Any]:
         about = {name: str(self.meta.get(name) or "") for name in ("backend", "manager", "device")}
@@ -242,14 +262,9 @@ class Live(Run):
         """What the intern tables have that was not told yet."""
         self.catalog.refresh()
         found: dict[str, Any] = {}
-        spelled: dict[str, Any] = {
-            "strings": str,
-            "plans": lambda plan: {key: getattr(plan, key) for key in _PLAN},
-            "contexts": lambda context: {"scope": context.scope, "phase": schema.PHASES[context.phase]},
-        }
-        for name, spell in spelled.items():
+        for name in ("strings", "plans", "contexts"):
             first = self._told[name]
-            if items := [spell(item) for item in getattr(self.catalog, name).items[first:]]:
+            if items := self.catalog.told(name, first):
                 found[name] = {"first": first, "items": items}
                 self._told[name] += len(items)
         return found
@@ -275,9 +290,3 @@ def _shortened(rows: schema.Records, step: int) -> schema.Records:
     old = rows[:half]
     numbers = np.unique(old[:, step])
     return np.concatenate([old[np.isin(old[:, step], numbers[::2])], rows[half:]])
-
-
-def _told(item: tape.TapeNode | tape.TapeLeaf, keys: Sequence[str]) -> dict[str, Any]:
-    finite = item.norm is not None and math.isfinite(item.norm)
-    about = {key: getattr(item, key) for key in keys}
-    return about | {"norm": item.norm if finite else None}  # JSON has no NaN; `bad` says it

@@ -279,8 +279,10 @@ def columns(kind: schema.Kind, batches: list[tuple[int, schema.Records]]) -> sch
     chosen = [(lane, rows[(rows[:, 0] & 0xFF) == kind.number]) for lane, rows in batches]
     rows = np.concatenate([np.empty((0, schema.WORDS), np.int64), *(rows for _, rows in chosen)])
     lane = np.repeat(np.array([lane for lane, _ in chosen], np.int32), [len(rows) for _, rows in chosen])
-    order = np.argsort(rows[:, 1], kind="stable")
-    return schema.columns(kind, rows[order]) | {"lane": lane[order]}
+    if (rows[1:, 1] < rows[:-1, 1]).any():
+        order = np.argsort(rows[:, 1], kind="stable")
+        rows, lane = rows[order], lane[order]
+    return schema.columns(kind, rows) | {"lane": lane}
 
 
 def described() -> dict[str, Any]:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from html import escape
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
 from flnb_telemetry import quantity, schema
+from flnb_telemetry.analysis import graph as graphs
+from flnb_telemetry.analysis.levels import Group, Levels
+from flnb_telemetry.extras import require, view
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from flnb_telemetry.analysis.graph import Graph, Table
     from flnb_telemetry.intern import Catalog
     from flnb_telemetry.schema import Ints
-
-LIMIT = 5000
 
 
 class TapeNode(NamedTuple):
@@ -59,17 +61,62 @@ class TapeLeaf(NamedTuple):
     plan: int
 
 
-@dataclass(frozen=True, slots=True)
+class Nodes(Sequence[TapeNode]):
+    """The nodes of a tape in order, each made when it is looked at."""
+
+    def __init__(self, graph: Graph, catalog: Catalog) -> None:
+        self._graph, self._catalog = graph, catalog
+
+    def __len__(self) -> int:
+        return len(self._graph)
+
+    @overload
+    def __getitem__(self, at: int) -> TapeNode: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[TapeNode, ...]: ...
+    def __getitem__(self, at: int | slice) -> TapeNode | tuple[TapeNode, ...]:
+        rows = range(len(self))[at]
+        return self._made(rows) if isinstance(rows, int) else tuple(map(self._made, rows))
+
+    def _made(self, row: int) -> TapeNode:
+        graph, catalog = self._graph, self._catalog
+        plan, context = int(graph.plan[row]), int(graph.context[row])
+        about = catalog.plans.items[plan]
+        return TapeNode(
+            int(graph.id[row]), about.op, about.family, about.shape, about.dtype, catalog.contexts.items[context].scope,
+            tuple(graph.parents(row)), int(graph.forward[row]), int(graph.backward[row]), int(graph.saved[row]),
+            *_gradient(graph.gradient, row), int(graph.gradient.numel[row]), plan, context,
+        )  # fmt: skip
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Sequence)
+            and len(self) == len(other)
+            and all(a == b for a, b in zip(self, other, strict=True))
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} tape nodes>"
+
+
+def _gradient(gradient: graphs.Gradients, row: int) -> tuple[float | None, int]:
+    return (float(gradient.norm[row]) if gradient.seen[row] else None), int(gradient.bad[row])
+
+
+@dataclass(frozen=True)
 class Tape:
     """The graph of one backward, nodes in the order in which they ran forward.
 
     `index` is the step (-1: outside of any) and t the time in seconds; `truncated` counts older nodes left out.
+    `graph` has the nodes as columns, `levels` as a tree of modules.
     """
 
     index: int
     t: float
-    nodes: tuple[TapeNode, ...]
-    leaves: tuple[TapeLeaf, ...]
+    graph: Graph
+    catalog: Catalog
     truncated: int
     other: Callable[[int], Tape]
 
@@ -77,32 +124,112 @@ class Tape:
         """The tape of another step of the same recording; norms are there if its backward was sampled."""
         return self.other(index)
 
+    @cached_property
+    def nodes(self) -> Nodes:
+        """The ops, in the order in which they ran."""
+        return Nodes(self.graph, self.catalog)
+
+    @cached_property
+    def leaves(self) -> tuple[TapeLeaf, ...]:
+        """What the ops read that no op made: parameters and inputs."""
+        graph, found = self.graph, []
+        columns = (graph.leaf_id, graph.leaf_plan, graph.leaf_name, graph.leaf_parameter)
+        for row, (number, plan, name, parameter) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
+            shape = self.catalog.plans.items[plan].shape
+            norm, bad = _gradient(graph.leaf_gradient, row)
+            found.append(TapeLeaf(number, self.catalog.strings.items[name], parameter, shape, norm, bad, plan))
+        return tuple(found)
+
+    @cached_property
+    def levels(self) -> Levels:
+        """The nodes as a tree: modules, repeated blocks, and portions of long rows."""
+        return Levels(self.graph, self.catalog)
+
     @property
     def edges(self) -> list[tuple[int, int]]:
         """(parent, node) for every edge between things that are in the graph."""
-        known = {node.id for node in self.nodes} | {leaf.id for leaf in self.leaves}
-        return [(parent, node.id) for node in self.nodes for parent in node.parents if parent in known]
+        graph = self.graph
+        inner = graph.parent >= 0
+        parent = np.empty_like(graph.parent)
+        parent[inner] = graph.id[graph.parent[inner]]
+        parent[~inner] = graph.leaf_id[-1 - graph.parent[~inner]]
+        return list(zip(parent.tolist(), graph.id[graph.child].tolist(), strict=True))
+
+    def summary(self, depth: int = 2) -> str:
+        """A table in text: nodes, times, saved bytes, output and gradient norm of modules, `depth` deep, and ops.
+
+        Equal blocks that follow each other are one line (x12), long rows of ops are taken in portions.
+        """
+        rows: list[tuple[str, ...]] = [("", "nodes", "forward", "backward", "saved", "output", "|grad|")]
+        self._rows(rows, self.levels.root, depth, "")
+        rows.append(self._row("in all", self.levels.root, ""))
+        width = [max(len(row[i]) for row in rows) for i in range(7)]
+        lines = []
+        for name, *numbers, output, norm in rows:
+            cells = "  ".join(text.rjust(size) for text, size in zip(numbers, width[1:5], strict=True))
+            lines.append(f"{name:<{width[0]}}  {cells}  {output:<{width[5]}}  {norm:>{width[6]}}".rstrip())
+        return "\n".join(lines)
+
+    def _rows(self, rows: list[tuple[str, ...]], group: Group, depth: int, indent: str) -> None:
+        for item in self.levels.level(group).items:
+            if isinstance(item, int):
+                rows.append(self._row(indent + self.nodes[item].op, Group("", "", "", item, item + 1), indent))
+                continue
+            rows.append(self._row(indent + item.name + (f" ×{item.repeat}" if item.repeat else ""), item, indent))
+            if depth > 1 and not item.repeat:
+                self._rows(rows, item, depth - 1, indent + "  ")
+
+    def _row(self, name: str, group: Group, indent: str) -> tuple[str, ...]:
+        part = slice(group.first, group.last)
+        ns = [int(column[part].sum()) for column in (self.graph.forward, self.graph.backward)]
+        times = [quantity.duration(n) if n else "–" for n in ns]
+        saved = int(self.graph.saved[part].sum())
+        count = quantity.count(group.last - group.first)
+        if group.first == group.last:
+            return (name, count, *times, quantity.size(saved), "", "")
+        last = self.nodes[group.last - 1]
+        norm = "–" if last.norm is None else quantity.norm(last.norm)
+        return (name, count, *times, quantity.size(saved), f"{quantity.extents(last.shape)} {last.dtype}", norm)
+
+    def to_networkx(self) -> Any:
+        """The graph as a `networkx.DiGraph`: an edge from what is read to what reads it.
+
+        Nodes are numbered as on the tape (leaves are negative) and carry the fields of `TapeNode` or `TapeLeaf` and a
+        `kind`: op, parameter or input. Needs networkx, of the extra "lab".
+        """
+        made = require("networkx", "lab", "a tape as a networkx graph").DiGraph(name=f"tape of step {self.index}")
+        for node in self.nodes:
+            made.add_node(node.id, kind="op", **node._asdict())
+        for leaf in self.leaves:
+            made.add_node(leaf.id, kind="parameter" if leaf.parameter else "input", **leaf._asdict())
+        made.add_edges_from(self.edges)
+        return made
 
     def __repr__(self) -> str:
-        if not self.nodes:
+        if not len(self.nodes):
             return "no tape: nothing was differentiated while this was recorded"
         when = f"step {self.index}" if self.index >= 0 else f"{self.t:.3f} s"
-        bad = [node for node in self.nodes if node.bad]
+        graph = self.graph
         lines = [
-            f"tape of {when}: {len(self.nodes)} ops, {len(self.leaves)} leaves, "
-            f"{quantity.size(sum(node.saved for node in self.nodes))} saved"
+            f"tape of {when}: {len(self.nodes)} ops, {len(graph.leaf_id)} leaves, "
+            f"{quantity.size(int(graph.saved.sum()))} saved"
         ]
         lines += [_line(node) for node in self.nodes[:12]]
         if len(self.nodes) > 12:
-            lines.append(f"  ... and {len(self.nodes) - 12 + self.truncated} more; flnb.plot.tape(run) draws it")
-        if bad:
             lines.append(
-                f"NaN or Inf in {len(bad)} gradients, first in backward: {bad[-1].op} {bad[-1].scope}".rstrip()
+                f"  ... and {len(self.nodes) - 12 + self.truncated} more; run.tape.summary() lists them by module"
             )
+        bad = np.flatnonzero(graph.gradient.bad)
+        if len(bad):
+            first = self.nodes[int(bad[-1])]
+            lines.append(f"NaN or Inf in {len(bad)} gradients, first in backward: {first.op} {first.scope}".rstrip())
         return "\n".join(lines)
 
+    def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
+        return {"text/plain": repr(self), "text/html": self._repr_html_()} | view("tape", self)
+
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(repr(self))}</pre>"
+        return f"<pre>{escape(self.summary() if len(self.nodes) else repr(self))}</pre>"
 
 
 def _line(node: TapeNode) -> str:
@@ -111,9 +238,7 @@ def _line(node: TapeNode) -> str:
     return f"  {node.op} {quantity.extents(node.shape)} {node.dtype}  {node.scope}".rstrip() + took + norm
 
 
-def of(
-    table: Callable[[str], schema.Columns], start: int, catalog: Catalog, index: int | None = None, limit: int = LIMIT
-) -> Tape:
+def of(table: Table, start: int, catalog: Catalog, index: int | None = None, limit: int | None = None) -> Tape:
     """The tape of a step, or without `index` of the last sampled backward, or without any of what was last on tape.
 
     `table` gives the columns of a kind, as `Recording.table` does; times count from `start`. Of a longer tape the
@@ -130,37 +255,16 @@ def of(
         groups = [rows for rows in groups if t0 <= stats["t"][rows[0]] <= t1]
         if not groups:  # not sampled: the graph is there all the same, without norms
             ops = {name: column[(ops["t0"] >= t0) & (ops["t1"] <= t1)] for name, column in ops.items()}
-    sampled: Samples = defaultdict(_Sample)
-    t = start
+    t, rows = start, np.empty(0, np.int64)
     if groups:
-        last = {name: column[groups[-1]] for name, column in stats.items()}
-        sampled |= {node: _Sample(*rest) for node, *rest in schema.tuples(last, "node", *_Sample._fields)}
-        t = int(last["t"][-1])
+        rows = groups[-1]
+        t = int(stats["t"][rows[-1]])
         around = steps["index"][(steps["t0"] <= t) & (t <= steps["t1"])]
         index = int(around[-1]) if len(around) else None
-    ids, parents = _nodes(ops, table("edge"), np.array([node for node in sampled if node > 0], np.int64))
-    truncated, ids = max(0, len(ids) - limit), ids[-limit:]
-    nodes = _made(ids, parents, ops, sampled, catalog) if len(ids) else ()
-    below = {number for node in nodes for number in node.parents if number < 0} | {n for n in sampled if n < 0}
-    leaves = _leaves(sorted(below, reverse=True), table("leaf"), sampled, catalog) if nodes else ()
+    sampled = {name: column[rows] for name, column in stats.items()}
+    graph, truncated = graphs.read(table, ops, sampled, catalog, limit)
     other = partial(of, table, start, catalog)
-    return Tape(-1 if index is None else index, (t - start) / 1e9, nodes, leaves, truncated, other)
-
-
-class _Sample(NamedTuple):
-    """What `grad_stat` said of a node or leaf."""
-
-    norm: float | None = None
-    bad: int = 0
-    numel: int = 0
-    name: int = 0
-    saved: int = 0
-    parameter: int = 0
-    plan: int = 0
-
-
-Samples: TypeAlias = "defaultdict[int, _Sample]"
-Parents: TypeAlias = "defaultdict[int, list[int]]"
+    return Tape(-1 if index is None else index, (t - start) / 1e9, graph, catalog, truncated, other)
 
 
 def _groups(stats: schema.Columns) -> list[Ints]:
@@ -176,69 +280,3 @@ def _groups(stats: schema.Columns) -> list[Ints]:
         fresh = np.flatnonzero((node[1:] > before[:-1]) & (before[:-1] > 0)) + 1
         found += np.split(rows, fresh)
     return sorted(found, key=lambda rows: int(stats["t"][rows[0]]))
-
-
-def _nodes(ops: schema.Columns, edges: schema.Columns, sampled: Ints) -> tuple[Ints, Parents]:
-    """The nodes of the graph in order, and the parents of each: the sampled ones, or all that the last one needs."""
-    made = np.flatnonzero((ops["node"] > 0) & ((ops["parent0"] != 0) | (ops["parent1"] != 0)))
-    pairs = [(ops["node"][made], ops[name][made]) for name in ("parent0", "parent1")]
-    pairs += [(edges["node"], edges[f"parent{i}"]) for i in range(2, 7)]
-    child, parent = (np.concatenate(column) for column in zip(*pairs, strict=True))
-    keep = (parent != 0) & (np.isin(child, sampled) if len(sampled) else True)
-    parents: Parents = defaultdict(list)
-    for node, above in zip(child[keep].tolist(), parent[keep].tolist(), strict=True):
-        parents[node].append(above)
-    reached, waiting = set(sampled.tolist()), [] if len(sampled) or not parents else [max(parents)]
-    while waiting:
-        node = waiting.pop()
-        if node > 0 and node not in reached:
-            reached.add(node)
-            waiting += parents[node]
-    return np.array(sorted(reached), np.int64), parents
-
-
-def _made(ids: Ints, parents: Parents, ops: schema.Columns, sampled: Samples, catalog: Catalog) -> tuple[TapeNode, ...]:
-    own, forward, backward = _times(ops, ids, catalog)
-    columns = {"id": ids, "forward": forward, "backward": backward}
-    columns |= {name: np.append(ops[name], 0)[own] for name in ("plan", "context")}
-    nodes = []
-    for number, ahead, back, kind, context in schema.tuples(columns, *columns):
-        sample = sampled[number]
-        plan = sample.plan or kind  # a composite's, where the op records are those of its body
-        about = (*catalog.plans.items[plan][:4], catalog.contexts.items[context].scope)
-        above = tuple(dict.fromkeys(parents[number]))
-        gradient = (sample.saved, sample.norm, sample.bad, sample.numel)
-        nodes.append(TapeNode(number, *about, above, ahead, back, *gradient, plan, context))
-    return tuple(nodes)
-
-
-def _times(ops: schema.Columns, ids: Ints, catalog: Catalog) -> tuple[Ints, Ints, Ints]:
-    """For each node the row of the op that made it (-1: not seen), ns forward and ns backward.
-
-    A composite's inner ops work for the composite's node; those within the time of its own record count once.
-    """
-    slot = np.minimum(np.searchsorted(ids, ops["node"]), len(ids) - 1)
-    rows = np.flatnonzero(ids[slot] == ops["node"])
-    slot = slot[rows]
-    t0, t1, first, second, context = (ops[name][rows] for name in ("t0", "t1", "parent0", "parent1", "context"))
-    back, made = catalog.phase[context] == schema.BACKWARD, (first != 0) | (second != 0)
-    own = np.full(len(ids), -1, np.int64)
-    for ahead in (~back, ~back & made):  # the one that names parents is the node's own
-        own[slot[ahead]] = np.flatnonzero(ahead)
-    mine = own[slot]
-    within = (t0 >= t0[mine]) & (t1 <= t1[mine]) & (np.arange(len(rows)) != mine) & (mine >= 0)
-    forward = np.bincount(slot, np.where(back | within, 0, t1 - t0), len(ids)).astype(np.int64)
-    backward = np.bincount(slot, np.where(back, t1 - t0, 0), len(ids)).astype(np.int64)
-    return np.append(rows, -1)[own], forward, backward
-
-
-def _leaves(numbers: list[int], leaves: schema.Columns, sampled: Samples, catalog: Catalog) -> tuple[TapeLeaf, ...]:
-    told = {leaf: about for leaf, *about in schema.tuples(leaves, "leaf", "plan", "name", "parameter")}
-    found = []
-    for number in numbers:
-        plan, name, parameter = told.get(number, (0, 0, 0))
-        sample = sampled[number]
-        text, shape = catalog.strings.items[name or sample.name], catalog.plans.items[plan].shape
-        is_parameter = bool(parameter or sample.parameter)
-        found.append(TapeLeaf(number, text, is_parameter, shape, sample.norm, sample.bad, plan))
-    return tuple(found)

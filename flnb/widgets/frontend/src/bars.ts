@@ -24,7 +24,7 @@ export class ViewBar {
   constructor(context: ViewContext, prefix: string) {
     this.context = context;
     const list = h("div", { class: "fl-tabs", role: "tablist", "aria-label": "Views" });
-    for (const [tab, title] of tabs) {
+    for (const [tab, title] of context.alone ? [] : tabs) {
       const button = h("button", { type: "button", role: "tab", id: `${prefix}-tab-${tab}`, "aria-controls": `${prefix}-page-${tab}` }, title);
       button.addEventListener("click", () => context.actions.show(tab));
       this.buttons.set(tab, button);
@@ -45,6 +45,7 @@ export class ViewBar {
     this.input.addEventListener("input", () => context.store.setSearch(this.input.value));
     this.input.addEventListener("keydown", (event) => {
       event.stopPropagation();
+      if (event.key === "Enter") context.actions.find();
       if (event.key !== "Escape") return;
       this.input.value = "";
       context.store.setSearch("");
@@ -189,7 +190,8 @@ export class StatusLine {
   }
 
   private updateRight(now: number, unacknowledged: number): void {
-    const { store } = this.context;
+    const { store, alone } = this.context;
+    if (alone) return;
     const counters = store.latest?.counters;
     const parts: [string, string, string, string][] = [];
     if (!counters) parts.push(["", store.kernel === "connected" || store.kernel === null ? "no frame yet" : "", "", ""]);

@@ -7,7 +7,7 @@ import { createMemoryPanel, createMemoryView } from "./memory/index.ts";
 import { createMetricsPanel, createMetricsView } from "./metrics.ts";
 import { createOpsPanel, createOpsView } from "./ops.ts";
 import { PROTOCOL, type ToKernel } from "./protocol.ts";
-import { selectionParts, stateLine } from "./states.ts";
+import { selectionParts, type StateLine, stateLine } from "./states.ts";
 import { Store, type Selection } from "./store.ts";
 import { createTapePanel, createTapeView } from "./tape/index.ts";
 import { Theme } from "./theme.ts";
@@ -20,6 +20,8 @@ const ACKNOWLEDGE_ANYWAY = 150;
 export interface DashboardOptions {
   send: (message: ToKernel) => void;
   height?: number | undefined;
+  /** One view alone, without the recording around it. */
+  only?: TabName | undefined;
 }
 
 /** Read-only state for browser tests: `window.__flnb`, of the dashboard mounted last. */
@@ -35,7 +37,14 @@ export interface TestState {
   readonly events: number;
   readonly dropped: number;
   readonly selection: Readonly<Selection> | null;
+  /** What the view that is shown tells of itself. */
+  readonly view: unknown;
 }
+
+/** In place of the state of a recording: what one can do with a view that stands alone. */
+const ALONE: StateLine = {
+  mark: "square", title: "", head: "Tape", rest: ["▸ opens a module", "drag moves", "Ctrl and wheel zoom", "/ searches, Enter goes to the next", "F fits"], tone: "normal", stale: false, urgent: false,
+};
 
 let dashboards = 0;
 
@@ -72,12 +81,13 @@ export class Dashboard {
     this.element = h("div", { class: "fl-root fl-wide", role: "region", "aria-label": "flnb dashboard", tabindex: -1 });
     if (options.height) this.element.style.height = `${options.height}px`;
     this.theme = new Theme(this.element);
-    this.context = { store: this.store, theme: this.theme, actions: this.actions() };
+    this.context = { store: this.store, theme: this.theme, actions: this.actions(), alone: options.only !== undefined };
     this.viewBar = new ViewBar(this.context, this.prefix);
     this.recordingBar = new RecordingBar(this.context);
     this.statusLine = new StatusLine(this.context);
     this.content.append(this.empty.element);
-    this.element.append(this.viewBar.element, this.recordingBar.element, this.content, this.statusLine.element, this.spoken);
+    if (options.only) this.element.classList.add("fl-alone");
+    this.element.append(this.viewBar.element, ...(options.only ? [] : [this.recordingBar.element]), this.content, this.statusLine.element, this.spoken);
     this.sizes = new ResizeObserver((entries) => this.resized(entries));
     this.sizes.observe(this.element);
     this.sizes.observe(this.recordingBar.brush.element);
@@ -92,7 +102,7 @@ export class Dashboard {
     // On the window, before JupyterLab's own listener on the document: a key that is ours here never reaches its commands.
     window.addEventListener("keydown", this.key, true);
     this.cleanups.push(() => clearInterval(timer), () => clearInterval(themeTimer), () => window.removeEventListener("keydown", this.key, true));
-    this.show("overview");
+    this.show(options.only ?? "overview");
     options.send({ type: "hello", protocol: PROTOCOL });
   }
 
@@ -111,6 +121,7 @@ export class Dashboard {
     const { store } = this;
     const updates = (): number => this.updates;
     const tab = (): TabName => this.tab;
+    const view = (): View | undefined => this.pages.get(this.tab)?.views[0]?.view;
     return {
       get seq() { return store.seq; },
       get frames() { return store.frames; },
@@ -122,6 +133,7 @@ export class Dashboard {
       get events() { return store.latest?.counters.events ?? 0; },
       get dropped() { return store.latest?.counters.dropped ?? 0; },
       get selection() { return store.selection; },
+      get view() { return view()?.probe?.(); },
     };
   }
 
@@ -139,6 +151,7 @@ export class Dashboard {
   // ---- pages
 
   private show(tab: TabName): void {
+    if (this.options.only && tab !== this.options.only) return;
     this.tab = tab;
     if (!this.pages.has(tab)) this.build(tab);
     for (const [name, { element }] of this.pages) element.hidden = name !== tab;
@@ -190,7 +203,7 @@ export class Dashboard {
       return;
     }
     const { store } = this;
-    const line = stateLine(store, performance.now());
+    const line = this.options.only ? ALONE : stateLine(store, performance.now());
     const waiting = !store.run || (store.run.state === "waiting" && store.counters?.events === 0);
     this.empty.element.hidden = !waiting;
     if (waiting) this.empty.update(store);
@@ -246,6 +259,8 @@ export class Dashboard {
       pause: (paused) => this.setPaused(paused),
       show: (tab) => this.show(tab),
       announce: (message) => (this.spoken.textContent = message),
+      ask: (request) => this.options.send(request),
+      find: () => this.pages.get(this.tab)?.views[0]?.view.find?.(),
     };
   }
 
@@ -293,6 +308,7 @@ export class Dashboard {
         store.setCursor(null);
       } else store.setRange(Math.max(0, middle - part * next), Math.max(0, middle - part * next) + next);
     };
+    if (this.options.only && !["/", "Escape"].includes(event.key)) return false;
     const onArrows = (event.target as Element).closest("[role=tablist], [role=radiogroup], [role=grid]") === null;
     switch (event.key) {
       case " ": this.setPaused(!store.paused); return true;

@@ -21,6 +21,7 @@ declare global {
 
 function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   const height = model.get("height");
+  const only = model.get("only");
   const dashboard = new Dashboard({
     send: (message: ToKernel) => {
       try {
@@ -30,6 +31,7 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
       }
     },
     height: typeof height === "number" && height > 0 ? height : undefined,
+    only: only === "tape" ? only : undefined,
   });
   el.append(h("style", {}, styles), dashboard.element);
   const receive = (content: unknown, buffers: DataView[]): void => dashboard.receive(content, buffers);

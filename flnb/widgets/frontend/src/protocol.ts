@@ -52,6 +52,9 @@ export interface Context { scope: string; phase: Phase }
 /** A piece of an append-only intern table: `items[0]` has id `first`. */
 export interface TableDelta<T> { first: number; items: T[] }
 
+/** Gradients: fine, bad before they arrived, or made bad here. */
+export type Health = 0 | 1 | 2;
+
 export interface TapeNode {
   id: number;
   plan: number;
@@ -65,9 +68,63 @@ export interface TapeNode {
   /** Count of NaN and Inf in the gradient. */
   bad: number;
   numel: number;
+  /** Place in the order of execution. */
+  at: number;
+  health: Health;
 }
 export interface TapeLeaf { id: number; name: string; parameter: boolean; plan: number; norm: number | null; bad: number }
-export interface Tape { step: number; t: number; nodes: TapeNode[]; leaves: TapeLeaf[]; truncated: number }
+/** Nodes first..last-1 as one box: a module call, a fold of `repeat` equal blocks, or a portion of a long row. */
+export interface TapeGroup {
+  key: string;
+  name: string;
+  path: string;
+  first: number;
+  last: number;
+  /** Ids of the first and the last node. */
+  ids: [number, number];
+  repeat: number;
+  /** Of the last node: its plan, the norm of the gradient that arrives there, and how many of its values are bad. */
+  plan: number;
+  norm: number | null;
+  bad: number;
+  /** The worst inside. */
+  health: Health;
+  forward_ns: number;
+  backward_ns: number;
+  saved: number;
+  /** Forward time by family, and number of nodes by op, the largest first. */
+  families: [string, number][];
+  ops: [string, number][];
+  /** Different ops in all. */
+  different: number;
+}
+/** What an open group shows: groups and places (`at`) of nodes; edges are pairs of places in `items`, one after the other. */
+export interface TapeLevel { key: string; items: (number | TapeGroup)[]; edges: number[]; entered: number[]; left: number[] }
+export interface TapePart { levels: TapeLevel[]; nodes: TapeNode[]; leaves: TapeLeaf[] }
+/** A tape, or of a long one as much as is needed at first. */
+export interface Tape extends TapePart {
+  step: number;
+  t: number;
+  truncated: number;
+  /** Nodes in all. */
+  count: number;
+  /** The same for the same program: plans, scopes and edges. */
+  structure: string;
+  /** Norm of the gradient of all parameters, and its bad values. */
+  gradient: number | null;
+  gradient_bad: number;
+  /** (leaf id, place on the outermost level). */
+  inputs: [number, number][];
+}
+/** Asks for more of the tape: levels to open, the way to a node, the next node that a text matches after another. */
+export interface TapeRequest { type: "tape"; open?: string[]; reveal?: number; search?: string; after?: number }
+export interface TapeAnswer extends TapePart {
+  type: "tape";
+  structure: string;
+  step: number;
+  reveal?: { id: number; open: string[] };
+  search?: { text: string; count: number; next: number | null; at: number };
+}
 
 export type ArrayType = "f64" | "f32" | "i32" | "u32" | "u8";
 export type Column = Float64Array | Float32Array | Int32Array | Uint32Array | Uint8Array;
@@ -89,7 +146,7 @@ export interface FrameHead {
 /** A decoded frame: its head, and the columns as typed arrays over the received buffer. */
 export interface Frame { head: FrameHead; columns: Record<string, Column>; bytes: number }
 
-export type ToKernel = { type: "ack"; seq: number } | { type: "resync" } | { type: "hello"; protocol: number };
+export type ToKernel = TapeRequest | { type: "ack"; seq: number } | { type: "resync" } | { type: "hello"; protocol: number };
 
 export class ProtocolError extends Error {
   override readonly name = "ProtocolError";
@@ -102,6 +159,11 @@ const constructors = {
 /** Whether a custom message is a frame; other messages on the channel are not ours to judge. */
 export function isFrame(content: unknown): content is FrameHead {
   return typeof content === "object" && content !== null && (content as { type?: unknown }).type === "frame";
+}
+
+/** Whether a custom message is an answer to a `TapeRequest`. */
+export function isTapeAnswer(content: unknown): content is TapeAnswer {
+  return typeof content === "object" && content !== null && (content as { type?: unknown }).type === "tape";
 }
 
 /**

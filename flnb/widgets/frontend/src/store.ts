@@ -9,8 +9,8 @@
 import { Columns } from "./columns.ts";
 import { MemoryLog } from "./lifetimes.ts";
 import {
-  decodeFrame, isFrame, PROTOCOL, type Column, type Context, type Counters, type Frame, type Phase, type Plan,
-  type RunInfo, type TableDelta, type Tape, type TapeNode, type ToKernel,
+  decodeFrame, isFrame, isTapeAnswer, PROTOCOL, type Column, type Context, type Counters, type Frame, type Phase, type Plan,
+  type RunInfo, type TableDelta, type Tape, type TapeAnswer, type TapeGroup, type TapeNode, type ToKernel,
 } from "./protocol.ts";
 
 export interface OpRow {
@@ -36,8 +36,11 @@ export type Metric = Columns<"step" | "t" | "value">;
  * `kind` says what was clicked; views mark what matches with `selectsBlock` and `selectsNode`.
  */
 export interface Selection {
-  kind: "op" | "scope" | "node" | "leaf" | "block" | "segment" | "step";
+  kind: "op" | "scope" | "node" | "nodes" | "leaf" | "block" | "segment" | "step";
   label: string;
+  /** First and last id of a row of tape nodes, and the key of their group. */
+  nodes?: readonly [number, number];
+  group?: string;
   op?: string;
   scope?: string;
   phase?: Phase;
@@ -78,6 +81,8 @@ export class Store {
   readonly gradientNorm: Metric = new Columns(["step", "t", "value"], 65536);
   readonly memory = new MemoryLog();
   tape: Tape | null = null;
+  /** The newest answer to what was asked of the tape. */
+  answer: TapeAnswer | null = null;
   /** Gradient norm by scope and op at each sampled step, for the history of one node. */
   private readonly norms = new Map<string, Metric>();
 
@@ -126,6 +131,11 @@ export class Store {
 
   /** Take one custom message; returns what to tell the kernel. */
   receive(content: unknown, buffers: readonly (DataView | ArrayBuffer | Uint8Array)[], now: number): ToKernel[] {
+    if (isTapeAnswer(content)) {
+      this.takeAnswer(content);
+      this.notify();
+      return [];
+    }
     if (!isFrame(content)) return [];
     let frame: Frame;
     try {
@@ -322,6 +332,7 @@ export class Store {
     switch (selection.kind) {
       case "block": return lifetimes.id[row] === selection.block;
       case "segment": return lifetimes.segment[row] === selection.segment;
+      case "nodes": return within(lifetimes.node[row]!, selection.nodes);
       case "node": case "leaf": return selection.node !== undefined && selection.node !== 0 && lifetimes.node[row] === selection.node;
       case "op": return selection.op !== undefined && this.plan(lifetimes.plan[row]!)?.op === selection.op;
       case "scope": return inScope(this.context(lifetimes.context[row]!)?.scope, selection.scope);
@@ -334,6 +345,7 @@ export class Store {
     if (!selection) return false;
     switch (selection.kind) {
       case "node": case "leaf": return node.id === selection.node;
+      case "nodes": return within(node.id, selection.nodes);
       case "block":
         // A block's node belongs to its own step's tape; another step's tape shows the same op of the same scope.
         if (selection.node !== undefined && selection.step === this.tape?.step) return node.id === selection.node;
@@ -342,6 +354,18 @@ export class Store {
       case "op":
         return selection.op !== undefined && (this.plan(node.plan)?.op === baseOp(selection.op) || this.nodesOfOp(selection.op).has(node.id));
       case "scope": return inScope(this.context(node.context)?.scope, selection.scope);
+      default: return false;
+    }
+  }
+
+  /** Whether a closed group of tape nodes is, holds, or belongs to what is selected. */
+  selectsGroup(group: TapeGroup, selection = this.selection): boolean {
+    if (!selection) return false;
+    switch (selection.kind) {
+      case "node": case "leaf": case "block": return selection.node !== undefined && selection.node > 0 && within(selection.node, group.ids);
+      case "nodes": return selection.nodes !== undefined && selection.nodes[0] <= group.ids[1] && group.ids[0] <= selection.nodes[1];
+      case "op": return selection.op !== undefined && group.ops.some(([op]) => op === baseOp(selection.op!));
+      case "scope": return group.path !== "" && (inScope(group.path, selection.scope) || inScope(selection.scope, group.path));
       default: return false;
     }
   }
@@ -418,7 +442,7 @@ export class Store {
     this.norms.clear();
     this.histories.clear();
     this.memory.clear();
-    this.tape = null;
+    this.tape = this.answer = null;
     this.selection = null;
     this.cursor = null;
     this.fixed = null;
@@ -458,26 +482,32 @@ export class Store {
 
   private applyTape(tape: Tape): void {
     // An interrupt in the middle of backward() leaves a stump: the last whole tape tells more.
-    if (this.tape && this.tape.leaves.length > 0 && tape.leaves.length === 0 && tape.nodes.length < this.tape.nodes.length / 2) return;
+    if (this.tape && this.tape.leaves.length > 0 && tape.leaves.length === 0 && tape.count < this.tape.count / 2) return;
     const same = this.tape?.step === tape.step && this.tape.t === tape.t;
     this.tape = tape;
     this.versions.tape++;
     if (same) return;
-    let [sum, bad, known] = [0, 0, false];
-    for (const leaf of tape.leaves) {
-      if (!leaf.parameter || (leaf.norm === null && !leaf.bad)) continue;
-      known = true;
-      bad += leaf.bad;
-      sum += (leaf.norm ?? NaN) ** 2;
-    }
-    if (known && tape.t > (this.gradientNorm.last("t") ?? -Infinity)) {
-      this.gradientNorm.append({ step: tape.step, t: tape.t, value: bad ? NaN : Math.sqrt(sum) });
+    if ((tape.gradient !== null || tape.gradient_bad) && tape.t > (this.gradientNorm.last("t") ?? -Infinity)) {
+      this.gradientNorm.append({ step: tape.step, t: tape.t, value: tape.gradient_bad ? NaN : tape.gradient! });
       this.versions.metrics++;
     }
     for (const node of tape.nodes) {
       if (node.norm === null && !node.bad) continue;
       entry(this.norms, this.normKey(node), newMetric).append({ step: tape.step, t: tape.t, value: node.bad ? NaN : node.norm ?? NaN });
     }
+  }
+
+  /** More of the tape that is shown. While the picture is paused the kernel may have gone on to another step's. */
+  private takeAnswer(answer: TapeAnswer): void {
+    this.answer = answer;
+    const { tape } = this;
+    if (!tape || tape.structure !== answer.structure || tape.step !== answer.step) return;
+    const merged = <T>(old: T[], added: T[], id: (item: T) => number | string): T[] => [...new Map([...old, ...added].map((item) => [id(item), item])).values()];
+    this.tape = {
+      ...tape, levels: merged(tape.levels, answer.levels, (level) => level.key), nodes: merged(tape.nodes, answer.nodes, (node) => node.id),
+      leaves: merged(tape.leaves, answer.leaves, (leaf) => leaf.id),
+    };
+    this.versions.tape++;
   }
 
   private normKey(node: TapeNode): string {
@@ -540,6 +570,8 @@ function entry<K, V>(map: Map<K, V>, key: K, make: () => V): V {
   if (value === undefined) map.set(key, (value = make()));
   return value;
 }
+
+const within = (id: number, range: readonly [number, number] | undefined): boolean => range !== undefined && range[0] <= id && id <= range[1];
 
 /** Whether `scope` is `outer` or lies inside it: "net.block1.conv" in "net.block1". */
 export function inScope(scope: string | undefined, outer: string | undefined): boolean {

@@ -1,5 +1,6 @@
 /** What a view is, and what it may use. Panels are the compact views of the Overview; views fill a tab. */
 
+import type { TapeRequest } from "./protocol.ts";
 import type { Selection, Store } from "./store.ts";
 import type { Theme } from "./theme.ts";
 
@@ -19,9 +20,14 @@ export interface Actions {
   show(tab: TabName): void;
   /** Say something in the polite live region. */
   announce(message: string): void;
+  /** Go to the next thing that the search finds, in views that can. */
+  find(): void;
+  /** Ask the kernel for more of the tape; the answer arrives at the store. */
+  ask(request: TapeRequest): void;
 }
 
-export interface ViewContext { readonly store: Store; readonly theme: Theme; readonly actions: Actions }
+/** `alone`: the view is all there is; there are no others to lead to. */
+export interface ViewContext { readonly store: Store; readonly theme: Theme; readonly actions: Actions; readonly alone: boolean }
 
 /** The table behind a canvas: the same data, for a screen reader or for exact values. */
 export interface DataTable { caption: string; columns: string[]; rows: (string | number)[][] }
@@ -36,5 +42,9 @@ export interface View {
   describe?(): DataTable;
   /** A key while the dashboard has focus and nothing editable does; true when taken. */
   key?(event: KeyboardEvent): boolean;
+  /** Bring the next thing that the search finds into sight. */
+  find?(): void;
+  /** What a browser test may look at. */
+  probe?(): unknown;
   destroy(): void;
 }

@@ -3,7 +3,8 @@
  * Ops, a small caching manager and gradients follow one clock, so all views agree with each other.
  */
 
-import type { ArrayType, Context, Counters, FrameHead, Phase, Plan, RunState, Tape, TapeLeaf, TapeNode } from "../protocol.ts";
+import type { ArrayType, Context, Counters, FrameHead, Phase, Plan, RunState, Tape, TapeLeaf } from "../protocol.ts";
+import { tapeFrom, type Flat } from "./levels.ts";
 
 const KiB = 1024;
 const MiB = 1024 * KiB;
@@ -374,7 +375,7 @@ export class Simulation {
     const decay = 0.04 + Math.exp(-this.step / 120);
     const origin = layers.findIndex((layer) => layer.scope === "net.stem.bn");
     const leaves: TapeLeaf[] = [{ id: -1, name: "x", parameter: false, plan: this.plan("take", "movement", [256, 1, 8, 8]), norm: null, bad: 0 }];
-    const nodes = layers.map((layer, index): TapeNode => {
+    const nodes = layers.map((layer, index): Flat => {
       const own = (layer.parameters ?? []).map(([name, shape]) => {
         const numel = shape.reduce((product, dim) => product * dim, 1);
         const spoiled = bad && index <= origin;
@@ -390,15 +391,15 @@ export class Simulation {
       const numel = layer.shape.reduce((product, dim) => product * dim, 1);
       // A node's norm is that of the gradient of its output: what the origin's backward spoils stands at the node before it.
       const spoiled = bad && index < origin;
-      return {
+      const node = {
         id: first + index + 1, plan: this.plan(layer.op, layer.family, layer.shape), context: this.contexts.id({ scope: layer.scope, phase: "forward" }),
         parents: [index ? first + index : -1, ...own], forward_ns: forward[index]!, backward_ns: backward[index]!,
         saved: ["conv2d", "batch_norm", "relu", "matmul", "max_pool2d", "log_softmax"].includes(layer.op) ? 4 * numel : 0,
-        norm: spoiled ? NaN : norm * (layer.op === "nll_loss" ? 20 : 1) * decay, bad: spoiled ? 49152 : 0, numel,
+        norm: spoiled ? null : norm * (layer.op === "nll_loss" ? 20 : 1) * decay, bad: spoiled ? 49152 : 0, numel,
       };
+      return { node, op: layer.op, family: layer.family, scope: layer.scope };
     });
-    for (const node of nodes) if (Number.isNaN(node.norm)) node.norm = null;
-    this.tape = { step: this.step, t: this.t, nodes, leaves, truncated: 0 };
+    this.tape = tapeFrom(nodes, leaves, { step: this.step, t: this.t });
     this.tapeNews = true;
   }
 }

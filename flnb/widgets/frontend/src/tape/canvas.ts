@@ -1,10 +1,10 @@
 /** Draws a laid-out tape: forward row above, backward row below in the same columns, parameters and saved bytes between. */
 
 import { hatch, horizontal, label, Surface } from "../canvas.ts";
-import { bytes, count, duration, significant, shape as shapeText, text } from "../format.ts";
+import { bytes, count, duration, integer, significant, shape as shapeText, text } from "../format.ts";
 import type { ViewContext } from "../view.ts";
-import type { Group } from "./groups.ts";
-import { type Box, type Frame, type Layout, type Route } from "./layout.ts";
+import { isGroup, type Group } from "./groups.ts";
+import { extentOf, type Box, type Frame, type Layout, type Route } from "./layout.ts";
 import type { Health, TapeModel } from "./model.ts";
 import { PARAMETER, PARAMETER_PITCH, PARAMETERS, type Rows } from "./rows.ts";
 
@@ -16,7 +16,7 @@ export interface Target {
   readonly kind: "op" | "module" | "input" | "parameter" | "frame";
   readonly key: string;
   readonly row: "forward" | "backward" | "between";
-  readonly index: number; // node, first node of a module, or leaf
+  readonly index: number; // of a known node or of a leaf; of a module its first node's place
   readonly group: Group | null;
   readonly x: number;
   readonly y: number;
@@ -40,6 +40,8 @@ export class TapeCanvas {
   camera: Camera = { scale: 1, x: 0, y: 0 };
   targets: Target[] = [];
   hover: Target | null = null;
+  /** How much of the lines is seen, 0..1: while boxes move to new places they are not. */
+  lines = 1;
   /** What the arrow keys stand on. */
   focus: { key: string; row: Target["row"] } | null = null;
   private c: CanvasRenderingContext2D;
@@ -63,12 +65,18 @@ export class TapeCanvas {
     c.translate(camera.x, camera.y);
     c.scale(camera.scale, camera.scale);
     // Lines from branches farther out run behind what stands in between.
-    for (const box of layout.boxes) if (box.kind !== "input" && box.d > 0) this.saved(box, rows);
-    for (const frame of layout.frames) this.frame(frame, rows);
-    for (const box of layout.boxes) if (box.kind !== "input" && box.d === 0) this.saved(box, rows);
+    const seen = layout.boxes.filter((box) => this.visible(box.x, box.width));
+    for (const box of seen) if (box.kind !== "input" && box.d > 0) this.saved(box, rows);
+    for (const frame of layout.frames) if (this.visible(frame.x, frame.width)) this.frame(frame, rows);
+    for (const box of seen) if (box.kind !== "input" && box.d === 0) this.saved(box, rows);
     const closed = new Set(layout.boxes.flatMap((box) => (box.kind === "module" ? [box.key] : [])));
-    for (const route of layout.routes) this.route(route, rows, closed);
-    for (const box of layout.boxes) if (this.visible(box.x, box.width)) this.box(box, rows);
+    c.globalAlpha = this.lines;
+    for (const route of layout.routes) {
+      const [low, high] = extentOf(route);
+      if (this.visible(low, high - low)) this.route(route, rows, closed);
+    }
+    c.globalAlpha = 1;
+    for (const box of seen) this.box(box, rows);
     for (const target of this.targets) if (this.isSelected(target)) this.ring(target);
     if (this.hover) this.outline(this.hover);
     c.restore();
@@ -145,7 +153,7 @@ export class TapeCanvas {
       this.targets.push({ kind: "frame", key: frame.group.key, row, index: frame.group.first, group: frame.group, x: frame.x, y: titleY - 12, width: frame.width, height: 24 });
       if (!this.legible) continue;
       const font = this.ui(11, 600);
-      const right = `${frame.group.last - frame.group.first} ops`;
+      const right = sizeOf(frame.group);
       const room = frame.width - 18 - (row === "forward" ? theme.measure(right, this.ui(10.5)) + 8 : 0);
       label(c, theme.fit(`▾ ${frame.group.name}${row === "backward" ? " backward" : ""}`, font, room), frame.x + 9, titleY, colours.ink, font);
       if (row === "forward") label(c, right, frame.x + frame.width - 9, titleY, colours.dim, this.ui(10.5), "right");
@@ -173,10 +181,13 @@ export class TapeCanvas {
   }
 
   private flowsBad(route: Route): boolean {
-    const last = (key: string): number => (key.startsWith("n") ? Number(key.slice(1)) : (this.model.groups.get(key)?.last ?? 0) - 1);
-    if (route.from !== "") return this.model.arrivesBad(last(route.from));
-    const first = route.to.startsWith("n") ? Number(route.to.slice(1)) : this.model.groups.get(route.to)?.first ?? 0;
-    return this.model.badOut(first) !== null && this.model.nodes[first]!.parents.some((parent) => this.model.arrivesBad(parent));
+    const { model } = this;
+    const from = route.from;
+    if (from.startsWith("n")) return model.arrivesBad(Number(from.slice(1)));
+    if (from !== "") return model.groupArrivesBad(model.groups.get(from));
+    // What leaves the frame is what its first part gave.
+    const group = model.groups.get(route.to);
+    return (group ? model.healthOf(group) : model.nodes[Number(route.to.slice(1))]!.health) !== "fine";
   }
 
   private line(points: readonly number[], rows: Rows, row: "forward" | "backward", colour: string, arrow: boolean, straight: boolean): void {
@@ -211,14 +222,10 @@ export class TapeCanvas {
     const { c } = this;
     const { store, theme } = this.context;
     const { colours } = theme;
-    const last = box.group ? box.group.last : box.index + 1;
-    let size = 0;
-    let selected = false;
-    for (let at = box.index; at < last; at++) {
-      size += this.model.nodes[at]!.node.saved;
-      selected ||= box.group === null && store.selectsNode(this.model.nodes[at]!.node);
-    }
+    const node = box.group === null ? this.model.nodes[box.index]!.node : null;
+    const size = node?.saved ?? box.group?.data?.saved ?? 0;
     if (size <= 0) return;
+    const selected = node !== null && store.selectsNode(node);
     const parameters = this.compact ? 0 : this.plates.get(box.key)?.length ?? 0;
     const x = Math.round(parameters > 0 ? box.x + box.width - 8 : box.x + box.width / 2) + 0.5;
     const from = rows.forward - box.d + (box.kind === "module" ? 4 : 0);
@@ -248,13 +255,13 @@ export class TapeCanvas {
     label(c, what, middle, y, selected ? colours.ink : colours.dim, font, "center");
   }
 
-  private plate(x: number, y: number, width: number, height: number, health: Health, double: boolean): void {
+  private plate(x: number, y: number, width: number, height: number, health: Health, edges: number): void {
     const { c } = this;
     const { colours } = this.context.theme;
     c.lineWidth = 1;
-    if (double) {
-      // A second edge says that there is something inside.
-      this.rounded(x + SECOND_EDGE + 0.5, y + SECOND_EDGE + 0.5, width - 1, height - 1, 4);
+    // A second edge says that there is something inside, a third that it repeats.
+    for (let edge = edges; edge > 0; edge--) {
+      this.rounded(x + edge * SECOND_EDGE + 0.5, y + edge * SECOND_EDGE + 0.5, width - 1, height - 1, 4);
       c.fillStyle = colours.soft;
       c.fill();
       c.strokeStyle = colours.line;
@@ -264,10 +271,11 @@ export class TapeCanvas {
     c.fillStyle = colours.bg;
     c.fill();
     if (health !== "fine") {
-      c.globalAlpha = 0.28;
+      const alpha = c.globalAlpha;
+      c.globalAlpha = 0.28 * alpha;
       c.fillStyle = hatch(c, colours.error, 5);
       c.fill();
-      c.globalAlpha = 1;
+      c.globalAlpha = alpha;
     }
     c.strokeStyle = health === "fine" ? colours.mark : colours.error;
     c.lineWidth = health === "origin" ? 2.5 : 1;
@@ -298,16 +306,25 @@ export class TapeCanvas {
     const { store } = this.context;
     if (store.search === "") return true;
     if (box.kind === "input") return store.matches(this.model.leafName(box.index, false));
-    const last = box.group ? box.group.last : box.index + 1;
-    for (let at = box.index; at < last; at++) if (store.matches(this.model.nodes[at]!.op, this.model.nodes[at]!.scope)) return true;
-    return false;
+    if (box.group) return store.matches(box.group.name, box.group.path, ...(box.group.data?.ops.map(([op]) => op) ?? [])) || this.holds(box.group);
+    const { op, scope } = this.model.nodes[box.index]!;
+    return store.matches(op, scope);
+  }
+
+  /** Whether something that is known of a group's inside matches the search. */
+  private holds(group: Group): boolean {
+    const { store } = this.context;
+    return (group.level?.items ?? []).some((child) => {
+      if (isGroup(child)) return store.matches(child.name, child.path) || this.holds(child);
+      return store.matches(this.model.nodes[child]!.op, this.model.nodes[child]!.scope);
+    });
   }
 
   private input(box: Box, y: number): void {
     const { c } = this;
     const { store, theme } = this.context;
     const { colours } = theme;
-    this.plate(box.x, y, box.width, box.height, "fine", false);
+    this.plate(box.x, y, box.width, box.height, "fine", 0);
     if (!this.legible) return;
     const font = this.code(11.5, 500);
     const middle = box.x + box.width / 2;
@@ -334,9 +351,9 @@ export class TapeCanvas {
       c.fillStyle = theme.family(info.family);
       c.fillRect(x + 3, y + 4, 3, height - 8);
     };
-    this.plate(x, forward, width, height, "fine", false);
+    this.plate(x, forward, width, height, "fine", 0);
     stripe(forward);
-    this.plate(x, backward, width, height, info.health, false);
+    this.plate(x, backward, width, height, info.health, 0);
     stripe(backward);
     if (!this.legible) {
       this.distantName(info.op, box, forward);
@@ -445,9 +462,11 @@ export class TapeCanvas {
     const { colours } = theme;
     const group = box.group!;
     const { x, width, height } = box;
-    const health = model.healthIn(group.first, group.last);
-    this.plate(x, forward, width, height, "fine", true);
-    this.plate(x, backward, width, height, health, true);
+    const { store } = this.context;
+    const health = model.healthOf(group);
+    const edges = group.repeat ? 2 : 1;
+    this.plate(x, forward, width, height, "fine", edges);
+    this.plate(x, backward, width, height, health, edges);
     this.strip(group, x + 8, forward + height - 11, width - 16);
     if (!this.legible) {
       this.distantName(group.name, box, forward - 6);
@@ -456,37 +475,35 @@ export class TapeCanvas {
     }
     const bold = this.ui(11, 600);
     const small = this.ui(10);
-    const ops = `${group.last - group.first} ops`;
-    // The name comes first; the count stands beside it where there is room.
+    // How often a block repeats is always said; the number of ops stands beside the name where there is room.
     const title = `▸ ${group.name}`;
-    const wide = width > 84 && group.path !== "" && theme.measure(title, bold) + theme.measure(ops, small) + 21 <= width;
-    label(c, theme.fit(title, bold, width - 15), x + 8, forward + 13, colours.ink, bold);
-    if (wide) label(c, ops, x + width - 7, forward + 13, colours.dim, small, "right");
-    const last = model.nodes[group.last - 1]!;
-    label(c, theme.fit(width > 84 ? shapeText(last.plan?.shape ?? []) : ops, small, width - 14), x + 8, forward + 26, colours.dim, small);
+    const beside = group.repeat ? `×${integer(group.repeat)}` : sizeOf(group);
+    const room = theme.measure(beside, small) + 6;
+    const wide = group.repeat > 0 || (width > 84 && group.path !== "" && theme.measure(title, bold) + room + 15 <= width);
+    label(c, theme.fit(title, bold, width - 15 - (wide ? room : 0)), x + 8, forward + 13, colours.ink, bold);
+    if (wide) label(c, beside, x + width - 7, forward + 13, group.repeat ? colours.text : colours.dim, small, "right");
+    const output = store.plan(group.data?.plan ?? 0)?.shape ?? [];
+    const below = width > 84 && group.path !== "" ? shapeText(output) : sizeOf(group);
+    label(c, theme.fit(below, small, width - 14), x + 8, forward + 26, colours.dim, small);
     label(c, theme.fit(`▸ ${group.name}′`, bold, width - 15), x + 8, backward + 13, colours.ink, bold);
     if (health === "fine") {
-      label(c, this.normText(last.node.norm, this.ui(10.5), width - 14), x + 8, backward + 27, colours.text, this.ui(10.5));
-      this.normBar(last.node.norm, x + 8, backward + 36, width - 16);
+      const norm = group.data?.norm ?? null;
+      label(c, this.normText(norm, this.ui(10.5), width - 14), x + 8, backward + 27, colours.text, this.ui(10.5));
+      this.normBar(norm, x + 8, backward + 36, width - 16);
     } else label(c, health === "origin" ? "NaN origin" : "NaN", x + 8, backward + 27, colours.error, this.ui(10.5, 600));
   }
 
   /** Time of a module's ops by family, the longest first. */
   private strip(group: Group, x: number, y: number, width: number): void {
     const { c } = this;
-    const times = new Map<string, number>();
-    let total = 0;
-    for (let at = group.first; at < group.last; at++) {
-      const { family, node } = this.model.nodes[at]!;
-      times.set(family, (times.get(family) ?? 0) + node.forward_ns);
-      total += node.forward_ns;
-    }
+    const times = group.data?.families ?? [];
+    const total = times.reduce((sum, [, time]) => sum + time, 0);
     if (total <= 0) {
       horizontal(c, x, x + width, y + 2, this.context.theme.colours.grid, [], 1);
       return;
     }
     let from = x;
-    for (const [family, time] of [...times].sort((a, b) => b[1] - a[1])) {
+    for (const [family, time] of times) {
       const wide = (width * time) / total;
       c.fillStyle = this.context.theme.family(family);
       c.fillRect(from, y, Math.max(0, wide - 0.5), 5);
@@ -504,9 +521,8 @@ export class TapeCanvas {
     if (target.kind === "input" || target.kind === "parameter") return selection.kind === "leaf" && this.model.leaves[target.index]!.id === selection.node;
     // A clicked backward keeps to its row; everything else shows in both.
     if (selection.kind === "node" && selection.phase !== undefined && selection.phase !== target.row) return false;
-    const last = target.group ? target.group.last : target.index + 1;
-    for (let at = target.index; at < last; at++) if (store.selectsNode(this.model.nodes[at]!.node)) return true;
-    return false;
+    if (target.group) return target.group.data !== null && store.selectsGroup(target.group.data);
+    return store.selectsNode(this.model.nodes[target.index]!.node);
   }
 
   private ring({ x, y, width, height }: Target): void {
@@ -542,6 +558,9 @@ export class TapeCanvas {
     return frame;
   }
 }
+
+/** "4 ops", "41 667 ops". */
+export const sizeOf = (group: Group): string => `${integer(group.last - group.first)} ops`;
 
 /** The target that the arrow leads to: sideways within the row, up and down by distance with a preference for the same column. */
 export function nearest(all: readonly Target[], from: Target, key: string): Target | null {

@@ -2,10 +2,12 @@
 
 import { Chart, wantsLog } from "../chart.ts";
 import { h } from "../dom.ts";
+import type { TapeGroup } from "../protocol.ts";
 import { bytes, dtype, duration, exactBytes, integer, shape as shapeText, significant, text } from "../format.ts";
 import { familyLabels } from "../palette.ts";
 import { inScope } from "../store.ts";
 import type { ViewContext } from "../view.ts";
+import type { Group } from "./groups.ts";
 import { nodeCount, type NodeInfo, type TapeModel } from "./model.ts";
 
 const LIST = 24;
@@ -30,9 +32,11 @@ export class TapeDetails {
       const leaf = leaves.findIndex((one) => one.id === selection.node);
       if (leaf >= 0) return this.leaf(leaf);
     }
+    const group = selection?.group === undefined ? undefined : this.model.groups.get(selection.group);
+    if (group?.data) return this.whole(group, group.data);
     const chosen = selection ? nodes.flatMap((info, at) => (store.selectsNode(info.node) ? [at] : [])) : [];
     if (chosen.length === 1) this.node(chosen[0]!, selection?.phase === "backward" && selection.kind === "node");
-    else if (chosen.length > 1) this.group(chosen);
+    else if (chosen.length > 1) this.several(chosen);
     else this.hint();
     this.drawChart();
   }
@@ -125,8 +129,36 @@ export class TapeDetails {
     return [h("div", { class: "fl-section" }, "Gradient norm over steps"), this.chart.element];
   }
 
-  /** A module, an op that occurs often, or a scope. */
-  private group(chosen: readonly number[]): void {
+  /** A module call, a fold of equal blocks or a portion, as the kernel told it. */
+  private whole(group: Group, data: TapeGroup): void {
+    const { store } = this.context;
+    const { model } = this;
+    const plan = store.plan(data.plan);
+    const pairs = this.begin();
+    this.pair("Nodes", integer(group.last - group.first), `of ${integer(model.tape!.count)}`);
+    if (data.repeat) this.pair("Blocks", integer(data.repeat), `of ${integer((group.last - group.first) / data.repeat)} nodes`);
+    if (plan) this.pair("Output", `${dtype(plan.dtype)} [${plan.shape.join(",")}]`, "", { code: true });
+    const bad = model.groupArrivesBad(group);
+    this.pair("Norm in", bad ? "NaN" : significant(data.norm ?? NaN), data.norm === null && !bad ? "not sampled" : "", { bad });
+    this.pair("Time", text(duration(data.forward_ns)), "forward");
+    if (data.backward_ns > 0) this.pair("", text(duration(data.backward_ns)), "backward");
+    this.pair("Saved", data.saved > 0 ? text(bytes(data.saved)) : "nothing", data.saved >= 1000 ? exactBytes(data.saved) : "");
+    const parts = [this.head(this.context.store.selection!.label, group.repeat ? "equal blocks" : group.path ? "module" : "a row of ops"), pairs];
+    if (data.health > 0) parts.push(h("div", { class: "fl-section fl-error" }, data.health === 2 ? "NaN begins inside" : "NaN passes through"));
+    const list = h("dl", { class: "fl-pairs" });
+    for (const [op, count] of data.ops) list.append(h("dt", { class: "fl-code" }, op), h("dd", {}, integer(count)));
+    if (data.different > data.ops.length) list.append(h("dt", {}, "others"), h("dd", {}, `${integer(data.different - data.ops.length)} more ops`));
+    parts.push(h("div", { class: "fl-section" }, "Ops"), list);
+    const inside = model.nodes.flatMap((info, at) => (group.first <= info.node.at && info.node.at < group.last ? [at] : []));
+    const leaves = [...new Set(inside.flatMap((at) => model.nodes[at]!.parameters))];
+    if (leaves.length > 0) parts.push(h("div", { class: "fl-section" }, "Parameters"), this.leafList(leaves));
+    if (inside.length > 0) parts.push(h("div", { class: "fl-section" }, "Nodes"), this.list(inside));
+    parts.push(this.links());
+    this.element.replaceChildren(...parts);
+  }
+
+  /** An op that occurs often, or a scope. */
+  private several(chosen: readonly number[]): void {
     const { store } = this.context;
     const { model } = this;
     const selection = store.selection!;
@@ -141,7 +173,7 @@ export class TapeDetails {
     }
     const last = model.nodes[chosen[chosen.length - 1]!]!;
     const pairs = this.begin();
-    this.pair("Nodes", integer(chosen.length), `of ${integer(model.nodes.length)}`);
+    this.pair("Nodes", integer(chosen.length), `of ${integer(model.nodes.length)}${model.nodes.length < model.tape!.count ? " known" : ""}`);
     if (selection.kind === "scope" && last.plan && inScope(last.scope, selection.scope)) this.pair("Output", `${dtype(last.plan.dtype)} [${last.plan.shape.join(",")}]`, "", { code: true });
     this.pair("Time", text(duration(forward)), "forward");
     if (backward > 0) this.pair("", text(duration(backward)), "backward");
@@ -203,6 +235,7 @@ export class TapeDetails {
   private links(): HTMLElement {
     const { actions } = this.context;
     const row = h("div", { class: "fl-links" });
+    if (this.context.alone) return row;
     for (const [name, key, tab] of [["Op", "O", "ops"], ["Blocks", "B", "memory"]] as const) {
       const button = h("button", { class: "fl-button", type: "button" }, name, h("kbd", {}, key));
       button.addEventListener("click", () => actions.show(tab));

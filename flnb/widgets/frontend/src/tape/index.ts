@@ -1,21 +1,25 @@
 /** Where do gradients vanish, explode or become NaN? The Tape panel of the overview and the Tape view. */
 
 import { attribute, h } from "../dom.ts";
-import { bytes, duration, integer, shape as shapeText, significant, text } from "../format.ts";
+import { integer } from "../format.ts";
 import { Tip } from "../memory/tip.ts";
 import { familyLabels } from "../palette.ts";
 import { Panel } from "../panel.ts";
 import type { DataTable, View, ViewContext } from "../view.ts";
 import { nearest, type Target, TapeCanvas } from "./canvas.ts";
 import { TapeDetails } from "./details.ts";
-import { boxes, openAll, openAtFirst } from "./groups.ts";
+import { Finder } from "./finder.ts";
+import { boxes, isGroup, isOpen, openAll, openAtFirst } from "./groups.ts";
 import { type Layout, layoutTape, MEASURES, type Measures } from "./layout.ts";
 import { nodeCount, tapeOf, type TapeModel } from "./model.ts";
+import { dragged, Motion, type Shifts } from "./motion.ts";
+import { bind } from "./pointer.ts";
 import { platesOf, type Rows, rowsOf } from "./rows.ts";
+import { legend, tableOf, tipOf } from "./words.ts";
 
 /** Boxes shown at first, and at most. */
 const FIRST = 60;
-const MOST = 1500;
+const MOST = 20_000;
 const EDGE = 12;
 const SMALLEST = 0.06;
 const LARGEST = 2.5;
@@ -32,29 +36,41 @@ class TapeView implements View {
   private readonly tip: Tip;
   private readonly details: TapeDetails | null;
   private readonly families: HTMLElement | null;
+  private readonly finder: Finder;
+  private readonly motion = new Motion();
   private measures: Measures = MEASURES;
   private layout: Layout | null = null;
   private rows: Rows | null = null;
+  /** Room kept above the forward row: it grows with what opens and never shrinks, so that the rows stay. */
+  private above = 0;
   private plates: ReadonlyMap<string, readonly number[]> = new Map();
-  private open = new Set<string>();
+  private open: ReadonlySet<string> = new Set();
+  private automatic: { key: string; open: ReadonlySet<string> } = { key: "", open: new Set() };
   /** What the reader opened or closed, by group; the rest follows the automatic choice. */
   private readonly chosen = new Map<string, boolean>();
+  private readonly shifts: Shifts = new Map();
+  /** What stays where it is while everything is laid out anew, and where that is on the screen. */
+  private anchor: { key: string; x: number } | null = null;
+  /** All modules are to be open: asked for until nothing is unknown. */
+  private everything = false;
+  private measured = "";
   private laid = "";
+  private shown = -1;
   private drawn = "";
   /** The reader moved the picture: new steps leave it where it is. */
   private moved = false;
-  private selectionSeen = "";
 
   constructor(private readonly context: ViewContext, private readonly full: boolean) {
     this.model = tapeOf(context.store);
     this.panel = new Panel("Tape", () => this.describe());
     this.canvas = new TapeCanvas(context, this.model, !full);
-    this.panel.body.append(h("div", { style: "position:absolute;inset:0;display:flex;flex-direction:column" }, this.host, ...(full ? [this.legend()] : [])));
+    this.panel.body.append(h("div", { style: "position:absolute;inset:0;display:flex;flex-direction:column" }, this.host, ...(full ? [legend()] : [])));
     this.host.append(this.canvas.surface.canvas, this.none);
     this.tip = new Tip(this.host);
     this.families = full ? h("div", { class: "fl-wideonly", style: "display:flex;gap:12px;font-size:11px;color:var(--fl-dim);overflow:hidden" }) : null;
     if (this.families) this.panel.tools.append(this.families);
     this.panel.tools.append(this.buttons());
+    this.finder = new Finder(context, this.model, full);
     this.details = full ? new TapeDetails(context, this.model) : null;
     this.element = this.details ? h("div", { class: "fl-split", style: "height:100%;width:100%" }, this.panel.element, this.details.element) : this.panel.element;
     this.bind();
@@ -72,12 +88,13 @@ class TapeView implements View {
   render(now: number): void {
     const { store, theme } = this.context;
     this.model.update();
+    for (const key of this.finder.update()) this.chosen.set(key, true);
     this.details?.update();
-    const key = `${store.versions.tape} ${store.versions.view} ${theme.version}`;
-    if (key === this.drawn) return;
+    const key = `${store.versions.tape} ${store.versions.view} ${theme.version} ${this.chosen.size}`;
+    if (key === this.drawn && !this.motion.running(now)) return;
     this.drawn = key;
-    const { tape, nodes } = this.model;
-    this.none.hidden = tape !== null && nodes.length > 0;
+    const { tape } = this.model;
+    this.none.hidden = tape !== null && tape.count > 0;
     this.write();
     if (this.panel.update(now)) return;
     this.arrange();
@@ -86,13 +103,23 @@ class TapeView implements View {
   }
 
   describe(): DataTable {
-    const { model } = this;
-    const rows = model.nodes.map((info) => [
-      `#${info.node.id}`, info.op, info.scope || "–", info.plan ? shapeText(info.plan.shape) : "–", info.plan?.dtype ?? "–", text(duration(info.node.forward_ns)),
-      info.node.backward_ns > 0 ? text(duration(info.node.backward_ns)) : "–", info.health === "fine" ? significant(info.node.norm ?? NaN) : info.health === "origin" ? "NaN begins" : "NaN",
-      text(bytes(info.node.saved)), [...info.parents.map((parent) => `#${model.nodes[parent]!.node.id}`), ...[...info.parameters, ...info.inputs].map((leaf) => model.leafName(leaf, false))].join(" ") || "–",
-    ]);
-    return { caption: model.tape ? `Tape of step ${model.tape.step}` : "Tape", columns: ["Node", "Op", "Scope", "Shape", "dtype", "Forward", "Backward", "Gradient norm", "Saved", "Reads"], rows };
+    return tableOf(this.layout, this.model, this.context);
+  }
+
+  probe(): unknown {
+    const { camera, targets, surface } = this.canvas;
+    const { left, top } = surface.canvas.getBoundingClientRect();
+    return {
+      count: this.model.tape?.count ?? 0, known: this.model.nodes.length, boxes: this.layout?.boxes.length ?? 0, scale: camera.scale,
+      targets: targets.map(({ kind, key, row, group, index, x, y, width, height }) => ({
+        kind, key, row, name: group?.name ?? (kind === "op" ? this.model.nodes[index]!.op : ""), repeat: group?.repeat ?? 0,
+        x: left + x * camera.scale + camera.x, y: top + y * camera.scale + camera.y, width: width * camera.scale, height: height * camera.scale,
+      })),
+    };
+  }
+
+  find(): void {
+    this.finder.next();
   }
 
   key(event: KeyboardEvent): boolean {
@@ -104,11 +131,7 @@ class TapeView implements View {
       case "s": case "S": this.zoom(1 / 1.25, surface.width / 2, surface.height / 2); return true;
       case "a": case "A": this.pan(surface.width / 5, 0); return true;
       case "d": case "D": this.pan(-surface.width / 5, 0); return true;
-      case "f": case "F":
-        this.moved = false;
-        this.fit();
-        this.draw();
-        return true;
+      case "f": case "F": this.fitAll(false); return true;
       case "Enter": return onCanvas && this.enter();
       case "ArrowLeft": case "ArrowRight": case "ArrowUp": case "ArrowDown":
         if (!onCanvas) return false;
@@ -132,49 +155,88 @@ class TapeView implements View {
       this.layout = this.rows = null;
       return;
     }
-    const key = `${model.structure} ${width} ${height} ${this.full ? model.origin : ""} ${[...this.chosen].map(([name, open]) => name + Number(open)).join()}`;
+    const key = `${model.structure} ${width} ${height} ${model.known} ${this.full ? model.origin : ""} ${[...this.chosen].map(([name, open]) => name + Number(open)).join()}`;
     if (key === this.laid) return;
-    const fresh = this.laid === "" || !this.laid.startsWith(`${model.structure} `);
+    const fresh = this.shown !== model.structure;
+    const refit = this.laid === "" || fresh;
     this.laid = key;
+    this.shown = model.structure;
+    if (fresh) {
+      this.shifts.clear();
+      this.above = 0;
+    }
+    const before = this.layout && this.rows && !fresh ? { layout: this.layout, rows: this.rows } : null;
+    const wasAt = canvas.camera.x;
+    this.measure(width);
     this.choose(width);
-    this.layout = layoutTape(model.graph, model.root, this.open, this.measures);
+    this.layout = dragged(layoutTape(model.tree, this.open, this.measures), this.shifts);
+    this.above = Math.max(this.above, this.layout.above);
     this.plates = platesOf(this.layout, model);
+    if (refit || (!this.moved && !this.anchor)) this.fit();
+    else this.hold();
     this.spread();
-    if (fresh || !this.moved) this.fit();
+    if (before && this.anchor) this.motion.begin(before, (wasAt - canvas.camera.x) / canvas.camera.scale, this.anchor.key, performance.now());
+    if (!this.anchor || isOpen(model.groups.get(this.anchor.key) ?? model.tree.root, this.open) === this.chosen.get(this.anchor.key)) this.anchor = null;
     this.write();
+  }
+
+  /** Keeps the anchor where it is on the screen. */
+  private hold(): void {
+    const { anchor, canvas, layout } = this;
+    const place = layout?.boxes.find((box) => box.key === anchor?.key) ?? layout?.frames.find((frame) => frame.group.key === anchor?.key);
+    if (anchor && place) canvas.camera.x = anchor.x - place.x * canvas.camera.scale;
   }
 
   /** What stands open: as much as fits the width at reading size, then what the reader chose. */
   private choose(width: number): void {
     const { model } = this;
-    this.measures = this.full ? this.fullMeasures() : this.compactMeasures(width);
+    const { root } = model.tree;
     const room = width - 2 * EDGE;
-    this.open = this.full ? openAtFirst(model.graph, model.root, FIRST, (open) => layoutTape(model.graph, model.root, open, this.measures).width <= room) : new Set();
-    for (const [name, open] of this.chosen) {
-      if (open) this.open.add(name);
-      else this.open.delete(name);
+    // Chosen anew only for another graph, size or NaN: what opened by itself does not close by itself.
+    const key = `${this.measured} ${model.origin}`;
+    if (this.full && key !== this.automatic.key) {
+      this.automatic = { key, open: openAtFirst(root, FIRST, (some) => layoutTape(model.tree, some, this.measures).width <= room) };
+    }
+    const open = new Set(this.automatic.open);
+    for (const [name, chosen] of this.chosen) {
+      if (chosen) open.add(name);
+      else open.delete(name);
     }
     // The reader's choice too keeps to what can be drawn.
-    if (boxes(model.root.children, this.open) > MOST) {
-      const allowed = openAll(model.root, MOST);
-      for (const name of this.open) if (!allowed.has(name)) this.open.delete(name);
+    if (boxes(root, open) > MOST) {
+      const allowed = openAll(root, MOST).open;
+      for (const name of open) if (!allowed.has(name)) open.delete(name);
     }
+    this.open = open;
+    if (this.everything) this.openMore();
   }
 
-  /** Boxes as wide as the names in them, within reason. */
-  private fullMeasures(): Measures {
+  /** Boxes as wide as the names in them, within reason; the same for all steps of a program. */
+  private measure(width: number): void {
+    const { model } = this;
     const { theme } = this.context;
-    const font = theme.code(10.5, 500);
-    let longest = 0;
-    for (const info of this.model.nodes) longest = Math.max(longest, theme.measure(`${info.op}′`, font));
-    return { ...MEASURES, opWidth: Math.min(110, Math.max(MEASURES.opWidth, Math.ceil(longest) + 16)) };
+    const key = `${model.structure} ${width} ${theme.version}`;
+    if (key === this.measured) return;
+    this.measured = key;
+    if (!this.full) {
+      this.measures = this.compactMeasures(width);
+      return;
+    }
+    const [op, module] = [theme.code(10.5, 500), theme.ui(11, 600)];
+    let [ops, modules] = [0, 0];
+    for (const info of model.nodes) ops = Math.max(ops, theme.measure(`${info.op}′`, op));
+    for (const group of model.groups.values()) modules = Math.max(modules, theme.measure(`▸ ${group.name}′${group.repeat ? ` ×${integer(group.repeat)}` : ""}`, module));
+    this.measures = {
+      ...MEASURES, opWidth: Math.min(110, Math.max(MEASURES.opWidth, Math.ceil(ops) + 16)),
+      moduleWidth: Math.min(132, Math.max(MEASURES.moduleWidth, Math.ceil(modules) + 18)),
+    };
   }
 
   /** The overview's boxes share the width. */
   private compactMeasures(width: number): Measures {
-    const { model } = this;
-    const inputs = Math.min(8, model.graph.leaves.filter((leaf) => !leaf.parameter).length) > 0 ? 1 : 0;
-    const count = Math.max(1, model.root.children.length);
+    const { tree } = this.model;
+    const inputs = tree.inputs.length > 0 ? 1 : 0;
+    const count = Math.max(1, tree.root.level?.items.length ?? 0);
     const gap = 14;
     const inputWidth = 64;
     const room = width - 2 * EDGE - 4 - inputs * (inputWidth + gap) - (count - 1) * gap;
@@ -188,7 +250,7 @@ class TapeView implements View {
     if (!layout) return;
     const { width, height } = canvas.surface;
     const wide = (width - 2 * EDGE) / Math.max(1, layout.width + 4);
-    const least = rowsOf(layout, this.plates, 0, !this.full).height;
+    const least = rowsOf(layout, this.plates, 0, !this.full, this.above).height;
     const tall = height / least;
     const whole = Math.min(1, wide, tall);
     const scale = Math.max(SMALLEST, everything || whole >= READABLE ? whole : Math.min(1, Math.max(tall, READABLE * 0.86)));
@@ -196,32 +258,46 @@ class TapeView implements View {
     this.spread();
   }
 
+  /** Fits the whole tape, with boxes where the layout puts them. */
+  private fitAll(everything: boolean): void {
+    this.moved = false;
+    this.shifts.clear();
+    this.above = 0;
+    this.laid = "";
+    this.motion.stop();
+    this.arrange();
+    this.fit(everything);
+    this.draw();
+  }
+
   /** The rows use the whole height at every scale: what is between them gives way. */
   private spread(): void {
-    if (this.layout) this.rows = rowsOf(this.layout, this.plates, this.canvas.surface.height / this.canvas.camera.scale, !this.full);
+    if (this.layout) this.rows = rowsOf(this.layout, this.plates, this.canvas.surface.height / this.canvas.camera.scale, !this.full, this.above);
     this.clamp();
   }
 
-  /** Brings what was selected elsewhere into sight, once. */
+  /** Brings what was selected elsewhere or found into sight, once. */
   private reveal(): void {
-    const { store } = this.context;
-    const { canvas, layout } = this;
-    const key = JSON.stringify(store.selection);
-    if (key === this.selectionSeen || !layout) return;
-    this.selectionSeen = key;
-    const box = layout.boxes.find((one) => {
-      if (one.kind === "input" || !store.selection) return false;
-      for (let at = one.index; at < (one.group ? one.group.last : one.index + 1); at++) if (store.selectsNode(this.model.nodes[at]!.node)) return true;
-      return false;
-    });
+    const { layout } = this;
+    const node = this.finder.takeTarget();
+    if (node < 0 || !layout) return;
+    const { camera, surface } = this.canvas;
+    const { at } = this.model.nodes[node]!.node;
+    const box = layout.boxes.find((one) => (one.group ? one.group.first <= at && at < one.group.last : one.kind === "op" && one.index === node));
     if (!box) return;
-    const { camera } = canvas;
     const [from, to] = [box.x * camera.scale + camera.x, (box.x + box.width) * camera.scale + camera.x];
-    if (from < 0 || to > canvas.surface.width) camera.x = canvas.surface.width / 2 - (box.x + box.width / 2) * camera.scale;
+    if (from < 0 || to > surface.width) camera.x = surface.width / 2 - (box.x + box.width / 2) * camera.scale;
+    this.clamp();
   }
 
   private draw(): void {
-    this.canvas.draw(this.layout, this.rows, this.plates);
+    const { layout, rows } = this;
+    if (!layout || !rows) return this.canvas.draw(null, null, this.plates);
+    const now = performance.now();
+    const { picture, lines } = this.motion.at({ layout, rows }, now);
+    this.canvas.lines = lines;
+    this.canvas.draw(picture.layout, picture.rows, this.plates);
+    if (this.motion.running(now)) requestAnimationFrame(() => this.draw());
   }
 
   // ---- what is read
@@ -229,35 +305,27 @@ class TapeView implements View {
   private write(): void {
     const { model } = this;
     const { theme } = this.context;
-    if (!model.tape) {
+    const { tape } = model;
+    if (!tape) {
       this.panel.sub = "";
       return;
     }
-    const groups = model.root.children.filter((child) => typeof child !== "number").length;
-    const opened = model.root.children.filter((child) => typeof child !== "number" && this.open.has(child.key)).length;
-    const modules = groups === 0 ? "no modules" : opened === 0 ? "modules collapsed" : `${opened} of ${groups} modules open`;
-    const left = model.tape.truncated > 0 ? `${integer(model.tape.truncated)} older ${model.tape.truncated === 1 ? "node" : "nodes"} left out` : "";
+    const groups = (model.tree.root.level?.items ?? []).filter(isGroup);
+    const opened = groups.filter((group) => isOpen(group, this.open)).length;
+    const what = groups.some((group) => group.path) ? "modules" : "groups";
+    const modules = groups.length === 0 ? "no modules" : opened === 0 ? `${what} collapsed` : `${opened} of ${groups.length} ${what} open`;
+    const left = tape.truncated > 0 ? `${integer(tape.truncated)} older ${tape.truncated === 1 ? "node" : "nodes"} left out` : "";
     const origin = model.nodes.find((info) => info.health === "origin");
-    this.panel.sub = [`step ${integer(model.tape.step)}`, origin ? `NaN begins at ${origin.op}` : "", nodeCount(model.nodes.length), modules, left].filter(Boolean).join(" · ");
-    attribute(this.canvas.surface.canvas, "aria-label", `Tape graph of step ${model.tape.step}: ${nodeCount(model.nodes.length)}, ${modules}${origin ? `, NaN begins at ${origin.op} ${origin.scope}` : ""}. Arrow keys move between boxes, Enter opens a module.`);
+    this.panel.sub = [tape.step >= 0 ? `step ${integer(tape.step)}` : "", origin ? `NaN begins at ${origin.op}` : "", nodeCount(tape.count), modules, left, this.finder.text].filter(Boolean).join(" · ");
+    attribute(this.canvas.surface.canvas, "aria-label", `Tape graph${tape.step >= 0 ? ` of step ${tape.step}` : ""}: ${nodeCount(tape.count)}, ${modules}${origin ? `, NaN begins at ${origin.op} ${origin.scope}` : ""}. Arrow keys move between boxes, Enter opens a module.`);
     if (!this.families) return;
-    const present = new Set(model.nodes.map((info) => info.family));
+    const present = new Set([...model.nodes.map((info) => info.family), ...[...model.groups.values()].flatMap((group) => group.data?.families.map(([family]) => family) ?? [])]);
     const shown = Object.entries(familyLabels).filter(([family]) => present.has(family));
     const key = `${shown.map(([family]) => family).join()} ${theme.version}`;
     if (this.families.dataset["key"] === key) return;
     this.families.dataset["key"] = key;
     this.families.replaceChildren(...shown.map(([family, name]) =>
       h("span", { style: "display:inline-flex;align-items:center;gap:5px" }, h("i", { class: "fl-swatch", style: `background:${theme.family(family)}` }), name)));
-  }
-
-  private legend(): HTMLElement {
-    const item = (mark: HTMLElement, name: string): HTMLElement => h("span", { style: "display:inline-flex;align-items:center;gap:7px;white-space:nowrap" }, mark, name);
-    const box = (style: string): HTMLElement => h("i", { style: `display:inline-block;flex:none;${style}` });
-    return h("div", { style: "display:flex;flex-wrap:wrap;gap:0 20px;padding:6px 12px;border-top:1px solid var(--fl-grid);font-size:11px;color:var(--fl-dim);flex:none" },
-      item(box("width:34px;height:4px;background:linear-gradient(90deg,var(--fl-ink) 60%,var(--fl-grid) 60%)"), "gradient norm, log scale 10⁻⁴ to 10"),
-      item(box("width:22px;border-top:1px dashed var(--fl-dim)"), "saved for backward, with its size"),
-      item(box("width:18px;height:10px;border:2px solid var(--fl-error);border-radius:3px;background:repeating-linear-gradient(135deg,color-mix(in srgb,var(--fl-error) 40%,transparent) 0 1px,transparent 1px 4px)"), "NaN or Inf; heavy border: where it began"),
-      item(h("b", { style: "font-weight:600;color:var(--fl-text)" }, "op′"), "its backward"));
   }
 
   private buttons(): HTMLElement {
@@ -268,20 +336,27 @@ class TapeView implements View {
       group.append(one);
     };
     button("▾ all", "Open all modules", () => {
-      const every = openAll(this.model.root, MOST);
-      for (const key of this.model.groups.keys()) this.chosen.set(key, every.has(key));
+      this.everything = true;
+      this.openMore();
       this.again();
     });
     button("▸ all", "Close all modules", () => {
+      this.everything = false;
       for (const key of this.model.groups.keys()) this.chosen.set(key, false);
       this.again();
     });
-    if (this.full) button("Fit", "Fit the whole tape (F)", () => {
-      this.moved = false;
-      this.fit(true);
-      this.draw();
-    });
+    if (this.full) button("Fit", "Fit the whole tape, and put back what was dragged (F)", () => this.fitAll(true));
     return group;
+  }
+
+  /** Opens all that is known and fits, and asks for the rest of it. */
+  private openMore(): void {
+    const every = openAll(this.model.tree.root, MOST);
+    for (const key of this.model.groups.keys()) this.chosen.set(key, every.open.has(key));
+    for (const key of every.unknown) this.chosen.set(key, true);
+    this.open = every.open;
+    if (every.unknown.length > 0) this.context.actions.ask({ type: "tape", open: every.unknown });
+    else this.everything = false;
   }
 
   private again(): void {
@@ -293,92 +368,25 @@ class TapeView implements View {
   // ---- pointer and keys
 
   private bind(): void {
-    const { canvas } = this.canvas.surface;
-    canvas.tabIndex = 0;
-    canvas.style.touchAction = "none";
-    let press: { x: number; y: number; fromX: number; fromY: number; moved: boolean } | null = null;
-    canvas.addEventListener("pointerdown", (event) => {
-      if (event.button !== 0) return;
-      press = { x: event.offsetX, y: event.offsetY, fromX: event.offsetX, fromY: event.offsetY, moved: false };
-      canvas.setPointerCapture(event.pointerId);
-    });
-    canvas.addEventListener("pointermove", (event) => {
-      if (!press) return this.point(event.offsetX, event.offsetY);
-      if (Math.hypot(event.offsetX - press.fromX, event.offsetY - press.fromY) > 3) press.moved = true;
-      if (!press.moved) return;
-      canvas.style.cursor = "grabbing";
-      this.tip.hide();
-      this.pan(event.offsetX - press.x, event.offsetY - press.y);
-      press.x = event.offsetX;
-      press.y = event.offsetY;
-    });
-    const release = (event: PointerEvent): void => {
-      if (press && !press.moved && event.type === "pointerup") this.click(event.offsetX, event.offsetY);
-      press = null;
-      canvas.style.cursor = "default";
-    };
-    canvas.addEventListener("pointerup", release);
-    canvas.addEventListener("pointercancel", release);
-    canvas.addEventListener("pointerleave", () => {
-      this.tip.hide();
-      if (this.canvas.hover) {
-        this.canvas.hover = null;
+    const { canvas } = this;
+    bind(canvas.surface.canvas, {
+      hit: (x, y) => canvas.hit(x, y),
+      hover: (target, x, y) => {
+        if (target) this.tip.show(tipOf(target, this.model, this.context), x, y, canvas.surface.width);
+        else this.tip.hide();
+        if (target?.key === canvas.hover?.key && target?.row === canvas.hover?.row) return;
+        canvas.hover = target;
         this.draw();
-      }
+      },
+      click: (target, x, y) => this.click(target, x, y),
+      open: (target) => this.toggle(target.key),
+      pan: (byX, byY) => this.pan(byX, byY),
+      drag: (target, byX, byY) => this.drag(target, byX, byY),
+      zoom: (factor, x, y) => this.zoom(factor, x, y),
     });
-    canvas.addEventListener("dblclick", (event) => {
-      const target = this.canvas.hit(event.offsetX, event.offsetY);
-      if (target?.kind === "module") this.toggle(target.key);
-    });
-    canvas.addEventListener("wheel", (event) => {
-      if (!(event.ctrlKey || event.metaKey || canvas.closest(".fl-root")?.contains(document.activeElement))) return;
-      event.preventDefault();
-      if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) this.pan(-(event.deltaX || event.deltaY), 0);
-      else this.zoom(Math.exp(-event.deltaY * 0.002), event.offsetX, event.offsetY);
-    }, { passive: false });
   }
 
-  private point(x: number, y: number): void {
-    const target = this.canvas.hit(x, y);
-    const { canvas } = this.canvas.surface;
-    canvas.style.cursor = target ? "pointer" : "grab";
-    if (target) this.tip.show(this.tipOf(target), x, y, this.canvas.surface.width);
-    else this.tip.hide();
-    const same = target?.key === this.canvas.hover?.key && target?.row === this.canvas.hover?.row;
-    if (same) return;
-    this.canvas.hover = target;
-    this.draw();
-  }
-
-  private tipOf(target: Target): string {
-    const { model } = this;
-    const { store } = this.context;
-    if (target.kind === "input" || target.kind === "parameter") {
-      const leaf = model.leaves[target.index]!;
-      const dims = store.plan(leaf.plan)?.shape;
-      const norm = model.leafBad(target.index) ? "gradient NaN" : leaf.norm === null ? "" : `gradient norm ${significant(leaf.norm)}`;
-      return [model.leafName(target.index, false), dims ? shapeText(dims) : "", norm].filter(Boolean).join(" · ");
-    }
-    if (target.group) {
-      const { group } = target;
-      let [forward, backward] = [0, 0];
-      for (let at = group.first; at < group.last; at++) {
-        forward += model.nodes[at]!.node.forward_ns;
-        backward += model.nodes[at]!.node.backward_ns;
-      }
-      return `${group.path || group.name} · ${group.last - group.first} ops · ${text(duration(forward))} forward · ${text(duration(backward))} backward`;
-    }
-    const info = model.nodes[target.index]!;
-    const { node } = info;
-    const what = target.row === "backward"
-      ? [`gradient norm ${info.health === "fine" ? significant(node.norm ?? NaN) : info.health === "origin" ? "NaN begins here" : "NaN"}`, node.backward_ns > 0 ? text(duration(node.backward_ns)) : ""]
-      : [info.plan ? `${shapeText(info.plan.shape)} ${info.plan.dtype}` : "", text(duration(node.forward_ns)), node.saved > 0 ? `saves ${text(bytes(node.saved))}` : ""];
-    return [`${info.op}${target.row === "backward" ? "′" : ""}`, info.scope, ...what].filter(Boolean).join(" · ");
-  }
-
-  private click(x: number, y: number): void {
-    const target = this.canvas.hit(x, y);
-    if (!target) return;
+  private click(target: Target, x: number, y: number): void {
     // The triangle opens and closes; the rest of a module selects it.
     const { camera } = this.canvas;
     const inside = (x - camera.x) / camera.scale - target.x;
@@ -392,40 +400,51 @@ class TapeView implements View {
     const { model } = this;
     this.canvas.focus = { key: target.key, row: target.row };
     if (!model.tape) return;
+    const { step } = model.tape;
     if (target.kind === "input" || target.kind === "parameter") {
       actions.select({ kind: "leaf", label: model.leafName(target.index, false), node: model.leaves[target.index]!.id });
     } else if (target.group) {
-      if (target.group.path) actions.select({ kind: "scope", label: target.group.path, scope: target.group.path, step: model.tape.step });
-      else if (target.kind === "module") return this.toggle(target.key);
+      const { path, data, key, name } = target.group;
+      if (path) actions.select({ kind: "scope", label: path, scope: path, group: key, step });
+      else if (data) actions.select({ kind: "nodes", label: data.repeat ? `${name} ×${data.repeat}` : name, nodes: data.ids, group: key, step });
     } else {
       const selection = store.selectionOfNode(model.nodes[target.index]!.node, model.tape);
       actions.select(target.row === "backward" ? { ...selection, label: `${selection.label}′`, phase: "backward" } : selection);
     }
-    this.selectionSeen = JSON.stringify(store.selection);
+    this.finder.settle();
   }
 
   private toggle(key: string): void {
-    const was = this.open.has(key);
+    const group = this.model.groups.get(key);
+    if (!group) return;
+    const was = isOpen(group, this.open);
+    const { camera } = this.canvas;
     const before = this.layout?.boxes.find((box) => box.key === key) ?? this.layout?.frames.find((frame) => frame.group.key === key);
+    this.anchor = { key, x: (before?.x ?? 0) * camera.scale + camera.x };
     this.chosen.set(key, !was);
-    const scale = this.canvas.camera.scale;
-    const at = before ? before.x * scale + this.canvas.camera.x : 0;
-    const moved = this.moved;
+    this.tip.hide();
     this.moved = true;
+    if (!was && group.level === null) this.context.actions.ask({ type: "tape", open: [key] });
     this.drawn = "";
     this.render(performance.now());
-    this.moved = moved;
-    // The module stays under the pointer; a picture that fits whole is centred again.
-    const after = this.layout?.boxes.find((box) => box.key === key) ?? this.layout?.frames.find((frame) => frame.group.key === key);
-    const { surface, camera } = this.canvas;
-    if (this.layout && this.layout.width * scale <= surface.width - 2 * EDGE) camera.x = (surface.width - this.layout.width * scale) / 2;
-    else if (after && before) camera.x = at - after.x * scale;
-    this.clamp();
+    this.context.actions.announce(`${group.name} ${was ? "closed" : "open"}`);
+  }
+
+  private drag(target: Target, byX: number, byY: number): void {
+    const { scale } = this.canvas.camera;
+    const shift = this.shifts.get(target.key) ?? { x: 0, d: 0 };
+    // Both rows mirror each other: away from the middle is up in the forward row and down in the backward row.
+    const away = target.row === "backward" ? byY : -byY;
+    this.shifts.set(target.key, { x: shift.x + byX / scale, d: shift.d + away / scale });
+    this.tip.hide();
+    this.moved = true;
+    this.layout = dragged(layoutTape(this.model.tree, this.open, this.measures), this.shifts);
+    this.plates = platesOf(this.layout, this.model);
     this.draw();
-    this.context.actions.announce(`${this.model.groups.get(key)?.name ?? "module"} ${was ? "closed" : "open"}`);
   }
 
   private pan(byX: number, byY: number): void {
+    this.tip.hide();
     this.canvas.camera.x += byX;
     this.canvas.camera.y += byY;
     this.moved = true;

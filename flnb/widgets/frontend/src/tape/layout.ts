@@ -7,7 +7,7 @@
  * backward row, so an op's backward always stands in its column.
  */
 
-import { isGroup, type Child, type Group, type TapeGraph } from "./groups.ts";
+import { isGroup, isOpen, type Child, type Group, type Level, type Tree } from "./groups.ts";
 
 export interface Measures {
   opWidth: number;
@@ -58,6 +58,16 @@ export interface Route {
   readonly straight: boolean;
 }
 
+/** Farthest left and right of a connection, to leave out what is not in sight. */
+export function extentOf({ points }: Route): [number, number] {
+  let [low, high] = [Infinity, -Infinity];
+  for (let at = 0; at < points.length; at += 2) {
+    low = Math.min(low, points[at]!);
+    high = Math.max(high, points[at]!);
+  }
+  return [low, high];
+}
+
 export interface Layout {
   readonly boxes: Box[];
   readonly frames: Frame[];
@@ -87,79 +97,48 @@ interface Item {
 
 const TRACK = 7; // between two tracks
 const TURN = 5; // room in a gap for one more line that turns in it
-const INPUTS = 8; // more inputs than this are left to the table
 
-/** Lays out the graph with the groups in `open` open. */
-export function layoutTape(graph: TapeGraph, root: Group, open: ReadonlySet<string>, measures: Measures = MEASURES): Layout {
-  return level(graph, root, open, measures, true);
+const NOTHING: Level = { items: [], edges: [], entered: new Set(), left: new Set() };
+
+/** Lays out the tree with the groups in `open` open. */
+export function layoutTape(tree: Tree, open: ReadonlySet<string>, measures: Measures = MEASURES): Layout {
+  return level(tree.root, open, measures, tree);
 }
 
-function level(graph: TapeGraph, group: Group, open: ReadonlySet<string>, m: Measures, outermost: boolean): Layout {
-  const items = itemsOf(graph, group, open, m, outermost);
-  connect(graph, group, items);
+/** One level; the outermost one comes with its `tree`, which knows the inputs. */
+function level(group: Group, open: ReadonlySet<string>, m: Measures, tree: Tree | null): Layout {
+  const outermost = tree !== null;
+  const items = itemsOf(group, open, m, tree);
   rankItems(items);
   const columns = orderColumns(items);
   return place(items, columns, m, outermost);
 }
 
-function itemsOf(graph: TapeGraph, group: Group, open: ReadonlySet<string>, m: Measures, outermost: boolean): Item[] {
+function itemsOf(group: Group, open: ReadonlySet<string>, m: Measures, tree: Tree | null): Item[] {
   const items: Item[] = [];
   const item = (part: Partial<Item>): void => {
     items.push({ key: "", child: null, leaf: -1, inner: null, width: 0, above: m.height, below: 0, parents: [], children: [], entered: false, left: false, rank: 0, x: 0, d: 0, ...part });
   };
-  if (outermost) {
-    const inputs = [...graph.leaves.keys()].filter((leaf) => !graph.leaves[leaf]!.parameter);
-    for (const leaf of inputs.slice(0, INPUTS)) item({ key: `i${leaf}`, leaf, width: m.inputWidth });
-  }
-  for (const child of group.children) {
+  const { items: children, edges, entered, left } = group.level ?? NOTHING;
+  const inputs = [...new Set(tree?.inputs.map(([leaf]) => leaf))];
+  for (const leaf of inputs) item({ key: `i${leaf}`, leaf, width: m.inputWidth });
+  for (const child of children) {
     if (!isGroup(child)) item({ key: `n${child}`, child, width: m.opWidth });
-    else if (!open.has(child.key)) item({ key: child.key, child, width: m.moduleWidth });
+    else if (!isOpen(child, open)) item({ key: child.key, child, width: m.moduleWidth });
     else {
-      const inner = level(graph, child, open, m, false);
+      const inner = level(child, open, m, null);
       item({ key: child.key, child, inner, width: inner.width + 2 * m.pad, above: inner.above + m.title, below: inner.below + m.pad });
     }
   }
-  return items;
-}
-
-/** Edges between the items of one level, without repeats. */
-function connect(graph: TapeGraph, group: Group, items: Item[]): void {
-  const owner = new Int32Array(group.last - group.first).fill(-1);
-  const inputs = new Map<number, number>();
-  items.forEach((item, at) => {
-    if (item.leaf >= 0) inputs.set(item.leaf, at);
-    else if (item.child !== null) {
-      const [first, last] = isGroup(item.child) ? [item.child.first, item.child.last] : [item.child, item.child + 1];
-      owner.fill(at, first - group.first, last - group.first);
-    }
-  });
-  const known = new Set<number>();
-  const edge = (from: number, to: number): void => {
-    if (from === to || known.has(from * items.length + to)) return;
-    known.add(from * items.length + to);
+  const connect = (from: number, to: number): void => {
     items[from]!.children.push(to);
     items[to]!.parents.push(from);
   };
-  for (let node = group.first; node < group.last; node++) {
-    const to = owner[node - group.first]!;
-    if (to < 0) continue;
-    for (const parent of graph.nodes[node]!.parents) {
-      const from = parent >= group.first ? owner[parent - group.first]! : -1;
-      if (from >= 0) edge(from, to);
-      else items[to]!.entered = true;
-    }
-    for (const leaf of graph.nodes[node]!.leaves) {
-      const from = inputs.get(leaf);
-      if (from !== undefined) edge(from, to);
-    }
-  }
-  for (let node = group.last; node < graph.nodes.length; node++) {
-    for (const parent of graph.nodes[node]!.parents) {
-      if (parent < group.first || parent >= group.last) continue;
-      const from = owner[parent - group.first]!;
-      if (from >= 0) items[from]!.left = true;
-    }
-  }
+  for (const [leaf, to] of tree?.inputs ?? []) connect(inputs.indexOf(leaf), inputs.length + to);
+  for (const [from, to] of edges) connect(inputs.length + from, inputs.length + to);
+  for (const at of entered) items[inputs.length + at]!.entered = true;
+  for (const at of left) items[inputs.length + at]!.left = true;
+  return items;
 }
 
 /** Longest path from the left. What reads nothing stands right before its first reader instead of far away. */

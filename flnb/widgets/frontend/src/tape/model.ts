@@ -1,12 +1,13 @@
-/** The newest tape as a graph of named things: what every node is, where gradients went bad, and the tree of modules. */
+/** The newest tape as far as it is known: named nodes, where gradients went bad, and the tree of modules. */
 
 import { integer } from "../format.ts";
-import type { Plan, Tape, TapeLeaf, TapeNode } from "../protocol.ts";
+import type { Plan, Tape, TapeGroup, TapeLeaf, TapeNode } from "../protocol.ts";
 import type { Store } from "../store.ts";
-import { allGroups, type Group, type GraphNode, groupsOf, type TapeGraph } from "./groups.ts";
+import { allGroups, emptyTree, type Child, type Group, type Tree } from "./groups.ts";
 
 /** Gradients through one op: fine, bad before they arrived here, or made bad by this op's backward. */
 export type Health = "fine" | "spread" | "origin";
+const HEALTH: readonly Health[] = ["fine", "spread", "origin"];
 
 export interface NodeInfo {
   readonly node: TapeNode;
@@ -18,38 +19,29 @@ export interface NodeInfo {
   /** Leaf numbers of its parameters, and other leaves. */
   readonly parameters: readonly number[];
   readonly inputs: readonly number[];
+  /** What it reads and who reads it, among the nodes that are known. */
   readonly parents: readonly number[];
   readonly consumers: number[];
 }
 
 const isBad = (thing: { bad: number; norm: number | null } | undefined): boolean => thing !== undefined && (thing.bad > 0 || Number.isNaN(thing.norm));
 
-/**
- * Where gradients are bad. A node's norm is of the gradient that arrives at its output, so the op whose backward made
- * the first NaN is the one that got a good gradient and gave a bad one. A bad gradient that nothing on the tape made
- * began at the node it arrived at first.
- */
-export function healthOf(nodes: readonly { bad: boolean; parents: readonly number[]; leavesBad: boolean }[]): Health[] {
-  const consumed = new Array<boolean>(nodes.length).fill(false);
-  for (const node of nodes) for (const parent of node.parents) consumed[parent] = true;
-  return nodes.map((node, at) => {
-    if (node.bad) return consumed[at] ? "spread" : "origin";
-    return node.leavesBad || node.parents.some((parent) => nodes[parent]!.bad) ? "origin" : "fine";
-  });
-}
-
 export class TapeModel {
   tape: Tape | null = null;
+  /** The nodes that are known, in order of execution. */
   nodes: NodeInfo[] = [];
   leaves: readonly TapeLeaf[] = [];
-  graph: TapeGraph = { nodes: [], leaves: [] };
-  root: Group = { key: "", name: "", path: "", first: 0, last: 0, children: [] };
+  tree: Tree = emptyTree();
+  groups: ReadonlyMap<string, Group> = new Map();
   /** Changes when the graph does: other nodes, edges or scopes. A new step of the same program keeps it. */
   structure = 0;
+  /** Changes when more of the same graph is known. */
+  known = 0;
   /** Nodes whose backward made the first bad gradient, as text: "" where all is fine. */
   origin = "";
-  groups: ReadonlyMap<string, Group> = new Map();
   private signature = "";
+  private levels = "";
+  private index: ReadonlyMap<number, number> = new Map();
   private seen = -1;
 
   constructor(private readonly store: Store) {}
@@ -62,11 +54,10 @@ export class TapeModel {
     if (!this.tape) {
       this.nodes = [];
       this.leaves = [];
-      this.graph = { nodes: [], leaves: [] };
-      this.root = groupsOf(this.graph);
+      this.tree = emptyTree();
       this.groups = new Map();
       this.structure++;
-      this.signature = "";
+      this.signature = this.levels = "";
       return;
     }
     this.take(this.tape);
@@ -74,47 +65,38 @@ export class TapeModel {
 
   private take(tape: Tape): void {
     const { store } = this;
-    const order = [...tape.nodes].sort((a, b) => a.id - b.id);
-    const index = new Map(order.map((node, at) => [node.id, at]));
+    const order = [...tape.nodes].sort((a, b) => a.at - b.at);
+    this.index = new Map(order.map((node, at) => [node.id, at]));
     const leafIndex = new Map(tape.leaves.map((leaf, at) => [leaf.id, at]));
-    const parents = order.map((node, at) => [...new Set(node.parents.map((id) => index.get(id) ?? -1))].filter((parent) => parent >= 0 && parent < at));
-    const leaves = order.map((node) => [...new Set(node.parents.map((id) => leafIndex.get(id) ?? -1))].filter((leaf) => leaf >= 0));
-    const health = healthOf(order.map((node, at) => ({ bad: isBad(node), parents: parents[at]!, leavesBad: leaves[at]!.some((leaf) => isBad(tape.leaves[leaf])) })));
     this.leaves = tape.leaves;
-    this.nodes = order.map((node, at): NodeInfo => {
+    this.nodes = order.map((node): NodeInfo => {
       const plan = store.plan(node.plan);
+      const leaves = [...new Set(node.parents.map((id) => leafIndex.get(id) ?? -1))].filter((leaf) => leaf >= 0);
       return {
-        node, plan, op: plan?.op ?? "?", family: plan?.family ?? "movement", scope: store.context(node.context)?.scope ?? "", health: health[at]!,
-        parameters: leaves[at]!.filter((leaf) => tape.leaves[leaf]!.parameter), inputs: leaves[at]!.filter((leaf) => !tape.leaves[leaf]!.parameter),
-        parents: parents[at]!, consumers: [],
+        node, plan, op: plan?.op ?? "?", family: plan?.family ?? "movement", scope: store.context(node.context)?.scope ?? "", health: HEALTH[node.health] ?? "fine",
+        parameters: leaves.filter((leaf) => tape.leaves[leaf]!.parameter), inputs: leaves.filter((leaf) => !tape.leaves[leaf]!.parameter),
+        parents: [...new Set(node.parents.map((id) => this.index.get(id) ?? -1))].filter((parent) => parent >= 0), consumers: [],
       };
     });
     this.nodes.forEach((info, at) => info.parents.forEach((parent) => this.nodes[parent]!.consumers.push(at)));
-    this.graph = {
-      nodes: this.nodes.map((info, at): GraphNode => ({
-        scope: info.scope === "" ? [] : info.scope.split("."), parents: info.parents, leaves: leaves[at]!,
-        time: info.node.forward_ns + info.node.backward_ns, origin: info.health === "origin",
-      })),
-      leaves: tape.leaves.map((leaf) => ({ parameter: leaf.parameter })),
-    };
-    const signature = this.nodes.map((info, at) => `${info.op}@${info.scope}<${info.parents.map((parent) => at - parent).join()}<${leaves[at]!.join()}`).join(";");
-    this.origin = this.nodes.flatMap((info, at) => (info.health === "origin" ? [at] : [])).join();
-    if (signature === this.signature) return;
-    this.signature = signature;
-    this.root = groupsOf(this.graph);
-    this.groups = new Map([...allGroups(this.root.children)].map((group) => [group.key, group]));
-    this.structure++;
+    this.origin = this.nodes.flatMap((info) => (info.health === "origin" ? [info.node.at] : [])).join();
+    this.tree = treeOf(tape);
+    this.groups = new Map([...allGroups(this.tree.root)].map((group) => [group.key, group]));
+    const levels = tape.levels.map((level) => level.key).sort().join();
+    if (tape.structure !== this.signature) this.structure++;
+    if (levels !== this.levels) this.known++;
+    this.signature = tape.structure;
+    this.levels = levels;
   }
 
-  /** Worst health of nodes first..last-1. */
-  healthIn(first: number, last: number): Health {
-    let worst: Health = "fine";
-    for (let at = first; at < last; at++) {
-      const { health } = this.nodes[at]!;
-      if (health === "origin") return "origin";
-      if (health === "spread") worst = "spread";
-    }
-    return worst;
+  /** Index of a node by its id, -1 where it is not known. */
+  indexOf(id: number | undefined): number {
+    return id === undefined ? -1 : this.index.get(id) ?? -1;
+  }
+
+  /** Worst health of what a group holds. */
+  healthOf(group: Group): Health {
+    return HEALTH[group.data?.health ?? 0] ?? "fine";
   }
 
   /** Whether the gradient that arrives at node `at` is bad. */
@@ -136,12 +118,41 @@ export class TapeModel {
     return { bad: worst.bad, numel };
   }
 
+  /** Whether the gradient that arrives at a group's last node is bad. */
+  groupArrivesBad(group: Group | undefined): boolean {
+    return isBad(group?.data ?? undefined);
+  }
+
   /** Name of a leaf: "weight" short, "net.stem.conv.weight" in full. */
   leafName(leaf: number, short: boolean): string {
     const { name, id } = this.leaves[leaf]!;
     if (name === "") return `leaf ${-id}`;
     return short ? name.slice(name.lastIndexOf(".") + 1) : name;
   }
+}
+
+/** The levels of a tape, each in its group. */
+export function treeOf(tape: Tape): Tree {
+  const levels = new Map(tape.levels.map((level) => [level.key, level]));
+  const at = new Map([...tape.nodes].sort((a, b) => a.at - b.at).map((node, index) => [node.at, index]));
+  const leaves = new Map(tape.leaves.map((leaf, index) => [leaf.id, index]));
+  const group = (data: TapeGroup): Group => {
+    const { key, name, path, first, last, repeat } = data;
+    const made: Group = { key, name, path, first, last, repeat, data, level: null };
+    fill(made);
+    return made;
+  };
+  const fill = (into: Group): void => {
+    const level = levels.get(into.key);
+    if (!level) return;
+    const items = level.items.map((item): Child => (typeof item === "number" ? at.get(item) ?? -1 : group(item)));
+    const edges = Array.from({ length: level.edges.length / 2 }, (_, k) => [level.edges[2 * k]!, level.edges[2 * k + 1]!] as const);
+    into.level = { items, edges, entered: new Set(level.entered), left: new Set(level.left) };
+  };
+  const { root } = emptyTree();
+  const whole: Group = { ...root, last: tape.count, level: null };
+  fill(whole);
+  return { root: whole, inputs: tape.inputs.flatMap(([id, to]) => (leaves.has(id) ? [[leaves.get(id)!, to] as const] : [])) };
 }
 
 const models = new WeakMap<Store, TapeModel>();

@@ -19,25 +19,38 @@ export interface Rows { forward: number; backward: number; middle: number; heigh
 export function platesOf(layout: Layout, model: TapeModel): Map<string, number[]> {
   const plates = new Map<string, number[]>();
   const ops = layout.boxes.filter((box) => box.kind === "op");
+  const base = ops.filter((box) => box.d === 0).sort((a, b) => a.x - b.x);
   for (const box of ops) {
     const parameters = model.nodes[box.index]?.parameters ?? [];
     if (parameters.length === 0) continue;
-    const below = box.d === 0 ? box : ops.find((other) => other.d === 0 && other.x < box.x + box.width && box.x < other.x + other.width);
+    const under = box.d === 0 ? box : base[lastBefore(base, box.x + box.width)];
+    const below = under && box.x < under.x + under.width ? under : undefined;
     const key = (below ?? box).key;
     plates.set(key, [...new Set([...(plates.get(key) ?? []), ...parameters])]);
   }
   return plates;
 }
 
-/** Rows for a picture of `height` world units: what remains goes between the rows. */
-export function rowsOf(layout: Layout, plates: ReadonlyMap<string, readonly number[]>, height: number, compact: boolean): Rows {
+/** Index of the last box that begins to the left of x, -1 for none. */
+function lastBefore(base: readonly { x: number }[], x: number): number {
+  let [low, high] = [0, base.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (base[middle]!.x < x) low = middle + 1;
+    else high = middle;
+  }
+  return low - 1;
+}
+
+/** Rows for a picture of `height` world units: what remains goes between the rows. `above` is room kept for what stands on the forward row. */
+export function rowsOf(layout: Layout, plates: ReadonlyMap<string, readonly number[]>, height: number, compact: boolean, above = layout.above): Rows {
   let most = 0;
   if (!compact) for (const leaves of plates.values()) most = Math.max(most, Math.min(PARAMETERS + 1, leaves.length));
   const least = Math.max(compact ? 40 : 80, most * PARAMETER_PITCH + 60);
   const margin = compact ? MARGIN.compact : MARGIN.full;
-  const rest = height - 2 * margin - 2 * layout.above - 2 * layout.below;
+  const rest = height - 2 * margin - 2 * above - 2 * layout.below;
   const middle = Math.max(least, rest);
-  const forward = margin + layout.above;
+  const forward = margin + above;
   const backward = forward + layout.below + middle + layout.below;
-  return { forward, backward, middle: (forward + backward) / 2, height: backward + layout.above + margin, edge: layout.below };
+  return { forward, backward, middle: (forward + backward) / 2, height: backward + above + margin, edge: layout.below };
 }

@@ -1,23 +1,40 @@
 /** Small tapes to lay out. */
 
-import type { GraphNode, TapeGraph } from "../../src/tape/groups.ts";
+import { tapeFrom } from "../../src/dev/levels.ts";
+import type { Health, Tape, TapeLeaf } from "../../src/protocol.ts";
+import type { Tree } from "../../src/tape/groups.ts";
+import { treeOf } from "../../src/tape/model.ts";
 
-export const node = (scope: string, parents: number[] = [], extra: Partial<GraphNode> = {}): GraphNode => ({
-  scope: scope === "" ? [] : scope.split("."), parents, leaves: [], time: 1, origin: false, ...extra,
-});
+export interface Spec { scope: string; parents: number[]; leaves: number[]; time: number; health: Health }
+/** A tape as the kernel tells it, its tree, and for each node the nodes it reads. */
+export interface Graph { specs: Spec[]; tape: Tape; tree: Tree }
 
-export const graph = (nodes: GraphNode[], leaves: boolean[] = []): TapeGraph => ({ nodes, leaves: leaves.map((parameter) => ({ parameter })) });
+export const node = (scope: string, parents: number[] = [], extra: Partial<Spec> = {}): Spec => ({ scope, parents, leaves: [], time: 1, health: 0, ...extra });
+
+/** `leaves`: for each whether it is a parameter. */
+export function graph(specs: Spec[], leaves: boolean[] = []): Graph {
+  const told = leaves.map((parameter, at): TapeLeaf => ({ id: -1 - at, name: "", parameter, plan: 0, norm: null, bad: 0 }));
+  const flat = specs.map((spec, at) => ({
+    op: "add", family: "elementwise", scope: spec.scope,
+    node: {
+      id: at + 1, plan: 0, context: 0, parents: [...spec.parents.map((parent) => parent + 1), ...spec.leaves.map((leaf) => -1 - leaf)], forward_ns: spec.time, backward_ns: 0,
+      saved: 0, norm: null, bad: 0, numel: 1,
+    },
+  }));
+  const tape = tapeFrom(flat, told, { step: 0, t: 0 });
+  return { specs, tape, tree: treeOf(tape) };
+}
 
 /** Nodes in a line, one scope each. */
-export const chain = (...scopes: string[]): TapeGraph => graph(scopes.map((scope, at) => node(scope, at === 0 ? [] : [at - 1])));
+export const chain = (...scopes: string[]): Graph => graph(scopes.map((scope, at) => node(scope, at === 0 ? [] : [at - 1])));
 
 /** Linear layers of two ops with ReLUs between, then a loss. */
-export const mlp = (layers: number): TapeGraph =>
+export const mlp = (layers: number): Graph =>
   chain(...Array.from({ length: layers }, (_, k) => [`net.${2 * k}`, `net.${2 * k}`, ...(k < layers - 1 ? [`net.${2 * k + 1}`] : [])]).flat(), "loss", "loss");
 
 /** Residual blocks: conv, bn, relu, conv, bn, add with the block's input, and the same relu module again. */
-export function residual(count: number): TapeGraph {
-  const nodes: GraphNode[] = [node("net.stem.conv"), node("net.stem.bn", [0]), node("net.stem.relu", [1])];
+export function residual(count: number, change: (spec: Spec, at: number) => Spec = (spec) => spec): Graph {
+  const nodes: Spec[] = [node("net.stem.conv"), node("net.stem.bn", [0]), node("net.stem.relu", [1])];
   for (let k = 0; k < count; k++) {
     const input = nodes.length - 1;
     const scope = `net.layer${k + 1}`;
@@ -28,5 +45,5 @@ export function residual(count: number): TapeGraph {
   }
   nodes.push(node("net.head.fc", [nodes.length - 1]), node("net.head.fc", [nodes.length]));
   nodes.push(node("loss", [nodes.length - 1]), node("loss", [nodes.length]));
-  return graph(nodes);
+  return graph(nodes.map(change));
 }

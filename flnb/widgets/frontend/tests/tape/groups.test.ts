@@ -1,95 +1,82 @@
 import { describe, expect, it } from "vitest";
-import { allGroups, boxes, type Child, type Group, groupsOf, isGroup, openAll, openAtFirst } from "../../src/tape/groups.ts";
-import { generator } from "../memory/simulated.ts";
+import { allGroups, boxes, type Child, type Group, isGroup, openAll, openAtFirst } from "../../src/tape/groups.ts";
+import { treeOf } from "../../src/tape/model.ts";
 import { chain, graph, mlp, node, residual } from "./graphs.ts";
 
 const names = (children: readonly Child[]): string[] => children.map((child) => (isGroup(child) ? child.name : `#${child}`));
-
-function leavesOf(children: readonly Child[]): number[] {
-  return children.flatMap((child) => (isGroup(child) ? leavesOf(child.children) : [child]));
-}
+const items = (group: Group): readonly Child[] => group.level!.items;
 
 describe("modules", () => {
-  it("are the parts of the outermost one", () => {
-    const root = groupsOf(chain("net.stem.conv", "net.stem.bn", "net.body.conv", "net.body.bn", "loss", "loss"));
-    expect(names(root.children)).toEqual(["stem", "body", "loss"]);
-    expect(names((root.children[0] as Group).children)).toEqual(["#0", "#1"]);
+  it("are the parts of the outermost one; a fold of equal blocks and portions arrive from the kernel as groups too", () => {
+    const { tree } = chain("net.stem.conv", "net.stem.bn", "net.body.conv", "net.body.bn", "loss", "loss");
+    expect(names(items(tree.root))).toEqual(["stem", "body", "loss"]);
+    expect(names(items(items(tree.root)[0] as Group))).toEqual(["#0", "#1"]);
   });
 
-  it("of one op are that op, and a chain of single modules is one", () => {
-    expect(names(groupsOf(chain("a.relu", "b.only.conv", "b.only.conv", "c", "c")).children)).toEqual(["#0", "b", "c"]);
-  });
-
-  it("called twice are two, so that no cycle arises", () => {
-    const root = groupsOf(residual(1));
-    const block = [...allGroups(root.children)].find((group) => group.name === "layer1")!;
-    expect(block.children).toEqual([3, 4, 5, 6, 7, 8, 9]);
-    const twice = groupsOf(chain("m.relu", "m.relu", "m.conv", "m.relu", "m.relu", "z", "y", "x", "w", "v", "u"));
-    expect(names((twice.children[0] as Group).children)).toEqual(["relu", "#2", "relu"]);
-    expect(new Set([...allGroups(twice.children)].map((group) => group.key)).size).toBe([...allGroups(twice.children)].length);
-  });
-
-  it("named by a number carry their container's name", () => {
-    expect(names(groupsOf(chain("net.0", "net.0", "net.1", "net.2", "net.2")).children)).toEqual(["net.0", "#2", "net.2"]);
-  });
-
-  it("hold every node once, whatever the scopes", () => {
-    const random = generator(8);
-    const part = (): string => "abc"[Math.floor(random() * 3)]!;
-    for (let round = 0; round < 30; round++) {
-      const nodes = Array.from({ length: 1 + Math.floor(random() * 300) }, () => node(Array.from({ length: Math.floor(random() * 4) }, part).join(".")));
-      expect(leavesOf(groupsOf(graph(nodes)).children)).toEqual(nodes.map((_, at) => at));
-    }
-  });
-
-  it("are made up where hundreds of ops stand side by side", () => {
-    const root = groupsOf(chain(...Array<string>(1000).fill("")));
-    expect(root.children.length).toBeLessThanOrEqual(60);
-    expect(leavesOf(root.children)).toHaveLength(1000);
-    for (const group of allGroups(root.children)) expect(group.children.length).toBeLessThanOrEqual(60);
+  it("keep what enters and leaves them", () => {
+    const { tree } = residual(1);
+    const block = [...allGroups(tree.root)].find((group) => group.name === "layer1")!;
+    expect(items(block)).toHaveLength(7);
+    expect([...block.level!.entered]).toEqual([0, 5]);
+    expect([...block.level!.left]).toEqual([6]);
+    expect(block.level!.edges).toHaveLength(6);
   });
 });
 
 describe("what stands open", () => {
   it("counts boxes as they are drawn", () => {
-    const root = groupsOf(mlp(4));
-    expect(boxes(root.children, new Set())).toBe(root.children.length);
-    expect(boxes(root.children, openAll(root, 1500))).toBe(13);
+    const { root } = mlp(4).tree;
+    expect(boxes(root, new Set())).toBe(items(root).length);
+    expect(boxes(root, openAll(root, 1500).open)).toBe(13);
   });
 
   it("begins with what is heavy, within the number of boxes", () => {
-    const tape = chain("a", "a", "a", "b", "b", "b", "c", "c", "c");
-    const heavy = graph(tape.nodes.map((n, at) => ({ ...n, time: at === 4 ? 100 : 1 })));
-    const root = groupsOf(heavy);
-    const open = openAtFirst(heavy, root, 5);
+    const scopes = ["a", "a", "a", "b", "b", "b", "c", "c", "c"];
+    const { root } = graph(scopes.map((scope, at) => node(scope, at ? [at - 1] : [], { time: at === 4 ? 100 : 1 }))).tree;
+    const open = openAtFirst(root, 5);
     expect([...open]).toEqual(["/b#0"]);
-    expect(boxes(root.children, open)).toBe(5);
+    expect(boxes(root, open)).toBe(5);
   });
 
   it("begins with the module in which a NaN arose", () => {
-    const tape = residual(6);
-    const sick = graph(tape.nodes.map((n, at) => ({ ...n, origin: at === 20 })));
-    const root = groupsOf(sick);
-    const open = openAtFirst(sick, root, 20);
-    const group = [...allGroups(root.children)].find((g) => g.first <= 20 && 20 < g.last)!;
+    const told = residual(6).tape;
+    for (const level of told.levels) for (const item of level.items) if (typeof item !== "number" && item.first <= 20 && 20 < item.last) item.health = 2;
+    const { root } = treeOf(told);
+    const open = openAtFirst(root, 20);
+    const group = [...allGroups(root)].find((g) => g.first <= 20 && 20 < g.last)!;
     expect(open.has(group.key)).toBe(true);
   });
 
+  it("leaves equal blocks folded, unless a NaN begins in one of them", () => {
+    const told = residual(2).tape;
+    const layer = told.levels.flatMap((level) => level.items).find((item) => typeof item !== "number" && item.name === "layer1");
+    if (typeof layer !== "object") throw new Error("no layer1");
+    layer.repeat = 7;
+    const opened = (): boolean => openAtFirst(treeOf(told).root, 60).has(layer.key);
+    expect(opened()).toBe(false);
+    layer.health = 2;
+    expect(opened()).toBe(true);
+  });
+
   it("asks whether it still fits", () => {
-    const tape = residual(3);
-    const root = groupsOf(tape);
-    expect(openAtFirst(tape, root, 60, (open) => open.size < 2).size).toBe(1);
+    expect(openAtFirst(residual(3).tree.root, 60, (open) => open.size < 2).size).toBe(1);
   });
 
   it("never exceeds the limit, and never lies inside something closed", () => {
-    const tape = residual(300);
-    const root = groupsOf(tape);
-    for (const most of [70, 200, 1500]) {
-      const open = openAll(root, most);
-      expect(boxes(root.children, open)).toBeLessThanOrEqual(most);
-      for (const group of allGroups(root.children)) {
-        if (!open.has(group.key)) for (const inner of allGroups(group.children)) expect(open.has(inner.key)).toBe(false);
-      }
+    const { root } = residual(300).tree;
+    for (const most of [70, 400, 20_000]) {
+      const { open } = openAll(root, most);
+      expect(boxes(root, open)).toBeLessThanOrEqual(Math.max(most, items(root).length));
+      for (const group of allGroups(root)) if (!open.has(group.key)) for (const inner of allGroups(group)) expect(open.has(inner.key)).toBe(false);
     }
+  });
+
+  it("asks for what it does not know, as far as it fits", () => {
+    const told = residual(5).tape;
+    const partly = { ...told, levels: told.levels.filter((level) => level.key !== "/layer2#0" && level.key !== "/layer4#0") };
+    const { open, unknown } = openAll(treeOf(partly).root, 1500);
+    expect(unknown).toEqual(["/layer2#0", "/layer4#0"]);
+    expect(open.has("/layer1#0")).toBe(true);
+    expect(openAll(treeOf(partly).root, 10).unknown).toEqual([]);
   });
 });

@@ -1,8 +1,9 @@
 import { describe, expect, it } from "vitest";
 import { Simulation } from "../../src/dev/simulate.ts";
 import { Store } from "../../src/store.ts";
+import { isGroup } from "../../src/tape/groups.ts";
 import { nearest, normShare, type Target } from "../../src/tape/canvas.ts";
-import { healthOf, nodeCount, TapeModel } from "../../src/tape/model.ts";
+import { nodeCount, TapeModel } from "../../src/tape/model.ts";
 
 const run = (options: ConstructorParameters<typeof Simulation>[0], seconds: number): { store: Store; model: TapeModel; more: (seconds: number) => void } => {
   const simulation = new Simulation(options);
@@ -20,28 +21,6 @@ const run = (options: ConstructorParameters<typeof Simulation>[0], seconds: numb
   return { store, model, more };
 };
 
-describe("where gradients go bad", () => {
-  const at = (bad: boolean, parents: number[], leavesBad = false): { bad: boolean; parents: number[]; leavesBad: boolean } => ({ bad, parents, leavesBad });
-
-  it("is the op that got a good gradient and gave a bad one; below it the NaN only spreads", () => {
-    expect(healthOf([at(true, []), at(true, [0]), at(false, [1]), at(false, [2])])).toEqual(["spread", "spread", "origin", "fine"]);
-  });
-
-  it("is an op whose parameters alone are bad", () => {
-    expect(healthOf([at(false, []), at(false, [0], true), at(false, [1])])).toEqual(["fine", "origin", "fine"]);
-  });
-
-  it("is the last node where the loss itself arrives bad", () => {
-    expect(healthOf([at(true, []), at(true, [0])])).toEqual(["spread", "origin"]);
-  });
-
-  it("follows branches: the one that is fine stays fine", () => {
-    // 0 -> 1 -> 3 and 0 -> 2 -> 3; the backward of 1 makes the NaN that arrives at 0.
-    const health = healthOf([at(true, []), at(false, [0]), at(false, []), at(false, [1, 2])]);
-    expect(health).toEqual(["spread", "origin", "fine", "fine"]);
-  });
-});
-
 describe("the model of a run", () => {
   it("keeps the last whole tape over the stump of an interrupted backward", () => {
     const { store, model } = run({ steps: 60 }, 1);
@@ -53,9 +32,9 @@ describe("the model of a run", () => {
       store.receive({ ...content, keyframe: true, run: store.run!, tape }, buffers, 2000);
       model.update();
     };
-    sent({ ...whole, step: whole.step + 1, t: whole.t + 1, nodes: whole.nodes.slice(0, 1), leaves: [] });
+    sent({ ...whole, step: whole.step + 1, t: whole.t + 1, nodes: whole.nodes.slice(0, 1), count: 1, leaves: [] });
     expect([store.tape!.step, model.nodes.length]).toEqual([whole.step, 18]);
-    sent({ ...whole, step: whole.step + 2, t: whole.t + 2, nodes: whole.nodes.slice(0, 1), leaves: whole.leaves.slice(0, 1) });
+    sent({ ...whole, step: whole.step + 2, t: whole.t + 2, nodes: whole.nodes.slice(0, 1), count: 1, leaves: whole.leaves.slice(0, 1) });
     expect(store.tape!.step).toBe(whole.step + 2);
     expect([nodeCount(1), nodeCount(18)]).toEqual(["1 node", "18 nodes"]);
   });
@@ -63,7 +42,7 @@ describe("the model of a run", () => {
   it("names ops, scopes and parameters, with parents before their readers", () => {
     const { model, store } = run({ steps: 60 }, 1);
     expect(model.nodes).toHaveLength(18);
-    expect(model.root.children).toHaveLength(5);
+    expect(model.tree.root.level!.items).toHaveLength(5);
     const conv = model.nodes[0]!;
     expect([conv.op, conv.scope, conv.parameters.map((leaf) => model.leafName(leaf, false)), conv.inputs.map((leaf) => model.leafName(leaf, true))])
       .toEqual(["conv2d", "net.stem.conv", ["net.stem.conv.weight"], ["x"]]);
@@ -83,15 +62,16 @@ describe("the model of a run", () => {
     const { model } = run({ steps: 40, nanStep: 40 }, 3);
     expect(model.tape!.step).toBe(40);
     expect(model.nodes.filter((info) => info.health === "origin").map((info) => info.scope)).toEqual(["net.stem.bn"]);
-    expect(model.healthIn(0, 1)).toBe("spread");
+    expect(model.nodes[0]!.health).toBe("spread");
     expect(model.badOut(1)).toEqual({ bad: 49152, numel: 262144 });
-    expect(model.healthIn(3, 18)).toBe("fine");
+    expect(model.tree.root.level!.items.map((item) => (isGroup(item) ? model.healthOf(item) : ""))).toEqual(["origin", "fine", "fine", "fine", "fine"]);
+    expect(model.nodes.slice(3).every((info) => info.health === "fine")).toBe(true);
   });
 
   it("is empty before the first backward", () => {
     const model = new TapeModel(new Store());
     model.update();
-    expect([model.tape, model.nodes, model.root.children]).toEqual([null, [], []]);
+    expect([model.tape, model.nodes, model.tree.root.level!.items]).toEqual([null, [], []]);
   });
 });
 

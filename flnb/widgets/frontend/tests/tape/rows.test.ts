@@ -1,5 +1,4 @@
 import { describe, expect, it } from "vitest";
-import { groupsOf } from "../../src/tape/groups.ts";
 import { layoutTape } from "../../src/tape/layout.ts";
 import type { TapeModel } from "../../src/tape/model.ts";
 import { platesOf, rowsOf } from "../../src/tape/rows.ts";
@@ -7,7 +6,7 @@ import { graph, node } from "./graphs.ts";
 
 // A convolution whose bias goes through a reshape, as it is recorded: reshape stands above conv2d, add joins them.
 const tape = graph([node("", [], { leaves: [0] }), node("", [], { leaves: [1] }), node("", [0, 1])], [true, true]);
-const layout = layoutTape(tape, groupsOf(tape), new Set());
+const layout = layoutTape(tape.tree, new Set());
 const model = { nodes: [{ parameters: [0] }, { parameters: [1] }, { parameters: [] }] } as unknown as TapeModel;
 
 describe("plates of parameters", () => {

@@ -1,0 +1,70 @@
+/** What the tape says in words: tooltips, the table behind the canvas, the legend. */
+
+import { h } from "../dom.ts";
+import { bytes, duration, integer, shape as shapeText, significant, text } from "../format.ts";
+import type { DataTable, ViewContext } from "../view.ts";
+import { sizeOf, type Target } from "./canvas.ts";
+import type { Layout } from "./layout.ts";
+import type { NodeInfo, TapeModel } from "./model.ts";
+
+const health = { fine: "", spread: "NaN", origin: "NaN begins" } as const;
+const normOf = (info: NodeInfo): string => health[info.health] || significant(info.node.norm ?? NaN);
+
+export function tipOf(target: Target, model: TapeModel, { store }: ViewContext): string {
+  if (target.kind === "input" || target.kind === "parameter") {
+    const leaf = model.leaves[target.index]!;
+    const dims = store.plan(leaf.plan)?.shape;
+    const norm = model.leafBad(target.index) ? "gradient NaN" : leaf.norm === null ? "" : `gradient norm ${significant(leaf.norm)}`;
+    return [model.leafName(target.index, false), dims ? shapeText(dims) : "", norm].filter(Boolean).join(" · ");
+  }
+  if (target.group) {
+    const { group } = target;
+    const { data } = group;
+    const what = data === null ? [] : [`${text(duration(data.forward_ns))} forward`, data.backward_ns > 0 ? `${text(duration(data.backward_ns))} backward` : ""];
+    const ops = data && !group.path ? data.ops.slice(0, 4).map(([op, count]) => `${integer(count)} ${op}`).join(", ") + (data.different > 4 ? " …" : "") : "";
+    return [group.path || group.name, group.repeat ? `${integer(group.repeat)} equal blocks` : "", sizeOf(group), ops, ...what].filter(Boolean).join(" · ");
+  }
+  const info = model.nodes[target.index]!;
+  const { node } = info;
+  const what = target.row === "backward"
+    ? [`gradient norm ${info.health === "origin" ? "NaN begins here" : normOf(info)}`, node.backward_ns > 0 ? text(duration(node.backward_ns)) : ""]
+    : [info.plan ? `${shapeText(info.plan.shape)} ${info.plan.dtype}` : "", text(duration(node.forward_ns)), node.saved > 0 ? `saves ${text(bytes(node.saved))}` : ""];
+  return [`${info.op}${target.row === "backward" ? "′" : ""}`, info.scope, ...what].filter(Boolean).join(" · ");
+}
+
+/** What the picture shows, in order: ops, and closed modules as a whole. */
+export function tableOf(layout: Layout | null, model: TapeModel, { store }: ViewContext): DataTable {
+  const columns = ["Node", "Op", "Scope", "Shape", "dtype", "Forward", "Backward", "Gradient norm", "Saved", "Reads"];
+  const boxes = (layout?.boxes ?? []).filter((box) => box.kind !== "input").map((box) => ({ box, at: box.group?.first ?? model.nodes[box.index]!.node.at }));
+  const time = (ns: number): string => (ns > 0 ? text(duration(ns)) : "–");
+  const rows = boxes.sort((a, b) => a.at - b.at).map(({ box }) => {
+    if (box.group?.data) {
+      const { data } = box.group;
+      const plan = store.plan(data.plan);
+      const norm = health[model.healthOf(box.group)] || significant(data.norm ?? NaN);
+      return [`#${data.ids[0]}–${data.ids[1]}`, box.group.repeat ? `${box.group.name} ×${box.group.repeat}` : box.group.name, box.group.path || "–", plan ? shapeText(plan.shape) : "–",
+        plan?.dtype ?? "–", time(data.forward_ns), time(data.backward_ns), norm, text(bytes(data.saved)), "–"];
+    }
+    const info = model.nodes[box.index]!;
+    const reads = info.node.parents.map((id) => (id > 0 ? `#${id}` : leafName(model, id)));
+    return [`#${info.node.id}`, info.op, info.scope || "–", info.plan ? shapeText(info.plan.shape) : "–", info.plan?.dtype ?? "–", time(info.node.forward_ns), time(info.node.backward_ns),
+      normOf(info), text(bytes(info.node.saved)), reads.join(" ") || "–"];
+  });
+  return { caption: model.tape ? `Tape of step ${model.tape.step}` : "Tape", columns, rows };
+}
+
+function leafName(model: TapeModel, id: number): string {
+  const leaf = model.leaves.findIndex((one) => one.id === id);
+  return leaf < 0 ? `leaf ${-id}` : model.leafName(leaf, false);
+}
+
+export function legend(): HTMLElement {
+  const item = (mark: HTMLElement, name: string): HTMLElement => h("span", { style: "display:inline-flex;align-items:center;gap:7px;white-space:nowrap" }, mark, name);
+  const box = (style: string): HTMLElement => h("i", { style: `display:inline-block;flex:none;${style}` });
+  return h("div", { style: "display:flex;flex-wrap:wrap;gap:0 18px;padding:6px 12px;border-top:1px solid var(--fl-grid);font-size:11px;color:var(--fl-dim);flex:none" },
+    item(box("width:34px;height:4px;background:linear-gradient(90deg,var(--fl-ink) 60%,var(--fl-grid) 60%)"), "gradient norm, log 10⁻⁴ to 10"),
+    item(box("width:22px;border-top:1px dashed var(--fl-dim)"), "saved for backward"),
+    item(box("width:18px;height:10px;border:2px solid var(--fl-error);border-radius:3px;background:repeating-linear-gradient(135deg,color-mix(in srgb,var(--fl-error) 40%,transparent) 0 1px,transparent 1px 4px)"), "NaN or Inf; heavy: its origin"),
+    item(h("b", { style: "font-weight:600;color:var(--fl-text)" }, "×12"), "equal blocks"),
+    item(h("b", { style: "font-weight:600;color:var(--fl-text)" }, "op′"), "its backward"));
+}

@@ -1,0 +1,24 @@
+"""A tape alone in a cell: the Tape view of the dashboard, without a recording around it."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flnb_telemetry.analysis.tape import Tape
+
+HEIGHT = 560
+
+
+def view(tape: Tape) -> dict[str, Any]:
+    """The MIME bundle of a widget that shows the tape; empty without a notebook's kernel, or without anywidget."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if not hasattr(shell, "kernel") or not len(tape.nodes) or importlib.util.find_spec("anywidget") is None:
+        return {}
+    from flnb.widgets.model import TapeWidget
+
+    made = TapeWidget(tape, HEIGHT)._repr_mimebundle_()
+    bundle: dict[str, Any] = made[0] if isinstance(made, tuple) else made or {}
+    return {kind: data for kind, data in bundle.items() if "widget" in kind}

@@ -1,0 +1,349 @@
+"""The tape as a tree that opens level by level: modules, repeated blocks folded, and long rows in portions.
+
+Nodes are in order of execution, so a module call is a run of neighbours with the same scope prefix, and contracting
+runs never makes a cycle. Only the level that is asked for is computed, with array operations over the nodes in it: of
+a million nodes a reader sees some dozens, and whoever opens one of them waits for its part alone.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from flnb_telemetry.analysis.graph import ORIGIN, SPREAD
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from flnb_telemetry.analysis.graph import Graph
+    from flnb_telemetry.intern import Catalog
+    from flnb_telemetry.schema import Ints
+
+
+WIDEST = 60  # things side by side on a level; more are taken in portions
+PORTIONS = 24
+PERIOD = 256  # calls at most in a repeated block
+REPEATS, REPEATED_OPS = 3, 8  # a fold has at least so many blocks, and where they are single ops so many ops
+NOT_A_MODULE = -1
+
+
+class Parts(NamedTuple):
+    """What stands side by side: entry i is calls `cut[i]` to `cut[i + 1]`, in blocks of `period[i]` (0: no fold).
+
+    Call j is nodes `bound[j]` to `bound[j + 1]`, named `token[j]`, with `depth[j]` names of its scope behind it.
+    """
+
+    bound: Ints
+    token: Ints
+    depth: Ints
+    cut: Ints
+    period: Ints
+
+    def between(self, first: int, last: int) -> Parts:
+        """Entries first to last - 1."""
+        a, b = int(self.cut[first]), int(self.cut[last])
+        return Parts(self.bound[a : b + 1], self.token[a:b], self.depth[a:b], self.cut[first : last + 1] - a,
+                     self.period[first:last])  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """Nodes first to last - 1 drawn as one box: a module call, a fold of `repeat` equal blocks, or a portion."""
+
+    key: str
+    name: str
+    path: str
+    first: int
+    last: int
+    repeat: int = 0
+    depth: int = 0
+    parts: Parts | None = field(default=None, repr=False)
+
+
+class Level(NamedTuple):
+    """What an open group shows: groups and node numbers (rows), edges between them, and what crosses the frame.
+
+    `edges` are (from, to) places in `items`; `entered` read from outside, `left` are read there.
+    """
+
+    items: list[Group | int]
+    edges: list[tuple[int, int]]
+    entered: list[int]
+    left: list[int]
+
+
+class Levels:
+    """The tree over a graph. `root` is open; `level(group)` opens another, `find(key)` is a group by its key."""
+
+    def __init__(self, graph: Graph, catalog: Catalog) -> None:
+        self.graph, self.catalog = graph, catalog
+        self._tokens: list[Ints] = []
+        self._known: dict[str, Group] = {}
+        self._made: dict[str, Level] = {}
+        self.root = Group("", "", "", 0, len(graph), parts=self._outermost())
+
+    # ---- which groups there are
+
+    @cached_property
+    def _scopes(self) -> dict[int, list[str]]:
+        """The names on the way to each context that occurs."""
+        found = np.unique(self.graph.context).tolist()
+        return {context: self.catalog.contexts.items[context].scope.split(".") for context in found}
+
+    def _token(self, depth: int) -> Ints:
+        """For each context the number of its name at a depth, NOT_A_MODULE where its scope ends before."""
+        while len(self._tokens) <= depth:
+            at = len(self._tokens)
+            table = np.full(max(self._scopes, default=0) + 1, NOT_A_MODULE)
+            for context, names in self._scopes.items():
+                if at < len(names) and names[at]:
+                    table[context] = self.catalog.strings.id_of(names[at])
+            self._tokens.append(table)
+        return self._tokens[depth]
+
+    @cached_property
+    def _powers(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """Prefix sums of hash(plan of node i) * r**i modulo 2**64, and r**-i: equal runs of plans hash equally."""
+        plan = self.graph.plan.astype(np.uint64)
+        mixed = (plan + np.uint64(0x9E3779B97F4A7C15)) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0x94D049BB133111EB)
+        ratio = 0x5851F42D4C957F2D
+        size = len(plan)
+        up, down = (np.full(size + 1, r, np.uint64) for r in (ratio, pow(ratio, -1, 1 << 64)))
+        up[0] = down[0] = 1
+        up, down = np.multiply.accumulate(up), np.multiply.accumulate(down)
+        total = np.zeros(size + 1, np.uint64)
+        np.cumsum(mixed * up[:size], out=total[1:])
+        return total, down
+
+    def _outermost(self) -> Parts:
+        """The calls of the whole tape. A module that holds nearly all is left out: its parts are the picture."""
+        size = len(self.graph)
+        bound, token, depth = self._calls(0, size, 0)
+        for _ in range(64):
+            length = np.diff(bound)
+            main = int(np.argmax(length)) if len(length) else 0
+            if not len(length) or 2 * length[main] <= size or token[main] == NOT_A_MODULE:
+                break
+            inner = self._calls(int(bound[main]), int(bound[main + 1]), int(depth[main]))
+            bound = np.concatenate([bound[:main], inner[0][:-1], bound[main + 1 :]])
+            token = np.concatenate([token[:main], inner[1], token[main + 1 :]])
+            depth = np.concatenate([depth[:main], inner[2], depth[main + 1 :]])
+        return self._folded(bound, token, depth)
+
+    def _calls(self, first: int, last: int, depth: int) -> tuple[Ints, Ints, Ints]:
+        """Module calls, and single nodes, directly within nodes first to last - 1 of a scope with `depth` names."""
+        token = self._token(depth)[self.graph.context[first:last]]
+        begins = np.ones(len(token), np.bool_)
+        begins[1:] = (token[1:] != token[:-1]) | (token[1:] == NOT_A_MODULE)
+        at = np.flatnonzero(begins)
+        return np.append(at, last - first) + first, token[at], np.full(len(at), depth + 1)
+
+    def _folded(self, bound: Ints, token: Ints, depth: Ints) -> Parts:
+        """Entries of these calls, with blocks that follow each other and run the same plans as one."""
+        total, down = self._powers
+        kind = (total[bound[1:]] - total[bound[:-1]]) * down[bound[:-1]] + np.diff(bound).astype(np.uint64)
+        cut, period = folds(kind, token == NOT_A_MODULE)
+        return Parts(bound, token, depth, cut, period)
+
+    def _parts(self, group: Group) -> Parts:
+        if group.parts is None:
+            return self._folded(*self._calls(group.first, group.last, group.depth))
+        if len(group.parts.cut) == 0:  # one block of a fold
+            return self._folded(group.parts.bound, group.parts.token, group.parts.depth)
+        return group.parts
+
+    def _children(self, group: Group) -> list[Group | int]:
+        parts = self._parts(group)
+        count = len(parts.period)
+        if count > WIDEST:
+            size = -(-count // min(PORTIONS, -(-count // 8)))
+            return [self._portion(group, parts, at, min(at + size, count)) for at in range(0, count, size)]
+        names: dict[str, int] = {}
+        return [self._entry(group, parts, i, names) for i in range(count)]
+
+    def _portion(self, group: Group, parts: Parts, first: int, last: int) -> Group | int:
+        if last - first == 1:
+            return self._entry(group, parts, first, {})
+        own = parts.between(first, last)
+        a, b = int(own.bound[0]), int(own.bound[-1])
+        return Group(f"{group.key}/~{a}", f"{a + 1:,}–{b:,}".replace(",", " "), "", a, b, parts=own)
+
+    def _entry(self, group: Group, parts: Parts, i: int, names: dict[str, int]) -> Group | int:
+        a, b = int(parts.cut[i]), int(parts.cut[i + 1])
+        first, last = int(parts.bound[a]), int(parts.bound[b])
+        if last - first == 1:
+            return first
+        period = int(parts.period[i])
+        if period:
+            cut = np.arange(0, b - a + 1, period)
+            own = Parts(parts.bound[a : b + 1], parts.token[a:b], parts.depth[a:b], cut, np.zeros(len(cut) - 1, int))
+            name = self._fold_name(own)
+            return Group(f"{group.key}/*{first}", name, "", first, last, repeat=len(cut) - 1, parts=own)
+        if b - a > 1:
+            nothing = np.empty(0, np.int64)
+            own = Parts(parts.bound[a : b + 1], parts.token[a:b], parts.depth[a:b], nothing, nothing)
+            return Group(f"{group.key}/@{first}", self._block_name(own), "", first, last, parts=own)
+        return self._module(group, first, last, int(parts.depth[a]), names)
+
+    def _module(self, group: Group, first: int, last: int, depth: int, names: dict[str, int]) -> Group:
+        """A module call. One with a single part is that part under the outer name."""
+        scope = self._scopes[int(self.graph.context[first])]
+        name, path = _shown(scope, depth), ".".join(scope[:depth])
+        call = names[name] = names.get(name, -1) + 1
+        while True:
+            token = self._token(depth)[self.graph.context[first:last]]
+            if token[0] == NOT_A_MODULE or (token != token[0]).any():
+                break
+            depth += 1
+        return Group(f"{group.key}/{name.replace('/', '∕')}#{call}", name, path, first, last, depth=depth)
+
+    def _fold_name(self, parts: Parts) -> str:
+        """Modules by the names of the first and last, ops by what they are."""
+        if NOT_A_MODULE in (parts.token[0], parts.token[-1]):
+            return self._block_name(parts.between(0, 1))
+        first, last = (self.catalog.strings.items[int(parts.token[i])] for i in (0, -1))
+        name = _shown(self._scopes[int(self.graph.context[parts.bound[0]])], int(parts.depth[0]))
+        return name if first == last else f"{name}–{last.removeprefix(first.rstrip('0123456789'))}"
+
+    def _block_name(self, parts: Parts) -> str:
+        """The first few different things in a row of calls."""
+        strings, names = self.catalog.strings.items, []
+        for token, at in zip(parts.token[:8].tolist(), parts.bound[:8].tolist(), strict=False):
+            op = self.catalog.plans.items[int(self.graph.plan[at])].op
+            names.append(op if token == NOT_A_MODULE else strings[token])
+        different = list(dict.fromkeys(names))
+        return " ".join(different[:3]) + ("…" if len(different) > 3 or len(parts.token) > 8 else "")
+
+    # ---- one level of them
+
+    def level(self, group: Group) -> Level:
+        """What an open group shows."""
+        found = self._made.get(group.key)
+        if found is None:
+            items = self._children(group)
+            self._known |= {item.key: item for item in items if isinstance(item, Group)}
+            found = self._made[group.key] = self._connected(group, items)
+        return found
+
+    def find(self, key: str) -> Group | None:
+        """The group of a key, opened on the way where nobody has looked yet; None for a key of another tape."""
+        if key == "":
+            return self.root
+        if key not in self._known:
+            above = self.find(key.rpartition("/")[0])
+            if above is not None:
+                self.level(above)
+        return self._known.get(key)
+
+    def way(self, row: int) -> list[str]:
+        """Keys of the groups to open, outermost first, until the node in this row is seen."""
+        keys: list[str] = []
+        group = self.root
+        while True:
+            inside = [item for item in self.level(group).items if isinstance(item, Group)]
+            around = next((item for item in inside if item.first <= row < item.last), None)
+            if around is None:
+                return keys
+            keys.append(around.key)
+            group = around
+
+    def owners(self, group: Group, items: list[Group | int]) -> Ints:
+        """For each node of a group the place of its item."""
+        firsts = [item if isinstance(item, int) else item.first for item in items]
+        return np.repeat(np.arange(len(items)), np.diff([*firsts, group.last]))
+
+    def _connected(self, group: Group, items: list[Group | int]) -> Level:
+        graph, count = self.graph, len(items)
+        if not count:
+            return Level([], [], [], [])
+        owner = self.owners(group, items)
+        edges = slice(int(graph.start[group.first]), int(graph.start[group.last]))
+        parent, to = graph.parent[edges], owner[graph.child[edges] - group.first]
+        inside = parent >= group.first
+        source, target = owner[parent[inside] - group.first], to[inside]
+        pairs = np.unique(source[source != target] * count + target[source != target])
+        entered = np.unique(to[(parent >= 0) & ~inside])
+        left = np.unique(owner[graph.last_reader[group.first : group.last] >= group.last])
+        found = list(zip((pairs // count).tolist(), (pairs % count).tolist(), strict=True))
+        return Level(items, found, entered.tolist(), left.tolist())
+
+    def opened(self, most: int) -> list[str]:
+        """Groups worth opening first, the one where a NaN begins, then what took longest, within `most` items."""
+        graph, found = self.graph, list[str]()
+        waiting: list[tuple[bool, int, int, Group]] = []
+        count, work = len(self.level(self.root).items), len(graph)
+
+        def push(groups: list[Group | int]) -> None:
+            for item in groups:
+                if isinstance(item, Group):
+                    part = slice(item.first, item.last)
+                    origin = bool((graph.health[part] == ORIGIN).any())
+                    heapq.heappush(waiting, (not origin, -int(graph.forward[part].sum()), item.first, item))
+
+        push(self.level(self.root).items)
+        while waiting and count < most and work <= 4 * max(len(graph), most):
+            *_, group = heapq.heappop(waiting)
+            items = self.level(group).items
+            count += len(items) - 1
+            work += group.last - group.first
+            found.append(group.key)
+            push(items)
+        return found
+
+    def worst(self, group: Group) -> int:
+        """The worst health in a group."""
+        health = self.graph.health[group.first : group.last]
+        return ORIGIN if (health == ORIGIN).any() else SPREAD if (health == SPREAD).any() else 0
+
+
+def folds(kind: NDArray[np.uint64], single: NDArray[np.bool_]) -> tuple[Ints, Ints]:
+    """Rows that repeat themselves: (cut, period) of the entries that remain, period 0 where one is just itself.
+
+    The period that covers most comes first, the shortest of equals; `single` marks ops, which need more repeats.
+
+    >>> cut, period = folds(np.array([7, 1, 2, 1, 2, 1, 2, 9], np.uint64), np.zeros(8, bool))
+    >>> cut.tolist(), period.tolist()
+    ([0, 1, 7, 8], [0, 2, 0])
+    """
+    size = len(kind)
+    runs: list[tuple[int, int, Ints, Ints]] = []  # (-calls covered, period, first, last)
+    for period in range(1, min(PERIOD, size // REPEATS) + 1):
+        equal = kind[period:] == kind[:-period]
+        if np.count_nonzero(equal) < max((REPEATS - 1) * period, size // 20):
+            continue  # no fold, or none that would make a long row short
+        edge = np.flatnonzero(np.diff(equal.view(np.int8), prepend=0, append=0))
+        first, length = edge[::2], edge[1::2] - edge[::2]
+        last = first + (length + period) // period * period
+        ops = np.append(0, np.cumsum(single))
+        keep = last - first >= np.where(ops[last] - ops[first] == last - first, REPEATED_OPS, REPEATS * period)
+        keep &= last - first >= REPEATS * period
+        if keep.any():
+            runs.append((-int((last - first)[keep].sum()), period, first[keep], last[keep]))
+            if -runs[-1][0] >= size - period:
+                break  # nothing can cover more
+    taken = np.zeros(size, np.bool_)
+    chosen: list[tuple[int, int]] = []
+    for _, period, first, last in sorted(runs, key=lambda run: run[:2])[:8]:
+        used = np.append(0, np.cumsum(taken))
+        for a, b in zip(*(x[used[last] == used[first]].tolist() for x in (first, last)), strict=True):
+            if not taken[a]:  # runs of one period may share their last block
+                taken[a:b] = True
+                chosen.append((a, period))
+    begins = ~taken
+    periods = np.zeros(size, np.int64)
+    for a, period in chosen:
+        begins[a] = True
+        periods[a] = period
+    cut = np.append(np.flatnonzero(begins), size)
+    return cut, periods[cut[:-1]]
+
+
+def _shown(scope: list[str], depth: int) -> str:
+    """The name at a depth; "0" alone says nothing, a number goes with the name of its container."""
+    name = scope[depth - 1]
+    return f"{scope[depth - 2]}.{name}" if name.isdigit() and depth > 1 else name

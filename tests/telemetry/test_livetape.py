@@ -1,0 +1,118 @@
+"""A tape as messages to the browser."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from flnb_telemetry import intern
+from flnb_telemetry.analysis.levels import WIDEST
+from flnb_telemetry.analysis.tape import Tape
+from flnb_telemetry.livetape import FIRST, LiveTape
+
+from tests.telemetry.test_levels import gradients, graph
+
+
+def _no_other(index: int) -> Tape:
+    raise LookupError(index)
+
+
+def live(*nodes: tuple[str, str], **given: Any) -> LiveTape:
+    return LiveTape(Tape(3, 1.5, graph(nodes, **given), intern.Catalog(), 0, _no_other))
+
+
+def sent(content: dict[str, Any]) -> dict[str, Any]:
+    """As it arrives: JSON without NaN."""
+    arrived: dict[str, Any] = json.loads(json.dumps(content, allow_nan=False))
+    return arrived
+
+
+def whole(shown: LiveTape) -> dict[str, Any]:
+    return sent(shown.whole(shown.first()))
+
+
+def test_a_small_tape_travels_whole() -> None:
+    shown = live(("a", "exp"), ("a", "log"), ("b", "exp"), ("b", "cos"), parents=[[-1], [0], [1, -1], [2]])
+    told = whole(shown)
+    assert (told["step"], told["t"], told["count"], told["truncated"]) == (3, 1.5, 4, 0)
+    assert [node["id"] for node in told["nodes"]] == [1, 2, 3, 4]
+    assert [node["parents"] for node in told["nodes"]] == [[-1], [1], [2, -1], [3]]
+    assert {level["key"] for level in told["levels"]} == {"", "/a#0", "/b#0"}
+    root = next(level for level in told["levels"] if level["key"] == "")
+    (a, b) = root["items"]
+    assert (a["name"], a["first"], a["last"], a["ids"], a["repeat"]) == ("a", 0, 2, [1, 2], 0)
+    assert (b["forward_ns"], b["backward_ns"], b["saved"]) == (200, 400, 64)
+    assert b["ops"] == [["exp", 1], ["cos", 1]]
+    assert b["families"] == [["elementwise", 200]]
+    assert root["edges"] == [0, 1]
+    assert [leaf["id"] for leaf in told["leaves"]] == [-1]
+
+
+def test_a_long_tape_tells_its_first_levels_and_what_is_asked_for() -> None:
+    rng = np.random.default_rng(1)
+    shown = live(*[("", f"op{i}") for i in rng.integers(0, 900, 20_000)])
+    told = whole(shown)
+    items = sum(len(level["items"]) for level in told["levels"])
+    assert 20 < items < FIRST + WIDEST + len(told["levels"])
+    assert len(told["nodes"]) < 2000
+    known = {level["key"] for level in told["levels"]}
+    closed = [item["key"] for level in told["levels"] for item in level["items"] if isinstance(item, dict)]
+    key = next(key for key in closed if key not in known)
+    answer = sent(shown.answer({"type": "tape", "open": [key, "/nonsense", 7]}))
+    assert [level["key"] for level in answer["levels"]] == [key]
+    assert (answer["type"], answer["structure"], answer["step"]) == ("tape", told["structure"], 3)
+
+
+def test_a_node_is_revealed_with_the_levels_above_it() -> None:
+    shown = live(*[("", op) for _ in range(3000) for op in ("exp", "add", "log")])
+    answer = sent(shown.answer({"type": "tape", "reveal": 4321}))
+    assert answer["reveal"] == {"id": 4321, "open": [level["key"] for level in answer["levels"]]}
+    assert 4321 in [node["id"] for node in answer["nodes"]]
+    assert "reveal" not in shown.answer({"type": "tape", "reveal": 99_999})
+
+
+def test_a_search_counts_all_nodes_and_leads_to_the_next() -> None:
+    shown = live(*[("", op) for _ in range(2000) for op in ("exp", "add", "log")], ("head.Fc", "matmul"))
+    assert sent(shown.answer({"type": "tape", "search": "EXP"}))["search"]["count"] == 2000
+    found = sent(shown.answer({"type": "tape", "search": "exp", "after": 4}))
+    assert (found["search"]["next"], found["search"]["at"], found["reveal"]["id"]) == (7, 3, 7)
+    again = shown.answer({"type": "tape", "search": "exp", "after": 5998})  # the last one: begins anew
+    assert (again["search"]["next"], again["search"]["at"]) == (1, 1)
+    assert shown.answer({"type": "tape", "search": "fc"})["search"]["count"] == 1
+    nothing = shown.answer({"type": "tape", "search": "zebra", "after": 0})
+    assert nothing["search"] == {"text": "zebra", "count": 0, "next": None, "at": 0}
+    assert "reveal" not in nothing
+
+
+@pytest.mark.parametrize("request_", [{}, {"open": "x"}, {"open": None, "reveal": "1", "search": 3}])
+def test_what_makes_no_sense_is_answered_with_nothing(request_: dict[str, Any]) -> None:
+    answer = live(("a", "exp"), ("a", "log")).answer(request_)
+    assert (answer["levels"], answer["nodes"]) == ([], [])
+
+
+def test_the_structure_is_the_programs_and_not_the_steps() -> None:
+    nodes = [("a", "exp"), ("b", "log")]
+    one, other = live(*nodes), live(*nodes, gradient=gradients([1.0, 2.0]))
+    assert one.structure == other.structure
+    assert one.structure != live(("a", "exp"), ("b", "exp")).structure
+
+
+def test_bad_gradients_are_told_without_nan() -> None:
+    sick = live(("a", "exp"), ("a", "log"), gradient=gradients([float("nan"), 2.0], [5, 0]), leaves=gradients([3.0]))
+    told = whole(sick)
+    assert [(node["norm"], node["bad"], node["health"]) for node in told["nodes"]] == [(None, 5, 1), (2.0, 0, 2)]
+    assert (told["gradient"], told["gradient_bad"]) == (3.0, 0)
+
+
+def test_a_frame_stands_alone() -> None:
+    content = sent(live(("a", "exp"), ("a", "log")).frame("mine"))
+    assert (content["type"], content["protocol"], content["keyframe"], content["run"]["name"]) == (
+        "frame",
+        1,
+        True,
+        "mine",
+    )
+    plan = content["plans"]["items"][content["tape"]["nodes"][0]["plan"]]
+    assert (plan["op"], plan["shape"], plan["dtype"]) == ("exp", [8], "float32")
