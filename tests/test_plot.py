@@ -113,16 +113,61 @@ def test_fragmentation_states_its_formulas(run: Any) -> None:
     assert figure.layout.yaxis2.tickvals == (0, 0.25, 0.5, 0.75, 1)
 
 
-def test_the_tape_is_a_graph_with_scopes_as_boxes(run: Any) -> None:
-    graph = plot.tape(run)
-    source = graph.source
-    assert {"n1 -> n2", "n2 -> n3", "leaf1 -> n1", "leaf2 -> n1"} <= {line.strip() for line in source.splitlines()}
-    assert source.index("cluster_net") < source.index('"cluster_net.conv"') < source.index("conv2d")
+def lines_of(source: str) -> set[str]:
+    return {line.strip() for line in source.splitlines()}
+
+
+def test_the_tape_is_a_graph_of_ops_and_leaves(run: Any) -> None:
+    source = plot.tape(run).source
+    assert {"n1 -> n2", "n2 -> n3", "leaf1 -> n1", "leaf2 -> n1"} <= lines_of(source)
+    assert "conv2d\nnet.conv\n" in source.replace("\\n", "\n")
     assert "conv.weight" in source
     assert "|grad| 2.00, 4 NaN/Inf" in source
     assert "forward 2.00 ms" in source
     assert "log\\\\odd" in source
     assert plot.tape(run.tape.step(0)).source == source
+
+
+@pytest.fixture
+def deep(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A stem of two ops, four equal blocks of an op and a module of two, and a loss; every op reads the one before."""
+    monkeypatch.setattr(bus, "announcers", [])
+    ops = [("net.stem", "conv2d"), ("net.stem", "relu")]
+    for i in range(4):
+        ops += [(f"net.blocks.{i}", "norm"), (f"net.blocks.{i}.lin", "matmul"), (f"net.blocks.{i}.lin", "add")]
+    with record("deep") as run:
+        for number, (scope, name) in enumerate([*ops, ("loss", "sum")], start=1):
+            with bus.scope(scope):
+                op(name, "elementwise", time.perf_counter_ns(), 1000, number, (number - 1 or -1, -1 - number))
+    return run
+
+
+def test_modules_deeper_than_asked_are_one_node(deep: Any) -> None:
+    closed = plot.tape(deep, depth=0).source
+    assert "cluster" not in closed
+    assert "blocks.0–3 ×4" in closed
+    assert {"n2 -> n14", "n14 -> n15"} <= lines_of(closed)
+    assert "12 ops" in closed
+    assert "matmul" not in closed
+    one = plot.tape(deep.tape, depth=1).source
+    assert "cluster_/stem#0" in one
+    assert {"n1 -> n2", "n2 -> n14"} <= lines_of(one)
+    full = plot.tape(deep).source
+    assert full.index("cluster_/*2") < full.index("cluster_/*2/blocks.1#0") < full.index("cluster_/*2/blocks.1#0/lin#0")
+    assert {f"n{i} -> n{i + 1}" for i in range(1, 15)} <= lines_of(full)
+
+
+def test_of_a_long_tape_what_can_be_read_is_drawn(monkeypatch: pytest.MonkeyPatch, deep: Any) -> None:
+    monkeypatch.setattr(plot, "NODES", 8)
+    source = plot.tape(deep).source
+    assert "modules beyond 8 things are left closed" in source
+    assert "matmul" not in source
+
+
+@pytest.mark.parametrize("depth", [-1, 1.5, True, "all"])
+def test_a_depth_is_a_number_of_levels(run: Any, depth: Any) -> None:
+    with pytest.raises(ValueError, match=r"got depth=.*; expected a number of levels, 0 or more, or None"):
+        plot.tape(run, depth=depth)
 
 
 def test_drawing_without_dot_says_what_to_install(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

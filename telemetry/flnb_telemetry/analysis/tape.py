@@ -158,7 +158,8 @@ class Tape:
     def summary(self, depth: int = 2) -> str:
         """A table in text: nodes, times, saved bytes, output and gradient norm of modules, `depth` deep, and ops.
 
-        Equal blocks that follow each other are one line (x12), long rows of ops are taken in portions.
+        Equal blocks that follow each other are one line (x12), and below it the first of them; long rows of ops are
+        taken in portions.
         """
         rows: list[tuple[str, ...]] = [("", "nodes", "forward", "backward", "saved", "output", "|grad|")]
         self._rows(rows, self.levels.root, depth, "")
@@ -171,12 +172,13 @@ class Tape:
         return "\n".join(lines)
 
     def _rows(self, rows: list[tuple[str, ...]], group: Group, depth: int, indent: str) -> None:
-        for item in self.levels.level(group).items:
+        items = self.levels.level(group).items
+        for item in items[:1] if group.repeat else items:  # of equal blocks one
             if isinstance(item, int):
                 rows.append(self._row(indent + self.nodes[item].op, Group("", "", "", item, item + 1), indent))
                 continue
             rows.append(self._row(indent + item.name + (f" ×{item.repeat}" if item.repeat else ""), item, indent))
-            if depth > 1 and not item.repeat:
+            if depth > 1:
                 self._rows(rows, item, depth - 1, indent + "  ")
 
     def _row(self, name: str, group: Group, indent: str) -> tuple[str, ...]:
