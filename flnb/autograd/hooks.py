@@ -87,6 +87,8 @@ class Hooked(Intercepted):
 
 def called(functions: dict[int, Any], g: Any) -> Any:
     """Call hooks in the order in which they were registered, each with what the one before left."""
+    if g._node is None and hasattr(g, "data"):
+        g = g.data  # a plain Tensor, where the walk is not recorded
     for function in list(functions.values()):
         given = function(g)
         if given is None:

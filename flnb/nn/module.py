@@ -10,11 +10,13 @@ from flnb_telemetry import bus
 
 from flnb import ops
 from flnb.autograd import Variable
+from flnb.autograd.hooks import Handle
 from flnb.dispatch.state import category
+from flnb.nn.hooks import ModuleHooks
 from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 __all__ = ["Module", "Parameter"]
 
@@ -57,6 +59,7 @@ class Module:
     """
 
     training: bool = True
+    _hooks: ModuleHooks | None = None
     _name: str = ""  # under the parent; "" for a root, whose scope is its class's name
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -77,9 +80,48 @@ class Module:
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         outer = bus.enter(self._name)
         try:
+            if self._hooks is not None:
+                return self._hooks.call(self, inputs, options)
             return self.forward(*inputs, **options)
         finally:
             bus.leave(outer)
+
+    def _hooked(self) -> ModuleHooks:
+        if self._hooks is None:
+            self.__dict__["_hooks"] = ModuleHooks()
+        hooks: ModuleHooks = self.__dict__["_hooks"]
+        return hooks
+
+    def register_forward_pre_hook(self, hook: Callable[[Module, tuple[Any, ...]], Any]) -> Handle:
+        """Call ``hook(module, inputs)`` before each `forward`; what it gives replaces the inputs.
+
+        Returns:
+            A handle whose ``remove()`` takes the hook away.
+        """
+        return Handle(self._hooked().before, hook)
+
+    def register_forward_hook(self, hook: Callable[[Module, tuple[Any, ...], Any], Any]) -> Handle:
+        """Call ``hook(module, inputs, output)`` after each `forward`; what it gives replaces the output.
+
+        >>> import flnb
+        >>> class Double(Module):
+        ...     def forward(self, x):
+        ...         return x * 2.0
+        >>> double = Double()
+        >>> with double.register_forward_hook(lambda module, inputs, output: output + 1.0):
+        ...     double(flnb.ones(2)).tolist()
+        [3.0, 3.0]
+        """
+        return Handle(self._hooked().after, hook)
+
+    def register_full_backward_hook(self, hook: Callable[[Module, tuple[Any, ...], tuple[Any, ...]], Any]) -> Handle:
+        """Call ``hook(module, grad_input, grad_output)`` whenever gradients have passed back through a call.
+
+        Both are tuples with one gradient per tensor of the call's positional inputs and of its output, None for a
+        tensor without; what the hook gives replaces ``grad_input``. Where no input needs a gradient it is called as
+        soon as those of the output are known.
+        """
+        return Handle(self._hooked().backward, hook)
 
     def _named_members(self) -> Iterator[tuple[str, Tensor | Module]]:
         """This module, and every module, parameter and buffer below, once, with its dotted path."""
