@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from flnb.autograd.bundle import join, split
 from flnb.autograd.tree import leaves, rebuild
+from flnb.dispatch.state import current
 from flnb.ops.movement import permute_dims
 from flnb.tensor import Tensor
 
@@ -31,7 +32,7 @@ class ModuleHooks:
             given = hook(module, inputs)
             if given is not None:
                 inputs = given if isinstance(given, tuple) else (given,)
-        passage = _Passage(module, list(self.backward.values())) if self.backward else None
+        passage = _Passage(module, list(self.backward.values())) if self.backward and current().grad else None
         if passage is not None:
             inputs = passage.enter(inputs)
         output = module.forward(*inputs, **options)
