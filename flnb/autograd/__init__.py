@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flnb.autograd.checkpoint import checkpoint
-from flnb.autograd.custom import custom_op
+from flnb.autograd.custom import CustomOp, GradientRuleError, custom_op
 from flnb.autograd.explain import creation_stack
 from flnb.autograd.packing import saved_tensors_hooks
 from flnb.autograd.transforms import grad, hessian, hvp, jacobian, jvp, stop_gradient, value_and_grad, vjp
@@ -14,8 +14,9 @@ from flnb.autograd.vmap import vmap
 from flnb.dispatch import state
 
 __all__ = [
-    "Variable", "checkpoint", "creation_stack", "custom_op", "enable_grad", "grad", "hessian", "hvp", "is_grad_enabled",
-    "jacobian", "jvp", "no_grad", "saved_tensors_hooks", "stop_gradient", "value_and_grad", "vjp", "vmap",
+    "CustomOp", "GradientRuleError", "Variable", "checkpoint", "creation_stack", "custom_op", "enable_grad", "grad",
+    "hessian", "hvp", "is_grad_enabled", "jacobian", "jvp", "no_grad", "saved_tensors_hooks", "stop_gradient",
+    "value_and_grad", "vjp", "vmap",
 ]  # fmt: skip
 
 

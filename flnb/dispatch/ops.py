@@ -448,11 +448,12 @@ def _receive(out: Any, op: Op, result: Any) -> Any:
 def accumulate(add: Op, total: Tensor, term: Any) -> None:
     """Add into a tensor that nothing else refers to: an in-place write that needs no mark."""
     here = _scoped() or state.session
-    if total._level is not None:
+    try:
+        data = total._data
+    except AttributeError:  # a batched tensor has no buffer
         total._gather(term)
         return
     plan = add.plans.get((total._spec, term._spec)) or plan_for(add, (total, term), (), here)[0]
-    data = total._data
     lanes = bus.lanes
     if lanes is None:
         here.table[add.index](data, term._data, data)

@@ -4,6 +4,8 @@ from collections import namedtuple
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import flnb
 from flnb import nn
@@ -69,6 +71,44 @@ def test_gradients_of_every_op_through_vmap_equal_a_loop(sample):
         expected = loop(lambda *x, j=j: gradient(*x)[j], batches, [True] * len(batches))
         np.testing.assert_allclose(per_example[j].numpy(), expected, rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(of_the_sum[j].numpy(), expected, rtol=1e-9, atol=1e-9)
+
+
+@st.composite
+def keys(draw):
+    """An index expression for shape (3, 4, 5), and which of its index tensors have an entry per example."""
+    parts, tensors = [], []
+    shape = draw(st.sampled_from([(), (2,), (2, 3)]))
+    for extent in (3, 4, 5):
+        kind = draw(st.sampled_from(["int", "slice", "tensor", "none+slice"]))
+        if kind == "int":
+            parts.append(draw(st.integers(-extent, extent - 1)))
+        elif kind == "tensor":
+            full = (EXAMPLES, *shape[draw(st.integers(0, len(shape))) :])
+            seed = draw(st.integers(0, 99))
+            tensors.append(np.random.default_rng(seed).integers(-extent, extent, full))
+            parts.append(len(tensors) - 1 + 0.5)  # stands for the tensor
+        else:
+            parts += [None] * (kind != "slice")
+            parts.append(slice(*draw(st.sampled_from([(None, None, 2), (1, None, None), (None, None, -1)]))))
+    return parts, tensors, draw(st.lists(st.booleans(), min_size=len(tensors) + 1, max_size=len(tensors) + 1))
+
+
+@settings(max_examples=200, deadline=None)
+@given(keys())
+def test_any_key_of_batched_and_shared_tensors_equals_a_loop(key):
+    parts, tensors, mapped = key
+    mapped = mapped if any(mapped) else [True] * len(mapped)
+    x = np.random.default_rng(0).normal(size=(EXAMPLES, 3, 4, 5))
+    inputs = [a if m else a[0] for a, m in zip([x, *tensors], mapped, strict=True)]
+
+    def pick(x, *tensors):
+        return x[tuple(tensors[int(p)] if isinstance(p, float) else p for p in parts)]
+
+    axes = tuple(0 if m else None for m in mapped)
+    gradient = flnb.grad(lambda x, *tensors: (pick(x, *tensors) ** 3).sum())
+    for function in (pick, gradient):
+        got = flnb.vmap(function, axes)(*[flnb.asarray(a) for a in inputs])
+        np.testing.assert_allclose(got.numpy(), loop(function, inputs, mapped), rtol=1e-12)
 
 
 def test_axes_in_and_out_and_containers():
