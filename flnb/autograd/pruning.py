@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from flnb.autograd.batched import innermost
 from flnb.autograd.tape import Linked, follow
 from flnb.dispatch import state
 from flnb.interface.tape import PARENTS, PLAN, SAVED, SEQ, Node
@@ -83,7 +84,7 @@ def values(x: Any) -> Any:
 
 
 def any_nonzero(x: Any) -> bool:
-    return bool(values(x).any())
+    return bool(values(innermost(x)).any())
 
 
 def _everything(node: Node) -> tuple[int, ...]:

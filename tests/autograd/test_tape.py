@@ -217,6 +217,16 @@ def test_ten_thousand_forwards_without_backward_do_not_grow_memory():
         assert len(gc.get_objects()) - objects < 100
 
 
+def test_no_grad_leaves_no_tape():
+    x = flnb.Variable([1.0, 2.0])
+    lengths = []
+    for recording in (flnb.enable_grad(), flnb.no_grad()):
+        with flnb.record() as run, recording:
+            flnb.softmax(flnb.tanh(x) * x).sum()
+        lengths.append(len(run.tape.nodes))
+    assert lengths == [4, 0]
+
+
 def test_no_grad_and_enable_grad_nest_and_decorate():
     x = flnb.Variable([1.0])
 

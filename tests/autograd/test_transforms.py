@@ -152,6 +152,20 @@ def test_transforms_nest_in_each_other(name, outside):
         np.testing.assert_allclose(third.numpy(), 24.0 * x.numpy(), rtol=1e-12)
 
 
+@pytest.mark.parametrize("tape", ["arena", "pruning", "prefused"])
+def test_transforms_on_other_tapes(tape):
+    def function(x):
+        return (flnb.log(flnb.exp(x) + flnb.exp(x * x)) * flnb.tanh(x)).sum()
+
+    x = float64(3)
+    both = [flnb.grad(function), flnb.vmap(flnb.grad(lambda x: function(x[None])))]
+    both += [] if tape == "prefused" else [flnb.hessian(function), lambda x: flnb.hvp(function, x, x)]
+    expected = [f(x) for f in both]
+    with flnb.use_tape(tape):
+        for f, e in zip(both, expected, strict=True):
+            np.testing.assert_allclose(f(x).numpy(), e.numpy(), rtol=1e-10)
+
+
 def test_an_inner_derivative_of_a_constant_is_differentiated_by_what_it_closes_over():
     outer = flnb.grad(lambda x: flnb.grad(lambda y: x * x * y * y)(flnb.asarray(3.0)))
     assert outer(flnb.asarray(2.0)).item() == 24.0  # d/dx 2 x^2 y
