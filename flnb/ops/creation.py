@@ -114,9 +114,11 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
     check_device(device)
     if not hasattr(x, "__dlpack__"):
         raise TypeError(f"from_dlpack: expected an array with __dlpack__, got {type(x).__name__}; use flnb.asarray")
-    if copy:
-        return asarray(np.from_dlpack(x))
     array = np.from_dlpack(x)
+    if copy:
+        return asarray(array)
+    if isinstance(x, np.ndarray):  # of which NumPy before 2.1 gives a read-only view
+        array = x
     here = state.current()
     if here.kind != "ndarray":
         raise TypeError(f"from_dlpack: backend {here.backend.name!r} cannot share host memory; give copy=True")

@@ -41,6 +41,8 @@ def test_values_and_dtypes_are_numpys(op):
         second = np.asarray([0, 1, 3], dtype) if "shift" in op.name else array
         arrays = [array] if op.arity == 1 else [array[:, None], second]
         expected = theirs(*arrays)
+        if kind in "iu" and op.name in ("floor", "ceil", "trunc"):
+            expected = array  # NumPy before 2.1 makes floats of integers
         got = ours(*[flnb.asarray(a) for a in arrays])
         assert got.dtype == expected.dtype, dtype
         np.testing.assert_array_equal(got.numpy(), expected)
