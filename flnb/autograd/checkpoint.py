@@ -112,7 +112,7 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
         RuntimeError: in backward, when the function gives results of other shapes or dtypes than before.
     """
 
-    @wraps(function)
+    @wraps(function, updated=())
     def checkpointed(*arguments: Any, **keywords: Any) -> Any:
         if not state.current().grad:
             return function(*arguments, **keywords)

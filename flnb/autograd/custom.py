@@ -13,6 +13,7 @@ from flnb.autograd.tape import grad_of
 from flnb.dispatch import ops as dispatch
 from flnb.dispatch import state
 from flnb.dispatch.plan import Plan
+from flnb.dispatch.state import TAKES_ANY
 from flnb.ops.composite import Composite, _not_inferred
 from flnb.ops.creation import asarray, zeros_like
 from flnb.ops.movement import stack
@@ -42,6 +43,7 @@ class CustomOp(Composite):
         self._parts: list[_Transposed] = []
         code = forward.__code__
         self.arguments = code.co_varnames[: code.co_argcount]
+        self.takes_any = bool(code.co_flags & TAKES_ANY)
         self.keywords = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
         self.__doc__ = forward.__doc__
         self.family = "custom"
@@ -52,7 +54,7 @@ class CustomOp(Composite):
     def __call__(self, *tensors: Any, attributes: tuple[Any, ...] | None = None, **given: Any) -> Any:
         if attributes is not None:  # as composites are called
             return dispatch.composite(self, self.body, tensors, attributes)
-        if len(tensors) > len(self.arguments):
+        if len(tensors) > len(self.arguments) and not self.takes_any:
             raise TypeError(
                 f"{self.name}: takes {len(self.arguments)} tensors ({', '.join(self.arguments)}), got {len(tensors)}; "
                 f"give attributes by keyword"
@@ -81,6 +83,9 @@ class CustomOp(Composite):
         """
         self.jvp = rule
         return rule
+
+    def _name(self, i: int) -> str:
+        return self.arguments[i] if i < len(self.arguments) else str(i)
 
     def _named(self, values: tuple[Any, ...]) -> dict[str, Any]:
         return dict(zip(self.keywords, values, strict=True))
@@ -138,7 +143,7 @@ class CustomOp(Composite):
         if self.vjp is None:
             raise GradientRuleError(
                 f"custom op {self.name!r} has no gradient: define it with @{self.name}.def_vjp, as "
-                f"def rule(g, y, {', '.join(self.arguments[: len(tensors)])}): ..."
+                f"def rule(g, y, {', '.join(map(self._name, range(len(tensors))))}): ..."
             )
         try:
             made = self.vjp(g, y, *tensors, **self._named(attributes))
@@ -174,7 +179,7 @@ class CustomOp(Composite):
         if len(found) != len(tensors):
             raise GradientRuleError(
                 f"the vjp of custom op {self.name!r} gave {len(found)} gradients, expected {len(tensors)}, one for "
-                f"each of {', '.join(self.arguments[: len(tensors)])} (None for one without); {where}"
+                f"each of {', '.join(map(self._name, range(len(tensors))))} (None for one without); {where}"
             )
         for i, (g, x) in enumerate(zip(found, tensors, strict=True)):
             if g is None:
@@ -183,7 +188,7 @@ class CustomOp(Composite):
             if (g.shape, g.dtype) != (x.shape, x.dtype) and x.dtype.kind == "f":
                 raise GradientRuleError(
                     f"the vjp of custom op {self.name!r} gave {_like(g)} as the gradient of argument {i} "
-                    f"({self.arguments[i]}), expected {_like(x)} like the argument; {where}"
+                    f"({self._name(i)}), expected {_like(x)} like the argument; {where}"
                 )
         return found
 

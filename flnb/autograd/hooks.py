@@ -6,6 +6,7 @@ asks the plan what to do first. A leaf keeps its hooks where other nodes keep th
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, Self
 
 from flnb.dispatch.plan import Plan
@@ -18,12 +19,15 @@ if TYPE_CHECKING:
 __all__ = ["Handle", "Hooks", "Intercepted", "heard", "listen"]
 
 
+_numbers = itertools.count().__next__
+
+
 class Handle:
     """What registering a hook gives: `remove` it, or use it as a context manager that does so at its end."""
 
     def __init__(self, functions: dict[int, Any], function: Any) -> None:
         self._functions = functions
-        self._key = max(functions, default=0) + 1
+        self._key = _numbers()
         functions[self._key] = function
 
     def remove(self) -> None:

@@ -158,7 +158,7 @@ def value_and_grad(
     """
     positions = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
-    @wraps(function)
+    @wraps(function, updated=())
     def differentiated(*arguments: Any, **keywords: Any) -> tuple[Any, Any]:
         if any(not -len(arguments) <= i < len(arguments) for i in positions):
             raise ValueError(f"grad: argnums {argnums} do not fit a call with {len(arguments)} positional arguments")
@@ -197,7 +197,7 @@ def grad(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_a
     """
     both = value_and_grad(function, argnums, has_aux)
 
-    @wraps(function)
+    @wraps(function, updated=())
     def gradient(*arguments: Any, **keywords: Any) -> Any:
         value, found = both(*arguments, **keywords)
         return (found, value[1]) if has_aux else found
@@ -324,7 +324,7 @@ def jacobian(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -
     """
     positions = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
-    @wraps(function)
+    @wraps(function, updated=())
     def derivatives(*arguments: Any, **keywords: Any) -> Any:
         trees = tuple(arguments[i] for i in positions)
         with _differentiating() as inside:

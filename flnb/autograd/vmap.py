@@ -44,7 +44,7 @@ def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> C
         TypeError: an argument without the axis, or a branch on a value that differs between examples.
     """
 
-    @wraps(function)
+    @wraps(function, updated=())
     def mapped(*arguments: Any, **keywords: Any) -> Any:
         axes = spread(tuple(in_axes) if isinstance(in_axes, list) else in_axes, arguments, "vmap: in_axes")
         flat = leaves(arguments)

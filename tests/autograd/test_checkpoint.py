@@ -94,6 +94,22 @@ def test_dropout_draws_the_same_numbers_again_and_the_stream_goes_on():
         np.testing.assert_array_equal(a, b)
 
 
+def test_hooks_inside_fire_once_and_packed_tensors_go_through():
+    calls = []
+
+    def function(x):
+        y = x * x
+        y.register_hook(lambda g: calls.append(1) or g * 2.0)
+        return flnb.exp(y)
+
+    x = flnb.Variable(X)
+    with flnb.saved_tensors_hooks(lambda t: t.numpy().copy(), flnb.asarray):
+        y = flnb.checkpoint(function)(x)
+    y.sum().backward()
+    assert calls == [1]
+    np.testing.assert_allclose(x.grad.numpy(), 4.0 * X * np.exp(X * X), rtol=1e-12)
+
+
 def test_the_backend_and_manager_of_the_forward_pass_hold_when_it_runs_again():
     class Loud(flnb.backends.NumpyBackend):
         calls = 0

@@ -106,6 +106,18 @@ def test_the_stated_jvp_is_differentiated_again_by_the_rules():
         np.testing.assert_allclose(transform(op).numpy(), transform(plain).numpy(), rtol=1e-9, atol=1e-12)
 
 
+def test_an_op_on_any_number_of_tensors():
+    @flnb.custom_op
+    def total(*tensors):
+        return sum(t.numpy() for t in tensors)
+
+    total.def_vjp(lambda g, y, *tensors: tuple(g * 1.0 for _ in tensors))
+    assert verify_grad(total, [X, X, X], order=1) == 3
+    total.def_vjp(lambda g, y, *tensors: (g, g[0], g))
+    with pytest.raises(GradientRuleError, match=r"float64\[4\] as the gradient of argument 1 \(1\)"):
+        total(*[flnb.Variable(X)] * 3).sum().backward()
+
+
 def test_its_name_is_in_the_record_and_on_the_tape():
     with flnb.record() as run:
         y = by_numpy()(flnb.Variable(X))

@@ -31,10 +31,12 @@ def test_a_hook_can_be_removed(leaf):
     with v.register_hook(lambda g: g * 2.0):
         v.sum().backward(retain_graph=True)
     handle.remove()
-    handle.remove()
+    later = v.register_hook(lambda g: g * 3.0)
+    handle.remove()  # takes nobody else's hook away
     v.sum().backward()
+    later.remove()
     assert calls == [1]
-    assert x.grad.tolist() == [3.0] * 3
+    assert x.grad.tolist() == [5.0] * 3
 
 
 def test_hooks_of_leaves_run_on_what_this_backward_adds():

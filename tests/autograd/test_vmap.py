@@ -240,6 +240,14 @@ def test_per_sample_gradients_of_a_network_equal_a_loop():
             np.testing.assert_allclose(got[name].numpy()[i], p.grad.numpy(), rtol=1e-4, atol=1e-6)
 
 
+def test_a_module_can_be_mapped_and_lends_nothing_to_the_function():
+    layer = nn.Linear(3, 2)
+    x = np.ones((4, 3), np.float32)
+    mapped = flnb.vmap(layer)
+    np.testing.assert_allclose(mapped(x).detach().numpy(), layer(flnb.asarray(x)).detach().numpy(), rtol=1e-6)
+    assert not hasattr(mapped, "weight")
+
+
 def test_backward_inside_adds_up_over_the_examples():
     w = flnb.Variable([2.0, 3.0])
     flnb.vmap(lambda x: (w * x).sum().backward() or x)(np.ones((4, 2), np.float32))
