@@ -1,10 +1,10 @@
 """A differentiable beam search over lattices: scores of sets of paths, one scalar op at a time.
 
-Scores of all paths that an acceptor allows are summed up (in logarithms) frame by frame; of the states reached, the beam
-keeps the best. Every arc is an addition and every meeting of two paths a `flnb.logaddexp`, on numbers: a second of
+Scores of all paths that an acceptor allows are summed up (in logarithms) frame by frame; of the states reached, the
+beam keeps the best. Every arc is an addition and every meeting of two paths a `flnb.logaddexp`, on numbers: a second of
 speech is a graph of tens of thousands of tiny nodes, and its gradient flows through the search itself.
 
-Source: R. Collobert, A. Hannun, G. Synnaeve, "A Fully Differentiable Beam Search Decoder", ICML 2019, sections 3 and 4.
+Source: R. Collobert, A. Hannun, G. Synnaeve, "A Fully Differentiable Beam Search Decoder", ICML 2019.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def _best(scores: dict[int, Any], beam: int) -> dict[int, Any]:
 
 
 def beam_search_loss(target: Acceptor, everything: Acceptor, emissions: Any, beam: int | None = None) -> Any:
-    """The negative log-probability of the target among all that the search holds for possible (equation 7 of the paper).
+    """The negative log-probability of the target among all that the search holds for possible.
 
     Training by it makes the search, as it is with its beam, prefer the target. The target's own paths are not pruned.
     """
