@@ -63,9 +63,10 @@ def common_dtype(dtypes: Sequence[np.dtype[Any]], scalars: Sequence[type] = ()) 
 def plan_for(
     op: Op, arguments: tuple[Any, ...], attributes: tuple[Any, ...], here: State
 ) -> tuple[Plan, tuple[Any, ...]]:
-    """The plan of a call and its canonical inputs: tensors of one dtype and, in binary ops, Python scalars."""
+    """The plan of a call and its canonical inputs: tensors of one dtype and, where ops broadcast, a Python scalar."""
     scalars = {i: type(x) for i, x in enumerate(arguments) if type(x) in (float, int, bool, complex)}
-    kept = scalars if op.arity == 2 and list(scalars.values()) in ([float], [int]) else {}
+    kept = scalars if op.broadcasts and list(scalars.values()) in ([float], [int]) else {}
+    kept = {} if any(i in op.unpromoted for i in kept) else kept
     tensors = [x if isinstance(x, Tensor) or i in kept else _converted(op, x) for i, x in enumerate(arguments)]
     tensors = _promoted(op, tensors, scalars)
     specs = tuple(x._spec if isinstance(x, Tensor) else type(x) for x in tensors)

@@ -212,8 +212,13 @@ def call(op: Op, tensors: tuple[Any, ...], attributes: tuple[Any, ...] = (), out
         return _into(op, tensors, attributes, out)
     try:
         plan = op.plans[tuple([x._spec for x in tensors]), attributes]
-    except (KeyError, AttributeError):
+    except KeyError:
         return _missed(op, tensors, attributes)
+    except AttributeError:  # Python scalars are known by their types
+        known = op.plans.get((tuple([getattr(x, "_spec", type(x)) for x in tensors]), attributes))
+        if known is None:
+            return _missed(op, tensors, attributes)
+        plan = known
     return _run(plan, tensors)
 
 
@@ -297,7 +302,7 @@ def _run(plan: Plan, tensors: tuple[Any, ...]) -> Any:
     parents: tuple[Any, ...] = ()
     seq = alloc = 0
     if op.differentiable and here.grad:
-        parents = tuple([x._node for x in tensors])
+        parents = tuple([getattr(x, "_node", None) for x in tensors])
         if parents.count(None) < len(parents):
             seq = next_seq()
     if not op.writes_out:
@@ -309,7 +314,7 @@ def _run(plan: Plan, tensors: tuple[Any, ...]) -> Any:
         data = _execute(plan, here, tensors, (buffer,), alloc, seq, parents)
     lift = None
     for x in tensors:
-        lift = lift or x._lift
+        lift = lift or getattr(x, "_lift", None)
     result = _new(lift or Tensor)
     result._data = data
     result._spec = plan.spec

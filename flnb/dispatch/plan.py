@@ -91,7 +91,8 @@ class Plan:
 
     def constant(self, value: float, backend: Any) -> Any:
         """A scalar as a 0-d buffer, kept for the next time (zeros are not: 0.0 == -0.0 as keys)."""
-        dtype = next(s.dtype for s in self.specs if isinstance(s, Spec))
+        promoted = [s for i, s in enumerate(self.specs) if i not in self.op.unpromoted]
+        dtype = next(s.dtype for s in promoted if isinstance(s, Spec))
         buffer = backend.from_numpy(np.asarray(value, dtype))
         if value and len(self.constants) < 64:
             self.constants[value] = buffer

@@ -220,7 +220,7 @@ def _log_or_zero(a: Any) -> Any:
 def _infer_where(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     if specs[0].dtype != BOOL:
         raise TypeError(f"where: the condition must be bool, got {specs[0]!r}; compare first, e.g. x > 0")
-    return broadcast(op, specs), specs[1].dtype
+    return broadcast(op, specs), next(s.dtype for s in specs[1:] if isinstance(s, Spec))
 
 
 _where = Op(
