@@ -60,7 +60,21 @@ from flnb.tensor import Tensor
 if TYPE_CHECKING:
     from flnb_telemetry import load_run
 
-    from flnb import backends, data, explore, magics, memory, meters, nn, optim, plot, telemetry, testing, widgets
+    from flnb import (
+        backends,
+        data,
+        explore,
+        magics,
+        memory,
+        meters,
+        nn,
+        optim,
+        plot,
+        speech,
+        telemetry,
+        testing,
+        widgets,
+    )
     from flnb.explore import bisect, compare_backends, record
     from flnb.magics import load_ipython_extension as load_ipython_extension
     from flnb.widgets.dashboard import dashboard
@@ -84,8 +98,8 @@ _LAZY = {
     "record": "flnb.explore",
 }
 _MODULES = (
-    "backends", "data", "explore", "magics", "memory", "meters", "nn", "optim", "plot", "telemetry", "testing",
-    "widgets",
+    "backends", "data", "explore", "magics", "memory", "meters", "nn", "optim", "plot", "speech", "telemetry",
+    "testing", "widgets",
 )  # fmt: skip
 
 
@@ -148,5 +162,5 @@ __all__ = [
     "uint16", "uint32", "uint64", "uint8", "use_backend", "use_memory_manager", "use_tape", "value_and_grad", "vjp",
     "vmap", "widgets",
 ]  # fmt: skip
-__all__ += ["fft", "linalg"]
+__all__ += ["fft", "linalg", "speech"]
 __all__ += [name for name in ops.__all__ if name != "log"]

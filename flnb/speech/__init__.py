@@ -1,5 +1,9 @@
-"""Speech: so far, sequence criteria by search over lattices."""
+"""Speech: so far, sequence criteria and decoding by search over lattices."""
 
-from flnb.speech.lattice import Acceptor, beam_search_loss, best_path, bigram, ctc_target, path_score, target_of
+from flnb.speech.acceptors import START, Acceptor, Arc, bigram, ctc, forced, lexicon
+from flnb.speech.beam_search import beam_search_loss, best_path, common_states, path_score
 
-__all__ = ["Acceptor", "beam_search_loss", "best_path", "bigram", "ctc_target", "path_score", "target_of"]
+__all__ = [
+    "START", "Acceptor", "Arc", "beam_search_loss", "best_path", "bigram", "common_states", "ctc", "forced", "lexicon",
+    "path_score",
+]  # fmt: skip
