@@ -3,15 +3,17 @@
 The scores of all paths that an acceptor allows are summed up (in logarithms) frame by frame; of the states reached, the
 beam keeps the best. Every arc is an addition and every meeting of two paths a `flnb.logaddexp`, on numbers: seconds of
 speech are a graph of a million tiny nodes, and the gradient flows back through the search itself. Where the beam cuts,
-no gradient flows; what was cut costs nothing.
+no gradient flows; what was cut costs nothing. Each frame is a scope, by which the tape's views open and close.
 
 Source: R. Collobert, A. Hannun, G. Synnaeve, "A Fully Differentiable Beam Search Decoder", ICML 2019.
 """
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, reduce
 from typing import TYPE_CHECKING, Any
+
+from flnb_telemetry.bus import scope
 
 from flnb.autograd import Variable
 from flnb.autograd.prefused import Part, register_sequence
@@ -54,21 +56,25 @@ def path_score(
     """
     alive: dict[int, Any] = {START: None}
     for number, frame in enumerate(_frames(emissions)):
-        arriving: dict[int, Any] = {}
-        for state, score in alive.items():
-            for token, to, weight in acceptor.arcs[state]:
-                step = frame[token] if weight is None else frame[token] + weight
-                step = step if score is None else score + step
-                other = arriving.get(to)
-                arriving[to] = step if other is None else logaddexp(other, step)
+        with scope(f"frame{number}"):
+            arriving = _arrivals(acceptor, alive, frame)
         alive = arriving if beam is None else _best(arriving, beam, keep[number] if keep else ())
-    total = None
-    for state, score in alive.items():
-        if state in acceptor.ends and score is not None:
-            total = score if total is None else logaddexp(total, score)
-    if total is None:
+    ended = [score for state, score in alive.items() if state in acceptor.ends and score is not None]
+    if not ended:
         raise _no_path(acceptor, len(emissions), beam)
-    return total
+    return reduce(logaddexp, ended)
+
+
+def _arrivals(acceptor: Acceptor, alive: dict[int, Any], frame: _Frame) -> dict[int, Any]:
+    """One frame: the score of all paths to each state that an arc leads to from the states alive."""
+    arriving: dict[int, Any] = {}
+    for state, score in alive.items():
+        for token, to, weight in acceptor.arcs[state]:
+            step = frame[token] if weight is None else frame[token] + weight
+            step = step if score is None else score + step
+            other = arriving.get(to)
+            arriving[to] = step if other is None else logaddexp(other, step)
+    return arriving
 
 
 def beam_search_loss(numerator: Acceptor, denominator: Acceptor, emissions: Any, beam: int | None = None) -> Any:
@@ -95,7 +101,11 @@ def beam_search_loss(numerator: Acceptor, denominator: Acceptor, emissions: Any,
     0.25
     """
     keep = None if beam is None else common_states(numerator, denominator, len(emissions))
-    return path_score(denominator, emissions, beam, keep) - path_score(numerator, emissions)
+    with scope("denominator"):
+        everything = path_score(denominator, emissions, beam, keep)
+    with scope("numerator"):
+        target = path_score(numerator, emissions)
+    return everything - target
 
 
 def common_states(numerator: Acceptor, denominator: Acceptor, frames: int) -> list[set[int]]:

@@ -210,6 +210,14 @@ def test_the_prefused_tape_makes_one_node_of_an_arc(weighted: bool) -> None:
         np.testing.assert_allclose(prefused, linked, rtol=1e-12)
 
 
+def test_graphs_and_frames_are_scopes_on_the_tape() -> None:
+    transitions = flnb.Variable(flnb.zeros((3, 3)))
+    with flnb.record() as run:
+        beam_search_loss(forced([0, 1], transitions), bigram(transitions), flnb.zeros((3, 3))).backward()
+    scopes = {node.scope for node in run.tape.nodes if node.op == "logaddexp" and "frame" in node.scope}
+    assert scopes == {"denominator.frame1", "denominator.frame2", "numerator.frame2"}
+
+
 @pytest.mark.parametrize("tokens", [[1, 2, 3], [1, 1, 2], [3], [2, 2, 2]])
 def test_ctc_is_torchs(tokens: list[int]) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed: enumeration above checks the same sums")
