@@ -8,6 +8,7 @@ crossing emits one event, and everything that is shown is computed from those ev
 from __future__ import annotations
 
 import math as _math
+import sys as _sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -150,6 +151,17 @@ def _describe() -> dict[str, Any]:
 
 _describers.append(_describe)
 _viewers["tape"] = "flnb.widgets.tape"
+
+
+def _show_in_notebook() -> None:
+    """Where IPython runs this, tensors, modules and managers show themselves (`flnb.show`)."""
+    ipython = _sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if shell is not None:
+        import_module("flnb.show").register(shell)
+
+
+_show_in_notebook()
 
 __all__ = [
     "OutOfMemoryError", "Tensor", "Variable", "autograd", "backends", "bisect", "bool", "bool_", "category",

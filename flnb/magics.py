@@ -11,6 +11,8 @@ import ast
 import os
 from typing import Any
 
+from flnb import show
+
 USAGE = "usage: %flnb dashboard  or  %flnb doctor"
 
 
@@ -66,6 +68,7 @@ def load_ipython_extension(shell: Any) -> None:
     magics = Magics(shell)
     shell.register_magic_function(magics.flnb, "line", "flnb")
     shell.register_magic_function(magics.record, "cell", "record")
+    show.register(shell)
     if os.environ.get("FLNB_TUNE_GC") == "1":  # set by `flnb lab`: fewer pauses of the cyclic collector
         import flnb
 

@@ -92,13 +92,20 @@ class Report:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        columns = [name for name in ("backend", "error", "time", "line") if any(getattr(r, name) for r in self.results)]
-        heads = ["check", *columns[: columns.count("backend")], "", "calls", *(c for c in columns if c != "backend")]
-        head = "".join(f"<th style='text-align:left'>{name}</th>" for name in [*heads, ""])
+        columns = [name for name in ("backend", "error", "time") if any(getattr(r, name) for r in self.results)]
+        heads = [
+            "check",
+            *columns[: columns.count("backend")],
+            "",
+            "calls",
+            *(c for c in columns if c != "backend"),
+            "",
+        ]
+        head = "".join(f"<th style='text-align:left'>{name}</th>" for name in heads)
         body = "".join(f"<tr>{''.join(map(_cell, _row(result, columns)))}</tr>" for result in self.results)
         return (
-            f"<table style='font-variant-numeric:tabular-nums'><caption style='text-align:left'>{escape(self.title)}"
-            f"</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+            f"<table style='font-variant-numeric:tabular-nums'><caption style='text-align:left;font-weight:600'>"
+            f"{escape(self.title)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
         )
 
 
@@ -107,24 +114,35 @@ def _cell(content: str) -> str:
 
 
 def _row(result: Result, columns: list[str]) -> list[str]:
-    mark, colour = (
-        ("✓ ok", "--jp-success-color1,#2e7d32") if result.passed else ("✗ failed", "--jp-error-color1,#d32f2f")
-    )
+    good, bad = ("✓ ok", "--jp-success-color1,#2e7d32"), ("✗ failed", "--jp-error-color1,#d32f2f")
+    mark, colour = good if result.passed else bad
     shown = {
         "error": "" if result.error is None else f"{result.error:.1e}" if result.error else "exact",
         "time": "" if result.time is None else f"{result.time:.2f}×",
-        "line": f"<code>{escape(result.line)}</code>" if result.line else "",
     }
-    calls = f"<pre style='margin:4px 0 0'>{escape(chr(10).join(result.calls))}</pre>" if result.calls else ""
-    inputs = f"<div>inputs <code>{escape(result.inputs)}</code></div>" if result.inputs and not result.passed else ""
     return [
         _selecting(result.op, escape(result.check)) if result.op else escape(result.check),
         *([escape(result.backend)] if "backend" in columns else []),
-        f"<b style='color:var({colour})'>{mark}</b>",
+        f"<b style='color:var({colour});white-space:nowrap'>{mark}</b>",
         str(result.tried),
-        *(shown[name] for name in columns if name != "backend"),
-        escape(result.reason) + inputs + calls,
+        *(f"<span style='white-space:nowrap'>{shown[name]}</span>" for name in columns if name != "backend"),
+        _what(result),
     ]
+
+
+def _what(result: Result) -> str:
+    """Reason, inputs, line and calls, one beneath the other."""
+    clipped = "max-width:44em;overflow:hidden;text-overflow:ellipsis;white-space:nowrap"
+    dim = "color:var(--jp-ui-font-color2,#777)"
+    parts = [escape(result.reason)] if result.reason else []
+    if result.inputs and not result.passed:
+        parts.append(f"<span style='{dim}'>inputs</span> <code>{escape(result.inputs)}</code>")
+    if result.line:
+        line = escape(result.line, quote=True)
+        parts.append(f"<code title='{line}' style='display:block;{clipped};{dim}'>{line}</code>")
+    if result.calls:
+        parts.append(f"<pre style='margin:4px 0 0'>{escape(chr(10).join(result.calls))}</pre>")
+    return "".join(f"<div>{part}</div>" for part in parts)
 
 
 def _selecting(op: str, text: str) -> str:

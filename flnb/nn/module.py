@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -222,9 +221,6 @@ class Module:
         lines = [f"{name}: {child!r}".replace("\n", "\n  ") for name, child in children]
         return "\n  ".join([head, *lines])
 
-    def _repr_html_(self) -> str:
-        return f'<div style="font-family:var(--jp-code-font-family,monospace)">{_tree("", self, True)}</div>'
-
 
 def _members(name: str, value: object) -> Iterator[tuple[str, Tensor | Module]]:
     if isinstance(value, (Module, Parameter)):
@@ -254,20 +250,3 @@ def _plain(tensor: Tensor) -> Tensor:
 
 def _described(tensor: Any) -> str:
     return f"{tuple(tensor.shape)} {tensor.dtype}"
-
-
-def _tree(name: str, module: Module, opened: bool) -> str:
-    label = f"{escape(name)}: " if name else ""
-    note = f' <span style="opacity:.6">{summary}</span>' if (summary := module._summary()) else ""
-    head = f"{label}<b>{type(module).__name__}</b>({escape(module.extra_repr())}){note}"
-    rows = []
-    for child_name, member in module._own():
-        if isinstance(member, Module):
-            rows.append(_tree(child_name, member, False))
-        else:
-            kind = "" if isinstance(member, Parameter) else " (buffer)"
-            rows.append(f"<div>{escape(child_name)}: {_described(member)}{kind}</div>")
-    if not rows:
-        return f'<div style="margin-left:1.1em">{head}</div>'
-    body = f'<div style="margin-left:1.1em">{"".join(rows)}</div>'
-    return f"<details{' open' if opened else ''}><summary>{head}</summary>{body}</details>"

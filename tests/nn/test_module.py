@@ -218,15 +218,3 @@ def test_repr_of_ones_own_module_shows_its_numbers_and_texts_only():
             self._cache = 3
 
     assert repr(Own().eval()) == "Own(size=(3, 4), mode='fast')\n  heads.0: ReLU()\n  heads.1: ReLU()"
-
-
-def test_html_is_an_expandable_tree_with_escaped_names():
-    net = Net()
-    net.odd = {"<b>": nn.Linear(1, 1)}
-    html = net._repr_html_()
-    assert html.count("<details open>") == 1
-    assert html.count("<details") == html.count("</details>") == 9
-    assert "scale: (2,) float32" in html
-    assert "running_mean: (4,) float32 (buffer)" in html
-    assert "odd.&lt;b&gt;" in html
-    assert "<b>:" not in html

@@ -1,0 +1,66 @@
+"""A Module alone on a cell's last line: its parts as a tree that opens, each parameter with its statistics."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING
+
+import numpy as np
+from flnb_telemetry import quantity
+
+from flnb.nn.module import Parameter
+from flnb.show.tensors import BOX, CODE, DIM, facts, statistics, tensor_html
+from flnb.tensor import Tensor
+
+if TYPE_CHECKING:
+    from flnb.nn.module import Module
+
+__all__ = ["module_html"]
+
+OPENS = 4096  # elements up to which a parameter in the tree opens to its picture and values
+
+
+def module_html(module: Module) -> str:
+    """HTML without scripts: the tree of modules, parameters and buffers, the first level open."""
+    return f"<div style='{BOX}'>{_tree('', module, True)}</div>"
+
+
+def _tree(name: str, module: Module, opened: bool) -> str:
+    label = f"<span style='{CODE}'>{escape(name)}</span> " if name else ""
+    size = sum(item.nbytes for item in module.parameters())
+    count = module._summary() + (f", {quantity.size(size)}" if size else "")
+    mode = "" if module.training else ", evaluating"
+    head = (
+        f"{label}<b>{type(module).__name__}</b><span style='{CODE}'>({escape(module.extra_repr())})</span> "
+        f"<span style='{DIM}'>{count}{mode}</span>"
+    )
+    rows = [
+        _leaf(child, member) if isinstance(member, Tensor) else _tree(child, member, False)
+        for child, member in module._own()
+    ]
+    if not rows:
+        return f"<div style='margin-left:1.1em'>{head}</div>"
+    return (
+        f"<details{' open' if opened else ''}><summary style='cursor:pointer'>{head}</summary>"
+        f"<div style='margin-left:1.3em'>{''.join(rows)}</div></details>"
+    )
+
+
+def _leaf(name: str, tensor: Tensor) -> str:
+    kind = "" if isinstance(tensor, Parameter) else " (buffer)"
+    gradient = getattr(tensor, "grad", None)
+    told = statistics(np.asarray(tensor._values())) if _readable(tensor) else facts(tensor)[0]
+    if gradient is not None:
+        values = np.asarray(gradient._values(), np.float64)
+        told += f" · gradient norm {quantity.norm(float(np.sqrt((values * values).sum())))}"
+    head = f"<span style='{CODE}'>{escape(name)} {tensor._spec!r}</span>{kind} <span style='{DIM}'>{told}</span>"
+    if tensor.size > OPENS or not _readable(tensor):
+        return f"<div style='margin-left:1.1em'>{head}</div>"
+    inside = f"<div style='margin:2px 0 4px 1.1em'>{tensor_html(tensor)}</div>"
+    return f"<details><summary style='cursor:pointer'>{head}</summary>{inside}</details>"
+
+
+def _readable(tensor: Tensor) -> bool:
+    from flnb.dispatch import state
+
+    return tensor._spec.kind == state.current().kind
