@@ -83,8 +83,9 @@ def run(arguments: Sequence[str]) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", str(max(1, (os.cpu_count() or 2) // 2)))
     # As root, the usual case in a container, JupyterLab would refuse to start. The user's flags come last: they win.
     root = ["--allow-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
+    ours = ["--LabApp.expose_app_in_browser=True"]  # so that the dashboard can open an op in a new cell
     with contextlib.suppress(KeyboardInterrupt):
-        server = LabApp.initialize_server([str(target), *root, *flags])
+        server = LabApp.initialize_server([str(target), *root, *ours, *flags])
         for name in ("SIGINT", "SIGHUP"):
             if hasattr(signal, name):
                 signal.signal(getattr(signal, name), lambda *_: signal.raise_signal(signal.SIGTERM))

@@ -12,6 +12,7 @@ from flnb_telemetry.livetape import LiveTape
 from IPython.core.getipython import get_ipython
 from IPython.display import publish_display_data
 
+from flnb.widgets import cells
 from flnb.widgets.hub import Hub
 
 if TYPE_CHECKING:
@@ -38,10 +39,16 @@ class Dashboard(anywidget.AnyWidget):
         self.follower = follower
         self.hub = Hub(follower.live, self.send)
         follower.changed = self.hub.follow
-        self.on_msg(lambda _, content, __: self.hub.receive(content))
+        self.on_msg(lambda _, content, __: self._receive(content))
         _hear_while_busy(self.comm)
         self._display_id = uuid.uuid4().hex
         self._pictured: tuple[int, str] | None = None
+
+    def _receive(self, content: Any) -> None:
+        if isinstance(content, dict) and content.get("type") == "code":
+            self.send(cells.answer(self.follower.last, content))
+        else:
+            self.hub.receive(content)
 
     def close(self) -> None:
         """Take the widget out of the page, end its thread, let go of the bus."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import sys
 
 import numpy as np
 import pytest
@@ -144,8 +145,19 @@ def test_only_npz_files_are_written():
         run.ops[1].to_code("op.bin")
 
 
-def test_opening_a_cell_needs_a_notebook():
+def test_opening_a_cell_needs_a_notebook(monkeypatch):
+    monkeypatch.setitem(sys.modules, "IPython", None)
     with flnb.record(inputs=True) as run:
         flnb.exp(flnb.ones((2,)))
     with pytest.raises(RuntimeError, match=r"no notebook to put a cell into; the code is\n\n# exp of test_capture"):
         run.ops[1].open_in_cell()
+
+
+def test_an_op_opens_in_the_next_cell():
+    interactiveshell = pytest.importorskip("IPython.core.interactiveshell")
+    shell = interactiveshell.InteractiveShell.instance()
+    with flnb.record(inputs=True) as run:
+        flnb.exp(flnb.ones((2,)))
+    run.ops[1].open_in_cell()
+    assert shell.rl_next_input == run.ops[1].to_code()
+    assert "the same bits as recorded: True" in reopened(shell.rl_next_input)

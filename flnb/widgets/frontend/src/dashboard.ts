@@ -1,5 +1,6 @@
 /** The shell: owns store and theme, draws at most once an animation frame, and turns keys and clicks into actions. */
 
+import { CodeSheet, isCodeAnswer } from "./cell.ts";
 import { RecordingBar, StatusLine, ViewBar } from "./bars.ts";
 import { h } from "./dom.ts";
 import { Empty } from "./empty.ts";
@@ -75,6 +76,7 @@ export class Dashboard {
   private updates = 0;
   private textAt = -Infinity;
   private selectionSpoken = "";
+  private readonly sheet = new CodeSheet();
 
   constructor(options: DashboardOptions) {
     this.options = options;
@@ -87,7 +89,7 @@ export class Dashboard {
     this.statusLine = new StatusLine(this.context);
     this.content.append(this.empty.element);
     if (options.only) this.element.classList.add("fl-alone");
-    this.element.append(this.viewBar.element, ...(options.only ? [] : [this.recordingBar.element]), this.content, this.statusLine.element, this.spoken);
+    this.element.append(this.viewBar.element, ...(options.only ? [] : [this.recordingBar.element]), this.content, this.statusLine.element, this.sheet.element, this.spoken);
     this.sizes = new ResizeObserver((entries) => this.resized(entries));
     this.sizes.observe(this.element);
     this.sizes.observe(this.recordingBar.brush.element);
@@ -101,13 +103,19 @@ export class Dashboard {
     const themeTimer = setInterval(this.theme.refresh, 1000);
     // On the window, before JupyterLab's own listener on the document: a key that is ours here never reaches its commands.
     window.addEventListener("keydown", this.key, true);
-    this.cleanups.push(() => clearInterval(timer), () => clearInterval(themeTimer), () => window.removeEventListener("keydown", this.key, true));
+    window.addEventListener("flnb-select", this.selectOp);
+    this.cleanups.push(() => clearInterval(timer), () => clearInterval(themeTimer), () => window.removeEventListener("keydown", this.key, true),
+      () => window.removeEventListener("flnb-select", this.selectOp));
     this.show(options.only ?? "overview");
     options.send({ type: "hello", protocol: PROTOCOL });
   }
 
   /** Take one custom message of the kernel. */
   receive(content: unknown, buffers: readonly (DataView | ArrayBuffer | Uint8Array)[]): void {
+    if (isCodeAnswer(content)) {
+      void this.sheet.show(content);
+      return;
+    }
     for (const reply of this.store.receive(content, buffers, performance.now())) {
       if (reply.type === "ack") this.unacknowledged.push(reply.seq);
       else this.options.send(reply);
@@ -263,6 +271,12 @@ export class Dashboard {
       find: () => this.pages.get(this.tab)?.views[0]?.view.find?.(),
     };
   }
+
+  /** A click on an op in a report of this page: every dashboard shows it. */
+  private readonly selectOp = (event: Event): void => {
+    const op = (event as CustomEvent<{ op?: unknown }>).detail?.op;
+    if (typeof op === "string") this.store.select({ kind: "op", label: op, op });
+  };
 
   private setPaused(paused: boolean): void {
     if (paused === this.store.paused) return;

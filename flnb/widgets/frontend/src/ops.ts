@@ -324,7 +324,17 @@ class Ops implements View {
     pair("Bytes", text(atLeast(bytes(row.bytes), store.lower)), exactBytes(row.bytes));
     const head = h("div", { class: "fl-title" }, ...(scope ? [] : [this.swatch(row.family)]),
       h("div", {}, h("b", {}, row.name), h("div", { class: "fl-sub" }, scope ? "scope" : familyLabels[row.family] ?? row.family)));
-    side.replaceChildren(head, pairs, ...this.places());
+    side.replaceChildren(head, pairs, ...(scope ? [] : [this.opener(row.name)]), ...this.places());
+  }
+
+  /** The button that opens the last recorded call of an op in a cell. */
+  private opener(op: string): HTMLElement {
+    const { store, actions } = this.context;
+    const title = "A new cell that runs the last recorded call again with its real inputs (flnb.record(inputs=True))";
+    const button = h("button", { type: "button", class: "fl-button fl-opener", title }, "Open in a cell");
+    const scope = store.selection?.scope;
+    button.addEventListener("click", () => actions.ask({ type: "code", op, ...(scope ? { scope } : {}) }));
+    return button;
   }
 
   /** Tape nodes that belong to the selection, each a way to select it. */

@@ -5,6 +5,8 @@
  * eight bytes. Heads and arrays are deltas, except in a keyframe, which repeats everything that is still live.
  */
 
+import type { CodeRequest } from "./cell.ts";
+
 export const PROTOCOL = 1;
 
 export type Phase = "forward" | "backward" | "optimizer" | "other";
@@ -146,7 +148,7 @@ export interface FrameHead {
 /** A decoded frame: its head, and the columns as typed arrays over the received buffer. */
 export interface Frame { head: FrameHead; columns: Record<string, Column>; bytes: number }
 
-export type ToKernel = TapeRequest | { type: "ack"; seq: number } | { type: "resync" } | { type: "hello"; protocol: number };
+export type ToKernel = TapeRequest | CodeRequest | { type: "ack"; seq: number } | { type: "resync" } | { type: "hello"; protocol: number };
 
 export class ProtocolError extends Error {
   override readonly name = "ProtocolError";

@@ -121,6 +121,33 @@ describe("the widget", () => {
     expect(window.__flnb!.updates).toBeGreaterThan(updates);
   });
 
+  it("selects the op that a report on the same page tells of, until it is taken away", () => {
+    const { tick, destroy } = mounted();
+    for (let at = 0; at < 20; at++) tick();
+    draw();
+    window.dispatchEvent(new CustomEvent("flnb-select", { detail: { op: "conv2d" } }));
+    expect(window.__flnb!.selection).toEqual({ kind: "op", label: "conv2d", op: "conv2d" });
+    window.dispatchEvent(new CustomEvent("flnb-select", { detail: {} }));
+    expect(window.__flnb!.selection).toMatchObject({ op: "conv2d" });
+    destroy();
+    window.dispatchEvent(new CustomEvent("flnb-select", { detail: { op: "add" } }));
+    expect(window.__flnb!.selection).toMatchObject({ op: "conv2d" });
+  });
+
+  it("asks for the code of the selected op, and shows the answer", async () => {
+    const { root, tick, sent, listeners } = mounted();
+    for (let at = 0; at < 20; at++) tick();
+    draw();
+    [...root.querySelectorAll<HTMLElement>(".fl-tabs button")].find((button) => button.textContent === "Ops")!.click();
+    window.dispatchEvent(new CustomEvent("flnb-select", { detail: { op: "conv2d" } }));
+    draw();
+    root.querySelector<HTMLElement>(".fl-opener")!.click();
+    expect(sent).toContainEqual({ type: "code", op: "conv2d" });
+    for (const listener of listeners) listener({ type: "code", code: "y = 1", said: "op 7" }, []);
+    await Promise.resolve();
+    expect(root.querySelector(".fl-sheet pre")!.textContent).toBe("y = 1");
+  });
+
   it("selects an op by a click, tells it in words, and clears by Escape", () => {
     const { root, tick, press } = mounted();
     for (let at = 0; at < 20; at++) tick();

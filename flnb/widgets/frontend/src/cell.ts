@@ -1,0 +1,63 @@
+/**
+ * "Open in a cell": the kernel gives the code of a recorded op; it goes into a new cell below, where the page lets us
+ * (`flnb lab` starts JupyterLab so that it does), and is shown here to be copied.
+ */
+
+import { h } from "./dom.ts";
+
+/** Asks for code that runs the last recorded op of this name again, in this scope where one is given. */
+export interface CodeRequest { type: "code"; op: string; scope?: string }
+/** `code` is empty where there is none; `said` then says why, else which op it is. */
+export interface CodeAnswer { type: "code"; code: string; said: string }
+
+export function isCodeAnswer(content: unknown): content is CodeAnswer {
+  return typeof content === "object" && content !== null && (content as { type?: unknown }).type === "code";
+}
+
+/** What is used of JupyterLab's application, which it exposes as `jupyterapp` when it is told to. */
+interface Lab {
+  commands: { execute(command: string): Promise<unknown> };
+  shell: { currentWidget?: { content?: { activeCell?: { model?: { sharedModel?: { setSource(source: string): void } } } } } };
+}
+
+declare global {
+  interface Window { jupyterapp?: Lab }
+}
+
+/** Put code into a new cell below the active one; whether that was possible. */
+export async function insertCell(code: string): Promise<boolean> {
+  const lab = window.jupyterapp;
+  if (!lab) return false;
+  try {
+    await lab.commands.execute("notebook:insert-cell-below");
+    const model = lab.shell.currentWidget?.content?.activeCell?.model?.sharedModel;
+    model?.setSource(code);
+    return model !== undefined;
+  } catch {
+    return false;
+  }
+}
+
+/** The sheet over the dashboard that shows an answer. */
+export class CodeSheet {
+  readonly element = h("div", { class: "fl-sheet", role: "dialog", "aria-label": "Code of a recorded op", hidden: true });
+
+  /** Show an answer; the promise is kept once it is known whether a cell was made. */
+  async show(answer: CodeAnswer): Promise<void> {
+    const made = answer.code !== "" && await insertCell(answer.code);
+    const close = h("button", { type: "button", class: "fl-button" }, "Close");
+    close.addEventListener("click", () => (this.element.hidden = true));
+    const tools = h("div", { class: "fl-sheettools" }, close);
+    if (answer.code) {
+      const copy = h("button", { type: "button", class: "fl-button" }, "Copy");
+      copy.addEventListener("click", () => {
+        void navigator.clipboard?.writeText(answer.code).then(() => (copy.textContent = "Copied"));
+      });
+      tools.prepend(copy);
+    }
+    const told = made ? `${answer.said}: in the new cell below` : answer.code ? `${answer.said}: copy it into a cell` : answer.said;
+    this.element.replaceChildren(h("div", { class: "fl-title" }, told), ...(answer.code ? [h("pre", {}, answer.code)] : []), tools);
+    this.element.hidden = false;
+    close.focus({ preventScroll: true });
+  }
+}
