@@ -124,15 +124,17 @@ class Batched(Tensor):
         if grad is None and self.size == 1:
             grad = ones_like(self)
         whole = innermost(self)
-        grad = None if grad is None else exposed(self, asarray(grad))
+        grad = None if grad is None else exposed(asarray(grad), _levels_of(self))
         whole.backward(grad, retain_graph, create_graph)
 
     def register_hook(self, hook: Callable[[Any], Any]) -> Any:
         """`flnb.Variable.register_hook`, with the gradient of every example in one batched tensor."""
 
+        batches = _levels_of(self)  # not the tensor itself: its node will hold this function
+
         def on_all(g: Any) -> Any:
-            given = hook(enclosed(self, g))
-            return None if given is None else exposed(self, given)
+            given = hook(enclosed(g, batches))
+            return None if given is None else exposed(given, batches)
 
         return listen(self._node, on_all)
 
@@ -209,16 +211,16 @@ def expose(x: Any, level: Level) -> Any:
     return Batched(permute_dims(inner, (1, 0, *range(2, inner.ndim))), x._level)
 
 
-def exposed(like: Any, x: Any) -> Any:
-    """A tensor with every batch of another as an axis, as that has inside."""
-    for level in _levels_of(like):
+def exposed(x: Any, batches: list[Level]) -> Any:
+    """A tensor with the batch of each of these vmaps, the innermost first, as an axis: the outermost vmap's first."""
+    for level in batches:
         x = expose(x, level)
     return x
 
 
-def enclosed(like: Any, x: Any) -> Any:
+def enclosed(x: Any, batches: list[Level]) -> Any:
     """`exposed` undone."""
-    for level in reversed(_levels_of(like)):
+    for level in reversed(batches):
         x = enclose(x, level)
     return x
 

@@ -141,6 +141,7 @@ def _owner(node: Node) -> Tape:
 
 
 LINKED = Linked()
+NO_TAPE = object()  # no node has this mark
 
 
 def follow(walk: Walk, pull: Callable[[Node], None] | None = None) -> None:
@@ -184,7 +185,7 @@ class Walk:
         self.retain = retain
         self.create_graph = create_graph
         self.stops = stops
-        self.own: Any = self
+        self.own: Any = NO_TAPE
         self.cotangents: dict[int, Any] = {root[SEQ]: cotangent}
         self.reached: list[Node] = []
         self.leaves: list[Node] = []

@@ -47,7 +47,8 @@ class _Passage:
     """One call of a module whose gradients are listened to.
 
     All inputs that need a gradient pass through one place on the tape, and so do all outputs, so that hooks see their
-    cotangents together.
+    cotangents together. It knows of them only the specs (None where there is no gradient): the tensors would hold the
+    graph, which holds this.
     """
 
     def __init__(self, module: Module, hooks: list[Callable[..., Any]]) -> None:
@@ -57,18 +58,18 @@ class _Passage:
         self.grad_output: tuple[Any, ...] = ()
 
     def enter(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        self.inputs = _tensors(inputs)
-        return _through(inputs, self.inputs, self.arrive)  # type: ignore[no-any-return]
+        self.inputs = _specs(inputs)
+        return _through(inputs, self.arrive)  # type: ignore[no-any-return]
 
     def leave(self, output: Any) -> Any:
-        self.outputs = _tensors(output)
-        return _through(output, self.outputs, self.begin)
+        self.outputs = _specs(output)
+        return _through(output, self.begin)
 
     def begin(self, g: Any) -> None:
         """The cotangents of the outputs are known."""
         self.grad_output = _spread(g, self.outputs)
-        if not any(_listens(x) for x in self.inputs):
-            self.tell(tuple(None for _ in self.inputs))
+        if self.inputs.count(None) == len(self.inputs):
+            self.tell(tuple(self.inputs))
 
     def arrive(self, g: Any) -> Any:
         """The cotangents of the inputs are known; the hooks may replace them."""
@@ -96,26 +97,27 @@ class _Passage:
         return given
 
 
-def _tensors(tree: Any) -> list[Any]:
-    return [x for x in leaves(tree) if isinstance(x, Tensor)]
-
-
 def _listens(x: Any) -> bool:
-    return x._node is not None
+    return isinstance(x, Tensor) and x._node is not None
 
 
-def _through(tree: Any, tensors: list[Any], hook: Callable[[Any], Any]) -> Any:
+def _specs(tree: Any) -> list[Any]:
+    """What is known of each tensor that needs a gradient; None for the others."""
+    return [x._spec if _listens(x) else None for x in leaves(tree) if isinstance(x, Tensor)]
+
+
+def _through(tree: Any, hook: Callable[[Any], Any]) -> Any:
     """The same tree with every tensor that needs a gradient led through one place that is listened to."""
-    on_tape = [x for x in tensors if _listens(x)]
+    on_tape = [x for x in leaves(tree) if _listens(x)]
     if not on_tape:
         return tree
     place = join(on_tape) if len(on_tape) > 1 else permute_dims(on_tape[0], range(on_tape[0].ndim))
     place.register_hook(hook)
     parts = iter(split(place, on_tape))
-    return rebuild(tree, [next(parts) if isinstance(x, Tensor) and _listens(x) else x for x in leaves(tree)])
+    return rebuild(tree, [next(parts) if _listens(x) else x for x in leaves(tree)])
 
 
-def _spread(g: Any, tensors: list[Any]) -> tuple[Any, ...]:
+def _spread(g: Any, specs: list[Any]) -> tuple[Any, ...]:
     """One cotangent per tensor, None for those without, from the joined one."""
-    parts = iter(split(g, [x for x in tensors if _listens(x)]))
-    return tuple(next(parts) if _listens(x) else None for x in tensors)
+    parts = iter(split(g, [spec for spec in specs if spec is not None]))
+    return tuple(None if spec is None else next(parts) for spec in specs)

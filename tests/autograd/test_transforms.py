@@ -1,5 +1,6 @@
 """The transforms agree with each other over the whole op table, with closed forms, and nest in every order."""
 
+import gc
 from collections import namedtuple
 
 import numpy as np
@@ -214,6 +215,42 @@ def test_a_pull_can_be_called_again_and_differentiated_by_its_cotangent():
     assert pull(X)[0].tolist() == pull(X)[0].tolist()
     by_u = flnb.grad(lambda u: (pull(u)[0] * pull(u)[0]).sum())(X)
     np.testing.assert_allclose(by_u.numpy(), 8.0 * X.numpy() ** 3, rtol=1e-12)
+
+
+def cubes_of_tanh(x):
+    return cubes(flnb.tanh(x))
+
+
+def hooked(x):
+    y = flnb.tanh(x)
+    y.register_hook(lambda g: g * 2.0)
+    return cubes(y)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: flnb.grad(cubes_of_tanh)(x),
+        lambda x: flnb.vmap(flnb.grad(cubes_of_tanh))(x),
+        lambda x: flnb.jvp(cubes_of_tanh, x, x),
+        lambda x: flnb.vjp(cubes_of_tanh, x)[1](1.0),
+        lambda x: flnb.hvp(cubes_of_tanh, x, x),
+        lambda x: flnb.hessian(cubes_of_tanh)(x),
+        lambda x: flnb.hvp(lambda x: flnb.checkpoint(cubes_of_tanh)(x), x, x),
+        lambda x: cubes_of_tanh(flnb.Variable(x)).backward(),
+        lambda x: flnb.vmap(flnb.grad(hooked))(x),
+    ],
+)
+def test_transforms_leave_no_cycle_behind(call):
+    x = float64(2, 3)
+    call(x)
+    gc.collect()
+    gc.disable()
+    try:
+        call(x)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 def test_stop_gradient_in_containers_and_under_vmap():

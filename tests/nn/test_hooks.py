@@ -1,5 +1,6 @@
 """Module hooks: inputs, outputs and gradients seen and replaced, in one call and under transforms."""
 
+import gc
 from copy import deepcopy
 
 import numpy as np
@@ -110,6 +111,18 @@ def test_hooks_under_transforms():
     assert shapes == [(3,)]
     h = flnb.hvp(lambda x: (m(x) ** 2).sum(), flnb.asarray(X), flnb.ones((1, 3)))
     assert h.tolist() == [[32.0] * 3]  # both derivatives pass the hook: 8 without it
+
+
+def test_a_call_that_is_never_walked_back_leaves_nothing():
+    m = Scale(2.0)
+    m.register_full_backward_hook(lambda *_: None)
+    gc.collect()
+    gc.disable()
+    try:
+        m(flnb.Variable(X), flnb.Variable(X))
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 def test_without_gradients_nobody_is_told():
