@@ -55,7 +55,7 @@ from flnb.ops import *  # noqa: F403
 from flnb.ops.dtypes import DTYPES as _DTYPES
 from flnb.ops.inspection import VERSIONS as _VERSIONS
 from flnb.ops.inspection import Info as _Info
-from flnb.random import manual_seed
+from flnb.random import manual_seed, rand, randn
 from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -174,5 +174,5 @@ __all__ = [
     "uint16", "uint32", "uint64", "uint8", "use_backend", "use_memory_manager", "use_tape", "value_and_grad", "vjp",
     "vmap", "widgets",
 ]  # fmt: skip
-__all__ += ["fft", "linalg", "speech"]
+__all__ += ["fft", "linalg", "rand", "randn", "speech"]
 __all__ += [name for name in ops.__all__ if name != "log"]

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
     Shape = int | Sequence[int]
 
-__all__ = ["Generator", "bernoulli", "default_generator", "manual_seed", "normal", "permutation", "uniform"]
+__all__ = [
+    "Generator", "bernoulli", "default_generator", "manual_seed", "normal", "permutation", "rand", "randn", "uniform",
+]  # fmt: skip
 
 _uniform = Op("random_uniform", "memory", _no_rule)
 _normal = Op("random_normal", "memory", _no_rule)
@@ -86,6 +88,16 @@ def normal(
 ) -> Any:
     """Normal with the given mean and standard deviation, floating point."""
     return _drawn(_normal, shape, dtype, (mean, std, (generator or default_generator).numpy))
+
+
+def rand(*shape: int, dtype: Any = None, generator: Generator | None = None) -> Any:
+    """Uniform in [0, 1): `uniform` with the extents as arguments."""
+    return uniform(shape, dtype=dtype, generator=generator)
+
+
+def randn(*shape: int, dtype: Any = None, generator: Generator | None = None) -> Any:
+    """Normal with mean 0 and standard deviation 1: `normal` with the extents as arguments."""
+    return normal(shape, dtype=dtype, generator=generator)
 
 
 def bernoulli(shape: Shape, p: float = 0.5, dtype: Any = None, generator: Generator | None = None) -> Tensor:

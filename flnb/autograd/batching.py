@@ -286,7 +286,9 @@ def _images(call: Call) -> Any:
 # The rule of every op that has one, by the op's name; elementwise ops need none.
 RULES: dict[str, Callable[[Call], Any]] = {
     **dict.fromkeys(("sum", "prod", "max", "min", "any", "all", "argmax", "argmin"), reduce),
-    **dict.fromkeys(("cumulative_sum", "cumulative_prod", "sort", "argsort", "softmax", "log_softmax"), along),
+    **dict.fromkeys(
+        ("cumulative_sum", "cumulative_prod", "sort", "argsort", "argtopk", "softmax", "log_softmax"), along
+    ),
     **dict.fromkeys(("astype", "copy"), same),
     "matmul": broadcast,
     "reshape": _reshape,

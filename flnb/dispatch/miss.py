@@ -67,8 +67,9 @@ def plan_for(
     scalars = {i: type(x) for i, x in enumerate(arguments) if type(x) in (float, int, bool, complex)}
     kept = scalars if op.broadcasts and list(scalars.values()) in ([float], [int]) else {}
     kept = {} if any(i in op.unpromoted for i in kept) else kept
-    tensors = [x if isinstance(x, Tensor) or i in kept else _converted(op, x) for i, x in enumerate(arguments)]
-    tensors = _promoted(op, tensors, scalars)
+    weak = [i for i in scalars if i not in op.unpromoted]
+    tensors = [x if isinstance(x, Tensor) or i in weak else _converted(op, x) for i, x in enumerate(arguments)]
+    tensors = _promoted(op, tensors, scalars, kept)
     specs = tuple(x._spec if isinstance(x, Tensor) else type(x) for x in tensors)
     for spec in specs:
         if isinstance(spec, Spec) and spec.kind is not here.kind:
@@ -85,15 +86,15 @@ def plan_for(
     return plan, tuple(tensors)
 
 
-def _converted(op: Op, value: Any) -> Tensor:
+def _converted(op: Op, value: Any, dtype: np.dtype[Any] | None = None) -> Tensor:
     from flnb.ops.creation import asarray
 
     if value is None or isinstance(value, (str, bytes, dict, set)):
         raise TypeError(f"{op.name}: expected tensors, arrays or numbers, got {type(value).__name__} ({value!r:.40})")
-    return asarray(value)
+    return asarray(value, dtype)
 
 
-def _promoted(op: Op, tensors: list[Any], scalars: dict[int, type]) -> list[Any]:
+def _promoted(op: Op, tensors: list[Any], scalars: dict[int, type], kept: dict[int, type]) -> list[Any]:
     """Cast to the dtype that the op computes in. The index and condition arguments of an op are left alone."""
     from flnb.ops.elementwise import astype
 
@@ -114,6 +115,9 @@ def _promoted(op: Op, tensors: list[Any], scalars: dict[int, type]) -> list[Any]
     if op.accepts == "bool":
         target = np.dtype(bool)
     return [
-        x if i not in promoted or not isinstance(x, Tensor) or x._spec.dtype == target else astype(x, target)
+        x if i in kept or i not in promoted
+        else _converted(op, x, target) if i in scalars  # at once, as 0.1 in float64 is not 0.1 in float32
+        else x if x._spec.dtype == target
+        else astype(x, target)
         for i, x in enumerate(tensors)
-    ]
+    ]  # fmt: skip

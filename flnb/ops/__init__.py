@@ -7,7 +7,9 @@ from __future__ import annotations
 from typing import Any
 
 from flnb.dispatch.state import current
+from flnb.ops.activation import gelu, glu, swish
 from flnb.ops.arranging import *
+from flnb.ops.attention import scaled_dot_product_attention
 from flnb.ops.composite import *
 from flnb.ops.convolution import *
 from flnb.ops.creation import *
@@ -21,6 +23,7 @@ from flnb.ops.norm import norm
 from flnb.ops.pooling import *
 from flnb.ops.reduction import *
 from flnb.ops.searching import *
+from flnb.ops.selection import embedding, max_with_indices, median, min_with_indices, topk
 from flnb.ops.sorting import *
 from flnb.tensor import Tensor
 
@@ -42,7 +45,9 @@ __all__ = [
     "unstack", "var", "where", "zeros", "zeros_like",
 ]  # fmt: skip
 __all__ += ["matrix_transpose", "norm", "tensordot", "vecdot"]
+__all__ += ["iota", "max_with_indices", "median", "min_with_indices", "topk"]
 __all__ += ["avg_pool1d", "avg_pool3d", "conv1d", "conv3d", "max_pool1d", "max_pool3d"]
+__all__ += ["embedding", "gelu", "glu", "scaled_dot_product_attention", "swish"]
 
 
 def _attach() -> None:

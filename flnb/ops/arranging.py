@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from flnb.dispatch.plan import size_of
 from flnb.ops import elementwise as e
 from flnb.ops.creation import arange, asarray
 from flnb.ops.indexing import take
@@ -94,6 +95,17 @@ def tile(x: Any, repetitions: Sequence[int], /) -> Any:
     apart = reshape(x, tuple(m for n in shape for m in (1, n)))
     wide = broadcast_to(apart, tuple(m for n, k in zip(shape, times, strict=True) for m in (k, n)))
     return reshape(wide, tuple(n * k for n, k in zip(shape, times, strict=True)))
+
+
+def iota(shape: int | Sequence[int], repetitions: Sequence[int] = (), dtype: Any = None) -> Any:
+    """0, 1, 2, ... in row-major order in a shape, and that tiled; int64 unless a dtype is given.
+
+    >>> import flnb
+    >>> flnb.iota((2, 2), (1, 2)).tolist()
+    [[0, 1, 0, 1], [2, 3, 2, 3]]
+    """
+    extents = (operator.index(shape),) if hasattr(shape, "__index__") else tuple(shape)
+    return tile(reshape(arange(size_of(extents), dtype=dtype), extents), repetitions)
 
 
 def roll(x: Any, /, shift: int | tuple[int, ...], axis: int | tuple[int, ...] | None = None) -> Any:

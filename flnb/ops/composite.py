@@ -121,14 +121,30 @@ def _checked_targets(op: str, scores: Any, targets: Any) -> Any:
     return targets
 
 
-def nll_loss(log_probabilities: Any, targets: Any, reduction: str = "mean") -> Any:
-    """Minus the log-probability (N, classes) of each target (N,), reduced by "mean", "sum" or "none"."""
-    targets = _checked_targets("nll_loss", log_probabilities, targets)
-    rows = arange(targets.shape[0])
-    losses = e.negative(log_probabilities[rows, targets])
+def _reduced(losses: Any, targets: Any, weight: Any, classes: int, reduction: str) -> Any:
+    """Losses of examples, each times its class's weight; the mean is divided by the sum of those weights."""
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f"loss: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
-    return losses if reduction == "none" else getattr(r, reduction)(losses)
+    if weight is None:
+        return losses if reduction == "none" else getattr(r, reduction)(losses)
+    weight = asarray(weight)
+    if weight.shape != (classes,):
+        raise ValueError(f"loss: expected one weight for each of {classes} classes, got {weight._spec!r}")
+    each = weight[targets]
+    losses = e.multiply(losses, each)
+    if reduction == "none":
+        return losses
+    return r.sum(losses) if reduction == "sum" else e.divide(r.sum(losses), r.sum(each))
+
+
+def nll_loss(log_probabilities: Any, targets: Any, reduction: str = "mean", weight: Any = None) -> Any:
+    """Minus the log-probability (N, classes) of each target (N,), reduced by "mean", "sum" or "none".
+
+    ``weight`` (classes,) counts some classes more than others, also in the mean.
+    """
+    targets = _checked_targets("nll_loss", log_probabilities, targets)
+    losses = e.negative(log_probabilities[arange(targets.shape[0]), targets])
+    return _reduced(losses, targets, weight, log_probabilities.shape[1], reduction)
 
 
 def _cross_entropy(x: Any, targets: Any, reduction: str) -> tuple[Any, tuple[Any, ...]]:
@@ -147,8 +163,10 @@ def _pull_cross_entropy(g: Any, plan: Any, x: Any, targets: Any, log_p: Any, y: 
 _cross_entropy_op = Composite("cross_entropy", "norm", _cross_entropy, _pull_cross_entropy)
 
 
-def cross_entropy(logits: Any, targets: Any, reduction: str = "mean") -> Any:
+def cross_entropy(logits: Any, targets: Any, reduction: str = "mean", weight: Any = None) -> Any:
     """Cross-entropy of logits (N, classes) with target classes (N,), integers; "mean", "sum" or "none".
+
+    ``weight`` (classes,) counts some classes more than others, also in the mean.
 
     >>> import flnb
     >>> round(flnb.cross_entropy(flnb.asarray([[0.0, 0.0]]), flnb.asarray([1])).item(), 4)
@@ -156,7 +174,10 @@ def cross_entropy(logits: Any, targets: Any, reduction: str = "mean") -> Any:
     """
     logits = r.floating(logits)
     targets = _checked_targets("cross_entropy", logits, targets)
-    return _cross_entropy_op(logits, targets, attributes=(reduction,))[0]
+    if weight is None:
+        return _cross_entropy_op(logits, targets, attributes=(reduction,))[0]
+    losses = _cross_entropy_op(logits, targets, attributes=("none",))[0]
+    return _reduced(losses, targets, weight, logits.shape[1], reduction)
 
 
 def dropout(x: Any, /, p: float = 0.5, training: bool = True, generator: Any = None) -> Any:

@@ -140,13 +140,37 @@ def _inside(plan: Any) -> tuple[slice, ...]:
     return tuple(slice(b, b + n) for (b, _), n in zip(plan.attributes[0], plan.specs[0].shape, strict=True))
 
 
-def pad(x: Any, /, widths: Sequence[tuple[int, int]], value: float = 0.0) -> Any:
-    """Surround with ``value``: ``widths`` holds (before, after) for each dimension."""
+def pad(x: Any, /, widths: Sequence[tuple[int, int]], value: float = 0.0, mode: str = "constant") -> Any:
+    """Surround a tensor: ``widths`` holds (before, after) for each dimension.
+
+    ``mode``: "constant" (by ``value``), "edge" (by the outermost elements), "symmetric" (mirrored, the outermost
+    included) or "reflect" (mirrored, the outermost left out), as in NumPy.
+
+    >>> import flnb
+    >>> flnb.pad(flnb.asarray([1, 2, 3]), ((2, 1),), mode="symmetric").tolist()
+    [2, 1, 1, 2, 3, 3]
+    """
     x = asarray(x)
     pairs = tuple((int(b), int(a)) for b, a in widths)
     if len(pairs) != x.ndim or any(n < 0 for pair in pairs for n in pair):
         raise ValueError(f"pad: expected {x.ndim} pairs of widths >= 0 for shape {x.shape}, got {tuple(widths)}")
-    return dispatch.call(_pad, (x,), (pairs, float(value)))
+    if mode == "constant":
+        return dispatch.call(_pad, (x,), (pairs, float(value)))
+    return _mirrored(x, pairs, mode)
+
+
+def _mirrored(x: Any, pairs: tuple[tuple[int, int], ...], mode: Any) -> Any:
+    """Padding by elements of the tensor: a gather along each dimension, of the indices padded in the same way."""
+    from flnb.ops.indexing import take
+
+    if mode not in ("edge", "symmetric", "reflect"):
+        raise ValueError(f"pad: mode must be 'constant', 'edge', 'symmetric' or 'reflect', got {mode!r}")
+    for axis, pair in enumerate(pairs):
+        if any(pair):
+            if x.shape[axis] == 0:
+                raise ValueError(f"pad: axis {axis} of {x._spec!r} has no element to pad with")
+            x = take(x, asarray(np.pad(np.arange(x.shape[axis]), pair, mode)), axis=axis)
+    return x
 
 
 def _infer_concat(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> tuple[tuple[int, ...], Any]:

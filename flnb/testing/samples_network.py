@@ -1,23 +1,27 @@
-"""Samples of what networks are made of: convolution and pooling."""
+"""Samples of what networks are made of: convolution, pooling, activations, attention, choosing."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from flnb import ops
-from flnb.testing.sample import Sample, apart, direct
+from flnb.testing.sample import Array, Sample, apart, direct
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import numpy as np
 
 SIZES = {1: (7,), 2: (6, 5), 3: (4, 3, 3)}
 KERNELS = {1: (3,), 2: (3, 2), 3: (2, 2, 1)}
 
 
 def network_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    """Convolution and pooling in one, two and three dimensions."""
+    """Every op of a network that is not in the array API."""
+    yield from _activations(rng)
+    yield from _attention(rng)
+    yield from _choices(rng)
+    yield from _paddings(rng)
     for rank in (1, 2, 3):
         yield from _convolutions(rng, rank)
         yield from _poolings(rng, rank)
@@ -59,3 +63,52 @@ def _poolings(rng: np.random.Generator, rank: int) -> Iterator[Sample]:
     image = apart(rng, 1, 2, *size)
     yield direct(f"{name}_grad", (apart(rng, 1, 2, *half), image), two, two)
     yield direct(f"{name}_select", (apart(rng, 1, 2, *size), image), two, two)
+
+
+def _activations(rng: np.random.Generator) -> Iterator[Sample]:
+    for shape, note in (((3, 4), ""), ((), "0d"), ((0, 2), "empty")):
+        yield Sample("gelu", ops.gelu, (rng.normal(size=shape),), note)
+        yield Sample("swish", lambda x: ops.swish(x, beta=1.5), (rng.normal(size=shape),), note)
+    yield Sample("gelu", lambda x: ops.gelu(x.T), (rng.normal(size=(3, 4)),), "strided")
+    yield Sample("sigmoid", lambda x: ops.gelu(x, approximate="tanh"), (rng.normal(size=(3, 4)),), "gelu by tanh")
+    for axis in (0, -1):
+        yield Sample("multiply", lambda x, a=axis: ops.glu(x, axis=a), (rng.normal(size=(4, 2, 6)),), f"glu {axis}")
+
+
+def _attention(rng: np.random.Generator) -> Iterator[Sample]:
+    attend = ops.scaled_dot_product_attention
+
+    def inputs(*batch: int) -> tuple[Array, ...]:
+        shapes = ((*batch, 3, 2), (*batch, 4, 2), (*batch, 4, 5))
+        return tuple(rng.normal(size=shape) for shape in shapes)
+
+    mask = np.array([[True, False, True, True], [False] * 4, [True, True, False, False]])
+    yield Sample("matmul", attend, inputs(2), "attention")
+    yield Sample("matmul", lambda q, k, v: attend(q, k, v, is_causal=True), inputs(2, 2), "attention causal")
+    yield Sample("matmul", lambda q, k, v, m: attend(q, k, v, m), (*inputs(2), mask), "attention masked")
+    biased = (*inputs(2), rng.normal(size=(3, 4)))
+    yield Sample("matmul", lambda q, k, v, m: attend(q, k, v, m, scale=0.3), biased, "attention biased")
+
+
+def _choices(rng: np.random.Generator) -> Iterator[Sample]:
+    for axis, k, largest in ((-1, 2, True), (0, 3, False), (1, 0, True), (1, 4, True)):
+        inputs, note = (apart(rng, 3, 4),), f"topk {k} along {axis}"
+        yield Sample("gather", lambda x, a=axis, k=k, m=largest: ops.topk(x, k, a, m).values, inputs, note)
+        yield Sample("argtopk", lambda x, a=axis, k=k, m=largest: ops.topk(x, k, a, m).indices, inputs, note)
+    yield Sample("gather", lambda x: ops.max_with_indices(x.T, 0).values, (apart(rng, 3, 4),), "maximum and index")
+    yield Sample("argmin", lambda x: ops.min_with_indices(x, keepdims=True).indices, (apart(rng, 3, 4),), "minimum")
+    for over in (None, 1, (0, 2)):
+        yield Sample("sort", lambda x, a=over: ops.median(x, axis=a), (apart(rng, 3, 4, 2),), f"median over {over}")
+    yield Sample("sort", lambda x: ops.median(x, axis=0, keepdims=True), (apart(rng, 5, 0),), "median of none")
+    yield Sample("gather", ops.embedding, (np.array([[2, 0], [2, 2]]), apart(rng, 3, 2)), "embedding")
+    scores = apart(rng, 3, 4), np.array([0, 3, 1]), apart(rng, 4)
+    for reduction in ("mean", "sum", "none"):
+        weighted = lambda x, t, w, r=reduction: ops.cross_entropy(x, t, r, w)  # noqa: E731
+        yield Sample("cross_entropy", weighted, scores, f"weighted {reduction}")
+    yield Sample("gather", lambda x, t, w: ops.nll_loss(x, t, weight=w), scores, "weighted nll_loss")
+
+
+def _paddings(rng: np.random.Generator) -> Iterator[Sample]:
+    widths = ((1, 0), (2, 3))
+    for mode in ("edge", "symmetric", "reflect"):
+        yield Sample("gather", lambda x, m=mode: ops.pad(x, widths, mode=m), (apart(rng, 2, 3),), f"pad {mode}")

@@ -194,6 +194,16 @@ class NumpyBackend(Convolution, Fourier, LinearAlgebra, TensorBackend):
         order = np.argsort(np.flip(x, axis), axis, kind=kind)  # from the end, so that equal elements keep their order
         return into(x.shape[axis] - 1 - np.flip(order, axis), out)
 
+    def argtopk(self, x: Array, axis: int, k: int, largest: bool, out: Array | None = None) -> Array:
+        n = x.shape[axis]
+        if not 0 < k < n:
+            return into(self.argsort(x, axis, largest, True)[(slice(None),) * axis + (slice(k),)], out)
+        first, last = (n - k, n) if largest else (0, k)
+        chosen = np.take(np.argpartition(x, first if largest else last - 1, axis), np.arange(first, last), axis)
+        chosen.sort(axis)  # by place, so that equal elements keep their order
+        order = self.argsort(np.take_along_axis(x, chosen, axis), axis, largest, True)
+        return into(np.take_along_axis(chosen, order, axis), out)
+
     # Movement
 
     reshape, permute_dims = staticmethod(np.ndarray.reshape), staticmethod(np.ndarray.transpose)

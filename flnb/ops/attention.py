@@ -1,0 +1,62 @@
+"""Attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flnb.ops import elementwise as e
+from flnb.ops.composite import dropout, softmax
+from flnb.ops.creation import asarray
+from flnb.ops.linalg import matmul
+
+
+def scaled_dot_product_attention(
+    query: Any, key: Any, value: Any, mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+    scale: float | None = None, generator: Any = None,
+) -> Any:  # fmt: skip
+    """softmax(scale query key^T + mask) value (Vaswani et al. 2017, section 3.2.1).
+
+    Args:
+        query: (..., L, E).
+        key: (..., S, E).
+        value: (..., S, F).
+        mask: broadcast to (..., L, S): bool, true where to attend, or numbers added to the scores.
+        dropout_p: the probability with which a weight is zeroed, in training.
+        is_causal: each position attends only to itself and those before; not together with a mask.
+        scale: 1 / sqrt(E) unless given.
+        generator: of the random numbers for dropout.
+
+    Returns:
+        (..., L, F). Where nothing may be attended to, zeros.
+
+    >>> import flnb
+    >>> x = flnb.asarray([[1.0, 0.0], [0.0, 1.0]])
+    >>> flnb.scaled_dot_product_attention(x, x, x, is_causal=True)[0].tolist()
+    [1.0, 0.0]
+    """
+    query, key, value = asarray(query), asarray(key), asarray(value)
+    if (
+        min(query.ndim, key.ndim, value.ndim) < 2
+        or query.shape[-1] != key.shape[-1]
+        or key.shape[-2] != value.shape[-2]
+    ):
+        raise ValueError(
+            f"scaled_dot_product_attention: expected query (..., L, E), key (..., S, E) and value (..., S, F), got "
+            f"{query._spec!r}, {key._spec!r} and {value._spec!r}"
+        )
+    length, features = query.shape[-2:]
+    if is_causal:
+        if mask is not None:
+            raise ValueError("scaled_dot_product_attention: give a mask or is_causal, not both")
+        mask = asarray(np.tri(length, key.shape[-2], dtype=bool))
+    scores = matmul(e.multiply(query, features**-0.5 if scale is None else scale), key, transpose_b=True)
+    if mask is None:
+        weights = softmax(scores)
+    elif asarray(mask).dtype.kind == "b":
+        least = float(np.finfo(scores.dtype).min)  # not -inf, of which a whole row gives NaN
+        weights = e.where(mask, softmax(e.where(mask, scores, least)), 0.0)
+    else:
+        weights = softmax(e.add(scores, mask))
+    return matmul(dropout(weights, dropout_p, generator=generator), value)

@@ -1,0 +1,82 @@
+"""Activations, attention and weighted losses by hand. Gradients: tests/ops/test_table.py."""
+
+import math
+
+import numpy as np
+import pytest
+
+import flnb
+
+RNG = np.random.default_rng(13)
+
+
+def close(got, expected):
+    np.testing.assert_allclose(got.numpy(), expected, rtol=1e-12, atol=1e-14)
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def softmax(x):
+    shifted = np.exp(x - x.max(-1, keepdims=True))
+    return shifted / shifted.sum(-1, keepdims=True)
+
+
+def test_activations():
+    x = RNG.normal(size=(3, 4))
+    t = flnb.asarray(x)
+    close(flnb.gelu(t), x * (1 + np.vectorize(math.erf)(x / np.sqrt(2))) / 2)
+    close(flnb.gelu(t, approximate="tanh"), x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))) / 2)
+    close(flnb.swish(t), x * sigmoid(x))
+    close(flnb.swish(t, beta=2), x * sigmoid(2 * x))
+    close(flnb.glu(t), x[:, :2] * sigmoid(x[:, 2:]))
+    close(flnb.glu(t[:2], axis=0), x[:1] * sigmoid(x[1:2]))
+
+
+def test_attention():
+    q, k, v = (RNG.normal(size=(2, *shape)) for shape in ((3, 4), (5, 4), (5, 6)))
+    tensors = [flnb.asarray(a) for a in (q, k, v)]
+    scores = q @ k.swapaxes(-1, -2)
+    close(flnb.scaled_dot_product_attention(*tensors), softmax(scores / 2) @ v)
+    bias = RNG.normal(size=(3, 5))
+    close(flnb.scaled_dot_product_attention(*tensors, mask=bias, scale=1.0), softmax(scores + bias) @ v)
+    causal = np.where(np.tri(3, 5, dtype=bool), scores / 2, -np.inf)
+    close(flnb.scaled_dot_product_attention(*tensors, is_causal=True), softmax(causal) @ v)
+    nothing = np.zeros((3, 5), bool)
+    close(flnb.scaled_dot_product_attention(*tensors, mask=nothing), np.zeros((2, 3, 6)))
+    whole, ones = flnb.scaled_dot_product_attention, flnb.ones((1, 5, 1), dtype=flnb.float64)
+    dropped = whole(tensors[0], tensors[1], ones, dropout_p=0.5, generator=flnb.random.Generator(0)).numpy()
+    assert not np.allclose(dropped, 1.0)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_weighted_losses(reduction):
+    logits, targets, weight = RNG.normal(size=(5, 3)), np.array([0, 2, 1, 1, 0]), np.array([0.2, 1.0, 3.0])
+    log_p = np.log(softmax(logits))
+    losses = -log_p[np.arange(5), targets] * weight[targets]
+    expected = {"mean": losses.sum() / weight[targets].sum(), "sum": losses.sum(), "none": losses}[reduction]
+    close(flnb.cross_entropy(flnb.asarray(logits), targets, reduction, weight), expected)
+    close(flnb.nll_loss(flnb.asarray(log_p), targets, reduction, weight), expected)
+
+
+def test_scalars_keep_the_precision_of_the_tensor_beside_them():
+    x = flnb.asarray(np.array([0.0]))
+    assert flnb.where(x > 1.0, x, 0.1).tolist() == [0.1]
+    assert flnb.where(True, 0.1, x).tolist() == [0.1]
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda x: flnb.glu(x), r"glu: expected an even number of elements along axis -1, got float32\[2,3\]"),
+        (lambda x: flnb.gelu(x, approximate="yes"), "gelu: approximate must be 'none' or 'tanh', got 'yes'"),
+        (lambda x: flnb.scaled_dot_product_attention(x, x.T, x), r"query \(\.\.\., L, E\).*float32\[3,2\]"),
+        (lambda x: flnb.scaled_dot_product_attention(x, x, x, mask=x, is_causal=True), "a mask or is_causal, not both"),
+        (lambda x: flnb.cross_entropy(x, [0, 1], weight=x[0, :2]), r"for each of 3 classes, got float32\[2\]"),
+        (lambda x: flnb.cross_entropy(x, [0, 1], "max"), "reduction must be 'mean', 'sum' or 'none', got 'max'"),
+    ],
+)  # fmt: skip
+def test_errors(call, text):
+    with pytest.raises(ValueError, match=text):
+        call(flnb.ones((2, 3)))
