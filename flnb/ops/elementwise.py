@@ -162,7 +162,7 @@ remainder: Function = _binary(
 )
 pow: Function = _binary(
     "pow",
-    Pull("01", lambda g, a, b, y: multiply(g, multiply(b, pow(a, subtract(b, 1.0))))),
+    Pull("01", lambda g, a, b, y: multiply(g, b * pow(a, b - 1.0))),
     Pull("0y", lambda g, a, b, y: multiply(g, multiply(y, _log_or_zero(a)))),
 )
 atan2: Function = _binary(

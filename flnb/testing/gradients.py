@@ -19,8 +19,8 @@ Array = np.ndarray[Any, Any]
 
 STEPS = (1e-4, 1e-3, 1e-5)
 """Distances of the points: the first serves most functions, the others noisy and steep ones."""
-NOISE = 1e-5
-"""Of the sum of the absolute terms: differences smaller than this, times the tolerance, are rounding."""
+ROUNDING = 1e-11
+"""Of the sum of the absolute terms: what finite differences are off by rounding alone."""
 SEARCHED = 4096
 """Gradients of at most this many elements are searched for the wrong one."""
 
@@ -91,7 +91,7 @@ class _Check:
 
     def __init__(self, terms: Callable[[list[Array]], Array], points: list[Array], tolerance: float) -> None:
         self.terms, self.points, self.tolerance = terms, points, tolerance
-        self.noise = NOISE * float(np.abs(terms(points)).sum())
+        self.rounding = ROUNDING * float(np.abs(terms(points)).sum())
 
     def of(self, argument: int, gradient: Any, direction: Array, order: str) -> None:
         """Compare along a direction; where they differ, find the element that is farthest off."""
@@ -117,7 +117,8 @@ class _Check:
         says, best = float((claimed * direction).sum()), (np.inf, 0.0, 0.0)
         for h in STEPS:
             measured = self._slope(argument, direction, h)
-            error = abs(says - measured) / max(abs(says), abs(measured), self.noise, 1e-300)
+            off = max(abs(says - measured) - self.rounding, 0.0)
+            error = off / max(abs(says), abs(measured)) if off else 0.0
             if error <= self.tolerance:
                 return None
             if not error >= best[0]:  # NaN comes first

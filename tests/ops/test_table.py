@@ -16,7 +16,7 @@ def test_every_op_has_a_sample():
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=str)
 def test_gradients(sample):
-    verify_grad(sample.function, sample.inputs)
+    verify_grad(sample.function, sample.inputs, tolerance=1e-8)
 
 
 def test_every_op_with_a_gradient_was_checked():
