@@ -21,6 +21,7 @@ from flnb.ops.movement import *
 from flnb.ops.naming import advising
 from flnb.ops.norm import norm
 from flnb.ops.pooling import *
+from flnb.ops.recurrent import gru, lstm, rnn
 from flnb.ops.reduction import *
 from flnb.ops.searching import *
 from flnb.ops.selection import embedding, max_with_indices, median, min_with_indices, topk
@@ -48,6 +49,7 @@ __all__ += ["matrix_transpose", "norm", "tensordot", "vecdot"]
 __all__ += ["iota", "max_with_indices", "median", "min_with_indices", "topk"]
 __all__ += ["avg_pool1d", "avg_pool3d", "conv1d", "conv3d", "max_pool1d", "max_pool3d"]
 __all__ += ["embedding", "gelu", "glu", "scaled_dot_product_attention", "swish"]
+__all__ += ["gru", "lstm", "rnn"]
 
 
 def _attach() -> None:

@@ -22,6 +22,7 @@ def network_samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield from _attention(rng)
     yield from _choices(rng)
     yield from _paddings(rng)
+    yield from _recurrences(rng)
     for rank in (1, 2, 3):
         yield from _convolutions(rng, rank)
         yield from _poolings(rng, rank)
@@ -112,3 +113,13 @@ def _paddings(rng: np.random.Generator) -> Iterator[Sample]:
     widths = ((1, 0), (2, 3))
     for mode in ("edge", "symmetric", "reflect"):
         yield Sample("gather", lambda x, m=mode: ops.pad(x, widths, mode=m), (apart(rng, 2, 3),), f"pad {mode}")
+
+
+def _recurrences(rng: np.random.Generator) -> Iterator[Sample]:
+    def inputs(gates: int) -> tuple[Array, ...]:
+        shapes = (3, 2, 3), (2, 2), (2 * gates, 3), (2 * gates, 2), (2 * gates,)
+        return tuple(rng.normal(size=shape) for shape in shapes)
+
+    yield Sample("tanh", lambda x, h, w, u, b: ops.rnn(x, h, w, u, b)[0], inputs(1), "rnn")
+    yield Sample("sigmoid", lambda x, h, w, u, b: ops.lstm(x, (h, h), w, u, b)[1][1], inputs(4), "lstm")
+    yield Sample("sigmoid", lambda x, h, w, u, b: ops.gru(x, h, w, u, b, b)[1], inputs(3), "gru")
