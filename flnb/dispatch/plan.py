@@ -86,7 +86,11 @@ class Plan:
         self.shrinks = tuple(s.shape if grew else None for s, grew in zip(specs, enlarged, strict=True))
         self.saves = op.saves_for(len(specs))
         shapes = tuple(s.shape if isinstance(s, Spec) else () for s in specs)
-        described = intern.Plan(op.name, op.family, spec.shape, spec.dtype.name, spec.nbytes, op.flops(self), shapes)
+        saved = sum(
+            s.nbytes for s, kept in zip((*specs, spec), self.saves[-1], strict=True) if kept and type(s) is Spec
+        )
+        about = (op.name, op.family, spec.shape, spec.dtype.name, spec.nbytes, op.flops(self), shapes, saved)
+        described = intern.Plan(*about)
         self.code = schema.OP | bus.FLOAT_TIMES | intern.plans.id_of(described) << schema.PLAN_SHIFT
 
     def constant(self, value: float, backend: Any) -> Any:

@@ -35,6 +35,7 @@ class Plan(NamedTuple):
     nbytes: int
     flops: int = 0
     inputs: tuple[tuple[int, ...], ...] = ()
+    saved: int = 0  # bytes that its node keeps for backward, where every input needs a gradient
 
 
 class Context(NamedTuple):
@@ -87,16 +88,17 @@ class Catalog:
         self, strings: Table[str] = strings, plans: Table[Plan] = plans, contexts: Table[Context] = contexts
     ) -> None:
         self.strings, self.plans, self.contexts = strings, plans, contexts
-        self.op, self.family, self.nbytes = np.empty((3, 0), np.int64)
+        self.op, self.family, self.nbytes, self.saved = np.empty((4, 0), np.int64)
         self.scope, self.phase = np.empty((2, 0), np.int64)
         self.refresh()
 
     def refresh(self) -> None:
         """Extend the arrays to the tables' present length."""
         name = self.strings.id_of
-        if fresh := [(name(p.op), name(p.family), min(p.nbytes, MOST)) for p in self.plans.items[len(self.op) :]]:
-            known = np.array([self.op, self.family, self.nbytes])
-            self.op, self.family, self.nbytes = np.concatenate([known, np.array(fresh).T], axis=1)
+        plans = self.plans.items[len(self.op) :]
+        if fresh := [(name(p.op), name(p.family), min(p.nbytes, MOST), min(p.saved, MOST)) for p in plans]:
+            known = np.array([self.op, self.family, self.nbytes, self.saved])
+            self.op, self.family, self.nbytes, self.saved = np.concatenate([known, np.array(fresh).T], axis=1)
         if new := [(name(c.scope), c.phase) for c in self.contexts.items[len(self.scope) :]]:
             known = np.array([self.scope, self.phase])
             self.scope, self.phase = np.concatenate([known, np.array(new).T], axis=1)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PROTOCOL = 1
 FIRST = 600  # things told without being asked
-INPUTS = 8  # more are left to the table
+INPUTS = 3  # drawn; more are in the details of what reads them
 LEAVES = 2000  # leaves told whether or not a node that is told reads them
 OPS = 12  # different ops told of a group
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator
 
+BLOCK = 4096  # records
 _numbers = itertools.count(1)
 watchers: list[Callable[[Recording], None]] = []
 """Called with each recording just before it begins and again when it has ended (see its `state`): how a dashboard
@@ -276,13 +277,19 @@ def _tell(run: Recording) -> None:
 
 def columns(kind: schema.Kind, batches: list[tuple[int, schema.Records]]) -> schema.Columns:
     """The columns of one kind from batches of records and the lane of each, in order of time."""
-    chosen = [(lane, rows[(rows[:, 0] & 0xFF) == kind.number]) for lane, rows in batches]
-    rows = np.concatenate([np.empty((0, schema.WORDS), np.int64), *(rows for _, rows in chosen)])
-    lane = np.repeat(np.array([lane for lane, _ in chosen], np.int32), [len(rows) for _, rows in chosen])
-    if (rows[1:, 1] < rows[:-1, 1]).any():
-        order = np.argsort(rows[:, 1], kind="stable")
-        rows, lane = rows[order], lane[order]
-    return schema.columns(kind, rows) | {"lane": lane}
+    chosen = [(lane, rows, (rows[:, 0] & 0xFF) == kind.number) for lane, rows in batches]
+    count = [int(np.count_nonzero(which)) for _, _, which in chosen]
+    words, at = np.empty((schema.WORDS, sum(count)), np.int64), 0
+    for _, rows, which in chosen:
+        for first in range(0, len(rows), BLOCK):  # turned round while it is in the cache
+            part = rows[first : first + BLOCK][which[first : first + BLOCK]]
+            words[:, at : at + len(part)] = part.T
+            at += len(part)
+    lane = np.repeat(np.array([lane for lane, _, _ in chosen], np.int32), count)
+    if (words[1, 1:] < words[1, :-1]).any():
+        order = np.argsort(words[1], kind="stable")
+        words, lane = words[:, order], lane[order]
+    return schema.columns(kind, words.T) | {"lane": lane}
 
 
 def described() -> dict[str, Any]:

@@ -140,8 +140,9 @@ def read(
     told = {key: np.where(seen, sampled[key][at], 0) if len(sampled["node"]) else np.zeros(len(ids), np.int64)
             for key in ("plan", "saved")}  # fmt: skip
     plan = np.where(told["plan"] > 0, told["plan"], plan)  # a composite's, where the op records are those of its body
+    saved = np.where(seen, told["saved"], catalog.saved[plan])  # what was not looked at: by its plan
     graph = Graph(
-        ids, plan, context, forward, backward, told["saved"].astype(np.int64), _gradients(sampled, at, seen), start,
+        ids, plan, context, forward, backward, saved, _gradients(sampled, at, seen), start,
         up,
         leaf_ids, *_leaves(leaf_ids, table("leaf"), sampled),
     )  # fmt: skip

@@ -100,8 +100,8 @@ def _restored(manifest: dict[str, Any], tables: dict[str, schema.Columns]) -> Re
     contexts = Table([Context(*context) for context in manifest["contexts"]])
     plans = Table(
         [
-            Plan(op, family, tuple(shape), dtype, nbytes, flops, tuple(map(tuple, inputs)))
-            for op, family, shape, dtype, nbytes, flops, inputs in manifest["plans"]
+            Plan(op, family, tuple(shape), dtype, nbytes, flops, tuple(map(tuple, inputs)), *saved)
+            for op, family, shape, dtype, nbytes, flops, inputs, *saved in manifest["plans"]
         ]
     )
     # An id beyond its intern table is found now, not in the middle of an analysis.

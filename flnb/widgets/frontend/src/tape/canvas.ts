@@ -142,6 +142,10 @@ export class TapeCanvas {
     const { colours } = theme;
     const outer = frame.outer - frame.d;
     const places = [["forward", rows.forward - frame.outer], ["backward", rows.backward + frame.d]] as const;
+    // Of a frame wider than the canvas the title stays in sight.
+    const { camera, surface } = this;
+    const left = Math.max(frame.x, Math.min((4 - camera.x) / camera.scale, frame.x + frame.width - 60));
+    const end = Math.min(frame.x + frame.width, Math.max((surface.width - 4 - camera.x) / camera.scale, left + 60));
     for (const [row, y] of places) {
       this.rounded(frame.x + 0.5, y + 0.5, frame.width - 1, outer - 1, 6);
       c.fillStyle = colours.soft;
@@ -150,13 +154,13 @@ export class TapeCanvas {
       c.lineWidth = 1;
       c.stroke();
       const titleY = row === "forward" ? y + 12 : y + outer - 12;
-      this.targets.push({ kind: "frame", key: frame.group.key, row, index: frame.group.first, group: frame.group, x: frame.x, y: titleY - 12, width: frame.width, height: 24 });
+      this.targets.push({ kind: "frame", key: frame.group.key, row, index: frame.group.first, group: frame.group, x: left, y: titleY - 12, width: end - left, height: 24 });
       if (!this.legible) continue;
       const font = this.ui(11, 600);
-      const right = sizeOf(frame.group);
-      const room = frame.width - 18 - (row === "forward" ? theme.measure(right, this.ui(10.5)) + 8 : 0);
-      label(c, theme.fit(`▾ ${frame.group.name}${row === "backward" ? " backward" : ""}`, font, room), frame.x + 9, titleY, colours.ink, font);
-      if (row === "forward") label(c, right, frame.x + frame.width - 9, titleY, colours.dim, this.ui(10.5), "right");
+      const right = frame.group.repeat ? `×${integer(frame.group.repeat)} · ${sizeOf(frame.group)}` : sizeOf(frame.group);
+      const room = end - left - 18 - (row === "forward" ? theme.measure(right, this.ui(10.5)) + 8 : 0);
+      label(c, theme.fit(`▾ ${frame.group.name}${row === "backward" ? " backward" : ""}`, font, room), left + 9, titleY, colours.ink, font);
+      if (row === "forward") label(c, right, end - 9, titleY, colours.dim, this.ui(10.5), "right");
     }
   }
 

@@ -19,8 +19,7 @@ export class Finder {
   /** Call once a drawing; returns the groups that must be open. */
   update(): string[] {
     if (!this.active) return [];
-    const open = this.read();
-    this.follow();
+    const open = [...this.read(), ...this.follow()];
     this.search();
     return open;
   }
@@ -35,6 +34,11 @@ export class Finder {
   next(): void {
     const { store, actions } = this.context;
     if (store.search !== "") actions.ask({ type: "tape", search: store.search, after: Math.max(0, store.selection?.node ?? 0) });
+  }
+
+  /** Brings a node that is known into sight. */
+  show(at: number): void {
+    this.wanted = this.model.nodes[at]?.node.id ?? null;
   }
 
   /** Index of the node to bring into sight now, -1 for none. */
@@ -65,11 +69,11 @@ export class Finder {
     return open;
   }
 
-  /** Asks for the way to a node that another view has selected. */
-  private follow(): void {
+  /** The way to a node that a list or another view has selected; it is asked for where the node is not known. */
+  private follow(): string[] {
     const { store, actions } = this.context;
     const key = JSON.stringify(store.selection);
-    if (key === this.selection) return;
+    if (key === this.selection) return [];
     this.selection = key;
     const { selection } = store;
     const { tape } = this.model;
@@ -77,10 +81,12 @@ export class Finder {
     if (id === undefined || id <= 0 || !tape) {
       const at = selection ? this.model.nodes.findIndex((info) => store.selectsNode(info.node)) : -1;
       this.wanted = at < 0 ? null : this.model.nodes[at]!.node.id;
-      return;
+      return [];
     }
     this.wanted = id;
-    if (this.model.indexOf(id) < 0 && (selection?.step === undefined || selection.step === tape.step)) actions.ask({ type: "tape", reveal: id });
+    const at = this.model.indexOf(id);
+    if (at < 0 && (selection?.step === undefined || selection.step === tape.step)) actions.ask({ type: "tape", reveal: id });
+    return at >= 0 && selection?.kind === "node" ? this.model.wayTo(at) : [];
   }
 
   /** Asks how much a new search text finds. */

@@ -71,7 +71,7 @@ const weigh = ({ data }: Group): number => (data === null ? 0 : data.health === 
 
 /**
  * Which groups to show open at first: the one where a NaN begins, then the heaviest, as long as no more than `most`
- * boxes stand there and `fits` agrees. Equal blocks stay folded.
+ * boxes stand there and, but for the NaN, `fits` agrees. Equal blocks stay folded.
  */
 export function openAtFirst(root: Group, most: number, fits: (open: ReadonlySet<string>) => boolean = () => true): Set<string> {
   const open = new Set<string>();
@@ -83,7 +83,7 @@ export function openAtFirst(root: Group, most: number, fits: (open: ReadonlySet<
     const group = waiting.pop()!;
     const cost = group.level!.items.length - 1;
     open.add(group.key);
-    if (count + cost > most || !fits(open)) {
+    if (count + cost > most || (group.data?.health !== 2 && !fits(open))) {
       open.delete(group.key);
       continue;
     }

@@ -172,6 +172,7 @@ class TapeView implements View {
     this.layout = dragged(layoutTape(model.tree, this.open, this.measures), this.shifts);
     this.above = Math.max(this.above, this.layout.above);
     this.plates = platesOf(this.layout, model);
+    if (fresh && this.full) this.finder.show(model.nodes.findIndex((info) => info.health === "origin"));
     if (refit || (!this.moved && !this.anchor)) this.fit();
     else this.hold();
     this.spread();
@@ -226,9 +227,11 @@ class TapeView implements View {
     let [ops, modules] = [0, 0];
     for (const info of model.nodes) ops = Math.max(ops, theme.measure(`${info.op}′`, op));
     for (const group of model.groups.values()) modules = Math.max(modules, theme.measure(`▸ ${group.name}′${group.repeat ? ` ×${integer(group.repeat)}` : ""}`, module));
+    // Text does not shrink with the picture, boxes do.
+    const room = 1 / (READABLE * 0.86);
     this.measures = {
-      ...MEASURES, opWidth: Math.min(110, Math.max(MEASURES.opWidth, Math.ceil(ops) + 16)),
-      moduleWidth: Math.min(132, Math.max(MEASURES.moduleWidth, Math.ceil(modules) + 18)),
+      ...MEASURES, opWidth: Math.min(110, Math.max(MEASURES.opWidth, Math.ceil(ops * room) + 16)),
+      moduleWidth: Math.min(156, Math.max(MEASURES.moduleWidth, Math.ceil(modules * room) + 18)),
     };
   }
 
@@ -420,7 +423,9 @@ class TapeView implements View {
     const was = isOpen(group, this.open);
     const { camera } = this.canvas;
     const before = this.layout?.boxes.find((box) => box.key === key) ?? this.layout?.frames.find((frame) => frame.group.key === key);
-    this.anchor = { key, x: (before?.x ?? 0) * camera.scale + camera.x };
+    // What closes comes into sight: the title that was clicked may stand far from where its frame begins.
+    const x = (before?.x ?? 0) * camera.scale + camera.x;
+    this.anchor = { key, x: was ? Math.max(x, EDGE) : x };
     this.chosen.set(key, !was);
     this.tip.hide();
     this.moved = true;

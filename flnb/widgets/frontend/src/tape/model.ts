@@ -94,6 +94,12 @@ export class TapeModel {
     return id === undefined ? -1 : this.index.get(id) ?? -1;
   }
 
+  /** Keys of the groups around a known node, outermost first. */
+  wayTo(index: number): string[] {
+    const { at } = this.nodes[index]!.node;
+    return [...this.groups.values()].filter((group) => group.first <= at && at < group.last).map((group) => group.key);
+  }
+
   /** Worst health of what a group holds. */
   healthOf(group: Group): Health {
     return HEALTH[group.data?.health ?? 0] ?? "fine";
