@@ -69,6 +69,7 @@ export class Dashboard {
   private readonly prefix = `flnb-${++dashboards}`;
   private tab: TabName = "overview";
   private visible = true;
+  private placed = false;
   private scheduled = 0;
   private unacknowledged: number[] = [];
   private acknowledgeTimer: ReturnType<typeof setTimeout> | undefined;
@@ -209,6 +210,10 @@ export class Dashboard {
     if (!this.visible || !this.element.isConnected) {
       this.acknowledge();
       return;
+    }
+    if (!this.placed) {
+      this.placed = true; // only now is the page's theme there to be read
+      this.theme.refresh();
     }
     const { store } = this;
     const line = this.options.only ? ALONE : stateLine(store, performance.now());
