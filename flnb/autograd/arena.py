@@ -47,7 +47,7 @@ class Arena(Tape):
         return node
 
     def walk(self, root: Node, walk: Walk) -> None:
-        walk.own, pull, nodes = self.mark, walk.pull, self.nodes
+        pull, nodes = walk.pull, self.nodes
         if root[PARENTS] is None:
             pull(root)  # says that it was cleared
         if walk.retain:

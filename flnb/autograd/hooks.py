@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any, Self
 
-from flnb.dispatch.plan import Plan
+from flnb.dispatch.plan import ALWAYS, Plan
 from flnb.interface.tape import PARENTS, PLAN, Node
 from flnb.tensor import Tensor
 
@@ -62,6 +62,7 @@ class Intercepted(Plan):
             setattr(self, name, getattr(original, name))
         self.original = original
         self.joint = _asked_first
+        self.straight, self.light = False, ALWAYS
 
     def cotangent(self, g: Any) -> Any:
         """The cotangent to go on with."""

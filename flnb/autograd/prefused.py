@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from flnb.autograd import explain
 from flnb.autograd.tape import Linked, follow
 from flnb.dispatch import ops as dispatch
-from flnb.dispatch.plan import Plan
+from flnb.dispatch.plan import ALWAYS, Plan
 from flnb.interface.tape import PARENTS, PLAN, SAVED, SEQ, Node
 from flnb.ops import elementwise as e
 from flnb.ops.table import OPS
@@ -178,6 +178,7 @@ def _plan(sequence: Sequence, parts: list[Node], specs: tuple[Any, ...]) -> Any:
 
     plan.op, plan.joint, plan.specs = sequence, joint, specs  # type: ignore[assignment]
     plan.shrinks = (None,) * len(specs)
+    plan.straight, plan.light = False, ALWAYS
     return plan
 
 

@@ -65,15 +65,14 @@ class Pruning(Linked):
 
     def walk(self, root: Node, walk: Walk) -> None:
         walk.reached.append(root)
-        pull, cotangents = walk.pull, walk.cotangents
+        pull = walk.pull
 
         def pull_unless_zero(node: Node) -> None:
-            g = cotangents.get(node[SEQ])
-            if g is None or walk.create_graph or any_nonzero(g):
-                pull(node)
-            else:
+            if _is_zero(walk, node):
                 self.zeros += 1
                 walk.drop(node)
+            else:
+                pull(node)
 
         follow(walk, pull_unless_zero)
 
@@ -83,8 +82,12 @@ def values(x: Any) -> Any:
     return state.current().backend.to_numpy(x._data)
 
 
-def any_nonzero(x: Any) -> bool:
-    return bool(values(innermost(x)).any())
+def _is_zero(walk: Walk, node: Node) -> bool:
+    """Whether the cotangent that has arrived at a node is zero everywhere."""
+    g = walk.cotangents.get(node[SEQ])
+    if g is None or walk.create_graph:
+        return False
+    return not (g if walk.buffers else values(innermost(g))).any()
 
 
 def _everything(node: Node) -> tuple[int, ...]:

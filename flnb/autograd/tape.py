@@ -12,15 +12,17 @@ from contextlib import nullcontext
 from heapq import heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 from flnb_telemetry import bus
 
-from flnb.autograd import explain
+from flnb.autograd import explain, straight
 from flnb.autograd.hooks import Intercepted, heard
 from flnb.autograd.statistics import Statistics
 from flnb.autograd.variable import GRADIENT, Variable
 from flnb.dispatch import ops as dispatch
 from flnb.dispatch import state
-from flnb.interface.tape import MARK, PARENTS, PLAN, SEQ, Node, Tape
+from flnb.dispatch.plan import spec_of
+from flnb.interface.tape import MARK, PARENTS, PLAN, SAVED, SEQ, Node, Tape
 from flnb.ops import elementwise as e
 from flnb.ops.creation import asarray, ones_like
 from flnb.ops.movement import sum_to
@@ -40,17 +42,22 @@ def backward(root: Variable, grad: Any, retain_graph: bool, create_graph: bool) 
     """See `Variable.backward`."""
     node, cotangent = _start(root, grad)
     with _modes(create_graph):
-        taken = {id(cotangent)}
+        taken = {_memory(cotangent)}
         for leaf, gradient in walk(node, cotangent, retain_graph or create_graph, create_graph):
             old = leaf[GRADIENT]
             if old is not None:
                 gradient = e.add(old, gradient)
-            elif id(gradient) in taken or hasattr(gradient, "_root"):
+            elif _memory(gradient) in taken or hasattr(gradient, "_root"):
                 gradient = e.copy(gradient)  # a leaf's gradient is its own: writing to it must change no other
-            taken.add(id(gradient))
+            taken.add(_memory(gradient))
             if not create_graph and type(gradient) is not Tensor:
                 gradient = dispatch.detached(gradient._data, gradient._spec)
             leaf[GRADIENT] = gradient
+
+
+def _memory(gradient: Any) -> int:
+    """What tells whether two gradients are one."""
+    return id(gradient if gradient._level is not None else gradient._data)
 
 
 def grad_of(
@@ -116,7 +123,10 @@ def walk(
 
     With ``only_stops`` the walk goes nowhere else, and leaves the graph there as it is.
     """
-    under_way = (Toward if only_stops else Walk)(root, cotangent, retain, create_graph, stops)
+    tape = LINKED if root[PLAN] is None else _owner(root)
+    finds_own = tape.keeps_nodes and type(tape).walk is not Tape.walk
+    own = tape.mark if finds_own else LINKED
+    under_way = (Toward if only_stops else Walk)(root, cotangent, retain, create_graph, stops, own)
     lane = bus.lanes.lane if bus.lanes is not None else None
     outer = lane.node if lane is not None else 0
     try:
@@ -124,12 +134,13 @@ def walk(
             if root[PLAN] is None:
                 under_way.leaves.append(root)
             else:
-                _owner(root).walk(root, under_way)
+                tape.walk(root, under_way)
                 follow(under_way)
+        return under_way.end()
     finally:
+        del under_way.pull  # it refers to the walk: no cycle is left behind
         if lane is not None:
             lane.node = outer
-    return under_way.end()
 
 
 def _owner(node: Node) -> Tape:
@@ -141,7 +152,6 @@ def _owner(node: Node) -> Tape:
 
 
 LINKED = Linked()
-NO_TAPE = object()  # no node has this mark
 
 
 def follow(walk: Walk, pull: Callable[[Node], None] | None = None) -> None:
@@ -167,89 +177,154 @@ def follow(walk: Walk, pull: Callable[[Node], None] | None = None) -> None:
 
 
 class Walk:
-    """One backward under way.
+    """One backward under way. `pull` takes a node's cotangent and adds to those of its parents; it empties the node.
 
     Attributes:
-        cotangents: what has arrived at nodes that were not pulled yet, by sequence number.
+        cotangents: what has arrived at nodes that were not pulled yet, by sequence number: raw buffers where the walk
+            is over tensors of NumPy memory and is not recorded itself, else tensors.
         reached: nodes that a first cotangent has arrived at and that nobody has taken from this list yet; nodes
             whose mark is `own` are left out (their tape finds them by itself).
         retain: whether nodes stay as they are, for another backward.
     """
 
-    __slots__ = (
-        "_owned", "_statistics", "_watched", "arrived", "cotangents", "create_graph", "leaves", "own", "reached",
-        "retain", "stops",
-    )  # fmt: skip
-
-    def __init__(self, root: Node, cotangent: Any, retain: bool, create_graph: bool, stops: frozenset[int]) -> None:
-        self.retain = retain
-        self.create_graph = create_graph
-        self.stops = stops
-        self.own: Any = NO_TAPE
-        self.cotangents: dict[int, Any] = {root[SEQ]: cotangent}
+    def __init__(
+        self, root: Node, cotangent: Any, retain: bool, create_graph: bool, stops: frozenset[int], own: Any
+    ) -> None:
+        self.retain, self.create_graph, self.stops, self.own = retain, create_graph, stops, own
         self.reached: list[Node] = []
         self.leaves: list[Node] = []
         self.arrived: list[tuple[Node, Any]] = []
         self._owned: set[int] = set()  # sums that nothing else refers to, which may be added to in place
-        self._watched = bus.lanes is not None
-        measured = self._watched and not create_graph and cotangent._level is None
-        self._statistics = Statistics.begin() if measured else None
+        self._lane = bus.lanes.lane if bus.lanes is not None else None
+        plain = not create_graph and cotangent._level is None
+        self._statistics = Statistics.begin() if plain and self._lane is not None else None
+        here = state.current()
+        self.buffers = plain and self._statistics is None and here.kind == cotangent._spec.kind == "ndarray"
+        self.cotangents: dict[int, Any] = {root[SEQ]: cotangent._data if self.buffers else cotangent}
+        self.pull: Callable[[Node], None] = self._straight(here) if self.buffers else self._pull
 
-    def pull(self, node: Node) -> None:
-        """Take the cotangent of a node's result, and add to those of its parents. Empties the node."""
-        seq = node[2]
-        cotangents = self.cotangents
-        g = cotangents.pop(seq, None)
-        if g is None:  # every path to it was cut
+    def _straight(self, here: state.State) -> Callable[[Node], None]:
+        """`pull` over buffers: of tiny results by the plan's straight function, of others as always."""
+        cotangents, owned, reached, leaves, own = self.cotangents, self._owned, self.reached, self.leaves, self.own
+        take, stops, retain, lane = cotangents.pop, self.stops, self.retain, self._lane
+        table, backend, min_block = here.table, here.backend, here.min_block
+        add = table[ADD.index]
+
+        def give(parent: Node, g: Any) -> None:
+            key = parent[2]
+            before = cotangents.get(key)
+            if before is None:
+                cotangents[key] = g
+                if key < 0:
+                    leaves.append(parent)
+                elif parent[3] is not own:
+                    reached.append(parent)
+            else:
+                cotangents[key] = self._sum(key, _tensor(before), _tensor(g))._data
+
+        def pull(node: Node) -> None:
+            seq = node[2]
+            g = take(seq, None)
+            if g is None:  # every path to it was cut
+                return
+            plan, parents = node[0], node[1]
+            if plan.light >= min_block or seq < dispatch.last_write or parents is None or seq in stops:
+                if plan.straight is None:
+                    straight.draw(plan)
+                for parent, gi in self._pulled(node, dispatch.detached(g, plan.spec)):
+                    give(parent, gi._data)
+                return
+            try:
+                if lane is None:
+                    plan.straight(node, g, table, add, cotangents, owned, reached, leaves, own, backend, None)
+                else:
+                    lane.node = seq
+                    plan.told(node, g, table, add, cotangents, owned, reached, leaves, own, backend, lane)
+            except Exception as error:
+                explain.noted(error, node, dispatch.detached(g, plan.spec))
+                raise
+            if not retain:
+                node[1] = None
+                del node[6:]
+
+        return pull
+
+    def _pull(self, node: Node) -> None:
+        """`pull` over tensors."""
+        g = self.cotangents.pop(node[SEQ], None)
+        if g is None:
             return
-        plan, parents = node[0], node[1]
-        if self.stops and seq in self.stops:
+        for parent, gi in self._pulled(node, g):
+            key = parent[SEQ]
+            before = self.cotangents.get(key)
+            if before is not None:
+                self.cotangents[key] = self._sum(key, before, gi)
+                continue
+            self.cotangents[key] = gi
+            if key < 0:
+                self.leaves.append(parent)
+            elif parent[MARK] is not self.own:
+                self.reached.append(parent)
+
+    def _sum(self, key: int, before: Any, g: Any) -> Any:
+        """The sum of two cotangents of one node, in place where nothing else refers to the first."""
+        if self.create_graph:
+            return e.add(before, g)
+        if key in self._owned:
+            dispatch.accumulate(ADD, before, g)
+            return before
+        self._owned.add(key)
+        return e.add(before, g)
+
+    def _pulled(self, node: Node, g: Any) -> list[tuple[Node, Any]]:
+        """A node's parents with their cotangents. The node is emptied."""
+        plan, parents, seq = node[PLAN], node[PARENTS], node[SEQ]
+        if seq in self.stops:
             self.arrived.append((node, heard(node, g)))
-            return
+            return []
         if parents is None:
             raise explain.freed(node)
         if seq < dispatch.last_write:
             explain.check_unwritten(node)
-        if self._watched:
-            self._watch(node, g)
-        saved = node[6:]
+        if self._lane is not None:
+            self._lane.node = seq
+            if self._statistics is not None:
+                self._statistics.see(node, g)
+        saved = node[SAVED:]
         if not self.retain:
-            node[1] = None
-            del node[6:]
+            empty(node)
         try:
-            if self.create_graph or plan.joint is not None:
-                self._pull_whole(node, parents, g, saved)
-                return
-            pulls, shrinks, specs, planned = plan.pulls, plan.shrinks, plan.specs, plan.planned
-            for i, parent in enumerate(parents):
-                if parent is None:
-                    continue
-                pull = pulls[i]
-                if pull is None:
-                    continue
-                gi = pull(g, plan, *saved) if planned else pull(g, *saved)
-                if gi is None:
-                    continue
-                if shrinks[i] is not None:
-                    gi = sum_to(gi, shrinks[i])
-                if gi._spec is not specs[i] and gi._level is None:
-                    raise explain.misshapen(node, i, gi)
-                key = parent[2]
-                before = cotangents.get(key)
-                if before is None:
-                    cotangents[key] = gi
-                    if key < 0:
-                        self.leaves.append(parent)
-                    elif parent[3] is not self.own:
-                        self.reached.append(parent)
-                elif key in self._owned:
-                    dispatch.accumulate(ADD, before, gi)
-                else:
-                    cotangents[key] = e.add(before, gi)
-                    self._owned.add(key)
+            return self._pulled_from(plan, node, parents, g, saved)
         except Exception as error:
             explain.noted(error, node, g)
             raise
+
+    def _pulled_from(
+        self, plan: Any, node: Node, parents: tuple[Any, ...], g: Any, saved: list[Any]
+    ) -> list[tuple[Node, Any]]:
+        while isinstance(plan, Intercepted):
+            g, saved = plan.cotangent(g), plan.values(saved)
+            plan = plan.original
+        whole: Any = None
+        by_body = self.create_graph and plan.joint is not None and plan.op.decomposes
+        if self.create_graph and not by_body:
+            saved = _on_tape(node, saved)
+        if plan.joint is not None:
+            whole = _through_body(plan, parents, g, saved) if by_body else plan.joint(g, plan, *saved)
+        found = []
+        for i, parent in enumerate(parents):
+            pull = plan.pulls[i] if whole is None else None
+            if parent is None or whole is pull is None:
+                continue
+            gi = whole[i] if pull is None else pull(g, plan, *saved) if plan.planned else pull(g, *saved)
+            if gi is None:
+                continue
+            if plan.shrinks[i] is not None:
+                gi = sum_to(gi, plan.shrinks[i])
+            if gi._spec is not plan.specs[i] and gi._level is None:
+                raise explain.misshapen(node, i, gi)
+            found.append((parent, gi))
+        return found
 
     def drop(self, node: Node) -> None:
         """Forget the cotangent of a node and empty it: nothing flows on from there."""
@@ -257,81 +332,40 @@ class Walk:
         if not self.retain:
             empty(node)
 
-    def _pull_whole(self, node: Node, parents: tuple[Any, ...], g: Any, saved: list[Any]) -> None:
-        """The cotangents of all parents at once: of composites, and where the walk is recorded itself."""
-        plan = node[PLAN]
-        while isinstance(plan, Intercepted):
-            g, saved = plan.cotangent(g), plan.values(saved)
-            plan = plan.original
-        by_body = self.create_graph and plan.joint is not None and plan.op.decomposes
-        if self.create_graph and not by_body:
-            saved = _on_tape(node, saved)
-        if plan.joint is None:
-            head = (g, plan) if plan.planned else (g,)
-            pulled = [p and pull and pull(*head, *saved) for p, pull in zip(parents, plan.pulls, strict=True)]
-        else:
-            pulled = _through_body(plan, parents, g, saved) if by_body else plan.joint(g, plan, *saved)
-        for i, parent in enumerate(parents):
-            gi = pulled[i]
-            if parent is None or gi is None:
-                continue
-            if plan.shrinks[i] is not None:
-                gi = sum_to(gi, plan.shrinks[i])
-            if gi._spec is not plan.specs[i] and gi._level is None:
-                raise explain.misshapen(node, i, gi)
-            self.add(parent, gi)
-
-    def add(self, node: Node, g: Any) -> None:
-        """A cotangent arrives at a node."""
-        key = node[SEQ]
-        before = self.cotangents.get(key)
-        if before is None:
-            self.cotangents[key] = g
-            if key < 0:
-                self.leaves.append(node)
-            elif node[MARK] is not self.own:
-                self.reached.append(node)
-        else:
-            self.cotangents[key] = e.add(before, g)
-
-    def _watch(self, node: Node, g: Any) -> None:
-        """Telemetry: what runs now works for this node."""
-        if bus.lanes is not None:
-            bus.lanes.lane.node = node[SEQ]
-        if self._statistics is not None:
-            self._statistics.see(node, g)
-
     def end(self) -> list[tuple[Node, Any]]:
         """Leaves and stops that cotangents arrived at, with their sums, the latest first."""
-        leaves = [(leaf, heard(leaf, self.cotangents.pop(leaf[SEQ]))) for leaf in self.leaves]
-        leaves.sort(key=lambda pair: -pair[0][SEQ])
+        found = [(leaf, self.cotangents.pop(leaf[SEQ])) for leaf in self.leaves]
+        found = [(leaf, heard(leaf, _tensor(g) if self.buffers else g)) for leaf, g in found]
+        found.sort(key=lambda pair: -pair[0][SEQ])
         if self._statistics is not None:
-            self._statistics.end(leaves)
-        return [*self.arrived, *leaves]
+            self._statistics.end(found)
+        return [*self.arrived, *found]
 
 
 class Toward(Walk):
     """A walk that goes only where it can reach one of its stops."""
 
-    __slots__ = ("_useful",)
+    def __init__(
+        self, root: Node, cotangent: Any, retain: bool, create_graph: bool, stops: frozenset[int], own: Any
+    ) -> None:
+        super().__init__(root, cotangent, retain, create_graph, stops, own)
+        useful, pull, cotangents = _leading_to(stops, root), self.pull, self.cotangents
+        if root[SEQ] not in useful:
+            del cotangents[root[SEQ]]
 
-    def __init__(self, root: Node, cotangent: Any, retain: bool, create_graph: bool, stops: frozenset[int]) -> None:
-        super().__init__(root, cotangent, retain, create_graph, stops)
-        self._useful = _leading_to(stops, root)
-        if root[SEQ] not in self._useful:
-            del self.cotangents[root[SEQ]]
+        def pull_useful(node: Node) -> None:
+            parents = node[PARENTS]
+            if parents is None or node[SEQ] not in cotangents or node[SEQ] in stops:
+                pull(node)
+                return
+            node[PARENTS] = tuple([p if p is not None and p[SEQ] in useful else None for p in parents])
+            try:
+                pull(node)
+            finally:
+                if retain:
+                    node[PARENTS] = parents
 
-    def pull(self, node: Node) -> None:
-        parents, useful = node[PARENTS], self._useful
-        if parents is None or node[SEQ] not in self.cotangents or node[SEQ] in self.stops:
-            super().pull(node)
-            return
-        node[PARENTS] = tuple([p if p is not None and p[SEQ] in useful else None for p in parents])
-        try:
-            super().pull(node)
-        finally:
-            if self.retain:
-                node[PARENTS] = parents
+        self.pull = pull_useful
 
     def end(self) -> list[tuple[Node, Any]]:
         self.leaves = [leaf for leaf in self.leaves if leaf[SEQ] in self.cotangents]
@@ -361,6 +395,14 @@ def _leading_to(stops: frozenset[int], root: Node) -> set[int]:
         if leads or unknown:
             useful.add(seq)
     return useful
+
+
+def _tensor(buffer: Any) -> Tensor:
+    """A cotangent's buffer as a Tensor; one of memory that another array owns says so, as views do."""
+    tensor = dispatch.detached(buffer, spec_of(buffer.shape, buffer.dtype))
+    if isinstance(buffer.base, np.ndarray):
+        tensor._root = dispatch.detached(buffer.base, tensor._spec)
+    return tensor
 
 
 def empty(node: Node) -> None:

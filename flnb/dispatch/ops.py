@@ -15,8 +15,10 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from flnb_telemetry import bus, schema
+from numpy import empty as new_array
 
 from flnb.dispatch import stacks, state
+from flnb.dispatch.failure import failed, failed_call
 from flnb.dispatch.miss import plan_for
 from flnb.dispatch.plan import Plan, Spec
 from flnb.tensor import Tensor
@@ -66,26 +68,23 @@ def unary(op: Op) -> Callable[..., Any]:
         if plan.kind is not here.kind:
             raise _foreign(op, plan, here)
         node = x._node if differentiable and here.grad else None
-        alloc = 0
-        lanes = bus.lanes
-        if lanes is None:
-            if plan.weight < here.min_block:
-                data = here.table[index](x._data)
-            else:
-                buffer, alloc = _empty(plan, here, node is not None)
-                data = here.table[index](x._data, buffer)
-            seq = next_seq() if node is not None else 0
+        if plan.weight >= here.min_block:
+            buffer, alloc = _empty(plan, here, node is not None)
         else:
-            lane = here.lane or lanes.lane
-            if plan.weight < here.min_block:
-                t0 = clock()
-                data = here.table[index](x._data)
-            else:
-                buffer, alloc = _empty(plan, here, node is not None)
-                t0 = clock()
-                data = here.table[index](x._data, buffer)
+            buffer, alloc = plan.blank and new_array((), plan.blank), 0
+        lanes = bus.lanes
+        if lanes is not None:
+            t0 = clock()
+        try:
+            data = here.table[index](x._data, buffer)
+        except Exception as error:
+            failed(error, plan, (x,))
+            raise
+        seq = next_seq() if node is not None else 0
+        if lanes is not None:
             t1 = clock()
-            seq, p0 = (next_seq(), node[2]) if node is not None else (0, 0)
+            lane = here.lane or lanes.lane
+            p0 = node[2] if node is not None else 0
             lane.pending += (plan.code, t0, t1, alloc, seq or lane.node, lane.context, p0, 0)
         if x._lift is None:
             result = _new(Tensor)
@@ -152,29 +151,24 @@ def binary(op: Op) -> Callable[..., Any]:
         mask = 0
         if differentiable and here.grad:
             mask = (1 if na is not None else 0) + (2 if nb is not None else 0)
-        alloc = 0
-        lanes = bus.lanes
-        if lanes is None:
-            if plan.weight < here.min_block:
-                data = here.table[index](da, db)
-            else:
-                buffer, alloc = _empty(plan, here, mask != 0)
-                data = here.table[index](da, db, buffer)
-            seq = next_seq() if mask else 0
+        if plan.weight >= here.min_block:
+            buffer, alloc = _empty(plan, here, mask != 0)
         else:
-            lane = here.lane or lanes.lane
-            if plan.weight < here.min_block:
-                t0 = clock()
-                data = here.table[index](da, db)
-            else:
-                buffer, alloc = _empty(plan, here, mask != 0)
-                t0 = clock()
-                data = here.table[index](da, db, buffer)
+            buffer, alloc = plan.blank and new_array((), plan.blank), 0
+        lanes = bus.lanes
+        if lanes is not None:
+            t0 = clock()
+        try:
+            data = here.table[index](da, db, buffer)
+        except Exception as error:
+            failed(error, plan, (a, b))
+            raise
+        seq = next_seq() if mask else 0
+        if lanes is not None:
             t1 = clock()
-            if mask:
-                seq, p0, p1 = next_seq(), na[2] if mask & 1 else 0, nb[2] if mask & 2 else 0
-            else:
-                seq = p0 = p1 = 0
+            lane = here.lane or lanes.lane
+            p0 = na[2] if mask & 1 else 0
+            p1 = nb[2] if mask & 2 else 0
             lane.pending += (plan.code, t0, t1, alloc, seq or lane.node, lane.context, p0, p1)
         if lift is None:
             result = _new(Tensor)
@@ -290,7 +284,11 @@ def _missed(op: Op, arguments: tuple[Any, ...], attributes: tuple[Any, ...]) -> 
     for x in arguments:
         if getattr(x, "_level", None) is not None:
             return x._apply(op, arguments, attributes)
-    plan, tensors = plan_for(op, arguments, attributes, state.current())
+    try:
+        plan, tensors = plan_for(op, arguments, attributes, state.current())
+    except Exception as error:
+        failed_call(error, op, arguments)
+        raise
     return op.apply(*tensors) if op.apply is not None else _run(plan, tensors)
 
 
@@ -308,7 +306,8 @@ def _run(plan: Plan, tensors: tuple[Any, ...]) -> Any:
     if not op.writes_out:
         data = _execute(plan, here, tensors, (), 0, seq, parents)
     elif plan.weight < here.min_block:
-        data = _execute(plan, here, tensors, (None,), 0, seq, parents)
+        buffer = plan.blank and new_array((), plan.blank)
+        data = _execute(plan, here, tensors, (buffer,), 0, seq, parents)
     else:
         buffer, alloc = _empty(plan, here, seq != 0)
         data = _execute(plan, here, tensors, (buffer,), alloc, seq, parents)

@@ -61,14 +61,18 @@ class Plan:
     """One op on inputs of known specs.
 
     ``weight`` is what the dispatcher compares with the manager's ``min_block``: the bytes of a result that needs
-    new memory, -1 for a view, and a number above every threshold for a 0-d result (which always needs a buffer
-    prepared for it, as NumPy returns scalars there).
+    new memory, -1 for a view. A 0-d result needs a buffer prepared for it in any case, as NumPy returns scalars there:
+    ``blank`` is its dtype where a plain array will do, else the weight is above every threshold.
     """
 
     __slots__ = (
-        "attributes", "code", "constants", "joint", "kind", "op", "planned", "pulls", "saves", "shrinks", "spec",
-        "specs", "weight",
+        "attributes", "blank", "code", "constants", "joint", "kind", "light", "op", "planned", "pulls", "saves",
+        "shrinks", "spec", "specs", "straight", "told", "weight",
     )  # fmt: skip
+
+    straight: Any
+    told: Any
+    """The pulls as functions of buffers (`flnb.autograd.straight`): None until that was tried, False if it failed."""
 
     def __init__(self, op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...], spec: Spec) -> None:
         self.op = op
@@ -78,7 +82,11 @@ class Plan:
         self.kind = spec.kind
         self.planned = op.planned
         self.joint = op.joint
-        self.weight = -1 if not op.writes_out else ALWAYS if spec.ndim == 0 else spec.nbytes
+        plain = op.writes_out and spec.ndim == 0 and spec.kind == "ndarray"
+        self.blank = spec.dtype if plain else None
+        self.weight = -1 if not op.writes_out else ALWAYS if spec.ndim == 0 and not plain else spec.nbytes
+        self.straight = self.told = None
+        self.light = ALWAYS
         self.constants: dict[Any, Any] = {}
         self.pulls: tuple[Callable[..., Any] | None, ...] = op.pulls_for(specs)
         # An input's shape where broadcasting enlarged it, so that its gradient must be summed back.

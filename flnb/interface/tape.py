@@ -56,7 +56,8 @@ class Tape(Replaceable):
     Attributes:
         name: the class name where none is given.
         keeps_nodes: set it in a tape that holds nodes, so that they do not hold the tape in turn (a cycle). When such
-            a tape is gone, its nodes are walked as those of the default tape are.
+            a tape is gone, its nodes are walked as those of the default tape are. A `walk` of its own must pull all
+            of its nodes.
     """
 
     name: ClassVar[str] = "abstract"
@@ -77,7 +78,7 @@ class Tape(Replaceable):
     def walk(self, root: Node, walk: Walk) -> None:
         """Call ``walk.pull(node)`` for nodes that the root was computed from, each after all that used its result.
 
-        A node that no cotangent has reached is passed over. Nodes that were reached and are left out (those of
+        A node that no cotangent has reached is passed over. Nodes that ``walk.reached`` lists in the end (those of
         another tape, say) are pulled afterwards, in the order of their sequence numbers.
         """
         walk.reached.append(root)

@@ -104,6 +104,11 @@ class Op:
             return tuple(p and _conjugated(p) for p in pulls)
         return tuple(pulls)
 
+    def saved_by(self, position: int, count: int) -> list[bool]:
+        """Which of the inputs, and at the end the output, the pull of one argument reads."""
+        pull = self._pulls(count)[position]
+        return [pull is not None and name in pull.uses for name in (*map(str, range(count)), "y")]
+
     def saves_for(self, count: int) -> tuple[tuple[bool, ...], ...]:
         """For every set of arguments that need a gradient (bit i: argument i), which inputs, and the output, to save.
 

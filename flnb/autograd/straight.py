@@ -1,0 +1,210 @@
+"""Pulls of tiny results as straight-line functions of buffers.
+
+A pull is a few public ops. On tiny tensors these spend their time on finding their plans and on making Tensors, and
+both are the same for every node of one plan. So a pull is run once on tensors that have a shape and a dtype and no
+values, what it does is written down, and the lines become a function that calls the active backend's methods directly.
+Every op is still in it, one by one and through the same table: a backend that overrides one, an observer and telemetry
+see what they always saw. A pull that asks for a value, or does anything but run ops of the table, is left as it is.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from flnb.dispatch import state
+from flnb.dispatch.plan import ALWAYS, Plan, Spec, spec_of
+from flnb.interface.tape import SAVED
+from flnb.ops.movement import sum_to
+from flnb.ops.table import OPS
+from flnb.tensor import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flnb.ops.table import Op
+
+__all__ = ["draw"]
+
+LONGEST = 16
+"""Ops in a pull that is worth writing down: longer ones are about large tensors."""
+
+
+class NotStraight(Exception):  # not an error: the pull runs as it is
+    """A pull does something that cannot be written down."""
+
+
+class _Script:
+    """The lines of one function, and what their names stand for."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.told: list[str] = []  # the same, with an event for each op
+        self.length = 0
+        self.names: dict[str, Any] = {"empty": np.empty, "clock": perf_counter}
+        self.heaviest = 0
+        self._number = count().__next__
+
+    def named(self, value: Any) -> str:
+        name = f"v{self._number()}"
+        self.names[name] = value
+        return name
+
+    def write(self, *lines: str, depth: int = 1) -> None:
+        self.lines += ["    " * depth + line for line in lines]
+        self.told += ["    " * depth + line for line in lines]
+
+    def run(self, plan: Plan, line: str, depth: int = 2) -> None:
+        """Add the line that runs an op."""
+        self.heaviest = max(self.heaviest, plan.weight)
+        self.length += 1
+        if self.length > LONGEST:
+            raise NotStraight
+        indent = "    " * depth
+        event = f"lane.pending += ({plan.code}, t, clock(), 0, lane.node, lane.context, 0, 0)"
+        self.lines.append(indent + line)
+        self.told += [indent + "t = clock()", indent + line, indent + event]
+
+    def blank(self, plan: Plan) -> str:
+        """What a method is given to write to."""
+        return f"empty((), {self.named(plan.blank)})" if plan.blank else "None"
+
+    def op(self, plan: Plan, buffers: list[str]) -> str:
+        """Add the line of an op; the name of its result."""
+        out = [self.blank(plan)] if plan.op.writes_out else []
+        arguments = [*buffers, *map(self.named, plan.attributes), *out]
+        result = f"r{self._number()}"
+        self.run(plan, f"{result} = table[{plan.op.index}]({', '.join(arguments)})")
+        return result
+
+    def give(self, parent: str, g: str, spec: Spec) -> None:
+        """Add the lines that take a cotangent to a parent (as `Walk` does) whose value has this spec."""
+        plan = _plan(OPS["add"], (spec, spec), ())
+        self.write(f"key = {parent}[2]", "before = cotangents.get(key)", "if before is None:", depth=2)
+        self.write(f"cotangents[key] = {g}", f"if key < 0: leaves.append({parent})", depth=3)
+        self.write(f"elif {parent}[3] is not own: reached.append({parent})", depth=3)
+        self.write("elif key in owned:", depth=2)
+        self.run(plan, f"add(before, {g}, before)", 3)
+        self.write("else:", depth=2)
+        self.run(plan, f"cotangents[key] = add(before, {g}, {self.blank(plan)})", 3)
+        self.write("owned.add(key)", depth=3)
+
+    def function(self, lines: list[str]) -> Callable[..., None]:
+        head = "def straight(node, g, table, add, cotangents, owned, reached, leaves, own, backend, lane):"
+        names = dict(self.names)
+        exec("\n".join([head, *lines]), names)
+        return names["straight"]  # type: ignore[no-any-return]
+
+
+class _Drawn(Tensor):
+    """A tensor without values in the script of a pull; its spec is in no op's plans, so every op ends in `_apply`."""
+
+    __slots__ = ("_name", "_real", "_script")
+
+    _lift = Tensor
+
+    def __init__(self, script: _Script, name: str, spec: Spec) -> None:
+        self._script, self._name, self._real = script, name, spec
+        self._spec = spec_of(spec.shape, spec.dtype, "drawn")
+
+    @property
+    def _level(self) -> _Script:
+        return self._script
+
+    @property
+    def _data(self) -> NoReturn:
+        raise NotStraight
+
+    def _values(self) -> NoReturn:
+        raise NotStraight
+
+    def _compose(self, *_: Any) -> NoReturn:
+        raise NotStraight
+
+    def _apply(self, op: Op, arguments: tuple[Any, ...], attributes: tuple[Any, ...]) -> _Drawn:
+        """Write an op down."""
+        if not all(type(x) in (_Drawn, _Scalar, float, int) for x in arguments):
+            raise NotStraight
+        specs = tuple(x._real if type(x) is _Drawn else x.kind if type(x) is _Scalar else type(x) for x in arguments)
+        if len({s.dtype for s in specs if isinstance(s, Spec)}) > 1 or op.accepts in ("integer", "bits", "bool"):
+            raise NotStraight  # a conversion would have to come first
+        plan = _plan(op, specs, attributes)
+        return _Drawn(self._script, self._script.op(plan, [self._buffer(plan, x) for x in arguments]), plan.spec)
+
+    def _buffer(self, plan: Plan, x: Any) -> str:
+        """How a line names an argument. Numbers become buffers of the op's dtype, as everywhere."""
+        if isinstance(x, _Drawn):
+            return x._name
+        if isinstance(x, _Scalar):
+            return f"{self._script.named(plan.constant)}({x.name}, backend)"
+        return self._script.named(plan.constant(x, state.current().backend))
+
+
+class _Scalar:
+    """A Python number that a node saved, another one in every node: it can be given to an op, and nothing else."""
+
+    def __init__(self, name: str, kind: type) -> None:
+        self.name, self.kind = name, kind
+
+
+def _plan(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> Plan:
+    key: Any = specs[0] if op.arity == 1 else specs if op.arity == 2 else (specs, attributes)
+    plan = op.plans.get(key)
+    if plan is None:
+        shape, dtype = op.infer(op, specs, attributes)
+        kind = next(s.kind for s in specs if isinstance(s, Spec))
+        plan = op.plans.setdefault(key, Plan(op, specs, attributes, spec_of(shape, np.dtype(dtype), kind)))
+    return plan
+
+
+def draw(plan: Plan) -> None:
+    """Give a plan its straight functions, or note that it has none.
+
+    ``straight(node, g, ...)`` takes the buffer g from a node to its parents; ``told`` is the same with an event for
+    each op. They may be used where results of ``light`` bytes need no block.
+    """
+    plan.straight = plan.told = False
+    plan.light = ALWAYS
+    if plan.joint is not None or plan.kind != "ndarray":
+        return
+    script = _Script()
+    script.write(", ".join(f"p{i}" for i in range(len(plan.specs))) + ", = node[1]")
+    try:
+        for i in range(len(plan.specs)):
+            _write_pull(plan, i, script)
+    except Exception:  # whatever a pull cannot do without values
+        return
+    plan.straight = script.function(script.lines)
+    plan.told = script.function(script.told)
+    plan.light = script.heaviest
+
+
+def _write_pull(plan: Plan, position: int, script: _Script) -> None:
+    """Run the pull of an argument on what has no values, and write down what it does."""
+    pull, spec = plan.pulls[position], plan.specs[position]
+    if pull is None or not isinstance(spec, Spec):
+        return
+    if not pull.__module__.startswith("flnb."):
+        raise NotStraight  # a user's function is called for every node
+    script.write(f"if p{position} is not None:")
+    uses = plan.op.saved_by(position, len(plan.specs))
+    saved: list[Any] = []
+    for i, saved_spec in enumerate((*plan.specs, plan.spec)):
+        name = f"node[{SAVED + i}]"
+        if not uses[i]:
+            saved.append(None)
+        elif isinstance(saved_spec, Spec):
+            saved.append(_Drawn(script, name + "._data", saved_spec))
+        else:
+            saved.append(_Scalar(name, saved_spec))
+    g = _Drawn(script, "g", plan.spec)
+    result = pull(g, plan, *saved) if plan.planned else pull(g, *saved)
+    shape = plan.shrinks[position]
+    if shape is not None:
+        result = sum_to(result, shape)
+    if type(result) is not _Drawn or result._real is not spec:
+        raise NotStraight
+    script.give(f"p{position}", result._name, spec)
