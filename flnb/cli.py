@@ -25,10 +25,16 @@ JupyterLab's own, for instance --no-browser, --port=8899, --ServerApp.ip=127.0.0
 
 def installed(extra: str) -> list[tuple[str, str | None]]:
     """The packages of an extra with their versions (None: missing), read from flnb's own metadata."""
-    versions = {found.name.replace("_", "-"): found.version for found in importlib.metadata.distributions()}
     ours = [line for line in importlib.metadata.requires("flnb") or [] if re.search(f"extra == .{extra}['\"]", line)]
     names = [re.split(r"[^\w.-]", line)[0] for line in ours]
-    return [(name, versions.get(name)) for name in names if name != "flnb"]
+    return [(name, _version(name)) for name in names if name != "flnb"]
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def doctor() -> str:
