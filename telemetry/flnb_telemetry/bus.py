@@ -1,6 +1,6 @@
-"""The event bus: one bounded buffer per thread, and what user code says about where it is.
+"""The event bus: one buffer per thread, and what user code says about where it is.
 
-Off, telemetry costs one ``bus.lanes is None`` per event. On, an event is one ``pack`` into this thread's chunk:
+Off, telemetry costs one ``bus.lanes is None`` per event. On, an event is eight numbers added to this thread's list:
 
     lanes = bus.lanes
     if lanes is not None:
