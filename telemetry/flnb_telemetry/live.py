@@ -148,7 +148,9 @@ class Live(Run):
 
         found = tape.of(table, self.start, self.catalog, limit=TAPE_NODES)
         nodes, leaves = [_told(node, _NODE) for node in found.nodes], [_told(leaf, _LEAF) for leaf in found.leaves]
-        return {"step": found.index, "t": found.t, "nodes": nodes, "leaves": leaves, "truncated": found.truncated}
+        # a step that lasts longer has not been told: it is the one after the last, as `bus.current_step` counts
+        index = found.index if found.index >= 0 else int(steps[-1, 3]) + 1 if len(steps) else 0
+        return {"step": index, "t": found.t, "nodes": nodes, "leaves": leaves, "truncated": found.truncated}
 
     def frame(self, keyframe: bool) -> tuple[dict[str, Any], bytes]:
         """The news since the last frame, or with `keyframe` everything: the content and the buffer of its arrays."""
