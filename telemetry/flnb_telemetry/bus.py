@@ -244,18 +244,18 @@ def mark_step(total: int = 0) -> None:
     global _step_number
     if threads.here.step is None and lanes is not None:
         _step_number += 1
-        threads.here.walked = False
         _end_step(_step_open_t or clock(), _step_number, total)
 
 
 def _end_step(t0: int, index: int, total: int) -> None:
     global _step_open_t
+    threads.here.walked = False
     _step_open_t = t1 = clock()
     emit(schema.STEP, t0, t1, index, total)
 
 
 def current_step() -> int:
-    """The index of the open step; between implicit steps the one that ended last, until the next backward."""
+    """The index of the open step; between steps the one that ended last, until the next backward."""
     if threads.here.step is not None:
         return threads.here.step
     return _step_number + 1 if threads.here.walked else max(0, _step_number)
