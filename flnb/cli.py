@@ -136,7 +136,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit status (2: the user can mend it, and the message says how)."""
+    """Run the command line; the exit status (2: the user can mend it, and the message says how; 130: Ctrl-C)."""
     line = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if line[:1] == ["lab"] and not {"-h", "--help"} & set(line):
@@ -154,6 +154,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ImportError, OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
+    except KeyboardInterrupt:  # a Ctrl-C before JupyterLab is there, for instance
+        return 130
 
 
 def _output_after(arguments: list[str], output: str | None) -> tuple[list[str], str | None]:
