@@ -25,10 +25,16 @@ JupyterLab's own, for instance --no-browser, --port=8899, --ServerApp.ip=127.0.0
 
 def installed(extra: str) -> list[tuple[str, str | None]]:
     """The packages of an extra with their versions (None: missing), read from flnb's own metadata."""
-    versions = {found.name.replace("_", "-"): found.version for found in importlib.metadata.distributions()}
     ours = [line for line in importlib.metadata.requires("flnb") or [] if re.search(f"extra == .{extra}['\"]", line)]
     names = [re.split(r"[^\w.-]", line)[0] for line in ours]
-    return [(name, versions.get(name)) for name in names if name != "flnb"]
+    return [(name, _version(name)) for name in names if name != "flnb"]
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def doctor() -> str:
@@ -130,7 +136,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit status (2: the user can mend it, and the message says how)."""
+    """Run the command line; the exit status (2: the user can mend it, and the message says how; 130: Ctrl-C)."""
     line = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if line[:1] == ["lab"] and not {"-h", "--help"} & set(line):
@@ -148,6 +154,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ImportError, OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
+    except KeyboardInterrupt:  # a Ctrl-C before JupyterLab is there, for instance
+        return 130
 
 
 def _output_after(arguments: list[str], output: str | None) -> tuple[list[str], str | None]:

@@ -80,6 +80,20 @@ def test_installed_reads_an_extra_from_the_metadata() -> None:
     assert cli.installed("no such extra") == []
 
 
+def test_ctrl_c_while_jupyterlab_is_imported_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(arguments: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("flnb.lab.run", interrupted)
+    assert cli.main(["lab"]) == 130
+
+
+def test_what_a_broken_installation_left_behind_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken-1.0.dist-info").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "numpy" in cli.doctor()
+
+
 def test_record_then_view(script: Path, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     done = run("record", "train.py", "-o", "a.flnb", "one", "-x", folder=tmp_path)

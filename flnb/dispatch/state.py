@@ -126,11 +126,13 @@ def bind(backend: TensorBackend, op: Any) -> Callable[..., Any]:
         if copies and len(arguments) != op.arity:
             *arguments, out = arguments  # type: ignore[assignment]
         result = method(*arguments)
-        if not hasattr(result, "dtype") and backend.buffer == "ndarray":
-            raise TypeError(
-                f"{op.name} of backend {backend.name!r} returned {result!r:.40}, expected an array; "
-                f"end the method with `return`"
-            )
+        if backend.buffer == "ndarray":
+            if not hasattr(result, "dtype"):
+                raise TypeError(
+                    f"{op.name} of backend {backend.name!r} returned {result!r:.40}, expected an array; "
+                    f"end the method with `return`"
+                )
+            result = np.asarray(result)  # NumPy's reductions give scalars, which are no buffers
         if out is None:
             return result
         out[...] = result

@@ -1,6 +1,6 @@
-"""The event bus: one bounded buffer per thread, and what user code says about where it is.
+"""The event bus: one buffer per thread, and what user code says about where it is.
 
-Off, telemetry costs one ``bus.lanes is None`` per event. On, an event is one ``pack`` into this thread's chunk:
+Off, telemetry costs one ``bus.lanes is None`` per event. On, an event is eight numbers added to this thread's list:
 
     lanes = bus.lanes
     if lanes is not None:
@@ -244,18 +244,18 @@ def mark_step(total: int = 0) -> None:
     global _step_number
     if threads.here.step is None and lanes is not None:
         _step_number += 1
-        threads.here.walked = False
         _end_step(_step_open_t or clock(), _step_number, total)
 
 
 def _end_step(t0: int, index: int, total: int) -> None:
     global _step_open_t
+    threads.here.walked = False
     _step_open_t = t1 = clock()
     emit(schema.STEP, t0, t1, index, total)
 
 
 def current_step() -> int:
-    """The index of the open step; between implicit steps the one that ended last, until the next backward."""
+    """The index of the open step; between steps the one that ended last, until the next backward."""
     if threads.here.step is not None:
         return threads.here.step
     return _step_number + 1 if threads.here.walked else max(0, _step_number)

@@ -7,6 +7,7 @@ from any thread, and as rarely as the reader of the frames can take them.
 from __future__ import annotations
 
 from collections import Counter, deque
+from dataclasses import replace
 from time import perf_counter_ns as clock
 from time import thread_time_ns
 from typing import TYPE_CHECKING, Any
@@ -145,7 +146,10 @@ class Live(Run):
         def table(name: str) -> schema.Columns:
             return columns(schema.KINDS[name], batches[name])
 
-        return LiveTape(tape.of(table, self.start, self.catalog))
+        found = tape.of(table, self.start, self.catalog)
+        if found.index < 0:  # a step under way has not been told: it is the one after the last, as `bus` counts
+            found = replace(found, index=int(steps[-1, 3]) + 1 if len(steps) else 0)
+        return LiveTape(found)
 
     def frame(self, keyframe: bool) -> tuple[dict[str, Any], bytes]:
         """The news since the last frame, or with `keyframe` everything: the content and the buffer of its arrays."""

@@ -212,6 +212,20 @@ def test_a_method_that_returns_nothing_is_named():
         flnb.ones((2,)) + 1.0
 
 
+def test_a_method_may_return_a_scalar_of_numpy():
+    class Reduces(flnb.backends.NumpyBackend):
+        def sum(self, x, axes, keepdims, out=None):
+            return np.sum(x, axis=axes, keepdims=keepdims)
+
+    with flnb.use_backend(Reduces):
+        x = flnb.Variable(np.ones(3))
+        x.sum().reshape((1, 1)).sum().backward()
+        total = x.data.sum()
+        total += 1.0
+    assert x.grad.tolist() == [1.0] * 3
+    assert total.item() == 4.0
+
+
 def test_a_manager_that_returns_nothing_is_named():
     class Forgetful(flnb.memory.MemoryManager):
         def alloc(self, nbytes, stream=0, hint=None):

@@ -226,6 +226,7 @@ def test_a_long_timeline_is_sampled_with_its_peak(program: Any) -> None:
 def test_a_long_timeline_is_drawn_with_its_extremes() -> None:
     levels = np.zeros((2, 200_000), np.int64)
     levels[0, 123_456] = levels[1, 77_777] = 7
+    levels[:, 0] = -1
     kept = extremes(1000, *levels)
     assert 500 < len(kept) <= 1000
     assert {0, 77_777, 123_456, 199_999} <= set(kept.tolist())

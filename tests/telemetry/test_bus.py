@@ -262,6 +262,17 @@ def test_a_metric_logged_before_or_after_the_optimizer_belongs_to_its_step(sink:
     assert metrics["step"].tolist() == [0, 0, 1, 1, 2, 2]
 
 
+def test_a_metric_logged_after_a_step_block_belongs_to_that_step(sink: Any) -> None:
+    pump.attach(sink)
+    for i in range(2):
+        with bus.step(), bus.phase("backward"):
+            pass
+        bus.log(after=i)
+    pump.detach(sink)
+    metrics = schema.columns(schema.KINDS["metric"], sink.rows(schema.METRIC))
+    assert metrics["step"].tolist() == [0, 1]
+
+
 def test_log_refuses_what_is_no_number_and_costs_nothing_while_off(sink: Any) -> None:
     bus.log(loss=object())  # nobody records: not even looked at
     pump.attach(sink)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
@@ -273,6 +274,23 @@ def test_gradients_that_are_not_finite_travel_as_null(new_browser: Any, program:
     assert browser.tape is not None
     assert (browser.tape["nodes"][0]["norm"], browser.tape["nodes"][0]["bad"]) == (None, 3)
     assert (browser.tape["leaves"][0]["norm"], browser.tape["leaves"][0]["bad"]) == (None, 1)
+
+
+def test_the_tape_of_a_step_that_takes_long_has_its_number(
+    new_browser: Any, program: Any, live: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live.begin()
+    browser = new_browser()
+    for number in range(2):
+        program.gradient(program.forward("log", -1), 1.0)
+        pump.flush()
+        with monkeypatch.context() as later:
+            later.setattr("flnb_telemetry.live.clock", lambda: perf_counter_ns() + 10**9)
+            browser.take(live.frame(keyframe=False))
+        assert browser.tape is not None
+        assert browser.tape["step"] == number
+        bus.emit(schema.STEP, program.t, program.t + 5, number)
+        program.t += 10
 
 
 def test_a_long_run_does_not_grow_without_bound(new_browser: Any, program: Any, live: Any) -> None:

@@ -32,13 +32,13 @@ def picture(label: str, body: str, height: int = HEIGHT) -> str:
 
 
 def extremes(most: int, *levels: NDArray[Any]) -> Ints:
-    """At most so many rows that stand for all: where each level is highest in each of equal stretches, and the last."""
+    """At most so many rows that stand for all: the first, the last, each level's highest in each of equal stretches."""
     count = len(levels[0])
     if count <= most:
         return np.arange(count)
-    edges = np.linspace(0, count - 1, (most - 1) // len(levels) + 1).astype(int)
+    edges = np.linspace(0, count - 1, (most - 2) // len(levels) + 1).astype(int)
     highest = [a + int(np.argmax(level[a:b])) for a, b in itertools.pairwise(edges) for level in levels]
-    return np.unique([*highest, count - 1])
+    return np.unique([0, *highest, count - 1])
 
 
 def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
