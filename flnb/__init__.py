@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from flnb_telemetry.bus import describers as _describers
 from flnb_telemetry.bus import log as _log_metrics
 from flnb_telemetry.bus import phase, scope, step
-from flnb_telemetry.extras import viewers as _viewers
 
 from flnb import autograd, dispatch, fft, interface, linalg, ops, random
 from flnb.autograd import (
@@ -36,6 +35,7 @@ from flnb.autograd import (
     value_and_grad,
     vjp,
     vmap,
+    why,
 )
 from flnb.collector import tune_gc
 from flnb.dispatch import state as _state
@@ -150,7 +150,6 @@ def _describe() -> dict[str, Any]:
 
 
 _describers.append(_describe)
-_viewers["tape"] = "flnb.widgets.tape"
 
 
 def _show_in_notebook() -> None:
@@ -172,7 +171,7 @@ __all__ = [
     "optim", "phase", "pi", "plot", "random", "record", "saved_tensors_hooks", "scope", "set_backend",
     "set_default_dtype", "set_memory_manager", "set_tape", "step", "stop_gradient", "telemetry", "testing", "tune_gc",
     "uint16", "uint32", "uint64", "uint8", "use_backend", "use_memory_manager", "use_tape", "value_and_grad", "vjp",
-    "vmap", "widgets",
+    "vmap", "why", "widgets",
 ]  # fmt: skip
 __all__ += ["fft", "linalg", "rand", "randn", "speech"]
 __all__ += [name for name in ops.__all__ if name != "log"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from flnb_telemetry import schema
+
 from flnb.autograd.checkpoint import checkpoint
 from flnb.autograd.custom import CustomOp, GradientRuleError, custom_op
 from flnb.autograd.explain import creation_stack
@@ -11,17 +13,19 @@ from flnb.autograd.packing import saved_tensors_hooks
 from flnb.autograd.transforms import grad, hessian, hvp, jacobian, jvp, stop_gradient, value_and_grad, vjp
 from flnb.autograd.variable import Variable
 from flnb.autograd.vmap import vmap
-from flnb.dispatch import state
+from flnb.autograd.why import why
+from flnb.dispatch import stacks, state
 
 __all__ = [
     "CustomOp", "GradientRuleError", "Variable", "checkpoint", "creation_stack", "custom_op", "enable_grad", "grad",
     "hessian", "hvp", "is_grad_enabled", "jacobian", "jvp", "no_grad", "saved_tensors_hooks", "stop_gradient",
-    "value_and_grad", "vjp", "vmap",
+    "value_and_grad", "vjp", "vmap", "why",
 ]  # fmt: skip
 
 
 def no_grad() -> Any:
     """Record no gradients inside: ``with flnb.no_grad(): ...``, or as a decorator."""
+    stacks.note_cut(schema.NO_GRAD, 0)
     return state.use(grad=False)
 
 

@@ -7,10 +7,11 @@ import weakref
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+from flnb_telemetry import schema
 
 from flnb.autograd.hooks import listen
 from flnb.dispatch import ops as dispatch
-from flnb.dispatch import state
+from flnb.dispatch import stacks, state
 from flnb.dispatch.miss import is_float
 from flnb.ops.creation import asarray
 from flnb.tensor import Tensor
@@ -166,6 +167,8 @@ class Variable(Tensor):
 
     def detach(self) -> Variable:
         """The same values without a place on the tape, sharing memory."""
+        if self._node is not None:
+            stacks.note_cut(schema.DETACH, self._node[2])
         return Variable(self.data, requires_grad=False)
 
     @property

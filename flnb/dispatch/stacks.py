@@ -8,9 +8,12 @@ from __future__ import annotations
 import linecache
 import os
 import sys
+from functools import lru_cache
+from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import flnb_telemetry
+from flnb_telemetry import bus, intern, schema
 
 if TYPE_CHECKING:
     from types import CodeType, FrameType, TracebackType
@@ -142,3 +145,16 @@ def caller() -> str:
 def where(code: Any, lasti: int) -> str:
     """What a node remembers, as text for an error message: ``file:line: source``, a line for each frame."""
     return "\n    from ".join(map(str, lines(code, lasti))) or "an unknown line"
+
+
+def note_cut(reason: int, node: int) -> None:
+    """Record that the user's line cuts the tape, for `run.tape.why`. A no-op where nobody records."""
+    if bus.lanes is not None:
+        code = schema.CUT | reason << schema.AUX_SHIFT
+        bus.emit(code, clock(), node, _told(*site()), bus.lanes.lane.context)
+
+
+@lru_cache(1024)
+def _told(code: Any, lasti: int) -> int:
+    """A line as an interned string."""
+    return intern.strings.id_of(where(code, lasti))

@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from flnb_telemetry.analysis.tape import Tape
+
     from flnb.interface import MemoryManager
     from flnb.nn import Module
     from flnb.tensor import Tensor
@@ -17,7 +19,7 @@ __all__ = ["register"]
 
 
 def register(shell: Any) -> None:
-    """Show tensors, modules and memory managers as HTML in this IPython shell; a terminal shows their repr."""
+    """Show tensors, modules and managers as HTML, tapes as widgets, in this shell; a terminal shows their repr."""
     html = shell.display_formatter.formatters["text/html"]
     for module, name, formatter in (
         ("flnb.tensor", "Tensor", _tensor),
@@ -26,6 +28,14 @@ def register(shell: Any) -> None:
         ("flnb.interface.memory", "MemoryManager", _manager),
     ):
         html.for_type_by_name(module, name, formatter)
+    whole = shell.display_formatter.mimebundle_formatter
+    whole.for_type_by_name("flnb_telemetry.analysis.tape", "Tape", _tape)
+
+
+def _tape(tape: Tape, **_: Any) -> dict[str, Any]:
+    from flnb.widgets.tape import view
+
+    return view(tape)
 
 
 def _tensor(tensor: Tensor) -> str:

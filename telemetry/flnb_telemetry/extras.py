@@ -5,9 +5,6 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-viewers: dict[str, str] = {}
-"""For a kind of object ("tape") the module whose `view` shows it in a notebook; whoever has widgets enters it."""
-
 
 def require(module: str, extra: str, purpose: str = "") -> Any:
     """Import an optional module; when it is missing, an `ImportError` says what for and which extra brings it.
@@ -24,10 +21,3 @@ def require(module: str, extra: str, purpose: str = "") -> Any:
         raise ImportError(
             f"flnb: {purpose or 'this'} needs {package}; install it with: pip install 'flnb[{extra}]'", name=package
         ) from None
-
-
-def view(kind: str, thing: Any) -> dict[str, Any]:
-    """What a notebook shows of a thing beside text: the MIME bundle of its widget, nothing where there is none."""
-    module = viewers.get(kind)
-    found: dict[str, Any] = importlib.import_module(module).view(thing) if module else {}
-    return found

@@ -25,11 +25,13 @@ Columns: TypeAlias = "dict[str, NDArray[Any]]"
 Ints: TypeAlias = "NDArray[np.int64]"
 
 OP, ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, OOM = range(1, 8)
-SCOPE, STEP, METRIC, GRAD_STAT, EDGE, DROPPED, LEAF, OP_FAILED = range(8, 16)
+SCOPE, STEP, METRIC, GRAD_STAT, EDGE, DROPPED, LEAF, OP_FAILED, CUT = range(8, 17)
 
 CATEGORIES = ("unknown", "parameter", "gradient", "activation", "optimizer_state", "input", "temporary")
 PHASES = ("other", "forward", "backward", "optimizer")
-FORWARD, BACKWARD = 1, 2
+FORWARD, BACKWARD, OPTIMIZER = 1, 2, 3
+DETACH, NO_GRAD = 1, 2
+"""Why values leave the tape: `detach` of a node's result, and a block that records no gradients."""
 
 PLAN_SHIFT = 24
 AUX_SHIFT = 8
@@ -65,6 +67,7 @@ KINDS: dict[str, Kind] = {
         Kind(EDGE, "edge", ("t", "node", "parent2", "parent3", "parent4", "parent5", "parent6"), plan="plan"),
         Kind(DROPPED, "dropped", ("t", "count", "t_last")),
         Kind(OP_FAILED, "op_failed", ("t", "message", "node", "context", "parent0", "parent1"), plan="plan"),
+        Kind(CUT, "cut", ("t", "node", "line", "context"), aux="reason"),
         Kind(LEAF, "leaf", ("t", "leaf", "name", "parameter"), plan="plan"),
     )
 }

@@ -15,12 +15,16 @@ from flnb_telemetry.livetape import FIRST, LiveTape
 from tests.telemetry.test_levels import gradients, graph
 
 
+def _no_table(kind: str) -> Any:
+    raise LookupError(kind)
+
+
 def _no_other(index: int) -> Tape:
     raise LookupError(index)
 
 
 def live(*nodes: tuple[str, str], **given: Any) -> LiveTape:
-    return LiveTape(Tape(3, 1.5, graph(nodes, **given), intern.Catalog(), 0, _no_other))
+    return LiveTape(Tape(3, 1.5, graph(nodes, **given), intern.Catalog(), 0, _no_table, _no_other))
 
 
 def sent(content: dict[str, Any]) -> dict[str, Any]:

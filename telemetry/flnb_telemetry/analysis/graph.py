@@ -110,7 +110,7 @@ def read(
     `ops` are the op records to look at, `sampled` the `grad_stat` rows of one backward. At most
     `limit` nodes are taken.
     """
-    child, parent = _pairs(ops, table("edge"))
+    child, parent = pairs(ops, table("edge"))
     root = sampled["node"].max(initial=0)
     if root > 0:
         child, parent = child[child <= root], parent[child <= root]
@@ -149,7 +149,7 @@ def read(
     return graph, lacking + len(known) - len(ids)
 
 
-def _pairs(ops: schema.Columns, edges: schema.Columns) -> tuple[Ints, Ints]:
+def pairs(ops: schema.Columns, edges: schema.Columns) -> tuple[Ints, Ints]:
     """Node and what it reads, for every argument that is on the tape, the first arguments first."""
     made = np.flatnonzero((ops["node"] > 0) & ((ops["parent0"] != 0) | (ops["parent1"] != 0)))
     pairs = [(ops["node"][made], ops[name][made]) for name in ("parent0", "parent1")]

@@ -12,13 +12,15 @@ import numpy as np
 
 from flnb_telemetry import quantity, schema
 from flnb_telemetry.analysis import graph as graphs
+from flnb_telemetry.analysis import paths
 from flnb_telemetry.analysis.levels import Group, Levels
-from flnb_telemetry.extras import require, view
+from flnb_telemetry.extras import require
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from flnb_telemetry.analysis.graph import Graph, Table
+    from flnb_telemetry.analysis.paths import Why
     from flnb_telemetry.intern import Catalog
     from flnb_telemetry.schema import Ints
 
@@ -110,7 +112,7 @@ class Tape:
     """The graph of one backward, nodes in the order in which they ran forward.
 
     `index` is the step (-1: outside of any) and t the time in seconds; `truncated` counts older nodes left out.
-    `graph` has the nodes as columns, `levels` as a tree of modules.
+    `graph` has the nodes as columns, `levels` as a tree of modules, `table` the records that all this is made from.
     """
 
     index: int
@@ -118,6 +120,7 @@ class Tape:
     graph: Graph
     catalog: Catalog
     truncated: int
+    table: Table
     other: Callable[[int], Tape]
 
     def step(self, index: int) -> Tape:
@@ -193,6 +196,15 @@ class Tape:
         norm = "–" if last.norm is None else quantity.norm(last.norm)
         return (name, count, *times, quantity.size(saved), f"{quantity.extents(last.shape)} {last.dtype}", norm)
 
+    def why(self, x: Any) -> Why:
+        """Why the gradient of this tape's loss reaches x, or does not: the way from the loss down, or what cut it.
+
+        `x` is a Variable, the name of a leaf ("net.stem.weight" or, where one alone ends so, "stem.weight"), or a node
+        of the tape or its number. Events know the line of a `detach` and of a `no_grad`; `flnb.why` watches a function
+        that computes the loss, and knows all. A name that is not there is a `LookupError`.
+        """
+        return paths.why(self, x)
+
     def to_networkx(self) -> Any:
         """The graph as a `networkx.DiGraph`: an edge from what is read to what reads it.
 
@@ -226,9 +238,6 @@ class Tape:
             first = self.nodes[int(bad[-1])]
             lines.append(f"NaN or Inf in {len(bad)} gradients, first in backward: {first.op} {first.scope}".rstrip())
         return "\n".join(lines)
-
-    def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
-        return {"text/plain": repr(self), "text/html": self._repr_html_()} | view("tape", self)
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(self.summary() if len(self.nodes) else repr(self))}</pre>"
@@ -266,7 +275,7 @@ def of(table: Table, start: int, catalog: Catalog, index: int | None = None, lim
     sampled = {name: column[rows] for name, column in stats.items()}
     graph, truncated = graphs.read(table, ops, sampled, catalog, limit)
     other = partial(of, table, start, catalog)
-    return Tape(-1 if index is None else index, (t - start) / 1e9, graph, catalog, truncated, other)
+    return Tape(-1 if index is None else index, (t - start) / 1e9, graph, catalog, truncated, table, other)
 
 
 def _groups(stats: schema.Columns) -> list[Ints]:

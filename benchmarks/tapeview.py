@@ -1,0 +1,88 @@
+"""How long the kernel takes to open the tape of a recorded program, to expand a block and to search in it.
+
+`python -m benchmarks tapeview`; the browser adds its part (`tests/browser/test_tape.py -s` prints it).
+Goals: a million nodes open collapsed in 3 s, a block expands in 0.2 s, the browser's part included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.report import table, write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SIZES = (10_000, 100_000, 1_000_000)
+
+
+def recorded(nodes: int) -> Any:
+    """A recording of a chain of small ops on a Variable, forward and backward."""
+    import flnb
+
+    with flnb.record("chain", buffer="1GiB", limit="2GiB", grad_interval=0) as run:
+        w = flnb.Variable([0.5, -0.25, 0.125, 1.0])
+        x = w
+        for _ in range(nodes // 3):
+            x = flnb.tanh(x * w + 0.1)
+        x.sum().backward()
+    if run.dropped:
+        raise RuntimeError(f"{run.dropped} events were dropped; the tape would not be whole")
+    return run
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, Any]:
+    """Seconds, and what came out."""
+    began = time.perf_counter()
+    result = work()
+    return time.perf_counter() - began, result
+
+
+def measure(nodes: int, rounds: int) -> dict[str, Any]:
+    """One row: seconds to the first message, and milliseconds to each of the next."""
+    from flnb_telemetry.livetape import LiveTape
+
+    run = recorded(nodes)
+    build, tape = timed(lambda: run.tape)
+    first, (live, told) = timed(lambda: _first(LiveTape(tape)))
+    known = {level["key"] for level in told["tape"]["levels"]}
+    items = [item for level in told["tape"]["levels"] for item in level["items"] if isinstance(item, dict)]
+    closed = [item["key"] for item in items if item["key"] not in known] or [""]
+    ask = [{"open": [closed[i % len(closed)]]} for i in range(rounds)]
+    expand = [timed(partial(_answered, live, request))[0] for request in ask]
+    search = [timed(partial(_answered, live, {"search": "tanh", "after": i}))[0] for i in range(rounds)]
+    return {
+        "nodes": len(tape.nodes),
+        "run.tape, s": round(build, 3),
+        "first message, s": round(first, 3),
+        "opens in, s": round(build + first, 3),
+        "first message, KiB": round(len(json.dumps(told)) / 1024),
+        "expand, ms (worst)": round(1e3 * max(expand), 1),
+        "search, ms (worst)": round(1e3 * max(search), 1),
+        "met": "yes" if build + first < 3 and max(expand) < 0.2 else "NO",
+    }
+
+
+def _answered(live: Any, request: dict[str, Any]) -> str:
+    return json.dumps(live.answer(request))
+
+
+def _first(live: Any) -> tuple[Any, dict[str, Any]]:
+    content = live.frame("tape")
+    json.dumps(content)
+    return live, content
+
+
+def main(argv: list[str]) -> int:
+    """Print and keep the times."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks tapeview")
+    parser.add_argument("--quick", action="store_true", help="a smoke size, for CI")
+    options = parser.parse_args(argv)
+    rows = [measure(nodes, 3 if options.quick else 10) for nodes in (SIZES[:1] if options.quick else SIZES)]
+    print(table(rows))
+    print(f"kept in {write('tapeview', rows, vars(options))}")
+    return 0

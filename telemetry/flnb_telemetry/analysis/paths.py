@@ -1,0 +1,121 @@
+"""How a gradient gets from the loss to a Variable on a recorded tape, and what cut the way where it does not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from flnb_telemetry import quantity, schema
+from flnb_telemetry.analysis.graph import pairs
+
+if TYPE_CHECKING:
+    from flnb_telemetry.analysis.tape import Tape
+
+
+class Why(NamedTuple):
+    """Whether a gradient arrives. `path` goes from the loss down; else `reason`, and `line` where that happened."""
+
+    reached: bool
+    path: tuple[str, ...] = ()
+    reason: str = ""
+    line: str = ""
+
+    def __repr__(self) -> str:
+        if not self.reached:
+            return f"no gradient arrives: {self.reason}" + (f"\n  at {self.line}" if self.line else "")
+        return "a gradient arrives, by\n" + "\n".join(f"  {step}" for step in self.path)
+
+
+def why(tape: Tape, x: Any) -> Why:
+    """See `Tape.why`."""
+    asked = _asked(tape, x)
+    if isinstance(asked, Why):
+        return asked
+    graph = tape.graph
+    known = np.append(graph.id, graph.leaf_id)
+    place = np.flatnonzero(known == asked)
+    if not len(place):
+        return _cut(tape, asked)
+    row = int(place[0])
+    return Why(True, tuple(_told(tape, step) for step in _way(tape, row if row < len(graph) else len(graph) - row - 1)))
+
+
+def _asked(tape: Tape, x: Any) -> int | Why:
+    """The number of a node or leaf; a Variable that needs no gradient is answered here."""
+    if isinstance(x, str):
+        named = [leaf for leaf in tape.leaves if leaf.name == x] or [
+            leaf for leaf in tape.leaves if leaf.name.endswith(f".{x}")
+        ]
+        if len(named) == 1:
+            return named[0].id
+        names = ", ".join(sorted({leaf.name for leaf in named or tape.leaves if leaf.name})[:12]) or "none"
+        what = "is the name of several leaves" if named else "is no leaf of this tape"
+        raise LookupError(
+            f"run.tape.why: {x!r} {what}; named are: {names}. A Variable that is not on the tape can be given itself"
+        )
+    if isinstance(x, int):
+        return x
+    number = getattr(x, "id", None)
+    if isinstance(number, int):
+        return number
+    if not hasattr(x, "_node"):
+        raise TypeError(f"run.tape.why: expected a Variable, its name, or a node of the tape; got {type(x).__name__}")
+    if x._node is None:
+        floating = np.dtype(x.dtype).kind not in "iub"
+        return Why(False, reason="it does not require grad" if floating else f"it is {x.dtype}, which has no gradient")
+    return int(x._node[2])
+
+
+def _way(tape: Tape, row: int) -> list[int]:
+    """The shortest way down from the last row to a row, or to a leaf (-1 - its row)."""
+    start, above = tape.graph.start.tolist(), tape.graph.parent.tolist()
+    root = len(tape.graph) - 1
+    came: dict[int, int] = {root: root}
+    waiting = [root]
+    for node in waiting:
+        if node == row:
+            break
+        for parent in above[start[node] : start[node + 1]] if node >= 0 else ():
+            if parent not in came:
+                came[parent] = node
+                waiting.append(parent)
+    way = [row]
+    while way[-1] != root:
+        way.append(came[way[-1]])
+    return way[::-1]
+
+
+def _told(tape: Tape, row: int) -> str:
+    if row < 0:
+        leaf = tape.leaves[-1 - row]
+        about = f"{leaf.name or f'leaf {-leaf.id}'} {quantity.extents(leaf.shape)}"
+        norm, bad = leaf.norm, leaf.bad
+    else:
+        node = tape.nodes[row]
+        about = f"{node.op} {quantity.extents(node.shape)} {node.dtype}  {node.scope}".rstrip()
+        norm, bad = node.norm, node.bad
+    gradient = "NaN or Inf" if bad else "" if norm is None else quantity.norm(norm)
+    return about + (f"  |grad| {gradient}" if gradient else "")
+
+
+def _cut(tape: Tape, number: int) -> Why:
+    """What became of a node or leaf that the loss does not reach: the ops that read it, up to where they end."""
+    ops, cuts = tape.table("op"), tape.table("cut")
+    child, parent = pairs(ops, tape.table("edge"))
+    below, fresh = np.array([number]), np.array([number])
+    while len(fresh):
+        fresh = np.setdiff1d(child[np.isin(parent, fresh)], below)
+        below = np.append(below, fresh)
+    strings = tape.catalog.strings.items
+    detached = np.flatnonzero((cuts["reason"] == schema.DETACH) & np.isin(cuts["node"], below))
+    if len(detached):
+        return Why(False, reason="its values were detached from the tape", line=strings[cuts["line"][detached[-1]]])
+    if len(below) > 1:
+        return Why(False, reason=f"{len(below) - 1} ops used it, but nothing that they gave went into this loss")
+    users = (cuts["reason"] == schema.NO_GRAD) & (tape.catalog.phase[cuts["context"]] != schema.OPTIMIZER)
+    frozen = sorted({strings[i] for i in cuts["line"][users].tolist()})
+    if frozen:
+        reason = "no op that is on the tape used it; ops ran under no_grad(), which is not on the tape"
+        return Why(False, reason=reason, line="\n  or at ".join(frozen))
+    return Why(False, reason="it was never used by an op that is on the tape")
