@@ -105,7 +105,13 @@ class Plan:
         """A scalar as a 0-d buffer, kept for the next time (zeros are not: 0.0 == -0.0 as keys)."""
         promoted = [s for i, s in enumerate(self.specs) if i not in self.op.unpromoted]
         dtype = next(s.dtype for s in promoted if isinstance(s, Spec))
-        buffer = backend.from_numpy(np.asarray(value, dtype))
+        try:
+            buffer = backend.from_numpy(np.asarray(value, dtype))
+        except OverflowError:
+            raise OverflowError(
+                f"{self.op.name}: the number {value} does not fit {dtype.name}, the tensor's dtype, which a number "
+                f"does not change; cast the tensor with .astype first"
+            ) from None
         if value and len(self.constants) < 64:
             self.constants[value] = buffer
         return buffer

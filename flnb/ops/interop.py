@@ -21,7 +21,7 @@ _NAMES = {
     "conjugate": "conj", "arcsin": "asin", "arccos": "acos", "arctan": "atan", "arcsinh": "asinh", "arccosh": "acosh",
     "arctanh": "atanh", "arctan2": "atan2", "amax": "max", "amin": "min", "concatenate": "concat",
     "cumsum": "cumulative_sum", "cumprod": "cumulative_prod", "transpose": "permute_dims", "ravel": "flatten",
-    "clip": "clip", "around": "round", "vstack": "concat", "hstack": "concat", "unique": "unique_values",
+    "around": "round", "vstack": "concat", "hstack": "concat", "unique": "unique_values",
 }  # fmt: skip
 """NumPy's names that differ from the array API's."""
 

@@ -111,6 +111,13 @@ def test_what_operators_refuse():
         flnb.asarray([True]) + flnb.asarray([True])
 
 
+def test_a_number_that_does_not_fit_is_an_error():
+    with pytest.raises(OverflowError, match=r"add: the number 300 does not fit uint8, the tensor's dtype, .* \.astype"):
+        flnb.ones((2,), dtype="uint8") + 300
+    with pytest.raises(OverflowError, match="maximum: the number -1 does not fit uint16"):
+        flnb.clip(flnb.ones((2,), dtype="uint16"), -1, 5)
+
+
 def test_questions_about_dtypes():
     assert [name for name in DTYPES if flnb.isdtype(DTYPES[name], "real floating")] == ["float16", "float32", "float64"]
     assert flnb.isdtype(flnb.bool, ("integral", flnb.bool))
