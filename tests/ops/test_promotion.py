@@ -111,6 +111,15 @@ def test_what_operators_refuse():
         flnb.asarray([True]) + flnb.asarray([True])
 
 
+def test_numbers_keep_their_precision():
+    """They become the tensor's dtype at once, not the default one first."""
+    x = flnb.asarray(np.array([0.0]))
+    assert flnb.where(flnb.asarray([True]), 0.1, x).tolist() == [0.1]
+    assert flnb.where(flnb.asarray([True]), 0.1, flnb.asarray(np.array([1j]))).tolist() == [0.1]
+    assert (x + 16777217j).tolist() == [16777217j]
+    assert flnb.where(flnb.asarray([True, False]), 16777217, 0.1).dtype == np.float32
+
+
 def test_a_number_that_does_not_fit_is_an_error():
     with pytest.raises(OverflowError, match=r"add: the number 300 does not fit uint8, the tensor's dtype, .* \.astype"):
         flnb.ones((2,), dtype="uint8") + 300
