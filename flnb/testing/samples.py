@@ -18,6 +18,7 @@ from flnb.testing.sample import direct as _direct
 from flnb.testing.samples_complex import complex_samples
 from flnb.testing.samples_linalg import linalg_samples
 from flnb.testing.samples_network import network_samples
+from flnb.testing.samples_small import small_samples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +45,11 @@ def samples(seed: int = 0) -> list[Sample]:
     """Every op of the table, most of them several times: broadcast, 0-d, empty, non-contiguous, with scalars."""
     rng = np.random.default_rng(seed)
     parts = (_elementwise, _reductions, _searches, _movement, _arrangements, _products, _composites, _creation)
-    return [sample for part in (*parts, linalg_samples, network_samples, complex_samples) for sample in part(rng)]
+    return [
+        sample
+        for part in (*parts, linalg_samples, network_samples, complex_samples, small_samples)
+        for sample in part(rng)
+    ]
 
 
 def _elementwise(rng: np.random.Generator) -> Iterator[Sample]:
