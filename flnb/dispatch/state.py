@@ -7,7 +7,7 @@ session's state, `use_*` puts a changed copy above it until the block ends, also
 from __future__ import annotations
 
 import weakref
-from contextlib import contextmanager
+from contextlib import ContextDecorator, contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,6 +20,7 @@ from flnb.interface.replaceable import redefined
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
+    from contextvars import Token
 
     from flnb.interface import MemoryManager, Tape, TensorBackend
 
@@ -168,22 +169,33 @@ def start(backend: str, manager: str) -> None:
     session = State(registry.make("backend", backend), registry.make("memory manager", manager))
 
 
-@contextmanager
-def use(**changes: Any) -> Iterator[State]:
-    """Hold a changed copy of the current state until the block, or the decorated function, ends."""
-    state = current().copy()
-    state.scoped |= changes.keys()
-    state.change(**changes)
-    token = _scoped.set(state)
-    try:
-        yield state
-    finally:
-        _scoped.reset(token)
+class use(ContextDecorator):
+    """Hold a changed copy of the current state until the block, or the decorated function, ends.
+
+    One object may be entered again and again, also while it is entered, as ``no_grad`` is by habit of other frameworks.
+    """
+
+    def __init__(self, **changes: Any) -> None:
+        self._changes = changes
+        self._tokens: list[Token[State | None]] = []
+
+    def __enter__(self) -> State:
+        state = current().copy()
+        state.scoped |= self._changes.keys()
+        state.change(**self._changes)
+        self._tokens.append(_scoped.set(state))
+        return state
+
+    def __exit__(self, *_: object) -> None:
+        _scoped.reset(self._tokens.pop())
+
+    def _recreate_cm(self) -> use:
+        return use(**self._changes)  # for each call of a decorated function, which threads may share
 
 
 def _everywhere(part: str, value: Part) -> Part:
-    """Change the session's state, and the scoped one where the block did not choose this part itself."""
-    for state in {session, current()}:
+    """Change the session's state, and those of the blocks under way that did not choose this part themselves."""
+    for state in list(live):
         if state is session or part not in state.scoped:
             state.change(**{part: value})
     return value

@@ -229,7 +229,9 @@ def phase(name: str) -> Iterator[None]:
 def step(index: int | None = None, total: int | None = None) -> Iterator[int]:
     """Mark one training step: ``with flnb.step(): ...``. The index counts on from the step before when not given."""
     global _step_number
-    _step_number = index = _step_number + 1 if index is None else index
+    if index is not None and not hasattr(index, "__index__"):
+        raise TypeError(f"flnb.step: index must be an int, got {index!r}")
+    _step_number = index = _step_number + 1 if index is None else int(index)
     here, t0 = threads.here, clock()
     outer, here.step = here.step, index
     try:

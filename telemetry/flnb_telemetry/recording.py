@@ -251,7 +251,8 @@ def record(
 
     Args:
         name: what the run is called.
-        buffer: bytes each thread may have waiting ("16MiB" or an int); beyond, events are dropped and counted.
+        buffer: bytes of records (64 each) that a thread may have waiting ("16MiB" or an int); what is beyond when they
+            are next taken is dropped and counted. As Python numbers, waiting records take some three times as much.
         limit: bytes the whole recording may hold; beyond, events are dropped and counted.
         grad_interval: seconds between two backwards whose gradient norms are taken; None for never.
     """

@@ -121,6 +121,28 @@ def test_setting_lasts_and_reaches_scopes_that_did_not_choose():
         flnb.set_memory_manager(before[1])
 
 
+def test_setting_reaches_every_block_under_way():
+    before = state.session.backend
+    try:
+        with flnb.no_grad():
+            with flnb.enable_grad():
+                chosen = flnb.set_backend(Counting)
+            assert state.current().backend is chosen
+            assert not flnb.is_grad_enabled()
+    finally:
+        flnb.set_backend(before)
+
+
+def test_one_no_grad_may_be_entered_again_and_within_itself():
+    block = flnb.no_grad()
+    for _ in range(2):
+        with block:
+            with flnb.enable_grad(), block:
+                assert not flnb.is_grad_enabled()
+            assert not flnb.is_grad_enabled()
+        assert flnb.is_grad_enabled()
+
+
 def test_other_threads_keep_the_session():
     seen = []
     with flnb.use_backend(Counting):

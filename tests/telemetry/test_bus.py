@@ -249,6 +249,14 @@ def test_steps_count_by_themselves_and_metrics_belong_to_them(sink: Any) -> None
     assert metrics["value"].tolist() == [3.0, 2.5, 0.5, 1.0]
 
 
+def test_a_step_that_is_no_number_is_an_error(sink: Any) -> None:
+    pump.attach(sink)
+    with pytest.raises(TypeError, match=r"flnb.step: index must be an int, got 'first'"):
+        bus.step(index="first").__enter__()  # type: ignore[arg-type]
+    pump.detach(sink)
+    assert not len(sink.rows(schema.STEP))
+
+
 def test_a_metric_logged_before_or_after_the_optimizer_belongs_to_its_step(sink: Any) -> None:
     pump.attach(sink)
     for i in range(3):
