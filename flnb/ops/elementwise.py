@@ -14,6 +14,7 @@ from flnb.ops.creation import asarray, check_device
 from flnb.ops.table import Op, Pull, describe, shaped
 
 BOOL = np.dtype(bool)
+HALF = np.dtype(np.float16)
 TWO_OVER_ROOT_PI = 2.0 / math.pi**0.5
 Function = Callable[..., Any]
 
@@ -206,7 +207,7 @@ bitwise_right_shift: Function = _binary("bitwise_right_shift", accepts="integer"
 
 def _share(a: Any, y: Any) -> Any:
     """exp(a - y), the share of a in logaddexp; 0 where y is -inf, the log of an empty sum, instead of NaN."""
-    return exp(a - where(equal(y, -math.inf), 0.0, y))
+    return exp(subtract(a, maximum(y, -65504.0 if y.dtype == HALF else -3e38)))
 
 
 def _log_or_zero(a: Any) -> Any:
