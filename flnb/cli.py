@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-LAB = """Opens PATH (a notebook or a folder) in JupyterLab; without PATH the quickstart notebook. Every other flag is
-JupyterLab's own, for instance --no-browser, --port=8899, --ServerApp.ip=127.0.0.1. Ctrl-C ends it and its kernels."""
+LAB = """Opens PATH (a notebook or a folder) in JupyterLab; without PATH the quickstart notebook. PATH may also be
+autograd_graphs.ipynb, the other notebook that comes with flnb. Every other flag is JupyterLab's own, for instance
+--no-browser, --port=8899, --ServerApp.ip=127.0.0.1. Ctrl-C ends it and its kernels."""
 
 
 def installed(extra: str) -> list[tuple[str, str | None]]:

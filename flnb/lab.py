@@ -19,7 +19,8 @@ from flnb_telemetry.extras import require
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-QUICKSTART = "quickstart.ipynb"
+NOTEBOOKS = ("quickstart.ipynb", "autograd_graphs.ipynb")
+"""Those that come with flnb, the first of them opened by default."""
 
 
 def free_name(folder: Path, name: str) -> Path:
@@ -32,18 +33,33 @@ def free_name(folder: Path, name: str) -> Path:
     return candidate
 
 
-def quickstart(folder: Path | None = None) -> Path:
-    """The quickstart notebook: in a checkout the file itself; from a wheel a copy in `folder` (default: here)."""
+def shipped(name: str, folder: Path | None = None) -> Path:
+    """A notebook that comes with flnb: in a checkout the file itself; from a wheel a copy in `folder` (default: here)."""
     package = Path(__file__).resolve().parent
-    checkout = package.parent / "notebooks" / QUICKSTART
+    checkout = package.parent / "notebooks" / name
     if checkout.exists() and (package.parent / "pyproject.toml").exists():
         return checkout
-    packaged = package / "notebooks" / QUICKSTART
+    packaged = package / "notebooks" / name
     if not packaged.exists():
         raise FileNotFoundError(f"flnb lab: this installation lacks {packaged}; reinstall flnb or name a notebook")
-    copy = free_name(folder or Path.cwd(), QUICKSTART)
+    copy = free_name(folder or Path.cwd(), name)
     shutil.copyfile(packaged, copy)
     return copy
+
+
+def opened(named: str | None) -> Path:
+    """What a PATH means: a file or folder, or the name of a notebook that comes with flnb; without one the first."""
+    if named is None:
+        return shipped(NOTEBOOKS[0])
+    target = Path(named)
+    if target.exists():
+        return target
+    if named in NOTEBOOKS:
+        return shipped(named)
+    raise FileNotFoundError(
+        f"flnb lab: no file or folder {named!r}; expected a notebook (.ipynb) or a folder, or one of flnb's notebooks: "
+        f"{', '.join(NOTEBOOKS)}"
+    )
 
 
 def split(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -70,11 +86,7 @@ def run(arguments: Sequence[str]) -> int:
     """Serve the notebook that `arguments` name (default: the quickstart) until Ctrl-C; the exit status."""
     require("jupyterlab", "lab")
     named, flags = split(arguments)
-    target = Path(named) if named is not None else quickstart()
-    if not target.exists():
-        raise FileNotFoundError(
-            f"flnb lab: no file or folder {str(target)!r}; expected a notebook (.ipynb) or a folder"
-        )
+    target = opened(named)
     from jupyterlab.labapp import LabApp
 
     # Half the processors for matrix products: server and browser need theirs, and OpenBLAS threads that wait for one

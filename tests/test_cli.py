@@ -167,19 +167,35 @@ def test_a_free_name_never_overwrites(tmp_path: Path) -> None:
     assert lab.free_name(tmp_path, "a.ipynb").name == "a-2.ipynb"
 
 
-def test_from_a_wheel_the_quickstart_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", lab.NOTEBOOKS)
+def test_from_a_wheel_notebooks_are_copied(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "site" / "flnb"
     (package / "notebooks").mkdir(parents=True)
-    (package / "notebooks" / "quickstart.ipynb").write_text("{}")
+    (package / "notebooks" / name).write_text("{}")
     monkeypatch.setattr(lab, "__file__", str(package / "lab.py"))
     working = tmp_path / "work"
     working.mkdir()
-    assert lab.quickstart(working) == working / "quickstart.ipynb"
-    assert lab.quickstart(working) == working / "quickstart-1.ipynb"
-    assert (working / "quickstart-1.ipynb").read_text() == "{}"
-    (package / "notebooks" / "quickstart.ipynb").unlink()
+    assert lab.shipped(name, working) == working / name
+    again = lab.shipped(name, working)
+    assert again == working / name.replace(".ipynb", "-1.ipynb")
+    assert again.read_text() == "{}"
+    (package / "notebooks" / name).unlink()
     with pytest.raises(FileNotFoundError, match="reinstall flnb"):
-        lab.quickstart(working)
+        lab.shipped(name, working)
+
+
+def test_a_path_is_a_file_a_folder_or_the_name_of_a_notebook_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ours = Path(lab.__file__).resolve().parents[1] / "notebooks"
+    assert lab.opened(None) == ours / "quickstart.ipynb"
+    assert lab.opened("autograd_graphs.ipynb") == ours / "autograd_graphs.ipynb"
+    assert lab.opened(".") == Path()
+    Path("autograd_graphs.ipynb").touch()
+    assert lab.opened("autograd_graphs.ipynb") == Path("autograd_graphs.ipynb")
+    with pytest.raises(FileNotFoundError, match=r"no file or folder 'other.ipynb'; .* one of flnb's notebooks: quickst"):
+        lab.opened("other.ipynb")
 
 
 @pytest.mark.parametrize(

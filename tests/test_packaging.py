@@ -14,6 +14,7 @@ from urllib.parse import urlparse
 import pytest
 
 import flnb
+from flnb import lab
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -103,6 +104,13 @@ def test_notebooks_are_kept_without_outputs(path: Path) -> None:
         assert not cell.get("outputs"), "clear the outputs before committing"
         assert cell.get("execution_count") is None
     assert "widgets" not in notebook["metadata"]
+
+
+def test_every_notebook_is_in_the_wheel_and_opened_by_name() -> None:
+    names = {path.name for path in (ROOT / "notebooks").glob("*.ipynb")}
+    assert names == set(lab.NOTEBOOKS)
+    included = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert included == {f"notebooks/{name}": f"flnb/notebooks/{name}" for name in names}
 
 
 def test_no_file_knows_the_machine_it_was_written_on() -> None:
