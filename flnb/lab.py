@@ -34,7 +34,7 @@ def free_name(folder: Path, name: str) -> Path:
 
 
 def shipped(name: str, folder: Path | None = None) -> Path:
-    """A notebook that comes with flnb: in a checkout the file itself; from a wheel a copy in `folder` (default: here)."""
+    """A notebook that comes with flnb: in a checkout the file itself, else a copy in `folder` (default: here)."""
     package = Path(__file__).resolve().parent
     checkout = package.parent / "notebooks" / name
     if checkout.exists() and (package.parent / "pyproject.toml").exists():

@@ -194,7 +194,7 @@ def test_a_path_is_a_file_a_folder_or_the_name_of_a_notebook_of_ours(
     assert lab.opened(".") == Path()
     Path("autograd_graphs.ipynb").touch()
     assert lab.opened("autograd_graphs.ipynb") == Path("autograd_graphs.ipynb")
-    with pytest.raises(FileNotFoundError, match=r"no file or folder 'other.ipynb'; .* one of flnb's notebooks: quickst"):
+    with pytest.raises(FileNotFoundError, match=r"no file or folder 'other.ipynb'; .* one of flnb's notebooks: q"):
         lab.opened("other.ipynb")
 
 
