@@ -64,6 +64,7 @@ class Live(Run):
         self._rate: deque[tuple[int, int, int]] = deque(maxlen=24)  # (time, events, frames) of the last frames
         self._tape: LiveTape | None = None
         self._wanted: dict[str, None] = {}  # levels of the tape that readers have opened
+        self._failed_at = 0  # when an op raised, until the tape of that forward is told
         self._recorded: Callable[[], tape.Tape] | None = None
         self._first: tuple[Any, list[str]] = (None, [])  # levels told of a graph, the same at every step
         self._recent: deque[tuple[int, schema.Records]] = deque()
@@ -108,6 +109,8 @@ class Live(Run):
             self.dropped += int(drops[:, 2].sum())
             self.events -= len(drops)
             self._drop_times = [*self._drop_times[:1], int(drops[:, 1].min()), int(drops[:, 3].max())]
+        if len(failures := of(schema.OP_FAILED)):
+            self._failed_at = int(failures[:, 1].max())
         if present[schema.GRAD_STAT]:
             self._samples += [(lane, part[(part[:, 0] & 0xFF) == schema.GRAD_STAT]) for lane, part in waiting]
         self._recent.extend(waiting)
@@ -129,24 +132,29 @@ class Live(Run):
 
     def _new_tape(self) -> LiveTape | None:
         """The tape of the last sampled backward once its step, or 0.1 s, has passed."""
-        if not self._samples:
+        if not self._samples and not self._failed_at:
             return None
-        stats = np.concatenate([part for _, part in self._samples])
-        t, steps = int(stats[:, 1].max()), self._past["step"]
+        stats = np.concatenate([part for _, part in self._samples] or [np.empty((0, schema.WORDS), np.int64)])
+        t, steps = int(stats[:, 1].max(initial=self._failed_at)), self._past["step"]
         step = steps[steps[:, 2] >= t][:1]
         if not len(step) and clock() - t < 100_000_000:
             return None
         first = stats[stats[:, 2] > 0, 2].min(initial=t)
-        since = step[0, 1] if len(step) else 0
+        since = step[0, 1] if len(step) and not self._failed_at else 0
         recent = [(lane, part) for lane, part in self._recent if part[-1, 1] >= since]
         batches = {"grad_stat": self._samples, "step": [(0, steps)], "leaf": [(0, self._past["leaf"])]}
-        batches |= {"edge": recent, "op": [(lane, part[part[:, 4] >= first]) for lane, part in recent]}
-        self._samples = []
+        batches |= {"edge": recent, "op_failed": recent}
+        self._samples, whole, self._failed_at = [], bool(self._failed_at), 0
 
         def table(name: str) -> schema.Columns:
             return columns(schema.KINDS[name], batches[name])
 
+        # Of a tape of which all was measured the older records are not looked through.
+        batches["op"] = recent if whole else [(lane, part[part[:, 4] >= first]) for lane, part in recent]
         found = tape.of(table, self.start, self.catalog)
+        if found.truncated and not whole:
+            batches["op"] = recent
+            found = tape.of(table, self.start, self.catalog)
         if found.index < 0:  # a step under way has not been told: it is the one after the last, as `bus` counts
             found = replace(found, index=int(steps[-1, 3]) + 1 if len(steps) else 0)
         return LiveTape(found)

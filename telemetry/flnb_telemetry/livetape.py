@@ -151,7 +151,9 @@ class LiveTape:
         node = self.tape.nodes[row]
         keys = ("id", "plan", "context", "parents", "forward_ns", "backward_ns", "saved", "bad", "numel")
         told = {key: getattr(node, key) for key in keys}
-        return told | {"at": row, "norm": _number(node.norm), "health": int(self.graph.health[row])}
+        told |= {"at": row, "norm": _number(node.norm), "health": int(self.graph.health[row])}
+        failure = self.tape.failure
+        return told | {"failed": failure._asdict()} if failure is not None and failure.node == node.id else told
 
     def _leaf(self, row: int) -> dict[str, Any]:
         leaf = self.tape.leaves[row]
@@ -180,6 +182,7 @@ class LiveTape:
                 "key": item.key, "name": item.name, "path": item.path, "first": item.first, "last": item.last,
                 "ids": [int(graph.id[item.first]), int(graph.id[last])], "repeat": item.repeat,
                 "plan": int(graph.plan[last]), "health": self.levels.worst(item),
+                "failed": bool(graph.failed) and item.last == len(graph),
                 "norm": _number(norm) if seen else None,
                 "forward_ns": int(forward[place]), "backward_ns": int(backward[place]), "saved": int(saved[place]),
                 "bad": int(graph.gradient.bad[last]),

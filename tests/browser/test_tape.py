@@ -176,3 +176,23 @@ def test_pictures_in_both_themes_and_widths(stage: Stage, small: Any, screenshot
                 overflow = stage.page.evaluate("() => document.querySelector('.fl-root').scrollWidth - innerWidth")
                 assert overflow <= 1
     assert stage.page.flnb_errors == []  # type: ignore[attr-defined]
+
+
+def test_a_forward_that_failed_shows_the_op_with_what_it_got(stage: Stage, screenshots: Path) -> None:
+    import flnb
+
+    first, second = flnb.Variable(flnb.ones((8, 16))), flnb.Variable(flnb.ones((12, 4)))
+    with pytest.raises(ValueError, match="16"), flnb.record("failed") as run:
+        with flnb.scope("net.first"):
+            hidden = flnb.relu(flnb.ones((32, 8)) @ first + 0.5)
+        with flnb.scope("net.second"):
+            hidden @ second
+    assert run.tape.failure is not None
+    for light in (True, False):
+        stage.show(run.tape, light=light, width=900)
+        box = max((t for t in stage.probe()["targets"] if t["name"] == "matmul"), key=lambda target: target["x"])
+        stage.page.mouse.click(box["x"] + 40, box["y"] + 24)
+        side = stage.page.locator("aside").inner_text()
+        assert "The forward ended here" in side
+        assert "[32,16]" in side
+        stage.page.screenshot(path=screenshots / f"tape-failed-{'light' if light else 'dark'}-900.png")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flnb_telemetry import intern
+from flnb_telemetry import bus, intern, record, schema
 from flnb_telemetry.analysis.levels import WIDEST
 from flnb_telemetry.analysis.tape import Tape
 from flnb_telemetry.livetape import FIRST, LiveTape
@@ -120,3 +120,34 @@ def test_a_frame_stands_alone() -> None:
     )
     plan = content["plans"]["items"][content["tape"]["nodes"][0]["plan"]]
     assert (plan["op"], plan["shape"], plan["dtype"]) == ("exp", [8], "float32")
+
+
+def test_a_forward_that_failed_ends_with_the_op_that_raised(program: Any) -> None:
+    with record() as run:
+        a = program.forward("exp", -1)
+        b = program.forward("log", a)
+        program.op("multiply", node=b)  # nothing was walked back: this is still forward
+        about = intern.Plan("matmul", "matmul", (), "float32", 0, 0, ((2, 3), (4, 5)))
+        message = intern.strings.id_of("ValueError: matmul of 2×3 and 4×5")
+        code = schema.OP_FAILED | intern.plans.id_of(about) << schema.PLAN_SHIFT
+        bus.emit(code, program.t + 10, message, 0, 0, b, -2)
+    tape = run.tape
+    assert [node.op for node in tape.nodes] == ["exp", "log", "matmul"]
+    assert tape.nodes[-1].parents == (b, -2)
+    assert tape.failure is not None
+    assert tape.failure.got == ((2, 3), (4, 5))
+    assert tape.failure.expected is None
+    assert "failed: matmul of 2×3 and 4×5: ValueError: matmul of 2×3 and 4×5" in repr(tape)
+    told = whole(LiveTape(tape))["nodes"]
+    assert told[-1]["failed"]["message"].startswith("ValueError")
+    assert "failed" not in told[0]
+
+
+def test_a_failure_before_a_forward_that_went_well_is_past(program: Any) -> None:
+    with record() as run:
+        code = schema.OP_FAILED | intern.plans.id_of(intern.Plan("matmul", "matmul", (), "float32", 0)) << 24
+        bus.emit(code, program.t + 10, 1, 0, 0, 0, 0)
+        program.t += 100
+        program.forward("exp", -1)
+    assert run.tape.failure is None
+    assert [node.op for node in run.tape.nodes] == ["exp"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -57,6 +57,8 @@ class Graph:
     leaf_name: Ints
     leaf_parameter: Bools
     leaf_gradient: Gradients
+    failed: int = 0
+    """Where the forward ended in an error: the number of its message. The op that failed is the last row."""
 
     def __len__(self) -> int:
         return len(self.id)
@@ -103,14 +105,26 @@ def _bad(gradient: Gradients) -> Bools:
 
 
 def read(
-    table: Table, ops: schema.Columns, sampled: schema.Columns, catalog: Catalog, limit: int | None
+    table: Table,
+    ops: schema.Columns,
+    sampled: schema.Columns,
+    catalog: Catalog,
+    limit: int | None,
+    failed: dict[str, int] | None = None,
 ) -> tuple[Graph, int]:
     """What the last sampled node needs, or without any the last one there is; and how many older nodes are left out.
 
     `ops` are the op records to look at, `sampled` the `grad_stat` rows of one backward. At most
-    `limit` nodes are taken.
+    `limit` nodes are taken. With `failed`, the record of an op that raised, all nodes of `ops` and last that op.
     """
     child, parent = pairs(ops, table("edge"))
+    if failed is not None:
+        made = ops["node"][(ops["parent0"] != 0) | (ops["parent1"] != 0)]
+        kept = child >= made.min(initial=child.max(initial=0) + 1)
+        raised = max(made.max(initial=0), child.max(initial=0)) + 1
+        args = [failed[name] for name in ("parent0", "parent1")]
+        child = np.append(child[kept], [raised] * 2)
+        parent = np.append(parent[kept], [a or raised for a in args])  # without any it reads nothing: itself
     root = sampled["node"].max(initial=0)
     if root > 0:
         child, parent = child[child <= root], parent[child <= root]
@@ -119,7 +133,7 @@ def read(
     order = np.argsort(row, kind="stable")
     row, parent = row[order], parent[order]
     up, inside = located(every, parent)
-    needed = _needed(len(every), row[inside], up[inside])
+    needed = np.ones(len(every), np.bool_) if failed else _needed(len(every), row[inside], up[inside])
     known = every[needed]
     lacking = len(_ascending(parent[needed[row] & (parent > 0) & ~inside]))  # made before what is recorded
     ids = known if limit is None else known[max(0, len(known) - limit) :]
@@ -131,7 +145,7 @@ def read(
     leaf, _ = located(leaf_ids, parent)
     leaf_ids = leaf_ids[::-1]  # -1 first
     up = np.where(parent < 0, leaf - len(leaf_ids), up)  # the last of the ascending ids is leaf 0, written -1
-    kept = (inside | (parent < 0)) & ~_again(row, up)
+    kept = (inside | (parent < 0)) & (up != row) & ~_again(row, up)
     row, up = row[kept], up[kept]
     start = np.searchsorted(row, np.arange(len(ids) + 1))
     own, forward, backward = _times(ops, ids, catalog)
@@ -139,12 +153,15 @@ def read(
     at, seen = located(sampled["node"], ids, sort=True)
     told = {key: np.where(seen, sampled[key][at], 0) if len(sampled["node"]) else np.zeros(len(ids), np.int64)
             for key in ("plan", "saved")}  # fmt: skip
+    if failed is not None:
+        plan[-1], context[-1] = failed["plan"], failed["context"]
     plan = np.where(told["plan"] > 0, told["plan"], plan)  # a composite's, where the op records are those of its body
     saved = np.where(seen, told["saved"], catalog.saved[plan])  # what was not looked at: by its plan
     graph = Graph(
         ids, plan, context, forward, backward, saved, _gradients(sampled, at, seen), start,
         up,
         leaf_ids, *_leaves(leaf_ids, table("leaf"), sampled),
+        failed=failed["message"] if failed else 0,
     )  # fmt: skip
     return graph, lacking + len(known) - len(ids)
 
@@ -236,7 +253,7 @@ def _times(ops: schema.Columns, ids: Ints, catalog: Catalog) -> tuple[Ints, Ints
     return np.append(rows, -1)[own], forward, backward
 
 
-def _leaves(ids: Ints, leaves: schema.Columns, sampled: schema.Columns) -> tuple[Any, ...]:
+def _leaves(ids: Ints, leaves: schema.Columns, sampled: schema.Columns) -> tuple[Ints, Ints, Bools, Gradients]:
     """Plan, name, whether a parameter, and the gradient of each leaf."""
     told, known = located(leaves["leaf"], ids, sort=True)
     at, seen = located(sampled["node"], ids, sort=True)

@@ -282,7 +282,9 @@ class Levels:
             for item in groups:
                 if isinstance(item, Group):
                     part = slice(item.first, item.last)
-                    origin = bool((graph.health[part] == ORIGIN).any())
+                    origin = bool((graph.health[part] == ORIGIN).any()) or bool(
+                        graph.failed and item.last == len(graph)
+                    )
                     heapq.heappush(waiting, (not origin, -int(graph.forward[part].sum()), item.first, item))
 
         push(self.level(self.root).items)

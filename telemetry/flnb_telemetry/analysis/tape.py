@@ -63,6 +63,21 @@ class TapeLeaf(NamedTuple):
     plan: int
 
 
+class Failure(NamedTuple):
+    """The op with which a forward ended: what it got, what it would have given (None: that is not known), its error."""
+
+    node: int
+    op: str
+    got: tuple[tuple[int, ...], ...]
+    expected: tuple[int, ...] | None
+    message: str
+
+    def __str__(self) -> str:
+        got = " and ".join(map(quantity.extents, self.got))
+        gives = "" if self.expected is None else f", expected to give {quantity.extents(self.expected)}"
+        return f"{self.op} of {got}{gives}: {self.message}"
+
+
 class Nodes(Sequence[TapeNode]):
     """The nodes of a tape in order, each made when it is looked at."""
 
@@ -131,6 +146,16 @@ class Tape:
     def nodes(self) -> Nodes:
         """The ops, in the order in which they ran."""
         return Nodes(self.graph, self.catalog)
+
+    @cached_property
+    def failure(self) -> Failure | None:
+        """What ended the forward, where that was an error: its op is the last node. None where all went well."""
+        if not self.graph.failed:
+            return None
+        last = self.nodes[-1]
+        plan = self.catalog.plans.items[last.plan]
+        message = self.catalog.strings.items[self.graph.failed]
+        return Failure(last.id, last.op, plan.inputs, last.shape if last.shape else None, message)
 
     @cached_property
     def leaves(self) -> tuple[TapeLeaf, ...]:
@@ -233,6 +258,8 @@ class Tape:
             lines.append(
                 f"  ... and {len(self.nodes) - 12 + self.truncated} more; run.tape.summary() lists them by module"
             )
+        if self.failure is not None:
+            lines.append(f"failed: {self.failure}")
         bad = np.flatnonzero(graph.gradient.bad)
         if len(bad):
             first = self.nodes[int(bad[-1])]
@@ -267,15 +294,33 @@ def of(table: Table, start: int, catalog: Catalog, index: int | None = None, lim
         if not groups:  # not sampled: the graph is there all the same, without norms
             ops = {name: column[(ops["t0"] >= t0) & (ops["t1"] <= t1)] for name, column in ops.items()}
     t, rows = start, np.empty(0, np.int64)
-    if groups:
+    failed = _failed(ops, stats, table("op_failed"), catalog) if index is None else None
+    if failed is not None:
+        t, since = failed["t"], failed["since"]
+        ops = {name: column[(ops["t0"] > since) & (ops["t0"] <= t)] for name, column in ops.items()}
+    elif groups:
         rows = groups[-1]
         t = int(stats["t"][rows[-1]])
         around = steps["index"][(steps["t0"] <= t) & (t <= steps["t1"])]
         index = int(around[-1]) if len(around) else None
     sampled = {name: column[rows] for name, column in stats.items()}
-    graph, truncated = graphs.read(table, ops, sampled, catalog, limit)
+    graph, truncated = graphs.read(table, ops, sampled, catalog, limit, failed)
     other = partial(of, table, start, catalog)
     return Tape(-1 if index is None else index, (t - start) / 1e9, graph, catalog, truncated, table, other)
+
+
+def _failed(
+    ops: schema.Columns, stats: schema.Columns, failures: schema.Columns, catalog: Catalog
+) -> dict[str, int] | None:
+    """The op that raised, where the program has made no node since, and when the forward in which it did began."""
+    if not len(failures["t"]):
+        return None
+    found = {name: int(column[-1]) for name, column in failures.items()}
+    made = (ops["node"] > 0) & ((ops["parent0"] != 0) | (ops["parent1"] != 0))
+    back = catalog.phase[ops["context"]] == schema.BACKWARD
+    if (ops["t0"][made & ~back] > found["t"]).any() or (stats["t"] > found["t"]).any():
+        return None
+    return found | {"since": int(ops["t1"][back].max(initial=0))}
 
 
 def _groups(stats: schema.Columns) -> list[Ints]:

@@ -73,6 +73,8 @@ export interface TapeNode {
   /** Place in the order of execution. */
   at: number;
   health: Health;
+  /** The op raised: what it got, what it would have given (null: unknown), and its error. */
+  failed?: { op: string; got: number[][]; expected: number[] | null; message: string };
 }
 export interface TapeLeaf { id: number; name: string; parameter: boolean; plan: number; norm: number | null; bad: number }
 /** Nodes first..last-1 as one box: a module call, a fold of `repeat` equal blocks, or a portion of a long row. */
@@ -91,6 +93,8 @@ export interface TapeGroup {
   bad: number;
   /** The worst inside. */
   health: Health;
+  /** The op with which the forward ended in an error is inside. */
+  failed?: boolean;
   forward_ns: number;
   backward_ns: number;
   saved: number;

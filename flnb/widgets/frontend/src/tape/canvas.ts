@@ -299,7 +299,7 @@ export class TapeCanvas {
     target("forward", forward);
     if (box.kind === "input") this.input(box, forward);
     else {
-      target("backward", backward);
+      if (box.kind === "module" || !this.model.nodes[box.index]!.node.failed) target("backward", backward);
       if (box.kind === "module") this.module(box, forward, backward);
       else this.op(box, forward, backward, rows);
     }
@@ -355,19 +355,27 @@ export class TapeCanvas {
       c.fillStyle = theme.family(info.family);
       c.fillRect(x + 3, y + 4, 3, height - 8);
     };
-    this.plate(x, forward, width, height, "fine", 0);
+    const { failed } = info.node;
+    this.plate(x, forward, width, height, failed ? "origin" : "fine", 0);
     stripe(forward);
-    this.plate(x, backward, width, height, info.health, 0);
-    stripe(backward);
+    if (!failed) {
+      this.plate(x, backward, width, height, info.health, 0);
+      stripe(backward);
+    }
     if (!this.legible) {
       this.distantName(info.op, box, forward);
-      this.distantName(`${info.op}′`, box, backward);
+      if (!failed) this.distantName(`${info.op}′`, box, backward);
       return;
     }
     const name = this.code(10.5, 500);
     const small = this.ui(10);
     const line = (what: string, y: number, font: string, colour: string): void => label(c, theme.fit(what, font, width - 14), x + 10, y, colour, font);
     line(info.op, forward + 13, name, colours.ink);
+    if (failed) {
+      line("failed: got", forward + 26, this.ui(10, 600), colours.error);
+      line(failed.got.map((shape) => shapeText(shape)).join(", "), forward + 38, small, colours.text);
+      return;
+    }
     line(`${info.op}′`, backward + 13, name, colours.ink);
     if (info.plan) line(shapeText(info.plan.shape), forward + 26, small, colours.dim);
     line(text(duration(info.node.forward_ns)), forward + 38, small, colours.dim);
@@ -469,7 +477,7 @@ export class TapeCanvas {
     const { store } = this.context;
     const health = model.healthOf(group);
     const edges = group.repeat ? 2 : 1;
-    this.plate(x, forward, width, height, "fine", edges);
+    this.plate(x, forward, width, height, group.data?.failed ? "origin" : "fine", edges);
     this.plate(x, backward, width, height, health, edges);
     this.strip(group, x + 8, forward + height - 11, width - 16);
     if (!this.legible) {

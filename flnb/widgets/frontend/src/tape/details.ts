@@ -77,6 +77,11 @@ export class TapeDetails {
   private alarm(at: number): HTMLElement[] {
     const { model } = this;
     const info = model.nodes[at]!;
+    if (info.node.failed) {
+      const [first, ...rest] = info.node.failed.message.split("\n");
+      return [h("div", { style: "margin:0 12px 8px;padding:6px 8px;border-left:3px solid var(--fl-error);background:var(--fl-soft);overflow-wrap:anywhere" },
+        h("b", { class: "fl-error", style: "font-weight:600" }, "The forward ended here"), h("div", {}, first!), ...rest.map((line) => h("div", { class: "fl-dim" }, line)))];
+    }
     if (info.health === "fine") return [];
     const out = model.badOut(at);
     const origin = info.health === "origin";
@@ -92,7 +97,11 @@ export class TapeDetails {
     const info = model.nodes[at]!;
     const { node, plan } = info;
     const pairs = this.begin();
-    if (plan) this.pair(backward ? "Gradient in" : "Output", `${dtype(plan.dtype)} [${plan.shape.join(",")}]`, "", { code: true });
+    const { failed } = node;
+    if (failed) {
+      failed.got.forEach((shape, which) => this.pair(which === 0 ? "Got" : "", `[${shape.join(",")}]`, "", { code: true, bad: true }));
+      this.pair("Would give", failed.expected ? `[${failed.expected.join(",")}]` : "unknown", "", { code: true });
+    } else if (plan) this.pair(backward ? "Gradient in" : "Output", `${dtype(plan.dtype)} [${plan.shape.join(",")}]`, "", { code: true });
     if (info.scope) this.pair("Scope", info.scope, "", { code: true });
     const bad = model.arrivesBad(at);
     this.pair("Norm in", bad ? "NaN" : significant(node.norm ?? NaN), bad ? `${integer(node.bad)} of ${integer(node.numel)}` : node.norm === null ? "not sampled" : "finite", { bad });

@@ -67,7 +67,7 @@ export function* allGroups(root: Group): Generator<Group> {
 }
 
 /** What a group weighs: a NaN that begins in it more than any time. */
-const weigh = ({ data }: Group): number => (data === null ? 0 : data.health === 2 ? Infinity : data.forward_ns + data.backward_ns);
+const weigh = ({ data }: Group): number => (data === null ? 0 : data.health === 2 || data.failed ? Infinity : data.forward_ns + data.backward_ns);
 
 /**
  * Which groups to show open at first: the one where a NaN begins, then the heaviest, as long as no more than `most`
@@ -75,7 +75,7 @@ const weigh = ({ data }: Group): number => (data === null ? 0 : data.health === 
  */
 export function openAtFirst(root: Group, most: number, fits: (open: ReadonlySet<string>) => boolean = () => true): Set<string> {
   const open = new Set<string>();
-  const known = (group: Group): Group[] => inside(group).filter((child) => child.level !== null && (child.repeat === 0 || child.data?.health === 2));
+  const known = (group: Group): Group[] => inside(group).filter((child) => child.level !== null && (child.repeat === 0 || child.data?.health === 2 || child.data?.failed));
   const waiting = known(root);
   let count = boxes(root, open);
   while (waiting.length > 0) {
@@ -83,7 +83,7 @@ export function openAtFirst(root: Group, most: number, fits: (open: ReadonlySet<
     const group = waiting.pop()!;
     const cost = group.level!.items.length - 1;
     open.add(group.key);
-    if (count + cost > most || (group.data?.health !== 2 && !fits(open))) {
+    if (count + cost > most || (weigh(group) < Infinity && !fits(open))) {
       open.delete(group.key);
       continue;
     }

@@ -172,7 +172,7 @@ class TapeView implements View {
     this.layout = dragged(layoutTape(model.tree, this.open, this.measures), this.shifts);
     this.above = Math.max(this.above, this.layout.above);
     this.plates = platesOf(this.layout, model);
-    if (fresh && this.full) this.finder.show(model.nodes.findIndex((info) => info.health === "origin"));
+    if (fresh && this.full) this.finder.show(model.nodes.findIndex((info) => info.health === "origin" || info.node.failed !== undefined));
     if (refit || (!this.moved && !this.anchor)) this.fit();
     else this.hold();
     this.spread();
@@ -319,7 +319,8 @@ class TapeView implements View {
     const modules = groups.length === 0 ? "no modules" : opened === 0 ? `${what} collapsed` : `${opened} of ${groups.length} ${what} open`;
     const left = tape.truncated > 0 ? `${integer(tape.truncated)} older ${tape.truncated === 1 ? "node" : "nodes"} left out` : "";
     const origin = model.nodes.find((info) => info.health === "origin");
-    this.panel.sub = [tape.step >= 0 ? `step ${integer(tape.step)}` : "", origin ? `NaN begins at ${origin.op}` : "", nodeCount(tape.count), modules, left, this.finder.text].filter(Boolean).join(" · ");
+    const failed = model.nodes.find((info) => info.node.failed);
+    this.panel.sub = [failed ? `failed at ${failed.op}` : "", tape.step >= 0 ? `step ${integer(tape.step)}` : "", origin ? `NaN begins at ${origin.op}` : "", nodeCount(tape.count), modules, left, this.finder.text].filter(Boolean).join(" · ");
     attribute(this.canvas.surface.canvas, "aria-label", `Tape graph${tape.step >= 0 ? ` of step ${tape.step}` : ""}: ${nodeCount(tape.count)}, ${modules}${origin ? `, NaN begins at ${origin.op} ${origin.scope}` : ""}. Arrow keys move between boxes, Enter opens a module.`);
     if (!this.families) return;
     const present = new Set([...model.nodes.map((info) => info.family), ...[...model.groups.values()].flatMap((group) => group.data?.families.map(([family]) => family) ?? [])]);
