@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from playwright.sync_api import Page
+
+    from tests.browser.conftest import Lab
 
 LAYER = [
     ("lin", "matmul", "matmul"),
@@ -196,3 +199,34 @@ def test_a_forward_that_failed_shows_the_op_with_what_it_got(stage: Stage, scree
         assert "The forward ended here" in side
         assert "[32,16]" in side
         stage.page.screenshot(path=screenshots / f"tape-failed-{'light' if light else 'dark'}-900.png")
+
+
+CELL = """import flnb
+w = flnb.Variable([0.5, -0.25, 0.125, 1.0])
+with flnb.record("loop", grad_interval=0) as run:
+    x = w
+    for i in range(400):
+        x = flnb.tanh(x * w + 0.1)
+    x.sum().backward()
+run.tape"""
+
+
+@pytest.mark.timeout(180)
+def test_a_tape_on_a_cells_last_line_is_a_view_of_its_own(lab: Lab, page: Page, screenshots: Path) -> None:
+    cell = {"cell_type": "code", "source": CELL, "id": "a", "metadata": {}, "outputs": [], "execution_count": None}
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    notebook = {"cells": [cell], "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}
+    (lab.folder / "tape.ipynb").write_text(json.dumps(notebook))
+    page.set_viewport_size({"width": 1400, "height": 1000})
+    page.goto(lab.notebook("tape.ipynb"))
+    session = "window.jupyterapp?.shell?.currentWidget?.sessionContext?.session"
+    page.wait_for_function(f"() => {session}?.kernel?.connectionStatus === 'connected'", timeout=90_000)
+    page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells') }")
+    page.wait_for_function("() => window.__flnb?.view?.boxes > 0", timeout=90_000)
+    probe = page.evaluate("() => window.__flnb.view")
+    assert probe["count"] == 1201
+    fold = next(t for t in probe["targets"] if t["repeat"] == 400)
+    page.mouse.click(fold["x"] + 10, fold["y"] + 12)
+    page.wait_for_function("before => window.__flnb.view.boxes > before", arg=probe["boxes"])
+    page.screenshot(path=screenshots / "tape-in-a-cell.png")
+    assert page.flnb_errors == []  # type: ignore[attr-defined]

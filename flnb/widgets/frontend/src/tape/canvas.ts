@@ -177,7 +177,7 @@ export class TapeCanvas {
     const port = (route.from === "" || route.to === "") && points.length === 4;
     const colour = port ? colours.mark : colours.dim;
     this.line(points, rows, "forward", colour, route.arrow, route.straight);
-    if (route.from.startsWith("i")) return;
+    if (route.from.startsWith("i") || (route.to.startsWith("n") && this.model.nodes[Number(route.to.slice(1))]!.node.failed)) return;
     // A gradient flows from reader to source; what matters is what arrives at the source.
     const back: number[] = [];
     for (let at = points.length - 2; at >= 0; at -= 2) back.push(points[at]!, points[at + 1]!);

@@ -103,15 +103,7 @@ export class TapeDetails {
       this.pair("Would give", failed.expected ? `[${failed.expected.join(",")}]` : "unknown", "", { code: true });
     } else if (plan) this.pair(backward ? "Gradient in" : "Output", `${dtype(plan.dtype)} [${plan.shape.join(",")}]`, "", { code: true });
     if (info.scope) this.pair("Scope", info.scope, "", { code: true });
-    const bad = model.arrivesBad(at);
-    this.pair("Norm in", bad ? "NaN" : significant(node.norm ?? NaN), bad ? `${integer(node.bad)} of ${integer(node.numel)}` : node.norm === null ? "not sampled" : "finite", { bad });
-    const out = model.badOut(at);
-    const given = info.parents.map((parent) => model.nodes[parent]!.node.norm).filter((norm): norm is number => norm !== null && Number.isFinite(norm));
-    if (out) this.pair("Norm out", "NaN", `${integer(out.bad)}${out.numel ? ` of ${integer(out.numel)}` : ""}`, { bad: true });
-    else if (given.length > 0) this.pair("Norm out", significant(Math.max(...given)));
-    this.pair("Time", text(duration(node.forward_ns)), "forward");
-    if (node.backward_ns > 0) this.pair("", text(duration(node.backward_ns)), "backward");
-    this.pair("Saved", node.saved > 0 ? text(bytes(node.saved)) : "nothing", node.saved >= 1000 ? exactBytes(node.saved) : "");
+    if (!failed) this.gradient(at, info);
     const parts = [this.head(backward ? `${info.op}′` : info.op, `${backward ? "backward of " : ""}node #${integer(node.id)} · ${familyLabels[info.family] ?? info.family}`, info.family), ...this.alarm(at), pairs];
     if (info.parameters.length > 0) parts.push(h("div", { class: "fl-section" }, "Parameters"), this.leafList(info.parameters));
     parts.push(...this.history(info));
@@ -123,6 +115,21 @@ export class TapeDetails {
     if (info.consumers.length > 0) parts.push(h("div", { class: "fl-section" }, "Read by"), this.list(info.consumers));
     parts.push(this.links());
     this.element.replaceChildren(...parts);
+  }
+
+  /** Norms, times and what is saved. */
+  private gradient(at: number, info: NodeInfo): void {
+    const { model } = this;
+    const { node } = info;
+    const bad = model.arrivesBad(at);
+    this.pair("Norm in", bad ? "NaN" : significant(node.norm ?? NaN), bad ? `${integer(node.bad)} of ${integer(node.numel)}` : node.norm === null ? "not sampled" : "finite", { bad });
+    const out = model.badOut(at);
+    const given = info.parents.map((parent) => model.nodes[parent]!.node.norm).filter((norm): norm is number => norm !== null && Number.isFinite(norm));
+    if (out) this.pair("Norm out", "NaN", `${integer(out.bad)}${out.numel ? ` of ${integer(out.numel)}` : ""}`, { bad: true });
+    else if (given.length > 0) this.pair("Norm out", significant(Math.max(...given)));
+    this.pair("Time", text(duration(node.forward_ns)), "forward");
+    if (node.backward_ns > 0) this.pair("", text(duration(node.backward_ns)), "backward");
+    this.pair("Saved", node.saved > 0 ? text(bytes(node.saved)) : "nothing", node.saved >= 1000 ? exactBytes(node.saved) : "");
   }
 
   /** Norm of this node's gradient at every sampled step. */

@@ -26,7 +26,7 @@ export function tipOf(target: Target, model: TapeModel, { store }: ViewContext):
   }
   const info = model.nodes[target.index]!;
   const { node } = info;
-  if (node.failed) return [info.op, info.scope, node.failed.message.split("\n")[0]].filter(Boolean).join(" · ");
+  if (node.failed) return [info.op, info.scope, node.failed.message.split("\n")[0]!.slice(0, 90)].filter(Boolean).join(" · ");
   const what = target.row === "backward"
     ? [`gradient norm ${info.health === "origin" ? "NaN begins here" : normOf(info)}`, node.backward_ns > 0 ? text(duration(node.backward_ns)) : ""]
     : [info.plan ? `${shapeText(info.plan.shape)} ${info.plan.dtype}` : "", text(duration(node.forward_ns)), node.saved > 0 ? `saves ${text(bytes(node.saved))}` : ""];
