@@ -76,6 +76,7 @@ if TYPE_CHECKING:
         testing,
         widgets,
     )
+    from flnb.autograd.anomaly import breakpoint_if, detect_anomaly
     from flnb.explore import bisect, compare_backends, record
     from flnb.magics import load_ipython_extension as load_ipython_extension
     from flnb.widgets.dashboard import dashboard
@@ -92,8 +93,10 @@ __array_api_version__ = _VERSIONS[-1]
 
 _LAZY = {
     "bisect": "flnb.explore",
+    "breakpoint_if": "flnb.autograd.anomaly",
     "compare_backends": "flnb.explore",
     "dashboard": "flnb.widgets.dashboard",
+    "detect_anomaly": "flnb.autograd.anomaly",
     "load_ipython_extension": "flnb.magics",
     "load_run": "flnb_telemetry",
     "record": "flnb.explore",
@@ -163,15 +166,15 @@ def _show_in_notebook() -> None:
 _show_in_notebook()
 
 __all__ = [
-    "OutOfMemoryError", "Tensor", "Variable", "autograd", "backends", "bisect", "bool", "bool_", "category",
-    "checkpoint", "compare_backends", "complex128", "complex64", "creation_stack", "creation_stacks", "custom_op",
-    "dashboard", "data", "default_dtype", "dispatch", "e", "enable_grad", "explore", "float16", "float32", "float64",
-    "grad", "hessian", "hvp", "inf", "int16", "int32", "int64", "int8", "interface", "is_grad_enabled", "jacobian",
-    "jvp", "load_run", "log", "magics", "manual_seed", "memory", "meters", "nan", "newaxis", "nn", "no_grad", "ops",
-    "optim", "phase", "pi", "plot", "random", "record", "saved_tensors_hooks", "scope", "set_backend",
-    "set_default_dtype", "set_memory_manager", "set_tape", "step", "stop_gradient", "telemetry", "testing", "tune_gc",
-    "uint16", "uint32", "uint64", "uint8", "use_backend", "use_memory_manager", "use_tape", "value_and_grad", "vjp",
-    "vmap", "why", "widgets",
+    "OutOfMemoryError", "Tensor", "Variable", "autograd", "backends", "bisect", "bool", "bool_", "breakpoint_if",
+    "category", "checkpoint", "compare_backends", "complex128", "complex64", "creation_stack", "creation_stacks",
+    "custom_op", "dashboard", "data", "default_dtype", "detect_anomaly", "dispatch", "e", "enable_grad", "explore",
+    "float16", "float32", "float64", "grad", "hessian", "hvp", "inf", "int16", "int32", "int64", "int8", "interface",
+    "is_grad_enabled", "jacobian", "jvp", "load_run", "log", "magics", "manual_seed", "memory", "meters", "nan",
+    "newaxis", "nn", "no_grad", "ops", "optim", "phase", "pi", "plot", "random", "record", "saved_tensors_hooks",
+    "scope", "set_backend", "set_default_dtype", "set_memory_manager", "set_tape", "step", "stop_gradient",
+    "telemetry", "testing", "tune_gc", "uint16", "uint32", "uint64", "uint8", "use_backend", "use_memory_manager",
+    "use_tape", "value_and_grad", "vjp", "vmap", "why", "widgets",
 ]  # fmt: skip
 __all__ += ["fft", "linalg", "rand", "randn", "speech"]
 __all__ += [name for name in ops.__all__ if name != "log"]

@@ -76,6 +76,6 @@ def misshapen(node: Node, position: int, got: Any) -> ValueError:
 
 
 def noted(error: Exception, node: Node, g: Any) -> None:
-    """Add to an error from a node's pull what it came from; the innermost node that knows speaks alone."""
-    if not hasattr(error, "__notes__"):
+    """Add to an error from a node's pull what it came from; in a walk inside a walk the inner one speaks alone."""
+    if not any(note.startswith("in backward") for note in getattr(error, "__notes__", ())):
         error.add_note(f"in backward, with a cotangent {g._spec!r}, through {in_words(node)}")

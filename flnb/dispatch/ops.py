@@ -370,10 +370,14 @@ def _execute(
     function = here.table[plan.op.index]
     data = [x._data if isinstance(x, Tensor) else _constant(plan, x, here) for x in tensors]
     lanes = bus.lanes
+    t0 = clock() if lanes is not None else 0.0
+    try:
+        result = function(*data, *plan.attributes, *out)
+    except Exception as error:
+        failed(error, plan, tensors)
+        raise
     if lanes is None:
-        return function(*data, *plan.attributes, *out)
-    t0 = clock()
-    result = function(*data, *plan.attributes, *out)
+        return result
     t1 = clock()
     lane = here.lane or lanes.lane
     p0 = p1 = 0

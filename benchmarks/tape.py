@@ -1,0 +1,190 @@
+"""Graphs of a million tiny nodes: `python -m benchmarks tape`, flnb beside torch where that is installed.
+
+A *chain* multiplies and adds 0-d float32 numbers in turn; a *lattice* adds each cell's two predecessors and multiplies
+by the weight of its column, as the forward scores of alignments do. Forward and backward with gradients to all leaves.
+Each measurement is a process of its own (so that its peak memory is its own); the variants alternate, and ratios are
+taken round by round. Times are CPU seconds of the one thread: other programs on the machine cost less of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from typing import Any
+
+from benchmarks.report import table, write
+
+WIDTH = 500
+"""Columns of the lattice."""
+
+TIME_GOAL, MEMORY_GOAL, ARENA_GOAL, FLAT_GOAL = 0.5, 1.0, 1.0, 1.3
+
+
+def chain(leaf: Any, nodes: int) -> Any:
+    """y = y a + b, half as many times as there are nodes."""
+    y, a, b = leaf(0.5), leaf(0.99), leaf(0.01)
+    for _ in range(nodes // 2):
+        y = y * a
+        y = y + b
+    return y
+
+
+def lattice(leaf: Any, nodes: int) -> Any:
+    """Rows of cells: (left + right predecessor) times the column's weight; the sum of the last row."""
+    weights = [leaf(0.5) for _ in range(WIDTH)]
+    row = weights
+    for _ in range(nodes // (2 * WIDTH)):
+        inner = [(row[s] + row[s - 1]) * weights[s] for s in range(1, WIDTH)]
+        row = [row[0] * weights[0], *inner]
+    y = row[0]
+    for cell in row[1:]:
+        y = y + cell
+    return y
+
+
+GRAPHS = {"chain": chain, "lattice": lattice}
+
+
+def measure(variant: str, graph: str, nodes: int, tuned: bool) -> dict[str, float]:
+    """Seconds forward and backward, and the bytes by which the process grew; called in a process of its own."""
+    if variant == "torch":
+        import torch
+
+        torch.set_num_threads(1)
+
+        def leaf(value: float) -> Any:
+            return torch.tensor(value, requires_grad=True)
+    else:
+        import numpy as np
+
+        import flnb
+
+        flnb.set_tape(variant)
+
+        def leaf(value: float) -> Any:
+            return flnb.Variable(np.float32(value))
+
+    build = GRAPHS[graph]
+    build(leaf, 4 * WIDTH).backward()  # plans and caches
+    if tuned:  # as flnb.tune_gc does, for both
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 100)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = time.thread_time()
+    y = build(leaf, nodes)
+    middle = time.thread_time()
+    y.backward()
+    end = time.thread_time()
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    return {"forward": middle - start, "backward": end - middle, "memory": grown * 1024}
+
+
+def in_process(variant: str, graph: str, nodes: int, tuned: bool) -> dict[str, float]:
+    """`measure` in a new process."""
+    call = f"measure({variant!r}, {graph!r}, {nodes}, {tuned})"
+    program = f"import json; from benchmarks.tape import measure; print(json.dumps({call}))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def seconds(result: dict[str, float]) -> float:
+    return result["forward"] + result["backward"]
+
+
+def rounds(variants: list[str], graph: str, options: argparse.Namespace, tuned: bool) -> dict[str, list[Any]]:
+    """The measurements of each variant, one per round."""
+    found: dict[str, list[Any]] = {name: [] for name in variants}
+    for i in range(options.rounds):
+        for name in variants[i % len(variants) :] + variants[: i % len(variants)]:
+            found[name].append(in_process(name, graph, options.nodes, tuned))
+    return found
+
+
+def against(
+    graph: str, collector: str, name: str, over: list[Any], under: list[Any], what: Any, goal: float
+) -> dict[str, Any]:
+    """A row: the median and the spread of the rounds' ratios."""
+    ratios = sorted(what(a) / what(b) for a, b in zip(over, under, strict=True))
+    median = statistics.median(ratios)
+    return {
+        "graph": graph,
+        "collector": collector,
+        "ratio": name,
+        "median": round(median, 3),
+        "least .. most": f"{ratios[0]:.3f} .. {ratios[-1]:.3f}",
+        "goal": f"<= {goal}",
+        "met": "yes" if median <= goal else "NO",
+        "values": f"{_typical(over, what)} / {_typical(under, what)}",
+    }
+
+
+def _typical(results: list[Any], what: Any) -> str:
+    value = statistics.median(map(what, results))
+    return f"{value / 1e6:.0f} MB" if what is memory else f"{value:.2f} s"
+
+
+def memory(result: dict[str, float]) -> float:
+    return result["memory"]
+
+
+def compare(graph: str, options: argparse.Namespace, tuned: bool) -> list[dict[str, Any]]:
+    """All ratios of one graph."""
+    collector = "tune_gc" if tuned else "default gc"
+    variants = ["linked", "arena"] + (["torch"] if find_spec("torch") else [])
+    found = rounds(variants, graph, options, tuned)
+    rows = [against(graph, collector, "arena / default, time", found["arena"], found["linked"], seconds, ARENA_GOAL)]
+    if "torch" in found:
+        for name in ("linked", "arena"):
+            label = "default" if name == "linked" else name
+            pair = found[name], found["torch"]
+            rows.append(against(graph, collector, f"{label} / torch, time", *pair, seconds, TIME_GOAL))
+            rows.append(against(graph, collector, f"{label} / torch, memory", *pair, memory, MEMORY_GOAL))
+    return rows
+
+
+def flatness(graph: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Time per node at several sizes, the largest over the least."""
+    per_node = {}
+    for nodes in options.sizes:
+        repeats = max(options.rounds, 3) if nodes < 100_000 else options.rounds
+        results = [in_process("linked", graph, nodes, True) for _ in range(repeats)]
+        per_node[nodes] = statistics.median(map(seconds, results)) / nodes
+    ratio = max(per_node.values()) / min(per_node.values())
+    return {
+        "graph": graph,
+        "collector": "tune_gc",
+        "ratio": "time per node, most / least",
+        "median": round(ratio, 3),
+        "least .. most": "",
+        "goal": f"<= {FLAT_GOAL}",
+        "met": "yes" if ratio <= FLAT_GOAL else "NO",
+        "values": ", ".join(f"{n}: {1e9 * s:.0f} ns" for n, s in per_node.items()),
+    }
+
+
+def main(argv: list[str]) -> int:
+    """Print and store the table; the exit status is 1 where a goal is missed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks tape")
+    parser.add_argument("--nodes", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--sizes", type=int, nargs="*", default=[10_000, 100_000, 1_000_000, 3_000_000])
+    parser.add_argument("--quick", action="store_true", help="a smoke size, for CI")
+    options = parser.parse_args(argv)
+    if options.quick:
+        options.nodes, options.rounds, options.sizes = 10_000, 1, [5_000, 10_000]
+    if not find_spec("torch"):
+        print("torch is not installed here: its columns are left out")
+    rows = [row for graph in GRAPHS for tuned in (True, False) for row in compare(graph, options, tuned)]
+    rows += [flatness(graph, options) for graph in GRAPHS]
+    print(table(rows))
+    write("tape", rows, vars(options))
+    return 0 if options.quick or all(row["met"] == "yes" for row in rows) else 1
