@@ -1,18 +1,23 @@
 """Tapes as objects: chosen by name, class or instance, remembered by their nodes, equal in what they compute."""
 
 import gc
+import inspect
+import sys
 import weakref
 
 import numpy as np
 import pytest
+from flnb_telemetry import intern
 
 import flnb
 from flnb import nn
 from flnb.autograd.prefused import Prefused, register_sequence
 from flnb.autograd.tape import Linked, grad_of
 from flnb.dispatch import registry, state
+from flnb.dispatch.plan import ALWAYS
 from flnb.interface import Tape
 from flnb.interface.tape import PARENTS, PLAN, SAVED
+from flnb.ops.table import OPS
 
 TAPES = ("linked", "arena", "pruning", "prefused")
 
@@ -425,3 +430,154 @@ def test_the_default_tape_is_not_asked():
     assert Linked().mark is None
     y = flnb.Variable([1.0]) * 2.0
     assert y._node[SAVED:] == [None, 2.0, None]
+
+
+# Long graphs ----------------------------------------------------------------------------------------------------------
+
+
+def long_chain(x, nodes):
+    y = x
+    for i in range(nodes):
+        y = y * 0.5 if i % 2 else flnb.tanh(y)
+    return y
+
+
+@pytest.fixture
+def no_collector_and_little_stack():
+    gc.collect()
+    gc.disable()
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack()) + 60)
+    yield
+    sys.setrecursionlimit(limit)
+    gc.enable()
+
+
+def objects():
+    return len(gc.get_objects())
+
+
+@pytest.mark.usefixtures("no_collector_and_little_stack")
+@pytest.mark.parametrize("tape", TAPES)
+@pytest.mark.parametrize("end", ["backward", "drop", "retain"])
+def test_a_long_graph_needs_no_stack_and_leaves_nothing(tape, end):
+    x = flnb.Variable(np.array(1.0))
+    with flnb.use_tape(tape) as active:
+        long_chain(x, 10).backward()  # plans
+        before = objects()
+        y = long_chain(x, 50_000)
+        assert objects() > before + 100_000
+        if end != "drop":
+            y.backward(retain_graph=end == "retain")
+            assert np.isfinite(x.grad.item())
+        del y
+        if tape == "arena" and end != "backward":
+            active.reset()
+    assert objects() < before + 200
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_collector_and_little_stack")
+@pytest.mark.parametrize("backward", [True, False])
+def test_a_million_nodes_need_no_stack_and_leave_nothing(backward):
+    x = flnb.Variable(np.array(1.0))
+    long_chain(x, 10).backward()
+    before = objects()
+    y = long_chain(x, 1_000_000)
+    if backward:
+        y.backward()
+    del y
+    assert objects() < before + 200
+
+
+def test_whole_graphs_and_their_straight_pulls_agree_with_the_slow_path():
+    """Pulls of tiny results run as functions of buffers; large results, and recorded walks, call the ops."""
+    rng = np.random.default_rng(0)
+
+    def function(x, w):
+        y = flnb.divide(flnb.exp(x * 0.1), w * w + 2.0) - flnb.minimum(x, w) ** 2
+        return (flnb.sqrt(flnb.abs(y) + 1.0) * flnb.log1p(w * w) + y.sum(axis=0)).sum()
+
+    for shape in ((), (3,), (4, 5)):
+        values = [rng.normal(size=shape), rng.normal(size=shape)]
+        found = []
+        for min_block in (0, 1 << 40):
+            manager = flnb.memory.Native()
+            manager.min_block = min_block  # with 0 every result has a block, and no pull is straight
+            x, w = (flnb.Variable(v) for v in values)
+            with flnb.use_memory_manager(manager):
+                if not shape:
+                    (flnb.exp(x * w) / (w * w + 2.0) - flnb.sqrt(flnb.abs(x) + 1.0)).backward()
+                else:
+                    function(x, w).backward()
+            found.append((x.grad.numpy(), w.grad.numpy()))
+        np.testing.assert_allclose(found[0], found[1], rtol=1e-12)
+
+
+def test_an_overridden_op_is_called_by_straight_pulls_too():
+    class Counting(flnb.backends.NumpyBackend):
+        counts = 0
+
+        def multiply(self, a, b, out=None):
+            Counting.counts += 1
+            return super().multiply(a, b, out)
+
+    def backward_multiplications(record):
+        x, w = flnb.Variable(2.0), flnb.Variable(3.0)
+        with flnb.use_backend(Counting):
+            y = x * w * w
+            Counting.counts = 0
+            if record:
+                with flnb.record() as run:
+                    y.backward()
+                ops = [intern.plans.items[p].op for p in run.table("op")["plan"].tolist()]
+                assert (ops.count("multiply"), ops.count("add")) == (4, 1)
+            else:
+                y.backward()
+        return Counting.counts, x.grad.item(), w.grad.item()
+
+    assert backward_multiplications(False) == (4, 9.0, 12.0)
+    assert backward_multiplications(True) == (4, 9.0, 12.0)
+
+
+# Errors of a walk -----------------------------------------------------------------------------------------------------
+
+
+def test_errors_of_a_walk_name_the_users_line():
+    x = flnb.Variable([1.0, 2.0])
+    y = flnb.tanh(x)  # made here
+    with flnb.no_grad():
+        y += 1.0
+    with pytest.raises(RuntimeError, match=r"written in place(.|\n)*test_tapes\.py:\d+: y = flnb\.tanh\(x\)  # made"):
+        y.sum().backward()
+    z = (x * x).sum()  # freed here
+    z.backward()
+    with pytest.raises(RuntimeError, match=r"freed(.|\n)*of float32\[2\], giving float32\[\], made at .*# freed here"):
+        z.backward()
+    w = x * 3.0  # not a number
+    with pytest.raises(RuntimeError, match=r"starts from one number(.|\n)*test_tapes\.py:\d+: w = x \* 3\.0"):
+        w.backward()
+
+
+@pytest.mark.parametrize(
+    ("pull", "error", "says"),
+    [
+        (lambda g, x, y: g.sum(), ValueError, r"gradient of 'cos' for argument 0 is float32\[\], expected float32"),
+        (lambda g, x, y: g @ g @ g, ValueError, "matmul"),
+        (lambda g, x, y: 1 / 0, ZeroDivisionError, "division by zero"),
+    ],
+)
+def test_a_wrong_pull_is_told_with_its_op_and_the_users_line(monkeypatch, pull, error, says):
+    (plan,) = [p for p in OPS["cos"].plans.values() if p.spec.shape == (2, 3)] or [
+        flnb.cos(flnb.Variable(np.ones((2, 3), np.float32)))._node[PLAN]
+    ]
+    monkeypatch.setattr(plan, "pulls", (pull,))
+    monkeypatch.setattr(plan, "straight", False)
+    monkeypatch.setattr(plan, "light", ALWAYS)
+    x = flnb.Variable(np.ones((2, 3), np.float32))
+    y = flnb.cos(x)  # the line
+    with pytest.raises(error, match=says) as caught:
+        y.sum().backward()
+    (note,) = [n for n in caught.value.__notes__ if n.startswith("in backward")]
+    assert "with a cotangent float32[2,3], through 'cos' of float32[2,3]" in note
+    assert note.endswith("y = flnb.cos(x)  # the line")
