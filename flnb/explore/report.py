@@ -139,7 +139,7 @@ def _what(result: Result) -> str:
         parts.append(f"<span style='{dim}'>inputs</span> <code>{escape(result.inputs)}</code>")
     if result.line:
         line = escape(result.line, quote=True)
-        parts.append(f"<code title='{line}' style='display:block;{clipped};{dim}'>{line}</code>")
+        parts.append(f"<code title='{line}' style='display:block;background:none;{clipped};{dim}'>{line}</code>")
     if result.calls:
         parts.append(f"<pre style='margin:4px 0 0'>{escape(chr(10).join(result.calls))}</pre>")
     return "".join(f"<div>{part}</div>" for part in parts)

@@ -1,0 +1,99 @@
+"""Exploring in JupyterLab: a report that selects in the dashboard, an op in a cell, tensors that show themselves.
+
+The tests of this module are the chapters of one story in one browser tab; they run in the order of the file.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from playwright.sync_api import Page
+
+    from tests.browser.conftest import Lab
+
+KERNEL = "window.jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel"
+CELLS = [
+    "import numpy as np, flnb, flnb.nn as nn\nflnb.dashboard()",
+    "net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))\n"
+    'with flnb.record("explored", inputs=True) as run:\n'
+    "    flnb.tanh(net(flnb.random.normal((5, 1, 8, 8)))).sum().backward()",
+    "class Faulty(flnb.backends.NumpyBackend):\n"
+    "    def tanh(self, x, out=None):\n"
+    "        return np.multiply(np.tanh(x), 1.01, out)\n"
+    "images = flnb.random.normal((5, 1, 8, 8))\n"
+    'flnb.compare_backends(lambda: flnb.tanh(net(images)), ["numpy", Faulty])',
+    "images",
+    "net",
+]
+
+
+@pytest.fixture(scope="module")
+def notebook(lab: Lab, page: Page) -> Page:
+    """A page with the cells above, all run."""
+    empty = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}
+    cells = [empty | {"id": f"cell{i}", "source": source} for i, source in enumerate(CELLS)]
+    spec = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
+    metadata = {"kernelspec": spec, "language_info": {"name": "python"}}
+    content = {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+    (lab.folder / "exploring.ipynb").write_text(json.dumps(content))
+    page.goto(lab.notebook("exploring.ipynb"))
+    page.wait_for_function(f"() => {KERNEL}?.connectionStatus === 'connected'", timeout=90_000)
+    page.evaluate(f"async () => {{ await {KERNEL}.info }}")
+    page.evaluate("async () => { await window.jupyterapp.commands.execute('notebook:run-all-cells') }")
+    page.wait_for_function("() => window.__flnb?.state === 'finished'", timeout=60_000)
+    return page
+
+
+@pytest.mark.timeout(240)
+def test_a_click_on_an_op_of_a_report_selects_it_in_the_dashboard(notebook: Page) -> None:
+    page = notebook
+    failed = page.locator(".jp-OutputArea-output tr", has_text="failed")
+    assert failed.count() == 1
+    failed.locator("button").click()
+    page.wait_for_function("() => window.__flnb.selection?.op === 'tanh'")
+    assert not page.flnb_errors
+
+
+@pytest.mark.timeout(120)
+def test_an_op_of_the_dashboard_opens_in_a_cell_and_repeats_its_bits(notebook: Page, screenshots: Path) -> None:
+    page = notebook
+    before = page.locator(".jp-Notebook .jp-CodeCell").count()
+    page.locator(".fl-root [role=tab]", has_text="Ops").first.click()
+    page.locator(".fl-opener").click()
+    page.wait_for_function(f"() => document.querySelectorAll('.jp-Notebook .jp-CodeCell').length === {before + 1}")
+    page.locator(".fl-sheet", has_text="in the new cell below").wait_for()
+    page.screenshot(path=screenshots / "exploring-sheet.png")
+    page.locator(".fl-sheet button", has_text="Close").click()
+    made = page.locator(".jp-InputArea-editor", has_text="flnb.explore.inputs_of")
+    assert "tanh" in (made.text_content() or "")
+    made.click()
+    page.evaluate("async () => { await window.jupyterapp.commands.execute('notebook:run-cell') }")
+    page.locator(".jp-OutputArea-output", has_text="the same bits as recorded: True").wait_for()
+
+
+@pytest.mark.timeout(120)
+def test_tensors_and_modules_show_themselves(notebook: Page, screenshots: Path) -> None:
+    page = notebook
+    shown = page.locator(".jp-OutputArea-output img[alt^='image']")
+    assert shown.count() >= 5
+    shown.first.scroll_into_view_if_needed()
+    tree = page.locator(".jp-OutputArea-output summary", has_text="Conv2d")
+    tree.click()
+    weight = page.locator(".jp-OutputArea-output summary", has_text="weight float32[4,1,3,3]")
+    weight.wait_for()
+    assert "gradient norm" in (weight.text_content() or "")
+    page.screenshot(path=screenshots / "exploring-light.png")
+    change = "async theme => { await window.jupyterapp.commands.execute('apputils:change-theme', {theme}) }"
+    page.evaluate(change, "JupyterLab Dark")
+    page.wait_for_function("() => document.body.dataset.jpThemeLight === 'false'")
+    page.locator("#jupyterlab-splash").wait_for(state="detached")
+    page.screenshot(path=screenshots / "exploring-dark.png")
+    page.evaluate(change, "JupyterLab Light")  # the next tests find the settings as they were
+    page.wait_for_function("() => document.body.dataset.jpThemeLight === 'true'")
+    assert not page.flnb_errors
