@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from flnb.autograd import explain
+from flnb.autograd import explain, straight
 from flnb.autograd.tape import Linked, follow
 from flnb.dispatch import ops as dispatch
 from flnb.dispatch.plan import ALWAYS, Plan
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from flnb.autograd.tape import Walk
+    from flnb.tensor import Tensor
 
 __all__ = ["Part", "Prefused", "Sequence", "register_sequence"]
 
@@ -41,12 +42,13 @@ class Part(NamedTuple):
         return self.saved[-1]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sequence:
     """A registered sequence: what it looks like, and its gradient. Stands in for an op in a fused node's plan."""
 
     name: str
-    pattern: Pattern
+    last: str
+    steps: tuple[tuple[int, int, str], ...]  # the other ops in order: which op reads it, as which argument, its name
     pull: Callable[..., Any]
     decomposes: ClassVar[bool] = True
 
@@ -82,20 +84,30 @@ def register_sequence(name: str, pattern: Pattern, pull: Callable[..., Any]) -> 
     >>> y._node[0].op.name, tape.fused
     ('decay', 1)
     """
-    pattern = _spelled(pattern)
-    entry = Sequence(name, pattern, pull)
+    last, steps = _spelled(pattern)
+    entry = Sequence(name, last, steps, pull)
     for entries in _by_last.values():
         entries[:] = [old for old in entries if old.name != name]
-    _by_last.setdefault(pattern[0], []).append(entry)
+    _by_last.setdefault(last, []).append(entry)
     return entry
 
 
-def _spelled(pattern: Pattern) -> tuple[Any, ...]:
-    """A pattern as nested tuples, checked."""
-    op, *arguments = (pattern,) if isinstance(pattern, str) else pattern
-    if op not in OPS:
-        raise ValueError(f"register_sequence: no op is named {op!r} (in {pattern!r})")
-    return (op, *(None if a is None else _spelled(a) for a in arguments))
+def _spelled(pattern: Pattern) -> tuple[str, tuple[tuple[int, int, str], ...]]:
+    """The last op of a pattern, and its other ops in order."""
+    steps: list[tuple[int, int, str]] = []
+
+    def spell(part: Pattern, owner: int) -> str:
+        op, *arguments = (part,) if isinstance(part, str) else part
+        if op not in OPS:
+            raise ValueError(f"register_sequence: no op is named {op!r} (in {part!r})")
+        for argument, inner in enumerate(arguments):
+            if inner is not None:
+                at = len(steps)
+                steps.append((owner, argument, ""))
+                steps[at] = (owner, argument, spell(inner, at + 1))
+        return str(op)
+
+    return spell(pattern, 0), tuple(steps)
 
 
 class Prefused(Linked):
@@ -116,22 +128,38 @@ class Prefused(Linked):
 
     def record(self, node: Node) -> Node:
         for sequence in _by_last.get(node[PLAN].op.name, ()):
-            parts: list[Node] = []
-            edges: list[tuple[Any, Any]] = []
-            if _matches(sequence.pattern, node, parts, edges) and dispatch.last_write < parts[-1][SEQ]:
-                return self._fuse(sequence, parts, edges)
+            parts = [node]
+            for owner, argument, name in sequence.steps:
+                parents = parts[owner][PARENTS]
+                part = parents[argument] if argument < len(parents) else None
+                if part is None or part[PLAN] is None or part[PARENTS] is None or part[PLAN].op.name != name:
+                    break
+                if part[SEQ] < dispatch.last_write:  # what it saved may have changed, which its own node would tell
+                    break
+                parts.append(part)
+            else:
+                fused = self._fuse(sequence, parts)
+                if fused is not None:
+                    return fused
         return node
 
-    def _fuse(self, sequence: Sequence, parts: list[Node], edges: list[tuple[Any, Any]]) -> Node:
-        last = parts[0]
+    def _fuse(self, sequence: Sequence, parts: list[Node]) -> Node | None:
+        """One node in place of several; None if it cannot be."""
         key = (sequence, *[part[PLAN] for part in parts])
-        plan = self._plans.get(key)
-        if plan is None:
-            plan = self._plans[key] = _plan(sequence, parts, tuple(spec for _, spec in edges))
-        self.fused += 1
-        inside = tuple([part[SEQ] for part in parts[1:]])
+        try:
+            made = self._plans[key]
+        except KeyError:
+            made = self._plans[key] = _made(sequence, parts)
+        if made is None:
+            return None
+        parents = tuple([parts[part][PARENTS][argument] for part, argument in made.edges])
+        if None in parents:  # an input that needs no gradient: its op has not saved what the pull reads
+            return None
         saved = [x for part in parts for x in part[SAVED:]]
-        return [plan, tuple([p for p, _ in edges]), *last[SEQ:SAVED], *saved, inside]
+        for i in made.inside:
+            saved[i] = _alone(saved[i])
+        self.fused += 1
+        return [made.plan, parents, *parts[0][SEQ:SAVED], *saved, tuple([part[SEQ] for part in parts[1:]])]
 
     def walk(self, root: Node, walk: Walk) -> None:
         walk.reached.append(root)
@@ -148,38 +176,58 @@ class Prefused(Linked):
         follow(walk, pull if stops else None)
 
 
-def _matches(pattern: tuple[Any, ...], node: Any, parts: list[Node], edges: list[tuple[Any, Any]]) -> bool:
-    """Whether a node ends a sequence; collects its nodes and, where the pattern ends, parents and their specs."""
-    if node is None or node[PLAN] is None or node[PARENTS] is None or node[PLAN].op.name != pattern[0]:
-        return False
-    plan, arguments = node[PLAN], pattern[1:]
-    if type(plan.op) is Sequence or any(shape is not None for shape in plan.shrinks):
-        return False
-    parts.append(node)
-    for i, parent in enumerate(node[PARENTS]):
-        inner = arguments[i] if i < len(arguments) else None
-        if inner is None:
-            edges.append((parent, plan.specs[i]))
-        elif not _matches(inner, parent, parts, edges):
-            return False
-    return True
+class _Made(NamedTuple):
+    """The last op's plan with a sequence's gradient, and its inputs as (part, argument)."""
+
+    plan: Any
+    edges: list[tuple[int, int]]
+    inside: list[int]
+    """Which saved values were made inside the sequence."""
 
 
-def _plan(sequence: Sequence, parts: list[Node], specs: tuple[Any, ...]) -> Any:
-    """The last op's plan with the sequence's gradient and inputs."""
-    plan = object.__new__(Plan)
-    for slot in Plan.__slots__:
-        setattr(plan, slot, getattr(parts[0][PLAN], slot))
+def _made(sequence: Sequence, parts: list[Node]) -> _Made | None:
+    """What all sequences of these plans have in common; None where they broadcast or were fused before."""
     plans = [part[PLAN] for part in parts]
-    ends = list(accumulate([len(part) - SAVED for part in parts], initial=0))
+    if any(type(p.op) is Sequence or p.shrinks.count(None) < len(p.shrinks) for p in plans):
+        return None
+    inner = {(owner, argument): i for i, (owner, argument, _) in enumerate(sequence.steps, start=1)}
+    edges: list[tuple[int, int]] = []
+
+    def follow_inputs(part: int) -> None:
+        for argument in range(len(plans[part].specs)):
+            if (part, argument) in inner:
+                follow_inputs(inner[part, argument])
+            else:
+                edges.append((part, argument))
+
+    follow_inputs(0)
+    cuts = list(pairwise(accumulate([len(part) - SAVED for part in parts], initial=0)))
 
     def joint(g: Any, _: Any, *saved: Any) -> Any:
-        return sequence.pull(g, *[Part(p, list(saved[a:b])) for p, (a, b) in zip(plans, pairwise(ends), strict=True)])
+        return sequence.pull(g, *[Part(p, list(saved[a:b])) for p, (a, b) in zip(plans, cuts, strict=True)])
 
-    plan.op, plan.joint, plan.specs = sequence, joint, specs  # type: ignore[assignment]
-    plan.shrinks = (None,) * len(specs)
+    plan = object.__new__(Plan)
+    for slot in Plan.__slots__:
+        setattr(plan, slot, getattr(plans[0], slot))
+    plan.op, plan.joint = sequence, joint  # type: ignore[assignment]
+    plan.specs = tuple([plans[part].specs[argument] for part, argument in edges])
+    plan.shrinks = (None,) * len(edges)
     plan.straight, plan.light = False, ALWAYS
-    return plan
+    saved = [x for part in parts for x in part[SAVED:]]
+    if sequence.pull.__module__.startswith("flnb."):  # a user's function is called for every node
+        straight.draw(plan, [None if x is None else getattr(x, "_spec", type(x)) for x in saved])
+    nodes = {id(part) for part in parts[1:]}
+    return _Made(plan, edges, [i for i, x in enumerate(saved) if id(getattr(x, "_node", None)) in nodes])
+
+
+def _alone(x: Any) -> Tensor:
+    """The value of a Variable without its node, which nothing needs any more; writes to one are seen on the other."""
+    kept = dispatch.detached(x._data, x._spec)
+    if hasattr(x, "_root"):
+        kept._root = x._root
+    else:
+        x._root = kept
+    return kept
 
 
 def _logaddexp(g: Any, log: Part, _: Part, a: Part, b: Part) -> Any:

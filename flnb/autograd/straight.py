@@ -23,7 +23,7 @@ from flnb.ops.table import OPS
 from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from flnb.ops.table import Op
 
@@ -46,6 +46,7 @@ class _Script:
         self.length = 0
         self.names: dict[str, Any] = {"empty": np.empty, "clock": perf_counter}
         self.heaviest = 0
+        self.depth = 2
         self._number = count().__next__
 
     def named(self, value: Any) -> str:
@@ -57,7 +58,7 @@ class _Script:
         self.lines += ["    " * depth + line for line in lines]
         self.told += ["    " * depth + line for line in lines]
 
-    def run(self, plan: Plan, line: str, depth: int = 2) -> None:
+    def run(self, plan: Plan, line: str, depth: int) -> None:
         """Add the line that runs an op."""
         self.heaviest = max(self.heaviest, plan.weight)
         self.length += 1
@@ -77,7 +78,7 @@ class _Script:
         out = [self.blank(plan)] if plan.op.writes_out else []
         arguments = [*buffers, *map(self.named, plan.attributes), *out]
         result = f"r{self._number()}"
-        self.run(plan, f"{result} = table[{plan.op.index}]({', '.join(arguments)})")
+        self.run(plan, f"{result} = table[{plan.op.index}]({', '.join(arguments)})", self.depth)
         return result
 
     def give(self, parent: str, g: str, spec: Spec) -> None:
@@ -160,21 +161,26 @@ def _plan(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> Plan:
     return plan
 
 
-def draw(plan: Plan) -> None:
+def draw(plan: Plan, saved: Sequence[Any] = ()) -> None:
     """Give a plan its straight functions, or note that it has none.
+
+    A joint pull has them where ``saved`` says what its nodes save: a spec, the type of a number, or None.
 
     ``straight(node, g, ...)`` takes the buffer g from a node to its parents; ``told`` is the same with an event for
     each op. They may be used where results of ``light`` bytes need no block.
     """
     plan.straight = plan.told = False
     plan.light = ALWAYS
-    if plan.joint is not None or plan.kind != "ndarray":
+    if (plan.joint is not None and not saved) or plan.kind != "ndarray":
         return
     script = _Script()
     script.write(", ".join(f"p{i}" for i in range(len(plan.specs))) + ", = node[1]")
     try:
-        for i in range(len(plan.specs)):
-            _write_pull(plan, i, script)
+        if saved:
+            _write_joint(plan, saved, script)
+        else:
+            for i in range(len(plan.specs)):
+                _write_pull(plan, i, script)
     except Exception:  # whatever a pull cannot do without values
         return
     plan.straight = script.function(script.lines)
@@ -191,15 +197,7 @@ def _write_pull(plan: Plan, position: int, script: _Script) -> None:
         raise NotStraight  # a user's function is called for every node
     script.write(f"if p{position} is not None:")
     uses = plan.op.saved_by(position, len(plan.specs))
-    saved: list[Any] = []
-    for i, saved_spec in enumerate((*plan.specs, plan.spec)):
-        name = f"node[{SAVED + i}]"
-        if not uses[i]:
-            saved.append(None)
-        elif isinstance(saved_spec, Spec):
-            saved.append(_Drawn(script, name + "._data", saved_spec))
-        else:
-            saved.append(_Scalar(name, saved_spec))
+    saved = _saved([s if used else None for s, used in zip((*plan.specs, plan.spec), uses, strict=True)], script)
     g = _Drawn(script, "g", plan.spec)
     result = pull(g, plan, *saved) if plan.planned else pull(g, *saved)
     shape = plan.shrinks[position]
@@ -208,3 +206,24 @@ def _write_pull(plan: Plan, position: int, script: _Script) -> None:
     if type(result) is not _Drawn or result._real is not spec:
         raise NotStraight
     script.give(f"p{position}", result._name, spec)
+
+
+def _write_joint(plan: Plan, saved_specs: Sequence[Any], script: _Script) -> None:
+    """The same for the one pull of all arguments."""
+    script.depth = 1
+    pulled = plan.joint(_Drawn(script, "g", plan.spec), plan, *_saved(saved_specs, script))  # type: ignore[misc]
+    for i, (result, spec) in enumerate(zip(pulled, plan.specs, strict=True)):
+        if result is not None:
+            if type(result) is not _Drawn or result._real is not spec:
+                raise NotStraight
+            script.write(f"if p{i} is not None:")
+            script.give(f"p{i}", result._name, spec)
+
+
+def _saved(specs: Sequence[Any], script: _Script) -> list[Any]:
+    """What a node saves, as it stands in a script."""
+    names = [f"node[{SAVED + i}]" for i in range(len(specs))]
+    return [
+        spec and (_Drawn(script, f"{name}._data", spec) if isinstance(spec, Spec) else _Scalar(name, spec))
+        for name, spec in zip(names, specs, strict=True)
+    ]
