@@ -47,8 +47,10 @@ def measure(nodes: int, rounds: int) -> dict[str, Any]:
     from flnb_telemetry.livetape import LiveTape
 
     run = recorded(nodes)
+    spent = time.process_time()
     build, tape = timed(lambda: run.tape)
     first, (live, told) = timed(lambda: _first(LiveTape(tape)))
+    spent = time.process_time() - spent
     known = {level["key"] for level in told["tape"]["levels"]}
     items = [item for level in told["tape"]["levels"] for item in level["items"] if isinstance(item, dict)]
     closed = [item["key"] for item in items if item["key"] not in known] or [""]
@@ -60,6 +62,7 @@ def measure(nodes: int, rounds: int) -> dict[str, Any]:
         "run.tape, s": round(build, 3),
         "first message, s": round(first, 3),
         "opens in, s": round(build + first, 3),
+        "of it processor, s": round(spent, 3),
         "first message, KiB": round(len(json.dumps(told)) / 1024),
         "expand, ms (worst)": round(1e3 * max(expand), 1),
         "search, ms (worst)": round(1e3 * max(search), 1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -331,3 +332,48 @@ def test_a_long_tape_keeps_what_is_nearest_to_the_loss(program: Any) -> None:
     with record() as empty:
         pass
     assert "nothing was differentiated" in repr(empty.tape)
+
+
+def test_a_summary_lists_modules_with_equal_blocks_once(program: Any) -> None:
+    with record() as run:
+        node = -1
+        for scope in ("net.stem", *(f"net.blocks.{i}" for i in range(3)), "loss"):
+            with bus.scope(scope):
+                for op in ("exp", "log") if "blocks" in scope else ("cos", scope):
+                    node = program.forward(op, node, spent=1000)
+    lines = run.tape.summary().splitlines()
+    assert lines[0].split() == ["nodes", "forward", "backward", "saved", "output", "|grad|"]
+    assert [line.split()[0] for line in lines[1:4]] == ["stem", "cos", "net.stem"]
+    assert [line.strip().partition("  ")[0] for line in lines if "blocks" in line] == ["blocks.0–2 ×3", "blocks.0"]
+    assert lines[-1].split()[:4] == ["in", "all", "10", "10.0"]
+    assert "8×8 float32" in lines[1]
+    shallow = run.tape.summary(depth=1).splitlines()
+    assert [line.partition("  ")[0] for line in shallow[1:]] == ["stem", "blocks.0–2 ×3", "loss", "in all"]
+
+
+def test_a_tape_is_a_networkx_graph(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    networkx = pytest.importorskip("networkx")
+    with record() as run:
+        a, _, c = backward(program, "w")
+    made = run.tape.to_networkx()
+    assert set(made.edges) == set(run.tape.edges)
+    assert made.nodes[c]["op"] == "softmax"
+    assert [made.nodes[n]["kind"] for n in (a, -1, -2)] == ["op", "parameter", "input"]
+    assert networkx.has_path(made, -1, c)
+    monkeypatch.setitem(sys.modules, "networkx", None)
+    with pytest.raises(ImportError, match=r"networkx graph needs networkx; install it with: pip install 'flnb\[lab\]'"):
+        run.tape.to_networkx()
+
+
+def test_a_long_tape_is_read_whole_although_only_the_end_was_measured(program: Any) -> None:
+    with record() as run:
+        node = -1
+        for _ in range(1000):
+            node = program.forward("exp", node)
+        program.forward("log", -2)  # nobody reads it: it is not on the tape of the loss
+        for i in range(10):
+            program.gradient(node - i, 1.0, saved=7)
+    tape = run.tape
+    assert (len(tape.nodes), tape.truncated) == (1000, 0)
+    assert [tape.nodes[i].norm for i in (0, 989, 990)] == [None, None, 1.0]
+    assert tape.nodes[999].saved == 7

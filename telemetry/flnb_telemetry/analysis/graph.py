@@ -236,21 +236,19 @@ def _times(ops: schema.Columns, ids: Ints, catalog: Catalog) -> tuple[Ints, Ints
 
     A composite's inner ops work for the composite's node; those within the time of its own record count once.
     """
+    size = len(ids)
     slot, known = located(ids, ops["node"])
-    names = ("t0", "t1", "parent0", "parent1", "context")
-    rows = np.flatnonzero(known)
-    if len(rows) < len(known):
-        slot, ops = slot[rows], {name: ops[name][rows] for name in names}
-    t0, t1, first, second, context = (ops[name] for name in names)
+    slot[~known] = size  # for what works for no node here
+    t0, t1, first, second, context = (ops[name] for name in ("t0", "t1", "parent0", "parent1", "context"))
     back, made = catalog.phase[context] == schema.BACKWARD, (first != 0) | (second != 0)
-    own = np.full(len(ids), -1, np.int64)
+    own = np.full(size + 1, -1, np.int64)
     for ahead in (~back, ~back & made):  # the one that names parents is the node's own
         own[slot[ahead]] = np.flatnonzero(ahead)
     mine = own[slot]
-    within = (t0 >= t0[mine]) & (t1 <= t1[mine]) & (np.arange(len(rows)) != mine) & (mine >= 0)
-    forward = np.bincount(slot, np.where(back | within, 0, t1 - t0), len(ids)).astype(np.int64)
-    backward = np.bincount(slot, np.where(back, t1 - t0, 0), len(ids)).astype(np.int64)
-    return np.append(rows, -1)[own], forward, backward
+    within = (t0 >= t0[mine]) & (t1 <= t1[mine]) & (np.arange(len(slot)) != mine) & (mine >= 0)
+    forward = np.bincount(slot, np.where(back | within, 0, t1 - t0), size + 1)[:size].astype(np.int64)
+    backward = np.bincount(slot, np.where(back, t1 - t0, 0), size + 1)[:size].astype(np.int64)
+    return own[:size], forward, backward
 
 
 def _leaves(ids: Ints, leaves: schema.Columns, sampled: schema.Columns) -> tuple[Ints, Ints, Bools, Gradients]:

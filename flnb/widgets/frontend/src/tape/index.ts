@@ -429,6 +429,7 @@ class TapeView implements View {
     this.anchor = { key, x: was ? Math.max(x, EDGE) : x };
     this.chosen.set(key, !was);
     this.tip.hide();
+    this.canvas.hover = null; // what lies under the pointer is about to be another thing
     this.moved = true;
     if (!was && group.level === null) this.context.actions.ask({ type: "tape", open: [key] });
     this.drawn = "";
