@@ -183,8 +183,11 @@ def main(argv: list[str]) -> int:
         options.nodes, options.rounds, options.sizes = 10_000, 1, [5_000, 10_000]
     if not find_spec("torch"):
         print("torch is not installed here: its columns are left out")
-    rows = [row for graph in GRAPHS for tuned in (True, False) for row in compare(graph, options, tuned)]
-    rows += [flatness(graph, options) for graph in GRAPHS]
+    rows: list[dict[str, Any]] = []
+    for graph in GRAPHS:
+        for tuned in (True, False):
+            rows += compare(graph, options, tuned)
+        rows.append(flatness(graph, options))
     print(table(rows))
     write("tape", rows, vars(options))
     return 0 if options.quick or all(row["met"] == "yes" for row in rows) else 1

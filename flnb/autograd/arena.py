@@ -11,11 +11,11 @@ from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, ClassVar
 
-from flnb.autograd.tape import empty
+from flnb.autograd.walk import empty
 from flnb.interface.tape import PARENTS, SEQ, Node, Tape
 
 if TYPE_CHECKING:
-    from flnb.autograd.tape import Walk
+    from flnb.autograd.walk import Walk
 
 __all__ = ["Arena"]
 

@@ -22,7 +22,7 @@ from flnb.ops.table import OPS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flnb.autograd.tape import Walk
+    from flnb.autograd.walk import Walk
     from flnb.tensor import Tensor
 
 __all__ = ["Part", "Prefused", "Sequence", "register_sequence"]

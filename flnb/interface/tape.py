@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from flnb.interface.replaceable import Replaceable
 
 if TYPE_CHECKING:
-    from flnb.autograd.tape import Walk
+    from flnb.autograd.walk import Walk
 
 __all__ = ["CODE", "LASTI", "MARK", "PARENTS", "PLAN", "SAVED", "SEQ", "Node", "Tape"]
 

@@ -1,0 +1,289 @@
+"""One backward under way: cotangents on their way from nodes to their parents.
+
+Over tensors of NumPy memory what travels are the buffers themselves, and pulls of tiny results are straight functions
+(`flnb.autograd.straight`); all other walks are over tensors, through the public ops.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flnb_telemetry import bus
+
+from flnb.autograd import explain, straight
+from flnb.autograd.hooks import Intercepted, heard
+from flnb.autograd.statistics import Statistics
+from flnb.autograd.variable import Variable
+from flnb.dispatch import ops as dispatch
+from flnb.dispatch import state
+from flnb.dispatch.plan import spec_of
+from flnb.interface.tape import MARK, PARENTS, PLAN, SAVED, SEQ, Node
+from flnb.ops import elementwise as e
+from flnb.ops.movement import sum_to
+from flnb.ops.table import OPS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flnb.tensor import Tensor
+
+__all__ = ["Toward", "Walk", "empty"]
+
+ADD = OPS["add"]
+
+
+class Walk:
+    """One backward under way. `pull` takes a node's cotangent and adds to those of its parents; it empties the node.
+
+    Attributes:
+        cotangents: what has arrived at nodes that were not pulled yet, by sequence number: raw buffers where the walk
+            is over tensors of NumPy memory and is not recorded itself, else tensors.
+        reached: nodes that a first cotangent has arrived at and that nobody has taken from this list yet; nodes
+            whose mark is `own` are left out (their tape finds them by itself).
+        retain: whether nodes stay as they are, for another backward.
+    """
+
+    def __init__(
+        self, root: Node, cotangent: Any, retain: bool, create_graph: bool, stops: frozenset[int], own: Any
+    ) -> None:
+        self.retain, self.create_graph, self.stops, self.own = retain, create_graph, stops, own
+        self.reached: list[Node] = []
+        self.leaves: list[Node] = []
+        self.arrived: list[tuple[Node, Any]] = []
+        self._owned: set[int] = set()  # sums that nothing else refers to, which may be added to in place
+        self._lane = bus.lanes.lane if bus.lanes is not None else None
+        plain = not create_graph and cotangent._level is None
+        self._statistics = Statistics.begin() if plain and self._lane is not None else None
+        here = state.current()
+        self.buffers = plain and self._statistics is None and here.kind == cotangent._spec.kind == "ndarray"
+        self.cotangents: dict[int, Any] = {root[SEQ]: cotangent._data if self.buffers else cotangent}
+        self.pull: Callable[[Node], None] = self._straight(here) if self.buffers else self._pull
+
+    def _straight(self, here: state.State) -> Callable[[Node], None]:
+        """`pull` over buffers: of tiny results by the plan's straight function, of others as always."""
+        cotangents, owned, reached, leaves, own = self.cotangents, self._owned, self.reached, self.leaves, self.own
+        take, stops, retain, lane = cotangents.pop, self.stops, self.retain, self._lane
+        table, backend, min_block = here.table, here.backend, here.min_block
+        add = table[ADD.index]
+
+        def give(parent: Node, g: Any) -> None:
+            key = parent[2]
+            before = cotangents.get(key)
+            if before is None:
+                cotangents[key] = g
+                if key < 0:
+                    leaves.append(parent)
+                elif parent[3] is not own:
+                    reached.append(parent)
+            else:
+                cotangents[key] = self._sum(key, _tensor(before), _tensor(g))._data
+
+        def pull(node: Node) -> None:
+            seq = node[2]
+            g = take(seq, None)
+            if g is None:  # every path to it was cut
+                return
+            plan, parents = node[0], node[1]
+            if plan.light >= min_block or seq < dispatch.last_write or parents is None or seq in stops:
+                if plan.straight is None:
+                    straight.draw(plan)
+                for parent, gi in self._pulled(node, dispatch.detached(g, plan.spec)):
+                    give(parent, gi._data)
+                return
+            try:
+                if lane is None:
+                    plan.straight(node, g, table, add, cotangents, owned, reached, leaves, own, backend, None)
+                else:
+                    lane.node = seq
+                    plan.told(node, g, table, add, cotangents, owned, reached, leaves, own, backend, lane)
+            except Exception as error:
+                explain.noted(error, node, dispatch.detached(g, plan.spec))
+                raise
+            if not retain:
+                node[1] = None
+                del node[6:]
+
+        return pull
+
+    def _pull(self, node: Node) -> None:
+        """`pull` over tensors."""
+        g = self.cotangents.pop(node[SEQ], None)
+        if g is None:
+            return
+        for parent, gi in self._pulled(node, g):
+            key = parent[SEQ]
+            before = self.cotangents.get(key)
+            if before is not None:
+                self.cotangents[key] = self._sum(key, before, gi)
+                continue
+            self.cotangents[key] = gi
+            if key < 0:
+                self.leaves.append(parent)
+            elif parent[MARK] is not self.own:
+                self.reached.append(parent)
+
+    def _sum(self, key: int, before: Any, g: Any) -> Any:
+        """The sum of two cotangents of one node, in place where nothing else refers to the first."""
+        if self.create_graph:
+            return e.add(before, g)
+        if key in self._owned:
+            dispatch.accumulate(ADD, before, g)
+            return before
+        self._owned.add(key)
+        return e.add(before, g)
+
+    def _pulled(self, node: Node, g: Any) -> list[tuple[Node, Any]]:
+        """A node's parents with their cotangents. The node is emptied."""
+        plan, parents, seq = node[PLAN], node[PARENTS], node[SEQ]
+        if seq in self.stops:
+            self.arrived.append((node, heard(node, g)))
+            return []
+        if parents is None:
+            raise explain.freed(node)
+        if seq < dispatch.last_write:
+            explain.check_unwritten(node)
+        if self._lane is not None:
+            self._lane.node = seq
+            if self._statistics is not None:
+                self._statistics.see(node, g)
+        saved = node[SAVED:]
+        if not self.retain:
+            empty(node)
+        try:
+            return self._pulled_from(plan, node, parents, g, saved)
+        except Exception as error:
+            explain.noted(error, node, g)
+            raise
+
+    def _pulled_from(
+        self, plan: Any, node: Node, parents: tuple[Any, ...], g: Any, saved: list[Any]
+    ) -> list[tuple[Node, Any]]:
+        while isinstance(plan, Intercepted):
+            g, saved = plan.cotangent(g), plan.values(saved)
+            plan = plan.original
+        whole: Any = None
+        by_body = self.create_graph and plan.joint is not None and plan.op.decomposes
+        if self.create_graph and not by_body:
+            saved = _on_tape(node, saved)
+        if plan.joint is not None:
+            whole = _through_body(plan, parents, g, saved) if by_body else plan.joint(g, plan, *saved)
+        found = []
+        for i, parent in enumerate(parents):
+            pull = plan.pulls[i] if whole is None else None
+            if parent is None or whole is pull is None:
+                continue
+            gi = whole[i] if pull is None else pull(g, plan, *saved) if plan.planned else pull(g, *saved)
+            if gi is None:
+                continue
+            if plan.shrinks[i] is not None:
+                gi = sum_to(gi, plan.shrinks[i])
+            if gi._spec is not plan.specs[i] and gi._level is None:
+                raise explain.misshapen(node, i, gi)
+            found.append((parent, gi))
+        return found
+
+    def drop(self, node: Node) -> None:
+        """Forget the cotangent of a node and empty it: nothing flows on from there."""
+        self.cotangents.pop(node[SEQ], None)
+        if not self.retain:
+            empty(node)
+
+    def end(self) -> list[tuple[Node, Any]]:
+        """Leaves and stops that cotangents arrived at, with their sums, the latest first."""
+        found = [(leaf, self.cotangents.pop(leaf[SEQ])) for leaf in self.leaves]
+        found = [(leaf, heard(leaf, _tensor(g) if self.buffers else g)) for leaf, g in found]
+        found.sort(key=lambda pair: -pair[0][SEQ])
+        if self._statistics is not None:
+            self._statistics.end(found)
+        return [*self.arrived, *found]
+
+
+class Toward(Walk):
+    """A walk that goes only where it can reach one of its stops."""
+
+    def __init__(
+        self, root: Node, cotangent: Any, retain: bool, create_graph: bool, stops: frozenset[int], own: Any
+    ) -> None:
+        super().__init__(root, cotangent, retain, create_graph, stops, own)
+        useful, pull, cotangents = _leading_to(stops, root), self.pull, self.cotangents
+        if root[SEQ] not in useful:
+            del cotangents[root[SEQ]]
+
+        def pull_useful(node: Node) -> None:
+            parents = node[PARENTS]
+            if parents is None or node[SEQ] not in cotangents or node[SEQ] in stops:
+                pull(node)
+                return
+            node[PARENTS] = tuple([p if p is not None and p[SEQ] in useful else None for p in parents])
+            try:
+                pull(node)
+            finally:
+                if retain:
+                    node[PARENTS] = parents
+
+        self.pull = pull_useful
+
+    def end(self) -> list[tuple[Node, Any]]:
+        self.leaves = [leaf for leaf in self.leaves if leaf[SEQ] in self.cotangents]
+        return super().end()
+
+
+def _leading_to(stops: frozenset[int], root: Node) -> set[int]:
+    """Sequence numbers of the nodes from which a stop can be reached.
+
+    Freed nodes are among them, to be found out, and those of other tapes, which may know of more than their parents.
+    """
+    nodes, stack = {root[SEQ]: root}, [root]
+    while stack:
+        node = stack.pop()
+        if node[SEQ] in stops:
+            continue
+        for parent in node[PARENTS] or ():
+            if parent is not None and parent[SEQ] not in nodes:
+                nodes[parent[SEQ]] = parent
+                stack.append(parent)
+    useful: set[int] = set()
+    for seq in sorted(nodes):
+        node = nodes[seq]
+        parents = node[PARENTS]
+        leads = seq in stops or any(p is not None and p[SEQ] in useful for p in parents or ())
+        unknown = parents is None or (node[PLAN] is not None and node[MARK] is not None)
+        if leads or unknown:
+            useful.add(seq)
+    return useful
+
+
+def _tensor(buffer: Any) -> Tensor:
+    """A cotangent's buffer as a Tensor; one of memory that another array owns says so, as views do."""
+    tensor = dispatch.detached(buffer, spec_of(buffer.shape, buffer.dtype))
+    if isinstance(buffer.base, np.ndarray):
+        tensor._root = dispatch.detached(buffer.base, tensor._spec)
+    return tensor
+
+
+def empty(node: Node) -> None:
+    """Let go of what a node saved and of its parents."""
+    node[1] = None
+    del node[6:]
+
+
+def _on_tape(node: Node, saved: list[Any]) -> list[Any]:
+    """The saved values with the output as a Variable at its place on the tape, so that it is differentiated too."""
+    output = saved[-1]
+    if output is None:
+        return saved
+    variable = object.__new__(Variable)
+    variable._data, variable._spec, variable._root, variable._node = output._data, output._spec, output, node
+    return [*saved[:-1], variable]
+
+
+def _through_body(plan: Any, parents: tuple[Any, ...], g: Any, saved: list[Any]) -> list[Any]:
+    """A composite's gradient by its body's ops, on Variables, so that it has a graph of its own."""
+    from flnb.autograd.tape import walk  # a walk inside this one
+
+    inputs = saved[: len(parents)]
+    result, _ = plan.op.body(*inputs, *plan.attributes)
+    stops = frozenset(p[SEQ] for p in parents if p is not None)
+    arrived = {node[SEQ]: a for node, a in walk(result._node, g, True, True, stops)}
+    return [None if p is None else arrived.get(p[SEQ]) for p in parents]
