@@ -43,6 +43,7 @@ class _Script:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.told: list[str] = []  # the same, with an event for each op
+        self._untold: list[int] = []  # codes of ops in a row, which share clock readings and one write
         self.length = 0
         self.names: dict[str, Any] = {"empty": np.empty, "clock": perf_counter}
         self.heaviest = 0
@@ -55,6 +56,7 @@ class _Script:
         return name
 
     def write(self, *lines: str, depth: int = 1) -> None:
+        self._tell()
         self.lines += ["    " * depth + line for line in lines]
         self.told += ["    " * depth + line for line in lines]
 
@@ -65,9 +67,19 @@ class _Script:
         if self.length > LONGEST:
             raise NotStraight
         indent = "    " * depth
-        event = f"lane.pending += ({plan.code}, t, clock(), 0, lane.node, lane.context, 0, 0)"
         self.lines.append(indent + line)
-        self.told += [indent + "t = clock()", indent + line, indent + event]
+        if not self._untold:
+            self._indent = indent
+            self.told.append(indent + "t0 = clock()")
+        self._untold.append(plan.code)
+        self.told += [indent + line, f"{indent}t{len(self._untold)} = clock()"]
+
+    def _tell(self) -> None:
+        """Add the line that writes the events of the ops since the last one."""
+        if self._untold:
+            events = [f"{code}, t{i}, t{i + 1}, 0, seq, context, 0, 0" for i, code in enumerate(self._untold)]
+            self.told.append(f"{self._indent}pending += ({', '.join(events)})")
+            self._untold.clear()
 
     def blank(self, plan: Plan) -> str:
         """What a method is given to write to."""
@@ -93,10 +105,13 @@ class _Script:
         self.run(plan, f"cotangents[key] = add(before, {g}, {self.blank(plan)})", 3)
         self.write("owned.add(key)", depth=3)
 
-    def function(self, lines: list[str]) -> Callable[..., None]:
-        head = "def straight(node, g, table, add, cotangents, owned, reached, leaves, own, backend, lane):"
+    def function(self, told: bool) -> Callable[..., None]:
+        self._tell()
+        head = ["def straight(node, g, table, add, cotangents, owned, reached, leaves, own, backend, lane):"]
+        if told:
+            head.append("    pending, context, seq = lane.pending, lane.context, node[2]")
         names = dict(self.names)
-        exec("\n".join([head, *lines]), names)
+        exec("\n".join(head + (self.told if told else self.lines)), names)
         return names["straight"]  # type: ignore[no-any-return]
 
 
@@ -183,8 +198,8 @@ def draw(plan: Plan, saved: Sequence[Any] = ()) -> None:
                 _write_pull(plan, i, script)
     except Exception:  # whatever a pull cannot do without values
         return
-    plan.straight = script.function(script.lines)
-    plan.told = script.function(script.told)
+    plan.straight = script.function(told=False)
+    plan.told = script.function(told=True)
     plan.light = script.heaviest
 
 

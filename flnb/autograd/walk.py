@@ -56,7 +56,7 @@ class Walk:
         plain = not create_graph and cotangent._level is None
         self._statistics = Statistics.begin() if plain and self._lane is not None else None
         here = state.current()
-        self.buffers = plain and self._statistics is None and here.kind == cotangent._spec.kind == "ndarray"
+        self.buffers = plain and here.kind == cotangent._spec.kind == "ndarray"
         self.cotangents: dict[int, Any] = {root[SEQ]: cotangent._data if self.buffers else cotangent}
         self.pull: Callable[[Node], None] = self._straight(here) if self.buffers else self._pull
 
@@ -64,8 +64,9 @@ class Walk:
         """`pull` over buffers: of tiny results by the plan's straight function, of others as always."""
         cotangents, owned, reached, leaves, own = self.cotangents, self._owned, self.reached, self.leaves, self.own
         take, stops, retain, lane = cotangents.pop, self.stops, self.retain, self._lane
-        table, backend, min_block = here.table, here.backend, here.min_block
+        table, backend, statistics = here.table, here.backend, self._statistics
         add = table[ADD.index]
+        tiny = here.min_block if statistics is None else 0  # nodes that are measured go as always
 
         def give(parent: Node, g: Any) -> None:
             key = parent[2]
@@ -80,22 +81,24 @@ class Walk:
                 cotangents[key] = self._sum(key, _tensor(before), _tensor(g))._data
 
         def pull(node: Node) -> None:
+            nonlocal tiny
             seq = node[2]
             g = take(seq, None)
             if g is None:  # every path to it was cut
                 return
             plan, parents = node[0], node[1]
-            if plan.light >= min_block or seq < dispatch.last_write or parents is None or seq in stops:
+            if plan.light >= tiny or seq < dispatch.last_write or parents is None or seq in stops:
                 if plan.straight is None:
                     straight.draw(plan)
                 for parent, gi in self._pulled(node, dispatch.detached(g, plan.spec)):
                     give(parent, gi._data)
+                if statistics is not None and statistics.left <= 0:
+                    tiny = here.min_block
                 return
             try:
                 if lane is None:
                     plan.straight(node, g, table, add, cotangents, owned, reached, leaves, own, backend, None)
                 else:
-                    lane.node = seq
                     plan.told(node, g, table, add, cotangents, owned, reached, leaves, own, backend, lane)
             except Exception as error:
                 explain.noted(error, node, dispatch.detached(g, plan.spec))
