@@ -36,11 +36,12 @@ def path_score(
 
     Args:
         emissions: scores of each token in each frame, shape (frames, tokens), floating point.
-        beam: states kept after every frame, the best first; None keeps all.
+        beam: states kept after every frame, the best first, 1 or more; None keeps all.
         keep: for every frame, states that are kept beside the beam.
 
     Raises:
-        ValueError: no path ends in time, because there are too few frames or the beam lost them all.
+        ValueError: a beam of no states; or no path ends in time, because there are too few frames or the beam lost
+            them all.
 
     >>> import flnb
     >>> from flnb.speech import forced, path_score
@@ -54,6 +55,7 @@ def path_score(
             [0.2689, 0.7311],
             [0.    , 1.    ]], float32[3,2], numpy)
     """
+    _check_beam(beam)
     alive: dict[int, Any] = {START: None}
     for number, frame in enumerate(_frames(emissions)):
         with scope(f"frame{number}"):
@@ -91,7 +93,7 @@ def beam_search_loss(numerator: Acceptor, denominator: Acceptor, emissions: Any,
         beam: states kept after every frame of the denominator.
 
     Raises:
-        ValueError: no path of the numerator ends in time or is one of the denominator.
+        ValueError: no path of the numerator ends in time or, with a beam, is one of the denominator.
 
     >>> import flnb
     >>> from flnb.speech import beam_search_loss, bigram, forced
@@ -145,6 +147,7 @@ def best_path(acceptor: Acceptor, emissions: Any, beam: int | None = None) -> tu
     >>> best_path(forced([0, 1]), flnb.asarray([[1.0, 0.0], [2.0, 3.0], [0.0, 5.0]]))
     ([0, 1, 1], 9.0)
     """
+    _check_beam(beam)
     weighed = {s: [(a.token, a.to, _number(a.weight)) for a in arcs] for s, arcs in acceptor.arcs.items()}
     alive: dict[int, tuple[float, Any]] = {START: (0.0, None)}
     for frame in (emissions.data if isinstance(emissions, Variable) else emissions).tolist():
@@ -187,6 +190,11 @@ def _frames(emissions: Any) -> Iterator[_Frame]:
     if emissions.ndim != 2:
         raise ValueError(f"path_score: emissions must be (frames, tokens), got shape {emissions.shape}")
     return map(_Frame, list(emissions))
+
+
+def _check_beam(beam: int | None) -> None:
+    if beam is not None and beam < 1:
+        raise ValueError(f"the beam must keep 1 state or more, or be None to keep all; got {beam}")
 
 
 def _best(scores: dict[int, Any], beam: int, keep: Collection[int]) -> dict[int, Any]:

@@ -263,6 +263,8 @@ def test_too_few_frames_and_wrong_shapes_are_named() -> None:
     for search in (path_score, best_path):
         with pytest.raises(ValueError, match=r"no path through 3 states ends after 2 frames; give more frames$"):
             search(forced([0, 1, 0]), flnb.zeros((2, 2)))
+        with pytest.raises(ValueError, match="the beam must keep 1 state or more, or be None to keep all; got 0"):
+            search(forced([0]), flnb.zeros((2, 2)), beam=0)
     with pytest.raises(ValueError, match=r"ends after 2 frames; give more frames, or a beam wider than 1"):
         path_score(forced([0, 1]), flnb.asarray([[0.0, 0.0], [9.0, 0.0]]), beam=1)
     with pytest.raises(ValueError, match=r"no path of the numerator is a path of the denominator that ends after 2"):
