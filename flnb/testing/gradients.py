@@ -40,12 +40,19 @@ def verify_grad(function: Callable[..., Any], inputs: Sequence[Any], order: int 
     1
 
     Raises:
+        TypeError: floating-point inputs, and none of them float64.
         GradientError: relative error above ``tolerance``; names the argument, the position in it that is farthest
             off, the order, and both values.
     """
     rng = np.random.default_rng(0)
     arrays = [np.asarray(x) for x in inputs]
     wanted = [i for i, a in enumerate(arrays) if a.dtype == np.float64]
+    narrow = [] if wanted else [i for i, a in enumerate(arrays) if a.dtype.kind == "f"]
+    if narrow and _projected(function, arrays, narrow, np.ones(()))[1].requires_grad:
+        raise TypeError(
+            f"verify_grad: nothing to check: inputs are differentiated where they are float64, these are "
+            f"{', '.join(a.dtype.name for a in arrays)}; finite differences need that precision"
+        )
     weight = rng.normal(size=function(*[flnb.asarray(a) for a in arrays]).shape)
     directions = {i: rng.normal(size=arrays[i].shape) for i in wanted}
 
