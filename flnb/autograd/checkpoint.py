@@ -116,9 +116,9 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
     def checkpointed(*arguments: Any, **keywords: Any) -> Any:
         if not state.current().grad:
             return function(*arguments, **keywords)
-        run = _Run(function, arguments, keywords)
         start = dispatch.next_seq()
         with state.use(tape=LINKED):
+            run = _Run(function, arguments, keywords)  # here, so that it does not hold a tape that will hold it
             result = function(*arguments, **keywords)
             made = _made_since(start, result)
             if not made:

@@ -55,7 +55,7 @@ def check_unwritten(node: Node) -> None:
     plan, seq = node[PLAN], node[SEQ]
     for i, x in enumerate(node[SAVED:]):
         if isinstance(x, Tensor):
-            written = getattr(getattr(x, "_root", x), "_written", 0)
+            written = max(getattr(x, "_written", 0), getattr(getattr(x, "_root", x), "_written", 0))
             if written > seq:
                 what = f"input {i}" if i < len(plan.specs) else "the output"
                 raise RuntimeError(

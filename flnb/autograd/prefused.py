@@ -134,6 +134,8 @@ class Prefused(Linked):
                 part = parents[argument] if argument < len(parents) else None
                 if part is None or part[PLAN] is None or part[PARENTS] is None or part[PLAN].op.name != name:
                     break
+                if type(part[PLAN]) is not Plan:  # somebody listens there, or keeps what it saved elsewhere
+                    break
                 if part[SEQ] < dispatch.last_write:  # what it saved may have changed, which its own node would tell
                     break
                 parts.append(part)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from flnb.dispatch import state
-from flnb.dispatch.plan import ALWAYS, Plan, Spec, spec_of
+from flnb.dispatch.plan import Plan, Spec, spec_of
 from flnb.interface.tape import SAVED
 from flnb.ops.movement import sum_to
 from flnb.ops.table import OPS
@@ -100,7 +100,7 @@ class _Script:
         self.write(f"cotangents[key] = {g}", f"if key < 0: leaves.append({parent})", depth=3)
         self.write(f"elif {parent}[3] is not own: reached.append({parent})", depth=3)
         self.write("elif key in owned:", depth=2)
-        self.run(plan, f"add(before, {g}, before)", 3)
+        self.run(plan, f"cotangents[key] = add(before, {g}, before)", 3)
         self.write("else:", depth=2)
         self.run(plan, f"cotangents[key] = add(before, {g}, {self.blank(plan)})", 3)
         self.write("owned.add(key)", depth=3)
@@ -184,23 +184,22 @@ def draw(plan: Plan, saved: Sequence[Any] = ()) -> None:
     ``straight(node, g, ...)`` takes the buffer g from a node to its parents; ``told`` is the same with an event for
     each op. They may be used where results of ``light`` bytes need no block.
     """
-    plan.straight = plan.told = False
-    plan.light = ALWAYS
-    if (plan.joint is not None and not saved) or plan.kind != "ndarray":
-        return
     script = _Script()
     script.write(", ".join(f"p{i}" for i in range(len(plan.specs))) + ", = node[1]")
     try:
+        if (plan.joint is not None and not saved) or plan.kind != "ndarray":
+            raise NotStraight
         if saved:
             _write_joint(plan, saved, script)
         else:
             for i in range(len(plan.specs)):
                 _write_pull(plan, i, script)
     except Exception:  # whatever a pull cannot do without values
+        plan.straight = plan.told = False
         return
     plan.straight = script.function(told=False)
     plan.told = script.function(told=True)
-    plan.light = script.heaviest
+    plan.light = script.heaviest  # last: from now on other threads use them
 
 
 def _write_pull(plan: Plan, position: int, script: _Script) -> None:

@@ -183,6 +183,7 @@ class Variable(Tensor):
         if value._spec is not self._spec:
             raise ValueError(f"data: expected {self._spec!r}, got {value._spec!r}")
         self._data, self._root = value._data, getattr(value, "_root", value)
+        self._written = dispatch.last_write = dispatch.next_seq()  # nodes that saved this Variable saw other values
 
     # Out to NumPy -----------------------------------------------------------------------------------------------------
 

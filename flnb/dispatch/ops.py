@@ -299,10 +299,14 @@ def _run(plan: Plan, tensors: tuple[Any, ...]) -> Any:
         raise _foreign(op, plan, here)
     parents: tuple[Any, ...] = ()
     seq = alloc = 0
-    if op.differentiable and here.grad:
+    if plan.differentiable and here.grad:
         parents = tuple([getattr(x, "_node", None) for x in tensors])
         if parents.count(None) < len(parents):
             seq = next_seq()
+    elif bus.lanes is not None and here.grad and plan.spec.dtype.kind in "biu":
+        for x in tensors:
+            if getattr(x, "_node", None) is not None:
+                stacks.note_cut(schema.INTEGER, x._node[2])
     if not op.writes_out:
         data = _execute(plan, here, tensors, (), 0, seq, parents)
     elif plan.weight < here.min_block:
@@ -464,11 +468,11 @@ def accumulate(add: Op, total: Tensor, term: Any) -> None:
     plan = add.plans.get((total._spec, term._spec)) or plan_for(add, (total, term), (), here)[0]
     lanes = bus.lanes
     if lanes is None:
-        here.table[add.index](data, term._data, data)
+        total._data = here.table[add.index](data, term._data, data)  # a backend need not write where it may
         return
     lane = here.lane or lanes.lane
     t0 = clock()
-    here.table[add.index](data, term._data, data)
+    total._data = here.table[add.index](data, term._data, data)
     t1 = clock()
     lane.pending += (plan.code, t0, t1, 0, lane.node, lane.context, 0, 0)
 

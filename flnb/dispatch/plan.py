@@ -66,8 +66,8 @@ class Plan:
     """
 
     __slots__ = (
-        "attributes", "blank", "code", "constants", "joint", "kind", "light", "op", "planned", "pulls", "saves",
-        "shrinks", "spec", "specs", "straight", "told", "weight",
+        "attributes", "blank", "code", "constants", "differentiable", "joint", "kind", "light", "op", "planned",
+        "pulls", "saves", "shrinks", "spec", "specs", "straight", "told", "weight",
     )  # fmt: skip
 
     straight: Any
@@ -80,6 +80,7 @@ class Plan:
         self.attributes = attributes
         self.spec = spec
         self.kind = spec.kind
+        self.differentiable = op.differentiable and spec.dtype.kind not in "biu"
         self.planned = op.planned
         self.joint = op.joint
         plain = op.writes_out and spec.ndim == 0 and spec.kind == "ndarray"

@@ -30,8 +30,8 @@ SCOPE, STEP, METRIC, GRAD_STAT, EDGE, DROPPED, LEAF, OP_FAILED, CUT = range(8, 1
 CATEGORIES = ("unknown", "parameter", "gradient", "activation", "optimizer_state", "input", "temporary")
 PHASES = ("other", "forward", "backward", "optimizer")
 FORWARD, BACKWARD, OPTIMIZER = 1, 2, 3
-DETACH, NO_GRAD = 1, 2
-"""Why values leave the tape: `detach` of a node's result, and a block that records no gradients."""
+DETACH, NO_GRAD, INTEGER = 1, 2, 3
+"""Why values leave the tape: `detach` of a node's result, a block that records no gradients, a cast to integers."""
 
 PLAN_SHIFT = 24
 AUX_SHIFT = 8

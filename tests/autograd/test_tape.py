@@ -117,6 +117,16 @@ def test_in_place_write_through_a_view_is_found():
         z.backward()
 
 
+def test_new_data_for_a_saved_variable_is_found():
+    x = flnb.Variable([1.0, 2.0])
+    z = (x * x).sum()
+    x.data = flnb.asarray([7.0, 7.0])
+    with pytest.raises(RuntimeError, match=r"input 0 of 'multiply', float32\[2\], was saved .* written in place"):
+        z.backward()
+    (x * x).sum().backward()
+    assert x.grad.tolist() == [14.0, 14.0]
+
+
 def test_in_place_write_to_an_unsaved_tensor_is_fine():
     x = flnb.Variable([1.0, 2.0])
     y = x + 1.0
@@ -247,6 +257,16 @@ def test_ops_without_a_gradient_leave_the_tape():
     x = flnb.Variable([1.0, 2.0])
     assert not (x > 1.0).requires_grad
     assert not flnb.argmax(x).requires_grad
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "bool"])
+def test_no_gradient_flows_through_a_cast_to_integers(dtype):
+    x = flnb.Variable([1.5, 2.5])
+    rounded = x.astype(getattr(flnb, dtype))
+    assert not rounded.requires_grad
+    (rounded.astype(flnb.float32) * x).sum().backward()
+    assert x.grad.tolist() == rounded.astype(flnb.float32).tolist()
+    assert x.astype(flnb.float64).requires_grad
 
 
 def test_only_floating_point_variables_require_grad():

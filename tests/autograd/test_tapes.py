@@ -4,6 +4,7 @@ import gc
 import inspect
 import sys
 import weakref
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from flnb_telemetry import intern
 
 import flnb
 from flnb import nn
+from flnb.autograd import straight
 from flnb.autograd.prefused import Prefused, register_sequence
 from flnb.autograd.tape import Linked, grad_of
 from flnb.dispatch import registry, state
@@ -265,6 +267,19 @@ def test_the_arena_is_no_cycle():
         gc.enable()
 
 
+def test_a_checkpoint_on_the_arena_is_no_cycle():
+    gc.collect()
+    gc.disable()
+    try:
+        with flnb.use_tape("arena") as arena:
+            flnb.checkpoint(flnb.tanh)(flnb.Variable(np.ones(4)))
+        gone = weakref.ref(arena)
+        del arena
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
 # Pruning --------------------------------------------------------------------------------------------------------------
 
 
@@ -348,6 +363,27 @@ def test_what_lies_inside_a_sequence_and_is_used_elsewhere_keeps_its_own_gradien
         function(*got).sum().backward()
     for a, b in zip(wanted, got, strict=True):
         np.testing.assert_allclose(b.grad.numpy(), a.grad.numpy())
+
+
+def test_a_value_that_somebody_listens_to_is_not_fused_away():
+    x, w = leaves((), ())
+    with flnb.use_tape("prefused") as tape:
+        a = flnb.exp(x)
+        a.register_hook(lambda g: g * 10.0)
+        y = flnb.log(a + flnb.exp(w))
+    y.backward()
+    share = np.exp(x.item()) / (np.exp(x.item()) + np.exp(w.item()))
+    assert tape.fused == 0
+    np.testing.assert_allclose([x.grad.item(), w.grad.item()], [10.0 * share, 1.0 - share])
+
+
+def test_a_sequence_of_which_a_part_is_packed_is_not_fused():
+    x, w = leaves((), ())
+    with flnb.use_tape("prefused"):
+        with flnb.saved_tensors_hooks(lambda t: t.numpy().copy(), flnb.asarray):
+            total = flnb.exp(x) + flnb.exp(w)
+        flnb.log(total).backward()
+    np.testing.assert_allclose(x.grad.item() + w.grad.item(), 1.0)
 
 
 def test_broadcasting_and_constants_are_not_fused():
@@ -538,6 +574,37 @@ def test_an_overridden_op_is_called_by_straight_pulls_too():
 
     assert backward_multiplications(False) == (4, 9.0, 12.0)
     assert backward_multiplications(True) == (4, 9.0, 12.0)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (200, 200)])
+@pytest.mark.parametrize("vmapped", [False, True])
+@pytest.mark.parametrize("recorded", [False, True])
+def test_cotangents_add_up_on_a_backend_that_never_writes_to_out(shape, vmapped, recorded):
+    class Fresh(flnb.backends.NumpyBackend):
+        def add(self, a, b, out=None):
+            return np.add(a, b)
+
+    def five(x):
+        return (x * 2.0 + x * 3.0 + x * 4.0 + x * 5.0).sum()
+
+    x = flnb.Variable(np.ones(shape))
+    with flnb.use_backend(Fresh), flnb.record() if recorded else nullcontext():
+        if vmapped:
+            found = flnb.vmap(flnb.grad(five))(flnb.ones((2, *shape)))
+        else:
+            five(x).backward()
+            found = x.grad
+    assert (found.numpy() == 14.0).all()
+
+
+def test_a_plan_has_a_straight_pull_or_none_at_any_time(monkeypatch):
+    """Another thread may be pulling a node of the same plan while its pull is drawn again."""
+    plan = flnb.exp(flnb.Variable(1.0))._node[PLAN]
+    straight.draw(plan)
+    seen = []
+    monkeypatch.setattr(straight, "_write_pull", lambda *_: seen.append((plan.light, plan.straight)))
+    straight.draw(plan)
+    assert [(light < ALWAYS, callable(function)) for light, function in seen] == [(True, True)]
 
 
 # Errors of a walk -----------------------------------------------------------------------------------------------------

@@ -131,6 +131,9 @@ def test_a_recording_tells_the_way_and_the_lines_that_cut(w: Any, x: Any) -> Non
     assert "ops ran under no_grad()" in frozen.reason
     assert "with flnb.no_grad():" in frozen.line
     assert _trained(lambda: (x * 1.0).sum()).why(w).reason == "it was never used by an op that is on the tape"
+    rounded = _trained(lambda: (flnb.exp(w).astype(flnb.int32) * x).sum()).why(w)
+    assert "became integers" in rounded.reason
+    assert "astype(flnb.int32)" in rounded.line
     unused = _trained(lambda: [flnb.tanh(w), (x * 1.0).sum()][1]).why(w)
     assert unused.reason == "1 ops used it, but nothing that they gave went into this loss"
 

@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from flnb_telemetry.analysis.tape import Tape
 
 
+_ENDS = {
+    schema.DETACH: "its values were detached from the tape",
+    schema.INTEGER: "its values became integers or truth values, through which no gradient flows",
+}
+
+
 class Why(NamedTuple):
     """Whether a gradient arrives. `path` goes from the loss down; else `reason`, and `line` where that happened."""
 
@@ -108,9 +114,10 @@ def _cut(tape: Tape, number: int) -> Why:
         fresh = np.setdiff1d(child[np.isin(parent, fresh)], below)
         below = np.append(below, fresh)
     strings = tape.catalog.strings.items
-    detached = np.flatnonzero((cuts["reason"] == schema.DETACH) & np.isin(cuts["node"], below))
-    if len(detached):
-        return Why(False, reason="its values were detached from the tape", line=strings[cuts["line"][detached[-1]]])
+    for code, reason in _ENDS.items():
+        ends = np.flatnonzero((cuts["reason"] == code) & np.isin(cuts["node"], below))
+        if len(ends):
+            return Why(False, reason=reason, line=strings[cuts["line"][ends[-1]]])
     if len(below) > 1:
         return Why(False, reason=f"{len(below) - 1} ops used it, but nothing that they gave went into this loss")
     users = (cuts["reason"] == schema.NO_GRAD) & (tape.catalog.phase[cuts["context"]] != schema.OPTIMIZER)
