@@ -8,13 +8,15 @@ from flnb.ops.table import OPS
 from flnb.testing import check_backend, samples, verify_grad
 
 SAMPLES = samples()
+CHECKED = [s for s in SAMPLES if any(a.dtype == np.float64 for a in s.inputs)]
+"""Those whose gradients are compared with finite differences; others are about integers, or have no gradient."""
 
 
 def test_every_op_has_a_sample():
     assert {s.op for s in SAMPLES} == set(OPS)
 
 
-@pytest.mark.parametrize("sample", SAMPLES, ids=str)
+@pytest.mark.parametrize("sample", CHECKED, ids=str)
 def test_gradients(sample):
     verify_grad(sample.function, sample.inputs, tolerance=1e-8)
 
@@ -23,7 +25,7 @@ DIFFERENTIABLE = {name for name, op in OPS.items() if op.joint or callable(op.pu
 
 
 def test_every_op_with_a_gradient_was_checked():
-    assert {s.op for s in SAMPLES if verify_grad(s.function, s.inputs, order=1)} >= DIFFERENTIABLE
+    assert {s.op for s in CHECKED if verify_grad(s.function, s.inputs, order=1)} >= DIFFERENTIABLE
 
 
 def test_every_op_with_a_gradient_was_checked_without_elements():
