@@ -156,15 +156,16 @@ def follow(walk: Walk, pull: Callable[[Node], None] | None = None) -> None:
     heap: list[int] = []  # of negative sequence numbers: the smallest is the latest node
     while reached or heap:
         if reached:
-            while len(reached) > 1:
-                node = reached.pop()
-                waiting[node[2]] = node
-                heappush(heap, -node[2])
             node = reached.pop()
-            latest = -node[2]
-            if heap and heap[0] < latest:  # in a chain nothing waits, and nothing passes through the heap
-                waiting[-latest] = node
-                node = waiting.pop(-heapreplace(heap, latest))
+            if reached or heap:  # in a chain nothing waits, and nothing passes through the heap
+                for other in reached:
+                    waiting[other[2]] = other
+                    heappush(heap, -other[2])
+                reached.clear()
+                latest = -node[2]
+                if heap[0] < latest:
+                    waiting[-latest] = node
+                    node = waiting.pop(-heapreplace(heap, latest))
         else:
             node = waiting.pop(-heappop(heap))
         pull(node)
