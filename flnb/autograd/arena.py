@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, ClassVar
 
 from flnb.autograd.walk import empty
-from flnb.interface.tape import PARENTS, SEQ, Node, Tape
+from flnb.interface.tape import SEQ, Node, Tape
 
 if TYPE_CHECKING:
     from flnb.autograd.walk import Walk
@@ -48,8 +48,6 @@ class Arena(Tape):
 
     def walk(self, root: Node, walk: Walk) -> None:
         pull, nodes = walk.pull, self.nodes
-        if root[PARENTS] is None:
-            pull(root)  # says that it was cleared
         if walk.retain:
             end = bisect(nodes, root[SEQ], key=itemgetter(SEQ))
             for node in islice(reversed(nodes), len(nodes) - end, None):
@@ -58,14 +56,20 @@ class Arena(Tape):
         while nodes:
             node = nodes.pop()
             pull(node)
-            if node[1] is not None:  # not reached
-                empty(node)
+            _clear(node)
 
     def reset(self) -> None:
         """Clear all nodes; a backward through them is an error from now on."""
         while self.nodes:
-            empty(self.nodes.pop())
+            _clear(self.nodes.pop())
 
     def __repr__(self) -> str:
         count = len(self.nodes)
         return f"<Arena tape {self.name!r}, {count} node{'' if count == 1 else 's'}>"
+
+
+def _clear(node: Node) -> None:
+    """Empty a node, and let it belong to no arena: a walk that comes to it later must find that out."""
+    if node[1] is not None:
+        empty(node)
+    node[3] = None

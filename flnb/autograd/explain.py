@@ -10,9 +10,19 @@ from flnb.ops.table import describe
 from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
-    from flnb.interface.tape import Node
+    from flnb.interface.tape import Node, Tape
 
-__all__ = ["Line", "check_unwritten", "creation_stack", "freed", "in_words", "line_of", "misshapen", "noted"]
+__all__ = [
+    "Line",
+    "check_unwritten",
+    "creation_stack",
+    "freed",
+    "in_words",
+    "line_of",
+    "misshapen",
+    "noted",
+    "passed_over",
+]
 
 Line = stacks.Line
 
@@ -47,6 +57,15 @@ def freed(node: Node) -> RuntimeError:
     return RuntimeError(
         f"backward: the graph through {node[PLAN].op.name!r} was walked back before and freed; give "
         f"retain_graph=True to the first backward, or compute the forward pass again.\n  It is {in_words(node)}"
+    )
+
+
+def passed_over(root: Node, tape: Tape) -> RuntimeError:
+    """The error for a tape whose walk has not pulled every node that a cotangent arrived at."""
+    return RuntimeError(
+        f"backward: {tape!r} did not pull every node that a cotangent arrived at: a part of the graph was walked back "
+        f"before (give retain_graph=True to the first backward) or by another thread at the same time (give each a "
+        f"tape), or its walk leaves nodes out.\n  The walk began at {in_words(root)}"
     )
 
 

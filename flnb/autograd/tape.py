@@ -130,6 +130,8 @@ def walk(
             else:
                 tape.walk(root, under_way)
                 follow(under_way)
+                if finds_own and any(seq > 0 for seq in under_way.cotangents):
+                    raise explain.passed_over(root, tape)
         return under_way.end()
     finally:
         del under_way.pull  # it refers to the walk: no cycle is left behind

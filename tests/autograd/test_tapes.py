@@ -236,6 +236,39 @@ def test_the_arena_clears_all_nodes_together():
         other.backward()
 
 
+@pytest.mark.parametrize("tape", TAPES)
+def test_a_part_that_two_losses_share_is_walked_back_once(tape):
+    x = flnb.Variable([1.0, 2.0])
+    with flnb.use_tape(tape):
+        shared = x * 2.0  # the line
+        shared.sum().backward()
+        with pytest.raises(RuntimeError, match=r"through 'multiply' was walked back before(.|\n)*# the line"):
+            ((shared * 3.0).sum() + x.sum()).backward()
+
+
+def test_a_tape_whose_walk_leaves_nodes_out_is_found():
+    class Forgetful(Tape):
+        keeps_nodes = True
+
+        def __init__(self):
+            self.nodes = []
+
+        def record(self, node):
+            self.nodes.append(node)
+            return node
+
+        def walk(self, root, walk):
+            for node in self.nodes[:0:-1]:
+                walk.pull(node)
+
+    x = flnb.Variable([1.0, 2.0])
+    forgetful = Forgetful()
+    with flnb.use_tape(forgetful):
+        loss = (x * x).sum()  # the line
+    with pytest.raises(RuntimeError, match=r"<Forgetful tape .*did not pull every node(.|\n)*# the line"):
+        loss.backward()
+
+
 def test_the_arena_keeps_a_retained_graph_and_walks_from_the_middle():
     x = flnb.Variable([1.0, 2.0])
     with flnb.use_tape("arena") as arena:
