@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from functools import wraps
 from time import perf_counter_ns as clock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from flnb_telemetry import bus, intern, schema
 
 from flnb.dispatch import stacks
 from flnb.dispatch.plan import Spec
+from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from flnb.dispatch.plan import Plan
     from flnb.ops.table import Op
 
-__all__ = ["failed", "failed_call"]
+__all__ = ["failed", "failed_call", "telling"]
+
+Function = TypeVar("Function", bound="Callable[..., Any]")
 
 
 def failed(error: Exception, plan: Plan, inputs: tuple[Any, ...]) -> None:
@@ -29,7 +35,34 @@ def failed_call(error: Exception, op: Op, inputs: tuple[Any, ...]) -> None:
     _tell(error, op, inputs, None)
 
 
-def _tell(error: Exception, op: Op, inputs: tuple[Any, ...], expected: Spec | None) -> None:
+class _Called(NamedTuple):
+    """A public function that is no op itself: what is told of it."""
+
+    name: str
+    family: str
+
+
+def telling(family: str) -> Callable[[Function], Function]:
+    """A decorator for a function of several ops that checks its tensors itself: what fails is told as of an op."""
+
+    def decorate(function: Function) -> Function:
+        called = _Called(function.__name__, family)
+
+        @wraps(function)
+        def told(*arguments: Any, **keywords: Any) -> Any:
+            try:
+                return function(*arguments, **keywords)
+            except Exception as error:
+                inputs = (*arguments, *keywords.values())
+                _tell(error, called, tuple([x for x in inputs if isinstance(x, Tensor)]), None)
+                raise
+
+        return told  # type: ignore[return-value]
+
+    return decorate
+
+
+def _tell(error: Exception, op: Op | _Called, inputs: tuple[Any, ...], expected: Spec | None) -> None:
     if hasattr(error, "__notes__"):  # an op inside this one has spoken
         return
     specs = [getattr(x, "_spec", None) for x in inputs]

@@ -262,6 +262,9 @@ def composite(
         lane.node = seq or outer
     try:
         made, kept = body(*plain, *attributes)
+    except Exception as error:
+        failed_call(error, op, tensors)
+        raise
     finally:
         if lane is not None:
             lane.node = outer

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from flnb.dispatch import ops as dispatch
+from flnb.dispatch.failure import telling
 from flnb.ops import elementwise as e
 from flnb.ops.arranging import roll
 from flnb.ops.creation import asarray
@@ -81,6 +82,7 @@ def matmul(a: Any, b: Any, /, *, transpose_a: bool = False, transpose_b: bool = 
     return reshape(y, shape)
 
 
+@telling("linalg")
 def linear(x: Any, weight: Any, bias: Any = None) -> Any:
     """``x @ weight.T + bias``: x (..., in), weight (out, in), bias (out)."""
     if x.shape[-1] != weight.shape[-1]:

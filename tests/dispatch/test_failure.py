@@ -51,3 +51,34 @@ def test_a_recording_keeps_the_graph_and_the_failed_op():
     last = run.table("op")["node"].max()
     assert int(failed["parent0"][0]) == last
     assert int(failed["parent1"][0]) < 0  # a leaf
+
+
+def refusing():
+    @flnb.custom_op
+    def refuses(x, y):
+        raise ValueError("refused")
+
+    return refuses
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("linear", lambda x, y: flnb.linear(x, y)),
+        ("cross_entropy", lambda x, y: flnb.cross_entropy(x, y)),
+        ("nll_loss", lambda x, y: flnb.nll_loss(x, targets=y)),
+        ("batch_norm", lambda x, y: flnb.batch_norm(x, y, y)),
+        ("scaled_dot_product_attention", lambda x, y: flnb.scaled_dot_product_attention(x, y, y)),
+        ("refuses", lambda x, y: refusing()(x, y)),
+    ],
+)
+def test_a_function_of_several_ops_that_refuses_its_tensors_is_told(name, call):
+    x, y = flnb.Variable(np.ones((2, 3), np.float32)), flnb.Variable(np.ones((1, 1, 5), np.float32))
+    with flnb.record() as run, pytest.raises((ValueError, TypeError)) as caught:
+        call(flnb.tanh(x), y)
+    (note,) = caught.value.__notes__
+    assert note.startswith(f"in {name!r} of float32[2,3] and float32[1,1,5]")
+    assert "test_failure.py:" in note
+    failed = run.table("op_failed")
+    assert [intern.plans.items[i].op for i in failed["plan"].tolist()] == [name]
+    assert int(failed["parent0"][0]) == run.table("op")["node"].max()
