@@ -90,14 +90,18 @@ def normal(
     return _drawn(_normal, shape, dtype, (mean, std, (generator or default_generator).numpy))
 
 
-def rand(*shape: int, dtype: Any = None, generator: Generator | None = None) -> Any:
-    """Uniform in [0, 1): `uniform` with the extents as arguments."""
-    return uniform(shape, dtype=dtype, generator=generator)
+def rand(*shape: Any, dtype: Any = None, generator: Generator | None = None) -> Any:
+    """Uniform in [0, 1): `uniform` with the extents as arguments, or as one tuple."""
+    return uniform(_extents(shape), dtype=dtype, generator=generator)
 
 
-def randn(*shape: int, dtype: Any = None, generator: Generator | None = None) -> Any:
-    """Normal with mean 0 and standard deviation 1: `normal` with the extents as arguments."""
-    return normal(shape, dtype=dtype, generator=generator)
+def randn(*shape: Any, dtype: Any = None, generator: Generator | None = None) -> Any:
+    """Normal with mean 0 and standard deviation 1: `normal` with the extents as arguments, or as one tuple."""
+    return normal(_extents(shape), dtype=dtype, generator=generator)
+
+
+def _extents(shape: tuple[Any, ...]) -> Any:
+    return shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
 
 
 def bernoulli(shape: Shape, p: float = 0.5, dtype: Any = None, generator: Generator | None = None) -> Tensor:

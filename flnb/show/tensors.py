@@ -75,7 +75,8 @@ def statistics(values: Array) -> str:
     parts = []
     if finite.any():
         good = wide[finite]
-        low, high, mean, std = (_number(v.item()) for v in (good.min(), good.max(), good.mean(), good.std()))
+        with np.errstate(over="ignore", invalid="ignore"):  # the squares of large numbers
+            low, high, mean, std = (_number(v.item()) for v in (good.min(), good.max(), good.mean(), good.std()))
         if low == high:
             parts.append(f"all {low}" if values.size > 1 else low)
         else:

@@ -114,3 +114,9 @@ def test_everything_public_exists():
     for name in flnb.__all__:
         assert hasattr(flnb, name), name
     assert len(set(flnb.__all__)) == len(flnb.__all__)
+
+
+@pytest.mark.parametrize("make", [flnb.rand, flnb.randn])
+def test_random_extents_are_arguments_or_one_tuple(make):
+    assert make(2, 3).shape == make((2, 3)).shape == make([2, 3]).shape == (2, 3)
+    assert make().shape == make(()).shape == ()

@@ -147,3 +147,7 @@ def test_ipython_shows_html_in_notebooks_and_text_in_terminals():
 def test_core_objects_know_nothing_of_html():
     for cls in (flnb.Tensor, flnb.Variable, nn.Module):
         assert not hasattr(cls, "_repr_html_")
+
+
+def test_the_spread_of_large_numbers_is_no_warning():
+    assert "mean 0" in statistics(np.array([1e308, -1e308]))
