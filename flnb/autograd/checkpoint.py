@@ -19,7 +19,7 @@ from flnb.autograd.variable import Variable
 from flnb.dispatch import ops as dispatch
 from flnb.dispatch import state
 from flnb.dispatch.plan import Plan
-from flnb.interface.tape import PARENTS, PLAN, SEQ, Node
+from flnb.interface.tape import PARENTS, PLAN, SAVED, SEQ, Node
 from flnb.ops.composite import Composite
 from flnb.random import Generator, default_generator
 from flnb.tensor import Tensor
@@ -141,7 +141,7 @@ def _made_since(start: int, result: Any) -> list[Any]:
 
 def _cut(result: Any, start: int, run: _Run) -> Variable:
     """The same values, computed on the tape in one step from what they were computed from before ``start``."""
-    outside = _edges(result._node, start)
+    outside, read = _edges(result._node, start)
     run.parents = list(outside)
     specs = tuple(spec for _, spec in outside.values())
     key = (specs, result._spec)
@@ -149,7 +149,7 @@ def _cut(result: Any, start: int, run: _Run) -> Variable:
     whole = object.__new__(Variable)
     whole._data, whole._spec, whole._root = result._data, result._spec, _root(result, start)
     inputs = [innermost(x) for x in leaves((run.arguments, run.keywords)) if isinstance(x, Tensor)]
-    whole._node = dispatch.node(plan, tuple(node for node, _ in outside.values()), (*inputs, run, None))
+    whole._node = dispatch.node(plan, tuple(node for node, _ in outside.values()), (*inputs, *read, run, None))
     return whole
 
 
@@ -160,12 +160,16 @@ def _root(result: Any, start: int) -> Tensor:
     return dispatch.detached(root._data, root._spec) if made_inside else root
 
 
-def _edges(root: Node, start: int) -> dict[int, tuple[Node, Any]]:
-    """The places before ``start`` that a graph leads to, with what is known of the tensors there."""
+def _edges(root: Node, start: int) -> tuple[dict[int, tuple[Node, Any]], list[Variable]]:
+    """The places before ``start`` that a graph leads to, with what is known of the tensors there; and the Variables
+    from there that the graph saved, which must not be written before the function runs again."""
     found: dict[int, tuple[Node, Any]] = {}
+    read: dict[int, Variable] = {}
     seen, stack = {root[SEQ]}, [root]
     while stack:
         node = stack.pop()
+        saved = [x for x in node[SAVED:] if isinstance(x, Variable) and x._node is not None]
+        read.update((id(x), x) for x in saved if x._node[SEQ] <= start)
         for parent, spec in zip(node[PARENTS], node[PLAN].specs, strict=False):
             if parent is None or parent[SEQ] in seen:
                 continue
@@ -174,4 +178,4 @@ def _edges(root: Node, start: int) -> dict[int, tuple[Node, Any]]:
                 found[parent[SEQ]] = (parent, spec)
             else:
                 stack.append(parent)
-    return found
+    return found, list(read.values())

@@ -76,7 +76,8 @@ def check_unwritten(node: Node) -> None:
         if isinstance(x, Tensor):
             written = max(getattr(x, "_written", 0), getattr(getattr(x, "_root", x), "_written", 0))
             if written > seq:
-                what = f"input {i}" if i < len(plan.specs) else "the output"
+                last = i == len(node) - SAVED - 1
+                what = "the output" if last else f"input {i}" if i < len(plan.specs) else "a value"
                 raise RuntimeError(
                     f"backward: {what} of {plan.op.name!r}, {x._spec!r}, was saved for the gradient and then written "
                     f"in place (write {written} after node {seq}); write to a copy, or move the write after "

@@ -169,6 +169,11 @@ class _Scalar:
     def __init__(self, name: str, kind: type) -> None:
         self.name, self.kind = name, kind
 
+    def _unknown(self, *_: Any) -> NoReturn:
+        raise NotStraight
+
+    __bool__ = __eq__ = __ne__ = _unknown  # else it would answer of itself, the same for every node
+
 
 def _plan(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> Plan:
     key: Any = specs[0] if op.arity == 1 else specs if op.arity == 2 else (specs, attributes)

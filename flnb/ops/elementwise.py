@@ -163,7 +163,7 @@ remainder: Function = _binary(
 )
 pow: Function = _binary(
     "pow",
-    Pull("01", lambda g, a, b, y: multiply(g, b * pow(a, b - 1.0))),
+    Pull("01", lambda g, a, b, y: multiply(g, _slope(a, b))),
     Pull("0y", lambda g, a, b, y: multiply(g, multiply(y, _log_or_zero(a)))),
 )
 atan2: Function = _binary(
@@ -208,6 +208,13 @@ bitwise_right_shift: Function = _binary("bitwise_right_shift", accepts="integer"
 def _share(a: Any, y: Any) -> Any:
     """exp(a - y), the share of a in logaddexp; 0 where y is -inf, the log of an empty sum, instead of NaN."""
     return exp(subtract(a, maximum(y, -65504.0 if y.dtype == HALF else -3e38)))
+
+
+def _slope(a: Any, b: Any) -> Any:
+    """b a^(b - 1), and 0 at a = b = 0: a^0 is 1 everywhere."""
+    if not hasattr(b, "dtype"):
+        return b * pow(a, b - 1.0) if b else multiply(a, 0.0)
+    return b * pow(a, where(logical_and(equal(a, 0.0), equal(b, 0.0)), 1.0, b) - 1.0)
 
 
 def _log_or_zero(a: Any) -> Any:

@@ -195,3 +195,13 @@ def test_a_freed_graph_is_named():
     y.backward()
     with pytest.raises(RuntimeError, match="was walked back before and freed"):
         y.backward()
+
+
+@pytest.mark.parametrize("closed_over", [False, True])
+def test_what_the_function_reads_must_not_be_written_before_backward(closed_over):
+    x, w = flnb.Variable([1.0, 2.0]), flnb.Variable([3.0, 4.0])
+    y = flnb.checkpoint(lambda a: a * w)(x) if closed_over else flnb.checkpoint(lambda a, b: a * b)(x, w)
+    with flnb.no_grad():
+        w *= 2.0
+    with pytest.raises(RuntimeError, match=r"of 'checkpoint', float32\[2\], was saved .* written in place"):
+        y.sum().backward()

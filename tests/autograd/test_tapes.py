@@ -16,10 +16,10 @@ from flnb.autograd import straight
 from flnb.autograd.prefused import Prefused, register_sequence
 from flnb.autograd.tape import Linked, grad_of
 from flnb.dispatch import registry, state
-from flnb.dispatch.plan import ALWAYS
+from flnb.dispatch.plan import ALWAYS, Plan
 from flnb.interface import Tape
 from flnb.interface.tape import PARENTS, PLAN, SAVED
-from flnb.ops.table import OPS
+from flnb.ops.table import OPS, Pull
 
 TAPES = ("linked", "arena", "pruning", "prefused")
 
@@ -638,6 +638,18 @@ def test_a_plan_has_a_straight_pull_or_none_at_any_time(monkeypatch):
     monkeypatch.setattr(straight, "_write_pull", lambda *_: seen.append((plan.light, plan.straight)))
     straight.draw(plan)
     assert [(light < ALWAYS, callable(function)) for light, function in seen] == [(True, True)]
+
+
+@pytest.mark.parametrize("question", [lambda b: b == 2.0, lambda b: b != 2.0, bool])
+def test_a_pull_that_asks_for_a_number_is_not_straight(monkeypatch, question):
+    asking = Pull("01", lambda g, a, b, y: g * (10.0 if question(b) else 1.0))
+    monkeypatch.setattr(OPS["multiply"], "pulls", (asking, None))
+    monkeypatch.setattr(asking.function, "__module__", "flnb.ops.test")
+    monkeypatch.setattr(OPS["multiply"], "plans", {})
+    x = flnb.Variable(1.0)
+    plan = Plan(OPS["multiply"], (x._spec, float), (), x._spec)
+    straight.draw(plan)
+    assert plan.straight is False
 
 
 # Errors of a walk -----------------------------------------------------------------------------------------------------

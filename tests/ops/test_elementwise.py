@@ -98,3 +98,11 @@ def test_clip_keeps_the_dtype_and_broadcasts():
     assert flnb.clip(x, flnb.asarray([[0], [7]]), None).tolist() == [[1, 5, 9], [7, 7, 9]]
     assert flnb.clip(x, flnb.asarray(2), flnb.asarray(6)).dtype == np.int8
     assert flnb.clip(x) is x
+
+
+@pytest.mark.parametrize("exponent", [0, 0.0, flnb.asarray(0.0)], ids=str)
+def test_a_zero_to_the_power_of_zero_has_slope_zero(exponent):
+    for _ in range(2):  # the second node of a plan takes the straight pull
+        x = flnb.Variable([0.0, 2.0])
+        (x**exponent).sum().backward()
+        assert x.grad.tolist() == [0.0, 0.0]
