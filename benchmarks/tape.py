@@ -28,8 +28,8 @@ TIME_GOAL, MEMORY_GOAL, ARENA_GOAL, FLAT_GOAL = 0.5, 1.0, 1.0, 1.3
 
 
 def chain(leaf: Any, nodes: int) -> Any:
-    """y = y a + b, half as many times as there are nodes."""
-    y, a, b = leaf(0.5), leaf(0.99), leaf(0.01)
+    """y = y a + b, half as many times as there are nodes; a is so near 1 that no gradient becomes a denormal number."""
+    y, a, b = leaf(0.5), leaf(0.99999), leaf(0.00001)
     for _ in range(nodes // 2):
         y = y * a
         y = y + b
@@ -151,24 +151,30 @@ def compare(graph: str, options: argparse.Namespace, tuned: bool) -> list[dict[s
     return rows
 
 
-def flatness(graph: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Time per node at several sizes, the largest over the least."""
-    per_node = {}
-    for nodes in options.sizes:
-        repeats = max(options.rounds, 3) if nodes < 100_000 else options.rounds
-        results = [in_process("linked", graph, nodes, True) for _ in range(repeats)]
-        per_node[nodes] = statistics.median(map(seconds, results)) / nodes
-    ratio = max(per_node.values()) / min(per_node.values())
-    return {
-        "graph": graph,
-        "collector": "tune_gc",
-        "ratio": "time per node, most / least",
-        "median": round(ratio, 3),
-        "least .. most": "",
-        "goal": f"<= {FLAT_GOAL}",
-        "met": "yes" if ratio <= FLAT_GOAL else "NO",
-        "values": ", ".join(f"{n}: {1e9 * s:.0f} ns" for n, s in per_node.items()),
-    }
+def flatness(graph: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Time per node at several sizes, the largest over the least; torch's, for which there is no goal, beside it."""
+    rows = []
+    for variant in ["linked"] + (["torch"] if find_spec("torch") else []):
+        per_node = {}
+        for nodes in options.sizes:
+            repeats = max(options.rounds, 3) if nodes < 100_000 else options.rounds
+            results = [in_process(variant, graph, nodes, True) for _ in range(repeats)]
+            per_node[nodes] = statistics.median(map(seconds, results)) / nodes
+        ratio = max(per_node.values()) / min(per_node.values())
+        ours = variant == "linked"
+        rows.append(
+            {
+                "graph": graph,
+                "collector": "tune_gc",
+                "ratio": f"{'default' if ours else variant}, time per node, most / least",
+                "median": round(ratio, 3),
+                "least .. most": "",
+                "goal": f"<= {FLAT_GOAL}" if ours else "",
+                "met": "" if not ours else "yes" if ratio <= FLAT_GOAL else "NO",
+                "values": ", ".join(f"{n}: {1e9 * s:.0f} ns" for n, s in per_node.items()),
+            }
+        )
+    return rows
 
 
 def main(argv: list[str]) -> int:
@@ -187,7 +193,7 @@ def main(argv: list[str]) -> int:
     for graph in GRAPHS:
         for tuned in (True, False):
             rows += compare(graph, options, tuned)
-        rows.append(flatness(graph, options))
+        rows += flatness(graph, options)
     print(table(rows))
     write("tape", rows, vars(options))
-    return 0 if options.quick or all(row["met"] == "yes" for row in rows) else 1
+    return 0 if options.quick or all(row["met"] != "NO" for row in rows) else 1
