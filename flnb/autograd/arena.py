@@ -56,20 +56,17 @@ class Arena(Tape):
         while nodes:
             node = nodes.pop()
             pull(node)
-            _clear(node)
+            if node[1] is not None:  # not reached
+                empty(node)
+            node[3] = None  # it belongs to no arena now: a walk that comes to it later must find that out
 
     def reset(self) -> None:
         """Clear all nodes; a backward through them is an error from now on."""
         while self.nodes:
-            _clear(self.nodes.pop())
+            node = self.nodes.pop()
+            empty(node)
+            node[3] = None
 
     def __repr__(self) -> str:
         count = len(self.nodes)
         return f"<Arena tape {self.name!r}, {count} node{'' if count == 1 else 's'}>"
-
-
-def _clear(node: Node) -> None:
-    """Empty a node, and let it belong to no arena: a walk that comes to it later must find that out."""
-    if node[1] is not None:
-        empty(node)
-    node[3] = None

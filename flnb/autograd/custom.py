@@ -66,6 +66,12 @@ class CustomOp(Composite):
             raise TypeError(f"{self.name}: the attribute {missing} is missing") from None
         if given:
             raise TypeError(f"{self.name}: no attribute named {next(iter(given))!r}; it has {list(self.keywords)}")
+        for keyword, value in zip(self.keywords, values, strict=True):
+            if type(value).__hash__ is None:
+                raise TypeError(
+                    f"{self.name}: the attribute {keyword} is a {type(value).__name__}, which has no hash; give "
+                    f"something that cannot change, a tuple for a list, and tensors by position"
+                )
         return self(*[asarray(x) for x in tensors], attributes=values)[0]
 
     def def_vjp(self, rule: Callable[..., Any]) -> Callable[..., Any]:

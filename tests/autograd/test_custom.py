@@ -205,3 +205,13 @@ def test_a_jvp_of_another_shape_is_an_error():
     op.def_jvp(lambda tangents, y, x, *, scale: tangents[0].sum())
     with pytest.raises(GradientRuleError, match=r"jvp of custom op 'squash' gave float64\[\], expected float64\[3,4\]"):
         flnb.jvp(op, flnb.asarray(X), flnb.asarray(X))
+
+
+def test_an_attribute_that_can_change_is_refused_by_name():
+    @flnb.custom_op
+    def scaled(x, *, by=(1.0,)):
+        return x * by[0]
+
+    assert scaled(flnb.ones((2,)), by=(2.0,)).tolist() == [2.0, 2.0]
+    with pytest.raises(TypeError, match=r"scaled: the attribute by is a list, which has no hash; .* a tuple"):
+        scaled(flnb.ones((2,)), by=[2.0])
