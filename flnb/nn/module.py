@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from flnb_telemetry import bus
 
 from flnb import ops
 from flnb.autograd import Variable
 from flnb.autograd.hooks import Handle
 from flnb.dispatch.state import category
+from flnb.nn.fitting import mismatches, refuse
 from flnb.nn.hooks import ModuleHooks
 from flnb.tensor import Tensor
 
@@ -179,25 +179,17 @@ class Module:
         """Copies of all parameters and buffers by dotted path: later training does not change them."""
         return {name: ops.asarray(_plain(item), copy=True) for name, item in self._named_tensors()}
 
+    def mismatches(self, state: Mapping[str, Any]) -> list[str]:
+        """What keeps `state` from being loaded, a line each: names that are missing, unexpected or mis-shaped."""
+        return mismatches(dict(self._named_tensors()), state)
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Write `state` (arrays or tensors by dotted path) into this module, in place.
 
         Raises ValueError that lists every missing, unexpected and mis-shaped name; then nothing has been written.
         """
-        own = dict(self._named_tensors())
-        problems = [f"missing: {name}" for name in own if name not in state]
-        problems += [f"unexpected: {name}" for name in state if name not in own]
-        for name in own.keys() & state.keys():
-            got, expected = state[name], own[name]
-            if tuple(got.shape) != tuple(expected.shape) or not np.can_cast(got.dtype, expected.dtype, "same_kind"):
-                problems.append(f"mis-shaped: {name}: got {_described(got)}, expected {_described(expected)}")
-        if problems:
-            listed = "\n  ".join(sorted(problems))
-            raise ValueError(
-                f"flnb: this state does not fit {type(self).__name__}; nothing was loaded\n  {listed}\n"
-                "build the module with the sizes it was saved with, or leave out what does not belong"
-            )
-        for name, item in own.items():
+        refuse(self.mismatches(state), type(self).__name__)
+        for name, item in self._named_tensors():
             ops.assign(_plain(item), _plain(ops.asarray(state[name], dtype=item.dtype)))
 
     def extra_repr(self) -> str:
@@ -246,7 +238,3 @@ def _call_it(member: Tensor | Module, path: str) -> None:
 
 def _plain(tensor: Tensor) -> Tensor:
     return tensor.data if isinstance(tensor, Variable) else tensor
-
-
-def _described(tensor: Any) -> str:
-    return f"{tuple(tensor.shape)} {tensor.dtype}"

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flnb_telemetry import bus
 
 from flnb import ops
 from flnb.autograd import Variable, no_grad
+from flnb.dispatch.plan import spec_of
 from flnb.dispatch.state import category
+from flnb.nn.fitting import mismatches, refuse
 from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from flnb.dispatch.plan import Spec
 
@@ -22,9 +24,10 @@ __all__ = ["Optimizer"]
 class Optimizer:
     """Updates parameters from their gradients. Subclasses name their `slots` and `scratch` and write `update`.
 
-    `slots` are Tensors kept per parameter, `scratch` the number of work buffers (shared by parameters of one shape).
-    All are allocated at the first step, counted as "optimizer_state"; later steps allocate nothing. Numbers such as
-    `lr` are plain attributes: assign to them to follow a schedule.
+    `slots` are Tensors kept per parameter, like it; `numbers` are single numbers kept per parameter, `scratch` is the
+    number of work buffers (shared by parameters of one shape). All are allocated at the first step, counted as
+    "optimizer_state"; later steps allocate nothing. Settings such as `lr` are plain attributes: assign to them, or have
+    a `Schedule` do it. Parts of a model that are trained differently have an optimizer each, stepped by `Together`.
 
     >>> import flnb, flnb.nn as nn
     >>> class SignDescent(Optimizer):
@@ -41,6 +44,7 @@ class Optimizer:
     """
 
     slots: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
     scratch: int = 0
 
     def __init__(self, parameters: Iterable[Variable], lr: float, **settings: float) -> None:
@@ -75,6 +79,10 @@ class Optimizer:
 
     def step(self) -> None:
         """Update every parameter that has a gradient. Raises RuntimeError where none has."""
+        self._step()
+        bus.mark_step()
+
+    def _step(self) -> None:
         if all(item.grad is None for item in self.parameters):
             raise RuntimeError(
                 f"flnb: {type(self).__name__}.step(): no parameter has a gradient; call loss.backward() first, on a "
@@ -90,11 +98,58 @@ class Optimizer:
                     if isinstance(gradient, Variable):  # made by backward(create_graph=True)
                         gradient = gradient.data
                     self.update(item.data, gradient, state, self._scratch[item._spec])
-        bus.mark_step()
 
     def zero_grad(self) -> None:
         for item in self.parameters:
             item.grad = None
+
+    def _named_state(self) -> dict[str, Tensor]:
+        return {f"{index}.{slot}": item for index, own in enumerate(self._state) for slot, item in own.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Kind, steps and settings, and under "state" copies of the slots, by the parameter's position: "0.mean"."""
+        return {
+            "kind": type(self).__name__,
+            "steps": self.steps,
+            "settings": {key: getattr(self, key) for key in self._settings},
+            "state": {name: ops.asarray(item, copy=True) for name, item in self._named_state().items()},
+        }
+
+    def mismatches(self, state: Mapping[str, Any]) -> list[str]:
+        """What keeps `state` from being loaded, a line each: names that are missing, unexpected or mis-shaped."""
+        if problems := mismatches(dict.fromkeys(("kind", "steps", "settings", "state")), state):
+            return problems
+        slots: dict[str, Any] = {}
+        if state["steps"]:  # before the first step there are none
+            for index, item in enumerate(self.parameters):
+                spec = item._spec
+                slots.update({f"{index}.{slot}": spec for slot in self.slots})
+                slots.update({f"{index}.{number}": spec_of((), spec.dtype, spec.kind) for number in self.numbers})
+        name = type(self).__name__
+        other = [] if state["kind"] == name else [f"kind: got {state['kind']}, expected {name}"]
+        return other + mismatches(dict.fromkeys(self._settings), state["settings"]) + mismatches(slots, state["state"])
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over steps, settings (the learning rate too) and slots, the latter in place.
+
+        Raises ValueError that lists every missing, unexpected and mis-shaped name; then nothing has been changed.
+
+        >>> import flnb, flnb.nn as nn
+        >>> weight = nn.Parameter(flnb.asarray([3.0]))
+        >>> weight.grad = flnb.asarray([1.0])
+        >>> first, second = (flnb.optim.SGD([weight], lr=lr, momentum=0.9) for lr in (0.1, 0.2))
+        >>> first.step()
+        >>> second.load_state_dict(first.state_dict())
+        >>> second
+        SGD(1 parameters, lr=0.1, momentum=0.9, weight_decay=0.0, nesterov=False, steps=1)
+        """
+        refuse(self.mismatches(state), f"{type(self).__name__} of {len(self.parameters)} parameters")
+        if not self._state:
+            self._allocate()
+        for name, item in self._named_state().items():
+            ops.assign(item, ops.asarray(state["state"][name]) if state["steps"] else 0.0)
+        self.steps = state["steps"]
+        vars(self).update(state["settings"])
 
     def _allocate(self) -> None:
         with category("optimizer_state"):
@@ -102,7 +157,11 @@ class Optimizer:
                 if item._spec not in self._scratch:
                     self._scratch[item._spec] = [ops.zeros_like(item.data) for _ in range(self.scratch)]
             # last: an allocation that was interrupted is begun anew
-            self._state = [{slot: ops.zeros_like(item.data) for slot in self.slots} for item in self.parameters]
+            self._state = [
+                {slot: ops.zeros_like(item.data) for slot in self.slots}
+                | {number: ops.zeros((), dtype=item.dtype) for number in self.numbers}
+                for item in self.parameters
+            ]
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{key}={getattr(self, key)}" for key in self._settings)
