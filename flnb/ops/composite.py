@@ -121,20 +121,25 @@ def _checked_targets(op: str, scores: Any, targets: Any) -> Any:
     return targets
 
 
-def _reduced(losses: Any, targets: Any, weight: Any, classes: int, reduction: str) -> Any:
-    """Losses of examples, each times its class's weight; the mean is divided by the sum of those weights."""
+def by_reduction(losses: Any, reduction: str) -> Any:
+    """Losses of elements as they are ("none"), or their "mean" or "sum"."""
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f"loss: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+    return losses if reduction == "none" else getattr(r, reduction)(losses)
+
+
+def _reduced(losses: Any, targets: Any, weight: Any, classes: int, reduction: str) -> Any:
+    """Losses of examples, each times its class's weight; the mean is divided by the sum of those weights."""
     if weight is None:
-        return losses if reduction == "none" else getattr(r, reduction)(losses)
+        return by_reduction(losses, reduction)
     weight = asarray(weight)
     if weight.shape != (classes,):
         raise ValueError(f"loss: expected one weight for each of {classes} classes, got {weight._spec!r}")
     each = weight[targets]
     losses = e.multiply(losses, each)
-    if reduction == "none":
-        return losses
-    return r.sum(losses) if reduction == "sum" else e.divide(r.sum(losses), r.sum(each))
+    if reduction == "mean":
+        return e.divide(r.sum(losses), r.sum(each))
+    return by_reduction(losses, reduction)
 
 
 def nll_loss(log_probabilities: Any, targets: Any, reduction: str = "mean", weight: Any = None) -> Any:
