@@ -69,7 +69,7 @@ class Module:
         object.__setattr__(self, name, value)
         if isinstance(value, (Module, Parameter, list, tuple, dict)):
             for path, member in _members(name, value):
-                _call_it(member, path)
+                _call_it(member, self._path(path))
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         raise NotImplementedError(
@@ -135,10 +135,18 @@ class Module:
             if isinstance(member, Module):
                 own = sorted(member._own(), key=lambda item: isinstance(item[1], Module))  # a module's tensors first
                 for name, child in own:
-                    _call_it(child, name)  # also those appended to a list after it was assigned
+                    _call_it(child, member._path(name))  # also those appended to a list after it was assigned
                 stack.extend((f"{path}.{name}" if path else name, child) for name, child in reversed(own))
             else:
                 _call_it(member, path)
+
+    def _path(self, name: str) -> str:
+        """What a member is called: its name here, since the scope of this module is entered around its own."""
+        return name
+
+    def _renamed(self, name: str) -> None:
+        """The parent's name for this module; "blocks.0" for one in a list."""
+        self.__dict__["_name"] = name
 
     def _own(self) -> Iterator[tuple[str, Tensor | Module]]:
         for name, value in vars(self).items():
@@ -231,7 +239,7 @@ def _members(name: str, value: object) -> Iterator[tuple[str, Tensor | Module]]:
 def _call_it(member: Tensor | Module, path: str) -> None:
     """Give a module the name that its scope will have, and a parameter the longest path it is known by."""
     if isinstance(member, Module):
-        member.__dict__["_name"] = path
+        member._renamed(path)
     elif isinstance(member, Parameter) and path.endswith(member.name):
         member.name = path
 
