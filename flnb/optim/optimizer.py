@@ -79,10 +79,15 @@ class Optimizer:
 
     def step(self) -> None:
         """Update every parameter that has a gradient. Raises RuntimeError where none has."""
-        self._step()
+        self.update_all()
         bus.mark_step()
 
-    def _step(self) -> None:
+    def parts(self) -> list[Optimizer]:
+        """Itself: the optimizers that this one is made of, see `Together`."""
+        return [self]
+
+    def update_all(self) -> None:
+        """What `step` does, without telling telemetry that a training step is over."""
         if all(item.grad is None for item in self.parameters):
             raise RuntimeError(
                 f"flnb: {type(self).__name__}.step(): no parameter has a gradient; call loss.backward() first, on a "
