@@ -19,6 +19,7 @@ from flnb.nn.activations import (
     ThresholdReLU,
 )
 from flnb.nn.adaptive import AdaptiveSoftmax, AdaptiveSoftmaxLoss
+from flnb.nn.checkpoint import load_checkpoint, save_checkpoint
 from flnb.nn.containers import Container, ModuleDict, ModuleList, Residual, Sequential
 from flnb.nn.convolution import AvgPool1d, AvgPool2d, AvgPool3d, Conv1d, Conv2d, Conv3d, MaxPool1d, MaxPool2d, MaxPool3d
 from flnb.nn.layers import Dropout, Embedding, Linear, PositionEmbedding, SinusoidalPositionEmbedding
@@ -38,5 +39,6 @@ __all__ = [
     "ModuleDict", "ModuleList", "MultiheadAttention", "Normalize", "PReLU", "Padding", "Parameter",
     "PositionEmbedding", "PrecisionCast", "RNN", "ReLU", "ReLU6", "Reorder", "Residual", "Sequential", "Sigmoid",
     "SinusoidalPositionEmbedding", "Softmax", "Swish", "Tanh", "ThresholdReLU", "Transform",
-    "TransformerEncoderLayer", "View", "WeightNorm", "init", "load", "save",
+    "TransformerEncoderLayer", "View", "WeightNorm", "init", "load", "load_checkpoint", "save",
+    "save_checkpoint",
 ]  # fmt: skip
