@@ -135,11 +135,11 @@ class Adam(Optimizer):
         ops.multiply(square, self.beta2, out=square)
         ops.add(square, work, out=square)
         # Both bias corrections are folded into the two numbers, as in the paper's section 2.
-        root = math.sqrt(1.0 - self.beta2**self.steps)
+        root = math.sqrt(1.0 - self.beta2**self.count)
         ops.sqrt(self.scale(state), out=work)
         ops.add(work, self.eps * root, out=work)
         ops.divide(mean, work, out=work)
-        ops.multiply(work, self.lr * root / (1.0 - self.beta1**self.steps), out=work)
+        ops.multiply(work, self.lr * root / (1.0 - self.beta1**self.count), out=work)
         ops.subtract(data, work, out=data)
 
     def scale(self, state: dict[str, Tensor]) -> Tensor:
@@ -284,7 +284,7 @@ class Adadelta(Optimizer):
 
 
 class Adagrad(Optimizer):
-    """data -= lr / (1 + (steps - 1) * lr_decay) * gradient / (sqrt(s) + eps), s the sum of gradient^2 so far.
+    """data -= lr / (1 + (n - 1) * lr_decay) * gradient / (sqrt(s) + eps) in update n, s the sum of gradient^2.
 
     Duchi et al., 2011, "Adaptive subgradient methods for online learning and stochastic optimization", figure 1.
 
@@ -315,7 +315,7 @@ class Adagrad(Optimizer):
         ops.add(square, ops.square(gradient, out=work), out=square)
         ops.add(ops.sqrt(square, out=work), self.eps, out=work)
         ops.divide(gradient, work, out=work)
-        _subtract(data, work, self.lr / (1.0 + (self.steps - 1) * self.lr_decay), work)
+        _subtract(data, work, self.lr / (1.0 + (self.count - 1) * self.lr_decay), work)
 
 
 class Novograd(Optimizer):
@@ -350,8 +350,9 @@ class Novograd(Optimizer):
     def update(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
         (work, other), mean, square = scratch, state["mean"], state["square"]
         now = ops.sum(ops.square(gradient, out=work))
-        # A parameter that has had no gradient yet has none to average with.
-        ops.assign(square, ops.where(square == 0.0, now, square * self.beta2 + now * (1.0 - self.beta2)))
+        if self.count > 1:
+            now = square * self.beta2 + now * (1.0 - self.beta2)
+        ops.assign(square, now)
         step = ops.divide(gradient, ops.sqrt(square) + self.eps, out=work)
         if self.weight_decay:
             step = _plus_decay(step, data, self.weight_decay, other)

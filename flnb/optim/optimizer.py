@@ -64,17 +64,21 @@ class Optimizer:
             raise ValueError(f"flnb: {name} got no parameters; pass model.parameters() of a model that has some")
         if len({id(item) for item in self.parameters}) != len(self.parameters):
             raise ValueError(f"flnb: {name}: a parameter was given twice, it would be updated twice a step")
-        self.lr, self.steps = lr, 0
+        self.lr, self.steps, self.count = lr, 0, 0
         vars(self).update(settings)
         self._settings = ("lr", *settings)
         for key in self._settings:
             if not getattr(self, key) >= 0.0:
                 raise ValueError(f"flnb: {name}: {key} must be at least 0, got {getattr(self, key)}")
         self._state: list[dict[str, Tensor]] = []
+        self._counts = [0] * len(self.parameters)
         self._scratch: dict[Spec, list[Tensor]] = {}
 
     def update(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
-        """Write the new value of one parameter into `data`; `gradient` must stay as it is. Numbered by self.steps."""
+        """Write the new value of one parameter into `data`; `gradient` must stay as it is.
+
+        `self.count` says which update of this parameter it is, from 1: one without gradient is passed over in a step.
+        """
         raise NotImplementedError(f"flnb: {type(self).__name__} defines no update(data, gradient, state, scratch)")
 
     def step(self) -> None:
@@ -97,11 +101,12 @@ class Optimizer:
             self._allocate()
         self.steps += 1
         with bus.phase("optimizer"), no_grad():
-            for item, state in zip(self.parameters, self._state, strict=True):
+            for index, (item, state) in enumerate(zip(self.parameters, self._state, strict=True)):
                 gradient = item.grad
                 if gradient is not None:
                     if isinstance(gradient, Variable):  # made by backward(create_graph=True)
                         gradient = gradient.data
+                    self._counts[index] = self.count = self._counts[index] + 1
                     self.update(item.data, gradient, state, self._scratch[item._spec])
 
     def zero_grad(self) -> None:
@@ -112,17 +117,18 @@ class Optimizer:
         return {f"{index}.{slot}": item for index, own in enumerate(self._state) for slot, item in own.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Kind, steps and settings, and under "state" copies of the slots, by the parameter's position: "0.mean"."""
+        """Kind, steps, updates of each parameter, settings; in "state" copies of the slots by position: "0.mean"."""
         return {
             "kind": type(self).__name__,
             "steps": self.steps,
+            "counts": list(self._counts),
             "settings": {key: getattr(self, key) for key in self._settings},
             "state": {name: ops.asarray(item, copy=True) for name, item in self._named_state().items()},
         }
 
     def mismatches(self, state: Mapping[str, Any]) -> list[str]:
         """What keeps `state` from being loaded, a line each: names that are missing, unexpected or mis-shaped."""
-        if problems := mismatches(dict.fromkeys(("kind", "steps", "settings", "state")), state):
+        if problems := mismatches(dict.fromkeys(("kind", "steps", "counts", "settings", "state")), state):
             return problems
         slots: dict[str, Any] = {}
         if state["steps"]:  # before the first step there are none
@@ -132,6 +138,8 @@ class Optimizer:
                 slots.update({f"{index}.{number}": spec_of((), spec.dtype, spec.kind) for number in self.numbers})
         name = type(self).__name__
         other = [] if state["kind"] == name else [f"kind: got {state['kind']}, expected {name}"]
+        if len(state["counts"]) != len(self.parameters):
+            other.append(f"parameters: got {len(state['counts'])}, expected {len(self.parameters)}")
         return other + mismatches(dict.fromkeys(self._settings), state["settings"]) + mismatches(slots, state["state"])
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -153,7 +161,7 @@ class Optimizer:
             self._allocate()
         for name, item in self._named_state().items():
             ops.assign(item, ops.asarray(state["state"][name]) if state["steps"] else 0.0)
-        self.steps = state["steps"]
+        self.steps, self._counts = state["steps"], list(state["counts"])
         vars(self).update(state["settings"])
 
     def _allocate(self) -> None:

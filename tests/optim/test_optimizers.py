@@ -181,6 +181,21 @@ def test_twenty_steps_follow_torch(case):
         np.testing.assert_allclose(got, theirs.detach().numpy(), rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.parametrize("case", CASES, ids=label)
+def test_a_parameter_that_is_used_later_begins_later(case):
+    kind, by_hand, settings = case
+    early, late = nn.Parameter(flnb.asarray([1.0, 2.0])), nn.Parameter(flnb.asarray(np.float64([3.0, -1.0])))
+    optimizer = kind([early, late], **settings)
+    for step in range(9):
+        optimizer.zero_grad()
+        flnb.sum(flnb.square(early)).backward()
+        if step in (3, 4, 7):
+            flnb.sum(flnb.square(late)).backward()
+        optimizer.step()
+    expected = by_hand(np.float64([3.0, -1.0]), [lambda p: 2 * p] * 3, **settings)
+    np.testing.assert_allclose(late.detach().numpy(), expected, rtol=1e-12)
+
+
 def traced_bytes_of(function):
     """(most bytes held during the call, bytes still held after it)."""
     gc.collect()

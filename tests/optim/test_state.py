@@ -67,6 +67,7 @@ def test_what_does_not_fit_is_listed_and_nothing_loaded():
     with pytest.raises(ValueError, match="does not fit Adam of 2 parameters; nothing was loaded") as error:
         target.load_state_dict(state)
     for line in (
+        "parameters: got 1, expected 2",
         "mis-shaped: 0.mean: got (3, 4) float32, expected (3, 2) float32",
         "missing: 1.square",
         "unexpected: 7.mean",
