@@ -14,6 +14,7 @@ from flnb.dispatch import ops as dispatch
 from flnb.ops import elementwise as e
 from flnb.ops import reduction as r
 from flnb.ops.creation import arange, asarray
+from flnb.ops.dtypes import result_type
 from flnb.ops.movement import reshape
 from flnb.ops.table import Op
 from flnb.tensor import axes_of
@@ -31,6 +32,12 @@ class Composite(Op):
 
     def __call__(self, *tensors: Any, attributes: tuple[Any, ...] = ()) -> tuple[Any, tuple[Any, ...]]:
         return dispatch.composite(self, self.body, tensors, attributes)
+
+
+def in_one_dtype(*tensors: Any) -> list[Any]:
+    """Tensors cast to the dtype that an op on all of them computes in, so that their cotangents are cast back."""
+    dtype = result_type(*tensors)
+    return [x if x.dtype == dtype else e.astype(x, dtype) for x in tensors]
 
 
 def _not_inferred(op: Op, *_: Any) -> Any:
@@ -252,7 +259,7 @@ def batch_norm(
     n = x.size // x.shape[1]
     if n < 2:
         raise ValueError(f"batch_norm: training needs more than one value per channel, got shape {x.shape}")
-    y, (_, _, mean, variance) = _batch_norm_op(x, weight, bias, attributes=(eps,))
+    y, (_, _, mean, variance) = _batch_norm_op(*in_one_dtype(x, weight, bias), attributes=(eps,))
     if running_mean is not None:
         for running, batch in ((running_mean, mean), (running_var, e.multiply(variance, n / (n - 1)))):
             e.multiply(running, 1.0 - momentum, out=running)

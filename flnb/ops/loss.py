@@ -40,8 +40,13 @@ def l1_loss(x: Any, targets: Any, reduction: str = "mean") -> Any:
     return by_reduction(e.abs(e.subtract(x, targets)), reduction)
 
 
+def _log(log: Any, x: Any, valid: Any, elsewhere: float) -> Any:
+    """A logarithm that is never below the least, and is not asked for where there is none."""
+    return e.maximum(e.where(valid, log(e.where(valid, x, elsewhere)), LEAST_LOG), LEAST_LOG)
+
+
 def _bce(p: Any, t: Any) -> Body:
-    hit, miss = e.maximum(e.log(p), LEAST_LOG), e.maximum(e.log1p(e.negative(p)), LEAST_LOG)
+    hit, miss = _log(e.log, p, e.greater(p, 0.0), 1.0), _log(e.log1p, e.negative(p), e.less(p, 1.0), 0.0)
     return e.negative(e.add(e.multiply(t, hit), e.multiply(e.subtract(1.0, t), miss))), (hit, miss)
 
 

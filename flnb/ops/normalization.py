@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from flnb.ops import elementwise as e
 from flnb.ops import reduction as r
-from flnb.ops.composite import Composite
+from flnb.ops.composite import Composite, in_one_dtype
 from flnb.ops.movement import reshape
 from flnb.ops.norm import vector_norm
 
@@ -66,7 +66,7 @@ def layer_norm(x: Any, shape: int | Sequence[int], weight: Any = None, bias: Any
         )
     if weight is None and bias is not None:
         raise ValueError("layer_norm: got a bias without a weight; give both, a weight alone, or neither")
-    return _layer_norm_op(x, *affine, attributes=(len(extents), float(eps)))[0]
+    return _layer_norm_op(*in_one_dtype(x, *affine), attributes=(len(extents), float(eps)))[0]
 
 
 def group_norm(x: Any, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:

@@ -101,3 +101,38 @@ def test_saved_and_loaded(name, tmp_path):
     inputs = [flnb.asarray(x) for x in inputs_of(case)]
     for a, b in zip(flat(first(*inputs)), flat(second(*inputs)), strict=True):
         np.testing.assert_array_equal(values(a), values(b))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: nn.GRU(8, 4, layers=2, dropout=p),
+        lambda p: nn.MultiheadAttention(8, 2, dropout=p),
+        lambda p: nn.TransformerEncoderLayer(8, 2, 16, dropout=p),
+    ],
+    ids=["GRU", "MultiheadAttention", "TransformerEncoderLayer"],
+)
+def test_dropout_inside_is_for_training_alone(make):
+    dropping, plain = make(0.5), make(0.0)
+    plain.load_state_dict(dropping.state_dict())
+    x = flnb.asarray(np.random.default_rng(5).normal(size=(6, 5, 8)).astype(np.float32))
+
+    def output(module):
+        return values(flat(module(x))[0])
+
+    assert (output(dropping) != output(dropping)).any()
+    np.testing.assert_array_equal(output(dropping.eval()), output(plain))
+
+
+def test_the_last_layer_of_a_recurrent_stack_is_not_dropped():
+    one = nn.LSTM(8, 4, dropout=0.5)
+    x = flnb.ones((3, 2, 8))
+    np.testing.assert_array_equal(values(one(x)[0]), values(one(x)[0]))
+
+
+def test_states_carry_on_where_a_sequence_was_cut():
+    for module in (nn.RNN(4, 3, 2), nn.LSTM(4, 3, 2), nn.GRU(4, 3, 2)):
+        x = flnb.asarray(np.random.default_rng(6).normal(size=(7, 2, 4)).astype(np.float32))
+        first, state = module(x[:3])
+        rest, _ = module(x[3:], state)
+        close(np.concatenate([values(first), values(rest)]), values(module(x)[0]))
