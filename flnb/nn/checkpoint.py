@@ -1,4 +1,4 @@
-"""Checkpoints of a whole training run: model, optimizer, schedule, random numbers, in one safetensors file."""
+"""Checkpoints of a training run: model, optimizer, schedule, data, random numbers, in one safetensors file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ ARRAY = "__array__"
 def save_checkpoint(path: str | os.PathLike[str], /, **parts: Any) -> None:
     """Write the states of `parts` and of the session's random generator to `path`.
 
-    A part has ``state_dict()`` (modules, optimizers, schedules, ...) or is a plain value that JSON can hold. Arrays
+    A part has ``state_dict()`` (modules, optimizers, schedules, ...) or ``state`` (datasets, random generators), or is
+    a plain value that JSON can hold. Arrays
     become safetensors, named by where they are ("model.conv.weight"); the rest is JSON in the file's metadata. The
     file appears under its name only when it is complete, so an interrupted save leaves the old one as it was.
 
@@ -41,10 +42,9 @@ def save_checkpoint(path: str | os.PathLike[str], /, **parts: Any) -> None:
         TypeError: something in a part's state is neither an array nor JSON; its name is told.
     """
     arrays: dict[str, Any] = {}
-    states = {name: part.state_dict() if hasattr(part, "state_dict") else part for name, part in parts.items()}
     tree = {
-        "states": {name: _encoded(state, name, arrays) for name, state in states.items()},
-        "values": [name for name, part in parts.items() if not hasattr(part, "state_dict")],
+        "states": {name: _encoded(_state(part), name, arrays) for name, part in parts.items() if _has_state(part)},
+        "values": {name: _encoded(part, name, arrays) for name, part in parts.items() if not _has_state(part)},
         "random": _encoded(flnb_random.default_generator.state, "random", arrays),
     }
     write_whole(path, arrays, {"checkpoint": json.dumps(tree)}, purpose="nn.save_checkpoint")
@@ -65,8 +65,7 @@ def load_checkpoint(path: str | os.PathLike[str], /, *, random: bool = True, **p
     if "checkpoint" not in metadata:
         raise ValueError(f"flnb: {path} holds tensors but no checkpoint; read it with nn.load(model, path)")
     tree = json.loads(metadata["checkpoint"])
-    states = {name: _decoded(state, arrays) for name, state in tree["states"].items()}
-    values = {name: states.pop(name) for name in tree["values"]}
+    states, values = _decoded(tree["states"], arrays), _decoded(tree["values"], arrays)
     problems = [
         f"missing: {name} (the file holds {', '.join(states) or 'none'})" for name in parts if name not in states
     ]
@@ -74,12 +73,35 @@ def load_checkpoint(path: str | os.PathLike[str], /, *, random: bool = True, **p
         if hasattr(parts[name], "mismatches"):
             problems += [f"{name}: {problem}" for problem in parts[name].mismatches(states[name])]
     refuse(problems, f"the parts given; read from {path}")
-    # First those that could not be asked: they may still refuse.
-    for name in sorted(parts, key=lambda name: hasattr(parts[name], "mismatches")):
-        parts[name].load_state_dict(states[name])
+    # First those that could not be asked: when one refuses, the others are put back.
+    before: list[tuple[Any, Any]] = []
+    try:
+        for name in sorted(parts, key=lambda name: hasattr(parts[name], "mismatches")):
+            if not hasattr(parts[name], "mismatches"):
+                before.append((parts[name], _state(parts[name])))
+            _put(parts[name], states[name])
+    except Exception:
+        for part, state in before[:-1]:
+            _put(part, state)
+        raise
     if random:
         flnb_random.default_generator.state = tree["random"]
-    return values
+    return values  # type: ignore[no-any-return]
+
+
+def _has_state(part: Any) -> bool:
+    return hasattr(part, "state_dict") or hasattr(part, "state")
+
+
+def _state(part: Any) -> Any:
+    return part.state_dict() if hasattr(part, "state_dict") else part.state
+
+
+def _put(part: Any, state: Any) -> None:
+    if hasattr(part, "load_state_dict"):
+        part.load_state_dict(state)
+    else:
+        part.state = state
 
 
 def _encoded(value: Any, name: str, arrays: dict[str, Any]) -> Any:

@@ -97,6 +97,30 @@ def test_every_mismatch_of_every_part_is_listed_and_nothing_is_loaded(tmp_path):
     assert flnb.random.default_generator.state == state
 
 
+def test_data_sets_and_generators_go_on_where_they_were(tmp_path):
+    def made():
+        data = flnb.data.ShuffleDataset(flnb.data.TensorDataset(flnb.arange(12)), seed=3)
+        return {"data": data, "noise": flnb.random.Generator(5)}
+
+    def draw(parts, items):
+        return [(int(item[0]), float(parts["noise"].numpy.normal())) for _, item in zip(range(4), items, strict=False)]
+
+    first, second = made(), made()
+    items = iter(first["data"])
+    draw(first, items)
+    nn.save_checkpoint(tmp_path / "last", **first)
+    expected = draw(first, items)
+    nn.load_checkpoint(tmp_path / "last", **second)
+    assert draw(second, iter(second["data"])) == expected
+
+    third = made()
+    third["data"] = flnb.data.TensorDataset(flnb.arange(5))
+    start = third["noise"].state
+    with pytest.raises(ValueError, match="12"):
+        nn.load_checkpoint(tmp_path / "last", noise=third["noise"], data=third["data"])
+    assert third["noise"].state == start
+
+
 def test_a_part_that_only_load_state_dict_checks_is_loaded_first(tmp_path):
     class Loader:
         def state_dict(self):
