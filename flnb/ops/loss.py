@@ -8,6 +8,7 @@ from flnb.ops import elementwise as e
 from flnb.ops import reduction as r
 from flnb.ops.composite import Composite, by_reduction, sigmoid
 from flnb.ops.creation import asarray
+from flnb.ops.dtypes import finfo
 
 Body = tuple[Any, tuple[Any, ...]]
 LEAST_LOG = -100.0
@@ -51,7 +52,8 @@ def _bce(p: Any, t: Any) -> Body:
 
 
 def _pull_bce(g: Any, plan: Any, p: Any, t: Any, hit: Any, miss: Any, y: Any) -> tuple[Any, ...]:
-    variance = e.maximum(e.multiply(p, e.subtract(1.0, p)), LEAST_VARIANCE)
+    least = max(LEAST_VARIANCE, 2.0 / finfo(p.dtype).max)  # its reciprocal is finite in float16 too
+    variance = e.maximum(e.multiply(p, e.subtract(1.0, p)), least)
     return e.multiply(g, e.divide(e.subtract(p, t), variance)), e.multiply(g, e.subtract(miss, hit))
 
 

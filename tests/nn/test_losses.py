@@ -65,12 +65,13 @@ def test_values_and_gradients_are_torchs(name, reduction):
             np.testing.assert_allclose(v.grad.numpy(), w.grad.numpy(), rtol=1e-5, atol=1e-6)
 
 
-def test_a_certain_mistake_costs_a_hundred_and_has_a_finite_gradient():
-    p = flnb.Variable(flnb.asarray([0.0, 1.0, 0.0, 1.0]))
+@pytest.mark.parametrize(("dtype", "steepest"), [("float16", 65504 / 2), ("float32", 1e12), ("float64", 1e12)])
+def test_a_certain_mistake_costs_a_hundred_and_has_a_finite_gradient(dtype, steepest):
+    p = flnb.Variable(flnb.asarray([0.0, 1.0, 0.0, 1.0], dtype=dtype))
     losses = nn.BCELoss("none")(p, flnb.asarray([1.0, 0.0, 0.0, 1.0]))
     assert losses.detach().tolist() == [100.0, 100.0, 0.0, 0.0]
     losses.sum().backward()
-    np.testing.assert_allclose(p.grad.numpy(), [-1e12, 1e12, 0.0, 0.0])
+    np.testing.assert_allclose(p.grad.numpy(), [-steepest, steepest, 0.0, 0.0], rtol=1e-3)
 
 
 def test_logits_do_not_overflow():
@@ -114,3 +115,12 @@ def test_a_loss_over_examples_without_a_target_is_an_error():
     for targets in (flnb.asarray([0, 1]), flnb.ones(3)):
         with pytest.raises(ValueError, match=r"expected integer targets \(3,\)"):
             loss(x, targets)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_the_adaptive_loss_is_minus_the_log_probability_of_each_target(reduction):
+    softmax = nn.AdaptiveSoftmax(8, 20, [4, 10])
+    x, targets = flnb.asarray(RNG.normal(size=(6, 8)).astype(np.float32)), np.array([19, 0, 7, 3, 12, 4])
+    each = -softmax(x).detach().numpy()[np.arange(6), targets]
+    got = nn.AdaptiveSoftmaxLoss(softmax, reduction)(x, flnb.asarray(targets)).detach().numpy()
+    np.testing.assert_allclose(got, each if reduction == "none" else getattr(each, reduction)(), rtol=1e-5)
