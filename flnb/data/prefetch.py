@@ -71,6 +71,11 @@ class PrefetchDataset(Dataset):
                 number, job = pending.popleft()
                 try:
                     item = loader.collect(job)
+                except SystemExit as error:  # of one worker: it must not end the program, and silently
+                    raise RuntimeError(
+                        f"flnb: SystemExit({error.code!r}) in a worker of PrefetchDataset "
+                        f"at item {number} of {len(self)}"
+                    ) from error
                 except Exception as error:
                     error.add_note(f"flnb: while a worker of PrefetchDataset made item {number} of {len(self)}")
                     raise

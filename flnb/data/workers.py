@@ -132,8 +132,9 @@ class Processes:
         except BrokenProcessPool as error:
             self.close()
             raise RuntimeError(
-                "flnb: a worker process of PrefetchDataset died: it was killed (out of memory?), it crashed, or, in a "
-                'script without `if __name__ == "__main__":`, it could not start. The next epoch starts new workers'
+                "flnb: a worker process of PrefetchDataset died: it was killed (out of memory, /dev/shm full?), it "
+                'crashed, or, in a script without `if __name__ == "__main__":`, it could not start. The next epoch '
+                "starts new workers"
             ) from error
 
     def _slot(self) -> int | None:

@@ -98,6 +98,14 @@ def test_an_error_comes_in_its_turn_with_the_workers_stack(worked, processes):
     prefetched.close()
 
 
+@BOTH
+def test_a_worker_that_exits_does_not_end_the_program(worked, processes):
+    prefetched = PrefetchDataset(worked.Worked(4, 1, worked.leave), processes=processes)
+    with pytest.raises(RuntimeError, match=r"SystemExit\(4\) in a worker of PrefetchDataset at item 1 of 4"):
+        list(prefetched)
+    prefetched.close()
+
+
 def test_an_error_that_cannot_be_pickled_is_told_by_its_text(worked):
     prefetched = PrefetchDataset(worked.Worked(2, 0, worked.fail_awkwardly), processes=True)
     with pytest.raises(RuntimeError, match="Awkward: this and that") as caught:

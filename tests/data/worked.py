@@ -1,6 +1,7 @@
 """Datasets that worker processes import: some fail, die or say who made an item."""
 
 import os
+import sys
 import threading
 import time
 
@@ -37,6 +38,10 @@ def fail():
 
 def fail_awkwardly():
     raise Awkward("this", "that")
+
+
+def leave():
+    sys.exit(4)
 
 
 def die():
