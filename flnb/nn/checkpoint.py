@@ -25,9 +25,9 @@ def save_checkpoint(path: str | os.PathLike[str], /, **parts: Any) -> None:
     """Write the states of `parts` and of the session's random generator to `path`.
 
     A part has ``state_dict()`` (modules, optimizers, schedules, ...) or ``state`` (datasets, random generators), or is
-    a plain value that JSON can hold. Arrays
-    become safetensors, named by where they are ("model.conv.weight"); the rest is JSON in the file's metadata. The
-    file appears under its name only when it is complete, so an interrupted save leaves the old one as it was.
+    a plain value that JSON can hold. Arrays become safetensors, named by where they are ("model.conv.weight"); the
+    rest is JSON in the file's metadata. The file appears under its name only when it is complete, so an interrupted
+    save leaves the old one as it was.
 
     >>> import tempfile, flnb, flnb.nn as nn, flnb.optim as optim
     >>> folder = tempfile.TemporaryDirectory()
@@ -40,7 +40,13 @@ def save_checkpoint(path: str | os.PathLike[str], /, **parts: Any) -> None:
 
     Raises:
         TypeError: something in a part's state is neither an array nor JSON; its name is told.
+        ValueError: a part is called "random", which stands for the session's generator.
     """
+    if "random" in parts:
+        raise ValueError(
+            'flnb: nn.save_checkpoint: "random" is the session\'s generator, which is saved in any case; give the part '
+            "another name"
+        )
     arrays: dict[str, Any] = {}
     tree = {
         "states": {name: _encoded(_state(part), name, arrays) for name, part in parts.items() if _has_state(part)},

@@ -169,6 +169,9 @@ def test_an_interrupted_or_refused_save_keeps_the_old_file(tmp_path, monkeypatch
     with pytest.raises(TypeError, match=r"notes is a dict; .*texts as keys"):
         nn.save_checkpoint(path, **run.parts, notes={1: 2})
 
+    with pytest.raises(ValueError, match='"random" is the session\'s generator, which is saved in any case; give'):
+        nn.save_checkpoint(path, **run.parts, random=flnb.random.Generator(1))
+
     def interrupted(self, content):
         with self.open("wb") as file:
             file.write(content[:50])
