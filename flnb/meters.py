@@ -1,13 +1,44 @@
-"""Meters: numbers gathered over many steps."""
+"""Meters: numbers gathered over many steps. `add` takes what a step gave, `value` is the figure, `reset` begins anew.
+
+Outputs and targets may be Tensors, Variables, NumPy arrays or lists.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from typing import TYPE_CHECKING, Any, Self
 
-__all__ = ["AverageMeter"]
+import numpy as np
+import numpy.typing as npt
+
+from flnb.tensor import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+__all__ = [
+    "AverageMeter", "CountMeter", "EditDistanceMeter", "FrameErrorMeter", "MSEMeter", "TimeMeter", "TopKMeter",
+]  # fmt: skip
 
 
-class AverageMeter:
+class _Mean:
+    """A sum over a weight; NaN while empty."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self._sum = self._weight = 0.0
+
+    @property
+    def value(self) -> float:
+        return self._sum / self._weight if self._weight else float("nan")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.value:.6g})"
+
+
+class AverageMeter(_Mean):
     """The mean of what was added, each with its weight; NaN while empty. Tensors and Variables count as their number.
 
     >>> loss = AverageMeter()
@@ -17,19 +48,220 @@ class AverageMeter:
     AverageMeter(2)
     """
 
-    def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        self._sum = self._weight = 0.0
-
     def add(self, value: Any, weight: float = 1.0) -> None:
         self._sum += (value.item() if hasattr(value, "item") else float(value)) * weight
         self._weight += weight
 
+
+class CountMeter:
+    """How often each thing came: a dict from what was added to its count.
+
+    >>> seen = CountMeter()
+    >>> seen.add("cat")
+    >>> seen.add("dog", 3)
+    >>> seen.value
+    {'cat': 1, 'dog': 3}
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self._counts: dict[Hashable, int] = {}
+
+    def add(self, key: Hashable, count: int = 1) -> None:
+        self._counts[key] = self._counts.get(key, 0) + count
+
     @property
-    def value(self) -> float:
-        return self._sum / self._weight if self._weight else float("nan")
+    def value(self) -> dict[Hashable, int]:
+        return dict(self._counts)
 
     def __repr__(self) -> str:
-        return f"AverageMeter({self.value:.6g})"
+        return f"CountMeter({self._counts})"
+
+
+class EditDistanceMeter(_Mean):
+    """Edits that turn targets into outputs, over the targets' lengths: the word or letter error rate, 0.1 for 10%.
+
+    `deletions` of the target's items, `insertions` of items it has not and `substitutions` are counted apart, on one
+    cheapest path (Wagner and Fischer 1974) that prefers substitutions. NaN while the targets are empty.
+
+    >>> errors = EditDistanceMeter()
+    >>> errors.add("sitting", "kitten")
+    >>> errors.value, errors.substitutions, errors.insertions, errors.deletions
+    (0.5, 2, 1, 0)
+    """
+
+    def reset(self) -> None:
+        super().reset()
+        self.deletions = self.insertions = self.substitutions = 0
+
+    def add(self, output: Any, target: Any) -> None:
+        """Two sequences: strings, lists of anything, or arrays of one axis."""
+        got, wanted = _sequence("output", output), _sequence("target", target)
+        names = {item: number for number, item in enumerate(dict.fromkeys([*got, *wanted]))}
+        table = _distances([names[item] for item in got], [names[item] for item in wanted])
+        i, j = len(wanted), len(got)
+        self._sum += float(table[i, j])
+        self._weight += i
+        while i or j:
+            if i and j and table[i, j] == table[i - 1, j - 1] + (wanted[i - 1] != got[j - 1]):
+                i, j = i - 1, j - 1
+                self.substitutions += wanted[i] != got[j]
+            elif i and table[i, j] == table[i - 1, j] + 1:
+                i -= 1
+                self.deletions += 1
+            else:
+                j -= 1
+                self.insertions += 1
+
+
+def _distances(got: list[int], wanted: list[int]) -> npt.NDArray[np.int64]:
+    """Edit distances of all beginnings, (len(wanted) + 1, len(got) + 1)."""
+    places, row = np.arange(len(got) + 1), np.arange(len(got) + 1)
+    table = [row]
+    output = np.asarray(got, np.int64)
+    for item in wanted:
+        above = np.append(row[0] + 1, np.minimum(row[1:] + 1, row[:-1] + (output != item)))
+        row = np.minimum.accumulate(above - places) + places  # an insertion costs one more than its left neighbour
+        table.append(row)
+    return np.stack(table)
+
+
+class FrameErrorMeter(_Mean):
+    """The fraction of the entries in which output and target differ; NaN while empty.
+
+    >>> errors = FrameErrorMeter()
+    >>> errors.add([1, 2, 3, 4], [1, 2, 0, 4])
+    >>> errors.value
+    0.25
+    """
+
+    def add(self, output: Any, target: Any) -> None:
+        got, wanted = _alike("FrameErrorMeter", output, target)
+        self._sum += float((got != wanted).sum())
+        self._weight += wanted.size
+
+
+class MSEMeter(_Mean):
+    """The mean of squared differences over all entries added, in float64; NaN while empty.
+
+    >>> error = MSEMeter()
+    >>> error.add([1.0, 2.0], [1.0, 4.0])
+    >>> error.value
+    2.0
+    """
+
+    def add(self, output: Any, target: Any) -> None:
+        got, wanted = _alike("MSEMeter", output, target)
+        self._sum += float(((got.astype(np.float64) - wanted) ** 2).sum())
+        self._weight += wanted.size
+
+
+class TimeMeter:
+    """Seconds between `start` and `stop`, added up; `add` counts what was done in them, for seconds per unit.
+
+    >>> work = TimeMeter()
+    >>> with work:
+    ...     work.add(10)
+    >>> 0 < work.per_unit < work.value
+    True
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Zero, and not running."""
+        self._seconds, self._units = 0.0, 0.0
+        self._began: float | None = None
+
+    def start(self) -> None:
+        """Run from now on; what runs already goes on."""
+        if self._began is None:
+            self._began = time.perf_counter()
+
+    def stop(self) -> None:
+        self._seconds, self._began = self.value, None
+
+    def add(self, units: float = 1) -> None:
+        self._units += units
+
+    @property
+    def value(self) -> float:
+        """Seconds up to now."""
+        return self._seconds + (0.0 if self._began is None else time.perf_counter() - self._began)
+
+    @property
+    def per_unit(self) -> float:
+        """Seconds for each unit added; NaN without one."""
+        return self.value / self._units if self._units else float("nan")
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"TimeMeter({self.value:.6g} s)"
+
+
+class TopKMeter(_Mean):
+    """The fraction of samples whose label is among the `k` highest scores; NaN while empty.
+
+    Among equal scores the lower class is the higher; a label whose score is NaN is not found.
+
+    >>> top2 = TopKMeter(2)
+    >>> top2.add([[0.1, 0.7, 0.2], [0.5, 0.3, 0.2]], [2, 2])
+    >>> top2.value
+    0.5
+    """
+
+    def __init__(self, k: int) -> None:
+        if k < 1:
+            raise ValueError(f"flnb: TopKMeter's k must be at least 1, got {k}")
+        self.k = k
+        super().__init__()
+
+    def add(self, output: Any, target: Any) -> None:
+        """Scores (N, classes) and labels (N,), whole numbers in range(classes)."""
+        scores, labels = _array(output), _array(target)
+        if scores.ndim != 2 or labels.shape != scores.shape[:1]:
+            raise ValueError(
+                f"flnb: TopKMeter takes scores (N, classes) and labels (N,), got {scores.shape} and {labels.shape}"
+            )
+        if labels.dtype.kind not in "iu" or ((labels < 0) | (labels >= scores.shape[1])).any():
+            raise ValueError(
+                f"flnb: TopKMeter's labels are whole numbers in range({scores.shape[1]}), "
+                f"got {labels.dtype} {labels[:8].tolist()}"
+            )
+        own = np.take_along_axis(scores, labels[:, None], axis=1)
+        before = np.arange(scores.shape[1]) < labels[:, None]
+        ahead = np.where(before, scores >= own, scores > own).sum(axis=1)
+        self._sum += float(((ahead < self.k) & ~np.isnan(own[:, 0])).sum())
+        self._weight += len(labels)
+
+    def __repr__(self) -> str:
+        return f"TopKMeter({self.value:.6g}, k={self.k})"
+
+
+def _array(values: Any) -> npt.NDArray[Any]:
+    return np.asarray(values._values() if isinstance(values, Tensor) else values)
+
+
+def _alike(name: str, output: Any, target: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    got, wanted = _array(output), _array(target)
+    if got.shape != wanted.shape:
+        raise ValueError(f"flnb: {name} takes output and target of one shape, got {got.shape} and {wanted.shape}")
+    return got, wanted
+
+
+def _sequence(name: str, values: Any) -> list[Any]:
+    if isinstance(values, (str, list, tuple)):
+        return list(values)
+    array = _array(values)
+    if array.ndim != 1:
+        raise ValueError(f"flnb: EditDistanceMeter's {name} is a sequence (one axis), got shape {array.shape}")
+    return array.tolist()  # type: ignore[no-any-return]

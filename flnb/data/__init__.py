@@ -1,7 +1,16 @@
 """Datasets that wrap one another, scikit-learn's digits, and a progress bar."""
 
-from flnb.data.datasets import BatchDataset, Dataset, ShuffleDataset, TensorDataset
+from flnb.data.batch import BatchDataset, padded
+from flnb.data.blob import BlobDataset, FileBlobDataset
+from flnb.data.combine import ConcatDataset, MergeDataset, TransformDataset
+from flnb.data.datasets import Dataset, TensorDataset, stacked
 from flnb.data.digits import digits
+from flnb.data.order import ResampleDataset, ShuffleDataset, SpanDataset, round_robin
+from flnb.data.prefetch import PrefetchDataset
 from flnb.data.progress import progress
 
-__all__ = ["BatchDataset", "Dataset", "ShuffleDataset", "TensorDataset", "digits", "progress"]
+__all__ = [
+    "BatchDataset", "BlobDataset", "ConcatDataset", "Dataset", "FileBlobDataset", "MergeDataset", "PrefetchDataset",
+    "ResampleDataset", "ShuffleDataset", "SpanDataset", "TensorDataset", "TransformDataset", "digits", "padded",
+    "progress", "round_robin", "stacked",
+]  # fmt: skip

@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import copy
+import operator
+from contextlib import closing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from flnb import ops
+from flnb.dispatch import state
 from flnb.dispatch.state import category
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator, Sequence
 
     from flnb.tensor import Tensor
 
-__all__ = ["BatchDataset", "Dataset", "ShuffleDataset", "TensorDataset"]
+__all__ = ["Dataset", "Indices", "TensorDataset", "stacked"]
 
 Indices = npt.NDArray[np.int64]
+
+
+@dataclass
+class Position:
+    """Where an epoch stands: the index is that of the next item."""
+
+    epoch: int
+    index: int = 0
 
 
 class Dataset:
     """Write `__len__` and `__getitem__(index) -> tuple of arrays`; `take(indices)` too where many at once is faster.
 
+    >>> from flnb.data import BatchDataset
     >>> class Squares(Dataset):
     ...     def __len__(self):
     ...         return 5
@@ -34,6 +47,8 @@ class Dataset:
     """
 
     _epochs: int = 0
+    _latest: Position | None = None
+    _resumed: Position | None = None
 
     def __len__(self) -> int:
         raise NotImplementedError(f"flnb: {type(self).__name__} defines no __len__")
@@ -43,9 +58,7 @@ class Dataset:
 
     def take(self, indices: Indices) -> tuple[Any, ...]:
         """The samples of these numbers stacked along a new first axis."""
-        columns = zip(*(self[int(index)] for index in indices), strict=True)
-        with category("input"):
-            return tuple(ops.stack([ops.asarray(item) for item in column]) for column in columns)
+        return stacked([self[int(index)] for index in indices])
 
     def _at_epoch(self, epoch: int) -> Self:
         """This dataset as it is in that epoch, whatever is iterated meanwhile. Wrapped datasets follow."""
@@ -53,13 +66,61 @@ class Dataset:
         for name, value in vars(self).items():
             if isinstance(value, Dataset):
                 setattr(fixed, name, value._at_epoch(epoch))
+            elif isinstance(value, (list, tuple)) and any(isinstance(item, Dataset) for item in value):
+                items = (item._at_epoch(epoch) if isinstance(item, Dataset) else item for item in value)
+                setattr(fixed, name, type(value)(items))
         return fixed
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        """One epoch; each `for` is the next one, from 0."""
-        fixed = self._at_epoch(self._epochs)
-        self._epochs += 1
-        return (fixed[index] for index in range(len(fixed)))
+        """One epoch; each `for` is the next one, from 0, or what is left of the one that `state` was set to."""
+        position = self._resumed or Position(self._epochs)
+        self._latest, self._resumed, self._epochs = position, None, position.epoch + 1
+        return self._follow(self._at_epoch(position.epoch), position)
+
+    @staticmethod
+    def _follow(fixed: Dataset, position: Position) -> Iterator[tuple[Any, ...]]:
+        with closing(fixed._items(position.epoch, position.index)) as items:
+            for item in items:
+                position.index += 1
+                yield item
+        position.epoch, position.index = position.epoch + 1, 0
+
+    def _items(self, epoch: int, start: int) -> Generator[tuple[Any, ...], None, None]:
+        """What is left of an epoch from item `start`, of a dataset that is fixed at that epoch."""
+        for index in range(start, len(self)):
+            yield self[index]
+
+    @property
+    def state(self) -> dict[str, int]:
+        """Where the epoch begun last stands, for a checkpoint; set it, and the next `for` goes on with the rest.
+
+        `epoch` counts from 0, `index` is that of the next item, `size` the length, which is checked when it is set.
+
+        >>> import flnb
+        >>> items = TensorDataset(flnb.arange(4))
+        >>> for (x,) in items:
+        ...     if int(x) == 1:
+        ...         break
+        >>> items.state
+        {'epoch': 0, 'index': 2, 'size': 4}
+        >>> again = TensorDataset(flnb.arange(4))
+        >>> again.state = items.state
+        >>> [int(x) for (x,) in again], [int(x) for (x,) in again]
+        ([2, 3], [0, 1, 2, 3])
+        """
+        position = self._resumed or self._latest or Position(self._epochs)
+        return {"epoch": position.epoch, "index": position.index, "size": len(self)}
+
+    @state.setter
+    def state(self, value: dict[str, int]) -> None:
+        if not isinstance(value, dict) or sorted(value) != ["epoch", "index", "size"]:
+            raise ValueError(f"flnb: a dataset's state is a dict of epoch, index and size, got {value!r:.80}")
+        epoch, index, size = (operator.index(value[name]) for name in ("epoch", "index", "size"))
+        if size != len(self):
+            raise ValueError(f"flnb: this state is of a dataset of {size} items, {type(self).__name__} has {len(self)}")
+        if epoch < 0 or not 0 <= index <= size:
+            raise ValueError(f"flnb: epoch {epoch}, index {index} is no position in a dataset of {size} items")
+        self._resumed = Position(epoch, index)
 
     def _check(self, index: int) -> int:
         """`index` counted from the start. IndexError also ends the iteration protocol of old."""
@@ -67,6 +128,59 @@ class Dataset:
         if not -size <= index < size:
             raise IndexError(f"flnb: {type(self).__name__} of {size} has no item {index}")
         return index % size
+
+    def _check_all(self, indices: Any) -> Indices:
+        """These indices counted from the start."""
+        given, size = np.asarray(indices), len(self)
+        if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+            raise TypeError(
+                f"flnb: {type(self).__name__}.take expects a list of whole numbers, "
+                f"got shape {given.shape} of {given.dtype}"
+            )
+        wrong = given[(given < -size) | (given >= size)]
+        if wrong.size:
+            raise IndexError(f"flnb: {type(self).__name__} of {size} has no item {wrong[0]}")
+        return np.where(given < 0, given + size, given).astype(np.int64)
+
+
+def stacked(samples: Sequence[tuple[Any, ...]]) -> tuple[Tensor, ...]:
+    """Samples as one batch: column by column, stacked along a new first axis.
+
+    >>> import numpy as np
+    >>> x, y = stacked([(np.zeros(3), 1), (np.ones(3), 2)])
+    >>> x.shape, y.tolist()
+    ((2, 3), [1, 2])
+
+    Raises:
+        ValueError: no samples, or samples that differ in their number of entries or in the entries' shapes.
+    """
+    if len({len(sample) for sample in samples}) != 1:
+        got = [len(sample) for sample in samples]
+        raise ValueError(f"flnb: a batch takes one sample or more with as many entries each, got {got} entries")
+    with category("input"):
+        return tuple(_stacked(column) for column in zip(*samples, strict=True))
+
+
+def _stacked(column: tuple[Any, ...]) -> Tensor:
+    first = column[0]
+    if all(isinstance(item, np.ndarray) and item.dtype == first.dtype for item in column):
+        _check_shapes(column)
+        if first.dtype.isnative and first.dtype.kind in "biufc" and state.current().kind == "ndarray":
+            batch = ops.empty((len(column), *first.shape), first.dtype)
+            np.stack(column, out=batch.numpy())  # straight into the tensor's memory
+            return batch
+    tensors = [ops.asarray(item) for item in column]
+    _check_shapes(tensors)
+    return ops.stack(tensors)  # type: ignore[no-any-return]
+
+
+def _check_shapes(items: Sequence[Any]) -> None:
+    shapes = dict.fromkeys(tuple(item.shape) for item in items)
+    if len(shapes) > 1:
+        raise ValueError(
+            f"flnb: the samples of a batch have different shapes {list(shapes)[:4]}; "
+            f"bring them to one shape, or pad them: BatchDataset(..., collate=flnb.data.padded)"
+        )
 
 
 class TensorDataset(Dataset):
@@ -95,62 +209,6 @@ class TensorDataset(Dataset):
         return tuple(tensor[index] for tensor in self.tensors)
 
     def take(self, indices: Indices) -> tuple[Tensor, ...]:
+        chosen = self._check_all(indices)
         with category("input"):
-            return tuple(tensor[indices] for tensor in self.tensors)
-
-
-class ShuffleDataset(Dataset):
-    """Another order of the same samples, a different one in each epoch, all fixed by `seed`.
-
-    >>> import flnb
-    >>> shuffled = ShuffleDataset(TensorDataset(flnb.arange(4)), seed=1)
-    >>> first, second = [[int(x) for (x,) in shuffled] for epoch in range(2)]
-    >>> sorted(first) == sorted(second) == [0, 1, 2, 3], first == second
-    (True, False)
-    """
-
-    def __init__(self, dataset: Dataset, seed: int = 0) -> None:
-        self.dataset, self.seed = dataset, seed
-        self._shuffle(0)
-
-    def _shuffle(self, epoch: int) -> None:
-        self._order = np.random.default_rng((self.seed, epoch)).permutation(len(self.dataset))
-
-    def _at_epoch(self, epoch: int) -> Self:
-        fixed = super()._at_epoch(epoch)
-        fixed._shuffle(epoch)
-        return fixed
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, index: int) -> tuple[Any, ...]:
-        return self.dataset[int(self._order[self._check(index)])]
-
-    def take(self, indices: Indices) -> tuple[Any, ...]:
-        return self.dataset.take(self._order[indices])
-
-
-class BatchDataset(Dataset):
-    """Groups of `size` samples stacked; the smaller rest is a batch of its own (`last="include"`) or left out ("skip").
-
-    >>> import flnb
-    >>> batches = BatchDataset(TensorDataset(flnb.zeros((10, 3))), 4, last="skip")
-    >>> len(batches), [x.shape for (x,) in batches]
-    (2, [(4, 3), (4, 3)])
-    """
-
-    def __init__(self, dataset: Dataset, size: int, last: str = "include") -> None:
-        if size < 1:
-            raise ValueError(f"flnb: BatchDataset's size must be at least 1, got {size}")
-        if last not in ("include", "skip"):
-            raise ValueError(f'flnb: BatchDataset\'s last is "include" or "skip", got {last!r}')
-        self.dataset, self.size, self.last = dataset, size, last
-
-    def __len__(self) -> int:
-        samples = len(self.dataset)
-        return samples // self.size if self.last == "skip" else -(-samples // self.size)
-
-    def __getitem__(self, index: int) -> tuple[Any, ...]:
-        start = self._check(index) * self.size
-        return self.dataset.take(np.arange(start, min(start + self.size, len(self.dataset))))
+            return tuple(tensor[chosen] for tensor in self.tensors)

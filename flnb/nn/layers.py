@@ -1,52 +1,14 @@
-"""Layers: thin modules over the functions of the same name in `flnb`, with initial values as torch's."""
+"""Layers on features: linear maps, lookups, positions, dropout."""
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flnb import ops, random
-from flnb.dispatch.miss import default_dtype
-from flnb.dispatch.state import category
+from flnb.nn import init
 from flnb.nn.module import Module, Parameter
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-Pair = int | tuple[int, int]
-
-
-class Sequential(Module):
-    """Modules called one after another; by keyword they get names, which scopes and state dicts then show.
-
-    >>> import flnb
-    >>> net = Sequential(hidden=Linear(4, 8), relu=ReLU(), out=Linear(8, 2))
-    >>> net(flnb.ones((5, 4))).shape, len(net), net[0]
-    ((5, 2), 3, Linear(in_features=4, out_features=8)  # 40 parameters)
-    """
-
-    def __init__(self, *modules: Module, **named: Module) -> None:
-        given = {str(index): module for index, module in enumerate(modules)} | named
-        for name, module in given.items():
-            if not isinstance(module, Module):
-                raise TypeError(f"flnb: Sequential takes modules, got {type(module).__name__} as {name!r}")
-            if hasattr(type(self), name):
-                raise ValueError(f"flnb: {name!r} is a method of Sequential; give that module another name")
-            setattr(self, name, module)
-
-    def __iter__(self) -> Iterator[Module]:
-        return iter([member for member in vars(self).values() if isinstance(member, Module)])
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def __getitem__(self, index: int) -> Module:
-        return list(self)[index]
-
-    def forward(self, x: Any) -> Any:
-        for module in self:
-            x = module(x)
-        return x
+__all__ = ["Dropout", "Embedding", "Linear", "PositionEmbedding", "SinusoidalPositionEmbedding"]
 
 
 class Linear(Module):
@@ -59,82 +21,27 @@ class Linear(Module):
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
         self.in_features, self.out_features = in_features, out_features
-        self.weight = _initial((out_features, in_features), in_features)
-        self.bias = _initial((out_features,), in_features) if bias else None
+        self.weight = Parameter(init.by_inputs((out_features, in_features), in_features))
+        self.bias = Parameter(init.by_inputs((out_features,), in_features)) if bias else None
 
     def forward(self, x: Any) -> Any:
         return ops.linear(x, self.weight, self.bias)
 
 
-class Conv2d(Module):
-    """(N, in_channels, H, W) -> (N, out_channels, H', W'); weight (out, in, kh, kw), bias (out,).
+class Embedding(Module):
+    """Integers of any shape -> (..., features): rows of weight (entries, features), at first normal(0, 1).
 
     >>> import flnb
-    >>> Conv2d(1, 4, 3, padding=1)(flnb.ones((2, 1, 8, 8))).shape
-    (2, 4, 8, 8)
+    >>> Embedding(10, 4)(flnb.asarray([[1, 2, 9]])).shape
+    (1, 3, 4)
     """
 
-    def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: Pair, stride: Pair = 1, padding: Pair = 0,
-        bias: bool = True,
-    ) -> None:  # fmt: skip
-        kernel = kernel_size if isinstance(kernel_size, tuple) else (kernel_size, kernel_size)
-        fan_in = in_channels * math.prod(kernel)
-        self.in_channels, self.out_channels = in_channels, out_channels
-        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
-        self.weight = _initial((out_channels, in_channels, *kernel), fan_in)
-        self.bias = _initial((out_channels,), fan_in) if bias else None
+    def __init__(self, entries: int, features: int) -> None:
+        self.entries, self.features = entries, features
+        self.weight = Parameter(random.normal((entries, features)))
 
-    def forward(self, x: Any) -> Any:
-        return ops.conv2d(x, self.weight, self.bias, stride=self.stride, padding=self.padding)
-
-
-def _initial(shape: tuple[int, ...], fan_in: int) -> Parameter:
-    """Evenly distributed in +-1 / sqrt(fan_in), where fan_in is the number of inputs of one output."""
-    bound = 1.0 / math.sqrt(fan_in)
-    return Parameter(random.uniform(shape, -bound, bound))
-
-
-class MaxPool2d(Module):
-    """(N, C, H, W) -> (N, C, H', W'): the largest value of each window; `stride` defaults to `kernel_size`.
-
-    >>> import flnb
-    >>> MaxPool2d(2)(flnb.ones((1, 3, 8, 8))).shape
-    (1, 3, 4, 4)
-    """
-
-    def __init__(self, kernel_size: Pair, stride: Pair | None = None, padding: Pair = 0) -> None:
-        self.kernel_size, self.padding = kernel_size, padding
-        self.stride = kernel_size if stride is None else stride
-
-    def forward(self, x: Any) -> Any:
-        return ops.max_pool2d(x, self.kernel_size, stride=self.stride, padding=self.padding)
-
-
-class BatchNorm(Module):
-    """Normalises each channel (axis 1) of (N, C) or (N, C, H, W) by the batch's mean and variance.
-
-    In training it also moves the buffers running_mean and running_var by `momentum`; after `eval()` it uses them.
-
-    >>> import flnb
-    >>> norm = BatchNorm(3)
-    >>> y = norm(flnb.asarray([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]))
-    >>> y.detach().numpy().round(2).tolist(), norm.running_mean
-    ([[-1.0, 0.0, 1.0], [1.0, 0.0, -1.0]], Tensor([0.2, 0.2, 0.2], float32[3], numpy))
-    """
-
-    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
-        self.num_features, self.eps, self.momentum = num_features, eps, momentum
-        shape, dtype = (num_features,), default_dtype()
-        self.weight = Parameter(ops.ones(shape, dtype=dtype))
-        self.bias = Parameter(ops.zeros(shape, dtype=dtype))
-        with category("parameter"):
-            self.running_mean = ops.zeros(shape, dtype=dtype)
-            self.running_var = ops.ones(shape, dtype=dtype)
-
-    def forward(self, x: Any) -> Any:
-        statistics = self.running_mean, self.running_var
-        return ops.batch_norm(x, self.weight, self.bias, *statistics, self.training, self.momentum, self.eps)
+    def forward(self, indices: Any) -> Any:
+        return ops.embedding(indices, self.weight)
 
 
 class Dropout(Module):
@@ -154,35 +61,49 @@ class Dropout(Module):
         return ops.dropout(x, self.p) if self.training and self.p else x
 
 
-class Flatten(Module):
-    """(N, ...) -> (N, product of the rest).
+class PositionEmbedding(Module):
+    """x (N, T, features) plus a learnt row for each position, T at most ``max_length`` (Gehring et al. 2017).
+
+    Rows begin normal with std 0.02, as in BERT (Devlin et al. 2019).
 
     >>> import flnb
-    >>> Flatten()(flnb.ones((2, 3, 4))).shape
-    (2, 12)
+    >>> PositionEmbedding(16, 4)(flnb.ones((2, 10, 4))).shape
+    (2, 10, 4)
     """
 
-    def forward(self, x: Any) -> Any:
-        return ops.reshape(x, (x.shape[0], math.prod(x.shape[1:])))
-
-
-class ReLU(Module):
-    """max(x, 0), elementwise."""
+    def __init__(self, max_length: int, features: int) -> None:
+        self.max_length, self.features = max_length, features
+        self.weight = Parameter(random.normal((max_length, features), 0.0, 0.02))
 
     def forward(self, x: Any) -> Any:
-        return ops.relu(x)
+        return x + _positions("PositionEmbedding", x, self.weight)
 
 
-class LogSoftmax(Module):
-    """log(softmax(x)) along `axis`.
+class SinusoidalPositionEmbedding(Module):
+    """x (N, T, features) plus sin and cos of the position, T at most ``max_length`` (Vaswani et al. 2017, section 3.5).
+
+    Feature 2 i has sin(t / 10000^(2 i / features)), feature 2 i + 1 the cosine. Nothing is learnt or saved.
 
     >>> import flnb
-    >>> round(float(flnb.exp(LogSoftmax()(flnb.asarray([[1.0, 2.0]]))).sum()), 5)
-    1.0
+    >>> SinusoidalPositionEmbedding(16, 4)(flnb.zeros((1, 2, 4)))[0, 0].tolist()
+    [0.0, 1.0, 0.0, 1.0]
     """
 
-    def __init__(self, axis: int = -1) -> None:
-        self.axis = axis
+    def __init__(self, max_length: int, features: int) -> None:
+        if features % 2:
+            raise ValueError(f"SinusoidalPositionEmbedding: expected an even number of features, got {features}")
+        self.max_length, self.features = max_length, features
+        rates = 10000.0 ** (-ops.arange(0, features, 2, dtype="float64") / features)
+        angles = ops.arange(max_length, dtype="float64")[:, None] * rates
+        self._table = ops.reshape(ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1), (max_length, features))
 
     def forward(self, x: Any) -> Any:
-        return ops.log_softmax(x, axis=self.axis)
+        return x + ops.astype(_positions("SinusoidalPositionEmbedding", x, self._table), x.dtype)
+
+
+def _positions(name: str, x: Any, table: Any) -> Any:
+    """The first rows of a table, one for each position of x."""
+    length, features = table.shape
+    if x.ndim != 3 or x.shape[1] > length or x.shape[2] != features:
+        raise ValueError(f"{name}: expected x (N, T, {features}) with T at most {length}, got {x.shape}")
+    return table[: x.shape[1]]

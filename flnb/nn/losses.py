@@ -1,4 +1,4 @@
-"""Losses: modules over the functions of the same name."""
+"""Losses: modules over the functions of the same name; reduced by "mean", "sum" or "none"."""
 
 from __future__ import annotations
 
@@ -7,9 +7,16 @@ from typing import Any
 from flnb import ops
 from flnb.nn.module import Module
 
+__all__ = ["BCELoss", "BCEWithLogitsLoss", "CrossEntropyLoss", "L1Loss", "MSELoss"]
 
-class CrossEntropyLoss(Module):
-    """-log softmax(logits)[target]: logits (N, classes), integer targets (N,); the mean, "sum" or "none" of it.
+
+class _Loss(Module):
+    def __init__(self, reduction: str = "mean") -> None:
+        self.reduction = reduction
+
+
+class CrossEntropyLoss(_Loss):
+    """-log softmax(logits)[target]: logits (N, classes), integer targets (N,).
 
     >>> import flnb
     >>> loss = CrossEntropyLoss()(flnb.zeros((4, 10)), flnb.asarray([0, 1, 2, 3]))
@@ -17,8 +24,38 @@ class CrossEntropyLoss(Module):
     2.3026
     """
 
-    def __init__(self, reduction: str = "mean") -> None:
-        self.reduction = reduction
-
     def forward(self, logits: Any, targets: Any) -> Any:
         return ops.cross_entropy(logits, targets, reduction=self.reduction)
+
+
+class MSELoss(_Loss):
+    """(x - targets) squared, of one shape.
+
+    >>> import flnb
+    >>> MSELoss("sum")(flnb.asarray([1.0, 2.0]), flnb.asarray([1.0, 4.0])).item()
+    4.0
+    """
+
+    def forward(self, x: Any, targets: Any) -> Any:
+        return ops.mse_loss(x, targets, self.reduction)
+
+
+class L1Loss(_Loss):
+    """abs(x - targets), of one shape: the mean absolute error (MAE)."""
+
+    def forward(self, x: Any, targets: Any) -> Any:
+        return ops.l1_loss(x, targets, self.reduction)
+
+
+class BCELoss(_Loss):
+    """Binary cross-entropy of probabilities and targets in [0, 1], of one shape."""
+
+    def forward(self, p: Any, targets: Any) -> Any:
+        return ops.binary_cross_entropy(p, targets, self.reduction)
+
+
+class BCEWithLogitsLoss(_Loss):
+    """Binary cross-entropy of sigmoid(x) and targets in [0, 1], of one shape, which overflows nowhere."""
+
+    def forward(self, x: Any, targets: Any) -> Any:
+        return ops.binary_cross_entropy_with_logits(x, targets, self.reduction)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from flnb_telemetry import bus
 
 from flnb import ops
 from flnb.autograd import Variable
 from flnb.autograd.hooks import Handle
 from flnb.dispatch.state import category
+from flnb.nn.fitting import mismatches, refuse
 from flnb.nn.hooks import ModuleHooks
 from flnb.tensor import Tensor
 
@@ -69,7 +69,7 @@ class Module:
         object.__setattr__(self, name, value)
         if isinstance(value, (Module, Parameter, list, tuple, dict)):
             for path, member in _members(name, value):
-                _call_it(member, path)
+                _call_it(member, self._path(path))
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         raise NotImplementedError(
@@ -135,10 +135,18 @@ class Module:
             if isinstance(member, Module):
                 own = sorted(member._own(), key=lambda item: isinstance(item[1], Module))  # a module's tensors first
                 for name, child in own:
-                    _call_it(child, name)  # also those appended to a list after it was assigned
+                    _call_it(child, member._path(name))  # also those appended to a list after it was assigned
                 stack.extend((f"{path}.{name}" if path else name, child) for name, child in reversed(own))
             else:
                 _call_it(member, path)
+
+    def _path(self, name: str) -> str:
+        """What a member is called: its name here, since the scope of this module is entered around its own."""
+        return name
+
+    def _renamed(self, name: str) -> None:
+        """The parent's name for this module; "blocks.0" for one in a list."""
+        self.__dict__["_name"] = name
 
     def _own(self) -> Iterator[tuple[str, Tensor | Module]]:
         for name, value in vars(self).items():
@@ -179,25 +187,17 @@ class Module:
         """Copies of all parameters and buffers by dotted path: later training does not change them."""
         return {name: ops.asarray(_plain(item), copy=True) for name, item in self._named_tensors()}
 
+    def mismatches(self, state: Mapping[str, Any]) -> list[str]:
+        """What keeps `state` from being loaded, a line each: names that are missing, unexpected or mis-shaped."""
+        return mismatches(dict(self._named_tensors()), state)
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Write `state` (arrays or tensors by dotted path) into this module, in place.
 
         Raises ValueError that lists every missing, unexpected and mis-shaped name; then nothing has been written.
         """
-        own = dict(self._named_tensors())
-        problems = [f"missing: {name}" for name in own if name not in state]
-        problems += [f"unexpected: {name}" for name in state if name not in own]
-        for name in own.keys() & state.keys():
-            got, expected = state[name], own[name]
-            if tuple(got.shape) != tuple(expected.shape) or not np.can_cast(got.dtype, expected.dtype, "same_kind"):
-                problems.append(f"mis-shaped: {name}: got {_described(got)}, expected {_described(expected)}")
-        if problems:
-            listed = "\n  ".join(sorted(problems))
-            raise ValueError(
-                f"flnb: this state does not fit {type(self).__name__}; nothing was loaded\n  {listed}\n"
-                "build the module with the sizes it was saved with, or leave out what does not belong"
-            )
-        for name, item in own.items():
+        refuse(self.mismatches(state), type(self).__name__)
+        for name, item in self._named_tensors():
             ops.assign(_plain(item), _plain(ops.asarray(state[name], dtype=item.dtype)))
 
     def extra_repr(self) -> str:
@@ -239,14 +239,10 @@ def _members(name: str, value: object) -> Iterator[tuple[str, Tensor | Module]]:
 def _call_it(member: Tensor | Module, path: str) -> None:
     """Give a module the name that its scope will have, and a parameter the longest path it is known by."""
     if isinstance(member, Module):
-        member.__dict__["_name"] = path
+        member._renamed(path)
     elif isinstance(member, Parameter) and path.endswith(member.name):
         member.name = path
 
 
 def _plain(tensor: Tensor) -> Tensor:
     return tensor.data if isinstance(tensor, Variable) else tensor
-
-
-def _described(tensor: Any) -> str:
-    return f"{tuple(tensor.shape)} {tensor.dtype}"

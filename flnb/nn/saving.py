@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from flnb.tensor import Tensor
 
-__all__ = ["load", "save"]
+__all__ = ["load", "read_whole", "save", "write_whole"]
 
 
 def save(model: Module | Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:
@@ -36,14 +37,7 @@ def save(model: Module | Mapping[str, Tensor], path: str | os.PathLike[str]) -> 
     tensors = dict(model._named_tensors()) if isinstance(model, Module) else model
     # Row-major, because safetensors writes the raw buffer of what it is given, also of a strided array.
     arrays = {name: np.asarray(_plain(tensor).numpy(), order="C") for name, tensor in tensors.items()}
-    target = Path(path)
-    aside = target.with_name(f".{target.name}.{os.getpid()}.part")
-    content = require("safetensors.numpy", extra="lab", purpose="nn.save").save(arrays, metadata={"format": "flnb"})
-    try:
-        aside.write_bytes(content)
-        aside.replace(target)
-    finally:
-        aside.unlink(missing_ok=True)
+    write_whole(path, arrays, {}, purpose="nn.save")
 
 
 def load(model: Module, path: str | os.PathLike[str]) -> None:
@@ -52,14 +46,35 @@ def load(model: Module, path: str | os.PathLike[str]) -> None:
     Raises FileNotFoundError; ValueError for a file that is not whole, or that lists everything that does not fit.
     In each case the model is as it was before.
     """
-    safetensors = require("safetensors", extra="lab", purpose="nn.load")
+    model.load_state_dict(read_whole(path, purpose="nn.load", saved_by="nn.save(model, path)")[0])
+
+
+def write_whole(
+    path: str | os.PathLike[str], arrays: Mapping[str, Any], metadata: Mapping[str, str], purpose: str
+) -> None:
+    """Write a safetensors file beside `path` and rename it; an interruption leaves the old one as it was."""
+    safetensors = require("safetensors.numpy", extra="lab", purpose=purpose)
+    target = Path(path)
+    aside = target.with_name(f".{target.name}.{os.getpid()}.part")
+    content = safetensors.save(dict(arrays), metadata={"format": "flnb", **metadata})
+    try:
+        aside.write_bytes(content)
+        aside.replace(target)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def read_whole(path: str | os.PathLike[str], purpose: str, saved_by: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Arrays and metadata of a safetensors file. Raises ValueError where it is truncated or something else."""
+    safetensors = require("safetensors", extra="lab", purpose=purpose)
     source = Path(path)
     content = source.read_bytes()
     try:
-        state: dict[str, Any] = require("safetensors.numpy", extra="lab", purpose="nn.load").load(content)
+        arrays = require("safetensors.numpy", extra="lab", purpose=purpose).load(content)
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
     except (safetensors.SafetensorError, KeyError, ValueError) as error:
         raise ValueError(
             f"flnb: {source} is not a whole safetensors file ({len(content):,} bytes: {error}); nothing was loaded; "
-            "save it again with nn.save(model, path)"
+            f"save it again with {saved_by}"
         ) from error
-    model.load_state_dict(state)
+    return arrays, header.get("__metadata__", {})

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from flnb.dispatch.state import current
-from flnb.ops.activation import gelu, glu, swish
+from flnb.ops.activation import elu, gelu, glu, hardtanh, leaky_relu, prelu, relu6, swish, threshold
 from flnb.ops.arranging import *
 from flnb.ops.attention import scaled_dot_product_attention
 from flnb.ops.composite import *
@@ -17,9 +17,11 @@ from flnb.ops.dtypes import can_cast, finfo, iinfo, isdtype, result_type
 from flnb.ops.elementwise import *
 from flnb.ops.indexing import take, take_along_axis
 from flnb.ops.linalg import *
+from flnb.ops.loss import binary_cross_entropy, binary_cross_entropy_with_logits, l1_loss, mse_loss
 from flnb.ops.movement import *
 from flnb.ops.naming import advising
 from flnb.ops.norm import norm
+from flnb.ops.normalization import group_norm, layer_norm, normalize
 from flnb.ops.pooling import *
 from flnb.ops.recurrent import gru, lstm, rnn
 from flnb.ops.reduction import *
@@ -50,6 +52,9 @@ __all__ += ["iota", "max_with_indices", "median", "min_with_indices", "topk"]
 __all__ += ["avg_pool1d", "avg_pool3d", "conv1d", "conv3d", "max_pool1d", "max_pool3d"]
 __all__ += ["embedding", "gelu", "glu", "scaled_dot_product_attention", "swish"]
 __all__ += ["gru", "lstm", "rnn"]
+__all__ += ["elu", "hardtanh", "leaky_relu", "prelu", "relu6", "threshold"]
+__all__ += ["group_norm", "layer_norm", "normalize"]
+__all__ += ["binary_cross_entropy", "binary_cross_entropy_with_logits", "l1_loss", "mse_loss"]
 
 
 def _attach() -> None:

@@ -1,4 +1,4 @@
-"""Smooth activations with a gradient of their own, and gated ones."""
+"""Activations with a gradient of their own, and gated ones."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from flnb.ops import elementwise as e
 from flnb.ops import reduction as r
 from flnb.ops.composite import Composite, sigmoid
+from flnb.ops.movement import reshape
 from flnb.tensor import axis_of
 
 Body = tuple[Any, tuple[Any, ...]]
@@ -80,3 +81,100 @@ def glu(x: Any, /, axis: int = -1) -> Any:
         raise ValueError(f"glu: expected an even number of elements along axis {axis}, got {x._spec!r}")
     half, before = x.shape[position] // 2, (slice(None),) * position
     return e.multiply(x[(*before, slice(None, half))], sigmoid(x[(*before, slice(half, None))]))
+
+
+def _elu(x: Any, alpha: float) -> Body:
+    below = e.multiply(e.expm1(e.minimum(x, 0.0)), alpha)  # of the negative part: exp of the other may overflow
+    return e.where(e.greater(x, 0.0), x, below), ()
+
+
+def _pull_elu(g: Any, plan: Any, x: Any, y: Any) -> tuple[Any, ...]:
+    (alpha,) = plan.attributes
+    return (e.multiply(g, e.where(e.greater(x, 0.0), 1.0, e.add(y, alpha))),)
+
+
+_elu_op = Composite("elu", "elementwise", _elu, _pull_elu)
+
+
+def elu(x: Any, /, alpha: float = 1.0) -> Any:
+    """x where positive, else alpha (exp(x) - 1) (Clevert et al. 2015).
+
+    >>> import flnb
+    >>> [round(value, 4) for value in flnb.elu(flnb.asarray([-1.0, 2.0])).tolist()]
+    [-0.6321, 2.0]
+    """
+    return _elu_op(r.floating(x), attributes=(float(alpha),))[0]
+
+
+def _leaky_relu(x: Any, slope: float) -> Body:
+    return e.where(e.greater(x, 0.0), x, e.multiply(x, slope)), ()
+
+
+def _pull_leaky_relu(g: Any, plan: Any, x: Any, y: Any) -> tuple[Any, ...]:
+    (slope,) = plan.attributes
+    return (e.where(e.greater(x, 0.0), g, e.multiply(g, slope)),)
+
+
+_leaky_relu_op = Composite("leaky_relu", "elementwise", _leaky_relu, _pull_leaky_relu)
+
+
+def leaky_relu(x: Any, /, slope: float = 0.01) -> Any:
+    """x where positive, else ``slope`` x (Maas et al. 2013); the gradient at 0 is the slope."""
+    return _leaky_relu_op(r.floating(x), attributes=(float(slope),))[0]
+
+
+def prelu(x: Any, weight: Any, /) -> Any:
+    """x where positive, else ``weight`` x (He et al. 2015, section 2.1).
+
+    ``weight`` is one learnt slope, (1,), or one for each channel (axis 1) of x (N, C, ...), (C,).
+
+    >>> import flnb
+    >>> flnb.prelu(flnb.asarray([[-1.0, -1.0]]), flnb.asarray([0.25, 0.5])).tolist()
+    [[-0.25, -0.5]]
+
+    Raises:
+        ValueError: as many slopes as x has no channels.
+    """
+    x = r.floating(x)
+    if weight.shape != (1,):
+        if x.ndim < 2 or weight.shape != (x.shape[1],):
+            raise ValueError(
+                f"prelu: expected a weight (1,) or (C,) for x (N, C, ...), got {weight.shape} and {x.shape}"
+            )
+        weight = reshape(weight, (weight.shape[0], *(1,) * (x.ndim - 2)))
+    return e.where(e.greater(x, 0.0), x, e.multiply(x, weight))
+
+
+def _hardtanh(x: Any, low: float, high: float) -> Body:
+    return e.minimum(e.maximum(x, low), high), ()
+
+
+def _pull_hardtanh(g: Any, plan: Any, x: Any, y: Any) -> tuple[Any, ...]:
+    low, high = plan.attributes
+    inside = e.logical_and(e.greater(y, low), e.less(y, high))
+    return (e.multiply(g, e.astype(inside, g.dtype)),)
+
+
+_hardtanh_op = Composite("hardtanh", "elementwise", _hardtanh, _pull_hardtanh)
+
+
+def hardtanh(x: Any, /, low: float = -1.0, high: float = 1.0) -> Any:
+    """x limited to [low, high] (Collobert 2004), with gradient 0 at both ends.
+
+    Raises:
+        ValueError: low not below high.
+    """
+    if not low < high:
+        raise ValueError(f"hardtanh: expected low < high, got {low} and {high}")
+    return _hardtanh_op(r.floating(x), attributes=(float(low), float(high)))[0]
+
+
+def relu6(x: Any, /) -> Any:
+    """x limited to [0, 6] (Krizhevsky 2010)."""
+    return hardtanh(x, 0.0, 6.0)
+
+
+def threshold(x: Any, /, at: float, value: float = 0.0) -> Any:
+    """x where above ``at``, else ``value``."""
+    x = r.floating(x)
+    return e.where(e.greater(x, at), x, value)

@@ -15,6 +15,7 @@ from flnb.dispatch.failure import telling
 from flnb.ops import elementwise as e
 from flnb.ops import reduction as r
 from flnb.ops.creation import arange, asarray
+from flnb.ops.dtypes import result_type
 from flnb.ops.movement import reshape
 from flnb.ops.table import Op
 from flnb.tensor import axes_of
@@ -32,6 +33,12 @@ class Composite(Op):
 
     def __call__(self, *tensors: Any, attributes: tuple[Any, ...] = ()) -> tuple[Any, tuple[Any, ...]]:
         return dispatch.composite(self, self.body, tensors, attributes)
+
+
+def in_one_dtype(*tensors: Any) -> list[Any]:
+    """Tensors cast to the dtype that an op on all of them computes in, so that their cotangents are cast back."""
+    dtype = result_type(*tensors)
+    return [x if x.dtype == dtype else e.astype(x, dtype) for x in tensors]
 
 
 def _not_inferred(op: Op, *_: Any) -> Any:
@@ -122,20 +129,25 @@ def _checked_targets(op: str, scores: Any, targets: Any) -> Any:
     return targets
 
 
-def _reduced(losses: Any, targets: Any, weight: Any, classes: int, reduction: str) -> Any:
-    """Losses of examples, each times its class's weight; the mean is divided by the sum of those weights."""
+def by_reduction(losses: Any, reduction: str) -> Any:
+    """Losses of elements as they are ("none"), or their "mean" or "sum"."""
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f"loss: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+    return losses if reduction == "none" else getattr(r, reduction)(losses)
+
+
+def _reduced(losses: Any, targets: Any, weight: Any, classes: int, reduction: str) -> Any:
+    """Losses of examples, each times its class's weight; the mean is divided by the sum of those weights."""
     if weight is None:
-        return losses if reduction == "none" else getattr(r, reduction)(losses)
+        return by_reduction(losses, reduction)
     weight = asarray(weight)
     if weight.shape != (classes,):
         raise ValueError(f"loss: expected one weight for each of {classes} classes, got {weight._spec!r}")
     each = weight[targets]
     losses = e.multiply(losses, each)
-    if reduction == "none":
-        return losses
-    return r.sum(losses) if reduction == "sum" else e.divide(r.sum(losses), r.sum(each))
+    if reduction == "mean":
+        return e.divide(r.sum(losses), r.sum(each))
+    return by_reduction(losses, reduction)
 
 
 @telling("norm")
@@ -251,7 +263,7 @@ def batch_norm(
     n = x.size // x.shape[1]
     if n < 2:
         raise ValueError(f"batch_norm: training needs more than one value per channel, got shape {x.shape}")
-    y, (_, _, mean, variance) = _batch_norm_op(x, weight, bias, attributes=(eps,))
+    y, (_, _, mean, variance) = _batch_norm_op(*in_one_dtype(x, weight, bias), attributes=(eps,))
     if running_mean is not None:
         for running, batch in ((running_mean, mean), (running_var, e.multiply(variance, n / (n - 1)))):
             e.multiply(running, 1.0 - momentum, out=running)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from flnb.dispatch import ops as dispatch
 from flnb.ops import elementwise as e
 from flnb.ops.convolution import Extents, extents, output
+from flnb.ops.creation import asarray
 from flnb.ops.movement import pad
-from flnb.ops.table import Op, Pull, describe
+from flnb.ops.table import Op, Pull
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,9 +24,6 @@ def _fit(op: str, shape: Extents, kernel: Extents, stride: Extents) -> Extents:
 
 def _infer(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> tuple[Extents, Any]:
     kernel, stride = attributes
-    if specs[0].ndim != len(kernel) + 2:
-        axes = ", ".join("DHW"[3 - len(kernel) :])
-        raise ValueError(f"{op.name}: expected x (N, C, {axes}), got {describe(specs)}")
     return (*specs[0].shape[:2], *_fit(op.name, specs[0].shape, kernel, stride)), specs[0].dtype
 
 
@@ -33,6 +31,9 @@ def _windows(
     op: str, rank: int, x: Any, kernel_size: Any, stride: Any, padding: Any, fill: float
 ) -> tuple[Any, Extents, Extents]:
     """The padded image, the kernel and the stride, checked."""
+    x = asarray(x)
+    if x.ndim != rank + 2:
+        raise ValueError(f"{op}: expected x (N, C, {', '.join('DHW'[3 - rank :])}), got {x._spec!r}")
     kernel = extents(kernel_size, rank, op, "kernel_size", 1)
     step = kernel if stride is None else extents(stride, rank, op, "stride", 1)
     around = extents(padding, rank, op, "padding", 0)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flnb_telemetry import bus
 
 from flnb import ops
 from flnb.autograd import Variable, no_grad
+from flnb.dispatch.plan import spec_of
 from flnb.dispatch.state import category
+from flnb.nn.fitting import mismatches, refuse
 from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from flnb.dispatch.plan import Spec
 
@@ -22,9 +24,10 @@ __all__ = ["Optimizer"]
 class Optimizer:
     """Updates parameters from their gradients. Subclasses name their `slots` and `scratch` and write `update`.
 
-    `slots` are Tensors kept per parameter, `scratch` the number of work buffers (shared by parameters of one shape).
-    All are allocated at the first step, counted as "optimizer_state"; later steps allocate nothing. Numbers such as
-    `lr` are plain attributes: assign to them to follow a schedule.
+    `slots` are Tensors kept per parameter, like it; `numbers` are single numbers kept per parameter, `scratch` is the
+    number of work buffers (shared by parameters of one shape). All are allocated at the first step, counted as
+    "optimizer_state"; later steps allocate nothing. Settings such as `lr` are plain attributes: assign to them, or have
+    a `Schedule` do it. Parts of a model that are trained differently have an optimizer each, stepped by `Together`.
 
     >>> import flnb, flnb.nn as nn
     >>> class SignDescent(Optimizer):
@@ -41,6 +44,7 @@ class Optimizer:
     """
 
     slots: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
     scratch: int = 0
 
     def __init__(self, parameters: Iterable[Variable], lr: float, **settings: float) -> None:
@@ -60,21 +64,34 @@ class Optimizer:
             raise ValueError(f"flnb: {name} got no parameters; pass model.parameters() of a model that has some")
         if len({id(item) for item in self.parameters}) != len(self.parameters):
             raise ValueError(f"flnb: {name}: a parameter was given twice, it would be updated twice a step")
-        self.lr, self.steps = lr, 0
+        self.lr, self.steps, self.count = lr, 0, 0
         vars(self).update(settings)
         self._settings = ("lr", *settings)
         for key in self._settings:
             if not getattr(self, key) >= 0.0:
                 raise ValueError(f"flnb: {name}: {key} must be at least 0, got {getattr(self, key)}")
         self._state: list[dict[str, Tensor]] = []
+        self._counts = [0] * len(self.parameters)
         self._scratch: dict[Spec, list[Tensor]] = {}
 
     def update(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
-        """Write the new value of one parameter into `data`; `gradient` must stay as it is. Numbered by self.steps."""
+        """Write the new value of one parameter into `data`; `gradient` must stay as it is.
+
+        `self.count` says which update of this parameter it is, from 1: one without gradient is passed over in a step.
+        """
         raise NotImplementedError(f"flnb: {type(self).__name__} defines no update(data, gradient, state, scratch)")
 
     def step(self) -> None:
         """Update every parameter that has a gradient. Raises RuntimeError where none has."""
+        self.update_all()
+        bus.mark_step()
+
+    def parts(self) -> list[Optimizer]:
+        """Itself: the optimizers that this one is made of, see `Together`."""
+        return [self]
+
+    def update_all(self) -> None:
+        """What `step` does, without telling telemetry that a training step is over."""
         if all(item.grad is None for item in self.parameters):
             raise RuntimeError(
                 f"flnb: {type(self).__name__}.step(): no parameter has a gradient; call loss.backward() first, on a "
@@ -84,17 +101,68 @@ class Optimizer:
             self._allocate()
         self.steps += 1
         with bus.phase("optimizer"), no_grad():
-            for item, state in zip(self.parameters, self._state, strict=True):
+            for index, (item, state) in enumerate(zip(self.parameters, self._state, strict=True)):
                 gradient = item.grad
                 if gradient is not None:
                     if isinstance(gradient, Variable):  # made by backward(create_graph=True)
                         gradient = gradient.data
+                    self._counts[index] = self.count = self._counts[index] + 1
                     self.update(item.data, gradient, state, self._scratch[item._spec])
-        bus.mark_step()
 
     def zero_grad(self) -> None:
         for item in self.parameters:
             item.grad = None
+
+    def _named_state(self) -> dict[str, Tensor]:
+        return {f"{index}.{slot}": item for index, own in enumerate(self._state) for slot, item in own.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Kind, steps, updates of each parameter, settings; in "state" copies of the slots by position: "0.mean"."""
+        return {
+            "kind": type(self).__name__,
+            "steps": self.steps,
+            "counts": list(self._counts),
+            "settings": {key: getattr(self, key) for key in self._settings},
+            "state": {name: ops.asarray(item, copy=True) for name, item in self._named_state().items()},
+        }
+
+    def mismatches(self, state: Mapping[str, Any]) -> list[str]:
+        """What keeps `state` from being loaded, a line each: names that are missing, unexpected or mis-shaped."""
+        if problems := mismatches(dict.fromkeys(("kind", "steps", "counts", "settings", "state")), state):
+            return problems
+        slots: dict[str, Any] = {}
+        if state["steps"]:  # before the first step there are none
+            for index, item in enumerate(self.parameters):
+                spec = item._spec
+                slots.update({f"{index}.{slot}": spec for slot in self.slots})
+                slots.update({f"{index}.{number}": spec_of((), spec.dtype, spec.kind) for number in self.numbers})
+        name = type(self).__name__
+        other = [] if state["kind"] == name else [f"kind: got {state['kind']}, expected {name}"]
+        if len(state["counts"]) != len(self.parameters):
+            other.append(f"parameters: got {len(state['counts'])}, expected {len(self.parameters)}")
+        return other + mismatches(dict.fromkeys(self._settings), state["settings"]) + mismatches(slots, state["state"])
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over steps, settings (the learning rate too) and slots, the latter in place.
+
+        Raises ValueError that lists every missing, unexpected and mis-shaped name; then nothing has been changed.
+
+        >>> import flnb, flnb.nn as nn
+        >>> weight = nn.Parameter(flnb.asarray([3.0]))
+        >>> weight.grad = flnb.asarray([1.0])
+        >>> first, second = (flnb.optim.SGD([weight], lr=lr, momentum=0.9) for lr in (0.1, 0.2))
+        >>> first.step()
+        >>> second.load_state_dict(first.state_dict())
+        >>> second
+        SGD(1 parameters, lr=0.1, momentum=0.9, weight_decay=0.0, nesterov=False, steps=1)
+        """
+        refuse(self.mismatches(state), f"{type(self).__name__} of {len(self.parameters)} parameters")
+        if not self._state:
+            self._allocate()
+        for name, item in self._named_state().items():
+            ops.assign(item, ops.asarray(state["state"][name]) if state["steps"] else 0.0)
+        self.steps, self._counts = state["steps"], list(state["counts"])
+        vars(self).update(state["settings"])
 
     def _allocate(self) -> None:
         with category("optimizer_state"):
@@ -102,7 +170,11 @@ class Optimizer:
                 if item._spec not in self._scratch:
                     self._scratch[item._spec] = [ops.zeros_like(item.data) for _ in range(self.scratch)]
             # last: an allocation that was interrupted is begun anew
-            self._state = [{slot: ops.zeros_like(item.data) for slot in self.slots} for item in self.parameters]
+            self._state = [
+                {slot: ops.zeros_like(item.data) for slot in self.slots}
+                | {number: ops.zeros((), dtype=item.dtype) for number in self.numbers}
+                for item in self.parameters
+            ]
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{key}={getattr(self, key)}" for key in self._settings)

@@ -20,6 +20,8 @@ def network_samples(rng: np.random.Generator) -> Iterator[Sample]:
     """Every op of a network that is not in the array API."""
     yield from _activations(rng)
     yield from _attention(rng)
+    yield from _normalizations(rng)
+    yield from _losses(rng)
     yield from _choices(rng)
     yield from _paddings(rng)
     yield from _recurrences(rng)
@@ -74,6 +76,39 @@ def _activations(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample("sigmoid", lambda x: ops.gelu(x, approximate="tanh"), (rng.normal(size=(3, 4)),), "gelu by tanh")
     for axis in (0, -1):
         yield Sample("multiply", lambda x, a=axis: ops.glu(x, axis=a), (rng.normal(size=(4, 2, 6)),), f"glu {axis}")
+    for op, function in (("elu", ops.elu), ("leaky_relu", ops.leaky_relu), ("hardtanh", ops.hardtanh)):
+        for shape, note in (((3, 4), ""), ((), "0d"), ((0, 2), "empty")):
+            yield Sample(op, function, (apart(rng, *shape) - 1.3,), note)
+    yield Sample("elu", lambda x: ops.elu(x, alpha=0.3), (apart(rng, 3, 4) - 1.3,), "alpha")
+    yield Sample("hardtanh", lambda x: ops.relu6(x.T), (4.0 * apart(rng, 3, 4) - 3.0,), "relu6 strided")
+    yield Sample("where", lambda x: ops.threshold(x, 1.2, 7.0), (apart(rng, 3, 4),), "threshold")
+    for slopes in (1, 4):
+        yield Sample("where", ops.prelu, (apart(rng, 3, 4, 2) - 1.3, apart(rng, slopes)), f"prelu {slopes}")
+
+
+def _normalizations(rng: np.random.Generator) -> Iterator[Sample]:
+    affine = tuple(rng.normal(size=(3, 2)) for _ in range(2))
+    for count in (0, 1, 2):
+        inputs = (rng.normal(size=(4, 3, 2)), *affine[:count])
+        yield Sample("layer_norm", lambda x, *a: ops.layer_norm(x, (3, 2), *a), inputs, f"{count} of weight and bias")
+    yield Sample("layer_norm", lambda x: ops.layer_norm(x, 4, eps=0.1), (rng.normal(size=(0, 4)),), "empty")
+    channels = rng.normal(size=4), rng.normal(size=4)
+    yield Sample(
+        "layer_norm", lambda x, w, b: ops.group_norm(x, 2, w, b), (rng.normal(size=(2, 4, 3)), *channels), "groups"
+    )
+    for p in (1, 2, 3):
+        yield Sample("divide", lambda x, p=p: ops.normalize(x, p, axis=0), (apart(rng, 3, 4),), f"normalize {p}")
+
+
+def _losses(rng: np.random.Generator) -> Iterator[Sample]:
+    for shape, note in (((3, 4), ""), ((0, 2), "empty")):
+        pairs = apart(rng, *shape) / 3.0, rng.uniform(size=shape)
+        for f in (ops.binary_cross_entropy, ops.binary_cross_entropy_with_logits):
+            yield Sample(f.__name__, lambda x, t, f=f: f(x, t, "none"), pairs, note)
+    pairs = apart(rng, 3), -apart(rng, 3)
+    for reduction in ("mean", "sum", "none"):
+        yield Sample("square", lambda x, t, r=reduction: ops.mse_loss(x, t, r), pairs, f"mse {reduction}")
+        yield Sample("abs", lambda x, t, r=reduction: ops.l1_loss(x, t, r), pairs, f"l1 {reduction}")
 
 
 def _attention(rng: np.random.Generator) -> Iterator[Sample]:

@@ -204,7 +204,8 @@ def test_repr_is_an_indented_tree():
     net = nn.Sequential(conv=conv, rest=nn.Sequential(nn.ReLU(), nn.Dropout(0.1)))
     assert repr(net) == (
         "Sequential()  # 4 parameters\n"
-        "  conv: Conv2d(in_channels=1, out_channels=4, kernel_size=1, stride=1, padding=1, bias=None)  # 4 parameters\n"
+        "  conv: Conv2d(in_channels=1, out_channels=4, kernel_size=1, stride=1, padding=1, dilation=1, "
+        "groups=1, bias=None)  # 4 parameters\n"
         "  rest: Sequential()\n"
         "    0: ReLU()\n"
         "    1: Dropout(p=0.1)"

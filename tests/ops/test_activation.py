@@ -80,3 +80,29 @@ def test_scalars_keep_the_precision_of_the_tensor_beside_them():
 def test_errors(call, text):
     with pytest.raises(ValueError, match=text):
         call(flnb.ones((2, 3)))
+
+
+def test_activations_with_a_corner():
+    x = RNG.normal(size=(3, 4))
+    t = flnb.asarray(x)
+    close(flnb.elu(t, 0.4), np.where(x > 0, x, 0.4 * np.expm1(x)))
+    close(flnb.leaky_relu(t, 0.1), np.where(x > 0, x, 0.1 * x))
+    close(flnb.hardtanh(t, -0.2, 0.9), np.clip(x, -0.2, 0.9))
+    close(flnb.relu6(10.0 * t), np.clip(10 * x, 0, 6))
+    close(flnb.threshold(t, -0.3, 2.0), np.where(x > -0.3, x, 2.0))
+    close(flnb.prelu(t, flnb.asarray(x[0])), np.where(x > 0, x, x * x[0]))
+
+
+@pytest.mark.parametrize(
+    ("function", "at", "slopes"),
+    [
+        (flnb.elu, [-1e4, 0.0, 1e4], [0.0, 1.0, 1.0]),
+        (lambda x: flnb.leaky_relu(x, 0.25), [-1.0, 0.0, 1.0], [0.25, 0.25, 1.0]),
+        (flnb.relu6, [-1.0, 0.0, 3.0, 6.0, 7.0], [0.0, 0.0, 1.0, 0.0, 0.0]),
+        (lambda x: flnb.threshold(x, 2.0), [2.0, 2.5], [0.0, 1.0]),
+    ],
+)
+def test_slopes_at_corners_and_far_out(function, at, slopes):
+    x = flnb.Variable(flnb.asarray(at))
+    function(x).sum().backward()
+    assert x.grad.tolist() == slopes

@@ -1,0 +1,186 @@
+"""Records per second of a dataset on disk: `PrefetchDataset` beside torch's `DataLoader`, where torch is installed.
+
+`python -m benchmarks loading` writes sets of synthetic uint8 images with labels, as arrays, and once compressed by zlib
+(decoding then costs most of the time). Both sides read them with the same function, one record at a time: bytes from
+the file, float32, normalised, every other image mirrored. Both batch in two workers that stay between epochs, and run
+in turn, an epoch each; ratios are taken round by round. That both give the same batches is checked before. Nothing is
+done with a batch, so the rates are those of loading alone, of files that the system has in memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import tempfile
+import time
+import zlib
+from contextlib import closing
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks.report import table, write
+from flnb.data import BatchDataset, Dataset, FileBlobDataset, PrefetchDataset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+WORKERS, GOAL = 2, 1.0
+SETS = {"small": (32, False), "medium": (96, False), "large": (224, False), "compressed": (224, True)}
+"""Pixels of an image's side, and whether it is compressed."""
+
+
+def make(path: Path, records: int, side: int, compressed: bool) -> None:
+    """Write the set: random images (3, side, side) uint8, of 32 greys so that they compress, and labels."""
+    random = np.random.default_rng(0)
+
+    def image() -> Any:
+        pixels = random.integers(0, 32, (3, side, side), np.uint8) * np.uint8(8)
+        return np.frombuffer(zlib.compress(pixels, 1), np.uint8) if compressed else pixels
+
+    FileBlobDataset.write(path, ((image(), np.int64(i % 10)) for i in range(records)))
+
+
+def record(blob: FileBlobDataset, index: int) -> tuple[Any, Any]:
+    """One record, as a user's own dataset would make it."""
+    image, label = blob.arrays(index)
+    if image.ndim == 1:
+        image = np.frombuffer(zlib.decompress(image), np.uint8)
+        side = math.isqrt(image.size // 3)
+        image = image.reshape(3, side, side)
+    pixels = image.astype(np.float32)
+    pixels -= 127.5
+    pixels *= 1 / 64
+    return (np.ascontiguousarray(pixels[:, :, ::-1]) if index % 2 else pixels), int(label)
+
+
+class Records(Dataset):
+    """The set as a dataset of flnb's."""
+
+    def __init__(self, path: Path) -> None:
+        self.blob = FileBlobDataset(path)
+
+    def __len__(self) -> int:
+        return len(self.blob)
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        return record(self.blob, self._check(index))
+
+
+class PlainRecords:
+    """The same for torch, which asks for no base class."""
+
+    def __init__(self, path: Path) -> None:
+        self.blob = FileBlobDataset(path)
+
+    def __len__(self) -> int:
+        return len(self.blob)
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        return record(self.blob, index)
+
+
+def torch_loader(path: Path, batch: int) -> Iterable[Any]:
+    from torch.utils.data import DataLoader
+
+    data: Any = PlainRecords(path)
+    return DataLoader(data, batch_size=batch, num_workers=WORKERS, persistent_workers=True)
+
+
+def first_batch(loader: Iterable[Any]) -> tuple[float, list[Any]]:
+    """Seconds from nothing to the first batch, workers started; and that batch. The epoch is then used up."""
+    began = time.perf_counter()
+    batches = iter(loader)
+    batch = next(batches)
+    took = time.perf_counter() - began
+    for _ in batches:
+        pass
+    return took, [np.asarray(entry).copy() for entry in batch]
+
+
+def epoch(loader: Iterable[Any]) -> float:
+    """Seconds of an epoch."""
+    began = time.perf_counter()
+    for _ in loader:
+        pass
+    return time.perf_counter() - began
+
+
+def measure(kind: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """The rows of one size of images."""
+    side, compressed = SETS[kind]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "records.blob"
+        records = max(4 * options.batch, options.megabytes * 1_000_000 // (3 * side * side))
+        make(path, records, side, compressed)
+        batches = BatchDataset(Records(path), options.batch)
+        with closing(PrefetchDataset(batches, WORKERS, processes=True)) as processes:
+            loaders: dict[str, Iterable[Any]] = {
+                "processes": processes,
+                "threads": PrefetchDataset(batches, WORKERS),
+                "one thread, no prefetch": batches,
+            }
+            if find_spec("torch"):
+                loaders["torch"] = torch_loader(path, options.batch)
+            starts = {name: first_batch(loader) for name, loader in loaders.items()}
+            for _, batch in starts.values():
+                for got, expected in zip(batch, starts["threads"][1], strict=True):
+                    np.testing.assert_array_equal(got, expected)
+            times = in_turn(loaders, epoch, options.rounds)
+    return [row(kind, side, records, name, times, starts[name][0]) for name in loaders]
+
+
+def in_turn(
+    loaders: dict[str, Iterable[Any]], work: Callable[[Iterable[Any]], float], rounds: int
+) -> dict[str, list[float]]:
+    """What `work` gives for each, once a round, another first in each round."""
+    found: dict[str, list[float]] = {name: [] for name in loaders}
+    names = list(loaders)
+    for i in range(rounds):
+        for name in names[i % len(names) :] + names[: i % len(names)]:
+            found[name].append(work(loaders[name]))
+    return found
+
+
+def row(kind: str, side: int, records: int, name: str, times: dict[str, list[float]], start: float) -> dict[str, Any]:
+    """Rates, and the ratios to torch's of the same round; the goal is set for processes, which torch's workers are."""
+    found = {
+        "images": f"{kind}, 3x{side}x{side}",
+        "loader": name if name == "torch" else f"flnb {name}",
+        "records/s": round(records / statistics.median(times[name])),
+        "first batch, s": round(start, 3),
+        "over torch": "",
+        "least .. most": "",
+        "goal": "",
+        "met": "",
+    }
+    if "torch" in times and name != "torch":
+        ratios = sorted(theirs / ours for ours, theirs in zip(times[name], times["torch"], strict=True))
+        median = statistics.median(ratios)
+        found["over torch"] = round(median, 3)
+        found["least .. most"] = f"{ratios[0]:.3f} .. {ratios[-1]:.3f}"
+        if name == "processes":
+            found["goal"] = f">= {GOAL}"
+            found["met"] = "yes" if median >= GOAL else "NO"
+    return found
+
+
+def main(argv: list[str]) -> int:
+    """Print and keep the rates; the exit status is 1 where the goal is missed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks loading")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--megabytes", type=int, default=60, help="of a set, uncompressed")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--quick", action="store_true", help="a smoke size, for CI")
+    options = parser.parse_args(argv)
+    if options.quick:
+        options.megabytes, options.rounds = 1, 1
+    if not find_spec("torch"):
+        print("torch is not installed here: its rows are left out")
+    rows = [line for kind in SETS for line in measure(kind, options)]
+    print(table(rows))
+    print(f"kept in {write('loading', rows, vars(options))}")
+    return 0 if options.quick or all(line["met"] != "NO" for line in rows) else 1

@@ -1,0 +1,227 @@
+"""Samples of arrays of any shapes and dtypes, in memory or in one file.
+
+The file, all numbers little-endian: a header of 64 bytes (8 bytes `FLNBBLOB`, uint32 version 1, uint32 CRC-32 of the
+index, uint64 offset and uint64 bytes of the index, zeros), the arrays in C order, each at a multiple of 64, and at the
+end the index: uint64 bytes of the kinds, number of samples S and of arrays E; the kinds as JSON, `[["<f4", [3, 4]]]`;
+int64[S + 1] which array each sample begins with, int64[E] the arrays' offsets, int64[E] their kinds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import mmap
+import os
+import struct
+import tempfile
+import zlib
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flnb import ops
+from flnb.data.datasets import Dataset, Indices, stacked
+from flnb.dispatch.state import category
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from flnb.tensor import Tensor
+
+    Arrays = tuple[npt.NDArray[Any], ...]
+
+__all__ = ["BlobDataset", "FileBlobDataset"]
+
+MAGIC, VERSION, ALIGN = b"FLNBBLOB", 1, 64
+HEADER = struct.Struct("<8sIIQQ32x")
+COUNTS = struct.Struct("<QQQ")
+
+
+class BlobDataset(Dataset):
+    """Samples in memory, each any number of arrays of any shapes and dtypes; `add` appends, `save` writes a file.
+
+    >>> blob = BlobDataset([([1.0, 2.0], 0)])
+    >>> blob.add([3.0, 4.0, 5.0], 1)
+    >>> x, y = blob[1]
+    >>> len(blob), x.tolist(), int(y)
+    (2, [3.0, 4.0, 5.0], 1)
+    >>> blob.save("samples.blob")
+    >>> FileBlobDataset("samples.blob")[0][0].tolist()
+    [1.0, 2.0]
+    """
+
+    def __init__(self, samples: Iterable[tuple[Any, ...]] = ()) -> None:
+        self._samples: list[Arrays] = []
+        for sample in samples:
+            self.add(*sample)
+
+    def add(self, *entries: Any) -> None:
+        """One more sample. Values are copied."""
+        sample = tuple(_storable(entry).copy() for entry in entries)
+        for array in sample:
+            array.flags.writeable = False
+        self._samples.append(sample)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the samples for `FileBlobDataset`, aside and renamed: `path` is whole or as it was."""
+        FileBlobDataset.write(path, self._samples)
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def arrays(self, index: int) -> Arrays:
+        """A sample as NumPy arrays without a copy: read only."""
+        return self._samples[self._check(index)]
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        with category("input"):
+            return tuple(ops.asarray(array) for array in self.arrays(index))
+
+    def take(self, indices: Indices) -> tuple[Tensor, ...]:
+        return stacked([self.arrays(int(index)) for index in indices])
+
+
+class FileBlobDataset(BlobDataset):
+    """The samples of a file that `write` or `BlobDataset.save` made, read when asked for. Nothing in it is executed.
+
+    Pickled, it is its path: worker processes open the file themselves.
+
+    >>> FileBlobDataset.write("pairs.blob", [([1, 2], 0.5), ([3], 1.5)])
+    >>> pairs = FileBlobDataset("pairs.blob")
+    >>> len(pairs), pairs[1][0].tolist()
+    (2, [3])
+
+    Raises:
+        ValueError: not such a file, or one that is cut short or damaged.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._file = BlobFile(Path(path).absolute())
+
+    @staticmethod
+    def write(path: str | os.PathLike[str], samples: Iterable[tuple[Any, ...]]) -> None:
+        """Write samples one by one, aside and renamed: `path` is whole, or as it was when this fails."""
+        path = Path(path)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            try:
+                _write(file, samples)
+                file.flush()
+                os.fsync(file.fileno())
+                os.replace(file.name, path)
+            except BaseException:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(file.name)
+                raise
+
+    def add(self, *entries: Any) -> None:
+        raise TypeError("flnb: a FileBlobDataset cannot grow; write its samples anew with FileBlobDataset.write")
+
+    def __len__(self) -> int:
+        return len(self._file.first) - 1
+
+    def arrays(self, index: int) -> Arrays:
+        """A sample as NumPy arrays on the file's memory map: read only."""
+        return self._file.read(self._check(index))
+
+
+class BlobFile:
+    """An open file and its index, checked."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size < HEADER.size:
+                raise self._error(f"it has {size} bytes, the header alone {HEADER.size}")
+            self.bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        magic, version, crc, start, length = HEADER.unpack_from(self.bytes)
+        if magic != MAGIC:
+            raise self._error(f"it begins with {magic!r}, not {MAGIC!r}; FileBlobDataset.write makes such files")
+        if version != VERSION:
+            raise self._error(f"its version is {version}, this flnb reads {VERSION}")
+        if start + length != size:
+            raise self._error(f"it has {size} bytes, its header says {start + length}: it was cut short or added to")
+        index = self.bytes[start:]
+        if zlib.crc32(index) != crc:
+            raise self._error("the checksum of its index is wrong: it is damaged")
+        try:
+            self._parse(index, start)
+        except (ValueError, TypeError, OverflowError, struct.error) as error:
+            raise self._error(f"its index is wrong: {error}") from None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BlobFile, (self.path,)
+
+    def _error(self, what: str) -> ValueError:
+        return ValueError(f"flnb: {self.path} is no whole blob file: {what}")
+
+    def _parse(self, index: bytes, end: int) -> None:
+        length, samples, entries = COUNTS.unpack_from(index)
+        text = COUNTS.size + length
+        if len(index) != text + 8 * (samples + 1 + 2 * entries):
+            raise ValueError(f"{len(index)} bytes for {samples} samples of {entries} arrays")
+        self.kinds = [(_dtype(name), _shape(shape)) for name, shape in json.loads(index[COUNTS.size : text])]
+        numbers = np.frombuffer(index, "<i8", offset=text)
+        self.first, self.offset, self.kind = np.split(numbers, [samples + 1, samples + 1 + entries])
+        steps = np.diff(self.first)
+        if self.first[0] != 0 or self.first[-1] != entries or (steps < 0).any():
+            raise ValueError("its samples do not follow one another")
+        sizes = np.array([dtype.itemsize * math.prod(shape) for dtype, shape in self.kinds], np.int64)
+        if entries and not (self.kind.min() >= 0 and self.kind.max() < len(sizes)):
+            raise ValueError("an array is of an unknown kind")
+        if entries and not (self.offset.min() >= HEADER.size and (sizes[self.kind] <= end - self.offset).all()):
+            raise ValueError("an array lies outside of the file")
+
+    def read(self, sample: int) -> Arrays:
+        """Views of a sample's arrays."""
+        return tuple(
+            np.ndarray(self.kinds[k][1], self.kinds[k][0], self.bytes, offset)
+            for k, offset in (
+                (int(self.kind[entry]), int(self.offset[entry]))
+                for entry in range(self.first[sample], self.first[sample + 1])
+            )
+        )
+
+
+def _write(file: IO[bytes], samples: Iterable[tuple[Any, ...]]) -> None:
+    kinds: dict[tuple[str, tuple[int, ...]], int] = {}
+    first, offsets, numbers = [0], [], []
+    end = file.write(bytes(HEADER.size))
+    for sample in samples:
+        for entry in sample:
+            array = _storable(entry)
+            array = array.astype(array.dtype.newbyteorder("<"), order="C", copy=False)
+            offsets.append(end)
+            numbers.append(kinds.setdefault((array.dtype.str, array.shape), len(kinds)))
+            end += file.write(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
+            end += file.write(bytes(-end % ALIGN))
+        first.append(len(offsets))
+    text = json.dumps(list(kinds)).encode()
+    tables = np.asarray([*first, *offsets, *numbers], "<i8").tobytes()
+    index = COUNTS.pack(len(text), len(first) - 1, len(offsets)) + text + tables
+    file.write(index)
+    file.seek(0)
+    file.write(HEADER.pack(MAGIC, VERSION, zlib.crc32(index), end, len(index)))
+
+
+def _storable(entry: Any) -> npt.NDArray[Any]:
+    array = np.asarray(ops.asarray(entry).numpy() if isinstance(entry, (int, float, complex, list, tuple)) else entry)
+    if array.dtype.kind not in "biufc":
+        raise TypeError(f"flnb: a blob stores numbers, got {type(entry).__name__} of dtype {array.dtype}")
+    return array
+
+
+def _dtype(name: Any) -> np.dtype[Any]:
+    dtype = np.dtype(name) if isinstance(name, str) else None
+    if dtype is None or dtype.kind not in "biufc":
+        raise ValueError(f"{name!r:.40} is no dtype of numbers")
+    return dtype
+
+
+def _shape(extents: Any) -> tuple[int, ...]:
+    if not isinstance(extents, list) or not all(type(n) is int and n >= 0 for n in extents):
+        raise ValueError(f"{extents!r:.40} is no shape")
+    return tuple(extents)

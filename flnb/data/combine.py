@@ -1,0 +1,123 @@
+"""Datasets put together, and their entries changed on the way out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flnb.data.datasets import Dataset, Indices
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["ConcatDataset", "MergeDataset", "TransformDataset"]
+
+
+class ConcatDataset(Dataset):
+    """One dataset after the other.
+
+    >>> import flnb
+    >>> from flnb.data import TensorDataset
+    >>> both = ConcatDataset(TensorDataset(flnb.arange(2)), TensorDataset(flnb.arange(3)))
+    >>> [int(x) for (x,) in both]
+    [0, 1, 0, 1, 2]
+    """
+
+    def __init__(self, *datasets: Dataset) -> None:
+        self.datasets = _datasets("ConcatDataset", datasets)
+        self._ends = np.cumsum([len(dataset) for dataset in datasets])
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def _part(self, index: int) -> int:
+        return int(np.searchsorted(self._ends, index, side="right"))
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        index = self._check(index)
+        part = self._part(index)
+        return self.datasets[part][index - int(self._ends[part]) + len(self.datasets[part])]
+
+    def take(self, indices: Indices) -> tuple[Any, ...]:
+        chosen = self._check_all(indices)
+        parts = {self._part(index) for index in chosen}
+        if len(parts) != 1:
+            return super().take(chosen)
+        (part,) = parts
+        return self.datasets[part].take(chosen - self._ends[part] + len(self.datasets[part]))
+
+
+class MergeDataset(Dataset):
+    """Datasets of one length side by side: sample i has the entries of every one's sample i.
+
+    >>> import flnb
+    >>> from flnb.data import TensorDataset
+    >>> pairs = MergeDataset(TensorDataset(flnb.arange(2)), TensorDataset(flnb.asarray([5.0, 6.0])))
+    >>> [(int(x), float(y)) for x, y in pairs]
+    [(0, 5.0), (1, 6.0)]
+
+    Raises:
+        ValueError: datasets of different lengths.
+    """
+
+    def __init__(self, *datasets: Dataset) -> None:
+        self.datasets = _datasets("MergeDataset", datasets)
+        lengths = [len(dataset) for dataset in datasets]
+        if len(set(lengths)) != 1:
+            raise ValueError(f"flnb: MergeDataset takes datasets of one length, got lengths {lengths}")
+
+    def __len__(self) -> int:
+        return len(self.datasets[0])
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        index = self._check(index)
+        return tuple(entry for dataset in self.datasets for entry in dataset[index])
+
+    def take(self, indices: Indices) -> tuple[Any, ...]:
+        return tuple(entry for dataset in self.datasets for entry in dataset.take(indices))
+
+
+class TransformDataset(Dataset):
+    """Each entry of a sample through its function; None leaves it as it is.
+
+    >>> import flnb
+    >>> from flnb.data import TensorDataset
+    >>> pairs = TensorDataset(flnb.asarray([1.0, 2.0]), flnb.asarray([0, 1]))
+    >>> x, y = TransformDataset(pairs, lambda x: x * 10.0, None)[1]
+    >>> float(x), int(y)
+    (20.0, 1)
+
+    Raises:
+        ValueError: when read, samples with another number of entries than there are functions.
+    """
+
+    def __init__(self, dataset: Dataset, *functions: Callable[[Any], Any] | None) -> None:
+        for function in functions:
+            if function is not None and not callable(function):
+                raise TypeError(f"flnb: TransformDataset takes functions or None, got {function!r:.60}")
+        self.dataset, self.functions = dataset, functions
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        sample = self.dataset[self._check(index)]
+        if len(sample) != len(self.functions):
+            raise ValueError(
+                f"flnb: TransformDataset has {len(self.functions)} functions for samples of {len(sample)} entries; "
+                f"give one for each entry, None where nothing changes"
+            )
+        return tuple(
+            entry if function is None else function(entry)
+            for function, entry in zip(self.functions, sample, strict=True)
+        )
+
+
+def _datasets(name: str, datasets: tuple[Dataset, ...]) -> tuple[Dataset, ...]:
+    if not datasets:
+        raise ValueError(f"flnb: {name} takes one dataset or more, got none")
+    for dataset in datasets:
+        if not isinstance(dataset, Dataset):
+            raise TypeError(f"flnb: {name} takes Datasets, got {type(dataset).__name__}")
+    return datasets

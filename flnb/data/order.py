@@ -1,0 +1,112 @@
+"""The samples of another dataset in another order: resampled, shuffled, a span, one part of many."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from flnb.data.datasets import Dataset, Indices
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["ResampleDataset", "ShuffleDataset", "SpanDataset", "round_robin"]
+
+
+class ResampleDataset(Dataset):
+    """The samples of `dataset` with these indices, in this order; an index may come twice, or count from the end.
+
+    >>> import flnb
+    >>> from flnb.data import TensorDataset
+    >>> [int(x) for (x,) in ResampleDataset(TensorDataset(flnb.arange(5)), [3, -1, 3])]
+    [3, 4, 3]
+
+    Raises:
+        IndexError: an index the dataset has not.
+    """
+
+    def __init__(self, dataset: Dataset, indices: Sequence[int] | Indices) -> None:
+        self.dataset = dataset
+        self._order = dataset._check_all(indices)
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        return self.dataset[int(self._order[self._check(index)])]
+
+    def take(self, indices: Indices) -> tuple[Any, ...]:
+        return self.dataset.take(self._order[self._check_all(indices)])
+
+
+class ShuffleDataset(ResampleDataset):
+    """Another order of the same samples, a different one in each epoch, all fixed by `seed`.
+
+    >>> import flnb
+    >>> from flnb.data import TensorDataset
+    >>> shuffled = ShuffleDataset(TensorDataset(flnb.arange(4)), seed=1)
+    >>> first, second = [[int(x) for (x,) in shuffled] for epoch in range(2)]
+    >>> sorted(first) == sorted(second) == [0, 1, 2, 3], first == second
+    (True, False)
+    """
+
+    def __init__(self, dataset: Dataset, seed: int = 0) -> None:
+        self.dataset, self.seed = dataset, seed
+        self._shuffle(0)
+
+    def _shuffle(self, epoch: int) -> None:
+        self._order = np.random.default_rng((self.seed, epoch)).permutation(len(self.dataset))
+
+    def _at_epoch(self, epoch: int) -> Self:
+        fixed = super()._at_epoch(epoch)
+        fixed._shuffle(epoch)
+        return fixed
+
+
+class SpanDataset(ResampleDataset):
+    """`length` samples from number `start` on; without a length all that follow.
+
+    >>> import flnb
+    >>> from flnb.data import TensorDataset
+    >>> [int(x) for (x,) in SpanDataset(TensorDataset(flnb.arange(9)), 2, 3)]
+    [2, 3, 4]
+
+    Raises:
+        ValueError: a span that is not within the dataset.
+    """
+
+    def __init__(self, dataset: Dataset, start: int, length: int | None = None) -> None:
+        size, start = len(dataset), operator.index(start)
+        stop = size if length is None else start + operator.index(length)
+        if not 0 <= start <= stop <= size:
+            raise ValueError(f"flnb: SpanDataset from {start} to {stop} is not within the {size} samples")
+        super().__init__(dataset, np.arange(start, stop))
+
+
+def round_robin(samples: int, part: int, parts: int, batch: int = 1, allow_empty: bool = False) -> Indices:
+    """The indices that one of several processes works on: batches are dealt in turn, every index to one part.
+
+    What is left after the last whole round is shared out in even runs; if it gives some part nothing, it is left out
+    so that all parts take equally many steps, unless `allow_empty`.
+
+    >>> [round_robin(11, part, 2, batch=2).tolist() for part in range(2)]
+    [[0, 1, 4, 5, 8, 9], [2, 3, 6, 7, 10]]
+
+    Raises:
+        ValueError: a part that is not in range(parts), or a count below its least.
+    """
+    if samples < 0 or parts < 1 or batch < 1 or not 0 <= part < parts:
+        raise ValueError(
+            f"flnb: round_robin takes samples >= 0, part in range(parts), batch >= 1; "
+            f"got samples {samples}, part {part} of {parts}, batch {batch}"
+        )
+    rounds, rest = divmod(samples, parts * batch)
+    begin = np.arange(rounds)[:, None] * parts * batch + part * batch
+    whole = (begin + np.arange(batch)).ravel()
+    if rest < parts and not allow_empty:
+        return whole
+    each, more = divmod(rest, parts)
+    start = rounds * parts * batch + part * each + min(part, more)
+    return np.concatenate([whole, np.arange(start, start + each + (part < more))])

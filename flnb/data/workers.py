@@ -1,0 +1,261 @@
+"""What `PrefetchDataset` has its items made by: threads of one epoch, or processes that stay."""
+
+from __future__ import annotations
+
+import contextvars
+import os
+import pickle
+import threading
+import weakref
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from flnb import ops
+from flnb.dispatch.state import category
+from flnb.tensor import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from concurrent.futures import Future, ProcessPoolExecutor
+    from multiprocessing.shared_memory import SharedMemory
+
+    from flnb.data.datasets import Dataset
+
+ALIGN = 64
+
+
+class Threads:
+    """Items made by threads, each in the context (backend, memory manager) of the one who iterates."""
+
+    def __init__(self, count: int) -> None:
+        from concurrent.futures import ThreadPoolExecutor
+
+        self.pool = ThreadPoolExecutor(count, "flnb-prefetch")
+
+    def submit(self, dataset: Dataset, epoch: int, index: int) -> Future[Any]:
+        return self.pool.submit(contextvars.copy_context().run, dataset.__getitem__, index)
+
+    def collect(self, job: Future[Any]) -> tuple[Any, ...]:
+        return job.result()  # type: ignore[no-any-return]
+
+    def finish(self, jobs: list[Future[Any]]) -> None:
+        self.pool.shutdown(wait=True, cancel_futures=True)
+
+
+class Job(NamedTuple):
+    future: Future[Any]
+    slot: int | None
+
+
+class Array(NamedTuple):
+    """Where a worker put an array of an item."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    offset: int
+    tensor: bool
+
+
+class Processes:
+    """Items made by processes that each keep a copy of the dataset; arrays come back through shared memory.
+
+    A job has a *slot*, a block that only its worker writes to until the job's end. The first items come pickled; they
+    show how large the slots should be. All blocks are made and removed here, so that a worker's death leaves none.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.pool: ProcessPoolExecutor | None = None
+        self.need = 0
+        self.free: list[int] = []
+        self.blocks: dict[int, SharedMemory] = {}
+        weakref.finalize(self, _remove, self.blocks)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Processes, (self.count,)
+
+    def submit(self, dataset: Dataset, epoch: int, index: int) -> Job:
+        if self.pool is None:
+            self.pool = self._start(dataset)
+        slot = self._slot()
+        where = None if slot is None else (slot, self.blocks[slot].name)
+        with self._alive():
+            return Job(self.pool.submit(_load, epoch, index, where), slot)
+
+    def collect(self, job: Job) -> tuple[Any, ...]:
+        try:
+            with self._alive():
+                entries, size = job.future.result()
+            self.need = max(self.need, size)
+            with category("input"):
+                return tuple(self._read(job.slot, entry) for entry in entries)
+        finally:
+            self._release(job.slot)
+
+    def finish(self, jobs: list[Job]) -> None:
+        """Give up jobs; those under way are waited for, since they write to their slots."""
+        from concurrent.futures import wait
+
+        wait([job.future for job in jobs if not job.future.cancel()])
+        for job in jobs:
+            self._release(job.slot)
+
+    def close(self) -> None:
+        if self.pool is not None:
+            self.pool.shutdown(wait=True, cancel_futures=True)
+        self.pool = None
+        self.free.clear()
+        _remove(self.blocks)
+
+    def _start(self, dataset: Dataset) -> ProcessPoolExecutor:
+        import multiprocessing
+        from concurrent.futures import ProcessPoolExecutor
+
+        try:
+            pickled = pickle.dumps(dataset)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise TypeError(
+                f"flnb: PrefetchDataset sends worker processes a pickled copy of the {type(dataset).__name__}, and "
+                f"pickling failed: {error}. Define its classes and functions at the top of a module (no lambdas), "
+                f"or use threads (processes=False)"
+            ) from error
+        return ProcessPoolExecutor(self.count, multiprocessing.get_context("spawn"), _begin, (pickled,))
+
+    @contextmanager
+    def _alive(self) -> Iterator[None]:
+        from concurrent.futures.process import BrokenProcessPool
+
+        try:
+            yield
+        except BrokenProcessPool as error:
+            self.close()
+            raise RuntimeError(
+                "flnb: a worker process of PrefetchDataset died: it was killed (out of memory, /dev/shm full?), it "
+                'crashed, or, in a script without `if __name__ == "__main__":`, it could not start. The next epoch '
+                "starts new workers"
+            ) from error
+
+    def _slot(self) -> int | None:
+        """The number of a block that is free and large enough; None while no item has come yet."""
+        from multiprocessing.shared_memory import SharedMemory
+
+        if not self.need:
+            return None
+        slot = self.free.pop() if self.free else len(self.blocks)
+        block = self.blocks.get(slot)
+        if block is None or block.size < self.need:
+            if block is not None:
+                _remove({slot: block})
+            self.blocks[slot] = SharedMemory(create=True, size=self.need)
+        return slot
+
+    def _release(self, slot: int | None) -> None:
+        if slot in self.blocks:
+            self.free.append(slot)
+
+    def _read(self, slot: int | None, entry: Any) -> Any:
+        if not isinstance(entry, Array) or slot is None:
+            return entry
+        values: Any = np.ndarray(entry.shape, entry.dtype, self.blocks[slot].buf, entry.offset)
+        return ops.asarray(values) if entry.tensor else values.copy()
+
+
+def _remove(blocks: dict[int, SharedMemory]) -> None:
+    for block in blocks.values():
+        block.close()
+        block.unlink()
+    blocks.clear()
+
+
+# In the worker ----------------------------------------------------------------------------------------------------
+
+_pickled = b""
+_copies: list[Dataset] = []
+"""The dataset as it came, and as it is in the epoch that was asked for last."""
+_epoch = -1
+_attached: dict[int, SharedMemory] = {}
+
+
+def _begin(pickled: bytes) -> None:
+    """Called once in each worker. The dataset is unpickled with the first job, whose error then says what is wrong."""
+    import signal
+
+    global _pickled
+    _pickled = pickled
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who iterates
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A parent that was killed could not tell its workers to end."""
+    import multiprocessing
+
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _at(epoch: int) -> Dataset:
+    global _epoch, _pickled
+    if not _copies:
+        try:
+            dataset = pickle.loads(_pickled)
+        except Exception as error:
+            raise RuntimeError(
+                f"flnb: a worker process of PrefetchDataset could not unpickle the dataset: {error}. Classes and "
+                f"functions must be importable from a module (those of a notebook's cells are not), or use threads"
+            ) from error
+        _copies[:], _pickled = [dataset, dataset], b""
+    if epoch != _epoch:
+        _copies[1], _epoch = _copies[0]._at_epoch(epoch), epoch
+    return _copies[1]
+
+
+def _load(epoch: int, index: int, where: tuple[int, str] | None) -> tuple[list[Any], int]:
+    """An item's entries and the bytes their arrays take; arrays are in the slot if they fit, else they are returned."""
+    try:
+        item = _at(epoch)[index]
+    except Exception as error:
+        raise _sendable(error)  # noqa: B904 - it is the same error, or stands for it
+    size = sum(-(-entry.nbytes // ALIGN) * ALIGN for entry in item if _is_array(entry))
+    block = _attach(*where) if where else None
+    if block is None or block.size < size:
+        return list(item), size
+    entries: list[Any] = []
+    offset = 0
+    for entry in item:
+        if not _is_array(entry):
+            entries.append(entry)
+            continue
+        values = entry.numpy() if isinstance(entry, Tensor) else entry
+        np.ndarray(values.shape, values.dtype, block.buf, offset)[...] = values
+        entries.append(Array(values.dtype, values.shape, offset, isinstance(entry, Tensor)))
+        offset += -(-values.nbytes // ALIGN) * ALIGN
+    return entries, size
+
+
+def _is_array(entry: Any) -> bool:
+    return isinstance(entry, Tensor) or (isinstance(entry, np.ndarray) and not entry.dtype.hasobject)
+
+
+def _attach(slot: int, name: str) -> SharedMemory:
+    from multiprocessing.shared_memory import SharedMemory
+
+    block = _attached.get(slot)
+    if block is None or block.name != name:
+        if block is not None:
+            block.close()
+        block = _attached[slot] = SharedMemory(name)
+    return block
+
+
+def _sendable(error: Exception) -> Exception:
+    """The error, or one with its type and text where it does not survive pickling."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}").with_traceback(error.__traceback__)
+    return error

@@ -1,0 +1,142 @@
+"""Checkpoints of a training run: model, optimizer, schedule, data, random numbers, in one safetensors file."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flnb import random as flnb_random
+from flnb.nn.fitting import refuse
+from flnb.nn.saving import read_whole, write_whole
+from flnb.tensor import Tensor
+
+if TYPE_CHECKING:
+    import os
+
+__all__ = ["load_checkpoint", "save_checkpoint"]
+
+ARRAY = "__array__"
+"""Where the state held an array, the JSON holds ``{ARRAY: its name in the file}``."""
+
+
+def save_checkpoint(path: str | os.PathLike[str], /, **parts: Any) -> None:
+    """Write the states of `parts` and of the session's random generator to `path`.
+
+    A part has ``state_dict()`` (modules, optimizers, schedules, ...) or ``state`` (datasets, random generators), or is
+    a plain value that JSON can hold. Arrays become safetensors, named by where they are ("model.conv.weight"); the
+    rest is JSON in the file's metadata. The file appears under its name only when it is complete, so an interrupted
+    save leaves the old one as it was.
+
+    >>> import tempfile, flnb, flnb.nn as nn, flnb.optim as optim
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> net = nn.Linear(2, 3)
+    >>> optimizer = optim.Adam(net.parameters())
+    >>> nn.save_checkpoint(folder.name + "/last", model=net, optimizer=optimizer, epoch=3)
+    >>> nn.load_checkpoint(folder.name + "/last", model=net, optimizer=optimizer)
+    {'epoch': 3}
+    >>> folder.cleanup()
+
+    Raises:
+        TypeError: something in a part's state is neither an array nor JSON; its name is told.
+        ValueError: a part is called "random", which stands for the session's generator.
+    """
+    if "random" in parts:
+        raise ValueError(
+            'flnb: nn.save_checkpoint: "random" is the session\'s generator, which is saved in any case; give the part '
+            "another name"
+        )
+    arrays: dict[str, Any] = {}
+    tree = {
+        "states": {name: _encoded(_state(part), name, arrays) for name, part in parts.items() if _has_state(part)},
+        "values": {name: _encoded(part, name, arrays) for name, part in parts.items() if not _has_state(part)},
+        "random": _encoded(flnb_random.default_generator.state, "random", arrays),
+    }
+    write_whole(path, arrays, {"checkpoint": json.dumps(tree)}, purpose="nn.save_checkpoint")
+
+
+def load_checkpoint(path: str | os.PathLike[str], /, *, random: bool = True, **parts: Any) -> dict[str, Any]:
+    """Read a file of `save_checkpoint` into `parts`, each under the name it was saved with; gives the plain values.
+
+    Parts of the file that are not asked for are passed over. With `random`, the session's generator goes on where it
+    was.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is not whole, or no checkpoint; or parts do not fit: lists every missing, unexpected and
+            mis-shaped name of all of them. Nothing has been loaded then.
+    """
+    arrays, metadata = read_whole(path, purpose="nn.load_checkpoint", saved_by="nn.save_checkpoint(path, ...)")
+    if "checkpoint" not in metadata:
+        raise ValueError(f"flnb: {path} holds tensors but no checkpoint; read it with nn.load(model, path)")
+    tree = json.loads(metadata["checkpoint"])
+    states, values = _decoded(tree["states"], arrays), _decoded(tree["values"], arrays)
+    problems = [
+        f"missing: {name} (the file holds {', '.join(states) or 'none'})" for name in parts if name not in states
+    ]
+    for name in parts.keys() & states.keys():
+        if hasattr(parts[name], "mismatches"):
+            problems += [f"{name}: {problem}" for problem in parts[name].mismatches(states[name])]
+    refuse(problems, f"the parts given; read from {path}")
+    # First those that could not be asked: when one refuses, the others are put back.
+    before: list[tuple[Any, Any]] = []
+    try:
+        for name in sorted(parts, key=lambda name: hasattr(parts[name], "mismatches")):
+            if not hasattr(parts[name], "mismatches"):
+                before.append((parts[name], _state(parts[name])))
+            _put(parts[name], states[name])
+    except Exception:
+        for part, state in before[:-1]:
+            _put(part, state)
+        raise
+    if random:
+        flnb_random.default_generator.state = tree["random"]
+    return values  # type: ignore[no-any-return]
+
+
+def _has_state(part: Any) -> bool:
+    return hasattr(part, "state_dict") or hasattr(part, "state")
+
+
+def _state(part: Any) -> Any:
+    return part.state_dict() if hasattr(part, "state_dict") else part.state
+
+
+def _put(part: Any, state: Any) -> None:
+    if hasattr(part, "load_state_dict"):
+        part.load_state_dict(state)
+    else:
+        part.state = state
+
+
+def _encoded(value: Any, name: str, arrays: dict[str, Any]) -> Any:
+    """`value` as JSON can hold it, its arrays put into `arrays`."""
+    if isinstance(value, (Tensor, np.ndarray)):
+        while name in arrays:  # {"a.b": x, "a": {"b": y}}
+            name += "+"
+        # Row-major, because safetensors writes the raw buffer of what it is given, also of a strided array.
+        arrays[name] = np.asarray(value.numpy() if isinstance(value, Tensor) else value, order="C")
+        return {ARRAY: name}
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: _encoded(item, f"{name}.{key}", arrays) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_encoded(item, f"{name}.{index}", arrays) for index, item in enumerate(value)]
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise TypeError(
+        f"flnb: nn.save_checkpoint: {name} is a {type(value).__name__}; expected an array, a number, a text, None, "
+        "or a list or dict (with texts as keys) of such"
+    )
+
+
+def _decoded(value: Any, arrays: dict[str, Any]) -> Any:
+    if isinstance(value, dict):
+        if ARRAY in value:
+            return arrays[value[ARRAY]]
+        return {key: _decoded(item, arrays) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_decoded(item, arrays) for item in value]
+    return value

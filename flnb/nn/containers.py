@@ -1,0 +1,162 @@
+"""Modules that hold modules: in order, by index or by name; `Residual` adds one to its input."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flnb.nn.module import Module
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+__all__ = ["Container", "ModuleDict", "ModuleList", "Residual", "Sequential"]
+
+
+class Container(Module):
+    """Modules under names of their own, in the order in which they were added.
+
+    >>> from flnb.nn import ReLU
+    >>> box = Container()
+    >>> box.add("first", ReLU())
+    >>> len(box), box[0]
+    (1, ReLU())
+    """
+
+    def add(self, name: str, module: Module) -> None:
+        """Append ``module``, or put it in place of the one with that name."""
+        kind = type(self).__name__
+        if not isinstance(module, Module):
+            raise TypeError(f"flnb: {kind} takes modules, got {type(module).__name__} as {name!r}")
+        if hasattr(type(self), name):
+            raise ValueError(f"flnb: {name!r} is a method of {kind}; give that module another name")
+        setattr(self, name, module)
+
+    def _held(self) -> dict[str, Module]:
+        return {name: member for name, member in vars(self).items() if isinstance(member, Module)}
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(list(self._held().values()))
+
+    def __len__(self) -> int:
+        return len(self._held())
+
+    def __getitem__(self, index: Any) -> Any:
+        return list(self._held().values())[index]
+
+
+class Sequential(Container):
+    """Modules called one after another; by keyword they get names, which scopes and state dicts then show.
+
+    >>> import flnb
+    >>> from flnb.nn import Linear, ReLU
+    >>> net = Sequential(hidden=Linear(4, 8), relu=ReLU(), out=Linear(8, 2))
+    >>> net(flnb.ones((5, 4))).shape, len(net), net[0]
+    ((5, 2), 3, Linear(in_features=4, out_features=8)  # 40 parameters)
+    """
+
+    def __init__(self, *modules: Module, **named: Module) -> None:
+        for name, module in ({str(index): module for index, module in enumerate(modules)} | named).items():
+            self.add(name, module)
+
+    def forward(self, x: Any) -> Any:
+        for module in self:
+            x = module(x)
+        return x
+
+
+class _Uncalled(Container):
+    """A container whose modules are called by its owner: their scopes bear its name too, as nobody enters its own."""
+
+    def _path(self, name: str) -> str:
+        return f"{self._name}.{name}"
+
+    def _renamed(self, name: str) -> None:
+        super()._renamed(name)
+        for key, module in self._held().items():
+            module._renamed(self._path(key))
+
+
+class ModuleList(_Uncalled):
+    """Modules by index; the owner's `forward` calls them.
+
+    >>> from flnb.nn import Linear
+    >>> layers = ModuleList(Linear(2, 2, bias=False) for _ in range(3))
+    >>> layers.append(Linear(2, 1))
+    >>> len(layers), [name for name, _ in layers.named_parameters()]
+    (4, ['0.weight', '1.weight', '2.weight', '3.weight', '3.bias'])
+    """
+
+    def __init__(self, modules: Iterable[Module] = ()) -> None:
+        self.extend(modules)
+
+    def append(self, module: Module) -> None:
+        self.add(str(len(self)), module)
+
+    def extend(self, modules: Iterable[Module]) -> None:
+        for module in modules:
+            self.append(module)
+
+    def __setitem__(self, index: int, module: Module) -> None:
+        self.add(list(self._held())[index], module)
+
+
+class ModuleDict(_Uncalled):
+    """Modules by name; the owner's `forward` calls them.
+
+    >>> from flnb.nn import Linear
+    >>> heads = ModuleDict({"mean": Linear(4, 1), "scale": Linear(4, 1)})
+    >>> list(heads), heads["mean"], "bias" in heads
+    (['mean', 'scale'], Linear(in_features=4, out_features=1)  # 5 parameters, False)
+    """
+
+    def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
+        for name, module in (modules or {}).items():
+            self.add(name, module)
+
+    def keys(self) -> list[str]:
+        return list(self._held())
+
+    def values(self) -> list[Module]:
+        return list(self._held().values())
+
+    def items(self) -> list[tuple[str, Module]]:
+        return list(self._held().items())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._held()
+
+    def __getitem__(self, name: str) -> Module:
+        if name not in self._held():
+            raise KeyError(f"no module {name!r}; there are {', '.join(self.keys()) or 'none'}")
+        return self._held()[name]
+
+    def __setitem__(self, name: str, module: Module) -> None:
+        self.add(name, module)
+
+
+class Residual(Module):
+    """x + module(x) (He et al. 2016); with a ``shortcut``, shortcut(x) + module(x).
+
+    Raises ValueError where the two shapes differ: broadcasting would hide a mistake.
+
+    >>> import flnb
+    >>> from flnb.nn import Identity
+    >>> Residual(Identity())(flnb.asarray([1.0, 2.0])).tolist()
+    [2.0, 4.0]
+    """
+
+    def __init__(self, module: Module, shortcut: Module | None = None) -> None:
+        self.module, self.shortcut = module, shortcut
+
+    def forward(self, x: Any) -> Any:
+        y = self.module(x)
+        past = x if self.shortcut is None else self.shortcut(x)
+        if y.shape != past.shape:
+            raise ValueError(
+                f"Residual: {type(self.module).__name__} made {y.shape} of {x.shape}, expected the shape {past.shape} "
+                "that it is added to; give a shortcut that makes the same shape"
+            )
+        return past + y

@@ -1,0 +1,132 @@
+"""Convolution and pooling in one, two and three dimensions, on (N, C, *extents)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+from flnb import ops
+from flnb.nn import init
+from flnb.nn.module import Module, Parameter
+
+__all__ = [
+    "AvgPool1d", "AvgPool2d", "AvgPool3d", "Conv1d", "Conv2d", "Conv3d", "MaxPool1d", "MaxPool2d", "MaxPool3d",
+]  # fmt: skip
+
+Extents = int | tuple[int, ...]
+"""One int for all dimensions, or one for each."""
+
+
+class _Conv(Module):
+    rank: ClassVar[int]
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: Extents, stride: Extents = 1, padding: Extents = 0,
+        bias: bool = True, dilation: Extents = 1, groups: int = 1,
+    ) -> None:  # fmt: skip
+        if groups < 1 or in_channels % groups or out_channels % groups:
+            raise ValueError(
+                f"{type(self).__name__}: expected groups that divide {in_channels} and {out_channels} channels, "
+                f"got {groups}"
+            )
+        kernel = kernel_size if isinstance(kernel_size, tuple) else (kernel_size,) * self.rank
+        inputs = in_channels // groups * math.prod(kernel)
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
+        self.dilation, self.groups = dilation, groups
+        self.weight = Parameter(init.by_inputs((out_channels, in_channels // groups, *kernel), inputs))
+        self.bias = Parameter(init.by_inputs((out_channels,), inputs)) if bias else None
+
+    def forward(self, x: Any) -> Any:
+        convolve = getattr(ops, f"conv{self.rank}d")
+        return convolve(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+
+
+class Conv1d(_Conv):
+    """(N, in_channels, W) -> (N, out_channels, W'); weight (out, in / groups, kw), bias (out,).
+
+    >>> import flnb
+    >>> Conv1d(2, 4, 3, stride=2)(flnb.ones((1, 2, 9))).shape
+    (1, 4, 4)
+    """
+
+    rank = 1
+
+
+class Conv2d(_Conv):
+    """(N, in_channels, H, W) -> (N, out_channels, H', W'); weight (out, in / groups, kh, kw), bias (out,).
+
+    >>> import flnb
+    >>> Conv2d(1, 4, 3, padding=1)(flnb.ones((2, 1, 8, 8))).shape
+    (2, 4, 8, 8)
+    """
+
+    rank = 2
+
+
+class Conv3d(_Conv):
+    """(N, in_channels, D, H, W) -> (N, out_channels, D', H', W'); weight (out, in / groups, kd, kh, kw), bias (out,).
+
+    >>> import flnb
+    >>> Conv3d(1, 4, (1, 3, 3))(flnb.ones((2, 1, 2, 8, 8))).shape
+    (2, 4, 2, 6, 6)
+    """
+
+    rank = 3
+
+
+class _Pool(Module):
+    function: ClassVar[str]
+
+    def __init__(self, kernel_size: Extents, stride: Extents | None = None, padding: Extents = 0) -> None:
+        self.kernel_size, self.padding = kernel_size, padding
+        self.stride = kernel_size if stride is None else stride
+
+    def forward(self, x: Any) -> Any:
+        return getattr(ops, self.function)(x, self.kernel_size, self.stride, self.padding)
+
+
+class MaxPool1d(_Pool):
+    """(N, C, W) -> (N, C, W'): the largest value of each window; `stride` defaults to `kernel_size`."""
+
+    function = "max_pool1d"
+
+
+class MaxPool2d(_Pool):
+    """(N, C, H, W) -> (N, C, H', W'): the largest value of each window; `stride` defaults to `kernel_size`.
+
+    >>> import flnb
+    >>> MaxPool2d(2)(flnb.ones((1, 3, 8, 8))).shape
+    (1, 3, 4, 4)
+    """
+
+    function = "max_pool2d"
+
+
+class MaxPool3d(_Pool):
+    """(N, C, D, H, W) -> (N, C, D', H', W'): the largest value of each window; `stride` defaults to `kernel_size`."""
+
+    function = "max_pool3d"
+
+
+class AvgPool1d(_Pool):
+    """(N, C, W) -> (N, C, W'): the mean of each window, padding counted as zeros."""
+
+    function = "avg_pool1d"
+
+
+class AvgPool2d(_Pool):
+    """(N, C, H, W) -> (N, C, H', W'): the mean of each window, padding counted as zeros.
+
+    >>> import flnb
+    >>> AvgPool2d(2)(flnb.ones((1, 3, 8, 8))).shape
+    (1, 3, 4, 4)
+    """
+
+    function = "avg_pool2d"
+
+
+class AvgPool3d(_Pool):
+    """(N, C, D, H, W) -> (N, C, D', H', W'): the mean of each window, padding counted as zeros."""
+
+    function = "avg_pool3d"

@@ -1,0 +1,43 @@
+"""Whether a saved state fits what it is loaded into: every missing, unexpected and mis-shaped name at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["mismatches", "refuse"]
+
+
+def mismatches(own: Mapping[str, Any], state: Mapping[str, Any]) -> list[str]:
+    """One line for each name of `state` that does not fit `own`. What has a shape in `own` must have it in `state`.
+
+    >>> mismatches({"weight": np.zeros(2), "steps": 0}, {"weight": np.zeros(3), "rate": 1.0})
+    ['missing: steps', 'unexpected: rate', 'mis-shaped: weight: got (3,) float64, expected (2,) float64']
+    """
+    problems = [f"missing: {name}" for name in own if name not in state]
+    problems += [f"unexpected: {name}" for name in state if name not in own]
+    for name, expected in own.items():
+        if name not in state or not hasattr(expected, "shape"):
+            continue
+        got = state[name]
+        if tuple(got.shape) != tuple(expected.shape) or not np.can_cast(got.dtype, expected.dtype, "same_kind"):
+            problems.append(f"mis-shaped: {name}: got {_described(got)}, expected {_described(expected)}")
+    return problems
+
+
+def refuse(problems: Sequence[str], what: str) -> None:
+    """Raise ValueError with all the problems, if there are any."""
+    if problems:
+        listed = "\n  ".join(sorted(problems))
+        raise ValueError(
+            f"flnb: this state does not fit {what}; nothing was loaded\n  {listed}\n"
+            "build it with the sizes and settings it was saved with, or leave out what does not belong"
+        )
+
+
+def _described(tensor: Any) -> str:
+    return f"{tuple(tensor.shape)} {tensor.dtype}"

@@ -1,0 +1,145 @@
+"""Initial values: tensors of a shape, drawn or constant; weights are (out, in, *kernel).
+
+>>> import flnb
+>>> import flnb.nn as nn
+>>> layer = nn.Linear(3, 2)
+>>> _ = flnb.assign(layer.weight.data, nn.init.glorot_uniform((2, 3)))
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from flnb import ops, random
+from flnb.dispatch.miss import default_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flnb.random import Generator
+
+    Shape = Sequence[int]
+
+__all__ = [
+    "constant", "fans", "glorot_normal", "glorot_uniform", "identity", "kaiming_normal", "kaiming_uniform", "normal",
+    "truncated_normal", "uniform",
+]  # fmt: skip
+
+ROOT_OF_TWO, ROOT_OF_THREE = 2.0**0.5, 3.0**0.5
+LEAST_MASS = 0.01
+"""Of a normal distribution between the cuts: below it, hardly any number that is drawn would be kept."""
+
+
+def fans(shape: Shape) -> tuple[int, int]:
+    """How many inputs each output of a weight (out, in, *kernel) has, and how many outputs each input.
+
+    >>> fans((8, 4, 3, 3))
+    (36, 72)
+
+    Raises:
+        ValueError: fewer than two axes.
+    """
+    if len(shape) < 2:
+        raise ValueError(
+            f"init: expected a weight (out, in, *kernel), got the shape {tuple(shape)}; use uniform or normal"
+        )
+    kernel = math.prod(shape[2:])
+    return shape[1] * kernel, shape[0] * kernel
+
+
+def constant(shape: Shape, value: float, dtype: Any = None) -> Any:
+    """One number everywhere."""
+    return ops.full(tuple(shape), value, dtype=dtype or default_dtype())
+
+
+def identity(shape: Shape, dtype: Any = None) -> Any:
+    """Ones on the diagonal of a matrix (out, in), zeros elsewhere.
+
+    Raises:
+        ValueError: not two axes.
+    """
+    if len(shape) != 2:
+        raise ValueError(f"init.identity: expected the shape of a matrix (out, in), got {tuple(shape)}")
+    return ops.eye(*shape, dtype=dtype or default_dtype())
+
+
+def uniform(
+    shape: Shape, low: float = 0.0, high: float = 1.0, dtype: Any = None, generator: Generator | None = None
+) -> Any:
+    """Evenly distributed in [low, high)."""
+    return random.uniform(shape, low, high, dtype, generator)
+
+
+def normal(
+    shape: Shape, mean: float = 0.0, std: float = 1.0, dtype: Any = None, generator: Generator | None = None
+) -> Any:
+    """Normally distributed."""
+    return random.normal(shape, mean, std, dtype, generator)
+
+
+def truncated_normal(
+    shape: Shape, mean: float = 0.0, std: float = 1.0, low: float = -2.0, high: float = 2.0, dtype: Any = None,
+    generator: Generator | None = None,
+) -> Any:  # fmt: skip
+    """Normally distributed, but within [low, high]: what falls outside is drawn again.
+
+    Raises:
+        ValueError: less than a hundredth of the distribution lies between low and high.
+    """
+    below_low, below_high = ((1.0 + math.erf((cut - mean) / (std * ROOT_OF_TWO))) / 2.0 for cut in (low, high))
+    if not below_high - below_low >= LEAST_MASS:
+        raise ValueError(
+            f"init.truncated_normal: {below_high - below_low:.2%} of the normal distribution with mean {mean} and std "
+            f"{std} lies in [{low}, {high}], expected 1% or more; move the cuts, or use uniform"
+        )
+    x = random.normal(shape, mean, std, dtype, generator)
+    while ops.any(outside := ops.logical_or(x < low, x > high)):
+        x = ops.where(outside, random.normal(shape, mean, std, dtype, generator), x)
+    return x
+
+
+def kaiming_uniform(
+    shape: Shape, mode: str = "in", slope: float = 0.0, dtype: Any = None, generator: Generator | None = None
+) -> Any:
+    """Evenly distributed with the standard deviation of `kaiming_normal`."""
+    bound = ROOT_OF_THREE * _kaiming(shape, mode, slope)
+    return random.uniform(shape, -bound, bound, dtype, generator)
+
+
+def kaiming_normal(
+    shape: Shape, mode: str = "in", slope: float = 0.0, dtype: Any = None, generator: Generator | None = None
+) -> Any:
+    """Normal with std sqrt(2 / ((1 + slope^2) fan)) (He et al. 2015, section 2.2).
+
+    It keeps the variance before a rectifier whose negative side has ``slope`` (0: ReLU): of activations with mode
+    "in", of gradients with mode "out".
+
+    >>> import flnb
+    >>> round(float(flnb.std(kaiming_normal((1000, 200)))), 1)
+    0.1
+    """
+    return random.normal(shape, 0.0, _kaiming(shape, mode, slope), dtype, generator)
+
+
+def _kaiming(shape: Shape, mode: str, slope: float) -> float:
+    if mode not in ("in", "out"):
+        raise ValueError(f"init: mode must be 'in' or 'out', got {mode!r}")
+    return math.sqrt(2.0 / ((1.0 + slope**2) * fans(shape)[mode == "out"]))
+
+
+def glorot_uniform(shape: Shape, gain: float = 1.0, dtype: Any = None, generator: Generator | None = None) -> Any:
+    """Evenly distributed in +-gain sqrt(6 / (fan in + fan out)) (Glorot and Bengio 2010, equation 16)."""
+    bound = gain * math.sqrt(6.0 / sum(fans(shape)))
+    return random.uniform(shape, -bound, bound, dtype, generator)
+
+
+def glorot_normal(shape: Shape, gain: float = 1.0, dtype: Any = None, generator: Generator | None = None) -> Any:
+    """Normal with std gain sqrt(2 / (fan in + fan out)) (Glorot and Bengio 2010, equation 12)."""
+    return random.normal(shape, 0.0, gain * math.sqrt(2.0 / sum(fans(shape))), dtype, generator)
+
+
+def by_inputs(shape: Shape, inputs: int) -> Any:
+    """Evenly distributed in +-1 / sqrt(inputs of one output): what layers begin with, as torch's."""
+    bound = 1.0 / math.sqrt(inputs)
+    return random.uniform(shape, -bound, bound)

@@ -1,0 +1,115 @@
+"""Modules without parameters that hand on, reshape, pad or cast."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flnb import ops
+from flnb.nn.module import Module
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["Flatten", "Identity", "Padding", "PrecisionCast", "Reorder", "Transform", "View"]
+
+
+class Identity(Module):
+    """x as it came."""
+
+    def forward(self, x: Any) -> Any:
+        return x
+
+
+class Transform(Module):
+    """A function of tensors as a module.
+
+    >>> import flnb
+    >>> Transform(lambda x: x * 2.0)(flnb.ones(2)).tolist()
+    [2.0, 2.0]
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(*inputs)
+
+
+class View(Module):
+    """x in another shape, the batch included; one extent may be -1.
+
+    >>> import flnb
+    >>> View((-1, 2, 3))(flnb.ones((4, 6))).shape
+    (4, 2, 3)
+    """
+
+    def __init__(self, shape: Sequence[int]) -> None:
+        self.shape = tuple(shape)
+
+    def forward(self, x: Any) -> Any:
+        return ops.reshape(x, self.shape)
+
+
+class Reorder(Module):
+    """x with its axes in another order.
+
+    >>> import flnb
+    >>> Reorder((0, 2, 1))(flnb.ones((4, 6, 5))).shape
+    (4, 5, 6)
+    """
+
+    def __init__(self, axes: Sequence[int]) -> None:
+        self.axes = tuple(axes)
+
+    def forward(self, x: Any) -> Any:
+        return ops.permute_dims(x, self.axes)
+
+
+class Flatten(Module):
+    """(N, ...) -> (N, product of the rest).
+
+    >>> import flnb
+    >>> Flatten()(flnb.ones((2, 3, 4))).shape
+    (2, 12)
+    """
+
+    def forward(self, x: Any) -> Any:
+        return ops.reshape(x, (x.shape[0], math.prod(x.shape[1:])))
+
+
+class Padding(Module):
+    """x surrounded: ``widths`` holds (before, after) for each of the last axes; the axes before stay as they are.
+
+    ``mode`` is "constant" (by ``value``), "edge", "symmetric" or "reflect", as in `flnb.pad`.
+
+    >>> import flnb
+    >>> Padding([(1, 0)], value=9.0)(flnb.ones((1, 2))).tolist()
+    [[9.0, 1.0, 1.0]]
+    """
+
+    def __init__(self, widths: Sequence[tuple[int, int]], value: float = 0.0, mode: str = "constant") -> None:
+        self.widths, self.value, self.mode = tuple((int(b), int(a)) for b, a in widths), value, mode
+
+    def forward(self, x: Any) -> Any:
+        if x.ndim < len(self.widths):
+            raise ValueError(f"Padding: expected {len(self.widths)} axes or more to pad, got shape {x.shape}")
+        kept = ((0, 0),) * (x.ndim - len(self.widths))
+        return ops.pad(x, kept + self.widths, self.value, self.mode)
+
+
+class PrecisionCast(Module):
+    """x in another dtype; its gradient comes back in the first.
+
+    >>> import flnb
+    >>> PrecisionCast("float64")(flnb.ones(2)).dtype
+    dtype('float64')
+    """
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype = np.dtype(dtype).name
+
+    def forward(self, x: Any) -> Any:
+        return ops.astype(x, self.dtype, copy=False)

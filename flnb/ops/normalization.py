@@ -1,0 +1,102 @@
+"""Normalisation of each example by itself: over its last axes, over groups of channels, to a length."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from flnb.ops import elementwise as e
+from flnb.ops import reduction as r
+from flnb.ops.composite import Composite, in_one_dtype
+from flnb.ops.movement import reshape
+from flnb.ops.norm import vector_norm
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Body = tuple[Any, tuple[Any, ...]]
+
+
+def _layer_norm(x: Any, *more: Any) -> Body:
+    *affine, count, eps = more
+    axes = tuple(range(-count, 0))
+    centred = e.subtract(x, r.mean(x, axis=axes, keepdims=True))
+    inverse = e.divide(1.0, e.sqrt(e.add(r.mean(e.square(centred), axis=axes, keepdims=True), eps)))
+    y = normal = e.multiply(centred, inverse)
+    for combine, parameter in zip((e.multiply, e.add), affine, strict=False):
+        y = combine(y, parameter)
+    return y, (normal, inverse)
+
+
+def _pull_layer_norm(g: Any, plan: Any, x: Any, *more: Any) -> tuple[Any, ...]:
+    """Ba et al. 2016: both sums over the axes are shared, as in the gradient of batch norm."""
+    *affine, normal, inverse, _ = more
+    count, _ = plan.attributes
+    axes, examples = tuple(range(-count, 0)), tuple(range(x.ndim - count))
+    along = e.multiply(g, affine[0]) if affine else g
+    mean = r.mean(along, axis=axes, keepdims=True)
+    projected = e.multiply(normal, r.mean(e.multiply(along, normal), axis=axes, keepdims=True))
+    of_x = e.multiply(e.subtract(e.subtract(along, mean), projected), inverse)
+    of_affine = [r.sum(e.multiply(g, normal), axis=examples), r.sum(g, axis=examples)] if affine else []
+    return of_x, *of_affine[: len(affine)]
+
+
+_layer_norm_op = Composite("layer_norm", "norm", _layer_norm, _pull_layer_norm)
+
+
+def layer_norm(x: Any, shape: int | Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    """Normalise over the last axes, of extents ``shape``, then scale by weight and shift by bias, both ``shape``.
+
+    ``(x - mean) / sqrt(variance + eps) * weight + bias`` (Ba et al. 2016).
+
+    >>> import flnb
+    >>> [round(value, 3) for value in flnb.layer_norm(flnb.asarray([1.0, 2.0, 3.0]), 3).tolist()]
+    [-1.225, 0.0, 1.225]
+
+    Raises:
+        ValueError: shapes that do not fit, or a bias without a weight.
+    """
+    x = r.floating(x)
+    extents = (shape,) if isinstance(shape, int) else tuple(shape)
+    affine = [parameter for parameter in (weight, bias) if parameter is not None]
+    if not extents or x.shape[-len(extents) :] != extents or any(p.shape != extents for p in affine):
+        got = "".join(f", {name} {p.shape}" for name, p in (("weight", weight), ("bias", bias)) if p is not None)
+        raise ValueError(
+            f"layer_norm: expected x (..., {str(extents)[1:-1]}) and weight and bias {extents}, got x {x.shape}{got}"
+        )
+    if weight is None and bias is not None:
+        raise ValueError("layer_norm: got a bias without a weight; give both, a weight alone, or neither")
+    return _layer_norm_op(*in_one_dtype(x, *affine), attributes=(len(extents), float(eps)))[0]
+
+
+def group_norm(x: Any, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    """Normalise groups of neighbouring channels of x (N, C, ...), then scale and shift each channel by (C,).
+
+    Wu and He 2018: one group is layer norm over all but the first axis, C groups are instance norm.
+
+    Raises:
+        ValueError: channels that do not fall into as many groups, or as weight or bias have not.
+    """
+    x = r.floating(x)
+    affine = [parameter for parameter in (weight, bias) if parameter is not None]
+    if x.ndim < 2 or groups < 1 or x.shape[1] % groups or any(p.shape != (x.shape[1],) for p in affine):
+        raise ValueError(
+            f"group_norm: expected x (N, C, ...) with C divisible by {groups} groups and weight and bias (C,), got x "
+            f"{x.shape}{''.join(f' and {p.shape}' for p in affine)}"
+        )
+    size = math.prod(x.shape[1:]) // groups
+    y = reshape(layer_norm(reshape(x, (x.shape[0], groups, size)), size, eps=eps), x.shape)
+    wide = (x.shape[1], *(1,) * (x.ndim - 2))
+    y = y if weight is None else e.multiply(y, reshape(weight, wide))
+    return y if bias is None else e.add(y, reshape(bias, wide))
+
+
+def normalize(x: Any, /, p: float = 2.0, axis: Any = -1, eps: float = 1e-12) -> Any:
+    """x divided by its p-norm along ``axis``, or by ``eps`` where that is larger.
+
+    >>> import flnb
+    >>> flnb.normalize(flnb.asarray([1.0, 3.0]), p=1).tolist()
+    [0.25, 0.75]
+    """
+    x = r.floating(x)
+    return e.divide(x, e.maximum(vector_norm(x, axis=axis, keepdims=True, ord=p), eps))

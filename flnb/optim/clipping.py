@@ -1,0 +1,105 @@
+"""Gradient clipping, in place, between backward and the optimizer's step."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+from flnb_telemetry import bus
+
+from flnb import linalg, ops
+from flnb.autograd import Variable, no_grad
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from flnb.tensor import Tensor
+
+__all__ = ["clip_grad_norm", "clip_grad_value", "gradients_of"]
+
+
+def gradients_of(parameters: Iterable[Variable]) -> list[Tensor]:
+    """The gradients that there are, as plain Tensors to write to."""
+    found = [item.grad for item in parameters]
+    return [g.data if isinstance(g, Variable) else g for g in found if g is not None]
+
+
+def clip_grad_norm(
+    parameters: Iterable[Variable], max_norm: float, p: float = 2.0, error_if_nonfinite: bool = False
+) -> float:
+    """Shrink all gradients by one factor where their common p-norm is above `max_norm`; gives the norm as it was.
+
+    Pascanu et al., 2013, "On the difficulty of training recurrent neural networks", algorithm 1. Parameters without
+    gradient are passed over. A norm that is not finite makes all gradients NaN, so that it shows.
+
+    Args:
+        p: at least 1; ``float("inf")`` for the largest magnitude.
+        error_if_nonfinite: raise instead, leaving the gradients as they are.
+
+    Raises:
+        ValueError: `max_norm` not above 0, `p` below 1.
+        FloatingPointError: the norm is not finite and `error_if_nonfinite`.
+
+    >>> import flnb
+    >>> x = flnb.Variable([0.0, 0.0])
+    >>> x.grad = flnb.asarray([3.0, 4.0])
+    >>> clip_grad_norm([x], max_norm=1.0)
+    5.0
+    >>> [round(g, 4) for g in x.grad.tolist()]
+    [0.6, 0.8]
+    """
+    _above_zero("clip_grad_norm", "max_norm", max_norm)
+    if not p >= 1.0:
+        raise ValueError(f"flnb: clip_grad_norm: p must be at least 1, got {p}")
+    items = list(parameters)
+    gradients = gradients_of(items)
+    with bus.phase("optimizer"), no_grad():
+        norms = [_norm(gradient, p) for gradient in gradients]
+        total = float(np.linalg.norm(norms, ord=p)) if norms else 0.0
+        if error_if_nonfinite and not np.isfinite(total):
+            wrong = next((i for i, norm in enumerate(norms) if not np.isfinite(norm)), None)
+            where = "" if wrong is None else f", first that of gradient {wrong}, of shape {gradients[wrong].shape}"
+            raise FloatingPointError(
+                f"flnb: clip_grad_norm: the norm of the gradients is {total}{where}; look for its origin with "
+                "flnb.detect_anomaly(), or lower the learning rate"
+            )
+        factor = max_norm / (total + 1e-6) if np.isfinite(total) else float("nan")
+        if not factor >= 1.0:
+            for gradient in gradients:
+                ops.multiply(gradient, factor, out=gradient)
+    return total
+
+
+def clip_grad_value(parameters: Iterable[Variable], value: float) -> None:
+    """Limit every element of every gradient to [-value, value], in place. NaN stays NaN.
+
+    >>> import flnb
+    >>> x = flnb.Variable([0.0, 0.0])
+    >>> x.grad = flnb.asarray([3.0, -0.5])
+    >>> clip_grad_value([x], 1.0)
+    >>> x.grad.tolist()
+    [1.0, -0.5]
+
+    Raises:
+        ValueError: `value` is not above 0.
+    """
+    _above_zero("clip_grad_value", "value", value)
+    with bus.phase("optimizer"), no_grad():
+        for gradient in gradients_of(parameters):
+            ops.minimum(gradient, value, out=gradient)
+            ops.maximum(gradient, -value, out=gradient)
+
+
+def _norm(gradient: Tensor, p: float) -> float:
+    if gradient.dtype.itemsize < 4:
+        gradient = gradient.astype(np.float32)  # squares of float16 overflow above 256
+    if p == 2.0 and gradient.dtype.kind == "f":
+        flat = ops.reshape(gradient, (-1,))
+        return math.sqrt(float(ops.vecdot(flat, flat)))  # makes no array of squares
+    return float(linalg.vector_norm(gradient, ord=p))
+
+
+def _above_zero(function: str, name: str, value: float) -> None:
+    if not value > 0.0:
+        raise ValueError(f"flnb: {function}: {name} must be above 0, got {value}")

@@ -1,0 +1,101 @@
+"""Loss scaling, for gradients in float16: small ones would become 0, and large ones infinite."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flnb_telemetry import bus
+
+from flnb import ops
+from flnb.autograd import Variable, no_grad
+from flnb.nn.fitting import mismatches, refuse
+from flnb.optim.clipping import gradients_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from flnb.optim.optimizer import Optimizer
+    from flnb.optim.together import Together
+
+__all__ = ["LossScaler"]
+
+
+class LossScaler:
+    """Multiplies the loss by `scale`, divides the gradients by it, and skips steps whose gradients are not finite.
+
+    After such a step the scale is multiplied by `backoff`, after `every` good ones in a row by `growth`. Micikevicius
+    et al., 2018, "Mixed precision training", section 3.2; the adaptive scale as in torch's GradScaler.
+
+    >>> import flnb, flnb.nn as nn, flnb.optim as optim
+    >>> weight = nn.Parameter(flnb.asarray([3.0]))
+    >>> scaler = LossScaler(optim.SGD([weight], lr=0.1), scale=8.0)
+    >>> scaler.scaled(flnb.sum(weight * weight)).backward()
+    >>> weight.grad.tolist()  # 8 * 2 * 3
+    [48.0]
+    >>> scaler.step(), weight.grad.tolist()
+    (True, [6.0])
+
+    Raises:
+        FloatingPointError: in `step`, where the scale would fall below `minimum`: then it is the loss that is not
+            finite.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer | Together, scale: float = 2.0**16, growth: float = 2.0, backoff: float = 0.5,
+        every: int = 2000, minimum: float = 2.0**-14,
+    ) -> None:  # fmt: skip
+        if not (scale > 0.0 and growth >= 1.0 and 0.0 < backoff < 1.0 and every >= 1):
+            raise ValueError(
+                "flnb: LossScaler: expected scale > 0, growth >= 1, 0 < backoff < 1 and every >= 1, got "
+                f"scale={scale}, growth={growth}, backoff={backoff}, every={every}"
+            )
+        self.optimizer, self.scale, self.good = optimizer, scale, 0
+        self.growth, self.backoff, self.every, self.minimum = growth, backoff, every, minimum
+        self._finite: bool | None = None  # of the gradients, once they are unscaled
+
+    def scaled(self, loss: Variable) -> Variable:
+        """The loss to call ``backward`` on."""
+        return loss * self.scale
+
+    def unscale(self) -> bool:
+        """Divide the gradients by the scale, in place, once a step; gives whether they are finite.
+
+        `step` does it too; call it before where gradients are looked at or clipped.
+        """
+        if self._finite is None:
+            with bus.phase("optimizer"), no_grad():
+                gradients = gradients_of(self.optimizer.parameters)
+                self._finite = all(bool(ops.all(ops.isfinite(gradient))) for gradient in gradients)
+                for gradient in gradients if self._finite else ():
+                    ops.multiply(gradient, 1.0 / self.scale, out=gradient)
+        return self._finite
+
+    def step(self) -> bool:
+        """Step the optimizer if the gradients are finite, and adapt the scale; gives whether it stepped."""
+        finite = self.unscale()
+        self._finite = None
+        if finite:
+            self.optimizer.step()
+            self.good += 1
+            if self.good == self.every:
+                self.scale, self.good = self.scale * self.growth, 0
+            return True
+        self.good = 0
+        if self.scale * self.backoff < self.minimum:
+            raise FloatingPointError(
+                f"flnb: LossScaler: the gradients are not finite even at a scale of {self.scale:g}; the loss itself is "
+                "NaN or infinite: look for its origin with flnb.detect_anomaly(), or lower the learning rate"
+            )
+        self.scale *= self.backoff
+        return False
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"scale": self.scale, "good": self.good}
+
+    def mismatches(self, state: Mapping[str, Any]) -> list[str]:
+        """What keeps `state` from being loaded, a line each."""
+        return mismatches(self.state_dict(), state)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        refuse(self.mismatches(state), "LossScaler")
+        self.scale, self.good = state["scale"], state["good"]

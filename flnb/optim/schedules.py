@@ -1,0 +1,169 @@
+"""Learning-rate schedules: a rule gives the factor of step n, a Schedule multiplies the optimizer's rate with it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from flnb.nn.fitting import mismatches, refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from flnb.optim.optimizer import Optimizer
+    from flnb.optim.together import Together
+
+__all__ = ["Chain", "Cosine", "Exponential", "LinearWarmUp", "Schedule", "StepDecay"]
+
+
+class Schedule:
+    """Sets ``optimizer.lr`` to its first value times ``rule(n)``, n the number of calls of ``step()`` so far.
+
+    A rule is any function of n, such as those of this module. What the rate is depends on n alone, so a schedule
+    is resumed from two numbers.
+
+    >>> import flnb, flnb.nn as nn, flnb.optim as optim
+    >>> optimizer = optim.SGD([nn.Parameter(flnb.ones(2))], lr=0.8)
+    >>> schedule = Schedule(optimizer, Chain({0: LinearWarmUp(2, start=0.5), 2: StepDecay(every=1, factor=0.1)}))
+    >>> rates = []
+    >>> for _ in range(4):
+    ...     rates.append(round(optimizer.lr, 4))
+    ...     schedule.step()
+    >>> rates
+    [0.4, 0.6, 0.8, 0.08]
+    """
+
+    def __init__(self, optimizer: Optimizer | Together, rule: Callable[[int], float]) -> None:
+        self.optimizer, self.rule, self.steps = optimizer, rule, 0
+        self.base = [part.lr for part in optimizer.parts()]
+        self._set()
+
+    def step(self) -> None:
+        """Go on to the next rate; call it after ``optimizer.step()``."""
+        self.steps += 1
+        self._set()
+
+    def _set(self) -> None:
+        factor = self.rule(self.steps)
+        for part, base in zip(self.optimizer.parts(), self.base, strict=True):
+            part.lr = base * factor
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self.steps, "base": list(self.base)}
+
+    def mismatches(self, state: Mapping[str, Any]) -> list[str]:
+        """What keeps `state` from being loaded, a line each."""
+        problems = mismatches(self.state_dict(), state)
+        if not problems and len(state["base"]) != len(self.base):
+            problems.append(f"base: got {len(state['base'])} learning rates, expected {len(self.base)}")
+        return problems
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where the saved schedule was: sets the learning rate too. The rule is the program's, not saved."""
+        refuse(self.mismatches(state), "Schedule")
+        self.steps, self.base = state["steps"], list(state["base"])
+        self._set()
+
+    def __repr__(self) -> str:
+        return f"Schedule({self.rule}, base={self.base}, steps={self.steps})"
+
+
+@dataclass(frozen=True)
+class StepDecay:
+    """factor ** (n // every).
+
+    >>> [StepDecay(every=2, factor=0.5)(n) for n in range(5)]
+    [1.0, 1.0, 0.5, 0.5, 0.25]
+    """
+
+    every: int
+    factor: float = 0.1
+
+    def __post_init__(self) -> None:
+        _at_least_one(self, "every")
+
+    def __call__(self, n: int) -> float:
+        return float(self.factor ** (n // self.every))
+
+
+@dataclass(frozen=True)
+class Exponential:
+    """factor ** n.
+
+    >>> [Exponential(0.5)(n) for n in range(3)]
+    [1.0, 0.5, 0.25]
+    """
+
+    factor: float
+
+    def __call__(self, n: int) -> float:
+        return float(self.factor**n)
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """From 1 to `floor` on half a cosine in `steps` steps, then `floor`.
+
+    Loshchilov and Hutter, 2017, "SGDR: stochastic gradient descent with warm restarts", equation 5 without restarts.
+
+    >>> [round(Cosine(4, floor=0.2)(n), 3) for n in range(6)]
+    [1.0, 0.883, 0.6, 0.317, 0.2, 0.2]
+    """
+
+    steps: int
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        _at_least_one(self, "steps")
+
+    def __call__(self, n: int) -> float:
+        return self.floor + (1.0 - self.floor) * (1.0 + math.cos(math.pi * min(n / self.steps, 1.0))) / 2.0
+
+
+@dataclass(frozen=True)
+class LinearWarmUp:
+    """From `start` to 1 on a straight line in `steps` steps, then 1.
+
+    Goyal et al., 2017, "Accurate, large minibatch SGD: training ImageNet in 1 hour", section 2.2.
+
+    >>> [LinearWarmUp(2, start=0.5)(n) for n in range(4)]
+    [0.5, 0.75, 1.0, 1.0]
+    """
+
+    steps: int
+    start: float = 0.1
+
+    def __post_init__(self) -> None:
+        _at_least_one(self, "steps")
+
+    def __call__(self, n: int) -> float:
+        return self.start + (1.0 - self.start) * min(n / self.steps, 1.0)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """One rule after another: `rules` by the step at which each begins, counted anew from there.
+
+    >>> rule = Chain({0: LinearWarmUp(2, start=0.5), 2: Exponential(0.5)})
+    >>> [rule(n) for n in range(5)]
+    [0.5, 0.75, 1.0, 0.5, 0.25]
+
+    Raises:
+        ValueError: no rule begins at step 0, or one at a negative step.
+    """
+
+    rules: Mapping[int, Callable[[int], float]]
+
+    def __post_init__(self) -> None:
+        if min(self.rules, default=None) != 0:
+            raise ValueError(f"flnb: Chain: the first rule must begin at step 0, got steps {sorted(self.rules)}")
+
+    def __call__(self, n: int) -> float:
+        start = max(begin for begin in self.rules if begin <= n)
+        return self.rules[start](n - start)
+
+
+def _at_least_one(rule: object, setting: str) -> None:
+    if not getattr(rule, setting) >= 1:
+        raise ValueError(f"flnb: {type(rule).__name__}: {setting} must be at least 1, got {getattr(rule, setting)}")

@@ -1,0 +1,87 @@
+"""Several optimizers as one: parts of a model that are trained differently."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flnb_telemetry import bus
+
+from flnb.nn.fitting import refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from flnb.autograd import Variable
+    from flnb.optim.optimizer import Optimizer
+
+__all__ = ["Together"]
+
+
+class Together:
+    """Steps several optimizers as one, each with its own algorithm and settings: what others call parameter groups.
+
+    >>> import flnb, flnb.nn as nn, flnb.optim as optim
+    >>> net = nn.Linear(3, 2)
+    >>> optimizer = Together(optim.AdamW([net.weight], lr=1e-3), optim.SGD([net.bias], lr=0.1))
+    >>> flnb.sum(net(flnb.ones((1, 3)))).backward()
+    >>> optimizer.step()
+    >>> [part.steps for part in optimizer.parts()]
+    [1, 1]
+
+    Raises:
+        ValueError: none given, or two that share a parameter, which would be updated twice a step.
+    """
+
+    def __init__(self, *optimizers: Optimizer) -> None:
+        if not optimizers:
+            raise ValueError("flnb: Together got no optimizers; give it one for each part of the model")
+        self.optimizers = optimizers
+        owner: dict[int, int] = {}
+        for index, part in enumerate(optimizers):
+            for item in part.parameters:
+                if owner.setdefault(id(item), index) != index:
+                    named = f" {item.name!r}" if item.name else ""
+                    raise ValueError(
+                        f"flnb: Together: optimizers {owner[id(item)]} and {index} share the parameter{named} of shape "
+                        f"{item.shape}, it would be updated twice a step; give each parameter to one of them"
+                    )
+
+    @property
+    def parameters(self) -> list[Variable]:
+        return [item for part in self.optimizers for item in part.parameters]
+
+    def parts(self) -> list[Optimizer]:
+        return list(self.optimizers)
+
+    def step(self) -> None:
+        """Step every optimizer that has a gradient. Raises RuntimeError where none has."""
+        ready = [part for part in self.optimizers if any(item.grad is not None for item in part.parameters)]
+        for part in ready or self.optimizers:
+            part.update_all()
+        bus.mark_step()
+
+    def zero_grad(self) -> None:
+        for part in self.optimizers:
+            part.zero_grad()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Their state dicts, by position: "0", "1"."""
+        return {str(index): part.state_dict() for index, part in enumerate(self.optimizers)}
+
+    def mismatches(self, state: Mapping[str, Any]) -> list[str]:
+        """What keeps `state` from being loaded, a line each."""
+        own = {str(index): part for index, part in enumerate(self.optimizers)}
+        problems = [f"missing: optimizer {key}" for key in own if key not in state]
+        problems += [f"unexpected: optimizer {key}" for key in state if key not in own]
+        for key in own.keys() & state.keys():
+            problems += [f"optimizer {key}: {problem}" for problem in own[key].mismatches(state[key])]
+        return problems
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """See `Optimizer.load_state_dict`: all of them, or nothing."""
+        refuse(self.mismatches(state), f"Together of {len(self.optimizers)} optimizers")
+        for index, part in enumerate(self.optimizers):
+            part.load_state_dict(state[str(index)])
+
+    def __repr__(self) -> str:
+        return f"Together({', '.join(map(repr, self.optimizers))})"
