@@ -16,13 +16,14 @@ import numpy as np
 from flnb.dispatch import registry
 from flnb.dispatch.spelling import warn_of_misspelt
 from flnb.interface.replaceable import redefined
+from flnb.interface.tensor import TensorBackend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
     from contextvars import Token
 
-    from flnb.interface import MemoryManager, Tape, TensorBackend
+    from flnb.interface import MemoryManager, Tape
 
     Wrap = Callable[[Any, Callable[..., Any]], Callable[..., Any]]
 
@@ -77,6 +78,8 @@ class State:
     def bound(self, op: Any) -> Callable[..., Any]:
         """The entry of the table for an op: the backend's method, wrapped by what observes it (the last outermost)."""
         method = bind(self.backend, op)
+        if type(self.backend).supports is not TensorBackend.supports:
+            method = _supported(self.backend, op, method)
         for wrap in self.wraps:
             method = wrap(op, method)
         return method
@@ -140,6 +143,18 @@ def bind(backend: TensorBackend, op: Any) -> Callable[..., Any]:
         return out
 
     return checked
+
+
+def _supported(backend: TensorBackend, op: Any, method: Callable[..., Any]) -> Callable[..., Any]:
+    """The method, where a backend does without some dtypes: the plan that was asked for them may be another's."""
+
+    def run(*arguments: Any) -> Any:
+        result = method(*arguments)
+        if not backend.supports(result.dtype):
+            raise TypeError(f"{op.name}: backend {backend.name!r} does not support {result.dtype.name}")
+        return result
+
+    return run
 
 
 def _accepts_out(method: Any) -> bool:

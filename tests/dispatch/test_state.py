@@ -258,3 +258,17 @@ def test_a_manager_that_returns_nothing_is_named():
         pytest.raises(TypeError, match=r"'Forgetful': alloc\(4096\) returned None"),
     ):
         flnb.ones((1024,))
+
+
+@pytest.mark.parametrize("run", [lambda x: x + x, lambda x: -x, lambda x: x.sum(), lambda x: x[0:1] + 1.0])
+def test_a_dtype_that_a_backend_does_not_support_is_refused_also_where_the_plan_is_known(run):
+    class Wide(flnb.backends.NumpyBackend):
+        def supports(self, dtype):
+            return dtype != np.float16
+
+    x = flnb.ones((2,), dtype=flnb.float16)
+    run(x)
+    with flnb.use_backend(Wide):
+        with pytest.raises(TypeError, match="does not support float16"):
+            run(x)
+        assert run(x.astype(flnb.float32)).dtype == flnb.float32
