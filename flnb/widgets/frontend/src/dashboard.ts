@@ -78,6 +78,7 @@ export class Dashboard {
   private textAt = -Infinity;
   private selectionSpoken = "";
   private readonly sheet = new CodeSheet();
+  private asking = false;
 
   constructor(options: DashboardOptions) {
     this.options = options;
@@ -114,7 +115,8 @@ export class Dashboard {
   /** Take one custom message of the kernel. */
   receive(content: unknown, buffers: readonly (DataView | ArrayBuffer | Uint8Array)[]): void {
     if (isCodeAnswer(content)) {
-      void this.sheet.show(content);
+      if (this.asking) void this.sheet.show(content); // another view of the same dashboard asked: its cell, not ours
+      this.asking = false;
       return;
     }
     for (const reply of this.store.receive(content, buffers, performance.now())) {
@@ -272,7 +274,10 @@ export class Dashboard {
       pause: (paused) => this.setPaused(paused),
       show: (tab) => this.show(tab),
       announce: (message) => (this.spoken.textContent = message),
-      ask: (request) => this.options.send(request),
+      ask: (request) => {
+        this.asking ||= request.type === "code";
+        this.options.send(request);
+      },
       find: () => this.pages.get(this.tab)?.views[0]?.view.find?.(),
     };
   }

@@ -141,6 +141,9 @@ describe("the widget", () => {
     [...root.querySelectorAll<HTMLElement>(".fl-tabs button")].find((button) => button.textContent === "Ops")!.click();
     window.dispatchEvent(new CustomEvent("flnb-select", { detail: { op: "conv2d" } }));
     draw();
+    for (const listener of listeners) listener({ type: "code", code: "x = 0", said: "what another view asked for" }, []);
+    await Promise.resolve();
+    expect(root.querySelector(".fl-sheet pre")).toBeNull();
     root.querySelector<HTMLElement>(".fl-opener")!.click();
     expect(sent).toContainEqual({ type: "code", op: "conv2d" });
     for (const listener of listeners) listener({ type: "code", code: "y = 1", said: "op 7" }, []);
