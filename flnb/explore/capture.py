@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+import zipfile
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from warnings import warn
 import flnb_telemetry
 import numpy as np
 from flnb_telemetry import bus, quantity, schema
+from flnb_telemetry.formats import aside
 
 from flnb.dispatch import state
 from flnb.dispatch.observe import Observer, observe
@@ -245,7 +247,8 @@ def save(inputs: Sequence[Kept], path: str | os.PathLike[str]) -> None:
     if Path(path).suffix != ".npz":
         raise ValueError(f"to_code: the inputs are written to an .npz file, got the path {str(path)!r}")
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    np.savez(path, **content)
+    with aside(path) as part, part.open("wb") as file:
+        np.savez(file, **content)
 
 
 def inputs_of(source: int | str | os.PathLike[str], index: int = -1) -> list[Array]:
@@ -254,6 +257,7 @@ def inputs_of(source: int | str | os.PathLike[str], index: int = -1) -> list[Arr
     Raises:
         LookupError: a recording that is not, or no longer, in this kernel.
         IndexError: an op whose inputs were not kept.
+        ValueError: a file that is not whole, or something else. Nothing in a file is executed.
     """
     if isinstance(source, int):
         capture = _captures.get(source)
@@ -263,11 +267,19 @@ def inputs_of(source: int | str | os.PathLike[str], index: int = -1) -> list[Arr
                 f'to a file with run.ops[{index}].to_code("op.npz")'
             )
         return capture[index].arrays()
-    with np.load(source) as file:
-        found = []
-        for i in range(len(file.files) // 3):
-            offset, start, *rest = file[f"layout{i}"].tolist()
-            shape, strides = tuple(rest[: len(rest) // 2]), tuple(rest[len(rest) // 2 :])
-            memory = file[f"memory{i}"].tobytes()
-            found.append(Kept(memory, np.dtype(str(file[f"dtype{i}"])), shape, strides, offset, start).array())
-        return found
+    try:
+        with Path(source).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            return [_read(file, i) for i in range(len(file.files) // 3)]
+    except (zipfile.BadZipFile, EOFError, KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(
+            f"inputs_of: {source} does not hold the inputs of an op, or not all of them ({error}); "
+            f"write it again with run.ops[i].to_code({str(source)!r})"
+        ) from error
+
+
+def _read(file: Any, i: int) -> Array:
+    """One array of a file that `save` wrote. NumPy refuses a layout that leaves the memory beside it."""
+    offset, start, *rest = file[f"layout{i}"].tolist()
+    shape, strides = tuple(rest[: len(rest) // 2]), tuple(rest[len(rest) // 2 :])
+    memory, dtype = file[f"memory{i}"].tobytes(), np.dtype(str(file[f"dtype{i}"]))
+    return Kept(memory, dtype, shape, strides, offset, start).array()

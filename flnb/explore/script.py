@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from flnb_telemetry.formats import aside
 
 from flnb.explore.layout import Kept, Layout
 
@@ -97,4 +98,6 @@ def named_backend(given: Any, backend: TensorBackend) -> tuple[str, str]:
 def saved_arrays(call: OpCall, which: Sequence[int], path: Path) -> None:
     """Write the bases of some of a call's inputs, to which the code of their layouts applies, to an ``.npz`` file."""
     arrays = {i: call.inputs[i].array() for i in which}
-    np.savez(path, **{f"x{i}": Layout.of(a).filled(a)[0] for i, a in arrays.items()})  # type: ignore[arg-type]
+    bases: dict[str, Any] = {f"x{i}": Layout.of(a).filled(a)[0] for i, a in arrays.items()}
+    with aside(path) as part, part.open("wb") as file:
+        np.savez(file, **bases)

@@ -86,7 +86,7 @@ def load_checkpoint(path: str | os.PathLike[str], /, *, random: bool = True, **p
             if not hasattr(parts[name], "mismatches"):
                 before.append((parts[name], _state(parts[name])))
             _put(parts[name], states[name])
-    except Exception:
+    except BaseException:  # also Ctrl-C
         for part, state in before[:-1]:
             _put(part, state)
         raise

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flnb_telemetry.extras import require
+from flnb_telemetry.formats import aside
 
 from flnb.nn.module import Module, _plain
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Mapping
 
     from flnb.tensor import Tensor
@@ -54,14 +55,9 @@ def write_whole(
 ) -> None:
     """Write a safetensors file beside `path` and rename it; an interruption leaves the old one as it was."""
     safetensors = require("safetensors.numpy", extra="lab", purpose=purpose)
-    target = Path(path)
-    aside = target.with_name(f".{target.name}.{os.getpid()}.part")
     content = safetensors.save(dict(arrays), metadata={"format": "flnb", **metadata})
-    try:
-        aside.write_bytes(content)
-        aside.replace(target)
-    finally:
-        aside.unlink(missing_ok=True)
+    with aside(path) as part:
+        part.write_bytes(content)
 
 
 def read_whole(path: str | os.PathLike[str], purpose: str, saved_by: str) -> tuple[dict[str, Any], dict[str, str]]:

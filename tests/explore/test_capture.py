@@ -138,6 +138,25 @@ def test_a_recording_that_is_gone_is_told():
         reopened(code)
 
 
+def test_a_file_of_inputs_that_is_not_whole_is_named(tmp_path):
+    with flnb.record(inputs=True) as run:
+        flnb.asarray([1.0, 2.0]) + 1.0
+    path = tmp_path / "op.npz"
+    run.ops[-1].to_code(path)
+    whole = path.read_bytes()
+    assert [p.name for p in tmp_path.iterdir()] == ["op.npz"]
+    for size in range(0, len(whole), 97):
+        path.write_bytes(whole[:size])
+        with pytest.raises(ValueError, match=r"op.npz does not hold the inputs of an op.*write it again"):
+            flnb.explore.inputs_of(path)
+    np.savez(path, layout0=[0, 0, 1 << 40, 4], memory0=np.zeros(8, np.uint8), dtype0=np.array("float32"))
+    with pytest.raises(ValueError, match="does not hold the inputs"):  # a layout that leaves its memory
+        flnb.explore.inputs_of(path)
+    np.savez(path, a=np.array([object()], dtype=object), b=[1], c=[2])
+    with pytest.raises(ValueError, match="does not hold the inputs"):  # a pickle, which is not opened
+        flnb.explore.inputs_of(path)
+
+
 def test_only_npz_files_are_written():
     with flnb.record(inputs=True) as run:
         flnb.exp(flnb.ones((2,)))
