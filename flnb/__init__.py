@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         magics,
         memory,
         meters,
+        models,
         nn,
         optim,
         plot,
@@ -102,8 +103,8 @@ _LAZY = {
     "record": "flnb.explore",
 }
 _MODULES = (
-    "backends", "data", "explore", "magics", "memory", "meters", "nn", "optim", "plot", "speech", "telemetry",
-    "testing", "widgets",
+    "backends", "data", "explore", "magics", "memory", "meters", "models", "nn", "optim", "plot", "speech",
+    "telemetry", "testing", "widgets",
 )  # fmt: skip
 
 
@@ -176,5 +177,5 @@ __all__ = [
     "telemetry", "testing", "tune_gc", "uint16", "uint32", "uint64", "uint8", "use_backend", "use_memory_manager",
     "use_tape", "value_and_grad", "vjp", "vmap", "why", "widgets",
 ]  # fmt: skip
-__all__ += ["fft", "linalg", "rand", "randn", "speech"]
+__all__ += ["fft", "linalg", "models", "rand", "randn", "speech"]
 __all__ += [name for name in ops.__all__ if name != "log"]

@@ -1,0 +1,74 @@
+"""Networks of the literature by name, each as large as in its paper and small enough for a laptop.
+
+>>> import flnb
+>>> recipe = flnb.models.get("lenet")
+>>> model = recipe.build("small")
+>>> recipe.loss(model, *map(flnb.asarray, recipe.batch("small"))).shape
+()
+
+The classes take their sizes as keyword arguments and are used directly, too:
+
+>>> flnb.models.MLP((4, 8, 2))(flnb.ones((5, 4))).shape
+(5, 2)
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from flnb.models.recipe import Recipe
+
+if TYPE_CHECKING:
+    from flnb.models.lenet import LeNet
+    from flnb.models.mlp import MLP
+
+# Module of this package: its public classes, and the names of its RECIPES.
+_CONTENTS = {
+    "lenet": (["LeNet"], ["lenet"]),
+    "mlp": (["MLP"], ["mlp"]),
+}
+_HOMES = {name: module for module, (_, names) in _CONTENTS.items() for name in names}
+_CLASSES = {kind: module for module, (kinds, _) in _CONTENTS.items() for kind in kinds}
+
+
+def names() -> tuple[str, ...]:
+    """What `get` knows, in alphabetical order.
+
+    >>> "lenet" in names()
+    True
+    """
+    return tuple(sorted(_HOMES))
+
+
+def get(name: str) -> Recipe:
+    """The recipe of that name: how the model is built, what it is fed and its loss.
+
+    >>> get("lenet").parameters["paper"]
+    61706
+
+    Raises:
+        ValueError: there is none of that name; close ones are named.
+    """
+    if name not in _HOMES:
+        close = get_close_matches(name, _HOMES, cutoff=0.4) or names()
+        raise ValueError(f"flnb.models: no model {name!r}; did you mean {' or '.join(map(repr, close))}?")
+    recipes: tuple[Recipe, ...] = import_module(f"flnb.models.{_HOMES[name]}").RECIPES
+    return next(recipe for recipe in recipes if recipe.name == name)
+
+
+def __getattr__(name: str) -> Any:
+    """Import a model's module when its class is asked for."""
+    if name not in _CLASSES:
+        raise AttributeError(f"module 'flnb.models' has no attribute {name!r}")
+    value = getattr(import_module(f"flnb.models.{_CLASSES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_CLASSES})
+
+
+__all__ = ["LeNet", "MLP", "Recipe", "get", "names"]
