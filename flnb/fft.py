@@ -16,8 +16,10 @@ from flnb.ops.fourier import (
     rfftfreq,
     rfftn,
 )
+from flnb.ops.naming import public
 
 __all__ = [
     "fft", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifftn", "ifftshift", "ihfft", "irfft", "irfftn", "rfft",
     "rfftfreq", "rfftn",
 ]  # fmt: skip
+globals().update({name: public(globals()[name]) for name in __all__})

@@ -8,6 +8,7 @@
 from flnb.ops.decomposition import cholesky, eigh, eigvalsh, qr, svd, svdvals
 from flnb.ops.inverse import det, inv, matrix_power, pinv, slogdet, solve
 from flnb.ops.linalg import cross, diagonal, matmul, matrix_transpose, outer, tensordot, trace, vecdot
+from flnb.ops.naming import public
 from flnb.ops.norm import matrix_norm, matrix_rank, vector_norm
 
 __all__ = [
@@ -15,3 +16,4 @@ __all__ = [
     "matrix_rank", "matrix_transpose", "outer", "pinv", "qr", "slogdet", "solve", "svd", "svdvals", "tensordot",
     "trace", "vecdot", "vector_norm",
 ]  # fmt: skip
+globals().update({name: public(globals()[name]) for name in __all__})

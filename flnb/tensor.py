@@ -266,12 +266,20 @@ class Tensor:
     def __getitem__(self, key: Any) -> Any:
         from flnb.ops.indexing import getitem
 
-        return getitem(self, key)
+        try:
+            return getitem(self, key)
+        except Exception as error:
+            _told(error, "getitem", self)
+            raise
 
     def __setitem__(self, key: Any, value: Any) -> None:
         from flnb.ops.indexing import setitem
 
-        setitem(self, key, value)
+        try:
+            setitem(self, key, value)
+        except Exception as error:
+            _told(error, "setitem", self)
+            raise
 
     if TYPE_CHECKING:
 
@@ -286,6 +294,13 @@ class Tensor:
         __truediv__ = __rtruediv__ = __itruediv__ = __floordiv__ = __mod__ = __pow__ = __rpow__ = _binary
         __rfloordiv__ = __ifloordiv__ = __rmod__ = __imod__ = __ipow__ = __imatmul__ = __lshift__ = __rshift__ = _binary
         __matmul__ = __rmatmul__ = __and__ = __or__ = __xor__ = __lt__ = __le__ = __gt__ = __ge__ = _binary
+
+
+def _told(error: Exception, name: str, tensor: Tensor) -> None:
+    """Tell of an index that is wrong as of an op that failed."""
+    from flnb.dispatch.failure import failed_function
+
+    failed_function(error, name, "movement", (tensor,))
 
 
 def _rebuild(values: np.ndarray[Any, Any]) -> Tensor:

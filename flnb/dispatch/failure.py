@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from functools import wraps
 from time import perf_counter_ns as clock
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flnb_telemetry import bus, intern, schema
 
@@ -13,14 +12,14 @@ from flnb.dispatch.plan import Spec
 from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterable
 
     from flnb.dispatch.plan import Plan
     from flnb.ops.table import Op
 
-__all__ = ["failed", "failed_call", "telling"]
+__all__ = ["failed", "failed_call", "failed_function", "refused"]
 
-Function = TypeVar("Function", bound="Callable[..., Any]")
+SHOWN = 8  # tensors in a note
 
 
 def failed(error: Exception, plan: Plan, inputs: tuple[Any, ...]) -> None:
@@ -36,39 +35,45 @@ def failed_call(error: Exception, op: Op, inputs: tuple[Any, ...]) -> None:
 
 
 class _Called(NamedTuple):
-    """A public function that is no op itself: what is told of it."""
+    """A public function, which may be no op itself: what is told of it."""
 
     name: str
     family: str
 
 
-def telling(family: str) -> Callable[[Function], Function]:
-    """A decorator for a function of several ops that checks its tensors itself: what fails is told as of an op."""
+def failed_function(error: Exception, name: str, family: str, arguments: Iterable[Any]) -> None:
+    """A public function of ops refused its arguments, or what it did failed: told as of an op on its tensors."""
+    tensors = tuple(_tensors(arguments))
+    if not any(x._spec.kind == "drawn" for x in tensors):  # `flnb.autograd.straight` tries what can be written down
+        _tell(error, _Called(name, family), tensors, None)
 
-    def decorate(function: Function) -> Function:
-        called = _Called(function.__name__, family)
 
-        @wraps(function)
-        def told(*arguments: Any, **keywords: Any) -> Any:
-            try:
-                return function(*arguments, **keywords)
-            except Exception as error:
-                inputs = (*arguments, *keywords.values())
-                _tell(error, called, tuple([x for x in inputs if isinstance(x, Tensor)]), None)
-                raise
+def refused(error: Exception, name: str, *tensors: Tensor) -> Exception:
+    """The error of a function that checks its tensors itself, told: ``raise refused(ValueError(...), "reshape", x)``.
 
-        return told  # type: ignore[return-value]
+    For functions that are called too often to be wrapped (`flnb.ops.naming.public`).
+    """
+    failed_function(error, name, "matmul" if name == "matmul" else "movement", tensors)
+    return error
 
-    return decorate
+
+def _tensors(arguments: Iterable[Any]) -> list[Tensor]:
+    """The tensors among the arguments of a function, also those in lists."""
+    found: list[Tensor] = []
+    for x in arguments:
+        found += [x] if isinstance(x, Tensor) else _tensors(x) if isinstance(x, (tuple, list)) else []
+    return found
 
 
 def _tell(error: Exception, op: Op | _Called, inputs: tuple[Any, ...], expected: Spec | None) -> None:
     if hasattr(error, "__notes__"):  # an op inside this one has spoken
         return
     specs = [getattr(x, "_spec", None) for x in inputs]
-    given = " and ".join(repr(s) if isinstance(s, Spec) else _brief(x) for s, x in zip(specs, inputs, strict=True))
+    each = [repr(s) if isinstance(s, Spec) else _brief(x) for s, x in zip(specs, inputs, strict=True)]
+    each[SHOWN:] = [f"{len(each) - SHOWN} more"] if len(each) > SHOWN else []
+    given = f" of {' and '.join(each)}" if each else ""
     giving = f", giving {expected!r}" if expected is not None else ""
-    error.add_note(f"in {op.name!r} of {given}{giving}, called at {stacks.caller()}")
+    error.add_note(f"in {op.name!r}{given}{giving}, called at {stacks.caller()}")
     if bus.lanes is not None:
         lane = bus.lanes.lane
         shapes = tuple(s.shape if isinstance(s, Spec) else () for s in specs)

@@ -19,7 +19,7 @@ from flnb.ops.indexing import take, take_along_axis
 from flnb.ops.linalg import *
 from flnb.ops.loss import binary_cross_entropy, binary_cross_entropy_with_logits, l1_loss, mse_loss
 from flnb.ops.movement import *
-from flnb.ops.naming import advising
+from flnb.ops.naming import public
 from flnb.ops.norm import norm
 from flnb.ops.normalization import group_norm, layer_norm, normalize
 from flnb.ops.pooling import *
@@ -116,5 +116,5 @@ _METHODS = (
     "sqrt", "square", "squeeze", "std", "sum", "take", "tanh", "var",
 )  # fmt: skip
 for _name in __all__:
-    globals()[_name] = advising(globals()[_name])
+    globals()[_name] = public(globals()[_name])
 _attach()

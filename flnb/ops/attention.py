@@ -6,14 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from flnb.dispatch.failure import telling
 from flnb.ops import elementwise as e
 from flnb.ops.composite import dropout, softmax
 from flnb.ops.creation import asarray
 from flnb.ops.linalg import matmul
 
 
-@telling("linalg")
 def scaled_dot_product_attention(
     query: Any, key: Any, value: Any, mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
     scale: float | None = None, generator: Any = None,

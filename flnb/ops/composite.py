@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from flnb.dispatch import ops as dispatch
-from flnb.dispatch.failure import telling
 from flnb.ops import elementwise as e
 from flnb.ops import reduction as r
 from flnb.ops.creation import arange, asarray
@@ -150,7 +149,6 @@ def _reduced(losses: Any, targets: Any, weight: Any, classes: int, reduction: st
     return by_reduction(losses, reduction)
 
 
-@telling("norm")
 def nll_loss(log_probabilities: Any, targets: Any, reduction: str = "mean", weight: Any = None) -> Any:
     """Minus the log-probability (N, classes) of each target (N,), reduced by "mean", "sum" or "none".
 
@@ -177,7 +175,6 @@ def _pull_cross_entropy(g: Any, plan: Any, x: Any, targets: Any, log_p: Any, y: 
 _cross_entropy_op = Composite("cross_entropy", "norm", _cross_entropy, _pull_cross_entropy)
 
 
-@telling("norm")
 def cross_entropy(logits: Any, targets: Any, reduction: str = "mean", weight: Any = None) -> Any:
     """Cross-entropy of logits (N, classes) with target classes (N,), integers; "mean", "sum" or "none".
 
@@ -240,7 +237,6 @@ def _pull_batch_norm(
 _batch_norm_op = Composite("batch_norm", "norm", _batch_norm, _pull_batch_norm)
 
 
-@telling("norm")
 def batch_norm(
     x: Any, weight: Any, bias: Any, running_mean: Any = None, running_var: Any = None,
     training: bool = True, momentum: float = 0.1, eps: float = 1e-5,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from flnb.dispatch import ops as dispatch
-from flnb.dispatch.failure import telling
+from flnb.dispatch.failure import refused
 from flnb.ops import elementwise as e
 from flnb.ops.arranging import roll
 from flnb.ops.creation import asarray
@@ -74,7 +74,8 @@ def matmul(a: Any, b: Any, /, *, transpose_a: bool = False, transpose_b: bool = 
     if a.ndim > 1 and b.ndim > 1:
         return dispatch.call(_matmul, (a, b))
     if a.ndim == 0 or b.ndim == 0:
-        raise ValueError(f"matmul: expected tensors of one dimension or more, got {a._spec!r} and {b._spec!r}; use *")
+        wrong = ValueError(f"matmul: expected tensors of one dimension or more, got {a._spec!r} and {b._spec!r}; use *")
+        raise refused(wrong, "matmul", a, b)
     left = reshape(a, (1, a.shape[0])) if a.ndim == 1 else a
     right = reshape(b, (b.shape[0], 1)) if b.ndim == 1 else b
     y = dispatch.call(_matmul, (left, right))
@@ -82,7 +83,6 @@ def matmul(a: Any, b: Any, /, *, transpose_a: bool = False, transpose_b: bool = 
     return reshape(y, shape)
 
 
-@telling("linalg")
 def linear(x: Any, weight: Any, bias: Any = None) -> Any:
     """``x @ weight.T + bias``: x (..., in), weight (out, in), bias (out)."""
     if x.shape[-1] != weight.shape[-1]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flnb.dispatch import ops as dispatch
+from flnb.dispatch.failure import refused
 from flnb.dispatch.plan import size_of
 from flnb.ops import elementwise as e
 from flnb.ops.creation import asarray
@@ -38,14 +39,16 @@ def reshape(x: Any, /, shape: Any, *more: int, copy: bool | None = None) -> Any:
             extents[extents.index(-1)] = x.size // known
     target = tuple(extents)
     if any(n < 0 for n in target) or size_of(target) != x.size:
-        raise ValueError(f"reshape: {x.size} elements of shape {x.shape} do not fit shape {tuple(wanted)}")
+        wrong = ValueError(f"reshape: {x.size} elements of shape {x.shape} do not fit shape {tuple(wanted)}")
+        raise refused(wrong, "reshape", x)
     if copy:
         x = e.copy(x)
     if target == x.shape:
         return x
     if not x._is_contiguous():
         if copy is False:
-            raise ValueError(f"reshape: {x._spec!r} is not contiguous and needs a copy to become {target}")
+            wrong = ValueError(f"reshape: {x._spec!r} is not contiguous and needs a copy to become {target}")
+            raise refused(wrong, "reshape", x)
         x = e.copy(x)
     return dispatch.call(_reshape, (x,), (target,))
 
@@ -90,7 +93,7 @@ def broadcast_to(x: Any, /, shape: Sequence[int]) -> Any:
         return x
     pairs = zip(reversed(x.shape), reversed(target), strict=False)
     if x.ndim > len(target) or any(n not in (1, m) for n, m in pairs):
-        raise ValueError(f"broadcast_to: shape {x.shape} does not broadcast to {target}")
+        raise refused(ValueError(f"broadcast_to: shape {x.shape} does not broadcast to {target}"), "broadcast_to", x)
     return dispatch.call(_broadcast, (x,), (target,))
 
 

@@ -1,41 +1,55 @@
-"""Keyword names that other libraries use, answered with the names that hold here."""
+"""What every public function is exported with: what fails is told, and other libraries' keywords are answered."""
 
 from __future__ import annotations
 
 import functools
 from typing import TYPE_CHECKING, Any
 
+from flnb.dispatch.failure import failed_function
+from flnb.ops.table import OPS
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+__all__ = ["public"]
+
 _ELSEWHERE = {"dim": ("axis", "axes"), "dims": ("axis", "axes"), "keepdim": ("keepdims",), "unbiased": ("correction",)}
+_UNTOLD = ("flnb.ops.creation", "flnb.ops.dtypes")
+"""Modules whose functions get no tensors: they make them, or describe dtypes."""
+_TELLING = ("broadcast_to", "matmul", "relu", "reshape", "sigmoid")
+"""Functions that are called too often to pay 0.1 us for this; what they check they tell by `failure.refused`. The fast
+paths of `flnb.dispatch.ops` tell by themselves, too."""
 
 
-def advising(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, with an error that says ``axis=`` to who writes ``dim=``; itself where no name could be mistaken.
+def public(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function as it is exported: what it refuses is told as of an op (`flnb.dispatch.failure`).
+
+    Who writes ``dim=`` is told ``axis=``:
 
     >>> import flnb
     >>> flnb.sum(flnb.ones((2, 3)), dim=1)
     Traceback (most recent call last):
     TypeError: sum: no argument is named dim; as in NumPy and the array API it is axis=
     """
-    code = getattr(function, "__code__", None)
-    taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if code is not None else ()
-    ours = {theirs: name for theirs, names in _ELSEWHERE.items() for name in names if name in taken}
-    if not ours:
+    name = function.__name__
+    op = OPS.get(name)
+    if function.__module__ in _UNTOLD or name in _TELLING or (op is not None and op.apply is function):
         return function
+    code, family = function.__code__, op.family if op is not None else "movement"
+    taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    ours = {theirs: mine for theirs, names in _ELSEWHERE.items() for mine in names if mine in taken}
 
     @functools.wraps(function)
-    def advised(*arguments: Any, **keywords: Any) -> Any:
+    def told(*arguments: Any, **keywords: Any) -> Any:
         try:
             return function(*arguments, **keywords)
-        except TypeError:
-            for name in keywords:
-                if name in ours:
+        except Exception as error:
+            for theirs in keywords:
+                if theirs in ours and isinstance(error, TypeError):
                     raise TypeError(
-                        f"{function.__name__}: no argument is named {name}; as in NumPy and the array API it is "
-                        f"{ours[name]}="
+                        f"{name}: no argument is named {theirs}; as in NumPy and the array API it is {ours[theirs]}="
                     ) from None
+            failed_function(error, name, family, (*arguments, *keywords.values()))
             raise
 
-    return advised
+    return told

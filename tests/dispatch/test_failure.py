@@ -82,3 +82,57 @@ def test_a_function_of_several_ops_that_refuses_its_tensors_is_told(name, call):
     failed = run.table("op_failed")
     assert [intern.plans.items[i].op for i in failed["plan"].tolist()] == [name]
     assert int(failed["parent0"][0]) == run.table("op")["node"].max()
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("reshape", lambda x: flnb.reshape(x, (4, 2))),
+        ("reshape", lambda x: x.reshape(4, 2)),
+        ("reshape", lambda x: flnb.reshape(x.mT, (6,), copy=False)),
+        ("sum", lambda x: x.sum(axis=9)),
+        ("sum", lambda x: flnb.sum(x, axis=9)),
+        ("softmax", lambda x: flnb.softmax(x, axis=4)),
+        ("getitem", lambda x: x[7]),
+        ("getitem", lambda x: x[0, 1, 2]),
+        ("getitem", lambda x: x[:, [0, 9]]),
+        ("setitem", lambda x: x.detach().__setitem__((5, 0), 1.0)),
+        ("take", lambda x: flnb.take(x, [0, 8], axis=1)),
+        ("take", lambda x: x.take([0])),
+        ("permute_dims", lambda x: flnb.permute_dims(x, (0, 0))),
+        ("broadcast_to", lambda x: flnb.broadcast_to(x, (4, 4))),
+        ("expand_dims", lambda x: flnb.expand_dims(x, axis=5)),
+        ("squeeze", lambda x: flnb.squeeze(x, axis=1)),
+        ("pad", lambda x: flnb.pad(x, ((1, 1),))),
+        ("matmul", lambda x: x @ 2.0),
+        ("argmax", lambda x: flnb.argmax(x, axis=3)),
+        ("inv", lambda x: flnb.linalg.inv(x)),
+        ("fft", lambda x: flnb.fft.fft(x, axis=4)),
+    ],
+)
+def test_arguments_that_are_wrong_before_any_op_runs_are_told(name, call):
+    with flnb.record() as run, pytest.raises((ValueError, IndexError, TypeError)) as caught:
+        call(flnb.tanh(flnb.Variable(np.ones((2, 3), np.float32))))
+    (note,) = caught.value.__notes__
+    assert note.startswith((f"in {name!r} of float32[2,3]", f"in {name!r} of float32[3,2]"))
+    assert "test_failure.py:" in note
+    failed = run.table("op_failed")
+    assert [intern.plans.items[i].op for i in failed["plan"].tolist()] == [name]
+    assert run.tape.failure.op == name
+    assert "tanh" in [node.op for node in run.tape.nodes]
+
+
+def test_many_tensors_that_do_not_fit_are_told_in_short():
+    parts = [flnb.ones((2, 3))] * 40 + [flnb.ones((2, 4))]
+    with pytest.raises(ValueError, match="concat: shapes must agree") as caught:
+        flnb.concat(parts)
+    assert note_of(caught).count("float32[2,3]") == 8
+    assert " and 33 more, called at " in note_of(caught)
+
+
+def test_what_cannot_be_written_down_is_no_failure():
+    x = flnb.Variable(np.ones((2, 3), np.float32))
+    with flnb.record(grad_interval=None) as run:
+        for _ in range(3):
+            ((x * 2.0).max(axis=1) ** 2.0).sum().backward()
+    assert len(run.table("op_failed")["t"]) == 0
