@@ -42,10 +42,6 @@ class Arena(Tape):
     def __init__(self) -> None:
         self.nodes: list[Node] = []
 
-    def record(self, node: Node) -> Node:
-        self.nodes.append(node)
-        return node
-
     def walk(self, root: Node, walk: Walk) -> None:
         pull, nodes = walk.pull, self.nodes
         if walk.retain:

@@ -101,15 +101,20 @@ def unary(op: Op) -> Callable[..., Any]:
             if keep_y:
                 result._root = detached(data, plan.spec)
             frame = _frame(1)
-            if _own[frame.f_code.co_filename]:
+            code = frame.f_code
+            if _own[code.co_filename]:
                 frame = stacks.outside(frame)
+                code = frame.f_code
             mark = here.mark
             result._node = [
-                plan, (node,), seq, mark, frame.f_code, frame.f_lasti,
+                plan, (node,), seq, mark, code, frame.f_lasti,
                 x if keep_x else None, result._root if keep_y else None,
             ]  # fmt: skip
             if mark is not None:
-                result._node = here.tape.record(result._node)
+                if here.keep is not None:
+                    here.keep(result._node)
+                else:
+                    result._node = here.tape.record(result._node)
         return result
 
     op.apply = _named(apply, op)
@@ -183,15 +188,20 @@ def binary(op: Op) -> Callable[..., Any]:
             if keep_y:
                 result._root = detached(data, plan.spec)
             frame = _frame(1)
-            if _own[frame.f_code.co_filename]:
+            code = frame.f_code
+            if _own[code.co_filename]:
                 frame = stacks.outside(frame)
+                code = frame.f_code
             mark = here.mark
             result._node = [
-                plan, (na, nb), seq, mark, frame.f_code, frame.f_lasti,
+                plan, (na, nb), seq, mark, code, frame.f_lasti,
                 a if keep_a else None, b if keep_b else None, result._root if keep_y else None,
             ]  # fmt: skip
             if mark is not None:
-                result._node = here.tape.record(result._node)
+                if here.keep is not None:
+                    here.keep(result._node)
+                else:
+                    result._node = here.tape.record(result._node)
         else:
             result._node = None
         return result

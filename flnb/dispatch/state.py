@@ -41,7 +41,7 @@ class State:
     """The active backend, manager and modes. ``table[op.index]`` is the backend's bound method for an op."""
 
     __slots__ = (
-        "__weakref__", "backend", "category", "grad", "kind", "lane", "manager", "mark", "min_block", "scoped",
+        "__weakref__", "backend", "category", "grad", "keep", "kind", "lane", "manager", "mark", "min_block", "scoped",
         "table", "tape", "wraps",
     )  # fmt: skip
 
@@ -54,6 +54,8 @@ class State:
     mark: Any
     """The active `Tape`, None for the default, and what a node remembers it by: None for the default, whose
     nodes the dispatcher makes itself."""
+    keep: Any
+    """What adds a node to the list of a tape that has one and records nothing else, else None: asking costs more."""
 
     def __init__(self, backend: TensorBackend, manager: MemoryManager) -> None:
         self.scoped: frozenset[str] = frozenset()
@@ -74,6 +76,7 @@ class State:
             self.min_block = max(self.manager.min_block, 0)
         if "tape" in parts:
             self.mark = None if self.tape is None else self.tape.mark
+            self.keep = None if self.tape is None else self.tape.keep
 
     def bound(self, op: Any) -> Callable[..., Any]:
         """The entry of the table for an op: the backend's method, wrapped by what observes it (the last outermost)."""

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from flnb.interface.replaceable import Replaceable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from flnb.autograd.walk import Walk
 
 __all__ = ["CODE", "LASTI", "MARK", "PARENTS", "PLAN", "SAVED", "SEQ", "Node", "Tape"]
@@ -37,9 +39,6 @@ class Tape(Replaceable):
     ...     keeps_nodes = True
     ...     def __init__(self):
     ...         self.nodes = []
-    ...     def record(self, node):
-    ...         self.nodes.append(node)
-    ...         return node
     ...     def walk(self, root, walk):
     ...         for node in reversed(self.nodes):
     ...             walk.pull(node)
@@ -57,22 +56,30 @@ class Tape(Replaceable):
         name: the class name where none is given.
         keeps_nodes: set it in a tape that holds nodes, so that they do not hold the tape in turn (a cycle). When such
             a tape is gone, its nodes are walked as those of the default tape are. A `walk` of its own must pull all
-            of its nodes.
+            of its nodes. It has a list ``nodes``, for good, which `record` adds them to.
     """
 
     name: ClassVar[str] = "abstract"
     keeps_nodes: ClassVar[bool] = False
+    nodes: list[Node]
 
     @property
     def mark(self) -> Any:
         """What its nodes remember it by."""
         return weakref.ref(self) if self.keeps_nodes else self
 
+    @property
+    def keep(self) -> Callable[[Node], None] | None:
+        """All that `record` does, where that is to add a node to the list: saves the crossing a call for each node."""
+        return self.nodes.append if self.keeps_nodes and type(self).record is Tape.record else None
+
     def record(self, node: Node) -> Node | None:
         """An op on the tape has run. What is returned becomes its result's place on the tape; None cuts the result off.
 
         ``node[PARENTS]`` and what is saved from ``node[SAVED]`` on may be replaced.
         """
+        if self.keeps_nodes:
+            self.nodes.append(node)
         return node
 
     def walk(self, root: Node, walk: Walk) -> None:
