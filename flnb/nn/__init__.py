@@ -18,10 +18,23 @@ from flnb.nn.activations import (
     Tanh,
     ThresholdReLU,
 )
-from flnb.nn.adaptive import AdaptiveSoftmax, AdaptiveSoftmaxLoss
+from flnb.nn.adaptive import AdaptiveEmbedding, AdaptiveSoftmax, AdaptiveSoftmaxLoss
+from flnb.nn.augment import RawWavSpecAugment, SpecAugment
+from flnb.nn.blocks import Conformer, TDSBlock
 from flnb.nn.checkpoint import load_checkpoint, save_checkpoint
-from flnb.nn.containers import Container, ModuleDict, ModuleList, Residual, Sequential
-from flnb.nn.convolution import AvgPool1d, AvgPool2d, AvgPool3d, Conv1d, Conv2d, Conv3d, MaxPool1d, MaxPool2d, MaxPool3d
+from flnb.nn.containers import Container, LayerDrop, ModuleDict, ModuleList, Residual, Sequential
+from flnb.nn.convolution import (
+    AsymmetricConv1d,
+    AvgPool1d,
+    AvgPool2d,
+    AvgPool3d,
+    Conv1d,
+    Conv2d,
+    Conv3d,
+    MaxPool1d,
+    MaxPool2d,
+    MaxPool3d,
+)
 from flnb.nn.layers import Dropout, Embedding, Linear, PositionEmbedding, SinusoidalPositionEmbedding
 from flnb.nn.losses import BCELoss, BCEWithLogitsLoss, CrossEntropyLoss, L1Loss, MSELoss
 from flnb.nn.module import Module, Parameter
@@ -29,16 +42,17 @@ from flnb.nn.norm import BatchNorm, GroupNorm, LayerNorm, Normalize, WeightNorm
 from flnb.nn.recurrent import GRU, LSTM, RNN
 from flnb.nn.saving import load, save
 from flnb.nn.shaping import Flatten, Identity, Padding, PrecisionCast, Reorder, Transform, View
-from flnb.nn.transformer import MultiheadAttention, TransformerEncoderLayer
+from flnb.nn.transformer import MultiheadAttention, Transformer, TransformerDecoderLayer, TransformerEncoderLayer
 
 __all__ = [
-    "AdaptiveSoftmax", "AdaptiveSoftmaxLoss", "AvgPool1d", "AvgPool2d", "AvgPool3d", "BCELoss", "BCEWithLogitsLoss",
-    "BatchNorm", "Container", "Conv1d", "Conv2d", "Conv3d", "CrossEntropyLoss", "Dropout", "ELU", "Embedding",
-    "Flatten", "GELU", "GLU", "GRU", "GroupNorm", "HardTanh", "Identity", "L1Loss", "LSTM", "LayerNorm",
-    "LeakyReLU", "Linear", "Log", "LogSoftmax", "MSELoss", "MaxPool1d", "MaxPool2d", "MaxPool3d", "Module",
-    "ModuleDict", "ModuleList", "MultiheadAttention", "Normalize", "PReLU", "Padding", "Parameter",
-    "PositionEmbedding", "PrecisionCast", "RNN", "ReLU", "ReLU6", "Reorder", "Residual", "Sequential", "Sigmoid",
-    "SinusoidalPositionEmbedding", "Softmax", "Swish", "Tanh", "ThresholdReLU", "Transform",
-    "TransformerEncoderLayer", "View", "WeightNorm", "init", "load", "load_checkpoint", "save",
-    "save_checkpoint",
+    "AdaptiveEmbedding", "AdaptiveSoftmax", "AdaptiveSoftmaxLoss", "AsymmetricConv1d", "AvgPool1d", "AvgPool2d",
+    "AvgPool3d", "BCELoss", "BCEWithLogitsLoss", "BatchNorm", "Conformer", "Container", "Conv1d", "Conv2d",
+    "Conv3d", "CrossEntropyLoss", "Dropout", "ELU", "Embedding", "Flatten", "GELU", "GLU", "GRU", "GroupNorm",
+    "HardTanh", "Identity", "L1Loss", "LSTM", "LayerDrop", "LayerNorm", "LeakyReLU", "Linear", "Log", "LogSoftmax",
+    "MSELoss", "MaxPool1d", "MaxPool2d", "MaxPool3d", "Module", "ModuleDict", "ModuleList", "MultiheadAttention",
+    "Normalize", "PReLU", "Padding", "Parameter", "PositionEmbedding", "PrecisionCast", "RNN", "RawWavSpecAugment",
+    "ReLU", "ReLU6", "Reorder", "Residual", "Sequential", "Sigmoid", "SinusoidalPositionEmbedding", "Softmax",
+    "SpecAugment", "Swish", "TDSBlock", "Tanh", "ThresholdReLU", "Transform", "Transformer",
+    "TransformerDecoderLayer", "TransformerEncoderLayer", "View", "WeightNorm", "init", "load", "load_checkpoint",
+    "save", "save_checkpoint",
 ]  # fmt: skip

@@ -1,20 +1,25 @@
-"""Softmax over many classes, most of them rare: rare ones in clusters of smaller width (Grave et al. 2017)."""
+"""Many classes or words, most of them rare: rare ones in clusters of smaller width (Grave et al. 2017).
+
+Softmax and embedding share their cutoffs: entries are sorted, frequent ones first; those below the first cutoff are
+one cluster, those between two cutoffs another.
+"""
 
 from __future__ import annotations
 
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from flnb import ops
+from flnb import ops, random
+from flnb.nn import init
 from flnb.nn.containers import ModuleList, Sequential
-from flnb.nn.layers import Linear
+from flnb.nn.layers import Embedding, Linear
 from flnb.nn.module import Module
 from flnb.ops.composite import by_reduction
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-__all__ = ["AdaptiveSoftmax", "AdaptiveSoftmaxLoss"]
+__all__ = ["AdaptiveEmbedding", "AdaptiveSoftmax", "AdaptiveSoftmaxLoss"]
 
 
 class AdaptiveSoftmax(Module):
@@ -30,18 +35,14 @@ class AdaptiveSoftmax(Module):
     """
 
     def __init__(self, in_features: int, classes: int, cutoffs: Sequence[int], factor: float = 4.0) -> None:
-        bounds = (*cutoffs, classes)
-        if not cutoffs or cutoffs[0] < 1 or any(a >= b for a, b in itertools.pairwise(bounds)):
-            raise ValueError(
-                f"AdaptiveSoftmax: expected rising cutoffs between 1 and {classes - 1}, got {list(cutoffs)}"
-            )
+        bounds = _bounds("AdaptiveSoftmax", classes, cutoffs)
         self.in_features, self.classes, self.bounds, self.factor = in_features, classes, bounds, factor
         clusters = len(cutoffs)
         self.head = Linear(in_features, bounds[0] + clusters, bias=False)
         self.tail = ModuleList(
             Sequential(Linear(in_features, width, bias=False), Linear(width, bounds[i + 1] - bounds[i], bias=False))
             for i in range(clusters)
-            for width in (max(1, int(in_features // factor ** (i + 1))),)
+            for width in (_width(in_features, factor, i + 1),)
         )
 
     def forward(self, x: Any) -> Any:
@@ -77,30 +78,91 @@ class AdaptiveSoftmaxLoss(Module):
         softmax, targets = self.softmax, ops.asarray(targets)
         head = softmax.scores(x)
         self._check(x, targets)
-        bounds = (0, *softmax.bounds)
         found, order = [], []
-        for i, (low, high) in enumerate(itertools.pairwise(bounds)):
-            (rows,) = ops.nonzero(ops.logical_and(targets >= low, targets < high))
-            if rows.size == 0:
-                continue
-            within = targets[rows] - low
+        for i, rows, within in _clusters(targets, softmax.bounds):
             if i == 0:
                 found.append(head[rows, within])
             else:
                 scores = ops.log_softmax(softmax.tail[i - 1](x[rows]))
-                found.append(head[rows, bounds[1] + i - 1] + scores[ops.arange(rows.size), within])
+                found.append(head[rows, softmax.bounds[0] + i - 1] + scores[ops.arange(rows.size), within])
             order.append(rows)
-        each = ops.concat(found)[ops.argsort(ops.concat(order))]
-        return by_reduction(-each, self.reduction)
+        return by_reduction(-_in_order(found, order), self.reduction)
 
     def _check(self, x: Any, targets: Any) -> None:
-        classes = self.softmax.classes
         if targets.shape != x.shape[:1] or targets.dtype.kind not in "iu" or targets.size == 0:
             raise ValueError(
                 f"AdaptiveSoftmaxLoss: expected integer targets ({x.shape[0]},), one or more, got {targets._spec!r}"
             )
-        least, most = targets._bounds()
-        if least < 0 or most >= classes:
-            raise IndexError(
-                f"AdaptiveSoftmaxLoss: targets go from {least} to {most}, expected classes 0 to {classes - 1}"
-            )
+        _check_range("AdaptiveSoftmaxLoss: targets", targets, self.softmax.classes)
+
+
+class AdaptiveEmbedding(Module):
+    """Integers below ``entries``, of any shape -> (..., features): rare words have narrower rows, each cluster its map.
+
+    Cluster i has rows of features / ``factor`` ** i and a linear map to all features (Baevski and Auli 2019, section
+    3). Rows begin normal with variance 1 / width, maps as `init.glorot_uniform`.
+
+    >>> import flnb
+    >>> embedding = AdaptiveEmbedding(20, 8, [4, 10])
+    >>> embedding(flnb.asarray([[0, 5, 19]])).shape, [rows.weight.shape for rows in embedding.rows]
+    ((1, 3, 8), [(4, 8), (6, 2), (10, 1)])
+
+    Raises:
+        IndexError: integers that are not in range(entries).
+    """
+
+    def __init__(self, entries: int, features: int, cutoffs: Sequence[int], factor: float = 4.0) -> None:
+        self.entries, self.features, self.factor = entries, features, factor
+        self.bounds = _bounds("AdaptiveEmbedding", entries, cutoffs)
+        self.rows, self.maps = ModuleList(), ModuleList()
+        for i, (low, high) in enumerate(itertools.pairwise((0, *self.bounds))):
+            width = _width(features, factor, i)
+            rows, to_all = Embedding(high - low, width), Linear(width, features, bias=False)
+            ops.assign(rows.weight.data, random.normal((high - low, width), 0.0, width**-0.5))
+            ops.assign(to_all.weight.data, init.glorot_uniform((features, width)))
+            self.rows.append(rows)
+            self.maps.append(to_all)
+
+    def forward(self, indices: Any) -> Any:
+        indices = ops.asarray(indices)
+        if indices.dtype.kind not in "iu":
+            raise TypeError(f"AdaptiveEmbedding: expected integers, got {indices._spec!r}")
+        if indices.size == 0:
+            return ops.zeros((*indices.shape, self.features), dtype=self.maps[0].weight.dtype)
+        _check_range("AdaptiveEmbedding: indices", indices, self.entries)
+        found, order = [], []
+        for i, places, within in _clusters(ops.reshape(indices, (-1,)), self.bounds):
+            found.append(self.maps[i](self.rows[i](within)))
+            order.append(places)
+        return ops.reshape(_in_order(found, order), (*indices.shape, self.features))
+
+
+def _bounds(name: str, entries: int, cutoffs: Sequence[int]) -> tuple[int, ...]:
+    """Where each cluster ends."""
+    bounds = (*cutoffs, entries)
+    if not cutoffs or cutoffs[0] < 1 or any(a >= b for a, b in itertools.pairwise(bounds)):
+        raise ValueError(f"{name}: expected rising cutoffs between 1 and {entries - 1}, got {list(cutoffs)}")
+    return bounds
+
+
+def _width(features: int, factor: float, cluster: int) -> int:
+    return max(1, int(features // factor**cluster))
+
+
+def _clusters(targets: Any, bounds: tuple[int, ...]) -> Iterator[tuple[int, Any, Any]]:
+    """Each cluster that occurs in targets (N,): its number, the places of its entries, and the entries within it."""
+    for i, (low, high) in enumerate(itertools.pairwise((0, *bounds))):
+        (places,) = ops.nonzero(ops.logical_and(targets >= low, targets < high))
+        if places.size:
+            yield i, places, targets[places] - low
+
+
+def _in_order(found: list[Any], order: list[Any]) -> Any:
+    """What was found cluster by cluster, put at its places."""
+    return ops.concat(found)[ops.argsort(ops.concat(order))]
+
+
+def _check_range(what: str, integers: Any, end: int) -> None:
+    least, most = integers._bounds()
+    if least < 0 or most >= end:
+        raise IndexError(f"{what} go from {least} to {most}, expected 0 to {end - 1}")

@@ -1,15 +1,16 @@
-"""Modules that hold modules: in order, by index or by name; `Residual` adds one to its input."""
+"""Modules that hold modules: in order, by index or by name; one added to its input, one left out now and then."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from flnb import random
 from flnb.nn.module import Module
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["Container", "ModuleDict", "ModuleList", "Residual", "Sequential"]
+__all__ = ["Container", "LayerDrop", "ModuleDict", "ModuleList", "Residual", "Sequential"]
 
 
 class Container(Module):
@@ -160,3 +161,26 @@ class Residual(Module):
                 "that it is added to; give a shortcut that makes the same shape"
             )
         return past + y
+
+
+class LayerDrop(Module):
+    """module(x), but in training x itself with probability ``p``: a layer less (Fan et al. 2020, section 3.2).
+
+    What else is given, such as a mask, goes to the module. After `eval()` the module is always called.
+
+    >>> import flnb
+    >>> from flnb.nn import Transform
+    >>> dropping = LayerDrop(Transform(lambda x: x * 2.0), 0.5)
+    >>> flnb.manual_seed(0) and {dropping(flnb.ones(())).item() for _ in range(20)} == {1.0, 2.0}
+    True
+    """
+
+    def __init__(self, module: Module, p: float) -> None:
+        if not 0.0 <= p < 1.0:
+            raise ValueError(f"LayerDrop: p is the share of calls to leave out, at least 0 and below 1; got {p}")
+        self.module, self.p = module, p
+
+    def forward(self, x: Any, *more: Any, **options: Any) -> Any:
+        if self.training and self.p and random.default_generator.numpy.random() < self.p:
+            return x
+        return self.module(x, *more, **options)

@@ -10,7 +10,8 @@ from flnb.nn import init
 from flnb.nn.module import Module, Parameter
 
 __all__ = [
-    "AvgPool1d", "AvgPool2d", "AvgPool3d", "Conv1d", "Conv2d", "Conv3d", "MaxPool1d", "MaxPool2d", "MaxPool3d",
+    "AsymmetricConv1d", "AvgPool1d", "AvgPool2d", "AvgPool3d", "Conv1d", "Conv2d", "Conv3d", "MaxPool1d", "MaxPool2d",
+    "MaxPool3d",
 ]  # fmt: skip
 
 Extents = int | tuple[int, ...]
@@ -73,6 +74,38 @@ class Conv3d(_Conv):
     """
 
     rank = 3
+
+
+class AsymmetricConv1d(Conv1d):
+    """A `Conv1d` whose output at step t sees past and future unequally; W' is W / stride, rounded up.
+
+    Of the (kernel_size - 1) dilation neighbours of a step, the share ``future_part`` lies after it: 0 for none of them
+    (a causal convolution), 0.5 for a symmetric one, 1 for all. Zeros stand where the sequence has ended.
+
+    >>> import flnb
+    >>> causal = AsymmetricConv1d(1, 1, 3, future_part=0.0, bias=False)
+    >>> flnb.assign(causal.weight.data, 1.0).shape
+    (1, 1, 3)
+    >>> causal(flnb.asarray([[[1.0, 10.0, 100.0, 1000.0]]])).detach().tolist()
+    [[[1.0, 11.0, 111.0, 1110.0]]]
+    """
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: int, stride: int = 1, future_part: float = 0.5,
+        bias: bool = True, dilation: int = 1, groups: int = 1,
+    ) -> None:  # fmt: skip
+        if not 0.0 <= future_part <= 1.0:
+            raise ValueError(f"AsymmetricConv1d: future_part must be from 0 (past) to 1 (future), got {future_part}")
+        super().__init__(in_channels, out_channels, kernel_size, stride, 0, bias, dilation, groups)
+        self.future_part = future_part
+        whole = (kernel_size - 1) * dilation
+        past = math.ceil(whole * (1.0 - future_part) - 0.5)  # an odd neighbour of two halves comes after
+        self._widths = (0, 0), (0, 0), (past, whole - past)
+
+    def forward(self, x: Any) -> Any:
+        if x.ndim != 3:
+            raise ValueError(f"AsymmetricConv1d: expected x (N, {self.in_channels}, W), got {x.shape}")
+        return super().forward(ops.pad(x, self._widths))
 
 
 class _Pool(Module):

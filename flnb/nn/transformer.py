@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flnb import ops
+from flnb import ops, random
 from flnb.dispatch.miss import default_dtype
 from flnb.nn import init
+from flnb.nn.containers import ModuleList
 from flnb.nn.layers import Dropout, Linear
 from flnb.nn.module import Module, Parameter
 from flnb.nn.norm import LayerNorm
 
-__all__ = ["MultiheadAttention", "TransformerEncoderLayer"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+__all__ = ["MultiheadAttention", "Transformer", "TransformerDecoderLayer", "TransformerEncoderLayer"]
 
 ACTIVATIONS = {"relu": ops.relu, "gelu": ops.gelu}
 
@@ -23,20 +27,25 @@ class MultiheadAttention(Module):
     key defaults to the query, value to the key. The mask, broadcast to (N, heads, L, S), is bool, true where to attend,
     or numbers added to the scores. Gives (N, L, features).
 
+    With ``context``, scores also depend on how far apart query and key are: query i times row j - i of ``relative``,
+    the same for all heads (Shaw et al. 2018, section 3.2). Sequences are then at most ``context`` long.
+
     >>> import flnb
     >>> MultiheadAttention(8, 2)(flnb.ones((3, 5, 8)), is_causal=True).shape
     (3, 5, 8)
     """
 
-    def __init__(self, features: int, heads: int, bias: bool = True, dropout: float = 0.0) -> None:
+    def __init__(self, features: int, heads: int, bias: bool = True, dropout: float = 0.0, context: int = 0) -> None:
         if heads < 1 or features % heads:
             raise ValueError(f"MultiheadAttention: expected heads that divide {features} features, got {heads}")
-        self.features, self.heads, self.dropout = features, heads, dropout
+        self.features, self.heads, self.dropout, self.context = features, heads, dropout, context
         self.in_proj_weight = Parameter(init.glorot_uniform((3 * features, features)))
         self.in_proj_bias = Parameter(ops.zeros((3 * features,), dtype=default_dtype())) if bias else None
         self.out_proj = Linear(features, features, bias)
         if self.out_proj.bias is not None:
             ops.assign(self.out_proj.bias.data, 0.0)
+        if context:
+            self.relative = Parameter(random.uniform((2 * context - 1, features // heads), -0.1, 0.1))
 
     def forward(self, query: Any, key: Any = None, value: Any = None, mask: Any = None, is_causal: bool = False) -> Any:
         given = [x for x in (query, key, value) if x is not None]
@@ -47,7 +56,8 @@ class MultiheadAttention(Module):
             )
         q, k, v = (self._in_heads(x) for x in self._projected(query, key, value))
         dropout = self.dropout if self.training else 0.0
-        y = ops.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal)
+        bias = self._by_distance(q, k.shape[2]) if self.context else None
+        y = ops.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal, bias=bias)
         return self.out_proj(ops.reshape(ops.permute_dims(y, (0, 2, 1, 3)), query.shape))
 
     def _projected(self, query: Any, key: Any, value: Any) -> list[Any]:
@@ -70,11 +80,48 @@ class MultiheadAttention(Module):
         n, length, features = x.shape
         return ops.permute_dims(ops.reshape(x, (n, length, self.heads, features // self.heads)), (0, 2, 1, 3))
 
+    def _by_distance(self, q: Any, keys: int) -> Any:
+        """The part of the scores (N, heads, L, S) that q (N, heads, L, E) and the distances of the keys give."""
+        n, heads, length, features = q.shape
+        if max(length, keys) > self.context:
+            raise ValueError(
+                f"MultiheadAttention: expected sequences of at most context={self.context}, got {length} queries and "
+                f"{keys} keys"
+            )
+        rows = self.relative[self.context - length : self.context - 1 + keys]  # distances 1 - length to keys - 1
+        scores = ops.matmul(q * features**-0.5, rows, transpose_b=True)
+        # Row i is wanted from column length - 1 - i on: with one column more, rows laid end to end are so shifted.
+        wide = length + keys - 1
+        flat = ops.reshape(ops.pad(scores, ((0, 0), (0, 0), (0, 0), (0, 1))), (n, heads, length * (wide + 1)))
+        return ops.reshape(flat[..., length - 1 : length - 1 + length * wide], (n, heads, length, wide))[..., :keys]
 
-class TransformerEncoderLayer(Module):
+
+class _Layer(Module):
+    """What encoder and decoder layers share: two linear maps, and each part added to what it was made of."""
+
+    def _make(self, features: int, feedforward: int, dropout: float, activation: str, norm_first: bool) -> None:
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"{type(self).__name__}: activation must be 'relu' or 'gelu', got {activation!r}")
+        self.norm_first, self.activation = norm_first, activation
+        self.linear1 = Linear(features, feedforward)
+        self.linear2 = Linear(feedforward, features)
+        self.dropout = Dropout(dropout)
+
+    def _added(self, x: Any, norm: LayerNorm, part: Callable[[Any], Any]) -> Any:
+        """x and ``part`` of it, with the norm after the sum, or before the part."""
+        if self.norm_first:
+            return x + self.dropout(part(norm(x)))
+        return norm(x + self.dropout(part(x)))
+
+    def _fed_forward(self, x: Any) -> Any:
+        return self.linear2(self.dropout(ACTIVATIONS[self.activation](self.linear1(x))))
+
+
+class TransformerEncoderLayer(_Layer):
     """Self-attention, then two linear maps, each with a residual and a layer norm (Vaswani et al. 2017, section 3.1).
 
-    The norm comes after the sum, or with ``norm_first`` before attention and maps (Xiong et al. 2020).
+    The norm comes after the sum, or with ``norm_first`` before attention and maps (Xiong et al. 2020). For ``context``
+    and masks see `MultiheadAttention`.
 
     >>> import flnb
     >>> TransformerEncoderLayer(8, 2, 16)(flnb.ones((3, 5, 8))).shape
@@ -83,27 +130,80 @@ class TransformerEncoderLayer(Module):
 
     def __init__(
         self, features: int, heads: int, feedforward: int = 2048, dropout: float = 0.1, activation: str = "relu",
-        norm_first: bool = False, eps: float = 1e-5,
+        norm_first: bool = False, eps: float = 1e-5, context: int = 0,
     ) -> None:  # fmt: skip
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"TransformerEncoderLayer: activation must be 'relu' or 'gelu', got {activation!r}")
-        self.norm_first, self.activation = norm_first, activation
-        self.self_attn = MultiheadAttention(features, heads, dropout=dropout)
-        self.linear1 = Linear(features, feedforward)
-        self.linear2 = Linear(feedforward, features)
+        self.self_attn = MultiheadAttention(features, heads, dropout=dropout, context=context)
+        self._make(features, feedforward, dropout, activation, norm_first)
         self.norm1, self.norm2 = LayerNorm(features, eps), LayerNorm(features, eps)
-        self.dropout = Dropout(dropout)
 
     def forward(self, x: Any, mask: Any = None, is_causal: bool = False) -> Any:
-        if self.norm_first:
-            x = x + self._attended(self.norm1(x), mask, is_causal)
-            return x + self._fed_forward(self.norm2(x))
-        x = self.norm1(x + self._attended(x, mask, is_causal))
-        return self.norm2(x + self._fed_forward(x))
+        x = self._added(x, self.norm1, lambda x: self.self_attn(x, mask=mask, is_causal=is_causal))
+        return self._added(x, self.norm2, self._fed_forward)
 
-    def _attended(self, x: Any, mask: Any, is_causal: bool) -> Any:
-        return self.dropout(self.self_attn(x, mask=mask, is_causal=is_causal))
 
-    def _fed_forward(self, x: Any) -> Any:
-        hidden = self.dropout(ACTIVATIONS[self.activation](self.linear1(x)))
-        return self.dropout(self.linear2(hidden))
+class TransformerDecoderLayer(_Layer):
+    """Self-attention, attention to ``memory``, two linear maps, each with a residual and a layer norm.
+
+    Called as ``layer(x, memory, mask, memory_mask, is_causal)``: x (N, L, features), memory (N, S, features), the masks
+    of self-attention and of attention to memory as in `MultiheadAttention`. Vaswani et al. 2017, section 3.1.
+
+    >>> import flnb
+    >>> TransformerDecoderLayer(8, 2, 16)(flnb.ones((3, 5, 8)), flnb.ones((3, 7, 8)), is_causal=True).shape
+    (3, 5, 8)
+    """
+
+    def __init__(
+        self, features: int, heads: int, feedforward: int = 2048, dropout: float = 0.1, activation: str = "relu",
+        norm_first: bool = False, eps: float = 1e-5, context: int = 0,
+    ) -> None:  # fmt: skip
+        self.self_attn = MultiheadAttention(features, heads, dropout=dropout, context=context)
+        self.multihead_attn = MultiheadAttention(features, heads, dropout=dropout)
+        self._make(features, feedforward, dropout, activation, norm_first)
+        self.norm1, self.norm2, self.norm3 = (LayerNorm(features, eps) for _ in range(3))
+
+    def forward(self, x: Any, memory: Any, mask: Any = None, memory_mask: Any = None, is_causal: bool = False) -> Any:
+        x = self._added(x, self.norm1, lambda x: self.self_attn(x, mask=mask, is_causal=is_causal))
+        x = self._added(x, self.norm2, lambda x: self.multihead_attn(x, memory, mask=memory_mask))
+        return self._added(x, self.norm3, self._fed_forward)
+
+
+class _Stack(Module):
+    """Layers one after another, then a layer norm."""
+
+    def __init__(self, layers: Iterable[Module], norm: LayerNorm) -> None:
+        self.layers, self.norm = ModuleList(layers), norm
+
+    def forward(self, x: Any, *more: Any, **options: Any) -> Any:
+        for layer in self.layers:
+            x = layer(x, *more, **options)
+        return self.norm(x)
+
+
+class Transformer(Module):
+    """Encoder layers over a source, decoder layers over a target that attend to it (Vaswani et al. 2017, figure 1).
+
+    Called as ``transformer(source, target, mask, target_mask, memory_mask, is_causal)``: source (N, S, features) and
+    target (N, L, features), already embedded and with positions; masks as in `MultiheadAttention`: of the source to
+    itself, of the target to itself, of the target to the source; ``is_causal`` is the target's. Gives (N, L, features).
+
+    >>> import flnb
+    >>> small = Transformer(8, 2, encoder_layers=1, decoder_layers=1, feedforward=16)
+    >>> small(flnb.ones((3, 7, 8)), flnb.ones((3, 5, 8)), is_causal=True).shape
+    (3, 5, 8)
+    """
+
+    def __init__(
+        self, features: int = 512, heads: int = 8, encoder_layers: int = 6, decoder_layers: int = 6,
+        feedforward: int = 2048, dropout: float = 0.1, activation: str = "relu", norm_first: bool = False,
+        eps: float = 1e-5,
+    ) -> None:  # fmt: skip
+        same = features, heads, feedforward, dropout, activation, norm_first, eps
+        self.encoder = _Stack((TransformerEncoderLayer(*same) for _ in range(encoder_layers)), LayerNorm(features, eps))
+        self.decoder = _Stack((TransformerDecoderLayer(*same) for _ in range(decoder_layers)), LayerNorm(features, eps))
+
+    def forward(
+        self, source: Any, target: Any, mask: Any = None, target_mask: Any = None, memory_mask: Any = None,
+        is_causal: bool = False,
+    ) -> Any:  # fmt: skip
+        memory = self.encoder(source, mask)
+        return self.decoder(target, memory, target_mask, memory_mask, is_causal)

@@ -14,9 +14,9 @@ from flnb.ops.linalg import matmul
 
 def scaled_dot_product_attention(
     query: Any, key: Any, value: Any, mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
-    scale: float | None = None, generator: Any = None,
+    scale: float | None = None, generator: Any = None, bias: Any = None,
 ) -> Any:  # fmt: skip
-    """softmax(scale query key^T + mask) value (Vaswani et al. 2017, section 3.2.1).
+    """softmax(scale query key^T + mask + bias) value (Vaswani et al. 2017, section 3.2.1).
 
     Args:
         query: (..., L, E).
@@ -27,6 +27,7 @@ def scaled_dot_product_attention(
         is_causal: each position attends only to itself and those before; not together with a mask.
         scale: 1 / sqrt(E) unless given.
         generator: of the random numbers for dropout.
+        bias: numbers added to the scores beside any mask, broadcast to (..., L, S).
 
     Returns:
         (..., L, F). Where nothing may be attended to, zeros.
@@ -52,6 +53,8 @@ def scaled_dot_product_attention(
             raise ValueError("scaled_dot_product_attention: give a mask or is_causal, not both")
         mask = asarray(np.tri(length, key.shape[-2], dtype=bool))
     scores = matmul(e.multiply(query, features**-0.5 if scale is None else scale), key, transpose_b=True)
+    if bias is not None:
+        scores = e.add(scores, bias)
     if mask is None:
         weights = softmax(scores)
     elif asarray(mask).dtype.kind == "b":

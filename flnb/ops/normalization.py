@@ -62,7 +62,7 @@ def layer_norm(x: Any, shape: int | Sequence[int], weight: Any = None, bias: Any
     if not extents or x.shape[-len(extents) :] != extents or any(p.shape != extents for p in affine):
         got = "".join(f", {name} {p.shape}" for name, p in (("weight", weight), ("bias", bias)) if p is not None)
         raise ValueError(
-            f"layer_norm: expected x (..., {str(extents)[1:-1]}) and weight and bias {extents}, got x {x.shape}{got}"
+            f"layer_norm: expected x (..., {', '.join(map(str, extents))}) and weight and bias {extents}, got x {x.shape}{got}"
         )
     if weight is None and bias is not None:
         raise ValueError("layer_norm: got a bias without a weight; give both, a weight alone, or neither")

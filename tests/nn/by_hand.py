@@ -81,33 +81,97 @@ def recurrent(step, states, ends=("",)):
     return hand
 
 
-def attention(v, q, k=None, heads=2, prefix=""):
-    v = {name.removeprefix(prefix): value for name, value in v.items()}
+def inside(v, prefix):
+    """The values of a module inside, by its own names."""
+    return {name.removeprefix(prefix): value for name, value in v.items() if name.startswith(prefix)}
+
+
+def attention(v, q, k=None, heads=2, prefix="", allowed=True):
+    v = inside(v, prefix)
     k = q if k is None else k
     w, b = np.split(v["in_proj_weight"], 3), np.split(v["in_proj_bias"], 3)
     each = [x @ w[i].T + b[i] for i, x in enumerate((q, k, k))]
     made = []
     for qh, kh, vh in zip(*(np.split(x, heads, -1) for x in each), strict=True):
-        made.append(np.exp(log_softmax(qh @ kh.swapaxes(1, 2) / math.sqrt(qh.shape[-1]))) @ vh)
+        scores = qh @ kh.swapaxes(1, 2)
+        if "relative" in v:
+            middle = len(v["relative"]) // 2
+            for i, j in np.ndindex(scores.shape[1:]):
+                scores[:, i, j] += qh[:, i] @ v["relative"][middle + j - i]
+        scores = np.where(allowed, scores / math.sqrt(qh.shape[-1]), -1e9)
+        made.append(np.exp(log_softmax(scores)) @ vh)
     return np.concatenate(made, -1) @ v["out_proj.weight"].T + v["out_proj.bias"]
 
 
-def encoder_layer(norm_first, activate):
+def linear(v, name, x):
+    return x @ v[f"{name}.weight"].T + v[f"{name}.bias"]
+
+
+def norm(v, name, x):
+    return standard(x, -1) * v[f"{name}.weight"] + v[f"{name}.bias"]
+
+
+def transformer_layer(v, x, memory=None, norm_first=False, activate=lambda x: np.maximum(x, 0)):
+    parts = [lambda x: attention(v, x, prefix="self_attn.")]
+    if memory is not None:
+        parts.append(lambda x: attention(v, x, memory, prefix="multihead_attn."))
+    parts.append(lambda x: linear(v, "linear2", activate(linear(v, "linear1", x))))
+    for number, part in enumerate(parts, 1):
+        name = f"norm{number}"
+        x = x + part(norm(v, name, x)) if norm_first else norm(v, name, x + part(x))
+    return x
+
+
+def transformer(v, source, target):
+    """One encoder layer, two decoder layers."""
+    memory = norm(v, "encoder.norm", transformer_layer(inside(v, "encoder.layers.0."), source))
+    for i in (0, 1):
+        target = transformer_layer(inside(v, f"decoder.layers.{i}."), target, memory)
+    return norm(v, "decoder.norm", target)
+
+
+def swish(x):
+    return x * sigmoid(x)
+
+
+def conformer(v, x, mask=None):
+    """A kernel of 3, and a context."""
+
+    def feed(name, x):
+        y = swish(linear(v, f"{name}.linear1", norm(v, f"{name}.norm", x)))
+        return linear(v, f"{name}.linear2", y)
+
+    def convolution(v, x):
+        first, gate = np.split(linear(v, "before.linear", norm(v, "before.norm", x)), 2, -1)
+        x = np.pad(first * sigmoid(gate), ((0, 0), (1, 1), (0, 0)))
+        w = v["depthwise.weight"][:, 0]
+        y = sum(x[:, i : x.shape[1] - 2 + i] * w[:, i] for i in range(3)) + v["depthwise.bias"]
+        return linear(v, "after.linear", swish(norm(v, "after.norm", y)))
+
+    x = x + feed("feed1", x) / 2
+    x = x + attention(v, norm(v, "attention_norm", x), prefix="attention.")
+    x = x + convolution(inside(v, "convolution."), x)
+    return norm(v, "norm", x + feed("feed2", x) / 2)
+
+
+def tds_block(past, future, over):
+    """Axes of the norm: (1, 2, 3), or (1, 3) for each step by itself."""
+
+    def normed(v, name, x):
+        return standard(x, over) * v[f"{name}.weight"][:, None, None] + v[f"{name}.bias"][:, None, None]
+
     def hand(v, x):
-        def norm(x, name):
-            return standard(x, -1) * v[f"{name}.weight"] + v[f"{name}.bias"]
-
-        def feed(x):
-            hidden = activate(x @ v["linear1.weight"].T + v["linear1.bias"])
-            return hidden @ v["linear2.weight"].T + v["linear2.bias"]
-
-        if norm_first:
-            x = x + attention(v, norm(x, "norm1"), prefix="self_attn.")
-            return x + feed(norm(x, "norm2"))
-        x = norm(x + attention(v, x, prefix="self_attn."), "norm1")
-        return norm(x + feed(x), "norm2")
+        padded = np.pad(x, ((0, 0), (0, 0), (past, future), (0, 0)))
+        x = normed(v, "norm1", x + np.maximum(convolved(inside(v, "conv."), padded), 0))
+        steps = x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)
+        steps = linear(v, "linear2", np.maximum(linear(v, "linear1", steps), 0))
+        return normed(v, "norm2", x + steps.reshape(x.swapaxes(1, 2).shape).swapaxes(1, 2))
 
     return hand
+
+
+def adaptive_embedding(v, indices):
+    return np.concatenate([v[f"rows.{i}.weight"] @ v[f"maps.{i}.weight"].T for i in range(3)])[indices]
 
 
 def adaptive(v, x, targets=None, prefix=""):

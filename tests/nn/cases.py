@@ -11,7 +11,6 @@ from tests.nn.by_hand import (
     adaptive,
     attention,
     convolved,
-    encoder_layer,
     gelu,
     log_softmax,
     pooled,
@@ -22,6 +21,7 @@ from tests.nn.by_hand import (
     step_gru,
     step_lstm,
     step_rnn,
+    transformer_layer,
     two_heads,
     weight_norm,
 )
@@ -122,11 +122,19 @@ CASES = {
     "GLU": Case(lambda: nn.GLU(1), MATRIX, lambda v, x: x[:, :3] * sigmoid(x[:, 3:]), lambda t: t.nn.GLU(1)),
     "Swish": Case(nn.Swish, MATRIX, lambda v, x: x * sigmoid(x), lambda t: t.nn.SiLU()),
     "GELU": Case(nn.GELU, MATRIX, lambda v, x: gelu(x), lambda t: t.nn.GELU()),
+    "GELU by tanh": Case(
+        lambda: nn.GELU("tanh"), MATRIX,
+        lambda v, x: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))), lambda t: t.nn.GELU("tanh"),
+    ),
     "Softmax": Case(lambda: nn.Softmax(0), MATRIX, lambda v, x: np.exp(log_softmax(x, 0)), lambda t: t.nn.Softmax(0)),
     "LogSoftmax": Case(lambda: nn.LogSoftmax(0), MATRIX, lambda v, x: log_softmax(x, 0), lambda t: t.nn.LogSoftmax(0)),
     "Dropout": Case(lambda: nn.Dropout(0.5).eval(), MATRIX, lambda v, x: x, lambda t: t.nn.Dropout(0.5).eval()),
     "Linear": Case(
         lambda: nn.Linear(6, 4), MATRIX, lambda v, x: x @ v["weight"].T + v["bias"], lambda t: t.nn.Linear(6, 4)
+    ),
+    "Linear without bias": Case(
+        lambda: nn.Linear(6, 4, bias=False), MATRIX, lambda v, x: x @ v["weight"].T,
+        lambda t: t.nn.Linear(6, 4, bias=False),
     ),
     "Embedding": Case(
         lambda: nn.Embedding(5, 3), (np.array([[4, 0], [4, 2]]),), lambda v, i: v["weight"][i],
@@ -139,6 +147,15 @@ CASES = {
     "BatchNorm": Case(
         lambda: nn.BatchNorm(6), MATRIX, lambda v, x: standard(x, 0) * v["weight"] + v["bias"],
         lambda t: t.nn.BatchNorm1d(6),
+    ),
+    "BatchNorm of images": Case(
+        lambda: nn.BatchNorm(4, eps=1e-3), ((2, 4, 3, 5),),
+        lambda v, x: standard(x, (0, 2, 3), 1e-3) * v["weight"][:, None, None] + v["bias"][:, None, None],
+        lambda t: t.nn.BatchNorm2d(4, eps=1e-3),
+    ),
+    "BatchNorm evaluating": Case(
+        lambda: nn.BatchNorm(6).eval(), MATRIX, lambda v, x: x / np.sqrt(1 + 1e-5) * v["weight"] + v["bias"],
+        lambda t: t.nn.BatchNorm1d(6).eval(),
     ),
     "LayerNorm": Case(
         lambda: nn.LayerNorm((3, 4)), SERIES, lambda v, x: standard(x, (1, 2)) * v["weight"] + v["bias"],
@@ -178,6 +195,15 @@ CASES = {
         lambda: nn.LSTM(4, 5, 2, bidirectional=True), SERIES, recurrent(step_lstm, 2, ("", "_reverse")),
         lambda t: t.nn.LSTM(4, 5, 2, bidirectional=True),
     ),
+    "RNN by relu": Case(
+        lambda: nn.RNN(4, 5, 2, nonlinearity="relu"), SERIES,
+        recurrent(lambda gates, h, u, b: (np.maximum(gates + h[0] @ u.T + b, 0),), 1),
+        lambda t: t.nn.RNN(4, 5, 2, nonlinearity="relu"),
+    ),
+    "GRU bidirectional": Case(
+        lambda: nn.GRU(4, 5, 2, bidirectional=True), SERIES, recurrent(step_gru, 1, ("", "_reverse")),
+        lambda t: t.nn.GRU(4, 5, 2, bidirectional=True),
+    ),
     "MultiheadAttention": Case(
         lambda: nn.MultiheadAttention(8, 2), STACK, attention,
         lambda t: Attention(t, t.nn.MultiheadAttention(8, 2, batch_first=True)),
@@ -187,11 +213,12 @@ CASES = {
         lambda t: Attention(t, t.nn.MultiheadAttention(8, 2, batch_first=True)),
     ),
     "TransformerEncoderLayer": Case(
-        lambda: nn.TransformerEncoderLayer(8, 2, 16, 0.0), STACK, encoder_layer(False, lambda x: np.maximum(x, 0)),
+        lambda: nn.TransformerEncoderLayer(8, 2, 16, 0.0), STACK, transformer_layer,
         lambda t: t.nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True),
     ),
     "TransformerEncoderLayer norm first": Case(
-        lambda: nn.TransformerEncoderLayer(8, 2, 16, 0.0, "gelu", norm_first=True), STACK, encoder_layer(True, gelu),
+        lambda: nn.TransformerEncoderLayer(8, 2, 16, 0.0, "gelu", norm_first=True), STACK,
+        lambda v, x: transformer_layer(v, x, norm_first=True, activate=gelu),
         lambda t: t.nn.TransformerEncoderLayer(8, 2, 16, 0.0, "gelu", batch_first=True, norm_first=True),
     ),
     "AdaptiveSoftmax": Case(

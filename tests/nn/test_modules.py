@@ -5,7 +5,9 @@ import pytest
 
 import flnb
 import flnb.nn as nn
-from tests.nn.cases import CASES
+from tests.nn import cases, cases_contrib
+
+CASES = cases.CASES | cases_contrib.CASES
 
 
 def inputs_of(case):
@@ -87,6 +89,38 @@ def test_values_and_gradients_are_torchs(name):
     assert not parameters
 
 
+@pytest.fixture
+def in_float64():
+    flnb.set_default_dtype("float64")
+    yield
+    flnb.set_default_dtype("float32")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_are_differences(name, in_float64):
+    """Of every input and parameter, along a direction: no other library is needed."""
+    module, inputs = CASES[name].make(), inputs_of(CASES[name])
+    rng, step = np.random.default_rng(8), 1e-6
+    inputs = [flnb.Variable(x.astype(np.float64)) if x.dtype == np.float32 else flnb.asarray(x) for x in inputs]
+    weights = [rng.normal(size=y.shape) for y in flat(module(*inputs))]
+
+    def total():
+        return sum((y * flnb.asarray(w)).sum() for y, w in zip(flat(module(*inputs)), weights, strict=True))
+
+    total().backward()
+    leaves = {str(i): x for i, x in enumerate(inputs) if isinstance(x, flnb.Variable)}
+    for key, leaf in (leaves | dict(module.named_parameters())).items():
+        assert leaf.dtype == np.float64, key
+        start, direction = leaf.detach().numpy().copy(), rng.normal(size=leaf.shape)
+        found = []
+        for sign in (1, -1):
+            flnb.assign(leaf.data, flnb.asarray(start + sign * step * direction))
+            found.append(float(total().detach()))
+        flnb.assign(leaf.data, flnb.asarray(start))
+        expected = (found[0] - found[1]) / (2 * step)
+        assert float((leaf.grad.numpy() * direction).sum()) == pytest.approx(expected, rel=1e-6, abs=1e-7), key
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_saved_and_loaded(name, tmp_path):
     pytest.importorskip("safetensors", reason="nn.save needs the extra lab")
@@ -109,8 +143,10 @@ def test_saved_and_loaded(name, tmp_path):
         lambda p: nn.GRU(8, 4, layers=2, dropout=p),
         lambda p: nn.MultiheadAttention(8, 2, dropout=p),
         lambda p: nn.TransformerEncoderLayer(8, 2, 16, dropout=p),
+        lambda p: nn.Conformer(8, 2, 16, 3, dropout=p),
+        lambda p: nn.Sequential(nn.View((6, 5, 2, 4)), nn.TDSBlock(5, 3, 4, dropout=p)),
     ],
-    ids=["GRU", "MultiheadAttention", "TransformerEncoderLayer"],
+    ids=["GRU", "MultiheadAttention", "TransformerEncoderLayer", "Conformer", "TDSBlock"],
 )
 def test_dropout_inside_is_for_training_alone(make):
     dropping, plain = make(0.5), make(0.0)

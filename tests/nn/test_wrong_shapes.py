@@ -97,6 +97,39 @@ CALLS = {
         [(3, 5, 8), (3, 5, 8), (3, 4, 8)],
         "expected query (..., L, E), key (..., S, E) and value (..., S, F)",
     ),
+    "axes of AsymmetricConv1d": (lambda: nn.AsymmetricConv1d(4, 2, 3), [(2, 4)], "expected x (N, 4, W), got (2, 4)"),
+    "channels of AsymmetricConv1d": (
+        lambda: nn.AsymmetricConv1d(4, 2, 3),
+        [(2, 3, 9)],
+        "conv1d: x has 3 channels, the weight expects 4",
+    ),
+    "length of attention by distance": (
+        lambda: nn.MultiheadAttention(8, 2, context=4),
+        [(3, 2, 8), (3, 5, 8)],
+        "expected sequences of at most context=4, got 2 queries and 5 keys",
+    ),
+    "memory of TransformerDecoderLayer": (
+        lambda: nn.TransformerDecoderLayer(8, 2),
+        [(3, 5, 8), (3, 7, 6)],
+        "expected inputs (N, T, 8) of one N, got (3, 5, 8), (3, 7, 6)",
+    ),
+    "features of Conformer": (lambda: nn.Conformer(8, 2, 16), [(3, 5, 6)], "layer_norm: expected x (..., 8)"),
+    "mask of Conformer": (
+        lambda: nn.Conformer(8, 2, 16),
+        [(3, 5, 8), (3, 4)],
+        "Conformer: expected a mask (3, 5) for x (3, 5, 8), got (3, 4)",
+    ),
+    "width of TDSBlock": (
+        lambda: nn.TDSBlock(2, 3, 4),
+        [(3, 2, 9, 5)],
+        "TDSBlock: expected x (N, 2, T, 4), got (3, 2, 9, 5)",
+    ),
+    "channels of SpecAugment": (
+        lambda: nn.SpecAugment(frequency_width=9),
+        [(3, 50, 8)],
+        "SpecAugment: expected x (N, T, F) with F at least frequency_width=9, got (3, 50, 8)",
+    ),
+    "axes of RawWavSpecAugment": (nn.RawWavSpecAugment, [(50,)], "expected waves (N, ..., T) with T > 0, got (50,)"),
     "features of AdaptiveSoftmax": (
         lambda: nn.AdaptiveSoftmax(8, 20, [4]),
         [(3, 7)],
@@ -119,6 +152,33 @@ MADE = {
     "sinusoids": (lambda: nn.SinusoidalPositionEmbedding(6, 3), "expected an even number of features, got 3"),
     "cutoffs": (lambda: nn.AdaptiveSoftmax(8, 20, [4, 20]), "expected rising cutoffs between 1 and 19, got [4, 20]"),
     "activation": (lambda: nn.TransformerEncoderLayer(8, 2, activation="elu"), "must be 'relu' or 'gelu', got 'elu'"),
+    "activation of a decoder": (
+        lambda: nn.TransformerDecoderLayer(8, 2, activation="elu"),
+        "TransformerDecoderLayer: activation must be 'relu' or 'gelu', got 'elu'",
+    ),
+    "future_part": (
+        lambda: nn.AsymmetricConv1d(2, 2, 3, future_part=2.0),
+        "future_part must be from 0 (past) to 1 (future), got 2.0",
+    ),
+    "future": (
+        lambda: nn.TDSBlock(2, 3, 4, future=3),
+        "TDSBlock: future must be from 0 to 2, the neighbours in a kernel of 3, got 3",
+    ),
+    "cutoffs of AdaptiveEmbedding": (
+        lambda: nn.AdaptiveEmbedding(20, 8, []),
+        "AdaptiveEmbedding: expected rising cutoffs between 1 and 19, got []",
+    ),
+    "LayerDrop": (lambda: nn.LayerDrop(nn.ReLU(), 1.0), "at least 0 and below 1; got 1.0"),
+    "masks": (lambda: nn.SpecAugment(time_share=1.5), "SpecAugment: expected widths, numbers of masks and time_warp"),
+    "value of masks": (lambda: nn.SpecAugment(value="zero"), "value must be a number or 'mean', got 'zero'"),
+    "frequencies": (
+        lambda: nn.RawWavSpecAugment(sample_rate=8000),
+        "expected 0 <= low_hz < high_hz <= sample_rate / 2 and bands >= 1, got low_hz=0.0, high_hz=8000.0, sample_rate",
+    ),
+    "kernels": (
+        lambda: nn.RawWavSpecAugment(max_kernel=9),
+        "no band can be taken out by kernels of at most max_kernel=9 samples, the shortest has",
+    ),
     "HardTanh": (lambda: nn.HardTanh(1.0, -1.0)(flnb.ones(2)), "hardtanh: expected low < high, got 1.0 and -1.0"),
     "nonlinearity": (
         lambda: nn.RNN(2, 3, nonlinearity="elu")(flnb.ones((1, 1, 2))),

@@ -43,6 +43,8 @@ def test_attention():
     close(flnb.scaled_dot_product_attention(*tensors, mask=bias, scale=1.0), softmax(scores + bias) @ v)
     causal = np.where(np.tri(3, 5, dtype=bool), scores / 2, -np.inf)
     close(flnb.scaled_dot_product_attention(*tensors, is_causal=True), softmax(causal) @ v)
+    both = flnb.scaled_dot_product_attention(*tensors, is_causal=True, bias=bias)
+    close(both, softmax(causal + bias) @ v)
     nothing = np.zeros((3, 5), bool)
     close(flnb.scaled_dot_product_attention(*tensors, mask=nothing), np.zeros((2, 3, 6)))
     whole, ones = flnb.scaled_dot_product_attention, flnb.ones((1, 5, 1), dtype=flnb.float64)

@@ -1,0 +1,133 @@
+"""Blocks of speech models: time-depth separable convolution, and the convolution-augmented transformer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flnb import ops
+from flnb.nn.activations import GLU, Swish
+from flnb.nn.containers import Sequential
+from flnb.nn.convolution import AsymmetricConv1d, Conv2d
+from flnb.nn.layers import Dropout, Linear
+from flnb.nn.module import Module
+from flnb.nn.norm import GroupNorm, LayerNorm
+from flnb.nn.transformer import MultiheadAttention
+
+__all__ = ["Conformer", "TDSBlock"]
+
+
+class TDSBlock(Module):
+    """Convolution over time, then two linear maps over all features of a step, each with a residual and a norm.
+
+    x (N, channels, T, width) keeps its shape. The convolution has ``channels`` * ``channels`` kernels of
+    (kernel_size, 1); the maps have ``hidden`` features between them, channels * width unless given. The norm is over
+    all of an example, or with ``norm_time=False`` over each step by itself, which does not look ahead. Hannun et al.
+    2019, "Sequence-to-sequence speech recognition with time-depth separable convolutions", section 3.1.
+
+    Args:
+        future: how many of the kernel_size - 1 neighbours of a step lie after it; half of them unless given.
+
+    >>> import flnb
+    >>> TDSBlock(channels=2, kernel_size=5, width=8)(flnb.ones((3, 2, 20, 8))).shape
+    (3, 2, 20, 8)
+    """
+
+    def __init__(
+        self, channels: int, kernel_size: int, width: int, dropout: float = 0.0, hidden: int | None = None,
+        future: int | None = None, norm_time: bool = True,
+    ) -> None:  # fmt: skip
+        neighbours = kernel_size - 1
+        future = neighbours - neighbours // 2 if future is None else future
+        if not 0 <= future <= neighbours:
+            raise ValueError(
+                f"TDSBlock: future must be from 0 to {neighbours}, the neighbours in a kernel of {kernel_size}, got "
+                f"{future}"
+            )
+        self.channels, self.width, self.kernel_size, self.future = channels, width, kernel_size, future
+        self.norm_time = norm_time
+        features = channels * width
+        self.conv = Conv2d(channels, channels, (kernel_size, 1))
+        self.norm1 = GroupNorm(1, channels)
+        self.linear1 = Linear(features, hidden or features)
+        self.linear2 = Linear(hidden or features, features)
+        self.norm2 = GroupNorm(1, channels)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Any) -> Any:
+        if x.ndim != 4 or x.shape[1] != self.channels or x.shape[3] != self.width:
+            raise ValueError(f"TDSBlock: expected x (N, {self.channels}, T, {self.width}), got {x.shape}")
+        around = (0, 0), (0, 0), (self.kernel_size - 1 - self.future, self.future), (0, 0)
+        x = self._normed(self.norm1, x + self.dropout(ops.relu(self.conv(ops.pad(x, around)))))
+        n, channels, length, width = x.shape
+        steps = ops.reshape(ops.permute_dims(x, (0, 2, 1, 3)), (n, length, channels * width))
+        steps = self.dropout(self.linear2(self.dropout(ops.relu(self.linear1(steps)))))
+        mapped = ops.permute_dims(ops.reshape(steps, (n, length, channels, width)), (0, 2, 1, 3))
+        return self._normed(self.norm2, x + mapped)
+
+    def _normed(self, norm: GroupNorm, x: Any) -> Any:
+        if self.norm_time:
+            return norm(x)
+        n, channels, length, width = x.shape
+        steps = ops.reshape(ops.permute_dims(x, (0, 2, 1, 3)), (n * length, channels, width))
+        return ops.permute_dims(ops.reshape(norm(steps), (n, length, channels, width)), (0, 2, 1, 3))
+
+
+class Conformer(Module):
+    """Half of a feed-forward part, self-attention, a convolution, the other half, a layer norm.
+
+    x (N, T, features) keeps its shape; ``mask`` (N, T), bool, is true where a sequence is and false where it was
+    filled up: what stands there changes nothing at other steps. Gulati et al. 2020, "Conformer: convolution-augmented
+    transformer for speech recognition", section 2, with two changes of Flashlight's: positions as in
+    `MultiheadAttention` with ``context``, and a layer norm in the convolution where the paper has a batch norm, so that
+    examples of a batch stay apart.
+
+    >>> import flnb
+    >>> Conformer(features=8, heads=2, feedforward=16, kernel_size=3)(flnb.ones((3, 5, 8))).shape
+    (3, 5, 8)
+    """
+
+    def __init__(
+        self, features: int, heads: int, feedforward: int, kernel_size: int = 31, dropout: float = 0.1,
+        context: int = 0,
+    ) -> None:  # fmt: skip
+        self.feed1 = _feed(features, feedforward, dropout)
+        self.attention_norm = LayerNorm(features)
+        self.attention = MultiheadAttention(features, heads, dropout=dropout, context=context)
+        self.convolution = _Convolution(features, kernel_size, dropout)
+        self.feed2 = _feed(features, feedforward, dropout)
+        self.norm = LayerNorm(features)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Any, mask: Any = None) -> Any:
+        if mask is not None and mask.shape != x.shape[:2]:
+            raise ValueError(f"Conformer: expected a mask {x.shape[:2]} for x {x.shape}, got {mask.shape}")
+        x = x + self.feed1(x) * 0.5
+        attended = self.attention(self.attention_norm(x), mask=None if mask is None else mask[:, None, None, :])
+        x = x + self.dropout(attended)
+        x = x + self.convolution(x, mask)
+        return self.norm(x + self.feed2(x) * 0.5)
+
+
+def _feed(features: int, hidden: int, dropout: float) -> Sequential:
+    """Section 2.3."""
+    return Sequential(
+        norm=LayerNorm(features), linear1=Linear(features, hidden), swish=Swish(), dropout1=Dropout(dropout),
+        linear2=Linear(hidden, features), dropout2=Dropout(dropout),
+    )  # fmt: skip
+
+
+class _Convolution(Module):
+    """Section 2.2: a gate, each feature's own convolution over time, a map."""
+
+    def __init__(self, features: int, kernel_size: int, dropout: float) -> None:
+        self.before = Sequential(norm=LayerNorm(features), linear=Linear(features, 2 * features), gate=GLU())
+        self.depthwise = AsymmetricConv1d(features, features, kernel_size, groups=features)
+        self.after = Sequential(
+            norm=LayerNorm(features), swish=Swish(), linear=Linear(features, features), dropout=Dropout(dropout)
+        )
+
+    def forward(self, x: Any, mask: Any = None) -> Any:
+        x = self.before(x)
+        if mask is not None:
+            x = ops.where(mask[..., None], x, 0.0)
+        return self.after(ops.permute_dims(self.depthwise(ops.permute_dims(x, (0, 2, 1))), (0, 2, 1)))
