@@ -21,13 +21,25 @@ from typing import TYPE_CHECKING, Any
 from flnb.models.recipe import Recipe
 
 if TYPE_CHECKING:
+    from flnb.models.alexnet import AlexNet
+    from flnb.models.googlenet import GoogLeNet
     from flnb.models.lenet import LeNet
     from flnb.models.mlp import MLP
+    from flnb.models.overfeat import OverFeat
+    from flnb.models.resnet import ResNet
+    from flnb.models.vgg import VGG
+    from flnb.models.vit import VisionTransformer
 
 # Module of this package: its public classes, and the names of its RECIPES.
 _CONTENTS = {
+    "alexnet": (["AlexNet"], ["alexnet"]),
+    "googlenet": (["GoogLeNet"], ["googlenet"]),
     "lenet": (["LeNet"], ["lenet"]),
     "mlp": (["MLP"], ["mlp"]),
+    "overfeat": (["OverFeat"], ["overfeat"]),
+    "resnet": (["ResNet"], ["resnet18", "resnet34", "resnet50"]),
+    "vgg": (["VGG"], ["vgg-a", "vgg16"]),
+    "vit": (["VisionTransformer"], ["vit"]),
 }
 _HOMES = {name: module for module, (_, names) in _CONTENTS.items() for name in names}
 _CLASSES = {kind: module for module, (kinds, _) in _CONTENTS.items() for kind in kinds}
@@ -71,4 +83,6 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_CLASSES})
 
 
-__all__ = ["LeNet", "MLP", "Recipe", "get", "names"]
+__all__ = [
+    "AlexNet", "GoogLeNet", "LeNet", "MLP", "OverFeat", "Recipe", "ResNet", "VGG", "VisionTransformer", "get", "names",
+]  # fmt: skip

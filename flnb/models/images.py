@@ -1,4 +1,4 @@
-"""What the models of images share: random batches, and the check of what they are called with."""
+"""What the models of images share: random batches, checks of sizes, initial values."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flnb import ops
+from flnb.nn import AvgPool2d, Conv2d, MaxPool2d, init
+
 if TYPE_CHECKING:
     from flnb.models.recipe import Batch, Draw
+    from flnb.nn import Module
 
-__all__ = ["expect_images", "images"]
+__all__ = ["begin_rectified", "expect_images", "extent_after", "images"]
 
 
 def images(extent: int, classes: int, channels: int = 3) -> Draw:
@@ -32,3 +36,35 @@ def expect_images(model: object, x: Any, channels: int, extent: int | None = Non
     if x.ndim != 4 or x.shape[1] != channels or (extent is not None and heights != (extent, extent)):
         wanted = f"{channels}, H, W" if extent is None else f"{channels}, {extent}, {extent}"
         raise ValueError(f"{type(model).__name__}: expected images (N, {wanted}), got {tuple(x.shape)}")
+
+
+def extent_after(model: Module, image: int) -> int:
+    """Height and width of what the square convolutions and poolings of `model`, one after another, leave of an image.
+
+    Raises:
+        ValueError: nothing is left.
+    """
+    extent = image
+    for _, layer in model.named_modules():
+        if isinstance(layer, (Conv2d, MaxPool2d, AvgPool2d)):
+            kernel, stride, padding = (_first(extents) for extents in (layer.kernel_size, layer.stride, layer.padding))
+            extent = (extent + 2 * padding - kernel) // stride + 1
+            if extent < 1:
+                raise ValueError(
+                    f"images of {image} x {image} are too small: nothing is left of them after a kernel of {kernel} "
+                    f"with stride {stride} and padding {padding}; take larger images"
+                )
+    return extent
+
+
+def _first(extents: int | tuple[int, ...]) -> int:
+    return extents if isinstance(extents, int) else extents[0]
+
+
+def begin_rectified(model: Module) -> None:
+    """Draw the weights of all convolutions for rectifiers (He et al. 2015, section 2.2), set their biases to 0."""
+    for _, layer in model.named_modules():
+        if isinstance(layer, Conv2d):
+            ops.assign(layer.weight.data, init.kaiming_normal(layer.weight.shape))
+            if layer.bias is not None:
+                ops.assign(layer.bias.data, 0.0)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flnb import ops
-from flnb.models.images import expect_images, images
+from flnb.models.images import expect_images, extent_after, images
 from flnb.models.recipe import Recipe
-from flnb.nn import AvgPool2d, Conv2d, Linear, Module
+from flnb.nn import AvgPool2d, Conv2d, Flatten, Linear, Module, Sequential, Tanh
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,36 +30,28 @@ class LeNet(Module):
     (2, 10)
 
     Raises:
-        ValueError: an image so small that nothing is left of it; an x of another size.
+        ValueError: images so small that nothing is left of them; an x of another size.
     """
 
     def __init__(
         self, channels: int = 1, image: int = 32, classes: int = 10, widths: Sequence[int] = (6, 16, 120, 84),
         kernel: int = 5, padding: int = 0,
     ) -> None:  # fmt: skip
-        extent = image
-        for _ in range(2):
-            extent = (extent + 2 * padding - kernel + 1) // 2
-        if extent < 1:
-            raise ValueError(
-                f"LeNet: nothing is left of images of {image} after two convolutions with kernel {kernel} and padding "
-                f"{padding}, each halved; take larger images, a smaller kernel or more padding"
-            )
         c1, c3, c5, f6 = widths
         self.channels, self.image = channels, image
-        self.c1 = Conv2d(channels, c1, kernel, padding=padding)
-        self.c3 = Conv2d(c1, c3, kernel, padding=padding)
-        self.pool = AvgPool2d(2)
-        self.c5 = Linear(c3 * extent * extent, c5)
-        self.f6 = Linear(c5, f6)
-        self.output = Linear(f6, classes)
+        self.features = Sequential(
+            c1=Conv2d(channels, c1, kernel, padding=padding), tanh1=Tanh(), s2=AvgPool2d(2),
+            c3=Conv2d(c1, c3, kernel, padding=padding), tanh2=Tanh(), s4=AvgPool2d(2),
+        )  # fmt: skip
+        inputs = c3 * extent_after(self.features, image) ** 2
+        self.classifier = Sequential(
+            flatten=Flatten(), c5=Linear(inputs, c5), tanh1=Tanh(), f6=Linear(c5, f6), tanh2=Tanh(),
+            output=Linear(f6, classes),
+        )  # fmt: skip
 
     def forward(self, x: Any) -> Any:
         expect_images(self, x, self.channels, self.image)
-        x = self.pool(ops.tanh(self.c1(x)))
-        x = self.pool(ops.tanh(self.c3(x)))
-        x = ops.reshape(x, (x.shape[0], -1))
-        return self.output(ops.tanh(self.f6(ops.tanh(self.c5(x)))))
+        return self.classifier(self.features(x))
 
 
 SMALL = {"image": 8, "widths": (6, 16, 32, 16), "kernel": 3, "padding": 1}

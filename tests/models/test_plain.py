@@ -37,7 +37,10 @@ WRONG = {
         lambda: LeNet()(flnb.ones((2, 1, 28, 28))),
         "LeNet: expected images (N, 1, 32, 32), got (2, 1, 28, 28)",
     ),
-    "tiny images": (lambda: LeNet(image=8), "LeNet: nothing is left of images of 8 after two convolutions"),
+    "tiny images": (
+        lambda: LeNet(image=8),
+        "images of 8 x 8 are too small: nothing is left of them after",
+    ),
 }
 
 

@@ -1,0 +1,70 @@
+"""AlexNet, in the variant with one column."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flnb.models.images import begin_rectified, expect_images, extent_after, images
+from flnb.models.recipe import Recipe
+from flnb.nn import Conv2d, Dropout, Flatten, Linear, MaxPool2d, Module, ReLU, Sequential
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["AlexNet", "RECIPES"]
+
+
+class AlexNet(Module):
+    """Images (N, channels, image, image) -> logits (N, classes), with one column of convolutions.
+
+    The variant of Krizhevsky 2014 ("One weird trick", footnote 1), as torchvision has it: without the two columns and
+    without the response normalisation of Krizhevsky et al. 2012 (section 3.5). ``widths`` are the channels of the five
+    convolutions, ``hidden`` the features of the two hidden linear maps, which dropout precedes.
+
+    >>> import flnb
+    >>> net = AlexNet(image=64, widths=(4, 6, 8, 6, 6), hidden=16, classes=10)
+    >>> net(flnb.ones((2, 3, 64, 64))).shape
+    (2, 10)
+
+    Raises:
+        ValueError: images so small that nothing is left of them; an x of another size.
+    """
+
+    def __init__(
+        self, widths: Sequence[int] = (64, 192, 384, 256, 256), hidden: int = 4096, image: int = 224,
+        classes: int = 1000, dropout: float = 0.5, channels: int = 3,
+    ) -> None:  # fmt: skip
+        a, b, c, d, e = widths
+        self.channels, self.image = channels, image
+        self.features = Sequential(
+            Conv2d(channels, a, 11, stride=4, padding=2), ReLU(), MaxPool2d(3, stride=2),
+            Conv2d(a, b, 5, padding=2), ReLU(), MaxPool2d(3, stride=2),
+            Conv2d(b, c, 3, padding=1), ReLU(),
+            Conv2d(c, d, 3, padding=1), ReLU(),
+            Conv2d(d, e, 3, padding=1), ReLU(), MaxPool2d(3, stride=2),
+        )  # fmt: skip
+        self.classifier = Sequential(
+            Flatten(), Dropout(dropout), Linear(e * extent_after(self.features, image) ** 2, hidden), ReLU(),
+            Dropout(dropout), Linear(hidden, hidden), ReLU(),
+            Linear(hidden, classes),
+        )  # fmt: skip
+        begin_rectified(self)
+
+    def forward(self, x: Any) -> Any:
+        expect_images(self, x, self.channels, self.image)
+        return self.classifier(self.features(x))
+
+
+SMALL = {"widths": (16, 48, 96, 64, 64), "hidden": 512, "image": 128, "classes": 100}
+
+RECIPES = (
+    Recipe(
+        name="alexnet",
+        model=AlexNet,
+        source="Krizhevsky 2014, footnote 1; Krizhevsky et al. 2012, section 3",
+        settings={"paper": {}, "small": SMALL},
+        parameters={"paper": 61_100_840, "small": 768_308},
+        batch_sizes={"paper": 32, "small": 16},
+        draws={"paper": images(224, 1000), "small": images(128, 100)},
+    ),
+)

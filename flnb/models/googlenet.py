@@ -1,0 +1,151 @@
+"""GoogLeNet: stages of inception modules."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flnb import ops
+from flnb.models.images import begin_rectified, expect_images, extent_after, images
+from flnb.models.recipe import Recipe
+from flnb.nn import AvgPool2d, Conv2d, Dropout, Flatten, Linear, MaxPool2d, Module, ReLU, Sequential
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["GoogLeNet", "Inception", "RECIPES"]
+
+# Szegedy et al. 2015, table 1: channels of 1 x 1; of 3 x 3 reduced, 3 x 3; of 5 x 5 reduced, 5 x 5; after pooling.
+TABLE = {
+    "3a": (64, 96, 128, 16, 32, 32),
+    "3b": (128, 128, 192, 32, 96, 64),
+    "4a": (192, 96, 208, 16, 48, 64),
+    "4b": (160, 112, 224, 24, 64, 64),
+    "4c": (128, 128, 256, 24, 64, 64),
+    "4d": (112, 144, 288, 32, 64, 64),
+    "4e": (256, 160, 320, 32, 128, 128),
+    "5a": (256, 160, 320, 32, 128, 128),
+    "5b": (384, 192, 384, 48, 128, 128),
+}
+
+
+class Inception(Module):
+    """(N, channels, H, W) -> (N, sum of four widths, H, W): four ways beside each other (figure 2b).
+
+    ``widths`` are a row of the paper's table 1: 1 x 1; 3 x 3 reduced, 3 x 3; 5 x 5 reduced, 5 x 5; after pooling.
+
+    >>> import flnb
+    >>> module = Inception(6, (2, 3, 4, 1, 2, 2))
+    >>> module(flnb.ones((1, 6, 5, 5))).shape, module.made
+    ((1, 10, 5, 5), 10)
+    """
+
+    def __init__(self, channels: int, widths: Sequence[int]) -> None:
+        one, reduced3, three, reduced5, five, pooled = widths
+        self.made = one + three + five + pooled
+        self.one = Sequential(Conv2d(channels, one, 1), ReLU())
+        self.three = Sequential(Conv2d(channels, reduced3, 1), ReLU(), Conv2d(reduced3, three, 3, padding=1), ReLU())
+        self.five = Sequential(Conv2d(channels, reduced5, 1), ReLU(), Conv2d(reduced5, five, 5, padding=2), ReLU())
+        self.pooled = Sequential(MaxPool2d(3, stride=1, padding=1), Conv2d(channels, pooled, 1), ReLU())
+
+    def forward(self, x: Any) -> Any:
+        return ops.concat([self.one(x), self.three(x), self.five(x), self.pooled(x)], axis=1)
+
+
+class GoogLeNet(Module):
+    """Images (N, channels, image, image) -> logits (N, classes) (Szegedy et al. 2015, section 5 and table 1).
+
+    The paper's network with 5 x 5 convolutions and biases, without batch norm, and without the response normalisation
+    that its figure 3 has twice (it trains nothing). With ``auxiliary`` two classifiers on 4a and 4d are built too
+    (section 5): while training, the model gives three logits: its own, of 4a, of 4d. ``width`` scales all channels.
+
+    Without them it has 6,998,552 parameters, with them 13,378,280. The column "params" of table 1 counts weights in
+    units of 1024; the channels of the same rows give its numbers to 8%, but for the first convolution: 9,408 weights
+    (7 x 7 x 3 x 64), where the table has 2.7K.
+
+    >>> import flnb
+    >>> net = GoogLeNet(width=0.125, image=32, classes=10)
+    >>> net(flnb.ones((2, 3, 32, 32))).shape
+    (2, 10)
+
+    Raises:
+        ValueError: images too small for the auxiliary classifiers; an x of another size.
+    """
+
+    def __init__(
+        self, width: float = 1.0, image: int = 224, classes: int = 1000, auxiliary: bool = False, dropout: float = 0.4,
+        channels: int = 3,
+    ) -> None:  # fmt: skip
+        def scaled(count: int) -> int:
+            return max(1, round(count * width))
+
+        made = second = scaled(192)
+        inceptions: dict[str, Inception] = {}
+        for row, widths in TABLE.items():
+            inceptions[row] = Inception(made, [scaled(count) for count in widths])
+            made = inceptions[row].made
+
+        first, self.channels, self.image = scaled(64), channels, image
+        self.early = Sequential(
+            Conv2d(channels, first, 7, stride=2, padding=3), ReLU(), _halving(),
+            Conv2d(first, first, 1), ReLU(), Conv2d(first, second, 3, padding=1), ReLU(), _halving(),
+            inceptions["3a"], inceptions["3b"], _halving(), inceptions["4a"],
+        )  # fmt: skip
+        self.middle = Sequential(inceptions["4b"], inceptions["4c"], inceptions["4d"])
+        self.late = Sequential(inceptions["4e"], _halving(), inceptions["5a"], inceptions["5b"])
+        self.classifier = Sequential(Dropout(dropout), Linear(made, classes))
+        self.auxiliary = [
+            _auxiliary(inceptions[row].made, extent_after(self.early, image), width, classes)
+            for row in (("4a", "4d") if auxiliary else ())
+        ]
+        begin_rectified(self)
+
+    def forward(self, x: Any) -> Any:
+        expect_images(self, x, self.channels, self.image)
+        early = self.early(x)
+        middle = self.middle(early)
+        logits = self.classifier(ops.mean(self.late(middle), axis=(2, 3)))
+        if not (self.training and self.auxiliary):
+            return logits
+        return logits, *(aside(y) for aside, y in zip(self.auxiliary, (early, middle), strict=True))
+
+
+def _halving() -> MaxPool2d:
+    """The paper's pooling leaves half of an even extent by rounding up, this one by padding."""
+    return MaxPool2d(3, stride=2, padding=1)
+
+
+def _auxiliary(channels: int, extent: int, width: float, classes: int) -> Sequential:
+    if extent < 5:
+        raise ValueError(
+            f"GoogLeNet: the auxiliary classifiers pool 5 x 5 where {extent} x {extent} is left of the image; take "
+            "images of 80 x 80 or more, or auxiliary=False"
+        )
+    reduced, hidden, left = round(128 * width), round(1024 * width), (extent - 5) // 3 + 1
+    return Sequential(
+        AvgPool2d(5, stride=3), Conv2d(channels, reduced, 1), ReLU(), Flatten(),
+        Linear(reduced * left * left, hidden), ReLU(), Dropout(0.7), Linear(hidden, classes),
+    )  # fmt: skip
+
+
+def with_auxiliary(model: Module, x: Any, targets: Any) -> Any:
+    """Cross-entropy of the model's logits, and 0.3 times that of each auxiliary classifier (section 5)."""
+    made = model(x)
+    logits, *asides = made if isinstance(made, tuple) else (made,)
+    loss = ops.cross_entropy(logits, targets)
+    for aside in asides:
+        loss = loss + 0.3 * ops.cross_entropy(aside, targets)
+    return loss
+
+
+RECIPES = (
+    Recipe(
+        name="googlenet",
+        model=GoogLeNet,
+        source="Szegedy et al. 2015, section 5 and table 1, without the auxiliary classifiers",
+        settings={"paper": {}, "small": {"width": 0.25, "image": 64, "classes": 100}},
+        parameters={"paper": 6_998_552, "small": 402_176},
+        batch_sizes={"paper": 128, "small": 8},
+        draws={"paper": images(224, 1000), "small": images(64, 100)},
+        loss=with_auxiliary,
+    ),
+)

@@ -1,0 +1,70 @@
+"""OverFeat's fast model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flnb.models.images import begin_rectified, expect_images, extent_after, images
+from flnb.models.recipe import Recipe
+from flnb.nn import Conv2d, Dropout, Flatten, Linear, MaxPool2d, Module, ReLU, Sequential
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["OverFeat", "RECIPES"]
+
+
+class OverFeat(Module):
+    """Images (N, channels, image, image) -> logits (N, classes) (Sermanet et al. 2014, table 1: the fast model).
+
+    ``widths`` are the channels of the five convolutions, ``hidden`` the features of the two hidden linear maps, which
+    dropout precedes (section 3.2). Table 4 of the paper states 145 million parameters.
+
+    >>> import flnb
+    >>> net = OverFeat((4, 6, 8, 8, 8), hidden=(16, 16), image=71, classes=10)
+    >>> net(flnb.ones((2, 3, 71, 71))).shape
+    (2, 10)
+
+    Raises:
+        ValueError: images so small that nothing is left of them; an x of another size.
+    """
+
+    def __init__(
+        self, widths: Sequence[int] = (96, 256, 512, 1024, 1024), hidden: Sequence[int] = (3072, 4096),
+        image: int = 231, classes: int = 1000, dropout: float = 0.5, channels: int = 3,
+    ) -> None:  # fmt: skip
+        a, b, c, d, e = widths
+        first, second = hidden
+        self.channels, self.image = channels, image
+        self.features = Sequential(
+            Conv2d(channels, a, 11, stride=4), ReLU(), MaxPool2d(2),
+            Conv2d(a, b, 5), ReLU(), MaxPool2d(2),
+            Conv2d(b, c, 3, padding=1), ReLU(),
+            Conv2d(c, d, 3, padding=1), ReLU(),
+            Conv2d(d, e, 3, padding=1), ReLU(), MaxPool2d(2),
+        )  # fmt: skip
+        self.classifier = Sequential(
+            Flatten(), Dropout(dropout), Linear(e * extent_after(self.features, image) ** 2, first), ReLU(),
+            Dropout(dropout), Linear(first, second), ReLU(),
+            Linear(second, classes),
+        )  # fmt: skip
+        begin_rectified(self)
+
+    def forward(self, x: Any) -> Any:
+        expect_images(self, x, self.channels, self.image)
+        return self.classifier(self.features(x))
+
+
+SMALL = {"widths": (16, 48, 96, 128, 128), "hidden": (384, 512), "image": 135, "classes": 100}
+
+RECIPES = (
+    Recipe(
+        name="overfeat",
+        model=OverFeat,
+        source="Sermanet et al. 2014, table 1",
+        settings={"paper": {}, "small": SMALL},
+        parameters={"paper": 145_920_872, "small": 1_016_116},
+        batch_sizes={"paper": 128, "small": 16},
+        draws={"paper": images(231, 1000), "small": images(135, 100)},
+    ),
+)

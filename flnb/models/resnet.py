@@ -1,0 +1,139 @@
+"""Residual networks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flnb import ops
+from flnb.models.images import begin_rectified, expect_images, images
+from flnb.models.recipe import Recipe
+from flnb.nn import BatchNorm, Conv2d, Linear, MaxPool2d, Module, Sequential
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Basic", "Bottleneck", "ResNet", "RECIPES"]
+
+
+class _Block(Module):
+    """A residual, and a shortcut that is a 1 x 1 convolution where the shape changes (He et al. 2016, option B)."""
+
+    def _add_shortcut(self, channels: int, made: int, stride: int) -> None:
+        changes = stride != 1 or channels != made
+        shortcut = Conv2d(channels, made, 1, stride=stride, bias=False)
+        self.downsample = Sequential(shortcut, BatchNorm(made)) if changes else None
+
+    def forward(self, x: Any) -> Any:
+        past = x if self.downsample is None else self.downsample(x)
+        return ops.relu(past + self.residual(x))
+
+    def residual(self, x: Any) -> Any:
+        raise NotImplementedError
+
+
+class Basic(_Block):
+    """Two 3 x 3 convolutions of ``width`` channels (He et al. 2016, figure 5 left)."""
+
+    expansion = 1
+
+    def __init__(self, channels: int, width: int, stride: int = 1) -> None:
+        self.conv1 = Conv2d(channels, width, 3, stride=stride, padding=1, bias=False)
+        self.bn1 = BatchNorm(width)
+        self.conv2 = Conv2d(width, width, 3, padding=1, bias=False)
+        self.bn2 = BatchNorm(width)
+        self._add_shortcut(channels, width, stride)
+
+    def residual(self, x: Any) -> Any:
+        return self.bn2(self.conv2(ops.relu(self.bn1(self.conv1(x)))))
+
+
+class Bottleneck(_Block):
+    """1 x 1 to ``width`` channels, 3 x 3, and 1 x 1 to four times as many (He et al. 2016, figure 5 right).
+
+    The stride is the 3 x 3 convolution's, as in torchvision ("v1.5"); the paper has it in the first.
+    """
+
+    expansion = 4
+
+    def __init__(self, channels: int, width: int, stride: int = 1) -> None:
+        made = self.expansion * width
+        self.conv1 = Conv2d(channels, width, 1, bias=False)
+        self.bn1 = BatchNorm(width)
+        self.conv2 = Conv2d(width, width, 3, stride=stride, padding=1, bias=False)
+        self.bn2 = BatchNorm(width)
+        self.conv3 = Conv2d(width, made, 1, bias=False)
+        self.bn3 = BatchNorm(made)
+        self._add_shortcut(channels, made, stride)
+
+    def residual(self, x: Any) -> Any:
+        x = ops.relu(self.bn1(self.conv1(x)))
+        x = ops.relu(self.bn2(self.conv2(x)))
+        return self.bn3(self.conv3(x))
+
+
+BLOCKS: dict[str, type[Basic] | type[Bottleneck]] = {"basic": Basic, "bottleneck": Bottleneck}
+
+
+class ResNet(Module):
+    """Images (N, channels, H, W) -> logits (N, classes) (He et al. 2016, section 3.3 and table 1).
+
+    A 7 x 7 convolution and max pooling quarter the image, then stage i has ``depths[i]`` blocks, "basic" or
+    "bottleneck", of ``width * 2**i`` channels; each stage but the first halves the image. Names of parameters and
+    buffers are torchvision's.
+
+    >>> import flnb
+    >>> net = ResNet((1, 1), block="bottleneck", width=4, classes=10)
+    >>> net(flnb.ones((2, 3, 32, 32))).shape
+    (2, 10)
+
+    Raises:
+        ValueError: an unknown block; an x of another number of axes or channels.
+    """
+
+    def __init__(
+        self, depths: Sequence[int], block: str = "basic", width: int = 64, classes: int = 1000, channels: int = 3
+    ) -> None:
+        if block not in BLOCKS:
+            raise ValueError(f"ResNet: block must be 'basic' or 'bottleneck', got {block!r}")
+        kind = BLOCKS[block]
+        self.channels, self.depths = channels, tuple(depths)
+        self.conv1 = Conv2d(channels, width, 7, stride=2, padding=3, bias=False)
+        self.bn1 = BatchNorm(width)
+        self.maxpool = MaxPool2d(3, stride=2, padding=1)
+        before = width
+        for stage, depth in enumerate(depths):
+            here = width * 2**stage
+            blocks = []
+            for i in range(depth):
+                blocks.append(kind(before, here, stride=2 if stage and not i else 1))
+                before = kind.expansion * here
+            setattr(self, f"layer{stage + 1}", Sequential(*blocks))
+        self.fc = Linear(before, classes)
+        begin_rectified(self)
+
+    def forward(self, x: Any) -> Any:
+        expect_images(self, x, self.channels)
+        x = self.maxpool(ops.relu(self.bn1(self.conv1(x))))
+        for stage in range(len(self.depths)):
+            x = getattr(self, f"layer{stage + 1}")(x)
+        return self.fc(ops.mean(x, axis=(2, 3)))
+
+
+def _recipe(name: str, depths: tuple[int, ...], block: str, parameters: dict[str, int]) -> Recipe:
+    settings = {"depths": depths, "block": block}
+    return Recipe(
+        name=name,
+        model=ResNet,
+        source="He et al. 2016, table 1",
+        settings={"paper": settings, "small": {**settings, "width": 16, "classes": 100}},
+        parameters=parameters,
+        batch_sizes={"paper": 32, "small": 8},
+        draws={"paper": images(224, 1000), "small": images(64, 100)},
+    )
+
+
+RECIPES = (
+    _recipe("resnet18", (2, 2, 2, 2), "basic", {"paper": 11_689_512, "small": 714_996}),
+    _recipe("resnet34", (3, 4, 6, 3), "basic", {"paper": 21_797_672, "small": 1_348_148}),
+    _recipe("resnet50", (3, 4, 6, 3), "bottleneck", {"paper": 25_557_032, "small": 1_532_276}),
+)

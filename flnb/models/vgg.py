@@ -1,0 +1,78 @@
+"""The VGG networks: stages of small convolutions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flnb.models.images import begin_rectified, expect_images, extent_after, images
+from flnb.models.recipe import Recipe
+from flnb.nn import Conv2d, Dropout, Flatten, Linear, MaxPool2d, Module, ReLU, Sequential
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["VGG", "RECIPES"]
+
+
+class VGG(Module):
+    """Images (N, channels, image, image) -> logits (N, classes) (Simonyan and Zisserman 2015, table 1).
+
+    Stage i has ``depths[i]`` 3 x 3 convolutions of ``widths[i]`` channels, then max pooling by 2: (1, 1, 2, 2, 2) is
+    the paper's network A (VGG-11), (2, 2, 3, 3, 3) D (VGG-16). Two hidden linear maps of ``hidden`` features follow,
+    each with dropout. Convolutions begin as He et al. 2015 have it, so that deep networks train from the start.
+
+    >>> import flnb
+    >>> net = VGG((1, 2), widths=(4, 8), hidden=16, image=8, classes=10)
+    >>> net(flnb.ones((2, 3, 8, 8))).shape
+    (2, 10)
+
+    Raises:
+        ValueError: not as many widths as depths; images so small that nothing is left of them; an x of another size.
+    """
+
+    def __init__(
+        self, depths: Sequence[int], widths: Sequence[int] = (64, 128, 256, 512, 512), hidden: int = 4096,
+        image: int = 224, classes: int = 1000, dropout: float = 0.5, channels: int = 3,
+    ) -> None:  # fmt: skip
+        if len(depths) != len(widths):
+            raise ValueError(f"VGG: expected a width for each stage, got depths {depths} and widths {widths}")
+        self.channels, self.image = channels, image
+        self.features = Sequential(*_stages(channels, depths, widths))
+        self.classifier = Sequential(
+            Flatten(), Linear(widths[-1] * extent_after(self.features, image) ** 2, hidden), ReLU(), Dropout(dropout),
+            Linear(hidden, hidden), ReLU(), Dropout(dropout),
+            Linear(hidden, classes),
+        )  # fmt: skip
+        begin_rectified(self)
+
+    def forward(self, x: Any) -> Any:
+        expect_images(self, x, self.channels, self.image)
+        return self.classifier(self.features(x))
+
+
+def _stages(channels: int, depths: Sequence[int], widths: Sequence[int]) -> Iterator[Module]:
+    for depth, width in zip(depths, widths, strict=True):
+        for _ in range(depth):
+            yield Conv2d(channels, width, 3, padding=1)
+            yield ReLU()
+            channels = width
+        yield MaxPool2d(2)
+
+
+def _recipe(name: str, column: str, depths: tuple[int, ...], parameters: dict[str, int], batch: int) -> Recipe:
+    small = {"widths": (16, 32, 64, 128, 128), "hidden": 256, "image": 64, "classes": 100}
+    return Recipe(
+        name=name,
+        model=VGG,
+        source=f"Simonyan and Zisserman 2015, table 1, column {column}",
+        settings={"paper": {"depths": depths}, "small": {"depths": depths, **small}},
+        parameters=parameters,
+        batch_sizes={"paper": batch, "small": 8},
+        draws={"paper": images(224, 1000), "small": images(64, 100)},
+    )
+
+
+RECIPES = (
+    _recipe("vgg-a", "A", (1, 1, 2, 2, 2), {"paper": 132_863_336, "small": 799_940}, batch=64),
+    _recipe("vgg16", "D", (2, 2, 3, 3, 3), {"paper": 138_357_544, "small": 1_143_604}, batch=32),
+)
