@@ -20,10 +20,25 @@ if TYPE_CHECKING:
 __all__ = ["Arena"]
 
 
+class _Cleared(Tape):
+    """What marks nodes that an arena cleared although no cotangent had reached them."""
+
+    name: ClassVar[str] = "arena"
+    why_freed = (
+        "was cleared by another backward on its arena tape, which clears all nodes: give retain_graph=True to that "
+        "one; or, if it was another thread's, give each thread a tape: with flnb.use_tape('arena'): ..."
+    )
+
+
+CLEARED = _Cleared()
+
+
 class Arena(Tape):
     """Nodes in one flat list, all cleared together by a backward (without ``retain_graph``) or by `reset`.
 
     Forward passes that are never walked back stay until then: call `reset` after them, or compute under `no_grad`.
+    Threads need an arena each (``with flnb.use_tape("arena")`` inside the thread): a backward clears the nodes of all,
+    and who meets one of them then gets an error that says so.
 
     >>> import flnb
     >>> with flnb.use_tape("arena") as tape:
@@ -50,11 +65,16 @@ class Arena(Tape):
                 pull(node)
             return
         while nodes:
-            node = nodes.pop()
+            try:
+                node = nodes.pop()
+            except IndexError:  # another thread was quicker
+                return
             pull(node)
-            if node[1] is not None:  # not reached
+            if node[1] is None:
+                node[3] = None  # it belongs to no arena now: a walk that comes to it later must find that out
+            else:  # not reached
                 empty(node)
-            node[3] = None  # it belongs to no arena now: a walk that comes to it later must find that out
+                node[3] = CLEARED
 
     def reset(self) -> None:
         """Clear all nodes; a backward through them is an error from now on."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flnb.dispatch import stacks
-from flnb.interface.tape import CODE, LASTI, PLAN, SAVED, SEQ
+from flnb.interface.tape import CODE, LASTI, MARK, PLAN, SAVED, SEQ
 from flnb.ops.table import describe
 from flnb.tensor import Tensor
 
@@ -53,11 +53,14 @@ def in_words(node: Node) -> str:
 
 
 def freed(node: Node) -> RuntimeError:
-    """The error for a node that was walked back before."""
-    return RuntimeError(
-        f"backward: the graph through {node[PLAN].op.name!r} was walked back before and freed; give "
-        f"retain_graph=True to the first backward, or compute the forward pass again.\n  It is {in_words(node)}"
+    """The error for a node that was walked back before, or freed by its tape (which says why: ``why_freed``)."""
+    why = getattr(
+        node[MARK],
+        "why_freed",
+        "was walked back before and freed; give retain_graph=True to the first backward, or compute the forward pass "
+        "again",
     )
+    return RuntimeError(f"backward: the graph through {node[PLAN].op.name!r} {why}.\n  It is {in_words(node)}")
 
 
 def passed_over(root: Node, tape: Tape) -> RuntimeError:

@@ -16,7 +16,7 @@ from flnb.tensor import Tensor
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Handle", "Hooks", "Intercepted", "heard", "listen"]
+__all__ = ["Handle", "Hooks", "Inside", "Intercepted", "heard", "listen"]
 
 
 _numbers = itertools.count().__next__
@@ -121,6 +121,17 @@ def heard(node: Node, g: Any) -> Any:
     return g
 
 
+class Inside(Plan):
+    """The plan of a node that became part of another one: no gradient of its own will pass through it any more."""
+
+    __slots__ = ("whole",)
+
+    def __init__(self, plan: Any, whole: str) -> None:
+        for name in Plan.__slots__:
+            setattr(self, name, getattr(plan, name))
+        self.whole = whole
+
+
 def listen(node: Node | None, function: Callable[[Any], Any]) -> Handle:
     """Call a function with the cotangent that arrives at a node, each time the tape is walked back."""
     if node is None:
@@ -131,6 +142,12 @@ def listen(node: Node | None, function: Callable[[Any], Any]) -> Handle:
         if type(node[PARENTS]) is not Hooks:
             node[PARENTS] = Hooks()
         return Handle(node[PARENTS].functions, function)
+    if type(node[PLAN]) is Inside:
+        raise RuntimeError(
+            f"the gradient of this result of {node[PLAN].op.name!r} was fused into that of {node[PLAN].whole!r}, so a "
+            f"hook here or retain_grad would miss it; call it before the value is used, or record on another tape: "
+            f"with flnb.use_tape('linked'): ..."
+        )
     if not isinstance(node[PLAN], Hooked):
         node[PLAN] = Hooked(node[PLAN])
     return Handle(node[PLAN].functions, function)

@@ -12,6 +12,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from flnb.autograd import explain, straight
+from flnb.autograd.hooks import Inside
 from flnb.autograd.tape import Linked, follow
 from flnb.dispatch import ops as dispatch
 from flnb.dispatch.plan import ALWAYS, Plan
@@ -113,8 +114,8 @@ def _spelled(pattern: Pattern) -> tuple[str, tuple[tuple[int, int, str], ...]]:
 class Prefused(Linked):
     """Fuses registered sequences (`register_sequence`) into one node each.
 
-    A fused node has no place for what lies inside the sequence: gradients with respect to such a value, or a second
-    derivative, are errors that say so.
+    A fused node has no place for what lies inside the sequence: gradients with respect to such a value, hooks set there
+    after it was used, or a second derivative, are errors that say so.
 
     Attributes:
         fused: how many sequences were fused.
@@ -134,7 +135,7 @@ class Prefused(Linked):
                 part = parents[argument] if argument < len(parents) else None
                 if part is None or part[PLAN] is None or part[PARENTS] is None or part[PLAN].op.name != name:
                     break
-                if type(part[PLAN]) is not Plan:  # somebody listens there, or keeps what it saved elsewhere
+                if type(part[PLAN]) not in (Plan, Inside):  # somebody listens there, or keeps what it saved elsewhere
                     break
                 if part[SEQ] < dispatch.last_write:  # what it saved may have changed, which its own node would tell
                     break
@@ -160,6 +161,8 @@ class Prefused(Linked):
         saved = [x for part in parts for x in part[SAVED:]]
         for i in made.inside:
             saved[i] = _alone(saved[i])
+        for part, plan in zip(parts[1:], made.marks, strict=True):
+            part[PLAN] = plan
         self.fused += 1
         return [made.plan, parents, *parts[0][SEQ:SAVED], *saved, tuple([part[SEQ] for part in parts[1:]])]
 
@@ -185,6 +188,8 @@ class _Made(NamedTuple):
     edges: list[tuple[int, int]]
     inside: list[int]
     """Which saved values were made inside the sequence."""
+    marks: list[Inside]
+    """The plans of the other ops' nodes from now on: a hook there is refused."""
 
 
 def _made(sequence: Sequence, parts: list[Node]) -> _Made | None:
@@ -219,7 +224,9 @@ def _made(sequence: Sequence, parts: list[Node]) -> _Made | None:
     if sequence.pull.__module__.startswith("flnb."):  # a user's function is called for every node
         straight.draw(plan, [None if x is None else getattr(x, "_spec", type(x)) for x in saved])
     nodes = {id(part) for part in parts[1:]}
-    return _Made(plan, edges, [i for i, x in enumerate(saved) if id(getattr(x, "_node", None)) in nodes])
+    made_inside = [i for i, x in enumerate(saved) if id(getattr(x, "_node", None)) in nodes]
+    marks = [p if type(p) is Inside else Inside(p, sequence.name) for p in plans[1:]]
+    return _Made(plan, edges, made_inside, marks)
 
 
 def _alone(x: Any) -> Tensor:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -99,6 +100,7 @@ class Recording(Run):
         self._limit = limit // schema.RECORD_BYTES
         self._batches: list[tuple[int, schema.Records]] = []
         self.tables: dict[str, schema.Columns] = {}
+        self._columns: dict[str, tuple[int, schema.Columns]] = {}
         self._made: dict[str, tuple[int, Any]] = {}
 
     def feed(self, lane: int, records: schema.Records) -> None:
@@ -112,20 +114,27 @@ class Recording(Run):
 
     def table(self, kind: str) -> schema.Columns:
         """The columns of one kind (see `schema.KINDS`) and the "lane" each row came from, in order of time."""
-        what = schema.kind_of(kind)
-        if self.tables:
-            return dict(self.tables[kind])
-        return dict(self._cached(kind, lambda: columns(what, list(self._batches))))
+        return self._present()[1](kind)
 
-    def _cached(self, key: str, make: Callable[[], Any]) -> Any:
-        """What `make` gave for the events held now."""
+    def _present(self) -> tuple[int, Callable[[str], schema.Columns]]:
+        """The number of events held now, and `table` of these without this recording.
+
+        What is made from it is kept here, and must not lead back here: such a cycle would keep all records.
+        """
         if self.end is None:
             pump.flush()
         self.catalog.refresh()
-        events = self.events
+        if self.tables:
+            return self.events, partial(_read, self.tables)
+        with self._lock:
+            return self.events, partial(_held, list(self._batches), self.events, self._columns)
+
+    def _cached(self, key: str, make: Callable[[Callable[[str], schema.Columns]], Any]) -> Any:
+        """What `make` gave of the table of the events held now."""
+        events, table = self._present()
         found = self._made.get(key)
         if found is None or found[0] != events:
-            found = self._made[key] = (events, make())
+            found = self._made[key] = (events, make(table))
         return found[1]
 
     @property
@@ -144,7 +153,7 @@ class Recording(Run):
     @property
     def memory(self) -> Memory:
         """Memory over time: `.timeline()`, `.at(t)`, `.peak`, `.fragmentation()`."""
-        memory: Memory = self._cached("memory", lambda: Memory(self.table, self.start, self.catalog))
+        memory: Memory = self._cached("memory", lambda table: Memory(table, self.start, self.catalog))
         return memory
 
     @property
@@ -171,7 +180,7 @@ class Recording(Run):
     @property
     def tape(self) -> tape.Tape:
         """The tape of the last backward whose gradients were sampled; `.step(i)` for that of a step."""
-        found: tape.Tape = self._cached("tape", lambda: tape.of(self.table, self.start, self.catalog))
+        found: tape.Tape = self._cached("tape", lambda table: tape.of(table, self.start, self.catalog))
         return found
 
     def to_pandas(self, kind: str = "op") -> Any:
@@ -274,6 +283,22 @@ def record(
 def _tell(run: Recording) -> None:
     for watch in watchers[:]:
         watch(run)
+
+
+def _read(tables: dict[str, schema.Columns], kind: str) -> schema.Columns:
+    """The columns of one kind, of those that a file held."""
+    return dict(tables[schema.kind_of(kind).name])
+
+
+def _held(
+    batches: list[tuple[int, schema.Records]], events: int, made: dict[str, tuple[int, schema.Columns]], kind: str
+) -> schema.Columns:
+    """The columns of one kind, of a recording's first batches; `made` keeps those that were asked for last."""
+    what = schema.kind_of(kind)
+    found = made.get(kind)
+    if found is None or found[0] != events:
+        found = made[kind] = (events, columns(what, batches))
+    return dict(found[1])
 
 
 def columns(kind: schema.Kind, batches: list[tuple[int, schema.Records]]) -> schema.Columns:

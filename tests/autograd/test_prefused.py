@@ -101,3 +101,31 @@ def test_a_write_to_a_value_inside_is_an_error_afterwards() -> None:
         flnb.assign(step.detach(), 7.0)
     with pytest.raises(RuntimeError, match="written"):
         y.backward()
+
+
+def test_a_hook_inside_a_fused_sequence_is_refused_with_the_way_out() -> None:
+    x = flnb.Variable(np.ones(3))
+    with flnb.use_tape("prefused"):
+        a, b = flnb.exp(x), flnb.exp(x * 2.0)
+        total = a + b
+        y = flnb.log(total)
+        assert y._node[PLAN].op.name == "logaddexp"
+        for listen in (lambda: total.register_hook(print), a.retain_grad):
+            with pytest.raises(RuntimeError, match=r"fused into that of 'logaddexp'.*before the value is used, or"):
+                listen()
+        seen: list[Any] = []
+        y.register_hook(seen.append)
+        again = flnb.log(flnb.exp(x) + b)  # what was read inside one sequence may be read by another
+        assert again._node[PLAN].op.name == "logaddexp"
+    (y + again).sum().backward()
+    assert [g.tolist() for g in seen] == [[1.0] * 3]
+
+
+def test_a_hook_before_the_sequence_is_complete_keeps_its_ops_apart() -> None:
+    x = flnb.Variable(np.ones(3))
+    with flnb.use_tape("prefused") as tape:
+        a = flnb.exp(x)
+        a.retain_grad()
+        flnb.log(a + flnb.exp(x * 2.0)).sum().backward()
+    assert tape.fused == 0
+    np.testing.assert_allclose(a.grad.numpy(), 1.0 / (np.e + np.e**2))

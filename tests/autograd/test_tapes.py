@@ -3,6 +3,7 @@
 import gc
 import inspect
 import sys
+import threading
 import weakref
 from contextlib import nullcontext
 
@@ -13,6 +14,7 @@ from flnb_telemetry import intern
 import flnb
 from flnb import nn
 from flnb.autograd import straight
+from flnb.autograd.arena import Arena
 from flnb.autograd.prefused import Prefused, register_sequence
 from flnb.autograd.tape import Linked, grad_of
 from flnb.dispatch import registry, state
@@ -232,8 +234,57 @@ def test_the_arena_clears_all_nodes_together():
         first, other = (x * x).sum(), (x * 3.0).sum()
         first.backward()
     assert not arena.nodes
-    with pytest.raises(RuntimeError, match=r"graph through 'sum' was walked back before and freed"):
+    with pytest.raises(RuntimeError, match=r"graph through 'sum' was cleared by another backward on its arena tape"):
         other.backward()
+    with pytest.raises(RuntimeError, match=r"graph through 'sum' was walked back before and freed"):
+        first.backward()
+
+
+def test_an_arena_that_threads_share_is_told_and_never_gives_wrong_gradients():
+    arena, outcomes = Arena(), []
+
+    def train():
+        for _ in range(60):
+            x = flnb.Variable([1.0, 2.0])
+            try:
+                with flnb.use_tape(arena):
+                    y = x
+                    for _ in range(20):
+                        y = y * 1.0
+                    y.sum().backward()
+                outcomes.append(x.grad.tolist())
+            except RuntimeError as error:
+                outcomes.append(str(error))
+
+    switching = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=train) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(switching)
+    assert len(outcomes) == 180
+    wrong = [o for o in outcomes if o != [1.0, 1.0]]
+    assert [o for o in wrong if "thread" not in o] == []
+
+
+def test_a_thread_whose_nodes_another_one_cleared_is_told():
+    x = flnb.Variable([1.0, 2.0])
+    with flnb.use_tape("arena") as arena:
+        loss = (x * 3.0).sum()
+
+    def other():
+        with flnb.use_tape(arena):
+            (flnb.Variable([1.0]) * 2.0).sum().backward()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+    with pytest.raises(RuntimeError, match="if it was another thread's, give each thread a tape"):
+        loss.backward()
 
 
 @pytest.mark.parametrize("tape", TAPES)

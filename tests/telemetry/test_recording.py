@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import os
 import pickle
 import sys
+import weakref
 import zipfile
 from typing import TYPE_CHECKING, Any
 
@@ -313,3 +315,23 @@ def test_parquet_members_are_plain_tables(run: Any, tmp_path: Path) -> None:
 def test_a_recording_cannot_be_pickled_and_says_what_to_do(run: Any) -> None:
     with pytest.raises(TypeError, match=r"save it with run\.save\(path\)"):
         pickle.dumps(run)
+
+
+def test_reference_counting_frees_a_recording_whatever_was_asked_of_it(program: Any) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        with record() as run, step():
+            node = program.forward("matmul", -1, -2)
+            with bus.phase("backward"):
+                program.op("multiply", node=node)
+        tape, gone = run.tape, weakref.ref(run)
+        for asked in (run.ops, run.memory.peak, tape.levels, tape.step(0), tape.why(-1), run._repr_html_()):
+            assert asked is not None
+        before = tape.summary()
+        del run
+        assert gone() is None
+        assert tape.summary() == before
+        assert len(tape.table("op")["t0"]) == 2  # what was taken from it still answers
+    finally:
+        gc.enable()
