@@ -1,8 +1,8 @@
 """IPython magics, after `%load_ext flnb`:
 
-%%record [name]          run the cell under `flnb.record(name)`; the recording is shown and kept as `run`
-%flnb dashboard          show the live dashboard
-%flnb doctor             say what is installed, what is missing and what is active
+%%record [--inputs] [name]   run the cell under `flnb.record(name)`; the recording is shown and kept as `run`
+%flnb dashboard              show the live dashboard
+%flnb doctor                 say what is installed, what is missing and what is active
 """
 
 from __future__ import annotations
@@ -37,12 +37,21 @@ class Magics:
         raise ValueError(f"%flnb: unknown command {word!r}; {USAGE}")
 
     def record(self, line: str, cell: str) -> Any:
-        """Run the cell under `flnb.record`. The recording becomes the variable `run`, also when the cell fails."""
+        """Run the cell under `flnb.record`. The recording becomes the variable `run`, also when the cell fails.
+
+        With ``--inputs`` the inputs of each op are kept, so that ``run.calls[i]`` opens in a cell. Other options are a
+        `ValueError` that lists this one.
+        """
         import flnb
 
+        words = line.split()
+        unknown = [word for word in words if word.startswith("--") and word != "--inputs"]
+        if unknown:
+            raise ValueError(f"%%record: unknown option {unknown[0]}; the options are: --inputs")
+        name = " ".join(word for word in words if word != "--inputs")
         first, last = self._compiled(cell)
         namespace = self.shell.user_ns
-        with flnb.record(name=line.strip() or "cell") as run:
+        with flnb.record(name or "cell", inputs="--inputs" in words) as run:
             namespace["run"] = run
             exec(first, namespace)
             result = None if last is None else eval(last, namespace)

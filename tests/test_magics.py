@@ -43,6 +43,15 @@ def test_record_without_a_name(shell: Any) -> None:
     assert shell.run_cell_magic("record", "", "1 + 1;").name == "cell"
 
 
+def test_inputs_are_kept_when_asked_for(shell: Any) -> None:
+    run = shell.run_cell_magic("record", "two words --inputs", "import flnb\nflnb.add(1.0, 2.0);")
+    assert run.name == "two words"
+    assert run.calls[-1].op == "add"
+    assert run.calls[-1].again().item() == 3.0
+    with pytest.raises(ValueError, match=r"%%record: unknown option --input; the options are: --inputs"):
+        shell.run_cell_magic("record", "--input", "1")
+
+
 def test_a_failing_cell_fails_and_its_recording_is_complete(shell: Any) -> None:
     with pytest.raises(ZeroDivisionError):
         shell.run_cell_magic("record", "bad", "import flnb\nflnb.add(1.0, 2.0)\n1 / 0\nnever = 1")

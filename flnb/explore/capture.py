@@ -171,7 +171,9 @@ class Capture(Observer):
         return self._rows[1]
 
     def __getitem__(self, index: int) -> RecordedOp:
-        rows = self.rows()
+        rows, run = self.rows(), self._run()
+        if index < 0 and run is not None:
+            index += len(run.table("op")["t0"])
         if index not in rows:
             why = (
                 f"the inputs of {self.missed} ops did not fit into {quantity.size(self.limit)}"
@@ -206,7 +208,7 @@ def record(
 
     Args:
         name: what the run is called.
-        inputs: keep the inputs of each op of this thread, so that ``run.ops[i]`` can be opened in a cell
+        inputs: keep the inputs of each op of this thread, so that ``run.calls[i]`` can be opened in a cell
             (`RecordedOp`). Copying them costs time, which the recorded times of ops then include.
         inputs_limit: bytes that these may take; the inputs of what comes later are not kept, which is told.
         options: ``buffer``, ``limit`` and ``grad_interval`` of `flnb_telemetry.record`.
@@ -214,9 +216,9 @@ def record(
     >>> import flnb
     >>> with flnb.record(inputs=True) as run:
     ...     y = flnb.ones((2,)) + 1.0
-    >>> run.ops[1]
+    >>> run.calls[1]
     op 1: add(float32[2], float32[]), <doctest flnb.explore.capture.record[1]>:2: y = flnb.ones((2,)) + 1.0
-    >>> run.ops[1].again().tolist()
+    >>> run.calls[1].again().tolist()
     [2.0, 2.0]
     """
     limit = quantity.bytes_of(inputs_limit, "record(inputs_limit=...)")
@@ -224,7 +226,7 @@ def record(
         if not inputs:
             yield run
             return
-        run.calls = capture = Capture(run, limit)
+        run.captured = capture = Capture(run, limit)
         _captures[run.number] = capture
         with observe(capture):
             yield run
@@ -273,7 +275,7 @@ def inputs_of(source: int | str | os.PathLike[str], index: int = -1) -> list[Arr
     except (zipfile.BadZipFile, EOFError, KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(
             f"inputs_of: {source} does not hold the inputs of an op, or not all of them ({error}); "
-            f"write it again with run.ops[i].to_code({str(source)!r})"
+            f"write it again with run.calls[i].to_code({str(source)!r})"
         ) from error
 
 

@@ -17,7 +17,7 @@ def answer(run: Recording | None, request: dict[str, Any]) -> dict[str, Any]:
         request: ``op`` its name, and perhaps ``scope``, which is preferred where the op ran there.
     """
     op, scope = str(request.get("op", "")), request.get("scope")
-    if run is None or run.calls is None:
+    if run is None or run.captured is None:
         return _said("the inputs of ops were not kept: record with flnb.record(inputs=True)")
     found = run.calls.last(op, scope) or run.calls.last(op)
     if found is None:

@@ -85,14 +85,14 @@ class Run:
 class Recording(Run):
     """What `record` gives and `load_run` reads. Complete as soon as the block ends, however it ended.
 
-    Analyses: `ops`, `memory`, `tape`, `metrics`, `steps`. Raw data: `table(kind)`, `to_pandas`, `to_arrow`, `save`.
-    While still recording, each answers from what was recorded until then. Times are seconds since the beginning,
-    except in `table`, which gives the records' own `perf_counter` nanoseconds (`start` is the beginning).
+    Analyses: `ops`, `memory`, `tape`, `metrics`, `steps`. Single ops: `calls`. Raw data: `table(kind)`, `to_pandas`,
+    `to_arrow`, `save`. While still recording, each answers from what was recorded until then. Times are seconds since
+    the beginning, except in `table`, which gives the records' own `perf_counter` nanoseconds (from `start` on).
     `tables`: what a file held, in place of what a pump feeds.
     """
 
-    calls: Any = None
-    """The ops with their inputs by their place in the op table, where those were kept."""
+    captured: Any = None
+    """What keeps the inputs of ops, where those are kept."""
 
     def __init__(self, name: str = "run", *, limit: int = 1 << 30, grad_interval: float | None = 0.5) -> None:
         super().__init__(name, grad_interval, "recording")
@@ -144,11 +144,25 @@ class Recording(Run):
 
     @property
     def ops(self) -> OpStats:
-        """Op statistics: by op name; `.by("scope", "phase")` for others, `.sort(column)`, `.to_pandas()`.
+        """Op statistics, a row for each op name; `.by("scope", "phase")` for others, `.sort(column)`, `.to_pandas()`.
 
-        With `flnb.record(inputs=True)`, `ops[i]` is the i-th op that ran, with its inputs.
+        The ops that ran one by one are in `calls`.
         """
-        return OpStats(self.table("op"), self.catalog, calls=self.calls)
+        return OpStats(self.table("op"), self.catalog)
+
+    @property
+    def calls(self) -> Any:
+        """The ops that ran, with their inputs: `calls[i]` is the i-th of the recording, iterating gives all kept.
+
+        Raises:
+            LookupError: their inputs were not kept.
+        """
+        if self.captured is None:
+            raise LookupError(
+                "run.calls: single ops are kept, with their inputs, by flnb.record(inputs=True) only; statistics are "
+                "in run.ops, times and places in run.to_pandas()"
+            )
+        return self.captured
 
     @property
     def memory(self) -> Memory:
@@ -220,8 +234,8 @@ class Recording(Run):
         counted = len(self.steps["index"])
         head = f"run {self.name!r} {self.state}: {quantity.duration(self.seconds * 1e9)}, {counted} steps, "
         facts = [head + f"{quantity.count(self.events)} events"]
-        if self.calls is not None:
-            facts.append(self.calls.summary())
+        if self.captured is not None:
+            facts.append(self.captured.summary())
         if self.error:
             facts.append(f"ended by {self.error}")
         about = [f"{key} {self.meta[key]}" for key in ("backend", "manager", "device") if self.meta.get(key)]

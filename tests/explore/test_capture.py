@@ -41,12 +41,12 @@ def test_200_random_ops_of_cnn_training_reopen_bit_for_bit(tmp_path):
     same = 0
     for i in chosen:
         path = tmp_path / f"{i}.npz" if i % 4 == 0 else None  # some from a file, as another kernel would
-        same += "the same bits as recorded: True" in reopened(run.ops[i].to_code(path))
+        same += "the same bits as recorded: True" in reopened(run.calls[i].to_code(path))
     print(f"{same} of {len(chosen)} ops reopened bit for bit, of {recorded} recorded")
     assert same == 200
-    phases = {run.ops[i].phase for i in chosen}
+    phases = {run.calls[i].phase for i in chosen}
     assert {"backward", "optimizer"} <= phases
-    names = {run.ops[i].op for i in chosen}
+    names = {run.calls[i].op for i in chosen}
     assert {"conv2d", "conv2d_weight_grad", "max_pool2d_grad", "sqrt", "matmul"} <= names
 
 
@@ -76,16 +76,16 @@ def test_layouts_are_kept():
     x = flnb.asarray(np.arange(12.0).reshape(3, 4))
     with flnb.record(inputs=True) as run:
         flnb.sum(x.T[::2], axis=0)
-    assert run.ops[-1].op == "sum"
-    assert run.ops[-1].arrays()[0].strides == (16, 32)
+    assert run.calls[-1].op == "sum"
+    assert run.calls[-1].arrays()[0].strides == (16, 32)
 
 
 def test_random_ops_reopen_to_the_numbers_they_drew():
     with flnb.record(inputs=True) as run:
         flnb.random.normal((5,))
         drawn = flnb.random.uniform((3,), -1.0, 1.0)
-    assert run.ops[1].again().tolist() == drawn.tolist()
-    assert "True" in reopened(run.ops[1].to_code())
+    assert run.calls[1].again().tolist() == drawn.tolist()
+    assert "True" in reopened(run.calls[1].to_code())
 
 
 def test_another_result_is_told():
@@ -96,7 +96,7 @@ def test_another_result_is_told():
     with flnb.record(inputs=True) as run:
         flnb.exp(flnb.ones((3,)))
     with flnb.use_backend(Other):
-        assert "the same bits as recorded: False" in reopened(run.ops[1].to_code())
+        assert "the same bits as recorded: False" in reopened(run.calls[1].to_code())
 
 
 def test_beyond_its_limit_nothing_is_kept_and_that_is_told():
@@ -108,9 +108,9 @@ def test_beyond_its_limit_nothing_is_kept_and_that_is_told():
         flnb.exp(y)
     assert run.calls.nbytes == 16
     assert "inputs of 2 ops kept (16 B), of 1 not: beyond 1.00 KiB" in repr(run)
-    assert run.ops[2].op == "exp"
+    assert run.calls[2].op == "exp"
     with pytest.raises(IndexError, match=r"op 1 cannot be opened: the inputs of 1 ops did not fit into 1.00 KiB"):
-        run.ops[1]
+        run.calls[1]
 
 
 def test_equal_memory_is_kept_once():
@@ -124,15 +124,29 @@ def test_equal_memory_is_kept_once():
 def test_without_inputs_the_way_to_keep_them_is_told():
     with flnb.record() as run:
         flnb.ones((2,))
-    with pytest.raises(IndexError, match=r"kept by flnb.record\(inputs=True\) only"):
-        run.ops[0]
+    with pytest.raises(LookupError, match=r"kept, with their inputs, by flnb.record\(inputs=True\) only"):
+        run.calls[0]
     assert run.ops["full"].count == 1
+
+
+def test_ops_are_rows_and_calls_single_ops_however_they_are_asked():
+    with flnb.record(inputs=True) as run:
+        x = flnb.ones((2,))
+        for _ in range(3):
+            x = flnb.exp(x)
+    assert {row.key[0]: row.count for row in run.ops} == {"full": 1, "exp": 3}
+    assert [run.ops[i] for i in range(len(run.ops))] == list(run.ops) == run.ops[:]
+    assert run.ops[-1] == list(run.ops)[-1]
+    assert [run.calls[i] for i in range(len(run.calls))] == list(run.calls)
+    assert [op.op for op in run.calls] == ["full", "exp", "exp", "exp"]
+    with pytest.raises(IndexError):
+        run.ops[2]
 
 
 def test_a_recording_that_is_gone_is_told():
     with flnb.record(inputs=True) as run:
         flnb.exp(flnb.ones((2,)))
-    code = run.ops[1].to_code()
+    code = run.calls[1].to_code()
     del run
     with pytest.raises(LookupError, match="is not in this kernel"):
         reopened(code)
@@ -142,7 +156,7 @@ def test_a_file_of_inputs_that_is_not_whole_is_named(tmp_path):
     with flnb.record(inputs=True) as run:
         flnb.asarray([1.0, 2.0]) + 1.0
     path = tmp_path / "op.npz"
-    run.ops[-1].to_code(path)
+    run.calls[-1].to_code(path)
     whole = path.read_bytes()
     assert [p.name for p in tmp_path.iterdir()] == ["op.npz"]
     for size in range(0, len(whole), 97):
@@ -161,7 +175,7 @@ def test_only_npz_files_are_written():
     with flnb.record(inputs=True) as run:
         flnb.exp(flnb.ones((2,)))
     with pytest.raises(ValueError, match=r"written to an .npz file, got the path 'op.bin'"):
-        run.ops[1].to_code("op.bin")
+        run.calls[1].to_code("op.bin")
 
 
 def test_opening_a_cell_needs_a_notebook(monkeypatch):
@@ -169,7 +183,7 @@ def test_opening_a_cell_needs_a_notebook(monkeypatch):
     with flnb.record(inputs=True) as run:
         flnb.exp(flnb.ones((2,)))
     with pytest.raises(RuntimeError, match=r"no notebook to put a cell into; the code is\n\n# exp of test_capture"):
-        run.ops[1].open_in_cell()
+        run.calls[1].open_in_cell()
 
 
 def test_an_op_opens_in_the_next_cell():
@@ -177,6 +191,6 @@ def test_an_op_opens_in_the_next_cell():
     shell = interactiveshell.InteractiveShell.instance()
     with flnb.record(inputs=True) as run:
         flnb.exp(flnb.ones((2,)))
-    run.ops[1].open_in_cell()
-    assert shell.rl_next_input == run.ops[1].to_code()
+    run.calls[1].open_in_cell()
+    assert shell.rl_next_input == run.calls[1].to_code()
     assert "the same bits as recorded: True" in reopened(shell.rl_next_input)

@@ -39,25 +39,25 @@ class OpRow:
 
 
 class OpStats:
-    """A table of `OpRow`, slowest total first: iterate it, index it by op name, `sort`, `by`, `to_pandas`.
+    """A table of `OpRow`, slowest total first: iterate it, index it by op name or place, `sort`, `by`, `to_pandas`.
 
-    Example: ``run.ops["matmul"].p99``, ``run.ops.by("scope", "phase").sort("count")``. Ops of a backward count for the
-    scope whose forward they differentiate.
+    Example: ``run.ops["matmul"].p99``, ``run.ops[0]`` the slowest, ``run.ops.by("scope", "phase").sort("count")``. Ops
+    of a backward count for the scope whose forward they differentiate. Single ops are in ``run.calls``.
     """
 
-    def __init__(self, ops: schema.Columns, catalog: Catalog, keys: Sequence[str] = ("op",), calls: Any = None) -> None:
+    def __init__(self, ops: schema.Columns, catalog: Catalog, keys: Sequence[str] = ("op",)) -> None:
         unknown = [key for key in keys if key not in KEYS]
         if unknown or not keys:
             raise ValueError(
                 f"run.ops: cannot group by {', '.join(unknown) or 'nothing'}; choose from {', '.join(KEYS)}"
             )
-        self._ops, self._catalog, self.keys, self._calls = ops, catalog, tuple(keys), calls
+        self._ops, self._catalog, self.keys = ops, catalog, tuple(keys)
         self.rows = _grouped(ops, catalog, self.keys)
         self.sort("total")
 
     def by(self, *keys: str) -> OpStats:
         """The same events grouped by other keys."""
-        return OpStats(self._ops, self._catalog, keys, self._calls)
+        return OpStats(self._ops, self._catalog, keys)
 
     def sort(self, column: str = "total", descending: bool = True) -> OpStats:
         """Sort the rows in place, by a number or by "name", and return self."""
@@ -73,14 +73,12 @@ class OpStats:
         return len(self.rows)
 
     @overload
-    def __getitem__(self, name: str | tuple[str, ...]) -> OpRow: ...
+    def __getitem__(self, name: str | tuple[str, ...] | int) -> OpRow: ...
     @overload
-    def __getitem__(self, name: int) -> Any: ...
-    def __getitem__(self, name: str | tuple[str, ...] | int) -> Any:
-        if isinstance(name, int):
-            if self._calls is None:
-                raise IndexError(f"run.ops[{name}]: the inputs of single ops are kept by flnb.record(inputs=True) only")
-            return self._calls[name + len(self._ops["t0"]) if name < 0 else name]
+    def __getitem__(self, name: slice) -> list[OpRow]: ...
+    def __getitem__(self, name: str | tuple[str, ...] | int | slice) -> OpRow | list[OpRow]:
+        if isinstance(name, (int, slice)):
+            return self.rows[name]
         key = name if isinstance(name, tuple) else (name,)
         known = {row.key: row for row in self.rows}
         if key not in known:
