@@ -39,6 +39,7 @@ from flnb.autograd import (
 )
 from flnb.collector import tune_gc
 from flnb.dispatch import state as _state
+from flnb.dispatch.autocast import autocast
 from flnb.dispatch.miss import default_dtype, set_default_dtype
 from flnb.dispatch.stacks import creation_stacks
 from flnb.dispatch.state import (
@@ -167,15 +168,15 @@ def _show_in_notebook() -> None:
 _show_in_notebook()
 
 __all__ = [
-    "OutOfMemoryError", "Tensor", "Variable", "autograd", "backends", "bisect", "bool", "bool_", "breakpoint_if",
-    "category", "checkpoint", "compare_backends", "complex128", "complex64", "creation_stack", "creation_stacks",
-    "custom_op", "dashboard", "data", "default_dtype", "detect_anomaly", "dispatch", "e", "enable_grad", "explore",
-    "float16", "float32", "float64", "grad", "hessian", "hvp", "inf", "int16", "int32", "int64", "int8", "interface",
-    "is_grad_enabled", "jacobian", "jvp", "load_run", "log", "magics", "manual_seed", "memory", "meters", "nan",
-    "newaxis", "nn", "no_grad", "ops", "optim", "phase", "pi", "plot", "random", "record", "saved_tensors_hooks",
-    "scope", "set_backend", "set_default_dtype", "set_memory_manager", "set_tape", "step", "stop_gradient",
-    "telemetry", "testing", "tune_gc", "uint16", "uint32", "uint64", "uint8", "use_backend", "use_memory_manager",
-    "use_tape", "value_and_grad", "vjp", "vmap", "why", "widgets",
+    "OutOfMemoryError", "Tensor", "Variable", "autocast", "autograd", "backends", "bisect", "bool", "bool_",
+    "breakpoint_if", "category", "checkpoint", "compare_backends", "complex128", "complex64", "creation_stack",
+    "creation_stacks", "custom_op", "dashboard", "data", "default_dtype", "detect_anomaly", "dispatch", "e",
+    "enable_grad", "explore", "float16", "float32", "float64", "grad", "hessian", "hvp", "inf", "int16", "int32",
+    "int64", "int8", "interface", "is_grad_enabled", "jacobian", "jvp", "load_run", "log", "magics", "manual_seed",
+    "memory", "meters", "nan", "newaxis", "nn", "no_grad", "ops", "optim", "phase", "pi", "plot", "random", "record",
+    "saved_tensors_hooks", "scope", "set_backend", "set_default_dtype", "set_memory_manager", "set_tape", "step",
+    "stop_gradient", "telemetry", "testing", "tune_gc", "uint16", "uint32", "uint64", "uint8", "use_backend",
+    "use_memory_manager", "use_tape", "value_and_grad", "vjp", "vmap", "why", "widgets",
 ]  # fmt: skip
 __all__ += ["fft", "linalg", "models", "rand", "randn", "speech"]
 __all__ += [name for name in ops.__all__ if name != "log"]

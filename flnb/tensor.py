@@ -73,6 +73,11 @@ class Tensor:
         return self._spec.nbytes
 
     @property
+    def _last_write(self) -> int:
+        """Sequence number of the last in-place write to this tensor's memory, as far as it is known; 0: none."""
+        return max(getattr(self, "_written", 0), getattr(getattr(self, "_root", self), "_written", 0))
+
+    @property
     def device(self) -> str:
         """Where the buffer lives."""
         return "cpu"

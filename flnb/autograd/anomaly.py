@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flnb.dispatch import stacks, state
+from flnb.dispatch.miss import is_float
 from flnb.dispatch.observe import Observer, call_of, observe
 from flnb.tensor import Tensor
 
@@ -57,10 +58,11 @@ class _Guard(Observer):
 
     def after(self, op: Op, arguments: tuple[Any, ...], result: Any) -> None:
         values = _values(result)
-        if values.dtype.kind not in "fc" or not values.size:
+        if not is_float(values.dtype) or not values.size:
             return
         with np.errstate(invalid="ignore"):
             size = np.abs(values)
+            size = size if size.itemsize > 2 else size.astype(np.float32)  # the limit is infinite in half precision
             wrong = np.isnan(size) if self.limit == float("inf") else ~(size <= self.limit)
         if not wrong.any():
             return

@@ -74,7 +74,7 @@ class _Run:
 
     def _results(self) -> list[Any]:
         start = dispatch.next_seq()
-        with state.use(grad=True, tape=LINKED):
+        with state.use(grad=True, tape=LINKED, autocast=state.current().autocast):  # with casts of its own
             found = [innermost(y) for y in _made_since(start, self.function(*self.arguments, **self.keywords))]
             if [y._spec for y in found] != self.specs:
                 name = getattr(self.function, "__name__", "the function")
@@ -117,9 +117,11 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
         if not state.current().grad:
             return function(*arguments, **keywords)
         start = dispatch.next_seq()
-        with state.use(tape=LINKED):
+        with state.use(tape=LINKED, autocast=state.current().autocast) as here:
             run = _Run(function, arguments, keywords)  # here, so that it does not hold a tape that will hold it
             result = function(*arguments, **keywords)
+            if here.autocast is not None:
+                here.autocast.casts.clear()  # the run will hold its state
             made = _made_since(start, result)
             if not made:
                 return result

@@ -77,7 +77,7 @@ def check_unwritten(node: Node) -> None:
     plan, seq = node[PLAN], node[SEQ]
     for i, x in enumerate(node[SAVED:]):
         if isinstance(x, Tensor):
-            written = max(getattr(x, "_written", 0), getattr(getattr(x, "_root", x), "_written", 0))
+            written = x._last_write
             if written > seq:
                 last = i == len(node) - SAVED - 1
                 what = "the output" if last else f"input {i}" if i < len(plan.specs) else "a value"

@@ -65,8 +65,8 @@ def unary(op: Op) -> Callable[..., Any]:
         except (KeyError, AttributeError):
             return _missed(op, (x,), ())
         here = _scoped() or state.session
-        if plan.kind is not here.kind:
-            raise _foreign(op, plan, here)
+        if plan.kind is not here.direct:
+            return _elsewhere(op, plan, (x,), (), here)
         node = x._node if differentiable and here.grad else None
         if plan.weight >= here.min_block:
             buffer, alloc = _empty(plan, here, node is not None)
@@ -136,8 +136,8 @@ def binary(op: Op) -> Callable[..., Any]:
         except (KeyError, AttributeError):
             return _missed(op, (a, b), ())
         here = _scoped() or state.session
-        if plan.kind is not here.kind:
-            raise _foreign(op, plan, here)
+        if plan.kind is not here.direct:
+            return _elsewhere(op, plan, (a, b), (), here)
         na: Any = None
         nb: Any = None
         lift = None
@@ -254,6 +254,8 @@ def composite(
     runs the body again on Variables (`flnb.autograd.tape`).
     """
     here = _scoped() or state.session
+    if here.autocast is not None:
+        return here.autocast.compose(here, op, body, tensors, attributes)  # type: ignore[no-any-return]
     parents = tuple([x._node for x in tensors]) if here.grad else ()
     lift = next((x._lift for x in tensors if x._lift is not None), None)
     if lift is None:
@@ -297,19 +299,29 @@ def _missed(op: Op, arguments: tuple[Any, ...], attributes: tuple[Any, ...]) -> 
     for x in arguments:
         if getattr(x, "_level", None) is not None:
             return x._apply(op, arguments, attributes)
+    here = _scoped() or state.session
+    if here.autocast is not None:
+        return here.autocast.call(here, op, arguments, attributes)
     try:
-        plan, tensors = plan_for(op, arguments, attributes, state.current())
+        plan, tensors = plan_for(op, arguments, attributes, here)
     except Exception as error:
         failed_call(error, op, arguments)
         raise
     return op.apply(*tensors) if op.apply is not None else _run(plan, tensors)
 
 
+def _elsewhere(op: Op, plan: Plan, arguments: tuple[Any, ...], attributes: tuple[Any, ...], here: State) -> Any:
+    """A plan was found that is not direct here: autocast sees ops first, or the tensors are another backend's."""
+    if here.autocast is None:
+        raise _foreign(op, plan, here)
+    return here.autocast.call(here, op, arguments, attributes)
+
+
 def _run(plan: Plan, tensors: tuple[Any, ...]) -> Any:
     here = _scoped() or state.session
     op = plan.op
-    if plan.kind is not here.kind:
-        raise _foreign(op, plan, here)
+    if plan.kind is not here.direct:
+        return _elsewhere(op, plan, tensors, plan.attributes, here)
     parents: tuple[Any, ...] = ()
     seq = alloc = 0
     if plan.differentiable and here.grad:
@@ -426,7 +438,7 @@ def _empty(plan: Plan, here: State, taped: bool) -> Any:
 def _into(op: Op, arguments: tuple[Any, ...], attributes: tuple[Any, ...], out: Any) -> Any:
     """Run an op and write its result into an existing tensor."""
     global last_write
-    here = state.current()
+    here = state.current().beneath()
     tensors = arguments
     try:
         specs: Any = tuple([x._spec if type(x) is not float and type(x) is not int else type(x) for x in arguments])

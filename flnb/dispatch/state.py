@@ -41,12 +41,16 @@ class State:
     """The active backend, manager and modes. ``table[op.index]`` is the backend's bound method for an op."""
 
     __slots__ = (
-        "__weakref__", "backend", "category", "grad", "keep", "kind", "lane", "manager", "mark", "min_block", "scoped",
-        "table", "tape", "wraps",
+        "__weakref__", "autocast", "backend", "category", "direct", "grad", "keep", "kind", "lane", "manager", "mark",
+        "min_block", "scoped", "table", "tape", "under", "wraps",
     )  # fmt: skip
 
     backend: TensorBackend
     manager: MemoryManager
+    autocast: Any
+    """What casts the inputs of ops (`flnb.dispatch.autocast.Region`), or None."""
+    direct: Any
+    """The family of buffers whose plans run here at once: the backend's; under autocast, which sees every op, none."""
     lane: Any
     """This thread's telemetry lane where the state is known to stay in one thread (a backward), else None: looking a
     thread-local up costs as much as writing the record."""
@@ -56,11 +60,12 @@ class State:
     nodes the dispatcher makes itself."""
     keep: Any
     """What adds a node to the list of a tape that has one and records nothing else, else None: asking costs more."""
+    under: State | None
 
     def __init__(self, backend: TensorBackend, manager: MemoryManager) -> None:
         self.scoped: frozenset[str] = frozenset()
         self.wraps: tuple[Wrap, ...] = ()
-        self.grad, self.category, self.lane = True, 0, None
+        self.grad, self.category, self.lane, self.autocast = True, 0, None, None
         self.change(backend=backend, manager=manager, tape=None)
         live.add(self)
 
@@ -77,6 +82,10 @@ class State:
         if "tape" in parts:
             self.mark = None if self.tape is None else self.tape.mark
             self.keep = None if self.tape is None else self.tape.keep
+        if self.autocast is not None and "autocast" in parts:
+            self.autocast = self.autocast.anew()
+        self.direct = self.kind if self.autocast is None else None
+        self.under = None
 
     def bound(self, op: Any) -> Callable[..., Any]:
         """The entry of the table for an op: the backend's method, wrapped by what observes it (the last outermost)."""
@@ -87,12 +96,21 @@ class State:
             method = wrap(op, method)
         return method
 
+    def beneath(self) -> State:
+        """The same state without autocast, for the ops that it has cast the inputs of."""
+        if self.autocast is None:
+            return self
+        if self.under is None:
+            self.under = self.copy()
+            self.under.change(autocast=None)
+        return self.under
+
     def copy(self) -> State:
         """The same state, for a scope to change."""
         new = object.__new__(State)
         for name in State.__slots__[1:]:  # all but __weakref__; `copy.copy` takes five times as long
             setattr(new, name, getattr(self, name))
-        new.lane = None
+        new.lane = new.under = None
         new.table = self.table.copy()  # an op that is declared meanwhile is appended to each state's own
         live.add(new)
         return new

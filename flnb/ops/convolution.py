@@ -131,7 +131,7 @@ def _convolution(rank: int) -> Callable[..., Any]:
             return y
         if bias.shape != (weight.shape[0],):
             raise ValueError(f"{row.name}: expected a bias of shape ({weight.shape[0]},), got {bias.shape}")
-        return e.add(y, reshape(bias, (1, bias.shape[0], *(1,) * rank)))
+        return e.biased(y, reshape(bias, (1, bias.shape[0], *(1,) * rank)))
 
     axes = ", ".join("DHW"[3 - rank :])
     apply.__doc__ = f"""Cross-correlation of x (N, C, {axes}) with weight (O, C / groups, K...), plus bias (O,).

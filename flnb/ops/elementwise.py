@@ -270,6 +270,11 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: str | None = Non
     return dispatch.call(_astype, (x,), (target,))
 
 
+def biased(y: Any, bias: Any) -> Any:
+    """A product plus its bias, in the product's dtype: a float32 bias does not widen what autocast computed in half."""
+    return add(y, bias if bias.dtype is y._spec.dtype else astype(asarray(bias), y.dtype))
+
+
 _astype = Op(
     "astype", "movement", lambda op, specs, attributes: (specs[0].shape, attributes[0]),
     [Pull("", lambda g, plan, x, y: _uncast(g, plan.specs[0].dtype))], unpromoted=(0,), holomorphic=False,

@@ -90,7 +90,7 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
             f"linear: x has {x.shape[-1]} features (shape {x.shape}), the weight expects {weight.shape[-1]}"
         )
     y = matmul(x, weight.mT)
-    return y if bias is None else y + bias
+    return y if bias is None else e.biased(y, bias)
 
 
 def matrix_transpose(x: Any, /) -> Any:

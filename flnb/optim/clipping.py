@@ -9,7 +9,8 @@ import numpy as np
 from flnb_telemetry import bus
 
 from flnb import linalg, ops
-from flnb.autograd import Variable, no_grad
+from flnb.autograd import Variable
+from flnb.optim.optimizer import updating
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,7 +55,7 @@ def clip_grad_norm(
         raise ValueError(f"flnb: clip_grad_norm: p must be at least 1, got {p}")
     items = list(parameters)
     gradients = gradients_of(items)
-    with bus.phase("optimizer"), no_grad():
+    with bus.phase("optimizer"), updating():
         norms = [_norm(gradient, p) for gradient in gradients]
         total = float(np.linalg.norm(norms, ord=p)) if norms else 0.0
         if error_if_nonfinite and not np.isfinite(total):
@@ -85,7 +86,7 @@ def clip_grad_value(parameters: Iterable[Variable], value: float) -> None:
         ValueError: `value` is not above 0.
     """
     _above_zero("clip_grad_value", "value", value)
-    with bus.phase("optimizer"), no_grad():
+    with bus.phase("optimizer"), updating():
         for gradient in gradients_of(parameters):
             ops.minimum(gradient, value, out=gradient)
             ops.maximum(gradient, -value, out=gradient)

@@ -7,18 +7,25 @@ from typing import TYPE_CHECKING, Any
 from flnb_telemetry import bus
 
 from flnb import ops
-from flnb.autograd import Variable, no_grad
+from flnb.autograd import Variable
 from flnb.dispatch.plan import spec_of
-from flnb.dispatch.state import category
+from flnb.dispatch.state import category, use
 from flnb.nn.fitting import mismatches, refuse
 from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from flnb.dispatch.plan import Spec
+    from flnb.dispatch.state import State
 
-__all__ = ["Optimizer"]
+__all__ = ["Optimizer", "updating"]
+
+
+def updating() -> AbstractContextManager[State]:
+    """The state in which gradients and parameters are written: nothing is recorded on the tape, nothing autocast."""
+    return use(grad=False, autocast=None)
 
 
 class Optimizer:
@@ -100,7 +107,7 @@ class Optimizer:
         if not self._state:
             self._allocate()
         self.steps += 1
-        with bus.phase("optimizer"), no_grad():
+        with bus.phase("optimizer"), updating():
             for index, (item, state) in enumerate(zip(self.parameters, self._state, strict=True)):
                 gradient = item.grad
                 if gradient is not None:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 from flnb_telemetry import bus
 
 from flnb import ops
-from flnb.autograd import Variable, no_grad
 from flnb.nn.fitting import mismatches, refuse
 from flnb.optim.clipping import gradients_of
+from flnb.optim.optimizer import updating
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from flnb.autograd import Variable
     from flnb.optim.optimizer import Optimizer
     from flnb.optim.together import Together
 
@@ -63,7 +64,7 @@ class LossScaler:
         `step` does it too; call it before where gradients are looked at or clipped.
         """
         if self._finite is None:
-            with bus.phase("optimizer"), no_grad():
+            with bus.phase("optimizer"), updating():
                 gradients = gradients_of(self.optimizer.parameters)
                 self._finite = all(bool(ops.all(ops.isfinite(gradient))) for gradient in gradients)
                 for gradient in gradients if self._finite else ():

@@ -1,0 +1,239 @@
+"""Automatic mixed precision: lists of ops say what each computes in, and their inputs are cast to it, visibly.
+
+Micikevicius et al., 2018, "Mixed precision training"; levels as NVIDIA's Apex and Flashlight have them. Casts are
+`astype` ops like any other: on the tape, so that gradients come back in the dtype of what was cast, and in the record.
+
+A state with a region is *direct* for no plan: every op leaves the fast path where it would find that its tensors are
+another backend's, comes here, and runs in the state beneath, which is the same without autocast. So nothing is tested
+where nothing is cast. A composite is one op: its inputs are cast, its body runs beneath. Backward is beneath, too: it
+computes in the dtypes that forward has chosen. What is written with ``out=`` is not cast.
+"""
+
+from __future__ import annotations
+
+import difflib
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from flnb.dispatch import state
+from flnb.tensor import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from flnb.dispatch.state import State
+    from flnb.ops.table import Op
+
+__all__ = ["LEVELS", "Level", "autocast"]
+
+FLOAT32, HALVES = np.dtype(np.float32), ("float16", "bfloat16")
+EVERYTHING = ("*",)
+COMPUTING = ("elementwise", "matmul", "reduction", "norm")
+"""Families that ``"*"`` stands for, of which those with a gradient: moving and comparing needs no precision."""
+
+PRODUCTS = ("matmul", "conv1d", "conv2d", "conv3d")
+NORMS_AND_LOSSES = (
+    "softmax", "log_softmax", "batch_norm", "layer_norm",
+    "cross_entropy", "binary_cross_entropy", "binary_cross_entropy_with_logits",
+)  # fmt: skip
+SENSITIVE = (
+    *NORMS_AND_LOSSES, "sum", "prod", "cumulative_sum", "cumulative_prod",
+    "exp", "expm1", "log", "log1p", "log2", "log10", "logaddexp", "pow", "square", "reciprocal", "hypot",
+    "tan", "sinh", "cosh", "asin", "acos", "acosh", "atanh",
+    "solve", "inv", "det", "slogdet", "pinv", "cholesky", "eigh", "eigvalsh", "qr", "svd", "svdvals",
+)  # fmt: skip
+"""Ops that lose too much in half precision: sums of many numbers, steep functions, differences of large numbers."""
+
+
+class Level(NamedTuple):
+    """Names of ops whose float32 inputs are cast to half precision, and of those whose half ones are cast to float32.
+
+    ``"*"`` stands for all that compute; an op in both is computed in float32. The others promote: float32 wins.
+    """
+
+    half: tuple[str, ...]
+    full: tuple[str, ...]
+
+
+LEVELS = {
+    "O0": Level((), ()),
+    "O1": Level(PRODUCTS, SENSITIVE),
+    "O2": Level(EVERYTHING, NORMS_AND_LOSSES),
+    "O3": Level(EVERYTHING, ()),
+}
+
+
+class autocast(state.use):
+    """Compute chosen ops in half precision until the block, or the decorated function, ends.
+
+    Args:
+        level: "O0" casts nothing, also inside another region. "O1" computes matrix products and convolutions in half
+            precision, sums, powers, logarithms, norms and losses in float32, the rest in what it is given. "O2"
+            computes all but norms and losses in half precision, for a model whose parameters are half, too
+            (``model.astype(flnb.float16, keep=nn.BatchNorm)``; optimizers then keep master weights in float32). "O3"
+            computes everything in half precision.
+        dtype: of half precision, float16 or bfloat16 (which needs the package ml_dtypes).
+        half: names of ops in place of the level's, see `LEVELS`; they are in its other list no more. A composite such
+            as "layer_norm" is one op; a `custom_op` is given itself in place of a name.
+        full: names of those in float32 in place of the level's.
+
+    A parameter is cast once in a region, and again when it was written or walked back. With float16, scale the loss:
+    `flnb.optim.LossScaler` shows a whole training loop.
+
+    >>> import flnb
+    >>> w = flnb.Variable(flnb.ones((2, 2)))
+    >>> with flnb.autocast("O1"):
+    ...     y = w @ w
+    ...     loss = y.sum()
+    >>> y.dtype.name, loss.dtype.name
+    ('float16', 'float32')
+    >>> loss.backward()
+    >>> w.grad.dtype.name
+    'float32'
+    >>> with flnb.autocast(half=["matmul", "exp"]):
+    ...     flnb.exp(flnb.ones(2)).dtype.name
+    'float16'
+
+    Raises:
+        ValueError: no such level, an op that is not in the table, or a dtype that is not half precision.
+        ImportError: bfloat16 without ml_dtypes.
+    """
+
+    def __init__(
+        self, level: str = "O1", dtype: Any = "float16", *,
+        half: Collection[Any] | None = None, full: Collection[Any] | None = None,
+    ) -> None:  # fmt: skip
+        if level not in LEVELS:
+            raise ValueError(f"autocast: got level {level!r}, expected one of {', '.join(LEVELS)}")
+        chosen, precision = LEVELS[level], _half_precision(dtype)
+        names_half = _known("half", chosen.half if half is None else half)
+        names_full = _known("full", [n for n in chosen.full if n not in (half or ())] if full is None else full)
+        targets = dict.fromkeys(names_half, precision) | dict.fromkeys(names_full, FLOAT32)
+        self._given: dict[str, Any] = {"level": level, "dtype": precision, "half": half, "full": full}
+        super().__init__(autocast=Region(targets) if targets else None)
+
+    def __exit__(self, *error: object) -> None:
+        region = state.current().autocast
+        super().__exit__(*error)
+        if region is not None:
+            region.casts.clear()
+
+    def _recreate_cm(self) -> autocast:
+        return autocast(**self._given)
+
+
+def _known(which: str, names: Collection[Any]) -> set[str]:
+    """Names of ops, checked, with ``"*"`` spelt out."""
+    from flnb.ops.table import OPS
+
+    if isinstance(names, str):
+        raise TypeError(f"autocast: {which} is a list of names of ops, got the text {names!r}; write [{names!r}]")
+    given = {item if isinstance(item, str) else item.name for item in names}
+    for name in sorted({item for item in names if isinstance(item, str)} - OPS.keys() - set(EVERYTHING)):
+        near = difflib.get_close_matches(name, OPS, 3)
+        raise ValueError(
+            f"autocast: {which} names {name!r}, which is no op of the table{', near are ' * bool(near)}"
+            f"{', '.join(near)}; of a function that is made of several ops (flnb.record() shows which) name those"
+        )
+    if "*" not in given:
+        return given
+    computing = {n for n, op in OPS.items() if op.family in COMPUTING and (op.differentiable or op.joint is not None)}
+    return given - {"*"} | computing
+
+
+def _half_precision(dtype: Any) -> np.dtype[Any]:
+    name = dtype if isinstance(dtype, str) else np.dtype(dtype).name
+    if name not in HALVES:
+        raise ValueError(f"autocast: expected the dtype float16 or bfloat16, got {name}")
+    if name == "float16":
+        return np.dtype(np.float16)
+    try:
+        found: np.dtype[Any] = np.dtype(import_module("ml_dtypes").bfloat16)
+    except ModuleNotFoundError:
+        raise ImportError(
+            "flnb: bfloat16 needs ml_dtypes, which gives NumPy this dtype; install it with: pip install ml_dtypes, or "
+            "use float16",
+            name="ml_dtypes",
+        ) from None
+    return found
+
+
+class Region:
+    """What one region casts, and the casts of parameters that it has made."""
+
+    __slots__ = ("casts", "targets")
+
+    def __init__(self, targets: dict[str, np.dtype[Any]]) -> None:
+        self.targets = targets
+        self.casts: dict[tuple[int, np.dtype[Any]], _Cast] = {}
+
+    def anew(self) -> Region:
+        """The same rules, nothing cast yet."""
+        return Region(self.targets)
+
+    def call(self, here: State, op: Op, arguments: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
+        """Run an op on its arguments as this region casts them."""
+        from flnb.dispatch import ops as dispatch
+
+        def run() -> Any:
+            given = self._cast(here, op, arguments)
+            return op.apply(*given) if op.apply is not None else dispatch.call(op, given, attributes)
+
+        return _beneath(here, run)
+
+    def compose(
+        self, here: State, op: Op, body: Callable[..., Any], tensors: tuple[Any, ...], attributes: tuple[Any, ...]
+    ) -> Any:
+        """Run a composite likewise."""
+        from flnb.dispatch import ops as dispatch
+
+        return _beneath(here, lambda: dispatch.composite(op, body, self._cast(here, op, tensors), attributes))
+
+    def _cast(self, here: State, op: Op, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        from flnb.ops.elementwise import astype
+
+        target = self.targets.get(op.name)
+        if target is None:
+            return arguments
+        return tuple([
+            x if not isinstance(x, Tensor) or not _is_cast(x._spec.dtype, target)
+            else self._parameter(x, target, here.grad) if getattr(x, "_is_parameter", False)
+            else astype(x, target)
+            for x in arguments
+        ])  # fmt: skip
+
+    def _parameter(self, x: Any, target: np.dtype[Any], grad: bool) -> Any:
+        """The cast of a parameter: the one made before, where it still holds the values and leads back to it."""
+        from flnb.ops.elementwise import astype
+
+        kept = self.casts.get((id(x), target))
+        if kept is None or not kept.serves(x, grad):
+            kept = self.casts[id(x), target] = _Cast(x, x._last_write, astype(x, target))
+        return kept.result
+
+
+class _Cast(NamedTuple):
+    parameter: Any
+    written: int
+    result: Any
+
+    def serves(self, x: Any, grad: bool) -> bool:
+        node = self.result._node
+        walked = node is not None and node[1] is None
+        recorded = node is not None or not grad or x._node is None
+        return self.written == x._last_write and recorded and not walked
+
+
+def _is_cast(dtype: np.dtype[Any], target: np.dtype[Any]) -> bool:
+    """Half precision is cast to float32 and float32 to half precision; float64 was chosen by somebody."""
+    return dtype.name in HALVES if target is FLOAT32 else dtype == FLOAT32
+
+
+def _beneath(here: State, run: Callable[[], Any]) -> Any:
+    token = state._scoped.set(here.beneath())
+    try:
+        return run()
+    finally:
+        state._scoped.reset(token)
