@@ -15,6 +15,15 @@ def test_relative_error_in_double_precision():
     np.testing.assert_allclose(erf(POINTS), expected, rtol=1e-15, atol=0)
 
 
+def test_relative_error_in_single_precision():
+    points = np.concatenate([POINTS, np.logspace(-30, 0, 1000)]).astype(np.float32)
+    y = erf(points)
+    np.testing.assert_allclose(y, [math.erf(x) for x in points], rtol=5e-7, atol=0)
+    assert abs(y).max() == 1.0
+    np.testing.assert_array_equal(erf(points[::-1]), y[::-1])  # strided, and cut into other pieces
+    np.testing.assert_array_equal(erf(points[:21000].reshape(7, -1).T), y[:21000].reshape(7, -1).T)
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_dtype_shape_and_what_is_no_number_are_kept(dtype):
     x = np.array([[math.nan, -0.0], [0.5, -5.0]], dtype)

@@ -1,7 +1,10 @@
-"""The error function in double precision without SciPy.
+"""The error function without SciPy.
 
-W. J. Cody, "Rational Chebyshev approximations for the error function", Math. Comp. 23 (1969): three intervals of
-|x|, a rational approximation in each, relative error below 6e-16 in exact arithmetic.
+In double precision: W. J. Cody, "Rational Chebyshev approximations for the error function", Math. Comp. 23 (1969):
+three intervals of |x|, a rational approximation in each, relative error below 6e-16 in exact arithmetic.
+
+In single precision: erf(x) / x as one rational function of x^2 where erf(x) is not yet 1, with the least maximum of the
+relative error, 1.9e-8 (fitted by least squares whose weights follow the error: Lawson 1961).
 """
 
 from __future__ import annotations
@@ -43,6 +46,12 @@ LARGE = (
     ),
 )  # fmt: skip
 ONE_OVER_ROOT_PI = 5.6418958354775628695e-1
+WHOLE = (
+    (2.05003164e-06, 0.000284874985, 0.0037655133, 0.0527484017, 0.190404785, 1.12837915),
+    (3.80907292e-05, 0.00116249994, 0.0149690195, 0.114108325, 0.50207459, 1.0),
+)
+SATURATED, ONE = np.float32(3.92), np.float32(1.0)  # from there on erf rounds to 1
+PIECE = 8192
 
 
 def _ratio(coefficients: tuple[tuple[float, ...], tuple[float, ...]], x: Array) -> Array:
@@ -64,18 +73,47 @@ def _large(x: Array) -> Any:
     return 1.0 - np.exp(-x * x) / x * (ONE_OVER_ROOT_PI - z * _ratio(LARGE, z))
 
 
-def erf(x: Array) -> Array:
-    """erf(x), elementwise, in the dtype of x (computed in float64).
-
-    >>> import numpy as np
-    >>> erf(np.array([0.0, 0.5, -3.0])).round(12).tolist()
-    [0.0, 0.520499877813, -0.999977909503]
-    """
-    value = np.asarray(x, np.float64)
-    size = np.abs(value)
+def _double(x: Array) -> Array:
+    size = np.abs(x)
     result = np.piecewise(
         size,
         [size <= 0.46875, (size > 0.46875) & (size <= 4.0), (size > 4.0) & (size < 6.0), size >= 6.0],
         [_small, _middle, _large, 1.0, np.nan],
     )
-    return np.asarray(np.copysign(result, value).astype(np.asarray(x).dtype))
+    return np.asarray(np.copysign(result, x))
+
+
+def _horner(coefficients: tuple[float, ...], x: Array) -> Array:
+    """A polynomial, highest power first, in the dtype of x and in one array."""
+    value: Array = np.multiply(x, x.dtype.type(coefficients[0]))
+    for coefficient in coefficients[1:-1]:
+        value += x.dtype.type(coefficient)
+        value *= x
+    value += x.dtype.type(coefficients[-1])
+    return value
+
+
+def _single(x: Array) -> Array:
+    """Piece by piece, so that all that is read twice stays in the cache."""
+    result = np.empty(x.shape, np.float32)
+    given, wanted = x.reshape(-1), result.reshape(-1)
+    for start in range(0, given.size, PIECE):
+        piece = np.clip(given[start : start + PIECE], -SATURATED, SATURATED)
+        squares = np.square(piece)
+        piece *= _horner(WHOLE[0], squares)
+        piece /= _horner(WHOLE[1], squares)
+        np.clip(piece, -ONE, ONE, wanted[start : start + PIECE])
+    return result
+
+
+def erf(x: Array) -> Array:
+    """erf(x), elementwise, in the dtype of x; of float32 and float16 in single precision, to 5e-7 of the value.
+
+    >>> import numpy as np
+    >>> erf(np.array([0.0, 0.5, -3.0])).round(12).tolist()
+    [0.0, 0.520499877813, -0.999977909503]
+    """
+    x = np.asarray(x)
+    if x.dtype in (np.float32, np.float16):
+        return _single(x.astype(np.float32, copy=False)).astype(x.dtype, copy=False)
+    return np.asarray(_double(x.astype(np.float64, copy=False)).astype(x.dtype, copy=False))
