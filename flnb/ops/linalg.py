@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
@@ -47,13 +48,22 @@ def _infer(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[tuple[in
     return (*batched("matmul", specs), a.shape[-2], b.shape[-1]), a.dtype
 
 
+def _of_right(g: Any, plan: Any, a: Any, b: Any, y: Any) -> Any:
+    """For one matrix that multiplies many, one product over all their rows: the sum costs nothing, nor its memory."""
+    shape = plan.specs[1].shape
+    if len(shape) > 2 or a.ndim == 2:
+        return sum_to(matmul(adjoint(a), g), shape)
+    rows = math.prod(a.shape[:-1])
+    return matmul(adjoint(reshape(a, (rows, a.shape[-1]))), reshape(g, (rows, g.shape[-1])))
+
+
 _matmul = Op(
     "matmul",
     "matmul",
     _infer,
     (
         Pull("1", lambda g, plan, a, b, y: sum_to(matmul(g, adjoint(b)), plan.specs[0].shape)),
-        Pull("0", lambda g, plan, a, b, y: sum_to(matmul(adjoint(a), g), plan.specs[1].shape)),
+        Pull("0", _of_right),
     ),
     accepts="numeric",
     holomorphic=False,

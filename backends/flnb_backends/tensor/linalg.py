@@ -74,5 +74,10 @@ class LinearAlgebra:
         return pack(lapack("slogdet", x), x, out)
 
     def matmul(self, a: Array, b: Array, out: Array | None = None) -> Array:
+        if b.ndim == 2 and a.ndim > 2 and a.flags.c_contiguous and (out is None or out.flags.c_contiguous):
+            rows = math.prod(a.shape[:-1])  # one product instead of one of each example
+            into = None if out is None else out.reshape(rows, b.shape[1])
+            flat: Array = np.matmul(a.reshape(rows, a.shape[-1]), b, into)
+            return flat.reshape(*a.shape[:-1], b.shape[1]) if out is None else out
         product: Array = np.matmul(a, b, out)
         return product
