@@ -43,17 +43,19 @@ class BatchNorm(Module):
 
 
 class LayerNorm(Module):
-    """Normalises each example over its last axes, of extents ``shape``; weight and bias, if ``affine``, are ``shape``.
+    """Normalises each example over its last axes, of extents ``shape``.
+
+    Weight and bias are ``shape``; without ``affine`` there is neither, without ``bias`` the weight alone.
 
     >>> import flnb
     >>> LayerNorm(3)(flnb.asarray([[1.0, 2.0, 3.0]])).detach().numpy().round(2).tolist()
     [[-1.2200000286102295, 0.0, 1.2200000286102295]]
     """
 
-    def __init__(self, shape: int | Sequence[int], eps: float = 1e-5, affine: bool = True) -> None:
+    def __init__(self, shape: int | Sequence[int], eps: float = 1e-5, affine: bool = True, bias: bool = True) -> None:
         self.shape = (shape,) if isinstance(shape, int) else tuple(shape)
         self.eps = eps
-        self.weight, self.bias = _affine(self.shape, affine)
+        self.weight, self.bias = _affine(self.shape, affine, bias)
 
     def forward(self, x: Any) -> Any:
         return ops.layer_norm(x, self.shape, self.weight, self.bias, self.eps)
@@ -79,12 +81,12 @@ class GroupNorm(Module):
         return ops.group_norm(x, self.groups, self.weight, self.bias, self.eps)
 
 
-def _affine(shape: tuple[int, ...], wanted: bool) -> tuple[Parameter | None, Parameter | None]:
+def _affine(shape: tuple[int, ...], wanted: bool, bias: bool = True) -> tuple[Parameter | None, Parameter | None]:
     """A weight of ones and a bias of zeros."""
     if not wanted:
         return None, None
     dtype = default_dtype()
-    return Parameter(ops.ones(shape, dtype=dtype)), Parameter(ops.zeros(shape, dtype=dtype))
+    return Parameter(ops.ones(shape, dtype=dtype)), Parameter(ops.zeros(shape, dtype=dtype)) if bias else None
 
 
 class Normalize(Module):

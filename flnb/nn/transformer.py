@@ -99,12 +99,14 @@ class MultiheadAttention(Module):
 class _Layer(Module):
     """What encoder and decoder layers share: two linear maps, and each part added to what it was made of."""
 
-    def _make(self, features: int, feedforward: int, dropout: float, activation: str, norm_first: bool) -> None:
+    def _make(
+        self, features: int, feedforward: int, dropout: float, activation: str, norm_first: bool, bias: bool = True
+    ) -> None:
         if activation not in ACTIVATIONS:
             raise ValueError(f"{type(self).__name__}: activation must be 'relu' or 'gelu', got {activation!r}")
         self.norm_first, self.activation = norm_first, activation
-        self.linear1 = Linear(features, feedforward)
-        self.linear2 = Linear(feedforward, features)
+        self.linear1 = Linear(features, feedforward, bias)
+        self.linear2 = Linear(feedforward, features, bias)
         self.dropout = Dropout(dropout)
 
     def _added(self, x: Any, norm: LayerNorm, part: Callable[[Any], Any]) -> Any:
@@ -120,8 +122,8 @@ class _Layer(Module):
 class TransformerEncoderLayer(_Layer):
     """Self-attention, then two linear maps, each with a residual and a layer norm (Vaswani et al. 2017, section 3.1).
 
-    The norm comes after the sum, or with ``norm_first`` before attention and maps (Xiong et al. 2020). For ``context``
-    and masks see `MultiheadAttention`.
+    The norm comes after the sum, or with ``norm_first`` before attention and maps (Xiong et al. 2020). Without
+    ``bias``, nothing in it has one, the norms neither. For ``context`` and masks see `MultiheadAttention`.
 
     >>> import flnb
     >>> TransformerEncoderLayer(8, 2, 16)(flnb.ones((3, 5, 8))).shape
@@ -130,11 +132,11 @@ class TransformerEncoderLayer(_Layer):
 
     def __init__(
         self, features: int, heads: int, feedforward: int = 2048, dropout: float = 0.1, activation: str = "relu",
-        norm_first: bool = False, eps: float = 1e-5, context: int = 0,
+        norm_first: bool = False, eps: float = 1e-5, context: int = 0, bias: bool = True,
     ) -> None:  # fmt: skip
-        self.self_attn = MultiheadAttention(features, heads, dropout=dropout, context=context)
-        self._make(features, feedforward, dropout, activation, norm_first)
-        self.norm1, self.norm2 = LayerNorm(features, eps), LayerNorm(features, eps)
+        self.self_attn = MultiheadAttention(features, heads, bias, dropout, context)
+        self._make(features, feedforward, dropout, activation, norm_first, bias)
+        self.norm1, self.norm2 = (LayerNorm(features, eps, bias=bias) for _ in range(2))
 
     def forward(self, x: Any, mask: Any = None, is_causal: bool = False) -> Any:
         x = self._added(x, self.norm1, lambda x: self.self_attn(x, mask=mask, is_causal=is_causal))

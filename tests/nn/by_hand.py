@@ -89,7 +89,8 @@ def inside(v, prefix):
 def attention(v, q, k=None, heads=2, prefix="", allowed=True):
     v = inside(v, prefix)
     k = q if k is None else k
-    w, b = np.split(v["in_proj_weight"], 3), np.split(v["in_proj_bias"], 3)
+    w = np.split(v["in_proj_weight"], 3)
+    b = np.split(v["in_proj_bias"], 3) if "in_proj_bias" in v else (0.0, 0.0, 0.0)
     each = [x @ w[i].T + b[i] for i, x in enumerate((q, k, k))]
     made = []
     for qh, kh, vh in zip(*(np.split(x, heads, -1) for x in each), strict=True):
@@ -100,15 +101,15 @@ def attention(v, q, k=None, heads=2, prefix="", allowed=True):
                 scores[:, i, j] += qh[:, i] @ v["relative"][middle + j - i]
         scores = np.where(allowed, scores / math.sqrt(qh.shape[-1]), -1e9)
         made.append(np.exp(log_softmax(scores)) @ vh)
-    return np.concatenate(made, -1) @ v["out_proj.weight"].T + v["out_proj.bias"]
+    return np.concatenate(made, -1) @ v["out_proj.weight"].T + v.get("out_proj.bias", 0.0)
 
 
 def linear(v, name, x):
-    return x @ v[f"{name}.weight"].T + v[f"{name}.bias"]
+    return x @ v[f"{name}.weight"].T + v.get(f"{name}.bias", 0.0)
 
 
 def norm(v, name, x):
-    return standard(x, -1) * v[f"{name}.weight"] + v[f"{name}.bias"]
+    return standard(x, -1) * v[f"{name}.weight"] + v.get(f"{name}.bias", 0.0)
 
 
 def transformer_layer(v, x, memory=None, norm_first=False, activate=lambda x: np.maximum(x, 0)):

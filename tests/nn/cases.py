@@ -161,6 +161,10 @@ CASES = {
         lambda: nn.LayerNorm((3, 4)), SERIES, lambda v, x: standard(x, (1, 2)) * v["weight"] + v["bias"],
         lambda t: t.nn.LayerNorm((3, 4)),
     ),
+    "LayerNorm without bias": Case(
+        lambda: nn.LayerNorm(4, bias=False), SERIES, lambda v, x: standard(x, 2) * v["weight"],
+        lambda t: t.nn.LayerNorm(4, bias=False),
+    ),
     "LayerNorm plain": Case(
         lambda: nn.LayerNorm(4, affine=False), SERIES, lambda v, x: standard(x, 2),
         lambda t: t.nn.LayerNorm(4, elementwise_affine=False),
@@ -220,6 +224,10 @@ CASES = {
         lambda: nn.TransformerEncoderLayer(8, 2, 16, 0.0, "gelu", norm_first=True), STACK,
         lambda v, x: transformer_layer(v, x, norm_first=True, activate=gelu),
         lambda t: t.nn.TransformerEncoderLayer(8, 2, 16, 0.0, "gelu", batch_first=True, norm_first=True),
+    ),
+    "TransformerEncoderLayer without bias": Case(
+        lambda: nn.TransformerEncoderLayer(8, 2, 16, 0.0, bias=False), STACK, transformer_layer,
+        lambda t: t.nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True, bias=False),
     ),
     "AdaptiveSoftmax": Case(
         lambda: nn.AdaptiveSoftmax(8, 20, [4, 10], 2.0), ((6, 8),), adaptive,
