@@ -22,22 +22,32 @@ from flnb.models.recipe import Recipe
 
 if TYPE_CHECKING:
     from flnb.models.alexnet import AlexNet
+    from flnb.models.asr_transformer import ASRTransformer
+    from flnb.models.bert import BERT
+    from flnb.models.captioner import Captioner
     from flnb.models.googlenet import GoogLeNet
     from flnb.models.lenet import LeNet
+    from flnb.models.lstm_lm import LSTMLM
     from flnb.models.mlp import MLP
     from flnb.models.overfeat import OverFeat
     from flnb.models.resnet import ResNet
+    from flnb.models.transformer_lm import TransformerLM
     from flnb.models.vgg import VGG
     from flnb.models.vit import VisionTransformer
 
 # Module of this package: its public classes, and the names of its RECIPES.
 _CONTENTS = {
     "alexnet": (["AlexNet"], ["alexnet"]),
+    "asr_transformer": (["ASRTransformer"], ["asr-transformer"]),
+    "bert": (["BERT"], ["bert"]),
+    "captioner": (["Captioner"], ["captioner"]),
     "googlenet": (["GoogLeNet"], ["googlenet"]),
     "lenet": (["LeNet"], ["lenet"]),
+    "lstm_lm": (["LSTMLM"], ["lstm-lm-200", "lstm-lm-600", "lstm-lm-650x2"]),
     "mlp": (["MLP"], ["mlp"]),
     "overfeat": (["OverFeat"], ["overfeat"]),
     "resnet": (["ResNet"], ["resnet18", "resnet34", "resnet50"]),
+    "transformer_lm": (["TransformerLM"], ["transformer-lm"]),
     "vgg": (["VGG"], ["vgg-a", "vgg16"]),
     "vit": (["VisionTransformer"], ["vit"]),
 }
@@ -84,5 +94,6 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "AlexNet", "GoogLeNet", "LeNet", "MLP", "OverFeat", "Recipe", "ResNet", "VGG", "VisionTransformer", "get", "names",
+    "ASRTransformer", "AlexNet", "BERT", "Captioner", "GoogLeNet", "LSTMLM", "LeNet", "MLP", "OverFeat", "Recipe",
+    "ResNet", "TransformerLM", "VGG", "VisionTransformer", "get", "names",
 ]  # fmt: skip

@@ -1,0 +1,125 @@
+"""BERT: an encoder that guesses hidden tokens from both sides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flnb import ops
+from flnb.models.recipe import Recipe
+from flnb.models.tokens import draw_weights, expect_tokens, token_loss
+from flnb.nn import (
+    Dropout,
+    Embedding,
+    LayerNorm,
+    Linear,
+    Module,
+    ModuleList,
+    PositionEmbedding,
+    TransformerEncoderLayer,
+)
+
+if TYPE_CHECKING:
+    from flnb.models.recipe import Batch, Draw
+
+__all__ = ["BERT", "RECIPES", "masked_loss", "masked_tokens"]
+
+
+class BERT(Module):
+    """Tokens (N, T) -> logits (N, T, vocabulary), each from all tokens (Devlin et al. 2019, section 3).
+
+    Called as ``bert(tokens, positions)`` with the hidden positions (N, K), it gives their logits (N, K, vocabulary)
+    alone, which is all that the masked language model needs. Layers are the paper's: attention and two maps with GELU,
+    each followed by a norm; embeddings of tokens and learnt positions are summed and normed.
+
+    The defaults have 406M parameters, as many as the "BERT-like" network of Flashlight's table 3, which is not
+    described further. They are BERT's large size (section 3) without what belongs to pairs of sentences, the 50,265
+    tokens of RoBERTa (Liu et al. 2019, section 4.4), and a linear map of its own to them. Nor does the table give the
+    length of its sequences; 128 here, as in most of BERT's training (appendix A.2).
+
+    >>> import flnb
+    >>> bert = BERT(vocabulary=50, features=8, heads=2, layers=1, length=16)
+    >>> tokens = flnb.asarray([[3, 1, 4, 1, 5]])
+    >>> bert(tokens).shape, bert(tokens, flnb.asarray([[0, 2]])).shape
+    ((1, 5, 50), (1, 2, 50))
+
+    Raises:
+        ValueError: more than ``length`` tokens.
+        IndexError: tokens or positions that there are not.
+    """
+
+    def __init__(
+        self, vocabulary: int = 50_265, features: int = 1024, heads: int = 16, layers: int = 24, length: int = 512,
+        feedforward: int | None = None, dropout: float = 0.1,
+    ) -> None:  # fmt: skip
+        self.vocabulary, self.length = vocabulary, length
+        self.embedding = Embedding(vocabulary, features)
+        self.position = PositionEmbedding(length, features)
+        self.norm = LayerNorm(features, eps=1e-12)
+        self.dropout = Dropout(dropout)
+        inner = 4 * features if feedforward is None else feedforward
+        self.layers = ModuleList(
+            TransformerEncoderLayer(features, heads, inner, dropout, activation="gelu") for _ in range(layers)
+        )
+        self.output = Linear(features, vocabulary)
+        draw_weights(self, std=0.02)
+
+    def forward(self, tokens: Any, positions: Any = None) -> Any:
+        tokens = expect_tokens(self, tokens, self.vocabulary, self.length)
+        x = self.dropout(self.norm(self.position(self.embedding(tokens))))
+        for layer in self.layers:
+            x = layer(x)
+        return self.output(x if positions is None else self._at(x, ops.asarray(positions)))
+
+    def _at(self, x: Any, positions: Any) -> Any:
+        """(N, K, features): those of each sequence at its own positions (N, K)."""
+        n, length, _ = x.shape
+        if positions.ndim != 2 or positions.shape[0] != n or positions.dtype.kind not in "iu":
+            raise ValueError(f"BERT: expected integer positions ({n}, K), got {positions._spec!r}")
+        least, most = positions._bounds() if positions.size else (0, 0)
+        if least < 0 or most >= length:
+            raise IndexError(f"BERT: expected positions from 0 to {length - 1}, got positions from {least} to {most}")
+        return x[ops.arange(n)[:, None], positions]
+
+
+def masked_tokens(vocabulary: int, length: int) -> Draw:
+    """Batches of random tokens (N, length), hidden positions (N, K) and the tokens there, all int64.
+
+    Of the positions, 15% are drawn. At 80% of those the token becomes the mask, which is the last of the vocabulary, at
+    10% any token, at 10% it stays (Devlin et al. 2019, section 3.1).
+    """
+
+    def draw(generator: np.random.Generator, size: int) -> Batch:
+        mask = vocabulary - 1
+        tokens = generator.integers(mask, size=(size, length))
+        places = np.argsort(generator.random((size, length)), axis=1)[:, : max(1, round(0.15 * length))]
+        places.sort(axis=1)
+        targets = np.take_along_axis(tokens, places, axis=1)
+        fate = generator.random(places.shape)
+        anything = generator.integers(mask, size=places.shape)
+        np.put_along_axis(tokens, places, np.where(fate < 0.8, mask, np.where(fate < 0.9, anything, targets)), axis=1)
+        return tokens, places, targets
+
+    return draw
+
+
+def masked_loss(model: Module, tokens: Any, positions: Any, targets: Any) -> Any:
+    """Mean cross-entropy of the hidden tokens: targets (N, K), which stood at the positions (N, K)."""
+    return token_loss(model(tokens, positions), targets)
+
+
+SMALL = {"vocabulary": 4000, "features": 128, "heads": 4, "layers": 4, "length": 64}
+
+RECIPES = (
+    Recipe(
+        name="bert",
+        model=BERT,
+        source="Kahn et al. 2022 (Flashlight), table 3: BERT-like, 406M",
+        settings={"paper": {}, "small": SMALL},
+        parameters={"paper": 405_828_697, "small": 1_829_536},
+        batch_sizes={"paper": 128, "small": 16},
+        draws={"paper": masked_tokens(50_265, 128), "small": masked_tokens(4000, 64)},
+        loss=masked_loss,
+    ),
+)

@@ -1,0 +1,139 @@
+"""An LSTM that tells what a video shows, looking at the frames it chooses at each word."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flnb import ops
+from flnb.models.recipe import Recipe
+from flnb.models.tokens import expect_tokens, token_loss
+from flnb.nn import LSTM, Dropout, Embedding, Linear, Module
+
+if TYPE_CHECKING:
+    from flnb.models.recipe import Batch, Draw
+
+__all__ = ["Captioner", "RECIPES", "SoftAttention", "caption_loss", "captions"]
+
+
+class SoftAttention(Module):
+    """Frames (N, F, features) weighted for a state (N, hidden): their weighted sum (N, features), and the weights.
+
+    The weights (N, F) are the softmax of ``w tanh(W state + U frame + b)`` (Bahdanau et al. 2015,
+    appendix A.1.2). The part of the frames is the same for all states: `projected` computes it once.
+
+    >>> import flnb
+    >>> attention = SoftAttention(features=4, hidden=3)
+    >>> frames = flnb.ones((2, 5, 4))
+    >>> context, weights = attention(flnb.ones((2, 3)), frames, attention.projected(frames))
+    >>> context.shape, weights[0].tolist()
+    ((2, 4), [0.20000000298023224, 0.20000000298023224, 0.20000000298023224, 0.20000000298023224, 0.20000000298023224])
+    """
+
+    def __init__(self, features: int, hidden: int) -> None:
+        self.frames = Linear(features, features)
+        self.state = Linear(hidden, features, bias=False)
+        self.score = Linear(features, 1, bias=False)
+
+    def projected(self, frames: Any) -> Any:
+        return self.frames(frames)
+
+    def forward(self, state: Any, frames: Any, projected: Any) -> tuple[Any, Any]:
+        scores = self.score(ops.tanh(projected + self.state(state)[:, None]))[..., 0]
+        weights = ops.softmax(scores)
+        return (weights[:, None] @ frames)[:, 0], weights
+
+
+class Captioner(Module):
+    """Frames (N, F, features) and a sentence (N, L) -> logits (N, L, vocabulary) of each word from those before it.
+
+    The LSTM begins with maps of the mean frame, and reads the word before and what attention gives for its state,
+    scaled by a gate (Xu et al. 2015, section 4.2.1). Words are scored from its state, the attended frames and the word
+    before. Before the first word there is none, and zeros are read.
+
+    The defaults are the sizes of the code of Yao et al. 2015, from which Theano's benchmark comes: frames are the 1024
+    features of a GoogLeNet.
+
+    >>> import flnb
+    >>> model = Captioner(vocabulary=50, features=6, word_features=4, hidden=8)
+    >>> model(flnb.ones((2, 5, 6)), flnb.asarray([[3, 1, 4], [1, 5, 9]])).shape
+    (2, 3, 50)
+
+    Raises:
+        ValueError: frames of another width, or not as many videos as sentences.
+        IndexError: words that there are not.
+    """
+
+    def __init__(
+        self, vocabulary: int = 20_000, features: int = 1024, word_features: int = 468, hidden: int = 3518,
+        dropout: float = 0.5,
+    ) -> None:  # fmt: skip
+        self.vocabulary, self.features = vocabulary, features
+        self.embedding = Embedding(vocabulary, word_features)
+        self.first_h, self.first_c = Linear(features, hidden), Linear(features, hidden)
+        self.attention = SoftAttention(features, hidden)
+        self.gate = Linear(hidden, 1)
+        self.lstm = LSTM(word_features + features, hidden)
+        self.from_state = Linear(hidden, word_features)
+        self.from_context = Linear(features, word_features)
+        self.output = Linear(word_features, vocabulary)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, frames: Any, words: Any) -> Any:
+        words = expect_tokens(self, words, self.vocabulary)
+        if frames.ndim != 3 or frames.shape[2] != self.features or frames.shape[0] != words.shape[0]:
+            raise ValueError(
+                f"Captioner: expected frames ({words.shape[0]}, F, {self.features}) for {words.shape[0]} sentences, "
+                f"got {frames.shape}"
+            )
+        before = ops.pad(self.embedding(words)[:, :-1], ((0, 0), (1, 0), (0, 0)))
+        states, contexts = self._over_time(frames, before)
+        scored = self.from_state(self.dropout(states)) + self.from_context(contexts) + before
+        return self.output(self.dropout(ops.tanh(scored)))
+
+    def _over_time(self, frames: Any, before: Any) -> tuple[Any, Any]:
+        """States (N, L, hidden) and gated contexts (N, L, features), word by word."""
+        projected, mean = self.attention.projected(frames), ops.mean(frames, axis=1)
+        h, c = ops.tanh(self.first_h(mean)), ops.tanh(self.first_c(mean))
+        states, contexts = [], []
+        for t in range(before.shape[1]):
+            context, _ = self.attention(h, frames, projected)
+            context = context * ops.sigmoid(self.gate(h))
+            x = ops.concat([before[:, t], context], axis=1)
+            _, (h, c) = self.lstm(x[None], (h[None], c[None]))
+            h, c = h[0], c[0]
+            states.append(h)
+            contexts.append(context)
+        return ops.stack(states, axis=1), ops.stack(contexts, axis=1)
+
+
+def captions(frames: int, features: int, words: int, vocabulary: int) -> Draw:
+    """Batches of normal frames (N, frames, features), float32, and sentences (N, words), int64: the targets."""
+
+    def draw(generator: np.random.Generator, size: int) -> Batch:
+        x = generator.standard_normal((size, frames, features), dtype=np.float32)
+        return x, generator.integers(vocabulary, size=(size, words))
+
+    return draw
+
+
+def caption_loss(model: Module, frames: Any, words: Any) -> Any:
+    """Mean cross-entropy of the words (N, L), each given the frames and those before it."""
+    return token_loss(model(frames, words), words)
+
+
+SMALL = {"vocabulary": 2000, "features": 256, "word_features": 128, "hidden": 256}
+
+RECIPES = (
+    Recipe(
+        name="captioner",
+        model=Captioner,
+        source="Al-Rfou et al. 2016 (Theano), section IV.4; Yao et al. 2015",
+        settings={"paper": {}, "small": SMALL},
+        parameters={"paper": 103_263_931, "small": 1_500_625},
+        batch_sizes={"paper": 64, "small": 32},
+        draws={"paper": captions(28, 1024, 30, 20_000), "small": captions(28, 256, 10, 2000)},
+        loss=caption_loss,
+    ),
+)

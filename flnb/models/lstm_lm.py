@@ -1,0 +1,75 @@
+"""An LSTM that predicts the next word."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flnb import ops
+from flnb.models.recipe import Recipe
+from flnb.models.tokens import expect_tokens, next_tokens, token_loss
+from flnb.nn import LSTM, Dropout, Embedding, Linear, Module
+
+__all__ = ["LSTMLM", "RECIPES", "next_word_loss"]
+
+
+class LSTMLM(Module):
+    """Words (N, T) -> logits (N, T, vocabulary) of the word that follows each, and the state after the last.
+
+    Layers of LSTM over embeddings as wide as they are; dropout only on what is not recurrent (Zaremba et al. 2014,
+    section 3.2). The state (h, c), each (layers, N, features), is that to begin the next piece of the text with.
+
+    >>> import flnb
+    >>> model = LSTMLM(vocabulary=50, features=8)
+    >>> words = flnb.asarray([[3, 1, 4, 1, 5]])
+    >>> logits, state = model(words)
+    >>> logits, state = model(words, state)
+    >>> logits.shape
+    (1, 5, 50)
+
+    Raises:
+        ValueError: words or a state of other shapes.
+        IndexError: words that there are not.
+    """
+
+    def __init__(self, vocabulary: int = 10_000, features: int = 200, layers: int = 1, dropout: float = 0.5) -> None:
+        self.vocabulary = vocabulary
+        self.embedding = Embedding(vocabulary, features)
+        self.lstm = LSTM(features, features, layers, dropout=dropout)
+        self.output = Linear(features, vocabulary)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, words: Any, state: Any = None) -> tuple[Any, Any]:
+        words = expect_tokens(self, words, self.vocabulary)
+        x = self.dropout(self.embedding(words.mT))
+        x, state = self.lstm(x, state)
+        return self.output(self.dropout(ops.permute_dims(x, (1, 0, 2)))), state
+
+
+def next_word_loss(model: Module, words: Any, targets: Any) -> Any:
+    """Mean cross-entropy of the words that follow: targets (N, T), from a state of zeros."""
+    logits, _ = model(words)
+    return token_loss(logits, targets)
+
+
+def _recipe(name: str, features: int, layers: int, steps: int, small: int, parameters: tuple[int, int]) -> Recipe:
+    """One of the three of the paper: 10,000 words as in the Penn Treebank, batches of 20; small, 2,000 words."""
+    return Recipe(
+        name=name,
+        model=LSTMLM,
+        source="Al-Rfou et al. 2016 (Theano), section IV.3",
+        settings={
+            "paper": {"features": features, "layers": layers},
+            "small": {"vocabulary": 2000, "features": small, "layers": layers},
+        },
+        parameters=dict(zip(("paper", "small"), parameters, strict=True)),
+        batch_sizes={"paper": 20, "small": 20},
+        draws={"paper": next_tokens(10_000, steps), "small": next_tokens(2000, steps)},
+        loss=next_word_loss,
+    )
+
+
+RECIPES = (
+    _recipe("lstm-lm-200", 200, layers=1, steps=20, small=200, parameters=(4_331_600, 1_123_600)),
+    _recipe("lstm-lm-600", 600, layers=1, steps=40, small=300, parameters=(14_894_800, 1_924_400)),
+    _recipe("lstm-lm-650x2", 650, layers=2, steps=50, small=325, parameters=(19_780_400, 2_997_200)),
+)
