@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from flnb_telemetry import bus, intern, schema
 
-from flnb.dispatch import state
-from flnb.interface.tape import SAVED
+from flnb.dispatch import stacks, state
+from flnb.interface.tape import CODE, LASTI, SAVED
 from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Statistics:
         return cls()
 
     def see(self, node: list[Any], g: Any) -> None:
-        """Emit a node's cotangent: norm, NaN and Inf count, elements, bytes saved."""
+        """Emit a node's cotangent: norm, NaN and Inf count, elements, the user's line, bytes saved."""
         if self.left <= 0:
             return
         self.left -= 1
@@ -51,7 +51,15 @@ class Statistics:
         for x in node[SAVED:]:
             if isinstance(x, Tensor):
                 saved += x._spec.nbytes
-        _emit(schema.GRAD_STAT | node[0].code & KEEP_PLAN, node[2], norm, bad, g.size, 0, saved)
+        _emit(
+            schema.GRAD_STAT | node[0].code & KEEP_PLAN,
+            node[2],
+            norm,
+            bad,
+            g.size,
+            stacks.told(node[CODE], node[LASTI]),
+            saved,
+        )
 
     def end(self, leaves: list[tuple[list[Any], Any]]) -> None:
         """Emit the leaves that gradients arrived at, by name."""

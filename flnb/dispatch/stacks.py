@@ -18,7 +18,7 @@ from flnb_telemetry import bus, intern, schema
 if TYPE_CHECKING:
     from types import CodeType, FrameType, TracebackType
 
-__all__ = ["Line", "caller", "creation_stacks", "lines", "outside", "own", "site", "where"]
+__all__ = ["Line", "caller", "creation_stacks", "lines", "outside", "own", "site", "told", "where"]
 
 _PACKAGES = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))), os.path.dirname(flnb_telemetry.__file__))
 _ROOTS = tuple(package + os.sep for package in _PACKAGES)
@@ -151,10 +151,10 @@ def note_cut(reason: int, node: int) -> None:
     """Record that the user's line cuts the tape, for `run.tape.why`. A no-op where nobody records."""
     if bus.lanes is not None:
         code = schema.CUT | reason << schema.AUX_SHIFT
-        bus.emit(code, clock(), node, _told(*site()), bus.lanes.lane.context)
+        bus.emit(code, clock(), node, told(*site()), bus.lanes.lane.context)
 
 
 @lru_cache(1024)
-def _told(code: Any, lasti: int) -> int:
-    """A line as an interned string."""
+def told(code: Any, lasti: int) -> int:
+    """What a node remembers, as the number of an interned string."""
     return intern.strings.id_of(where(code, lasti))

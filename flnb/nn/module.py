@@ -70,6 +70,16 @@ class Module:
         if isinstance(value, (Module, Parameter, list, tuple, dict)):
             for path, member in _members(name, value):
                 _call_it(member, self._path(path))
+                if isinstance(member, Module):
+                    self._lengthen(path, member)
+
+    def _lengthen(self, path: str, part: Module) -> None:
+        """Let the parameters of a part, which was built before this module, be known by their path from here."""
+        inside = list(part._named_members())
+        if all(member is not self for _, member in inside):
+            for name, member in inside:
+                if isinstance(member, Parameter):
+                    _call_it(member, f"{path}.{name}")
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         raise NotImplementedError(

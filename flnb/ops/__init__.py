@@ -56,6 +56,9 @@ __all__ += ["elu", "hardtanh", "leaky_relu", "prelu", "relu6", "threshold"]
 __all__ += ["group_norm", "layer_norm", "normalize"]
 __all__ += ["binary_cross_entropy", "binary_cross_entropy_with_logits", "l1_loss", "mse_loss"]
 
+for _name in __all__:
+    globals()[_name] = public(globals()[_name])
+
 
 def _attach() -> None:
     """Give Tensor its operators and methods."""
@@ -115,6 +118,4 @@ _METHODS = (
     "log", "max", "mean", "min", "permute_dims", "pow", "prod", "relu", "repeat", "reshape", "round", "sigmoid", "sort",
     "sqrt", "square", "squeeze", "std", "sum", "take", "tanh", "var",
 )  # fmt: skip
-for _name in __all__:
-    globals()[_name] = public(globals()[_name])
 _attach()

@@ -5,6 +5,9 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+from flnb_telemetry import bus, schema
+
+from flnb.dispatch import stacks, state
 from flnb.dispatch.failure import failed_function
 from flnb.ops.table import OPS
 
@@ -33,8 +36,10 @@ def public(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     name = function.__name__
     op = OPS.get(name)
-    if function.__module__ in _UNTOLD or name in _TELLING or (op is not None and op.apply is function):
+    if function.__module__ in _UNTOLD or name in _TELLING:
         return function
+    if op is not None and op.apply is function:
+        return function if op.differentiable else _cutting(function)
     code, family = function.__code__, op.family if op is not None else "movement"
     taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     ours = {theirs: mine for theirs, names in _ELSEWHERE.items() for mine in names if mine in taken}
@@ -53,3 +58,19 @@ def public(function: Callable[..., Any]) -> Callable[..., Any]:
             raise
 
     return told
+
+
+def _cutting(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The fast path of an op without a gradient, which cuts the tape: while somebody records, that is noted."""
+
+    @functools.wraps(function)
+    def noted(*arguments: Any, **keywords: Any) -> Any:
+        result = function(*arguments, **keywords)
+        if bus.lanes is not None and state.current().grad:
+            reason = schema.INTEGER if result.dtype.kind in "biu" else schema.NO_RULE
+            for x in arguments:
+                if getattr(x, "_node", None) is not None:
+                    stacks.note_cut(reason, x._node[2])
+        return result
+
+    return noted

@@ -117,10 +117,11 @@ class Session:
         with self._draining:
             if len(self.sinks) <= 1:
                 bus.lanes = None
-                bus.want_grad_stats = False
             self.drain()
             if sink in self.sinks:
                 self.sinks.remove(sink)
+            if not self.sinks:
+                bus.want_grad_stats = False
             return not self.sinks
 
     def stop(self) -> None:

@@ -30,8 +30,9 @@ SCOPE, STEP, METRIC, GRAD_STAT, EDGE, DROPPED, LEAF, OP_FAILED, CUT = range(8, 1
 CATEGORIES = ("unknown", "parameter", "gradient", "activation", "optimizer_state", "input", "temporary")
 PHASES = ("other", "forward", "backward", "optimizer")
 FORWARD, BACKWARD, OPTIMIZER = 1, 2, 3
-DETACH, NO_GRAD, INTEGER = 1, 2, 3
-"""Why values leave the tape: `detach` of a node's result, a block that records no gradients, a cast to integers."""
+DETACH, NO_GRAD, INTEGER, NO_RULE = 1, 2, 3, 4
+"""Why values leave the tape: `detach` of a node's result, a block that records no gradients, an op that gives integers
+or truth values (a cast, a comparison), an op that has no gradient."""
 
 PLAN_SHIFT = 24
 AUX_SHIFT = 8

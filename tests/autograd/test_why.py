@@ -149,3 +149,41 @@ def test_a_recording_answers_for_nodes_numbers_and_variables_without_gradient(w:
         tape.why("v")
     with pytest.raises(TypeError, match="expected a Variable, its name, or a node of the tape; got float"):
         tape.why(1.5)
+
+
+@pytest.mark.parametrize(
+    ("cut", "reason"),
+    [
+        (lambda h: h > 0.0, "integers or truth values"),
+        (lambda h: flnb.equal(h, 1.0), "integers or truth values"),
+        (lambda h: flnb.isnan(h), "integers or truth values"),
+        (lambda h: flnb.argmax(h, axis=1), "integers or truth values"),
+        (lambda h: h // 2.0, "an op that has no gradient"),
+    ],
+)
+def test_the_tape_knows_ops_that_give_no_gradient(w: Any, x: Any, cut: Any, reason: str) -> None:
+    with flnb.record(grad_interval=0.0) as run:
+        mask = cut(w).astype("float64")  # the line
+        (x * mask.sum()).sum().backward()
+    found = run.tape.why(w)
+    assert not found.reached
+    assert reason in found.reason
+    assert re.search(r"test_why.py:\d+: ", found.line)
+    with flnb.record() as off, flnb.no_grad():
+        cut(w)
+    assert len(off.table("cut")["t"]) == 1  # no_grad() alone: nothing is on the tape there
+    assert off.table("cut")["reason"].tolist() == [2]
+
+
+def test_nodes_of_a_sampled_backward_know_their_lines(w: Any, x: Any) -> None:
+    with flnb.record(grad_interval=0.0) as run:
+        hidden = flnb.tanh(w @ x)
+        hidden.sum().backward()
+    lines = {node.op: node.line for node in run.tape.nodes}
+    assert lines["tanh"].endswith("hidden = flnb.tanh(w @ x)")
+    assert lines["sum"].endswith("hidden.sum().backward()")
+    assert "test_why.py:" in lines["matmul"]
+    assert run.tape.to_networkx().nodes[run.tape.nodes[-1].id]["line"] == lines["sum"]
+    with flnb.record(grad_interval=None) as unsampled:
+        flnb.tanh(w @ x).sum().backward()
+    assert [node.line for node in unsampled.tape.nodes] == ["", "", ""]

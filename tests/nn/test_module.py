@@ -168,6 +168,16 @@ def test_a_scope_is_left_when_forward_raises_and_follows_a_list_that_grew_later(
     assert bus.threads.here.path == ""
 
 
+def test_parameters_on_a_tape_are_called_by_their_path_at_once():
+    net = Net().eval()
+    with flnb.record(grad_interval=0.0) as run:
+        flnb.sum(net(flnb.ones((3, 4)))).backward()
+    assert {leaf.name for leaf in run.tape.leaves} == set(PARAMETERS)
+    net.blocks[1].parent = net  # what leads back names nothing
+    assert net.scale.name == "scale"
+    assert run.tape.why("blocks.1.norm.bias").reached
+
+
 def test_missing_forward_is_explained():
     class Empty(nn.Module):
         pass

@@ -57,6 +57,8 @@ class Graph:
     leaf_name: Ints
     leaf_parameter: Bools
     leaf_gradient: Gradients
+    line: Ints | None = None
+    """For each row the number of the text of the user's line, 0 where it was not told."""
     failed: int = 0
     """Where the forward ended in an error: the number of its message. The op that failed is the last row."""
 
@@ -152,7 +154,7 @@ def read(
     plan, context = (np.append(ops[name].astype(np.int64), 0)[own] for name in ("plan", "context"))
     at, seen = located(sampled["node"], ids, sort=True)
     told = {key: np.where(seen, sampled[key][at], 0) if len(sampled["node"]) else np.zeros(len(ids), np.int64)
-            for key in ("plan", "saved")}  # fmt: skip
+            for key in ("plan", "saved", "name")}  # fmt: skip
     if failed is not None:
         plan[-1], context[-1] = failed["plan"], failed["context"]
     plan = np.where(told["plan"] > 0, told["plan"], plan)  # a composite's, where the op records are those of its body
@@ -161,7 +163,7 @@ def read(
         ids, plan, context, forward, backward, saved, _gradients(sampled, at, seen), start,
         up,
         leaf_ids, *_leaves(leaf_ids, table("leaf"), sampled),
-        failed=failed["message"] if failed else 0,
+        line=told["name"], failed=failed["message"] if failed else 0,
     )  # fmt: skip
     return graph, lacking + len(known) - len(ids)
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _ENDS = {
     schema.DETACH: "its values were detached from the tape",
     schema.INTEGER: "its values became integers or truth values, through which no gradient flows",
+    schema.NO_RULE: "its values went into an op that has no gradient",
 }
 
 

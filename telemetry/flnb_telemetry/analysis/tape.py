@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 
 class TapeNode(NamedTuple):
-    """One op on the tape. Times in ns, saved in bytes; norm is None where the gradient was not sampled."""
+    """One op on the tape. Times in ns, saved in bytes; where the gradient was not sampled, norm is None and line "".
+
+    `line` is the user's line that made it, ``file:line: source``.
+    """
 
     id: int
     op: str
@@ -43,6 +46,7 @@ class TapeNode(NamedTuple):
     numel: int
     plan: int
     context: int
+    line: str = ""
 
     @property
     def took(self) -> str:
@@ -103,6 +107,7 @@ class Nodes(Sequence[TapeNode]):
             int(graph.id[row]), about.op, about.family, about.shape, about.dtype, catalog.contexts.items[context].scope,
             tuple(graph.parents(row)), int(graph.forward[row]), int(graph.backward[row]), int(graph.saved[row]),
             *_gradient(graph.gradient, row), int(graph.gradient.numel[row]), plan, context,
+            "" if graph.line is None else catalog.strings.items[int(graph.line[row])],
         )  # fmt: skip
 
     def __eq__(self, other: object) -> bool:
