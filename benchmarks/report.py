@@ -9,23 +9,17 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from flnb.bench import table
+
+__all__ = ["RESULTS", "machine", "page", "table", "write"]
+
 RESULTS = Path(__file__).parent / "results"
-
-
-def table(rows: list[dict[str, Any]]) -> str:
-    """Rows of equal keys as aligned text."""
-    if not rows:
-        return "(no rows)"
-    names = list(rows[0])
-    cells = [names, *([str(row[name]) for name in names] for row in rows)]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in cells)
 
 
 def machine() -> dict[str, Any]:
     """Processor, cores and the versions that matter."""
     versions = {}
-    for name in ("flnb", "numpy", "torch"):
+    for name in ("flnb", "numpy", "torch", "jax"):
         try:
             versions[name] = version(name)
         except PackageNotFoundError:
@@ -47,4 +41,13 @@ def write(name: str, rows: Any, options: dict[str, Any]) -> Path:
     aside = path.with_suffix(".tmp")
     aside.write_text(json.dumps({"machine": machine(), "options": options, "rows": rows}, indent=1) + "\n")
     aside.replace(path)
+    return path
+
+
+def page(name: str, figure: Any, options: dict[str, Any]) -> Path:
+    """Keep a plotly figure as a page that needs no network beside the result; of a quick run it is not kept either."""
+    path = RESULTS / f"{name}.html"
+    if not options.get("quick"):
+        RESULTS.mkdir(exist_ok=True)
+        figure.write_html(path)
     return path

@@ -1,4 +1,4 @@
-"""The `flnb` command: lab, record, view, doctor.
+"""The `flnb` command: lab, record, view, bench, doctor.
 
 Example: `flnb record train.py -o run.flnb && flnb view run.flnb --html run.html`
 """
@@ -118,6 +118,24 @@ def view(source: str, html: str | None) -> int:
     return 0
 
 
+def bench(options: argparse.Namespace) -> int:
+    """Print what training takes, model by model and then as a table; 1 where a model could not be trained."""
+    from flnb.bench import WorkerError, table
+    from flnb.bench.command import bench
+
+    rows = []
+    try:
+        given = options.models, options.size, options.backend, options.rounds, options.seconds, options.threads
+        for row in bench(*given):
+            rows.append(row)
+            print(f"{row['model']} on {row['backend']}: {row['s / 100']} s / 100 iterations", file=sys.stderr)
+    except WorkerError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(table(rows))
+    return 0
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line's grammar; `lab` is taken out before, because its flags belong to JupyterLab."""
     root = argparse.ArgumentParser(prog="flnb", description="A notebook-first ML framework with live instrumentation.")
@@ -133,6 +151,15 @@ def parser() -> argparse.ArgumentParser:
     one = commands.add_parser("view", help="show a saved run as text, or write it as one HTML file")
     one.add_argument("run", metavar="RUN")
     one.add_argument("--html", metavar="FILE", help="write a self-contained HTML report instead")
+    one = commands.add_parser("bench", help="train models on every backend there is and say what it takes")
+    one.add_argument(
+        "models", nargs="*", metavar="MODEL", help="of flnb.models (default: the six of the paper's table 3)"
+    )
+    one.add_argument("--size", default="small", choices=("small", "paper"))
+    one.add_argument("--backend", action="append", default=[], metavar="NAME", help="may be given again (default: all)")
+    one.add_argument("--rounds", type=int, default=5, help="how often each takes its turn")
+    one.add_argument("--seconds", type=float, default=0.5, help="how long a turn takes, about")
+    one.add_argument("--threads", type=int, default=1, help="of each backend")
     return root
 
 
@@ -150,6 +177,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return record(options.script, script_arguments, output)
         if options.command == "view":
             return view(options.run, options.html)
+        if options.command == "bench":
+            return bench(options)
         print(doctor())
         return 0
     except (ImportError, OSError, ValueError) as error:

@@ -25,7 +25,7 @@ LAYERS = [
     ["flnb.autograd"],
     ["flnb.nn", "flnb.optim", "flnb.data", "flnb.meters", "flnb.testing", "flnb.explore"],
     ["flnb.models", "flnb.speech"],
-    ["flnb.plot", "flnb.show", "flnb.widgets", "flnb.magics", "flnb.lab", "flnb.cli"],
+    ["flnb.plot", "flnb.show", "flnb.widgets", "flnb.magics", "flnb.lab", "flnb.bench", "flnb.cli"],
 ]
 
 

@@ -1,0 +1,86 @@
+"""flnb's own contestant: a recipe of `flnb.models` on one of the backends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import flnb
+from flnb import models
+from flnb.bench.contestant import CHECKED, LEARNING_RATE, MOMENTUM, Contestant, drop_nothing
+from flnb.dispatch.state import current
+from flnb.nn import Dropout, Linear, Module
+from flnb.optim import SGD
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["Training"]
+
+
+class Training(Contestant):
+    """The model in flnb.
+
+    Args:
+        model, scale: as `flnb.models.get` and its recipes know them.
+        backend: the name of the backend.
+        weights: an .npz file of initial parameters with which all begin; who finds none writes it.
+    """
+
+    def __init__(self, model: str, scale: str, backend: str, weights: str) -> None:
+        flnb.set_backend(backend)
+        tiny = Linear(2, 2)
+        tiny(flnb.ones((2, 2))).sum().backward()
+        SGD(tiny.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM).step()
+        super().__init__()
+        flnb.manual_seed(0)
+        self.recipe, self.scale, self.weights = models.get(model), scale, weights
+        self.model = self.recipe.build(scale)
+        self.batch = [flnb.asarray(array) for array in self.recipe.batch(scale)]
+        self.optimizer = SGD(self.model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+        if Path(weights).exists():
+            self._load(self.model)
+        else:
+            np.savez(weights, *(parameter.data.numpy() for parameter in self.model.parameters()))
+
+    def _load(self, model: Module) -> None:
+        with np.load(self.weights) as arrays:
+            for parameter, array in zip(model.parameters(), arrays.values(), strict=True):
+                flnb.ops.assign(parameter.data, flnb.asarray(array, dtype=parameter.dtype))
+
+    def iteration(self, update: bool) -> None:
+        self.optimizer.zero_grad()
+        self.recipe.loss(self.model, *self.batch).backward()
+        if update:
+            self.optimizer.step()
+
+    def sync(self) -> None:
+        current().backend.sync()
+
+    def in_double(self) -> tuple[float, Iterable[Any]]:
+        flnb.set_default_dtype("float64")
+        try:
+            model = self.recipe.build(self.scale)
+            self._load(model)
+            drop_nothing((module for _, module in model.named_modules()), Dropout)
+            arrays = self.recipe.batch(self.scale, size=CHECKED)
+            batch = [flnb.asarray(a.astype(np.float64) if a.dtype.kind == "f" else a) for a in arrays]
+            loss = self.recipe.loss(model, *batch)
+            loss.backward()
+        finally:
+            flnb.set_default_dtype("float32")
+        return loss.item(), (np.asarray(parameter.grad) for parameter in model.parameters())
+
+    def counted(self) -> dict[str, Any]:
+        before = flnb.memory.stats()["allocs"]
+        self.iteration(update=True)
+        after = flnb.memory.stats()
+        return {"live": after["peak_allocated"], "allocations": after["allocs"] - before}
+
+    def costliest(self, count: int) -> list[tuple[str, float]]:
+        """The ops that took most of an iteration's op time, with their shares of it (0 to 1), from a recording."""
+        with flnb.record() as run:
+            self.iteration(update=True)
+        return [(row.key[0], row.share) for row in list(run.ops)[:count]]
