@@ -119,7 +119,7 @@ class ResNet(Module):
         return self.fc(ops.mean(x, axis=(2, 3)))
 
 
-def _recipe(name: str, depths: tuple[int, ...], block: str, parameters: dict[str, int]) -> Recipe:
+def _recipe(name: str, depths: tuple[int, ...], block: str, parameters: dict[str, int], small_batch: int) -> Recipe:
     settings = {"depths": depths, "block": block}
     return Recipe(
         name=name,
@@ -127,13 +127,13 @@ def _recipe(name: str, depths: tuple[int, ...], block: str, parameters: dict[str
         source="He et al. 2016, table 1",
         settings={"paper": settings, "small": {**settings, "width": 16, "classes": 100}},
         parameters=parameters,
-        batch_sizes={"paper": 32, "small": 8},
+        batch_sizes={"paper": 32, "small": small_batch},
         draws={"paper": images(224, 1000), "small": images(64, 100)},
     )
 
 
 RECIPES = (
-    _recipe("resnet18", (2, 2, 2, 2), "basic", {"paper": 11_689_512, "small": 714_996}),
-    _recipe("resnet34", (3, 4, 6, 3), "basic", {"paper": 21_797_672, "small": 1_348_148}),
-    _recipe("resnet50", (3, 4, 6, 3), "bottleneck", {"paper": 25_557_032, "small": 1_532_276}),
+    _recipe("resnet18", (2, 2, 2, 2), "basic", {"paper": 11_689_512, "small": 714_996}, 16),
+    _recipe("resnet34", (3, 4, 6, 3), "basic", {"paper": 21_797_672, "small": 1_348_148}, 8),
+    _recipe("resnet50", (3, 4, 6, 3), "bottleneck", {"paper": 25_557_032, "small": 1_532_276}, 8),
 )
