@@ -1,0 +1,84 @@
+"""The operators of each framework, from its own registry, and those whose name says that they add, convolve or sum.
+
+The paper (appendix A.2.1) counts the entries of PyTorch's and TensorFlow's operator schemas, and of those the ones
+that perform a function "even if those operators perform other functions". Here the registries are asked in the running
+process, and names decide; every name that was counted is kept in the JSON file.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+__all__ = ["MATCH", "REGISTRIES", "matching", "operators"]
+
+MATCH = {
+    "add": r"(?<!p)add(?!_batch_dim)",  # not in pad; not an axis that is added
+    "conv": r"conv(?!ert)",
+    "sum": r"sum",
+}
+"""What a name contains that performs the function."""
+
+
+def flnb() -> dict[str, list[str]]:
+    """The op table; composites have a body of other ops, so that a backend implements only the rest."""
+    import flnb
+    from flnb.ops.composite import Composite
+    from flnb.ops.table import OPS
+
+    assert flnb.add  # the package fills the table
+    required = sorted(name for name, op in OPS.items() if not isinstance(op, Composite))
+    return {"operators": sorted(OPS), "primitives": required}
+
+
+def torch() -> dict[str, list[str]]:
+    """What the dispatcher knows in the namespace ``aten``; a schema is a name with an overload (``add.out``)."""
+    import torch
+
+    schemas = [name.removeprefix("aten::") for name in torch._C._dispatch_get_all_op_names() if name[:4] == "aten"]
+    return {"operators": sorted({name.partition(".")[0] for name in schemas}), "schemas": sorted(schemas)}
+
+
+def jax() -> dict[str, list[str]]:
+    """The public primitives, ``jax.extend.core.primitives``."""
+    from jax.extend.core import primitives
+
+    return {"operators": sorted({value.name for name, value in vars(primitives).items() if name.endswith("_p")})}
+
+
+def numpy() -> dict[str, list[str]]:
+    """Public functions: NumPy has no registry of operators."""
+    import numpy
+
+    found: set[str] = set()
+    for space in (numpy, numpy.linalg, numpy.fft):
+        values = {name: getattr(space, name) for name in space.__all__}
+        found |= {name for name, value in values.items() if callable(value) and not isinstance(value, type)}
+    return {"operators": sorted(found)}
+
+
+REGISTRIES: dict[str, Callable[[], dict[str, list[str]]]] = {"flnb": flnb, "torch": torch, "jax": jax, "numpy": numpy}
+
+
+def matching(names: Iterable[str]) -> dict[str, list[str]]:
+    """The names that say add, conv or sum.
+
+    >>> matching(["addmm", "pad", "conv2d", "convert", "cumsum"])
+    {'add': ['addmm'], 'conv': ['conv2d'], 'sum': ['cumsum']}
+    """
+    names = list(names)
+    return {kind: [name for name in names if re.search(pattern, name)] for kind, pattern in MATCH.items()}
+
+
+def operators(framework: str) -> dict[str, Any] | None:
+    """Numbers and the names behind them, None where the framework is not installed."""
+    if not find_spec(framework):
+        return None
+    found = REGISTRIES[framework]()
+    matched = matching(found["operators"])
+    counts = {kind: len(names) for kind, names in (found | matched).items()}
+    return {"how": (REGISTRIES[framework].__doc__ or "").strip(), "counts": counts, "names": matched}
