@@ -160,9 +160,9 @@ def active_in_notebook(part: str, rounds: int) -> list[float] | None:
         for version in range(rounds + 1):
             began = time.perf_counter()
             _answer(client, cell.format(version=version))
-            answer = _answer(client, f"{call}; print(answers[-1])")
+            answer = _answer(client, f"{call}; print(answers[-1])").strip()
             times.append(time.perf_counter() - began)
-            if answer.strip() != str(version):
+            if answer != str(version):
                 raise RuntimeError(f"the {part} of version {version} was defined, but version {answer} answered")
         return times[1:]
     finally:
