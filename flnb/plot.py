@@ -5,6 +5,7 @@ Every function takes a `Recording` (of `flnb.record()` or `flnb.load_run()`) and
 
 from __future__ import annotations
 
+import math
 import shutil
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from flnb_telemetry import palette, quantity, schema
 from flnb_telemetry.analysis.memory import FORMULAS
+from flnb_telemetry.analysis.roofline import Peaks, Point, measured, points
 from flnb_telemetry.analysis.tape import Tape, TapeLeaf, TapeNode
 from flnb_telemetry.extras import require
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from flnb_telemetry import Recording
     from flnb_telemetry.analysis.levels import Group
 
-__all__ = ["fragmentation", "memory", "op_times", "tape"]
+__all__ = ["fragmentation", "memory", "op_times", "roofline", "tape"]
 
 POINTS = 10_000
 NODES = 1500
@@ -110,6 +112,60 @@ def fragmentation(run: Recording, request: int | None = None) -> Any:
     formulas = "<br>".join(FORMULAS[name] for name in ("ratio", "unusable", "internal", "average"))
     _note(figure, formulas, x=0, y=-0.22, align="left", yanchor="top", font={"size": 11})
     return figure
+
+
+def roofline(run: Recording, peaks: Peaks | None = None) -> Any:
+    """FLOP/s of every op of a run against its FLOPs per byte, under what the machine reaches, as a plotly figure.
+
+    One point for each op and its shapes: the call in the middle, coloured by family, as large as its share of the time.
+    FLOPs are estimates; bytes are the least possible, inputs read and the result written once. Without `peaks` they
+    are measured now, in this process (`flnb_telemetry.analysis.roofline.measured`; about half a second).
+    """
+    figure = _figure(f"Roofline of {run.name}", "FLOPs per byte", "GFLOP/s")
+    found = points(run.table("op"), run.catalog)
+    roof = peaks or measured()
+    figure.update_xaxes(type="log")
+    figure.update_yaxes(type="log", rangemode="normal")
+    for family in dict.fromkeys(point.plan.family for point in found):
+        mine = [point for point in found if point.plan.family == family]
+        marker = {
+            "color": palette.FAMILY.get(family, (INK, INK))[0],
+            "size": [6 + 34 * point.share**0.5 for point in mine],
+            "opacity": 0.75,
+            "line": {"width": 1, "color": "rgba(255,255,255,0.6)"},
+        }
+        figure.add_scatter(
+            x=[point.intensity for point in mine],
+            y=[point.rate / 1e9 for point in mine],
+            name=family, mode="markers", marker=marker, hovertext=[_told(point) for point in mine], hoverinfo="text",
+        )  # fmt: skip
+    least = min([point.intensity for point in found], default=0.1) / 2
+    most = max([2 * point.intensity for point in found] + [4 * roof.flops / roof.memory])
+    for name, dash, bandwidth in (("memory", "solid", roof.memory), ("cache", "dot", roof.cache)):
+        ridge = max(least, roof.flops / bandwidth)
+        ends = [(least, min(roof.flops, least * bandwidth) / 1e9), (ridge, roof.flops / 1e9), (most, roof.flops / 1e9)]
+        x, y = zip(*ends, strict=True)
+        label = f"{name}, {quantity.significant(bandwidth / 1e9)} GB/s"
+        figure.add_scatter(x=x, y=y, name=label, mode="lines", line={"color": INK, "dash": dash}, hoverinfo="skip")
+    text = f"matrix product {quantity.significant(roof.flops / 1e9)} GFLOP/s"
+    place = {"x": math.log10(most), "y": math.log10(roof.flops / 1e9), "xanchor": "right", "yanchor": "bottom"}
+    figure.add_annotation(text=text, showarrow=False, **place)
+    rest = 1 - sum(point.share for point in found)
+    note = f"{quantity.percent(rest)} of the op time computes nothing in floating point and is not shown"
+    _note(figure, note, x=1, y=1.06)
+    return figure
+
+
+def _told(point: Point) -> str:
+    """What hovering over a point says."""
+    plan = point.plan
+    inputs = ", ".join(map(quantity.extents, plan.inputs))
+    return (
+        f"<b>{plan.op}</b><br>{inputs} → {quantity.extents(plan.shape)} {plan.dtype}<br>"
+        f"{quantity.duration(point.median)} a call, {quantity.count(point.calls)} calls, "
+        f"{quantity.percent(point.share)} of the time<br>"
+        f"{quantity.significant(point.rate / 1e9)} GFLOP/s, {quantity.significant(point.intensity)} FLOPs per byte"
+    )
 
 
 def tape(run: Recording | Tape, depth: int | None = None) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flnb_telemetry import bus, intern, palette, pump, record, schema, step
+from flnb_telemetry.analysis.roofline import Peaks
 
 from flnb import plot
 
@@ -98,6 +99,49 @@ def test_the_bands_keep_their_height_under_a_large_reserve(monkeypatch: pytest.M
     assert (peak.text, peak.ax, peak.xanchor) == ("peak 2.00 MiB", 32, "left")  # not on the axis
 
 
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Two matrix products of 1024 FLOPs and 896 bytes, an elementwise op of 32 and 256, and a move."""
+    monkeypatch.setattr(bus, "announcers", [])
+    plans = {
+        "matmul": intern.Plan("matmul", "matmul", (8, 4), "float32", 128, 1024, ((8, 16), (16, 4))),
+        "exp": intern.Plan("exp", "elementwise", (8, 4), "float32", 128, 32, ((8, 4),)),
+        "flip": intern.Plan("flip", "movement", (8, 4), "float32", 128, 0, ((8, 4),)),
+    }
+    with record("computed") as run:
+        t = time.perf_counter_ns()
+        assert bus.lanes is not None
+        for name, spent in (("matmul", 512), ("matmul", 512), ("exp", 64), ("flip", 272)):
+            code = schema.OP | intern.plans.id_of(plans[name]) << schema.PLAN_SHIFT
+            bus.lanes.lane.emit(code, t, t + spent, 0, 0, bus.lanes.lane.context, 0, 0)
+    return run
+
+
+def test_a_roofline_holds_the_ops_under_the_peaks(computed: Any) -> None:
+    figure = plot.roofline(computed, Peaks(flops=4e9, memory=1e9, cache=8e9))
+    matmul, exp, memory, cache = figure.data
+    assert (matmul.name, matmul.x, matmul.y) == ("matmul", (1024 / 896,), (2.0,))
+    assert (exp.name, exp.x, exp.y) == ("elementwise", (32 / 256,), (0.5,))
+    assert matmul.marker.color == palette.FAMILY["matmul"][0]
+    assert matmul.marker.size[0] > exp.marker.size[0]
+    assert matmul.hovertext[0] == (
+        "<b>matmul</b><br>8×16, 16×4 → 8×4 float32<br>512 ns a call, 2 calls, 75.3 % of the time<br>"
+        "2.00 GFLOP/s, 1.14 FLOPs per byte"
+    )
+    assert (memory.name, cache.name) == ("memory, 1.00 GB/s", "cache, 8.00 GB/s")
+    assert (memory.x, memory.y) == ((0.0625, 4.0, 16.0), (0.0625, 4.0, 4.0))
+    assert (cache.x, cache.y) == ((0.0625, 0.5, 16.0), (0.5, 4.0, 4.0))
+    assert (figure.layout.xaxis.type, figure.layout.yaxis.type) == ("log", "log")
+    peak, rest = figure.layout.annotations
+    assert peak.text == "matrix product 4.00 GFLOP/s"
+    assert rest.text == "20.0 % of the op time computes nothing in floating point and is not shown"
+
+
+def test_a_roofline_measures_the_peaks_itself(computed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plot, "measured", lambda: Peaks(1e9, 2e9, 3e9))
+    assert plot.roofline(computed).layout.annotations[0].text == "matrix product 1.00 GFLOP/s"
+
+
 def test_fragmentation_states_its_formulas(run: Any) -> None:
     figure = plot.fragmentation(run, request=3 << 20)
     found = run.memory.fragmentation(3 << 20)
@@ -181,7 +225,8 @@ def test_drawing_without_dot_says_what_to_install(run: Any, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    ("module", "call"), [("plotly", plot.memory), ("plotly", plot.op_times), ("graphviz", plot.tape)]
+    ("module", "call"),
+    [("plotly", plot.memory), ("plotly", plot.op_times), ("plotly", plot.roofline), ("graphviz", plot.tape)],
 )
 def test_a_missing_extra_is_named(run: Any, monkeypatch: pytest.MonkeyPatch, module: str, call: Any) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == module]:
@@ -198,5 +243,6 @@ def test_figures_of_an_empty_run() -> None:
     if not len(run.table("alloc")["t"]):
         assert [trace.name for trace in plot.memory(run).data] == ["reserved"]
     assert len(plot.op_times(run).data) == 0
+    assert [trace.mode for trace in plot.roofline(run, Peaks(4e9, 1e9, 8e9)).data] == ["lines", "lines"]
     plot.fragmentation(run)
     assert "digraph" in plot.tape(run).source
