@@ -122,9 +122,13 @@ class Variable(Tensor):
         Raises:
             RuntimeError: not a scalar and no ``grad`` given; no gradient required; a graph that was freed; a saved
                 tensor that was written in place.
+            FloatingPointError: no ``grad`` given and the scalar is NaN, so that every gradient would be; asked where
+                the value lies in this machine's memory.
         """
         from flnb.autograd.tape import backward
 
+        if grad is None:
+            _refuse_nan(self)
         backward(self, grad, retain_graph, create_graph)
 
     def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> Handle:
@@ -228,3 +232,14 @@ def _rebuild(cls: type[Variable], values: Any, requires_grad: bool, name: str) -
 
 
 Variable._lift = Variable
+
+
+def _refuse_nan(loss: Variable) -> None:
+    """A step that follows would write NaN to all parameters."""
+    values = loss._data
+    if type(values) is np.ndarray and values.size == 1 and (value := values.item()) != value:
+        raise FloatingPointError(
+            "flnb: backward: the loss is NaN, and so would every gradient be; nothing was changed. Compute it again "
+            "inside `with flnb.detect_anomaly():`, which names the op and its line, and look at this batch and the "
+            "learning rate; loss.backward(flnb.ones_like(loss)) walks back all the same"
+        )

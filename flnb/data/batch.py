@@ -63,6 +63,11 @@ class BatchDataset(Dataset):
         else:
             whole = list(range(0, samples + 1, size))
             self._bounds = whole if last == "skip" or whole[-1] == samples else [*whole, samples]
+            if len(self._bounds) == 1:
+                raise ValueError(
+                    f'flnb: BatchDataset with last="skip" makes no batch of {size} from {samples} samples; take '
+                    'smaller batches, or last="include"'
+                )
 
     def __len__(self) -> int:
         return len(self._bounds) - 1

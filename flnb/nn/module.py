@@ -92,6 +92,9 @@ class Module:
             if self._hooks is not None:
                 return self._hooks.call(self, inputs, options)
             return self.forward(*inputs, **options)
+        except Exception as error:
+            _tell_where(error, self)
+            raise
         finally:
             bus.leave(outer)
 
@@ -230,6 +233,12 @@ class Module:
         children = ((name, child) for name, child in self._own() if isinstance(child, Module))
         lines = [f"{name}: {child!r}".replace("\n", "\n  ") for name, child in children]
         return "\n  ".join([head, *lines])
+
+
+def _tell_where(error: Exception, module: Module) -> None:
+    """An error from inside learns which module it was: the innermost one, by its path."""
+    if not any(note.startswith("in module ") for note in getattr(error, "__notes__", ())):
+        error.add_note(f"in module {bus.threads.here.path} ({type(module).__name__})")
 
 
 def _members(name: str, value: object) -> Iterator[tuple[str, Tensor | Module]]:

@@ -47,7 +47,13 @@ def load(model: Module, path: str | os.PathLike[str]) -> None:
     Raises FileNotFoundError; ValueError for a file that is not whole, or that lists everything that does not fit.
     In each case the model is as it was before.
     """
-    model.load_state_dict(read_whole(path, purpose="nn.load", saved_by="nn.save(model, path)")[0])
+    arrays, metadata = read_whole(path, purpose="nn.load", saved_by="nn.save(model, path)")
+    if "checkpoint" in metadata:
+        raise ValueError(
+            f"flnb: {path} holds a checkpoint, nothing was loaded; read it with nn.load_checkpoint(path, model=model), "
+            "by the names it was saved with"
+        )
+    model.load_state_dict(arrays)
 
 
 def write_whole(

@@ -61,9 +61,8 @@ def layer_norm(x: Any, shape: int | Sequence[int], weight: Any = None, bias: Any
     affine = [parameter for parameter in (weight, bias) if parameter is not None]
     if not extents or x.shape[-len(extents) :] != extents or any(p.shape != extents for p in affine):
         got = "".join(f", {name} {p.shape}" for name, p in (("weight", weight), ("bias", bias)) if p is not None)
-        raise ValueError(
-            f"layer_norm: expected x (..., {', '.join(map(str, extents))}) and weight and bias {extents}, got x {x.shape}{got}"
-        )
+        last = ", ".join(map(str, extents))
+        raise ValueError(f"layer_norm: expected x (..., {last}) and weight and bias {extents}, got x {x.shape}{got}")
     if weight is None and bias is not None:
         raise ValueError("layer_norm: got a bias without a weight; give both, a weight alone, or neither")
     return _layer_norm_op(*in_one_dtype(x, *affine), attributes=(len(extents), float(eps)))[0]

@@ -55,8 +55,8 @@ class LossScaler:
         self._finite: bool | None = None  # of the gradients, once they are unscaled
 
     def scaled(self, loss: Variable) -> Variable:
-        """The loss to call ``backward`` on."""
-        return loss * self.scale
+        """The loss to call ``backward`` on; where it is NaN, `step` will skip."""
+        return _Scaled(loss * self.scale)
 
     def unscale(self) -> bool:
         """Divide the gradients by the scale, in place, once a step; gives whether they are finite.
@@ -100,3 +100,16 @@ class LossScaler:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         refuse(self.mismatches(state), "LossScaler")
         self.scale, self.good = state["scale"], state["good"]
+
+
+class _Scaled(Variable):
+    """A loss whose ``backward`` does not mind that it is NaN."""
+
+    __slots__ = ()
+
+    def __init__(self, loss: Variable) -> None:
+        super().__init__(loss, requires_grad=False)
+        self._node = loss._node
+
+    def backward(self, grad: Any = None, retain_graph: bool = False, create_graph: bool = False) -> None:
+        super().backward(ops.ones_like(self.data) if grad is None else grad, retain_graph, create_graph)

@@ -156,6 +156,9 @@ def test_a_file_of_nn_save_is_told_apart(tmp_path):
     nn.save(Run().model, tmp_path / "weights")
     with pytest.raises(ValueError, match=r"weights holds tensors but no checkpoint; read it with nn\.load"):
         nn.load_checkpoint(tmp_path / "weights", model=Run().model)
+    nn.save_checkpoint(tmp_path / "last", model=Run().model)
+    with pytest.raises(ValueError, match=r"last holds a checkpoint, nothing was loaded; read it with nn\.load_checkp"):
+        nn.load(Run().model, tmp_path / "last")
     with pytest.raises(FileNotFoundError, match="nowhere"):
         nn.load_checkpoint(tmp_path / "nowhere", model=Run().model)
 
