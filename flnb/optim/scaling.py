@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from flnb_telemetry import bus
 
 from flnb import ops
+from flnb.autograd import Variable
 from flnb.nn.fitting import mismatches, refuse
 from flnb.optim.clipping import gradients_of
 from flnb.optim.optimizer import updating
@@ -14,7 +15,6 @@ from flnb.optim.optimizer import updating
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from flnb.autograd import Variable
     from flnb.optim.optimizer import Optimizer
     from flnb.optim.together import Together
 
