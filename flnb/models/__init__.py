@@ -5,6 +5,8 @@
 >>> model = recipe.build("small")
 >>> recipe.loss(model, *map(flnb.asarray, recipe.batch("small"))).shape
 ()
+>>> flnb.models.summary(recipe).total.parameters
+3718
 
 The classes take their sizes as keyword arguments and are used directly, too:
 
@@ -31,11 +33,12 @@ if TYPE_CHECKING:
     from flnb.models.mlp import MLP
     from flnb.models.overfeat import OverFeat
     from flnb.models.resnet import ResNet
+    from flnb.models.summary import summary
     from flnb.models.transformer_lm import TransformerLM
     from flnb.models.vgg import VGG
     from flnb.models.vit import VisionTransformer
 
-# Module of this package: its public classes, and the names of its RECIPES.
+# Module of this package: its public names, and those of its RECIPES.
 _CONTENTS = {
     "alexnet": (["AlexNet"], ["alexnet"]),
     "asr_transformer": (["ASRTransformer"], ["asr-transformer"]),
@@ -47,6 +50,7 @@ _CONTENTS = {
     "mlp": (["MLP"], ["mlp"]),
     "overfeat": (["OverFeat"], ["overfeat"]),
     "resnet": (["ResNet"], ["resnet18", "resnet34", "resnet50"]),
+    "summary": (["summary"], []),
     "transformer_lm": (["TransformerLM"], ["transformer-lm"]),
     "vgg": (["VGG"], ["vgg-a", "vgg16"]),
     "vit": (["VisionTransformer"], ["vit"]),
@@ -95,5 +99,5 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "ASRTransformer", "AlexNet", "BERT", "Captioner", "GoogLeNet", "LSTMLM", "LeNet", "MLP", "OverFeat", "Recipe",
-    "ResNet", "TransformerLM", "VGG", "VisionTransformer", "get", "names",
+    "ResNet", "TransformerLM", "VGG", "VisionTransformer", "get", "names", "summary",
 ]  # fmt: skip

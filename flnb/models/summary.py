@@ -1,0 +1,259 @@
+"""What each module of a model computes, trains and keeps, taken from the events of one recorded forward pass."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass
+from html import escape
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flnb_backends.memory.native import Native
+from flnb_telemetry import bus, quantity, record
+
+from flnb import ops, random
+from flnb.dispatch.state import use_memory_manager
+from flnb.models.recipe import Recipe
+from flnb.tensor import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from flnb_telemetry.recording import Recording
+
+    from flnb.nn import Module
+
+__all__ = ["Row", "Summary", "summary"]
+
+TITLES = ("module", "kind", "output", "parameters", "FLOPs", "kept")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One module, with all that is inside it.
+
+    Attributes:
+        path: its dotted path; "" for the model itself.
+        kind: the name of its class.
+        output: the shapes that its last call gave; empty where nobody calls it.
+        parameters: how many numbers it trains; a shared parameter counts once.
+        flops: estimated floating-point operations of the forward pass; a multiplication with an addition is two.
+        kept: bytes of the tensors made inside that are there when the forward pass ends: activations for backward, and
+            its result.
+    """
+
+    path: str
+    kind: str
+    output: tuple[tuple[int, ...], ...]
+    parameters: int
+    flops: int
+    kept: int
+
+    def cells(self) -> tuple[str, ...]:
+        """The row as text, in the order of the table's columns."""
+        shapes = ", ".join(map(quantity.extents, self.output)) or quantity.UNKNOWN
+        numbers = f"{self.parameters:,}", quantity.count(self.flops), quantity.size(self.kept)
+        return (self.path.rpartition(".")[2], self.kind, shapes, *numbers)
+
+
+@dataclass(frozen=True, repr=False)
+class Summary:
+    """The table that `summary` gives: iterate its rows, index it by path; ``total`` is the whole model.
+
+    Prints as a table, with names indented by depth, and shows itself as one in a notebook.
+    """
+
+    rows: tuple[Row, ...]
+    total: Row
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, path: str) -> Row:
+        found = next((row for row in (*self.rows, self.total) if row.path == path), None)
+        if found is None:
+            raise KeyError(f"no module {path!r} in this summary; it has {', '.join(row.path for row in self.rows)}")
+        return found
+
+    def _lines(self) -> list[tuple[int, tuple[str, ...]]]:
+        """Depth and cells of the titles, of every row, and of the total."""
+        rows = [(row.path.count("."), row.cells()) for row in self.rows]
+        return [(0, TITLES), *rows, (0, ("total", *self.total.cells()[1:]))]
+
+    def __repr__(self) -> str:
+        lines = [("  " * depth + cells[0], *cells[1:]) for depth, cells in self._lines()]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        justify = [str.ljust] * 3 + [str.rjust] * 3
+        told = ["  ".join(j(c, w) for j, c, w in zip(justify, line, widths, strict=True)).rstrip() for line in lines]
+        return "\n".join([*told[:-1], "─" * max(map(len, told)), told[-1]])
+
+    def _repr_html_(self) -> str:
+        head, *body, total = self._lines()
+        whole = max(1, self.total.flops)
+        shares = [0.0, *(row.flops / whole for row in self.rows), 0.0]
+        rows = "".join(
+            f"<tr style='{style}'>{_html(tag, depth, cells, share)}</tr>"
+            for (depth, cells), share, tag, style in zip(
+                [head, *body, total],
+                shares,
+                ["th", *["td"] * len(body), "th"],
+                ["", *[""] * len(body), "border-top:1px solid var(--jp-border-color1,#8888)"],
+                strict=True,
+            )
+        )
+        return f"<table style='font-variant-numeric:tabular-nums;border-collapse:collapse'>{rows}</table>"
+
+
+def _html(tag: str, depth: int, cells: tuple[str, ...], share: float) -> str:
+    """The cells of one row; behind the FLOPs a bar as long as their share of the model's."""
+    made = ""
+    for i, cell in enumerate(cells):
+        style = f"text-align:{'left' if i < 3 else 'right'}"
+        if not i:
+            style += f";padding-left:{0.5 + 1.2 * depth:.1f}em"
+        if TITLES[i] == "FLOPs" and share:
+            style += f";background:linear-gradient(to left,#4c8bf540 {100 * share:.1f}%,transparent 0)"
+        made += f"<{tag} style='{style}'>{escape(cell)}</{tag}>"
+    return made
+
+
+def summary(of: Module | Recipe, *inputs: Any, scale: str = "small", depth: int | None = None) -> Summary:
+    """Run a model forward once, recorded, and tell what each of its modules did.
+
+    Args:
+        of: a module; or a recipe, of which a model is built and given a batch.
+        inputs: what the module is called with: tensors or NumPy arrays. A recipe needs none.
+        scale: of the recipe, "small" or "paper".
+        depth: leave out what lies deeper: 1 shows the model's own parts only.
+
+    The model runs in its present mode and is afterwards as it was: its buffers (running statistics) and the session's
+    random numbers are put back, and no gradient is computed.
+
+    >>> import flnb
+    >>> flnb.models.summary(flnb.models.MLP((64, 32, 10)), flnb.ones((16, 64)))
+    module   kind        output  parameters   FLOPs      kept
+    layers   ModuleList  –            2,410  76.4 k  2.62 KiB
+      0      Linear      16×32        2,080  66.0 k  2.00 KiB
+      1      Linear      16×10          330  10.4 k     640 B
+    dropout  Dropout     16×32            0       0       0 B
+    ─────────────────────────────────────────────────────────
+    total    MLP         16×10        2,410  77.0 k  4.62 KiB
+
+    Raises:
+        ValueError: a module without inputs.
+    """
+    model, forward = _prepared(of, inputs, scale)
+    root = ".".join(filter(None, (bus.threads.here.path, model._name)))
+    with _as_it_was(model), _outputs(model) as outputs, record(grad_interval=None) as run:
+        with use_memory_manager(EveryTensor()) as manager:
+            began = perf_counter_ns()  # blocks told of before are not the model's
+            result = forward()
+            manager.stats()  # takes in what was dropped: that is recorded now
+        del result
+    sums = Sums(run, root, {path for path, _ in model.named_modules()})
+    flops, kept = sums.flops(), sums.kept(began)
+    rows = [
+        Row(
+            path=path,
+            kind=type(module).__name__,
+            output=outputs.get(id(module), ()),
+            parameters=sum(parameter.size for parameter in module.parameters()),
+            flops=flops[path],
+            kept=kept[path],
+        )
+        for path, module in model.named_modules()
+    ]
+    shown = (row for row in rows[1:] if depth is None or row.path.count(".") < depth)
+    return Summary(tuple(shown), rows[0])
+
+
+class EveryTensor(Native):
+    """Blocks for tensors of any size, so that each of them is seen."""
+
+    min_block = 0
+
+
+def _prepared(of: Module | Recipe, inputs: tuple[Any, ...], scale: str) -> tuple[Module, Callable[[], Any]]:
+    model = of.build(scale) if isinstance(of, Recipe) else of
+    if inputs:
+        given = [ops.asarray(x) if isinstance(x, np.ndarray) else x for x in inputs]
+        return model, lambda: model(*given)
+    if isinstance(of, Recipe):
+        batch = [ops.asarray(x) for x in of.batch(scale)]
+        return model, lambda: of.loss(model, *batch)
+    raise ValueError(f"summary: {type(of).__name__} needs inputs to be called with: summary(model, x), or a recipe")
+
+
+@contextmanager
+def _as_it_was(model: Module) -> Iterator[None]:
+    """Afterwards, the model's buffers and the session's generator are as they were."""
+    buffers = [(buffer, ops.asarray(buffer, copy=True)) for _, buffer in model.named_buffers()]
+    drawn = random.default_generator.state
+    try:
+        yield
+    finally:
+        random.default_generator.state = drawn
+        for buffer, value in buffers:
+            ops.assign(buffer, value)
+
+
+@contextmanager
+def _outputs(model: Module) -> Iterator[dict[int, tuple[tuple[int, ...], ...]]]:
+    """While inside, the shapes that each module's last call gave, by the module's id."""
+    shapes: dict[int, tuple[tuple[int, ...], ...]] = {}
+
+    def keep(module: Module, inputs: tuple[Any, ...], output: Any) -> None:
+        made = output if isinstance(output, (tuple, list)) else (output,)
+        shapes[id(module)] = tuple(x.shape for x in made if isinstance(x, Tensor))
+
+    handles = [module.register_forward_hook(keep) for _, module in model.named_modules()]
+    try:
+        yield shapes
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums over a recording's events by module: each event counts for the module whose scope it has, and all around.
+
+    Attributes:
+        run: the recording.
+        root: the scope of the whole model.
+        paths: the modules'.
+    """
+
+    run: Recording
+    root: str
+    paths: set[str]
+
+    def flops(self) -> Counter[str]:
+        """Floating-point operations of the ops."""
+        ran = self.run.table("op")
+        cost = np.array([plan.flops for plan in self.run.catalog.plans.items])
+        return self._of(ran["context"], cost[ran["plan"]])
+
+    def kept(self, began: int) -> Counter[str]:
+        """Bytes allocated since then (`perf_counter_ns`) and not dropped."""
+        made, dropped = self.run.table("alloc"), self.run.table("free_requested")
+        held = (made["t"] >= began) & ~np.isin(made["alloc_id"], dropped["alloc_id"])
+        return self._of(made["context"][held], made["requested"][held])
+
+    def _of(self, contexts: Any, amounts: Any) -> Counter[str]:
+        catalog, sums = self.run.catalog, Counter[str]()
+        scopes = catalog.named(catalog.scope[contexts])
+        for scope, amount in zip(scopes.tolist(), amounts.tolist(), strict=True):
+            if scope == self.root or scope.startswith(f"{self.root}."):
+                path = scope[len(self.root) + 1 :]
+                sums[""] += amount
+                while path:
+                    if path in self.paths:
+                        sums[path] += amount
+                    path = path.rpartition(".")[0]
+        return sums
