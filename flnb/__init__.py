@@ -7,6 +7,7 @@ crossing emits one event, and everything that is shown is computed from those ev
 
 from __future__ import annotations
 
+import builtins as _builtins
 import math as _math
 import sys as _sys
 from importlib import import_module
@@ -180,3 +181,4 @@ __all__ = [
 ]  # fmt: skip
 __all__ += ["fft", "linalg", "models", "rand", "randn", "speech"]
 __all__ += [name for name in ops.__all__ if name != "log"]
+__all__ = [name for name in __all__ if not hasattr(_builtins, name)]  # a star import leaves Python's sum, bool, ... be

@@ -26,12 +26,12 @@ __all__ = [
 def no_grad() -> Any:
     """Record no gradients inside: ``with flnb.no_grad(): ...``, or as a decorator."""
     stacks.note_cut(schema.NO_GRAD, 0)
-    return state.use(grad=False)
+    return state.recording(False)
 
 
 def enable_grad() -> Any:
     """Record gradients inside, also within `no_grad`."""
-    return state.use(grad=True)
+    return state.recording(True)
 
 
 def is_grad_enabled() -> bool:

@@ -32,6 +32,10 @@ GRADIENT, NAME, PARAMETER = 3, 4, 5
 class Variable(Tensor):
     """A Tensor through which gradients flow.
 
+    While gradients are recorded, in-place operators on a result compute a new Variable and bind the name to it: other
+    names of the old one, and what it is a view of, keep their values. Writing into one (``y[1:4] = v``, ``out=y``) is
+    an error.
+
     Args:
         data: a Tensor (shared, not copied), or what `flnb.asarray` takes.
         requires_grad: whether ``backward`` leaves a gradient in ``.grad``. Needs a floating dtype.
@@ -41,6 +45,11 @@ class Variable(Tensor):
     >>> (x * x).sum().backward()
     >>> x.grad
     Tensor([2., 4.], float32[2], numpy)
+    >>> y = x * 1.0
+    >>> z = y[1:]
+    >>> z *= 10.0
+    >>> y.tolist(), z.tolist()
+    ([1.0, 2.0], [20.0])
     """
 
     __slots__ = ("_node", "_retained")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Wrap = Callable[[Any, Callable[..., Any]], Callable[..., Any]]
 
 __all__ = [
-    "CATEGORIES", "State", "category", "current", "set_backend", "set_memory_manager", "set_tape", "use",
+    "CATEGORIES", "State", "category", "current", "recording", "set_backend", "set_memory_manager", "set_tape", "use",
     "use_backend", "use_memory_manager", "use_tape",
 ]  # fmt: skip
 
@@ -42,7 +42,7 @@ class State:
 
     __slots__ = (
         "__weakref__", "autocast", "backend", "category", "direct", "grad", "keep", "kind", "lane", "manager", "mark",
-        "min_block", "scoped", "table", "tape", "under", "wraps",
+        "min_block", "scoped", "table", "tape", "turned", "under", "wraps",
     )  # fmt: skip
 
     backend: TensorBackend
@@ -61,6 +61,8 @@ class State:
     keep: Any
     """What adds a node to the list of a tape that has one and records nothing else, else None: asking costs more."""
     under: State | None
+    turned: State | None
+    """What `recording` and `beneath` made of this state last, until it changes."""
 
     def __init__(self, backend: TensorBackend, manager: MemoryManager) -> None:
         self.scoped: frozenset[str] = frozenset()
@@ -85,7 +87,7 @@ class State:
         if self.autocast is not None and "autocast" in parts:
             self.autocast = self.autocast.anew()
         self.direct = self.kind if self.autocast is None else None
-        self.under = None
+        self.under = self.turned = None
 
     def bound(self, op: Any) -> Callable[..., Any]:
         """The entry of the table for an op: the backend's method, wrapped by what observes it (the last outermost)."""
@@ -105,12 +107,21 @@ class State:
             self.under.change(autocast=None)
         return self.under
 
+    def recording(self, grad: bool) -> State:
+        """The same state with gradients recorded or not: made once, as `no_grad` is entered again and again."""
+        if self.turned is None or self.turned.grad is not grad:
+            made = self.copy()
+            made.scoped |= {"grad"}
+            made.change(grad=grad)
+            self.turned = made
+        return self.turned
+
     def copy(self) -> State:
         """The same state, for a scope to change."""
         new = object.__new__(State)
         for name in State.__slots__[1:]:  # all but __weakref__; `copy.copy` takes five times as long
             setattr(new, name, getattr(self, name))
-        new.lane = new.under = None
+        new.lane = new.under = new.turned = None
         new.table = self.table.copy()  # an op that is declared meanwhile is appended to each state's own
         live.add(new)
         return new
@@ -227,6 +238,22 @@ class use(ContextDecorator):
 
     def _recreate_cm(self) -> use:
         return use(**self._changes)  # for each call of a decorated function, which threads may share
+
+
+class recording(use):
+    """`use` for ``grad`` alone, at a third of its cost."""
+
+    def __init__(self, grad: bool) -> None:
+        self._grad = grad
+        self._tokens: list[Token[State | None]] = []
+
+    def __enter__(self) -> State:
+        state = current().recording(self._grad)
+        self._tokens.append(_scoped.set(state))
+        return state
+
+    def _recreate_cm(self) -> recording:
+        return recording(self._grad)
 
 
 def _everywhere(part: str, value: Part) -> Part:

@@ -272,3 +272,26 @@ def test_a_dtype_that_a_backend_does_not_support_is_refused_also_where_the_plan_
         with pytest.raises(TypeError, match="does not support float16"):
             run(x)
         assert run(x.astype(flnb.float32)).dtype == flnb.float32
+
+
+def test_no_grad_makes_its_state_once_and_follows_what_changes():
+    x = flnb.Variable([1.0])
+    with flnb.no_grad() as first, flnb.no_grad() as inner, flnb.enable_grad():
+        assert (x * 2.0).requires_grad
+        assert not inner.grad
+    with flnb.no_grad() as second:
+        assert second is first
+    with flnb.use_backend(Counting) as backend:
+        with flnb.no_grad() as other:
+            x + x
+        assert other is not first
+        assert backend.additions == 1
+    before = state.current().backend
+    try:
+        counting = flnb.set_backend(Counting)
+        with flnb.no_grad() as third:
+            assert not (x + x).requires_grad
+        assert counting.additions == 1
+        assert third is not first
+    finally:
+        flnb.set_backend(before)

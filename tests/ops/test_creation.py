@@ -1,5 +1,7 @@
 """Tensors from shapes and numbers, and what the namespace says about itself."""
 
+import builtins
+
 import numpy as np
 import pytest
 
@@ -114,6 +116,10 @@ def test_everything_public_exists():
     for name in flnb.__all__:
         assert hasattr(flnb, name), name
     assert len(set(flnb.__all__)) == len(flnb.__all__)
+    namespace: dict[str, object] = {}
+    exec("from flnb import *", namespace)
+    assert namespace["matmul"] is flnb.matmul
+    assert not set(vars(builtins)) & set(namespace) - {"__builtins__"}, "a star import leaves Python's own names"
 
 
 @pytest.mark.parametrize("make", [flnb.rand, flnb.randn])
