@@ -1,7 +1,8 @@
-"""Datasets that wrap one another, scikit-learn's digits, and a progress bar."""
+"""Datasets that wrap one another, scikit-learn's digits, CIFAR-10's files, and a progress bar."""
 
 from flnb.data.batch import BatchDataset, padded
 from flnb.data.blob import BlobDataset, FileBlobDataset
+from flnb.data.cifar import CIFAR10_CLASSES, cifar10
 from flnb.data.combine import ConcatDataset, MergeDataset, TransformDataset
 from flnb.data.datasets import Dataset, TensorDataset, stacked
 from flnb.data.digits import digits
@@ -10,7 +11,7 @@ from flnb.data.prefetch import PrefetchDataset
 from flnb.data.progress import progress
 
 __all__ = [
-    "BatchDataset", "BlobDataset", "ConcatDataset", "Dataset", "FileBlobDataset", "MergeDataset", "PrefetchDataset",
-    "ResampleDataset", "ShuffleDataset", "SpanDataset", "TensorDataset", "TransformDataset", "digits", "padded",
-    "progress", "round_robin", "stacked",
+    "CIFAR10_CLASSES", "BatchDataset", "BlobDataset", "ConcatDataset", "Dataset", "FileBlobDataset", "MergeDataset",
+    "PrefetchDataset", "ResampleDataset", "ShuffleDataset", "SpanDataset", "TensorDataset", "TransformDataset",
+    "cifar10", "digits", "padded", "progress", "round_robin", "stacked",
 ]  # fmt: skip
