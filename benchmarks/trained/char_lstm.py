@@ -1,0 +1,29 @@
+"""An LSTM that learns to write Python, character by character, from the standard library's sources."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from benchmarks.trained.characters import language_model
+from benchmarks.trained.experiment import Experiment
+from benchmarks.trained.sources import CHARACTERS
+from flnb.models import LSTMLM
+from flnb.optim import Adam
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from benchmarks.trained.training import Training
+
+
+def prepare(seed: int, options: Namespace) -> Training:
+    """One layer of 256, 1,000 batches of 32 pieces of 64 characters."""
+    model = LSTMLM(vocabulary=len(CHARACTERS), features=64 if options.quick else 256, dropout=0.0)
+    steps = 20 if options.quick else 1000
+    optimizer = Adam(model.parameters(), lr=4e-3)
+    return language_model(model, optimizer, lambda model, x: model(x)[0], seed, steps, batch=32, length=64)
+
+
+EXPERIMENT = Experiment(
+    "char-lstm", "LSTM on Python's sources", "bits per character", goal=2.5, prepare=prepare, higher=False
+)

@@ -1,0 +1,72 @@
+"""What the two character models share: text in batches, bits per character, and a text that the model writes."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import flnb
+from benchmarks.trained.sources import CHARACTERS, Windows, decoded, encoded, entropies, spread, texts
+from benchmarks.trained.training import Training
+from flnb.data import BatchDataset, ShuffleDataset
+from flnb.models.tokens import token_loss
+from flnb.optim import Chain, Cosine, LinearWarmUp, Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flnb import nn
+    from flnb.optim import Optimizer
+
+    Logits = Callable[[nn.Module, Any], Any]
+
+PROMPT = "def "
+
+
+def language_model(
+    model: nn.Module, optimizer: Optimizer, logits: Logits, seed: int, steps: int, batch: int, length: int
+) -> Training:
+    """A run of `steps` batches of pieces of `length` characters; `logits(model, x)` are those of x (N, length).
+
+    Every piece is predicted from its own beginning, in training and in the test, which takes 256 pieces of the files
+    for validation.
+    """
+    train, validation = texts()
+    held_out = spread(Windows(validation, length), 256)
+    x, y = (tensor.numpy() for tensor in held_out.take(np.arange(len(held_out))))
+    warm = max(1, steps // 20)
+    tests = BatchDataset(held_out, batch)
+    return Training(
+        model=model,
+        optimizer=optimizer,
+        schedule=Schedule(optimizer, Chain({0: LinearWarmUp(warm), warm: Cosine(steps - warm, floor=0.05)})),
+        batches=BatchDataset(ShuffleDataset(Windows(train, length), seed=seed), batch, last="skip"),
+        loss=lambda trained, x, y: token_loss(logits(trained, x), y),
+        test=lambda trained: bits(trained, logits, tests),
+        steps=steps,
+        every=max(5, steps // 20),
+        clip=1.0,
+        references={"chance": math.log2(len(CHARACTERS))} | entropies(train, x, y),
+        sample=lambda trained: written(trained, logits, length),
+    )
+
+
+def bits(model: nn.Module, logits: Logits, tests: BatchDataset) -> float:
+    """Mean bits per character: the cross-entropy in nats over log 2."""
+    losses = [(float(token_loss(logits(model, x), y)), y.size) for x, y in tests]
+    return sum(loss * size for loss, size in losses) / sum(size for _, size in losses) / math.log(2)
+
+
+def written(model: nn.Module, logits: Logits, length: int, temperature: float = 0.7) -> str:
+    """What the model goes on with after a prompt, up to `length` characters, drawn by its probabilities sharpened."""
+    rng = np.random.default_rng(0)
+    codes = encoded(PROMPT).astype(np.int64).tolist()
+    model.eval()
+    with flnb.no_grad():
+        while len(codes) < length:
+            last = logits(model, np.asarray([codes]))[0, -1].numpy().astype(np.float64) / temperature
+            weights = np.exp(last - last.max())
+            codes.append(int(rng.choice(len(weights), p=weights / weights.sum())))
+    return decoded(codes)

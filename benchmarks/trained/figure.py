@@ -1,0 +1,28 @@
+"""The learning curve of an experiment as a plotly figure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flnb_telemetry.extras import require
+
+
+def learning_curve(result: dict[str, Any]) -> Any:
+    """Training loss, and the figure on held-out data beside what simple predictors reach; a line for each seed.
+
+    `result` is the "rows" of a JSON file under benchmarks/results/trained-*.json.
+    """
+    figure = require("plotly.subplots", "lab", "drawing a figure").make_subplots(
+        cols=2, subplot_titles=("training loss", f"held out: {result['figure']}")
+    )
+    for each in result["seeds"]:
+        steps = [point["step"] for point in each["curve"]]
+        for col, key in ((1, "loss"), (2, "test")):
+            values = [point[key] for point in each["curve"]]
+            figure.add_scatter(x=steps, y=values, name=f"seed {each['seed']}", showlegend=col == 2, row=1, col=col)
+    for name, value in {"goal": result["goal"], **result["references"]}.items():
+        dash = "solid" if name == "goal" else "dot"
+        figure.add_hline(y=value, line={"dash": dash, "width": 1}, annotation_text=f"{name} {value:.4g}", row=1, col=2)
+    figure.update_xaxes(title="steps")
+    figure.update_layout(title=result["title"], template="simple_white")
+    return figure
