@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def prepare(seed: int, options: Namespace) -> Training:
-    """One layer of 256, 1,000 batches of 32 pieces of 64 characters."""
+    """One layer of 256, 600 batches of 32 pieces of 64 characters."""
     model = LSTMLM(vocabulary=len(CHARACTERS), features=64 if options.quick else 256, dropout=0.0)
-    steps = 20 if options.quick else 1000
+    steps = 20 if options.quick else 600
     optimizer = Adam(model.parameters(), lr=4e-3)
     return language_model(model, optimizer, lambda model, x: model(x)[0], seed, steps, batch=32, length=64)
 
 
 EXPERIMENT = Experiment(
-    "char-lstm", "LSTM on Python's sources", "bits per character", goal=2.5, prepare=prepare, higher=False
+    "char-lstm", "LSTM on Python's sources", "bits per character", goal=2.4, prepare=prepare, higher=False
 )

@@ -25,4 +25,4 @@ def prepare(seed: int, options: Namespace) -> Training:
     return classifier(model, optimizer, train, test, seed, 20 if options.quick else 600, 64, references)
 
 
-EXPERIMENT = Experiment("resnet", "ResNet on patches of pictures", "accuracy, %", goal=80.0, prepare=prepare)
+EXPERIMENT = Experiment("resnet", "ResNet on patches of pictures", "accuracy, %", goal=90.0, prepare=prepare)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BEGIN, END = "<!-- trained: begin -->", "<!-- trained: end -->"
-HEAD = "| trained | parameters | figure on held-out data | reached (worst seed) | goal | without training | steps | s |"
+HEAD = "| trained | parameters | held-out figure | reached (worst seed) | goal | without training | steps | CPU s |"
 
 
 def line(result: dict[str, Any]) -> str:

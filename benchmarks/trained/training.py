@@ -49,19 +49,20 @@ class Training:
     def run(
         self, checkpoint: Path | None = None, resume: bool = False, tell: Callable[[Point], object] | None = None
     ) -> list[Point]:
-        """Train up to `steps`; gives the curve: step, seconds of training, mean loss since the last point, test.
+        """Train up to `steps`; gives the curve: step, seconds, mean loss since the last point, test.
 
-        `tell` is called with each point as it is made. With `resume`, first go back to what `checkpoint` holds: a run
-        that was interrupted and resumed gives the same curve as one that was not, but for the seconds.
+        Seconds are the processor's, in training steps alone. `tell` is called with each point as it is made. With
+        `resume`, first go back to what `checkpoint` holds: a run that was interrupted and resumed gives the same curve
+        as one that was not, but for the seconds.
         """
         if resume and checkpoint is not None:
             self.curve = nn.load_checkpoint(checkpoint, **self._parts())["curve"]
         batches, losses = self._endless(), AverageMeter()
-        seconds, start = self.curve[-1]["seconds"] if self.curve else 0.0, time.perf_counter()
+        seconds, start = self.curve[-1]["seconds"] if self.curve else 0.0, time.process_time()
         while self.optimizer.steps < self.steps:
             losses.add(self._step(next(batches)))
             if self.optimizer.steps % self.every == 0 or self.optimizer.steps == self.steps:
-                seconds += time.perf_counter() - start
+                seconds += time.process_time() - start
                 point = {"step": self.optimizer.steps, "seconds": seconds, "loss": losses.value}
                 self.curve.append(point | {"test": self._tested()})
                 if tell is not None:
@@ -69,7 +70,7 @@ class Training:
                 if checkpoint is not None:
                     nn.save_checkpoint(checkpoint, **self._parts(), curve=self.curve)
                 losses.reset()
-                start = time.perf_counter()
+                start = time.process_time()
         return self.curve
 
     def _step(self, batch: tuple[Any, ...]) -> Any:
