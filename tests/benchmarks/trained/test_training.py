@@ -79,5 +79,5 @@ def test_a_finished_run_is_not_trained_further(tmp_path):
 
 def test_a_loss_that_is_not_finite_ends_the_run():
     run = training(lambda model, x, y: classification(model, x, y) * float("nan"))
-    with pytest.raises(FloatingPointError, match="the norm of the gradients is nan"):
+    with pytest.raises(FloatingPointError, match="the loss is NaN"):
         run.run()
