@@ -64,7 +64,7 @@ RECIPES = (
         source="Krizhevsky 2014, footnote 1; Krizhevsky et al. 2012, section 3",
         settings={"paper": {}, "small": SMALL},
         parameters={"paper": 61_100_840, "small": 768_308},
-        batch_sizes={"paper": 32, "small": 24},
+        batch_sizes={"paper": 32, "small": 48},
         draws={"paper": images(224, 1000), "small": images(128, 100)},
     ),
 )

@@ -144,7 +144,7 @@ RECIPES = (
         source="Szegedy et al. 2015, section 5 and table 1, without the auxiliary classifiers",
         settings={"paper": {}, "small": {"width": 0.25, "image": 64, "classes": 100}},
         parameters={"paper": 6_998_552, "small": 402_176},
-        batch_sizes={"paper": 128, "small": 8},
+        batch_sizes={"paper": 128, "small": 24},
         draws={"paper": images(224, 1000), "small": images(64, 100)},
         loss=with_auxiliary,
     ),

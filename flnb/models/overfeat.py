@@ -64,7 +64,7 @@ RECIPES = (
         source="Sermanet et al. 2014, table 1",
         settings={"paper": {}, "small": SMALL},
         parameters={"paper": 145_920_872, "small": 1_016_116},
-        batch_sizes={"paper": 128, "small": 16},
+        batch_sizes={"paper": 128, "small": 48},
         draws={"paper": images(231, 1000), "small": images(135, 100)},
     ),
 )

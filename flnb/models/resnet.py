@@ -133,7 +133,7 @@ def _recipe(name: str, depths: tuple[int, ...], block: str, parameters: dict[str
 
 
 RECIPES = (
-    _recipe("resnet18", (2, 2, 2, 2), "basic", {"paper": 11_689_512, "small": 714_996}, 16),
-    _recipe("resnet34", (3, 4, 6, 3), "basic", {"paper": 21_797_672, "small": 1_348_148}, 8),
-    _recipe("resnet50", (3, 4, 6, 3), "bottleneck", {"paper": 25_557_032, "small": 1_532_276}, 8),
+    _recipe("resnet18", (2, 2, 2, 2), "basic", {"paper": 11_689_512, "small": 714_996}, 32),
+    _recipe("resnet34", (3, 4, 6, 3), "basic", {"paper": 21_797_672, "small": 1_348_148}, 16),
+    _recipe("resnet50", (3, 4, 6, 3), "bottleneck", {"paper": 25_557_032, "small": 1_532_276}, 16),
 )

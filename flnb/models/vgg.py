@@ -67,7 +67,7 @@ def _recipe(name: str, column: str, depths: tuple[int, ...], parameters: dict[st
         source=f"Simonyan and Zisserman 2015, table 1, column {column}",
         settings={"paper": {"depths": depths}, "small": {"depths": depths, **small}},
         parameters=parameters,
-        batch_sizes={"paper": batch, "small": 8},
+        batch_sizes={"paper": batch, "small": 24},
         draws={"paper": images(224, 1000), "small": images(64, 100)},
     )
 

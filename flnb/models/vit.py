@@ -69,7 +69,7 @@ RECIPES = (
         source="Dosovitskiy et al. 2021, table 1: ViT-Base with patches of 16",
         settings={"paper": {}, "small": SMALL},
         parameters={"paper": 86_567_656, "small": 1_303_524},
-        batch_sizes={"paper": 128, "small": 16},
+        batch_sizes={"paper": 128, "small": 48},
         draws={"paper": images(224, 1000), "small": images(64, 100)},
     ),
 )
