@@ -96,14 +96,18 @@ class Tensor:
         return self._data
 
     def to(self, backend: str | type[TensorBackend] | TensorBackend) -> Tensor:
-        """This tensor's values on another backend (by name, class or instance); itself where the buffers are alike."""
+        """This tensor's values on another backend (by name, class or instance); itself where the buffers are alike.
+
+        What lies in NumPy's arrays goes anywhere, under any backend; else the backend it comes from must be active.
+        """
         target = registry.make("backend", backend)
         if target.buffer == self._spec.kind:
             return self
         from flnb.ops.creation import asarray
 
+        values = self._data if self._spec.kind == "ndarray" else self.numpy()
         with state.use(backend=target):
-            return asarray(self.numpy())
+            return asarray(values)
 
     # Out to Python and NumPy ----------------------------------------------------------------------------------------
 

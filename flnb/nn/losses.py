@@ -18,14 +18,22 @@ class _Loss(Module):
 class CrossEntropyLoss(_Loss):
     """-log softmax(logits)[target]: logits (N, classes), integer targets (N,).
 
+    ``weight`` (classes,) counts classes differently, also in the mean; it is a buffer. Targets that are
+    ``ignore_index`` are left out.
+
     >>> import flnb
     >>> loss = CrossEntropyLoss()(flnb.zeros((4, 10)), flnb.asarray([0, 1, 2, 3]))
     >>> round(float(loss), 4)  # log(10)
     2.3026
     """
 
+    def __init__(self, reduction: str = "mean", weight: Any = None, ignore_index: int | None = None) -> None:
+        super().__init__(reduction)
+        self.weight = None if weight is None else ops.asarray(weight)
+        self.ignore_index = ignore_index
+
     def forward(self, logits: Any, targets: Any) -> Any:
-        return ops.cross_entropy(logits, targets, reduction=self.reduction)
+        return ops.cross_entropy(logits, targets, self.reduction, self.weight, self.ignore_index)
 
 
 class MSELoss(_Loss):

@@ -17,6 +17,8 @@ from flnb.tensor import Tensor
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from flnb.interface import TensorBackend
+
 __all__ = ["Module", "Parameter"]
 
 
@@ -212,6 +214,27 @@ class Module:
         refuse(self.mismatches(state), type(self).__name__)
         for name, item in self._named_tensors():
             ops.assign(_plain(item), _plain(ops.asarray(state[name], dtype=item.dtype)))
+
+    def to(self, backend: str | type[TensorBackend] | TensorBackend) -> Module:
+        """Move parameters and buffers to another backend (by name, class or instance), in place; gives the module.
+
+        Gradients that there were are gone; make the optimizer afterwards, or load its state again. Where the backend
+        works on the same buffers nothing is done.
+
+        >>> import flnb
+        >>> from flnb.nn import Linear
+        >>> Linear(2, 3).to("numpy")
+        Linear(in_features=2, out_features=3)  # 9 parameters
+        """
+        with category("parameter"):
+            for _, item in self._named_tensors():
+                old = _plain(item)
+                new = old.to(backend)
+                if new is not old:
+                    item._data, item._spec, item._root = new._data, new._spec, new
+                    if isinstance(item, Variable):
+                        item.zero_grad()
+        return self
 
     def extra_repr(self) -> str:
         """The text between the parentheses of the repr: the numbers and texts among the attributes."""

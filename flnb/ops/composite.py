@@ -135,14 +135,19 @@ def by_reduction(losses: Any, reduction: str) -> Any:
     return losses if reduction == "none" else getattr(r, reduction)(losses)
 
 
-def _reduced(losses: Any, targets: Any, weight: Any, classes: int, reduction: str) -> Any:
-    """Losses of examples, each times its class's weight; the mean is divided by the sum of those weights."""
-    if weight is None:
+def _reduced(losses: Any, targets: Any, weight: Any, classes: int, reduction: str, counted: Any = None) -> Any:
+    """Losses of examples, each times its class's weight; the mean is divided by the sum of those weights.
+
+    ``counted``, of the losses' dtype, is 0 where an example is left out and 1 elsewhere.
+    """
+    if weight is None and counted is None:
         return by_reduction(losses, reduction)
-    weight = asarray(weight)
-    if weight.shape != (classes,):
-        raise ValueError(f"loss: expected one weight for each of {classes} classes, got {weight._spec!r}")
-    each = weight[targets]
+    each = counted
+    if weight is not None:
+        weight = asarray(weight)
+        if weight.shape != (classes,):
+            raise ValueError(f"loss: expected one weight for each of {classes} classes, got {weight._spec!r}")
+        each = weight[targets] if counted is None else e.multiply(weight[targets], counted)
     losses = e.multiply(losses, each)
     if reduction == "mean":
         return e.divide(r.sum(losses), r.sum(each))
@@ -175,21 +180,28 @@ def _pull_cross_entropy(g: Any, plan: Any, x: Any, targets: Any, log_p: Any, y: 
 _cross_entropy_op = Composite("cross_entropy", "norm", _cross_entropy, _pull_cross_entropy)
 
 
-def cross_entropy(logits: Any, targets: Any, reduction: str = "mean", weight: Any = None) -> Any:
+def cross_entropy(
+    logits: Any, targets: Any, reduction: str = "mean", weight: Any = None, ignore_index: int | None = None
+) -> Any:
     """Cross-entropy of logits (N, classes) with target classes (N,), integers; "mean", "sum" or "none".
 
-    ``weight`` (classes,) counts some classes more than others, also in the mean.
+    ``weight`` (classes,) counts some classes more than others, also in the mean. Examples whose target is
+    ``ignore_index`` (any integer, such as what sequences are filled up with) cost nothing and are not counted.
 
     >>> import flnb
     >>> round(flnb.cross_entropy(flnb.asarray([[0.0, 0.0]]), flnb.asarray([1])).item(), 4)
     0.6931
     """
-    logits = r.floating(logits)
+    logits, counted = r.floating(logits), None
+    if ignore_index is not None:
+        targets = asarray(targets)
+        kept = e.not_equal(targets, ignore_index)
+        targets, counted = e.where(kept, targets, 0), e.astype(kept, logits.dtype)
     targets = _checked_targets("cross_entropy", logits, targets)
-    if weight is None:
+    if weight is None and counted is None:
         return _cross_entropy_op(logits, targets, attributes=(reduction,))[0]
     losses = _cross_entropy_op(logits, targets, attributes=("none",))[0]
-    return _reduced(losses, targets, weight, logits.shape[1], reduction)
+    return _reduced(losses, targets, weight, logits.shape[1], reduction, counted)
 
 
 def dropout(x: Any, /, p: float = 0.5, training: bool = True, generator: Any = None) -> Any:

@@ -1,5 +1,6 @@
 """Losses by hand in NumPy and beside torch, with each reduction, and at the ends of their domains."""
 
+import importlib.util
 import math
 
 import numpy as np
@@ -124,3 +125,34 @@ def test_the_adaptive_loss_is_minus_the_log_probability_of_each_target(reduction
     each = -softmax(x).detach().numpy()[np.arange(6), targets]
     got = nn.AdaptiveSoftmaxLoss(softmax, reduction)(x, flnb.asarray(targets)).detach().numpy()
     np.testing.assert_allclose(got, each if reduction == "none" else getattr(each, reduction)(), rtol=1e-5)
+
+
+WEIGHT = np.array([0.5, 1.0, 3.0], np.float32)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["unweighted", "weighted"])
+@pytest.mark.parametrize("filler", [-100, 2])
+def test_targets_that_fill_up_cost_nothing_and_are_not_counted(reduction, weight, filler):
+    labels = np.array([0, filler, 1, filler, 2])
+    x = flnb.Variable(RNG.normal(size=(5, 3)).astype(np.float32))
+    loss = nn.CrossEntropyLoss(reduction, weight, ignore_index=filler)(x, flnb.asarray(labels))
+    kept = labels != filler
+    each = np.where(kept, 1.0, 0.0) * (1.0 if weight is None else weight[np.where(kept, labels, 0)])
+    losses = cross_entropy(x.data.numpy().astype(np.float64), np.where(kept, labels, 0)) * each
+    expected = {"mean": losses.sum() / each.sum(), "sum": losses.sum(), "none": losses}[reduction]
+    np.testing.assert_allclose(loss.detach().numpy(), expected, rtol=1e-5)
+    loss.sum().backward()
+    assert (x.grad.numpy()[~kept] == 0).all()
+    assert (x.grad.numpy()[kept] != 0).all()
+    if importlib.util.find_spec("torch") is None:
+        return
+    import torch
+
+    theirs = torch.from_numpy(x.data.numpy().copy()).requires_grad_()
+    of_torch = torch.nn.CrossEntropyLoss(
+        None if weight is None else torch.from_numpy(weight), ignore_index=filler, reduction=reduction
+    )(theirs, torch.from_numpy(labels))
+    of_torch.sum().backward()
+    np.testing.assert_allclose(loss.detach().numpy(), of_torch.numpy(force=True), rtol=1e-5)
+    np.testing.assert_allclose(x.grad.numpy(), theirs.grad.numpy(), rtol=1e-5, atol=1e-6)

@@ -229,3 +229,34 @@ def test_repr_of_ones_own_module_shows_its_numbers_and_texts_only():
             self._cache = 3
 
     assert repr(Own().eval()) == "Own(size=(3, 4), mode='fast')\n  heads.0: ReLU()\n  heads.1: ReLU()"
+
+
+def test_a_module_moves_to_a_backend_of_other_buffers_and_back():
+    class Boxed:
+        """What an array is kept in elsewhere."""
+
+        def __init__(self, values):
+            self.values = values
+
+    class Elsewhere(flnb.backends.NumpyBackend):
+        name, buffer = "elsewhere", "boxed"
+
+        def from_numpy(self, array, out=None):
+            return Boxed(np.array(array))
+
+        def to_numpy(self, buffer):
+            return buffer.values
+
+    net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm(3))
+    flnb.sum(net(flnb.ones((2, 2)))).backward()
+    before = {name: item.numpy().copy() for name, item in net.state_dict().items()}
+    assert net.to("numpy") is net
+    assert net[0].weight.grad is not None  # nothing had to move
+    with flnb.use_backend(Elsewhere) as backend:
+        net.to(backend)
+        assert {type(item._data) for _, item in net._named_tensors()} == {Boxed}
+        assert all(parameter.grad is None and parameter.requires_grad for parameter in net.parameters())
+        net.to("numpy")
+    for name, item in net.state_dict().items():
+        np.testing.assert_array_equal(item.numpy(), before[name], err_msg=name)
+    flnb.sum(net(flnb.ones((2, 2)))).backward()
