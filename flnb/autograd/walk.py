@@ -282,11 +282,14 @@ def _on_tape(node: Node, saved: list[Any]) -> list[Any]:
 
 
 def _through_body(plan: Any, parents: tuple[Any, ...], g: Any, saved: list[Any]) -> list[Any]:
-    """A composite's gradient by its body's ops, on Variables, so that it has a graph of its own."""
+    """A composite's gradient by its body's ops, on Variables, so that it has a graph of its own.
+
+    What arrives at a parent is the sum for all its places: it is given at the first.
+    """
     from flnb.autograd.tape import walk  # a walk inside this one
 
     inputs = saved[: len(parents)]
     result, _ = plan.op.body(*inputs, *plan.attributes)
     stops = frozenset(p[SEQ] for p in parents if p is not None)
     arrived = {node[SEQ]: a for node, a in walk(result._node, g, True, True, stops)}
-    return [None if p is None else arrived.get(p[SEQ]) for p in parents]
+    return [None if p is None else arrived.pop(p[SEQ], None) for p in parents]

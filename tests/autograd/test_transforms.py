@@ -304,3 +304,16 @@ def test_a_gradient_leaves_a_graph_alone_that_its_function_closes_over():
 def test_what_is_wrong_is_named(call, error, text):
     with pytest.raises(error, match=text):
         call()
+
+
+def test_a_tensor_in_two_places_of_a_composite_counts_once_for_each():
+    """-p log p - (1 - p) log(1 - p), whose slope is log((1 - p) / p): also where the gradient is recorded."""
+    p = flnb.asarray([0.3, 0.6])
+
+    def entropy(p):
+        return flnb.binary_cross_entropy(p, p, "sum")
+
+    slope = np.log((1 - p.numpy()) / p.numpy())
+    np.testing.assert_allclose(np.asarray(flnb.grad(entropy)(p)), slope, rtol=1e-5)
+    curvature = flnb.grad(lambda p: flnb.grad(entropy)(p).sum())(p)
+    np.testing.assert_allclose(np.asarray(curvature), -1 / (p.numpy() * (1 - p.numpy())), rtol=1e-5)
