@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from flnb.ops import elementwise as e
-from flnb.ops.composite import relu, sigmoid
+from flnb.ops.composite import Composite, in_one_dtype, relu, sigmoid
 from flnb.ops.creation import asarray
-from flnb.ops.linalg import linear
-from flnb.ops.movement import stack
+from flnb.ops.linalg import linear, matmul
+from flnb.ops.movement import concat, reshape, stack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,6 +55,51 @@ def rnn(
     return outputs, h
 
 
+def _lstm(inputs: Any, h: Any, c: Any, w_hidden: Any) -> tuple[Any, tuple[Any, ...]]:
+    """All h, and behind them the last c, (T + 1, N, H); kept: the gates, c before each step, and tanh(c) after it.
+
+    A sigmoid is a tanh of half as much, so that one tanh serves all four gates.
+    """
+    half = asarray(np.repeat((0.5, 0.5, 1.0, 0.5), h.shape[-1]), dtype=h.dtype)
+    rest, weight = e.subtract(1.0, half), w_hidden.mT
+    outputs, gates, before, squashed = [], [], [], []
+    for t in range(inputs.shape[0]):
+        given = e.multiply(e.add(inputs[t], matmul(h, weight)), half)
+        gates.append(e.add(e.multiply(e.tanh(given), half), rest))
+        before.append(c)
+        i, f, g, o = _parts(gates[t], 4)
+        c = e.add(e.multiply(f, c), e.multiply(i, g))
+        squashed.append(e.tanh(c))
+        h = e.multiply(o, squashed[t])
+        outputs.append(h)
+    return stack([*outputs, c]), (stack(gates), stack(before), stack(squashed))
+
+
+def _pull_lstm(
+    g: Any, plan: Any, inputs: Any, h: Any, c: Any, w_hidden: Any, gates: Any, before: Any, squashed: Any, y: Any
+) -> tuple[Any, ...]:
+    """Backwards through time; what no step needs of another is computed for all at once."""
+    i, f, new, o = _parts(gates, 4)
+    slopes = [e.multiply(by, e.multiply(x, e.subtract(1.0, x))) for by, x in ((new, i), (before, f), (squashed, o))]
+    slopes.insert(2, e.multiply(i, e.subtract(1.0, e.square(new))))
+    of_gates, of_c = concat(slopes, axis=-1), e.multiply(o, e.subtract(1.0, e.square(squashed)))
+    steps = inputs.shape[0]
+    g_h, g_c, g_gates = None, g[steps], []
+    for t in reversed(range(steps)):
+        g_h = g[t] if g_h is None else e.add(g[t], g_h)
+        g_c = e.add(g_c, e.multiply(g_h, of_c[t]))
+        g_gates.append(e.multiply(concat([g_c, g_c, g_c, g_h], axis=-1), of_gates[t]))
+        g_h, g_c = matmul(g_gates[-1], w_hidden), e.multiply(g_c, f[t])
+    g_inputs = stack(g_gates[::-1])
+    outputs = concat([reshape(h, (1, *h.shape)), y[: steps - 1]])
+    rows = steps * h.shape[0]
+    g_weight = matmul(reshape(g_inputs, (rows, gates.shape[-1])).mT, reshape(outputs, (rows, h.shape[1])))
+    return g_inputs, g_h, g_c, g_weight
+
+
+_lstm_op = Composite("lstm", "matmul", _lstm, _pull_lstm)
+
+
 def lstm(x: Any, state: tuple[Any, Any], w_input: Any, w_hidden: Any, bias: Any = None) -> tuple[Any, tuple[Any, Any]]:
     """Long short-term memory (Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000).
 
@@ -62,14 +109,11 @@ def lstm(x: Any, state: tuple[Any, Any], w_input: Any, w_hidden: Any, bias: Any 
     Returns:
         h after every step, (T, N, H), and (h, c) after the last.
     """
-
-    def step(gates: Any, h: Any, c: Any) -> tuple[Any, ...]:
-        i, f, g, o = _parts(e.add(gates, linear(h, w_hidden)), 4)
-        c = e.add(e.multiply(sigmoid(f), c), e.multiply(sigmoid(i), e.tanh(g)))
-        return e.multiply(sigmoid(o), e.tanh(c)), c
-
-    outputs, (h, c) = _over_time("lstm", step, x, tuple(state), w_input, w_hidden, bias, 4)
-    return outputs, (h, c)
+    x = asarray(x)
+    _check("lstm", x, state, w_input, w_hidden, 4)
+    made = _lstm_op(*in_one_dtype(linear(x, w_input, bias), *map(asarray, state), w_hidden))[0]
+    steps = x.shape[0]
+    return made[:steps], (made[steps - 1], made[steps])
 
 
 def gru(x: Any, state: Any, w_input: Any, w_hidden: Any, bias: Any = None, bias_hidden: Any = None) -> tuple[Any, Any]:
@@ -104,6 +148,17 @@ def _over_time(
 ) -> tuple[Any, tuple[Any, ...]]:  # fmt: skip
     """Run ``step(input gates, *state) -> state`` over the first axis; its first part after every step, and the last."""
     x = asarray(x)
+    _check(op, x, state, w_input, w_hidden, gates)
+    inputs = linear(x, w_input, bias)
+    outputs = []
+    for t in range(x.shape[0]):
+        state = step(inputs[t], *state)
+        outputs.append(state[0])
+    return stack(outputs), state
+
+
+def _check(op: str, x: Any, state: tuple[Any, ...], w_input: Any, w_hidden: Any, gates: int) -> None:
+    """Refuse shapes that do not fit, naming all."""
     hidden = w_hidden.shape[-1]
     fits = x.ndim == 3 and x.shape[0] > 0 and w_input.shape == (gates * hidden, x.shape[-1])
     if not fits or w_hidden.shape != (gates * hidden, hidden) or any(s.shape != (x.shape[1], hidden) for s in state):
@@ -112,9 +167,3 @@ def _over_time(
             f"({gates} H, H); got x {x.shape}, states {', '.join(str(s.shape) for s in state)}, w_input "
             f"{w_input.shape} and w_hidden {w_hidden.shape}"
         )
-    inputs = linear(x, w_input, bias)
-    outputs = []
-    for t in range(x.shape[0]):
-        state = step(inputs[t], *state)
-        outputs.append(state[0])
-    return stack(outputs), state

@@ -151,10 +151,12 @@ def _paddings(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _recurrences(rng: np.random.Generator) -> Iterator[Sample]:
-    def inputs(gates: int) -> tuple[Array, ...]:
-        shapes = (3, 2, 3), (2, 2), (2 * gates, 3), (2 * gates, 2), (2 * gates,)
+    def inputs(gates: int, n: int = 2) -> tuple[Array, ...]:
+        shapes = (3, n, 3), (n, 2), (2 * gates, 3), (2 * gates, 2), (2 * gates,)
         return tuple(rng.normal(size=shape) for shape in shapes)
 
     yield Sample("tanh", lambda x, h, w, u, b: ops.rnn(x, h, w, u, b)[0], inputs(1), "rnn")
-    yield Sample("sigmoid", lambda x, h, w, u, b: ops.lstm(x, (h, h), w, u, b)[1][1], inputs(4), "lstm")
+    yield Sample("lstm", lambda x, h, w, u, b: ops.lstm(x, (h, h), w, u, b)[0], inputs(4), "every h")
+    yield Sample("lstm", lambda x, h, w, u, b: ops.lstm(x, (h, h), w, u, b)[1][1], inputs(4), "last c")
+    yield Sample("lstm", lambda x, h, w, u, b: ops.lstm(x, (h, h), w, u, b)[0], inputs(4, n=0), "empty")
     yield Sample("sigmoid", lambda x, h, w, u, b: ops.gru(x, h, w, u, b, b)[1], inputs(3), "gru")
