@@ -78,8 +78,8 @@ def utterances(frames: int, bands: int, tokens: int) -> Draw:
 def frame_loss(model: Module, x: Any, targets: Any) -> Any:
     """Mean cross-entropy of every third frame's token: targets (N, ceil(T / 3)).
 
-    The paper's loss is CTC (Graves et al. 2006), for tokens that are not aligned to frames; with a forced alignment it
-    is this. The share of either in the time of a step is small.
+    This stands in for the paper's loss, CTC (Graves et al. 2006), whose targets are not aligned to frames: flnb has it
+    for one utterance at a time, as the `flnb.speech.path_score` of a `flnb.speech.ctc`.
     """
     return token_loss(model(x), targets)
 

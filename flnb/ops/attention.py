@@ -48,14 +48,15 @@ def scaled_dot_product_attention(
             f"{query._spec!r}, {key._spec!r} and {value._spec!r}"
         )
     length, features = query.shape[-2:]
-    if is_causal:
-        if mask is not None:
-            raise ValueError("scaled_dot_product_attention: give a mask or is_causal, not both")
-        mask = asarray(np.tri(length, key.shape[-2], dtype=bool))
+    if is_causal and mask is not None:
+        raise ValueError("scaled_dot_product_attention: give a mask or is_causal, not both")
     scores = matmul(e.multiply(query, features**-0.5 if scale is None else scale), key, transpose_b=True)
     if bias is not None:
         scores = e.add(scores, bias)
-    if mask is None:
+    if is_causal:  # added, not chosen: of an addition the gradient is free, and no row is wholly hidden
+        hidden = np.full((length, key.shape[-2]), np.finfo(scores.dtype).min / 2, scores.dtype)
+        weights = softmax(e.add(scores, asarray(np.triu(hidden, 1))))
+    elif mask is None:
         weights = softmax(scores)
     elif asarray(mask).dtype.kind == "b":
         least = float(np.finfo(scores.dtype).min)  # not -inf, of which a whole row gives NaN
