@@ -132,7 +132,7 @@ RECIPES = (
         source="Al-Rfou et al. 2016 (Theano), section IV.4; Yao et al. 2015",
         settings={"paper": {}, "small": SMALL},
         parameters={"paper": 103_263_931, "small": 1_500_625},
-        batch_sizes={"paper": 64, "small": 32},
+        batch_sizes={"paper": 64, "small": 48},
         draws={"paper": captions(28, 1024, 30, 20_000), "small": captions(28, 256, 10, 2000)},
         loss=caption_loss,
     ),
