@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import math
 from time import perf_counter_ns as clock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from flnb_telemetry import bus, intern, schema
+from flnb_telemetry import bus, schema
 
-from flnb.dispatch import stacks, state
+from flnb.dispatch import leaves, stacks, state
 from flnb.interface.tape import CODE, LASTI, SAVED
 from flnb.tensor import Tensor
-
-if TYPE_CHECKING:
-    from flnb.dispatch.plan import Spec
 
 __all__ = ["Statistics"]
 
@@ -61,19 +58,15 @@ class Statistics:
             saved,
         )
 
-    def end(self, leaves: list[tuple[list[Any], Any]]) -> None:
+    def end(self, reached: list[tuple[list[Any], Any]]) -> None:
         """Emit the leaves that gradients arrived at, by name."""
 
         lanes = bus.lanes
         if lanes is None:
             return
-        for leaf, g in leaves:
+        for leaf, g in reached:
             norm, bad = measure(g)
-            spec: Spec = g._spec
-            plan = intern.plans.id_of(intern.Plan("leaf", "memory", spec.shape, spec.dtype.name, spec.nbytes))
-            name = intern.strings.id_of(leaf[4]) if leaf[4] else 0
-            code = plan << schema.PLAN_SHIFT
-            lanes.lane.emit(schema.LEAF | code, clock(), leaf[2], name, int(leaf[5]))
+            code, name = leaves.tell(lanes.lane, leaf, g._spec)
             _emit(schema.GRAD_STAT | 1 << 8 | code, leaf[2], norm, bad, g.size, name, 0)
 
 

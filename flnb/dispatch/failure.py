@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flnb_telemetry import bus, intern, schema
 
-from flnb.dispatch import stacks
+from flnb.dispatch import leaves, stacks
 from flnb.dispatch.plan import Spec
 from flnb.tensor import Tensor
 
@@ -81,6 +81,7 @@ def _tell(error: Exception, op: Op | _Called, inputs: tuple[Any, ...], expected:
         dtype = result.dtype.name if result is not None else ""
         about = intern.Plan(op.name, op.family, expected.shape if expected else (), dtype, 0, 0, shapes)
         message = intern.strings.id_of(f"{type(error).__name__}: {error}\n{error.__notes__[0]}")
+        leaves.tell_above(lane, inputs)
         parents = [node[2] for node in (getattr(x, "_node", None) for x in inputs) if node is not None]
         code = schema.OP_FAILED | intern.plans.id_of(about) << schema.PLAN_SHIFT
         lane.emit(code, clock(), message, lane.node, lane.context, *[*parents, 0, 0][:2])

@@ -5,6 +5,7 @@ import pytest
 from flnb_telemetry import intern
 
 import flnb
+from flnb import nn
 
 
 def note_of(caught):
@@ -136,3 +137,20 @@ def test_what_cannot_be_written_down_is_no_failure():
         for _ in range(3):
             ((x * 2.0).max(axis=1) ** 2.0).sum().backward()
     assert len(run.table("op_failed")["t"]) == 0
+
+
+def test_the_leaves_of_a_forward_that_failed_have_their_names():
+    class Net(nn.Module):
+        def __init__(self):
+            self.first, self.second = nn.Linear(3, 4, bias=False), nn.Linear(5, 2, bias=False)
+
+        def forward(self, x):
+            return self.second(flnb.tanh(self.first(x)))
+
+    net = Net()
+    x = flnb.Variable(np.ones((2, 3), np.float32))
+    x.name = "x"
+    with flnb.record() as run, pytest.raises(ValueError, match="expects 5"):
+        net(x)
+    leaves = {leaf.name: (leaf.shape, leaf.parameter) for leaf in run.tape.leaves}
+    assert leaves == {"x": ((2, 3), False), "first.weight": ((4, 3), True), "second.weight": ((2, 5), True)}
