@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -152,6 +153,8 @@ class LiveTape:
         keys = ("id", "plan", "context", "parents", "forward_ns", "backward_ns", "saved", "bad", "numel")
         told = {key: getattr(node, key) for key in keys}
         told |= {"at": row, "norm": _number(node.norm), "health": int(self.graph.health[row])}
+        if node.line:
+            told["line"] = _brief(node.line)
         failure = self.tape.failure
         return told | {"failed": failure._asdict()} if failure is not None and failure.node == node.id else told
 
@@ -190,6 +193,16 @@ class LiveTape:
                 "ops": _most(ops[place], self._op_names, OPS), "different": int(np.count_nonzero(ops[place])),
             })  # fmt: skip
         return told
+
+
+def _brief(line: str) -> str:
+    """The innermost line without its folder; a notebook's cell, whose file is only a number, is called that."""
+    innermost = line.partition("\n")[0]
+    found = re.match(r"(.*?):(\d.*)", innermost)  # a drive's colon has no digit behind it
+    if found is None:
+        return innermost
+    file, rest = found.groups()
+    return ("cell" if "ipykernel_" in file else re.split(r"[/\\]", file)[-1]) + f":{rest}"
 
 
 def _places(ids: Any) -> tuple[Any, list[int]]:

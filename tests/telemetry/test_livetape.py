@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,23 @@ def test_a_small_tape_travels_whole() -> None:
     assert b["families"] == [["elementwise", 200]]
     assert root["edges"] == [0, 1]
     assert [leaf["id"] for leaf in told["leaves"]] == [-1]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("/home/me/train.py:12: y = f(x)\n    from /home/me/main.py:3: train()", "train.py:12: y = f(x)"),
+        ("C:\\me\\train.py:12: y = a / b", "train.py:12: y = a / b"),
+        ("/tmp/ipykernel_12/345.py:1: y = x", "cell:1: y = x"),
+        ("an unknown line", "an unknown line"),
+    ],
+)
+def test_a_node_tells_its_line_in_short(line: str, told: str) -> None:
+    shown = live(("a", "exp"), ("a", "log"), parents=[[-1], [0]])
+    graph = replace(shown.graph, line=np.array([intern.strings.id_of(line), 0]))
+    nodes = whole(LiveTape(replace(shown.tape, graph=graph)))["nodes"]
+    assert nodes[0]["line"] == told
+    assert "line" not in nodes[1]
 
 
 def test_a_long_tape_tells_its_first_levels_and_what_is_asked_for() -> None:

@@ -73,6 +73,8 @@ export interface TapeNode {
   /** Place in the order of execution. */
   at: number;
   health: Health;
+  /** The line of the program that made it, where its backward was sampled: "train.py:12: y = f(x)". */
+  line?: string;
   /** The op raised: what it got, what it would have given (null: unknown), and its error. */
   failed?: { op: string; got: number[][]; expected: number[] | null; message: string };
 }

@@ -103,6 +103,7 @@ export class TapeDetails {
       this.pair("Would give", failed.expected ? `[${failed.expected.join(",")}]` : "unknown", "", { code: true });
     } else if (plan) this.pair(backward ? "Gradient in" : "Output", `${dtype(plan.dtype)} [${plan.shape.join(",")}]`, "", { code: true });
     if (info.scope) this.pair("Scope", info.scope, "", { code: true });
+    if (node.line) this.pair("Line", node.line, "", { code: true });
     if (!failed) this.gradient(at, info);
     const parts = [this.head(backward ? `${info.op}′` : info.op, `${backward ? "backward of " : ""}node #${integer(node.id)} · ${familyLabels[info.family] ?? info.family}`, info.family), ...this.alarm(at), pairs];
     if (info.parameters.length > 0) parts.push(h("div", { class: "fl-section" }, "Parameters"), this.leafList(info.parameters));
