@@ -51,7 +51,7 @@ WHOLE = (
     (3.80907292e-05, 0.00116249994, 0.0149690195, 0.114108325, 0.50207459, 1.0),
 )
 SATURATED, ONE = np.float32(3.92), np.float32(1.0)  # from there on erf rounds to 1
-PIECE = 8192
+PIECE = 32768  # three of them fit into the second cache; the fewer, the less do NumPy's calls weigh
 
 
 def _ratio(coefficients: tuple[tuple[float, ...], tuple[float, ...]], x: Array) -> Array:
@@ -83,30 +83,31 @@ def _double(x: Array) -> Array:
     return np.asarray(np.copysign(result, x))
 
 
-def _horner(coefficients: tuple[float, ...], x: Array) -> Array:
-    """A polynomial, highest power first, in the dtype of x and in one array."""
-    value: Array = np.multiply(x, x.dtype.type(coefficients[0]))
+def _horner(coefficients: tuple[float, ...], x: Array, out: Array) -> Array:
+    """A polynomial, highest power first, in the dtype of x."""
+    np.multiply(x, x.dtype.type(coefficients[0]), out)
     for coefficient in coefficients[1:-1]:
-        value += x.dtype.type(coefficient)
-        value *= x
-    value += x.dtype.type(coefficients[-1])
-    return value
+        np.add(out, x.dtype.type(coefficient), out)
+        np.multiply(out, x, out)
+    np.add(out, x.dtype.type(coefficients[-1]), out)
+    return out
 
 
-def _single(x: Array) -> Array:
+def _single(x: Array, result: Array) -> None:
     """Piece by piece, so that all that is read twice stays in the cache."""
-    result = np.empty(x.shape, np.float32)
     given, wanted = x.reshape(-1), result.reshape(-1)
+    scratch = np.empty((2, min(PIECE, given.size)), np.float32)
     for start in range(0, given.size, PIECE):
-        piece = np.clip(given[start : start + PIECE], -SATURATED, SATURATED)
-        squares = np.square(piece)
-        piece *= _horner(WHOLE[0], squares)
-        piece /= _horner(WHOLE[1], squares)
-        np.clip(piece, -ONE, ONE, wanted[start : start + PIECE])
-    return result
+        piece = wanted[start : start + PIECE]
+        squares, value = scratch[:, : piece.size]
+        np.clip(given[start : start + PIECE], -SATURATED, SATURATED, piece)
+        np.square(piece, squares)
+        np.multiply(piece, _horner(WHOLE[0], squares, value), piece)
+        np.divide(piece, _horner(WHOLE[1], squares, value), piece)
+        np.clip(piece, -ONE, ONE, piece)
 
 
-def erf(x: Array) -> Array:
+def erf(x: Array, out: Array | None = None) -> Array:
     """erf(x), elementwise, in the dtype of x; of float32 and float16 in single precision, to 5e-7 of the value.
 
     >>> import numpy as np
@@ -114,6 +115,16 @@ def erf(x: Array) -> Array:
     [0.0, 0.520499877813, -0.999977909503]
     """
     x = np.asarray(x)
-    if x.dtype in (np.float32, np.float16):
-        return _single(x.astype(np.float32, copy=False)).astype(x.dtype, copy=False)
-    return np.asarray(_double(x.astype(np.float64, copy=False)).astype(x.dtype, copy=False))
+    if x.dtype not in (np.float32, np.float16):
+        result = _double(x.astype(np.float64, copy=False)).astype(x.dtype, copy=False)
+    elif x.dtype == np.float32 and out is not None and out.dtype == x.dtype and out.flags.c_contiguous:
+        _single(x, out)
+        return out
+    else:
+        single = np.empty(x.shape, np.float32)
+        _single(x.astype(np.float32, copy=False), single)
+        result = single.astype(x.dtype, copy=False)
+    if out is None:
+        return np.asarray(result)
+    np.copyto(out, result, casting="unsafe")
+    return out

@@ -148,7 +148,7 @@ class NumpyBackend(Convolution, Fourier, LinearAlgebra, TensorBackend):
         return np.minimum(a, b, out=out)
 
     def erf(self, x: Array, out: Array | None = None) -> Array:
-        return into(erf(x), out)
+        return erf(x, out)
 
     def where(self, condition: Array, a: Array, b: Array, out: Array | None = None) -> Array:
         if out is None:
