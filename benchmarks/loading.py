@@ -1,15 +1,17 @@
 """Records per second of a dataset on disk: `PrefetchDataset` beside torch's `DataLoader`, where torch is installed.
 
-`python -m benchmarks loading` writes sets of synthetic uint8 images with labels, as arrays, and once compressed by zlib
-(decoding then costs most of the time). Both sides read them with the same function, one record at a time: bytes from
-the file, float32, normalised, every other image mirrored. Both batch in two workers that stay between epochs, and run
-in turn, an epoch each; ratios are taken round by round. That both give the same batches is checked before. Nothing is
-done with a batch, so the rates are those of loading alone, of files that the system has in memory.
+`python -m benchmarks loading` writes sets of synthetic uint8 images with labels: as arrays, once compressed by zlib, and
+as JPEG where Pillow is installed (decoding then costs most of the time). Both sides read them with the same function,
+one record at a time: bytes from the file, float32, normalised, every other image mirrored. Both batch in two workers
+that stay between epochs, and run in turn, an epoch each; ratios are taken round by round. That both give the same
+batches is checked before. Nothing is done with a batch, so the rates are those of loading alone, of files that the
+system has in memory.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import math
 import statistics
 import tempfile
@@ -23,34 +25,63 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.report import table, write
+from flnb.bench import in_turn
 from flnb.data import BatchDataset, Dataset, FileBlobDataset, PrefetchDataset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 WORKERS, GOAL = 2, 1.0
-SETS = {"small": (32, False), "medium": (96, False), "large": (224, False), "compressed": (224, True)}
-"""Pixels of an image's side, and whether it is compressed."""
+SETS = {
+    "small": (32, "array"),
+    "medium": (96, "array"),
+    "large": (224, "array"),
+    "compressed": (224, "zlib"),
+    "jpeg": (224, "jpeg"),
+}
+"""Pixels of an image's side, and how it is kept."""
 
 
-def make(path: Path, records: int, side: int, compressed: bool) -> None:
+def make(path: Path, records: int, side: int, kept: str) -> None:
     """Write the set: random images (3, side, side) uint8, of 32 greys so that they compress, and labels."""
     random = np.random.default_rng(0)
 
     def image() -> Any:
         pixels = random.integers(0, 32, (3, side, side), np.uint8) * np.uint8(8)
-        return np.frombuffer(zlib.compress(pixels, 1), np.uint8) if compressed else pixels
+        return pixels if kept == "array" else np.frombuffer(COMPRESS[kept](pixels), np.uint8)
 
     FileBlobDataset.write(path, ((image(), np.int64(i % 10)) for i in range(records)))
+
+
+def jpeg(pixels: Any) -> bytes:
+    """(3, side, side) uint8 as a JPEG file of Pillow's usual quality."""
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(pixels.transpose(1, 2, 0)).save(file, "JPEG")
+    return file.getvalue()
+
+
+def decoded(kept: Any) -> Any:
+    """What `COMPRESS` made, as (3, side, side) uint8 again."""
+    if kept[:2].tobytes() == JPEG_BEGINS:
+        from PIL import Image
+
+        return np.asarray(Image.open(io.BytesIO(kept))).transpose(2, 0, 1)
+    image = np.frombuffer(zlib.decompress(kept), np.uint8)
+    side = math.isqrt(image.size // 3)
+    return image.reshape(3, side, side)
+
+
+COMPRESS: dict[str, Callable[[Any], bytes]] = {"zlib": lambda pixels: zlib.compress(pixels, 1), "jpeg": jpeg}
+JPEG_BEGINS = b"\xff\xd8"
 
 
 def record(blob: FileBlobDataset, index: int) -> tuple[Any, Any]:
     """One record, as a user's own dataset would make it."""
     image, label = blob.arrays(index)
     if image.ndim == 1:
-        image = np.frombuffer(zlib.decompress(image), np.uint8)
-        side = math.isqrt(image.size // 3)
-        image = image.reshape(3, side, side)
+        image = decoded(image)
     pixels = image.astype(np.float32)
     pixels -= 127.5
     pixels *= 1 / 64
@@ -111,11 +142,11 @@ def epoch(loader: Iterable[Any]) -> float:
 
 def measure(kind: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """The rows of one size of images."""
-    side, compressed = SETS[kind]
+    side, kept = SETS[kind]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "records.blob"
         records = max(4 * options.batch, options.megabytes * 1_000_000 // (3 * side * side))
-        make(path, records, side, compressed)
+        make(path, records, side, kept)
         batches = BatchDataset(Records(path), options.batch)
         with closing(PrefetchDataset(batches, WORKERS, processes=True)) as processes:
             loaders: dict[str, Iterable[Any]] = {
@@ -129,20 +160,9 @@ def measure(kind: str, options: argparse.Namespace) -> list[dict[str, Any]]:
             for _, batch in starts.values():
                 for got, expected in zip(batch, starts["threads"][1], strict=True):
                     np.testing.assert_array_equal(got, expected)
-            times = in_turn(loaders, epoch, options.rounds)
+            turns = in_turn(list(loaders), lambda name: epoch(loaders[name]), options.rounds)
+            times = dict(zip(loaders, turns, strict=True))
     return [row(kind, side, records, name, times, starts[name][0]) for name in loaders]
-
-
-def in_turn(
-    loaders: dict[str, Iterable[Any]], work: Callable[[Iterable[Any]], float], rounds: int
-) -> dict[str, list[float]]:
-    """What `work` gives for each, once a round, another first in each round."""
-    found: dict[str, list[float]] = {name: [] for name in loaders}
-    names = list(loaders)
-    for i in range(rounds):
-        for name in names[i % len(names) :] + names[: i % len(names)]:
-            found[name].append(work(loaders[name]))
-    return found
 
 
 def row(kind: str, side: int, records: int, name: str, times: dict[str, list[float]], start: float) -> dict[str, Any]:
@@ -180,7 +200,9 @@ def main(argv: list[str]) -> int:
         options.megabytes, options.rounds = 1, 1
     if not find_spec("torch"):
         print("torch is not installed here: its rows are left out")
-    rows = [line for kind in SETS for line in measure(kind, options)]
+    if not find_spec("PIL"):
+        print("Pillow is not installed here: the set of JPEG files is left out")
+    rows = [line for kind in SETS if kind != "jpeg" or find_spec("PIL") for line in measure(kind, options)]
     print(table(rows))
     print(f"kept in {write('loading', rows, vars(options))}")
     return 0 if options.quick or all(line["met"] != "NO" for line in rows) else 1
