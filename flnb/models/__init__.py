@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from flnb.models.mlp import MLP
     from flnb.models.overfeat import OverFeat
     from flnb.models.resnet import ResNet
-    from flnb.models.summary import summary
+    from flnb.models.summaries import summary
     from flnb.models.transformer_lm import TransformerLM
     from flnb.models.vgg import VGG
     from flnb.models.vit import VisionTransformer
@@ -50,7 +50,7 @@ _CONTENTS = {
     "mlp": (["MLP"], ["mlp"]),
     "overfeat": (["OverFeat"], ["overfeat"]),
     "resnet": (["ResNet"], ["resnet18", "resnet34", "resnet50"]),
-    "summary": (["summary"], []),
+    "summaries": (["summary"], []),
     "transformer_lm": (["TransformerLM"], ["transformer-lm"]),
     "vgg": (["VGG"], ["vgg-a", "vgg16"]),
     "vit": (["VisionTransformer"], ["vit"]),

@@ -148,3 +148,9 @@ def test_it_is_shown_as_a_table_with_deeper_modules_indented(table):
 def test_depth_leaves_out_what_lies_deeper():
     table = summary(Net(), flnb.ones((2, 3, 8, 8)), depth=1)
     assert [row.path for row in table] == ["conv", "blocks", "unused", "heads"]
+
+
+def test_the_function_is_not_hidden_by_a_module_of_its_name():
+    from flnb.models import summaries
+
+    assert flnb.models.summary is summaries.summary
