@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-__all__ = ["make", "names"]
+__all__ = ["find", "make", "names"]
 
 GROUPS = {"backend": "flnb.backends", "memory manager": "flnb.memory_managers", "tape": "flnb.tapes"}
 
@@ -36,6 +36,20 @@ def names(kind: str) -> list[str]:
     return sorted(_offered(kind))
 
 
+def find(kind: str, name: str) -> type:
+    """The class of that name.
+
+    Raises:
+        ValueError: an unknown name; the message lists the known ones.
+    """
+    value = SHIPPED[kind].get(name) or _offered(kind).get(name)
+    if value is None:
+        raise ValueError(f"unknown {kind} {name!r}; known: {', '.join(names(kind))}")
+    module, _, attribute = value.partition(":")
+    found: type = getattr(import_module(module), attribute)
+    return found
+
+
 def make(kind: str, what: Any) -> Any:
     """An instance from a name, a class or an instance.
 
@@ -48,11 +62,7 @@ def make(kind: str, what: Any) -> Any:
     contracts: dict[str, type] = {"backend": TensorBackend, "memory manager": MemoryManager, "tape": Tape}
     expected = contracts[kind]
     if isinstance(what, str):
-        value = SHIPPED[kind].get(what) or _offered(kind).get(what)
-        if value is None:
-            raise ValueError(f"unknown {kind} {what!r}; known: {', '.join(names(kind))}")
-        module, _, attribute = value.partition(":")
-        what = getattr(import_module(module), attribute)
+        what = find(kind, what)
     if isinstance(what, type) and issubclass(what, expected):
         what = what()
     if not isinstance(what, expected):

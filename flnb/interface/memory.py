@@ -161,6 +161,16 @@ class Lease:
 
     def reserve(self, nbytes: int) -> Segment:
         """A segment of at least ``nbytes`` bytes; `OutOfMemoryError` when the device has no room for it."""
+        segment = self._reserved(nbytes)
+        bus.emit(schema.SEGMENT_ALLOC, clock(), segment.id, segment.address, segment.size)
+        return segment
+
+    def release(self, segment: Segment) -> None:
+        """Give a segment back; `ValueError` when it is not held any more or never was."""
+        self._released(segment)
+        bus.emit(schema.SEGMENT_FREE, clock(), segment.id, segment.address, segment.size)
+
+    def _reserved(self, nbytes: int) -> Segment:
         device = self.device
         if nbytes <= 0:
             raise ValueError(f"reserve: got {nbytes} bytes, expected a positive number")
@@ -179,17 +189,14 @@ class Lease:
         self.reserved += segment.size
         self.peak = max(self.peak, self.reserved)
         device.reserved += segment.size
-        bus.emit(schema.SEGMENT_ALLOC, clock(), segment.id, segment.address, segment.size)
         return segment
 
-    def release(self, segment: Segment) -> None:
-        """Give a segment back; `ValueError` when it is not held any more or never was."""
+    def _released(self, segment: Segment) -> None:
         if self.segments.pop(segment.id, None) is None:
             raise ValueError(f"release: segment {segment.id} is not held by this manager; it was released before")
         self.reserved -= segment.size
         self.device.reserved -= segment.size
         self.device.release(segment)
-        bus.emit(schema.SEGMENT_FREE, clock(), segment.id, segment.address, segment.size)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.device, name)
@@ -248,6 +255,7 @@ class MemoryManager(Replaceable):
         min_block: tensors of fewer bytes do not come here; the device's own unless set.
         wants_hint: whether `alloc` is given an `AllocHint` (0.5 us each); otherwise None.
         checked: whether every block is checked to lie in a segment that the manager holds.
+        told: what its constructor was told beside the device, by which another like it can be made.
     """
 
     name: ClassVar[str] = "abstract"
@@ -255,9 +263,14 @@ class MemoryManager(Replaceable):
     checked: ClassVar[bool] = True
     ledger: Ledger
     device: Lease
+    told: dict[str, Any]
 
-    def __new__(cls, *_: Any, **__: Any) -> MemoryManager:
+    def __new__(cls, *given: Any, **named: Any) -> MemoryManager:
         self = super().__new__(cls)
+        names = cls.__init__.__code__.co_varnames[1 : 1 + len(given)] if given else ()
+        self.told = {
+            name: value for name, value in (*zip(names, given, strict=False), *named.items()) if name != "device"
+        }
         from flnb_backends.memory.host import host
 
         self.ledger = Ledger()  # here, so that an __init__ which forgets super().__init__ does no harm

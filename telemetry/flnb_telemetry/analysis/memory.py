@@ -113,7 +113,7 @@ class MemoryState:
         self.reserved = int(self._segment["size"].sum())
         bins = np.bincount(self._block["category"], sizes, len(schema.CATEGORIES))
         self.by_category = {name: int(n) for name, n in zip(schema.CATEGORIES, bins, strict=True)}
-        self.holes = _holes(self._block, self._segment)
+        self.holes = holes(self._block, self._segment)
 
     @property
     def largest_hole(self) -> int:
@@ -265,7 +265,7 @@ def _rows(table: schema.Columns, chosen: Ints) -> schema.Columns:
     return {name: column[chosen] for name, column in table.items()}
 
 
-def _holes(block: schema.Columns, segment: schema.Columns) -> Ints:
+def holes(block: schema.Columns, segment: schema.Columns) -> Ints:
     """Sizes of the gaps between live blocks, in bytes, in the order of the segments; empty gaps left out."""
     if not len(segment["t"]):
         return np.empty(0, np.int64)

@@ -14,11 +14,13 @@ from flnb_backends.memory.simulated import SimulatedDevice
 from flnb.dispatch.memory import allocate, block_of, release
 from flnb.dispatch.state import current
 from flnb.interface.memory import AllocHint, Block, MemoryDevice, MemoryManager, OutOfMemoryError, Segment, SegmentState
+from flnb.memory.replaying import Outcome, Replay, replay
+from flnb.memory.traces import Trace, trace
 
 __all__ = [
     "AllocHint", "Block", "Caching", "HostDevice", "MemoryDevice", "MemoryManager", "Native", "OutOfMemoryError",
-    "Segment", "SegmentState", "SimulatedDevice", "allocate", "block_of", "release", "release_cached", "snapshot",
-    "stats",
+    "Outcome", "Replay", "Segment", "SegmentState", "SimulatedDevice", "Trace", "allocate", "block_of", "release",
+    "release_cached", "replay", "snapshot", "stats", "trace",
 ]  # fmt: skip
 
 

@@ -1,0 +1,237 @@
+"""What if: the calls of a trace made again, to other managers, on a device of addresses alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flnb_backends.memory.simulated import SimulatedDevice
+from flnb_telemetry import schema
+from flnb_telemetry.analysis.memory import holes
+
+from flnb.dispatch import registry
+from flnb.interface.memory import AllocHint, Lease, MemoryDevice, MemoryManager, OutOfMemoryError, Segment
+from flnb.memory.traces import Trace, trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from flnb_telemetry.schema import Ints
+
+__all__ = ["Outcome", "Replay", "play", "replay"]
+
+SLICE = 1 << 15
+"""Calls between two reports of progress."""
+
+
+class Counter(Lease):
+    """What a manager holds of a device, counted: no events, so that a recording that runs is not disturbed."""
+
+    def __init__(self, device: MemoryDevice) -> None:
+        super().__init__(device)
+        self.call = 0
+        self.changes: list[tuple[int, int]] = []  # (call, bytes reserved after it)
+        self.native_calls = 0
+
+    def reserve(self, nbytes: int) -> Segment:
+        segment = self._reserved(nbytes)
+        self.native_calls += 1
+        self.changes.append((self.call, self.reserved))
+        return segment
+
+    def release(self, segment: Segment) -> None:
+        self._released(segment)
+        self.native_calls += 1
+        self.changes.append((self.call, self.reserved))
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What one manager made of a trace. Sizes in bytes; "at the peak": when most requested bytes were live.
+
+    Attributes:
+        manager: its name and what it was told.
+        calls: made, all of the trace unless memory ran out.
+        peak_reserved: the most that was taken from the device.
+        ratio_at_peak: reserved / live (requested) at the peak, the headline: how much more than was asked for.
+        ratio_average: the same over all calls: sum(reserved) / sum(live).
+        unusable: sum(holes < r) / sum(holes) at the peak, r being the trace's largest request.
+        internal: sum(size - requested) / sum(size) over the live blocks at the peak.
+        largest_hole: at the peak.
+        native_calls: segments reserved and released.
+        ns_per_call: what the manager took, one alloc or free.
+        first_oom: (call, request) where the device was full, and nothing was called after it; None otherwise.
+        live, reserved: bytes after each call.
+    """
+
+    manager: str
+    calls: int
+    peak_reserved: int
+    ratio_at_peak: float
+    ratio_average: float
+    unusable: float
+    internal: float
+    largest_hole: int
+    native_calls: int
+    ns_per_call: float
+    first_oom: tuple[int, int] | None
+    live: Ints
+    reserved: Ints
+
+
+def play(
+    source: Trace, spec: Any, capacity: int | str | None = None, tell: Callable[[int], object] | None = None
+) -> Outcome:
+    """Make the calls of a trace to one manager; see `replay`. ``tell`` is called with the number of calls just made."""
+    lease = Counter(SimulatedDevice(capacity))
+    label, manager = _fresh(spec, lease)
+    calls, sizes = source.calls, np.zeros(len(source.nbytes), np.int64)
+    blocks: dict[int, Any] = {}
+    peak = int(np.argmax(source.live)) + 1
+    stops = sorted({*range(SLICE, len(calls), SLICE), peak, len(calls)})
+    begin, spent, oom, at_peak = 0, 0.0, None, (float("nan"), float("nan"), 0)
+    for stop in stops:
+        started = perf_counter()
+        try:
+            _call(source, manager, lease, begin, stop, blocks, sizes)
+        except MemoryError as error:
+            oom = (lease.call, int(source.nbytes[calls[lease.call] - 1]))
+            if not isinstance(error, OutOfMemoryError) and lease.device.capacity is None:
+                raise
+        spent += perf_counter() - started
+        if oom:
+            break
+        if stop == peak:
+            at_peak = _fragmentation(source, blocks, sizes, lease)
+        if tell is not None:
+            tell(stop - begin)
+        begin = stop
+    made = lease.call + 1 if oom is None else lease.call
+    reserved, live = _reserved(lease, made), source.live[:made]
+    ratio = float(reserved[peak - 1] / max(1, live[peak - 1])) if made >= peak else float("nan")
+    return Outcome(
+        label, made, lease.peak, ratio, float(reserved.sum() / max(1, live.sum())), *at_peak,
+        lease.native_calls, 1e9 * spent / max(1, made), oom, live, reserved,
+    )  # fmt: skip
+
+
+def _call(
+    source: Trace, manager: MemoryManager, lease: Counter, begin: int, stop: int, blocks: dict[int, Any], sizes: Ints
+) -> None:
+    """Make the calls from begin to stop; `lease.call` is the one under way."""
+    alloc, free, take, hints = manager.alloc, manager.free, blocks.pop, manager.wants_hint
+    given = source.nbytes.tolist()
+    for i, call in enumerate(source.calls[begin:stop].tolist(), begin):
+        lease.call = i
+        if call > 0:
+            block = alloc(given[call - 1], 0, _hint(source, call - 1) if hints else None)
+            blocks[call] = block
+            sizes[call - 1] = block.size
+        else:
+            free(take(-call))
+
+
+def _hint(source: Trace, row: int) -> AllocHint:
+    shape = source.shapes[row] if len(source.shapes) else ()
+    return AllocHint(shape, None, schema.CATEGORIES[source.category[row]], source.op[row], source.scope[row])
+
+
+def _fragmentation(source: Trace, blocks: dict[int, Any], sizes: Ints, lease: Counter) -> tuple[float, float, int]:
+    """The share of free memory that is unusable for the largest request, internal waste, and the largest hole."""
+    live = np.fromiter(blocks, np.int64, len(blocks)) - 1
+    block = {
+        "segment_id": np.array([b.segment.id for b in blocks.values()], np.int64),
+        "address": np.array([b.address for b in blocks.values()], np.int64),
+        "size": sizes[live],
+    }
+    held = lease.segments.values()
+    segment = {
+        "t": np.zeros(len(held)),
+        "segment_id": np.array([s.id for s in held], np.int64),
+        "address": np.array([s.address for s in held], np.int64),
+        "size": np.array([s.size for s in held], np.int64),
+    }
+    free, total = holes(block, segment), int(sizes[live].sum())
+    unusable = float(free[free < source.nbytes.max()].sum() / max(1, free.sum()))
+    return unusable, 1 - source.nbytes[live].sum() / max(1, total), int(free.max(initial=0))
+
+
+def _reserved(lease: Counter, made: int) -> Ints:
+    """Bytes reserved after each call."""
+    steps = np.zeros(made, np.int64)
+    before = 0
+    for call, now in lease.changes:
+        if call < made:
+            steps[call] += now - before
+            before = now
+    return np.cumsum(steps)
+
+
+def _fresh(spec: Any, lease: Counter) -> tuple[str, MemoryManager]:
+    """A manager that has done nothing yet, on this lease, and its label."""
+    given: dict[str, Any] = {}
+    if isinstance(spec, str):
+        name, _, options = spec.partition(":")
+        factory: Any = registry.find("memory manager", name)
+        given = dict(option.split("=", 1) for option in options.split(",") if option)
+    elif isinstance(spec, MemoryManager):
+        factory, given = type(spec), dict(spec.told)
+    else:
+        factory = spec
+    if not callable(factory):
+        raise TypeError(f"replay: expected a memory manager's name, class or instance, or a function, got {spec!r}")
+    try:
+        manager = factory(lease, **given)
+    except TypeError as error:
+        raise TypeError(f"replay: {spec!r} cannot be made for another device: {error}") from error
+    if not isinstance(manager, MemoryManager):
+        raise TypeError(f"replay: {spec!r} gave {manager!r}, expected a memory manager")
+    if manager.device is not lease:
+        raise TypeError(f"replay: {spec!r} took no device: give __init__ the argument device and pass it on to super()")
+    name = manager.name if isinstance(spec, (str, MemoryManager)) else getattr(spec, "name", spec.__name__)
+    options = ", ".join(f"{key}={value}" for key, value in given.items())
+    return f"{name}({options})" if options else name, manager
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Replay:
+    """What several managers made of one trace, a row (`Outcome`) each, beside what no manager can go below.
+
+    Attributes:
+        trace: what was asked of them.
+        rows: in the order in which the managers were given.
+    """
+
+    trace: Trace
+    rows: tuple[Outcome, ...]
+
+    def __getitem__(self, manager: str) -> Outcome:
+        """The row of a manager."""
+        for row in self.rows:
+            if row.manager == manager:
+                return row
+        raise KeyError(f"no manager {manager!r} in this replay; it has {', '.join(row.manager for row in self.rows)}")
+
+
+def replay(source: Any, managers: Iterable[Any] = ("caching",), capacity: int | str | None = None) -> Replay:
+    """Ask other memory managers what a recorded program asked of its own.
+
+    Args:
+        source: what `flnb.memory.trace` takes: a recording, a saved one, a trace.
+        managers: names, also with settings (``"caching:split_limit=64MiB"``), classes, functions of a device, or
+            instances, whose settings are taken.
+        capacity: of the simulated device, bytes or a text with a unit; None for no limit.
+
+    >>> import flnb
+    >>> calls = flnb.memory.Trace.of_calls([1, 2, -1, 3], [3 << 20, 1 << 20, 4 << 20])
+    >>> found = flnb.memory.replay(calls, ["native", flnb.memory.Caching(split_limit="16MiB")])
+    >>> [(row.manager, row.peak_reserved >> 20) for row in found.rows]
+    [('native', 5), ('caching(split_limit=16MiB)', 22)]
+
+    Raises:
+        TypeError: no source of a trace, or no manager that can be made for another device.
+    """
+    asked = trace(source)
+    return Replay(asked, tuple(play(asked, spec, capacity) for spec in managers))

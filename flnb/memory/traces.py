@@ -1,0 +1,187 @@
+"""A trace: the allocations and frees of a program in their order, without the addresses that a manager gave them.
+
+What a manager did is gone from it; what it was asked stays. So any other manager can be asked the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flnb_telemetry import Recording, load_run, quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flnb_telemetry.schema import Ints
+    from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["Names", "Trace", "trace"]
+
+
+@dataclass(frozen=True)
+class Names:
+    """A column of texts: the number of one in each row, and what the numbers stand for."""
+
+    codes: NDArray[np.int32]
+    texts: tuple[str, ...]
+
+    @classmethod
+    def of(cls, values: Sequence[str]) -> Names:
+        """The column that holds these texts."""
+        number = {text: i for i, text in enumerate(dict.fromkeys(values))}
+        return cls(np.fromiter((number[text] for text in values), np.int32, len(values)), tuple(number))
+
+    def __getitem__(self, row: int) -> str:
+        return self.texts[int(self.codes[row])]
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Trace:
+    """Calls to a memory manager, ready to be made again.
+
+    Attributes:
+        name: of the recording or file that it comes from.
+        calls: int64 (n,), in order: k, counted from 1, where the k-th allocation is made, -k where it is freed.
+        nbytes: int64 (m,), what the k-th allocation asked for at [k - 1].
+        t: float64 (n,), when each call was made, in seconds since the beginning.
+        category: uint8 (m,), indices into `schema.CATEGORIES`.
+        op, scope: what allocated, and in which module; "" where it is not known.
+        shapes: of the tensors, () where it is not known.
+
+    >>> trace = Trace.of_calls([1, 2, -1, 3], [512, 1024, 2048])
+    >>> trace
+    4 calls, 3 allocations, at most 3.00 KiB live
+    >>> trace.live
+    array([ 512, 1536, 1024, 3072])
+    """
+
+    name: str
+    calls: Ints
+    nbytes: Ints
+    t: NDArray[np.float64]
+    category: NDArray[np.uint8]
+    op: Names
+    scope: Names
+    shapes: Sequence[tuple[int, ...]] = field(default=())
+
+    @classmethod
+    def of_calls(cls, calls: ArrayLike, nbytes: ArrayLike, t: ArrayLike | None = None, name: str = "trace") -> Trace:
+        """A trace written by hand.
+
+        Raises:
+            ValueError: an allocation that is made twice, out of turn or never, freed twice or before it is made.
+        """
+        order, sizes = np.asarray(calls, np.int64).reshape(-1), np.asarray(nbytes, np.int64).reshape(-1)
+        _check(order, sizes)
+        times = np.arange(len(order), dtype=np.float64) if t is None else np.asarray(t, np.float64)
+        if times.shape != order.shape:
+            raise ValueError(f"Trace: expected a time for each of {len(order)} calls, got {times.shape}")
+        nothing = Names(np.zeros(len(sizes), np.int32), ("",))
+        unknown = np.zeros(len(sizes), np.uint8)
+        return cls(name, order, sizes, times, unknown, nothing, nothing, [()] * len(sizes))
+
+    @classmethod
+    def of_lifetimes(
+        cls, born: Ints, died: Ints, nbytes: Ints, seconds: Any, name: str, **about: Any
+    ) -> Trace:  # fmt: skip
+        """From the times (any integers, in order of birth) at which each allocation was made and freed.
+
+        Args:
+            died: the largest int64 for what was never freed.
+            seconds: makes seconds of such times.
+            about: category, op, scope, shapes.
+        """
+        freed = np.flatnonzero(died != np.iinfo(np.int64).max)
+        t = np.concatenate([born, died[freed]])
+        # of calls at one time, frees come first: the room of what goes is there for what comes
+        kind = np.concatenate([np.ones(len(born)), np.where(died[freed] > born[freed], 0, 2)])
+        order = np.lexsort((kind, t))
+        calls = np.concatenate([np.arange(1, len(born) + 1), -(freed + 1)])[order]
+        return cls(name, calls, np.asarray(nbytes, np.int64), seconds(t[order]), **about)
+
+    @cached_property
+    def live(self) -> Ints:
+        """Requested bytes that are live after each call."""
+        return np.cumsum(np.sign(self.calls) * self.nbytes[np.abs(self.calls) - 1])
+
+    @property
+    def peak_live(self) -> int:
+        """The largest sum of live requested bytes: no manager can hold less."""
+        return int(self.live.max(initial=0))
+
+    @cached_property
+    def lifetimes(self) -> tuple[Ints, Ints]:
+        """For each allocation the index of the call that makes it, and of that which frees it (n where none does)."""
+        born, died = np.zeros(len(self.nbytes), np.int64), np.full(len(self.nbytes), len(self.calls), np.int64)
+        made = self.calls > 0
+        born[self.calls[made] - 1] = np.flatnonzero(made)
+        died[-self.calls[~made] - 1] = np.flatnonzero(~made)
+        return born, died
+
+    def __len__(self) -> int:
+        return len(self.calls)
+
+    def __repr__(self) -> str:
+        counts = f"{quantity.count(len(self.calls))} calls, {quantity.count(len(self.nbytes))} allocations"
+        return f"{counts}, at most {quantity.size(self.peak_live)} live"
+
+
+def trace(source: Any) -> Trace:
+    """The trace of a `Recording`, of a saved run (`.flnb`), or a `Trace` itself.
+
+    Raises:
+        TypeError: something else.
+        ValueError: there is no allocation in it.
+    """
+    if isinstance(source, Trace):
+        return source
+    if isinstance(source, (str, Path)):
+        source = load_run(source)
+    if not isinstance(source, Recording):
+        raise TypeError(
+            f"flnb.memory.trace: expected a recording (flnb.record), the path of a saved one or a Trace, "
+            f"got {type(source).__name__}"
+        )
+    return _recorded(source)
+
+
+def _recorded(run: Recording) -> Trace:
+    rows, catalog = run.memory.block, run.catalog
+    if not len(rows["t"]):
+        raise ValueError(
+            f"flnb.memory.trace: the run {run.name!r} has no allocation; tensors below the manager's min_block are "
+            f"NumPy's own and are not traced"
+        )
+    plans, contexts = catalog.plans.items, catalog.contexts.items
+    about = [plans[number] for number in rows["plan"].tolist()]
+    return Trace.of_lifetimes(
+        rows["t"], rows["end"], rows["requested"], run.seconds_at, run.name,
+        category=rows["category"].astype(np.uint8), op=Names.of([plan.op for plan in about]),
+        scope=Names.of([contexts[number].scope for number in rows["context"].tolist()]),
+        shapes=[plan.shape for plan in about],
+    )  # fmt: skip
+
+
+def _check(calls: Ints, nbytes: Ints) -> None:
+    if (nbytes < 0).any():
+        raise ValueError(f"Trace: expected sizes of 0 or more bytes, got {int(nbytes.min())}")
+    made = calls[calls > 0]
+    if not np.array_equal(made, np.arange(1, len(nbytes) + 1)):
+        raise ValueError(
+            f"Trace: expected the allocations 1 to {len(nbytes)} in this order, one for each size, got {made[:8]}..."
+        )
+    live: set[int] = set()
+    for i, call in enumerate(calls.tolist()):
+        if call > 0:
+            live.add(call)
+        elif -call in live:
+            live.remove(-call)
+        else:
+            raise ValueError(f"Trace: call {i} frees allocation {-call}, which is not live there")
