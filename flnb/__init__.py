@@ -74,6 +74,7 @@ if TYPE_CHECKING:
         nn,
         optim,
         plot,
+        sparse,
         speech,
         telemetry,
         testing,
@@ -105,7 +106,7 @@ _LAZY = {
     "record": "flnb.explore",
 }
 _MODULES = (
-    "backends", "data", "explore", "magics", "memory", "meters", "models", "nn", "optim", "plot", "speech",
+    "backends", "data", "explore", "magics", "memory", "meters", "models", "nn", "optim", "plot", "sparse", "speech",
     "telemetry", "testing", "widgets",
 )  # fmt: skip
 
@@ -179,6 +180,6 @@ __all__ = [
     "stop_gradient", "telemetry", "testing", "tune_gc", "uint16", "uint32", "uint64", "uint8", "use_backend",
     "use_memory_manager", "use_tape", "value_and_grad", "vjp", "vmap", "why", "widgets",
 ]  # fmt: skip
-__all__ += ["fft", "linalg", "models", "rand", "randn", "speech"]
+__all__ += ["fft", "linalg", "models", "rand", "randn", "sparse", "speech"]
 __all__ += [name for name in ops.__all__ if name != "log"]
 __all__ = [name for name in __all__ if not hasattr(_builtins, name)]  # a star import leaves Python's sum, bool, ... be

@@ -24,7 +24,7 @@ LAYERS = [
     ["flnb.dispatch", "flnb.ops", "flnb.tensor", "flnb.random", "flnb.memory", "flnb_backends", "flnb.backends"],
     ["flnb.autograd"],
     ["flnb.nn", "flnb.optim", "flnb.data", "flnb.meters", "flnb.testing", "flnb.explore"],
-    ["flnb.models", "flnb.speech"],
+    ["flnb.models", "flnb.speech", "flnb.sparse"],
     ["flnb.plot", "flnb.show", "flnb.widgets", "flnb.magics", "flnb.lab", "flnb.bench", "flnb.cli"],
 ]
 
@@ -121,7 +121,7 @@ for action in (lambda: run.save("never.flnb"), flnb.dashboard):
 def test_public_names_exist() -> None:
     program = """
 import importlib, sys
-for name in " .nn .optim .data .interface .testing .telemetry .memory .models .speech".split(" "):
+for name in " .nn .optim .data .interface .testing .telemetry .memory .models .sparse .speech".split(" "):
     module = importlib.import_module("flnb" + name)
     missing = [public for public in module.__all__ if not hasattr(module, public)]
     assert not missing, (name, missing)

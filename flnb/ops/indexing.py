@@ -194,6 +194,12 @@ def setitem(x: Any, key: Any, value: Any) -> None:
     dispatch.call(_put, (x, broadcast_to(asarray(value, x.dtype), shape), *indices), (encoded,), x)
 
 
+def put_add(x: Any, places: tuple[Any, ...], shape: tuple[int, ...]) -> Any:
+    """Zeros of ``shape`` with ``x`` added at ``[places]``, one integer array for each of the first axes."""
+    key = (*(("index", i) for i in range(len(places))), *(("slice", None, None, None),) * (len(shape) - len(places)))
+    return dispatch.call(_scatter_add, (x, *map(asarray, places)), (shape, key))
+
+
 def take(x: Any, indices: Any, /, axis: int | None = None) -> Any:
     """The slices of ``x`` along ``axis`` (may be left out for one dimension) at integer ``indices``, of any shape.
 

@@ -1,0 +1,219 @@
+"""Sparse matrices: coordinates (COO), compressed rows (CSR) and compressed columns (CSC), and products with dense ones.
+
+The stored values are a tensor, or a Variable whose gradient has the same pattern: one number for each stored element,
+none for the others. Products are made of public ops, so they nest in every transform.
+
+>>> import flnb
+>>> values = flnb.Variable([1.0, 2.0, 3.0])
+>>> a = flnb.sparse.csr(values, [0, 2, 1], [0, 2, 3], (2, 3))
+>>> a.todense().tolist()
+[[1.0, 0.0, 2.0], [0.0, 3.0, 0.0]]
+>>> (a @ flnb.asarray([1.0, 10.0, 100.0])).sum().backward()
+>>> values.grad.tolist()
+[1.0, 100.0, 10.0]
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flnb.ops.creation import asarray
+from flnb.ops.indexing import put_add
+from flnb.ops.movement import expand_dims
+from flnb.tensor import Tensor
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+
+__all__ = ["Sparse", "coo", "csc", "csr", "dot", "from_dense", "from_scipy"]
+
+
+class Sparse:
+    """A matrix that stores some of its elements; the others are 0. Made by `coo`, `csr`, `csc` and the ``from_*``.
+
+    Elements that are stored twice add up. The order in which they were given is kept.
+
+    Attributes:
+        values: what is stored, a tensor of shape (stored,).
+        rows, columns: where, int64 arrays of shape (stored,).
+        shape: (M, N).
+    """
+
+    def __init__(self, values: Any, rows: Ints, columns: Ints, shape: tuple[int, int]) -> None:
+        self.values, self.rows, self.columns, self.shape = values, rows, columns, shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Element type of the stored values."""
+        return self.values.dtype  # type: ignore[no-any-return]
+
+    @property
+    def T(self) -> Sparse:
+        """The transpose, which shares the values."""
+        return Sparse(self.values, self.columns, self.rows, self.shape[::-1])
+
+    def todense(self) -> Any:
+        """The matrix (M, N) with all its zeros."""
+        return put_add(self.values, (self.rows, self.columns), self.shape)
+
+    def to_coo(self) -> tuple[NDArray[Any], tuple[Ints, Ints]]:
+        """``(values, (rows, columns))`` as NumPy arrays: what ``scipy.sparse.coo_array`` takes."""
+        return np.array(self.values._values()), (self.rows.copy(), self.columns.copy())
+
+    def to_csr(self) -> tuple[NDArray[Any], Ints, Ints]:
+        """``(values, columns, row starts)`` as NumPy arrays, row by row: what ``scipy.sparse.csr_array`` takes."""
+        return _compressed(self.values, self.rows, self.columns, self.shape[0])
+
+    def to_csc(self) -> tuple[NDArray[Any], Ints, Ints]:
+        """``(values, rows, column starts)`` as NumPy arrays, column by column: for ``scipy.sparse.csc_array``."""
+        return _compressed(self.values, self.columns, self.rows, self.shape[1])
+
+    def __matmul__(self, dense: Any) -> Any:
+        return dot(self, dense)
+
+    def __repr__(self) -> str:
+        m, n = self.shape
+        return f"Sparse({len(self.rows)} of {m} x {n} elements, {self.dtype.name})"
+
+
+def coo(values: Any, places: tuple[Any, Any], shape: tuple[int, int]) -> Sparse:
+    """A matrix from values (stored,) and their ``(rows, columns)``.
+
+    >>> import flnb
+    >>> flnb.sparse.coo([1.0, 2.0], ([0, 0], [1, 1]), (1, 2)).todense().tolist()
+    [[0.0, 3.0]]
+
+    Raises:
+        ValueError: lengths that differ, places outside of the shape.
+    """
+    values, (m, n) = asarray(values), _shape("coo", shape)
+    rows, columns = (_places("coo", what, x, values) for what, x in zip(("rows", "columns"), places, strict=True))
+    return Sparse(values, _inside("coo", "row", rows, m), _inside("coo", "column", columns, n), (m, n))
+
+
+def csr(values: Any, columns: Any, starts: Any, shape: tuple[int, int]) -> Sparse:
+    """A matrix from values row by row, their columns, and where each row starts (M + 1 numbers, ``indptr``).
+
+    Raises:
+        ValueError: lengths that differ, columns outside of the shape, starts that do not rise from 0 to the end.
+    """
+    m, n = _shape("csr", shape)
+    return _uncompressed("csr", "column", values, columns, starts, m, n)
+
+
+def csc(values: Any, rows: Any, starts: Any, shape: tuple[int, int]) -> Sparse:
+    """A matrix from values column by column, their rows, and where each column starts (N + 1 numbers, ``indptr``).
+
+    Raises:
+        ValueError: as `csr`.
+    """
+    m, n = _shape("csc", shape)
+    return _uncompressed("csc", "row", values, rows, starts, n, m).T
+
+
+def from_dense(x: Any) -> Sparse:
+    """The elements of a matrix (M, N) that are not 0 now; a Variable's gradient comes back to it, 0 elsewhere."""
+    x = asarray(x)
+    if x.ndim != 2:
+        raise ValueError(f"sparse.from_dense: expected a matrix, got {x._spec!r}")
+    rows, columns = np.nonzero(x._values())
+    return Sparse(x[rows, columns], rows, columns, x.shape)
+
+
+def from_scipy(matrix: Any) -> Sparse:
+    """A copy of a ``scipy.sparse`` matrix or array of any format.
+
+    Raises:
+        TypeError: something without ``tocoo()``.
+    """
+    if not hasattr(matrix, "tocoo"):
+        raise TypeError(
+            f"sparse.from_scipy: expected a scipy.sparse matrix, got {type(matrix).__name__}; "
+            f"use flnb.sparse.from_dense for dense ones"
+        )
+    found = matrix.tocoo()
+    return coo(found.data, (found.row, found.col), found.shape)
+
+
+def dot(a: Any, b: Any) -> Any:
+    """The product of a sparse and a dense matrix or vector, in either order; dense (M,), (N,), (M, K) or (N, K).
+
+    It takes memory for stored x K numbers on the way.
+
+    >>> import flnb
+    >>> a = flnb.sparse.coo([2.0], ([0], [1]), (1, 2))
+    >>> flnb.sparse.dot(a, flnb.asarray([[1.0], [5.0]])).tolist()
+    [[10.0]]
+    >>> flnb.sparse.dot(flnb.asarray([3.0]), a).tolist()
+    [0.0, 6.0]
+
+    Raises:
+        TypeError: two sparse or two dense factors.
+        ValueError: inner extents that differ, dense factors of other ranks.
+    """
+    if isinstance(a, Sparse) is isinstance(b, Sparse):
+        raise TypeError(
+            f"sparse.dot: expected one sparse and one dense factor, got {type(a).__name__} and {type(b).__name__}; "
+            f"make one dense with .todense(), or use flnb.matmul"
+        )
+    if not isinstance(a, Sparse):
+        dense = asarray(a)
+        if dense.ndim not in (1, 2):
+            raise ValueError(f"sparse.dot: expected a dense vector or matrix, got {dense._spec!r}")
+        product = dot(b.T, dense if dense.ndim == 1 else dense.mT)
+        return product if dense.ndim == 1 else product.mT
+    dense = asarray(b)
+    if dense.ndim not in (1, 2) or dense.shape[0] != a.shape[1]:
+        raise ValueError(
+            f"sparse.dot: a sparse {a.shape} expects {a.shape[1]} rows (or columns, on its left), "
+            f"got a dense {dense._spec!r}"
+        )
+    values = a.values if dense.ndim == 1 else expand_dims(a.values, axis=1)
+    return put_add(values * dense[a.columns], (a.rows,), (a.shape[0], *dense.shape[1:]))
+
+
+def _shape(name: str, shape: Any) -> tuple[int, int]:
+    if len(tuple(shape)) != 2 or any(n < 0 for n in shape):
+        raise ValueError(f"sparse.{name}: expected a shape (M, N), got {shape}")
+    m, n = shape
+    return int(m), int(n)
+
+
+def _places(name: str, what: str, given: Any, values: Tensor) -> Ints:
+    found = np.array(given._values() if isinstance(given, Tensor) else given)
+    if values.ndim != 1 or found.shape != values.shape or (found.size and found.dtype.kind not in "iu"):
+        raise ValueError(
+            f"sparse.{name}: expected values (stored,) and as many integer {what}, got {values._spec!r} and "
+            f"{found.dtype.name}{list(found.shape)}"
+        )
+    return found.astype(np.int64)
+
+
+def _inside(name: str, what: str, places: Ints, extent: int) -> Ints:
+    if places.size and (places.min() < 0 or places.max() >= extent):
+        raise ValueError(
+            f"sparse.{name}: {what} numbers go from {places.min()} to {places.max()}, there are {extent} {what}s"
+        )
+    return places
+
+
+def _uncompressed(name: str, what: str, values: Any, inner: Any, starts: Any, outer: int, extent: int) -> Sparse:
+    """A compressed matrix, as if by rows."""
+    values = asarray(values)
+    places = _inside(name, what, _places(name, f"{what}s", inner, values), extent)
+    begins = np.array(starts._values() if isinstance(starts, Tensor) else starts).astype(np.int64)
+    if begins.shape != (outer + 1,) or begins[0] != 0 or begins[-1] != len(places) or (np.diff(begins) < 0).any():
+        raise ValueError(
+            f"sparse.{name}: expected {outer + 1} starts that rise from 0 to {len(places)}, got {begins.tolist()!s:.60}"
+        )
+    return Sparse(values, np.repeat(np.arange(outer), np.diff(begins)), places, (outer, extent))
+
+
+def _compressed(values: Tensor, outer: Ints, inner: Ints, count: int) -> tuple[NDArray[Any], Ints, Ints]:
+    order = np.lexsort((inner, outer))
+    starts = np.concatenate([[0], np.cumsum(np.bincount(outer, minlength=count))])
+    return np.array(values._values())[order], inner[order], starts
