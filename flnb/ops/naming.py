@@ -14,12 +14,14 @@ from flnb.ops.table import OPS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from flnb.ops.table import Op
+
 __all__ = ["public"]
 
 _ELSEWHERE = {"dim": ("axis", "axes"), "dims": ("axis", "axes"), "keepdim": ("keepdims",), "unbiased": ("correction",)}
 _UNTOLD = ("flnb.ops.creation", "flnb.ops.dtypes")
 """Modules whose functions get no tensors: they make them, or describe dtypes."""
-_TELLING = ("broadcast_to", "matmul", "relu", "reshape", "sigmoid")
+_TELLING = ("broadcast_to", "copy", "matmul", "relu", "reshape", "sigmoid", "where")
 """Functions that are called too often to pay 0.1 us for this; what they check they tell by `failure.refused`. The fast
 paths of `flnb.dispatch.ops` tell by themselves, too."""
 
@@ -39,7 +41,7 @@ def public(function: Callable[..., Any]) -> Callable[..., Any]:
     if function.__module__ in _UNTOLD or name in _TELLING:
         return function
     if op is not None and op.apply is function:
-        return function if op.differentiable else _cutting(function)
+        return function if op.differentiable else _cutting(op)
     code, family = function.__code__, op.family if op is not None else "movement"
     taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     ours = {theirs: mine for theirs, names in _ELSEWHERE.items() for mine in names if mine in taken}
@@ -60,17 +62,28 @@ def public(function: Callable[..., Any]) -> Callable[..., Any]:
     return told
 
 
-def _cutting(function: Callable[..., Any]) -> Callable[..., Any]:
+def _cutting(op: Op) -> Callable[..., Any]:
     """The fast path of an op without a gradient, which cuts the tape: while somebody records, that is noted."""
+    function: Any = op.apply
 
-    @functools.wraps(function)
-    def noted(*arguments: Any, **keywords: Any) -> Any:
-        result = function(*arguments, **keywords)
-        if bus.lanes is not None and state.current().grad:
-            reason = schema.INTEGER if result.dtype.kind in "biu" else schema.NO_RULE
-            for x in arguments:
-                if getattr(x, "_node", None) is not None:
-                    stacks.note_cut(reason, x._node[2])
+    def one(x: Any, /, out: Any = None) -> Any:
+        result = function(x, out)
+        if bus.lanes is not None:
+            _note_cut(result, x)
         return result
 
-    return noted
+    def two(a: Any, b: Any, /, out: Any = None) -> Any:
+        result = function(a, b, out)
+        if bus.lanes is not None:
+            _note_cut(result, a, b)
+        return result
+
+    return functools.wraps(function)(one if op.arity == 1 else two)
+
+
+def _note_cut(result: Any, *arguments: Any) -> None:
+    if state.current().grad:
+        reason = schema.INTEGER if result.dtype.kind in "biu" else schema.NO_RULE
+        for x in arguments:
+            if getattr(x, "_node", None) is not None:
+                stacks.note_cut(reason, x._node[2])
