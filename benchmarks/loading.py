@@ -1,6 +1,6 @@
 """Records per second of a dataset on disk: `PrefetchDataset` beside torch's `DataLoader`, where torch is installed.
 
-`python -m benchmarks loading` writes sets of synthetic uint8 images with labels: as arrays, once compressed by zlib, and
+`python -m benchmarks loading` writes sets of synthetic uint8 images with labels: as arrays, compressed by zlib, and
 as JPEG where Pillow is installed (decoding then costs most of the time). Both sides read them with the same function,
 one record at a time: bytes from the file, float32, normalised, every other image mirrored. Both batch in two workers
 that stay between epochs, and run in turn, an epoch each; ratios are taken round by round. That both give the same
