@@ -113,7 +113,7 @@ def _html(tag: str, depth: int, cells: tuple[str, ...], share: float) -> str:
     """The cells of one row; behind the FLOPs a bar as long as their share of the model's."""
     made = ""
     for i, cell in enumerate(cells):
-        style = f"text-align:{'left' if i < 3 else 'right'}"
+        style = f"padding:2px 0.7em;text-align:{'left' if i < 3 else 'right'}"
         if not i:
             style += f";padding-left:{0.5 + 1.2 * depth:.1f}em"
         if TITLES[i] == "FLOPs" and share:
