@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from flnb_telemetry import bus
 
 from flnb import ops
 from flnb.autograd import Variable
 from flnb.autograd.hooks import Handle
-from flnb.dispatch.state import category
+from flnb.dispatch.miss import is_float
+from flnb.dispatch.state import category, use
 from flnb.nn.fitting import mismatches, refuse
 from flnb.nn.hooks import ModuleHooks
 from flnb.tensor import Tensor
@@ -193,6 +195,34 @@ class Module:
 
     def eval(self) -> Module:
         return self.train(False)
+
+    def astype(self, dtype: Any, keep: type[Module] | tuple[type[Module], ...] = ()) -> Module:
+        """Cast the parameters and buffers that are floating point, here and below, in place; gives the module.
+
+        Modules of the types in `keep`, with all below them, stay as they are: half precision is not for the statistics
+        of batch norm. The gradients there were are gone. Make the optimizer afterwards; for parameters in half
+        precision it keeps master weights in float32.
+
+        >>> import flnb
+        >>> from flnb.nn import BatchNorm, Linear, Sequential
+        >>> net = Sequential(Linear(2, 3), BatchNorm(3)).astype(flnb.float16, keep=BatchNorm)
+        >>> [(name, item.dtype.name) for name, item in net.named_parameters()][1:3]
+        [('0.bias', 'float16'), ('1.weight', 'float32')]
+        """
+        kept = [module for _, module in self.named_modules() if isinstance(module, keep)]
+        spared = {id(item) for module in kept for _, item in module._named_tensors()}
+        with category("parameter"), use(grad=False, autocast=None):
+            for _, item in self._named_tensors():
+                if id(item) not in spared and is_float(item.dtype) and item.dtype.kind != "c":
+                    cast = ops.astype(_plain(item), dtype)
+                    item._data, item._spec, item._root = cast._data, cast._spec, cast
+                    if isinstance(item, Variable):
+                        item.zero_grad()
+        return self
+
+    def half(self, keep: type[Module] | tuple[type[Module], ...] = ()) -> Module:
+        """`astype` float16."""
+        return self.astype(np.float16, keep)
 
     def zero_grad(self) -> None:
         for parameter in self.parameters():

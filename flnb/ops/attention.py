@@ -9,6 +9,7 @@ import numpy as np
 from flnb.ops import elementwise as e
 from flnb.ops.composite import dropout, softmax
 from flnb.ops.creation import asarray
+from flnb.ops.dtypes import finfo
 from flnb.ops.linalg import matmul
 
 
@@ -59,7 +60,7 @@ def scaled_dot_product_attention(
     elif mask is None:
         weights = softmax(scores)
     elif asarray(mask).dtype.kind == "b":
-        least = float(np.finfo(scores.dtype).min)  # not -inf, of which a whole row gives NaN
+        least = finfo(scores.dtype).min  # not -inf, of which a whole row gives NaN
         weights = e.where(mask, softmax(e.where(mask, scores, least)), 0.0)
     else:
         weights = softmax(e.add(scores, mask))

@@ -275,5 +275,6 @@ def batch_norm(
     if running_mean is not None:
         for running, batch in ((running_mean, mean), (running_var, e.multiply(variance, n / (n - 1)))):
             e.multiply(running, 1.0 - momentum, out=running)
-            e.add(running, e.multiply(reshape(batch, running.shape), momentum), out=running)
+            batch = e.astype(reshape(batch, running.shape), running.dtype, copy=False)
+            e.add(running, e.multiply(batch, momentum), out=running)
     return y

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,7 +58,7 @@ def finfo(type: Any, /) -> FloatInfo:
     dtype = _dtype_of(type)
     if not is_float(dtype):
         raise TypeError(f"finfo: expected a floating-point dtype, got {dtype.name}; use iinfo for integers")
-    known = np.finfo(dtype)
+    known: Any = import_module("ml_dtypes").finfo(dtype) if dtype.name == "bfloat16" else np.finfo(dtype)
     eps, most, least, normal = (float(v) for v in (known.eps, known.max, known.min, known.smallest_normal))
     return FloatInfo(int(known.bits), eps, most, least, normal, np.dtype(known.dtype))
 

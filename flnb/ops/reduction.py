@@ -8,6 +8,7 @@ import numpy as np
 
 from flnb.dispatch import ops as dispatch
 from flnb.dispatch.miss import default_dtype, is_float
+from flnb.dispatch.state import current
 from flnb.ops import elementwise as e
 from flnb.ops.creation import arange, asarray, eye, full, ones_like
 from flnb.ops.movement import broadcast_to, concat, expand_dims, flip, moveaxis, reshape
@@ -181,9 +182,19 @@ cumulative_sum = _cumulative("cumulative_sum", Pull("", _pull_cumulative), 0, "R
 cumulative_prod = _cumulative("cumulative_prod", Pull("0", _pull_running_product), 1, "Running products")
 
 
+def _in_single(function: Callable[..., Any], x: Any, **options: Any) -> Any:
+    """A mean of half precision by way of float32, as the sum may overflow; it stays there where autocast wants sums."""
+    y = function(e.astype(x, np.float32), **options)
+    region = current().autocast
+    return y if region is not None and region.targets.get("sum") == y.dtype else e.astype(y, x.dtype)
+
+
 def mean(x: Any, /, axis: Any = None, keepdims: bool = False) -> Any:
-    """Arithmetic mean over ``axis``; integers are cast to the default floating dtype."""
+    """Arithmetic mean over ``axis``; integers are cast to the default floating dtype, half precision is computed in
+    float32."""
     x = floating(x)
+    if x._spec.dtype.itemsize == 2:
+        return _in_single(mean, x, axis=axis, keepdims=keepdims)
     total = sum(x, axis=axis, keepdims=keepdims)
     return e.multiply(total, total.size / x.size if x.size else float("nan"))
 
@@ -191,6 +202,8 @@ def mean(x: Any, /, axis: Any = None, keepdims: bool = False) -> Any:
 def var(x: Any, /, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Any:
     """Variance over ``axis``: mean squared deviation with ``n - correction`` in the denominator."""
     x = floating(x)
+    if x._spec.dtype.itemsize == 2:
+        return _in_single(var, x, axis=axis, correction=correction, keepdims=keepdims)
     centred = e.subtract(x, mean(x, axis=axis, keepdims=True))
     total = sum(e.square(centred), axis=axis, keepdims=keepdims)
     n = x.size / total.size if total.size else 0.0

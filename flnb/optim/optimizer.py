@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from flnb_telemetry import bus
 
 from flnb import ops
@@ -22,10 +23,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Optimizer", "updating"]
 
+SINGLE, MASTER = np.dtype(np.float32), "master"
+
 
 def updating() -> AbstractContextManager[State]:
     """The state in which gradients and parameters are written: nothing is recorded on the tape, nothing autocast."""
     return use(grad=False, autocast=None)
+
+
+def _dtype(item: Variable) -> np.dtype[Any]:
+    """What a parameter is updated in."""
+    return SINGLE if item.dtype.itemsize == 2 else item.dtype
 
 
 class Optimizer:
@@ -35,6 +43,9 @@ class Optimizer:
     number of work buffers (shared by parameters of one shape). All are allocated at the first step, counted as
     "optimizer_state"; later steps allocate nothing. Settings such as `lr` are plain attributes: assign to them, or have
     a `Schedule` do it. Parts of a model that are trained differently have an optimizer each, stepped by `Together`.
+
+    A parameter in half precision has a master weight in float32: it is part of the state, `update` gets it in place of
+    the parameter, and it is rounded to the parameter after each step.
 
     >>> import flnb, flnb.nn as nn
     >>> class SignDescent(Optimizer):
@@ -114,7 +125,28 @@ class Optimizer:
                     if isinstance(gradient, Variable):  # made by backward(create_graph=True)
                         gradient = gradient.data
                     self._counts[index] = self.count = self._counts[index] + 1
-                    self.update(item.data, gradient, state, self._scratch[item._spec])
+                    if MASTER in state:
+                        self._step_master(item, gradient, state)
+                    elif item._spec in self._scratch:
+                        self.update(item.data, gradient, state, self._scratch[item._spec])
+                    else:
+                        raise self._recast(index, item)
+
+    def _step_master(self, item: Variable, gradient: Tensor, state: dict[str, Tensor]) -> None:
+        """Update a parameter in half precision by way of its master weight."""
+        master = state[MASTER]
+        if item._last_write > master._last_write and not bool(ops.all(master.astype(item.dtype) == item.data)):
+            ops.assign(master, item.data)  # somebody else has written the parameter, as by loading weights
+        self.update(master, ops.astype(gradient, master.dtype, copy=False), state, self._scratch[master._spec])
+        ops.assign(item.data, master)
+        master._written = item._last_write
+
+    def _recast(self, index: int, item: Variable) -> RuntimeError:
+        known = ", ".join(sorted({spec.dtype.name for spec in self._scratch}))
+        return RuntimeError(
+            f"flnb: {type(self).__name__}: parameter {index} is {item._spec!r} now, but the state was made for {known}; "
+            "cast the model (model.astype) before the optimizer is made"
+        )
 
     def zero_grad(self) -> None:
         for item in self.parameters:
@@ -140,7 +172,8 @@ class Optimizer:
         slots: dict[str, Any] = {}
         if state["steps"]:  # before the first step there are none
             for index, item in enumerate(self.parameters):
-                spec = item._spec
+                spec = spec_of(item.shape, _dtype(item), item._spec.kind)
+                slots.update({f"{index}.{MASTER}": spec} if spec is not item._spec else {})
                 slots.update({f"{index}.{slot}": spec for slot in self.slots})
                 slots.update({f"{index}.{number}": spec_of((), spec.dtype, spec.kind) for number in self.numbers})
         name = type(self).__name__
@@ -164,23 +197,25 @@ class Optimizer:
         SGD(1 parameters, lr=0.1, momentum=0.9, weight_decay=0.0, nesterov=False, steps=1)
         """
         refuse(self.mismatches(state), f"{type(self).__name__} of {len(self.parameters)} parameters")
-        if not self._state:
+        if not self._state or not state["steps"]:
             self._allocate()
-        for name, item in self._named_state().items():
-            ops.assign(item, ops.asarray(state["state"][name]) if state["steps"] else 0.0)
+        for name, item in self._named_state().items() if state["steps"] else ():
+            ops.assign(item, ops.asarray(state["state"][name]))
         self.steps, self._counts = state["steps"], list(state["counts"])
         vars(self).update(state["settings"])
 
     def _allocate(self) -> None:
-        with category("optimizer_state"):
-            for item in self.parameters:
-                if item._spec not in self._scratch:
-                    self._scratch[item._spec] = [ops.zeros_like(item.data) for _ in range(self.scratch)]
+        with category("optimizer_state"), updating():
+            like = [ops.astype(item.data, _dtype(item), copy=False) for item in self.parameters]
+            for data in like:
+                if data._spec not in self._scratch:
+                    self._scratch[data._spec] = [ops.zeros_like(data) for _ in range(self.scratch)]
             # last: an allocation that was interrupted is begun anew
             self._state = [
-                {slot: ops.zeros_like(item.data) for slot in self.slots}
-                | {number: ops.zeros((), dtype=item.dtype) for number in self.numbers}
-                for item in self.parameters
+                {slot: ops.zeros_like(data) for slot in self.slots}
+                | {number: ops.zeros((), dtype=data.dtype) for number in self.numbers}
+                | ({MASTER: data} if data.dtype != item.dtype else {})
+                for item, data in zip(self.parameters, like, strict=True)
             ]
 
     def __repr__(self) -> str:

@@ -8,15 +8,17 @@ from flnb_telemetry import bus
 
 from flnb import ops
 from flnb.autograd import Variable
+from flnb.dispatch.state import use
 from flnb.nn.fitting import mismatches, refuse
 from flnb.optim.clipping import gradients_of
-from flnb.optim.optimizer import updating
+from flnb.optim.optimizer import SINGLE, updating
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from flnb.optim.optimizer import Optimizer
     from flnb.optim.together import Together
+    from flnb.tensor import Tensor
 
 __all__ = ["LossScaler"]
 
@@ -35,6 +37,26 @@ class LossScaler:
     [48.0]
     >>> scaler.step(), weight.grad.tolist()
     (True, [6.0])
+
+    A whole loop, with `flnb.autocast`: gradients are clipped where they are unscaled, and a checkpoint holds the scale:
+
+    >>> generator = flnb.manual_seed(0)
+    >>> net = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 1))
+    >>> scaler = optim.LossScaler(optim.Adam(net.parameters(), lr=0.02))
+    >>> x = flnb.asarray([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
+    >>> y = flnb.asarray([[0.0], [1.0], [1.0], [0.0]])
+    >>> for step in range(150):
+    ...     scaler.optimizer.zero_grad()
+    ...     with flnb.autocast("O1"):
+    ...         loss = flnb.mse_loss(net(x), y)
+    ...     scaler.scaled(loss).backward()
+    ...     if scaler.unscale():
+    ...         norm = optim.clip_grad_norm(net.parameters(), 1.0)
+    ...     taken = scaler.step()
+    >>> loss.item() < 0.01, scaler.state_dict()
+    (True, {'scale': 65536.0, 'good': 150})
+
+    Gradients of parameters in half precision become float32 when they are unscaled, for the optimizer's master weights.
 
     Raises:
         FloatingPointError: in `step`, where the scale would fall below `minimum`: then it is the loss that is not
@@ -56,7 +78,8 @@ class LossScaler:
 
     def scaled(self, loss: Variable) -> Variable:
         """The loss to call ``backward`` on; where it is NaN, `step` will skip."""
-        return _Scaled(loss * self.scale)
+        with use(autocast=None):
+            return _Scaled((ops.astype(loss, SINGLE) if loss.dtype.itemsize == 2 else loss) * self.scale)
 
     def unscale(self) -> bool:
         """Divide the gradients by the scale, in place, once a step; gives whether they are finite.
@@ -67,9 +90,18 @@ class LossScaler:
             with bus.phase("optimizer"), updating():
                 gradients = gradients_of(self.optimizer.parameters)
                 self._finite = all(bool(ops.all(ops.isfinite(gradient))) for gradient in gradients)
+                if self._finite and any(gradient.dtype.itemsize == 2 for gradient in gradients):
+                    gradients = self._widened()
                 for gradient in gradients if self._finite else ():
                     ops.multiply(gradient, 1.0 / self.scale, out=gradient)
         return self._finite
+
+    def _widened(self) -> list[Tensor]:
+        """All gradients, those in half precision replaced by float32: what is small there would vanish unscaled."""
+        for item in self.optimizer.parameters:
+            if item.grad is not None and item.grad.dtype.itemsize == 2:
+                item.grad = ops.astype(item.grad, SINGLE)
+        return gradients_of(self.optimizer.parameters)
 
     def step(self) -> bool:
         """Step the optimizer if the gradients are finite, and adapt the scale; gives whether it stepped."""

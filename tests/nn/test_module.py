@@ -260,3 +260,26 @@ def test_a_module_moves_to_a_backend_of_other_buffers_and_back():
     for name, item in net.state_dict().items():
         np.testing.assert_array_equal(item.numpy(), before[name], err_msg=name)
     flnb.sum(net(flnb.ones((2, 2)))).backward()
+
+
+def test_a_module_is_cast_in_place_but_for_what_is_kept():
+    net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm(3), nn.Sequential(nn.BatchNorm(3), nn.Linear(3, 1)))
+    net.steps = flnb.asarray([7])
+    weight = net[0].weight
+    weight.grad = flnb.zeros((3, 2))
+    assert net.half(keep=nn.BatchNorm) is net
+    assert net[0].weight is weight
+    assert weight.grad is None
+    dtypes = {name: item.dtype.name for name, item in net._named_tensors()}
+    half = {"0.weight", "0.bias", "2.1.weight", "2.1.bias"}
+    assert {name for name, dtype in dtypes.items() if dtype == "float16"} == half
+    assert {dtype for name, dtype in dtypes.items() if name not in {*half, "steps"}} == {"float32"}
+    assert dtypes["steps"] == "int64"
+    assert net(flnb.ones((4, 2), dtype="float16")).requires_grad
+    assert {item.dtype.name for item in net.astype("float64").parameters()} == {"float64"}
+
+
+def test_batch_norm_in_half_precision_takes_float32():
+    norm = nn.BatchNorm(2).half()
+    assert norm(flnb.ones((3, 2))).dtype == np.float32
+    assert norm.running_mean.dtype == np.float16

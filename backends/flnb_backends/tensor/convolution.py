@@ -15,6 +15,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from flnb.dispatch.plan import spec_of
 from flnb.dispatch.state import CATEGORIES, current
+from flnb_backends.tensor.half import in_single
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -83,6 +84,7 @@ class Convolution:
         np.copyto(rows, g.swapaxes(0, 1))
         return rows.reshape(groups, o // groups, n * math.prod(size))
 
+    @in_single
     def conv2d(
         self, x: Array, w: Array, stride: Extents, padding: Extents, dilation: Extents, groups: int,
         out: Array | None = None,
@@ -95,6 +97,7 @@ class Convolution:
         np.copyto(out, rows.reshape(o, n, *fit).swapaxes(0, 1))
         return out
 
+    @in_single
     def conv2d_weight_grad(
         self, g: Array, x: Array, stride: Extents, padding: Extents, dilation: Extents, groups: int, kernel: Extents,
         out: Array | None = None,
@@ -105,6 +108,7 @@ class Convolution:
         np.matmul(self._rows(g, groups), columns.swapaxes(1, 2), out.reshape(groups, o // groups, columns.shape[1]))
         return out
 
+    @in_single
     def conv2d_input_grad(
         self, g: Array, w: Array, stride: Extents, padding: Extents, dilation: Extents, groups: int, size: Extents,
         out: Array | None = None,

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flnb_backends.tensor.half import is_half, rounded, single
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -16,13 +18,9 @@ Array = np.ndarray[Any, Any]
 def lapack(name: str, x: Array, *arguments: Any, **options: Any) -> Any:
     """A function of `numpy.linalg`, by name; half precision is computed in single. Its errors name op and matrix."""
     try:
-        return getattr(np.linalg, name)(_single(x), *map(_single, arguments), **options)
+        return getattr(np.linalg, name)(single(x), *map(single, arguments), **options)
     except np.linalg.LinAlgError as error:
         raise np.linalg.LinAlgError(f"{name}: {error} ({x.dtype.name}{list(x.shape)})") from None
-
-
-def _single(x: Array) -> Array:
-    return x.astype(np.float32) if x.dtype.itemsize < 4 else x
 
 
 def pack(parts: Any, x: Array, out: Array | None) -> Array:
@@ -74,6 +72,8 @@ class LinearAlgebra:
         return pack(lapack("slogdet", x), x, out)
 
     def matmul(self, a: Array, b: Array, out: Array | None = None) -> Array:
+        if a.itemsize == 2 and is_half(a):
+            return rounded(LinearAlgebra.matmul(self, single(a), single(b)), a, out)
         if b.ndim == 2 and a.ndim > 2 and a.flags.c_contiguous and (out is None or out.flags.c_contiguous):
             rows = math.prod(a.shape[:-1])  # one product instead of one of each example
             into = None if out is None else out.reshape(rows, b.shape[1])

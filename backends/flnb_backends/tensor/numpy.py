@@ -12,6 +12,7 @@ from flnb.ops.indexing import decode
 from flnb_backends.tensor.convolution import Convolution, filled
 from flnb_backends.tensor.erf import erf
 from flnb_backends.tensor.fourier import Fourier
+from flnb_backends.tensor.half import in_single, is_half, rounded, single
 from flnb_backends.tensor.linalg import LinearAlgebra
 
 Array = np.ndarray[Any, Any]
@@ -34,6 +35,15 @@ def _rounding(function: Any) -> Any:
 
 def _reduce(function: Any) -> Any:
     def method(self: Any, x: Array, axes: tuple[int, ...], keepdims: bool, out: Array | None = None) -> Any:
+        return function(x, axis=axes, keepdims=keepdims, out=out)
+
+    return method
+
+
+def _total(function: Any) -> Any:
+    def method(self: Any, x: Array, axes: tuple[int, ...], keepdims: bool, out: Array | None = None) -> Any:
+        if x.itemsize == 2 and is_half(x):
+            return rounded(function(single(x), axis=axes, keepdims=keepdims), x, out)
         return function(x, axis=axes, keepdims=keepdims, out=out)
 
     return method
@@ -165,13 +175,15 @@ class NumpyBackend(Convolution, Fourier, LinearAlgebra, TensorBackend):
 
     # Reductions over a tuple of axes
 
-    sum, prod, max, min = _reduce(np.add.reduce), _reduce(np.multiply.reduce), _reduce(np.amax), _reduce(np.amin)
+    sum, prod, max, min = _total(np.add.reduce), _total(np.multiply.reduce), _reduce(np.amax), _reduce(np.amin)
     any, all = _reduce(np.any), _reduce(np.all)
     argmax, argmin = _position(np.argmax), _position(np.argmin)
 
+    @in_single
     def cumulative_sum(self, x: Array, axis: int, out: Array | None = None) -> Array:
         return np.cumsum(x, axis=axis, out=out)
 
+    @in_single
     def cumulative_prod(self, x: Array, axis: int, out: Array | None = None) -> Array:
         return np.cumprod(x, axis=axis, out=out)
 
@@ -235,6 +247,8 @@ class NumpyBackend(Convolution, Fourier, LinearAlgebra, TensorBackend):
 
     def scatter_add(self, g: Array, *arguments: Any) -> Array:
         *indices, shape, key, out = arguments
+        if is_half(g):
+            return rounded(self.scatter_add(single(g), *indices, shape, key, None), g, out)
         out = filled(0, shape, g.dtype, out)
         np.add.at(out, decode(key, tuple(indices)), g)
         return out

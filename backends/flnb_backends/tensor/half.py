@@ -1,0 +1,50 @@
+"""Half precision on NumPy: values are kept in float16 or bfloat16, sums of many of them are made in float32.
+
+NumPy adds float16 in float16 along all but the last axis, in `cumsum` and in `add.at`, where 2048 + 1 is 2048, and
+ml_dtypes adds bfloat16 so everywhere, where 256 + 1 is 256. Their matrix products sum in float32, but by a plain loop:
+on the backend's BLAS a float16 product takes a fraction of that, casts included.
+"""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Array = np.ndarray[Any, Any]
+
+
+def is_half(x: Any) -> bool:
+    """Whether an array is of float16 or bfloat16 (whose kind is "V", that of no NumPy dtype of its own)."""
+    return x.itemsize == 2 and x.dtype.kind not in "iu"
+
+
+def single(x: Any) -> Any:
+    """A half array in float32; anything else as it is."""
+    return x.astype(np.float32) if isinstance(x, np.ndarray) and is_half(x) else x
+
+
+def rounded(values: Any, x: Array, out: Array | None) -> Array:
+    """What was computed in float32, in the half precision of x."""
+    if out is None:
+        return np.asarray(values).astype(x.dtype)
+    np.copyto(out, values, casting="unsafe")
+    return out
+
+
+def in_single(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method ``(self, x, ..., out)`` that computes half arrays in float32 and rounds its result once."""
+    last = method.__code__.co_argcount - 3  # of the arguments before out
+
+    @wraps(method)
+    def run(self: Any, x: Array, *arguments: Any) -> Any:
+        if not is_half(x):
+            return method(self, x, *arguments)
+        out = arguments[last] if len(arguments) > last else None
+        return rounded(method(self, single(x), *map(single, arguments[:last])), x, out)
+
+    return run

@@ -1,0 +1,105 @@
+"""Half precision on NumPy: the whole table in float16 and bfloat16, with sums of many made in float32."""
+
+from importlib import import_module
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+import flnb
+from flnb.ops.table import OPS
+from flnb.testing import samples
+
+RANDOM = ("random_uniform", "random_normal")
+SAMPLES = [
+    s for s in samples()
+    if "complex" not in s.note and s.op not in RANDOM and any(np.asarray(a).dtype.kind == "f" for a in s.inputs)
+]  # fmt: skip
+WIDENS = ("astype", "rfftn", "irfftn", "fftn", "ifftn")  # to the dtype asked for; NumPy has no complex halves
+
+
+HALVES = [np.dtype(np.float16)]
+if find_spec("ml_dtypes"):
+    HALVES.append(np.dtype(import_module("ml_dtypes").bfloat16))
+
+
+@pytest.fixture(params=HALVES, ids=str)
+def half(request):
+    return request.param
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=str)
+def test_every_op_computes_in_half_precision_what_it_does_in_double(sample, half):
+    arrays = [np.asarray(a).astype(half) if np.asarray(a).dtype.kind == "f" else a for a in sample.inputs]
+    exact = [a.astype(np.float64) if np.asarray(a).dtype == half else a for a in arrays]
+    got, expected = (sample.function(*map(flnb.asarray, given)) for given in (arrays, exact))
+    alone = not isinstance(got, (tuple, list))
+    for y, wanted in zip([got] if alone else got, [expected] if alone else expected, strict=True):
+        if wanted.dtype == np.float64 and sample.op not in WIDENS:
+            assert y.dtype == half
+        values, wanted = y.numpy().astype(wanted.dtype), wanted.numpy()
+        allowed = 8 * flnb.finfo(half).eps * max(np.abs(wanted).max(initial=0), 1e-3)
+        np.testing.assert_allclose(values, wanted, rtol=0, atol=allowed)
+
+
+def test_the_table_is_covered():
+    floats = {n for n, op in OPS.items() if op.family != "memory" and op.accepts not in ("integer", "bits", "bool")}
+    assert floats - {s.op for s in SAMPLES} == {
+        "fftn",
+        "nonzero",
+        "put",
+    }  # complex, integer, in place
+
+
+ONES = 5000
+
+
+@pytest.mark.parametrize(
+    ("compute", "expected"),
+    [
+        (lambda x: flnb.sum(x, axis=0)[0], ONES),
+        (lambda x: flnb.sum(x.T, axis=1)[0], ONES),
+        (lambda x: flnb.cumulative_sum(x[:, 0])[-1], ONES),
+        (lambda x: (x.T @ x)[0, 0], ONES),
+        (lambda x: flnb.conv1d(x[None, None, :, 0], x[None, None, :, 0])[0, 0, 0], ONES),
+        (lambda x: flnb.grad(lambda w: w[np.zeros(ONES, int)].sum())(x[:1, 0])[0], ONES),
+        (lambda x: flnb.prod(x[:500] + 2.0**-7, axis=0)[0], (1 + 2.0**-7) ** 500),
+        (lambda x: flnb.mean(flnb.concat([x] * 40)), 1.0),
+        (lambda x: flnb.var(flnb.concat([x, x * 3.0] * 20)), 1.0),
+        (lambda x: flnb.softmax(x, axis=0)[0, 0] * 4096.0, 4096 / ONES),
+    ],
+    ids=["sum-0", "sum-1", "cumsum", "matmul", "conv", "scatter", "prod", "mean", "var", "softmax"],
+)
+def test_sums_of_many_are_made_in_float32(compute, expected, half):
+    y = compute(flnb.asarray(np.ones((ONES, 3)), dtype=half))
+    assert y.dtype == half
+    assert float(y.numpy().astype(np.float64)) == pytest.approx(expected, rel=flnb.finfo(half).eps)
+
+
+def test_conv_gradients_are_summed_in_float32(half):
+    x = flnb.asarray(np.ones((2, 1, ONES)), dtype=half)
+    w = flnb.asarray(np.ones((1, 1, 3)), dtype=half)
+    of_w = flnb.grad(lambda w: flnb.conv1d(x, w).sum())(w)
+    assert of_w.dtype == half
+    assert float(of_w[0, 0, 0].numpy().astype(float)) == pytest.approx(2 * (ONES - 2), rel=flnb.finfo(half).eps)
+
+
+def test_a_mean_overflows_only_where_it_does_not_fit():
+    assert flnb.mean(flnb.full((1000,), 60000.0, dtype="float16")).item() == pytest.approx(60000, rel=1e-3)
+
+
+def test_methods_write_where_they_are_told_or_make_an_array(half):
+    backend = flnb.backends.NumpyBackend()
+    a, out = np.full((2, 2), 2.0).astype(half), np.empty((2, 2), half)
+    assert backend.matmul(a, a, out) is out
+    np.testing.assert_array_equal(backend.matmul(a, a), out)
+    total = backend.sum(a, (0, 1), False)
+    assert (total.dtype, total.shape, float(total)) == (half, (), 8.0)
+    assert backend.cumulative_sum(a, 1, out) is out
+    assert out.tolist() == [[2.0, 4.0]] * 2
+
+
+def test_limits_of_bfloat16():
+    pytest.importorskip("ml_dtypes")
+    info = flnb.finfo("bfloat16")
+    assert (info.bits, info.eps, info.dtype.name) == (16, 2.0**-7, "bfloat16")
