@@ -33,7 +33,7 @@ EVERYTHING = ("*",)
 COMPUTING = ("elementwise", "matmul", "reduction", "norm")
 """Families that ``"*"`` stands for, of which those with a gradient: moving and comparing needs no precision."""
 
-PRODUCTS = ("matmul", "conv1d", "conv2d", "conv3d")
+PRODUCTS = ("matmul", "conv1d", "conv2d", "conv3d", "lstm")
 NORMS_AND_LOSSES = (
     "softmax", "log_softmax", "batch_norm", "layer_norm",
     "cross_entropy", "binary_cross_entropy", "binary_cross_entropy_with_logits",

@@ -214,10 +214,7 @@ class Module:
         with category("parameter"), use(grad=False, autocast=None):
             for _, item in self._named_tensors():
                 if id(item) not in spared and is_float(item.dtype) and item.dtype.kind != "c":
-                    cast = ops.astype(_plain(item), dtype)
-                    item._data, item._spec, item._root = cast._data, cast._spec, cast
-                    if isinstance(item, Variable):
-                        item.zero_grad()
+                    _become(item, ops.astype(_plain(item), dtype))
         return self
 
     def half(self, keep: type[Module] | tuple[type[Module], ...] = ()) -> Module:
@@ -261,9 +258,7 @@ class Module:
                 old = _plain(item)
                 new = old.to(backend)
                 if new is not old:
-                    item._data, item._spec, item._root = new._data, new._spec, new
-                    if isinstance(item, Variable):
-                        item.zero_grad()
+                    _become(item, new)
         return self
 
     def extra_repr(self) -> str:
@@ -314,6 +309,13 @@ def _call_it(member: Tensor | Module, path: str) -> None:
         member._renamed(path)
     elif isinstance(member, Parameter) and path.endswith(member.name):
         member.name = path
+
+
+def _become(item: Tensor, new: Tensor) -> None:
+    """Put other values, of another dtype or on another backend, into a parameter or buffer; its gradient goes."""
+    item._data, item._spec, item._root = new._data, new._spec, new
+    if isinstance(item, Variable):
+        item.zero_grad()
 
 
 def _plain(tensor: Tensor) -> Tensor:

@@ -55,7 +55,7 @@ def scaled_dot_product_attention(
     if bias is not None:
         scores = e.add(scores, bias)
     if is_causal:  # added, not chosen: of an addition the gradient is free, and no row is wholly hidden
-        hidden = np.full((length, key.shape[-2]), np.finfo(scores.dtype).min / 2, scores.dtype)
+        hidden = np.full((length, key.shape[-2]), finfo(scores.dtype).min / 2, scores.dtype)
         weights = softmax(e.add(scores, asarray(np.triu(hidden, 1))))
     elif mask is None:
         weights = softmax(scores)

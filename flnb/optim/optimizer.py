@@ -144,7 +144,7 @@ class Optimizer:
     def _recast(self, index: int, item: Variable) -> RuntimeError:
         known = ", ".join(sorted({spec.dtype.name for spec in self._scratch}))
         return RuntimeError(
-            f"flnb: {type(self).__name__}: parameter {index} is {item._spec!r} now, but the state was made for {known}; "
+            f"flnb: {type(self).__name__}: parameter {index} is {item._spec!r} now, its state was made for {known}; "
             "cast the model (model.astype) before the optimizer is made"
         )
 
