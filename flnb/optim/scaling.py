@@ -56,6 +56,7 @@ class LossScaler:
     >>> loss.item() < 0.01, scaler.state_dict()
     (True, {'scale': 65536.0, 'good': 150})
 
+    NumPy warns of the overflow in a backward whose step will be skipped: the first ones find the scale.
     Gradients of parameters in half precision become float32 when they are unscaled, for the optimizer's master weights.
 
     Raises:
