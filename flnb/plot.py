@@ -119,18 +119,19 @@ def roofline(run: Recording, peaks: Peaks | None = None) -> Any:
 
     One point for each op and its shapes: the call in the middle, coloured by family, as large as its share of the time.
     FLOPs are estimates; bytes are the least possible, inputs read and the result written once. Without `peaks` they
-    are measured now, in this process (`flnb_telemetry.analysis.roofline.measured`; about half a second).
+    are measured now, in this process (`flnb_telemetry.analysis.roofline.measured`; up to a second).
     """
     figure = _figure(f"Roofline of {run.name}", "FLOPs per byte", "GFLOP/s")
     found = points(run.table("op"), run.catalog)
     roof = peaks or measured()
-    figure.update_xaxes(type="log")
-    figure.update_yaxes(type="log", rangemode="normal")
+    figure.update_layout(legend_itemsizing="constant")
+    figure.update_xaxes(type="log", dtick=1)
+    figure.update_yaxes(type="log", dtick=1, rangemode="normal")
     for family in dict.fromkeys(point.plan.family for point in found):
         mine = [point for point in found if point.plan.family == family]
         marker = {
             "color": palette.FAMILY.get(family, (INK, INK))[0],
-            "size": [6 + 34 * point.share**0.5 for point in mine],
+            "size": [5 + 40 * point.share**0.5 for point in mine],
             "opacity": 0.75,
             "line": {"width": 1, "color": "rgba(255,255,255,0.6)"},
         }

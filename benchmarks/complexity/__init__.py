@@ -103,4 +103,4 @@ def main(argv: list[str]) -> int:
     print(f"The paper's figures:\n{table(paper.FIGURES)}")
     options.source = list(checkouts)  # which folders they were in is nobody's business
     print(f"kept in {write('complexity', rows, vars(options))}")
-    return int(any(row["met"] == "NO" for row in rows["class edited"]))
+    return int(not options.quick and any(row["met"] == "NO" for row in rows["class edited"]))

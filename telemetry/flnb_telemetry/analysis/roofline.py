@@ -24,7 +24,7 @@ __all__ = ["Peaks", "Point", "measured", "points", "traffic"]
 FLOATS = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 LARGE = 1 << 26  # bytes of an array that no cache holds
 SMALL = 1 << 14  # bytes of one that the innermost cache holds twice
-SIDE = 768
+SIDE = 512  # of the matrices: a product of a few milliseconds, so that some are not interrupted
 
 
 class Peaks(NamedTuple):
@@ -85,7 +85,7 @@ def points(ops: schema.Columns, catalog: Catalog) -> list[Point]:
 def measured() -> Peaks:
     """The peaks of this process, in float32: a product of two matrices, copies of a large and of a small array.
 
-    Takes about half a second and 128 MiB. A copy reads and writes, so it moves twice its bytes.
+    Takes half a second to a second, and 128 MiB. A copy reads and writes, so it moves twice its bytes.
     """
     a = np.random.default_rng(0).random((SIDE, SIDE), np.float32)
     c = np.empty_like(a)
@@ -97,7 +97,7 @@ def measured() -> Peaks:
     return Peaks(2 * SIDE**3 / product, *rates)
 
 
-def _best(work: Callable[[], object], calls: int, rounds: int = 7) -> float:
+def _best(work: Callable[[], object], calls: int, rounds: int = 40) -> float:
     """Seconds of a call, in the best round: what else runs on the machine makes it slower, nothing makes it faster."""
     times = []
     for _ in range(rounds + 1):
