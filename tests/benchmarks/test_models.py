@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,8 @@ import pytest
 from benchmarks import models, report
 from benchmarks.peers.agreement import disagreement
 from flnb.bench.measure import Measured
+from flnb.bench.training import Training
+from flnb.models import names as known
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -127,15 +130,21 @@ def test_the_page_has_a_bar_for_every_model_and_framework(tmp_path: Path, monkey
     assert not report.page("other", figure, {"quick": True}).exists()
 
 
-def test_torch_peers_agree(tmp_path: Path) -> None:
-    """Where torch is installed: every model that is in both, in float64, on the weights that flnb drew."""
-    pytest.importorskip("torch")
-    from benchmarks.peers.torch_training import TorchTraining
-    from flnb.bench.training import Training
-    from flnb.models import names as known
-
-    for name in known():
-        weights = str(tmp_path / f"{name}.npz")
-        ours = Training(name, "small", "numpy", weights).check(str(tmp_path / "ours.npz"))
-        theirs = TorchTraining(name, "small", weights).check(str(tmp_path / "theirs.npz"))
-        disagreement(name, (ours, str(tmp_path / "ours.npz")), (theirs, str(tmp_path / "theirs.npz")))
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+@pytest.mark.parametrize("name", known())
+def test_peers_agree(name: str, framework: str, tmp_path: Path) -> None:
+    """Where torch or JAX is installed: every model that it has, in float64, on the weights that flnb drew."""
+    pytest.importorskip(framework)
+    peer = import_module(f"benchmarks.peers.{framework}_models").MODELS
+    if name not in peer:
+        pytest.skip(f"no {name} in {framework}")
+    training = import_module(f"benchmarks.peers.{framework}_training")
+    weights = str(tmp_path / "weights.npz")
+    results = []
+    for kind, given in (
+        (Training, ("numpy", weights)),
+        (getattr(training, f"{framework.title()}Training"), (weights,)),
+    ):
+        path = str(tmp_path / f"{kind.__name__}.npz")
+        results.append((kind(name, "small", *given).check(path), path))
+    disagreement(name, *results)
