@@ -39,6 +39,22 @@ def test_convolution(rank, stride, padding, dilation, groups):
     np.testing.assert_allclose(got.numpy(), expected + bias.reshape(-1, *(1,) * rank), rtol=1e-12)
 
 
+@pytest.mark.parametrize(("channels", "extent"), [(3, 9), (3, 1), (8000, 3)], ids=["places", "tiny", "channels"])
+@pytest.mark.parametrize("rank", [1, 2])
+def test_a_kernel_of_one_place_is_a_matrix_product(rank, channels, extent):
+    """With its gradients, whichever of its ways a backend takes for such sizes."""
+    x, w = RNG.normal(size=(2, channels, *(extent,) * rank)), RNG.normal(size=(4, channels, *(1,) * rank))
+    images, weight = flnb.Variable(x), flnb.Variable(w)
+    y = getattr(flnb, f"conv{rank}d")(images, weight)
+    matrix = w.reshape(4, channels)
+    np.testing.assert_allclose(y.detach().numpy(), np.einsum("oc,nc...->no...", matrix, x), rtol=1e-9, atol=1e-9)
+    g = RNG.normal(size=y.shape)
+    y.backward(flnb.asarray(g))
+    np.testing.assert_allclose(images.grad.numpy(), np.einsum("oc,no...->nc...", matrix, g), rtol=1e-9, atol=1e-9)
+    expected = np.einsum("nop,ncp->oc", g.reshape(2, 4, -1), x.reshape(2, channels, -1))
+    np.testing.assert_allclose(weight.grad.numpy().reshape(4, channels), expected, rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_pooling(rank):
     x = RNG.normal(size=(2, 3, *(4, 6, 2)[:rank]))

@@ -46,6 +46,20 @@ def inside(places: Iterable[Any]) -> Any:
     return (..., *places)
 
 
+def pointwise(x: Array, kernel: Extents, stride: Extents, padding: Extents, groups: int) -> bool:
+    """Whether this is one matrix product for each example, and those are quicker than one for all with its copies.
+
+    They are not where an example is small and the matrices are large: 7 x 7 with 2048 channels takes 1.3 times as long.
+    """
+    plain = groups == 1 and {*kernel, *stride} == {1} and not any(padding)
+    return plain and (math.prod(x.shape[2:]) >= 64 or x.size < 2**16)
+
+
+def flat(x: Array) -> Array:
+    """(N, C, *extents) as (N, C, places)."""
+    return x.reshape(*x.shape[:2], math.prod(x.shape[2:]))
+
+
 class Convolution:
     """The convolution and pooling methods of the NumPy backend, for any number of dimensions."""
 
@@ -90,6 +104,10 @@ class Convolution:
         out: Array | None = None,
     ) -> Array:  # fmt: skip
         o, n = w.shape[0], x.shape[0]
+        if pointwise(x, w.shape[2:], stride, padding, groups):
+            out = np.empty((n, o, *x.shape[2:]), x.dtype) if out is None else out
+            np.matmul(w.reshape(w.shape[:2]), flat(x), flat(out))
+            return out
         columns, fit = self._columns(x, w.shape[2:], stride, padding, dilation, groups)
         rows = self._scratch((groups, o // groups, columns.shape[2]), x.dtype)
         np.matmul(w.reshape(groups, o // groups, columns.shape[1]), columns, rows)
@@ -102,9 +120,13 @@ class Convolution:
         self, g: Array, x: Array, stride: Extents, padding: Extents, dilation: Extents, groups: int, kernel: Extents,
         out: Array | None = None,
     ) -> Array:  # fmt: skip
-        columns, _ = self._columns(x, kernel, stride, padding, dilation, groups)
         o = g.shape[1]
         out = np.empty((o, x.shape[1] // groups, *kernel), g.dtype) if out is None else out
+        if pointwise(x, kernel, stride, padding, groups):
+            each = np.matmul(flat(g), flat(x).swapaxes(1, 2), self._scratch((len(x), *out.shape[:2]), g.dtype))
+            np.add.reduce(each, axis=0, out=out.reshape(out.shape[:2]))
+            return out
+        columns, _ = self._columns(x, kernel, stride, padding, dilation, groups)
         np.matmul(self._rows(g, groups), columns.swapaxes(1, 2), out.reshape(groups, o // groups, columns.shape[1]))
         return out
 
@@ -115,6 +137,10 @@ class Convolution:
     ) -> Array:  # fmt: skip
         o, width, *kernel = w.shape
         n, fit, c = g.shape[0], g.shape[2:], width * groups
+        if pointwise(g, tuple(kernel), stride, padding, groups):
+            out = np.empty((n, c, *size), g.dtype) if out is None else out
+            np.matmul(w.reshape(o, c).T, flat(g), flat(out))
+            return out
         depth = width * math.prod(kernel)
         columns = self._scratch((groups, depth, n * math.prod(fit)), g.dtype)
         np.matmul(w.reshape(groups, o // groups, depth).swapaxes(1, 2), self._rows(g, groups), columns)
