@@ -58,7 +58,7 @@ def test_a_small_tape_travels_whole() -> None:
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("/home/me/train.py:12: y = f(x)\n    from /home/me/main.py:3: train()", "train.py:12: y = f(x)"),
+        ("/project/train.py:12: y = f(x)\n    from /project/main.py:3: train()", "train.py:12: y = f(x)"),
         ("C:\\me\\train.py:12: y = a / b", "train.py:12: y = a / b"),
         ("/tmp/ipykernel_12/345.py:1: y = x", "cell:1: y = x"),
         ("an unknown line", "an unknown line"),
