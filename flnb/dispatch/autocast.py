@@ -12,10 +12,10 @@ computes in the dtypes that forward has chosen. What is written with ``out=`` is
 from __future__ import annotations
 
 import difflib
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from flnb_telemetry.extras import require
 
 from flnb.dispatch import state
 from flnb.tensor import Tensor
@@ -74,7 +74,7 @@ class autocast(state.use):
             computes all but norms and losses in half precision, for a model whose parameters are half, too
             (``model.astype(flnb.float16, keep=nn.BatchNorm)``; optimizers then keep master weights in float32). "O3"
             computes everything in half precision.
-        dtype: of half precision, float16 or bfloat16 (which needs the package ml_dtypes).
+        dtype: of half precision, float16 or bfloat16 (which needs the extra "bfloat16").
         half: names of ops in place of the level's, see `LEVELS`; they are in its other list no more. A composite such
             as "layer_norm" is one op; a `custom_op` is given itself in place of a name.
         full: names of those in float32 in place of the level's.
@@ -98,7 +98,7 @@ class autocast(state.use):
 
     Raises:
         ValueError: no such level, an op that is not in the table, or a dtype that is not half precision.
-        ImportError: bfloat16 without ml_dtypes.
+        ImportError: bfloat16 without its extra.
     """
 
     def __init__(
@@ -149,14 +149,7 @@ def _half_precision(dtype: Any) -> np.dtype[Any]:
         raise ValueError(f"autocast: expected the dtype float16 or bfloat16, got {name}")
     if name == "float16":
         return np.dtype(np.float16)
-    try:
-        found: np.dtype[Any] = np.dtype(import_module("ml_dtypes").bfloat16)
-    except ModuleNotFoundError:
-        raise ImportError(
-            "flnb: bfloat16 needs ml_dtypes, which gives NumPy this dtype; install it with: pip install ml_dtypes, or "
-            "use float16",
-            name="ml_dtypes",
-        ) from None
+    found: np.dtype[Any] = np.dtype(require("ml_dtypes", "bfloat16", "the dtype bfloat16").bfloat16)
     return found
 
 

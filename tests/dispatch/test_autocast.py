@@ -252,7 +252,7 @@ def test_wrong_arguments(arguments, error, text):
 
 def test_bfloat16_without_ml_dtypes_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "ml_dtypes", None)
-    with pytest.raises(ImportError, match=r"bfloat16 needs ml_dtypes.*: pip install ml_dtypes, or use float16"):
+    with pytest.raises(ImportError, match=r"bfloat16 needs ml_dtypes.*: pip install 'flnb\[bfloat16\]'"):
         flnb.autocast(dtype="bfloat16")
 
 
