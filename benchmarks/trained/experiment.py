@@ -41,7 +41,7 @@ class Experiment:
         for seed in range(1 if options.quick else self.seeds):
             flnb.manual_seed(seed)
             training = self.prepare(seed, options)
-            checkpoint = folder / f"{self.name}-{seed}.checkpoint"
+            checkpoint = folder / f"{self.name}-{'quick' if options.quick else seed}.checkpoint"
             curve = training.run(checkpoint, resume=options.resume and checkpoint.exists(), tell=tell)
             result["parameters"] = sum(parameter.size for parameter in training.model.parameters())
             result["references"] = training.references

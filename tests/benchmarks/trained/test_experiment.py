@@ -99,5 +99,5 @@ def test_unknown_names_are_refused(capsys):
 
 def test_a_quick_run_from_the_command_line(tmp_path, results):
     assert trained.main(["lenet", "--quick", "--output", str(tmp_path)]) == 0
-    assert (tmp_path / "lenet-0.checkpoint").exists()
+    assert (tmp_path / "lenet-quick.checkpoint").exists()
     assert lenet.EXPERIMENT.goal == 97.5

@@ -5,6 +5,7 @@ from argparse import Namespace
 import numpy as np
 import pytest
 
+from benchmarks.trained import pictures
 from benchmarks.trained.classifying import accuracy, chance, nearest_mean
 from benchmarks.trained.pictures import CELL, EXTENT, PICTURES, TEST, TRAIN, image_set, patches
 from flnb.data import TensorDataset
@@ -17,8 +18,8 @@ def coordinates(height, width):
 
 
 def test_no_pixel_of_a_test_patch_is_in_a_training_patch():
-    pictures = [coordinates(300, 451), coordinates(5 * CELL, 6 * CELL)]
-    (train, labels), (test, held_out) = patches(pictures)
+    made = [coordinates(300, 451), coordinates(5 * CELL, 6 * CELL)]
+    (train, labels), (test, held_out) = patches(made)
     assert train.shape == (2 * TRAIN, 3, EXTENT, EXTENT)
     assert test.shape == (2 * TEST, 3, EXTENT, EXTENT)
     for picture in range(2):
@@ -44,9 +45,18 @@ def test_the_bundled_pictures_make_a_balanced_set():
     assert chance(test) < nearest_mean(train, test, axes=(2, 3)) < 60
 
 
-def test_cifar_is_read_where_its_path_is_given(tmp_path):
+def test_cifar_is_read_where_its_path_is_given(tmp_path, monkeypatch):
+    path = tmp_path / "cifar-10-python.tar.gz"
     with pytest.raises(FileNotFoundError, match=r"nothing at .*cifar-10.*; get https"):
-        image_set(Namespace(cifar=tmp_path / "cifar-10-python.tar.gz"))
+        image_set(Namespace(cifar=path))
+    images = np.full((1001, 3, 32, 32), 255, np.uint8)
+    images[:, 0] = 0
+    made = TensorDataset(images, np.arange(1001) % 10)
+    monkeypatch.setattr(pictures, "cifar10", lambda given: (made, made) if given == path else None)
+    train, test, classes = image_set(Namespace(cifar=path))
+    assert (len(train), len(test), classes) == (1001, 1000, 10)
+    assert np.unique(train.tensors[0].numpy()).tolist() == [-2.0, 2.0]
+    assert test.tensors[1].numpy().tolist() == (np.arange(1000) % 10).tolist()
 
 
 def test_baselines_by_hand():

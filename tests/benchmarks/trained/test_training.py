@@ -77,6 +77,15 @@ def test_a_finished_run_is_not_trained_further(tmp_path):
     assert again.optimizer.steps == 30
 
 
+def test_a_recording_of_a_run_has_its_steps():
+    run = training()
+    run.steps = 9
+    with flnb.record() as recording:
+        run.run()
+    assert len(recording.steps["index"]) == 9
+    assert "matmul" in {row.key[0] for row in recording.ops.by("op").rows}
+
+
 def test_a_loss_that_is_not_finite_ends_the_run():
     run = training(lambda model, x, y: classification(model, x, y) * float("nan"))
     with pytest.raises(FloatingPointError, match="the loss is NaN"):
