@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from flnb_telemetry.extras import require
@@ -13,13 +14,14 @@ def learning_curve(result: dict[str, Any]) -> Any:
     `result` is the "rows" of a JSON file under benchmarks/results/trained-*.json.
     """
     figure = require("plotly.subplots", "lab", "drawing a figure").make_subplots(
-        cols=2, subplot_titles=("training loss", f"held out: {result['figure']}")
+        cols=2, subplot_titles=("training loss, nats", f"held out: {result['figure']}")
     )
-    for each in result["seeds"]:
-        steps = [point["step"] for point in each["curve"]]
+    colours = require("plotly.colors", "lab", "drawing a figure").qualitative.D3
+    for each, colour in zip(result["seeds"], itertools.cycle(colours), strict=False):
+        steps, name = [point["step"] for point in each["curve"]], f"seed {each['seed']}"
         for col, key in ((1, "loss"), (2, "test")):
             values = [point[key] for point in each["curve"]]
-            figure.add_scatter(x=steps, y=values, name=f"seed {each['seed']}", showlegend=col == 2, row=1, col=col)
+            figure.add_scatter(x=steps, y=values, name=name, line_color=colour, showlegend=col == 2, row=1, col=col)
     for name, value in {"goal": result["goal"], **result["references"]}.items():
         dash = "solid" if name == "goal" else "dot"
         figure.add_hline(y=value, line={"dash": dash, "width": 1}, annotation_text=f"{name} {value:.4g}", row=1, col=2)

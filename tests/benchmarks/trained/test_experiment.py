@@ -76,7 +76,7 @@ def test_the_figure_has_both_curves_and_the_references(tmp_path, results):
     assert [list(trace.y) for trace in figure.data] == [[2.0, 1.0], [10.0, 80.0]]
     assert [list(trace.x) for trace in figure.data] == [[10, 20]] * 2
     texts = [annotation.text for annotation in figure.layout.annotations]
-    assert texts == ["training loss", "held out: points", "goal 70", "chance 50"]
+    assert texts == ["training loss, nats", "held out: points", "goal 70", "chance 50"]
 
 
 def test_the_table_is_written_between_its_marks(tmp_path, results):
