@@ -26,6 +26,21 @@ def into(values: Array, out: Array | None) -> Array:
     return out
 
 
+def _whole(place: tuple[Any, ...]) -> bool:
+    return all(k == slice(None) for k in place)
+
+
+def _add_rows(out: Array, rows: Array, g: Array) -> None:
+    """Add g's rows to those of zeros that are named, equal names summed first: a third of what `np.add.at` takes."""
+    if not rows.size:
+        return
+    rows = np.where(rows < 0, rows + len(out), rows)
+    order = np.argsort(rows, kind="stable")
+    rows = rows[order]
+    first = np.flatnonzero(np.diff(rows, prepend=-1))
+    out[rows[first]] = np.add.reduceat(g[order], first, axis=0)
+
+
 def _rounding(function: Any) -> Any:
     def method(self: Any, x: Array, out: Array | None = None) -> Any:
         return self.copy(x, out) if x.dtype.kind in "iu" else function(x, out)  # integers are round, and stay integers
@@ -250,7 +265,13 @@ class NumpyBackend(Convolution, Fourier, LinearAlgebra, TensorBackend):
         if is_half(g):
             return rounded(self.scatter_add(single(g), *indices, shape, key, None), g, out)
         out = filled(0, shape, g.dtype, out)
-        np.add.at(out, decode(key, tuple(indices)), g)
+        place = decode(key, tuple(indices))
+        if not indices:  # slices: no element is met twice
+            out[place] = g
+        elif len(indices) == 1 and place[0] is indices[0] and g.ndim > indices[0].ndim and _whole(place[1:]):
+            _add_rows(out, indices[0].reshape(-1), g.reshape(-1, *g.shape[indices[0].ndim :]))
+        else:
+            np.add.at(out, place, g)
         return out
 
     def put(self, x: Array, values: Array, *arguments: Any) -> Array:
