@@ -55,6 +55,20 @@ def test_a_kernel_of_one_place_is_a_matrix_product(rank, channels, extent):
     np.testing.assert_allclose(weight.grad.numpy().reshape(4, channels), expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize(("channels", "made"), [(2, 5), (5, 2), (3, 3)], ids=["more", "fewer", "as many"])
+@pytest.mark.parametrize(("padding", "dilation"), [(0, 1), (1, 1), (2, 1), (3, 1), (1, 2)])
+def test_the_gradient_of_the_input_is_the_transposed_map(channels, made, padding, dilation):
+    """<conv(x), g> = <x, gradient>, for as many channels made as read, more and fewer: backends may differ there."""
+    x, w = RNG.normal(size=(2, channels, 7, 6)), RNG.normal(size=(made, channels, 3, 2))
+    images = flnb.Variable(x)
+    y = flnb.conv2d(images, flnb.asarray(w), padding=padding, dilation=dilation)
+    g = RNG.normal(size=y.shape)
+    y.backward(flnb.asarray(g))
+    other = RNG.normal(size=x.shape)
+    along = by_hand(other, w, (1, 1), (padding,) * 2, (dilation,) * 2, 1)
+    assert np.vdot(images.grad.numpy(), other) == pytest.approx(np.vdot(g, along), rel=1e-11)
+
+
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_pooling(rank):
     x = RNG.normal(size=(2, 3, *(4, 6, 2)[:rank]))
