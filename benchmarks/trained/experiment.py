@@ -51,7 +51,7 @@ class Experiment:
                 print(result["sample"])
         result["worst"], result["met"] = self._worst(result["seeds"]), self._met(result["seeds"], options.quick)
         print(f"{self.figure}: {result['worst']:.2f}, goal {self.goal:g}; {result['references']}")
-        write(f"trained-{self.name}", result, vars(options))
+        write(f"trained-{self.name}", result, {"quick": options.quick, "resume": options.resume})
         learning_curve(result).write_html(folder / f"{self.name}.html")
         return bool(result["met"])
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks import report, trained
-from benchmarks.trained import lenet
+from benchmarks.trained import lenet, resnet
 from benchmarks.trained.experiment import Experiment
 from benchmarks.trained.figure import learning_curve
 from benchmarks.trained.summary import BEGIN, END, summarise
@@ -95,6 +95,22 @@ def test_unknown_names_are_refused(capsys):
     with pytest.raises(SystemExit):
         trained.main(["lenet", "alexnet"])
     assert "no model alexnet; there are lenet, resnet, vit" in capsys.readouterr().err
+
+
+def test_cifar_is_an_experiment_of_its_own(tmp_path, results, monkeypatch, capsys):
+    monkeypatch.setattr(trained, "summarise", lambda: None)
+    monkeypatch.setattr(
+        resnet, "EXPERIMENT", replace(resnet.EXPERIMENT, prepare=lambda seed, options: Run([10.0, 39.0]))
+    )
+    given = ["--cifar", "somewhere", "--output", str(tmp_path)]
+    assert trained.main(["resnet", *given]) == 1
+    kept = json.loads((results / "trained-resnet-cifar10.json").read_text())
+    assert kept["rows"]["title"] == "ResNet on CIFAR-10"
+    assert "somewhere" not in str(kept)
+    assert not (results / "trained-resnet.json").exists()
+    with pytest.raises(SystemExit):
+        trained.main(["lenet", *given])
+    assert "--cifar is for resnet and vit, got lenet" in capsys.readouterr().err
 
 
 def test_a_quick_run_from_the_command_line(tmp_path, results):
