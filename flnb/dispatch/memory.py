@@ -142,7 +142,7 @@ def drain(mine: Block | None = None) -> None:
 
 def _keep(manager: MemoryManager, block: Block, size: int) -> None:
     """Account again for a block that its manager failed to free: under a new id, as it was told to be free."""
-    block.manager, block.id = manager, _next_id()
+    block.manager, block.id, block.size = manager, _next_id(), size  # `free` may have merged it before it failed
     manager.ledger.live[block.id] = block
     manager.ledger.allocated += size
     if bus.lanes is not None:

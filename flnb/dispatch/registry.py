@@ -14,6 +14,13 @@ SHIPPED = {
     "memory manager": {
         "native": "flnb_backends.memory.native:Native",
         "caching": "flnb_backends.memory.caching:Caching",
+        "exact": "flnb_backends.memory.exact:ExactFit",
+        "expandable": "flnb_backends.memory.expandable:Expandable",
+        "best-fit": "flnb_backends.memory.best_fit:BestFit",
+        "buddy": "flnb_backends.memory.buddy:Buddy",
+        "slab": "flnb_backends.memory.slab:Slab",
+        "reserved": "flnb_backends.memory.reserved:Reserved",
+        "by-category": "flnb_backends.memory.by_category:ByCategory",
     },
     "tape": {
         "linked": "flnb.autograd.tape:Linked",

@@ -31,6 +31,10 @@ ALIGNMENT = 64
 """Every block begins at a multiple of this many bytes: one cache line, one AVX-512 register."""
 
 
+ADDRESSES = 1 << 60
+"""No device has more bytes, whether it knows its capacity or not."""
+
+
 def in_words(nbytes: int) -> str:
     """A size for people, exact bytes included: ``64.0 MiB (67108864 bytes)``."""
     return f"{size(nbytes)} ({nbytes} bytes)" if nbytes >= 1024 else f"{nbytes} bytes"
@@ -115,6 +119,8 @@ class SegmentState(NamedTuple):
 class MemoryDevice:
     """Where segments come from. Implement `reserve` and `release`; capacity is checked before `reserve` is called.
 
+    A device that can make segments larger where they are implements `reserve_growing` and `resize` as well.
+
     Attributes:
         capacity: the most bytes it lends at a time; None: not known, `reserve` raises `MemoryError` by itself.
         granularity: sizes are rounded up to multiples of this.
@@ -140,6 +146,17 @@ class MemoryDevice:
         """Take a segment back. Nothing lies in it any more."""
         raise NotImplementedError(f"device {self.name!r} does not implement 'release'")
 
+    def reserve_growing(self, nbytes: int) -> Segment:
+        """Like `reserve`, with as many addresses behind it as `resize` may ever need. Here: none."""
+        return self.reserve(nbytes)
+
+    def resize(self, segment: Segment, nbytes: int) -> bool:
+        """Make a segment end after ``nbytes`` (a multiple of the granularity); False, and nothing done, if it cannot.
+
+        The lease checks the capacity before, and sets ``segment.size`` after. Nothing lies in what is cut off.
+        """
+        return False
+
     def __repr__(self) -> str:
         capacity = "unknown capacity" if self.capacity is None else in_words(self.capacity)
         return f"<{type(self).__name__}: {capacity}, {in_words(self.reserved)} reserved>"
@@ -148,7 +165,7 @@ class MemoryDevice:
 class Lease:
     """What one manager holds of a device: the crossing between the two, with sums and events.
 
-    Everything but `reserve` and `release` is the device's own.
+    Everything but `reserve`, `resize` and `release` is the device's own.
     """
 
     next_id: ClassVar[Callable[[], int]] = count(1).__next__
@@ -159,44 +176,72 @@ class Lease:
         self.segments: dict[int, Segment] = {}
         self.reserved = self.peak = 0
 
-    def reserve(self, nbytes: int) -> Segment:
-        """A segment of at least ``nbytes`` bytes; `OutOfMemoryError` when the device has no room for it."""
-        segment = self._reserved(nbytes)
-        bus.emit(schema.SEGMENT_ALLOC, clock(), segment.id, segment.address, segment.size)
+    def reserve(self, nbytes: int, growing: bool = False) -> Segment:
+        """A segment of at least ``nbytes`` bytes, which `resize` will make larger if it is ``growing``.
+
+        Raises:
+            OutOfMemoryError: the device has no room for it.
+        """
+        rounded = self._rounded("reserve", nbytes)
+        self._check_room(f"a segment of {in_words(rounded)}", rounded)
+        segment = self.device.reserve_growing(rounded) if growing else self.device.reserve(rounded)
+        segment.id = Lease.next_id()
+        self.segments[segment.id] = segment
+        self._count(schema.SEGMENT_ALLOC, segment, segment.size)
         return segment
+
+    def resize(self, segment: Segment, nbytes: int) -> bool:
+        """Whether the device made a segment at least ``nbytes`` large, or as small, without moving it.
+
+        Raises:
+            OutOfMemoryError: the device has no room for what it would grow by.
+        """
+        rounded = self._rounded("resize", nbytes)
+        self._check_held("resize", segment)
+        more = rounded - segment.size
+        self._check_room(f"{in_words(max(more, 0))} more in segment {segment.id}", more)
+        done = more == 0 or self.device.resize(segment, rounded)
+        if done and more:
+            segment.size = rounded
+            self._count(schema.SEGMENT_RESIZE, segment, more)
+        return done
 
     def release(self, segment: Segment) -> None:
         """Give a segment back; `ValueError` when it is not held any more or never was."""
-        self._released(segment)
-        bus.emit(schema.SEGMENT_FREE, clock(), segment.id, segment.address, segment.size)
+        self._check_held("release", segment)
+        del self.segments[segment.id]
+        try:
+            self.device.release(segment)
+        except Exception:
+            self.segments[segment.id] = segment
+            raise
+        self._count(schema.SEGMENT_FREE, segment, -segment.size)
 
-    def _reserved(self, nbytes: int) -> Segment:
-        device = self.device
+    def _count(self, kind: int, segment: Segment, more: int) -> None:
+        self.reserved += more
+        self.peak = max(self.peak, self.reserved)
+        self.device.reserved += more
+        bus.emit(kind, clock(), segment.id, segment.address, segment.size)
+
+    def _rounded(self, call: str, nbytes: int) -> int:
         if nbytes <= 0:
-            raise ValueError(f"reserve: got {nbytes} bytes, expected a positive number")
-        rounded = -(-nbytes // device.granularity) * device.granularity
-        if device.capacity is not None and device.reserved + rounded > device.capacity:
+            raise ValueError(f"{call}: got {nbytes} bytes, expected a positive number")
+        return -(-nbytes // self.device.granularity) * self.device.granularity
+
+    def _check_room(self, what: str, more: int) -> None:
+        device = self.device
+        if more > 0 and more > (ADDRESSES if device.capacity is None else device.capacity - device.reserved):
+            limit = "any address" if device.capacity is None else in_words(device.capacity)
             raise OutOfMemoryError(
-                f"{device.name}: no room for a segment of {in_words(rounded)}: {in_words(device.reserved)} of "
-                f"{in_words(device.capacity)} are reserved",
-                request=rounded,
+                f"{device.name}: no room for {what}: {in_words(device.reserved)} of {limit} are reserved",
+                request=more,
                 capacity=device.capacity,
                 reserved=device.reserved,
             )
-        segment = device.reserve(rounded)
-        segment.id = Lease.next_id()
-        self.segments[segment.id] = segment
-        self.reserved += segment.size
-        self.peak = max(self.peak, self.reserved)
-        device.reserved += segment.size
-        return segment
 
-    def _released(self, segment: Segment) -> None:
-        if self.segments.pop(segment.id, None) is None:
-            raise ValueError(f"release: segment {segment.id} is not held by this manager; it was released before")
-        self.reserved -= segment.size
-        self.device.reserved -= segment.size
-        self.device.release(segment)
+    def _check_held(self, call: str, segment: Segment) -> None:
+        if segment.id not in self.segments:
+            raise ValueError(f"{call}: segment {segment.id} is not held by this manager; it was released before")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.device, name)

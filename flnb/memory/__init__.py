@@ -6,10 +6,17 @@ flnb.memory.stats()
 
 from __future__ import annotations
 
+from flnb_backends.memory.best_fit import BestFit
+from flnb_backends.memory.buddy import Buddy
+from flnb_backends.memory.by_category import ByCategory
 from flnb_backends.memory.caching import Caching
+from flnb_backends.memory.exact import ExactFit
+from flnb_backends.memory.expandable import Expandable
 from flnb_backends.memory.host import HostDevice
 from flnb_backends.memory.native import Native
+from flnb_backends.memory.reserved import Reserved
 from flnb_backends.memory.simulated import SimulatedDevice
+from flnb_backends.memory.slab import Slab
 
 from flnb.dispatch.memory import allocate, block_of, release
 from flnb.dispatch.state import current
@@ -18,9 +25,10 @@ from flnb.memory.replaying import Outcome, Replay, replay
 from flnb.memory.traces import Trace, trace
 
 __all__ = [
-    "AllocHint", "Block", "Caching", "HostDevice", "MemoryDevice", "MemoryManager", "Native", "OutOfMemoryError",
-    "Outcome", "Replay", "Segment", "SegmentState", "SimulatedDevice", "Trace", "allocate", "block_of", "release",
-    "release_cached", "replay", "snapshot", "stats", "trace",
+    "AllocHint", "BestFit", "Block", "Buddy", "ByCategory", "Caching", "ExactFit", "Expandable", "HostDevice",
+    "MemoryDevice", "MemoryManager", "Native", "OutOfMemoryError", "Outcome", "Replay", "Reserved", "Segment",
+    "SegmentState", "SimulatedDevice", "Slab", "Trace", "allocate", "block_of", "release", "release_cached", "replay",
+    "snapshot", "stats", "trace",
 ]  # fmt: skip
 
 

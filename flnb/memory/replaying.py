@@ -35,14 +35,10 @@ class Counter(Lease):
         self.changes: list[tuple[int, int]] = []  # (call, bytes reserved after it)
         self.native_calls = 0
 
-    def reserve(self, nbytes: int) -> Segment:
-        segment = self._reserved(nbytes)
-        self.native_calls += 1
-        self.changes.append((self.call, self.reserved))
-        return segment
-
-    def release(self, segment: Segment) -> None:
-        self._released(segment)
+    def _count(self, kind: int, segment: Segment, more: int) -> None:
+        self.reserved += more
+        self.peak = max(self.peak, self.reserved)
+        self.device.reserved += more
         self.native_calls += 1
         self.changes.append((self.call, self.reserved))
 
@@ -60,7 +56,7 @@ class Outcome:
         unusable: sum(holes < r) / sum(holes) at the peak, r being the trace's largest request.
         internal: sum(size - requested) / sum(size) over the live blocks at the peak.
         largest_hole: at the peak.
-        native_calls: segments reserved and released.
+        native_calls: segments reserved, resized and released.
         ns_per_call: what the manager took, one alloc or free.
         first_oom: (call, request) where the device was full, and nothing was called after it; None otherwise.
         live, reserved: bytes after each call.

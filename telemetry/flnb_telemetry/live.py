@@ -32,7 +32,7 @@ HISTORY = 8192  # steps, and values of metrics, that a keyframe tells again
 TAPE_RECORDS = 1 << 20
 WANTED = 400  # levels of the tape that frames tell beside the first ones
 TABLE_SECONDS = 0.25
-_MEMORY = (schema.ALLOC, schema.FREE_COMPLETED, schema.SEGMENT_ALLOC, schema.SEGMENT_FREE)
+_MEMORY = (schema.ALLOC, schema.FREE_COMPLETED, schema.SEGMENT_ALLOC, schema.SEGMENT_RESIZE, schema.SEGMENT_FREE)
 _TOLD = {"step": ("index", "t0", "t1"), "metric": ("name", "t", "step", "value")}
 _U32 = {"alloc.segment", "alloc.plan", "alloc.context", "segment.id", "release.id"}
 _U32 |= {"op.name", "op.family", "scope.name", "metric.name"}
@@ -93,7 +93,7 @@ class Live(Run):
         self.catalog.refresh()
         rows = waiting[0][1] if len(waiting) == 1 else np.concatenate([part for _, part in waiting])
         kinds = rows[:, 0] & 0xFF
-        present = np.bincount(kinds, minlength=16)
+        present = np.bincount(kinds, minlength=256)
 
         def of(kind: int) -> schema.Records:
             return rows if present[kind] == len(rows) else rows[kinds == kind] if present[kind] else rows[:0]

@@ -45,6 +45,12 @@ class Lives:
         self.live = rows[lives]
         self._ended.append(rows[~lives])
 
+    def resize(self, changes: Records) -> Records:
+        """Give those that live the size of their latest change, in order of time; the changes of those that do."""
+        sizes = joined(self.live[:, ID], changes[::-1, ID], changes[::-1, SIZE], NEVER)
+        self.live[:, SIZE] = np.where(sizes == NEVER, self.live[:, SIZE], sizes)
+        return changes[_in(changes[:, ID], self.live[:, ID])]
+
     def news(self) -> tuple[Records, Records, Records]:
         """All rows that lived at some time since the last news, and of them those that began and that ended."""
         ended = np.concatenate([self.live[:0], *self._ended])
@@ -60,6 +66,7 @@ class LiveMemory:
     def __init__(self) -> None:
         self.blocks, self.segments = Lives(), Lives()
         self.finished = self.blocks.live
+        self._resized: list[Records] = []  # segments, since the last news
         self.incomplete = False  # the last frame could not tell every change: the next must be a keyframe
 
     def fold(self, rows: Records, ops: Records) -> None:
@@ -75,12 +82,14 @@ class LiveMemory:
             unknown = blocks[:, NODE] == 0
             blocks[unknown, NODE] = joined(blocks[unknown, ID], made[:, 3], made[:, 4])
         self.segments.fold(came, rows[kinds == schema.SEGMENT_FREE])
+        self._resized.append(self.segments.resize(rows[kinds == schema.SEGMENT_RESIZE]))
         self.blocks.fold(born, rows[kinds == schema.FREE_COMPLETED])
 
     def news(self, keyframe: bool, start: int) -> tuple[Arrays, bool]:
         """Arrays of section "memory" of a frame, times in seconds since `start`; whether they had to be thinned."""
         (blocks, born, freed), (segments, came, went) = self.blocks.news(), self.segments.news()
         self.finished = np.concatenate([self.finished, freed])[-FINISHED:]
+        came, self._resized = np.concatenate([came, *self._resized]), []  # told again, with its new size
         points: Arrays = {}
         self.incomplete = False
         if thinned := not keyframe and len(born) + len(freed) > EVENTS:

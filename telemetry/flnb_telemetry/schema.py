@@ -25,7 +25,7 @@ Columns: TypeAlias = "dict[str, NDArray[Any]]"
 Ints: TypeAlias = "NDArray[np.int64]"
 
 OP, ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, OOM = range(1, 8)
-SCOPE, STEP, METRIC, GRAD_STAT, EDGE, DROPPED, LEAF, OP_FAILED, CUT = range(8, 17)
+SCOPE, STEP, METRIC, GRAD_STAT, EDGE, DROPPED, LEAF, OP_FAILED, CUT, SEGMENT_RESIZE = range(8, 18)
 
 CATEGORIES = ("unknown", "parameter", "gradient", "activation", "optimizer_state", "input", "temporary")
 PHASES = ("other", "forward", "backward", "optimizer")
@@ -60,6 +60,7 @@ KINDS: dict[str, Kind] = {
         Kind(FREE_COMPLETED, "free_completed", (*_BLOCK, "", "segment_id", "context")),
         Kind(SEGMENT_ALLOC, "segment_alloc", ("t", "segment_id", "address", "size")),
         Kind(SEGMENT_FREE, "segment_free", ("t", "segment_id", "address", "size")),
+        Kind(SEGMENT_RESIZE, "segment_resize", ("t", "segment_id", "address", "size")),
         Kind(OOM, "oom", ("t", "requested", "free", "largest_hole", "capacity", "reserved", "context")),
         Kind(SCOPE, "scope", ("t", "context"), aux="enter"),
         Kind(STEP, "step", ("t0", "t1", "index", "total")),

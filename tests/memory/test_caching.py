@@ -1,6 +1,5 @@
 """The caching manager: rounding, best fit, splitting, merging, limits, and what happens when the device is full."""
 
-import random
 from itertools import permutations
 
 import pytest
@@ -314,39 +313,3 @@ def test_every_decision_equals_the_naive_managers(calls, split_limit, recycling_
         stats = manager.stats()
         assert stats["allocated"] == sum(block.size for block in live)
         assert stats["reserved"] == sum(state.segment.size for state in manager.snapshot())
-
-
-def check_tiling(manager, live):
-    tiles(manager)
-    seen = {}
-    for segment, blocks in manager.snapshot():
-        position = segment.address
-        for block in blocks:
-            assert block.address == position
-            position += block.size
-            if block.id:
-                seen[block.id] = block.address
-        assert position == segment.address + segment.size
-    assert seen == {block.id: block.address for block in live}
-
-
-def test_a_million_random_calls_keep_the_segments_tiled():
-    draw = random.Random(7)
-    manager = on("2GiB")
-    live = []
-    for i in range(1_000_000):
-        if len(live) > 500 or (live and draw.random() < 0.5):
-            index = draw.randrange(len(live))
-            live[index], live[-1] = live[-1], live[index]
-            release(manager, live.pop())
-        else:
-            live.append(allocate(manager, int(2 ** draw.uniform(0, 23))))
-        if i % 50_000 == 0:
-            check_tiling(manager, live)
-    check_tiling(manager, live)
-    for block in live:
-        release(manager, block)
-    assert manager.stats()["allocated"] == 0
-    assert all(len(blocks) == 1 for _, blocks in manager.snapshot())
-    manager.release_cached()
-    assert manager.stats()["reserved"] == 0 == manager.device.device.reserved

@@ -71,7 +71,7 @@ class Deaf(MemoryManager):
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        ("cachin", "unknown memory manager 'cachin'; known: caching, native"),
+        ("cachin", "unknown memory manager 'cachin'; known: best-fit, buddy, .*native"),
         (3, "expected a memory manager's name, class or instance, or a function, got 3"),
         (Deaf, "took no device: give __init__ the argument device"),
         (lambda device: 3, "gave 3, expected a memory manager"),

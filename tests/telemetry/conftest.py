@@ -62,6 +62,10 @@ class Program:
         self.t += 1
         bus.emit(schema.SEGMENT_ALLOC, self.t, number, address, size)
 
+    def resize(self, number: int, address: int, size: int) -> None:
+        self.t += 1
+        bus.emit(schema.SEGMENT_RESIZE, self.t, number, address, size)
+
     def release(self, number: int, address: int, size: int) -> None:
         self.t += 1
         bus.emit(schema.SEGMENT_FREE, self.t, number, address, size)
@@ -139,7 +143,10 @@ class Browser:
 
     def _memory(self, arrays: dict[str, Any]) -> None:
         for number, t, size in zip(*(arrays.get(f"segment.{k}", ()) for k in ("id", "t", "size")), strict=True):
-            self.segments[int(number)] = (t, size)
+            self.segments[int(number)] = (
+                self.segments.get(int(number), (t,))[0],
+                size,
+            )  # told again when it is resized
         keys = ("id", "t", "segment", "offset", "size", "requested", "category", "plan", "context", "node")
         columns = [arrays.get(f"alloc.{key}", np.empty(0)) for key in keys]
         for row in zip(*columns, strict=True):

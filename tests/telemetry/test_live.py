@@ -38,6 +38,8 @@ def simulate(program: Any, steps: int, rng: Any) -> None:
                     block = program.alloc(address, size, size - 12, segment=10 + i, category=category)
                     held[block] = (address, size)
                     node = program.forward(f"op{k % 5}", node, spent=int(rng.lognormal(8, 1)), block=block)
+                    if k % 4 == 3:
+                        program.resize(10 + i, (10 + i) << 24, (1 << 24) - 4096 * k)
             if rng.random() < 0.5:
                 pump.flush()  # what knows the scopes of this backward's nodes may come with an earlier batch
             with bus.phase("backward"):

@@ -14,6 +14,7 @@ from flnb.interface.memory import MemoryDevice, OutOfMemoryError, Segment, in_wo
 __all__ = ["HostDevice", "host"]
 
 HUGE_PAGE = 2 << 20
+NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0)  # of Python 3.13
 
 
 class HostDevice(MemoryDevice):
@@ -33,12 +34,33 @@ class HostDevice(MemoryDevice):
 
     def reserve(self, nbytes: int) -> Segment:
         """Map ``nbytes`` bytes, zero until written."""
-        huge = nbytes >= HUGE_PAGE
+        return self._map(nbytes, nbytes)
+
+    def reserve_growing(self, nbytes: int) -> Segment:
+        """Map addresses for all the capacity that the machine has; pages that are never touched take no memory."""
         try:
-            slab = mmap.mmap(-1, nbytes + HUGE_PAGE * huge, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            return self._map(nbytes, max(nbytes, min(self.capacity or 0, _machine_memory() - HUGE_PAGE)))
+        except OutOfMemoryError:  # where the system counts addresses as memory
+            return self._map(nbytes, nbytes)
+
+    def resize(self, segment: Segment, nbytes: int) -> bool:
+        """Whether the map is large enough. Pages that are cut off go back at once."""
+        slab, anchor = segment.handle
+        offset = segment.address - ctypes.addressof(anchor)
+        if nbytes > len(slab) - offset:
+            return False
+        if nbytes < segment.size:
+            slab.madvise(mmap.MADV_DONTNEED, offset + nbytes, segment.size - nbytes)
+        return True
+
+    def _map(self, nbytes: int, room: int) -> Segment:
+        huge = room >= HUGE_PAGE
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (NO_RESERVE if room > nbytes else 0)
+        try:
+            slab = mmap.mmap(-1, room + HUGE_PAGE * huge, flags=flags)
         except (OSError, OverflowError) as error:
             raise OutOfMemoryError(
-                f"host: the operating system refuses {in_words(nbytes)} ({error})", request=nbytes
+                f"host: the operating system refuses {in_words(room)} ({error})", request=nbytes
             ) from error
         anchor = ctypes.c_char.from_buffer(slab)
         address = ctypes.addressof(anchor)
@@ -46,7 +68,7 @@ class HostDevice(MemoryDevice):
             offset = -address % HUGE_PAGE
             address += offset
             if hasattr(mmap, "MADV_HUGEPAGE"):
-                slab.madvise(mmap.MADV_HUGEPAGE, offset, nbytes)
+                slab.madvise(mmap.MADV_HUGEPAGE, offset, room)
         return Segment(address, nbytes, (slab, anchor), self)
 
     def release(self, segment: Segment) -> None:

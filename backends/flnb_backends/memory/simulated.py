@@ -31,9 +31,20 @@ class SimulatedDevice(MemoryDevice):
 
     def reserve(self, nbytes: int) -> Segment:
         """A fresh range, aligned to 2 MiB, with a gap behind it."""
+        return self._range(nbytes, nbytes)
+
+    def reserve_growing(self, nbytes: int) -> Segment:
+        """A fresh range that can grow to the device's capacity, or to 1 TiB where it has none."""
+        return self._range(nbytes, max(nbytes, self.capacity or 1 << 40))
+
+    def resize(self, segment: Segment, nbytes: int) -> bool:
+        """Whether the addresses behind it are free."""
+        return bool(nbytes <= segment.handle)
+
+    def _range(self, nbytes: int, room: int) -> Segment:
         address = self._next
-        self._next += (nbytes // (2 << 20) + 2) * (2 << 20)
-        return Segment(address, nbytes, None, self)
+        self._next += (room // (2 << 20) + 2) * (2 << 20)
+        return Segment(address, nbytes, room, self)
 
     def release(self, segment: Segment) -> None:
         """Nothing to do."""

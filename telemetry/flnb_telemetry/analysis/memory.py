@@ -164,13 +164,14 @@ class Memory:
     Blocks that were live when the recording began are in it when they were announced: those of the active manager.
     Frees of others count nothing.
     `block` and `segment` are the columns of the `alloc` and `segment_alloc` events, with the time of the "end" (ns) and
-    for blocks that of the request to free them ("dropped"); NEVER for what lives on.
+    for blocks that of the request to free them ("dropped"); NEVER for what lives on. A segment that was resized has a
+    row for each of its sizes, from then until the next.
     """
 
     def __init__(self, table: Callable[[str], schema.Columns], start: int, catalog: Catalog) -> None:
         self.start, self.catalog = start, catalog
         self.block = _lifetimes(table("alloc"), table("free_completed"), "alloc_id")
-        self.segment = _lifetimes(table("segment_alloc"), table("segment_free"), "segment_id")
+        self.segment = _sizes(table("segment_alloc"), table("segment_resize"), table("segment_free"))
         asked = table("free_requested")
         self.block["dropped"] = joined(self.block["alloc_id"], asked["alloc_id"], asked["t"], NEVER)
         self._timeline = timeline(self.block, self.segment, start)
@@ -259,6 +260,21 @@ def _lifetimes(begins: schema.Columns, ends: schema.Columns, key: str) -> schema
     rows = _rows(begins, np.sort(first))
     rows["end"] = np.maximum(joined(rows[key], ends[key], ends["t"], NEVER), rows["t"])
     return rows
+
+
+def _sizes(begins: schema.Columns, resizes: schema.Columns, ends: schema.Columns) -> schema.Columns:
+    """A row for each size that a segment had, with the time of the end of that size, in order of time."""
+    first = _lifetimes(begins, ends, "segment_id")
+    if not len(resizes["t"]):
+        return first
+    last = joined(resizes["segment_id"], first["segment_id"], first["end"], -1)
+    resized = resizes | {"end": last}
+    rows = {name: np.concatenate([column, resized[name]]) for name, column in first.items()}
+    rows = _rows(rows, np.lexsort((rows["t"], rows["segment_id"])))  # stable: a segment begins before it changes
+    same = rows["segment_id"][1:] == rows["segment_id"][:-1]
+    rows["end"][:-1][same] = np.minimum(rows["end"][:-1], rows["t"][1:])[same]
+    rows["end"] = np.maximum(rows["end"], rows["t"])
+    return _rows(rows, np.argsort(rows["t"], kind="stable"))
 
 
 def _rows(table: schema.Columns, chosen: Ints) -> schema.Columns:

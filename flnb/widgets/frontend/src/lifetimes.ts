@@ -309,16 +309,24 @@ export class MemoryLog {
   }
 
   private insertSegments(frame: Frame): void {
+    for (let at = 0; at < (frame.columns["segment.id"]?.length ?? 0); at++) this.insertSegment(frame, at);
+  }
+
+  /** A new segment, or one told again because its size changed; by how many bytes it grew. */
+  private insertSegment(frame: Frame, at: number): number {
     const { "segment.id": ids, "segment.t": times, "segment.size": sizes, "segment.address": addresses } = frame.columns;
-    for (let at = 0; at < (ids?.length ?? 0); at++) {
-      const id = ids![at]!;
-      const known = this.segments.get(id);
-      if (known && known.end === Infinity) continue;
-      this.segments.set(id, { id, address: addresses?.[at] ?? 0, size: sizes![at]!, start: times![at]!, end: Infinity });
+    const [id, size] = [ids![at]!, sizes![at]!];
+    const known = this.segments.get(id);
+    if (known && known.end === Infinity) {
+      const grown = size - known.size;
+      known.size = size;
+      return grown;
     }
+    this.segments.set(id, { id, address: addresses?.[at] ?? 0, size, start: times![at]!, end: Infinity });
     if (this.segments.size > 4096) {
       for (const segment of this.segments.values()) if (segment.end !== Infinity && this.segments.size > 2048) this.segments.delete(segment.id);
     }
+    return size;
   }
 
   private release(id: number, t: number): Segment | undefined {
@@ -360,12 +368,11 @@ export class MemoryLog {
     collect("free", Kind.Free);
     collect("release", Kind.Release);
     order.sort((one, two) => one.t - two.t || one.kind - two.kind);
-    if (!head.keyframe) this.insertSegments(frame);
     /** Blocks freed at the very instant of their allocation. */
     const instant = new Set<number>();
     const thinned = columns["memory.t"];
     for (const { t, kind, at } of order) {
-      if (kind === Kind.Segment) this.reserved += columns["segment.size"]![at]!;
+      if (kind === Kind.Segment) this.reserved += head.keyframe ? columns["segment.size"]![at]! : this.insertSegment(frame, at);
       else if (kind === Kind.Alloc) {
         const row = this.insertBlock(frame, at);
         if (instant.has(this.lifetimes.id[row]!)) this.lifetimes.finish(row, t);

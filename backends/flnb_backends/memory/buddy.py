@@ -1,0 +1,90 @@
+"""The buddy system (Knowlton, 1965): blocks are powers of two, and halves of one block find each other by address."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import ClassVar
+
+from flnb.interface.memory import ALIGNMENT, AllocHint, Block, MemoryDevice, Segment
+from flnb_backends.memory.cached import Cached, tunable
+
+__all__ = ["Buddy"]
+
+
+class Buddy(Cached):
+    """Sizes are rounded up to powers of two; a larger block is halved until it fits, and halves that are free join.
+
+    Every call takes at most as many steps as there are sizes, and free memory is never in useless slivers. The price
+    is inside the blocks: a quarter of them is waste on average, half at worst.
+
+    Args:
+        device: where segments come from; the host when not given.
+        arena: segments have this many bytes (or ``"64MiB"``, the default), or as many as a larger request needs; a
+            power of two. Not given: ``FLNB_MEM_BUDDY_ARENA``.
+        smallest: no block is smaller (512 bytes by default); a power of two, at least 64. Not given:
+            ``FLNB_MEM_BUDDY_SMALLEST``.
+
+    >>> import flnb
+    >>> manager = flnb.memory.Buddy(flnb.memory.SimulatedDevice())
+    >>> [flnb.memory.allocate(manager, size).size for size in (700, 1024, 1025)]
+    [1024, 1024, 2048]
+    """
+
+    name: ClassVar[str] = "buddy"
+
+    def __init__(
+        self,
+        device: MemoryDevice | None = None,
+        arena: int | str | None = None,
+        smallest: int | str | None = None,
+    ) -> None:
+        super().__init__(device)
+        self.arena = _power("arena", tunable("Buddy(arena=...)", arena, "FLNB_MEM_BUDDY_ARENA", "64MiB"))
+        self.smallest = _power("smallest", tunable("Buddy(smallest=...)", smallest, "FLNB_MEM_BUDDY_SMALLEST", 512))
+        if self.arena < max(self.smallest, self.device.granularity):
+            raise ValueError(
+                f"Buddy: arena={self.arena} bytes, expected at least the smallest block ({self.smallest}) and the "
+                f"granularity of the device ({self.device.granularity})"
+            )
+        self.holes: defaultdict[int, dict[int, Segment]] = defaultdict(dict)  # by size, the segment of each address
+
+    def alloc(self, nbytes: int, stream: int = 0, hint: AllocHint | None = None) -> Block:
+        """The smallest free block that is large enough, halved until it is no larger than need be."""
+        size = max(self.smallest, 1 << (nbytes - 1).bit_length()) if nbytes > 1 else self.smallest
+        holes = self.holes
+        have = min((hole for hole in holes if hole >= size and holes[hole]), default=0)
+        if have:
+            address, segment = holes[have].popitem()
+        else:
+            segment = self._reserve(max(self.arena, size))
+            address, have = segment.address, segment.size
+        while have > size:
+            have >>= 1
+            holes[have][address + have] = segment
+        return Block(address, size, segment)
+
+    def free(self, block: Block) -> None:
+        """Join the block with its other half, where that is free, and so on up to the whole segment."""
+        address, size, segment = block.address, block.size, block.segment
+        begin, whole = segment.address, segment.size
+        while size < whole:
+            other = begin + (address - begin ^ size)
+            if self.holes[size].pop(other, None) is None:
+                break
+            address = min(address, other)
+            size <<= 1
+        self.holes[size][address] = segment
+
+    def _release_free(self) -> None:
+        for size, holes in list(self.holes.items()):
+            for address, segment in list(holes.items()):
+                if size == segment.size:
+                    del holes[address]
+                    self.device.release(segment)
+
+
+def _power(what: str, nbytes: int) -> int:
+    """``nbytes``, if it is a power of two that keeps blocks aligned."""
+    if nbytes & (nbytes - 1) or nbytes < ALIGNMENT:
+        raise ValueError(f"Buddy({what}={nbytes}): expected a power of two, at least {ALIGNMENT} bytes")
+    return nbytes

@@ -1,0 +1,67 @@
+"""What managers share that keep segments: when these go back, and how limits are told."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from flnb_telemetry.quantity import bytes_of
+
+from flnb.interface.memory import MemoryManager
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flnb.interface.memory import Segment
+
+__all__ = ["UNLIMITED", "Cached", "rounded", "tunable"]
+
+UNLIMITED = 1 << 62
+
+
+class Cached(MemoryManager):
+    """A manager that keeps segments which hold nothing until somebody asks for them, or the device is full."""
+
+    wants_hint: ClassVar[bool] = False
+    checked: ClassVar[bool] = False
+
+    def release_cached(self) -> int:
+        """Give every segment that holds nothing back to the device; returns their bytes."""
+        self.settle()
+        with self.ledger:
+            before = self.device.reserved
+            self._release_free()
+            return int(before - self.device.reserved)
+
+    def _release_free(self) -> None:
+        """Release what is free, forgetting each segment first: one that the device refuses stays reserved, unused."""
+        raise NotImplementedError(f"memory manager {self.name!r} does not implement '_release_free'")
+
+    def _reserve(self, nbytes: int) -> Segment:
+        """A new segment; where the device is full, what is free goes back and the request is made once more."""
+        try:
+            return self.device.reserve(nbytes)
+        except MemoryError:
+            if not self.release_cached():
+                raise
+            return self.device.reserve(nbytes)
+
+
+def rounded(nbytes: int, step: int) -> int:
+    """The smallest multiple of a step that is not less, and not zero."""
+    return max(1, -(-nbytes // step)) * step
+
+
+def tunable(name: str, given: Any, variable: str, default: Any, read: Callable[[Any, str], Any] = bytes_of) -> Any:
+    """A manager's setting: what was given, or else the environment's, or else the default.
+
+    Args:
+        name: for errors: ``"Buddy(arena=...)"``.
+        variable: of the environment; one that ends in ``_MB`` holds a number of MiB.
+        read: makes the value (bytes, if nothing else is said) of what was given, and names its source in errors.
+    """
+    if given is None and (text := os.environ.get(variable)):
+        given, name = text, f"the environment variable {variable}"
+        if variable.endswith("_MB"):
+            given, name = f"{text}MiB", f"{name}, a number of MiB,"
+    return read(default if given is None else given, name)

@@ -1,0 +1,212 @@
+"""Best fit: pools of free pieces that are cut to size, and put together again with their neighbours.
+
+`Fitting` does it over segments of fixed size, `Growing` over segments that become larger where they are. What derives
+from them says how sizes are rounded and which pool serves a request.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+
+from flnb.interface.memory import Block, Segment
+from flnb_backends.memory.cached import UNLIMITED, Cached, rounded
+
+__all__ = ["MIB", "MIN_BLOCK", "Fitting", "Growing", "Piece", "Pool"]
+
+MIB = 1 << 20
+MIN_BLOCK = 512
+
+
+class Piece(Block):
+    """A block, free or not, that knows its neighbours in the segment and the pool it belongs to."""
+
+    __slots__ = ("free", "left", "pool", "right")
+
+    def __init__(self, address: int, size: int, segment: Segment, pool: Pool, left: Piece | None = None) -> None:
+        super().__init__(address, size, segment)
+        self.free, self.pool, self.left = True, pool, left
+        self.right: Piece | None = None
+
+    def unpool(self) -> None:
+        """Leave the pool; an interrupted call may have done it already."""
+        index = bisect_left(self.pool, (self.size, self.address))
+        if index < len(self.pool) and self.pool[index][2] is self:
+            del self.pool[index]
+
+    def keep(self) -> None:
+        """Enter the pool."""
+        insort(self.pool, (self.size, self.address, self))
+
+    def join(self, right: Piece) -> None:
+        """Take over the right neighbour's room, and its neighbour."""
+        self.size += right.size
+        self.right = after = right.right
+        if after is not None:
+            after.left = self
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is all of its segment."""
+        return self.size == self.segment.size
+
+
+class Pool(list[tuple[int, int, "Piece"]]):
+    """Free pieces (size, address, piece), sorted.
+
+    Attributes:
+        least: bytes; a smaller rest is not cut off.
+        recycling: bytes; a piece of this size or more is not given out again.
+        end: of the segment that grows, a piece of no bytes that is never free: its left neighbour is the last one.
+    """
+
+    __slots__ = ("end", "least", "recycling")
+
+    def __init__(self, least: int = MIN_BLOCK, recycling: int = UNLIMITED) -> None:
+        self.least, self.recycling = least, recycling
+        self.end: Piece | None = None
+
+
+class Fitting(Cached):
+    """The smallest free piece that is large enough, then the lowest address; the rest is cut off and kept."""
+
+    split_limit = UNLIMITED
+    pools: tuple[Pool, ...] = ()
+
+    # Ctrl-C can interrupt these methods between any two calls. The order of the statements is such that it can lose
+    # the piece at hand at worst, never give memory out twice; a lost piece comes back with its neighbours.
+
+    def take(self, pool: Pool, size: int) -> Piece:
+        """The best fitting free piece of a pool, or a piece of a new segment."""
+        index = bisect_left(pool, (size,))
+        if index < len(pool) and pool[index][0] < pool.recycling:
+            piece = pool.pop(index)[2]
+        else:
+            piece = self._grow(pool, size)
+        whole = piece.size
+        if whole - size >= pool.least and whole < self.split_limit:
+            rest = Piece(piece.address + size, whole - size, piece.segment, pool, piece)
+            rest.right = right = piece.right
+            if right is not None:
+                right.left = rest
+            piece.right = rest
+            piece.size = size
+            rest.keep()
+        piece.free = False
+        return piece
+
+    def free(self, block: Block) -> None:
+        """Merge the block with its free neighbours and keep it for later."""
+        piece: Piece = block  # type: ignore[assignment]
+        if piece.free:
+            raise ValueError(f"free: {piece!r} of {self!r} was freed before")
+        left, right = piece.left, piece.right
+        if piece.pool.recycling < UNLIMITED and self._recycled(piece):
+            return
+        piece.free = True
+        if left is not None and left.free:
+            left.unpool()
+            left.join(piece)
+            piece = left
+        if right is not None and right.free:
+            right.unpool()
+            piece.join(right)
+        piece.keep()
+
+    def _recycled(self, piece: Piece) -> bool:
+        """Whether the piece and what is free beside it were a whole segment, too large to be kept, and went back."""
+        beside = [one for one in (piece.left, piece.right) if one is not None and one.free]
+        size = piece.size + sum(one.size for one in beside)
+        if size < piece.pool.recycling or size != piece.segment.size:
+            return False
+        for one in beside:
+            one.unpool()
+        try:
+            self.device.release(piece.segment)
+        except Exception:  # nothing has changed: the block stays allocated
+            for one in beside:
+                one.keep()
+            raise
+        piece.free = True
+        return True
+
+    def _grow(self, pool: Pool, size: int) -> Piece:
+        """A free piece of at least so many bytes, in no pool, out of a segment that the device gave for it."""
+        segment = self._reserve(self._segment_size(size))
+        return Piece(segment.address, segment.size, segment, pool)
+
+    def _segment_size(self, size: int) -> int:
+        """How large a segment is asked for where so many bytes are needed."""
+        return rounded(size, 2 * MIB)
+
+    def _release_free(self) -> None:
+        for pool in self.pools:
+            for _, _, piece in [entry for entry in pool if entry[2].whole]:
+                self._give_back(piece)
+
+    def _give_back(self, piece: Piece) -> None:
+        """Release the segment that a free piece fills."""
+        piece.unpool()
+        self.device.release(piece.segment)
+
+
+class Growing(Fitting):
+    """Best fit over one segment for each pool, which grows by multiples of `step` bytes where its last piece ends.
+
+    Where a device cannot make a segment larger, another one is begun. Free room at the end goes back when memory is
+    short or `release_cached` is called.
+    """
+
+    step = 2 * MIB
+
+    def _grow(self, pool: Pool, size: int) -> Piece:
+        try:
+            return self._extended(pool, size, self.step)
+        except MemoryError:
+            self.release_cached()
+            return self._extended(pool, size, 1)
+
+    def _extended(self, pool: Pool, size: int, step: int) -> Piece:
+        """The last piece of a pool's segment, made large enough, or the only one of a new segment."""
+        end = pool.end
+        if end is not None and (last := end.left) is not None:
+            segment, lacks = end.segment, size - (last.size if last.free else 0)
+            if self.device.resize(segment, segment.size + rounded(lacks, step)):
+                begin, end.address = end.address, segment.address + segment.size
+                if last.free:
+                    last.unpool()
+                    last.size += end.address - begin
+                    return last
+                piece = Piece(begin, end.address - begin, segment, pool, last)
+                piece.right, last.right, end.left = end, piece, piece
+                return piece
+        segment = self.device.reserve(rounded(size, step), growing=True)
+        piece = Piece(segment.address, segment.size, segment, pool)
+        piece.right = pool.end = Piece(segment.address + segment.size, 0, segment, pool, piece)
+        pool.end.free = False
+        return piece
+
+    def _release_free(self) -> None:
+        super()._release_free()
+        for pool in self.pools:
+            if pool.end is not None:
+                self._trim(pool.end)
+
+    def _give_back(self, piece: Piece) -> None:
+        if piece.right is piece.pool.end:
+            piece.pool.end = None
+        super()._give_back(piece)
+
+    def _trim(self, end: Piece) -> None:
+        """Cut the free room at a segment's end off, as far as the device's granularity lets it."""
+        last, segment = end.left, end.segment
+        if last is None or last.left is None or not last.free:
+            return
+        last.unpool()
+        before = segment.size
+        if self.device.resize(segment, before - last.size):
+            last.size -= before - segment.size
+            end.address = segment.address + segment.size
+        if last.size:
+            last.keep()
+        else:
+            last.left.join(last)

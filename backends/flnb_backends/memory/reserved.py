@@ -1,0 +1,72 @@
+"""A pool that is taken from the device before anything runs, so that nobody else takes it and no call waits for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from flnb_telemetry.quantity import bytes_of
+
+from flnb_backends.memory.cached import tunable
+from flnb_backends.memory.pieces import MIN_BLOCK, Fitting, Piece, Pool
+
+if TYPE_CHECKING:
+    from flnb.interface.memory import AllocHint, Block, MemoryDevice
+
+__all__ = ["Reserved"]
+
+
+class Reserved(Fitting):
+    """Best fit with splitting and merging in one segment that is reserved at the start and kept.
+
+    What does not fit there comes out of further segments, multiples of 2 MiB, while the device has room for them; only
+    these go back when memory is short.
+
+    Args:
+        device: where the pool comes from; the host when not given.
+        reserve: a share of the device's capacity (``0.9``, the default; above 0, at most 1), or bytes or a text with a
+            unit (``"8GiB"``). Not given: ``FLNB_MEM_RESERVE``.
+
+    Raises:
+        OutOfMemoryError: the device has no room for the pool.
+
+    >>> import flnb
+    >>> manager = flnb.memory.Reserved(flnb.memory.SimulatedDevice("8GiB"), reserve=0.75)
+    >>> manager.stats()["reserved"] >> 30
+    6
+    """
+
+    name: ClassVar[str] = "reserved"
+
+    def __init__(self, device: MemoryDevice | None = None, reserve: float | str | None = None) -> None:
+        super().__init__(device)
+        self.pool = Pool()
+        self.pools = (self.pool,)
+        segment = self.device.reserve(tunable("Reserved(reserve=...)", reserve, "FLNB_MEM_RESERVE", 0.9, self._bytes))
+        self.first = Piece(segment.address, segment.size, segment, self.pool)
+        self.pool.append((segment.size, segment.address, self.first))
+
+    def alloc(self, nbytes: int, stream: int = 0, hint: AllocHint | None = None) -> Block:
+        """The best fitting free piece."""
+        return self.take(self.pool, (nbytes + 511) & -512 or MIN_BLOCK)
+
+    def _bytes(self, given: float | str, name: str) -> int:
+        try:
+            share = float(given)
+        except ValueError:
+            return bytes_of(str(given), name)
+        if share > 1 and not isinstance(given, float):
+            return bytes_of(int(given), name)
+        if not 0 < share <= 1:
+            raise ValueError(f"flnb: {name} is {given!r}; expected a share above 0 and at most 1, or bytes")
+        device = self.device
+        if device.capacity is None:
+            raise ValueError(
+                f"flnb: {name} is {given!r}, a share of a capacity, but the device {device.name!r} has none: "
+                f"give bytes such as reserve='8GiB', or the device a capacity"
+            )
+        step = int(device.granularity)
+        return max(1, int(share * device.capacity) // step) * step
+
+    def _give_back(self, piece: Piece) -> None:
+        if piece is not self.first:
+            super()._give_back(piece)

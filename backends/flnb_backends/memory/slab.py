@@ -1,0 +1,102 @@
+"""Size classes over slabs (Bonwick, 1994): segments cut into slots of one size, which need no joining."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import ClassVar
+
+from flnb.interface.memory import ALIGNMENT, AllocHint, Block, MemoryDevice, Segment
+from flnb_backends.memory.cached import Cached, rounded, tunable
+
+__all__ = ["Slab"]
+
+FINEST = ALIGNMENT.bit_length() - 1  # classes are at least 64 bytes apart
+
+
+class Shelf:
+    """A segment with its slots of one size."""
+
+    __slots__ = ("free", "fresh", "live", "segment", "size", "slots")
+
+    def __init__(self, segment: Segment, size: int, slots: int) -> None:
+        self.segment, self.size, self.slots = segment, size, slots
+        self.live = 0
+        self.fresh = segment.address  # from here on no slot was ever given out
+        self.free: list[int] = []  # addresses of those that were and came back
+
+
+class Slot(Block):
+    """A block that knows its shelf."""
+
+    __slots__ = ("shelf",)
+    shelf: Shelf
+
+
+class Slab(Cached):
+    """Sizes are rounded up to four classes for each power of two; blocks of a class share slabs.
+
+    Blocks above a quarter of a slab have one of their own, as large as their class. A slab that holds nothing serves
+    the next class that needs one of its size. Above 256 bytes at most a fifth of a block is waste.
+
+    Args:
+        device: where slabs come from; the host when not given.
+        slab: bytes of a slab, or ``"2MiB"``, the default. Not given: ``FLNB_MEM_SLAB_SLAB``.
+
+    >>> import flnb
+    >>> manager = flnb.memory.Slab(flnb.memory.SimulatedDevice())
+    >>> [flnb.memory.allocate(manager, size).size for size in (100, 1000, 1025, 5 << 20)]
+    [128, 1024, 1280, 5242880]
+    """
+
+    name: ClassVar[str] = "slab"
+
+    def __init__(self, device: MemoryDevice | None = None, slab: int | str | None = None) -> None:
+        super().__init__(device)
+        asked = tunable("Slab(slab=...)", slab, "FLNB_MEM_SLAB_SLAB", "2MiB")
+        self.slab = rounded(asked, self.device.granularity)
+        self.open: defaultdict[int, dict[Shelf, None]] = defaultdict(dict)  # by class, those with a slot, oldest first
+        self.empty: defaultdict[int, list[Segment]] = defaultdict(list)  # by size
+
+    def alloc(self, nbytes: int, stream: int = 0, hint: AllocHint | None = None) -> Block:
+        """A slot of the oldest slab that has one, or of another slab."""
+        coarse = (nbytes - 1).bit_length() - 3 if nbytes > 0 else 0
+        size = rounded(nbytes, 1 << max(FINEST, coarse))
+        shelves = self.open[size]
+        shelf = next(iter(shelves), None) or self._shelf(size)
+        if shelf.free:
+            address = shelf.free.pop()
+        else:
+            address = shelf.fresh
+            shelf.fresh += size
+        shelf.live += 1
+        if shelf.live < shelf.slots:
+            shelves[shelf] = None
+        else:
+            shelves.pop(shelf, None)
+        slot = Slot(address, size, shelf.segment)
+        slot.shelf = shelf
+        return slot
+
+    def free(self, block: Block) -> None:
+        """Take the slot back, and the slab, if nothing else is in it."""
+        shelf: Shelf = block.shelf  # type: ignore[attr-defined]
+        shelves = self.open[shelf.size]
+        shelf.live -= 1
+        if shelf.live:
+            shelf.free.append(block.address)
+            shelves[shelf] = None
+        else:
+            shelves.pop(shelf, None)
+            self.empty[shelf.segment.size].append(shelf.segment)
+
+    def _shelf(self, size: int) -> Shelf:
+        shared = size <= self.slab // 4
+        room = self.slab if shared else rounded(size, self.device.granularity)
+        empty = self.empty[room]
+        segment = empty.pop() if empty else self._reserve(room)
+        return Shelf(segment, size, room // size if shared else 1)
+
+    def _release_free(self) -> None:
+        for empty in self.empty.values():
+            while empty:
+                self.device.release(empty.pop())
