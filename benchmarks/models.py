@@ -23,9 +23,8 @@ from benchmarks.peers.agreement import disagreement
 from benchmarks.report import page, table, write
 from flnb import models
 from flnb.bench import Spread, Worker, WorkerError, ratios
-from flnb.bench.command import TABLE3, TRAINING, costliest
+from flnb.bench.command import TABLE3, TRAINING, computing, costliest
 from flnb.bench.measure import Measured, measure, threads
-from flnb.dispatch import registry
 
 TUNED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**34), "MALLOC_TOP_PAD_": str(2**26)}
 """glibc takes no block from the system by itself, gives none back, and asks for 64 MiB at a time."""
@@ -150,7 +149,7 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     if options.quick:
         options.rounds, options.seconds = 2, 0.1
-    options.backend = options.backend or registry.names("backend")
+    options.backend = options.backend or computing()
     names = options.models or (QUICK if options.quick else TABLE3)
     for name in names:
         models.get(name)  # an unknown one is an error before anything was measured

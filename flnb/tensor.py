@@ -189,8 +189,15 @@ class Tensor:
         here = state.current().backend
         return cast("np.ndarray[Any, Any]", here.to_numpy(self.data_of(here)))
 
+    def _can_be_read(self) -> bool:
+        """Whether the active backend knows its values."""
+        here = state.current()
+        return self._spec.kind == here.kind and here.backend.has_values
+
     def _bounds(self) -> tuple[Any, Any]:
-        """The smallest and the largest element, for checks that name them."""
+        """The smallest and the largest element, for checks that name them; 0 where there are no values to check."""
+        if not state.current().backend.has_values:
+            return 0, 0
         values = self._values()
         return values.min(), values.max()
 
@@ -251,6 +258,8 @@ class Tensor:
         name = type(self).__name__
         if self._spec.kind != state.current().kind:
             return f"{name}({self._spec!r}, in a {self._spec.kind!r} buffer)"
+        if not self._can_be_read():
+            return f"{name}({self._facts()})"
         with np.printoptions(threshold=200, edgeitems=3, linewidth=100, precision=4, suppress=False):
             values = np.array2string(self._values(), separator=", ", prefix=name + "(")
         return f"{name}({values}, {self._facts()})"

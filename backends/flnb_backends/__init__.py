@@ -1,6 +1,7 @@
 """Implementations of flnb's interfaces: tensor backends and memory managers. Public as `flnb.backends`."""
 
 import flnb  # noqa: F401  # first: it makes the session, which imports from here
+from flnb_backends.tensor.meta import MetaBackend
 from flnb_backends.tensor.numpy import NumpyBackend
 
-__all__ = ["NumpyBackend"]
+__all__ = ["MetaBackend", "NumpyBackend"]

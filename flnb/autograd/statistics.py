@@ -32,8 +32,8 @@ class Statistics:
 
     @classmethod
     def begin(cls) -> Statistics | None:
-        """The collector for this pass, or None when nobody asked."""
-        if not bus.want_grad_stats:
+        """The collector for this pass, or None when nobody asked, or there is no value to measure."""
+        if not bus.want_grad_stats or not state.current().backend.has_values:
             return None
         bus.want_grad_stats = False
         return cls()

@@ -16,7 +16,7 @@ from flnb.dispatch import registry
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["TRAINING", "bench", "costliest", "TABLE3"]
+__all__ = ["TRAINING", "bench", "computing", "costliest", "TABLE3"]
 
 TRAINING = "flnb.bench.training:Training"
 
@@ -33,7 +33,7 @@ def bench(
     Args:
         names: of models, by default the six of table 3.
         scale: "small" or "paper".
-        backends: names, by default all there are. Where there are several, ratios are to the first.
+        backends: names, by default all that compute values. Where there are several, ratios are to the first.
         rounds: how often each takes its turn.
         seconds: how long a turn takes, about; at least one iteration with and one without the optimizer.
         count: threads of each process.
@@ -42,7 +42,7 @@ def bench(
         ValueError: a model, scale or backend that there is not.
         WorkerError: a model that could not be trained.
     """
-    backends = list(backends) or registry.names("backend")
+    backends = list(backends) or computing()
     for backend in backends:
         registry.make("backend", backend)
     if rounds < 1 or count < 1:
@@ -52,6 +52,11 @@ def bench(
         recipe.batch(scale, size=1)  # refuses a scale that there is not, before anything has been timed
     for recipe in known:
         yield from _rows(recipe.name, scale, backends, rounds, seconds, count)
+
+
+def computing() -> list[str]:
+    """The backends whose tensors have values, by name."""
+    return [name for name in registry.names("backend") if registry.find("backend", name).has_values]  # type: ignore[attr-defined]
 
 
 def _rows(

@@ -14,7 +14,7 @@ import weakref
 from itertools import count
 from threading import get_ident
 from time import perf_counter_ns as clock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flnb_telemetry import bus, intern, schema
@@ -22,7 +22,10 @@ from flnb_telemetry import bus, intern, schema
 from flnb.dispatch import state
 from flnb.interface.memory import ALIGNMENT, AllocHint, Block, MemoryManager, OutOfMemoryError, dropped, in_words
 
-__all__ = ["allocate", "announce", "array_in", "block_of", "drain", "release"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["allocate", "announce", "array_in", "block_of", "drain", "owner_in", "release"]
 
 _next_id = count(1).__next__
 _pop_dropped = dropped.popleft
@@ -186,25 +189,49 @@ def array_in(
     if not manager.device.addressable:
         raise TypeError(
             f"{manager!r} is on the device {manager.device.name!r}, which has addresses but no memory: "
-            f"use it for replays and checks, and a manager on flnb.memory.HostDevice() for tensors"
+            f"use it for replays and checks and under flnb.use_backend('meta'), whose tensors have no values, and a "
+            f"manager on flnb.memory.HostDevice() for tensors that do"
         )
+    owner = owner_in(manager, _memory, shape, dtype, nbytes, plan_code, category)
+    return _ndarray(shape, dtype, owner)
+
+
+def owner_in(
+    manager: MemoryManager,
+    make: Callable[[Block], Any],
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    nbytes: int,
+    plan_code: int = 0,
+    category: int = 0,
+) -> Any:
+    """What ``make`` gives for a new block of ``nbytes`` bytes: an object whose attribute ``block`` is the block.
+
+    The block lives as long as this object, which is referred to weakly.
+    """
     hint = None
     if manager.wants_hint:
         op = intern.plans.items[plan_code >> schema.PLAN_SHIFT][0]
         hint = AllocHint(shape, dtype, schema.CATEGORIES[category], op, bus.threads.here.path)
     block = allocate(manager, nbytes, plan_code, category, hint)
     try:
-        owner = _owner_types[block.size].from_address(block.address)
-        owner.block = block
-        _sights[block.id] = _Sight(owner, _append_dropped)
-        _sights[block.id].block = block
+        owner = make(block)
+        sight = _sights[block.id] = _Sight(owner, _append_dropped)
+        sight.block = block
         block.dropped = OWNED
-        return _ndarray(shape, dtype, owner)
-    except BaseException:  # Ctrl-C before anybody has the array
+        return owner
+    except BaseException:  # Ctrl-C before anybody has the owner
         _sights.pop(block.id, None)  # the only reference to it: its callback will not be called
         block.dropped = FREED
         _append_dropped(block)
         raise
+
+
+def _memory(block: Block) -> Any:
+    """A block's bytes as an object that NumPy makes arrays of."""
+    owner = _owner_types[block.size].from_address(block.address)
+    owner.block = block
+    return owner
 
 
 def block_of(array: Any) -> Block | None:

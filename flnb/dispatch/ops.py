@@ -21,6 +21,7 @@ from flnb.dispatch import stacks, state
 from flnb.dispatch.failure import failed, failed_call
 from flnb.dispatch.miss import plan_for
 from flnb.dispatch.plan import Plan, Spec
+from flnb.dispatch.state import ACTIVATION, TEMPORARY
 from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -37,9 +38,8 @@ next_seq = itertools.count(1).__next__
 last_write = 0
 """Sequence number of the latest in-place write: a tape recorded after it needs no check of its saved values."""
 
-ACTIVATION, TEMPORARY = 3, 6
-
 _scoped = state._get
+_enter, _leave = state._scoped.set, state._scoped.reset
 _new = object.__new__
 _frame = sys._getframe
 _own = stacks.own
@@ -272,12 +272,15 @@ def composite(
     outer = lane.node if lane is not None else 0
     if lane is not None:
         lane.node = seq or outer
+    token = _enter(here.keeping()) if seq else None
     try:
         made, kept = body(*plain, *attributes)
     except Exception as error:
         failed_call(error, op, tensors)
         raise
     finally:
+        if token is not None:
+            _leave(token)
         if lane is not None:
             lane.node = outer
     result = _new(lift)

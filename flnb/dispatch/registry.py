@@ -10,7 +10,10 @@ __all__ = ["find", "make", "names"]
 GROUPS = {"backend": "flnb.backends", "memory manager": "flnb.memory_managers", "tape": "flnb.tapes"}
 
 SHIPPED = {
-    "backend": {"numpy": "flnb_backends.tensor.numpy:NumpyBackend"},
+    "backend": {
+        "numpy": "flnb_backends.tensor.numpy:NumpyBackend",
+        "meta": "flnb_backends.tensor.meta:MetaBackend",
+    },
     "memory manager": {
         "native": "flnb_backends.memory.native:Native",
         "caching": "flnb_backends.memory.caching:Caching",

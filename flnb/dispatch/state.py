@@ -35,6 +35,7 @@ __all__ = [
 Part = TypeVar("Part")
 
 CATEGORIES = ("unknown", "parameter", "gradient", "activation", "optimizer_state", "input", "temporary")
+ACTIVATION, TEMPORARY = 3, 6
 
 
 class State:
@@ -42,7 +43,7 @@ class State:
 
     __slots__ = (
         "__weakref__", "autocast", "backend", "category", "direct", "grad", "keep", "kind", "lane", "manager", "mark",
-        "min_block", "scoped", "table", "tape", "turned", "under", "wraps",
+        "min_block", "scoped", "table", "tape", "turned", "under", "within", "wraps",
     )  # fmt: skip
 
     backend: TensorBackend
@@ -62,7 +63,8 @@ class State:
     """What adds a node to the list of a tape that has one and records nothing else, else None: asking costs more."""
     under: State | None
     turned: State | None
-    """What `recording` and `beneath` made of this state last, until it changes."""
+    within: State | None
+    """What `beneath`, `recording` and `keeping` made of this state last, until it changes."""
 
     def __init__(self, backend: TensorBackend, manager: MemoryManager) -> None:
         self.scoped: frozenset[str] = frozenset()
@@ -87,7 +89,7 @@ class State:
         if self.autocast is not None and "autocast" in parts:
             self.autocast = self.autocast.anew()
         self.direct = self.kind if self.autocast is None else None
-        self.under = self.turned = None
+        self.under = self.turned = self.within = None
 
     def bound(self, op: Any) -> Callable[..., Any]:
         """The entry of the table for an op: the backend's method, wrapped by what observes it (the last outermost)."""
@@ -107,6 +109,13 @@ class State:
             self.under.change(autocast=None)
         return self.under
 
+    def keeping(self) -> State:
+        """The same state inside a composite that is on the tape: what is allocated there are activations."""
+        if self.within is None:
+            self.within = self.copy()
+            self.within.change(category=ACTIVATION)
+        return self.within
+
     def recording(self, grad: bool) -> State:
         """The same state with gradients recorded or not: made once, as `no_grad` is entered again and again."""
         if self.turned is None or self.turned.grad is not grad:
@@ -121,7 +130,7 @@ class State:
         new = object.__new__(State)
         for name in State.__slots__[1:]:  # all but __weakref__; `copy.copy` takes five times as long
             setattr(new, name, getattr(self, name))
-        new.lane = new.under = new.turned = None
+        new.lane = new.under = new.turned = new.within = None
         new.table = self.table.copy()  # an op that is declared meanwhile is appended to each state's own
         live.add(new)
         return new

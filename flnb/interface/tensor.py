@@ -34,10 +34,12 @@ class TensorBackend(Replaceable):
         name: shown in tensors' repr, errors and the dashboard.
         buffer: the family of buffers the methods take. Tensors move freely between backends of one family (every
             subclass of the numpy backend keeps ``"ndarray"``); between families `Tensor.to` converts.
+        has_values: whether buffers hold the elements of tensors; where not, checks of values are passed over.
     """
 
     name: ClassVar[str] = "abstract"
     buffer: ClassVar[str] = "abstract"
+    has_values: ClassVar[bool] = True
 
     def eval(self, *buffers: Any) -> None:
         """Make sure these buffers hold values. Eager backends have nothing to do."""

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from flnb.dispatch.plan import size_of
+from flnb.dispatch.plan import size_of, spec_of
 from flnb.ops import elementwise as e
 from flnb.ops.creation import arange, asarray
 from flnb.ops.indexing import take
 from flnb.ops.movement import broadcast_to, concat, expand_dims, flatten, moveaxis, reshape
-from flnb.tensor import axis_of
+from flnb.tensor import Tensor, axis_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,9 +66,10 @@ def repeat(x: Any, repeats: Any, /, axis: int | None = None) -> Any:
         x, axis = flatten(x), 0
     position = axis_of(axis, x.ndim, "repeat")
     n = x.shape[position]
-    counts = asarray(repeats)
+    counts = repeats if isinstance(repeats, Tensor) else np.asarray(repeats)
     if counts.dtype.kind not in "iu" or counts.ndim > 1 or counts.size not in (1, n):
-        raise ValueError(f"repeat: expected one integer or one for each of {n} slices, got {counts._spec!r}")
+        got = spec_of(counts.shape, counts.dtype)
+        raise ValueError(f"repeat: expected one integer or one for each of {n} slices, got {got!r}")
     each = counts.tolist() if counts.ndim else [counts.item()]
     if any(k < 0 for k in each):
         raise ValueError(f"repeat: counts must be 0 or more, got {min(each)}")

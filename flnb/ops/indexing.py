@@ -99,21 +99,20 @@ def _index_tensors(k: Any, x: Any, axis: int) -> list[Any]:
         )
     if getattr(k, "_level", None) is not None:
         return [_checked_batched(k, x.shape[axis])]
-    values = k._values() if isinstance(k, Tensor) else np.asarray(k)
-    if values.dtype.kind == "b":
-        extents = x.shape[axis : axis + values.ndim]
-        if any(n not in (0, m) for n, m in zip(values.shape, extents, strict=True)):  # an empty mask selects nothing
-            raise IndexError(f"getitem: a mask of shape {values.shape} does not fit axes {axis}.. of shape {x.shape}")
-        return [asarray(i) for i in np.nonzero(values)]
-    if values.size == 0:
-        values = values.astype(np.int64)
-    if values.dtype.kind not in "iu":
-        raise IndexError(f"getitem: an index array must be integer or bool, got {values.dtype}")
-    if values.size and (values.min() < -x.shape[axis] or values.max() >= x.shape[axis]):
-        raise IndexError(
-            f"getitem: indices {values.min()} to {values.max()} are out of range for axis {axis} of shape {x.shape}"
-        )
-    return [k if isinstance(k, Tensor) else asarray(values)]
+    given = k if isinstance(k, Tensor) else np.asarray(k)
+    if given.dtype.kind == "b":
+        extents = x.shape[axis : axis + given.ndim]
+        if any(n not in (0, m) for n, m in zip(given.shape, extents, strict=True)):  # an empty mask selects nothing
+            raise IndexError(f"getitem: a mask of shape {given.shape} does not fit axes {axis}.. of shape {x.shape}")
+        return [asarray(i) for i in np.nonzero(given._values() if isinstance(given, Tensor) else given)]
+    if given.size == 0:
+        return [asarray(given.astype(np.int64))]
+    if given.dtype.kind not in "iu":
+        raise IndexError(f"getitem: an index array must be integer or bool, got {given.dtype}")
+    least, most = given._bounds() if isinstance(given, Tensor) else (given.min(), given.max())
+    if least < -x.shape[axis] or most >= x.shape[axis]:
+        raise IndexError(f"getitem: indices {least} to {most} are out of range for axis {axis} of shape {x.shape}")
+    return [asarray(given)]
 
 
 def _checked_batched(k: Any, extent: int) -> Any:

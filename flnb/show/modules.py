@@ -49,18 +49,12 @@ def _tree(name: str, module: Module, opened: bool) -> str:
 def _leaf(name: str, tensor: Tensor) -> str:
     kind = "" if isinstance(tensor, Parameter) else " (buffer)"
     gradient = getattr(tensor, "grad", None)
-    told = statistics(np.asarray(tensor._values())) if _readable(tensor) else facts(tensor)[0]
-    if gradient is not None:
+    told = statistics(np.asarray(tensor._values())) if tensor._can_be_read() else facts(tensor)[0]
+    if gradient is not None and gradient._can_be_read():
         values = np.asarray(gradient._values(), np.float64)
         told += f" · gradient norm {quantity.norm(float(np.sqrt((values * values).sum())))}"
     head = f"<span style='{CODE}'>{escape(name)} {tensor._spec!r}</span>{kind} <span style='{DIM}'>{told}</span>"
-    if tensor.size > OPENS or not _readable(tensor):
+    if tensor.size > OPENS or not tensor._can_be_read():
         return f"<div style='margin-left:1.1em'>{head}</div>"
     inside = f"<div style='margin:2px 0 4px 1.1em'>{tensor_html(tensor)}</div>"
     return f"<details><summary style='cursor:pointer'>{head}</summary>{inside}</details>"
-
-
-def _readable(tensor: Tensor) -> bool:
-    from flnb.dispatch import state
-
-    return tensor._spec.kind == state.current().kind

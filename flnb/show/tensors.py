@@ -33,7 +33,7 @@ def tensor_html(tensor: Tensor) -> str:
     head = f"<b>{type(tensor).__name__}</b> <span style='{CODE}'>{tensor._spec!r}</span>"
     about = [escape(fact) for fact in facts(tensor)]
     rows = [f"<div>{head} <span style='{DIM}'>{' · '.join(about)}</span></div>"]
-    if tensor._spec.kind == state.current().kind:
+    if tensor._can_be_read():
         values = np.asarray(tensor._values())
         rows += _values_html(values, "values")
         gradient = getattr(tensor, "grad", None)

@@ -12,6 +12,7 @@ from flnb.dispatch.spelling import misspelt
 from flnb.dispatch.stacks import lines
 from flnb.explore.report import Report, Result
 from flnb.ops.creation import asarray
+from flnb.tensor import Tensor
 from flnb.testing.samples import Sample, samples
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ def _trial(sample: Sample, backend: TensorBackend, dtype: np.dtype[Any], toleran
 
 def _difference(got: Any, expected: Any, tolerance: float, inputs: str) -> tuple[str, str, float]:
     """What is wrong with a result (or nothing), the inputs, the largest error."""
+    if isinstance(got, Tensor) and (got.shape, got.dtype) == (expected.shape, expected.dtype):
+        return "", inputs, 0.0
     if got.shape != expected.shape or got.dtype != expected.dtype:
         what = f"got {got.dtype.name}{list(got.shape)}, expected {expected.dtype.name}{list(expected.shape)}"
         return what, inputs, 0.0
@@ -107,13 +110,13 @@ def _difference(got: Any, expected: Any, tolerance: float, inputs: str) -> tuple
     return f"largest error {largest:.2e} (allowed {allowed:.2e})" if largest > allowed else "", inputs, largest
 
 
-def _run(sample: Sample, backend: str | TensorBackend, inputs: list[Any]) -> tuple[np.ndarray[Any, Any], float]:
-    """The sample's result, and the seconds it took."""
-    with state.use_backend(backend):
+def _run(sample: Sample, backend: str | TensorBackend, inputs: list[Any]) -> tuple[Any, float]:
+    """The sample's result, a Tensor where the backend has no values, and the seconds it took."""
+    with state.use_backend(backend) as chosen:
         tensors = [asarray(a) for a in inputs]
         t0 = perf_counter()
         result = sample.function(*tensors)
-        return np.array(result._values()), perf_counter() - t0
+        return np.array(result._values()) if chosen.has_values else result, perf_counter() - t0
 
 
 def _largest(values: Any) -> float:

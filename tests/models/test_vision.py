@@ -10,7 +10,6 @@ import flnb.nn as nn
 from flnb.models import VGG, AlexNet, GoogLeNet, OverFeat, ResNet, VisionTransformer
 from flnb.models.googlenet import TABLE, with_auxiliary
 from flnb.models.images import extent_after
-from tests.models.unwritten import Unwritten
 
 MODELS = {
     "AlexNet": (lambda **given: AlexNet((2, 3, 4, 3, 3), hidden=8, image=64, classes=5, **given), 64),
@@ -67,7 +66,7 @@ MADE = {
 @pytest.mark.parametrize("name", MADE)
 def test_sizes_that_do_not_fit_each_other_are_refused(name):
     make, message = MADE[name]
-    with flnb.use_backend(Unwritten), pytest.raises(ValueError, match=re.escape(message)):
+    with flnb.use_backend("meta"), pytest.raises(ValueError, match=re.escape(message)):
         make()
 
 
@@ -78,7 +77,7 @@ def counted(module):
 def test_inceptions_have_as_many_weights_as_in_the_table():
     """Szegedy et al. 2015, table 1, column "params": weights in units of 1024, which its channels give nearly."""
     stated = {"3a": 159, "3b": 380, "4a": 364, "4b": 437, "4c": 463, "4d": 580, "4e": 840, "5a": 1072, "5b": 1388}
-    with flnb.use_backend(Unwritten):
+    with flnb.use_backend("meta"):
         net = GoogLeNet()
     found = [module for _, module in net.named_modules() if type(module).__name__ == "Inception"]
     assert len(found) == len(TABLE)
@@ -89,7 +88,7 @@ def test_inceptions_have_as_many_weights_as_in_the_table():
 
 
 def test_auxiliary_classifiers_help_only_in_training():
-    with flnb.use_backend(Unwritten):
+    with flnb.use_backend("meta"):
         assert counted(GoogLeNet(auxiliary=True)) == 13_378_280
     net = GoogLeNet(0.05, image=80, classes=5, auxiliary=True)
     x, targets = flnb.randn(2, 3, 80, 80), flnb.asarray([1, 4])

@@ -1,0 +1,150 @@
+"""The meta backend: shapes, dtypes and memory, without values. A model of any size runs on it in the time of its calls.
+
+Its primitives are not written one by one: the op table knows the shape and dtype of every result, and the dispatcher
+has asked for it already by the time a method is called. Only of views more is to be known, their strides: these are
+NumPy's, asked of an array that has the shape and strides of the tensor and is never read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from flnb.dispatch.memory import owner_in
+from flnb.dispatch.plan import Spec, spec_of
+from flnb.interface import TensorBackend
+from flnb.ops.table import OPS, Op
+from flnb_backends.tensor.numpy import NumpyBackend
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flnb.interface.memory import Block
+
+__all__ = ["Buffer", "MetaBackend"]
+
+META = "meta"
+_numpy = NumpyBackend()
+
+
+class Owner:
+    """What a buffer and its views keep alive, and their block with it."""
+
+    __slots__ = ("__weakref__", "block")
+    block: Block
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+
+
+class Buffer:
+    """What a tensor keeps on the meta backend: its spec, its strides, and the owner of the block it would lie in.
+
+    Attributes:
+        strides: in bytes, of a view; None where the elements lie in row-major order without gaps.
+        owner: shared by views; None where there is no block.
+    """
+
+    __slots__ = ("owner", "spec", "strides")
+
+    def __init__(self, spec: Spec, owner: Owner | None = None, strides: tuple[int, ...] | None = None) -> None:
+        self.spec, self.owner, self.strides = spec, owner, strides
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.spec.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.spec.dtype
+
+    @property
+    def block(self) -> Block | None:
+        """The block that its memory would lie in."""
+        return None if self.owner is None else self.owner.block
+
+    def outline(self) -> np.ndarray[Any, Any]:
+        """An array of this shape and these strides over memory that is not there: for asking NumPy about views."""
+        return as_strided(np.empty((), self.dtype), self.shape, self.strides)
+
+    def __repr__(self) -> str:
+        return f"<meta buffer {self.spec!r}>"
+
+
+class MetaBackend(TensorBackend):
+    """Shapes and dtypes only: every op gives a tensor of the right shape and dtype, of which no element exists.
+
+    Memory is asked for as on any backend, from whatever manager is active; one on a `flnb.memory.SimulatedDevice` has
+    room for models of any size (`flnb.memory.dry_run`). What asks for a value is an error that says so.
+
+    >>> import flnb
+    >>> with flnb.use_backend("meta"), flnb.use_memory_manager(flnb.memory.Caching(flnb.memory.SimulatedDevice())):
+    ...     x = flnb.ones((1 << 20, 4096)) @ flnb.ones((4096, 1024))
+    ...     x, flnb.memory.stats()["allocated"] >> 30
+    (Tensor(float32[1048576,1024], meta), 4)
+    """
+
+    name: ClassVar[str] = META
+    buffer: ClassVar[str] = META
+    has_values: ClassVar[bool] = False
+
+    def __getattr__(self, name: str) -> Callable[..., Buffer]:
+        """A primitive, made from its row of the op table."""
+        if name not in OPS:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        op = OPS[name]
+        return _computed(op) if op.writes_out else _view(name)
+
+    def from_numpy(self, array: Any, out: Buffer | None = None) -> Buffer:
+        """The shape and dtype of an array."""
+        return Buffer(spec_of(array.shape, array.dtype, META)) if out is None else out
+
+    def to_numpy(self, buffer: Buffer) -> NoReturn:
+        """There is nothing to give.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(
+            f"backend {self.name!r} keeps shapes and dtypes but no values, and the values of {buffer.spec!r} were "
+            f"asked for: by float(), bool(), .item(), .numpy() or the like, or because a shape depends on them "
+            f"(nonzero, x[mask]). Leave this out of a dry run, or compute with values: flnb.use_backend('numpy')"
+        )
+
+    def empty(self, spec: Spec, manager: Any, min_block: int, code: int = 0, category: int = 0) -> tuple[Buffer, int]:
+        """A buffer, with a block of its own where NumPy's would have one."""
+        if spec.nbytes < min_block or not spec.nbytes:
+            return Buffer(spec), 0
+        owner = owner_in(manager, Owner, spec.shape, spec.dtype, spec.nbytes, code, category)
+        return Buffer(spec, owner), owner.block.id
+
+    def is_contiguous(self, buffer: Buffer) -> bool:
+        return buffer.strides is None
+
+
+def _computed(op: Op) -> Callable[..., Buffer]:
+    """What a primitive with new memory gives: the buffer that it is to write."""
+
+    def method(*arguments: Any) -> Buffer:
+        out = arguments[-1] if len(arguments) > op.arity else None
+        if isinstance(out, Buffer):
+            return out
+        inputs = [x.spec for x in arguments if isinstance(x, Buffer)]
+        shape, dtype = op.infer(op, tuple(inputs), arguments[len(inputs) : -1] if op.arity == 0 else ())
+        return Buffer(spec_of(shape, np.dtype(dtype), META))
+
+    return method
+
+
+def _view(name: str) -> Callable[..., Buffer]:
+    """A primitive that makes a view, by NumPy's method."""
+    of_array = getattr(_numpy, name)
+
+    def method(x: Buffer, *attributes: Any) -> Buffer:
+        seen = of_array(x.outline(), *attributes)
+        strides = None if seen.flags.c_contiguous else seen.strides
+        return Buffer(spec_of(seen.shape, seen.dtype, META), x.owner, strides)
+
+    return method
