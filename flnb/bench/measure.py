@@ -58,6 +58,7 @@ def measure(workers: Sequence[Worker], rounds: int, seconds: float, clock: str =
     """
     iterations = {}
     for worker in workers:
+        worker.call("run", iterations=1, update=False)  # what compiles has only compiled the other half so far
         once = worker.call("run", iterations=1, update=True)["wall"]
         iterations[worker] = min(MOST, max(1, round(seconds / 2 / once)))
 
