@@ -1,0 +1,189 @@
+"""Packing offline: when every lifetime is known beforehand, how little memory in a row is enough?
+
+Dynamic storage allocation, as in MiniMalloc (Moffitt 2023, ASPLOS) and TelaMalloc (Maas et al. 2022, ASPLOS). First
+what costs nothing: what lives as long as all others together lies at the bottom, and what is left falls into parts
+that share no moment, each packed on its own. Then for each part orders of first and best fit; then, where a part is
+still higher than it must be, a search (`flnb.memory.packing.searching`) or, for large parts, better and better orders.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import product
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flnb_telemetry import quantity
+
+from flnb.interface.memory import ALIGNMENT
+from flnb.memory.packing.fitting import fitted, orders, swept
+from flnb.memory.packing.problem import Problem, taken_apart
+from flnb.memory.packing.searching import search
+from flnb.memory.traces import trace
+
+if TYPE_CHECKING:
+    from flnb_telemetry.schema import Ints
+
+__all__ = ["Packing", "pack"]
+
+SEARCHED = 1000
+"""The most blocks of a part for which the search is tried: it keeps who overlaps whom."""
+
+FAR = 1 << 62
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Packing:
+    """Where each allocation of a trace lies in one piece of memory.
+
+    Attributes:
+        offsets: int64 (m,), bytes from its beginning, for the k-th allocation at [k - 1].
+        nbytes: int64 (m,), what each takes: its request, rounded up to the alignment.
+        height: bytes of the piece.
+        lower_bound: bytes below which no packing can be: what is live at most, or more where a search has shown it.
+    """
+
+    offsets: Ints
+    nbytes: Ints
+    height: int
+    lower_bound: int
+
+    @property
+    def optimal(self) -> bool:
+        """Whether no packing is lower."""
+        return self.height == self.lower_bound
+
+    def __repr__(self) -> str:
+        bound = "optimal" if self.optimal else f"at least {quantity.size(self.lower_bound)}"
+        return f"{quantity.count(len(self.offsets))} allocations in {quantity.size(self.height)} ({bound})"
+
+
+def pack(source: Any, seconds: float = 5.0, alignment: int = ALIGNMENT) -> Packing:
+    """Place every allocation of a trace so that none that live together overlap, in as little memory as can be.
+
+    Args:
+        source: what `flnb.memory.trace` takes.
+        seconds: for making the first packing better; that one takes the time that it takes (100,000 allocations:
+            some seconds). The same seconds can find more on a faster machine.
+        alignment: of every offset, bytes.
+
+    >>> import flnb
+    >>> calls = flnb.memory.Trace.of_calls([1, 2, -1, 3, -2, 4], [512, 1024, 1024, 1536])
+    >>> packing = flnb.memory.pack(calls)
+    >>> packing
+    4 allocations in 2.50 KiB (optimal)
+    >>> packing.offsets
+    array([   0,  512, 1536,    0])
+
+    Raises:
+        TypeError: no source of a trace.
+        ValueError: an alignment below 1.
+    """
+    if alignment < 1:
+        raise ValueError(f"flnb.memory.pack: got alignment={alignment}, expected 1 byte or more")
+    asked = trace(source)
+    nbytes = np.maximum(1, -(-asked.nbytes // alignment))
+    offsets, height, bound = packed(*asked.lifetimes, nbytes, monotonic() + seconds)
+    return Packing(offsets * alignment, nbytes * alignment, height * alignment, bound * alignment)
+
+
+def packed(born: Ints, died: Ints, nbytes: Ints, deadline: float) -> tuple[Ints, int, int]:
+    """Offsets, height and lower bound of blocks that live in [born, died)."""
+    whole = Problem.of(born, died, nbytes)
+    offsets = np.zeros(len(nbytes), np.int64)
+    parts: dict[bytes, _Part] = {}
+    for problem, rows, base in taken_apart(whole, offsets):
+        parts.setdefault(problem.key, _Part(problem)).places.append((rows, base))  # a step of training is like the next
+    bound = int(whole.live.max(initial=0))
+    for part in parts.values():
+        part.fit(bound, deadline)
+    while parts and monotonic() < deadline:
+        tallest = max(parts.values(), key=lambda part: part.top)
+        bound = max(bound, tallest.base + tallest.proven)
+        if tallest.top <= bound or not tallest.improve(bound, deadline):
+            break
+    for part in parts.values():
+        bound = max(bound, part.base + part.proven)
+        for rows, base in part.places:
+            offsets[rows] = base + part.offsets
+    return offsets, int((offsets + nbytes).max(initial=0)), bound
+
+
+@dataclass(eq=False)
+class _Part:
+    """A part and the best packing of it so far. ``proven``: a height below which there is none."""
+
+    problem: Problem
+    places: list[tuple[Ints, int]] = field(default_factory=list)
+    offsets: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    height: int = FAR
+    proven: int = 0
+
+    @property
+    def base(self) -> int:
+        """The highest offset from which on it lies."""
+        return max(base for _, base in self.places)
+
+    @property
+    def top(self) -> int:
+        return self.base + self.height
+
+    def take(self, offsets: Ints) -> bool:
+        """Keep a packing if it is lower than the best."""
+        height = int((offsets + self.problem.nbytes).max())
+        better = height < self.height
+        if better:
+            self.offsets, self.height = offsets, height
+        return better
+
+    def fit(self, bound: int, deadline: float) -> None:
+        """Hole by hole in several orders, until one does not reach above the bound."""
+        self.proven = int(self.problem.live.max())
+        self.take(swept(self.problem))
+        for order, tight in product(orders(self.problem), (False, True)):
+            if self.top <= bound:
+                return
+            found = fitted(self.problem, order, tight, deadline)
+            if found is None:
+                return
+            self.take(found)
+
+    def improve(self, bound: int, deadline: float) -> bool:
+        """Whether a lower packing, or a higher bound, was found in time."""
+        if len(self.problem.nbytes) <= SEARCHED and self._searched(bound, deadline):
+            return True
+        return self._shuffled(deadline)
+
+    def _searched(self, bound: int, deadline: float) -> bool:
+        """Search for the least height that may be, then halfway up to the present one and so on."""
+        goal = max(self.proven, bound - self.base)
+        while goal < self.height and (left := deadline - monotonic()) > 0:
+            try:
+                found = search(self.problem, goal, left / 2)
+            except TimeoutError:
+                goal = (goal + self.height + 1) // 2
+                continue
+            if found is None:
+                self.proven = goal + 1
+                return True
+            return self.take(found)
+        return False
+
+    def _shuffled(self, deadline: float) -> bool:
+        """What reaches highest takes its turn earlier, until that makes the packing lower."""
+        draw, nbytes = np.random.default_rng(0), self.problem.nbytes
+        offsets, height = self.offsets, self.height
+        order = np.argsort(offsets, kind="stable")
+        while True:
+            highest = draw.choice(np.flatnonzero(offsets + nbytes == height))
+            turn = int(np.flatnonzero(order == highest)[0])
+            tried = np.insert(np.delete(order, turn), draw.integers(turn + 1), highest)
+            found = fitted(self.problem, tried, False, deadline)
+            if found is None:
+                return False
+            if self.take(found):
+                return True
+            reached = int((found + nbytes).max())
+            if reached <= height:
+                order, offsets, height = tried, found, reached

@@ -1,0 +1,161 @@
+"""Packings made block by block, each in a hole between those that are there already."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flnb_telemetry.schema import Ints
+
+    from flnb.memory.packing.problem import Problem
+
+__all__ = ["fitted", "orders", "swept"]
+
+SLICE = 64
+"""Blocks that are born in a slice of time, about."""
+
+CELLS = 1 << 23
+"""The most entries of the table of slices."""
+
+ABOVE = 1 << 62
+
+
+def orders(problem: Problem) -> Iterator[Ints]:
+    """By size, by lifetime, by their product, each the largest first, and as they are born."""
+    lifetime, nbytes = problem.end - problem.begin, problem.nbytes
+    for keys in (nbytes, lifetime), (lifetime, nbytes), (nbytes * lifetime, nbytes), (-problem.begin, nbytes):
+        yield np.lexsort([-key for key in reversed(keys)])
+
+
+def swept(problem: Problem) -> Ints:
+    """Offsets: blocks in the order of birth, in the smallest hole between those alive. No other takes so little time.
+
+    What a manager could do that keeps one piece of memory and merges what is freed with its neighbours.
+    """
+    nbytes = problem.nbytes.tolist()
+    offsets = [0] * len(nbytes)
+    holes: list[tuple[int, int]] = []  # (size, offset), sorted
+    size_at: dict[int, int] = {}  # of the hole that begins at an offset
+    begin_of: dict[int, int] = {}  # of the hole that ends there
+    height = 0
+
+    def drop(begin: int, size: int) -> None:
+        del holes[bisect_left(holes, (size, begin))], size_at[begin], begin_of[begin + size]
+
+    def keep(begin: int, size: int) -> None:
+        insort(holes, (size, begin))
+        size_at[begin], begin_of[begin + size] = size, begin
+
+    births = np.argsort(problem.begin, kind="stable").tolist()
+    deaths = np.argsort(problem.end, kind="stable").tolist()
+    begin, end, died = problem.begin.tolist(), problem.end.tolist(), 0
+    for block in births:
+        while end[deaths[died]] <= begin[block]:
+            gone = deaths[died]
+            at, room = offsets[gone], nbytes[gone]
+            died += 1
+            if at + room in size_at:
+                right = size_at[at + room]
+                drop(at + room, right)
+                room += right
+            if at in begin_of:
+                left = begin_of[at]
+                drop(left, at - left)
+                at, room = left, room + at - left
+            keep(at, room)
+        size = nbytes[block]
+        index = bisect_left(holes, (size,))
+        if index < len(holes):
+            room, at = holes[index]
+            drop(at, room)
+            if room > size:
+                keep(at + size, room - size)
+        else:  # above all, from the hole that reaches up there on
+            at = begin_of.get(height, height)
+            if at < height:
+                drop(at, height - at)
+            height = at + size
+        offsets[block] = at
+    return np.array(offsets, np.int64)
+
+
+def fitted(problem: Problem, order: Ints, tight: bool, deadline: float) -> Ints | None:
+    """Offsets: each block in its turn in the lowest hole that is large enough or, tight, in the smallest.
+
+    None where the time was too short.
+    """
+    by_birth = np.argsort(problem.begin, kind="stable")
+    begin, end, nbytes = problem.begin[by_birth], problem.end[by_birth], problem.nbytes[by_birth]
+    turn = np.empty_like(by_birth)
+    turn[by_birth] = np.arange(len(turn))
+    turn = turn[order]
+    bottom, top = np.zeros(len(begin), np.int64), np.zeros(len(begin), np.int64)
+    slices = _Slices(begin, end)
+    for row, born, died, size in zip(
+        turn.tolist(), begin[turn].tolist(), end[turn].tolist(), nbytes[turn].tolist(), strict=True
+    ):
+        if monotonic() > deadline:
+            return None
+        near = slices.near(born, died)
+        near = near[(begin[near] < died) & (end[near] > born)]
+        bottoms, tops = bottom[near], top[near]
+        upwards = np.argsort(bottoms)
+        above = np.append(bottoms[upwards], ABOVE)
+        below = np.zeros_like(above)
+        np.maximum.accumulate(tops[upwards], out=below[1:])
+        holes = above - below
+        if tight:
+            holes[holes < size] = ABOVE
+            hole = int(holes.argmin())
+        else:
+            hole = int((holes >= size).argmax())
+        bottom[row] = at = int(below[hole])
+        top[row] = at + size
+        slices.add(row, born, died)
+    offsets = np.empty_like(bottom)
+    offsets[by_birth] = bottom
+    return offsets
+
+
+class _Slices:
+    """The blocks that have their places, by the slices of time that they live in. Blocks are in the order of birth."""
+
+    def __init__(self, begin: Ints, end: Ints) -> None:
+        wanted = max(1, len(begin) // SLICE)
+        while True:
+            self.width = -(-int(end.max()) // wanted)
+            first, last = begin // self.width, (end - 1) // self.width
+            count = int(last.max()) + 1
+            inside = np.cumsum(np.bincount(first, minlength=count + 1) - np.bincount(last + 1, minlength=count + 1))
+            if wanted == 1 or count * int(inside.max()) <= CELLS:
+                break
+            wanted //= 2
+        self.table, self.used = np.zeros((count, int(inside.max())), np.int64), np.zeros(count, np.int64)
+        self.placed = np.zeros(len(begin), np.bool_)
+        self.born_before = np.searchsorted(begin, np.arange(int(end.max()) + 1)).tolist()
+
+    def add(self, row: int, born: int, died: int) -> None:
+        """The block has its place."""
+        first, last = born // self.width, (died - 1) // self.width + 1
+        if last - first == 1:
+            self.table[first, self.used[first]] = row
+        else:
+            self.table[np.arange(first, last), self.used[first:last]] = row
+        self.used[first:last] += 1
+        self.placed[row] = True
+
+    def near(self, born: int, died: int) -> Ints:
+        """All blocks that may live in [born, died): of the first slice, and those that are born after it."""
+        first = born // self.width
+        here = self.table[first, : self.used[first]]
+        later = (first + 1) * self.width
+        if later >= died:
+            return here
+        begin = self.born_before[later]
+        return np.concatenate([here, np.flatnonzero(self.placed[begin : self.born_before[died]]) + begin])
