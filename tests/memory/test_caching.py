@@ -21,7 +21,7 @@ def on(capacity=None, **limits):
 def tiles(manager):
     """Per segment: [(size, live?), ...]; the holes between live blocks are the pieces that the manager has."""
     holes = sorted((b.size, b.address) for _, blocks in manager.snapshot() for b in blocks if not b.id)
-    assert holes == sorted(piece[:2] for piece in manager.small + manager.large)
+    assert holes == sorted(piece[:2] for piece in manager.small.entries + manager.large.entries)
     return [[(block.size, bool(block.id)) for block in blocks] for _, blocks in manager.snapshot()]
 
 
@@ -83,7 +83,7 @@ def test_neighbours_merge_whatever_the_order(order):
     for index in order:
         release(manager, blocks[index])
     assert tiles(manager) == [[(2 * MIB, False)]]
-    assert manager.small == [(2 * MIB, manager.snapshot()[0].segment.address, manager.small[0][2])]
+    assert manager.small.entries == [(2 * MIB, manager.snapshot()[0].segment.address, manager.small.entries[0][2])]
 
 
 def test_merging_stops_at_live_blocks():

@@ -120,7 +120,7 @@ def test_on_a_device_that_cannot_resize_there_are_more_segments(manager: Any) ->
     assert held.release_cached() == 16 * MIB
 
 
-def test_a_recording_knows_each_size_of_a_segment() -> None:
+def test_a_recording_knows_each_size_of_a_segment(tmp_path: Any) -> None:
     with flnb.record() as run:
         manager = Expandable(SimulatedDevice())
         blocks = [allocate(manager, 3 * MIB) for _ in range(3)]
@@ -131,13 +131,19 @@ def test_a_recording_knows_each_size_of_a_segment() -> None:
     events = run.table("segment_resize")
     assert (events["size"] // MIB).tolist() == [6, 10, 6, 8]
     assert set(events["segment_id"].tolist()) == {segment.id}
-    line = run.memory.timeline()
+    run.save(tmp_path / "a.flnb")
+    for memory in run.memory, flnb.load_run(tmp_path / "a.flnb").memory:
+        _check(memory, run.start, segment, events)
+
+
+def _check(memory: Any, start: int, segment: Segment, events: Any) -> None:
+    line = memory.timeline()
     assert (np.unique(line.reserved) // MIB).tolist() == [4, 6, 8, 10]
-    assert line.reserved[-1] == manager.stats()["reserved"] == 8 * MIB
-    for t, size in zip((events["t"] - run.start) / 1e9, events["size"], strict=True):
-        (found,) = run.memory.at(float(t) + 1e-9).segments
+    assert line.reserved[-1] == segment.size == 8 * MIB
+    for t, size in zip((events["t"] - start) / 1e9, events["size"], strict=True):
+        (found,) = memory.at(float(t) + 1e-9).segments
         assert (found.id, found.address, found.size) == (segment.id, segment.address, size)
-    assert run.memory.peak.reserved == 10 * MIB
+    assert memory.peak.reserved == 10 * MIB
 
 
 def test_training_in_segments_that_grow() -> None:

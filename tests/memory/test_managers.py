@@ -165,6 +165,7 @@ def test_a_million_random_calls(name: str) -> None:
     draw = random.Random(7)
     model = Model(made(name, SimulatedDevice("4GiB")))
     live, places = model.live, [(0, 0), (1 << 62, 1 << 62)]
+    hints = [AllocHint(category=name) if model.manager.wants_hint else None for name in schema.CATEGORIES]
     for i in range(1_000_000):
         if len(live) > 1000 or (live and draw.random() < 0.5):
             at = draw.randrange(len(live))
@@ -173,7 +174,7 @@ def test_a_million_random_calls(name: str) -> None:
             del places[bisect_left(places, (block.address, 0))]
             release(model.manager, block)
         else:
-            live.append(block := allocate(model.manager, int(2 ** draw.uniform(0, 23))))
+            live.append(block := allocate(model.manager, int(2 ** draw.uniform(0, 23)), hint=hints[i % len(hints)]))
             model.allocs += 1
             begin, end = block.address, block.address + block.size
             at = bisect_left(places, (begin, end))
@@ -358,7 +359,7 @@ def test_managers_that_forget_to_coalesce_fail_the_kit() -> None:
     class Slivers(BestFit):
         def free(self, block: Block) -> None:
             block.free = True  # type: ignore[attr-defined]
-            insort(self.arena, (block.size, block.address, block))  # type: ignore[misc]
+            insort(self.arena.entries, (block.size, block.address, block))  # type: ignore[misc]
 
     class OneHalf(Buddy):
         def free(self, block: Block) -> None:
@@ -385,7 +386,7 @@ def test_managers_that_forget_to_coalesce_fail_the_kit() -> None:
         ("FLNB_MEM_EXACT_ROUNDING", "4KiB", "exact", "rounding", 4096),
         ("FLNB_MEM_BUDDY_ARENA", "1MiB", "buddy", "arena", MIB),
         ("FLNB_MEM_BUDDY_SMALLEST", "64B", "buddy", "smallest", 64),
-        ("FLNB_MEM_SLAB_SLAB", "8MiB", "slab", "slab", 8 * MIB),
+        ("FLNB_MEM_SLAB", "8MiB", "slab", "slab", 8 * MIB),
         ("FLNB_MEM_RESERVE", "0.5", "reserved", "reserved", 32 * MIB),
         ("FLNB_MEM_RESERVE", "16MiB", "reserved", "reserved", 16 * MIB),
         ("FLNB_MEM_APART", "gradient", "by-category", "apart", frozenset({"gradient"})),
@@ -452,3 +453,40 @@ def test_categories_that_live_long_are_apart() -> None:
     assert unknown.segment is passing[0].segment
     optimizer_state = manager.alloc(4 * MIB, hint=AllocHint(category="optimizer_state"))
     assert optimizer_state.segment is kept[1].segment
+
+
+def test_parameters_of_a_model_are_apart_from_what_it_computes() -> None:
+    with flnb.use_memory_manager(made("by-category", HostDevice())) as manager:
+        model, x = nn.Sequential(nn.Linear(300, 300), nn.Linear(300, 300)), flnb.ones((64, 300))
+        loss = (model(x) ** 2).sum()
+        loss.backward()
+        apart = {schema.CATEGORIES.index("parameter"), schema.CATEGORIES.index("optimizer_state")}
+        kinds = [{block.category in apart for block in blocks if block.id} for _, blocks in manager.snapshot()]
+        assert {True} in kinds
+        assert {False} in kinds
+        assert {True, False} not in kinds
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *MANAGERS, "best-fit:step=1MiB,rounding=4KiB", "buddy:arena=16MiB,smallest=1KiB", "expandable:step=8MiB",
+        "exact:rounding=64KiB", "slab:slab=4MiB", "reserved:reserve=0.5", "reserved:reserve=48MiB",
+        "by-category:apart=activation+gradient,split_limit=8MiB",
+    ],
+)  # fmt: skip
+def test_replays_by_name_and_settings(spec: str) -> None:
+    draw, calls, sizes, live = random.Random(1), [], [], []
+    for _ in range(400):
+        if live and draw.random() < 0.45:
+            calls.append(-live.pop(draw.randrange(len(live))))
+        else:
+            sizes.append(draw.choice([100, 5000, MIB, 3 * MIB]))
+            live.append(len(sizes))
+            calls.append(len(sizes))
+    trace = flnb.memory.Trace.of_calls(calls, sizes)
+    (row,) = flnb.memory.replay(trace, [spec], capacity="1GiB").rows
+    assert row.first_oom is None
+    assert row.calls == len(calls)
+    assert (row.reserved >= row.live).all()
+    assert row.peak_reserved == row.reserved.max()

@@ -29,13 +29,14 @@ class Piece(Block):
 
     def unpool(self) -> None:
         """Leave the pool; an interrupted call may have done it already."""
-        index = bisect_left(self.pool, (self.size, self.address))
-        if index < len(self.pool) and self.pool[index][2] is self:
-            del self.pool[index]
+        entries = self.pool.entries
+        index = bisect_left(entries, (self.size, self.address))
+        if index < len(entries) and entries[index][2] is self:
+            del entries[index]
 
     def keep(self) -> None:
         """Enter the pool."""
-        insort(self.pool, (self.size, self.address, self))
+        insort(self.pool.entries, (self.size, self.address, self))
 
     def join(self, right: Piece) -> None:
         """Take over the right neighbour's room, and its neighbour."""
@@ -50,18 +51,20 @@ class Piece(Block):
         return self.size == self.segment.size
 
 
-class Pool(list[tuple[int, int, "Piece"]]):
-    """Free pieces (size, address, piece), sorted.
+class Pool:
+    """Free pieces.
 
     Attributes:
+        entries: (size, address, piece), sorted.
         least: bytes; a smaller rest is not cut off.
         recycling: bytes; a piece of this size or more is not given out again.
         end: of the segment that grows, a piece of no bytes that is never free: its left neighbour is the last one.
     """
 
-    __slots__ = ("end", "least", "recycling")
+    __slots__ = ("end", "entries", "least", "recycling")
 
     def __init__(self, least: int = MIN_BLOCK, recycling: int = UNLIMITED) -> None:
+        self.entries: list[tuple[int, int, Piece]] = []
         self.least, self.recycling = least, recycling
         self.end: Piece | None = None
 
@@ -77,9 +80,10 @@ class Fitting(Cached):
 
     def take(self, pool: Pool, size: int) -> Piece:
         """The best fitting free piece of a pool, or a piece of a new segment."""
-        index = bisect_left(pool, (size,))
-        if index < len(pool) and pool[index][0] < pool.recycling:
-            piece = pool.pop(index)[2]
+        entries = pool.entries
+        index = bisect_left(entries, (size,))
+        if index < len(entries) and entries[index][0] < pool.recycling:
+            piece = entries.pop(index)[2]
         else:
             piece = self._grow(pool, size)
         whole = piece.size
@@ -90,7 +94,7 @@ class Fitting(Cached):
                 right.left = rest
             piece.right = rest
             piece.size = size
-            rest.keep()
+            insort(entries, (rest.size, rest.address, rest))
         piece.free = False
         return piece
 
@@ -99,8 +103,8 @@ class Fitting(Cached):
         piece: Piece = block  # type: ignore[assignment]
         if piece.free:
             raise ValueError(f"free: {piece!r} of {self!r} was freed before")
-        left, right = piece.left, piece.right
-        if piece.pool.recycling < UNLIMITED and self._recycled(piece):
+        pool, left, right = piece.pool, piece.left, piece.right
+        if pool.recycling < UNLIMITED and self._recycled(piece):
             return
         piece.free = True
         if left is not None and left.free:
@@ -110,7 +114,7 @@ class Fitting(Cached):
         if right is not None and right.free:
             right.unpool()
             piece.join(right)
-        piece.keep()
+        insort(pool.entries, (piece.size, piece.address, piece))
 
     def _recycled(self, piece: Piece) -> bool:
         """Whether the piece and what is free beside it were a whole segment, too large to be kept, and went back."""
@@ -140,7 +144,7 @@ class Fitting(Cached):
 
     def _release_free(self) -> None:
         for pool in self.pools:
-            for _, _, piece in [entry for entry in pool if entry[2].whole]:
+            for _, _, piece in [entry for entry in pool.entries if entry[2].whole]:
                 self._give_back(piece)
 
     def _give_back(self, piece: Piece) -> None:

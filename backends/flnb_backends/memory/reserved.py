@@ -43,7 +43,7 @@ class Reserved(Fitting):
         self.pools = (self.pool,)
         segment = self.device.reserve(tunable("Reserved(reserve=...)", reserve, "FLNB_MEM_RESERVE", 0.9, self._bytes))
         self.first = Piece(segment.address, segment.size, segment, self.pool)
-        self.pool.append((segment.size, segment.address, self.first))
+        self.first.keep()
 
     def alloc(self, nbytes: int, stream: int = 0, hint: AllocHint | None = None) -> Block:
         """The best fitting free piece."""

@@ -40,7 +40,7 @@ class Slab(Cached):
 
     Args:
         device: where slabs come from; the host when not given.
-        slab: bytes of a slab, or ``"2MiB"``, the default. Not given: ``FLNB_MEM_SLAB_SLAB``.
+        slab: bytes of a slab, or ``"2MiB"``, the default. Not given: ``FLNB_MEM_SLAB``.
 
     >>> import flnb
     >>> manager = flnb.memory.Slab(flnb.memory.SimulatedDevice())
@@ -52,7 +52,7 @@ class Slab(Cached):
 
     def __init__(self, device: MemoryDevice | None = None, slab: int | str | None = None) -> None:
         super().__init__(device)
-        asked = tunable("Slab(slab=...)", slab, "FLNB_MEM_SLAB_SLAB", "2MiB")
+        asked = tunable("Slab(slab=...)", slab, "FLNB_MEM_SLAB", "2MiB")
         self.slab = rounded(asked, self.device.granularity)
         self.open: defaultdict[int, dict[Shelf, None]] = defaultdict(dict)  # by class, those with a slot, oldest first
         self.empty: defaultdict[int, list[Segment]] = defaultdict(list)  # by size

@@ -1,6 +1,7 @@
 import { beforeEach, describe, expect, it } from "vitest";
 import { Simulation } from "../src/dev/simulate.ts";
 import { Lifetimes, MemoryLog, Overview } from "../src/lifetimes.ts";
+import { SegmentTable } from "../src/memory/model.ts";
 import { decodeFrame } from "../src/protocol.ts";
 import { baseOp, inScope, Store } from "../src/store.ts";
 
@@ -283,6 +284,28 @@ describe("lifetimes", () => {
     }).map(([name, values]) => [name, Float64Array.from(values)]));
     log.apply({ head: { ...content, keyframe: false }, columns, bytes: 0 });
     expect([log.allocated, log.lifetimes.live, log.lifetimes.liveAt(1).length]).toEqual([0, 0, 0]);
+  });
+
+  it("lie in segments that grow and shrink: one told again has a new size", () => {
+    const log = new MemoryLog();
+    const { content } = new Simulation().frame();
+    const take = (keyframe: boolean, given: Record<string, number[]>) => log.apply({
+      head: { ...content, keyframe }, bytes: 0,
+      columns: Object.fromEntries(Object.entries(given).map(([name, values]) => [name, Float64Array.from(values)])),
+    });
+    take(false, { "segment.id": [1, 2, 1], "segment.t": [1, 2, 3], "segment.size": [100, 10, 400], "segment.address": [0, 4096, 0] });
+    expect(Array.from(log.series.column("reserved").subarray(0, 3))).toEqual([100, 110, 410]);
+    const table = new SegmentTable();
+    table.update(log.segments.values());
+    take(false, { "segment.id": [1], "segment.t": [4], "segment.size": [300], "segment.address": [0] });
+    expect([log.reservedNow, log.segments.size, log.segments.get(1)]).toEqual([310, 2, { id: 1, address: 0, size: 300, start: 1, end: Infinity }]);
+    const generation = table.generation;
+    table.update(log.segments.values());
+    expect([table.used, table.size[0], table.generation]).toEqual([2, 300, generation + 1]);
+    take(true, { "segment.id": [1, 2], "segment.t": [1, 2], "segment.size": [500, 10], "segment.address": [0, 4096] });
+    expect(log.reservedNow).toBe(510);
+    take(false, { "release.id": [1], "release.t": [6] });
+    expect(log.reservedNow).toBe(10);
   });
 
   it("in a log stay within their cap over a long run", () => {

@@ -33,6 +33,9 @@ export class SegmentTable implements Segments {
         this.size[row] = segment.size;
         this.address[row] = segment.address;
         this.rows.set(segment.id, row);
+      } else if (this.size[row] !== segment.size) { // it grew: shown as large as it is now, from its beginning on
+        this.size[row] = segment.size;
+        this.generation++;
       }
       this.end[row] = segment.end;
     }
