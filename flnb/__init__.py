@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from flnb.explore import bisect, compare_backends, record
     from flnb.magics import load_ipython_extension as load_ipython_extension
     from flnb.widgets.dashboard import dashboard
+    from flnb.widgets.finished import view
 
 __version__ = "0.1.0"
 
@@ -104,6 +105,7 @@ _LAZY = {
     "load_ipython_extension": "flnb.magics",
     "load_run": "flnb_telemetry",
     "record": "flnb.explore",
+    "view": "flnb.widgets.finished",
 }
 _MODULES = (
     "backends", "data", "explore", "magics", "memory", "meters", "models", "nn", "optim", "plot", "sparse", "speech",
@@ -178,7 +180,7 @@ __all__ = [
     "memory", "meters", "nan", "newaxis", "nn", "no_grad", "ops", "optim", "phase", "pi", "plot", "random", "record",
     "saved_tensors_hooks", "scope", "set_backend", "set_default_dtype", "set_memory_manager", "set_tape", "step",
     "stop_gradient", "telemetry", "testing", "tune_gc", "uint16", "uint32", "uint64", "uint8", "use_backend",
-    "use_memory_manager", "use_tape", "value_and_grad", "vjp", "vmap", "why", "widgets",
+    "use_memory_manager", "use_tape", "value_and_grad", "view", "vjp", "vmap", "why", "widgets",
 ]  # fmt: skip
 __all__ += ["fft", "linalg", "models", "rand", "randn", "sparse", "speech"]
 __all__ += [name for name in ops.__all__ if name != "log"]

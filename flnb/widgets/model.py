@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import anywidget
 import traitlets
+from flnb_telemetry.liverecording import LiveRecording
 from flnb_telemetry.livetape import LiveTape
 from IPython.core.getipython import get_ipython
 from IPython.display import publish_display_data
@@ -103,6 +104,37 @@ class TapeWidget(anywidget.AnyWidget):
             self.send(self.pages.frame(f"tape of step {step}" if step >= 0 else "tape"))
         elif kind == "tape":
             self.send(self.pages.answer(message))
+
+
+class RunWidget(anywidget.AnyWidget):
+    """The dashboard of a recording that has ended, or two of them beside each other; `flnb.view` makes it."""
+
+    _esm: ClassVar[Path] = STATIC / "dashboard.js"
+    height = traitlets.Int(680, help="height of a view in CSS pixels").tag(sync=True)
+    only = traitlets.Unicode("", help='"compare" for two recordings').tag(sync=True)
+
+    def __init__(self, runs: list[Recording], height: int = 680) -> None:
+        super().__init__(height=height, only="compare" if len(runs) > 1 else "")
+        self.runs, self.told = runs, [LiveRecording(run) for run in runs]
+        self.on_msg(lambda _, content, __: self._receive(content))
+        _hear_while_busy(self.comm)
+
+    def _receive(self, message: Any) -> None:
+        kind = message.get("type") if isinstance(message, dict) else None
+        if kind in ("hello", "resync"):
+            for side, run in enumerate(self.told):
+                for content, buffer in run.frames():
+                    self.send(content | {"side": side}, [buffer])
+        elif kind == "tape":
+            if (answer := self.told[0].answer(message)) is not None:
+                self.send(answer)
+        elif kind == "code":
+            self.send(cells.answer(self.runs[0], message))
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        made = super()._repr_mimebundle_(**options)
+        data, metadata = made if isinstance(made, tuple) else (made or {}, {})
+        return data | {"text/html": "".join(fallback(run) for run in self.runs)}, metadata
 
 
 def fallback(run: Recording | None) -> str:

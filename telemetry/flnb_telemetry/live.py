@@ -33,7 +33,7 @@ TAPE_RECORDS = 1 << 20
 WANTED = 400  # levels of the tape that frames tell beside the first ones
 TABLE_SECONDS = 0.25
 _MEMORY = (schema.ALLOC, schema.FREE_COMPLETED, schema.SEGMENT_ALLOC, schema.SEGMENT_RESIZE, schema.SEGMENT_FREE)
-_TOLD = {"step": ("index", "t0", "t1"), "metric": ("name", "t", "step", "value")}
+TOLD = {"step": ("index", "t0", "t1"), "metric": ("name", "t", "step", "value")}
 _U32 = {"alloc.segment", "alloc.plan", "alloc.context", "segment.id", "release.id"}
 _U32 |= {"op.name", "op.family", "scope.name", "metric.name"}
 
@@ -100,7 +100,11 @@ class Live(Run):
 
         ops, drops = of(schema.OP), of(schema.DROPPED)
         if len(ops):
-            self._count(ops)
+            t0, t1, block, node, context = ops[:, 1:6].T.copy()  # columns of their own: read once, not row by row
+            self._count(
+                {"plan": ops[:, 0] >> schema.PLAN_SHIFT, "t0": t0, "t1": t1, "alloc_id": block}
+                | {"node": node, "context": context}
+            )
         if present[list(_MEMORY)].any():
             self.memory.fold(rows[np.isin(kinds, _MEMORY)], ops)
         for name, past in self._past.items():
@@ -118,17 +122,16 @@ class Live(Run):
         while self._recent_rows > TAPE_RECORDS and len(self._recent) > 1:
             self._recent_rows -= len(self._recent.popleft()[1])
 
-    def _count(self, ops: schema.Records) -> None:
-        code, t0, t1, block, node, context = ops[:, :6].T.copy()  # columns of their own: read once, not row by row
-        catalog, plan, spent = self.catalog, code >> schema.PLAN_SHIFT, t1 - t0
+    def _count(self, ops: schema.Columns) -> None:
+        catalog, plan, spent = self.catalog, ops["plan"], ops["t1"] - ops["t0"]
         bucket, nbytes = buckets(spent), catalog.nbytes[plan]
-        scope, _, ahead = catalog.places(context, node, self._ahead)
+        scope, _, ahead = catalog.places(ops["context"], ops["node"], self._ahead)
         self._ahead = ahead[:, -FOLD_AT:]
         for name, group in (("op", catalog.op[plan]), ("scope", scope)):
             self.tallies[name].add(group, spent, bucket, nbytes)
         view = catalog.strings.id_of("movement")  # the bytes of views are somebody else's
         small = (catalog.nbytes < (self.meta.get("min_block") or 0)) & (catalog.family != view)
-        self._small_bytes += int((nbytes * (small[plan] & (block == 0))).sum())
+        self._small_bytes += int((nbytes * (small[plan] & (ops["alloc_id"] == 0))).sum())
 
     def _new_tape(self) -> LiveTape | None:
         """The tape of the last sampled backward once its step, or 0.1 s, has passed."""
@@ -262,7 +265,7 @@ class Live(Run):
     def _history(self) -> Arrays:
         """The steps and metrics that were not told yet."""
         found: Arrays = {}
-        for kind, names in _TOLD.items():
+        for kind, names in TOLD.items():
             rows = self._past[kind]
             news = self.in_seconds(schema.columns(schema.KINDS[kind], rows[self._told[kind] :]))
             found |= {f"{kind}.{name}": news[name] for name in names if len(news[name])}

@@ -1,4 +1,4 @@
-"""A page with the Tape view alone and a kernel's part played by Python: quick, and sized as a test needs it."""
+"""A page with a tape or a recording and a kernel's part played by Python: quick, and sized as a test needs it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flnb_telemetry import bus, intern, schema
+from flnb_telemetry.liverecording import LiveRecording
 from flnb_telemetry.livetape import LiveTape
 from flnb_telemetry.recording import Recording
 
@@ -25,10 +26,14 @@ import dashboard from "/dashboard.js";
 document.body.dataset.jpThemeLight = String({light});
 const listeners = new Set();
 const model = {{
-    get: name => ({{height: {height}, only: "tape"}})[name],
+    get: name => ({{height: {height}, only: "{only}"}})[name],
     send: async message => {{
-        const answer = await window.ask(JSON.stringify(message));
-        if (answer) for (const listener of listeners) listener(JSON.parse(answer), []);
+        for (const [content, buffer] of JSON.parse(await window.ask(JSON.stringify(message)))) {{
+            const buffers = [await (await fetch("/buffer/" + buffer)).arrayBuffer()];
+            const began = performance.now();
+            for (const listener of listeners) listener(content, buffers);
+            window.taken = (window.taken ?? 0) + performance.now() - began;
+        }}
     }},
     on: (_, listener) => listeners.add(listener),
     off: (_, listener) => listeners.delete(listener),
@@ -38,27 +43,39 @@ dashboard.render({{model, el: document.getElementById("at")}});
 
 
 class Stage:
-    """Shows tapes on a page. `show` loads it anew; `probe` is what the view tells of itself."""
+    """Shows tapes and recordings on a page. `show` loads it anew; `probe` is what the view tells of itself."""
 
     def __init__(self, page: Page) -> None:
         self.page = page
         self._tape: Tape | None = None
         self._live: LiveTape | None = None
+        self._runs: list[LiveRecording] = []
+        self._buffers: list[bytes] = []
         self._html = ""
         self._shown = 0
         page.expose_function("ask", self._ask)
         page.route("http://stage.test/**", self._serve)
 
     def show(self, tape: Tape, *, light: bool = True, height: int = 600, width: int = 1200) -> None:
-        self._tape, self._live = tape, None
+        self._tape, self._live, self._runs = tape, None, []
+        self._load("tape", light, height, width)
+        self.page.wait_for_function("() => window.__flnb?.view?.boxes > 0")
+
+    def view(self, *runs: Recording, light: bool = True, height: int = 680, width: int = 1200) -> None:
+        """Show one recording, or two beside each other, and wait until all is told."""
+        self._runs = [LiveRecording(run) for run in runs]
+        self._load("compare" if len(runs) > 1 else "", light, height, width)
+        self.page.wait_for_function("() => window.__flnb?.whole")
+
+    def _load(self, only: str, light: bool, height: int, width: int) -> None:
         ground, ink, error = (
             ("#fff", "rgba(0,0,0,.87)", "#d32f2f") if light else ("#111", "rgba(255,255,255,.87)", "#ef5350")
         )
-        self._html = PAGE.format(ground=ground, ink=ink, error=error, light=json.dumps(light), height=height)
+        self._html = PAGE.format(ground=ground, ink=ink, error=error, light=json.dumps(light), height=height, only=only)
         self.page.set_viewport_size({"width": width, "height": height})
+        self._buffers = []
         self._shown += 1  # a page of its own, that no cache knows
         self.page.goto(f"http://stage.test/{self._shown}")
-        self.page.wait_for_function("() => window.__flnb?.view?.boxes > 0")
 
     def probe(self) -> dict[str, Any]:
         found: dict[str, Any] = self.page.evaluate("() => window.__flnb.view")
@@ -94,18 +111,29 @@ class Stage:
         return float(self.page.evaluate("() => window.changed"))
 
     def _serve(self, route: Any) -> None:
-        if route.request.url.endswith(".js"):
+        if "/buffer/" in route.request.url:
+            route.fulfill(body=self._buffers[int(route.request.url.rpartition("/")[2])])
+        elif route.request.url.endswith(".js"):
             route.fulfill(content_type="text/javascript", body=BUNDLE.read_text(encoding="utf-8"))
         else:
             route.fulfill(content_type="text/html", body=self._html)
 
-    def _ask(self, text: str) -> str | None:
-        message = json.loads(text)
+    def _ask(self, text: str) -> str:
+        answers = self._answers(json.loads(text))
+        first = len(self._buffers)
+        self._buffers += [buffer for _, buffer in answers]
+        return json.dumps([(content, first + i) for i, (content, _) in enumerate(answers)], allow_nan=False)
+
+    def _answers(self, message: dict[str, Any]) -> list[tuple[dict[str, Any], bytes]]:
+        if self._runs:
+            hello = message["type"] == "hello"
+            sides = enumerate(self._runs if hello else ())
+            return [(content | {"side": side}, data) for side, run in sides for content, data in run.frames()]
         assert self._tape is not None
         self._live = self._live or LiveTape(self._tape)
         if message["type"] == "hello":
-            return json.dumps(self._live.frame("tape"), allow_nan=False)
-        return json.dumps(self._live.answer(message), allow_nan=False) if message["type"] == "tape" else None
+            return [(self._live.frame("tape"), b"")]
+        return [(self._live.answer(message), b"")] if message["type"] == "tape" else []
 
 
 def recorded(ops: list[tuple[str, str, str]], *, times: int = 1, bad: int = -1, norms: int = 256) -> Recording:
@@ -144,4 +172,59 @@ def recorded(ops: list[tuple[str, str, str]], *, times: int = 1, bad: int = -1, 
         run.feed(1, rows)
     run.state, run.end = "finished", int(u[-1]) + 10_000
     assert bus.lanes is None
+    return run
+
+
+def remembered(
+    blocks: int, *, live: int = 1000, large: int = 64, steps: int = 100, capacity: int | None = None
+) -> Recording:
+    """A recording of allocations alone: about `live` blocks of 1 to `large` KiB at a time, in segments of 32 MiB.
+
+    Every block is freed, the oldest first but for some of them; places are those of a first fit by size.
+    """
+    rng = np.random.default_rng(0)
+    nbytes = rng.integers(1, large, blocks, endpoint=True) * 1024 - rng.integers(0, 500, blocks)
+    size = -(-nbytes // 512) * 512
+    born = np.arange(blocks) * 2 * 1000
+    freed = np.minimum((np.arange(blocks) + rng.integers(1, 2 * live, blocks)) * 2000 + 1000, (2 * blocks + 8) * 1000)
+    # Slots of the largest size, taken from a stack: as many as live at once.
+    order = np.lexsort((np.r_[np.ones(blocks), np.zeros(blocks)], np.r_[born, freed]))
+    slot, free, slots = np.zeros(blocks, np.int64), [], 0
+    for event in order.tolist():
+        if event >= blocks:
+            free.append(int(slot[event - blocks]))
+        elif free:
+            slot[event] = free.pop()
+        else:
+            slot[event], slots = slots, slots + 1
+    room = (large + 1) * 1024
+    each = (32 << 20) // room
+    run = Recording("remembered")
+    run.meta = {"backend": "numpy", "manager": "slots", "device": "simulated", "capacity": capacity}
+    scopes = [f"net.block{i}.{part}" for i in range(4) for part in ("conv", "norm", "act")]
+    contexts = [intern.contexts.id_of(intern.Context(scope, schema.FORWARD)) for scope in scopes]
+    plans = [
+        intern.plans.id_of(intern.Plan(op, family, (64, 16, 8), "float32", 32768))
+        for op, family in (("conv2d", "matmul"), ("batch_norm", "norm"), ("relu", "elementwise"))
+    ]
+    which = rng.integers(0, 12, blocks)
+    category = rng.choice([0, 2, 3, 3, 3, 5, 6], blocks)
+    alloc, gone = np.zeros((blocks, schema.WORDS), np.int64), np.zeros((blocks, schema.WORDS), np.int64)
+    alloc[:, 0] = schema.ALLOC | category << schema.AUX_SHIFT | np.array(plans)[which % 3] << schema.PLAN_SHIFT
+    alloc[:, 1], alloc[:, 2] = run.start + born + 1000, np.arange(blocks) + 1
+    alloc[:, 6], address = slot // each + 1, (1 << 40) + slot // each * (64 << 20) + slot % each * room
+    alloc[:, 3], alloc[:, 4], alloc[:, 5], alloc[:, 7] = address, size, nbytes, np.array(contexts)[which]
+    gone[:, 0], gone[:, 1], gone[:, 2] = schema.FREE_COMPLETED, run.start + freed + 1000, alloc[:, 2]
+    held = slots // each + 1
+    segments, ticks = np.zeros((held, schema.WORDS), np.int64), np.zeros((steps, schema.WORDS), np.int64)
+    segments[:, 0], segments[:, 2] = schema.SEGMENT_ALLOC, np.arange(held) + 1
+    segments[:, 1] = run.start + 1000 + born[[int(np.flatnonzero(slot >= i * each)[0]) for i in range(held)]]
+    segments[:, 3], segments[:, 4] = (1 << 40) + np.arange(held) * (64 << 20), 32 << 20
+    last = int(freed.max()) + 2000
+    ticks[:, 0], ticks[:, 3], ticks[:, 4] = schema.STEP, np.arange(steps), steps
+    edges = run.start + np.arange(steps + 1) * last // steps
+    ticks[:, 1], ticks[:, 2] = edges[:-1], edges[1:]
+    for rows in (segments, alloc, gone, ticks):
+        run.feed(1, rows)
+    run.state, run.end = "finished", run.start + last
     return run

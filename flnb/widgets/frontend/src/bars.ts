@@ -2,8 +2,9 @@
 
 import { Brush } from "./brush.ts";
 import { attribute, h, icon, icons, setText } from "./dom.ts";
-import { bytes, clock, count, integer, percent, text, UNKNOWN } from "./format.ts";
+import { bytes, clock, count, integer, moment, percent, text, UNKNOWN } from "./format.ts";
 import { selectionParts, stateLine, type StateLine } from "./states.ts";
+import type { Counters } from "./protocol.ts";
 import type { TabName, ViewContext } from "./view.ts";
 
 export const WINDOW = 3;
@@ -104,6 +105,7 @@ export class RecordingBar {
   private readonly dropped = new Stat("dropped");
   private readonly liveButton: HTMLButtonElement;
   private pausedShown: boolean | null = null;
+  private wholeShown = false;
 
   constructor(context: ViewContext) {
     this.context = context;
@@ -127,15 +129,24 @@ export class RecordingBar {
       attribute(this.pauseButton, "aria-pressed", store.paused);
     }
     attribute(this.liveButton, "aria-pressed", store.following && !store.paused);
+    if (store.memory.whole !== this.wholeShown) this.showWhole(store.memory.whole);
     // Counters tell of the recording, which goes on while the picture is paused; only the step is the picture's.
     const counters = store.latest?.counters;
     const waiting = !counters || store.latest?.run.state === "waiting";
     const { step } = store;
     this.step.set(waiting ? UNKNOWN : integer(step), counters?.steps_total && !waiting ? `step of ${integer(counters.steps_total)}` : "step");
-    this.recorded.set(waiting ? UNKNOWN : clock(counters.t) + (counters.t < 3600 ? " s" : ""));
+    this.recorded.set(waiting ? UNKNOWN : counters.t < 1 ? moment(counters.t) : clock(counters.t) + (counters.t < 3600 ? " s" : ""));
     this.events.set(counters ? text(count(counters.events_per_s < 10 ? Math.round(counters.events_per_s) : counters.events_per_s)) : "0");
     this.telemetry.set(waiting ? UNKNOWN : text(percent(counters.telemetry_share)));
     this.dropped.set(integer(counters?.dropped ?? 0), undefined, counters?.dropped ? "fl-warn" : "");
+  }
+
+  /** Of a recording that has ended nothing can be paused or followed: there is its peak. */
+  private showWhole(whole: boolean): void {
+    this.wholeShown = whole;
+    this.pauseButton.hidden = this.telemetry.element.hidden = whole;
+    this.liveButton.replaceChildren(icon(whole ? icons.peak : icons.live), whole ? "Peak" : "Live");
+    this.liveButton.title = whole ? "Go to where most memory is live" : "Follow the newest again";
   }
 }
 
@@ -198,22 +209,29 @@ export class StatusLine {
     else {
       if (store.paused && store.stepsBehind && store.selection) parts.push(["the kernel goes on:", `${integer(store.stepsBehind)} steps`, "behind live", ""]);
       if (store.cursor !== null) parts.push(["cursor", `${store.cursor.toFixed(3)} s`, "", ""]);
-      parts.push(["frame", integer(store.seq), "", "fl-wideonly"]);
-      const rate = store.rate(now);
-      parts.push(["", rate ? String(Math.round(rate)) : UNKNOWN, "Hz", "fl-narrowhide"]);
-      parts.push(["credit", `${Math.max(0, WINDOW - unacknowledged)} / ${WINDOW}`, "", "fl-narrowhide"]);
-      if (store.lastKeyframeAt) {
-        const age = (now - store.lastKeyframeAt) / 1000;
-        parts.push(["keyframe", age < 60 ? `${age.toFixed(1)} s` : clock(age).replace(/\.\d$/, ""), "ago", "fl-wideonly"]);
-      }
-      const [used, capacity] = [bytes(counters.buffer_used), bytes(counters.buffer_capacity)];
-      parts.push(["buffer", `${used[1] === capacity[1] ? used[0] : text(used)} / ${text(capacity)}`, "", "fl-narrowhide"]);
+      if (store.memory.whole) parts.push(["events", integer(counters.events), "", ""]);
+      else this.connection(parts, counters, now, unacknowledged);
     }
     const key = JSON.stringify(parts);
     if (key === this.rightKey) return;
     this.rightKey = key;
     this.right.replaceChildren(...parts.map(([before, value, after, hide]) =>
       h("span", { class: hide || null }, before ? `${before} ` : "", h("b", {}, value), after ? ` ${after}` : "")));
+  }
+
+  /** How the frames of a run that goes on arrive. */
+  private connection(parts: [string, string, string, string][], counters: Counters, now: number, unacknowledged: number): void {
+    const { store } = this.context;
+    parts.push(["frame", integer(store.seq), "", "fl-wideonly"]);
+    const rate = store.rate(now);
+    parts.push(["", rate ? String(Math.round(rate)) : UNKNOWN, "Hz", "fl-narrowhide"]);
+    parts.push(["credit", `${Math.max(0, WINDOW - unacknowledged)} / ${WINDOW}`, "", "fl-narrowhide"]);
+    if (store.lastKeyframeAt) {
+      const age = (now - store.lastKeyframeAt) / 1000;
+      parts.push(["keyframe", age < 60 ? `${age.toFixed(1)} s` : clock(age).replace(/\.\d$/, ""), "ago", "fl-wideonly"]);
+    }
+    const [used, capacity] = [bytes(counters.buffer_used), bytes(counters.buffer_capacity)];
+    parts.push(["buffer", `${used[1] === capacity[1] ? used[0] : text(used)} / ${text(capacity)}`, "", "fl-narrowhide"]);
   }
 }
 

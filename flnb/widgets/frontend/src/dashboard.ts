@@ -38,6 +38,10 @@ export interface TestState {
   readonly events: number;
   readonly dropped: number;
   readonly selection: Readonly<Selection> | null;
+  /** The time cursor, seconds since the run began. */
+  readonly cursor: number | null;
+  /** All of a recording that has ended is there. */
+  readonly whole: boolean;
   /** What the view that is shown tells of itself. */
   readonly view: unknown;
 }
@@ -144,6 +148,8 @@ export class Dashboard {
       get events() { return store.latest?.counters.events ?? 0; },
       get dropped() { return store.latest?.counters.dropped ?? 0; },
       get selection() { return store.selection; },
+      get cursor() { return store.cursor; },
+      get whole() { return store.landed; },
       get view() { return view()?.probe?.(); },
     };
   }
@@ -316,7 +322,6 @@ export class Dashboard {
   /** The dashboard's own keys; true when taken. */
   private command(event: KeyboardEvent): boolean {
     const { store } = this;
-    const actions = this.context.actions;
     const { t0, t1 } = store.range;
     const span = t1 - t0;
     const pan = (by: number): void => {
@@ -335,7 +340,7 @@ export class Dashboard {
     if (this.options.only && !["/", "Escape"].includes(event.key)) return false;
     const onArrows = (event.target as Element).closest("[role=tablist], [role=radiogroup], [role=grid]") === null;
     switch (event.key) {
-      case " ": this.setPaused(!store.paused); return true;
+      case " ": if (!store.memory.whole) this.setPaused(!store.paused); return true;
       case "/": this.viewBar.input.focus(); this.viewBar.input.select(); return true;
       case "Escape":
         if (store.search) {
@@ -351,7 +356,7 @@ export class Dashboard {
       case "d": case "D": pan(span / 4); return true;
       case "ArrowLeft": if (onArrows) pan(-span / 10); return onArrows;
       case "ArrowRight": if (onArrows) pan(span / 10); return onArrows;
-      case "f": case "F": store.span = 0; actions.live(); return true;
+      case "f": case "F": this.fit(); return true;
       case "o": case "O": this.show("ops"); return true;
       case "t": case "T": this.show("tape"); return true;
       case "b": case "B": this.show("memory"); return true;
@@ -359,6 +364,14 @@ export class Dashboard {
       case "]": this.step(1); return true;
       default: return false;
     }
+  }
+
+  /** Six steps of a run that goes on, all of one that has ended. */
+  private fit(): void {
+    const { store } = this;
+    store.span = 0;
+    if (store.landed) store.setRange(0, store.now);
+    else this.context.actions.live();
   }
 
   /** Put cursor and range on the step before or after the one under the cursor. */

@@ -55,6 +55,7 @@ export function icon(path: string, size = 12): SVGSVGElement {
 export const icons = {
   pause: "M3.5 1.5v9M8.5 1.5v9",
   play: "M3 1.5 10 6 3 10.5z",
+  peak: "M1 10.5 6 2.500 11 10.500",
   live: "M1.5 1.5 7 6l-5.5 4.5zM10 1.5v9",
   search: "M5 1.5a3.5 3.5 0 1 0 0 7 3.5 3.5 0 0 0 0-7zM7.6 7.6 11 11",
   table: "M1 2h10v8.500H1zM1 5h10M4.500 2v8.500M1 7.800h10",

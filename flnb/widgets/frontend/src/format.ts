@@ -87,6 +87,9 @@ export function clock(seconds: number | null | undefined): string {
   return `${two(minutes)}:${two(Math.floor(rest / 10))}.${rest % 10}`;
 }
 
+/** A moment of a run: 32.4 ms, later 00:07.2. */
+export const moment = (seconds: number): string => (seconds > 0 && seconds < 1 ? text(duration(seconds * 1e9)) : clock(seconds));
+
 /** A shape: 256×16×8×8; a scalar's is "scalar". */
 export const shape = (dims: readonly number[]): string => (dims.length ? dims.join("×") : "scalar");
 

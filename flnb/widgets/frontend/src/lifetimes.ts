@@ -9,6 +9,10 @@ import type { Column, Frame } from "./protocol.ts";
 export const CATEGORIES = 7;
 /** A keyframe repeats this many finished lifetimes at most. */
 const KEYFRAME_FINISHED = 4096;
+/** Sizes of segments that are kept of a run that goes on. */
+const SIZES = 16384;
+/** Seconds in a bin of the overview at first, of a recording that is told whole: however short it was, it fills them. */
+const WHOLE_BIN = 2 ** -24;
 
 const seriesNames = ["t", "allocated", "reserved", "waste", "c0", "c1", "c2", "c3", "c4", "c5", "c6"] as const;
 export type SeriesName = (typeof seriesNames)[number];
@@ -42,6 +46,8 @@ export class Lifetimes {
   generation = 0;
   /** Every lifetime that ended after this time is here. */
   completeSince = -Infinity;
+  /** Nothing leaves; the columns grow instead. */
+  everything = false;
   private readonly rows = new Map<number, number>();
 
   constructor(capacity: number) {
@@ -93,7 +99,7 @@ export class Lifetimes {
   }
 
   private makeRoom(): void {
-    const finished = this.end.subarray(0, this.used).filter((end) => end !== Infinity).sort();
+    const finished = this.everything ? [] : this.end.subarray(0, this.used).filter((end) => end !== Infinity).sort();
     // Live blocks are never dropped: where they fill most rows, the columns grow instead.
     if (finished.length < this.capacity / 2) {
       const old = { ...this };
@@ -188,7 +194,12 @@ const enum Kind { Segment, Free, Alloc, Release }
 
 export class MemoryLog {
   readonly lifetimes: Lifetimes;
+  /** The present size of each segment, by its id. */
   readonly segments = new Map<number, Segment>();
+  /** All sizes that segments have had, in order, each from when to when. */
+  sizes: Segment[] = [];
+  /** Increases when some of `sizes` have left. */
+  generation = 0;
   /** State after every event, sorted by time. */
   readonly series: MemorySeries;
   readonly overview = new Overview();
@@ -215,6 +226,11 @@ export class MemoryLog {
     return this.sums;
   }
 
+  /** The lives of all blocks are known, from the beginning of the run. */
+  get whole(): boolean {
+    return this.lifetimes.everything;
+  }
+
   get reservedNow(): number {
     return this.reserved;
   }
@@ -222,6 +238,8 @@ export class MemoryLog {
   clear(): void {
     this.lifetimes.clear();
     this.segments.clear();
+    this.sizes = [];
+    this.generation++;
     this.series.clear();
     this.overview.clear();
     this.peak = { t: 0, allocated: 0, reserved: 0 };
@@ -231,7 +249,13 @@ export class MemoryLog {
   }
 
   apply(frame: Frame): void {
-    if (frame.head.keyframe) this.applyKeyframe(frame);
+    const { keyframe, run } = frame.head;
+    if (run.whole && keyframe) {
+      this.clear();
+      this.overview.width = WHOLE_BIN;
+    }
+    this.lifetimes.everything = run.whole ?? false;
+    if (keyframe && !run.whole) this.applyKeyframe(frame);
     else this.applyEvents(frame, -Infinity);
   }
 
@@ -246,7 +270,7 @@ export class MemoryLog {
     }
     const known = this.series.last("t") ?? -Infinity;
     const from = Math.max(since, known);
-    this.insertSegments(frame);
+    for (let at = 0; at < column("segment.id").length; at++) this.insertSegment(frame, at, now);
     const ids = column("alloc.id");
     const present = new Set<number>();
     for (let at = 0; at < ids.length; at++) {
@@ -284,7 +308,7 @@ export class MemoryLog {
     this.sums.fill(0);
     this.waste = this.reserved = 0;
     for (let row = 0; row < lifetimes.used; row++) if (lifetimes.isLive(row, t)) this.add(row, 1);
-    for (const segment of this.segments.values()) if (segment.start <= t && segment.end > t) this.reserved += segment.size;
+    for (const segment of this.sizes) if (segment.start <= t && segment.end > t) this.reserved += segment.size;
   }
 
   private add(row: number, sign: 1 | -1): void {
@@ -308,25 +332,30 @@ export class MemoryLog {
     if (allocated > this.peak.allocated) this.peak = { t: at, allocated, reserved };
   }
 
-  private insertSegments(frame: Frame): void {
-    for (let at = 0; at < (frame.columns["segment.id"]?.length ?? 0); at++) this.insertSegment(frame, at);
-  }
-
-  /** A new segment, or one told again because its size changed; by how many bytes it grew. */
-  private insertSegment(frame: Frame, at: number): number {
+  /** A new segment, or one told again at time t because its size changed; by how many bytes it grew. */
+  private insertSegment(frame: Frame, at: number, t: number): number {
     const { "segment.id": ids, "segment.t": times, "segment.size": sizes, "segment.address": addresses } = frame.columns;
     const [id, size] = [ids![at]!, sizes![at]!];
     const known = this.segments.get(id);
-    if (known && known.end === Infinity) {
-      const grown = size - known.size;
-      known.size = size;
-      return grown;
+    const lives = known !== undefined && known.end === Infinity;
+    if (lives) {
+      if (known.size === size) return 0;
+      known.end = Math.max(known.start, t);
     }
-    this.segments.set(id, { id, address: addresses?.[at] ?? 0, size, start: times![at]!, end: Infinity });
-    if (this.segments.size > 4096) {
-      for (const segment of this.segments.values()) if (segment.end !== Infinity && this.segments.size > 2048) this.segments.delete(segment.id);
-    }
-    return size;
+    const segment = { id, address: addresses?.[at] ?? 0, size, start: lives ? known.end : times![at]!, end: Infinity };
+    this.segments.set(id, segment);
+    this.sizes.push(segment);
+    if (this.sizes.length > SIZES && !this.whole) this.forgetSegments();
+    return lives ? size - known.size : size;
+  }
+
+  /** The older half of what segments were, and are no longer, leaves. */
+  private forgetSegments(): void {
+    const half = this.sizes.length >> 1;
+    this.sizes = this.sizes.filter((segment, at) => at >= half || segment.end === Infinity);
+    this.generation++;
+    for (const segment of this.segments.values()) if (segment.end !== Infinity) this.segments.delete(segment.id);
+    for (const segment of this.sizes) this.segments.set(segment.id, segment);
   }
 
   private release(id: number, t: number): Segment | undefined {
@@ -372,7 +401,7 @@ export class MemoryLog {
     const instant = new Set<number>();
     const thinned = columns["memory.t"];
     for (const { t, kind, at } of order) {
-      if (kind === Kind.Segment) this.reserved += head.keyframe ? columns["segment.size"]![at]! : this.insertSegment(frame, at);
+      if (kind === Kind.Segment) this.reserved += head.keyframe ? columns["segment.size"]![at]! : this.insertSegment(frame, at, t);
       else if (kind === Kind.Alloc) {
         const row = this.insertBlock(frame, at);
         if (instant.has(this.lifetimes.id[row]!)) this.lifetimes.finish(row, t);

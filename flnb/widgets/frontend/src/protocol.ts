@@ -24,6 +24,10 @@ export interface RunInfo {
   device: string;
   capacity: number | null;
   min_block: number;
+  /** A recording that has ended, told once and from its beginning: nothing of it leaves the page. */
+  whole?: boolean;
+  /** What is told of it where that is not everything. */
+  note?: string;
 }
 
 export interface Counters {
@@ -149,6 +153,10 @@ export interface FrameHead {
   contexts?: TableDelta<Context>;
   arrays: Record<string, [ArrayType, number, number]>;
   tape?: Tape;
+  /** Of a whole recording: which part this is, from 0 to the last. */
+  part?: [number, number];
+  /** Of two recordings side by side: which one. */
+  side?: 0 | 1;
 }
 
 /** A decoded frame: its head, and the columns as typed arrays over the received buffer. */

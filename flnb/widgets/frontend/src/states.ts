@@ -83,7 +83,7 @@ export function stateLine(store: Store, now: number): StateLine {
   }
   const progress = counters.step === null ? [] : [`step ${integer(counters.step)}${counters.steps_total ? ` of ${integer(counters.steps_total)}` : ""}`];
   if (run.state === "finished") {
-    return { mark: "square", title: "Finished", head: "Finished", rest: [...progress, `${clock(counters.t)} recorded`, "complete, dropped 0"], ...normal };
+    return { mark: "square", title: "Finished", head: "Finished", rest: [...progress, `${clock(counters.t)} recorded`, run.note ?? "complete, dropped 0"], ...normal };
   }
   const looking = store.following ? {} : { action: { name: "live", label: "Live" } as const };
   return {

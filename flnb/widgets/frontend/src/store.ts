@@ -111,6 +111,8 @@ export class Store {
   cursor: number | null = null;
   /** A fixed range; null follows the newest with `span` seconds. */
   private fixed: Range | null = null;
+  /** All of a recording that has ended is there. */
+  landed = false;
   /** Seconds seen while following; 0 chooses six steps. */
   span = 0;
 
@@ -246,9 +248,11 @@ export class Store {
     this.changed();
   }
 
+  /** The newest again; of a recording that has ended, where most is live. */
   follow(): void {
     this.fixed = null;
     this.cursor = null;
+    if (this.landed) this.land();
     this.changed();
   }
 
@@ -415,7 +419,20 @@ export class Store {
       this.versions.memory++;
     }
     if (head.tape) this.applyTape(head.tape);
+    this.landed = head.part?.[0] === head.part?.[1] && head.run.whole === true;
+    if (this.landed && this.following) this.land();
     this.versions.frame++;
+  }
+
+  /** A recording that has ended opens where most is live, in the steps around that. */
+  private land(): void {
+    const { t, allocated } = this.memory.peak;
+    if (allocated === 0) return;
+    const { t0, t1 } = this.range;
+    const begin = Math.max(0, Math.min(t - (t1 - t0) / 2, this.now - (t1 - t0)));
+    this.fixed = { t0: begin, t1: begin + t1 - t0 };
+    this.cursor = t;
+    this.versions.view++;
   }
 
   private hold(frame: Frame): void {

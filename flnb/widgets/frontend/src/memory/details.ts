@@ -2,7 +2,7 @@
 
 import { label, Surface, vertical } from "../canvas.ts";
 import { h } from "../dom.ts";
-import { bytes, clock, dtype, duration, exactBytes, integer, text } from "../format.ts";
+import { bytes, dtype, duration, exactBytes, integer, moment, text } from "../format.ts";
 import { categoryLabels, categoryOrder } from "../palette.ts";
 import type { Phase } from "../protocol.ts";
 import type { Store } from "../store.ts";
@@ -86,7 +86,7 @@ export class MemoryDetails {
     const { store } = this.context;
     const at = store.memory.peak;
     this.begin();
-    this.pair("Peak live", text(bytes(at.allocated)), clock(at.t));
+    this.pair("Peak live", text(bytes(at.allocated)), moment(at.t));
     this.pair("Reserved then", text(bytes(at.reserved)));
     const request = this.model.request();
     if (request.row >= 0) {
@@ -137,10 +137,10 @@ export class MemoryDetails {
     if (store.at < from) this.pair("Age", "–", `allocated ${text(duration((from - store.at) * 1e9))} after the cursor`);
     else this.pair("Age", text(duration((at - from) * 1e9)), whole);
     const step = store.stepAt(from);
-    this.pair("Allocated", step === null ? clock(from) : `step ${integer(step)}`, step === null ? "" : clock(from));
+    this.pair("Allocated", step === null ? moment(from) : `step ${integer(step)}`, step === null ? "" : moment(from));
     if (to !== Infinity) {
       const freed = store.stepAt(to);
-      this.pair("Freed", freed === null ? clock(to) : `step ${integer(freed)}`, clock(to));
+      this.pair("Freed", freed === null ? moment(to) : `step ${integer(freed)}`, moment(to));
     }
     return pairs;
   }
@@ -194,8 +194,10 @@ export class MemoryDetails {
     if (known) {
       this.pair("Size", text(bytes(known.size)), exactBytes(known.size));
       this.pair("Address", `0x${known.address.toString(16)}`, "", true);
-      this.pair("Reserved at", clock(known.start));
-      if (known.end !== Infinity) this.pair("Released at", clock(known.end));
+      const first = store.memory.sizes.find((one) => one.id === id) ?? known;
+      this.pair("Reserved at", moment(first.start));
+      if (first !== known) this.pair("This size", `since ${moment(known.start)}`, `${text(bytes(first.size))} at first`);
+      if (known.end !== Infinity) this.pair("Released at", moment(known.end));
     }
     if (segment) {
       this.pair("Used", text(bytes(segment.used)), segment.size > 0 ? `${((segment.used / segment.size) * 100).toFixed(1)} %` : "");

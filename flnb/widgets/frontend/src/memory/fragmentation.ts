@@ -74,7 +74,7 @@ class SegmentHoles {
   private readonly sizes: number[] = [];
 
   constructor(
-    readonly size: number,
+    private size: number,
     private readonly all: Holes,
   ) {
     all.add(size);
@@ -104,6 +104,13 @@ class SegmentHoles {
     this.offsets.splice(at, 1);
     this.sizes.splice(at, 1);
     this.all.add(this.hole(at - 1, at));
+  }
+
+  /** The segment grows or shrinks at its end. */
+  resize(size: number): void {
+    this.all.remove(this.hole(this.offsets.length - 1, this.offsets.length));
+    this.size = size;
+    this.all.add(this.hole(this.offsets.length - 1, this.offsets.length));
   }
 
   /** The segment goes back to the device with all that is in it. */
@@ -165,12 +172,13 @@ export class FragmentationSeries {
   private readonly at = Object.fromEntries(COLUMNS.map((name) => [name, new Float64Array(0)])) as Series;
   private totals: Float64Array = new Float64Array(TOTALS_WIDTH);
   private holes = new Holes(0);
-  private segments = new Map<number, SegmentHoles>();
+  /** By id: the row of its present size. */
+  private segments = new Map<number, { row: number; holes: SegmentHoles }>();
 
   constructor(private readonly index: MemoryIndex) {}
 
   /** Makes all events from time `from` on known, for allocations of `request` bytes. */
-  private ensure(from: number, request: number): void {
+  ensure(from: number, request: number): void {
     const { index, at } = this;
     const start = upperBound(index.time, from, index.length);
     const rewritten = index.rewrittenSince(this.rewrites) < this.last;
@@ -208,7 +216,7 @@ export class FragmentationSeries {
     const state = stateAt(index, index.time[first - 1]!);
     for (const segment of state.segments) {
       const holes = new SegmentHoles(segment.size, this.holes);
-      this.segments.set(segment.id, holes);
+      this.segments.set(segment.id, { row: segment.row, holes });
       for (const row of segment.rows) holes.alloc(index.blocks.offset[row]!, index.blocks.size[row]!);
     }
   }
@@ -217,7 +225,7 @@ export class FragmentationSeries {
     const { blocks, reservedSegments } = this.index;
     const { row, alloc } = this.index.blockOf(e);
     if (row >= 0) {
-      const holes = this.segments.get(blocks.segment[row]!);
+      const holes = this.segments.get(blocks.segment[row]!)?.holes;
       if (holes === undefined) return; // a block of a segment that was never announced
       if (alloc) holes.alloc(blocks.offset[row]!, blocks.size[row]!);
       else holes.free(blocks.offset[row]!, blocks.size[row]!);
@@ -225,9 +233,16 @@ export class FragmentationSeries {
     }
     const segment = this.index.segmentOf(e);
     const id = reservedSegments.id[segment.row]!;
-    if (segment.alloc) this.segments.set(id, new SegmentHoles(reservedSegments.size[segment.row]!, this.holes));
-    else {
-      this.segments.get(id)?.clear();
+    const known = this.segments.get(id);
+    if (segment.alloc) {
+      const size = reservedSegments.size[segment.row]!;
+      if (known === undefined) this.segments.set(id, { row: segment.row, holes: new SegmentHoles(size, this.holes) });
+      else {
+        known.holes.resize(size);
+        known.row = segment.row;
+      }
+    } else if (known?.row === segment.row) { // not the end of a size that another one has followed
+      known.holes.clear();
       this.segments.delete(id);
     }
   }

@@ -237,6 +237,16 @@ class MemoryView implements View {
     return keyOf(event, [this.timeline.chart, this.fragmentation.chart, this.blocks.map]);
   }
 
+  probe(): unknown {
+    const { store } = this.context;
+    const state = this.model.state(store.at);
+    const { reserved, largest } = fragmentationOf(this.model.index, state, this.model.request().bytes);
+    return {
+      allocated: allocatedOf(state.totals), reserved, largest, categories: [...state.totals.subarray(0, WASTE)], waste: state.totals[WASTE],
+      segments: state.segments.length, blocks: state.blocks,
+    };
+  }
+
   destroy(): void {
     this.element.remove();
   }

@@ -8,9 +8,8 @@ import {
 
 /** The request that fragmentation is judged by is the largest allocation of this many last steps. */
 export const REQUEST_STEPS = 8;
-const SEGMENT_ROWS = 16384;
 
-/** Segments as columns with stable rows; the store's map may forget old ones. */
+/** The sizes of segments as columns: a row for each size that one has had, in order. */
 export class SegmentTable implements Segments {
   used = 0;
   id = new Uint32Array(0);
@@ -18,37 +17,28 @@ export class SegmentTable implements Segments {
   end = new Float64Array(0);
   size = new Float64Array(0);
   address = new Float64Array(0);
-  generation = 0;
-  private rows = new Map<number, number>();
 
-  update(segments: Iterable<{ id: number; address: number; size: number; start: number; end: number }>): void {
-    if (this.used > SEGMENT_ROWS) this.clear();
-    for (const segment of segments) {
-      let row = this.rows.get(segment.id);
-      if (row === undefined) {
-        row = this.used++;
-        if (row >= this.id.length) this.grow();
-        this.id[row] = segment.id;
-        this.start[row] = segment.start;
-        this.size[row] = segment.size;
-        this.address[row] = segment.address;
-        this.rows.set(segment.id, row);
-      } else if (this.size[row] !== segment.size) { // it grew: shown as large as it is now, from its beginning on
-        this.size[row] = segment.size;
-        this.generation++;
-      }
-      this.end[row] = segment.end;
+  /** Takes in what is new at the end of `sizes`, and what has ended. */
+  update(sizes: readonly { id: number; address: number; size: number; start: number; end: number }[]): void {
+    if (sizes.length < this.used) this.clear();
+    this.grow(sizes.length);
+    for (; this.used < sizes.length; this.used++) {
+      const segment = sizes[this.used]!;
+      this.id[this.used] = segment.id;
+      this.start[this.used] = segment.start;
+      this.size[this.used] = segment.size;
+      this.address[this.used] = segment.address;
     }
+    sizes.forEach((segment, row) => (this.end[row] = segment.end));
   }
 
   clear(): void {
     this.used = 0;
-    this.rows.clear();
-    this.generation++;
   }
 
-  private grow(): void {
-    const size = Math.max(64, this.id.length * 2);
+  private grow(needed: number): void {
+    if (needed <= this.id.length) return;
+    const size = Math.max(64, needed, this.id.length * 2);
     const ids = new Uint32Array(size);
     ids.set(this.id);
     this.id = ids;
@@ -68,9 +58,12 @@ export class MemoryModel {
   private readonly series = new FragmentationSeries(this.index);
   private seen = -1;
   private run = -1;
+  private generation = -1;
   private requested: { version: number; request: Request } | null = null;
   private readonly cache = new Map<string, unknown>();
   private cachedVersion = -1;
+  private last: MemoryState | null = null;
+  private lastVersion = -1;
 
   constructor(private readonly store: Store) {}
 
@@ -85,9 +78,11 @@ export class MemoryModel {
       this.segments.clear();
       this.requested = null;
     }
-    this.segments.update(store.memory.segments.values());
-    const { lifetimes } = store.memory;
-    this.index.update(lifetimes, this.segments, lifetimes.generation * 4096 + this.segments.generation);
+    const { lifetimes, sizes, generation } = store.memory;
+    if (generation !== this.generation) this.segments.clear();
+    this.generation = generation;
+    this.segments.update(sizes);
+    this.index.update(lifetimes, this.segments, lifetimes.generation * 4096 + generation);
   }
 
   timeline({ t0, t1 }: Range, pixels: number): Timeline {
@@ -95,11 +90,16 @@ export class MemoryModel {
   }
 
   state(t: number): MemoryState {
-    return this.cached(`state ${t}`, () => stateAt(this.index, t));
+    // Beside the rest: a cursor that moves must not push out the pictures of the range, which cost more.
+    if (this.last === null || this.last.time !== t || this.lastVersion !== this.seen) this.last = stateAt(this.index, t);
+    this.lastVersion = this.seen;
+    return this.last;
   }
 
   curve({ t0, t1 }: Range, pixels: number): FragmentationCurve {
     const { bytes } = this.request();
+    // Of a recording that has ended everything is walked once; of a live one, what is looked at.
+    if (this.store.memory.whole) this.series.ensure(-Infinity, bytes);
     return this.cached(`curve ${t0} ${t1} ${pixels} ${bytes}`, () => this.series.curve(t0, t1, pixels, bytes));
   }
 
@@ -118,7 +118,8 @@ export class MemoryModel {
 
   /** What is known of a time without lifetimes: the points of the event series, and the whole run in bins before them. */
   private samples(): SampledTotals[] {
-    const { series, overview } = this.store.memory;
+    const { series, overview, whole } = this.store.memory;
+    if (whole) return [];
     const names = ["c0", "c1", "c2", "c3", "c4", "c5", "c6"] as const;
     const begin = series.length > 0 ? series.column("t")[0]! : Infinity;
     const points: SampledTotals = {

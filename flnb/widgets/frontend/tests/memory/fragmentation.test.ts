@@ -32,14 +32,18 @@ function brute({ lifetimes: l, segments: s }: Simulated, t: number, request: num
   return { reserved, live, free, ratio: live > 0 ? reserved / live : reserved > 0 ? Infinity : NaN, unusable: free > 0 ? small / free : NaN, internal: live > 0 ? (live - requested) / live : NaN, largest };
 }
 
-const data = simulate(900, { seed: 31, alive: 25 });
-const indexed = (): MemoryIndex => {
-  const index = new MemoryIndex();
-  index.update(data.lifetimes, data.segments);
-  return index;
-};
+describe.each([{ grow: false }, { grow: true }])("fragmentation, segments that grow: $grow,", ({ grow }) => {
+  const data = simulate(900, { seed: 31, alive: 25, grow });
+  const indexed = (): MemoryIndex => {
+    const index = new MemoryIndex();
+    index.update(data.lifetimes, data.segments);
+    return index;
+  };
 
-describe("fragmentation", () => {
+  it("has segments of several sizes where they grow", () => {
+    expect(new Set(data.segments.id).size < data.segments.used).toBe(grow);
+  });
+
   it("of one moment follows its formulas", () => {
     const random = generator(5);
     const index = indexed();

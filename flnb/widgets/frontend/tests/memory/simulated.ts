@@ -22,8 +22,9 @@ export interface Simulated {
 interface Row { id: number; t0: number; t1: number; segment: number; offset: number; size: number; requested: number; category: number }
 interface SegmentRow { id: number; t0: number; t1: number; size: number; rows: Row[] }
 
-/** `count` allocations; about `alive` of them live at a time. With `ties`, many events share one instant. */
-export function simulate(count: number, { seed = 1, alive = 40, ties = false } = {}): Simulated {
+/** `count` allocations; about `alive` of them live at a time. With `ties`, many events share one instant; with `grow`, segments
+ * often become larger in place. */
+export function simulate(count: number, { seed = 1, alive = 40, ties = false, grow = false } = {}): Simulated {
   const random = generator(seed);
   const rows: Row[] = [];
   const segments: SegmentRow[] = [];
@@ -32,7 +33,7 @@ export function simulate(count: number, { seed = 1, alive = 40, ties = false } =
   const tick = (): number => (ties ? (t += random() < 0.5 ? 0 : 1) : (t += 0.01 + random()));
   const release = (row: Row): void => {
     row.t1 = tick();
-    const segment = segments.find((s) => s.id === row.segment)!;
+    const segment = segments.findLast((s) => s.id === row.segment)!;
     segment.rows = segment.rows.filter((r) => r !== row);
     if (segment.rows.length === 0 && random() < 0.1) segment.t1 = ties ? t : t + 0.001;
   };
@@ -45,9 +46,11 @@ export function simulate(count: number, { seed = 1, alive = 40, ties = false } =
     const size = Math.ceil(requested / 64) * 64;
     tick();
     const place = findPlace(segments, size, t);
-    const segment = place?.segment ?? { id: segments.length + 1, t0: t, t1: Infinity, size: Math.max(8192, size), rows: [] };
+    const larger = !place && grow && random() < 0.7 ? segments.findLast((s) => s.t1 === Infinity) : undefined;
+    if (larger) larger.t1 = t;
+    const segment: SegmentRow = place?.segment ?? { id: larger?.id ?? segments.length + 1, t0: t, t1: Infinity, size: (larger?.size ?? 0) + Math.max(grow ? 2048 : 8192, size), rows: larger?.rows ?? [] };
     if (!place) segments.push(segment);
-    const row: Row = { id: rows.length + 1, t0: t, t1: Infinity, segment: segment.id, offset: place?.offset ?? 0, size, requested, category: Math.floor(random() * 7) };
+    const row: Row = { id: rows.length + 1, t0: t, t1: Infinity, segment: segment.id, offset: place?.offset ?? larger?.size ?? 0, size, requested, category: Math.floor(random() * 7) };
     segment.rows.push(row);
     segment.rows.sort((a, b) => a.offset - b.offset);
     rows.push(row);

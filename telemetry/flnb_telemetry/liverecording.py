@@ -1,0 +1,142 @@
+"""A recording that has ended, as the frames of a dashboard: a keyframe with all but its memory, then that in parts.
+
+A dashboard that follows a run keeps of its memory what fits; of a recording it is told everything, once, and keeps it.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flnb_telemetry import quantity, schema
+from flnb_telemetry.analysis.memory import NEVER
+from flnb_telemetry.intern import joined
+from flnb_telemetry.live import FOLD_AT, TOLD, Live, packed
+from flnb_telemetry.livetape import PROTOCOL, LiveTape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flnb_telemetry.livememory import Arrays
+    from flnb_telemetry.recording import Recording
+    from flnb_telemetry.schema import Columns, Ints
+
+PART = 1 << 17  # allocations and frees in one frame
+BLOCKS = 1 << 21  # blocks told at most: of a longer recording those around the peak
+
+
+class LiveRecording(Live):
+    """Everything that a dashboard shows of one recording: `frames()`, and `answer(request)` about its tape.
+
+    Args:
+        run: a recording; what is recorded later is not in it.
+        blocks: of so many blocks the lives are told; of a longer recording those around its peak.
+
+    Example: ``for content, buffer in LiveRecording(run).frames(): widget.send(content, [buffer])``.
+    """
+
+    def __init__(self, run: Recording, blocks: int = BLOCKS) -> None:
+        super().__init__(run.name, None)
+        self.recording, self._most = run, blocks
+        self.catalog, self.meta, self.start = run.catalog, run.meta, run.start
+        self.end = run.start + round(run.seconds * 1e9)
+        self.state, self.error = ("finished" if run.state == "recording" else run.state), run.error
+        self.events, self.dropped = run.events, run.dropped
+        drops, steps = run.table("dropped"), run.table("step")
+        if len(drops["t"]):
+            self._drop_times = [int(drops["t"].min()), int(drops["t_last"].max())]
+        self._past["step"] = np.zeros((len(steps["t0"]), schema.WORDS), np.int64)
+        for word, name in enumerate(("t0", "t1", "index", "total"), start=1):
+            self._past["step"][:, word] = steps[name]
+        op = run.table("op")
+        for first in range(0, len(op["t0"]), FOLD_AT):
+            self._count({name: column[first : first + FOLD_AT] for name, column in op.items()})
+        self._tape = LiveTape(run.tape) if len(run.tape.nodes) else None
+
+    def frames(self) -> Iterator[tuple[dict[str, Any], bytes]]:
+        """The content and the buffer of each frame, in order; each call tells everything anew."""
+        self._told.clear()
+        parts = list(self._parts())
+        run, counters = self._run() | {"whole": True}, self._counters(self.end or 0, False)
+        counters["events_per_s"] = self.events / max(1e-9, self.recording.seconds)
+        for number, arrays in enumerate([self._tables() | self._whole_history(), *parts]):
+            index, buffer = packed(arrays)
+            content = {"type": "frame", "protocol": PROTOCOL, "keyframe": number == 0, "seq": number + 1}
+            content |= {"run": run, "counters": counters, "arrays": index, "part": [number, len(parts)]}
+            if number == 0:
+                content |= self._names()
+                if self._tape is not None:
+                    content["tape"] = self._tape.whole(self._tape_levels(self._tape))
+            yield content, buffer
+
+    def _whole_history(self) -> Arrays:
+        """All steps and metrics."""
+        found: Arrays = {}
+        for kind, names in TOLD.items():
+            table = self.in_seconds(self.recording.table(kind))
+            found |= {f"{kind}.{name}": table[name] for name in names if len(table[name])}
+        return found
+
+    def _run(self) -> dict[str, Any]:
+        about = super()._run()
+        count = len(self.recording.memory.block["t"])
+        if count > self._most:
+            about["note"] = f"the {quantity.count(self._most)} blocks around the peak of {quantity.count(count)}"
+        return about
+
+    def _parts(self) -> Iterator[Arrays]:
+        """The lives of blocks and segments, some `PART` changes in each, changes of one moment together."""
+        block, segment = self._lives()
+        changes = np.concatenate([lives[key] for lives in (block, segment) for key in ("t", "end")])
+        changes = np.sort(changes[changes < NEVER])
+        ends = {id(lives): np.argsort(lives["end"], kind="stable") for lives in (block, segment)}
+        alloc = {"id": "alloc_id", "segment": "segment_id", "context": "context", "plan": "plan"}
+        alloc |= {name: name for name in ("offset", "size", "requested", "node", "category")}
+        for since, until in pairwise([-1, *np.unique(changes[PART::PART]).tolist(), NEVER - 1]):
+            born, freed = _between(block["t"], since, until), ends[id(block)]
+            freed = freed[_between(block["end"][freed], since, until)]
+            came, went = _between(segment["t"], since, until), ends[id(segment)]
+            went = went[_between(segment["end"][went], since, until)]
+            found: Arrays = {f"alloc.{name}": block[column][born] for name, column in alloc.items()}
+            found |= {"segment.id": segment["segment_id"][came], "segment.size": segment["size"][came]}
+            found |= {"segment.address": segment["address"][came]}
+            found |= {"free.id": block["alloc_id"][freed], "release.id": segment["segment_id"][went]}
+            times = {"alloc.t": block["t"][born], "free.t": block["end"][freed]}
+            times |= {"segment.t": segment["t"][came], "release.t": segment["end"][went]}
+            found |= {name: self.seconds_at(t) for name, t in times.items()}
+            yield {name: column for name, column in found.items() if len(column)}
+
+    def _lives(self) -> tuple[Columns, Columns]:
+        """Blocks and segments in order of birth, times in ns; of a long recording clipped to what is told."""
+        memory, op = self.recording.memory, self.recording.table("op")
+        block, segment = memory.block, memory.segment
+        if len(block["t"]) > self._most:
+            at = memory.start + round(memory.peak.t * 1e9)
+            middle = int(np.searchsorted(block["t"], at, "right"))
+            first = min(max(0, middle - self._most // 2), len(block["t"]) - self._most)
+            since, until = int(block["t"][first]), int(block["t"][first + self._most - 1])
+            block, segment = _clipped(block, since, until), _clipped(segment, since, until)
+        home = joined(block["segment_id"], segment["segment_id"], segment["address"])
+        # A segment of another size is told again, and that the one before has ended is not.
+        order = np.lexsort((segment["t"], segment["segment_id"]))
+        goes_on = order[:-1][segment["segment_id"][order[1:]] == segment["segment_id"][order[:-1]]]
+        segment = segment | {"end": segment["end"].copy()}
+        segment["end"][goes_on] = NEVER
+        made = op["alloc_id"] > 0
+        node = joined(block["alloc_id"], op["alloc_id"][made], op["node"][made])
+        return block | {"offset": np.maximum(block["address"] - home, 0), "node": node}, segment
+
+
+def _between(t: Ints, since: int, until: int) -> slice:
+    """Where ascending times are later than one and no later than another."""
+    return slice(int(np.searchsorted(t, since, "right")), int(np.searchsorted(t, until, "right")))
+
+
+def _clipped(lives: Columns, since: int, until: int) -> Columns:
+    """The lives that touch a time, as if it were all there is: what began earlier begins with it."""
+    touch = np.flatnonzero((lives["t"] <= until) & (lives["end"] > since))
+    found = {name: column[touch] for name, column in lives.items()}
+    end = np.where(found["end"] <= until, found["end"], NEVER)
+    return found | {"t": np.maximum(found["t"], since), "end": end}

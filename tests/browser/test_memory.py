@@ -1,0 +1,66 @@
+"""The memory of a recording in Chromium: any moment of it, a block and its life, two recordings under one scrubber."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tests.browser.stage import Stage, remembered
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from flnb_telemetry.recording import Recording
+    from playwright.sync_api import Page
+
+TIMELINE = 'canvas[aria-label^="Memory by category"]:visible'
+MAP = 'canvas[aria-label*="segments with"]:visible'
+
+
+@pytest.fixture(scope="module")
+def stage(page: Page) -> Stage:
+    return Stage(page)
+
+
+@pytest.fixture(scope="module")
+def run() -> Recording:
+    return remembered(20_000, live=400, capacity=64 << 20)
+
+
+def click(page: Page, selector: str, x: float, y: float) -> None:
+    box: Any = page.locator(selector).first.bounding_box()
+    page.mouse.click(box["x"] + x, box["y"] + y)
+
+
+@pytest.mark.timeout(60)
+def test_any_moment_of_a_recording_is_the_recordings_own(stage: Stage, run: Recording) -> None:
+    page = stage.page
+    stage.view(run)
+    assert page.evaluate("() => window.__flnb.cursor") == pytest.approx(run.memory.peak.t)
+    page.get_by_role("tab", name="Memory").click()
+    page.keyboard.press("f")
+    for x in np.linspace(60, 600, 7).tolist():
+        click(page, TIMELINE, x, 80)
+        page.wait_for_timeout(50)
+        t = page.evaluate("() => window.__flnb.cursor")
+        state, seen = run.memory.at(t), page.evaluate("() => window.__flnb.view")
+        assert seen["allocated"] == state.allocated
+        assert seen["reserved"] == state.reserved
+        assert seen["largest"] == state.largest_hole
+        assert sum(seen["categories"]) + seen["waste"] == state.allocated
+        assert [seen["segments"], seen["blocks"]] == [len(state.segments), sum(len(s.blocks) for s in state.segments)]
+
+
+def test_a_block_tells_its_tensor_and_its_life(stage: Stage, run: Recording, screenshots: Path) -> None:
+    page = stage.page
+    click(page, MAP, 300, 14)
+    page.wait_for_function("() => window.__flnb.selection?.kind === 'block'")
+    chosen = page.evaluate("() => window.__flnb.selection")
+    block = next(b for s in run.memory.at(chosen["t"]).segments for b in s.blocks if b.id == chosen["block"])
+    side = page.get_by_label("Selected block").inner_text()
+    for said in (block.op, block.scope, "f32 [64,16,8]", f"{block.requested:,} B".replace(",", "\u202f")):
+        assert said in side
+    page.screenshot(path=str(screenshots / "memory-of-a-recording.png"))
+    assert not stage.page.flnb_errors  # type: ignore[attr-defined]
