@@ -1,4 +1,4 @@
-"""The `flnb` command: lab, record, view, bench, doctor.
+"""The `flnb` command: lab, record, view, bench, dry-run, doctor.
 
 Example: `flnb record train.py -o run.flnb && flnb view run.flnb --html run.html`
 """
@@ -136,6 +136,19 @@ def bench(options: argparse.Namespace) -> int:
     return 0
 
 
+def dry_run(options: argparse.Namespace) -> int:
+    """Print what memory training a model takes, and save the run where asked to; 1 where it does not fit."""
+    import flnb
+
+    given = options.steps, options.optimizer, options.batch, options.size
+    found = flnb.memory.dry_run(options.model, options.manager, options.capacity, *given)
+    print(found)
+    if options.output is not None:
+        found.run.save(options.output)
+        print(f"flnb dry-run: saved {options.output}; look at it with: flnb view {options.output}", file=sys.stderr)
+    return 0 if found.fits else 1
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line's grammar; `lab` is taken out before, because its flags belong to JupyterLab."""
     root = argparse.ArgumentParser(prog="flnb", description="A notebook-first ML framework with live instrumentation.")
@@ -160,6 +173,15 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--rounds", type=int, default=5, help="how often each takes its turn")
     one.add_argument("--seconds", type=float, default=0.5, help="how long a turn takes, about")
     one.add_argument("--threads", type=int, default=1, help="of each backend")
+    one = commands.add_parser("dry-run", help="say what memory training a model takes, without computing anything")
+    one.add_argument("model", metavar="MODEL", help="of flnb.models")
+    one.add_argument("--manager", default="caching", help="with settings: caching:split_limit=64MiB (default: caching)")
+    one.add_argument("--capacity", metavar="BYTES", help="of the device, such as 16GiB (default: no limit)")
+    one.add_argument("--batch", type=int, metavar="N", help="examples in a batch (default: the paper's)")
+    one.add_argument("--size", default="paper", choices=("small", "paper"))
+    one.add_argument("--steps", type=int, default=2)
+    one.add_argument("--optimizer", metavar="NAME", help="of flnb.optim (default: SGD with momentum)")
+    one.add_argument("-o", "--output", metavar="FILE", help="also save the recording, for flnb view and flnb replay")
     return root
 
 
@@ -179,6 +201,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return view(options.run, options.html)
         if options.command == "bench":
             return bench(options)
+        if options.command == "dry-run":
+            return dry_run(options)
         print(doctor())
         return 0
     except (ImportError, OSError, ValueError) as error:

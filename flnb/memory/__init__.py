@@ -21,14 +21,15 @@ from flnb_backends.memory.slab import Slab
 from flnb.dispatch.memory import allocate, block_of, release
 from flnb.dispatch.state import current
 from flnb.interface.memory import AllocHint, Block, MemoryDevice, MemoryManager, OutOfMemoryError, Segment, SegmentState
+from flnb.memory.dry import DryRun, dry_run
 from flnb.memory.packing import Packing, pack
 from flnb.memory.replaying import Outcome, Replay, replay
 from flnb.memory.traces import Trace, trace
 
 __all__ = [
-    "AllocHint", "BestFit", "Block", "Buddy", "ByCategory", "Caching", "ExactFit", "Expandable", "HostDevice",
+    "AllocHint", "BestFit", "Block", "Buddy", "ByCategory", "Caching", "DryRun", "ExactFit", "Expandable", "HostDevice",
     "MemoryDevice", "MemoryManager", "Native", "OutOfMemoryError", "Outcome", "Packing", "Replay", "Reserved",
-    "Segment", "SegmentState", "SimulatedDevice", "Slab", "Trace", "allocate", "block_of", "pack", "release",
+    "Segment", "SegmentState", "SimulatedDevice", "Slab", "Trace", "allocate", "block_of", "dry_run", "pack", "release",
     "release_cached", "replay", "snapshot", "stats", "trace",
 ]  # fmt: skip
 

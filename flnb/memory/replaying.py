@@ -165,7 +165,7 @@ def _reserved(lease: Counter, made: int) -> Ints:
     return np.cumsum(steps)
 
 
-def _fresh(spec: Any, lease: Counter) -> tuple[str, MemoryManager]:
+def _fresh(spec: Any, lease: Lease) -> tuple[str, MemoryManager]:
     """A manager that has done nothing yet, on this lease, and its label."""
     given: dict[str, Any] = {}
     if isinstance(spec, str):

@@ -1,0 +1,301 @@
+"""A dry run: a program without values, recorded on a device of any capacity. Does it fit, and who holds the peak?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from flnb_backends.memory.simulated import SimulatedDevice
+from flnb_telemetry import Recording, bus, palette, quantity, record, schema
+from flnb_telemetry.formats import svg
+from flnb_telemetry.intern import joined
+
+from flnb import ops, random
+from flnb.dispatch.state import use_backend, use_memory_manager
+from flnb.interface.memory import Lease, OutOfMemoryError
+from flnb.memory.replaying import _fresh
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flnb_telemetry.analysis.memory import MemoryState
+
+    from flnb.models import Recipe
+
+__all__ = ["DryRun", "Held", "dry_run"]
+
+SHOWN = 10
+TITLES = ("size", "category", "op", "module", "shape", "dtype")
+
+
+class Held(NamedTuple):
+    """A tensor that is live at the peak: its bytes, what it is for, and the op and module that made it."""
+
+    nbytes: int
+    category: str
+    op: str
+    scope: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    def cells(self) -> tuple[str, ...]:
+        """The row as text."""
+        shape = quantity.extents(self.shape)
+        return quantity.size(self.nbytes), self.category, self.op, self.scope or quantity.UNKNOWN, shape, self.dtype
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class DryRun:
+    """What `dry_run` found. Prints as text and shows itself in a notebook.
+
+    Attributes:
+        title: what ran.
+        manager: its name and settings.
+        capacity: of the device in bytes; None: no limit.
+        run: the recording, which ends where memory ran out if it did. `flnb.memory.trace` and `replay` take it.
+        whole: the recording that got to the end: `run`, or, where it did not fit, another one without a limit.
+        error: what ran out of memory; None where it fits.
+        seconds: how long it all took.
+    """
+
+    title: str
+    manager: str
+    capacity: int | None
+    run: Recording
+    whole: Recording
+    error: OutOfMemoryError | None
+    seconds: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether memory sufficed."""
+        return self.error is None
+
+    @cached_property
+    def peak(self) -> MemoryState:
+        """The moment when most bytes were allocated (of `whole`)."""
+        return self.whole.memory.peak
+
+    @property
+    def reserved(self) -> int:
+        """The most bytes that were taken from the device (of `whole`)."""
+        return int(self.whole.memory.timeline().reserved.max(initial=0))
+
+    @property
+    def by_category(self) -> dict[str, int]:
+        """Bytes allocated at the peak, the largest category first."""
+        held = ((name, n) for name, n in self.peak.by_category.items() if n)
+        return dict(sorted(held, key=lambda pair: -pair[1]))
+
+    @cached_property
+    def held(self) -> tuple[Held, ...]:
+        """Every tensor that is live at the peak, the largest first."""
+        memory = self.whole.memory
+        rows = memory.live(memory.start + round(self.peak.t * 1e9))
+        order = rows[np.argsort(-memory.block["requested"][rows], kind="stable")]
+        block, catalog = memory.block, memory.catalog
+        columns = (block[name][order] for name in ("requested", "category", "plan"))
+        scopes = catalog.named(_scopes(self.whole, order))
+        plans = catalog.plans.items
+        return tuple(
+            Held(int(size), schema.CATEGORIES[kind], plans[plan].op, scope, plans[plan].shape, plans[plan].dtype)
+            for size, kind, plan, scope in zip(*columns, scopes, strict=True)
+        )
+
+    @cached_property
+    def when(self) -> str:
+        """Where the peak was: the step, the phase, the op and its module."""
+        memory, run = self.whole.memory, self.whole
+        row = int(np.searchsorted(memory.block["t"], memory.start + round(self.peak.t * 1e9), "right")) - 1
+        if row < 0:
+            return "never"
+        t = float(run.seconds_at(memory.block["t"][row]))
+        phase = schema.PHASES[memory.catalog.phase[memory.block["context"][row]]]
+        op = memory.catalog.plans.items[memory.block["plan"][row]].op
+        scope = memory.catalog.named(_scopes(run, np.array([row])))[0]
+        number = int(np.searchsorted(run.steps["t1"], t)) + 1
+        step = f"step {number}, " if number <= len(run.steps["t1"]) else ""
+        return f"{step}{'' if phase == 'other' else f'{phase}, '}in {op!r}{f' of {scope}' if scope else ''}"
+
+    def _facts(self) -> list[str]:
+        """What there is to say, one fact a line."""
+        room = "a device without limit" if self.capacity is None else f"a device of {quantity.size(self.capacity)}"
+        took = quantity.duration(self.seconds * 1e9)
+        lines = [f"{self.title} on {self.manager} and {room}: {'fits' if self.fits else 'DOES NOT FIT'} ({took})"]
+        if self.error is not None:
+            lines += [f"  {str(self.error).partition(' Cause: ')[0]}", "  with no limit:"]
+        found, peak = self.whole.memory.fragmentation(), self.peak
+        lines += [
+            f"peak: {quantity.size(peak.allocated)} in {len(self.held)} tensors: {self.when}",
+            f"reserved: at most {quantity.size(self.reserved)}; reserved/live {quantity.significant(found.at_peak)} at "
+            f"the peak, {quantity.significant(found.average)} on time average",
+            f"fragmentation at the peak: largest hole {quantity.size(peak.largest_hole)}, internal waste "
+            f"{quantity.percent(peak.internal)}, {quantity.percent(peak.unusable(found.request))} of what is free "
+            f"unusable for the largest request of {quantity.size(found.request)}",
+        ]
+        if self.whole.dropped:
+            lines.append(f"{quantity.count(self.whole.dropped)} events were dropped: these are lower bounds")
+        return lines
+
+    def _shares(self) -> list[tuple[str, str, float]]:
+        whole = max(1, self.peak.allocated)
+        return [(name, quantity.size(n), n / whole) for name, n in self.by_category.items()]
+
+    def __repr__(self) -> str:
+        shares = [f"  {name:<16}{n:>10}  {quantity.percent(share):>7}" for name, n, share in self._shares()]
+        table = [TITLES, *(row.cells() for row in self.held[:SHOWN])]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        rows = ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
+        return "\n".join([*self._facts(), *shares, f"the largest of {len(self.held)} tensors at the peak:", *rows])
+
+    def _repr_html_(self) -> str:
+        first, *facts = self._facts()
+        colour = "var(--jp-success-color1,#388e3c)" if self.fits else "var(--jp-error-color1,#d32f2f)"
+        shares = "".join(
+            f"<tr><td>{name.replace('_', ' ')}</td><td style='text-align:right'>{n}</td><td style='min-width:220px'>"
+            f"<div style='background:{palette.CATEGORY[name][0]};height:10px;width:{100 * share:.1f}%'></div></td></tr>"
+            for name, n, share in self._shares()
+        )
+        table = [("th", TITLES), *(("td", row.cells()) for row in self.held[:SHOWN])]
+        rows = "".join(f"<tr>{''.join(_cell(tag, text) for text in cells)}</tr>" for tag, cells in table)
+        memory = self.whole.memory
+        return (
+            f"<div style='font-variant-numeric:tabular-nums'><b style='color:{colour}'>{escape(first)}</b>"
+            f"{''.join(f'<div>{escape(fact)}</div>' for fact in facts)}<table>{shares}</table>"
+            f"{svg.memory_timeline(memory)}<table>{rows}</table>{svg.block_map(self.peak)}</div>"
+        )
+
+
+def _cell(tag: str, text: str) -> str:
+    return f"<{tag} style='text-align:left'>{escape(text)}</{tag}>"
+
+
+def _scopes(run: Recording, rows: Any) -> Any:
+    """The modules (string ids) of some blocks: those of the ops that made them, in backward of the op they are for."""
+    block, op = run.memory.block, run.table("op")
+    scope, _, _ = run.catalog.places(op["context"], op["node"])
+    return joined(block["alloc_id"][rows], op["alloc_id"], scope, run.catalog.scope[block["context"][rows]])
+
+
+def dry_run(
+    what: str | Recipe | Callable[[], object],
+    manager: Any = "caching",
+    capacity: int | str | None = None,
+    steps: int = 2,
+    optimizer: Callable[..., Any] | str | None = None,
+    batch: int | None = None,
+    scale: str = "paper",
+) -> DryRun:
+    """Run a program without values, on addresses alone, and say what memory it takes: seconds for a model of any size.
+
+    Args:
+        what: a function without arguments, which is called once and has to do everything, also build its model; or a
+            recipe of `flnb.models`, or its name, which is trained.
+        manager: a memory manager's name, also with settings ("caching:split_limit=64MiB"), class, or an instance, whose
+            settings are taken.
+        capacity: of the simulated device, bytes or a text such as "16GiB"; None for no limit.
+        steps: of training a recipe: forward, backward and the optimizer.
+        optimizer: for a recipe: the name of one of `flnb.optim` ("adam"), or a function of the parameters; by default
+            SGD with momentum.
+        batch: examples of a recipe's batch, its own number by default.
+        scale: of a recipe, "paper" or "small".
+
+    What the backend's methods take beside their results (NumPy's convolutions have scratch memory) is not in it.
+
+    >>> import flnb
+    >>> found = flnb.memory.dry_run("resnet18", batch=8, capacity="2GiB")
+    >>> found.fits, list(found.by_category)[0], found.held[0].scope, found.held[0].shape
+    (True, 'activation', 'resnet.maxpool', (8, 64, 114, 114))
+    >>> flnb.memory.dry_run("resnet18", batch=8, capacity="256MiB").fits
+    False
+
+    Raises:
+        TypeError: something else to run, or it asked for a value, which the meta backend does not have.
+        ValueError: an unknown name, or settings of recipes given with a function.
+    """
+    title, program = _program(what, steps, optimizer, batch, scale)
+    began = perf_counter()
+    device = SimulatedDevice(capacity)
+    run, label, error = _recorded(title, program, manager, device)
+    whole = run if error is None else _recorded(title, program, manager, SimulatedDevice())[0]
+    return DryRun(title, label, device.capacity, run, whole, error, perf_counter() - began)
+
+
+def _recorded(
+    title: str, program: Callable[[], object], spec: Any, device: SimulatedDevice
+) -> tuple[Recording, str, OutOfMemoryError | None]:
+    """The program's run on the meta backend, the manager's label, and what ran out of memory."""
+    label, manager = _fresh(spec, Lease(device))
+    drawn, error = random.default_generator.state, None
+    with use_backend("meta"), use_memory_manager(manager):
+        run: Recording
+        try:
+            with record(title, buffer="64MiB", grad_interval=None) as run:
+                program()
+                manager.settle()  # what went last is told, too
+        except OutOfMemoryError as shortage:
+            sizes = {name: getattr(shortage, name) for name in ("request", "free", "largest_hole", "reserved")}
+            error = OutOfMemoryError(str(shortage), **sizes, capacity=shortage.capacity)  # without its traceback
+        finally:
+            random.default_generator.state = drawn
+    return run, label, error
+
+
+def _program(what: Any, steps: int, optimizer: Any, batch: int | None, scale: str) -> tuple[str, Callable[[], object]]:
+    """The name of what is to run, and a function that runs it."""
+    from flnb import models
+
+    recipe = models.get(what) if isinstance(what, str) else what
+    if isinstance(recipe, models.Recipe):
+        if steps < 1:
+            raise ValueError(f"dry_run: expected 1 step or more, got {steps}")
+        recipe.batch(scale, size=batch and min(batch, 1))  # refuses a scale or size that there is not
+        made = _optimizer(optimizer)
+        title = f"{recipe.name} ({scale}), {steps} steps of {batch or recipe.batch_sizes[scale]} examples"
+        return title, lambda: _train(recipe, steps, made, batch, scale)
+    if hasattr(what, "parameters"):
+        raise TypeError(
+            f"dry_run: {type(what).__name__} exists already, with memory of its own; give a function that builds the "
+            f"model and calls it: dry_run(lambda: Model()(flnb.ones(shape)).sum().backward())"
+        )
+    if not callable(what):
+        raise TypeError(f"dry_run: expected a function without arguments or a recipe of flnb.models, got {what!r}")
+    if optimizer is not None or batch is not None:
+        raise ValueError("dry_run: optimizer and batch are for recipes; a function makes its own")
+    return getattr(what, "__name__", repr(what)), what
+
+
+def _train(recipe: Recipe, steps: int, optimizer: Callable[..., Any], batch: int | None, scale: str) -> None:
+    with bus.phase("other"):
+        model = recipe.build(scale)
+        examples = [ops.asarray(array) for array in recipe.batch(scale, size=batch)]
+        updating = optimizer(model.parameters())
+    for _ in range(steps):
+        updating.zero_grad()
+        with bus.phase("forward"):
+            loss = recipe.loss(model, *examples)
+        loss.backward()
+        updating.step()
+
+
+def _optimizer(given: Any) -> Callable[..., Any]:
+    """What makes an optimizer of parameters."""
+    from flnb import optim
+
+    if given is None:
+        return lambda parameters: optim.SGD(parameters, lr=0.1, momentum=0.9)
+    if not isinstance(given, str):
+        return given  # type: ignore[no-any-return]
+    kinds = {
+        name.lower(): kind
+        for name in optim.__all__
+        if isinstance(kind := getattr(optim, name), type) and issubclass(kind, optim.Optimizer)
+        if kind not in (optim.Optimizer, optim.Together)
+    }
+    if given.lower() not in kinds:
+        raise ValueError(f"dry_run: unknown optimizer {given!r}; known: {', '.join(sorted(kinds))}")
+    return lambda parameters: kinds[given.lower()](parameters, lr=0.1)
