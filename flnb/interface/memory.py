@@ -171,10 +171,10 @@ class Lease:
     next_id: ClassVar[Callable[[], int]] = count(1).__next__
 
     def __init__(self, device: MemoryDevice) -> None:
+        self.reserved = self.peak = 0
+        self.segments: dict[int, Segment] = {}
         self.device = device
         self.addressable = device.addressable  # asked for every array
-        self.segments: dict[int, Segment] = {}
-        self.reserved = self.peak = 0
 
     def reserve(self, nbytes: int, growing: bool = False) -> Segment:
         """A segment of at least ``nbytes`` bytes, which `resize` will make larger if it is ``growing``.
@@ -245,6 +245,10 @@ class Lease:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.device, name)
+
+    def __del__(self) -> None:
+        if self.reserved:  # the manager is gone with all its blocks, and so are the segments
+            self.device.reserved -= self.reserved
 
 
 dropped: deque[Block] = deque()
