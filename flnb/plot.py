@@ -67,7 +67,8 @@ def op_times(run: Recording, top: int = 20) -> Any:
 def memory(run: Recording) -> Any:
     """Live bytes over time, stacked by category, and what is reserved, as a plotly figure.
 
-    Where more than twice the peak is reserved, the legend says how much and the axis ends above the bands.
+    Where more than twice the peak is reserved, the legend says how much and the axis ends above the bands. Saved
+    tensors that moved (`flnb.memory.offload`, `compress`) are marks on top of the bands; a line says how much was away.
     """
     line = run.memory.timeline().spread(POINTS)
     figure = _figure(f"Memory of {run.name}", "time, s", "MiB")
@@ -83,6 +84,7 @@ def memory(run: Recording) -> Any:
     above = reserved > 2 * most > 0
     label = f"reserved {quantity.size(reserved)}, above" if above else "reserved"
     figure.add_scatter(x=line.t, y=line.reserved / MIB, name=label, line=dashed)
+    _marks(figure, run)
     if len(line.t):
         at = float(line.t[np.argmax(line.allocated)])
         aside = 1 if at < (line.t[0] + line.t[-1]) / 2 else -1  # towards the middle, away from the axis
@@ -91,6 +93,26 @@ def memory(run: Recording) -> Any:
         figure.add_annotation(x=at, y=most / MIB, text=text, ax=32 * aside, ay=-20, xanchor=anchor)
         figure.update_yaxes(range=[0, 1.15 * (most if above else max(most, reserved)) / MIB])
     return figure
+
+
+MARKS = {"away": "triangle-down", "back": "triangle-up", "compressed": "triangle-left", "restored": "triangle-right"}
+
+
+def _marks(figure: Any, run: Recording) -> None:
+    """The moves of saved tensors, where live bytes were when each began, and what lies on the other device."""
+    held, aside, moves = run.memory.timeline(), run.memory.aside.spread(POINTS), run.in_seconds(run.memory.transfer)
+    if aside.allocated.any():
+        dashed = {"color": INK, "dash": "dash", "shape": "hv"}
+        figure.add_scatter(x=aside.t, y=aside.allocated / MIB, name="moved away", line=dashed)
+    for number, name in enumerate(schema.DIRECTIONS):
+        chosen = np.flatnonzero(moves["direction"] == number)
+        if len(chosen):
+            chosen = chosen[:: -(-len(chosen) // POINTS)]
+            t = moves["t0"][chosen]
+            live = held.allocated[np.maximum(0, np.searchsorted(held.t, t, "right") - 1)]
+            sizes = [quantity.size(nbytes) for nbytes in moves["nbytes"][chosen].tolist()]
+            mark = {"symbol": MARKS[name], "color": INK, "size": 9}
+            figure.add_scatter(x=t, y=live / MIB, name=name, mode="markers", marker=mark, hovertext=sizes)
 
 
 def fragmentation(run: Recording, request: int | None = None) -> Any:

@@ -76,8 +76,8 @@ def check_unwritten(node: Node) -> None:
     """Raise if a saved tensor was written in place after it was saved."""
     plan, seq = node[PLAN], node[SEQ]
     for i, x in enumerate(node[SAVED:]):
-        if isinstance(x, Tensor):
-            written = x._last_write
+        if x is not None:
+            written = getattr(x, "_last_write", 0)  # of a Tensor, or of one that was packed
             if written > seq:
                 last = i == len(node) - SAVED - 1
                 what = "the output" if last else f"input {i}" if i < len(plan.specs) else "a value"

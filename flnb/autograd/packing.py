@@ -21,12 +21,17 @@ __all__ = ["saved_tensors_hooks"]
 class Packed:
     """A saved tensor as ``pack`` left it, and the place on the tape that it had."""
 
-    __slots__ = ("place", "spec", "value")
+    __slots__ = ("_spec", "place", "value")
 
     def __init__(self, value: Any, spec: Any, place: Node | None) -> None:
         self.value = value
-        self.spec = spec
+        self._spec = spec
         self.place = place
+
+    @property
+    def _last_write(self) -> int:
+        """As a Tensor's, where the value is still the memory that was saved; a copy never changes."""
+        return getattr(self.value, "_last_write", 0)
 
 
 class Unpacking(Intercepted):
@@ -44,10 +49,10 @@ class Unpacking(Intercepted):
     def _unpacked(self, packed: Packed) -> Tensor:
         with state.use(grad=False):
             x = self.unpack(packed.value)
-        if not isinstance(x, Tensor) or x._spec is not packed.spec:
+        if not isinstance(x, Tensor) or x._spec is not packed._spec:
             got = repr(x._spec) if isinstance(x, Tensor) else type(x).__name__
             raise TypeError(
-                f"saved_tensors_hooks: unpack must give the tensor that was packed, {packed.spec!r} saved by "
+                f"saved_tensors_hooks: unpack must give the tensor that was packed, {packed._spec!r} saved by "
                 f"{self.op.name!r}; it gave {got}"
             )
         return x if packed.place is None else _at(x, packed.place)
@@ -76,16 +81,36 @@ class Packing(Tape):
         plan = recorded[PLAN]
         places = [*recorded[PARENTS], *[None] * len(recorded)]  # inputs come first in what is saved
         saved = zip(recorded[SAVED:], places, strict=False)
-        recorded[SAVED:] = [self._packed(x, place) if isinstance(x, Tensor) else x for x, place in saved]
+        packed = [
+            self._packed(x, place, recorded) if isinstance(x, Tensor) and self._takes(x, recorded) else x
+            for x, place in saved
+        ]
+        if not any(type(x) is Packed for x in packed):
+            return recorded
+        recorded[SAVED:] = packed
         unpacking = self._plans.get(plan)
         if unpacking is None:
             unpacking = self._plans[plan] = Unpacking(plan, self.unpack)
         recorded[PLAN] = unpacking
         return recorded
 
-    def _packed(self, x: Tensor, place: Node | None) -> Packed:
+    def _takes(self, x: Tensor, node: Node) -> bool:
+        """Whether a tensor that a node saves is packed."""
+        return True
+
+    def _packed(self, x: Tensor, place: Node | None, node: Node) -> Packed:
+        given = dispatch.detached(x._data, x._spec)
+        given._root = getattr(x, "_root", x)  # writes to the memory are known there
         with state.use(grad=False):
-            return Packed(self.pack(dispatch.detached(x._data, x._spec)), x._spec, place)
+            return Packed(self.pack(given), x._spec, place)
+
+
+def beneath() -> Tape | None:
+    """The tape that records here, without what packs on it: the innermost block alone packs."""
+    around: Tape | None = state.current().tape
+    while isinstance(around, Packing):
+        around = around.around
+    return around
 
 
 @contextmanager
@@ -112,8 +137,5 @@ def saved_tensors_hooks(pack: Callable[[Tensor], Any], unpack: Callable[[Any], T
     Raises:
         TypeError: in backward, when ``unpack`` gives something else than a tensor like the one that was packed.
     """
-    around = state.current().tape
-    while isinstance(around, Packing):  # the innermost block alone packs
-        around = around.around
-    with state.use(tape=Packing(pack, unpack, around)):
+    with state.use(tape=Packing(pack, unpack, beneath())):
         yield

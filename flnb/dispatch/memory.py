@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import warnings
 import weakref
+from contextlib import contextmanager
 from itertools import count
 from threading import get_ident
 from time import perf_counter_ns as clock
@@ -25,7 +26,10 @@ from flnb.interface.memory import ALIGNMENT, AllocHint, Block, MemoryManager, Ou
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["allocate", "announce", "array_in", "block_of", "drain", "owner_in", "release"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["allocate", "announce", "array_in", "aside", "block_of", "drain", "owner_in", "release"]
 
 _next_id = count(1).__next__
 _pop_dropped = dropped.popleft
@@ -316,19 +320,43 @@ def _shortage(manager: MemoryManager, nbytes: int, cause: BaseException) -> OutO
     return OutOfMemoryError(message, **sizes, capacity=lease.capacity)
 
 
+_asides: weakref.WeakKeyDictionary[MemoryManager, int] = weakref.WeakKeyDictionary()  # how many blocks use each
+
+
+@contextmanager
+def aside(manager: MemoryManager) -> Iterator[None]:
+    """A block that moves tensors to this manager, on another device than what is computed: runs count it apart."""
+    before = _asides.get(manager, 0)
+    manager.device.aside = True
+    _asides[manager] = before + 1
+    if not before and bus.lanes is not None:
+        _announce(bus.lanes.lane, manager)
+    try:
+        yield
+    finally:
+        _asides[manager] -= 1
+
+
 def announce(lane: bus.Lane) -> None:
-    """Tell a recording that begins what the active manager holds: its segments and live blocks.
+    """Tell a recording that begins what the active manager holds, and those set aside: segments and live blocks.
 
     What other managers hold is no part of the run; what they reserve and allocate while it lasts is.
     """
     drain()
-    manager = state.current().manager
+    moved_to = [manager for manager, uses in _asides.items() if uses or manager.ledger.live]
+    for manager in (state.current().manager, *moved_to):
+        _announce(lane, manager)
+
+
+def _announce(lane: bus.Lane, manager: MemoryManager) -> None:
     try:
         states = manager.snapshot()
     except Exception as error:  # somebody's experiment must not stop a recording
         warnings.warn(f"flnb: {manager!r} is missing from the recording's start: {error!r}", stacklevel=2)
         return
     for segment, blocks in states:
+        if manager.device.aside:
+            lane.emit(schema.ASIDE, clock(), segment.id)
         lane.emit(schema.SEGMENT_ALLOC, clock(), segment.id, segment.address, segment.size)
         for block in blocks:
             if block.id:

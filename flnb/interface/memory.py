@@ -175,6 +175,7 @@ class Lease:
         self.segments: dict[int, Segment] = {}
         self.device = device
         self.addressable = device.addressable  # asked for every array
+        self.aside = False  # not of the device that tensors are computed on: `flnb.dispatch.memory.aside`
 
     def reserve(self, nbytes: int, growing: bool = False) -> Segment:
         """A segment of at least ``nbytes`` bytes, which `resize` will make larger if it is ``growing``.
@@ -187,6 +188,8 @@ class Lease:
         segment = self.device.reserve_growing(rounded) if growing else self.device.reserve(rounded)
         segment.id = Lease.next_id()
         self.segments[segment.id] = segment
+        if self.aside:
+            bus.emit(schema.ASIDE, clock(), segment.id)
         self._count(schema.SEGMENT_ALLOC, segment, segment.size)
         return segment
 

@@ -22,15 +22,17 @@ from flnb.dispatch.memory import allocate, block_of, release
 from flnb.dispatch.state import current
 from flnb.interface.memory import AllocHint, Block, MemoryDevice, MemoryManager, OutOfMemoryError, Segment, SegmentState
 from flnb.memory.dry import DryRun, dry_run
+from flnb.memory.offloading import Codec, LossyCast, Moves, Zlib, compress, offload
 from flnb.memory.packing import Packing, pack
 from flnb.memory.replaying import Outcome, Replay, replay
 from flnb.memory.traces import Trace, trace
 
 __all__ = [
-    "AllocHint", "BestFit", "Block", "Buddy", "ByCategory", "Caching", "DryRun", "ExactFit", "Expandable", "HostDevice",
-    "MemoryDevice", "MemoryManager", "Native", "OutOfMemoryError", "Outcome", "Packing", "Replay", "Reserved",
-    "Segment", "SegmentState", "SimulatedDevice", "Slab", "Trace", "allocate", "block_of", "dry_run", "pack", "release",
-    "release_cached", "replay", "snapshot", "stats", "trace",
+    "AllocHint", "BestFit", "Block", "Buddy", "ByCategory", "Caching", "Codec", "DryRun", "ExactFit", "Expandable",
+    "HostDevice", "LossyCast", "MemoryDevice", "MemoryManager", "Moves", "Native", "OutOfMemoryError", "Outcome",
+    "Packing", "Replay", "Reserved", "Segment", "SegmentState", "SimulatedDevice", "Slab", "Trace", "Zlib",
+    "allocate", "block_of", "compress", "dry_run", "offload", "pack", "release", "release_cached", "replay",
+    "snapshot", "stats", "trace",
 ]  # fmt: skip
 
 

@@ -32,7 +32,9 @@ HISTORY = 8192  # steps, and values of metrics, that a keyframe tells again
 TAPE_RECORDS = 1 << 20
 WANTED = 400  # levels of the tape that frames tell beside the first ones
 TABLE_SECONDS = 0.25
-_MEMORY = (schema.ALLOC, schema.FREE_COMPLETED, schema.SEGMENT_ALLOC, schema.SEGMENT_RESIZE, schema.SEGMENT_FREE)
+_MEMORY = (
+    schema.ALLOC, schema.FREE_COMPLETED, schema.SEGMENT_ALLOC, schema.SEGMENT_RESIZE, schema.SEGMENT_FREE, schema.ASIDE,
+)  # fmt: skip
 TOLD = {"step": ("index", "t0", "t1"), "metric": ("name", "t", "step", "value")}
 _U32 = {"alloc.segment", "alloc.plan", "alloc.context", "segment.id", "release.id"}
 _U32 |= {"op.name", "op.family", "scope.name", "metric.name"}

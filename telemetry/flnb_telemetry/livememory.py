@@ -66,6 +66,7 @@ class LiveMemory:
     def __init__(self) -> None:
         self.blocks, self.segments = Lives(), Lives()
         self.finished = self.blocks.live
+        self._aside = np.empty(0, np.int64)  # segments of other devices, which saved tensors are moved to
         self._resized: list[Records] = []  # segments, since the last news
         self.incomplete = False  # the last frame could not tell every change: the next must be a keyframe
 
@@ -74,6 +75,10 @@ class LiveMemory:
         rows = rows[np.argsort(rows[:, T], kind="stable")]
         rows = np.pad(rows, ((0, 0), (0, WIDTH - schema.WORDS)))
         kinds = rows[:, 0] & 0xFF
+        self._aside = np.concatenate([self._aside, rows[kinds == schema.ASIDE, ID]])
+        if len(self._aside):
+            home = np.where((kinds == schema.ALLOC) | (kinds == schema.FREE_COMPLETED), rows[:, SEGMENT], rows[:, ID])
+            rows, kinds = (some[~_in(home, self._aside)] for some in (rows, kinds))
         came, born = rows[kinds == schema.SEGMENT_ALLOC], rows[kinds == schema.ALLOC]
         known = np.concatenate([self.segments.live, came])
         born[:, OFFSET] = born[:, ADDRESS] - joined(born[:, SEGMENT], known[:, ID], known[:, ADDRESS])

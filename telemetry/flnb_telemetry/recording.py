@@ -212,6 +212,8 @@ class Recording(Run):
             named["phase"] = np.array(schema.PHASES, object)[phase]
         if "category" in found:
             found["category"] = np.array(schema.CATEGORIES, object)[found["category"]]
+        if "direction" in found:
+            found["direction"] = np.array(schema.DIRECTIONS, object)[found["direction"]]
         if "name" in found:
             found["name"] = catalog.named(found["name"])
         return require("pandas", "lab", "a DataFrame").DataFrame(named | found)
@@ -246,6 +248,8 @@ class Recording(Run):
         if len((oom := self.table("oom"))["t"]):
             asked, free, hole = (quantity.size(oom[key][-1]) for key in ("requested", "free", "largest_hole"))
             facts.append(f"out of memory: asked for {asked}, free {free}, largest hole {hole}")
+        if len((moves := self.table("transfer"))["t0"]):
+            facts.append("saved tensors moved: " + ", ".join(_moved(moves)))
         for name, metric in self.metrics.items():
             first, last = (quantity.significant(metric["value"][i]) for i in (0, -1))
             facts.append(f"{name}: {first} → {last} ({len(metric['value'])} values)")
@@ -297,6 +301,15 @@ def record(
 def _tell(run: Recording) -> None:
     for watch in watchers[:]:
         watch(run)
+
+
+def _moved(moves: schema.Columns) -> Iterator[str]:
+    """The moves of saved tensors in words, by direction."""
+    for direction in np.unique(moves["direction"]):
+        chosen = moves["direction"] == direction
+        spent, nbytes = (moves["t1"] - moves["t0"])[chosen].sum(), moves["nbytes"][chosen].sum()
+        count = quantity.count(int(chosen.sum()))
+        yield f"{count} {schema.DIRECTIONS[direction]} ({quantity.size(nbytes)} in {quantity.duration(spent)})"
 
 
 def _read(tables: dict[str, schema.Columns], kind: str) -> schema.Columns:

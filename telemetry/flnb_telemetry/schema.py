@@ -25,7 +25,7 @@ Columns: TypeAlias = "dict[str, NDArray[Any]]"
 Ints: TypeAlias = "NDArray[np.int64]"
 
 OP, ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, OOM = range(1, 8)
-SCOPE, STEP, METRIC, GRAD_STAT, EDGE, DROPPED, LEAF, OP_FAILED, CUT, SEGMENT_RESIZE = range(8, 18)
+SCOPE, STEP, METRIC, GRAD_STAT, EDGE, DROPPED, LEAF, OP_FAILED, CUT, SEGMENT_RESIZE, TRANSFER, ASIDE = range(8, 20)
 
 CATEGORIES = ("unknown", "parameter", "gradient", "activation", "optimizer_state", "input", "temporary")
 PHASES = ("other", "forward", "backward", "optimizer")
@@ -33,6 +33,9 @@ FORWARD, BACKWARD, OPTIMIZER = 1, 2, 3
 DETACH, NO_GRAD, INTEGER, NO_RULE = 1, 2, 3, 4
 """Why values leave the tape: `detach` of a node's result, a block that records no gradients, an op that gives integers
 or truth values (a cast, a comparison), an op that has no gradient."""
+DIRECTIONS = ("", "away", "back", "compressed", "restored")
+AWAY, BACK, COMPRESSED, RESTORED = 1, 2, 3, 4
+"""How saved tensors move: to another device and back, or into fewer bytes of the same manager and out again."""
 
 PLAN_SHIFT = 24
 AUX_SHIFT = 8
@@ -61,6 +64,8 @@ KINDS: dict[str, Kind] = {
         Kind(SEGMENT_ALLOC, "segment_alloc", ("t", "segment_id", "address", "size")),
         Kind(SEGMENT_FREE, "segment_free", ("t", "segment_id", "address", "size")),
         Kind(SEGMENT_RESIZE, "segment_resize", ("t", "segment_id", "address", "size")),
+        Kind(ASIDE, "aside", ("t", "segment_id")),  # of another device, which idle tensors move to
+        Kind(TRANSFER, "transfer", ("t0", "t1", "nbytes", "alloc_id", "copy", "node", "context"), aux="direction"),
         Kind(OOM, "oom", ("t", "requested", "free", "largest_hole", "capacity", "reserved", "context")),
         Kind(SCOPE, "scope", ("t", "context"), aux="enter"),
         Kind(STEP, "step", ("t0", "t1", "index", "total")),

@@ -166,12 +166,17 @@ class Memory:
     `block` and `segment` are the columns of the `alloc` and `segment_alloc` events, with the time of the "end" (ns) and
     for blocks that of the request to free them ("dropped"); NEVER for what lives on. A segment that was resized has a
     row for each of its sizes, from then until the next.
+    What saved tensors were moved to (`flnb.memory.offload`) is another device: `aside` is its timeline, and nothing
+    else counts it. `transfer` are the columns of the moves.
     """
 
     def __init__(self, table: Callable[[str], schema.Columns], start: int, catalog: Catalog) -> None:
         self.start, self.catalog = start, catalog
-        self.block = _lifetimes(table("alloc"), table("free_completed"), "alloc_id")
-        self.segment = _sizes(table("segment_alloc"), table("segment_resize"), table("segment_free"))
+        self.transfer, elsewhere = table("transfer"), table("aside")["segment_id"]
+        blocks = _lifetimes(table("alloc"), table("free_completed"), "alloc_id")
+        segments = _sizes(table("segment_alloc"), table("segment_resize"), table("segment_free"))
+        (self.block, away), (self.segment, taken) = (_parted(rows, elsewhere) for rows in (blocks, segments))
+        self.aside = timeline(away, taken, start)
         asked = table("free_requested")
         self.block["dropped"] = joined(self.block["alloc_id"], asked["alloc_id"], asked["t"], NEVER)
         self._timeline = timeline(self.block, self.segment, start)
@@ -275,6 +280,12 @@ def _sizes(begins: schema.Columns, resizes: schema.Columns, ends: schema.Columns
     rows["end"][:-1][same] = np.minimum(rows["end"][:-1], rows["t"][1:])[same]
     rows["end"] = np.maximum(rows["end"], rows["t"])
     return _rows(rows, np.argsort(rows["t"], kind="stable"))
+
+
+def _parted(rows: schema.Columns, segments: Ints) -> tuple[schema.Columns, schema.Columns]:
+    """The rows that are of none of some segments, and those that are."""
+    inside = np.isin(rows["segment_id"], segments)
+    return _rows(rows, np.flatnonzero(~inside)), _rows(rows, np.flatnonzero(inside))
 
 
 def _rows(table: schema.Columns, chosen: Ints) -> schema.Columns:

@@ -1,0 +1,497 @@
+"""Saved tensors that are elsewhere while they are idle: the schedule, what stays, capacity, codecs, events."""
+
+import gc
+import itertools
+from contextlib import contextmanager, nullcontext
+
+import numpy as np
+import pytest
+
+import flnb
+from flnb.memory import Caching, Codec, HostDevice, LossyCast, Native, OutOfMemoryError, Zlib, compress, offload
+
+N = 512  # float32[N, N] is 1 MiB
+MIB = 1 << 20
+
+
+def tower(x, layers=6):
+    for _ in range(layers):
+        x = flnb.tanh(x)
+    return x.sum()
+
+
+def start(value=0.5):
+    return flnb.Variable(flnb.full((N, N), value, dtype="float32"))
+
+
+def live(manager):
+    gc.collect()
+    return manager.stats()["allocated"]
+
+
+@pytest.fixture
+def manager():
+    """A manager of its own, whose live bytes are those of the test."""
+    with flnb.use_memory_manager(Caching(HostDevice("256MiB"))) as active:
+        yield active
+
+
+# Capacity -------------------------------------------------------------------------------------------------------------
+
+
+def train(device, wrap, steps=2, layers=48):
+    """Parameters after some steps of a network whose saved activations are `layers` MiB, on a device."""
+    with flnb.use_memory_manager(Caching(device)) as active:
+        flnb.manual_seed(0)
+        blocks = [[flnb.nn.Linear(N, N), flnb.nn.ReLU()] for _ in range(2)]
+        net = flnb.nn.Sequential(*itertools.chain(*blocks))
+        optimizer = flnb.optim.SGD(net.parameters(), lr=0.1)
+        x = flnb.random.normal((N, N))
+        for _ in range(steps):
+            with wrap() as moves:
+                y = net(x)
+                for _ in range(layers):
+                    y = flnb.tanh(y)
+                (y * y).mean().backward()
+            del y
+            optimizer.step()
+            optimizer.zero_grad()
+        return [p.numpy().copy() for p in map(flnb.Variable.detach, net.parameters())], active, moves
+
+
+def test_a_model_whose_activations_exceed_the_device_trains_to_the_same_bits():
+    expected, unlimited, _ = train(HostDevice(), nullcontext)
+    with pytest.raises(OutOfMemoryError, match="out of memory"):
+        train(HostDevice("32MiB"), nullcontext)
+    got, small, moves = train(HostDevice("32MiB"), offload)
+    assert unlimited.stats()["peak_allocated"] > 48 * MIB
+    assert small.stats()["peak_reserved"] <= 32 * MIB
+    assert moves.away_bytes >= 40 * MIB
+    assert moves.back == moves.away
+    assert [g.tobytes() for g in got] == [e.tobytes() for e in expected]
+    assert live(moves.manager) == 0
+
+
+# What moves, and what stays -------------------------------------------------------------------------------------------
+
+
+def test_what_is_idle_moves_and_comes_back_once(manager):
+    x = start()
+    with offload(keep_last=0) as moves:
+        y = tower(x)
+        assert (moves.away, moves.back) == (5, 0)  # but for the last: nothing large was computed after it
+        assert live(moves.manager) == 5 * MIB
+        assert live(manager) == 2 * MIB  # x, and the last
+        assert {block.category for block in moves.manager.ledger.live.values()} == {3}  # activations
+    assert moves.away == 6  # the block ended
+    y.backward()
+    assert (moves.away, moves.back, moves.away_bytes, moves.back_bytes) == (6, 6, 6 * MIB, 6 * MIB)
+    del y
+    assert live(moves.manager) == 0
+    assert x.grad.numpy().tobytes() == flnb.grad(tower)(x.data).numpy().tobytes()
+
+
+def test_what_two_ops_save_moves_once(manager):
+    x = start()
+    with offload(keep_last=0) as moves:
+        y = tower(flnb.exp(flnb.tanh(x)))  # exp's result is the input of tanh; tanh saves its own, exp its own
+        z = flnb.exp(flnb.tanh(x) * flnb.exp(x))  # both factors are saved by two ops
+        del x
+        (y + z.sum()).backward()
+    assert moves.away == moves.back
+    assert moves.away <= 2 + 6 + 3
+
+
+def test_what_a_name_or_a_view_still_holds_stays(manager):
+    x = start()
+    with offload(keep_last=0):
+        a = flnb.tanh(x)
+        row = flnb.tanh(a).data[0]
+        array = flnb.tanh(a).detach().numpy()
+        held = {flnb.memory.block_of(h).id for h in (a._data, row._data, array)}
+        with flnb.record() as run:
+            y = tower(a)
+        moved = run.table("transfer")["alloc_id"].tolist()
+        assert len(moved) == 5
+        assert held.isdisjoint(moved)
+        assert row.tolist() == array[0].tolist()
+    y.backward()
+
+
+def test_it_goes_when_the_last_other_reference_goes(manager):
+    x = start()
+    with offload(keep_last=0) as moves:
+        y = flnb.tanh(x)
+        holders = [y.data[1:], y.data.T, np.asarray(y.detach()), memoryview(np.asarray(y.detach()))]
+        y = flnb.tanh(y)
+        while holders:
+            y = flnb.tanh(y)
+            assert moves.away == 4 - len(holders)  # of the results in between
+            holders.pop()
+        y = tower(y, 1)
+        assert moves.away == 3 + 2  # one more of these, and what was held
+    y.backward()
+
+
+def test_a_locked_block_stays(manager):
+    x = start()
+    with offload(keep_last=0) as moves:
+        y = flnb.tanh(x)
+        block = flnb.memory.block_of(y._data)
+        manager.user_lock(block)
+        y = tower(y, 1)
+        assert moves.away == 0
+        manager.user_unlock(block)
+    assert moves.away == 2
+
+
+def test_saved_views_come_back_with_their_strides(manager):
+    def function(x):
+        y = flnb.exp(x)
+        return (flnb.tanh(y.T)[::2, 1:] * flnb.reshape(y, (N * 2, N // 2))[:256, :1] * y[:256, ::-1][:, 1:]).sum()
+
+    x = start()
+    with offload(keep_last=0) as moves:
+        y = function(x)
+    y.backward()
+    assert moves.back >= 2
+    assert x.grad.numpy().tobytes() == flnb.grad(function)(x.data).numpy().tobytes()
+
+
+@pytest.mark.parametrize(("keep_last", "away"), [(0, 6), (2, 4), (6, 0)])
+def test_the_last_saved_stay(manager, keep_last, away):
+    with offload(keep_last=keep_last) as moves:
+        y = tower(start())
+    assert moves.away == away
+    y.backward()
+    assert moves.back == away
+
+
+def test_small_ones_and_those_not_selected_stay(manager):
+    with offload(min_bytes=MIB + 1, keep_last=0) as moves:
+        tower(start())
+    assert moves.away == 0
+    asked = []
+
+    def select(saved):
+        asked.append(saved)
+        return saved.op == "exp"
+
+    with offload(keep_last=0, select=select) as moves, flnb.scope("block"):
+        y = tower(flnb.exp(start()), 2)
+    assert moves.away == 1
+    assert {(a.op, a.scope, a.shape, a.dtype.name, a.nbytes, a.category) for a in asked} == {
+        (op, "block", (N, N), "float32", MIB, "activation") for op in ("exp", "tanh")
+    }
+    y.backward()
+
+
+def test_parameters_stay(manager):
+    layer = flnb.nn.Linear(N, N)
+    with offload(keep_last=0) as moves:
+        y = layer(start()).sum()
+        del layer
+    assert moves.away == 1  # the input
+    y.backward()
+
+
+# Beside other parts ---------------------------------------------------------------------------------------------------
+
+
+def test_a_graph_that_is_retained_is_walked_again(manager):
+    x = start()
+    with offload(keep_last=0) as moves:
+        y = tower(x)
+    y.backward(retain_graph=True)
+    first = x.grad.numpy().copy()
+    assert live(manager) <= 4 * MIB  # what came back went again: x, its gradient, the last that came back
+    x.zero_grad()
+    y.backward()
+    assert x.grad.numpy().tobytes() == first.tobytes()
+    assert (moves.away, moves.back) == (6, 12)
+
+
+@pytest.mark.parametrize("tape", ["linked", "arena", "pruning"])
+def test_second_derivatives_on_every_tape(manager, tape):
+    x = flnb.full((N, N), 0.5, dtype="float32")
+    expected = flnb.hvp(tower, x, x)
+    with flnb.use_tape(tape), offload(keep_last=0) as moves:
+        got = flnb.hvp(tower, x, x)
+    assert got.numpy().tobytes() == expected.numpy().tobytes()
+    assert moves.away > 6
+    assert moves.back > 6
+
+
+def test_checkpoints_inside(manager):
+    x = start()
+    with offload(keep_last=0) as moves:
+        y = flnb.tanh(flnb.checkpoint(tower)(flnb.tanh(x)) * flnb.tanh(x)).sum()
+        y.backward()
+    expected = flnb.grad(lambda x: flnb.tanh(tower(flnb.tanh(x)) * flnb.tanh(x)).sum())(x.data)
+    assert moves.back >= 1
+    assert x.grad.numpy().tobytes() == expected.numpy().tobytes()
+
+
+def test_the_innermost_block_holds(manager):
+    packed = []
+    with offload(keep_last=0) as outer:
+        with flnb.saved_tensors_hooks(lambda t: packed.append(t.shape) or t, lambda t: t):
+            y = flnb.tanh(start())
+        with offload(keep_last=0) as inner:
+            y = tower(y, 2)
+    assert packed == [(N, N)]
+    assert (outer.away, inner.away) == (0, 2)
+    y.backward()
+
+
+def test_nothing_is_kept_without_gradients(manager):
+    with offload(keep_last=0) as moves, flnb.no_grad():
+        tower(start())
+    assert moves.away == 0
+
+
+def test_an_exception_leaves_nothing_behind(manager):
+    before = live(manager)
+    with pytest.raises(RuntimeError, match="in between"), offload(keep_last=0) as moves:
+        tower(start())
+        y = tower(start())
+        assert moves.away
+        raise RuntimeError("in between")
+    del y
+    assert (live(manager), live(moves.manager)) == (before, 0)
+
+
+def test_memory_that_runs_out_on_the_way_leaves_the_graph_as_it_was():
+    x = flnb.Variable(flnb.full((N, N), 0.5, dtype="float32"))
+    with flnb.use_memory_manager(Native(HostDevice("8MiB"))) as manager, offload(keep_last=0) as moves:
+        y = tower(x, 12)
+        hog = [flnb.ones((N, N)) for _ in range(6)]
+        with pytest.raises(OutOfMemoryError) as caught:
+            y.backward(retain_graph=True)
+        caught.value.__traceback__ = None
+        del hog, caught
+        y.backward()
+    assert x.grad.numpy().tobytes() == flnb.grad(lambda x: tower(x, 12))(x.data).numpy().tobytes()
+    x.zero_grad()
+    del y
+    assert (live(manager), live(moves.manager)) == (0, 0)
+
+
+def test_a_full_host_says_so(manager):
+    with (
+        pytest.raises(OutOfMemoryError, match=r"native on host: out of memory: asked for 1\.00 MiB"),
+        offload(Native(HostDevice("2MiB")), keep_last=0),
+    ):
+        tower(start())
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("hooks", ["offload", "as they are"])
+def test_what_was_written_in_place_still_raises(manager, hooks, late):
+    block = offload(keep_last=0) if hooks == "offload" else flnb.saved_tensors_hooks(lambda t: t, lambda t: t)
+    x = start()
+    with block:
+        h = flnb.exp(x)
+        view = h.data[0]
+        y = tower(h)
+        view += 1.0
+        if late:
+            del h, view  # it moves after it was written
+            y = y + tower(x)
+    with pytest.raises(
+        RuntimeError, match=r"(input 0|output) of '(exp|tanh)'.* was saved for the gradient and then wri"
+    ):
+        y.backward()
+
+
+def test_writing_to_what_moved_is_not_possible_and_to_others_allowed(manager):
+    x = start()
+    with offload(keep_last=0):
+        y = tower(x)
+    flnb.add(flnb.ones((4,)), 1.0, out=flnb.zeros((4,)))  # a later write makes every node check
+    y.backward()
+    assert x.grad is not None
+
+
+def test_managers_to_move_to(manager):
+    target = Native(HostDevice("64MiB"))
+    with offload(target, keep_last=0) as moves:
+        y = tower(start())
+    assert moves.manager is target
+    assert live(target) == 6 * MIB
+    with offload(HostDevice("64MiB"), keep_last=0) as moves:
+        del y
+    assert moves.manager.device.capacity == 64 * MIB
+    with pytest.raises(ValueError, match=r"offload: .* is on the device that tensors are on"), offload(manager):
+        pass
+    with (
+        pytest.raises(ValueError, match=r"keep_last is how many idle blocks stay, 0 or more, got -1"),
+        offload(keep_last=-1),
+    ):
+        pass
+
+
+# Compressed -----------------------------------------------------------------------------------------------------------
+
+
+def halves():
+    """Half of it is zero after a ReLU, the rest of few values."""
+    return flnb.Variable(np.tile(np.array([-1.0, -2.0, -3.0, 0.25], np.float32), (N, N // 4)))
+
+
+def rectified(x):
+    for _ in range(4):
+        x = flnb.relu(x) * 0.5
+    return x.sum()
+
+
+def test_lossless_gradients_are_the_same(manager):
+    x = halves()
+    with compress("zlib", keep_last=0) as moves:
+        y = rectified(x)
+    assert moves.away >= 3
+    assert moves.stored_bytes < 0.05 * moves.away_bytes
+    y.backward()
+    assert x.grad.numpy().tobytes() == flnb.grad(rectified)(x.data).numpy().tobytes()
+    assert moves.back == moves.away
+    del y
+    x.zero_grad()
+    assert live(manager) == 0 or live(manager) == x.nbytes
+
+
+def test_what_does_not_shrink_stays(manager):
+    x = flnb.Variable(flnb.random.normal((N, N)))
+    with compress(Zlib(level=6), keep_last=0) as moves:
+        y = tower(x, 1)
+    assert (moves.away, moves.stored_bytes) == (0, 0)
+    y.backward()
+
+
+def test_lossy_gradients_are_near(manager):
+    x = flnb.Variable(flnb.random.normal((N, N)))
+    with compress("lossy-float16", keep_last=0) as moves:
+        y = tower(x)
+    y.backward()
+    expected = flnb.grad(tower)(x.data).numpy()
+    assert moves.stored_bytes == moves.away_bytes // 2 > 0
+    assert x.grad.numpy().tobytes() != expected.tobytes()
+    np.testing.assert_allclose(x.grad.numpy(), expected, atol=2e-3)
+
+
+@pytest.mark.parametrize("value", [7e4, np.inf])
+def test_what_a_cast_would_change_to_infinity_stays(value):
+    array = np.array([value, 1.0], np.float32)
+    encoded = LossyCast().encode(array)
+    assert (encoded is None) == np.isfinite(value)
+    assert LossyCast().encode(np.arange(4)) is None
+
+
+def test_a_codec_of_ones_own(manager):
+    class Signs(Codec):
+        name = "lossy-signs"
+
+        def encode(self, array):
+            return np.packbits(array > 0)
+
+        def decode(self, encoded, out):
+            out.reshape(-1)[:] = np.unpackbits(encoded, count=out.size)
+
+    x = halves()
+    with compress(Signs(), keep_last=0) as moves:
+        y = flnb.relu(flnb.relu(x)).sum()
+    y.backward()
+    assert moves.stored_bytes * 32 == moves.away_bytes
+    np.testing.assert_array_equal(x.grad.numpy(), x.detach().numpy() > 0)
+    with (
+        pytest.raises(ValueError, match="compress: no codec 'zip'; known are 'zlib', 'lossy-float16'"),
+        compress("zip"),
+    ):
+        pass
+    with pytest.raises(NotImplementedError, match="codec 'codec' does not implement 'encode'"):
+        Codec().encode(np.zeros(1))
+    with pytest.raises(NotImplementedError, match="codec 'codec' does not implement 'decode'"):
+        Codec().decode(np.zeros(1), np.zeros(1))
+
+
+# Events ---------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def recorded():
+    with flnb.record(grad_interval=None) as run, offload(keep_last=0) as moves:
+        yield run, moves
+        y = tower(start())
+        y.backward()
+
+
+def test_every_move_is_an_event(manager, tmp_path):
+    with recorded() as (run, moves):
+        pass
+    table = run.table("transfer")
+    assert table["direction"].tolist() == [1] * 5 + [2] * 5  # away, back
+    assert table["nbytes"].tolist() == [MIB] * 10
+    assert table["copy"][:5].tolist() == table["copy"][:4:-1].tolist()  # the last away is the first back
+    assert table["node"][:5].tolist() == table["node"][:4:-1].tolist()
+    assert (table["t1"] > table["t0"]).all()
+    spent = (table["t1"] - table["t0"]).sum() / 1e9
+    np.testing.assert_allclose(spent, moves.away_seconds + moves.back_seconds, rtol=1e-6)
+    born = dict(zip(*(run.table("alloc")[name].tolist() for name in ("alloc_id", "category")), strict=True))
+    assert {born[number] for number in [*table["alloc_id"].tolist(), *table["copy"].tolist()]} == {3}
+    assert "saved tensors moved: 5 away (5.00 MiB in " in repr(run)
+    pytest.importorskip("pandas")
+    frame = run.to_pandas("transfer")
+    assert frame["direction"].tolist() == ["away"] * 5 + ["back"] * 5
+    assert frame["phase"].tolist() == ["forward"] * 5 + ["backward"] * 5
+    pytest.importorskip("pyarrow")
+    run.save(tmp_path / "run.flnb")
+    again = flnb.load_run(tmp_path / "run.flnb")
+    assert again.table("transfer")["copy"].tolist() == table["copy"].tolist()
+    assert again.summary() == run.summary()
+
+
+def test_a_runs_memory_is_that_of_its_device(manager):
+    with flnb.record() as without:
+        tower(start()).backward()
+    peak = without.memory.peak.allocated
+    with recorded() as (run, moves):
+        pass
+    line = run.memory.timeline()
+    assert run.memory.peak.allocated < peak
+    assert run.memory.aside.allocated.max() == 5 * MIB
+    assert line.allocated.max() + 5 * MIB > peak
+    assert run.memory.aside.reserved.max() == moves.manager.device.peak
+    assert line.reserved.max() <= manager.device.peak
+    later = Native(HostDevice())
+    with offload(later, keep_last=0):
+        y = tower(start())
+        with flnb.record() as run:  # begun when there is something away
+            y.backward()
+    assert run.memory.aside.allocated.max() == 5 * MIB
+    assert run.memory.at(0.0).allocated < 5 * MIB
+
+
+def test_live_views_count_the_device_alone(manager):
+    from flnb_telemetry.livememory import LiveMemory
+
+    with recorded() as (run, _):
+        pass
+    view = LiveMemory()
+    rows = np.concatenate([rows for _, rows in run._batches])
+    view.fold(rows, rows[:0])
+    told = view.news(True, run.start)[0]
+    assert set(told["alloc.segment"].tolist()).isdisjoint(run.table("aside")["segment_id"].tolist())
+    assert set(told["segment.id"].tolist()).isdisjoint(run.table("aside")["segment_id"].tolist())
+
+
+def test_the_figure_marks_the_moves(manager):
+    pytest.importorskip("plotly")
+    with recorded() as (run, _):
+        pass
+    traces = {trace.name: trace for trace in flnb.plot.memory(run).data}
+    assert max(traces["moved away"].y) == 5.0
+    assert (len(traces["away"].x), len(traces["back"].x)) == (5, 5)
+    assert traces["away"].mode == "markers"
+    np.testing.assert_allclose(traces["away"].x, (run.table("transfer")["t0"][:5] - run.start) / 1e9)
+    line = run.memory.timeline()
+    live = [line.allocated[line.t <= t][-1] / MIB for t in traces["back"].x]
+    np.testing.assert_allclose(traces["back"].y, live)
