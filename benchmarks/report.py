@@ -7,11 +7,16 @@ import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from flnb_telemetry.formats import aside
 
 from flnb.bench import table
 
-__all__ = ["RESULTS", "machine", "page", "table", "write"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["RESULTS", "insert", "machine", "markdown", "page", "table", "write"]
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -51,3 +56,22 @@ def page(name: str, figure: Any, options: dict[str, Any]) -> Path:
         RESULTS.mkdir(exist_ok=True)
         figure.write_html(path)
     return path
+
+
+def markdown(rows: Sequence[dict[str, Any]]) -> str:
+    """Rows of equal keys as a Markdown table."""
+    lines = [list(rows[0]), ["---"] * len(rows[0]), *(row.values() for row in rows)]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def insert(name: str, text: str, folder: Path = RESULTS) -> None:
+    """Write a section of the folder's README.md anew, between the marks that have its name, or at the end."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    path = folder / "README.md"
+    page = path.read_text() if path.exists() else "# Results\n"
+    if begin not in page:
+        page += f"\n{begin}\n{end}\n"
+    before, _, rest = page.partition(begin)
+    after = rest.partition(end)[2]
+    with aside(path) as part:
+        part.write_text(f"{before}{begin}\n{text}\n{end}{after}")

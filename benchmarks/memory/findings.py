@@ -1,0 +1,161 @@
+"""What follows from the measures: the best limits, what moves with restricted splitting, how far the bounds are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import geometric_mean, median
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from benchmarks.memory.sweep import Limits, Measures, effective
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = ["CLAIM", "READINGS", "Moved", "Result", "best", "best_over_all", "less_than_default", "moved", "name_of"]
+
+CLAIM = 0.2
+"""The paper's "by over 20%"."""
+
+NO_LIMIT: Limits = (None, None)
+COLUMNS = tuple(Measures.__dataclass_fields__)
+
+
+def name_of(limits: Limits) -> str:
+    """In words: "split 64, recycle 256 MiB"."""
+    told = [f"{word} {mib:g}" for word, mib in zip(("split", "recycle"), limits, strict=True) if mib is not None]
+    return f"{', '.join(told)} MiB" if told else "no limit"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One trace and what was measured on it.
+
+    Attributes:
+        largest: request, bytes.
+        packed: bytes of the best offline packing found; `optimal` where none can be lower.
+        sweep: the caching manager's measures by limits, NO_LIMIT being the default.
+        others: those of the other managers by name.
+    """
+
+    kind: str
+    model: str
+    calls: int
+    peak_live: int
+    largest: int
+    packed: int
+    optimal: bool
+    sweep: dict[Limits, Measures]
+    others: dict[str, Measures]
+
+    @property
+    def default(self) -> Measures:
+        return self.sweep[NO_LIMIT]
+
+    def at(self, limits: Limits) -> Measures:
+        """The caching manager's with limits, also with such as no block of this trace reaches."""
+        return self.sweep[effective(limits, self.largest)]
+
+    def to_json(self) -> dict[str, Any]:
+        """For the file; rows of numbers in the order of the measures."""
+        about = {
+            key: getattr(self, key) for key in ("kind", "model", "calls", "peak_live", "largest", "packed", "optimal")
+        }
+        sweep = [[*limits, *_row(measures)] for limits, measures in self.sweep.items()]
+        return about | {"sweep": sweep, "others": {name: _row(measures) for name, measures in self.others.items()}}
+
+
+def _row(measures: Measures) -> list[float]:
+    values = (getattr(measures, name) for name in COLUMNS)
+    return [value if isinstance(value, int) else round(value, 4) for value in values]
+
+
+def peak(result: Result, measures: Measures) -> float:
+    """The most that was reserved / the most that was live."""
+    return measures.peak_reserved / result.peak_live
+
+
+READINGS: dict[str, Any] = {
+    "in blocks, at the peak": lambda result, of: of.waste_at_peak,
+    "in blocks, on average": lambda result, of: of.waste,
+    "free in segments in use, at the peak": lambda result, of: of.stranded_at_peak,
+    "free in segments in use, on average": lambda result, of: of.stranded,
+    "both, at the peak": lambda result, of: of.waste_at_peak + of.stranded_at_peak,
+    "both, on average": lambda result, of: of.waste + of.stranded,
+    "in idle segments, on average": lambda result, of: of.idle,
+    "all that is not live, at the peak": lambda result, of: of.at_peak - 1,
+    "all that is not live, on average": lambda result, of: of.average - 1,
+    "most reserved beyond most live": lambda result, of: peak(result, of) - 1,
+    "smallest device beyond most live": lambda result, of: of.needed / result.peak_live - 1,
+}
+"""What "internal fragmentation" may mean, and what else may move; all in units of the live bytes."""
+
+
+class Moved(NamedTuple):
+    """What one limit does to one measure: the medians over the models, and for how many it falls by more than 20 %."""
+
+    reading: str
+    limits: Limits
+    falls: int
+    models: int
+    before: float
+    after: float
+    least: float
+    most: float
+
+
+def moved(results: Sequence[Result], reading: str, limits: Iterable[Limits]) -> Moved:
+    """The limits with which a measure falls by more than 20 % for most models (of equals: falls most in the median).
+
+    ``least`` and ``most`` are the changes of a single model, relative to the default; a measure that was zero cannot
+    fall, and counts as unchanged or as infinitely more.
+    """
+    value = READINGS[reading]
+    found = []
+    for pair in limits:
+        before = [value(result, result.default) for result in results]
+        after = [value(result, result.at(pair)) for result in results]
+        changes = [_change(old, new) for old, new in zip(before, after, strict=True)]
+        falls = sum(change < -CLAIM for change in changes)
+        found.append(
+            Moved(reading, pair, falls, len(results), median(before), median(after), min(changes), max(changes))
+        )
+    return max(found, key=lambda one: (one.falls, -one.after))
+
+
+def _change(before: float, after: float) -> float:
+    if before <= 0:
+        return float("inf") if after > before else 0.0
+    return after / before - 1
+
+
+def splits(results: Sequence[Result]) -> list[Limits]:
+    """The limits of splitting alone."""
+    return [limits for result in results for limits in result.sweep if limits[0] is not None and limits[1] is None]
+
+
+def best(result: Result, measure: Any = peak) -> Limits:
+    """The limits of one model for which a measure is least; of equals, those with fewer limits."""
+    return min(result.sweep, key=lambda limits: (measure(result, result.sweep[limits]), 2 - limits.count(None)))
+
+
+def best_over_all(results: Sequence[Result], measure: Any = peak) -> tuple[Limits, float]:
+    """The limits that are best for all models together, and the geometric mean of measure / default."""
+    tried = {limits for result in results for limits in result.sweep}
+    means = {
+        limits: geometric_mean(
+            measure(result, result.at(limits)) / measure(result, result.default) for result in results
+        )
+        for limits in tried
+    }
+    found = min(means, key=lambda limits: (round(means[limits], 6), 2 - limits.count(None)))
+    return found, means[found]
+
+
+def less_than_default(result: Result) -> dict[str, float]:
+    """By how much less (0 to 1; negative: more) each other manager reserves at most than the default caching manager.
+
+    With "best setting" of the caching manager, and "offline packing", which no manager can be expected to beat.
+    """
+    reserved = {name: measures.peak_reserved for name, measures in result.others.items()}
+    reserved |= {"best setting": result.sweep[best(result)].peak_reserved, "offline packing": result.packed}
+    return {name: 1 - nbytes / result.default.peak_reserved for name, nbytes in reserved.items()}

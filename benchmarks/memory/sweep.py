@@ -1,0 +1,206 @@
+"""One trace through many managers and settings, and everything that is measured of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flnb.dispatch import registry
+from flnb.memory import AllocHint, Block, MemoryManager, OutOfMemoryError, replay
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from flnb.interface.memory import Lease
+    from flnb.memory import Outcome, Trace
+
+__all__ = [
+    "LIMITS", "MANAGERS", "SMALL_LIMITS", "Limits", "Measures", "Setting", "Watched", "caching", "effective", "grid",
+    "measured", "needed",
+]  # fmt: skip
+
+MIB = 1 << 20
+LIMITS = (None, 512, 256, 128, 64, 20, 8, 2)
+"""MiB; None: no limit. 20 MiB are a segment of the caching manager that several large blocks share."""
+SMALL_LIMITS = (None, 32, 20, 8, 4, 2, 1, 0.25)
+"""For models whose tensors have a few MiB."""
+
+WITHIN = 0.01
+"""The smallest capacity is found to within this part of what is live at most."""
+
+Limits = tuple[float | None, float | None]
+"""Of splitting and of recycling, in MiB."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A manager by its name, and what it is told."""
+
+    manager: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def spec(self) -> str:
+        """As `flnb.memory.replay` takes it."""
+        told = ",".join(f"{key}={value}" for key, value in self.options.items())
+        return f"{self.manager}:{told}" if told else self.manager
+
+    def make(self, lease: Lease) -> MemoryManager:
+        """A new manager."""
+        found: MemoryManager = registry.find("memory manager", self.manager)(lease, **self.options)
+        return found
+
+
+MANAGERS = (
+    *map(Setting, ("native", "exact", "expandable", "best-fit", "buddy", "slab", "by-category")),
+    Setting("reserved", {"reserve": "1.0"}),
+)
+"""All others. The reserved pool is all of the device, so what it needs is the smallest device on which the run ends."""
+
+
+def caching(split: float | None, recycling: float | None) -> Setting:
+    """The caching manager with limits in MiB."""
+    limits = {"split_limit": split, "recycling_limit": recycling}
+    return Setting("caching", {name: f"{int(mib * 1024)}KiB" for name, mib in limits.items() if mib is not None})
+
+
+def effective(limits: Limits, largest: int) -> Limits:
+    """The same limits without those that no block can reach: none is larger than the largest segment.
+
+    Args:
+        largest: request of the trace, bytes.
+    """
+    segment = max(20 * MIB, -(-largest // (2 * MIB)) * 2 * MIB)
+    split, recycling = (None if mib is None or mib * MIB > segment else mib for mib in limits)
+    return split, recycling
+
+
+def grid(largest: int, limits: tuple[float | None, ...] = LIMITS) -> list[Limits]:
+    """Every pair of limits that differs from the others for a trace; the first is the default, no limit at all."""
+    return list(dict.fromkeys(effective(pair, largest) for pair in product(limits, repeat=2)))
+
+
+class Watched(MemoryManager):
+    """Another manager, and after each call the bytes of its live blocks and of the segments that hold any."""
+
+    wants_hint = True
+
+    def __init__(self, device: Lease, setting: Setting) -> None:
+        super().__init__(device)
+        self.inner = setting.make(self.device)
+        self.held: list[int] = []
+        self.in_use: list[int] = []
+        self._segments: dict[int, list[int]] = {}  # by id: how many live blocks, bytes
+        self._sums = [0, 0]
+
+    def alloc(self, nbytes: int, stream: int = 0, hint: AllocHint | None = None) -> Block:
+        block = self.inner.alloc(nbytes, stream, hint if self.inner.wants_hint else None)
+        segment = self._segments.setdefault(block.segment.id, [0, 0])
+        self._sums[0] += block.size
+        self._sums[1] += block.segment.size - segment[1]  # it may have grown
+        segment[:] = segment[0] + 1, block.segment.size
+        self._write()
+        return block
+
+    def free(self, block: Block) -> None:
+        number, size = block.segment.id, block.size
+        self.inner.free(block)
+        segment = self._segments[number]
+        segment[0] -= 1
+        self._sums[0] -= size
+        if not segment[0]:
+            self._sums[1] -= self._segments.pop(number)[1]
+        self._write()
+
+    def _write(self) -> None:
+        self.held.append(self._sums[0])
+        self.in_use.append(self._sums[1])
+
+
+@dataclass(frozen=True)
+class Measures:
+    """What a setting makes of a trace.
+
+    The parts "waste", "stranded" and "idle" are in units of the live requested bytes, so 1 + waste + stranded + idle =
+    reserved / live, at the peak (of what is live) and on average (sums over all calls).
+
+    Attributes:
+        peak_reserved: bytes, the most that is taken from a device without limit.
+        needed: bytes, the smallest device on which the run ends, to within `WITHIN`.
+        at_peak, average: reserved / live.
+        waste_at_peak, waste: in blocks, beyond what was asked for: rounding, and pieces given out whole.
+        stranded_at_peak, stranded: free, but in a segment with a live block, so it cannot go back.
+        idle_at_peak, idle: in segments that hold nothing.
+        internal: waste / size of the live blocks, at the peak.
+        unusable: at the peak, the part of the free bytes that lie in holes smaller than the largest request.
+        largest_hole: at the peak, bytes.
+        native_calls: segments taken, resized and given back.
+        ns_per_call: one alloc or free.
+    """
+
+    peak_reserved: int
+    needed: int
+    at_peak: float
+    average: float
+    waste_at_peak: float
+    waste: float
+    stranded_at_peak: float
+    stranded: float
+    idle_at_peak: float
+    idle: float
+    internal: float
+    unusable: float
+    largest_hole: int
+    native_calls: int
+    ns_per_call: float
+
+
+def measured(trace: Trace, setting: Setting) -> Measures:
+    """Every measure of one setting."""
+    capacity = None
+    if "reserve" in setting.options:  # all of a device, so there must be one
+        capacity = needed(trace, setting, 2 * trace.peak_live + (64 << 20))
+    outcome = _played(trace, setting.spec, capacity)
+    watching: list[Watched] = []
+
+    def watched(lease: Lease) -> Watched:
+        watching.append(Watched(lease, setting))
+        return watching[-1]
+
+    _played(trace, watched, capacity)
+    held, in_use = np.array(watching[0].held), np.array(watching[0].in_use)
+    live, reserved = outcome.live, outcome.reserved
+    parts = {"waste": held - live, "stranded": in_use - held, "idle": reserved - in_use}
+    peak = int(np.argmax(live))
+    shares = {name: float(part.sum() / live.sum()) for name, part in parts.items()}
+    shares |= {f"{name}_at_peak": float(part[peak] / live[peak]) for name, part in parts.items()}
+    return Measures(
+        outcome.peak_reserved, capacity or needed(trace, setting, outcome.peak_reserved), outcome.ratio_at_peak,
+        outcome.ratio_average, internal=float(outcome.internal), unusable=outcome.unusable,
+        largest_hole=outcome.largest_hole, native_calls=outcome.native_calls, ns_per_call=outcome.ns_per_call, **shares,
+    )  # fmt: skip
+
+
+def needed(trace: Trace, setting: Setting, enough: int) -> int:
+    """The smallest capacity on which the trace ends, by halving, where `enough` is known to be that.
+
+    A manager that meets the limit gives back what is idle and tries again, so this can be less than what it takes
+    where there is no limit. A larger device can be worse than a smaller one; what is found is one that is enough.
+    """
+    low, high = trace.peak_live, enough
+    step = max(1, int(WITHIN * trace.peak_live))
+    while high - low > step:
+        middle = (low + high) // 2
+        try:
+            ends = _played(trace, setting.spec, middle).first_oom is None
+        except OutOfMemoryError:  # not even a pool that is taken at the start
+            ends = False
+        low, high = (low, middle) if ends else (middle, high)
+    return high
+
+
+def _played(trace: Trace, spec: Any, capacity: int | None = None) -> Outcome:
+    return replay(trace, [spec], capacity).rows[0]

@@ -1,0 +1,48 @@
+"""The traces of the study: what training asks of a memory manager, at the paper's sizes and at small ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import flnb
+from flnb.bench.contestant import LEARNING_RATE, MOMENTUM
+from flnb.memory import HostDevice, Native, SimulatedDevice
+from flnb.optim import SGD
+
+if TYPE_CHECKING:
+    from flnb.memory import Trace
+
+__all__ = ["KINDS", "sizes", "traced"]
+
+KINDS = {
+    "paper": "batches of the paper's size, on the meta backend",
+    "varying": "batches of the paper's size and smaller ones (as the last of an epoch is, or utterances of other "
+    "lengths), on the meta backend",
+    "cpu": "the models and batches of scale 'small', computed by NumPy in the host's memory",
+}
+"""Where a trace comes from."""
+
+PARTS = {"paper": (1.0, 1.0), "varying": (0.7, 1.0, 0.55, 0.85), "cpu": (1.0, 1.0)}
+"""The size of each step's batch, of the recipe's. The first step is another than those that follow: momentum is new."""
+
+
+def sizes(kind: str, whole: int) -> list[int]:
+    """How many examples each step's batch has where the recipe's has so many."""
+    return [max(1, round(part * whole)) for part in PARTS[kind]]
+
+
+def traced(model: str, kind: str) -> Trace:
+    """What steps of training (forward, backward, SGD with momentum) ask of a manager, building the model included."""
+    recipe = flnb.models.get(model)
+    scale, backend, device = ("small", "numpy", HostDevice()) if kind == "cpu" else ("paper", "meta", SimulatedDevice())
+    flnb.manual_seed(0)
+    manager = flnb.use_memory_manager(Native(device))
+    with flnb.use_backend(backend), manager, flnb.record(f"{model}, {kind}", grad_interval=None) as run:
+        net = recipe.build(scale)
+        optimizer = SGD(net.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+        for size in sizes(kind, recipe.batch_sizes[scale]):
+            batch = [flnb.asarray(array) for array in recipe.batch(scale, size=size)]
+            optimizer.zero_grad()
+            recipe.loss(net, *batch).backward()
+            optimizer.step()
+    return flnb.memory.trace(run)
