@@ -91,7 +91,14 @@ READINGS: dict[str, Any] = {
 
 
 class Moved(NamedTuple):
-    """What one limit does to one measure: the medians over the models, and for how many it falls by more than 20 %."""
+    """What one limit of splitting does to one measure.
+
+    Attributes:
+        falls: for how many models it falls by more than 20 %.
+        before, after: medians over the models, without the limit and with it.
+        least, most: changes of single models, relative to the default.
+        reserved: the change of the most that is reserved meanwhile (geometric mean).
+    """
 
     reading: str
     limits: Limits
@@ -101,28 +108,46 @@ class Moved(NamedTuple):
     after: float
     least: float
     most: float
+    reserved: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether it falls by more than 20 % for most models."""
+        return 2 * self.falls > self.models
 
 
 def moved(results: Sequence[Result], reading: str, limits: Iterable[Limits]) -> Moved:
-    """The limits with which a measure falls by more than 20 % for most models (of equals: falls most in the median).
+    """The mildest limit, the largest, with which a measure falls by more than 20 % for most models.
 
-    ``least`` and ``most`` are the changes of a single model, relative to the default; a measure that was zero cannot
-    fall, and counts as unchanged or as infinitely more.
+    Where there is none, the one with which it falls for most, and of these the one with the lowest median.
     """
-    value = READINGS[reading]
-    found = []
-    for pair in limits:
-        before = [value(result, result.default) for result in results]
-        after = [value(result, result.at(pair)) for result in results]
-        changes = [_change(old, new) for old, new in zip(before, after, strict=True)]
-        falls = sum(change < -CLAIM for change in changes)
-        found.append(
-            Moved(reading, pair, falls, len(results), median(before), median(after), min(changes), max(changes))
-        )
+    found = [_moved(results, reading, pair) for pair in limits]
+    holding = [one for one in found if one.holds]
+    if holding:
+        return max(holding, key=lambda one: one.limits[0] or 0)
     return max(found, key=lambda one: (one.falls, -one.after))
 
 
+def _moved(results: Sequence[Result], reading: str, limits: Limits) -> Moved:
+    value = READINGS[reading]
+    before = [value(result, result.default) for result in results]
+    after = [value(result, result.at(limits)) for result in results]
+    changes = [_change(old, new) for old, new in zip(before, after, strict=True)]
+    falls = sum(change < -CLAIM for change in changes)
+    return Moved(
+        reading, limits, falls, len(results), median(before), median(after), min(changes), max(changes),
+        change_of(results, limits, peak),
+    )  # fmt: skip
+
+
+def change_of(results: Sequence[Result], limits: Limits, measure: Any) -> float:
+    """By how much a measure changes with limits, relative to the default: the geometric mean over the models."""
+    ratios = [measure(result, result.at(limits)) / measure(result, result.default) for result in results]
+    return geometric_mean(ratios) - 1
+
+
 def _change(before: float, after: float) -> float:
+    """Relative; what was zero cannot fall, it stays or becomes infinitely more."""
     if before <= 0:
         return float("inf") if after > before else 0.0
     return after / before - 1
@@ -139,16 +164,11 @@ def best(result: Result, measure: Any = peak) -> Limits:
 
 
 def best_over_all(results: Sequence[Result], measure: Any = peak) -> tuple[Limits, float]:
-    """The limits that are best for all models together, and the geometric mean of measure / default."""
+    """The limits that are best for all models together, and by how much the measure changes (see `change_of`)."""
     tried = {limits for result in results for limits in result.sweep}
-    means = {
-        limits: geometric_mean(
-            measure(result, result.at(limits)) / measure(result, result.default) for result in results
-        )
-        for limits in tried
-    }
-    found = min(means, key=lambda limits: (round(means[limits], 6), 2 - limits.count(None)))
-    return found, means[found]
+    changes = {limits: change_of(results, limits, measure) for limits in tried}
+    found = min(changes, key=lambda limits: (round(changes[limits], 6), 2 - limits.count(None)))
+    return found, changes[found]
 
 
 def less_than_default(result: Result) -> dict[str, float]:

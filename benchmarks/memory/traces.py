@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import flnb
 from flnb.bench.contestant import LEARNING_RATE, MOMENTUM
-from flnb.memory import HostDevice, Native, SimulatedDevice
+from flnb.memory import HostDevice, Native
 from flnb.optim import SGD
 
 if TYPE_CHECKING:
     from flnb.memory import Trace
+    from flnb.models import Recipe
 
 __all__ = ["KINDS", "sizes", "traced"]
 
@@ -34,15 +35,21 @@ def sizes(kind: str, whole: int) -> list[int]:
 def traced(model: str, kind: str) -> Trace:
     """What steps of training (forward, backward, SGD with momentum) ask of a manager, building the model included."""
     recipe = flnb.models.get(model)
-    scale, backend, device = ("small", "numpy", HostDevice()) if kind == "cpu" else ("paper", "meta", SimulatedDevice())
-    flnb.manual_seed(0)
-    manager = flnb.use_memory_manager(Native(device))
-    with flnb.use_backend(backend), manager, flnb.record(f"{model}, {kind}", grad_interval=None) as run:
-        net = recipe.build(scale)
-        optimizer = SGD(net.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
-        for size in sizes(kind, recipe.batch_sizes[scale]):
-            batch = [flnb.asarray(array) for array in recipe.batch(scale, size=size)]
-            optimizer.zero_grad()
-            recipe.loss(net, *batch).backward()
-            optimizer.step()
+    if kind == "cpu":
+        with flnb.use_memory_manager(Native(HostDevice())), flnb.record(f"{model}, small", grad_interval=None) as run:
+            trained(recipe, "small", kind)
+    else:
+        run = flnb.memory.dry_run(lambda: trained(recipe, "paper", kind), manager="native").run
     return flnb.memory.trace(run)
+
+
+def trained(recipe: Recipe, scale: str, kind: str) -> None:
+    """A new model, and its steps."""
+    flnb.manual_seed(0)
+    model = recipe.build(scale)
+    optimizer = SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+    for size in sizes(kind, recipe.batch_sizes[scale]):
+        batch = [flnb.asarray(array) for array in recipe.batch(scale, size=size)]
+        optimizer.zero_grad()
+        recipe.loss(model, *batch).backward()
+        optimizer.step()
