@@ -125,8 +125,8 @@ def conclusions(results: Sequence[Result]) -> list[str]:
     if free.holds:
         waste = moved(results, WASTE, [free.limits])
         sentences.append(
-            f"With {name_of(free.limits)}, what is {STRANDED}, falls from {free.before:.3f} to {free.after:.3f} of what "
-            f"is live (median); what lies {WASTE}, goes from {waste.before:.3f} to {waste.after:.3f}, "
+            f"With {name_of(free.limits)}, what is {STRANDED}, falls from {free.before:.3f} to {free.after:.3f} of "
+            f"what is live (median); what lies {WASTE}, goes from {waste.before:.3f} to {waste.after:.3f}, "
             f"and the most that is reserved changes by {free.reserved:+.1%} (mean)."
         )
     less = [less_than_default(result) for result in results]
