@@ -18,10 +18,21 @@ from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from flnb_telemetry import bus, intern, schema
+from flnb_telemetry import bus, intern, pump, schema
 
 from flnb.dispatch import state
-from flnb.interface.memory import ALIGNMENT, AllocHint, Block, MemoryManager, OutOfMemoryError, dropped, in_words
+from flnb.interface.memory import (
+    ALIGNMENT,
+    AllocHint,
+    Block,
+    MemoryManager,
+    OutOfMemoryError,
+    Segment,
+    SegmentState,
+    Shortage,
+    dropped,
+    in_words,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,7 +87,7 @@ def allocate(
         if allocated > ledger.peak:
             ledger.peak = allocated
     except MemoryError as error:
-        raise _shortage(manager, nbytes, error) from error
+        raise _shortage(manager, nbytes, plan_code, category, error) from error
     finally:
         if locked:
             ledger.__exit__()
@@ -283,17 +294,19 @@ def _check(manager: MemoryManager, block: Block, nbytes: int) -> None:
         )
 
 
-def _shortage(manager: MemoryManager, nbytes: int, cause: BaseException) -> OutOfMemoryError:
+def _shortage(
+    manager: MemoryManager, nbytes: int, plan_code: int, category: int, cause: BaseException
+) -> OutOfMemoryError:
     """The error for a request that failed: the sizes that explain it, told to telemetry, and what to do."""
-    lease = manager.device
-    holes = [block.size for state in manager.snapshot() for block in state.blocks if not block.id]
+    lease, now, segments = manager.device, clock(), manager.snapshot()
+    holes = [block.size for state in segments for block in state.blocks if not block.id]
     left = 0 if lease.capacity is None else max(0, lease.capacity - lease.device.reserved)
     free, largest = sum(holes) + left, max([left, *holes])
     if bus.lanes is not None:
         lane = bus.lanes.lane
         lane.emit(
             schema.OOM,
-            clock(),
+            now,
             min(nbytes, 2**53),
             free,
             largest,
@@ -314,10 +327,24 @@ def _shortage(manager: MemoryManager, nbytes: int, cause: BaseException) -> OutO
     message = (
         f"{manager.name} on {lease.name}: out of memory: asked for {in_words(nbytes)}; free {in_words(free)}, of "
         f"which the largest hole is {in_words(largest)}; reserved {in_words(lease.reserved)}, capacity {capacity}. "
-        f"What to do: {advice}. Cause: {str(cause) or 'the manager found no room'}"
+        f"What to do: {advice}; what blocks it and what would have worked is in error.report. "
+        f"Cause: {str(cause) or 'the manager found no room'}"
     )
     sizes = {"request": nbytes, "free": free, "largest_hole": largest, "reserved": lease.reserved}
-    return OutOfMemoryError(message, **sizes, capacity=lease.capacity)
+    locked = [block for block in manager.ledger.live.values() if block.locks]
+    shortage = Shortage(
+        now, manager, [_without_memory(state) for state in segments], {block.id: block.locks for block in locked},
+        frozenset(block.id for block in locked if block.dropped > FREED),
+        None if lease.capacity is None else left + lease.reserved, plan_code >> schema.PLAN_SHIFT, category,
+        bus.threads.here.path, pump.recording(),
+    )  # fmt: skip
+    return OutOfMemoryError(message, **sizes, capacity=lease.capacity, shortage=shortage)
+
+
+def _without_memory(state: SegmentState) -> SegmentState:
+    """The same without the handle: an error that somebody keeps must not keep the memory, too."""
+    segment = state.segment
+    return SegmentState(Segment(segment.address, segment.size, id=segment.id), state.blocks)
 
 
 _asides: weakref.WeakKeyDictionary[MemoryManager, int] = weakref.WeakKeyDictionary()  # how many blocks use each

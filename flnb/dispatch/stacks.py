@@ -18,14 +18,15 @@ from flnb_telemetry import bus, intern, schema
 if TYPE_CHECKING:
     from types import CodeType, FrameType, TracebackType
 
-__all__ = ["Line", "caller", "creation_stacks", "lines", "outside", "own", "site", "told", "where"]
+__all__ = ["Line", "caller", "creation_stacks", "is_own", "lines", "outside", "own", "site", "told", "where"]
 
 _PACKAGES = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))), os.path.dirname(flnb_telemetry.__file__))
 _ROOTS = tuple(package + os.sep for package in _PACKAGES)
 _BACKENDS = os.sep + "flnb_backends" + os.sep  # not imported here: a backend imports this package
 
 
-def _is_own(filename: str) -> bool:
+def is_own(filename: str) -> bool:
+    """Whether a file is flnb's, not the user's."""
     return filename.startswith(_ROOTS) or _BACKENDS in filename
 
 
@@ -37,7 +38,7 @@ class _Own(dict[str, bool]):
     def __missing__(self, filename: str) -> bool:
         if len(self) > 4096:  # every run of a notebook's cell is a file of its own
             self.clear()
-        self[filename] = found = self.full or _is_own(filename)
+        self[filename] = found = self.full or is_own(filename)
         return found
 
 
@@ -54,13 +55,13 @@ class Stack(NamedTuple):
 def outside(frame: FrameType | None) -> Any:
     """The first frame from here outwards that is not flnb's own, or with whole stacks a `Stack`."""
     start = frame
-    while frame is not None and _is_own(frame.f_code.co_filename):
+    while frame is not None and is_own(frame.f_code.co_filename):
         frame = frame.f_back
     if not own.full:
         return frame or start
     found = []
     while frame is not None:
-        if not _is_own(frame.f_code.co_filename):
+        if not is_own(frame.f_code.co_filename):
             found.append((frame.f_code, frame.f_lasti))
         frame = frame.f_back
     return Stack(tuple(found), -1)

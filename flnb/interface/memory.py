@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AllocHint", "Block", "BlockState", "MemoryDevice", "MemoryManager", "OutOfMemoryError", "Segment", "SegmentState",
-    "bytes_of", "in_words",
+    "Shortage", "bytes_of", "in_words",
 ]  # fmt: skip
 
 ALIGNMENT = 64
@@ -45,14 +45,30 @@ class OutOfMemoryError(MemoryError):
 
     Attributes (bytes): ``request``; ``free``, all that nobody uses, reserved or not; ``largest_hole``, the largest
     piece of it in a row; ``reserved`` by the manager; ``capacity`` of the device, None where it is not known.
+    ``shortage`` is how memory lay then, None where no manager was asked through the crossing.
     """
 
     request = free = largest_hole = reserved = 0
     capacity: int | None = None
+    shortage: Shortage | None = None
 
-    def __init__(self, message: str = "", **sizes: int | None) -> None:
+    def __init__(self, message: str = "", **about: Any) -> None:
         super().__init__(message)
-        self.__dict__.update(sizes)
+        self.__dict__.update(about)
+
+    @property
+    def report(self) -> Any:
+        """What blocked the request and what would have worked: a `flnb.memory.Postmortem`, made when first asked for.
+
+        Raises:
+            ValueError: the error was raised by hand, so it is not known how memory lay.
+        """
+        found = self.__dict__.get("_report")
+        if found is None:
+            from flnb.memory.postmortem import postmortem
+
+            found = self.__dict__["_report"] = postmortem(self)
+        return found
 
 
 @dataclass(slots=True)
@@ -114,6 +130,32 @@ class SegmentState(NamedTuple):
 
     segment: Segment
     blocks: tuple[BlockState, ...]
+
+
+class Shortage(NamedTuple):
+    """How memory lay when a request failed: what `OutOfMemoryError.report` is made from.
+
+    Attributes:
+        t: when, ns of `time.perf_counter_ns`.
+        manager: who was asked.
+        segments: what it held, without the memory itself.
+        locks: the number of user locks of each block that has any, by id.
+        waiting: ids of the locked blocks whose arrays are gone: they wait for their last `user_unlock`.
+        available: bytes that the device had left for this manager's segments and new ones; None: not known.
+        plan, category, scope: of what asked, as telemetry numbers and names them.
+        run: the recording that ran, None where nothing was recorded.
+    """
+
+    t: int
+    manager: MemoryManager
+    segments: list[SegmentState]
+    locks: dict[int, int]
+    waiting: frozenset[int]
+    available: int | None
+    plan: int
+    category: int
+    scope: str
+    run: Any
 
 
 class MemoryDevice:

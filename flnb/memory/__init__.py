@@ -24,14 +24,15 @@ from flnb.interface.memory import AllocHint, Block, MemoryDevice, MemoryManager,
 from flnb.memory.dry import DryRun, dry_run
 from flnb.memory.offloading import Codec, LossyCast, Moves, Zlib, compress, offload
 from flnb.memory.packing import Packing, pack
+from flnb.memory.postmortem import Postmortem
 from flnb.memory.replaying import Outcome, Replay, replay
 from flnb.memory.traces import Trace, trace
 
 __all__ = [
     "AllocHint", "BestFit", "Block", "Buddy", "ByCategory", "Caching", "Codec", "DryRun", "ExactFit", "Expandable",
     "HostDevice", "LossyCast", "MemoryDevice", "MemoryManager", "Moves", "Native", "OutOfMemoryError", "Outcome",
-    "Packing", "Replay", "Reserved", "Segment", "SegmentState", "SimulatedDevice", "Slab", "Trace", "Zlib",
-    "allocate", "block_of", "compress", "dry_run", "offload", "pack", "release", "release_cached", "replay",
+    "Packing", "Postmortem", "Replay", "Reserved", "Segment", "SegmentState", "SimulatedDevice", "Slab", "Trace",
+    "Zlib", "allocate", "block_of", "compress", "dry_run", "offload", "pack", "release", "release_cached", "replay",
     "snapshot", "stats", "trace",
 ]  # fmt: skip
 

@@ -78,10 +78,16 @@ class Outcome:
 
 
 def play(
-    source: Trace, spec: Any, capacity: int | str | None = None, tell: Callable[[int], object] | None = None
+    source: Trace,
+    spec: Any,
+    capacity: int | str | MemoryDevice | None = None,
+    tell: Callable[[int], object] | None = None,
 ) -> Outcome:
-    """Make the calls of a trace to one manager; see `replay`. ``tell`` is called with the number of calls just made."""
-    lease = Counter(SimulatedDevice(capacity))
+    """Make the calls of a trace to one manager; see `replay`. ``tell`` is called with the number of calls just made.
+
+    A device may be given in place of its capacity.
+    """
+    lease = Counter(capacity if isinstance(capacity, MemoryDevice) else SimulatedDevice(capacity))
     label, manager = _fresh(spec, lease)
     calls, sizes = source.calls, np.zeros(len(source.nbytes), np.int64)
     blocks: dict[int, Any] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from flnb_telemetry import Recording, load_run, quantity
@@ -16,10 +16,11 @@ from flnb_telemetry import Recording, load_run, quantity
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from flnb_telemetry import schema
     from flnb_telemetry.schema import Ints
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Names", "Trace", "trace"]
+__all__ = ["Names", "Trace", "recorded", "trace"]
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ class Trace:
     >>> trace.live
     array([ 512, 1536, 1024, 3072])
     """
+
+    TICK: ClassVar[int] = 1 << 32
 
     name: str
     calls: Ints
@@ -106,6 +109,28 @@ class Trace:
         calls = np.concatenate([np.arange(1, len(born) + 1), -(freed + 1)])[order]
         return cls(name, calls, np.asarray(nbytes, np.int64), seconds(t[order]), **about)
 
+    def with_lifetimes(self, rows: Ints, born: Ints, died: Ints) -> Trace:
+        """Other lifetimes: what if this had been freed earlier, or made again.
+
+        Args:
+            rows: which allocation of this trace each one is like; one may occur again, or not at all.
+            born, died: when, in ticks, of which `TICK` are one call of this trace: ``2 * TICK`` is its third call. What
+                dies at a tick does so before what is born there; the largest int64 for what is never freed.
+
+        >>> trace = Trace.of_calls([1, 2, -1, -2], [512, 1024])
+        >>> never, tick = np.iinfo(np.int64).max, Trace.TICK
+        >>> trace.with_lifetimes(np.array([0, 1]), np.array([0, tick]), np.array([tick, never])).live
+        array([ 512,    0, 1024])
+        """
+        order = np.argsort(born, kind="stable")
+        rows, last = rows[order], len(self.t) - 1
+        return Trace.of_lifetimes(
+            born[order], died[order], self.nbytes[rows], lambda tick: self.t[np.clip(tick // self.TICK, 0, last)],
+            self.name, category=self.category[rows], op=Names(self.op.codes[rows], self.op.texts),
+            scope=Names(self.scope.codes[rows], self.scope.texts),
+            shapes=[self.shapes[row] for row in rows.tolist()] if len(self.shapes) else (),
+        )  # fmt: skip
+
     @cached_property
     def live(self) -> Ints:
         """Requested bytes that are live after each call."""
@@ -149,11 +174,12 @@ def trace(source: Any) -> Trace:
             f"flnb.memory.trace: expected a recording (flnb.record), the path of a saved one or a Trace, "
             f"got {type(source).__name__}"
         )
-    return _recorded(source)
+    return recorded(source, source.memory.block)
 
 
-def _recorded(run: Recording) -> Trace:
-    rows, catalog = run.memory.block, run.catalog
+def recorded(run: Recording, rows: schema.Columns) -> Trace:
+    """The trace of some blocks of a recording, in order of birth; those of `Memory.block`, or of this form."""
+    catalog = run.catalog
     if not len(rows["t"]):
         raise ValueError(
             f"flnb.memory.trace: the run {run.name!r} has no allocation; tensors below the manager's min_block are "

@@ -1,0 +1,116 @@
+"""Who holds a block: variables of the frames that an error passed through, and the tape that hangs from these."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from flnb.dispatch.memory import block_of
+from flnb.dispatch.stacks import is_own, lines
+from flnb.interface.tape import CODE, LASTI, PARENTS, PLAN, SAVED, Node
+from flnb.tensor import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from types import TracebackType
+
+__all__ = ["Holder", "holders"]
+
+
+class Holder(NamedTuple):
+    """What is known of a block's tensor: its variables, whose they are, the ops that saved it, the line of its op."""
+
+    names: tuple[str, ...] = ()
+    owners: tuple[str, ...] = ()
+    gradients: tuple[str, ...] = ()
+    line: str = ""
+    op: str = ""
+    shape: tuple[int, ...] | None = None
+
+    def joined(self, other: Holder) -> Holder:
+        """Both together; where both know one thing, this one's."""
+        shape = other.shape if self.shape is None else self.shape
+        return Holder(
+            tuple(dict.fromkeys(self.names + other.names)), tuple(dict.fromkeys(self.owners + other.owners)),
+            tuple(dict.fromkeys(self.gradients + other.gradients)), self.line or other.line, self.op or other.op, shape,
+        )  # fmt: skip
+
+    @property
+    def held(self) -> str:
+        """By whom, in words."""
+        tape = [f"the tape, for the gradient of {', '.join(self.gradients)}"] if self.gradients else []
+        return "; ".join([*self.owners, *tape])
+
+
+def holders(trace: TracebackType | None) -> dict[int, Holder]:
+    """By block id, who holds it, as far as the frames of a traceback lead there."""
+    found: dict[int, Holder] = {}
+    roots: dict[int, Node] = {}
+    frames = []
+    while trace is not None:
+        frames.append(trace.tb_frame)
+        trace = trace.tb_next
+    for frame in reversed(frames):  # the innermost knows best
+        users = not is_own(frame.f_code.co_filename)
+        for name, tensor in _tensors(frame.f_locals | frame.f_globals if users else frame.f_locals):
+            node = tensor._node
+            if node is not None:
+                roots[id(node)] = node
+            if users:
+                where = lines(node[CODE], node[LASTI]) if node is not None and node[PLAN] is not None else []
+                op = node[PLAN].op.name if node is not None and node[PLAN] is not None else ""
+                line = where[0].brief if where else ""
+                _add(found, tensor, Holder((name,), (f"a variable of {_called(frame)}",), (), line, op, tensor.shape))
+    for node in _reached(roots):
+        for saved in node[SAVED:]:
+            if isinstance(saved, Tensor):
+                _add(found, saved, Holder((), (), (node[PLAN].op.name,)))
+    return found
+
+
+def _called(frame: Any) -> str:
+    name = frame.f_code.co_name
+    return "the notebook" if name.startswith("<") else f"{name}()"
+
+
+def _add(found: dict[int, Holder], tensor: Tensor, holder: Holder) -> None:
+    block = block_of(tensor._data)
+    if block is not None:
+        before = found.get(block.id)
+        found[block.id] = holder if before is None else before.joined(holder)
+
+
+def _tensors(variables: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    """The tensors in a frame's variables: alone, in lists, tuples and dicts, and those of modules."""
+    shown = [(name, value) for name, value in variables.items() if not name.startswith("_")]
+    for name, value in sorted(shown, key=lambda item: not isinstance(item[1], Tensor)):  # plain variables first
+        for path, tensor in _inside(name, value):
+            yield path, tensor
+            gradient = getattr(tensor, "grad", None) if tensor._node is not None else None
+            if isinstance(gradient, Tensor):
+                yield f"{path}.grad", gradient
+
+
+def _inside(name: str, value: Any) -> Iterable[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        return [(name, value)]
+    if isinstance(value, (list, tuple)):
+        return [(f"{name}[{i}]", x) for i, x in enumerate(value) if isinstance(x, Tensor)]
+    if isinstance(value, dict):
+        return [(f"{name}[{key!r}]", x) for key, x in value.items() if isinstance(x, Tensor)]
+    if hasattr(type(value), "named_parameters") and not isinstance(value, type):
+        return [(f"{name}.{path}", x) for path, x in value.named_parameters()]
+    return []
+
+
+def _reached(roots: dict[int, Node]) -> Iterator[Node]:
+    """Every node of the tape below some, without leaves."""
+    waiting, seen = list(roots.values()), set(roots)
+    while waiting:
+        node = waiting.pop()
+        if node[PLAN] is None:
+            continue
+        yield node
+        for parent in node[PARENTS] or ():
+            if parent is not None and id(parent) not in seen:
+                seen.add(id(parent))
+                waiting.append(parent)

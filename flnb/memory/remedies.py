@@ -1,0 +1,267 @@
+"""What would have worked: every remedy is replayed on the recorded trace, up to the request that failed, before it is
+shown. What was not recorded, or cannot be replayed to the same failure, is said and not predicted.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from flnb_backends.memory.simulated import SimulatedDevice
+from flnb_telemetry import quantity
+from flnb_telemetry.analysis.memory import NEVER
+
+from flnb.dispatch import registry
+from flnb.interface.memory import MemoryDevice
+from flnb.memory.replaying import Outcome, play
+from flnb.memory.traces import Trace, recorded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from flnb_telemetry.schema import Columns, Ints
+
+    from flnb.interface.memory import Lease, MemoryManager, Shortage
+    from flnb.memory.postmortem import Blocker
+
+__all__ = ["Remedies", "Remedy", "requests_until", "search", "stand_in"]
+
+WORK = 1_000_000
+"""Calls that are replayed for one report, some seconds' worth."""
+TIMED = 1000
+"""Calls from which on the time of one is worth telling."""
+HOW = "with flnb.record() as run: ..."
+STEADY = ("parameter", "optimizer_state")
+"""Categories that nobody deletes to make room."""
+
+
+class Remedy(NamedTuple):
+    """One thing to do: how it is written, whether the request would then have fitted, the most that would have been
+    reserved until then (bytes), and what it costs."""
+
+    what: str
+    fits: bool
+    peak: int
+    cost: str
+
+
+@dataclass(frozen=True, eq=False)
+class Remedies:
+    """Remedies that fit, least memory first, then those that do not; or why nothing can be said.
+
+    Attributes:
+        rows: what was replayed.
+        capacity: what this manager could have had of the device, bytes.
+        unknown: why nothing, or not everything, is predicted, and what to do about it; "" where all is.
+    """
+
+    rows: tuple[Remedy, ...] = ()
+    capacity: int | None = None
+    unknown: str = ""
+
+    @property
+    def fitting(self) -> tuple[Remedy, ...]:
+        """Those after which the request would have fitted."""
+        return tuple(row for row in self.rows if row.fits)
+
+
+class Candidate(NamedTuple):
+    """A remedy to be tried: the trace it leads to, and the manager."""
+
+    what: str
+    trace: Trace
+    spec: Any
+    cost: str | None = None
+    """None: what the manager takes, as measured in the replay."""
+
+
+def search(at: Shortage, request: int, blockers: tuple[Blocker, ...], cached: int, work: int = WORK) -> Remedies:
+    """Replay what might have helped.
+
+    Args:
+        blockers: blocks whose going is tried.
+        cached: bytes that the manager held in segments without any block.
+        work: the number of calls to replay at most.
+    """
+    limit = at.available
+    if at.run is None:
+        return Remedies(
+            capacity=limit,
+            unknown=f"Nothing was being recorded, so no remedy can be replayed. Run it again under `{HOW}`, from "
+            f"before the first large tensor is made, and this report will say what would have worked.",
+        )
+    if limit is None:
+        return Remedies(unknown="The device does not say its capacity, so it is not known when a replay would be full.")
+    rows = requests_until(at)
+    trace = with_request(recorded(at.run, rows), at, request) if len(rows["t"]) else None
+    if trace is None:
+        return Remedies((), limit, f"The recording has no allocation of {at.manager.name}: it began too late.")
+    same = play(trace, at.manager, stand_in(at.manager.device, limit))
+    if same.first_oom is None or same.first_oom[0] != len(trace) - 1:
+        return Remedies((), limit, _not_reproduced(at, same, trace))
+    made, found, left = len(trace), [], 0
+    best: dict[str, Remedy] = {}
+    for group, candidate in _candidates(at, trace, rows, blockers, cached):
+        if made > work:
+            left += 1
+            continue
+        made += len(candidate.trace)
+        tried = _tried(candidate, same, stand_in(at.manager.device, limit))
+        before = best.get(group)
+        if before is None or (not tried.fits, tried.peak) < (not before.fits, before.peak):
+            best[group] = tried
+    found = sorted(best.values(), key=lambda row: (not row.fits, row.peak))
+    unknown = f"{left} more were not replayed: the trace has {quantity.count(len(trace))} calls." if left else ""
+    return Remedies(tuple(found), limit, unknown)
+
+
+def _not_reproduced(at: Shortage, same: Outcome, trace: Trace) -> str:
+    there = "does not run out" if same.first_oom is None else "runs out earlier"
+    return (
+        f"Replayed from the recording, {at.manager.name} {there}: it matters how memory lay before the recording "
+        f"began, which is not in the trace ({trace!r}). Record from before the first large tensor is made (`{HOW}`) to "
+        f"see what would have worked."
+    )
+
+
+def requests_until(at: Shortage) -> Columns:
+    """The blocks of one manager (the rows of `Memory.block`) that were made until the shortage, as they were then.
+
+    Blocks of segments that it does not hold and that nobody released are another manager's.
+    """
+    rows, segment = at.run.memory.block, at.run.memory.segment
+    mine = np.array([state.segment.id for state in at.segments], np.int64)
+    gone = segment["segment_id"][segment["end"] <= at.t]
+    chosen = (rows["t"] <= at.t) & np.isin(rows["segment_id"], np.concatenate([mine, gone]))
+    found = {name: column[chosen] for name, column in rows.items()}
+    found["end"] = np.where(found["end"] <= at.t, found["end"], NEVER)
+    return found
+
+
+def with_request(trace: Trace, at: Shortage, request: int) -> Trace:
+    """The trace and one call more: the request that failed."""
+    from dataclasses import replace
+
+    from flnb.memory.traces import Names
+
+    catalog = at.run.catalog
+
+    def one_more(column: Names, text: str) -> Names:
+        return Names(np.append(column.codes, np.int32(len(column.texts))), (*column.texts, text))
+
+    return replace(
+        trace,
+        calls=np.append(trace.calls, len(trace.nbytes) + 1),
+        nbytes=np.append(trace.nbytes, request),
+        t=np.append(trace.t, at.run.seconds_at(at.t)),
+        category=np.append(trace.category, np.uint8(at.category)),
+        op=one_more(trace.op, catalog.plans.items[at.plan].op),
+        scope=one_more(trace.scope, at.scope),
+        shapes=[*trace.shapes, catalog.plans.items[at.plan].shape],
+    )
+
+
+def stand_in(device: Lease | MemoryDevice, capacity: int) -> MemoryDevice:
+    """A device of addresses alone that lends as another one does: rounded alike, growing where that one grows."""
+    real = device if isinstance(device, MemoryDevice) else device.device
+    grows = type(real).resize is not MemoryDevice.resize
+    about = {"granularity": real.granularity} | ({} if grows else {"resize": MemoryDevice.resize})
+    made: MemoryDevice = type("StandIn", (SimulatedDevice,), about)(capacity)
+    return made
+
+
+def _tried(candidate: Candidate, same: Outcome, device: MemoryDevice) -> Remedy:
+    try:
+        outcome = play(candidate.trace, candidate.spec, device)
+    except (TypeError, ValueError, MemoryError):  # it cannot be made for so small a device, or at all
+        return Remedy(candidate.what, False, 0, quantity.UNKNOWN)
+    cost = candidate.cost
+    if cost is None:
+        more = outcome.ns_per_call - same.ns_per_call
+        native = outcome.native_calls - same.native_calls
+        slower = f", {'+' if more >= 0 else '−'}{quantity.duration(abs(more))} a call"
+        time = slower if len(candidate.trace) >= TIMED else ""
+        cost = f"{native:+d} native calls{time}" if native or time else "none"
+    return Remedy(candidate.what, outcome.first_oom is None, outcome.peak_reserved, cost)
+
+
+def _candidates(
+    at: Shortage, trace: Trace, rows: Columns, blockers: tuple[Blocker, ...], cached: int
+) -> Iterator[tuple[str, Candidate]]:
+    """What might help, the most promising first, each in a group of which only the best is shown."""
+    if cached:
+        yield "release", Candidate("flnb.memory.release_cached()", trace, _releasing(at.manager, len(trace.nbytes)))
+    yield from _deleted(at, trace, rows, blockers)
+    yield from _tuned(at.manager, trace)
+    for name in registry.names("memory manager"):
+        if name != at.manager.name:
+            yield name, Candidate(f'flnb.use_memory_manager("{name}")', trace, name)
+
+
+def _releasing(manager: MemoryManager, last: int) -> Callable[[Lease], MemoryManager]:
+    """Makes a manager like another that is told to release what it caches just before its last request."""
+
+    def made(lease: Lease) -> MemoryManager:
+        inner: Any = type(manager)(lease, **manager.told)
+        plain, asked = inner.alloc, 0
+
+        def alloc(nbytes: int, stream: int = 0, hint: Any = None) -> Any:
+            nonlocal asked
+            asked += 1
+            if asked == last:
+                inner.release_cached()
+            return plain(nbytes, stream, hint)
+
+        inner.alloc = alloc
+        return inner  # type: ignore[no-any-return]
+
+    return made
+
+
+def _deleted(
+    at: Shortage, trace: Trace, rows: Columns, blockers: tuple[Blocker, ...]
+) -> Iterator[tuple[str, Candidate]]:
+    """What a user can let go of: variables that nothing else holds, and locks."""
+    row_of = {number: row for row, number in enumerate(rows["alloc_id"].tolist())}
+    free = [b for b in dict.fromkeys(blockers) if b.id in row_of and b.category not in STEADY and _by_hand(b)]
+    for chosen in [[b] for b in free] + ([free] if len(free) > 1 else []):
+        words = [name for b in chosen if not b.locks for name in b.names]
+        parts = [f"del {', '.join(words)}"] if words else []
+        parts += [f"user_unlock(block {b.id})" for b in chosen if b.locks]
+        gone = without(trace, np.array([row_of[b.id] for b in chosen]))
+        yield "; ".join(parts), Candidate("; ".join(parts), gone, at.manager, "none")
+
+
+def _by_hand(blocker: Blocker) -> bool:
+    if blocker.locks:
+        return blocker.held.startswith("a user lock alone")
+    return bool(blocker.names) and "the tape" not in blocker.held and all(n.isidentifier() for n in blocker.names)
+
+
+def without(trace: Trace, rows: Ints) -> Trace:
+    """The trace, had some allocations been freed just before its last call."""
+    born, died = trace.lifetimes
+    tick = Trace.TICK
+    ends = np.where(died < len(trace), died * tick, NEVER)
+    ends[rows] = np.minimum(ends[rows], (len(trace) - 1) * tick)
+    return trace.with_lifetimes(np.arange(len(born)), born * tick, ends)
+
+
+def _tuned(manager: MemoryManager, trace: Trace) -> Iterator[tuple[str, Candidate]]:
+    """The manager with other limits, where it has such."""
+    parameters = inspect.signature(type(manager).__init__).parameters
+    largest = int(trace.nbytes.max())
+    sizes = [limit << 20 for limit in (2, 4, 8, 20, 64, 256, 1024) if limit << 20 <= 2 * largest]
+    for name in ("split_limit", "recycling_limit"):
+        if name in parameters:
+            for limit in sizes:
+                told = {**manager.told, name: f"{limit >> 20}MiB"}
+                written = ", ".join(f"{key}={value!r}" for key, value in told.items())
+                made = _like(manager, told)
+                yield name, Candidate(f"{type(manager).__name__}({written})", trace, made)
+
+
+def _like(manager: MemoryManager, told: dict[str, Any]) -> Callable[[Lease], MemoryManager]:
+    return lambda lease: type(manager)(lease, **told)

@@ -1,0 +1,97 @@
+"""A post-mortem as text, for a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flnb_telemetry import quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flnb.memory.postmortem import Blocker, Postmortem
+
+__all__ = ["facts", "told"]
+
+
+def facts(report: Postmortem) -> list[tuple[str, str]]:
+    """The numbers that explain it, each with its name."""
+    size = quantity.size
+    unreserved = quantity.UNKNOWN if report.unreserved is None else size(report.unreserved)
+    return [
+        ("requested", size(report.request)),
+        ("free in segments", size(report.free)),
+        ("largest hole", size(report.largest_hole)),
+        ("not yet reserved", unreserved),
+        ("live", size(report.live)),
+    ]
+
+
+def where(report: Postmortem) -> str:
+    """Who asked, of whom."""
+    op = report.op or "somebody"
+    scope = f" ({report.scope})" if report.scope else ""
+    capacity = "of unknown capacity" if report.capacity is None else f"capacity {quantity.size(report.capacity)}"
+    return (
+        f"{op}{scope} asked for {quantity.size(report.request)} · {report.manager} manager, {report.device}, {capacity}"
+    )
+
+
+def blocked(report: Postmortem) -> str:
+    """What would have to go, in words."""
+    closest = report.closest
+    if closest is None:
+        return "no segment is large enough for the request; these are the largest blocks"
+    if not closest.blocks:
+        return "nothing: this segment has room for the request"
+    many = "one block" if len(closest.blocks) == 1 else f"{len(closest.blocks)} blocks"
+    return f"freeing {many} of {quantity.size(closest.freed)} would join enough in one piece"
+
+
+def row(blocker: Blocker) -> tuple[str, ...]:
+    """A blocker as the texts of a table: `COLUMNS`."""
+    dash = quantity.UNKNOWN
+    locks = f"{blocker.locks} user lock{'s' if blocker.locks > 1 else ''}" if blocker.locks else ""
+    held = ", ".join(part for part in (blocker.held, locks) if part)
+    age = dash if blocker.age is None else quantity.duration(1e9 * blocker.age)
+    shape = dash if blocker.shape is None else quantity.extents(blocker.shape)
+    about = (blocker.op or dash, blocker.scope or dash, shape, blocker.line or dash, age, held or dash)
+    return (blocker.label, blocker.category, quantity.size(blocker.size), *about)
+
+
+COLUMNS = ("Tensor", "Category", "Size", "Op", "Scope", "Shape", "Line", "Age", "Held by")
+
+
+def told(report: Postmortem) -> str:
+    """The report as text, tables included."""
+    lines = [f"Out of memory: {report.verdict}", where(report)]
+    lines.append(", ".join(f"{name} {value}" for name, value in facts(report)))
+    if report.cached:
+        lines.append(f"release_cached() would give back {quantity.size(report.cached)} of segments that hold nothing")
+    lines.append(f"\nWhat blocks it: {blocked(report)}")
+    lines += table([COLUMNS, *map(row, report.blockers)])
+    if report.locked:
+        lines.append(f"\nUnder user locks, which stay until user_unlock: {len(report.locked)}")
+        lines += table([COLUMNS, *map(row, report.locked)])
+    found = report.remedies
+    lines.append("\nWhat would have worked: each one replayed on this trace")
+    if found.rows:
+        result = [(r.what, peak(r.fits, r.peak, found.capacity), r.cost, verdict(r.fits)) for r in found.rows]
+        lines += table([("Remedy", "Predicted peak", "Cost", "Result"), *result])
+    lines += [found.unknown] if found.unknown else []
+    return "\n".join(lines)
+
+
+def peak(fits: bool, nbytes: int, capacity: int | None) -> str:
+    """A predicted peak, of which only "over the capacity" is known where the request did not fit."""
+    return quantity.size(nbytes) if fits else f"over {quantity.size(capacity or nbytes)}"
+
+
+def verdict(fits: bool) -> str:
+    return "fits" if fits else "does not fit"
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns of texts, one line a row."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  " + "  ".join(f"{t:<{w}}" for t, w in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -1,0 +1,200 @@
+"""The post-mortem of an `OutOfMemoryError`, below the traceback in the cell that failed.
+
+Verdict, five numbers, the request drawn to scale on the segment that came closest, what blocks it, and remedies, those
+that do not fit last. Everything in the picture is also in its tables.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from flnb_telemetry import palette, quantity, schema
+
+from flnb.memory import telling
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from flnb.interface.memory import BlockState
+    from flnb.memory.postmortem import Blocker, Postmortem
+    from flnb.memory.remedies import Remedies, Remedy
+
+__all__ = ["postmortem_html", "show_after"]
+
+NARROW = 7.0  # percent of the width below which a block has no label
+RIGHT = ("Size", "Age")
+
+
+def _variables(theme: int) -> str:
+    """The colours of the categories in one theme, and black or white for letters on each, by contrast (WCAG 2.1)."""
+    found = ""
+    for name, colours in palette.CATEGORY.items():
+        parts = [int(colours[theme][i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        red, green, blue = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+        light = 0.2126 * red + 0.7152 * green + 0.0722 * blue
+        found += f"--{name}:{colours[theme]};--on-{name}:{'#000' if (light + 0.05) ** 2 > 0.0525 else '#fff'};"
+    return found
+
+
+STYLE = f"""<style>
+.flnb-oom{{{_variables(0)}--ink:var(--jp-ui-font-color1,#1b1b1b);--paper:var(--jp-layout-color1,#fff);--bad:#c62828;
+--dim:color-mix(in srgb,var(--ink) 68%,var(--paper));--line:color-mix(in srgb,var(--ink) 18%,var(--paper));
+font:12px/16px var(--jp-ui-font-family,sans-serif);color:var(--ink);background:var(--paper);
+border:1px solid var(--line);border-radius:4px;max-width:1120px;font-variant-numeric:tabular-nums}}
+[data-jp-theme-light="false"] .flnb-oom{{{_variables(1)}--bad:#ef6c6c}}
+.flnb-oom>div{{padding:8px 12px;border-top:1px solid var(--line);overflow-x:auto}}
+.flnb-oom>div:first-child{{border-top:0}}
+.flnb-oom .dim{{color:var(--dim)}}
+.flnb-oom .code{{font-family:var(--jp-code-font-family,monospace);font-size:11.5px}}
+.flnb-oom>.numbers{{display:flex;padding:0}}
+.flnb-oom .numbers>div{{flex:1;padding:8px 12px;border-left:1px solid var(--line)}}
+.flnb-oom .numbers>div:first-child{{border-left:0}}
+.flnb-oom .numbers b{{font-size:15px;line-height:22px}}
+.flnb-oom .map{{position:relative;height:58px;margin-top:4px}}
+.flnb-oom .map>*{{position:absolute;box-sizing:border-box;overflow:hidden;white-space:nowrap;text-align:center}}
+.flnb-oom .tile{{top:16px;height:23px;line-height:21px;border:1px solid var(--paper)}}
+.flnb-oom .hole{{border:1px dashed var(--dim);color:var(--dim)}}
+.flnb-oom .mark{{top:0;width:16px;margin-left:-8px}}
+.flnb-oom .request{{top:42px;height:16px;color:var(--bad);border:solid var(--bad);border-width:0 2px;
+background:linear-gradient(var(--bad),var(--bad)) center/100% 1px no-repeat}}
+.flnb-oom .request span{{background:var(--paper);padding:0 6px}}
+.flnb-oom .square{{display:inline-block;width:9px;height:9px;margin-right:5px}}
+.flnb-oom .bar{{display:inline-block;width:150px;height:8px;margin-right:8px;border-right:1.5px solid var(--ink);
+background:color-mix(in srgb,var(--ink) 9%,var(--paper))}}
+.flnb-oom .bar i{{display:block;height:8px;background:var(--dim)}}
+.flnb-oom table{{font:inherit;color:inherit;border-collapse:collapse;width:100%;margin:4px 0 0}}
+.flnb-oom :is(td,th){{color:inherit;text-align:left!important;font:inherit;padding:2px 12px 2px 0;
+border-bottom:1px solid var(--line);background:none!important;white-space:nowrap}}
+.flnb-oom tr th{{color:var(--dim);font-size:11px}} .flnb-oom .right{{text-align:right!important}}
+</style>"""
+
+
+def postmortem_html(report: Postmortem) -> str:
+    """HTML without scripts, in JupyterLab's colours, light or dark."""
+    numbers = "".join(
+        f"<div><div class='dim'>{name}</div><b>{value}</b></div>"
+        for name, value in ((name, _number(value)) for name, value in telling.facts(report))
+    )
+    parts = [
+        f"<b>Out of memory</b> <span class='dim'>{escape(report.verdict)} · {escape(telling.where(report))}</span>",
+        _map(report),
+        _blockers("What blocks it", telling.blocked(report), report.blockers),
+    ]
+    if report.locked:
+        parts.append(_blockers("Under user locks", "they stay until user_unlock", report.locked))
+    if report.cached:
+        back = f"would give back {quantity.size(report.cached)} of segments that hold nothing"
+        parts.append(f"<span class='code'>flnb.memory.release_cached()</span> <span class='dim'>{back}</span>")
+    parts.append(_remedies(report.remedies))
+    head, *rest = [f"<div>{part}</div>" for part in parts if part]
+    return f"{STYLE}<div class='flnb-oom'>{head}<div class='numbers'>{numbers}</div>{''.join(rest)}</div>"
+
+
+def show_after(result: Any) -> None:
+    """After a cell ran: where it ended for lack of memory, show the report below its traceback."""
+    from flnb.interface.memory import OutOfMemoryError
+
+    error = result.error_in_exec
+    if isinstance(error, OutOfMemoryError) and error.shortage is not None:
+        from IPython.display import display
+
+        display(error.report)  # type: ignore[no-untyped-call]
+
+
+def _number(text: str) -> str:
+    value, _, unit = text.partition(" ")
+    return f"{value} <span class='dim' style='font-weight:400'>{unit}</span>"
+
+
+def _map(report: Postmortem) -> str:
+    """The segment that came closest, to scale, with the request where it would have lain."""
+    closest = report.closest
+    if closest is None:
+        return ""
+    segment, tiles = closest.segment
+    hole = max((tile.size for tile in tiles if not tile.id), default=0)
+    used = dict.fromkeys(schema.CATEGORIES[tile.category] for tile in tiles if tile.id)
+    short = f" · {quantity.size(report.request - hole)} short" if hole < report.request else ""
+    key = "".join(f"{_square(name)} &nbsp;" for name in used)
+    head = (
+        f"<div style='display:flex;justify-content:space-between'><span><b>The segment that came closest</b> "
+        f"<span class='dim'>S{segment.id} · {quantity.size(segment.size)}{short}</span></span>"
+        f"<span class='dim'>{key}┄ free &nbsp;◆ blocks the request</span></div>"
+    )
+    labels = {blocker.id: blocker.label for blocker in report.blockers}
+    drawn = "".join(_tile(tile, segment.address, segment.size, labels) for tile in tiles)
+    at = _place(closest.begin, closest.end - closest.begin, segment.size)
+    asked = quantity.size(report.request)
+    said = f"request of {asked} at offset {quantity.size(closest.begin)} of segment {segment.id}"
+    request = f"<div class='request' style='{at}'><span>request {asked}</span></div>"
+    return f"{head}<div class='map' role='img' aria-label='{said}'>{drawn}{request}</div>"
+
+
+def _tile(tile: BlockState, base: int, whole: int, labels: dict[int, str]) -> str:
+    offset, share = tile.address - base, 100 * tile.size / whole
+    at = _place(offset, tile.size, whole)
+    if not tile.id:
+        label = f"free {quantity.size(tile.size)}" if share >= NARROW else ""
+        return f"<div class='tile hole' style='{at}' title='free {quantity.size(tile.size)}'>{label}</div>"
+    category = schema.CATEGORIES[tile.category]
+    name = escape(labels.get(tile.id, ""))
+    about = f"{name or f'block {tile.id}'}: {quantity.size(tile.size)} {category}"
+    fill = f"background:var(--{category});color:var(--on-{category})"
+    label = name if share >= NARROW else ""
+    block = f"<div class='tile code' style='{at};{fill}' title='{about}'>{label}</div>"
+    middle = 100 * (offset + tile.size / 2) / whole
+    return block + (f"<span class='mark' style='left:{middle:.3f}%'>◆</span>" if tile.id in labels else "")
+
+
+def _place(offset: int, size: int, whole: int) -> str:
+    return f"left:{100 * offset / whole:.3f}%;width:{100 * size / whole:.3f}%"
+
+
+def _blockers(title: str, about: str, blockers: Iterable[Blocker]) -> str:
+    rows = []
+    for blocker in blockers:
+        cells = [escape(text) for text in telling.row(blocker)]
+        cells[0] = f"◆ <span class='code'>{cells[0]}</span>"
+        cells[1] = _square(cells[1])
+        rows.append(cells)
+    head = f"<b>{title}</b> <span class='dim'>{escape(about)}</span>"
+    return head + (_table(telling.COLUMNS, rows) if rows else "")
+
+
+def _square(category: str) -> str:
+    """A category's name with its colour."""
+    return f"<span class='square' style='background:var(--{category})'></span>{category.replace('_', ' ')}"
+
+
+def _remedies(found: Remedies) -> str:
+    head = "<b>What would have worked</b> <span class='dim'>each one replayed on this trace before it is shown</span>"
+    if found.unknown:
+        head += f"<div class='dim'>{escape(found.unknown)}</div>"
+    if not found.rows:
+        return head
+    capacity = found.capacity or 1
+    columns = ("Remedy", f"Predicted peak of {quantity.size(capacity)}", "Cost", "Result")
+    return head + _table(columns, [_remedy(row, capacity) for row in found.rows])
+
+
+def _remedy(row: Remedy, capacity: int) -> list[str]:
+    share = min(100.0, 100 * row.peak / capacity) if row.fits else 100.0
+    peak = telling.peak(row.fits, row.peak, capacity)
+    bar = f"<span class='bar'><i style='width:{share:.1f}%'></i></span>{peak}"
+    result = telling.verdict(row.fits)
+    return [
+        f"<span class='code'>{escape(row.what)}</span>", bar, escape(row.cost),
+        result if row.fits else f"<span class='dim'>{result}</span>",
+    ]  # fmt: skip
+
+
+def _table(columns: Iterable[str], rows: list[list[str]]) -> str:
+    names = list(columns)
+    sides = [" class='right'" if name in RIGHT else "" for name in names]
+    head = "".join(f"<th{side}>{name}</th>" for name, side in zip(names, sides, strict=True))
+    body = "".join(
+        "<tr>" + "".join(f"<td{side}>{cell}</td>" for cell, side in zip(row, sides, strict=True)) + "</tr>"
+        for row in rows
+    )
+    return f"<table><tr>{head}</tr>{body}</table>"

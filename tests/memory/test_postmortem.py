@@ -1,0 +1,200 @@
+"""What `OutOfMemoryError.report` says: facts, blockers, and remedies that a replay has proved."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import flnb
+import flnb.nn as nn
+from flnb.memory import Caching, HostDevice, MemoryManager, OutOfMemoryError, SimulatedDevice
+
+if TYPE_CHECKING:
+    from flnb.memory.postmortem import Postmortem
+
+MIB = 1 << 20
+
+
+def tensor(mib: int) -> Any:
+    return flnb.zeros((mib * MIB // 4,))
+
+
+def fragmented(manager: MemoryManager) -> None:
+    """In a segment of 20 MiB, probe lies between two holes of 3 MiB; there is no room for another such segment."""
+    with flnb.use_memory_manager(manager):
+        kept = [tensor(3)]
+        gaps = [tensor(3)]
+        probe = tensor(3)
+        gaps += [tensor(3)]
+        kept += [tensor(8), tensor(18)]
+        del gaps
+        kept += [tensor(9)]
+        assert probe.size
+
+
+def report_of(run: bool = True, manager: MemoryManager | None = None, program: Any = fragmented) -> Postmortem:
+    manager = manager or Caching(HostDevice("48MiB"))
+    with pytest.raises(OutOfMemoryError) as caught:
+        if run:
+            with flnb.record():
+                program(manager)
+        else:
+            program(manager)
+    report: Postmortem = caught.value.report
+    assert report is caught.value.report
+    return report
+
+
+def test_a_fragmented_request() -> None:
+    report = report_of()
+    assert report.verdict == "fragmented, not full: enough is free, but no piece is large enough"
+    assert (report.request, report.op, report.manager, report.device) == (9 * MIB, "full", "caching", "host")
+    assert (report.free, report.largest_hole, report.live) == (6 * MIB, 3 * MIB, 32 * MIB)
+    assert (report.capacity, report.unreserved, report.cached) == (48 * MIB, 10 * MIB, 0)
+    (probe,) = report.blockers
+    assert (probe.names, probe.op, probe.size, probe.shape) == (("probe",), "full", 3 * MIB, (3 * MIB // 4,))
+    assert (probe.category, probe.scope, probe.locks, probe.held) == ("temporary", "", 0, "a variable of fragmented()")
+    assert probe.age is not None
+    assert probe.age > 0
+    assert report.closest is not None
+    assert (report.closest.begin, report.closest.end, report.closest.freed) == (3 * MIB, 12 * MIB, 3 * MIB)
+
+
+def test_remedies_are_what_a_replay_says_and_what_happens() -> None:
+    """The first fits in the replay: and then it fits."""
+    found = report_of().remedies
+    assert found.unknown == ""
+    assert found.capacity == 48 * MIB
+    rows = {row.what: row for row in found.rows}
+    assert rows["del probe"].fits
+    assert rows["del probe"].peak == 38 * MIB
+    assert rows["del probe"].cost == "none"
+    assert rows['flnb.use_memory_manager("native")'].fits
+    assert not any(row.fits for row in found.rows if "recycling_limit" in row.what)  # nothing there to recycle
+    assert list(found.rows) == sorted(found.rows, key=lambda row: (not row.fits, row.peak))
+    for name in ("native", "expandable", "exact"):
+        manager = flnb.dispatch.registry.find("memory manager", name)(HostDevice("48MiB"))
+        assert rows[f'flnb.use_memory_manager("{name}")'].fits
+        fragmented(manager)
+        assert manager.stats()["peak_reserved"] == rows[f'flnb.use_memory_manager("{name}")'].peak
+
+
+def full(manager: MemoryManager) -> None:
+    with flnb.use_memory_manager(manager):
+        kept = [tensor(20), tensor(20), tensor(20)]
+        del kept
+
+
+def test_a_remedy_that_the_replay_refutes_is_not_among_those_that_fit() -> None:
+    report = report_of(program=full)
+    assert report.verdict == "full: less is free than was asked for"
+    assert report.remedies.rows
+    assert report.remedies.fitting == ()
+    assert {row.peak <= 48 * MIB for row in report.remedies.rows} == {True}
+    assert "over 48.0 MiB" in repr(report)
+
+
+def test_without_a_recording_nothing_is_predicted() -> None:
+    report = report_of(run=False)
+    assert report.remedies.rows == ()
+    assert report.remedies.unknown.startswith("Nothing was being recorded, so no remedy can be replayed.")
+    assert "with flnb.record() as run" in repr(report)
+    (probe,) = report.blockers
+    assert probe.names == ("probe",)
+    assert probe.age is None
+    assert probe.op == ""
+
+
+def test_a_recording_that_began_too_late_predicts_nothing() -> None:
+    """Announced blocks lie elsewhere in the replay, where there is no hole between them."""
+    manager = Caching(HostDevice("48MiB"))
+    with flnb.use_memory_manager(manager):
+        kept = [tensor(3), tensor(3), tensor(3), tensor(3), tensor(3), tensor(18)]
+        del kept[1], kept[2]
+        with pytest.raises(OutOfMemoryError) as caught, flnb.record():
+            tensor(9)
+    found = caught.value.report.remedies
+    assert found.rows == ()
+    assert found.unknown.startswith("Replayed from the recording, caching does not run out")
+    assert len(kept) == 4
+
+
+def test_locks_and_released_segments() -> None:
+    manager = Caching(HostDevice("48MiB"))
+
+    def program(manager: MemoryManager) -> None:
+        with flnb.use_memory_manager(manager):
+            kept = [tensor(3), tensor(3), tensor(3), tensor(3), tensor(8), tensor(18)]
+            block = flnb.memory.block_of(kept[2]._data)
+            assert block is not None
+            manager.user_lock(block)
+            manager.user_lock(block)
+            del kept[1:4]
+            tensor(9)
+
+    report = report_of(manager=manager, program=program)
+    (locked,) = report.locked
+    assert [blocker.names for blocker in report.blockers] == [("kept[1]",)]  # what cannot go is no way out
+    assert (locked.locks, locked.held) == (2, "a user lock alone: its array is gone")
+    rows = {row.what: row for row in report.remedies.rows}
+    assert rows[f"user_unlock(block {locked.id})"].fits
+    assert "2 user locks" in repr(report)
+
+
+class Hoarder(Caching):
+    """Releases nothing by itself."""
+
+    def _reserve(self, nbytes: int) -> Any:
+        return self.device.reserve(nbytes)
+
+
+def test_release_cached_where_segments_hold_nothing() -> None:
+    def program(manager: MemoryManager) -> None:
+        with flnb.use_memory_manager(manager):
+            tensor(30)
+            tensor(40)
+
+    report = report_of(manager=Hoarder(HostDevice("48MiB")), program=program)
+    assert report.cached == 30 * MIB
+    row = {row.what: row for row in report.remedies.rows}["flnb.memory.release_cached()"]
+    assert row.fits
+    assert row.peak == 40 * MIB
+    assert "release_cached() would give back 30.0 MiB" in repr(report)
+
+
+def test_other_managers_blocks_are_not_in_the_trace() -> None:
+    def program(manager: MemoryManager) -> None:
+        others = flnb.zeros((15 * MIB,))
+        fragmented(manager)
+        assert others.size
+
+    rows = {row.what: row for row in report_of(program=program).remedies.rows}
+    assert rows["del probe"].peak == 38 * MIB
+
+
+def test_the_tape_holds_activations() -> None:
+    def program(manager: MemoryManager) -> None:
+        with flnb.use_memory_manager(manager):
+            net = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU())
+            x = flnb.ones((2048, 256))
+            h = net(x)
+            for _ in range(9):
+                h = net[2](h)
+
+    report = report_of(program=program)
+    held = " ".join(blocker.held for blocker in report.blockers)
+    assert "the tape, for the gradient of" in held
+
+
+def test_an_error_made_by_hand_has_no_report() -> None:
+    with pytest.raises(ValueError, match="was not raised for a request to a memory manager"):
+        OutOfMemoryError("by hand").report  # noqa: B018
+
+
+def test_what_can_never_fit() -> None:
+    manager = Caching(SimulatedDevice("8MiB"))
+    with pytest.raises(OutOfMemoryError) as caught:
+        flnb.memory.allocate(manager, 16 * MIB)
+    assert caught.value.report.verdict == "never to fit: more than the device has"
+    assert caught.value.report.closest is None

@@ -1,0 +1,63 @@
+"""The post-mortem in a notebook's cell."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+import flnb
+from flnb.show.postmortem import postmortem_html
+from tests.memory.test_postmortem import report_of
+
+
+class Balanced(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_request_is_drawn_to_scale_and_everything_is_in_a_table() -> None:
+    report = report_of()
+    html = postmortem_html(report)
+    parser = Balanced()
+    parser.feed(html)
+    assert parser.open == []
+    assert "class='request' style='left:15.000%;width:45.000%'" in html  # 3 MiB on, 9 MiB wide, of 20 MiB
+    widths = [float(w) for w in re.findall(r"class='tile[^']*' style='left:[\d.]+%;width:([\d.]+)%", html)]
+    assert sum(widths) == pytest.approx(100, abs=0.01)
+    for text in ("del probe", "fits", "does not fit", "over 48.0 MiB", "a variable of fragmented()", "fragmented, not"):
+        assert text in html
+
+
+def test_names_are_escaped_and_nothing_is_predicted_without_a_recording() -> None:
+    html = postmortem_html(report_of(run=False))
+    assert "Nothing was being recorded" in html
+    assert "Predicted peak" not in html
+
+
+def test_a_cell_that_fails_shows_it_below_its_traceback() -> None:
+    shell_module = pytest.importorskip("IPython.core.interactiveshell")
+    from IPython.utils.capture import capture_output
+
+    shell = shell_module.InteractiveShell.instance()
+    flnb.show.register(shell)
+    flnb.show.register(shell)  # importing flnb and %load_ext both do
+    with capture_output() as captured:
+        result = shell.run_cell(
+            "from tests.memory.test_postmortem import report_of, fragmented\n"
+            "import flnb\nfragmented(flnb.memory.Caching(flnb.memory.HostDevice('48MiB')))"
+        )
+        shell.run_cell("1 / 0")
+    assert isinstance(result.error_in_exec, flnb.memory.OutOfMemoryError)
+    shown = [output.data["text/html"] for output in captured.outputs if "text/html" in output.data]
+    assert len(shown) == 1
+    assert "Out of memory" in shown[0]
