@@ -26,6 +26,7 @@ from flnb.memory.offloading import Codec, LossyCast, Moves, Zlib, compress, offl
 from flnb.memory.packing import Packing, pack
 from flnb.memory.postmortem import Postmortem
 from flnb.memory.replaying import Outcome, Replay, replay
+from flnb.memory.rerunning import rerun
 from flnb.memory.traces import Trace, trace
 
 __all__ = [
@@ -33,7 +34,7 @@ __all__ = [
     "HostDevice", "LossyCast", "MemoryDevice", "MemoryManager", "Moves", "Native", "OutOfMemoryError", "Outcome",
     "Packing", "Postmortem", "Replay", "Reserved", "Segment", "SegmentState", "SimulatedDevice", "Slab", "Trace",
     "Zlib", "allocate", "block_of", "compress", "dry_run", "offload", "pack", "release", "release_cached", "replay",
-    "snapshot", "stats", "trace",
+    "rerun", "snapshot", "stats", "trace",
 ]  # fmt: skip
 
 

@@ -20,7 +20,7 @@ def view(*runs: Any, height: int = 680) -> RunWidget:
 
     Two recordings share one scrubber: it stands at the same allocation of both where they make the same ones, else at
     the same part of the same step. So a run before and after a change can be compared, or one program's memory under
-    two managers.
+    two managers (`flnb.memory.rerun` places a recorded program's blocks as another manager would).
 
     Args:
         runs: one or two recordings, or paths of saved ones (``.flnb``).
@@ -34,7 +34,8 @@ def view(*runs: Any, height: int = 680) -> RunWidget:
         ImportError: without the extra "lab".
         TypeError: something that is no recording, or not one or two of them.
 
-    Example: ``flnb.view(run)``, ``flnb.view("monday.flnb", run)``.
+    Example: ``flnb.view(run)``, ``flnb.view("monday.flnb", run)``,
+    ``flnb.view(run, flnb.memory.rerun(run, "native"))``.
     """
     if not 1 <= len(runs) <= MOST:
         raise TypeError(f"flnb.view: expected one recording, or two to compare, got {len(runs)}")

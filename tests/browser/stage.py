@@ -65,7 +65,7 @@ class Stage:
         """Show one recording, or two beside each other, and wait until all is told."""
         self._runs = [LiveRecording(run) for run in runs]
         self._load("compare" if len(runs) > 1 else "", light, height, width)
-        self.page.wait_for_function("() => window.__flnb?.whole")
+        self.page.wait_for_function("() => (window.__flnbPair ?? window.__flnb)?.whole")
 
     def _load(self, only: str, light: bool, height: int, width: int) -> None:
         ground, ink, error = (

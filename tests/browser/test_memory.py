@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from flnb_telemetry import quantity
 
+import flnb
 from tests.browser.stage import Stage, remembered
 
 if TYPE_CHECKING:
@@ -64,3 +66,26 @@ def test_a_block_tells_its_tensor_and_its_life(stage: Stage, run: Recording, scr
         assert said in side
     page.screenshot(path=str(screenshots / "memory-of-a-recording.png"))
     assert not stage.page.flnb_errors  # type: ignore[attr-defined]
+
+
+@pytest.mark.timeout(60)
+def test_two_managers_stand_side_by_side_under_one_scrubber(stage: Stage, run: Recording, screenshots: Path) -> None:
+    page = stage.page
+    other = flnb.memory.rerun(run, "buddy")
+    stage.view(run, other)
+    for x in (100.0, 400.0):
+        click(page, TIMELINE, x, 60)
+        page.wait_for_timeout(100)
+        here, there = page.evaluate("() => window.__flnbPair.cursors")
+        assert here == there, "the same allocations at the same times"
+        table = page.get_by_role("table", name="Memory of both recordings").inner_text()
+        for memory in (run.memory, other.memory):
+            assert quantity.size(memory.at(here).reserved) in table
+    click(page, MAP, 200, 14)
+    page.wait_for_function("() => window.__flnbPair.selections[0]?.kind === 'block'")
+    one, two = page.evaluate("() => window.__flnbPair.selections")
+    assert one["block"] == two["block"]
+    for width, light in ((1200, True), (900, False)):
+        stage.view(run, other, light=light, width=width)
+        page.screenshot(path=str(screenshots / f"memory-side-by-side-{width}.png"))
+    assert not page.flnb_errors  # type: ignore[attr-defined]

@@ -1,5 +1,6 @@
 /** The anywidget module: one dashboard per output. */
 
+import { Comparison, type ComparisonState } from "./compare.ts";
 import { Dashboard, type TestState } from "./dashboard.ts";
 import { watchKernel } from "./kernel.ts";
 import styles from "./style.css";
@@ -16,35 +17,35 @@ interface Model {
 }
 
 declare global {
-  interface Window { __flnb?: TestState }
+  interface Window { __flnb?: TestState; __flnbPair?: ComparisonState }
 }
 
 function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
-  const height = model.get("height");
+  const given = model.get("height");
+  const height = typeof given === "number" && given > 0 ? given : undefined;
   const only = model.get("only");
-  const dashboard = new Dashboard({
-    send: (message: ToKernel) => {
-      try {
-        model.send(message);
-      } catch {
-        // The comm is gone with its kernel; the data stays readable, and the kernel's own signal tells the reader.
-      }
-    },
-    height: typeof height === "number" && height > 0 ? height : undefined,
-    only: only === "tape" ? only : undefined,
-  });
-  el.append(h("style", {}, styles), dashboard.element);
-  const receive = (content: unknown, buffers: DataView[]): void => dashboard.receive(content, buffers);
+  const send = (message: ToKernel): void => {
+    try {
+      model.send(message);
+    } catch {
+      // The comm is gone with its kernel; the data stays readable, and the kernel's own signal tells the reader.
+    }
+  };
+  const shown = only === "compare" ? new Comparison(send, height) : new Dashboard({ send, height, only: only === "tape" ? only : undefined });
+  el.append(h("style", {}, styles), shown.element);
+  const receive = (content: unknown, buffers: DataView[]): void => shown.receive(content, buffers);
   model.on("msg:custom", receive);
   const unwatch = watchKernel(model.widget_manager, (status) => {
-    dashboard.store.kernel = status;
-    dashboard.store.notify();
+    if (!(shown instanceof Dashboard)) return; // a comparison asks nothing of its kernel
+    shown.store.kernel = status;
+    shown.store.notify();
   });
-  window.__flnb = dashboard.testState;
+  if (shown instanceof Dashboard) window.__flnb = shown.testState;
+  else window.__flnbPair = shown.testState;
   return () => {
     model.off("msg:custom", receive);
     unwatch();
-    dashboard.destroy();
+    shown.destroy();
   };
 }
 

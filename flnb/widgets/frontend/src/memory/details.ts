@@ -118,6 +118,10 @@ export class MemoryDetails {
     if (plan) this.pair("Op", plan.op, "", true);
     if (context?.scope) this.pair("Scope", context.scope, context.phase === "other" ? "" : context.phase, true);
     if (node) this.pair("Tape node", `#${integer(node)}`);
+    // Lines are told where a backward was sampled: else of the same op at the same place in that tape.
+    const nodes = store.tape?.nodes ?? [];
+    const line = (nodes.find(({ id }) => id === node) ?? nodes.find((one) => store.selectsNode(one)))?.line;
+    if (line) this.pair("Line", line, "", true);
     this.pair("Requested", text(bytes(requested)), requested >= 1000 ? exactBytes(requested) : "");
     this.pair("Rounded", text(bytes(size)), `waste ${text(bytes(size - requested))}`);
     this.pair("Place", `S${lifetimes.segment[row]!} + 0x${lifetimes.offset[row]!.toString(16)}`, "", true);
@@ -179,8 +183,10 @@ export class MemoryDetails {
     if (store.cursor !== null && store.cursor >= t0 && store.cursor <= t1) vertical(c, x(store.cursor), 2, 34, colours.brand);
     const before = from < t0 ? "before the step" : `${text(duration((from - t0) * 1e9))} in`;
     const after = to > t1 ? "beyond the step" : text(duration((to - t0) * 1e9));
-    label(c, before, Math.max(12, Math.min(x0, width - 12 - theme.measure(before, font) - theme.measure(after, font) - 8)), 39, colours.dim, font);
-    label(c, after, Math.min(width - 12, Math.max(x1, 12 + theme.measure(before, font) + theme.measure(after, font) + 8)), 39, colours.dim, font, "right");
+    const words = theme.measure(before, font) + 8 + theme.measure(after, font);
+    const left = Math.max(12, Math.min(x0, width - 12 - words));
+    label(c, before, left, 39, colours.dim, font);
+    label(c, after, Math.max(x1, left + words), 39, colours.dim, font, "right");
     this.life.canvas.setAttribute("aria-label", `Lives from ${before} to ${after}`);
     return host;
   }

@@ -28,6 +28,8 @@ export function ratioAxis(values: Float64Array): { top: number; ticks: readonly 
 export class FragmentationChart {
   readonly surface: Surface;
   curve: FragmentationCurve | null = null;
+  /** The ratios of the picture beside this one, which is drawn on the same scale. */
+  beside: (() => Float64Array) | null = null;
   private readonly tip: Tip;
   private axis: TimeAxis | null = null;
   private hover: { x: number; y: number } | null = null;
@@ -55,6 +57,11 @@ export class FragmentationChart {
     this.surface.resize(width, height);
   }
 
+  /** Columns of the curve. */
+  get pixels(): number {
+    return new TimeAxis(this.context.store.range, this.surface.width).pixels;
+  }
+
   private get split(): number {
     return Math.round((this.surface.height - BOTTOM) * 0.58);
   }
@@ -76,7 +83,8 @@ export class FragmentationChart {
     const curve = (this.curve = this.model.curve(axis.range, axis.pixels));
     const c = this.surface.begin();
     const { colours } = theme;
-    const scale = ratioAxis(curve.ratio);
+    const scales = [curve.ratio, ...(this.beside ? [this.beside()] : [])].map(ratioAxis);
+    const scale = scales.reduce((one, other) => (other.top > one.top ? other : one));
     this.top = scale.top;
     const font = theme.ui(10.5);
     for (const value of scale.ticks) {

@@ -23,11 +23,11 @@ const TABLE_BLOCKS = 1500;
 
 const HATCH = "background:repeating-linear-gradient(135deg,var(--fl-dim) 0 1px,transparent 1px 3px)";
 
-function square(theme: ViewContext["theme"], category: number): HTMLElement {
+export function square(theme: ViewContext["theme"], category: number): HTMLElement {
   return h("i", { class: "fl-square", style: category === WASTE ? HATCH : `background:${theme.category(category)}` });
 }
 
-const nameOf = (category: number): string => (category === WASTE ? "rounding waste" : categoryLabels[category]!);
+export const nameOf = (category: number): string => (category === WASTE ? "rounding waste" : categoryLabels[category]!);
 
 /** The largest moment of each of the last steps, for the table behind the timeline. */
 function stepTable(context: ViewContext, model: MemoryModel): DataTable {

@@ -30,6 +30,8 @@ export interface Held { readonly bytes: Float64Array; readonly spans: readonly (
 
 export class TimelineChart {
   readonly surface: Surface;
+  /** What the scale has room for, whatever is drawn: the same for the picture beside this one. */
+  least = { allocated: 0, reserved: 0, top: 0 };
   private readonly tip: Tip;
   private axis: TimeAxis | null = null;
   private line: Timeline | null = null;
@@ -72,8 +74,8 @@ export class TimelineChart {
     for (const value of line.allocated) allocated = Math.max(allocated, value);
     let reserved = 0;
     for (const value of line.reserved) reserved = Math.max(reserved, value);
-    const scale = axisTop(allocated, reserved, capacity);
-    this.top = scale.top;
+    const scale = axisTop(Math.max(allocated, this.least.allocated), Math.max(reserved, this.least.reserved), capacity);
+    this.top = Math.max(scale.top, this.least.top);
     this.grid(c, axis, scale.capacity ? capacity! : null);
     this.bands(c, axis, line);
     this.missing(c, axis);

@@ -1,0 +1,325 @@
+/** The memory of two recordings beside each other: timelines on one scale, block maps, and one scrubber for both. */
+
+import { h, setText } from "./dom.ts";
+import { bytes, integer, ratio, significant, text, UNKNOWN } from "./format.ts";
+import { nameOf, square } from "./memory/index.ts";
+import { BlockMap, type SegmentOrder } from "./memory/blockmap.ts";
+import { counterpartRow, counterpartTime, inWords } from "./memory/counterpart.ts";
+import { FragmentationChart } from "./memory/fragmentation-chart.ts";
+import { fragmentationOf } from "./memory/fragmentation.ts";
+import { TOTALS_WIDTH, WASTE } from "./memory/lifetimes.ts";
+import { memoryOf, type MemoryModel } from "./memory/model.ts";
+import { axisTop, TimelineChart } from "./memory/timeline.ts";
+import { categoryOrder } from "./palette.ts";
+import { Panel, segmented } from "./panel.ts";
+import { isFrame, type ToKernel } from "./protocol.ts";
+import { type Selection, Store } from "./store.ts";
+import { Theme } from "./theme.ts";
+import type { Actions, ViewContext } from "./view.ts";
+
+const NAMES = ["A", "B"] as const;
+
+/** A figure of one recording: at the scrubber, or of the whole run. */
+interface Figure { readonly name: string; readonly kind: "bytes" | "ratio" | "share" | "count"; readonly values: readonly number[]; readonly wide?: boolean }
+
+const shown = ({ kind }: Figure, value: number): string => {
+  if (!Number.isFinite(value)) return value === Infinity ? "∞" : UNKNOWN;
+  return kind === "bytes" ? text(bytes(value)) : kind === "ratio" ? ratio(value) : kind === "share" ? `${(value * 100).toFixed(1)} %` : integer(value);
+};
+
+/** What B has more than A, with its sign. */
+export function difference(figure: Figure): string {
+  const value = figure.values[1]! - figure.values[0]!;
+  if (!Number.isFinite(value)) return UNKNOWN;
+  if (value === 0) return "0";
+  const [sign, size] = [value < 0 ? "−" : "+", Math.abs(value)];
+  return sign + (figure.kind === "ratio" ? significant(size) : shown(figure, size));
+}
+
+class Side {
+  readonly element: HTMLElement;
+  readonly store = new Store();
+  readonly model: MemoryModel;
+  readonly timeline: TimelineChart;
+  readonly fragmentation: FragmentationChart;
+  readonly map: BlockMap;
+  /** Of the whole run. */
+  most = { allocated: 0, reserved: 0, ratio: NaN, average: NaN };
+  private readonly name = h("b", { class: "fl-run" });
+  private readonly meta = h("span", { class: "fl-meta" });
+  private readonly hosts: HTMLElement[];
+  private readonly panels: Panel[];
+
+  constructor(readonly letter: string, theme: Theme, actions: (store: Store) => Actions) {
+    this.model = memoryOf(this.store);
+    const context: ViewContext = { store: this.store, theme, actions: actions(this.store), alone: true };
+    this.panels = ["Allocated by category", "Fragmentation", "Block map"].map((title) => new Panel(title));
+    this.hosts = this.panels.map(({ body }) => body.appendChild(h("div", { style: "position:absolute;inset:0" })));
+    const [first, second, third] = this.hosts as [HTMLElement, HTMLElement, HTMLElement];
+    this.timeline = new TimelineChart(context, this.model, first);
+    this.fragmentation = new FragmentationChart(context, this.model, second);
+    this.map = new BlockMap(context, this.model, third, false);
+    this.element = h("section", { class: "fl-compareside", "aria-label": `recording ${letter}` },
+      h("header", { class: "fl-head" }, h("span", { class: "fl-letter" }, letter), this.name, this.meta), ...this.panels.map(({ element }) => element));
+  }
+
+  resize(): void {
+    [this.timeline, this.fragmentation, this.map].forEach((picture, at) => picture.resize(this.hosts[at]!.clientWidth, this.hosts[at]!.clientHeight));
+  }
+
+  /** Looks through the whole run, once it is there. */
+  measure(): void {
+    const { store, model } = this;
+    model.update();
+    const run = { t0: 0, t1: Math.max(store.now, 1e-9) };
+    const { peak } = store.memory;
+    this.most = {
+      allocated: peak.allocated, reserved: model.timeline(run, 1).reserved[0]!, ratio: peak.allocated > 0 ? peak.reserved / peak.allocated : NaN,
+      average: model.curve(run, 1).average,
+    };
+  }
+
+  draw(): void {
+    const { store, model } = this;
+    model.update();
+    const { run } = store;
+    setText(this.name, run?.name ?? "");
+    const device = run && (run.capacity === null ? run.device : `${run.device} ${text(bytes(run.capacity))}`);
+    setText(this.meta, [run?.manager, device, run?.note].filter(Boolean).join(" · "));
+    const segments = model.state(store.at).segments.length;
+    this.panels[2]!.sub = `${integer(segments)} ${segments === 1 ? "segment" : "segments"} at the scrubber`;
+    this.panels[1]!.sub = "line: reserved/live · filled: unusable";
+    for (const picture of [this.timeline, this.fragmentation, this.map]) picture.draw();
+    this.timeline.label();
+  }
+}
+
+/** Read-only state for browser tests: `window.__flnbPair`. */
+export interface ComparisonState {
+  readonly whole: boolean;
+  readonly cursors: readonly (number | null)[];
+  readonly selections: readonly (Readonly<Selection> | null)[];
+}
+
+export class Comparison {
+  readonly element: HTMLElement;
+  private readonly theme: Theme;
+  private readonly sides: readonly [Side, Side];
+  private readonly words = h("span", { class: "fl-sub" });
+  private readonly table = h("table", { class: "fl-table fl-figures" });
+  private readonly legend = h("div", { class: "fl-legend" });
+  private readonly status = h("div", { class: "fl-status", role: "status", "aria-live": "polite" });
+  private readonly sizes: ResizeObserver;
+  private scheduled = 0;
+  private landed = false;
+
+  constructor(send: (message: ToKernel) => void, height?: number) {
+    this.element = h("div", { class: "fl-root fl-compare", role: "region", "aria-label": "memory of two recordings", tabindex: -1 });
+    if (height) this.element.style.height = `${height}px`;
+    this.theme = new Theme(this.element);
+    this.sides = [0, 1].map((at) => new Side(NAMES[at]!, this.theme, () => this.actions(at))) as unknown as readonly [Side, Side];
+    const [a, b] = this.sides;
+    for (const [side, other] of [[a, b], [b, a]] as const) side.fragmentation.beside = () => other.model.curve(other.store.range, side.fragmentation.pixels).ratio;
+    const order = segmented<SegmentOrder>("Order of segments", [["address", "Address"], ["size", "Size"], ["holes", "Holes"]], "address", (chosen) => {
+      for (const { map } of this.sides) map.order = chosen;
+      this.resize();
+    });
+    const peak = h("button", { type: "button", class: "fl-button", title: "Go to where A has most memory live" }, "Peak of A");
+    peak.addEventListener("click", () => this.land());
+    this.element.append(
+      h("div", { class: "fl-viewbar" }, h("span", { class: "fl-run" }, "Memory side by side"), this.words, h("span", { class: "fl-space" }), order, peak),
+      h("div", { class: "fl-comparefigures" }, this.table, this.legend),
+      h("div", { class: "fl-comparesides" }, a.element, b.element), this.status);
+    this.sizes = new ResizeObserver(() => this.resize());
+    for (const element of [this.element, a.element, b.element]) this.sizes.observe(element);
+    this.theme.onChange(() => this.schedule());
+    window.addEventListener("keydown", this.key, true);
+    send({ type: "hello", protocol: 1 });
+  }
+
+  receive(content: unknown, buffers: readonly (DataView | ArrayBuffer | Uint8Array)[]): void {
+    if (!isFrame(content)) return;
+    this.sides[content.side ?? 0].store.receive(content, buffers, performance.now());
+    this.landed = false;
+    if (!this.sides.every(({ store }) => store.landed)) return;
+    this.landed = true;
+    for (const side of this.sides) side.measure();
+    const [allocated, reserved] = (["allocated", "reserved"] as const).map((name) => Math.max(...this.sides.map(({ most }) => most[name]))) as [number, number];
+    const top = Math.max(...this.sides.map(({ store }) => axisTop(allocated, reserved, store.run?.capacity ?? null).top));
+    for (const { timeline } of this.sides) timeline.least = { allocated, reserved, top };
+    this.land();
+  }
+
+  get testState(): ComparisonState {
+    const [sides, landed] = [this.sides, (): boolean => this.landed];
+    return {
+      get whole() { return landed(); },
+      get cursors() { return sides.map(({ store }) => store.cursor); },
+      get selections() { return sides.map(({ store }) => store.selection); },
+    };
+  }
+
+  destroy(): void {
+    cancelAnimationFrame(this.scheduled);
+    this.sizes.disconnect();
+    window.removeEventListener("keydown", this.key, true);
+    this.theme.destroy();
+    this.element.remove();
+  }
+
+  /** What a reader does on one side happens on both. */
+  private actions(at: number): Actions {
+    const both = (act: (store: Store, time: (t: number) => number) => void): void => {
+      const [here, there] = [this.sides[at]!.store, this.sides[1 - at]!.store];
+      act(here, (t) => t);
+      act(there, (t) => counterpartTime(here, there, t));
+      this.schedule();
+    };
+    const nothing = (): void => undefined;
+    return {
+      select: (selection) => this.select(at, selection),
+      setCursor: (t) => both((store, time) => store.setCursor(t === null ? null : time(t))),
+      setRange: (t0, t1) => both((store, time) => store.setRange(time(t0), Math.max(time(t1), time(t0) + 1e-9))),
+      live: () => this.land(), pause: nothing, show: nothing, find: nothing, ask: nothing,
+      announce: (message) => setText(this.status, message),
+    };
+  }
+
+  private select(at: number, selection: Selection | null): void {
+    const [here, there] = [this.sides[at]!.store, this.sides[1 - at]!.store];
+    here.select(selection);
+    let other = selection;
+    if (selection?.kind === "block") {
+      const row = counterpartRow(here, there, here.memory.lifetimes.row(selection.block!));
+      other = row < 0 ? null : there.selectionOfBlock(row);
+    } else if (selection?.kind === "segment") other = null;
+    there.select(other);
+    this.schedule();
+  }
+
+  /** To where A has most live, and what stands for that in B. */
+  private land(): void {
+    this.sides[0].store.follow();
+    const { store } = this.sides[0];
+    const { cursor, range } = store;
+    const { setCursor, setRange } = this.actions(0);
+    setRange(range.t0, range.t1);
+    setCursor(cursor);
+  }
+
+  private schedule(): void {
+    if (!this.scheduled) this.scheduled = requestAnimationFrame(() => this.draw());
+  }
+
+  private resize(): void {
+    const wide = this.element.clientWidth;
+    for (const [name, fits] of [["fl-wide", wide >= 1040], ["fl-medium", wide >= 720 && wide < 1040], ["fl-narrow", wide < 720]] as const) this.element.classList.toggle(name, fits);
+    for (const side of this.sides) side.resize();
+    this.schedule();
+  }
+
+  private draw(): void {
+    this.scheduled = 0;
+    if (!this.landed) {
+      setText(this.words, "waiting for the recordings");
+      return;
+    }
+    this.theme.refresh();
+    this.write();
+    for (const side of this.sides) side.draw();
+  }
+
+  private write(): void {
+    const [a, b] = this.sides;
+    setText(this.words, `one scrubber: ${inWords(a.store, b.store, a.store.at, integer)}`);
+    const request = Math.max(...this.sides.map(({ model }) => model.request().bytes));
+    const states = this.sides.map(({ store, model }) => model.state(store.at));
+    const now = this.sides.map(({ model }, at) => fragmentationOf(model.index, states[at]!, request));
+    const figures: Figure[] = [
+      { name: "live", kind: "bytes", values: now.map(({ live }) => live) }, { name: "reserved", kind: "bytes", values: now.map(({ reserved }) => reserved) },
+      { name: "reserved/live", kind: "ratio", values: now.map((one) => one.ratio) }, { name: `unusable(${text(bytes(request))})`, kind: "share", values: now.map(({ unusable }) => unusable) },
+      { name: "internal", kind: "share", values: now.map(({ internal }) => internal) }, { name: "largest hole", kind: "bytes", values: now.map(({ largest }) => largest) },
+      { name: "segments", kind: "count", values: states.map(({ segments }) => segments.length), wide: true },
+      { name: "peak reserved", kind: "bytes", values: this.sides.map(({ most }) => most.reserved) }, { name: "ratio at peak", kind: "ratio", values: this.sides.map(({ most }) => most.ratio) },
+      { name: "average ratio", kind: "ratio", values: this.sides.map(({ most }) => most.average) }, { name: "peak live", kind: "bytes", values: this.sides.map(({ most }) => most.allocated), wide: true },
+    ];
+    const hide = ({ wide }: Figure): { class: string | null } => ({ class: wide ? "fl-wideonly" : null });
+    const wide = this.element.classList.contains("fl-wide");
+    const line = (name: string, value: (figure: Figure) => string): HTMLElement => h("tr", {}, h("th", { scope: "row" }, name), ...figures.map((figure) => h("td", hide(figure), value(figure))));
+    this.table.replaceChildren(h("caption", { class: "fl-hidden" }, "Memory of both recordings"),
+      h("thead", {}, h("tr", {}, h("td"), h("th", { colspan: wide ? 7 : 6 }, "at the scrubber"), h("th", { colspan: wide ? 4 : 3 }, "of the whole run; ratio: reserved/live")),
+        h("tr", {}, h("td"), ...figures.map((figure) => h("th", { scope: "col", ...hide(figure) }, figure.name)))),
+      h("tbody", {}, ...NAMES.map((name, at) => line(name, (figure) => shown(figure, figure.values[at]!))), line("B − A", difference)));
+    this.legends();
+    this.tell();
+  }
+
+  private legends(): void {
+    const seen = new Set<number>();
+    for (const { model, store } of this.sides) {
+      const { totals } = model.timeline({ t0: 0, t1: store.now }, 64);
+      totals.forEach((value, at) => value > 0 && seen.add(at % TOTALS_WIDTH));
+    }
+    const items = [...categoryOrder, WASTE].filter((category) => seen.has(category));
+    this.legend.replaceChildren(...items.map((category) => h("span", { class: "fl-legenditem" }, square(this.theme, category), nameOf(category))));
+  }
+
+  /** What is selected, and where it lies on either side. */
+  private tell(): void {
+    const chosen = this.sides.find(({ store }) => store.selection)?.store.selection;
+    if (!chosen) {
+      setText(this.status, "Click a block: the same allocation is marked on the other side. A drag on a timeline moves the scrubber; W and S zoom, A and D move, F shows all, [ and ] step.");
+      return;
+    }
+    const places = this.sides.map(({ store, letter }) => {
+      const { lifetimes } = store.memory;
+      const row = store.selection?.kind === "block" ? lifetimes.row(store.selection.block!) : -1;
+      if (row < 0) return chosen.kind === "block" ? `${letter}: no such allocation` : "";
+      const where = `${letter}: S${lifetimes.segment[row]!} + 0x${lifetimes.offset[row]!.toString(16)}, ${text(bytes(lifetimes.size[row]!))}`;
+      return lifetimes.isLive(row, store.at) ? where : `${where}, not live here`;
+    });
+    const parts = [...places.filter(Boolean), "Esc clears"].flatMap((place) => [" · ", place]);
+    this.status.replaceChildren(h("span", { class: "fl-text" }, "Selected ", h("b", { class: "fl-code" }, chosen.label), ...parts));
+  }
+
+  private readonly key = (event: KeyboardEvent): void => {
+    const path = event.composedPath();
+    const target = path[0];
+    if (!(target instanceof Element) || !path.includes(this.element) || event.ctrlKey || event.metaKey || event.altKey) return;
+    const at = this.sides[1].element.contains(target) ? 1 : 0;
+    const { store, timeline, fragmentation, map } = this.sides[at]!;
+    const pressed = target.closest("button, [role=radio]") !== null && (event.key === " " || event.key === "Enter");
+    if (pressed) return;
+    const picture = [timeline, fragmentation, map].find(({ surface }) => surface.canvas === target);
+    if (!picture?.key(event) && !this.command(event.key, at, store)) return;
+    event.preventDefault();
+    event.stopPropagation();
+  };
+
+  private command(key: string, at: number, store: Store): boolean {
+    const { setCursor, setRange } = this.actions(at);
+    const { t0, t1 } = store.range;
+    const span = t1 - t0;
+    const pan = (by: number): void => {
+      const shift = Math.min(Math.max(by, -t0), Math.max(0, store.now - t1));
+      setRange(t0 + shift, t1 + shift);
+    };
+    const zoom = (factor: number): void => {
+      const next = Math.min(span * factor, store.now);
+      const from = Math.max(0, store.at - ((store.at - t0) / span) * next);
+      setRange(from, from + next);
+    };
+    const step = (by: number): void => {
+      const { steps } = store;
+      const row = Math.min(Math.max(steps.after("t0", store.at) - 1 + by, 0), steps.length - 1);
+      if (row >= 0) setCursor((steps.column("t0")[row]! + steps.column("t1")[row]!) / 2);
+    };
+    const commands: Record<string, () => void> = {
+      Escape: () => this.select(at, null), w: () => zoom(1 / 1.5), s: () => zoom(1.5), a: () => pan(-span / 4), d: () => pan(span / 4),
+      f: () => setRange(0, store.now), "[": () => step(-1), "]": () => step(1),
+    };
+    const command = commands[key.length === 1 ? key.toLowerCase() : key];
+    command?.();
+    return command !== undefined;
+  }
+}
