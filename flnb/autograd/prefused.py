@@ -52,6 +52,7 @@ class Sequence:
     steps: tuple[tuple[int, int, str], ...]  # the other ops in order: which op reads it, as which argument, its name
     pull: Callable[..., Any]
     decomposes: ClassVar[bool] = True
+    direct: ClassVar[bool] = False
 
     def body(self, *_: Any) -> Any:
         """What differentiating twice would run again: the values that went in were not kept."""
@@ -59,6 +60,8 @@ class Sequence:
             f"the fused gradient of {self.name!r} cannot be differentiated again; record what is differentiated "
             f"twice on another tape: with flnb.use_tape('linked'): ..."
         )
+
+    remake = body
 
 
 _by_last: dict[str, list[Sequence]] = {}

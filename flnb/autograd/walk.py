@@ -166,7 +166,7 @@ class Walk:
             g, saved = plan.cotangent(g), plan.values(saved)
             plan = plan.original
         whole: Any = None
-        by_body = self.create_graph and plan.joint is not None and plan.op.decomposes
+        by_body = self.create_graph and plan.joint is not None and plan.op.decomposes and not plan.op.direct
         if self.create_graph and not by_body:
             saved = _on_tape(node, saved)
         if plan.joint is not None:
@@ -273,12 +273,14 @@ def empty(node: Node) -> None:
 
 def _on_tape(node: Node, saved: list[Any]) -> list[Any]:
     """The saved values with the output as a Variable at its place on the tape, so that it is differentiated too."""
-    output = saved[-1]
-    if output is None:
-        return saved
+    return saved if saved[-1] is None else [*saved[:-1], _placed(saved[-1], node)]
+
+
+def _placed(value: Tensor, node: Node) -> Variable:
+    """A value as a Variable at a place on the tape."""
     variable = object.__new__(Variable)
-    variable._data, variable._spec, variable._root, variable._node = output._data, output._spec, output, node
-    return [*saved[:-1], variable]
+    variable._data, variable._spec, variable._root, variable._node = value._data, value._spec, value, node
+    return variable
 
 
 def _through_body(plan: Any, parents: tuple[Any, ...], g: Any, saved: list[Any]) -> list[Any]:
@@ -289,6 +291,9 @@ def _through_body(plan: Any, parents: tuple[Any, ...], g: Any, saved: list[Any])
     from flnb.autograd.tape import walk  # a walk inside this one
 
     inputs = saved[: len(parents)]
+    if inputs[0] is None:
+        made = plan.op.remake(plan, *saved)
+        inputs[0] = made if parents[0] is None else _placed(made, parents[0])
     result, _ = plan.op.body(*inputs, *plan.attributes)
     stops = frozenset(p[SEQ] for p in parents if p is not None)
     arrived = {node[SEQ]: a for node, a in walk(result._node, g, True, True, stops)}

@@ -250,8 +250,8 @@ def composite(
     """Run a function of public ops as one node of the tape; its result and what else it kept for its gradient.
 
     ``body(*tensors, *attributes) -> (result, kept)`` sees plain Tensors. The op's one pull is joint:
-    ``pull(g, plan, *tensors, *kept, result)`` gives the cotangents of all tensors. To differentiate twice, the tape
-    runs the body again on Variables (`flnb.autograd.tape`).
+    ``pull(g, plan, *tensors, *kept, result)`` gives the cotangents of all tensors; what it does not read is None. To
+    differentiate twice, the tape runs the body again on Variables (`flnb.autograd.walk`).
     """
     here = _scoped() or state.session
     if here.autocast is not None:
@@ -291,10 +291,19 @@ def composite(
             (specs, attributes), Plan(op, specs, attributes, made._spec)
         )
         result._root = made
-        result._node = _recorded(plan, parents, seq, here, (*tensors, *kept, made))
+        result._node = _recorded(plan, parents, seq, here, _saved(op, tensors, kept, made))
         if lane is not None:
             emit_edges(lane, plan, seq, [p[2] if p is not None else 0 for p in parents])
     return result, kept
+
+
+def _saved(op: Op, tensors: tuple[Any, ...], kept: tuple[Any, ...], made: Any) -> tuple[Any, ...]:
+    """What a composite's node keeps: the inputs and the result that its pull reads, and what the body kept."""
+    uses = op.uses
+    if uses is None:
+        return (*tensors, *kept, made)
+    inputs = [x if str(i) in uses else None for i, x in enumerate(tensors)]
+    return (*inputs, *kept, made if "y" in uses else None)
 
 
 def _missed(op: Op, arguments: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:

@@ -137,12 +137,12 @@ def summary(of: Module | Recipe, *inputs: Any, scale: str = "small", depth: int 
     >>> import flnb
     >>> flnb.models.summary(flnb.models.MLP((64, 32, 10)), flnb.ones((16, 64)))
     module   kind        output  parameters   FLOPs      kept
-    layers   ModuleList  –            2,410  76.4 k  2.62 KiB
-      0      Linear      16×32        2,080  66.0 k  2.00 KiB
+    layers   ModuleList  –            2,410  76.4 k     640 B
+      0      Linear      16×32        2,080  66.0 k       0 B
       1      Linear      16×10          330  10.4 k     640 B
     dropout  Dropout     16×32            0       0       0 B
     ─────────────────────────────────────────────────────────
-    total    MLP         16×10        2,410  77.0 k  4.62 KiB
+    total    MLP         16×10        2,410  77.0 k  2.62 KiB
 
     Raises:
         ValueError: a module without inputs.

@@ -23,12 +23,23 @@ Body = Callable[..., tuple[Any, tuple[Any, ...]]]
 
 
 class Composite(Op):
-    """A row of the table without a backend method: a body of public ops and a joint pull."""
+    """A row of the table without a backend method: a body of public ops and a joint pull.
 
-    def __init__(self, name: str, family: str, body: Body, pull: Callable[..., Any]) -> None:
-        super().__init__(name, family, _not_inferred)
-        self.body = body
-        self.joint = pull
+    Args:
+        uses: which inputs (``"0"``, ``"1"``, ...) and whether the result (``"y"``) the pull reads; it is given None for
+            the others, which need not be kept for it. Not given: all. What the body kept is always there.
+        remake: ``remake(plan, *saved)`` gives a value of the first input with which the body does the same, where that
+            input is not saved: the body runs again when its gradient is differentiated.
+
+    A pull that reads the result alone is differentiated itself: the result is on the tape then.
+    """
+
+    def __init__(
+        self, name: str, family: str, body: Body, pull: Callable[..., Any], uses: str | None = None,
+        remake: Callable[..., Any] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(name, family, _not_inferred, joint=pull, uses=uses)
+        self.body, self.remake = body, remake
 
     def __call__(self, *tensors: Any, attributes: tuple[Any, ...] = ()) -> tuple[Any, tuple[Any, ...]]:
         return dispatch.composite(self, self.body, tensors, attributes)
@@ -49,7 +60,7 @@ def _relu(x: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 _relu_op = Composite(
-    "relu", "elementwise", _relu, lambda g, plan, x, y: (e.multiply(g, e.astype(e.greater(y, 0.0), g.dtype)),)
+    "relu", "elementwise", _relu, lambda g, plan, x, y: (e.multiply(g, e.astype(e.greater(y, 0.0), g.dtype)),), "y"
 )
 
 
@@ -64,7 +75,7 @@ def _sigmoid(x: Any) -> tuple[Any, tuple[Any, ...]]:
 
 _sigmoid_op = Composite(
     "sigmoid", "elementwise", _sigmoid,
-    lambda g, plan, x, y: (e.multiply(g, e.multiply(y, e.subtract(1.0, y))),),
+    lambda g, plan, x, y: (e.multiply(g, e.multiply(y, e.subtract(1.0, y))),), "y",
 )  # fmt: skip
 
 
@@ -83,7 +94,7 @@ def _pull_softmax(g: Any, plan: Any, x: Any, y: Any) -> tuple[Any, ...]:
     return (e.multiply(y, e.subtract(g, inner)),)
 
 
-_softmax_op = Composite("softmax", "norm", _softmax, _pull_softmax)
+_softmax_op = Composite("softmax", "norm", _softmax, _pull_softmax, "y")
 
 
 def softmax(x: Any, /, axis: int = -1) -> Any:
@@ -102,7 +113,7 @@ def _pull_log_softmax(g: Any, plan: Any, x: Any, y: Any) -> tuple[Any, ...]:
     return (e.subtract(g, e.multiply(e.exp(y), total)),)
 
 
-_log_softmax_op = Composite("log_softmax", "norm", _log_softmax, _pull_log_softmax)
+_log_softmax_op = Composite("log_softmax", "norm", _log_softmax, _pull_log_softmax, "y")
 
 
 def log_softmax(x: Any, /, axis: int = -1) -> Any:
@@ -177,7 +188,10 @@ def _pull_cross_entropy(g: Any, plan: Any, x: Any, targets: Any, log_p: Any, y: 
     return e.multiply(e.subtract(e.exp(log_p), e.astype(hit, log_p.dtype)), each), None
 
 
-_cross_entropy_op = Composite("cross_entropy", "norm", _cross_entropy, _pull_cross_entropy)
+_cross_entropy_op = Composite(
+    "cross_entropy", "norm", _cross_entropy, _pull_cross_entropy, "1",
+    remake=lambda plan, x, targets, log_p, y: log_p,  # whose own log-softmax it is
+)  # fmt: skip
 
 
 def cross_entropy(
@@ -235,18 +249,21 @@ def _pull_batch_norm(
     g: Any, plan: Any, x: Any, weight: Any, bias: Any, normal: Any, inverse: Any, mean: Any, variance: Any, y: Any
 ) -> tuple[Any, ...]:
     """Ioffe and Szegedy 2015, section 3, with the sums shared between the three gradients."""
-    axes = (0, *range(2, x.ndim))
+    axes = (0, *range(2, g.ndim))
     g_bias = r.sum(g, axis=axes)
     g_weight = r.sum(e.multiply(g, normal), axis=axes)
-    share = 1.0 / (x.size // x.shape[1])
+    share = 1.0 / (g.size // g.shape[1])
     means = e.add(
-        _channels(x, e.multiply(g_bias, share)), e.multiply(normal, _channels(x, e.multiply(g_weight, share)))
+        _channels(g, e.multiply(g_bias, share)), e.multiply(normal, _channels(g, e.multiply(g_weight, share)))
     )
-    scale = e.multiply(inverse, _channels(x, weight))
+    scale = e.multiply(inverse, _channels(g, weight))
     return e.multiply(e.subtract(g, means), scale), g_weight, g_bias
 
 
-_batch_norm_op = Composite("batch_norm", "norm", _batch_norm, _pull_batch_norm)
+_batch_norm_op = Composite(
+    "batch_norm", "norm", _batch_norm, _pull_batch_norm, "12",
+    remake=lambda plan, x, weight, bias, normal, inverse, mean, *_: e.add(e.divide(normal, inverse), mean),
+)  # fmt: skip
 
 
 def batch_norm(

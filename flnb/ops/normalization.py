@@ -20,19 +20,20 @@ Body = tuple[Any, tuple[Any, ...]]
 def _layer_norm(x: Any, *more: Any) -> Body:
     *affine, count, eps = more
     axes = tuple(range(-count, 0))
-    centred = e.subtract(x, r.mean(x, axis=axes, keepdims=True))
+    mean = r.mean(x, axis=axes, keepdims=True)
+    centred = e.subtract(x, mean)
     inverse = e.divide(1.0, e.sqrt(e.add(r.mean(e.square(centred), axis=axes, keepdims=True), eps)))
     y = normal = e.multiply(centred, inverse)
     for combine, parameter in zip((e.multiply, e.add), affine, strict=False):
         y = combine(y, parameter)
-    return y, (normal, inverse)
+    return y, (normal, inverse, mean)
 
 
 def _pull_layer_norm(g: Any, plan: Any, x: Any, *more: Any) -> tuple[Any, ...]:
     """Ba et al. 2016: both sums over the axes are shared, as in the gradient of batch norm."""
-    *affine, normal, inverse, _ = more
+    *affine, normal, inverse, _, _ = more
     count, _ = plan.attributes
-    axes, examples = tuple(range(-count, 0)), tuple(range(x.ndim - count))
+    axes, examples = tuple(range(-count, 0)), tuple(range(g.ndim - count))
     along = e.multiply(g, affine[0]) if affine else g
     mean = r.mean(along, axis=axes, keepdims=True)
     projected = e.multiply(normal, r.mean(e.multiply(along, normal), axis=axes, keepdims=True))
@@ -41,7 +42,12 @@ def _pull_layer_norm(g: Any, plan: Any, x: Any, *more: Any) -> tuple[Any, ...]:
     return of_x, *of_affine[: len(affine)]
 
 
-_layer_norm_op = Composite("layer_norm", "norm", _layer_norm, _pull_layer_norm)
+def _remake_layer_norm(plan: Any, *saved: Any) -> Any:
+    *_, normal, inverse, mean, _ = saved
+    return e.add(e.divide(normal, inverse), mean)
+
+
+_layer_norm_op = Composite("layer_norm", "norm", _layer_norm, _pull_layer_norm, "12", _remake_layer_norm)
 
 
 def layer_norm(x: Any, shape: int | Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:

@@ -56,6 +56,7 @@ class Op:
         unpromoted: positions of arguments that keep their own dtype (conditions, indices).
         flops: estimated floating-point operations of a plan's call.
         joint: for composites, the one pull of all arguments.
+        uses: what that reads of the inputs and the output, as in `Pull`; None: all of them.
         apply: for ops on one or two tensors, the fast public function.
     """
 
@@ -72,10 +73,16 @@ class Op:
     unpromoted: Sequence[int] = ()
     flops: Callable[[Plan], int] = _one_each
     joint: Callable[..., Any] | None = None
+    uses: str | None = None
     apply: Callable[..., Any] | None = None
 
     decomposes: ClassVar[bool] = True
     """Of a composite: whether its body's ops may stand for it, under vmap and where its gradient is differentiated."""
+
+    @property
+    def direct(self) -> bool:
+        """Of a composite: whether its joint pull is differentiated as it is, because it reads the output alone."""
+        return self.uses == "y"
 
     def __post_init__(self) -> None:
         self.differentiable = callable(self.pulls) or any(self.pulls)
