@@ -93,6 +93,8 @@ class Recording(Run):
 
     captured: Any = None
     """What keeps the inputs of ops, where those are kept."""
+    stacks: dict[int, tuple[Any, ...]]
+    """By context, its call stack, innermost frame first, where a snapshot of PyTorch told it."""
 
     def __init__(self, name: str = "run", *, limit: int = 1 << 30, grad_interval: float | None = 0.5) -> None:
         super().__init__(name, grad_interval, "recording")
@@ -100,6 +102,7 @@ class Recording(Run):
         self._limit = limit // schema.RECORD_BYTES
         self._batches: list[tuple[int, schema.Records]] = []
         self.tables: dict[str, schema.Columns] = {}
+        self.stacks = {}
         self._columns: dict[str, tuple[int, schema.Columns]] = {}
         self._made: dict[str, tuple[int, Any]] = {}
 

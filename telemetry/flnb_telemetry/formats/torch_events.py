@@ -1,0 +1,206 @@
+"""The events of a PyTorch memory snapshot as columns, made while the file is read; and the call stacks, each kept once."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from flnb_telemetry import schema
+
+if TYPE_CHECKING:
+    from flnb_telemetry.schema import Ints
+
+__all__ = ["ACTIONS", "Events", "Frame", "SnapshotError", "Stacks", "described", "gatherer", "joined_events"]
+
+IGNORED, ALLOC, REQUESTED, COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, MAP, UNMAP, OOM = range(9)
+ACTIONS = {
+    "alloc": ALLOC,
+    "free_requested": REQUESTED,
+    "free_completed": COMPLETED,
+    "free": COMPLETED,
+    "segment_alloc": SEGMENT_ALLOC,
+    "segment_free": SEGMENT_FREE,
+    "segment_map": MAP,
+    "segment_unmap": UNMAP,
+    "oom": OOM,
+}
+CATEGORY = {name: number for number, name in enumerate(schema.CATEGORIES)} | {
+    "autograd_detail": schema.CATEGORIES.index("temporary")  # what PyTorch's profiler calls it
+}
+
+
+class SnapshotError(ValueError):
+    """Values that are no PyTorch memory snapshot; the text says which and what was expected."""
+
+
+class Frame(NamedTuple):
+    """One line of a call stack; what flnb itself writes has a shape, dtype and phase as well."""
+
+    name: str
+    filename: str
+    line: int
+    about: tuple[Any, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.filename}:{self.line}:{self.name}"
+
+
+class Stacks:
+    """Call stacks by number, innermost frame first; number 0 is the empty one."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[Frame, ...]] = [()]
+        self._numbers: dict[tuple[int, ...], int] = {(): 0}
+        self._frames: dict[Frame, int] = {}
+        self._listed: list[Frame] = []
+        self._same: dict[int, tuple[Any, int]] = {}  # by identity, what has been seen, kept so that it stays the same
+
+    def number(self, frames: Any) -> int:
+        """The number of a list of frames as a snapshot has it."""
+        found = self._same.get(id(frames))
+        if found is not None:
+            return found[1]
+        if not isinstance(frames, (list, tuple)):
+            raise SnapshotError(f"frames is {type(frames).__name__}, expected a list of frames")
+        key = tuple(map(self._frame, frames))
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self.rows)
+            self.rows.append(tuple(self._listed[i] for i in key))
+        if isinstance(frames, tuple):  # one for many events
+            if len(self._same) >= 1 << 16:
+                self._same.clear()
+            self._same[id(frames)] = (frames, number)
+        return number
+
+    def _frame(self, frame: Any) -> int:
+        if type(frame) is not dict or not {"name", "filename", "line"} <= frame.keys():
+            raise SnapshotError(f"a frame is {frame!r:.80}, expected a dict with name, filename and line")
+        about = (frame["shape"], frame["dtype"], frame["phase"]) if "shape" in frame else ()
+        try:
+            found = Frame(frame["name"], frame["filename"], frame["line"], about)
+            number = self._frames.get(found)
+        except TypeError:
+            raise SnapshotError(f"a frame is {frame!r:.80}, expected texts and a number") from None
+        if number is None:
+            if not (isinstance(found.name, str) and isinstance(found.filename, str) and isinstance(found.line, int)):
+                raise SnapshotError(f"a frame is {frame!r:.80}, expected texts and a number")
+            number = self._frames[found] = len(self._listed)
+            self._listed.append(found)
+        return number
+
+
+_OP = re.compile(r"at::_ops::(\w+)::(?:call|redispatch)")
+_FOLDERS = re.compile(r".*[/\\]")
+_LIBRARY = re.compile(r"[/\\](?:torch|site-packages|dist-packages)[/\\]")
+
+
+def described(frames: tuple[Frame, ...]) -> tuple[str, str]:
+    """The op and the place of a call stack, as far as it tells.
+
+    The op is the outermost of PyTorch's operators in it, where it has C++ frames, otherwise the innermost function. The
+    place is the innermost line of Python outside installed packages.
+    """
+    operators = [match[1] for frame in frames if (match := _OP.match(frame.name))]
+    python = [frame for frame in frames if frame.filename.endswith(".py") or frame.filename.startswith("<")]
+    own = next((frame for frame in python if not _LIBRARY.search(frame.filename)), python[0] if python else None)
+    op = operators[-1] if operators else (python or [*frames, Frame("", "", 0)])[0].name
+    if own is None:
+        return op, ""
+    return op, f"{_FOLDERS.sub('', own.filename)}:{own.line}:{own.name}"
+
+
+class Events(NamedTuple):
+    """Columns, one row for each event: action (see `ACTIONS`), address ("device_free" of an oom), size (bytes as
+    requested), time (µs, 0 where not told) and ns beyond it, stack and category numbers, block (bytes of the block, 0
+    where not told), and of ooms the further numbers that flnb writes."""
+
+    action: Ints
+    address: Ints
+    size: Ints
+    us: Ints
+    ns: Ints
+    stack: Ints
+    category: Ints
+    block: Ints
+    ooms: dict[int, dict[str, int]]
+
+    @classmethod
+    def of(cls, rows: list[dict[str, Any]], stacks: Stacks) -> Events:
+        """The columns of some events as a snapshot has them; the rows are emptied."""
+        action = [ACTIONS.get(row["action"], IGNORED) for row in rows]
+        address = [row["addr"] if "addr" in row else row.get("device_free", 0) for row in rows]
+        number = stacks.number
+        columns = (
+            action,
+            address,
+            [row.get("size", 0) for row in rows],
+            [row.get("time_us", 0) for row in rows],
+            [row.get("ns", 0) for row in rows],
+            [number(row.get("frames", ())) for row in rows],
+            [CATEGORY.get(row.get("category", "unknown"), 0) for row in rows],
+            [row.get("block_size", 0) for row in rows],
+        )
+        names = ("action", "addr", "size", "time_us", "ns", "frames", "category", "block_size")
+        ooms = {i: _numbers(rows[i]) for i, kind in enumerate(action) if kind == OOM}
+        checked = [_ints(name, column) for name, column in zip(names, columns, strict=True)]
+        for row in rows:
+            row.clear()
+        return cls(*checked, ooms)
+
+    def __len__(self) -> int:
+        return len(self.action)
+
+
+def _numbers(row: dict[str, Any]) -> dict[str, int]:
+    return {key: value for key, value in row.items() if type(value) is int}
+
+
+def _ints(name: str, values: list[Any]) -> Ints:
+    """A column of integers."""
+    try:
+        found = np.array(values)
+    except ValueError:  # lists among them
+        found = np.array(values, object)
+    if found.dtype == np.int64:
+        return found
+    for value in values:
+        if type(value) is not int or not -(2**63) <= value < 2**63:
+            raise SnapshotError(f"an event has {name} {value!r:.80}, expected a 64-bit integer")
+    return found.astype(np.int64)
+
+
+def gatherer(stacks: Stacks) -> Any:
+    """What makes `Events` of the events among a list's items, for `plain_pickle.read`."""
+
+    def gather(items: list[Any]) -> list[Any]:
+        kept: list[Any] = []
+        rows: list[dict[str, Any]] = []
+        for item in items:
+            if item.__class__ is dict and "action" in item:
+                rows.append(item)
+                continue
+            if rows:
+                kept.append(Events.of(rows, stacks))
+                rows = []
+            kept.append(item)
+        if rows:
+            kept.append(Events.of(rows, stacks))
+        return kept
+
+    return gather
+
+
+def joined_events(parts: list[Any], name: str) -> Events:
+    """All events of one device."""
+    for part in parts:
+        if not isinstance(part, Events):
+            raise SnapshotError(f"{name} holds {part!r:.80}, expected events (dicts with an action)")
+    begins = np.cumsum([0, *map(len, parts)])
+    ooms = {int(first) + i: row for first, part in zip(begins, parts, strict=False) for i, row in part.ooms.items()}
+    if not parts:
+        return Events(*(np.empty(0, np.int64) for _ in range(8)), ooms)
+    return Events(*(np.concatenate(column) for column in list(zip(*parts, strict=True))[:8]), ooms)

@@ -1,0 +1,202 @@
+"""The segments of a PyTorch memory snapshot over time: found by going back from the state at its end."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from flnb_telemetry.formats import torch_events as te
+
+if TYPE_CHECKING:
+    from flnb_telemetry.schema import Columns, Ints
+
+__all__ = ["Held", "held_over"]
+
+
+class Held(NamedTuple):
+    """A segment: bytes from an address on. Growing ones (PyTorch's expandable segments) are mapped piece by piece."""
+
+    device: int
+    address: int
+    size: int
+    stream: int = 0
+    growing: bool = False
+
+
+class Ranges:
+    """Mapped addresses as ranges that do not touch: a sorted list of begins and one of ends."""
+
+    def __init__(self) -> None:
+        self.begins: list[int] = []
+        self.ends: list[int] = []
+
+    def add(self, begin: int, end: int) -> None:
+        first, last = bisect_left(self.ends, begin), bisect_right(self.begins, end)
+        if first < last:
+            begin, end = min(begin, self.begins[first]), max(end, self.ends[last - 1])
+        self.begins[first:last], self.ends[first:last] = [begin], [end]
+
+    def remove(self, begin: int, end: int) -> tuple[int, ...]:
+        """Take a range out; gives the addresses at which ranges were cut in two."""
+        first, last = bisect_right(self.ends, begin), bisect_left(self.begins, end)
+        if first >= last:
+            return ()
+        low, high = self.begins[first], self.ends[last - 1]
+        left = [(low, begin)] if low < begin else []
+        right = [(end, high)] if end < high else []
+        kept = left + right
+        self.begins[first:last], self.ends[first:last] = [a for a, _ in kept], [b for _, b in kept]
+        return (begin, end) if left and right and last - first == 1 else ()
+
+
+def held_over(
+    events: te.Events, t: Ints, final: list[Held], start: int, born: Ints, address: Ints
+) -> tuple[dict[str, Columns], Ints]:
+    """Tables of the segments' events, and the segment of each block, 0 where none is known.
+
+    Growing segments are cut for good wherever something in the middle was unmapped, so that each piece only grows or
+    shrinks at its ends and what lies in it stays in it.
+
+    Args:
+        born: the events that made the blocks, in order; -1 for those that were there before.
+        address: of the blocks.
+    """
+    chosen = np.flatnonzero(np.isin(events.action, (te.SEGMENT_ALLOC, te.SEGMENT_FREE, te.MAP, te.UNMAP)))
+    told = (column[chosen].tolist() for column in (events.action, events.address, events.size))
+    happened = list(zip(chosen.tolist(), *told, strict=True))
+    fixed, mapped, cuts = _before(happened, final)
+    sweep = _Sweep(cuts)
+    for at, size in fixed.items():
+        sweep.begin(start, at, size)
+    for begin, end in zip(mapped.begins, mapped.ends, strict=True):
+        sweep.map(start, begin, end)
+    homes, done = np.zeros(len(born), np.int64), 0
+    edges = np.searchsorted(born, chosen).tolist()
+    for edge, (event, action, at, size) in zip(edges, happened, strict=True):
+        homes[done:edge] = sweep.around(address[done:edge])
+        done, now = edge, int(t[event])
+        if action == te.SEGMENT_ALLOC:
+            sweep.begin(now, at, size)
+        elif action == te.SEGMENT_FREE:
+            sweep.end(now, at)
+        elif action == te.MAP:
+            sweep.map(now, at, at + size)
+        else:
+            sweep.unmap(now, at, at + size)
+    homes[done:] = sweep.around(address[done:])
+    return sweep.tables(homes), homes
+
+
+def _before(happened: list[tuple[int, ...]], final: list[Held]) -> tuple[dict[int, int], Ranges, set[int]]:
+    """What was held before the first event: segments by address, mapped ranges; and where ranges were ever cut."""
+    fixed = {held.address: held.size for held in final if not held.growing}
+    mapped, now = Ranges(), Ranges()
+    for held in final:
+        if held.growing:
+            mapped.add(held.address, held.address + held.size)
+    for _, action, address, size in reversed(happened):
+        if action == te.SEGMENT_ALLOC:
+            fixed.pop(address, None)
+        elif action == te.SEGMENT_FREE:
+            fixed[address] = size
+        elif action == te.MAP:
+            mapped.remove(address, address + size)
+        else:
+            mapped.add(address, address + size)
+    now.begins, now.ends, cuts = mapped.begins[:], mapped.ends[:], set[int]()
+    for _, action, address, size in happened:
+        if action == te.MAP:
+            now.add(address, address + size)
+        elif action == te.UNMAP:
+            cuts.update(now.remove(address, address + size))
+    return fixed, mapped, cuts
+
+
+class _Sweep:
+    """Goes through the events of segments in order: what is held now, by address, and the rows of their tables."""
+
+    def __init__(self, cuts: set[int]) -> None:
+        self.cuts, self.sorted_cuts = cuts, sorted(cuts)
+        self.begins: list[int] = []  # of what is held, sorted
+        self.held: dict[int, tuple[int, int, bool]] = {}  # its number, size, and whether it grows
+        self.rows: dict[str, list[tuple[int, int, int, int]]] = {name: [] for name in _TABLES}
+        self.first: list[int] = [0]  # addresses, by number
+
+    def begin(self, t: int, address: int, size: int, growing: bool = False) -> None:
+        if address in self.held:  # its end is missing
+            self.end(t, address)
+        insort(self.begins, address)
+        self._hold("segment_alloc", t, address, (len(self.first), size, growing))
+        self.first.append(address)
+
+    def end(self, t: int, address: int) -> None:
+        if address in self.held:
+            number, size, _ = self.held.pop(address)
+            del self.begins[bisect_left(self.begins, address)]
+            self.rows["segment_free"].append((t, number, address, size))
+
+    def map(self, t: int, begin: int, end: int) -> None:
+        inner = self.sorted_cuts[bisect_right(self.sorted_cuts, begin) : bisect_left(self.sorted_cuts, end)]
+        for low, high in zip([begin, *inner], [*inner, end], strict=True):
+            slot = bisect_left(self.begins, low)
+            before = self.begins[slot - 1] if slot else 0
+            after = self.begins[slot] if slot < len(self.begins) else 0
+            if low not in self.cuts and self._grows(before) and before + self.held[before][1] == low:
+                self._resize(t, before, before, high - before)
+            elif high not in self.cuts and self._grows(after) and after == high:
+                self._resize(t, high, low, high - low + self.held[high][1])
+            else:
+                self.begin(t, low, high - low, True)
+
+    def unmap(self, t: int, begin: int, end: int) -> None:
+        slot = max(0, bisect_right(self.begins, begin) - 1)
+        for address in self.begins[slot : bisect_left(self.begins, end)]:
+            top = address + self.held[address][1]
+            low, high = max(begin, address), min(end, top)
+            if low >= high or not self._grows(address):
+                continue
+            if (low, high) == (address, top):
+                self.end(t, address)
+            elif low == address:
+                self._resize(t, address, high, top - high)
+            else:
+                self._resize(t, address, address, low - address)
+
+    def _grows(self, address: int) -> bool:
+        return address in self.held and self.held[address][2]
+
+    def _resize(self, t: int, old: int, address: int, size: int) -> None:
+        number, _, growing = self.held.pop(old)
+        self.begins[bisect_left(self.begins, old)] = address
+        self._hold("segment_resize", t, address, (number, size, growing))
+
+    def _hold(self, table: str, t: int, address: int, what: tuple[int, int, bool]) -> None:
+        self.held[address] = what
+        self.rows[table].append((t, what[0], address, what[1]))
+
+    def around(self, address: Ints) -> Ints:
+        """The segment that holds each address now."""
+        if not self.begins or not len(address):
+            return np.zeros(len(address), np.int64)
+        held = np.array([(at, *self.held[at][:2]) for at in self.begins], np.int64)
+        slot = np.searchsorted(held[:, 0], address, "right") - 1
+        at, number, size = held[slot].T
+        return np.where((slot >= 0) & (address < at + size), number, 0)
+
+    def tables(self, homes: Ints) -> dict[str, Columns]:
+        """The events as columns; segments are numbered anew, here and in `homes`, in the order of their addresses."""
+        order = np.argsort(self.first, kind="stable")
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
+        homes[:] = rank[homes]
+        tables = {}
+        for name, rows in self.rows.items():
+            t, number, address, size = np.array(rows, np.int64).reshape(-1, 4).T
+            lane = np.zeros(len(t), np.int32)
+            tables[name] = {"t": t, "segment_id": rank[number], "address": address, "size": size, "lane": lane}
+        return tables
+
+
+_TABLES = ("segment_alloc", "segment_resize", "segment_free")

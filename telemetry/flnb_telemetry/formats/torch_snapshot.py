@@ -1,0 +1,249 @@
+"""PyTorch memory snapshots (`torch.cuda.memory._dump_snapshot`) read as recordings.
+
+A snapshot has the last events of PyTorch's allocator, of each device, and the state that they ended in. What was there
+before the first event is found by going back from that state; it is there from the recording's beginning. The file
+tells sizes as requested: what a freed block really took is the request rounded up as PyTorch does by default.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flnb_telemetry import schema
+from flnb_telemetry.analysis.memory import NEVER
+from flnb_telemetry.formats import torch_events as te
+from flnb_telemetry.formats.parquet import RunFileError
+from flnb_telemetry.formats.plain_pickle import PickleError, read
+from flnb_telemetry.formats.torch_segments import Held, held_over
+from flnb_telemetry.intern import Catalog, Context, Plan, Table
+from flnb_telemetry.recording import Recording, columns
+
+if TYPE_CHECKING:
+    from flnb_telemetry.schema import Columns, Ints
+
+__all__ = ["load_snapshot"]
+
+MIN_BLOCK = 512
+"""PyTorch's blocks are multiples of this many bytes."""
+LIVE = ("active_allocated", "active_pending_free", "active_awaiting_free")
+
+
+def load_snapshot(path: str | os.PathLike[str], device: int | None = None) -> Recording:
+    """Read a PyTorch memory snapshot as a `Recording`: its `memory`, reports, replays and exports work as always.
+
+    Nothing in the file is executed. Memory stays bounded: events become columns while the file is read. Each call
+    stack is kept once: `run.stacks[context]` of a block's context. Blocks and segments that were there before the
+    first event are there from the beginning. Times are those of the file (µs), spread so that no two events share one.
+
+    Args:
+        device: number of the GPU; the one with most events if not given. `run.meta["devices"]` lists all.
+
+    Raises:
+        RunFileError: the file is damaged, is no such snapshot, or names code to be run.
+        ValueError: it has no such device.
+    """
+    stacks = te.Stacks()
+    try:
+        whole = read(path, te.gatherer(stacks))
+        traces, segments, about = _parts(whole)
+        states = [_state(segment, stacks) for segment in segments]
+        traces = [te.joined_events(part, f"device_traces[{i}]") for i, part in enumerate(traces)]
+    except FileNotFoundError:
+        raise FileNotFoundError(f"load_snapshot: no file {os.fspath(path)!r}") from None
+    except (PickleError, te.SnapshotError) as error:
+        raise RunFileError(
+            f"load_snapshot: {os.fspath(path)!r} is no readable PyTorch memory snapshot: {error}. Expected the file "
+            f"that torch.cuda.memory._dump_snapshot or run.to_torch_snapshot wrote"
+        ) from error
+    counts = {i: len(events) for i, events in enumerate(traces)}
+    for number in {state[0].device for state in states} - counts.keys():
+        counts[number] = 0
+    used = {i: n for i, n in sorted(counts.items()) if n or any(state[0].device == i for state in states)}
+    if device is None:
+        device = max(used, key=lambda i: used[i], default=0)
+    elif device not in used:
+        raise ValueError(f"load_snapshot: {os.fspath(path)!r} has no device {device}; it has {list(used)}")
+    events = traces[device] if device < len(traces) else te.joined_events([], "")
+    mine = [state for state in states if state[0].device == device]
+    meta = about.pop("meta", {}) if isinstance(about.get("meta", {}), dict) else {}
+    facts = {"manager": "PyTorch's caching allocator", "device": f"cuda:{device}", "format": "PyTorch memory snapshot"}
+    facts["devices"] = {str(i): n for i, n in used.items()}
+    run = _recording(events, mine, stacks, "exact" in about)
+    run.name = str(about.get("name") or Path(path).stem)
+    run.meta = facts | meta
+    return run
+
+
+def _parts(whole: Any) -> tuple[list[Any], list[Any], dict[str, Any]]:
+    """Traces, segments, and what flnb adds, of a snapshot's value; of old ones, which are the segments alone."""
+    if isinstance(whole, list):
+        whole = {"segments": whole, "device_traces": []}
+    if not isinstance(whole, dict) or not ({"segments", "device_traces"} & whole.keys()):
+        keys = f" with {', '.join(map(str, list(whole)[:8]))}" if isinstance(whole, dict) else ""
+        raise te.SnapshotError(
+            f"it holds {type(whole).__name__}{keys}, expected a dict with segments and device_traces"
+        )
+    segments, traces = whole.get("segments", []), whole.get("device_traces", [])
+    for name, value in (("segments", segments), ("device_traces", traces)):
+        if not isinstance(value, list):
+            raise te.SnapshotError(f"{name} is {type(value).__name__}, expected a list")
+    for i, part in enumerate(traces):
+        if not isinstance(part, (list, tuple)):
+            raise te.SnapshotError(f"device_traces[{i}] is {type(part).__name__}, expected a list of events")
+    about = whole.get("flnb", {})
+    return [list(part) for part in traces], segments, dict(about) if isinstance(about, dict) else {}
+
+
+def _state(segment: Any, stacks: te.Stacks) -> tuple[Held, list[tuple[int, int, int, int, bool]]]:
+    """A segment as it was at the end, and its live blocks: address, size, requested, stack, whether freed."""
+    try:
+        address, size = segment["address"], segment["total_size"]
+        growing = bool(segment.get("is_expandable", False))
+        held = Held(int(segment["device"]), int(address), int(size), int(segment.get("stream", 0)), growing)
+        blocks, position = [], held.address
+        for block in segment["blocks"]:
+            at = int(block.get("address", position))
+            if block["state"] in LIVE:
+                frames, requested = block.get("frames", ()), block.get("requested_size", block["size"])
+                if history := block.get("history"):
+                    frames, requested = history[0].get("frames", ()), history[0]["real_size"]
+                freed = block["state"] != LIVE[0]
+                blocks.append((at, int(block["size"]), int(requested), stacks.number(frames), freed))
+            position = at + int(block["size"])
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise te.SnapshotError(f"a segment is not as expected ({type(error).__name__}: {error}): {segment!r:.120}") from None
+    return held, blocks
+
+
+def _recording(
+    events: te.Events, states: list[tuple[Held, list[tuple[int, int, int, int, bool]]]], stacks: te.Stacks, exact: bool
+) -> Recording:
+    t = _times(events, exact)
+    start = int(t[0]) - 1 if len(t) else 0
+    tables: dict[str, Columns] = {name: columns(kind, []) for name, kind in schema.KINDS.items()}
+    block = _blocks(events, t, [block for _, blocks in states for block in blocks], start)
+    held = [held for held, _ in states]
+    segments, block["segment_id"] = held_over(events, t, held, start, block["event"], block["address"])
+    tables |= segments
+    run = Recording()
+    run.catalog, plan, context = _catalog(stacks)
+    lane = np.zeros(len(block["t"]), np.int32)
+    told = {name: block[name] for name in ("alloc_id", "address", "size", "requested", "segment_id")}
+    told |= {"context": context[block["stack"]], "lane": lane}
+    own = {"t": block["t"], "category": block["category"].astype(np.uint16), "plan": plan[block["stack"]]}
+    tables["alloc"] = _like(tables["alloc"], told | own)
+    for name, when in (("free_requested", "dropped"), ("free_completed", "end")):
+        rows = np.flatnonzero(block[when] != NEVER)
+        rows = rows[np.argsort(block[when][rows], kind="stable")]
+        tables[name] = _like(tables[name], {key: column[rows] for key, column in (told | {"t": block[when]}).items()})
+    run.tables, run.state, run.start = tables, "finished", start
+    run.end = int(t[-1]) if len(t) else start + 1
+    run.stacks = {number + 1: frames for number, frames in enumerate(stacks.rows) if frames}
+    run.tables["oom"] = _ooms(events, t, context, run)
+    run.events = sum(len(table["lane"]) for table in run.tables.values())
+    return run
+
+
+def _like(empty: Columns, given: Columns) -> Columns:
+    """The columns of a kind, in its order."""
+    return {name: given[name] for name in empty}
+
+
+def _times(events: te.Events, exact: bool) -> Ints:
+    """The time of each event in ns; each later than the one before, if the file tells only µs."""
+    t, ordinal = events.us * 1000 + events.ns, np.arange(len(events))
+    found: Ints = np.maximum.accumulate(t if exact else t - ordinal)
+    return found if exact else found + ordinal
+
+
+def _blocks(events: te.Events, t: Ints, final: list[tuple[int, int, int, int, bool]], start: int) -> Columns:
+    """The life of each block: events of one address in their order, cut before each alloc and after each free.
+
+    A life that does not begin with an alloc began where the one before it ended, or with the recording.
+    """
+    chosen = np.flatnonzero(np.isin(events.action, (te.ALLOC, te.REQUESTED, te.COMPLETED)))
+    chosen = chosen[np.argsort(events.address[chosen], kind="stable")]
+    kind, address = events.action[chosen], events.address[chosen]
+    first = np.ones(len(chosen), np.bool_)  # of its address
+    first[1:] = address[1:] != address[:-1]
+    ended = np.concatenate([[False], kind[:-1] == te.COMPLETED])[: len(chosen)]
+    begins = (kind == te.ALLOC) | first | ended
+    life = np.cumsum(begins) - 1
+    row = np.flatnonzero(begins)
+    told, known = chosen[row], kind[row] == te.ALLOC
+    before = np.where(first[row], start, t[chosen[np.maximum(row - 1, 0)]]) if len(row) else np.empty(0, np.int64)
+    block: Columns = {
+        "address": events.address[told],
+        "requested": events.size[told],
+        "size": events.block[told],
+        "stack": np.where(known, events.stack[told], 0),  # who freed it is not who made it
+        "category": events.category[told],
+        "t": np.where(known, t[told], before),
+        "event": np.where(known, told, np.where(first[row], -1, chosen[np.maximum(row - 1, 0)])) if len(row) else told,
+    }
+    for name, what in (("dropped", te.REQUESTED), ("end", te.COMPLETED)):
+        block[name] = np.full(len(row), NEVER)
+        block[name][life[kind == what]] = t[chosen[kind == what]]
+    lost = (block["end"][:-1] == NEVER) & (block["address"][1:] == block["address"][:-1])  # its free is missing
+    block["end"][:-1][lost] = block["t"][1:][lost]
+    block["dropped"] = np.minimum(block["dropped"], block["end"])
+    block = _with_final(block, final, start)
+    block["size"] = np.where(
+        block["size"] > 0, block["size"], np.maximum(MIN_BLOCK, -(-block["requested"] // MIN_BLOCK) * MIN_BLOCK)
+    )
+    order = np.lexsort((block["event"], block["t"]))
+    return {name: column[order] for name, column in block.items()} | {"alloc_id": np.arange(1, len(order) + 1)}
+
+
+def _with_final(block: Columns, final: list[tuple[int, int, int, int, bool]], start: int) -> Columns:
+    """With what the state at the end tells: the blocks' real sizes, and blocks that no event is about."""
+    alive = np.flatnonzero(block["end"] == NEVER)
+    where = {int(address): int(row) for address, row in zip(block["address"][alive], alive, strict=True)}
+    older = []
+    for address, size, requested, stack, freed in final:
+        row = where.get(address)
+        if row is not None:
+            block["size"][row] = size
+        else:
+            dropped = start if freed else NEVER
+            older.append((address, requested, size, stack, 0, start, -1, dropped, NEVER))
+    added = np.array(older, np.int64).reshape(-1, len(block)).T
+    return {name: np.concatenate([column, more]) for (name, column), more in zip(block.items(), added, strict=True)}
+
+
+def _catalog(stacks: te.Stacks) -> tuple[Catalog, Ints, Ints]:
+    """The names of all stacks; for each stack the numbers of its plan and of its context, which is its own."""
+    contexts, plans = [Context("", 0)], Table([Plan("", "", (), "", 0)], Plan._make)
+    of_stack = []
+    for frames in stacks.rows:
+        if frames and frames[0].about:  # flnb's own
+            shape, dtype, phase = frames[0].about
+            op, scope = frames[0].name, "" if frames[0].filename == OURS else frames[0].filename
+        else:
+            (op, scope), shape, dtype, phase = te.described(frames), (), "", 0
+        of_stack.append(plans.id_of((op, "", tuple(shape), dtype, 0)))
+        contexts.append(Context(scope, phase))
+    catalog = Catalog(Table([""]), plans, Table(contexts, Context._make))
+    return catalog, np.array(of_stack, np.uint32), np.arange(1, len(of_stack) + 1)
+
+
+OURS = "flnb"
+"""The file's name in frames of blocks that have no scope."""
+
+
+def _ooms(events: te.Events, t: Ints, context: Ints, run: Recording) -> Columns:
+    """What was asked for when memory ran out, with the holes that there were then."""
+    table = columns(schema.kind_of("oom"), [])
+    rows = []
+    for i, told in sorted(events.ooms.items()):
+        left = told.get("device_free", 0)
+        state = run.memory.at(float(run.seconds_at(int(t[i]))))
+        free, hole = left + int(state.holes.sum()), max(left, state.largest_hole)
+        counted = told | {"free": told.get("free", free), "largest_hole": told.get("largest_hole", hole)}
+        sizes = [counted.get(key, 0) for key in ("free", "largest_hole", "capacity")]
+        rows.append((t[i], events.size[i], *sizes, told.get("reserved", state.reserved), context[events.stack[i]], 0))
+    return dict(zip(table, np.array(rows, np.int64).reshape(-1, len(table)).T, strict=True))
