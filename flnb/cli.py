@@ -1,4 +1,4 @@
-"""The `flnb` command: lab, record, view, bench, dry-run, doctor.
+"""The `flnb` command: lab, record, view, export, bench, dry-run, doctor.
 
 Example: `flnb record train.py -o run.flnb && flnb view run.flnb --html run.html`
 """
@@ -118,6 +118,22 @@ def view(source: str, html: str | None) -> int:
     return 0
 
 
+def export(source: str, output: str | None) -> int:
+    """Write a saved run as a PyTorch memory snapshot."""
+    import flnb
+
+    target = Path(output) if output is not None else Path(source).with_suffix(".pickle")
+    if target == Path(source):
+        raise ValueError(f"flnb export: {source} is a snapshot already; name another file with -o FILE")
+    flnb.load_run(source).to_torch_snapshot(target)
+    print(
+        f"flnb export: wrote {target}; see it with: python -m torch.cuda._memory_viz trace_plot {target}, or on "
+        f"pytorch.org/memory_viz",
+        file=sys.stderr,
+    )
+    return 0
+
+
 def bench(options: argparse.Namespace) -> int:
     """Print what training takes, model by model and then as a table; 1 where a model could not be trained."""
     from flnb.bench import WorkerError, table
@@ -164,6 +180,10 @@ def parser() -> argparse.ArgumentParser:
     one = commands.add_parser("view", help="show a saved run as text, or write it as one HTML file")
     one.add_argument("run", metavar="RUN")
     one.add_argument("--html", metavar="FILE", help="write a self-contained HTML report instead")
+    one = commands.add_parser("export", help="write a saved run in another tool's format")
+    one.add_argument("run", metavar="RUN")
+    one.add_argument("--to", required=True, choices=("torch-snapshot",), help="PyTorch's memory snapshot")
+    one.add_argument("-o", "--output", metavar="FILE", help="the file to write (default: RUN with the ending .pickle)")
     one = commands.add_parser("bench", help="train models on every backend there is and say what it takes")
     one.add_argument(
         "models", nargs="*", metavar="MODEL", help="of flnb.models (default: the six of the paper's table 3)"
@@ -199,6 +219,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return record(options.script, script_arguments, output)
         if options.command == "view":
             return view(options.run, options.html)
+        if options.command == "export":
+            return export(options.run, options.output)
         if options.command == "bench":
             return bench(options)
         if options.command == "dry-run":

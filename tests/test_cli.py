@@ -80,6 +80,20 @@ def test_installed_reads_an_extra_from_the_metadata() -> None:
     assert cli.installed("no such extra") == []
 
 
+def test_export_then_view(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with flnb.record("exported") as run_:
+        y = flnb.ones((64, 64)) + 1.0
+    del y
+    run_.save(tmp_path / "a.flnb")
+    assert cli.main(["export", str(tmp_path / "a.flnb"), "--to", "torch-snapshot"]) == 0
+    target = tmp_path / "a.pickle"
+    assert f"wrote {target}; see it with: python -m torch.cuda._memory_viz trace_plot" in capsys.readouterr().err
+    assert cli.main(["view", str(target)]) == 0
+    assert "run 'exported' finished" in capsys.readouterr().out
+    assert cli.main(["export", str(target), "--to", "torch-snapshot"]) == 2
+    assert "is a snapshot already; name another file with -o FILE" in capsys.readouterr().err
+
+
 def test_ctrl_c_while_jupyterlab_is_imported_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(arguments: object) -> int:
         raise KeyboardInterrupt

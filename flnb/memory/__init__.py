@@ -17,6 +17,7 @@ from flnb_backends.memory.native import Native
 from flnb_backends.memory.reserved import Reserved
 from flnb_backends.memory.simulated import SimulatedDevice
 from flnb_backends.memory.slab import Slab
+from flnb_telemetry.formats.torch_snapshot import load_snapshot
 
 from flnb.dispatch.memory import allocate, block_of, release
 from flnb.dispatch.state import current
@@ -33,8 +34,8 @@ __all__ = [
     "AllocHint", "BestFit", "Block", "Buddy", "ByCategory", "Caching", "Codec", "DryRun", "ExactFit", "Expandable",
     "HostDevice", "LossyCast", "MemoryDevice", "MemoryManager", "Moves", "Native", "OutOfMemoryError", "Outcome",
     "Packing", "Postmortem", "Replay", "Reserved", "Segment", "SegmentState", "SimulatedDevice", "Slab", "Trace",
-    "Zlib", "allocate", "block_of", "compress", "dry_run", "offload", "pack", "release", "release_cached", "replay",
-    "rerun", "snapshot", "stats", "trace",
+    "Zlib", "allocate", "block_of", "compress", "dry_run", "load_snapshot", "offload", "pack", "release",
+    "release_cached", "replay", "rerun", "snapshot", "stats", "trace",
 ]  # fmt: skip
 
 

@@ -159,7 +159,7 @@ class Trace:
 
 
 def trace(source: Any) -> Trace:
-    """The trace of a `Recording`, of a saved run (`.flnb`), or a `Trace` itself.
+    """The trace of a `Recording`, of a file (a saved run or a PyTorch memory snapshot), or a `Trace` itself.
 
     Raises:
         TypeError: something else.

@@ -45,6 +45,18 @@ class Context(NamedTuple):
     phase: int
 
 
+class Frame(NamedTuple):
+    """One line of a call stack; what flnb itself writes has a shape, dtype and phase as well."""
+
+    name: str
+    filename: str
+    line: int
+    about: tuple[Any, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.filename}:{self.line}:{self.name}"
+
+
 class Table(Generic[T]):
     """An append-only table: `id_of(value)` gives the same number for equal values, `items[number]` gives it back."""
 

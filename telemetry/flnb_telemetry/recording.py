@@ -20,7 +20,7 @@ from flnb_telemetry.analysis.memory import Memory
 from flnb_telemetry.analysis.ops import OpStats
 from flnb_telemetry.extras import require
 from flnb_telemetry.formats import svg
-from flnb_telemetry.intern import Catalog
+from flnb_telemetry.intern import Catalog, Frame
 
 if TYPE_CHECKING:
     import os
@@ -93,7 +93,7 @@ class Recording(Run):
 
     captured: Any = None
     """What keeps the inputs of ops, where those are kept."""
-    stacks: dict[int, tuple[Any, ...]]
+    stacks: dict[int, tuple[Frame, ...]]
     """By context, its call stack, innermost frame first, where a snapshot of PyTorch told it."""
 
     def __init__(self, name: str = "run", *, limit: int = 1 << 30, grad_interval: float | None = 0.5) -> None:
@@ -230,6 +230,16 @@ class Recording(Run):
         from flnb_telemetry.formats import parquet
 
         parquet.save(self, path)
+
+    def to_torch_snapshot(self, path: str | os.PathLike[str]) -> None:
+        """Write the memory of the run as a PyTorch memory snapshot, which PyTorch's viewer shows.
+
+        That is pytorch.org/memory_viz or `python -m torch.cuda._memory_viz trace_plot FILE`; `load_run` reads it again.
+        Frames are call stacks where the run has them, else the op and, as their file, the scope.
+        """
+        from flnb_telemetry.formats import torch_export
+
+        torch_export.save_snapshot(self, path)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"the recording {self.name!r} cannot be pickled: save it with run.save(path), then load_run")

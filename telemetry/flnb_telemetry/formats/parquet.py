@@ -18,7 +18,7 @@ import numpy as np
 from flnb_telemetry import schema
 from flnb_telemetry.extras import require
 from flnb_telemetry.formats import aside
-from flnb_telemetry.intern import Catalog, Context, Plan, Table
+from flnb_telemetry.intern import Catalog, Context, Frame, Plan, Table
 from flnb_telemetry.recording import Recording, columns
 
 FORMAT = "flnb run"
@@ -52,16 +52,24 @@ def _manifest(run: Recording, kinds: dict[str, int]) -> dict[str, Any]:
         facts |= {"state": "finished", "end": run.start + int(run.seconds * 1e9)}
     names = {name: getattr(run.catalog, name).items for name in ("strings", "contexts", "plans")}
     versions = {"format": FORMAT, "version": FORMAT_VERSION, "schema": schema.VERSION}
-    return versions | {"run": facts, "meta": run.meta, "kinds": kinds} | names
+    number: dict[Any, int] = {}
+    stacks = {i: [number.setdefault(frame, len(number)) for frame in row] for i, row in run.stacks.items()}
+    told = {"frames": list(number), "stacks": stacks} if stacks else {}
+    return versions | {"run": facts, "meta": run.meta, "kinds": kinds} | told | names
 
 
 def load_run(path: str | os.PathLike[str]) -> Recording:
-    """Read a run that `Recording.save` wrote.
+    """Read a run that `Recording.save` wrote, or a PyTorch memory snapshot (see `torch_snapshot.load_snapshot`).
 
     Raises `FileNotFoundError`, and `RunFileError` for a file that is damaged, of a newer version or something else.
     """
     if not Path(path).exists():
         raise FileNotFoundError(f"flnb.load_run: no file {os.fspath(path)!r}; save one with run.save(path)")
+    with open(path, "rb") as file:
+        if file.read(1) == b"\x80":  # a pickle
+            from flnb_telemetry.formats.torch_snapshot import load_snapshot
+
+            return load_snapshot(path)
     parquet = require("pyarrow.parquet", "lab", "loading a run")
     try:
         with zipfile.ZipFile(path) as archive:
@@ -95,6 +103,11 @@ def _check(path: str | os.PathLike[str], manifest: Any) -> None:
             )
 
 
+def _frame(name: str, filename: str, line: int, about: list[Any]) -> Frame:
+    shape, *others = about or [()]
+    return Frame(name, filename, line, (tuple(shape), *others) if about else ())
+
+
 def _restored(manifest: dict[str, Any], tables: dict[str, schema.Columns]) -> Recording:
     strings: Table[str] = Table(manifest["strings"])
     contexts = Table([Context(*context) for context in manifest["contexts"]])
@@ -112,6 +125,8 @@ def _restored(manifest: dict[str, Any], tables: dict[str, schema.Columns]) -> Re
                 raise ValueError(f"{kind}.parquet names {name} {ids.max()}, the manifest has {len(known)}")
     run = Recording()
     run.tables, run.catalog, run.meta = tables, Catalog(strings, plans, contexts), dict(manifest["meta"])
+    frames = [_frame(*told) for told in manifest.get("frames", [])]
+    run.stacks = {int(i): tuple(frames[k] for k in row) for i, row in manifest.get("stacks", {}).items()}
     run.events = sum(len(table["lane"]) for table in tables.values())
     for name in FACTS:
         setattr(run, name, manifest["run"][name])

@@ -105,7 +105,7 @@ class _Machine:
         found = _ROW.match(self.data, start)
         if found is None:
             return False
-        known, row = self.known, {}
+        known, row = self.known, dict[str, Any]()
         if found[1]:
             self.memo.append(row)
         for key, value in _PAIR.findall(found[2]):
@@ -165,13 +165,14 @@ class _Machine:
         return value
 
     def gathered(self, items: list[Any]) -> list[Any]:
-        """What is kept of a list's items. The memo forgets which of the dicts since the last time are empty now."""
+        """What is kept of a list's items. The memo forgets those that are empty dicts now."""
         kept = self.gather(items)
-        memo = self.memo
-        for i in range(self.swept, len(memo)):
-            if memo[i].__class__ is dict and not memo[i]:
-                memo[i] = _SPENT
-        self.swept = len(memo)
+        if spent := {id(item) for item in items if item.__class__ is dict and not item}:
+            memo = self.memo
+            for i in range(self.swept, len(memo)):
+                if id(memo[i]) in spent:
+                    memo[i] = _SPENT
+            self.swept = len(memo)
         return kept
 
     def _hand_over(self) -> None:
@@ -188,7 +189,9 @@ class _Machine:
             raise PickleError(f"byte {start:,} is {code:#x}, which is no pickle opcode")
         asked = f"would do {op.name}"
         if op.name == "GLOBAL":
-            asked = "would import " + self.data[self.at : self.at + 200].decode("utf-8", "replace").replace("\n", ".", 1)
+            asked = "would import " + self.data[self.at : self.at + 200].decode("utf-8", "replace").replace(
+                "\n", ".", 1
+            )
             asked = asked.partition("\n")[0]
         elif op.name == "STACK_GLOBAL":
             asked = "would import " + ".".join(map(str, self.stack[-2:]))
@@ -198,7 +201,8 @@ class _Machine:
         if count > self.size - self.at:
             raise PickleError(f"it ends after {self.size:,} bytes; {count:,} more were to follow byte {self.at:,}")
         self.at += count
-        return self.data[self.at - count : self.at]
+        taken: bytes = self.data[self.at - count : self.at]
+        return taken
 
     def uint(self, width: int) -> int:
         return int.from_bytes(self.take(width), "little")
@@ -312,7 +316,7 @@ for _code, _step in {
 
 
 def encoded(value: Any) -> bytes:
-    """The opcodes, without beginning and end, that make a plain value; nothing is memoized.
+    """The opcodes, without beginning and end, that make a plain value; nothing is memoized. Bytes are opcodes already.
 
     >>> import pickle
     >>> pickle.loads(bytes([0x80, 4]) + encoded({"a": [1, -2, 2**40], "b": (None, "text", 0.5)}) + b".")
@@ -324,6 +328,8 @@ def encoded(value: Any) -> bytes:
         if 0 <= value < 256:
             return b"K" + value.to_bytes(1)
         return b"\x8a\x08" + value.to_bytes(8, "little", signed=True)
+    if type(value) is bytes:
+        return value
     if type(value) is float:
         return b"G" + struct.pack(">d", value)
     if type(value) is str:

@@ -1,16 +1,18 @@
-"""The events of a PyTorch memory snapshot as columns, made while the file is read; and the call stacks, each kept once."""
+"""The events of a PyTorch memory snapshot as columns, made while it is read; and call stacks, each kept once."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from flnb_telemetry import schema
+from flnb_telemetry.intern import Frame
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from flnb_telemetry.schema import Ints
 
 __all__ = ["ACTIONS", "Events", "Frame", "SnapshotError", "Stacks", "described", "gatherer", "joined_events"]
@@ -34,18 +36,6 @@ CATEGORY = {name: number for number, name in enumerate(schema.CATEGORIES)} | {
 
 class SnapshotError(ValueError):
     """Values that are no PyTorch memory snapshot; the text says which and what was expected."""
-
-
-class Frame(NamedTuple):
-    """One line of a call stack; what flnb itself writes has a shape, dtype and phase as well."""
-
-    name: str
-    filename: str
-    line: int
-    about: tuple[Any, ...] = ()
-
-    def __str__(self) -> str:
-        return f"{self.filename}:{self.line}:{self.name}"
 
 
 class Stacks:
@@ -86,11 +76,17 @@ class Stacks:
         except TypeError:
             raise SnapshotError(f"a frame is {frame!r:.80}, expected texts and a number") from None
         if number is None:
-            if not (isinstance(found.name, str) and isinstance(found.filename, str) and isinstance(found.line, int)):
+            texts = isinstance(found.name, str) and isinstance(found.filename, str) and isinstance(found.line, int)
+            if not texts or (about and not _ours(*about)):
                 raise SnapshotError(f"a frame is {frame!r:.80}, expected texts and a number")
             number = self._frames[found] = len(self._listed)
             self._listed.append(found)
         return number
+
+
+def _ours(shape: Any, dtype: Any, phase: Any) -> bool:
+    extents = isinstance(shape, tuple) and all(isinstance(extent, int) for extent in shape)
+    return extents and isinstance(dtype, str) and isinstance(phase, int) and 0 <= phase < len(schema.PHASES)
 
 
 _OP = re.compile(r"at::_ops::(\w+)::(?:call|redispatch)")
@@ -114,10 +110,19 @@ def described(frames: tuple[Frame, ...]) -> tuple[str, str]:
 
 
 class Events(NamedTuple):
-    """Columns, one row for each event: action (see `ACTIONS`), address ("device_free" of an oom), size (bytes as
-    requested), time (µs, 0 where not told) and ns beyond it, stack and category numbers, block (bytes of the block, 0
-    where not told), and of ooms the further numbers that flnb writes."""
+    """Events as columns: a row for each.
 
+    Attributes:
+        ooms: by row, the numbers that are told of running out of memory.
+        action: see `ACTIONS`.
+        address: in the one of an oom, the bytes that were free on the device.
+        size: bytes as requested.
+        us, ns: the time in µs, 0 where not told, and ns beyond it.
+        stack, category: numbers.
+        block: bytes of the block, 0 where not told.
+    """
+
+    ooms: dict[int, dict[str, int]]
     action: Ints
     address: Ints
     size: Ints
@@ -126,12 +131,15 @@ class Events(NamedTuple):
     stack: Ints
     category: Ints
     block: Ints
-    ooms: dict[int, dict[str, int]]
 
     @classmethod
     def of(cls, rows: list[dict[str, Any]], stacks: Stacks) -> Events:
         """The columns of some events as a snapshot has them; the rows are emptied."""
-        action = [ACTIONS.get(row["action"], IGNORED) for row in rows]
+        try:
+            action = [ACTIONS.get(row["action"], IGNORED) for row in rows]
+            category = [CATEGORY.get(row.get("category", "unknown"), 0) for row in rows]
+        except TypeError as error:  # not hashable
+            raise SnapshotError(f"an event has an action or a category that is no text: {error}") from None
         address = [row["addr"] if "addr" in row else row.get("device_free", 0) for row in rows]
         number = stacks.number
         columns = (
@@ -141,7 +149,7 @@ class Events(NamedTuple):
             [row.get("time_us", 0) for row in rows],
             [row.get("ns", 0) for row in rows],
             [number(row.get("frames", ())) for row in rows],
-            [CATEGORY.get(row.get("category", "unknown"), 0) for row in rows],
+            category,
             [row.get("block_size", 0) for row in rows],
         )
         names = ("action", "addr", "size", "time_us", "ns", "frames", "category", "block_size")
@@ -149,10 +157,7 @@ class Events(NamedTuple):
         checked = [_ints(name, column) for name, column in zip(names, columns, strict=True)]
         for row in rows:
             row.clear()
-        return cls(*checked, ooms)
-
-    def __len__(self) -> int:
-        return len(self.action)
+        return cls(ooms, *checked)
 
 
 def _numbers(row: dict[str, Any]) -> dict[str, int]:
@@ -165,7 +170,7 @@ def _ints(name: str, values: list[Any]) -> Ints:
         found = np.array(values)
     except ValueError:  # lists among them
         found = np.array(values, object)
-    if found.dtype == np.int64:
+    if found.dtype == np.int64 and found.ndim == 1:
         return found
     for value in values:
         if type(value) is not int or not -(2**63) <= value < 2**63:
@@ -173,7 +178,7 @@ def _ints(name: str, values: list[Any]) -> Ints:
     return found.astype(np.int64)
 
 
-def gatherer(stacks: Stacks) -> Any:
+def gatherer(stacks: Stacks) -> Callable[[list[Any]], list[Any]]:
     """What makes `Events` of the events among a list's items, for `plain_pickle.read`."""
 
     def gather(items: list[Any]) -> list[Any]:
@@ -199,8 +204,8 @@ def joined_events(parts: list[Any], name: str) -> Events:
     for part in parts:
         if not isinstance(part, Events):
             raise SnapshotError(f"{name} holds {part!r:.80}, expected events (dicts with an action)")
-    begins = np.cumsum([0, *map(len, parts)])
+    begins = np.cumsum([0, *(len(part.action) for part in parts)])
     ooms = {int(first) + i: row for first, part in zip(begins, parts, strict=False) for i, row in part.ooms.items()}
     if not parts:
-        return Events(*(np.empty(0, np.int64) for _ in range(8)), ooms)
-    return Events(*(np.concatenate(column) for column in list(zip(*parts, strict=True))[:8]), ooms)
+        return Events({}, *(np.empty(0, np.int64) for _ in Events._fields[1:]))
+    return Events(ooms, *map(np.concatenate, list(zip(*parts, strict=True))[1:]))

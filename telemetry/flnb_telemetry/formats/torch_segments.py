@@ -191,7 +191,7 @@ class _Sweep:
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))
         homes[:] = rank[homes]
-        tables = {}
+        tables: dict[str, Columns] = {}
         for name, rows in self.rows.items():
             t, number, address, size = np.array(rows, np.int64).reshape(-1, 4).T
             lane = np.zeros(len(t), np.int32)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -29,6 +29,8 @@ __all__ = ["load_snapshot"]
 
 MIN_BLOCK = 512
 """PyTorch's blocks are multiples of this many bytes."""
+Final: TypeAlias = tuple[int, int, int, int, bool]
+"""A block that was live at the end: address, size, requested, stack, whether it was freed."""
 LIVE = ("active_allocated", "active_pending_free", "active_awaiting_free")
 
 
@@ -41,6 +43,14 @@ def load_snapshot(path: str | os.PathLike[str], device: int | None = None) -> Re
 
     Args:
         device: number of the GPU; the one with most events if not given. `run.meta["devices"]` lists all.
+
+    >>> import flnb
+    >>> with flnb.record() as run:
+    ...     y = flnb.ones((256, 256)) * 2.0
+    >>> run.to_torch_snapshot("run.pickle")
+    >>> snapshot = flnb.memory.load_snapshot("run.pickle")
+    >>> snapshot.memory.peak.allocated == run.memory.peak.allocated
+    True
 
     Raises:
         RunFileError: the file is damaged, is no such snapshot, or names code to be run.
@@ -59,7 +69,7 @@ def load_snapshot(path: str | os.PathLike[str], device: int | None = None) -> Re
             f"load_snapshot: {os.fspath(path)!r} is no readable PyTorch memory snapshot: {error}. Expected the file "
             f"that torch.cuda.memory._dump_snapshot or run.to_torch_snapshot wrote"
         ) from error
-    counts = {i: len(events) for i, events in enumerate(traces)}
+    counts = {i: len(events.action) for i, events in enumerate(traces)}
     for number in {state[0].device for state in states} - counts.keys():
         counts[number] = 0
     used = {i: n for i, n in sorted(counts.items()) if n or any(state[0].device == i for state in states)}
@@ -71,10 +81,9 @@ def load_snapshot(path: str | os.PathLike[str], device: int | None = None) -> Re
     mine = [state for state in states if state[0].device == device]
     meta = about.pop("meta", {}) if isinstance(about.get("meta", {}), dict) else {}
     facts = {"manager": "PyTorch's caching allocator", "device": f"cuda:{device}", "format": "PyTorch memory snapshot"}
-    facts["devices"] = {str(i): n for i, n in used.items()}
-    run = _recording(events, mine, stacks, "exact" in about)
+    run = _recording(events, mine, stacks, about)
     run.name = str(about.get("name") or Path(path).stem)
-    run.meta = facts | meta
+    run.meta = facts | meta | {"devices": {str(i): n for i, n in used.items()}}
     return run
 
 
@@ -98,7 +107,7 @@ def _parts(whole: Any) -> tuple[list[Any], list[Any], dict[str, Any]]:
     return [list(part) for part in traces], segments, dict(about) if isinstance(about, dict) else {}
 
 
-def _state(segment: Any, stacks: te.Stacks) -> tuple[Held, list[tuple[int, int, int, int, bool]]]:
+def _state(segment: Any, stacks: te.Stacks) -> tuple[Held, list[Final]]:
     """A segment as it was at the end, and its live blocks: address, size, requested, stack, whether freed."""
     try:
         address, size = segment["address"], segment["total_size"]
@@ -115,15 +124,17 @@ def _state(segment: Any, stacks: te.Stacks) -> tuple[Held, list[tuple[int, int, 
                 blocks.append((at, int(block["size"]), int(requested), stacks.number(frames), freed))
             position = at + int(block["size"])
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise te.SnapshotError(f"a segment is not as expected ({type(error).__name__}: {error}): {segment!r:.120}") from None
+        raise te.SnapshotError(f"a segment is {segment!r:.120}: {type(error).__name__}: {error}") from None
     return held, blocks
 
 
 def _recording(
-    events: te.Events, states: list[tuple[Held, list[tuple[int, int, int, int, bool]]]], stacks: te.Stacks, exact: bool
+    events: te.Events, states: list[tuple[Held, list[Final]]], stacks: te.Stacks, about: dict[str, Any]
 ) -> Recording:
-    t = _times(events, exact)
-    start = int(t[0]) - 1 if len(t) else 0
+    start, end = _told(about, "start"), _told(about, "end")
+    t = _times(events, start > 0)
+    first, last = (int(t[0]), int(t[-1])) if len(t) else (0, 0)
+    start = start if 0 < start <= first else first - 1
     tables: dict[str, Columns] = {name: columns(kind, []) for name, kind in schema.KINDS.items()}
     block = _blocks(events, t, [block for _, blocks in states for block in blocks], start)
     held = [held for held, _ in states]
@@ -141,11 +152,19 @@ def _recording(
         rows = rows[np.argsort(block[when][rows], kind="stable")]
         tables[name] = _like(tables[name], {key: column[rows] for key, column in (told | {"t": block[when]}).items()})
     run.tables, run.state, run.start = tables, "finished", start
-    run.end = int(t[-1]) if len(t) else start + 1
-    run.stacks = {number + 1: frames for number, frames in enumerate(stacks.rows) if frames}
+    run.end = max(end, last, start + 1)
+    run.stacks = {number: frames for number, frames in enumerate(stacks.rows) if frames}
     run.tables["oom"] = _ooms(events, t, context, run)
     run.events = sum(len(table["lane"]) for table in run.tables.values())
     return run
+
+
+def _told(about: dict[str, Any], name: str) -> int:
+    """A time in ns, as flnb's own files tell it: µs and the ns beyond them; 0 where it is not told."""
+    told = about.get(name)
+    if isinstance(told, tuple) and len(told) == 2 and all(type(part) is int for part in told):
+        return int(told[0] * 1000 + told[1])
+    return 0
 
 
 def _like(empty: Columns, given: Columns) -> Columns:
@@ -155,12 +174,12 @@ def _like(empty: Columns, given: Columns) -> Columns:
 
 def _times(events: te.Events, exact: bool) -> Ints:
     """The time of each event in ns; each later than the one before, if the file tells only µs."""
-    t, ordinal = events.us * 1000 + events.ns, np.arange(len(events))
+    t, ordinal = events.us * 1000 + events.ns, np.arange(len(events.us))
     found: Ints = np.maximum.accumulate(t if exact else t - ordinal)
     return found if exact else found + ordinal
 
 
-def _blocks(events: te.Events, t: Ints, final: list[tuple[int, int, int, int, bool]], start: int) -> Columns:
+def _blocks(events: te.Events, t: Ints, final: list[Final], start: int) -> Columns:
     """The life of each block: events of one address in their order, cut before each alloc and after each free.
 
     A life that does not begin with an alloc began where the one before it ended, or with the recording.
@@ -199,7 +218,7 @@ def _blocks(events: te.Events, t: Ints, final: list[tuple[int, int, int, int, bo
     return {name: column[order] for name, column in block.items()} | {"alloc_id": np.arange(1, len(order) + 1)}
 
 
-def _with_final(block: Columns, final: list[tuple[int, int, int, int, bool]], start: int) -> Columns:
+def _with_final(block: Columns, final: list[Final], start: int) -> Columns:
     """With what the state at the end tells: the blocks' real sizes, and blocks that no event is about."""
     alive = np.flatnonzero(block["end"] == NEVER)
     where = {int(address): int(row) for address, row in zip(block["address"][alive], alive, strict=True)}
@@ -208,6 +227,7 @@ def _with_final(block: Columns, final: list[tuple[int, int, int, int, bool]], st
         row = where.get(address)
         if row is not None:
             block["size"][row] = size
+            block["stack"][row] = block["stack"][row] or stack
         else:
             dropped = start if freed else NEVER
             older.append((address, requested, size, stack, 0, start, -1, dropped, NEVER))
@@ -217,7 +237,7 @@ def _with_final(block: Columns, final: list[tuple[int, int, int, int, bool]], st
 
 def _catalog(stacks: te.Stacks) -> tuple[Catalog, Ints, Ints]:
     """The names of all stacks; for each stack the numbers of its plan and of its context, which is its own."""
-    contexts, plans = [Context("", 0)], Table([Plan("", "", (), "", 0)], Plan._make)
+    contexts, plans = list[Context](), Table([Plan("", "", (), "", 0)])
     of_stack = []
     for frames in stacks.rows:
         if frames and frames[0].about:  # flnb's own
@@ -225,10 +245,10 @@ def _catalog(stacks: te.Stacks) -> tuple[Catalog, Ints, Ints]:
             op, scope = frames[0].name, "" if frames[0].filename == OURS else frames[0].filename
         else:
             (op, scope), shape, dtype, phase = te.described(frames), (), "", 0
-        of_stack.append(plans.id_of((op, "", tuple(shape), dtype, 0)))
+        of_stack.append(plans.id_of(Plan(op, "", shape, dtype, 0)))
         contexts.append(Context(scope, phase))
-    catalog = Catalog(Table([""]), plans, Table(contexts, Context._make))
-    return catalog, np.array(of_stack, np.uint32), np.arange(1, len(of_stack) + 1)
+    catalog = Catalog(Table([""]), plans, Table(contexts))
+    return catalog, np.array(of_stack, np.uint32), np.arange(len(of_stack))
 
 
 OURS = "flnb"

@@ -1,0 +1,142 @@
+"""Pickles of plain values: read as `pickle` does, and nothing else is read."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import pickletools
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flnb_telemetry.formats.plain_pickle import PickleError, encoded, read
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+leaves = (
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text(max_size=300)
+)
+keys = st.text(max_size=5) | st.integers(0, 300)
+plain = st.recursive(
+    leaves, lambda inner: st.lists(inner) | st.lists(inner).map(tuple) | st.dictionaries(keys, inner), max_leaves=40
+)
+shared = st.lists(st.sampled_from(["key", "name", "long" * 40, 5, 2**40, (1, 2)]), max_size=8)
+
+
+def lists(value: Any) -> Any:
+    """A value with its tuples as lists: a short list of references may come as a tuple, which all of them share."""
+    if isinstance(value, dict):
+        return {key: lists(item) for key, item in value.items()}
+    return [lists(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+@given(
+    value=plain,
+    rows=st.lists(st.dictionaries(st.sampled_from(["a", "b", "c"]), leaves | shared)),
+    protocol=st.integers(2, 5),
+)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_pickle_writes_is_read(tmp_path: Path, value: Any, rows: list[Any], protocol: int) -> None:
+    one = {"frames": [{"name": "f"}] * 3}
+    whole = [value, rows, rows, [one, one, dict(one)]]
+    path = tmp_path / "value.pickle"
+    content = pickle.dumps(whole, protocol)
+    for written in (content, pickletools.optimize(content)):
+        path.write_bytes(written)
+        assert lists(read(path)) == lists(whole)
+
+
+@given(value=plain)
+@settings(deadline=None)
+def test_what_is_encoded_is_a_pickle(value: Any) -> None:
+    assert pickle.loads(b"\x80\x04" + encoded(value) + b".") == value
+
+
+def test_only_plain_values_are_encoded() -> None:
+    with pytest.raises(TypeError, match="expected a plain value for a pickle, got set"):
+        encoded({1})
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return os.system, ("touch executed",)
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_nothing_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: int) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "evil.pickle"
+    path.write_bytes(pickle.dumps([{"action": "alloc", "addr": Evil()}], protocol))
+    with pytest.raises(PickleError, match=r"would import (posix|nt)\.system .* nothing was executed"):
+        read(path)
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "it is empty"),
+        (b"PK\x03\x04", "begins with b'PK', not as a pickle"),
+        (b"\x80\x09N.", "not as a pickle of protocol 2 to 5"),
+        (b"\x80\x04", "it ends after 2 bytes, in the middle of a value"),
+        (b"\x80\x04}(", "it ends after 4 bytes, in the middle"),
+        (b"\x80\x04X\xff\xff\xff\x7fab", "it ends after 9 bytes; 2,147,483,647 more were to follow byte 7"),
+        (b"\x80\x04h\x05.", "value 5 is used before it was made"),
+        (b"\x80\x04Nr\xff\xff\xff\x7f.", "value 2147483647 in a file of 9 bytes"),
+        (b"\x80\x04Nq\x00Nq\x00.", "value 0 is made twice"),
+        (b"\x80\x04\x8b\xff\xff\xff\x00.", "an integer of 16777215 bytes"),
+        (b"\x80\x04NN.", "stops at byte 4 within a value"),
+        (b"\x80\x04e.", "ends what never began"),
+        (b"\x80\x04N(Ne.", "appends to NoneType, expected a list"),
+        (b"\x80\x04}(Nu.", "expected pairs for a dict"),
+        (b"\x80\x04}]Ns.", r"makes no sense there \(unhashable type: 'list'\)"),
+        (b"\x80\x04\x86.", "takes 2 values where there are fewer"),
+        (b"\x80\x04\xff.", "byte 2 is 0xff, which is no pickle opcode"),
+        (b"\x80\x04X\x01\x00\x00\x00\xff.", "makes no sense there"),
+        (b"\x80\x04B\x01\x00\x00\x00a.", "would do BINBYTES"),
+        (b"\x80\x02cos\nsystem\n(X\x01\x00\x00\x00atR.", r"would import os\.system"),
+    ],
+)
+def test_what_is_no_pickle_of_plain_values_is_told(tmp_path: Path, content: bytes, says: str) -> None:
+    path = tmp_path / "broken.pickle"
+    path.write_bytes(content)
+    with pytest.raises(PickleError, match=says):
+        read(path)
+
+
+@given(cut=st.integers(0, 400), flip=st.integers(0, 400), byte=st.integers(0, 255))
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_damage_is_an_error_or_another_value(tmp_path: Path, cut: int, flip: int, byte: int) -> None:
+    content = bytearray(pickle.dumps([{"k": i, "name": f"n{i}", "frames": [["a"], ["b"]]} for i in range(20)], 4))
+    content[flip % len(content)] = byte
+    path = tmp_path / "damaged.pickle"
+    path.write_bytes(content[: len(content) - cut] if cut < len(content) else content)
+    try:
+        read(path)
+    except PickleError:
+        pass  # no other kind of error
+
+
+def test_rows_are_handed_over_in_order_and_let_go(tmp_path: Path) -> None:
+    path = tmp_path / "rows.pickle"
+    shared = {"name": "f"}
+    rows = [{"row": i, "text": "same", "frames": [shared]} for i in range(10_000)]
+    seen: list[int] = []
+
+    def gather(items: list[Any]) -> list[Any]:
+        taken = [item for item in items if item.__class__ is dict and "row" in item]
+        seen.extend(item["row"] for item in taken)
+        assert all(item["frames"][0] == shared for item in taken)
+        for item in taken:
+            item.clear()
+        return [len(taken), *(item for item in items if item)] if taken else items
+
+    for protocol in (2, 4):
+        seen.clear()
+        path.write_bytes(pickle.dumps({"rows": rows, "after": shared}, protocol))
+        value = read(path, gather)
+        assert seen == list(range(10_000))
+        assert sum(value["rows"]) == 10_000
+        assert value["after"] == shared
