@@ -125,7 +125,7 @@ class RunWidget(anywidget.AnyWidget):
             for side, run in enumerate(self.told):
                 for content, buffer in run.frames():
                     self.send(content | {"side": side}, [buffer])
-        elif kind == "tape":
+        elif kind in ("tape", "stack"):
             if (answer := self.told[0].answer(message)) is not None:
                 self.send(answer)
         elif kind == "code":

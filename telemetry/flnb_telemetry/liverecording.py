@@ -5,6 +5,7 @@ A dashboard that follows a run keeps of its memory what fits; of a recording it 
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +72,15 @@ class LiveRecording(Live):
                     content["tape"] = self._tape.whole(self._tape_levels(self._tape))
             yield content, buffer
 
+    def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
+        """What a reader asks for: the call stack of a context's blocks; else of the tape (see `LiveTape.answer`)."""
+        if request.get("type") != "stack":
+            return super().answer(request)
+        frames = getattr(self.recording, "stacks", {}).get(request.get("context"), ())
+        files = [re.split(r"[/\\]", frame.filename)[-1] for frame in frames]
+        lines = [f"{file}:{frame.line} {frame.name}" for file, frame in zip(files, frames, strict=True)]
+        return {"type": "stack", "context": request.get("context"), "lines": lines}
+
     def _whole_history(self) -> Arrays:
         """All steps and metrics."""
         found: Arrays = {}
@@ -82,6 +92,7 @@ class LiveRecording(Live):
     def _run(self) -> dict[str, Any]:
         about = super()._run()
         count = len(self.recording.memory.block["t"])
+        about["stacks"] = bool(getattr(self.recording, "stacks", None))
         if count > self._most:
             about["note"] = f"the {quantity.count(self._most)} blocks around the peak of {quantity.count(count)}"
         return about

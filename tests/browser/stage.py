@@ -127,7 +127,10 @@ class Stage:
     def _answers(self, message: dict[str, Any]) -> list[tuple[dict[str, Any], bytes]]:
         if self._runs:
             hello = message["type"] == "hello"
-            sides = enumerate(self._runs if hello else ())
+            if not hello:
+                answer = self._runs[0].answer(message) if message["type"] in ("tape", "stack") else None
+                return [] if answer is None else [(answer, b"")]
+            sides = enumerate(self._runs)
             return [(content | {"side": side}, data) for side, run in sides for content, data in run.frames()]
         assert self._tape is not None
         self._live = self._live or LiveTape(self._tape)

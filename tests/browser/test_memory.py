@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -17,6 +17,15 @@ if TYPE_CHECKING:
     from flnb_telemetry.recording import Recording
     from playwright.sync_api import Page
 
+
+class Line(NamedTuple):
+    """One line of a call stack."""
+
+    name: str
+    filename: str
+    line: int
+
+
 TIMELINE = 'canvas[aria-label^="Memory by category"]:visible'
 MAP = 'canvas[aria-label*="segments with"]:visible'
 
@@ -28,7 +37,10 @@ def stage(page: Page) -> Stage:
 
 @pytest.fixture(scope="module")
 def run() -> Recording:
-    return remembered(20_000, live=400, capacity=64 << 20)
+    run = remembered(20_000, live=400, capacity=64 << 20)
+    numbers = set(run.table("alloc")["context"].tolist())
+    run.stacks = {i: (Line("forward", "/home/me/net.py", i), Line("<module>", "train.py", 7)) for i in numbers}
+    return run
 
 
 def click(page: Page, selector: str, x: float, y: float) -> None:
@@ -64,6 +76,10 @@ def test_a_block_tells_its_tensor_and_its_life(stage: Stage, run: Recording, scr
     side = page.get_by_label("Selected block").inner_text()
     for said in (block.op, block.scope, "f32 [64,16,8]", f"{block.requested:,} B".replace(",", "\u202f")):
         assert said in side
+    stack = page.get_by_label("Selected block").locator(".fl-stack")
+    stack.wait_for()
+    context = run.memory.block["context"][run.memory.block["alloc_id"] == chosen["block"]].item()
+    assert stack.locator("li").all_inner_texts() == [f"net.py:{context} forward", "train.py:7 <module>"]
     page.screenshot(path=str(screenshots / "memory-of-a-recording.png"))
     assert not stage.page.flnb_errors  # type: ignore[attr-defined]
 

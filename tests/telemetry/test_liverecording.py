@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -135,3 +136,22 @@ def test_a_recording_without_memory_is_told() -> None:
     (content, _), (last, _) = LiveRecording(run).frames()
     assert content["part"] == [0, 1]
     assert last["arrays"] == {}
+
+
+def test_the_call_stack_of_a_block_is_told_when_it_is_asked_for(program: Any) -> None:
+    with record("stacks") as run:
+        simulate(program, 2, np.random.default_rng(3))
+    without = LiveRecording(run)
+    assert not next(without.frames())[0]["run"]["stacks"]
+    assert without.answer({"type": "stack", "context": 1}) == {"type": "stack", "context": 1, "lines": []}
+    line = SimpleNamespace(name="step", filename="C:\\work\\train.py", line=3)
+    run.stacks = {5: (line, SimpleNamespace(name="main", filename="a/b.py", line=1))}  # type: ignore[attr-defined,unused-ignore]
+    told = LiveRecording(run)
+    assert next(told.frames())[0]["run"]["stacks"]
+    assert told.answer({"type": "stack", "context": 5}) == {
+        "type": "stack", "context": 5, "lines": ["train.py:3 step", "b.py:1 main"],
+    }  # fmt: skip
+    assert told.answer({"type": "stack", "context": 6})["lines"] == []  # type: ignore[index]
+    tape = told.answer({"type": "tape", "search": "op1"})
+    assert tape is not None
+    assert tape["search"]["count"] > 0

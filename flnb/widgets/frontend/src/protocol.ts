@@ -26,6 +26,8 @@ export interface RunInfo {
   min_block: number;
   /** A recording that has ended, told once and from its beginning: nothing of it leaves the page. */
   whole?: boolean;
+  /** Whole call stacks of its blocks can be asked for. */
+  stacks?: boolean;
   /** What is told of it where that is not everything. */
   note?: string;
 }
@@ -138,6 +140,11 @@ export interface TapeAnswer extends TapePart {
   search?: { text: string; count: number; next: number | null; at: number };
 }
 
+/** Asks for the call stack of a block, by its context. */
+export interface StackRequest { type: "stack"; context: number }
+/** Its lines, the innermost first. */
+export interface StackAnswer { type: "stack"; context: number; lines: string[] }
+
 export type ArrayType = "f64" | "f32" | "i32" | "u32" | "u8";
 export type Column = Float64Array | Float32Array | Int32Array | Uint32Array | Uint8Array;
 
@@ -162,7 +169,7 @@ export interface FrameHead {
 /** A decoded frame: its head, and the columns as typed arrays over the received buffer. */
 export interface Frame { head: FrameHead; columns: Record<string, Column>; bytes: number }
 
-export type ToKernel = TapeRequest | CodeRequest | { type: "ack"; seq: number } | { type: "resync" } | { type: "hello"; protocol: number };
+export type ToKernel = TapeRequest | CodeRequest | StackRequest | { type: "ack"; seq: number } | { type: "resync" } | { type: "hello"; protocol: number };
 
 export class ProtocolError extends Error {
   override readonly name = "ProtocolError";
@@ -175,6 +182,11 @@ const constructors = {
 /** Whether a custom message is a frame; other messages on the channel are not ours to judge. */
 export function isFrame(content: unknown): content is FrameHead {
   return typeof content === "object" && content !== null && (content as { type?: unknown }).type === "frame";
+}
+
+/** Whether a custom message is an answer to a `StackRequest`. */
+export function isStackAnswer(content: unknown): content is StackAnswer {
+  return typeof content === "object" && content !== null && (content as { type?: unknown }).type === "stack";
 }
 
 /** Whether a custom message is an answer to a `TapeRequest`. */

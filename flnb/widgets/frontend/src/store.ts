@@ -9,7 +9,7 @@
 import { Columns } from "./columns.ts";
 import { MemoryLog } from "./lifetimes.ts";
 import {
-  decodeFrame, isFrame, isTapeAnswer, PROTOCOL, type Column, type Context, type Counters, type Frame, type Phase, type Plan,
+  decodeFrame, isFrame, isStackAnswer, isTapeAnswer, PROTOCOL, type Column, type Context, type Counters, type Frame, type Phase, type Plan,
   type RunInfo, type TableDelta, type Tape, type TapeAnswer, type TapeGroup, type TapeNode, type ToKernel,
 } from "./protocol.ts";
 
@@ -81,6 +81,8 @@ export class Store {
   readonly gradientNorm: Metric = new Columns(["step", "t", "value"], 65536);
   readonly memory = new MemoryLog();
   tape: Tape | null = null;
+  /** Call stacks of blocks, by context, as far as they were asked for; null where the answer is awaited. */
+  readonly stacks = new Map<number, readonly string[] | null>();
   /** The newest answer to what was asked of the tape. */
   answer: TapeAnswer | null = null;
   /** Gradient norm by scope and op at each sampled step, for the history of one node. */
@@ -136,6 +138,11 @@ export class Store {
     if (isTapeAnswer(content)) {
       this.takeAnswer(content);
       this.notify();
+      return [];
+    }
+    if (isStackAnswer(content)) {
+      this.stacks.set(content.context, content.lines);
+      this.changed();
       return [];
     }
     if (!isFrame(content)) return [];
@@ -460,6 +467,7 @@ export class Store {
     this.histories.clear();
     this.memory.clear();
     this.tape = this.answer = null;
+    this.stacks.clear();
     this.selection = null;
     this.cursor = null;
     this.fixed = null;

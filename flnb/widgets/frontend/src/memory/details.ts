@@ -128,7 +128,20 @@ export class MemoryDetails {
     const segment = store.memory.segments.get(lifetimes.segment[row]!);
     if (segment) this.pair("In", `${text(bytes(segment.size))} segment`, `0x${(segment.address + lifetimes.offset[row]!).toString(16)}`);
     this.element.replaceChildren(this.head(store.selection!.label, `${categoryLabels[category] ?? "unknown"} · block #${integer(id)}`, category), pairs,
-      h("div", { class: "fl-section" }, "Life"), this.lifeOf(row), this.age(row), this.links(...(plan ? ["op" as const] : []), ...(node ? ["tape" as const] : [])));
+      h("div", { class: "fl-section" }, "Life"), this.lifeOf(row), this.age(row), ...this.stack(lifetimes.context[row]!), this.links(...(plan ? ["op" as const] : []), ...(node ? ["tape" as const] : [])));
+  }
+
+  /** The call stack that made a block, of runs that have them; asked for when it is first looked at. */
+  private stack(context: number): HTMLElement[] {
+    const { store, actions } = this.context;
+    if (!store.run?.stacks) return [];
+    if (!store.stacks.has(context)) {
+      store.stacks.set(context, null);
+      actions.ask({ type: "stack", context });
+    }
+    const lines = store.stacks.get(context);
+    if (!lines?.length) return [];
+    return [h("div", { class: "fl-section" }, "Allocated at"), h("ol", { class: "fl-stack" }, ...lines.map((line) => h("li", { class: "fl-code" }, line)))];
   }
 
   private age(row: number): HTMLElement {
