@@ -22,6 +22,7 @@ SHIPPED = {
         "best-fit": "flnb_backends.memory.best_fit:BestFit",
         "buddy": "flnb_backends.memory.buddy:Buddy",
         "slab": "flnb_backends.memory.slab:Slab",
+        "planned": "flnb_backends.memory.planned:Planned",
         "reserved": "flnb_backends.memory.reserved:Reserved",
         "by-category": "flnb_backends.memory.by_category:ByCategory",
     },

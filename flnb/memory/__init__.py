@@ -14,6 +14,7 @@ from flnb_backends.memory.exact import ExactFit
 from flnb_backends.memory.expandable import Expandable
 from flnb_backends.memory.host import HostDevice
 from flnb_backends.memory.native import Native
+from flnb_backends.memory.planned import Plan, Planned
 from flnb_backends.memory.reserved import Reserved
 from flnb_backends.memory.simulated import SimulatedDevice
 from flnb_backends.memory.slab import Slab
@@ -25,6 +26,7 @@ from flnb.interface.memory import AllocHint, Block, MemoryDevice, MemoryManager,
 from flnb.memory.dry import DryRun, dry_run
 from flnb.memory.offloading import Codec, LossyCast, Moves, Zlib, compress, offload
 from flnb.memory.packing import Packing, pack
+from flnb.memory.planning import plan
 from flnb.memory.postmortem import Postmortem
 from flnb.memory.replaying import Outcome, Replay, replay
 from flnb.memory.rerunning import rerun
@@ -33,8 +35,9 @@ from flnb.memory.traces import Trace, trace
 __all__ = [
     "AllocHint", "BestFit", "Block", "Buddy", "ByCategory", "Caching", "Codec", "DryRun", "ExactFit", "Expandable",
     "HostDevice", "LossyCast", "MemoryDevice", "MemoryManager", "Moves", "Native", "OutOfMemoryError", "Outcome",
-    "Packing", "Postmortem", "Replay", "Reserved", "Segment", "SegmentState", "SimulatedDevice", "Slab", "Trace",
-    "Zlib", "allocate", "block_of", "compress", "dry_run", "load_snapshot", "offload", "pack", "release",
+    "Packing", "Plan", "Planned", "Postmortem", "Replay", "Reserved", "Segment", "SegmentState", "SimulatedDevice",
+    "Slab", "Trace", "Zlib", "allocate", "block_of", "compress", "dry_run", "load_snapshot", "offload", "pack", "plan",
+    "release",
     "release_cached", "replay", "rerun", "snapshot", "stats", "trace",
 ]  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flnb
@@ -77,6 +77,7 @@ def cut(width: int, height: int, count: int, seed: int) -> list[Lifetime]:
 lifetime = st.tuples(st.integers(0, 8), st.integers(1, 6), st.integers(0, 5)).map(lambda t: (t[0], t[0] + t[1], t[2]))
 
 
+@settings(deadline=None)
 @given(st.lists(lifetime, min_size=1, max_size=8))
 def test_small_ones_are_as_low_as_brute_force_finds(lifetimes: list[Lifetime]) -> None:
     trace = trace_of(lifetimes)
@@ -86,6 +87,7 @@ def test_small_ones_are_as_low_as_brute_force_finds(lifetimes: list[Lifetime]) -
     assert packing.height == least(Problem.of(*trace.lifetimes, packing.nbytes))
 
 
+@settings(deadline=None)
 @given(st.lists(lifetime, min_size=1, max_size=40), st.sampled_from((1, 64, 512)), st.sampled_from((0.0, 0.02)))
 def test_nothing_overlaps(lifetimes: list[Lifetime], alignment: int, seconds: float) -> None:
     trace = trace_of([(born, died, 100 * nbytes) for born, died, nbytes in lifetimes])
@@ -96,6 +98,7 @@ def test_nothing_overlaps(lifetimes: list[Lifetime], alignment: int, seconds: fl
     assert packing.height == (packing.offsets + packing.nbytes).max() >= packing.lower_bound >= trace.peak_live
 
 
+@settings(deadline=None)
 @given(st.lists(lifetime, min_size=1, max_size=40))
 def test_every_way_to_fit_is_a_packing(lifetimes: list[Lifetime]) -> None:
     trace = trace_of([(born, died, nbytes + 1) for born, died, nbytes in lifetimes])

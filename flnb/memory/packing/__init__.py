@@ -25,7 +25,7 @@ from flnb.memory.traces import trace
 if TYPE_CHECKING:
     from flnb_telemetry.schema import Ints
 
-__all__ = ["Packing", "pack"]
+__all__ = ["Packing", "pack", "packed"]
 
 SEARCHED = 1000
 """The most blocks of a part for which the search is tried: it keeps who overlaps whom."""
@@ -83,13 +83,18 @@ def pack(source: Any, seconds: float = 5.0, alignment: int = ALIGNMENT) -> Packi
     if alignment < 1:
         raise ValueError(f"flnb.memory.pack: got alignment={alignment}, expected 1 byte or more")
     asked = trace(source)
-    nbytes = np.maximum(1, -(-asked.nbytes // alignment))
-    offsets, height, bound = packed(*asked.lifetimes, nbytes, monotonic() + seconds)
-    return Packing(offsets * alignment, nbytes * alignment, height * alignment, bound * alignment)
+    return packed(*asked.lifetimes, asked.nbytes, seconds, alignment)
 
 
-def packed(born: Ints, died: Ints, nbytes: Ints, deadline: float) -> tuple[Ints, int, int]:
-    """Offsets, height and lower bound of blocks that live in [born, died)."""
+def packed(born: Ints, died: Ints, nbytes: Ints, seconds: float, alignment: int = ALIGNMENT) -> Packing:
+    """`pack`, of allocations that live in [born, died)."""
+    units = np.maximum(1, -(-nbytes // alignment))
+    offsets, height, bound = _in_units(born, died, units, monotonic() + seconds)
+    return Packing(offsets * alignment, units * alignment, height * alignment, bound * alignment)
+
+
+def _in_units(born: Ints, died: Ints, nbytes: Ints, deadline: float) -> tuple[Ints, int, int]:
+    """Offsets, height and lower bound."""
     whole = Problem.of(born, died, nbytes)
     offsets = np.zeros(len(nbytes), np.int64)
     parts: dict[bytes, _Part] = {}
@@ -141,7 +146,7 @@ class _Part:
         """Hole by hole in several orders, until one does not reach above the bound."""
         self.proven = int(self.problem.live.max())
         self.take(swept(self.problem))
-        for order, tight in product(orders(self.problem), (False, True)):
+        for tight, order in product((False, True), orders(self.problem)):
             if self.top <= bound:
                 return
             found = fitted(self.problem, order, tight, deadline)

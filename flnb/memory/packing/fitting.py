@@ -27,9 +27,9 @@ ABOVE = 1 << 62
 
 
 def orders(problem: Problem) -> Iterator[Ints]:
-    """By size, by lifetime, by their product, each the largest first, and as they are born."""
+    """By size x lifetime, by size, by lifetime, each the largest first, and as they are born."""
     lifetime, nbytes = problem.end - problem.begin, problem.nbytes
-    for keys in (nbytes, lifetime), (lifetime, nbytes), (nbytes * lifetime, nbytes), (-problem.begin, nbytes):
+    for keys in (nbytes * lifetime, nbytes), (nbytes, lifetime), (lifetime, nbytes), (-problem.begin, nbytes):
         yield np.lexsort([-key for key in reversed(keys)])
 
 

@@ -1,0 +1,158 @@
+"""A step that was recorded, packed offline, and given the same places whenever it comes again."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from flnb_telemetry import bus
+
+from flnb.interface.memory import ALIGNMENT, AllocHint, Block, MemoryDevice, Segment
+from flnb_backends.memory.cached import rounded, tunable
+from flnb_backends.memory.caching import Caching
+
+if TYPE_CHECKING:
+    from flnb_telemetry.schema import Ints
+
+__all__ = ["Plan", "Planned"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Plan:
+    """Where the allocations of a step go, in their order.
+
+    Attributes:
+        offsets: int64 (m,), bytes from the segment's beginning, multiples of 64; -1 for what outlives the step and has
+            no place in the plan.
+        nbytes: int64 (m,), what each takes: its request, rounded up to a multiple of 64.
+        height: bytes of the segment.
+    """
+
+    offsets: Ints
+    nbytes: Ints
+    height: int
+
+    def __repr__(self) -> str:
+        placed = int((self.offsets >= 0).sum())
+        return f"<Plan: {placed} of {len(self.offsets)} allocations in {self.height} bytes>"
+
+
+class Planned(Caching):
+    """Follows a plan (`flnb.memory.plan`): the k-th allocation of a step gets the k-th place, in one segment.
+
+    A step begins with ``flnb.step()``, or, outside of such blocks, where nothing lies in the plan's segment and a
+    request is like the plan's first. A request of another size than planned ends the plan for this step; one whose
+    place is still taken, because something lives longer than it did, leaves it. Both are served like those of
+    `Caching` and counted in ``missed``. What outlives a step comes from there by plan, and is not counted.
+
+    Args:
+        device: where segments come from; the host when not given.
+        plan: a `Plan`, a `Packing`, or what `flnb.memory.plan` takes: a recording, the path of a saved one, a trace.
+            Not given: ``FLNB_MEM_PLAN``, a path; without it there is no plan, and this is `Caching`.
+        split_limit, recycling_limit: bytes, of `Caching`.
+
+    >>> import flnb
+    >>> step = flnb.memory.Trace.of_calls([1, 2, -1, 3, -2, -3], [512, 1024, 512])
+    >>> manager = flnb.memory.Planned(flnb.memory.SimulatedDevice(), step)
+    >>> blocks = [manager.alloc(512), manager.alloc(1024)]
+    >>> manager.free(blocks[0])
+    >>> manager.alloc(512).address == blocks[0].address
+    True
+    >>> manager.alloc(2048).segment is blocks[0].segment, manager.missed
+    (False, 1)
+    """
+
+    name: ClassVar[str] = "planned"
+
+    def __init__(
+        self,
+        device: MemoryDevice | None = None,
+        plan: Any = None,
+        split_limit: int | str | None = None,
+        recycling_limit: int | str | None = None,
+    ) -> None:
+        super().__init__(device, split_limit, recycling_limit)
+        found = tunable("Planned(plan=...)", plan, "FLNB_MEM_PLAN", NOTHING, _plan)
+        self.offsets: list[int] = found.offsets.tolist()
+        self.sizes: list[int] = found.nbytes.tolist()
+        self.height: int = found.height
+        self.segment: Segment | None = None  # reserved when it is first needed
+        self.taken: list[tuple[int, int]] = []  # (begin, end) of what lies in it, sorted
+        self.turn = self.missed = 0
+        self.step: int | None = None
+
+    def alloc(self, nbytes: int, stream: int = 0, hint: AllocHint | None = None) -> Block:
+        """The block at the place that is planned for it, or else as `Caching`."""
+        sizes = self.sizes
+        if not sizes:
+            return super().alloc(nbytes)
+        size, turn = rounded(nbytes, ALIGNMENT), self.turn
+        if (step := bus.threads.here.step) != self.step:
+            self.step, turn = step, 0
+        if turn == len(sizes) or sizes[turn] != size:
+            if self.taken or sizes[0] != size:
+                return self._miss(nbytes, len(sizes))
+            turn = 0
+        begin = self.offsets[turn]
+        if begin < 0:
+            self.turn = turn + 1
+            return super().alloc(nbytes)
+        taken, end = self.taken, begin + size
+        index = bisect_left(taken, (begin,))
+        if (index and taken[index - 1][1] > begin) or (index < len(taken) and taken[index][0] < end):
+            return self._miss(nbytes, turn + 1)
+        segment = self.segment
+        if segment is None:
+            try:
+                self.segment = segment = self._reserve(self.height)
+            except MemoryError:
+                return self._miss(nbytes, len(sizes))
+        self.turn = turn + 1
+        taken.insert(index, (begin, end))
+        return Block(segment.address + begin, size, segment)
+
+    def free(self, block: Block) -> None:
+        """The block's place is free again."""
+        segment = self.segment
+        if segment is None or block.segment is not segment:
+            super().free(block)
+            return
+        begin = block.address - segment.address
+        index = bisect_left(self.taken, (begin,))
+        if index == len(self.taken) or self.taken[index][0] != begin:
+            raise ValueError(f"free: {block!r} of {self!r} was freed before")
+        del self.taken[index]
+
+    def stats(self) -> dict[str, int]:
+        """As of every manager, and ``missed``, the requests that were not served as planned."""
+        return super().stats() | {"missed": self.missed}
+
+    def _miss(self, nbytes: int, turn: int) -> Block:
+        """Serve a request that the plan does not serve, and go on at this turn."""
+        self.turn = turn
+        self.missed += 1
+        return super().alloc(nbytes)
+
+    def _release_free(self) -> None:
+        super()._release_free()
+        if self.segment is not None and not self.taken:
+            segment, self.segment = self.segment, None
+            self.device.release(segment)
+
+
+NOTHING = Plan(np.zeros(0, np.int64), np.zeros(0, np.int64), 0)
+
+
+def _plan(given: Any, name: str) -> Any:
+    """What has offsets, nbytes and a height; made now where it is none."""
+    if not all(hasattr(given, attribute) for attribute in ("offsets", "nbytes", "height")):
+        from flnb.memory.planning import plan
+
+        given = plan(given)
+    if (given.offsets % ALIGNMENT * (given.offsets >= 0)).any():
+        raise ValueError(
+            f"flnb: {name} places allocations at offsets that are no multiples of {ALIGNMENT}: pack(alignment=64)"
+        )
+    return given
