@@ -1,4 +1,4 @@
-"""The `flnb` command: lab, record, view, export, bench, dry-run, doctor.
+"""The `flnb` command: lab, record, view, export, bench, dry-run, replay, doctor.
 
 Example: `flnb record train.py -o run.flnb && flnb view run.flnb --html run.html`
 """
@@ -165,6 +165,27 @@ def dry_run(options: argparse.Namespace) -> int:
     return 0 if found.fits else 1
 
 
+def replay(options: argparse.Namespace) -> int:
+    """Print what other managers make of a recorded run, or also write it, with a figure, as one HTML file."""
+    import flnb
+
+    managers: list[str] = []
+    for text in options.managers.split(","):
+        if managers and "=" in text and ":" not in text:
+            managers[-1] += f",{text}"  # another setting of the manager before
+        else:
+            managers.append(text)
+    found = flnb.memory.replay(options.file, managers, options.capacity, sys.stderr.isatty(), options.seconds)
+    print(found)
+    if options.html is not None:
+        from flnb_telemetry.formats.html import write_page
+
+        figure = flnb.plot.replay(found).to_html(full_html=False, include_plotlyjs=True)
+        write_page(options.html, f"Replay of {found.trace.name}", {"Managers": found._repr_html_(), "Figure": figure})
+        print(f"flnb replay: wrote {options.html}", file=sys.stderr)
+    return 0
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line's grammar; `lab` is taken out before, because its flags belong to JupyterLab."""
     root = argparse.ArgumentParser(prog="flnb", description="A notebook-first ML framework with live instrumentation.")
@@ -202,6 +223,13 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--steps", type=int, default=2)
     one.add_argument("--optimizer", metavar="NAME", help="of flnb.optim (default: SGD with momentum)")
     one.add_argument("-o", "--output", metavar="FILE", help="also save the recording, for flnb view and flnb replay")
+    one = commands.add_parser("replay", help="ask other memory managers what a recorded run asked of its own")
+    one.add_argument("file", metavar="FILE", help="a saved run")
+    line = "names with settings, with commas between: caching,buddy,caching:split_limit=64MiB (default: caching)"
+    one.add_argument("--managers", default="caching", metavar="NAMES", help=line)
+    one.add_argument("--capacity", metavar="BYTES", help="of the device, such as 16GiB (default: no limit)")
+    one.add_argument("--seconds", type=float, default=5.0, help="for the offline packing beside them (default: 5)")
+    one.add_argument("--html", metavar="OUT", help="also write the table and a figure as one HTML file")
     return root
 
 
@@ -225,6 +253,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return bench(options)
         if options.command == "dry-run":
             return dry_run(options)
+        if options.command == "replay":
+            return replay(options)
         print(doctor())
         return 0
     except (ImportError, OSError, ValueError) as error:

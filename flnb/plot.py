@@ -1,6 +1,7 @@
 """Figures to keep, from a recording: plotly charts and a graphviz graph. Live views are `flnb.dashboard()`.
 
-Every function takes a `Recording` (of `flnb.record()` or `flnb.load_run()`) and needs the extra "lab".
+Every function takes a `Recording` (of `flnb.record()` or `flnb.load_run()`), `replay` a `Replay`, and needs the extra
+"lab".
 """
 
 from __future__ import annotations
@@ -20,13 +21,17 @@ from flnb_telemetry.extras import require
 if TYPE_CHECKING:
     from flnb_telemetry import Recording
     from flnb_telemetry.analysis.levels import Group
+    from flnb_telemetry.schema import Ints
 
-__all__ = ["fragmentation", "memory", "op_times", "roofline", "tape"]
+    from flnb.memory import Replay
+
+__all__ = ["fragmentation", "memory", "op_times", "replay", "roofline", "tape"]
 
 POINTS = 10_000
 NODES = 1500
 MIB = 2**20
 INK = "#6f757b"
+MANAGERS = ("#359cdf", "#a35226", "#5c906b", "#8a63b8", "#c9922b", "#c2528b", "#3f9a9a", "#7d7f2a")
 
 
 def _figure(title: str, x: str, y: str) -> Any:
@@ -134,6 +139,58 @@ def fragmentation(run: Recording, request: int | None = None) -> Any:
     formulas = "<br>".join(FORMULAS[name] for name in ("ratio", "unusable", "internal", "average"))
     _note(figure, formulas, x=0, y=-0.22, align="left", yanchor="top", font={"size": 11})
     return figure
+
+
+def replay(found: Replay) -> Any:
+    """What managers reserved, call by call, over what was live and the bounds; beside it reserved / live at the peak.
+
+    A plotly figure of a `flnb.memory.replay`. Of long traces each point is the most of the calls that it stands for.
+    """
+    figure = _figure(f"Replay of {found.trace.name}", "calls", "MiB")
+    calls, live = _crests(found.trace.live)
+    figure.add_scatter(
+        x=calls, y=live / MIB, name="live", fill="tozeroy", line={"shape": "hv", "color": INK, "width": 1}
+    )
+    packed = list(found.bounds)[1]
+    shown = [row.peak_reserved for row in found.rows if row.peak_reserved <= 4 * found.bounds[packed]]
+    top = max([*shown, *found.bounds.values()])
+    for i, row in enumerate(found.rows):
+        colour = MANAGERS[i % len(MANAGERS)]
+        calls, reserved = _crests(row.reserved)
+        label = row.manager if row.peak_reserved <= top else f"{row.manager}, up to {quantity.size(row.peak_reserved)}"
+        figure.add_scatter(x=calls, y=reserved / MIB, name=label, line={"shape": "hv", "color": colour})
+        name, ratio = f"{row.manager} ", quantity.significant(row.ratio_at_peak)
+        about = {
+            "text": [f"{ratio}×"],
+            "textposition": "outside",
+            "cliponaxis": False,
+            "marker_color": colour,
+            "showlegend": False,
+        }
+        figure.add_bar(
+            x=[row.ratio_at_peak], y=[name], orientation="h", xaxis="x2", yaxis="y2", name=row.manager, **about
+        )
+    for text, height in found.bounds.items():
+        figure.add_hline(
+            y=height / MIB, line={"color": INK, "dash": "dot" if text == packed else "dash"}, annotation_text=text
+        )
+    figure.add_vline(
+        x=found.bounds[packed] / max(1, found.trace.peak_live), line={"color": INK, "dash": "dot"}, xref="x2", yref="y2"
+    )
+    ratio_axis = {"domain": [0.76, 1], "anchor": "y2", "title": "reserved / live at the peak", "rangemode": "tozero"}
+    figure.update_layout(
+        yaxis_range=[0, 1.1 * top / MIB], xaxis_domain=[0, 0.56], xaxis2=ratio_axis,
+        yaxis2={"anchor": "x2", "autorange": "reversed"}, legend={"orientation": "h", "y": -0.2},
+    )  # fmt: skip
+    return figure
+
+
+def _crests(series: Ints) -> tuple[Ints, Ints]:
+    """At most `POINTS` numbers of calls, and the most of a series from each to the next."""
+    if not len(series):
+        return series, series
+    edges = np.unique(np.linspace(0, len(series), POINTS, endpoint=False).astype(np.int64))
+    return edges, np.maximum.reduceat(series, edges)
 
 
 def roofline(run: Recording, peaks: Peaks | None = None) -> Any:

@@ -126,6 +126,30 @@ def test_record_then_view(script: Path, tmp_path: Path) -> None:
     assert "<script src" not in html
 
 
+def test_replay_compares_managers_and_writes_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("plotly")
+    monkeypatch.chdir(tmp_path)
+    with flnb.use_memory_manager("caching"), flnb.record("small") as recorded:
+        (flnb.ones((512, 512)) + 1.0).sum()
+    recorded.save("small.flnb")
+    managers = "native,caching:split_limit=64MiB,recycling_limit=32MiB,buddy"
+    assert cli.main(["replay", "small.flnb", "--managers", managers, "--capacity", "1GiB", "--html", "o.html"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith("small: ")
+    for said in ("caching(split_limit=64MiB, recycling_limit=32MiB)", "\nbuddy ", "\npacked offline", "\nlive "):
+        assert said in shown.out
+    assert "flnb replay: wrote o.html" in shown.err
+    html = (tmp_path / "o.html").read_text()
+    assert "caching(split_limit=64MiB, recycling_limit=32MiB)" in html
+    assert "plotly-graph-div" in html
+    assert "<script src" not in html
+    assert cli.main(["replay", "small.flnb", "--managers", "nosuch"]) == 2
+    assert "unknown memory manager 'nosuch'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("word", "status", "said"), [("fail", 1, "the script's own fault"), ("leave", 3, "saved")])
 def test_a_script_that_fails_is_saved_all_the_same(
     script: Path, tmp_path: Path, word: str, status: int, said: str

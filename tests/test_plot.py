@@ -11,6 +11,7 @@ import pytest
 from flnb_telemetry import bus, intern, palette, pump, record, schema, step
 from flnb_telemetry.analysis.roofline import Peaks
 
+import flnb
 from flnb import plot
 
 
@@ -246,3 +247,24 @@ def test_figures_of_an_empty_run() -> None:
     assert [trace.mode for trace in plot.roofline(run, Peaks(4e9, 1e9, 8e9)).data] == ["lines", "lines"]
     plot.fragmentation(run)
     assert "digraph" in plot.tape(run).source
+
+
+def test_a_replay_is_curves_over_calls_and_bars_of_the_headline() -> None:
+    trace = flnb.memory.Trace.of_calls([1, 2, -1, 3], [3 << 20, 2 << 20, 4 << 20])
+    found = flnb.memory.replay(trace, ["native", "caching"])
+    figure = plot.replay(found)
+    curves = {part.name: part.y.tolist() for part in figure.data if part.type == "scatter"}
+    assert curves == {"live": [3, 5, 2, 6], "native": [3, 5, 2, 6], "caching": [20, 20, 20, 20]}
+    bars = {bar.name: bar.x for bar in figure.data if bar.type == "bar"}
+    assert bars == {"native": (1.0,), "caching": (20 / 6,)}
+    assert [shape.y0 for shape in figure.layout.shapes[:2]] == [6, 6]
+    assert {note.text for note in figure.layout.annotations} == {"live", "packed offline, optimal"}
+
+
+def test_a_long_replay_keeps_its_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plot, "POINTS", 4)
+    sizes = [1 << 20] * 9 + [64 << 20]
+    trace = flnb.memory.Trace.of_calls([sign * k for k in range(1, 11) for sign in (1, -1)], sizes)
+    live = plot.replay(flnb.memory.replay(trace, ["native"])).data[0]
+    assert live.x.tolist() == [0, 5, 10, 15]
+    assert live.y.tolist() == [1, 1, 1, 64]

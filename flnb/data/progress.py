@@ -10,8 +10,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def progress(iterable: Iterable[Any], desc: str = "", total: int | None = None, **options: Any) -> Any:
+def progress(iterable: Iterable[Any] | None, desc: str = "", total: int | None = None, **options: Any) -> Any:
     """Iterate under a bar (tqdm.auto's, to which `options` go); `.set_postfix(loss=...)` writes beside it.
+
+    Without an iterable, `.update(n)` says that n more of the total are done.
 
     >>> import io
     >>> sum(progress([1, 2, 3], "adding", file=io.StringIO()))

@@ -37,8 +37,7 @@ __all__ = [
     "HostDevice", "LossyCast", "MemoryDevice", "MemoryManager", "Moves", "Native", "OutOfMemoryError", "Outcome",
     "Packing", "Plan", "Planned", "Postmortem", "Replay", "Reserved", "Segment", "SegmentState", "SimulatedDevice",
     "Slab", "Trace", "Zlib", "allocate", "block_of", "compress", "dry_run", "load_snapshot", "offload", "pack", "plan",
-    "release",
-    "release_cached", "replay", "rerun", "snapshot", "stats", "trace",
+    "release", "release_cached", "replay", "rerun", "snapshot", "stats", "trace",
 ]  # fmt: skip
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from flnb_backends.memory.planned import Planned
 from flnb_backends.memory.simulated import SimulatedDevice
 from flnb_telemetry import schema
 from flnb_telemetry.analysis.memory import holes
 
 from flnb.dispatch import registry
 from flnb.interface.memory import AllocHint, Lease, MemoryDevice, MemoryManager, OutOfMemoryError, Segment
+from flnb.memory.packing import pack
+from flnb.memory.replays import Replay
 from flnb.memory.traces import Trace, trace
 
 if TYPE_CHECKING:
@@ -83,32 +87,35 @@ def play(
     capacity: int | str | MemoryDevice | None = None,
     tell: Callable[[int], object] | None = None,
 ) -> Outcome:
-    """Make the calls of a trace to one manager; see `replay`. ``tell`` is called with the number of calls just made.
+    """Make the calls of a trace to one manager; see `replay`. A device may be given in place of its capacity.
 
-    A device may be given in place of its capacity.
+    ``tell`` is called with how many calls more are done with.
     """
     lease = Counter(capacity if isinstance(capacity, MemoryDevice) else SimulatedDevice(capacity))
-    label, manager = _fresh(spec, lease)
-    calls, sizes = source.calls, np.zeros(len(source.nbytes), np.int64)
+    label, manager = _fresh(spec, lease, source)
+    calls = source.calls
     blocks: dict[int, Any] = {}
     peak = int(np.argmax(source.live)) + 1
     stops = sorted({*range(SLICE, len(calls), SLICE), peak, len(calls)})
     begin, spent, oom, at_peak = 0, 0.0, None, (float("nan"), float("nan"), 0)
     for stop in stops:
+        rows = np.abs(calls[begin:stop]) - 1
+        hints = [_hint(source, row) for row in rows.tolist()] if manager.wants_hint else [None] * len(rows)
+        requests = zip(calls[begin:stop].tolist(), source.nbytes[rows].tolist(), hints, strict=True)
         started = perf_counter()
         try:
-            _call(source, manager, lease, begin, stop, blocks, sizes)
+            _call(manager, lease, begin, requests, blocks)
         except MemoryError as error:
             oom = (lease.call, int(source.nbytes[calls[lease.call] - 1]))
             if not isinstance(error, OutOfMemoryError) and lease.device.capacity is None:
                 raise
         spent += perf_counter() - started
+        if tell is not None:
+            tell((len(calls) if oom else stop) - begin)
         if oom:
             break
         if stop == peak:
-            at_peak = _fragmentation(source, blocks, sizes, lease)
-        if tell is not None:
-            tell(stop - begin)
+            at_peak = _fragmentation(source, blocks, lease)
         begin = stop
     made = lease.call + 1 if oom is None else lease.call
     reserved, live = _reserved(lease, made), source.live[:made]
@@ -120,17 +127,17 @@ def play(
 
 
 def _call(
-    source: Trace, manager: MemoryManager, lease: Counter, begin: int, stop: int, blocks: dict[int, Any], sizes: Ints
+    manager: MemoryManager,
+    lease: Counter,
+    begin: int,
+    requests: Iterable[tuple[int, int, AllocHint | None]],
+    blocks: dict[int, Any],
 ) -> None:
-    """Make the calls from begin to stop; `lease.call` is the one under way."""
-    alloc, free, take, hints = manager.alloc, manager.free, blocks.pop, manager.wants_hint
-    given = source.nbytes.tolist()
-    for i, call in enumerate(source.calls[begin:stop].tolist(), begin):
-        lease.call = i
+    """Make calls (what, bytes, hint) from number ``begin`` on; `lease.call` is the one under way."""
+    alloc, free, take = manager.alloc, manager.free, blocks.pop
+    for lease.call, (call, nbytes, hint) in enumerate(requests, begin):
         if call > 0:
-            block = alloc(given[call - 1], 0, _hint(source, call - 1) if hints else None)
-            blocks[call] = block
-            sizes[call - 1] = block.size
+            blocks[call] = alloc(nbytes, 0, hint)
         else:
             free(take(-call))
 
@@ -140,13 +147,13 @@ def _hint(source: Trace, row: int) -> AllocHint:
     return AllocHint(shape, None, schema.CATEGORIES[source.category[row]], source.op[row], source.scope[row])
 
 
-def _fragmentation(source: Trace, blocks: dict[int, Any], sizes: Ints, lease: Counter) -> tuple[float, float, int]:
+def _fragmentation(source: Trace, blocks: dict[int, Any], lease: Counter) -> tuple[float, float, int]:
     """The share of free memory that is unusable for the largest request, internal waste, and the largest hole."""
     live = np.fromiter(blocks, np.int64, len(blocks)) - 1
     block = {
         "segment_id": np.array([b.segment.id for b in blocks.values()], np.int64),
         "address": np.array([b.address for b in blocks.values()], np.int64),
-        "size": sizes[live],
+        "size": np.array([b.size for b in blocks.values()], np.int64),
     }
     held = lease.segments.values()
     segment = {
@@ -155,9 +162,9 @@ def _fragmentation(source: Trace, blocks: dict[int, Any], sizes: Ints, lease: Co
         "address": np.array([s.address for s in held], np.int64),
         "size": np.array([s.size for s in held], np.int64),
     }
-    free, total = holes(block, segment), int(sizes[live].sum())
+    free, total = holes(block, segment), int(block["size"].sum())
     unusable = float(free[free < source.nbytes.max()].sum() / max(1, free.sum()))
-    return unusable, 1 - source.nbytes[live].sum() / max(1, total), int(free.max(initial=0))
+    return unusable, float(1 - source.nbytes[live].sum() / max(1, total)), int(free.max(initial=0))
 
 
 def _reserved(lease: Counter, made: int) -> Ints:
@@ -171,8 +178,8 @@ def _reserved(lease: Counter, made: int) -> Ints:
     return np.cumsum(steps)
 
 
-def _fresh(spec: Any, lease: Lease) -> tuple[str, MemoryManager]:
-    """A manager that has done nothing yet, on this lease, and its label."""
+def _fresh(spec: Any, lease: Lease, asked: Trace | None = None) -> tuple[str, MemoryManager]:
+    """A manager that has done nothing yet, on this lease, and its label. Without a plan, `Planned` plans the trace."""
     given: dict[str, Any] = {}
     if isinstance(spec, str):
         name, _, options = spec.partition(":")
@@ -185,7 +192,7 @@ def _fresh(spec: Any, lease: Lease) -> tuple[str, MemoryManager]:
     if not callable(factory):
         raise TypeError(f"replay: expected a memory manager's name, class or instance, or a function, got {spec!r}")
     try:
-        manager = factory(lease, **given)
+        manager = factory(lease, **({"plan": asked} if factory is Planned else {}) | given)
     except TypeError as error:
         raise TypeError(f"replay: {spec!r} cannot be made for another device: {error}") from error
     if not isinstance(manager, MemoryManager):
@@ -197,43 +204,41 @@ def _fresh(spec: Any, lease: Lease) -> tuple[str, MemoryManager]:
     return f"{name}({options})" if options else name, manager
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Replay:
-    """What several managers made of one trace, a row (`Outcome`) each, beside what no manager can go below.
-
-    Attributes:
-        trace: what was asked of them.
-        rows: in the order in which the managers were given.
-    """
-
-    trace: Trace
-    rows: tuple[Outcome, ...]
-
-    def __getitem__(self, manager: str) -> Outcome:
-        """The row of a manager."""
-        for row in self.rows:
-            if row.manager == manager:
-                return row
-        raise KeyError(f"no manager {manager!r} in this replay; it has {', '.join(row.manager for row in self.rows)}")
-
-
-def replay(source: Any, managers: Iterable[Any] = ("caching",), capacity: int | str | None = None) -> Replay:
+def replay(
+    source: Any,
+    managers: Iterable[Any] = ("caching",),
+    capacity: int | str | None = None,
+    progress: bool = False,
+    seconds: float = 5.0,
+) -> Replay:
     """Ask other memory managers what a recorded program asked of its own.
 
     Args:
         source: what `flnb.memory.trace` takes: a recording, a saved one, a trace.
         managers: names, also with settings (``"caching:split_limit=64MiB"``), classes, functions of a device, or
-            instances, whose settings are taken.
+            instances, whose settings are taken. ``"planned"`` plans the whole trace.
         capacity: of the simulated device, bytes or a text with a unit; None for no limit.
+        progress: show a bar (of tqdm).
+        seconds: for the offline packing that the managers are held against (`flnb.memory.pack`).
 
     >>> import flnb
     >>> calls = flnb.memory.Trace.of_calls([1, 2, -1, 3], [3 << 20, 1 << 20, 4 << 20])
     >>> found = flnb.memory.replay(calls, ["native", flnb.memory.Caching(split_limit="16MiB")])
     >>> [(row.manager, row.peak_reserved >> 20) for row in found.rows]
     [('native', 5), ('caching(split_limit=16MiB)', 22)]
+    >>> found.packing
+    3 allocations in 5.00 MiB (optimal)
 
     Raises:
         TypeError: no source of a trace, or no manager that can be made for another device.
     """
-    asked = trace(source)
-    return Replay(asked, tuple(play(asked, spec, capacity) for spec in managers))
+    asked, specs = trace(source), list(managers)
+    with _bar(len(asked.calls) * len(specs)) if progress else nullcontext() as bar:
+        rows = tuple(play(asked, spec, capacity, bar and bar.update) for spec in specs)
+    return Replay(asked, rows, pack(asked, seconds))
+
+
+def _bar(total: int) -> Any:
+    from flnb.data.progress import progress
+
+    return progress(None, "replay", total, unit="call", unit_scale=True)

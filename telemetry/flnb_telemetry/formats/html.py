@@ -1,4 +1,4 @@
-"""A run as one self-contained HTML file: no scripts, nothing fetched."""
+"""A run as one self-contained HTML file: nothing fetched, and no scripts but those of figures."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from flnb_telemetry.formats import aside
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping
 
     from flnb_telemetry.recording import Recording
 
@@ -19,7 +20,7 @@ _STYLE = (
 
 
 def write_report(run: Recording, path: str | os.PathLike[str]) -> None:
-    """Write the report, aside first and then renamed."""
+    """Write the report: tables and drawings, no scripts."""
     sections = {
         "Run": run._repr_html_(),
         "Ops": run.ops._repr_html_(),
@@ -27,10 +28,15 @@ def write_report(run: Recording, path: str | os.PathLike[str]) -> None:
         "Memory at its peak": run.memory.peak._repr_html_() + f"<pre>{escape(repr(run.memory))}</pre>",
         "Tape": run.tape._repr_html_(),
     }
-    body = "".join(f"<section><h2>{title}</h2>{text}</section>" for title, text in sections.items())
+    write_page(path, run.name, sections)
+
+
+def write_page(path: str | os.PathLike[str], title: str, sections: Mapping[str, str]) -> None:
+    """Write HTML under headings, aside first and then renamed."""
+    body = "".join(f"<section><h2>{name}</h2>{text}</section>" for name, text in sections.items())
     page = (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(run.name)}</title>'
-        f"<style>{_STYLE}</style></head><body><h1>{escape(run.name)}</h1>{body}</body></html>"
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f"<style>{_STYLE}</style></head><body><h1>{escape(title)}</h1>{body}</body></html>"
     )
     with aside(path) as part:
         part.write_text(page, encoding="utf-8")

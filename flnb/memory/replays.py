@@ -1,0 +1,146 @@
+"""What a replay found: a table of managers, beside what is live and what a packing offline needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from html import escape
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from flnb_telemetry import quantity
+from flnb_telemetry.analysis.memory import FORMULAS
+from flnb_telemetry.extras import require
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flnb.memory.packing import Packing
+    from flnb.memory.replaying import Outcome
+    from flnb.memory.traces import Trace
+
+__all__ = ["FORMULA", "Replay"]
+
+FORMULA = (
+    "at the peak: reserved / live (requested) bytes when most are live; on average: sum(reserved) / sum(live) over all "
+    f"calls. At the peak: {FORMULAS['unusable']}, r the largest request of the trace; {FORMULAS['internal']}; "
+    f"largest hole: {FORMULAS['largest']}. Native calls: segments reserved, resized, released."
+)
+"""What the columns are."""
+
+
+class Column(NamedTuple):
+    """A column: its title, the attribute of `Outcome` that it shows and in which words, and whether less is better."""
+
+    title: str
+    attribute: str
+    spell: Callable[[Any], str]
+    ranked: bool = True
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.3f}×" if value == value else quantity.UNKNOWN
+
+
+def _shortage(value: tuple[int, int] | None) -> str:
+    return quantity.UNKNOWN if value is None else f"call {value[0]}, for {quantity.size(value[1])}"
+
+
+COLUMNS = (
+    Column("peak reserved", "peak_reserved", quantity.size),
+    Column("at the peak", "ratio_at_peak", _ratio),
+    Column("on average", "ratio_average", _ratio),
+    Column("unusable", "unusable", quantity.percent),
+    Column("internal", "internal", quantity.percent),
+    Column("largest hole", "largest_hole", quantity.size, ranked=False),
+    Column("native calls", "native_calls", quantity.count),
+    Column("time per call", "ns_per_call", quantity.duration),
+    Column("first OOM", "first_oom", _shortage, ranked=False),
+)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Replay:
+    """What several managers made of one trace, a row (`Outcome`) each, beside two bounds.
+
+    No manager can be below what is live. None that keeps its memory in one piece can be below the lowest packing; one
+    that gives segments back at once, such as `native`, can.
+
+    Prints as a table, and shows itself as one in a notebook; the best of each column is marked, among the managers
+    that made all calls.
+
+    Attributes:
+        trace: what was asked of them.
+        rows: in the order in which the managers were given.
+        packing: the best offline packing found, which knew the whole trace beforehand.
+    """
+
+    trace: Trace
+    rows: tuple[Outcome, ...]
+    packing: Packing
+
+    def __getitem__(self, manager: str) -> Outcome:
+        """The row of a manager."""
+        for row in self.rows:
+            if row.manager == manager:
+                return row
+        raise KeyError(f"no manager {manager!r} in this replay; it has {', '.join(row.manager for row in self.rows)}")
+
+    @property
+    def bounds(self) -> dict[str, int]:
+        """Bytes: what is live at most, and the height of the packing."""
+        packed = "packed offline, optimal" if self.packing.optimal else "packed offline, best found"
+        return {"live": self.trace.peak_live, packed: self.packing.height}
+
+    def to_pandas(self) -> Any:
+        """A row for each manager, with the columns of `Outcome` and the two bounds, as a `pandas.DataFrame`."""
+        pandas = require("pandas", extra="lab", purpose="a data frame")
+        names = [field.name for field in fields(self.rows[0]) if field.name not in ("live", "reserved")]
+        frame = pandas.DataFrame([[getattr(row, name) for name in names] for row in self.rows], columns=names)
+        return frame.assign(peak_live=self.trace.peak_live, packed=self.packing.height)
+
+    def cells(self) -> list[list[str]]:
+        """The table as text: titles, a row for each bound, a row for each manager; "*" behind the best of a column."""
+        least = max(1, self.trace.peak_live)
+        rows = [["manager", *(column.title for column in COLUMNS)]]
+        for name, height in self.bounds.items():
+            known = {"peak_reserved": quantity.size(height), "ratio_at_peak": _ratio(height / least)}
+            rows.append([name, *(known.get(column.attribute, quantity.UNKNOWN) for column in COLUMNS)])
+        best = [self._best(column) for column in COLUMNS]
+        for row in self.rows:
+            told = [row.manager]
+            for column, leading in zip(COLUMNS, best, strict=True):
+                value = getattr(row, column.attribute)
+                told.append(column.spell(value) + "*" * (row.first_oom is None and value == leading))
+            rows.append(told)
+        return rows
+
+    def _best(self, column: Column) -> float:
+        """The least value of a column, NaN where there is nothing to choose."""
+        values = [getattr(row, column.attribute) for row in self.rows if row.first_oom is None]
+        return min(values) if column.ranked and len(set(values)) > 1 else float("nan")
+
+    def __repr__(self) -> str:
+        cells = self.cells()
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        sides = [str.ljust, *[str.rjust] * len(COLUMNS)]
+        lines = ["  ".join(f(cell, w) for f, cell, w in zip(sides, row, widths, strict=True)).rstrip() for row in cells]
+        return "\n".join([f"{self.trace.name}: {self.trace!r}", *lines, *wrap("* the best. " + FORMULA, 120)])
+
+    def _repr_html_(self) -> str:
+        head, *body = self.cells()
+        rows = _row("th", head) + "".join(_row("td", row) for row in body)
+        return (
+            "<table style='font-variant-numeric:tabular-nums;border-collapse:collapse'>"
+            f"<caption style='text-align:left;caption-side:bottom;max-width:60em'>{escape(FORMULA)}</caption>"
+            f"<tbody>{rows}</tbody></table>"
+        )
+
+
+def _row(tag: str, cells: list[str]) -> str:
+    made = ""
+    for i, cell in enumerate(cells):
+        text = f"<b>{escape(cell[:-1])}</b>" if cell.endswith("*") else escape(cell)
+        made += (
+            f"<{tag} style='padding:1px 8px;white-space:nowrap;text-align:{'right' if i else 'left'}'>{text}</{tag}>"
+        )
+    return f"<tr>{made}</tr>"
