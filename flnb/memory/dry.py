@@ -58,7 +58,7 @@ class DryRun:
         capacity: of the device in bytes; None: no limit.
         run: the recording, which ends where memory ran out if it did. `flnb.memory.trace` and `replay` take it.
         whole: the recording that got to the end: `run`, or, where it did not fit, another one without a limit.
-        error: what ran out of memory; None where it fits.
+        error: what ran out of memory, with its `report`; None where it fits.
         seconds: how long it all took.
     """
 
@@ -230,7 +230,8 @@ def _recorded(
 ) -> tuple[Recording, str, OutOfMemoryError | None]:
     """The program's run on the meta backend, the manager's label, and what ran out of memory."""
     label, manager = _fresh(spec, Lease(device))
-    drawn, error = random.default_generator.state, None
+    drawn = random.default_generator.state
+    error: OutOfMemoryError | None = None
     with use_backend("meta"), use_memory_manager(manager):
         run: Recording
         try:
@@ -238,8 +239,7 @@ def _recorded(
                 program()
                 manager.settle()  # what went last is told, too
         except OutOfMemoryError as shortage:
-            sizes = {name: getattr(shortage, name) for name in ("request", "free", "largest_hole", "reserved")}
-            error = OutOfMemoryError(str(shortage), **sizes, capacity=shortage.capacity)  # without its traceback
+            error = shortage  # with its frames, from which its report tells who holds what
         finally:
             random.default_generator.state = drawn
     return run, label, error

@@ -95,7 +95,7 @@ def test_what_does_not_fit_says_what_failed_and_what_it_would_take():
     assert not found.fits
     error = found.error
     assert (error.request, error.reserved, error.capacity) == (MIB, 2 * MIB, 5 * MIB // 2)
-    assert error.__traceback__ is error.__context__ is error.__cause__ is None
+    assert error.report.blockers[0].size == MIB
     assert found.run.state == "failed"
     assert len(found.run.table("oom")["t"]) == 1
     assert found.whole.state == "finished"
