@@ -10,7 +10,19 @@ from importlib import import_module
 for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
-NAMES = ("complexity", "digits", "imports", "loading", "memory", "models", "overhead", "tape", "tapeview", "trained")
+NAMES = (
+    "complexity",
+    "digits",
+    "imports",
+    "loading",
+    "memory",
+    "models",
+    "offloading",
+    "overhead",
+    "tape",
+    "tapeview",
+    "trained",
+)
 
 
 def main(argv: list[str]) -> int:

@@ -196,7 +196,7 @@ class Keeping(Packing):
             del self._waiting[id(held)]
 
     def _takes(self, x: Tensor, node: Node) -> bool:
-        block = memory.block_of(x._data)
+        block = memory.block_of(x._data) if x._spec.kind == "ndarray" else None
         if block is None or block.requested < self.min_bytes or block.category in STAYING:
             return False
         if self.select is None:

@@ -37,7 +37,9 @@ def backward(root: Variable, grad: Any, retain_graph: bool, create_graph: bool) 
     node, cotangent = _start(root, grad)
     with _modes(create_graph):
         taken = {_memory(cotangent)}
-        for leaf, gradient in walk(node, cotangent, retain_graph or create_graph, create_graph):
+        found = walk(node, cotangent, retain_graph or create_graph, create_graph)[::-1]
+        while found:
+            leaf, gradient = found.pop()  # not kept here, so that one that is copied goes at once
             old = leaf[GRADIENT]
             if old is not None:
                 gradient = e.add(old, gradient)

@@ -350,6 +350,19 @@ def test_gradient_statistics_of_a_sampled_backward():
     assert measure(flnb.zeros((0,))) == (0.0, 0)
 
 
+def test_gradients_that_are_views_are_copied_one_at_a_time():
+    with flnb.use_memory_manager("native") as manager:
+        weights = [flnb.Variable(flnb.full((64, 64), 0.01)) for _ in range(8)]
+        x = flnb.ones((1, 64))
+        for w in weights:
+            x = x @ w.T  # the gradient of w is a transposed product
+        y = x.sum()
+        before = manager.stats()["allocated"]
+        manager.ledger.peak = before
+        y.backward()
+        assert manager.stats()["peak_allocated"] - before <= (len(weights) + 2) * weights[0].nbytes
+
+
 def test_every_leaf_has_a_gradient_of_its_own():
     a, b, w = flnb.Variable([1.0, 2.0]), flnb.Variable([3.0, 4.0]), flnb.Variable(np.ones((2, 2), np.float32))
     cotangent = flnb.asarray([1.0, 1.0])

@@ -6,9 +6,22 @@ from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import flnb
-from flnb.memory import Caching, Codec, HostDevice, LossyCast, Native, OutOfMemoryError, Zlib, compress, offload
+from flnb.memory import (
+    Caching,
+    Codec,
+    HostDevice,
+    LossyCast,
+    Native,
+    OutOfMemoryError,
+    SimulatedDevice,
+    Zlib,
+    compress,
+    offload,
+)
 
 N = 512  # float32[N, N] is 1 MiB
 MIB = 1 << 20
@@ -160,7 +173,7 @@ def test_saved_views_come_back_with_their_strides(manager):
 
 @pytest.mark.parametrize(("keep_last", "away"), [(0, 6), (2, 4), (6, 0)])
 def test_the_last_saved_stay(manager, keep_last, away):
-    with offload(keep_last=keep_last) as moves:
+    with offload(keep_last=keep_last, min_bytes="4KiB") as moves:
         y = tower(start())
     assert moves.away == away
     y.backward()
@@ -193,6 +206,56 @@ def test_parameters_stay(manager):
         del layer
     assert moves.away == 1  # the input
     y.backward()
+
+
+OPS = {
+    "exp": lambda a, b: flnb.exp(a * -0.5),
+    "times": lambda a, b: a * b,
+    "turned": lambda a, b: flnb.tanh(a.T),
+    "halves": lambda a, b: flnb.tanh(flnb.concat([a[:32], b[32:]])),
+    "relu": lambda a, b: flnb.relu(a - 0.5),
+    "reshaped": lambda a, b: flnb.reshape(flnb.square(flnb.reshape(a, (128, 32))), (64, 64)) + b,
+    "block": flnb.checkpoint(lambda a, b: flnb.tanh(a * b) + a),
+}
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    program=st.lists(st.tuples(st.sampled_from(sorted(OPS)), *[st.integers(0, 7)] * 2, st.booleans()), max_size=12),
+    keep_last=st.integers(0, 3),
+    retain=st.booleans(),
+)
+def test_gradients_of_any_program_are_the_same_and_nothing_is_left(program, keep_last, retain):
+    def run(x):
+        made = [x]
+        for name, i, j, forget in program:
+            made.append(OPS[name](made[i % len(made)], made[j % len(made)]))
+            if forget:
+                made.pop(i % len(made))
+        return sum(flnb.mean(m) for m in made)
+
+    with flnb.use_memory_manager(Native(HostDevice("1GiB"))) as manager:
+        x = flnb.Variable(flnb.linspace(0.0, 1.0, 64 * 64, dtype="float32").reshape((64, 64)))
+        expected = flnb.grad(run)(x.data).numpy().tobytes() if program else None
+        before = live(manager)
+        with offload(keep_last=keep_last, min_bytes="4KiB") as moves:
+            y = run(x)
+        for _ in range(1 + retain):
+            x.zero_grad()
+            y.backward(retain_graph=retain)
+            assert expected is None or x.grad.numpy().tobytes() == expected
+        del y
+        x.zero_grad()
+        assert (live(manager), live(moves.manager)) == (before, 0)
+
+
+def test_tensors_without_memory_stay():
+    with flnb.use_backend("meta"), flnb.use_memory_manager(Caching(SimulatedDevice("1GiB"))):
+        x = flnb.Variable(flnb.ones((N, N)))
+        with offload(keep_last=0) as moves:
+            y = tower(x)
+        y.backward(flnb.ones(()))
+    assert moves.away == 0
 
 
 # Beside other parts ---------------------------------------------------------------------------------------------------
