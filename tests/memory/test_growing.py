@@ -14,6 +14,8 @@ from flnb.dispatch.memory import allocate, release
 from flnb.interface.memory import Lease, OutOfMemoryError
 from flnb.memory import BestFit, Expandable, HostDevice, MemoryDevice, Segment, SimulatedDevice
 
+pytestmark = pytest.mark.usefixtures("nothing_held")
+
 KIB, MIB = 1 << 10, 1 << 20
 
 

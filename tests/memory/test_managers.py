@@ -21,6 +21,8 @@ from flnb.dispatch.memory import allocate, release
 from flnb.interface.memory import AllocHint, Block, MemoryManager, OutOfMemoryError
 from flnb.memory import BestFit, Buddy, ByCategory, Expandable, HostDevice, Reserved, SimulatedDevice, Slab
 
+pytestmark = pytest.mark.usefixtures("nothing_held")
+
 KIB, MIB = 1 << 10, 1 << 20
 MANAGERS = ["best-fit", "buddy", "by-category", "caching", "exact", "expandable", "native", "reserved", "slab"]
 TUNED = {

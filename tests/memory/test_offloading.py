@@ -23,6 +23,8 @@ from flnb.memory import (
     offload,
 )
 
+pytestmark = pytest.mark.usefixtures("nothing_held")
+
 N = 512  # float32[N, N] is 1 MiB
 MIB = 1 << 20
 

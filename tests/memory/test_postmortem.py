@@ -13,6 +13,8 @@ from flnb.memory import Caching, HostDevice, MemoryManager, OutOfMemoryError, Si
 if TYPE_CHECKING:
     from flnb.memory.postmortem import Postmortem
 
+pytestmark = pytest.mark.usefixtures("nothing_held")
+
 MIB = 1 << 20
 
 

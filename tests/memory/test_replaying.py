@@ -10,6 +10,8 @@ import flnb
 from flnb.memory import Block, Caching, MemoryManager, Trace
 from tests.memory.test_traces import recorded
 
+pytestmark = pytest.mark.usefixtures("nothing_held")
+
 MIB = 1 << 20
 
 

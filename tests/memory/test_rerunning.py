@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from flnb_telemetry.recording import Recording
 
+pytestmark = pytest.mark.usefixtures("nothing_held")
+
 MANAGERS = ["native", "caching", "caching:split_limit=1MiB", "expandable", "best-fit", "buddy", "slab", "by-category"]
 
 

@@ -20,6 +20,8 @@ from tests.memory.pretended_torch import BASE, MIB, PretendedTorch
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("nothing_held")
+
 FAST = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 

@@ -8,6 +8,8 @@ import pytest
 import flnb
 from flnb.memory import Caching, Trace
 
+pytestmark = pytest.mark.usefixtures("nothing_held")
+
 
 def recorded() -> flnb.telemetry.Recording:
     with flnb.use_memory_manager(Caching()):
