@@ -76,7 +76,7 @@ class LiveRecording(Live):
         """What a reader asks for: the call stack of a context's blocks; else of the tape (see `LiveTape.answer`)."""
         if request.get("type") != "stack":
             return super().answer(request)
-        frames = getattr(self.recording, "stacks", {}).get(request.get("context"), ())
+        frames = self.recording.stacks.get(int(request.get("context") or 0), ())
         files = [re.split(r"[/\\]", frame.filename)[-1] for frame in frames]
         lines = [f"{file}:{frame.line} {frame.name}" for file, frame in zip(files, frames, strict=True)]
         return {"type": "stack", "context": request.get("context"), "lines": lines}
@@ -92,7 +92,7 @@ class LiveRecording(Live):
     def _run(self) -> dict[str, Any]:
         about = super()._run()
         count = len(self.recording.memory.block["t"])
-        about["stacks"] = bool(getattr(self.recording, "stacks", None))
+        about["stacks"] = bool(self.recording.stacks)
         if count > self._most:
             about["note"] = f"the {quantity.count(self._most)} blocks around the peak of {quantity.count(count)}"
         return about
