@@ -161,13 +161,12 @@ class _Part:
         return self._shuffled(deadline)
 
     def _searched(self, bound: int, deadline: float) -> bool:
-        """Search for the least height that may be, then halfway up to the present one and so on."""
-        goal = max(self.proven, bound - self.base)
-        while goal < self.height and (left := deadline - monotonic()) > 0:
+        """Search for the least height that may be, in half of the time, and then for one halfway up."""
+        least = max(self.proven, bound - self.base)
+        for goal in dict.fromkeys((least, (least + self.height) // 2)):
             try:
-                found = search(self.problem, goal, left / 2)
+                found = search(self.problem, goal, (deadline - monotonic()) / 2)
             except TimeoutError:
-                goal = (goal + self.height + 1) // 2
                 continue
             if found is None:
                 self.proven = goal + 1
