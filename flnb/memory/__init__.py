@@ -24,7 +24,7 @@ from flnb.dispatch.memory import allocate, block_of, release
 from flnb.dispatch.state import current
 from flnb.interface.memory import AllocHint, Block, MemoryDevice, MemoryManager, OutOfMemoryError, Segment, SegmentState
 from flnb.memory.dry import DryRun, dry_run
-from flnb.memory.fitting import Plan, fit
+from flnb.memory.fitting import Fit, fit
 from flnb.memory.offloading import Codec, LossyCast, Moves, Zlib, compress, offload
 from flnb.memory.packing import Packing, pack
 from flnb.memory.planning import plan
@@ -35,10 +35,11 @@ from flnb.memory.traces import Trace, trace
 
 __all__ = [
     "AllocHint", "BestFit", "Block", "Buddy", "ByCategory", "Caching", "Codec", "DryRun", "ExactFit", "Expandable",
-    "HostDevice", "LossyCast", "MemoryDevice", "MemoryManager", "Moves", "Native", "OutOfMemoryError", "Outcome",
-    "Packing", "Plan", "Planned", "Postmortem", "Replay", "Reserved", "Segment", "SegmentState", "SimulatedDevice",
-    "Slab", "Trace", "Zlib", "allocate", "block_of", "compress", "dry_run", "fit", "load_snapshot", "offload",
-    "pack", "plan", "release", "release_cached", "replay", "rerun", "snapshot", "stats", "trace",
+    "Fit", "HostDevice", "LossyCast", "MemoryDevice", "MemoryManager", "Moves", "Native", "OutOfMemoryError",
+    "Outcome", "Packing", "Plan", "Planned", "Postmortem", "Replay", "Reserved", "Segment", "SegmentState",
+    "SimulatedDevice", "Slab", "Trace", "Zlib", "allocate", "block_of", "compress", "dry_run", "fit",
+    "load_snapshot", "offload", "pack", "plan", "release", "release_cached", "replay", "rerun", "snapshot", "stats",
+    "trace",
 ]  # fmt: skip
 
 

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from flnb.memory.replaying import Outcome
     from flnb.memory.traces import Trace
 
-__all__ = ["Plan", "fit"]
+__all__ = ["Fit", "fit"]
 
 TRIED = 64
 """Replays of one search at most."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Plan:
+class Fit:
     """What to run again so that a step fits. Sizes in bytes.
 
     Attributes:
@@ -87,7 +87,7 @@ class Plan:
         )
 
 
-def fit(run: Recording, capacity: int | str, manager: Any = None) -> Plan:
+def fit(run: Recording, capacity: int | str, manager: Any = None) -> Fit:
     """Find modules of a recorded step to checkpoint, so that its peak stays below a capacity.
 
     Greedy: of the modules that have one output, the one is taken whose saved bytes, times how long they wait, are most
@@ -142,7 +142,7 @@ def fit(run: Recording, capacity: int | str, manager: Any = None) -> Plan:
     before = (first.peak_reserved, step.trace.peak_live)
     seconds = sum(step.seconds(scope) for scope in chosen)
     fits = best.peak_reserved <= limit
-    return Plan(chosen, fits, best.peak_reserved, trace.peak_live, before, seconds, limit, trace)
+    return Fit(chosen, fits, best.peak_reserved, trace.peak_live, before, seconds, limit, trace)
 
 
 def _nested(a: str, b: str) -> bool:
@@ -165,7 +165,7 @@ def _modules(model: Any, scopes: tuple[str, ...]) -> list[Any]:
     missing = [scope for scope in scopes if scope not in found]
     if missing:
         raise LookupError(
-            f"Plan.apply: the plan's scope {missing[0]!r} is no module of the model; its modules are "
+            f"Fit.apply: the plan's scope {missing[0]!r} is no module of the model; its modules are "
             f"{', '.join(list(found)[:8])}{', ...' if len(found) > 8 else ''}; give apply() the model that was recorded"
         )
     return [found[scope] for scope in scopes]

@@ -9,7 +9,7 @@ import pytest
 
 import flnb
 import flnb.nn as nn
-from flnb.memory import Caching, HostDevice, MemoryManager, Native, Plan
+from flnb.memory import Caching, Fit, HostDevice, MemoryManager, Native
 
 
 class Residual(nn.Module):
@@ -45,7 +45,7 @@ def transformer() -> tuple[nn.Module, Any]:
 MODELS = {make.__name__: make for make in (perceptron, residual, convolutional, transformer)}
 
 
-def step(make: Any, manager: MemoryManager, plan: Plan | None = None) -> tuple[Any, nn.Module]:
+def step(make: Any, manager: MemoryManager, plan: Fit | None = None) -> tuple[Any, nn.Module]:
     """A recorded step of a model that is made the same each time."""
     flnb.manual_seed(0)
     with flnb.use_memory_manager(manager), flnb.record(grad_interval=None) as run:
