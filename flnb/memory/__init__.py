@@ -23,6 +23,7 @@ from flnb_telemetry.formats.torch_snapshot import load_snapshot
 from flnb.dispatch.memory import allocate, block_of, release
 from flnb.dispatch.state import current
 from flnb.interface.memory import AllocHint, Block, MemoryDevice, MemoryManager, OutOfMemoryError, Segment, SegmentState
+from flnb.memory.diffing import Diff, diff
 from flnb.memory.dry import DryRun, dry_run
 from flnb.memory.fitting import Fit, fit
 from flnb.memory.offloading import Codec, LossyCast, Moves, Zlib, compress, offload
@@ -34,12 +35,12 @@ from flnb.memory.rerunning import rerun
 from flnb.memory.traces import Trace, trace
 
 __all__ = [
-    "AllocHint", "BestFit", "Block", "Buddy", "ByCategory", "Caching", "Codec", "DryRun", "ExactFit", "Expandable",
-    "Fit", "HostDevice", "LossyCast", "MemoryDevice", "MemoryManager", "Moves", "Native", "OutOfMemoryError",
-    "Outcome", "Packing", "Plan", "Planned", "Postmortem", "Replay", "Reserved", "Segment", "SegmentState",
-    "SimulatedDevice", "Slab", "Trace", "Zlib", "allocate", "block_of", "compress", "dry_run", "fit",
-    "load_snapshot", "offload", "pack", "plan", "release", "release_cached", "replay", "rerun", "snapshot", "stats",
-    "trace",
+    "AllocHint", "BestFit", "Block", "Buddy", "ByCategory", "Caching", "Codec", "Diff", "DryRun", "ExactFit",
+    "Expandable", "Fit", "HostDevice", "LossyCast", "MemoryDevice", "MemoryManager", "Moves", "Native",
+    "OutOfMemoryError", "Outcome", "Packing", "Plan", "Planned", "Postmortem", "Replay", "Reserved", "Segment",
+    "SegmentState", "SimulatedDevice", "Slab", "Trace", "Zlib", "allocate", "block_of", "compress", "diff", "dry_run",
+    "fit", "load_snapshot", "offload", "pack", "plan", "release", "release_cached", "replay", "rerun", "snapshot",
+    "stats", "trace",
 ]  # fmt: skip
 
 

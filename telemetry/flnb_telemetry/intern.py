@@ -93,13 +93,15 @@ MOST = 2**63 - 1  # bytes that fit in a column: a plan may ask for more, and fai
 class Catalog:
     """Three intern tables and, for each plan and context id, what an analysis groups by (as ids of `strings`).
 
-    `refresh` takes in what was interned since; the process's own tables are used when none are given.
+    `refresh` takes in what was interned since; the process's own tables are used when none are given. `stacks` has call
+    stacks by context, where they are known.
     """
 
     def __init__(
         self, strings: Table[str] = strings, plans: Table[Plan] = plans, contexts: Table[Context] = contexts
     ) -> None:
         self.strings, self.plans, self.contexts = strings, plans, contexts
+        self.stacks: dict[int, tuple[Frame, ...]] = {}
         self.op, self.family, self.nbytes, self.saved = np.empty((4, 0), np.int64)
         self.scope, self.phase = np.empty((2, 0), np.int64)
         self.refresh()

@@ -93,8 +93,6 @@ class Recording(Run):
 
     captured: Any = None
     """What keeps the inputs of ops, where those are kept."""
-    stacks: dict[int, tuple[Frame, ...]]
-    """By context, its call stack, innermost frame first, where a snapshot of PyTorch told it."""
 
     def __init__(self, name: str = "run", *, limit: int = 1 << 30, grad_interval: float | None = 0.5) -> None:
         super().__init__(name, grad_interval, "recording")
@@ -102,7 +100,6 @@ class Recording(Run):
         self._limit = limit // schema.RECORD_BYTES
         self._batches: list[tuple[int, schema.Records]] = []
         self.tables: dict[str, schema.Columns] = {}
-        self.stacks = {}
         self._columns: dict[str, tuple[int, schema.Columns]] = {}
         self._made: dict[str, tuple[int, Any]] = {}
 
@@ -139,6 +136,11 @@ class Recording(Run):
         if found is None or found[0] != events:
             found = self._made[key] = (events, make(table))
         return found[1]
+
+    @property
+    def stacks(self) -> dict[int, tuple[Frame, ...]]:
+        """By context, its call stack, innermost frame first, where a snapshot of PyTorch told it."""
+        return self.catalog.stacks
 
     @property
     def seconds(self) -> float:

@@ -104,16 +104,17 @@ class MemoryState:
 
     def __init__(self, memory: Memory, t: float) -> None:
         self.t, self._ns, self._memory = t, memory.start + round(t * 1e9), memory
-        self._block = _rows(memory.block, memory.live(self._ns))
+        self.catalog = memory.catalog
+        self.block = _rows(memory.block, memory.live(self._ns))
         segment = memory.segment
         self._segment = _rows(segment, np.flatnonzero((segment["t"] <= self._ns) & (segment["end"] > self._ns)))
-        sizes = self._block["size"]
+        sizes = self.block["size"]
         self.allocated = int(sizes.sum())
-        self.requested = int(self._block["requested"].sum())
+        self.requested = int(self.block["requested"].sum())
         self.reserved = int(self._segment["size"].sum())
-        bins = np.bincount(self._block["category"], sizes, len(schema.CATEGORIES))
+        bins = np.bincount(self.block["category"], sizes, len(schema.CATEGORIES))
         self.by_category = {name: int(n) for name, n in zip(schema.CATEGORIES, bins, strict=True)}
-        self.holes = holes(self._block, self._segment)
+        self.holes = holes(self.block, self._segment)
 
     @property
     def largest_hole(self) -> int:
@@ -137,7 +138,7 @@ class MemoryState:
         base = dict(schema.tuples(self._segment, "segment_id", "address"))
         inside: dict[int, list[BlockView]] = {home: [] for home in base}
         keys = ("segment_id", "address", "alloc_id", "size", "requested", "category", "plan", "context", "t", "dropped")
-        rows = sorted(schema.tuples(self._block, *keys))
+        rows = sorted(schema.tuples(self.block, *keys))
         for home, address, number, size, requested, category, plan, context, t, dropped in rows:
             if home in base:
                 about = (schema.CATEGORIES[category], plans[plan].op, contexts[context].scope, (t - start) / 1e9)
@@ -149,7 +150,7 @@ class MemoryState:
     def __repr__(self) -> str:
         held = ", ".join(f"{name} {quantity.size(n)}" for name, n in self.by_category.items() if n)
         return (
-            f"memory at {self.t:.3f} s: {quantity.size(self.allocated)} in {len(self._block['t'])} blocks of "
+            f"memory at {self.t:.3f} s: {quantity.size(self.allocated)} in {len(self.block['t'])} blocks of "
             f"{quantity.size(self.reserved)} reserved\n  {held or 'nothing allocated'}\n  "
             f"largest hole {quantity.size(self.largest_hole)}, internal waste {quantity.percent(self.internal)}"
         )

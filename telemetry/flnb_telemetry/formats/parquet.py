@@ -126,7 +126,7 @@ def _restored(manifest: dict[str, Any], tables: dict[str, schema.Columns]) -> Re
     run = Recording()
     run.tables, run.catalog, run.meta = tables, Catalog(strings, plans, contexts), dict(manifest["meta"])
     frames = [_frame(*told) for told in manifest.get("frames", [])]
-    run.stacks = {int(i): tuple(frames[k] for k in row) for i, row in manifest.get("stacks", {}).items()}
+    run.catalog.stacks = {int(i): tuple(frames[k] for k in row) for i, row in manifest.get("stacks", {}).items()}
     run.events = sum(len(table["lane"]) for table in tables.values())
     for name in FACTS:
         setattr(run, name, manifest["run"][name])

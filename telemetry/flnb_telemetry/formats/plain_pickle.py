@@ -2,7 +2,7 @@
 
 Reading executes nothing: of the pickle machine's opcodes only those are known that make plain values. It is also what
 keeps large files small in memory: rows of a list are handed over in batches while they are read, and what was read
-of the file is let go. One row, a dict of plain values under keys that came before, is taken by one regular expression.
+of the file is let go. A row, a dict of plain values under keys that came before, is taken by one regular expression.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ __all__ = ["PickleError", "encoded", "read"]
 BATCH = 4096  # rows that are handed over at once
 WINDOW = 1 << 26  # bytes of the file after which those read are let go
 CACHED = 1 << 16
+PATTERNS, MOST_KEYS = 8, 16
 
 
 class PickleError(ValueError):
@@ -55,14 +56,15 @@ def read(path: str | os.PathLike[str], gather: Callable[[list[Any]], list[Any]] 
 _SIZED = b"|".join(re.escape(bytes([n])) + b".{%d}" % n for n in range(128))
 _REFERENCE = rb"h.|j.{4}"
 _VALUE = (
-    rb"h.|j.{4}|K.|M..|J.{4}|\x8a(?:\x01.|\x02..|\x03.{3}|\x04.{4}|\x05.{5}|\x06.{6}|\x07.{7}|\x08.{8}|\x00)"
+    rb"h.|j.{4}|\x8a(?:\x07.{7}|\x06.{6}|\x08.{8}|\x05.{5}|\x04.{4}|\x03.{3}|\x02..|\x01.|\x00)|K.|M..|J.{4}"
     rb"|N|\x88|\x89|G.{8}|\x8c(?:" + _SIZED + rb")\x94?"
     rb"|\]\x94?(?:\((?:" + _REFERENCE + rb")*+e|(?:" + _REFERENCE + rb")a)?"
 )
 _ROW = re.compile(rb"\}(\x94?)\(((?:(?:" + _REFERENCE + rb")(?:" + _VALUE + rb"))++)u", re.DOTALL)
 _PAIR = re.compile(rb"(" + _REFERENCE + rb")(" + _VALUE + rb")", re.DOTALL)
 _ITEM = re.compile(_REFERENCE, re.DOTALL)
-_LIST, _TEXT = b"]\x8c"
+_LIST, _TEXT, _LONG = b"]\x8c\x8a"
+_SHARED = (_LIST, _TEXT)
 
 
 class _Machine:
@@ -74,6 +76,7 @@ class _Machine:
         self.stack: list[Any] = []
         self.marks: list[int] = []
         self.memo: list[Any] = []
+        self.patterns: list[tuple[re.Pattern[bytes], list[str]]] = []
         self.known: dict[bytes, Any] = {}  # values by their bytes: references and numbers
         self.inline: dict[bytes, Any] = {}  # texts and lists, each of which is memoized anew
 
@@ -102,30 +105,48 @@ class _Machine:
 
     def _row(self, start: int) -> bool:
         """Take a whole dict at once, if it is a simple one."""
-        found = _ROW.match(self.data, start)
-        if found is None:
-            return False
+        for pattern, names in self.patterns:
+            found = pattern.match(self.data, start)
+            if found is not None:
+                self._fill(found, names)
+                return True
+        return self._learned(start) and self._row(start)
+
+    def _fill(self, found: re.Match[bytes], names: list[str]) -> None:
+        """Push the dict of a row."""
         known, row = self.known, dict[str, Any]()
-        if found[1]:
+        memoized, *values = found.groups()
+        if memoized:
             self.memo.append(row)
-        for key, value in _PAIR.findall(found[2]):
-            name = known[key] if key in known else self._number(key)
-            if name.__class__ is not str:
-                raise PickleError(f"the dict at byte {start:,} has a key that is no text: {name!r}")
-            if value in known:
-                row[name] = known[value]
-            elif value[0] == _LIST or value[0] == _TEXT:
+        for name, value in zip(names, values, strict=True):
+            kind = value[0]
+            if kind == _LONG:
+                row[name] = int.from_bytes(value[2:], "little", signed=True)
+            elif kind in _SHARED:
                 row[name] = self._object(value)
             else:
-                row[name] = self._number(value)
+                row[name] = known[value] if value in known else self._number(value)
         self.at = found.end()
         self.stack.append(row)
         if len(self.stack) - (self.marks[-1] if self.marks else 0) >= BATCH:
             self._hand_over()
+
+    def _learned(self, start: int) -> bool:
+        """Whether the dict there is a simple one; then there is a pattern of its keys from now on."""
+        found = _ROW.match(self.data, start)
+        if found is None:
+            return False
+        keys = [key for key, _ in _PAIR.findall(found[2])]
+        names = [self._number(key) for key in keys]
+        if len(names) > MOST_KEYS or any(name.__class__ is not str for name in names):
+            return False
+        values = b"".join(re.escape(key) + b"(" + _VALUE + b")" for key in keys)
+        self.patterns.insert(0, (re.compile(rb"\}(\x94?)\(" + values + b"u", re.DOTALL), names))
+        del self.patterns[PATTERNS:]
         return True
 
     def _number(self, code: bytes) -> Any:
-        """A value that no memo knows of, by its bytes."""
+        """A reference or a number, by its bytes."""
         kind = code[:1]
         if kind in b"hj":
             index = int.from_bytes(code[1:], "little")
@@ -136,8 +157,6 @@ class _Machine:
             value = int.from_bytes(code[1:], "little")
         elif kind == b"J":
             value = int.from_bytes(code[1:], "little", signed=True)
-        elif kind == b"\x8a":
-            value = int.from_bytes(code[2:], "little", signed=True)
         elif kind == b"G":
             value = struct.unpack(">d", code[1:])[0]
         else:

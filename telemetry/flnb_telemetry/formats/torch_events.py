@@ -29,6 +29,8 @@ ACTIONS = {
     "segment_unmap": UNMAP,
     "oom": OOM,
 }
+KINDS: tuple[Any, ...] = (np.int8, np.int64, np.int64, np.int64, np.int16, np.int32, np.int8, np.int64)
+"""The dtypes of an event's columns."""
 CATEGORY = {name: number for number, name in enumerate(schema.CATEGORIES)} | {
     "autograd_detail": schema.CATEGORIES.index("temporary")  # what PyTorch's profiler calls it
 }
@@ -142,7 +144,7 @@ class Events(NamedTuple):
             raise SnapshotError(f"an event has an action or a category that is no text: {error}") from None
         address = [row["addr"] if "addr" in row else row.get("device_free", 0) for row in rows]
         number = stacks.number
-        columns = (
+        columns: tuple[list[Any], ...] = (
             action,
             address,
             [row.get("size", 0) for row in rows],
@@ -155,6 +157,7 @@ class Events(NamedTuple):
         names = ("action", "addr", "size", "time_us", "ns", "frames", "category", "block_size")
         ooms = {i: _numbers(rows[i]) for i, kind in enumerate(action) if kind == OOM}
         checked = [_ints(name, column) for name, column in zip(names, columns, strict=True)]
+        checked = [_small(column, kind) for column, kind in zip(checked, KINDS, strict=True)]
         for row in rows:
             row.clear()
         return cls(ooms, *checked)
@@ -176,6 +179,17 @@ def _ints(name: str, values: list[Any]) -> Ints:
         if type(value) is not int or not -(2**63) <= value < 2**63:
             raise SnapshotError(f"an event has {name} {value!r:.80}, expected a 64-bit integer")
     return found.astype(np.int64)
+
+
+def _small(column: Ints, kind: Any) -> Ints:
+    """The column in its dtype; zeros alone take no memory."""
+    return column.astype(kind) if column.any() else np.broadcast_to(np.zeros(1, kind), len(column))
+
+
+def _concatenated(columns: list[Ints]) -> Ints:
+    if any(column.strides != (0,) for column in columns):
+        return np.concatenate(columns)
+    return np.broadcast_to(columns[0][:1], sum(map(len, columns)))
 
 
 def gatherer(stacks: Stacks) -> Callable[[list[Any]], list[Any]]:
@@ -207,5 +221,7 @@ def joined_events(parts: list[Any], name: str) -> Events:
     begins = np.cumsum([0, *(len(part.action) for part in parts)])
     ooms = {int(first) + i: row for first, part in zip(begins, parts, strict=False) for i, row in part.ooms.items()}
     if not parts:
-        return Events({}, *(np.empty(0, np.int64) for _ in Events._fields[1:]))
-    return Events(ooms, *map(np.concatenate, list(zip(*parts, strict=True))[1:]))
+        return Events({}, *(np.empty(0, kind) for kind in KINDS))
+    columns = [list(column) for column in zip(*parts, strict=True)][1:]
+    parts.clear()  # so that each part of a column goes as soon as it is joined
+    return Events(ooms, *(_concatenated(columns.pop(0)) for _ in KINDS))

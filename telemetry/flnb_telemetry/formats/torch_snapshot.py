@@ -58,8 +58,7 @@ def load_snapshot(path: str | os.PathLike[str], device: int | None = None) -> Re
     """
     stacks = te.Stacks()
     try:
-        whole = read(path, te.gatherer(stacks))
-        traces, segments, about = _parts(whole)
+        traces, segments, about = _parts(read(path, te.gatherer(stacks)))
         states = [_state(segment, stacks) for segment in segments]
         traces = [te.joined_events(part, f"device_traces[{i}]") for i, part in enumerate(traces)]
     except FileNotFoundError:
@@ -101,10 +100,10 @@ def _parts(whole: Any) -> tuple[list[Any], list[Any], dict[str, Any]]:
         if not isinstance(value, list):
             raise te.SnapshotError(f"{name} is {type(value).__name__}, expected a list")
     for i, part in enumerate(traces):
-        if not isinstance(part, (list, tuple)):
+        if not isinstance(part, list):
             raise te.SnapshotError(f"device_traces[{i}] is {type(part).__name__}, expected a list of events")
     about = whole.get("flnb", {})
-    return [list(part) for part in traces], segments, dict(about) if isinstance(about, dict) else {}
+    return traces, segments, dict(about) if isinstance(about, dict) else {}
 
 
 def _state(segment: Any, stacks: te.Stacks) -> tuple[Held, list[Final]]:
@@ -153,7 +152,6 @@ def _recording(
         tables[name] = _like(tables[name], {key: column[rows] for key, column in (told | {"t": block[when]}).items()})
     run.tables, run.state, run.start = tables, "finished", start
     run.end = max(end, last, start + 1)
-    run.stacks = {number: frames for number, frames in enumerate(stacks.rows) if frames}
     run.tables["oom"] = _ooms(events, t, context, run)
     run.events = sum(len(table["lane"]) for table in run.tables.values())
     return run
@@ -248,6 +246,7 @@ def _catalog(stacks: te.Stacks) -> tuple[Catalog, Ints, Ints]:
         of_stack.append(plans.id_of(Plan(op, "", shape, dtype, 0)))
         contexts.append(Context(scope, phase))
     catalog = Catalog(Table([""]), plans, Table(contexts))
+    catalog.stacks = {number: frames for number, frames in enumerate(stacks.rows) if frames}
     return catalog, np.array(of_stack, np.uint32), np.arange(len(of_stack))
 
 
