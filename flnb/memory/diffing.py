@@ -148,12 +148,9 @@ def _held(state: MemoryState) -> list[tuple[tuple[str, str, tuple[Frame, ...]], 
     group = group.reshape(-1)
     nbytes, counts = np.zeros(pairs.shape[1], np.int64), np.bincount(group, minlength=pairs.shape[1])
     np.add.at(nbytes, group, block["requested"])
+    plans, contexts, stacks = catalog.plans.items, catalog.contexts.items, catalog.stacks
     return [
-        (
-            (catalog.plans.items[plan].op, catalog.contexts.items[context].scope, catalog.stacks.get(context, ())),
-            size,
-            n,
-        )
+        ((plans[plan].op, contexts[context].scope, stacks.get(context, ())), size, n)
         for (plan, context), size, n in zip(pairs.T.tolist(), nbytes.tolist(), counts.tolist(), strict=True)
     ]
 

@@ -117,7 +117,7 @@ def _copied(run: Recording, name: str) -> Recording:
     """A recording that has ended, with the same tables."""
     found = Recording(name)
     found.tables = {kind: run.table(kind) for kind in schema.KINDS}
-    found.catalog, found.meta, found.captured, found.stacks = run.catalog, dict(run.meta), run.captured, run.stacks
+    found.catalog, found.meta, found.captured = run.catalog, dict(run.meta), run.captured
     found.start, found.end = run.start, run.start + round(run.seconds * 1e9)
     found.state, found.error, found.over_limit = "finished", None, run.over_limit
     return found

@@ -1,8 +1,8 @@
 """Pickles of plain values (texts, numbers, lists, tuples, dicts), read and written without the `pickle` module.
 
-Reading executes nothing: of the pickle machine's opcodes only those are known that make plain values. It is also what
-keeps large files small in memory: rows of a list are handed over in batches while they are read, and what was read
-of the file is let go. A row, a dict of plain values under keys that came before, is taken by one regular expression.
+Reading executes nothing: of the pickle machine's opcodes only those are known that make plain values. It also keeps
+large files small in memory: rows of a list are handed over in batches while they are read, and what was read of the
+file is let go. A row, a dict of plain values under keys that came before, is taken by one regular expression.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["PickleError", "encoded", "read"]
 
 BATCH = 4096  # rows that are handed over at once
-WINDOW = 1 << 26  # bytes of the file after which those read are let go
+WINDOW = 1 << 24  # bytes of the file after which those read are let go
 CACHED = 1 << 16
 PATTERNS, MOST_KEYS = 8, 16
 
@@ -128,8 +128,9 @@ class _Machine:
                 row[name] = known[value] if value in known else self._number(value)
         self.at = found.end()
         self.stack.append(row)
-        if len(self.stack) - (self.marks[-1] if self.marks else 0) >= BATCH:
-            self._hand_over()
+        mark = self.marks[-1] if self.marks else 0
+        if len(self.stack) - mark >= BATCH:
+            self.stack[mark:] = self.gathered(self.stack[mark:])
 
     def _learned(self, start: int) -> bool:
         """Whether the dict there is a simple one; then there is a pattern of its keys from now on."""
@@ -192,15 +193,10 @@ class _Machine:
                 if id(memo[i]) in spent:
                     memo[i] = _SPENT
             self.swept = len(memo)
-        return kept
-
-    def _hand_over(self) -> None:
-        mark = self.marks[-1] if self.marks else 0
-        self.stack[mark:] = self.gathered(self.stack[mark:])
         if self.at - self.released > WINDOW and hasattr(self.data, "madvise"):
-            page = self.at // mmap.PAGESIZE * mmap.PAGESIZE
-            self.data.madvise(mmap.MADV_DONTNEED, 0, page)
-            self.released = page
+            self.released = self.at // mmap.PAGESIZE * mmap.PAGESIZE
+            self.data.madvise(mmap.MADV_DONTNEED, 0, self.released)
+        return kept
 
     def _refuse(self, code: int, start: int) -> None:
         op = next((op for op in pickletools.opcodes if op.code.encode("latin-1")[0] == code), None)
