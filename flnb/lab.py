@@ -19,7 +19,7 @@ from flnb_telemetry.extras import require
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-NOTEBOOKS = ("quickstart.ipynb", "models.ipynb", "autograd_graphs.ipynb")
+NOTEBOOKS = ("quickstart.ipynb", "models.ipynb", "autograd_graphs.ipynb", "memory_managers.ipynb")
 """Those that come with flnb, the first of them opened by default."""
 
 
