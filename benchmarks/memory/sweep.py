@@ -25,7 +25,7 @@ __all__ = [
 MIB = 1 << 20
 LIMITS = (None, 512, 256, 128, 64, 20, 8, 2)
 """MiB; None: no limit. 20 MiB are a segment of the caching manager that several large blocks share."""
-SMALL_LIMITS = (None, 32, 20, 8, 4, 2, 1, 0.25)
+SMALL_LIMITS = (None, 20, 8, 4, 2, 0.5)
 """For models whose tensors have a few MiB."""
 
 WITHIN = 0.01
