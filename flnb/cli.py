@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LAB = """Opens PATH (a notebook or a folder) in JupyterLab; without PATH the quickstart notebook. PATH may also be
-models.ipynb, autograd_graphs.ipynb or memory_managers.ipynb, the other notebooks that come with flnb. Every other flag
-is JupyterLab's own, for instance --no-browser, --port=8899, --ServerApp.ip=127.0.0.1. Ctrl-C ends it and its kernels."""
+models.ipynb, autograd_graphs.ipynb or memory_managers.ipynb, the other notebooks that come with flnb. Every other
+flag is JupyterLab's own, for instance --no-browser, --port=8899, --ServerApp.ip=127.0.0.1. Ctrl-C ends it and its
+kernels."""
 
 
 def installed(extra: str) -> list[tuple[str, str | None]]:
