@@ -196,7 +196,7 @@ def _candidates(
     yield from _deleted(at, trace, rows, blockers)
     yield from _tuned(at.manager, trace)
     for name in registry.names("memory manager"):
-        if name != at.manager.name:
+        if name not in (at.manager.name, "planned"):  # that one needs a plan of a whole step, which this one is not
             yield name, Candidate(f'flnb.use_memory_manager("{name}")', trace, name)
 
 
