@@ -257,7 +257,7 @@ def compress(
     ...     y = flnb.relu(flnb.relu(x) - 1.0).sum()
     >>> y.backward()
     >>> moves.away, moves.stored_bytes < 0.1 * moves.away_bytes
-    (3, True)
+    (2, True)
 
     Raises:
         ValueError: a codec of another name.
