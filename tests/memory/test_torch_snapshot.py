@@ -270,6 +270,7 @@ def test_a_device_is_chosen(tmp_path: Path) -> None:
 
 
 GOOD = event("alloc", BASE, 7)
+FRAME = {"name": "f", "filename": "a.py", "line": 1}
 
 
 @pytest.mark.parametrize(
@@ -290,6 +291,11 @@ GOOD = event("alloc", BASE, 7)
         (
             {"device_traces": [[GOOD | {"frames": [{"name": "f"}]}]]},
             "a frame is {'name': 'f'}, expected a dict with name",
+        ),
+        ({"device_traces": [[GOOD | {"frames": [[FRAME]]}]]}, "a frame is .*, expected a dict with name"),
+        (
+            {"device_traces": [[GOOD | {"frames": [FRAME]}, GOOD | {"frames": FRAME}]]},
+            "frames is dict, expected a list",
         ),
         ({"device_traces": [[GOOD | {"action": []}]]}, "an event has an action or a category that is no text"),
     ],

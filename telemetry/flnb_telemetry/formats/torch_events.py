@@ -31,6 +31,7 @@ ACTIONS = {
 }
 KINDS: tuple[Any, ...] = (np.int8, np.int64, np.int64, np.int64, np.int16, np.int32, np.int8, np.int64)
 """The dtypes of an event's columns."""
+KEPT = 1 << 16
 CATEGORY = {name: number for number, name in enumerate(schema.CATEGORIES)} | {
     "autograd_detail": schema.CATEGORIES.index("temporary")  # what PyTorch's profiler calls it
 }
@@ -48,7 +49,8 @@ class Stacks:
         self._numbers: dict[tuple[int, ...], int] = {(): 0}
         self._frames: dict[Frame, int] = {}
         self._listed: list[Frame] = []
-        self._same: dict[int, tuple[Any, int]] = {}  # by identity, what has been seen, kept so that it stays the same
+        self._same: dict[int, tuple[Any, int]] = {}
+        self._same_frames: dict[int, tuple[Any, int]] = {}
 
     def number(self, frames: Any) -> int:
         """The number of a list of frames as a snapshot has it."""
@@ -62,13 +64,12 @@ class Stacks:
         if number is None:
             number = self._numbers[key] = len(self.rows)
             self.rows.append(tuple(self._listed[i] for i in key))
-        if isinstance(frames, tuple):  # one for many events
-            if len(self._same) >= 1 << 16:
-                self._same.clear()
-            self._same[id(frames)] = (frames, number)
-        return number
+        return _kept(self._same, frames, number)
 
     def _frame(self, frame: Any) -> int:
+        same = self._same_frames.get(id(frame))
+        if same is not None:
+            return same[1]
         if type(frame) is not dict or not {"name", "filename", "line"} <= frame.keys():
             raise SnapshotError(f"a frame is {frame!r:.80}, expected a dict with name, filename and line")
         about = (frame["shape"], frame["dtype"], frame["phase"]) if "shape" in frame else ()
@@ -83,7 +84,15 @@ class Stacks:
                 raise SnapshotError(f"a frame is {frame!r:.80}, expected texts and a number")
             number = self._frames[found] = len(self._listed)
             self._listed.append(found)
-        return number
+        return _kept(self._same_frames, frame, number)
+
+
+def _kept(known: dict[int, tuple[Any, int]], told: Any, number: int) -> int:
+    """The number, which is known from now on by the identity of what was told, as long as that is kept alive."""
+    if len(known) >= KEPT:
+        known.clear()
+    known[id(told)] = told, number
+    return number
 
 
 def _ours(shape: Any, dtype: Any, phase: Any) -> bool:
