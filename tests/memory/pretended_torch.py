@@ -22,7 +22,7 @@ class PretendedTorch:
         self.blocks: dict[int, list[Any]] = {}  # address: size, requested, frames, whether freed
         self.fresh = BASE
         self.growing = BASE + (1 << 40)
-        names = [{"name": f"f{i}", "filename": f"/home/a/m{i}.py", "line": i} for i in range(4)]
+        names = [{"name": f"f{i}", "filename": f"/project/m{i}.py", "line": i} for i in range(4)]
         self.stacks = [names[:1], names[1:3], names[::-1]]
 
     def tell(self, action: str, addr: int, size: int, frames: Any = ()) -> None:
