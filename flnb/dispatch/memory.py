@@ -35,10 +35,7 @@ from flnb.interface.memory import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 __all__ = ["allocate", "announce", "array_in", "aside", "block_of", "drain", "owner_in", "release"]
 

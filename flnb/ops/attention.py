@@ -54,6 +54,8 @@ def scaled_dot_product_attention(
     scores = matmul(e.multiply(query, features**-0.5 if scale is None else scale), key, transpose_b=True)
     if bias is not None:
         scores = e.add(scores, bias)
+    if is_causal and bias is not None:  # it may hide all that a row sees: what comes later must not be chosen then
+        mask, is_causal = asarray(np.tri(length, key.shape[-2], dtype=bool)), False
     if is_causal:  # added, not chosen: of an addition the gradient is free, and no row is wholly hidden
         hidden = np.full((length, key.shape[-2]), finfo(scores.dtype).min / 2, scores.dtype)
         weights = softmax(e.add(scores, asarray(np.triu(hidden, 1))))

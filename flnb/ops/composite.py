@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from flnb.dispatch import ops as dispatch
 from flnb.ops import elementwise as e
 from flnb.ops import reduction as r
@@ -209,6 +211,8 @@ def cross_entropy(
     logits, counted = r.floating(logits), None
     if ignore_index is not None:
         targets = asarray(targets)
+        if targets.dtype.kind in "iu":
+            targets = e.astype(targets, np.int64, copy=False)  # small dtypes do not hold every filler
         kept = e.not_equal(targets, ignore_index)
         targets, counted = e.where(kept, targets, 0), e.astype(kept, logits.dtype)
     targets = _checked_targets("cross_entropy", logits, targets)

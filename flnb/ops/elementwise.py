@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from flnb.dispatch import ops as dispatch
+from flnb.dispatch.miss import is_float
 from flnb.dispatch.plan import Spec
 from flnb.ops.creation import asarray, check_device
 from flnb.ops.table import Op, Pull, describe, shaped
@@ -271,8 +272,11 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: str | None = Non
 
 
 def biased(y: Any, bias: Any) -> Any:
-    """A product plus its bias, in the product's dtype: a float32 bias does not widen what autocast computed in half."""
-    return add(y, bias if bias.dtype is y._spec.dtype else astype(asarray(bias), y.dtype))
+    """A product plus its bias; a float32 bias does not widen what autocast computed in half precision."""
+    computed = y._spec.dtype
+    if bias.dtype is not computed and computed.itemsize == 2 and is_float(computed) and bias.dtype == np.float32:
+        bias = astype(asarray(bias), computed)
+    return add(y, bias)
 
 
 _astype = Op(

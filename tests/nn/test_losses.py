@@ -127,6 +127,14 @@ def test_the_adaptive_loss_is_minus_the_log_probability_of_each_target(reduction
     np.testing.assert_allclose(got, each if reduction == "none" else getattr(each, reduction)(), rtol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint64"])
+def test_fillers_need_not_fit_the_dtype_of_the_targets(dtype):
+    x, labels = flnb.asarray(RNG.normal(size=(3, 3))), flnb.asarray([0, 1, 2], dtype=dtype)
+    expected = pytest.approx(flnb.cross_entropy(x, labels).item())
+    for filler in (-1000, 1000):
+        assert flnb.cross_entropy(x, labels, ignore_index=filler).item() == expected
+
+
 WEIGHT = np.array([0.5, 1.0, 3.0], np.float32)
 
 

@@ -45,6 +45,10 @@ def test_attention():
     close(flnb.scaled_dot_product_attention(*tensors, is_causal=True), softmax(causal) @ v)
     both = flnb.scaled_dot_product_attention(*tensors, is_causal=True, bias=bias)
     close(both, softmax(causal + bias) @ v)
+    bias[:, 0] = -np.inf  # the first query then has nothing left to attend to, and must not look ahead
+    both = flnb.scaled_dot_product_attention(*tensors, is_causal=True, bias=bias)
+    close(both[:, 0], np.zeros((2, 6)))
+    close(both[:, 1:], softmax((causal + bias)[:, 1:]) @ v)
     nothing = np.zeros((3, 5), bool)
     close(flnb.scaled_dot_product_attention(*tensors, mask=nothing), np.zeros((2, 3, 6)))
     whole, ones = flnb.scaled_dot_product_attention, flnb.ones((1, 5, 1), dtype=flnb.float64)

@@ -160,3 +160,20 @@ def test_in_place_operators_keep_the_dtype():
         x += 0.5
     with pytest.raises(ValueError, match=r"matmul: the result is int32\[\] but out is int32\[2\]"):
         x @= x
+
+
+@pytest.mark.parametrize(
+    ("product", "bias", "dtype"),
+    [
+        ("int64", "float32", "float32"),
+        ("float32", "float64", "float64"),
+        ("float32", "complex64", "complex64"),
+        ("int16", "float32", "float32"),
+        ("float16", "float64", "float64"),
+        ("float16", "float32", "float16"),  # as autocast computes it
+    ],
+)
+def test_a_bias_widens_its_product_but_not_from_half_to_single_precision(product, bias, dtype):
+    one, half = flnb.ones((1, 1), dtype=product), flnb.full((1,), 0.5 if bias != "complex64" else 0.5j, dtype=bias)
+    y = flnb.linear(one, one, half)
+    assert (y.dtype.name, y.item()) == (dtype, 1 + half.item())
