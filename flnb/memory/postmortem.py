@@ -165,6 +165,8 @@ def _verdict(error: OutOfMemoryError, at: Shortage, gaps: list[int]) -> str:
         return "full: less is free than was asked for"
     if max(gaps, default=0) >= error.request:
         return f"a hole is large enough, but {at.manager.name} does not use it for this request"
+    if error.largest_hole >= error.request:
+        return f"not full: the device has room left, but not for the segment that {at.manager.name} wants"
     return "fragmented, not full: enough is free, but no piece is large enough"
 
 

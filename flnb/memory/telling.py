@@ -74,7 +74,7 @@ def told(report: Postmortem) -> str:
         lines.append(f"\nUnder user locks, which stay until user_unlock: {len(report.locked)}")
         lines += table([COLUMNS, *map(row, report.locked)])
     found = report.remedies
-    lines.append("\nWhat would have worked: each one replayed on this trace")
+    lines.append("\nWhat would have worked: each one replayed on this trace, which ends with this request")
     if found.rows:
         result = [(r.what, peak(r.fits, r.peak, found.capacity), r.cost, verdict(r.fits)) for r in found.rows]
         lines += table([("Remedy", "Predicted peak", "Cost", "Result"), *result])

@@ -168,7 +168,8 @@ def _square(category: str) -> str:
 
 
 def _remedies(found: Remedies) -> str:
-    head = "<b>What would have worked</b> <span class='dim'>each one replayed on this trace before it is shown</span>"
+    note = "each one replayed on this trace, which ends with this request"
+    head = f"<b>What would have worked</b> <span class='dim'>{note}</span>"
     if found.unknown:
         head += f"<div class='dim'>{escape(found.unknown)}</div>"
     if not found.rows:

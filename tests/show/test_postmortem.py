@@ -34,7 +34,7 @@ def test_the_request_is_drawn_to_scale_and_everything_is_in_a_table() -> None:
     assert "class='request' style='left:15.000%;width:45.000%'" in html  # 3 MiB on, 9 MiB wide, of 20 MiB
     widths = [float(w) for w in re.findall(r"class='tile[^']*' style='left:[\d.]+%;width:([\d.]+)%", html)]
     assert sum(widths) == pytest.approx(100, abs=0.01)
-    for text in ("del probe", "fits", "does not fit", "over 48.0 MiB", "a variable of fragmented()", "fragmented, not"):
+    for text in ("del probe", "fits", "does not fit", "over 48.0 MiB", "a variable of fragmented()", "room left"):
         assert text in html
 
 
