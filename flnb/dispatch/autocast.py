@@ -106,7 +106,9 @@ class autocast(state.use):
         half: Collection[Any] | None = None, full: Collection[Any] | None = None,
     ) -> None:  # fmt: skip
         if level not in LEVELS:
-            raise ValueError(f"autocast: got level {level!r}, expected one of {', '.join(LEVELS)}")
+            raise ValueError(
+                f"autocast: got level {level!r}, expected one of {', '.join(LEVELS)}; a dtype goes into dtype="
+            )
         chosen, precision = LEVELS[level], _half_precision(dtype)
         names_half = _known("half", chosen.half if half is None else half)
         names_full = _known("full", [n for n in chosen.full if n not in (half or ())] if full is None else full)

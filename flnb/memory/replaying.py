@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from contextlib import nullcontext
 from dataclasses import dataclass
 from time import perf_counter
@@ -191,6 +192,10 @@ def _fresh(spec: Any, lease: Lease, asked: Trace | None = None) -> tuple[str, Me
         factory = spec
     if not callable(factory):
         raise TypeError(f"replay: expected a memory manager's name, class or instance, or a function, got {spec!r}")
+    if isinstance(spec, str) and isinstance(factory, type):
+        known = [key for key in inspect.signature(factory).parameters if key != "device"]
+        if unknown := [key for key in given if key not in known]:
+            raise ValueError(f"{spec!r}: {name} has no setting {unknown[0]!r}; it has {', '.join(known) or 'none'}")
     try:
         manager = factory(lease, **({"plan": asked} if factory is Planned else {}) | given)
     except TypeError as error:
@@ -231,8 +236,9 @@ def replay(
 
     Raises:
         TypeError: no source of a trace, or no manager that can be made for another device.
+        ValueError: no manager of that name, or it has no such setting.
     """
-    asked, specs = trace(source), list(managers)
+    asked, specs = trace(source), [managers] if isinstance(managers, str) else list(managers)
     with _bar(len(asked.calls) * len(specs)) if progress else nullcontext() as bar:
         rows = tuple(play(asked, spec, capacity, bar and bar.update) for spec in specs)
     return Replay(asked, rows, pack(asked, seconds))

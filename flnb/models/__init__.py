@@ -75,11 +75,12 @@ def get(name: str) -> Recipe:
     61706
 
     Raises:
-        ValueError: there is none of that name; close ones are named.
+        ValueError: there is none of that name; close ones are named, or all.
     """
     if name not in _HOMES:
-        close = get_close_matches(name, _HOMES, cutoff=0.4) or names()
-        raise ValueError(f"flnb.models: no model {name!r}; did you mean {' or '.join(map(repr, close))}?")
+        close = get_close_matches(name, _HOMES, cutoff=0.4)
+        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"known: {', '.join(names())}"
+        raise ValueError(f"flnb.models: no model {name!r}; {hint}")
     recipes: tuple[Recipe, ...] = import_module(f"flnb.models.{_HOMES[name]}").RECIPES
     return next(recipe for recipe in recipes if recipe.name == name)
 

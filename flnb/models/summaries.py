@@ -13,7 +13,7 @@ import numpy as np
 from flnb_backends.memory.native import Native
 from flnb_telemetry import bus, quantity, record
 
-from flnb import ops, random
+from flnb import models, ops, random
 from flnb.dispatch.state import use_memory_manager
 from flnb.models.recipe import Recipe
 from flnb.tensor import Tensor
@@ -122,11 +122,11 @@ def _html(tag: str, depth: int, cells: tuple[str, ...], share: float) -> str:
     return made
 
 
-def summary(of: Module | Recipe, *inputs: Any, scale: str = "small", depth: int | None = None) -> Summary:
+def summary(of: Module | Recipe | str, *inputs: Any, scale: str = "small", depth: int | None = None) -> Summary:
     """Run a model forward once, recorded, and tell what each of its modules did.
 
     Args:
-        of: a module; or a recipe, of which a model is built and given a batch.
+        of: a module; or a recipe, or the name of one, of which a model is built and given a batch.
         inputs: what the module is called with: tensors or NumPy arrays. A recipe needs none.
         scale: of the recipe, "small" or "paper".
         depth: leave out what lies deeper: 1 shows the model's own parts only.
@@ -145,7 +145,7 @@ def summary(of: Module | Recipe, *inputs: Any, scale: str = "small", depth: int 
     total    MLP         16×10        2,410  77.0 k  2.62 KiB
 
     Raises:
-        ValueError: a module without inputs.
+        ValueError: a module without inputs, or no recipe of that name.
     """
     model, forward = _prepared(of, inputs, scale)
     root = ".".join(filter(None, (bus.threads.here.path, model._name)))
@@ -178,7 +178,9 @@ class EveryTensor(Native):
     min_block = 0
 
 
-def _prepared(of: Module | Recipe, inputs: tuple[Any, ...], scale: str) -> tuple[Module, Callable[[], Any]]:
+def _prepared(of: Module | Recipe | str, inputs: tuple[Any, ...], scale: str) -> tuple[Module, Callable[[], Any]]:
+    if isinstance(of, str):
+        of = models.get(of)
     model = of.build(scale) if isinstance(of, Recipe) else of
     if inputs:
         given = [ops.asarray(x) if isinstance(x, np.ndarray) else x for x in inputs]

@@ -77,7 +77,7 @@ class Deaf(MemoryManager):
         (3, "expected a memory manager's name, class or instance, or a function, got 3"),
         (Deaf, "took no device: give __init__ the argument device"),
         (lambda device: 3, "gave 3, expected a memory manager"),
-        ("caching:split=3", "cannot be made for another device: .*'split'"),
+        ("caching:split=3", "caching has no setting 'split'; it has split_limit"),
     ],
 )
 def test_what_cannot_be_replayed_is_told(spec: Any, says: str) -> None:
@@ -89,3 +89,8 @@ def test_an_unknown_row_lists_the_known() -> None:
     found = flnb.memory.replay(Trace.of_calls([1], [8]), ["native"])
     with pytest.raises(KeyError, match="it has native"):
         found["caching"]
+
+
+def test_one_name_is_one_manager() -> None:
+    found = flnb.memory.replay(Trace.of_calls([1], [8]), "native")
+    assert [row.manager for row in found.rows] == ["native"]

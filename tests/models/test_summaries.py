@@ -154,3 +154,9 @@ def test_the_function_is_not_hidden_by_a_module_of_its_name():
     from flnb.models import summaries
 
     assert flnb.models.summary is summaries.summary
+
+
+def test_a_recipe_by_its_name():
+    assert repr(summary("mlp")) == repr(summary(flnb.models.get("mlp")))
+    with pytest.raises(ValueError, match="no model 'mpl'; did you mean 'mlp'"):
+        summary("mpl")
