@@ -266,7 +266,7 @@ def inputs_of(source: int | str | os.PathLike[str], index: int = -1) -> list[Arr
         if capture is None:
             raise LookupError(
                 f"inputs_of: recording {source} is not in this kernel (any more); where it is, write the op's inputs "
-                f'to a file with run.ops[{index}].to_code("op.npz")'
+                f'to a file with run.calls[{index}].to_code("op.npz")'
             )
         return capture[index].arrays()
     try:

@@ -68,13 +68,16 @@ class Fit:
             LookupError: a scope of the plan is no module of the model.
         """
         modules = _modules(model, self.recompute)
+        own = [module.__dict__.get("forward") for module in modules]  # of a plan around this one, or the user's
         try:
             for module in modules:
                 module.__dict__["forward"] = _again(module)
             yield model
         finally:
-            for module in modules:
+            for module, forward in zip(modules, own, strict=True):
                 module.__dict__.pop("forward", None)
+                if forward is not None:
+                    module.__dict__["forward"] = forward
 
     def __repr__(self) -> str:
         size = quantity.size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,7 +42,7 @@ def rerun(source: Any, manager: Any = "caching", capacity: int | str | None = No
     Args:
         source: a recording, or the path of a saved one.
         manager: a name, also with settings (``"caching:split_limit=64MiB"``), a class, a function of a device, or an
-            instance, whose settings are taken.
+            instance, whose settings are taken. ``"planned"`` plans the whole run.
         capacity: of the simulated device, bytes or a text with a unit; None for no limit. Where it is full the
             recording is "failed", and nothing is allocated after it.
 
@@ -58,15 +59,15 @@ def rerun(source: Any, manager: Any = "caching", capacity: int | str | None = No
         TypeError: no recording, or no manager that can be made for another device.
         ValueError: there is no allocation in it.
     """
-    run = source if isinstance(source, Recording) else load_run(source) if isinstance(source, str) else None
-    if run is None:
+    run = load_run(source) if isinstance(source, (str, Path)) else source
+    if not isinstance(run, Recording):
         raise TypeError(
             f"flnb.memory.rerun: expected a recording (flnb.record) or the path of a saved one, got "
             f"{type(source).__name__}"
         )
     calls = trace(run)
     lease = Notes(SimulatedDevice(capacity))
-    label, made = _fresh(manager, lease)
+    label, made = _fresh(manager, lease, calls)
     place, done, error = _placed(calls, made, lease)
     found = _copied(run, f"{run.name} under {label}")
     found.meta |= {"manager": label, "device": lease.device.name, "capacity": lease.device.capacity}

@@ -194,3 +194,8 @@ def test_an_op_opens_in_the_next_cell():
     run.calls[1].open_in_cell()
     assert shell.rl_next_input == run.calls[1].to_code()
     assert "the same bits as recorded: True" in reopened(shell.rl_next_input)
+
+
+def test_a_recording_that_is_gone_says_how_to_keep_inputs():
+    with pytest.raises(LookupError, match=r"recording 0 is not in this kernel .* run\.calls\[3\]\.to_code"):
+        flnb.explore.inputs_of(0, 3)

@@ -109,6 +109,12 @@ def test_a_plan_is_taken_off_again_also_after_an_error() -> None:
     with pytest.raises(ValueError, match="stop"), plan.apply(net):
         raise ValueError("stop")
     assert not any("forward" in module.__dict__ for _, module in net.named_modules())
+    with plan.apply(net):
+        around = [module.__dict__.get("forward") for _, module in net.named_modules()]
+        with plan.apply(net):
+            assert [module.__dict__.get("forward") for _, module in net.named_modules()] != around
+        assert [module.__dict__.get("forward") for _, module in net.named_modules()] == around
+        assert any(around)
 
 
 def test_errors() -> None:

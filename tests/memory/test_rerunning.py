@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("nothing_held")
 
-MANAGERS = ["native", "caching", "caching:split_limit=1MiB", "expandable", "best-fit", "buddy", "slab", "by-category"]
+MANAGERS = [
+    "native", "caching", "caching:split_limit=1MiB", "expandable", "best-fit", "buddy", "slab", "by-category",
+    "planned",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +72,8 @@ def test_where_the_device_is_full_it_ends(run: Recording, tmp_path: Path) -> Non
     assert len(found.memory.block["t"]) == (trace(run).calls[: first[0]] > 0).sum()
     found.save(tmp_path / "again.flnb")
     assert load_run(tmp_path / "again.flnb").memory.peak.allocated == found.memory.peak.allocated
+    for path in (tmp_path / "again.flnb", str(tmp_path / "again.flnb")):
+        assert trace(rerun(path, "buddy")).calls.tolist() == trace(found).calls.tolist()
 
 
 def test_what_it_cannot_run_again_it_refuses(run: Recording) -> None:
