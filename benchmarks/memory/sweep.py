@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from flnb.dispatch import registry
-from flnb.memory import AllocHint, Block, MemoryManager, OutOfMemoryError, replay
+from flnb.memory import AllocHint, Block, MemoryManager, OutOfMemoryError
+from flnb.memory.replaying import play
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from flnb.interface.memory import Lease
-    from flnb.memory import Outcome, Trace
+    from flnb.memory import Trace
 
 __all__ = [
     "LIMITS", "MANAGERS", "SMALL_LIMITS", "Limits", "Measures", "Setting", "Watched", "caching", "effective", "grid",
@@ -163,14 +164,14 @@ def measured(trace: Trace, setting: Setting) -> Measures:
     capacity = None
     if "reserve" in setting.options:  # all of a device, so there must be one
         capacity = needed(trace, setting, 2 * trace.peak_live + (64 << 20))
-    outcome = _played(trace, setting.spec, capacity)
+    outcome = play(trace, setting.spec, capacity)
     watching: list[Watched] = []
 
     def watched(lease: Lease) -> Watched:
         watching.append(Watched(lease, setting))
         return watching[-1]
 
-    _played(trace, watched, capacity)
+    play(trace, watched, capacity)
     held, in_use = np.array(watching[0].held), np.array(watching[0].in_use)
     live, reserved = outcome.live, outcome.reserved
     parts = {"waste": held - live, "stranded": in_use - held, "idle": reserved - in_use}
@@ -195,12 +196,8 @@ def needed(trace: Trace, setting: Setting, enough: int) -> int:
     while high - low > step:
         middle = (low + high) // 2
         try:
-            ends = _played(trace, setting.spec, middle).first_oom is None
+            ends = play(trace, setting.spec, middle).first_oom is None
         except OutOfMemoryError:  # not even a pool that is taken at the start
             ends = False
         low, high = (low, middle) if ends else (middle, high)
     return high
-
-
-def _played(trace: Trace, spec: Any, capacity: int | None = None) -> Outcome:
-    return replay(trace, [spec], capacity).rows[0]

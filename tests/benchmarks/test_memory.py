@@ -24,6 +24,7 @@ from benchmarks.memory.sweep import (
     needed,
 )
 from flnb.memory import SimulatedDevice, Trace
+from flnb.memory.replaying import play
 
 MIB = 1 << 20
 
@@ -81,7 +82,7 @@ def test_the_smallest_device_is_one_on_which_the_run_ends() -> None:
     for setting in (caching(4, None), *MANAGERS):
         found = measured(drawn(), setting).needed
         assert drawn().peak_live <= found
-        assert flnb.memory.replay(drawn(), [setting.spec], found).rows[0].first_oom is None
+        assert play(drawn(), setting.spec, found).first_oom is None
 
 
 @pytest.mark.parametrize(
@@ -105,9 +106,7 @@ def test_pairs_of_limits_that_are_left_out_of_the_grid_would_have_given_the_same
     assert pairs[0] == (None, None)
     assert len(pairs) == len(set(pairs)) < len(LIMITS) ** 2
     for pair in [(512, None), (64, 512), (None, 256), (512, 512)]:
-        told, kept = (
-            flnb.memory.replay(calls, [caching(*one).spec]).rows[0] for one in (pair, effective(pair, largest))
-        )
+        told, kept = (play(calls, caching(*one).spec) for one in (pair, effective(pair, largest)))
         np.testing.assert_array_equal(told.reserved, kept.reserved)
 
 
