@@ -39,7 +39,7 @@ def stage(page: Page) -> Stage:
 def run() -> Recording:
     run = remembered(20_000, live=400, capacity=64 << 20)
     numbers = set(run.table("alloc")["context"].tolist())
-    run.stacks = {i: (Line("forward", "/project/net.py", i), Line("<module>", "train.py", 7)) for i in numbers}
+    run.catalog.stacks = {i: (Line("forward", "/project/net.py", i), Line("<module>", "train.py", 7)) for i in numbers}
     return run
 
 

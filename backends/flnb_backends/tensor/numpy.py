@@ -269,7 +269,7 @@ class NumpyBackend(Convolution, Fourier, LinearAlgebra, TensorBackend):
         if not indices:  # slices: no element is met twice
             out[place] = g
         elif len(indices) == 1 and place[0] is indices[0] and g.ndim > indices[0].ndim and _whole(place[1:]):
-            _add_rows(out, indices[0].reshape(-1), g.reshape(-1, *g.shape[indices[0].ndim :]))
+            _add_rows(out, indices[0].reshape(-1), g.reshape(indices[0].size, *g.shape[indices[0].ndim :]))
         else:
             np.add.at(out, place, g)
         return out
