@@ -49,7 +49,7 @@ def test_a_small_tape_travels_whole() -> None:
     (a, b) = root["items"]
     assert (a["name"], a["first"], a["last"], a["ids"], a["repeat"]) == ("a", 0, 2, [1, 2], 0)
     assert (b["forward_ns"], b["backward_ns"], b["saved"]) == (200, 400, 64)
-    assert b["ops"] == [["exp", 1], ["cos", 1]]
+    assert sorted(b["ops"]) == [["cos", 1], ["exp", 1]]
     assert b["families"] == [["elementwise", 200]]
     assert root["edges"] == [0, 1]
     assert [leaf["id"] for leaf in told["leaves"]] == [-1]
