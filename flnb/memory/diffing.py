@@ -104,7 +104,7 @@ def diff(before: Any, after: Any) -> Diff:
             memory snapshot, of which the end is taken.
 
     >>> import flnb
-    >>> with flnb.record() as run:
+    >>> with flnb.use_memory_manager(flnb.memory.Caching()), flnb.record() as run:
     ...     kept = flnb.ones((256, 256))
     ...     halfway = run.memory.at(run.seconds)
     ...     with flnb.scope("leak"):

@@ -13,6 +13,8 @@ from tests.memory.pretended_torch import PretendedTorch
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("nothing_held")
+
 KIB = 1 << 10
 
 
