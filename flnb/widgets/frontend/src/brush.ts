@@ -115,7 +115,7 @@ export class Brush {
 
   private marks(c: CanvasRenderingContext2D): void {
     const { store, theme } = this.context;
-    const { gradientNorm, steps } = store;
+    const { norms: { all: gradientNorm }, steps } = store;
     const values = gradientNorm.column("value");
     let shown = -Infinity;
     for (let row = 0; row < gradientNorm.length; row++) {

@@ -71,3 +71,10 @@ export class Columns<Name extends string> {
     return Object.fromEntries(this.names.map((name) => [name, new Float64Array(rows)])) as Record<Name, Float64Array>;
   }
 }
+
+/** The value of a key, made where there is none yet. */
+export function entry<K, V>(map: Map<K, V>, key: K, make: () => V): V {
+  let value = map.get(key);
+  if (value === undefined) map.set(key, (value = make()));
+  return value;
+}

@@ -3,7 +3,8 @@
 import { h, setText } from "./dom.ts";
 import { bytes, integer, ratio, significant, text, UNKNOWN } from "./format.ts";
 import { nameOf, square } from "./memory/index.ts";
-import { BlockMap, type SegmentOrder } from "./memory/blockmap.ts";
+import { BlockMap } from "./memory/blockmap.ts";
+import type { SegmentOrder } from "./memory/places.ts";
 import { counterpartRow, counterpartTime, inWords } from "./memory/counterpart.ts";
 import { FragmentationChart } from "./memory/fragmentation-chart.ts";
 import { fragmentationOf } from "./memory/fragmentation.ts";
@@ -13,7 +14,8 @@ import { axisTop, TimelineChart } from "./memory/timeline.ts";
 import { categoryOrder } from "./palette.ts";
 import { Panel, segmented } from "./panel.ts";
 import { isFrame, type ToKernel } from "./protocol.ts";
-import { type Selection, Store } from "./store.ts";
+import { type Selection, selectionOfBlock } from "./selection.ts";
+import { Store } from "./store.ts";
 import { Theme } from "./theme.ts";
 import type { Actions, ViewContext } from "./view.ts";
 
@@ -191,7 +193,7 @@ export class Comparison {
     let other = selection;
     if (selection?.kind === "block") {
       const row = counterpartRow(here, there, here.memory.lifetimes.row(selection.block!));
-      other = row < 0 ? null : there.selectionOfBlock(row);
+      other = row < 0 ? null : selectionOfBlock(there, row);
     } else if (selection?.kind === "segment") other = null;
     there.select(other);
     this.schedule();

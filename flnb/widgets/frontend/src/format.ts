@@ -103,3 +103,8 @@ export const text = (quantity: Quantity): string => (quantity[1] ? `${quantity[0
 /** A lower bound carries ≥: numbers of a run that dropped events. */
 export const atLeast = (quantity: Quantity, lower: boolean): Quantity =>
   lower && quantity[0] !== UNKNOWN ? [`≥${quantity[0]}`, quantity[1]] : quantity;
+
+/** 20 MiB rather than 20.0 MiB where nothing is lost. */
+export function wholeBytes(value: number): string {
+  return text(bytes(value)).replace(/\.0+ /, " ");
+}

@@ -4,7 +4,8 @@ import { Chart, wantsLog, type Curve } from "./chart.ts";
 import { h } from "./dom.ts";
 import { integer, plain, significant } from "./format.ts";
 import { Panel } from "./panel.ts";
-import type { Metric, Steps, Store } from "./store.ts";
+import type { Metric } from "./norms.ts";
+import type { Steps, Store } from "./store.ts";
 import type { DataTable, View, ViewContext } from "./view.ts";
 
 interface Series { name: string; curve: Curve; times: ArrayLike<number>; value: number | null; format: (value: number) => string }
@@ -42,7 +43,7 @@ export function listSeries(store: Store): Series[] {
   }));
   const rank = (series: Series): number => (/^(train_?)?loss$/i.test(series.name) ? 0 : /loss/i.test(series.name) ? 1 : 2);
   logged.sort((one, two) => rank(one) - rank(two) || one.name.localeCompare(two.name));
-  const { gradientNorm } = store;
+  const gradientNorm = store.norms.all;
   if (gradientNorm.length && !store.metrics.has("gradient norm")) {
     logged.splice(logged.findIndex((series) => rank(series) > 0) < 0 ? logged.length : Math.min(1, logged.length), 0, {
       name: "gradient norm", curve: { steps: gradientNorm.column("step"), values: gradientNorm.column("value"), length: gradientNorm.length },

@@ -5,7 +5,8 @@ import { atLeast, bytes, count, duration, exactBytes, integer, percent, text, sh
 import { familyLabels } from "./palette.ts";
 import { Panel, segmented } from "./panel.ts";
 import { keepOrder, mean, sortRows, toggled, type SortKey, type SortOrder } from "./sorting.ts";
-import { baseOp, type OpRow, type Selection } from "./store.ts";
+import type { OpRow } from "./oprows.ts";
+import { baseOp, type Selection, selectionOfNode, selectsNode } from "./selection.ts";
 import type { View, ViewContext } from "./view.ts";
 
 type Grouping = "op" | "scope";
@@ -342,7 +343,7 @@ class Ops implements View {
     const { store, actions } = this.context;
     const { tape } = store;
     if (!tape) return [];
-    const nodes = tape.nodes.filter((node) => store.selectsNode(node));
+    const nodes = tape.nodes.filter((node) => selectsNode(store, node));
     if (!nodes.length) return [];
     const backward = store.selection?.phase === "backward";
     const list = h("ul", { class: "fl-rowlist" });
@@ -351,7 +352,7 @@ class Ops implements View {
       const button = h("button", { type: "button", title: plan ? `${plan.op} ${shapeText(plan.shape)}` : "" },
         h("span", { class: "fl-code" }, store.selection?.kind === "scope" ? plan?.op ?? "" : context?.scope || "(outside of scopes)"),
         h("span", { class: "fl-unitright" }, text(duration(backward ? node.backward_ns : node.forward_ns))));
-      button.addEventListener("click", () => actions.select(store.selectionOfNode(node, tape)));
+      button.addEventListener("click", () => actions.select(selectionOfNode(store, node, tape)));
       list.append(h("li", {}, button));
     }
     return [h("div", { class: "fl-section" }, `On the tape of step ${integer(tape.step)}${backward ? ", backward" : ""}`), list];

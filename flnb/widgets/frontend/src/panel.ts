@@ -65,6 +65,15 @@ export class Panel {
   }
 }
 
+/** Buttons side by side in a header, each with its name, what it does in words, and that. */
+export function buttonGroup(label: string, buttons: readonly (readonly [string, string, () => void])[]): HTMLElement {
+  return h("div", { class: "fl-segmented", role: "group", "aria-label": label }, ...buttons.map(([name, title, act]) => {
+    const button = h("button", { type: "button", title, "aria-label": title }, name);
+    button.addEventListener("click", act);
+    return button;
+  }));
+}
+
 /** A segmented choice in a header (role radiogroup): Op | Scope. */
 export function segmented<T extends string>(label: string, options: readonly (readonly [T, string])[], chosen: T, onChoose: (value: T) => void): HTMLElement {
   const group = h("div", { class: "fl-segmented", role: "radiogroup", "aria-label": label });

@@ -1,6 +1,6 @@
 /** Order of the ops table, and how it holds still under the pointer. */
 
-import type { OpRow } from "./store.ts";
+import type { OpRow } from "./oprows.ts";
 
 export type SortKey = "name" | "count" | "total" | "mean" | "p99" | "max" | "share" | "bytes";
 export interface SortOrder { key: SortKey; descending: boolean }

@@ -6,63 +6,24 @@
  * `latest` (run and counters of the newest frame) goes on. Resuming applies what was held.
  */
 
-import { Columns } from "./columns.ts";
-import { MemoryLog } from "./lifetimes.ts";
+import { Columns, entry } from "./columns.ts";
+import { HeldFrames } from "./held.ts";
+import { MemoryLog } from "./memorylog.ts";
+import { type OpRow, OpRows } from "./oprows.ts";
+import { type Metric, newMetric, NormHistory } from "./norms.ts";
+import type { Selection } from "./selection.ts";
 import {
-  decodeFrame, isFrame, isStackAnswer, isTapeAnswer, PROTOCOL, type Column, type Context, type Counters, type Frame, type Phase, type Plan,
-  type RunInfo, type TableDelta, type Tape, type TapeAnswer, type TapeGroup, type TapeNode, type ToKernel,
+  decodeFrame, isFrame, isStackAnswer, isTapeAnswer, PROTOCOL, type Column, type Context, type Counters, type Frame, type Plan,
+  type RunInfo, type TableDelta, type Tape, type TapeAnswer, type ToKernel,
 } from "./protocol.ts";
 
-export interface OpRow {
-  name: string;
-  family: string;
-  count: number;
-  /** Nanoseconds. */
-  total: number;
-  p99: number;
-  max: number;
-  bytes: number;
-  /** Share of the time of all rows, 0..1. */
-  share: number;
-  /** Nanoseconds a step over the recent past, oldest first; what the sparkline draws. */
-  history: readonly number[];
-}
-
 export type Steps = Columns<"index" | "t0" | "t1">;
-export type Metric = Columns<"step" | "t" | "value">;
-
-/**
- * What is selected. A selection names everything it is known to be: a block knows its op, scope and node.
- * `kind` says what was clicked; views mark what matches with `selectsBlock` and `selectsNode`.
- */
-export interface Selection {
-  kind: "op" | "scope" | "node" | "nodes" | "leaf" | "block" | "segment" | "step";
-  label: string;
-  /** First and last id of a row of tape nodes, and the key of their group. */
-  nodes?: readonly [number, number];
-  group?: string;
-  op?: string;
-  scope?: string;
-  phase?: Phase;
-  /** Tape node id; negative is a leaf. */
-  node?: number;
-  block?: number;
-  segment?: number;
-  step?: number;
-  t?: number;
-  bytes?: number;
-}
 
 export interface Range { t0: number; t1: number }
 
-const HISTORY = 48;
-const HELD_BYTES = 48 * 2 ** 20;
 const RECENT_FRAMES = 64;
 /** Milliseconds after which a keyframe that has not come is asked for again. */
 const ASK_AGAIN = 700;
-
-/** Ops of forward and backward share a name: conv2d_backward, conv2d_input_grad and max_pool2d_grad belong to nodes conv2d and max_pool2d. */
-export const baseOp = (name: string): string => name.replace(/((_(input|weight|bias))?_grad|_backward|′|')$/, "");
 
 export class Store {
   // Interned tables; an id is an index.
@@ -77,16 +38,14 @@ export class Store {
   scopes: readonly OpRow[] = [];
   readonly steps: Steps = new Columns(["index", "t0", "t1"], 65536);
   readonly metrics = new Map<string, Metric>();
-  /** Gradient norm of all parameters, by sampled step. */
-  readonly gradientNorm: Metric = new Columns(["step", "t", "value"], 65536);
   readonly memory = new MemoryLog();
   tape: Tape | null = null;
   /** Call stacks of blocks, by context, as far as they were asked for; null where the answer is awaited. */
   readonly stacks = new Map<number, readonly string[] | null>();
   /** The newest answer to what was asked of the tape. */
   answer: TapeAnswer | null = null;
-  /** Gradient norm by scope and op at each sampled step, for the history of one node. */
-  private readonly norms = new Map<string, Metric>();
+  readonly norms = new NormHistory(this);
+  private readonly tables = new OpRows((id) => this.string(id));
 
   /** Increase with every change of that kind; `text` when what is read is renewed, at most four times a second, all at once. */
   readonly versions = { frame: 0, ops: 0, steps: 0, metrics: 0, memory: 0, tape: 0, view: 0, text: 0 };
@@ -118,13 +77,9 @@ export class Store {
   /** Seconds seen while following; 0 chooses six steps. */
   span = 0;
 
-  private held: Frame[] = [];
-  private heldBytes = 0;
-  private heldIncomplete = false;
-  private opNodes: { key: string; nodes: ReadonlySet<number> } = { key: "", nodes: new Set() };
+  private readonly held = new HeldFrames();
   private askedAt = 0;
   private readonly arrivals: number[] = [];
-  private readonly histories = new Map<string, { count: number; total: number; steps: number; values: number[] }>();
   private readonly listeners = new Set<() => void>();
 
   /** Called after every frame and every change of what is looked at. Returns the unsubscribe function. */
@@ -181,7 +136,7 @@ export class Store {
       this.problem = null;
       this.lastKeyframeAt = now;
     }
-    if (this.paused && this.run !== null) this.hold(frame);
+    if (this.paused && this.run !== null) this.held.add(frame);
     else this.apply(frame);
     this.notify();
     return replies;
@@ -215,12 +170,9 @@ export class Store {
     this.paused = paused;
     const replies: ToKernel[] = [];
     if (!paused) {
-      const { held, heldIncomplete } = this;
-      this.held = [];
-      this.heldBytes = 0;
-      this.heldIncomplete = false;
-      for (const frame of held) this.apply(frame);
-      if (heldIncomplete) replies.push({ type: "resync" });
+      const { frames, incomplete } = this.held.take();
+      for (const frame of frames) this.apply(frame);
+      if (incomplete) replies.push({ type: "resync" });
     }
     this.changed();
     return replies;
@@ -310,96 +262,6 @@ export class Store {
     return this.search === "" || texts.some((text) => text !== undefined && text.toLowerCase().includes(this.search));
   }
 
-  // ---- selections
-
-  selectionOfBlock(row: number): Selection {
-    const { lifetimes } = this.memory;
-    const plan = this.plan(lifetimes.plan[row]!);
-    const context = this.context(lifetimes.context[row]!);
-    const node = lifetimes.node[row]!;
-    const step = this.stepAt(lifetimes.start[row]!);
-    const id = lifetimes.id[row]!;
-    return {
-      kind: "block", label: context?.scope ? `${context.scope}${plan ? `.${plan.op}` : ""}` : plan?.op ?? `block #${id}`,
-      block: id, segment: lifetimes.segment[row]!, t: lifetimes.start[row]!, bytes: lifetimes.size[row]!,
-      ...(plan ? { op: plan.op } : {}), ...(context ? { scope: context.scope, phase: context.phase } : {}),
-      ...(node ? { node } : {}), ...(step !== null ? { step } : {}),
-    };
-  }
-
-  selectionOfNode(node: TapeNode, tape: Tape): Selection {
-    const plan = this.plan(node.plan);
-    const context = this.context(node.context);
-    return {
-      kind: "node", label: plan?.op ?? `node #${node.id}`, node: node.id, step: tape.step, bytes: node.saved,
-      ...(plan ? { op: plan.op } : {}), ...(context ? { scope: context.scope } : {}),
-    };
-  }
-
-  /** Whether the block in this row belongs to the selection. */
-  selectsBlock(row: number, selection = this.selection): boolean {
-    if (!selection) return false;
-    const { lifetimes } = this.memory;
-    switch (selection.kind) {
-      case "block": return lifetimes.id[row] === selection.block;
-      case "segment": return lifetimes.segment[row] === selection.segment;
-      case "nodes": return within(lifetimes.node[row]!, selection.nodes);
-      case "node": case "leaf": return selection.node !== undefined && selection.node !== 0 && lifetimes.node[row] === selection.node;
-      case "op": return selection.op !== undefined && this.plan(lifetimes.plan[row]!)?.op === selection.op;
-      case "scope": return inScope(this.context(lifetimes.context[row]!)?.scope, selection.scope);
-      case "step": return selection.step !== undefined && this.stepAt(lifetimes.start[row]!) === selection.step;
-    }
-  }
-
-  /** Whether a tape node belongs to the selection. */
-  selectsNode(node: TapeNode, selection = this.selection): boolean {
-    if (!selection) return false;
-    switch (selection.kind) {
-      case "node": case "leaf": return node.id === selection.node;
-      case "nodes": return within(node.id, selection.nodes);
-      case "block":
-        // A block's node belongs to its own step's tape; another step's tape shows the same op of the same scope.
-        if (selection.node !== undefined && selection.step === this.tape?.step) return node.id === selection.node;
-        return selection.op !== undefined && this.plan(node.plan)?.op === baseOp(selection.op)
-          && this.context(node.context)?.scope === selection.scope;
-      case "op":
-        return selection.op !== undefined && (this.plan(node.plan)?.op === baseOp(selection.op) || this.nodesOfOp(selection.op).has(node.id));
-      case "scope": return inScope(this.context(node.context)?.scope, selection.scope);
-      default: return false;
-    }
-  }
-
-  /** Whether a closed group of tape nodes is, holds, or belongs to what is selected. */
-  selectsGroup(group: TapeGroup, selection = this.selection): boolean {
-    if (!selection) return false;
-    switch (selection.kind) {
-      case "node": case "leaf": case "block": return selection.node !== undefined && selection.node > 0 && within(selection.node, group.ids);
-      case "nodes": return selection.nodes !== undefined && selection.nodes[0] <= group.ids[1] && group.ids[0] <= selection.nodes[1];
-      case "op": return selection.op !== undefined && group.ops.some(([op]) => op === baseOp(selection.op!));
-      case "scope": return group.path !== "" && (inScope(group.path, selection.scope) || inScope(selection.scope, group.path));
-      default: return false;
-    }
-  }
-
-  /** Tape nodes that an op worked for, as its allocations tell: a composite's node has another name than its ops. */
-  private nodesOfOp(op: string): ReadonlySet<number> {
-    const key = `${op} ${this.versions.tape}`;
-    if (this.opNodes.key !== key) {
-      const nodes = new Set<number>();
-      const { lifetimes } = this.memory;
-      for (let row = 0; row < lifetimes.used; row++) {
-        if (lifetimes.node[row]! > 0 && this.plan(lifetimes.plan[row]!)?.op === op) nodes.add(lifetimes.node[row]!);
-      }
-      this.opNodes = { key, nodes };
-    }
-    return this.opNodes.nodes;
-  }
-
-  /** Gradient norm of a node (by scope and op) over the sampled steps; the value is NaN where the gradient was bad. */
-  normHistory(node: TapeNode): Metric | undefined {
-    return this.norms.get(this.normKey(node));
-  }
-
   // ---- taking frames in
 
   private apply(frame: Frame): void {
@@ -413,12 +275,13 @@ export class Store {
     const { columns } = frame;
     this.applySteps(frame);
     this.applyMetrics(columns);
+    const steps = this.steps.length + this.steps.evicted;
     if (columns["op.name"]) {
-      this.ops = this.rows(columns, "op");
+      this.ops = this.tables.rows(columns, "op", steps);
       this.versions.ops++;
     }
     if (columns["scope.name"]) {
-      this.scopes = this.rows(columns, "scope");
+      this.scopes = this.tables.rows(columns, "scope", steps);
       this.versions.ops++;
     }
     if (head.keyframe || columns["alloc.id"] || columns["free.id"] || columns["segment.id"] || columns["release.id"] || columns["memory.t"]) {
@@ -442,29 +305,12 @@ export class Store {
     this.versions.view++;
   }
 
-  private hold(frame: Frame): void {
-    this.held.push(frame);
-    this.heldBytes += frame.bytes;
-    // A long pause must not fill the page's memory: the oldest frames give up their memory events (the keyframe asked
-    // for on resuming repairs them) and keep what cannot be had again: tables, steps, metrics, tape.
-    for (let at = 0; this.heldBytes > HELD_BYTES && at < this.held.length; at++) {
-      const old = this.held[at]!;
-      if (old.bytes === 0) continue;
-      const kept: Record<string, Column> = {};
-      for (const [name, column] of Object.entries(old.columns)) if (/^(step|metric)\./.test(name)) kept[name] = column.slice();
-      this.heldBytes -= old.bytes;
-      this.held[at] = { head: { ...old.head, keyframe: false }, columns: kept, bytes: 0 };
-      this.heldIncomplete = true;
-    }
-  }
-
   private reset(): void {
     this.ops = this.scopes = [];
     this.steps.clear();
     this.metrics.clear();
-    this.gradientNorm.clear();
     this.norms.clear();
-    this.histories.clear();
+    this.tables.clear();
     this.memory.clear();
     this.tape = this.answer = null;
     this.stacks.clear();
@@ -511,15 +357,7 @@ export class Store {
     const same = this.tape?.step === tape.step && this.tape.t === tape.t;
     this.tape = tape;
     this.versions.tape++;
-    if (same) return;
-    if ((tape.gradient !== null || tape.gradient_bad) && tape.t > (this.gradientNorm.last("t") ?? -Infinity)) {
-      this.gradientNorm.append({ step: tape.step, t: tape.t, value: tape.gradient_bad ? NaN : tape.gradient! });
-      this.versions.metrics++;
-    }
-    for (const node of tape.nodes) {
-      if (node.norm === null && !node.bad) continue;
-      entry(this.norms, this.normKey(node), newMetric).append({ step: tape.step, t: tape.t, value: node.bad ? NaN : node.norm ?? NaN });
-    }
+    if (!same && this.norms.take(tape)) this.versions.metrics++;
   }
 
   /** More of the tape that is shown. While the picture is paused the kernel may have gone on to another step's. */
@@ -533,40 +371,6 @@ export class Store {
       leaves: merged(tape.leaves, answer.leaves, (leaf) => leaf.id),
     };
     this.versions.tape++;
-  }
-
-  private normKey(node: TapeNode): string {
-    return `${this.context(node.context)?.scope ?? ""}\0${this.plan(node.plan)?.op ?? ""}`;
-  }
-
-  private rows(columns: Record<string, Column>, prefix: "op" | "scope"): OpRow[] {
-    const column = (name: string): Column => columns[`${prefix}.${name}`] ?? new Float64Array(0);
-    const [names, families, counts, totals] = [column("name"), column("family"), column("count"), column("total")];
-    const [p99, max, bytes] = [column("p99"), column("max"), column("bytes")];
-    let all = 0;
-    for (const total of totals) all += total;
-    return Array.from(names, (id, at): OpRow => {
-      const name = this.string(id);
-      const total = totals[at] ?? 0;
-      const count = counts[at] ?? 0;
-      return {
-        name, family: this.string(families[at] ?? 0), count, total, p99: p99[at] ?? 0, max: max[at] ?? 0, bytes: bytes[at] ?? 0,
-        share: all > 0 ? total / all : 0, history: this.history(`${prefix}\0${name}`, count, total),
-      };
-    });
-  }
-
-  /** What one row cost a step since its table came last. */
-  private history(key: string, count: number, total: number): readonly number[] {
-    const steps = this.steps.length + this.steps.evicted;
-    const known = entry(this.histories, key, () => ({ count: 0, total: 0, steps: 0, values: [] }));
-    if (count > known.count && (steps > known.steps || steps === 0)) {
-      // The first table has everything since the run began, warm-up included: it is the start, not a sample.
-      if (known.count > 0) known.values.push((total - known.total) / (steps > known.steps ? steps - known.steps : count - known.count));
-      if (known.values.length > HISTORY) known.values.shift();
-      Object.assign(known, { count, total, steps });
-    }
-    return known.values;
   }
 
   private automaticSpan(): number {
@@ -586,19 +390,4 @@ export class Store {
   notify(): void {
     for (const listener of this.listeners) listener();
   }
-}
-
-const newMetric = (): Metric => new Columns(["step", "t", "value"], 65536);
-
-function entry<K, V>(map: Map<K, V>, key: K, make: () => V): V {
-  let value = map.get(key);
-  if (value === undefined) map.set(key, (value = make()));
-  return value;
-}
-
-const within = (id: number, range: readonly [number, number] | undefined): boolean => range !== undefined && range[0] <= id && id <= range[1];
-
-/** Whether `scope` is `outer` or lies inside it: "net.block1.conv" in "net.block1". */
-export function inScope(scope: string | undefined, outer: string | undefined): boolean {
-  return scope !== undefined && outer !== undefined && (scope === outer || scope.startsWith(outer + "."));
 }

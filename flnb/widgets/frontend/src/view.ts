@@ -2,7 +2,8 @@
 
 import type { CodeRequest } from "./cell.ts";
 import type { StackRequest, TapeRequest } from "./protocol.ts";
-import type { Selection, Store } from "./store.ts";
+import type { Selection } from "./selection.ts";
+import type { Store } from "./store.ts";
 import type { Theme } from "./theme.ts";
 
 export type TabName = "overview" | "ops" | "memory" | "tape" | "metrics";

@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { pack, Simulation } from "../src/dev/simulate.ts";
+import { pack } from "../src/dev/packing.ts";
+import { Simulation } from "../src/dev/simulate.ts";
 import { decodeFrame, isFrame, ProtocolError, type FrameHead } from "../src/protocol.ts";
 
 const head = (arrays: FrameHead["arrays"]): FrameHead => ({ ...new Simulation().frame().content, arrays });

@@ -1,9 +1,12 @@
 import { beforeEach, describe, expect, it } from "vitest";
 import { Simulation } from "../src/dev/simulate.ts";
-import { Lifetimes, MemoryLog, Overview } from "../src/lifetimes.ts";
+import { Lifetimes } from "../src/lifetimes.ts";
+import { MemoryLog } from "../src/memorylog.ts";
+import { Overview } from "../src/overview.ts";
 import { SegmentTable } from "../src/memory/model.ts";
 import { decodeFrame } from "../src/protocol.ts";
-import { baseOp, inScope, Store } from "../src/store.ts";
+import { baseOp, inScope, selectionOfBlock, selectsBlock, selectsNode } from "../src/selection.ts";
+import { Store } from "../src/store.ts";
 
 type Message = ReturnType<Simulation["frame"]>;
 let now = 0;
@@ -30,7 +33,7 @@ describe("a run through the protocol", () => {
     expect(store.steps.length).toBeGreaterThan(50);
     expect(store.metrics.get("loss")!.length).toBe(store.steps.length);
     expect(store.tape!.nodes.length).toBe(18);
-    expect(store.gradientNorm.length).toBeGreaterThan(3);
+    expect(store.norms.all.length).toBeGreaterThan(3);
     expect(store.ops[0]!.history.length).toBeGreaterThan(2);
   });
 
@@ -185,15 +188,15 @@ describe("selection", () => {
 
   it("of an op marks its nodes and its blocks", () => {
     const selection = { kind: "op", label: "conv2d", op: "conv2d" } as const;
-    expect(tape!.nodes.filter((node) => store.selectsNode(node, selection))).toHaveLength(3);
+    expect(tape!.nodes.filter((node) => selectsNode(store, node, selection))).toHaveLength(3);
     const { lifetimes } = store.memory;
-    const rows = Array.from({ length: lifetimes.used }, (_, row) => row).filter((row) => store.selectsBlock(row, selection));
+    const rows = Array.from({ length: lifetimes.used }, (_, row) => row).filter((row) => selectsBlock(store, row, selection));
     expect(rows.length).toBeGreaterThan(50);
     expect(rows.every((row) => store.plan(lifetimes.plan[row]!)!.op === "conv2d")).toBe(true);
   });
 
   it("of a backward op marks its forward node", () => {
-    expect(tape!.nodes.filter((node) => store.selectsNode(node, { kind: "op", label: "", op: "relu_backward" }))).toHaveLength(4);
+    expect(tape!.nodes.filter((node) => selectsNode(store, node, { kind: "op", label: "", op: "relu_backward" }))).toHaveLength(4);
   });
 
   it("knows the forward op of a gradient's op", () => {
@@ -204,18 +207,18 @@ describe("selection", () => {
   it("of a scope holds what is inside it, and no namesake", () => {
     expect(inScope("net.block1.conv", "net.block1")).toBe(true);
     expect(inScope("net.block10", "net.block1")).toBe(false);
-    expect(tape!.nodes.filter((node) => store.selectsNode(node, { kind: "scope", label: "", scope: "net.block1" }))).toHaveLength(4);
+    expect(tape!.nodes.filter((node) => selectsNode(store, node, { kind: "scope", label: "", scope: "net.block1" }))).toHaveLength(4);
   });
 
   it("of a block knows its op, scope, node and step", () => {
     const { lifetimes } = store.memory;
     const row = Array.from({ length: lifetimes.used }, (_, at) => at).findLast((at) => lifetimes.category[at] === 3 && lifetimes.node[at]! > 0 && store.stepAt(lifetimes.start[at]!) !== null)!;
-    const selection = store.selectionOfBlock(row);
+    const selection = selectionOfBlock(store, row);
     expect(selection.op).toBe(store.plan(lifetimes.plan[row]!)!.op);
     expect(selection.node).toBe(lifetimes.node[row]);
     expect(selection.step).toBeGreaterThan(0);
-    expect(store.selectsBlock(row, selection)).toBe(true);
-    expect(store.selectsBlock(row - 1, selection)).toBe(false);
+    expect(selectsBlock(store, row, selection)).toBe(true);
+    expect(selectsBlock(store, row - 1, selection)).toBe(false);
   });
 });
 

@@ -7,7 +7,8 @@ import { listSeries, sharedSteps, stepRate } from "../src/metrics.ts";
 import { keepOrder, sortRows, toggled } from "../src/sorting.ts";
 import { selectionParts, stateLine } from "../src/states.ts";
 import { Columns } from "../src/columns.ts";
-import { Store, type OpRow } from "../src/store.ts";
+import type { OpRow } from "../src/oprows.ts";
+import { Store } from "../src/store.ts";
 
 const row = (name: string, total: number, count: number): OpRow => ({ name, family: "", count, total, p99: 0, max: 0, bytes: count, share: 0, history: [] });
 const rows = [row("add", 10, 5), row("mul", 30, 1), row("sub", 20, 20), row("div", 10, 1)];

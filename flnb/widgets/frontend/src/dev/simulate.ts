@@ -4,99 +4,12 @@
  */
 
 import type { ArrayType, Context, Counters, FrameHead, Phase, Plan, RunState, Tape, TapeLeaf } from "../protocol.ts";
+import { type Block, Caching, type SegmentState } from "./caching.ts";
 import { tapeFrom, type Flat } from "./levels.ts";
+import { pack, Table } from "./packing.ts";
+import { generator, layers } from "./program.ts";
 
-const KiB = 1024;
-const MiB = 1024 * KiB;
-
-/** Small deterministic generator (mulberry32). */
-function generator(seed: number): () => number {
-  let state = seed;
-  return () => {
-    state = (state + 0x6d2b79f5) | 0;
-    let mixed = Math.imul(state ^ (state >>> 15), 1 | state);
-    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed;
-    return ((mixed ^ (mixed >>> 14)) >>> 0) / 4294967296;
-  };
-}
-
-interface Layer { scope: string; op: string; family: string; shape: number[]; us: number; temporary?: number; parameters?: [string, number[]][] }
-
-const layers: Layer[] = [
-  { scope: "net.stem.conv", op: "conv2d", family: "matmul", shape: [256, 16, 8, 8], us: 430, temporary: 2.25 * MiB, parameters: [["weight", [16, 1, 3, 3]]] },
-  { scope: "net.stem.bn", op: "batch_norm", family: "norm", shape: [256, 16, 8, 8], us: 290, parameters: [["weight", [16]], ["bias", [16]]] },
-  { scope: "net.stem", op: "relu", family: "elementwise", shape: [256, 16, 8, 8], us: 92 },
-  { scope: "net.block1.conv", op: "conv2d", family: "matmul", shape: [256, 32, 8, 8], us: 1980, temporary: 9 * MiB, parameters: [["weight", [32, 16, 3, 3]]] },
-  { scope: "net.block1.bn", op: "batch_norm", family: "norm", shape: [256, 32, 8, 8], us: 560, parameters: [["weight", [32]], ["bias", [32]]] },
-  { scope: "net.block1", op: "relu", family: "elementwise", shape: [256, 32, 8, 8], us: 170 },
-  { scope: "net.block1.pool", op: "max_pool2d", family: "reduction", shape: [256, 32, 4, 4], us: 620 },
-  { scope: "net.block2.conv", op: "conv2d", family: "matmul", shape: [256, 128, 4, 4], us: 1850, temporary: 4.5 * MiB, parameters: [["weight", [128, 32, 3, 3]]] },
-  { scope: "net.block2.bn", op: "batch_norm", family: "norm", shape: [256, 128, 4, 4], us: 520, parameters: [["weight", [128]], ["bias", [128]]] },
-  { scope: "net.block2", op: "relu", family: "elementwise", shape: [256, 128, 4, 4], us: 160 },
-  { scope: "net.block2.pool", op: "max_pool2d", family: "reduction", shape: [256, 128, 2, 2], us: 520 },
-  { scope: "net.head", op: "reshape", family: "movement", shape: [256, 512], us: 6 },
-  { scope: "net.head.fc1", op: "matmul", family: "matmul", shape: [256, 256], us: 610, parameters: [["weight", [512, 256]]] },
-  { scope: "net.head.fc1", op: "add", family: "elementwise", shape: [256, 256], us: 30, parameters: [["bias", [256]]] },
-  { scope: "net.head", op: "relu", family: "elementwise", shape: [256, 256], us: 25 },
-  { scope: "net.head.fc2", op: "matmul", family: "matmul", shape: [256, 10], us: 60, parameters: [["weight", [256, 10]]] },
-  { scope: "loss", op: "log_softmax", family: "norm", shape: [256, 10], us: 38 },
-  { scope: "loss", op: "nll_loss", family: "reduction", shape: [], us: 12 },
-];
-
-interface Block { id: number; segment: SegmentState; offset: number; size: number; free: boolean; requested: number }
-interface SegmentState { id: number; address: number; size: number; small: boolean; blocks: Block[] }
-
-/** Best fit over segments of 2 MiB (small) and 20 MiB, blocks split and joined: the caching manager in miniature. */
-class Caching {
-  readonly segments: SegmentState[] = [];
-  private blocks = 0;
-  private readonly onSegment: (segment: SegmentState) => void;
-
-  constructor(onSegment: (segment: SegmentState) => void) {
-    this.onSegment = onSegment;
-  }
-
-  allocate(requested: number): Block {
-    const size = Math.max(512, Math.ceil(requested / 512) * 512);
-    const small = size <= MiB;
-    let best: Block | undefined;
-    for (const segment of this.segments) {
-      if (segment.small !== small) continue;
-      for (const block of segment.blocks) if (block.free && block.size >= size && (!best || block.size < best.size)) best = block;
-    }
-    if (!best) {
-      const total = small ? 2 * MiB : size < 10 * MiB ? 20 * MiB : Math.ceil(size / (2 * MiB)) * 2 * MiB;
-      const segment: SegmentState = { id: this.segments.length + 1, address: 0x7f00_0000_0000 + this.segments.length * 64 * MiB, size: total, small, blocks: [] };
-      best = { id: 0, segment, offset: 0, size: total, free: true, requested: 0 };
-      segment.blocks.push(best);
-      this.segments.push(segment);
-      this.onSegment(segment);
-    }
-    const rest = best.size - size;
-    if (small ? rest >= 512 : rest >= MiB) {
-      const { blocks } = best.segment;
-      blocks.splice(blocks.indexOf(best) + 1, 0, { id: 0, segment: best.segment, offset: best.offset + size, size: rest, free: true, requested: 0 });
-      best.size = size;
-    }
-    return Object.assign(best, { id: ++this.blocks, free: false, requested });
-  }
-
-  free(block: Block): void {
-    block.free = true;
-    const { blocks } = block.segment;
-    const at = blocks.indexOf(block);
-    const next = blocks[at + 1];
-    if (next?.free) {
-      block.size += next.size;
-      blocks.splice(at + 1, 1);
-    }
-    const before = blocks[at - 1];
-    if (before?.free) {
-      before.size += block.size;
-      blocks.splice(at, 1);
-    }
-  }
-}
+const MiB = 2 ** 20;
 
 interface Lifetime { id: number; start: number; end: number; segment: number; offset: number; size: number; requested: number; category: number; plan: number; context: number; node: number }
 interface OpStatistics { family: string; count: number; total: number; max: number; bytes: number; recent: number[] }
@@ -402,48 +315,4 @@ export class Simulation {
     this.tape = tapeFrom(nodes, leaves, { step: this.step, t: this.t });
     this.tapeNews = true;
   }
-}
-
-/** An append-only intern table; id 0 is none. */
-class Table<T> {
-  readonly items: T[] = [];
-  private readonly ids = new Map<string, number>();
-  private readonly key: (item: T) => string;
-
-  constructor(key: (item: T) => string) {
-    this.key = key;
-    this.items.push("" as T);
-  }
-
-  id(item: T): number {
-    const key = this.key(item);
-    let id = this.ids.get(key);
-    if (id === undefined) {
-      this.ids.set(key, (id = this.items.length));
-      this.items.push(item);
-    }
-    return id;
-  }
-}
-
-const widths: Record<ArrayType, number> = { f64: 8, f32: 4, i32: 4, u32: 4, u8: 1 };
-
-/** Concatenate columns, each aligned to eight bytes, as the hub does. */
-export function pack(arrays: Record<string, { type: ArrayType; values: number[] }>): { arrays: FrameHead["arrays"]; buffer: DataView } {
-  const layout: FrameHead["arrays"] = {};
-  let end = 0;
-  for (const [name, { type, values }] of Object.entries(arrays)) {
-    layout[name] = [type, end, values.length];
-    end += Math.ceil((values.length * widths[type]) / 8) * 8;
-  }
-  const buffer = new DataView(new ArrayBuffer(end));
-  const setters = { f64: "setFloat64", f32: "setFloat32", i32: "setInt32", u32: "setUint32" } as const;
-  for (const [name, { type, values }] of Object.entries(arrays)) {
-    const offset = layout[name]![1];
-    values.forEach((value, at) => {
-      if (type === "u8") buffer.setUint8(offset + at, value);
-      else buffer[setters[type]](offset + at * widths[type], value, true);
-    });
-  }
-  return { arrays: layout, buffer };
 }

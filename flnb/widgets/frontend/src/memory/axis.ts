@@ -5,7 +5,8 @@ import { integer } from "../format.ts";
 import type { Range, Store } from "../store.ts";
 import type { Theme } from "../theme.ts";
 import type { ViewContext } from "../view.ts";
-import { lowerBound, type MemoryIndex, upperBound } from "./lifetimes.ts";
+import type { MemoryIndex } from "./events.ts";
+import { lowerBound, upperBound } from "./lifetimes.ts";
 
 export const LEFT = 48;
 export const RIGHT = 10;

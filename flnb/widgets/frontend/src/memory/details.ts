@@ -5,6 +5,7 @@ import { h } from "../dom.ts";
 import { bytes, dtype, duration, exactBytes, integer, moment, text } from "../format.ts";
 import { categoryLabels, categoryOrder } from "../palette.ts";
 import type { Phase } from "../protocol.ts";
+import { selectionOfBlock, selectsBlock, selectsNode } from "../selection.ts";
 import type { Store } from "../store.ts";
 import type { ViewContext } from "../view.ts";
 import type { MemoryModel } from "./model.ts";
@@ -120,7 +121,7 @@ export class MemoryDetails {
     if (node) this.pair("Tape node", `#${integer(node)}`);
     // Lines are told where a backward was sampled: else of the same op at the same place in that tape.
     const nodes = store.tape?.nodes ?? [];
-    const line = (nodes.find(({ id }) => id === node) ?? nodes.find((one) => store.selectsNode(one)))?.line;
+    const line = (nodes.find(({ id }) => id === node) ?? nodes.find((one) => selectsNode(store, one)))?.line;
     if (line) this.pair("Line", line, "", true);
     this.pair("Requested", text(bytes(requested)), requested >= 1000 ? exactBytes(requested) : "");
     this.pair("Rounded", text(bytes(size)), `waste ${text(bytes(size - requested))}`);
@@ -233,7 +234,7 @@ export class MemoryDetails {
     const selection = store.selection!;
     const { lifetimes } = store.memory;
     const state = this.model.state(store.at);
-    const rows = state.segments.flatMap((segment) => [...segment.rows]).filter((row) => store.selectsBlock(row));
+    const rows = state.segments.flatMap((segment) => [...segment.rows]).filter((row) => selectsBlock(store, row));
     rows.sort((a, b) => lifetimes.size[b]! - lifetimes.size[a]!);
     const perCategory = new Float64Array(8);
     let size = 0;
@@ -247,10 +248,10 @@ export class MemoryDetails {
     const list = h("ul", { class: "fl-rowlist" });
     for (const row of rows.slice(0, 40)) {
       const button = h("button", { type: "button" }, h("i", { class: "fl-square", style: `background:${this.context.theme.category(lifetimes.category[row]!)}` }),
-        h("span", { class: "fl-code" }, store.selectionOfBlock(row).label), h("span", { class: "fl-unitright" }, text(bytes(lifetimes.size[row]!))));
+        h("span", { class: "fl-code" }, selectionOfBlock(store, row).label), h("span", { class: "fl-unitright" }, text(bytes(lifetimes.size[row]!))));
       button.addEventListener("click", () => {
         if (store.cursor === null) actions.setCursor(store.at);
-        actions.select(store.selectionOfBlock(row));
+        actions.select(selectionOfBlock(store, row));
       });
       list.append(h("li", {}, button));
     }

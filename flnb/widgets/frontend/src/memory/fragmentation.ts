@@ -10,19 +10,9 @@
  * A free block is a maximal free range of a segment.
  */
 
-import {
-  allocatedOf,
-  grown,
-  holesOf,
-  lowerBound,
-  type MemoryIndex,
-  type MemoryState,
-  RESERVED,
-  stateAt,
-  TOTALS_WIDTH,
-  upperBound,
-  WASTE,
-} from "./lifetimes.ts";
+import type { MemoryIndex } from "./events.ts";
+import { allocatedOf, grown, lowerBound, RESERVED, TOTALS_WIDTH, upperBound, WASTE } from "./lifetimes.ts";
+import { holesOf, type MemoryState, stateAt } from "./state.ts";
 
 export interface Fragmentation {
   readonly reserved: number;

@@ -2,9 +2,10 @@
 
 import type { Range, Store } from "../store.ts";
 import { FragmentationSeries, type FragmentationCurve, largestAllocation } from "./fragmentation.ts";
-import {
-  grown, MemoryIndex, type MemoryState, type SampledTotals, type Segments, stateAt, timeline, type Timeline,
-} from "./lifetimes.ts";
+import { MemoryIndex } from "./events.ts";
+import { grown, type Segments } from "./lifetimes.ts";
+import { type SampledTotals, timeline, type Timeline } from "./stacking.ts";
+import { type MemoryState, stateAt } from "./state.ts";
 
 /** The request that fragmentation is judged by is the largest allocation of this many last steps. */
 export const REQUEST_STEPS = 8;

@@ -3,10 +3,11 @@
 import { hatch, horizontal, label, Surface, ticks } from "../canvas.ts";
 import { bytes, clock, text } from "../format.ts";
 import { categoryLabels, categoryOrder } from "../palette.ts";
-import type { Selection } from "../store.ts";
+import { type Selection, selectsBlock } from "../selection.ts";
 import type { ViewContext } from "../view.ts";
 import { bindAxis, drawCursor, drawSteps, stepCursor, TimeAxis } from "./axis.ts";
-import { allocatedOf, RESERVED, type Timeline, TOTALS_WIDTH, WASTE } from "./lifetimes.ts";
+import { allocatedOf, RESERVED, TOTALS_WIDTH, WASTE } from "./lifetimes.ts";
+import type { Timeline } from "./stacking.ts";
 import type { MemoryModel } from "./model.ts";
 import { Tip } from "./tip.ts";
 
@@ -228,7 +229,7 @@ export class TimelineChart {
     const key = `${store.versions.memory} ${JSON.stringify(selection)} ${axis.range.t0} ${axis.range.t1} ${axis.pixels}`;
     if (this.held?.key === key) return this.held.value;
     const { lifetimes } = store.memory;
-    const value = heldBytes(lifetimes, axis.range, axis.pixels, (row) => store.selectsBlock(row, selection));
+    const value = heldBytes(lifetimes, axis.range, axis.pixels, (row) => selectsBlock(store, row, selection));
     this.held = { key, value };
     return value;
   }

@@ -1,64 +1,40 @@
 /** Draws a laid-out tape: forward row above, backward row below in the same columns, parameters and saved bytes between. */
 
-import { hatch, horizontal, label, Surface } from "../canvas.ts";
-import { bytes, count, duration, integer, significant, shape as shapeText, text } from "../format.ts";
+import { label, Surface } from "../canvas.ts";
+import { bytes, count, duration, integer, shape as shapeText, text } from "../format.ts";
+import { selectsGroup, selectsNode } from "../selection.ts";
 import type { ViewContext } from "../view.ts";
-import { isGroup, type Group } from "./groups.ts";
+import { matches } from "./finder.ts";
 import { extentOf, type Box, type Frame, type Layout, type Route } from "./layout.ts";
-import type { Health, TapeModel } from "./model.ts";
+import type { TapeModel } from "./model.ts";
+import { type Camera, Pen, SECOND_EDGE } from "./pen.ts";
 import { PARAMETER, PARAMETER_PITCH, PARAMETERS, type Rows } from "./rows.ts";
-
-/** From world to screen. */
-export interface Camera { scale: number; x: number; y: number }
-
-/** Something that can be pointed at, selected and reached with arrow keys. */
-export interface Target {
-  readonly kind: "op" | "module" | "input" | "parameter" | "frame";
-  readonly key: string;
-  readonly row: "forward" | "backward" | "between";
-  readonly index: number; // of a known node or of a leaf; of a module its first node's place
-  readonly group: Group | null;
-  readonly x: number;
-  readonly y: number;
-  readonly width: number;
-  readonly height: number;
-}
-
-/** Gradient norms are drawn on this logarithmic scale. */
-export const NORM_LOW = -4;
-export const NORM_HIGH = 1;
-
-/** Share of the bar that a norm fills, 0..1; 0.02 at least, so that a tiny one can be seen. */
-export const normShare = (norm: number): number =>
-  norm > 0 ? Math.min(1, Math.max(0.02, (Math.log10(norm) - NORM_LOW) / (NORM_HIGH - NORM_LOW))) : 0.02;
-
-/** A closed module's second edge stands this far behind it. */
-const SECOND_EDGE = 3;
+import type { Target } from "./targets.ts";
+import { sizeOf } from "./words.ts";
 
 export class TapeCanvas {
   readonly surface = new Surface("tape graph");
-  camera: Camera = { scale: 1, x: 0, y: 0 };
   targets: Target[] = [];
   hover: Target | null = null;
   /** How much of the lines is seen, 0..1: while boxes move to new places they are not. */
   lines = 1;
   /** What the arrow keys stand on. */
   focus: { key: string; row: Target["row"] } | null = null;
-  private c: CanvasRenderingContext2D;
+  private readonly pen: Pen;
   private plates: ReadonlyMap<string, readonly number[]> = new Map();
 
   constructor(private readonly context: ViewContext, private readonly model: TapeModel, private readonly compact: boolean) {
-    this.c = this.surface.context;
+    this.pen = new Pen(this.surface.context, context.theme);
   }
 
   draw(layout: Layout | null, rows: Rows | null, plates: ReadonlyMap<string, readonly number[]>): void {
     const { theme } = this.context;
     const { width, height } = this.surface;
-    this.c = this.surface.begin();
+    this.pen.c = this.surface.begin();
     this.targets = [];
     this.plates = plates;
     if (!layout || !rows || width < 40) return;
-    const { c, camera } = this;
+    const { c, camera } = this.pen;
     label(c, "forward", 12, this.compact ? 9 : 14, theme.colours.dim, theme.ui(10.5));
     label(c, "backward", 12, height - (this.compact ? 9 : 14), theme.colours.dim, theme.ui(10.5));
     c.save();
@@ -77,46 +53,28 @@ export class TapeCanvas {
     }
     c.globalAlpha = 1;
     for (const box of seen) this.box(box, rows);
-    for (const target of this.targets) if (this.isSelected(target)) this.ring(target);
+    for (const target of this.targets) if (this.isSelected(target)) this.pen.ring(target);
     if (this.hover) this.outline(this.hover);
     c.restore();
     this.extent(layout);
   }
 
+  get camera(): Camera {
+    return this.pen.camera;
+  }
+
+  set camera(camera: Camera) {
+    this.pen.camera = camera;
+  }
+
   private visible(x: number, width: number): boolean {
-    const { camera, surface } = this;
+    const { surface, pen: { camera } } = this;
     return (x + width + 40) * camera.scale + camera.x > 0 && (x - 40) * camera.scale + camera.x < surface.width;
-  }
-
-  /** All text is drawn; farther away only names are, where they fit. */
-  private get legible(): boolean {
-    return this.camera.scale > 0.78;
-  }
-
-  /** Fonts in world units. They shrink with the picture only until they stand at that size on the screen. */
-  private get least(): number {
-    return this.camera.scale < 1 ? Math.round(100 / this.camera.scale) / 100 : 1;
-  }
-
-  private ui(px: number, weight: number | "" = ""): string {
-    return this.context.theme.ui(px * this.least, weight);
-  }
-
-  private code(px: number, weight: number | "" = ""): string {
-    return this.context.theme.code(px * this.least, weight);
-  }
-
-  /** The name of a box seen from afar. */
-  private distantName(what: string, box: Box, y: number): void {
-    const { theme } = this.context;
-    if (box.width * this.camera.scale < 26) return;
-    const shown = theme.fit(what, this.code(10), box.width - 12);
-    if (shown.length > 2) label(this.c, shown, box.x + 9, y + box.height / 2, theme.colours.ink, this.code(10));
   }
 
   /** Where the view stands on a picture wider than the canvas. */
   private extent(layout: Layout): void {
-    const { c, camera, surface } = this;
+    const { surface, pen: { c, camera } } = this;
     const { colours } = this.context.theme;
     const whole = layout.width * camera.scale;
     if (whole <= surface.width - 8) return;
@@ -131,23 +89,18 @@ export class TapeCanvas {
 
   // ---- pieces
 
-  private rounded(x: number, y: number, width: number, height: number, radius: number): void {
-    this.c.beginPath();
-    this.c.roundRect(x, y, width, height, radius);
-  }
-
   private frame(frame: Frame, rows: Rows): void {
-    const { c } = this;
+    const { c } = this.pen;
     const { theme } = this.context;
     const { colours } = theme;
     const outer = frame.outer - frame.d;
     const places = [["forward", rows.forward - frame.outer], ["backward", rows.backward + frame.d]] as const;
     // Of a frame wider than the canvas the title stays in sight.
-    const { camera, surface } = this;
+    const { surface, pen: { camera } } = this;
     const left = Math.max(frame.x, Math.min((4 - camera.x) / camera.scale, frame.x + frame.width - 60));
     const end = Math.min(frame.x + frame.width, Math.max((surface.width - 4 - camera.x) / camera.scale, left + 60));
     for (const [row, y] of places) {
-      this.rounded(frame.x + 0.5, y + 0.5, frame.width - 1, outer - 1, 6);
+      this.pen.rounded(frame.x + 0.5, y + 0.5, frame.width - 1, outer - 1, 6);
       c.fillStyle = colours.soft;
       c.fill();
       c.strokeStyle = colours.line;
@@ -155,12 +108,12 @@ export class TapeCanvas {
       c.stroke();
       const titleY = row === "forward" ? y + 12 : y + outer - 12;
       this.targets.push({ kind: "frame", key: frame.group.key, row, index: frame.group.first, group: frame.group, x: left, y: titleY - 12, width: end - left, height: 24 });
-      if (!this.legible) continue;
-      const font = this.ui(11, 600);
+      if (!this.pen.legible) continue;
+      const font = this.pen.ui(11, 600);
       const right = frame.group.repeat ? `×${integer(frame.group.repeat)} · ${sizeOf(frame.group)}` : sizeOf(frame.group);
-      const room = end - left - 18 - (row === "forward" ? theme.measure(right, this.ui(10.5)) + 8 : 0);
+      const room = end - left - 18 - (row === "forward" ? theme.measure(right, this.pen.ui(10.5)) + 8 : 0);
       label(c, theme.fit(`▾ ${frame.group.name}${row === "backward" ? " backward" : ""}`, font, room), left + 9, titleY, colours.ink, font);
-      if (row === "forward") label(c, right, end - 9, titleY, colours.dim, this.ui(10.5), "right");
+      if (row === "forward") label(c, right, end - 9, titleY, colours.dim, this.pen.ui(10.5), "right");
     }
   }
 
@@ -176,12 +129,13 @@ export class TapeCanvas {
     if (closed.has(route.from)) points[0]! += SECOND_EDGE + 1;
     const port = (route.from === "" || route.to === "") && points.length === 4;
     const colour = port ? colours.mark : colours.dim;
-    this.line(points, rows, "forward", colour, route.arrow, route.straight);
+    const place = (row: "forward" | "backward") => (d: number): number => this.y(rows, row, d);
+    this.pen.line(points, place("forward"), colour, route.arrow, route.straight);
     if (route.from.startsWith("i") || (route.to.startsWith("n") && this.model.nodes[Number(route.to.slice(1))]!.node.failed)) return;
     // A gradient flows from reader to source; what matters is what arrives at the source.
     const back: number[] = [];
     for (let at = points.length - 2; at >= 0; at -= 2) back.push(points[at]!, points[at + 1]!);
-    this.line(back, rows, "backward", this.flowsBad(route) ? colours.error : colour, !port && route.from !== "", route.straight);
+    this.pen.line(back, place("backward"), this.flowsBad(route) ? colours.error : colour, !port && route.from !== "", route.straight);
   }
 
   private flowsBad(route: Route): boolean {
@@ -194,42 +148,15 @@ export class TapeCanvas {
     return (group ? model.healthOf(group) : model.nodes[Number(route.to.slice(1))]!.health) !== "fine";
   }
 
-  private line(points: readonly number[], rows: Rows, row: "forward" | "backward", colour: string, arrow: boolean, straight: boolean): void {
-    const { c } = this;
-    const corners = points.length / 2;
-    const x = (at: number): number => points[2 * at]!;
-    const y = (at: number): number => Math.round(this.y(rows, row, points[2 * at + 1]!)) + 0.5;
-    c.strokeStyle = c.fillStyle = colour;
-    c.lineWidth = 1.2;
-    c.beginPath();
-    c.moveTo(x(0), y(0));
-    if (!straight && corners === 2) {
-      const middle = (x(0) + x(1)) / 2;
-      c.bezierCurveTo(middle, y(0), middle, y(1), x(1), y(1));
-    } else {
-      for (let at = 1; at < corners - 1; at++) c.arcTo(x(at), y(at), x(at + 1), y(at + 1), 4);
-      c.lineTo(x(corners - 1), y(corners - 1));
-    }
-    c.stroke();
-    if (!arrow) return;
-    const [endX, endY] = [x(corners - 1), y(corners - 1)];
-    const direction = Math.sign(endX - x(corners - 2)) || 1;
-    c.beginPath();
-    c.moveTo(endX, endY);
-    c.lineTo(endX - 5 * direction, endY - 3);
-    c.lineTo(endX - 5 * direction, endY + 3);
-    c.fill();
-  }
-
   /** The dashed line from an op to its backward, with the bytes that it keeps until then. */
   private saved(box: Box, rows: Rows): void {
-    const { c } = this;
+    const { c } = this.pen;
     const { store, theme } = this.context;
     const { colours } = theme;
     const node = box.group === null ? this.model.nodes[box.index]!.node : null;
     const size = node?.saved ?? box.group?.data?.saved ?? 0;
     if (size <= 0) return;
-    const selected = node !== null && store.selectsNode(node);
+    const selected = node !== null && selectsNode(store, node);
     const parameters = this.compact ? 0 : this.plates.get(box.key)?.length ?? 0;
     const x = Math.round(parameters > 0 ? box.x + box.width - 8 : box.x + box.width / 2) + 0.5;
     const from = rows.forward - box.d + (box.kind === "module" ? 4 : 0);
@@ -247,8 +174,8 @@ export class TapeCanvas {
     c.lineTo(x - 3, to - 5);
     c.lineTo(x + 3, to - 5);
     c.fill();
-    if (!this.legible || (box.d > 0 && !selected)) return;
-    const font = this.ui(10);
+    if (!this.pen.legible || (box.d > 0 && !selected)) return;
+    const font = this.pen.ui(10);
     const what = text(bytes(size));
     const wide = theme.measure(what, font);
     // Beside parameters there is no room in the middle; low down there is.
@@ -259,39 +186,11 @@ export class TapeCanvas {
     label(c, what, middle, y, selected ? colours.ink : colours.dim, font, "center");
   }
 
-  private plate(x: number, y: number, width: number, height: number, health: Health, edges: number): void {
-    const { c } = this;
-    const { colours } = this.context.theme;
-    c.lineWidth = 1;
-    // A second edge says that there is something inside, a third that it repeats.
-    for (let edge = edges; edge > 0; edge--) {
-      this.rounded(x + edge * SECOND_EDGE + 0.5, y + edge * SECOND_EDGE + 0.5, width - 1, height - 1, 4);
-      c.fillStyle = colours.soft;
-      c.fill();
-      c.strokeStyle = colours.line;
-      c.stroke();
-    }
-    this.rounded(x + 0.5, y + 0.5, width - 1, height - 1, 4);
-    c.fillStyle = colours.bg;
-    c.fill();
-    if (health !== "fine") {
-      const alpha = c.globalAlpha;
-      c.globalAlpha = 0.28 * alpha;
-      c.fillStyle = hatch(c, colours.error, 5);
-      c.fill();
-      c.globalAlpha = alpha;
-    }
-    c.strokeStyle = health === "fine" ? colours.mark : colours.error;
-    c.lineWidth = health === "origin" ? 2.5 : 1;
-    c.stroke();
-    c.lineWidth = 1;
-  }
-
   private box(box: Box, rows: Rows): void {
     const forward = this.y(rows, "forward", box.d + box.height);
     const backward = this.y(rows, "backward", box.d);
-    const { c } = this;
-    const dimmed = !this.found(box);
+    const { c } = this.pen;
+    const dimmed = !matches(box, this.model, this.context.store);
     if (dimmed) c.globalAlpha = 0.25;
     const target = (row: Target["row"], y: number): void => {
       this.targets.push({ kind: box.kind, key: box.key, row, index: box.index, group: box.group, x: box.x, y, width: box.width, height: box.height });
@@ -306,37 +205,19 @@ export class TapeCanvas {
     c.globalAlpha = 1;
   }
 
-  private found(box: Box): boolean {
-    const { store } = this.context;
-    if (store.search === "") return true;
-    if (box.kind === "input") return store.matches(this.model.leafName(box.index, false));
-    if (box.group) return store.matches(box.group.name, box.group.path, ...(box.group.data?.ops.map(([op]) => op) ?? [])) || this.holds(box.group);
-    const { op, scope } = this.model.nodes[box.index]!;
-    return store.matches(op, scope);
-  }
-
-  /** Whether something that is known of a group's inside matches the search. */
-  private holds(group: Group): boolean {
-    const { store } = this.context;
-    return (group.level?.items ?? []).some((child) => {
-      if (isGroup(child)) return store.matches(child.name, child.path) || this.holds(child);
-      return store.matches(this.model.nodes[child]!.op, this.model.nodes[child]!.scope);
-    });
-  }
-
   private input(box: Box, y: number): void {
-    const { c } = this;
+    const { c } = this.pen;
     const { store, theme } = this.context;
     const { colours } = theme;
-    this.plate(box.x, y, box.width, box.height, "fine", 0);
-    if (!this.legible) return;
-    const font = this.code(11.5, 500);
+    this.pen.plate(box.x, y, box.width, box.height, "fine", 0);
+    if (!this.pen.legible) return;
+    const font = this.pen.code(11.5, 500);
     const middle = box.x + box.width / 2;
     label(c, theme.fit(this.model.leafName(box.index, true), font, box.width - 6), middle, y + 15, colours.ink, font, "center");
     const dims = store.plan(this.model.leaves[box.index]!.plan)?.shape;
     if (!dims) return;
     const whole = shapeText(dims);
-    const small = this.ui(10);
+    const small = this.pen.ui(10);
     if (theme.measure(whole, small) <= box.width - 8) label(c, whole, middle, y + 31, colours.dim, small, "center");
     else {
       const half = Math.ceil(dims.length / 2);
@@ -346,7 +227,7 @@ export class TapeCanvas {
   }
 
   private op(box: Box, forward: number, backward: number, rows: Rows): void {
-    const { c } = this;
+    const { c } = this.pen;
     const { theme } = this.context;
     const { colours } = theme;
     const info = this.model.nodes[box.index]!;
@@ -356,23 +237,23 @@ export class TapeCanvas {
       c.fillRect(x + 3, y + 4, 3, height - 8);
     };
     const { failed } = info.node;
-    this.plate(x, forward, width, height, failed ? "origin" : "fine", 0);
+    this.pen.plate(x, forward, width, height, failed ? "origin" : "fine", 0);
     stripe(forward);
     if (!failed) {
-      this.plate(x, backward, width, height, info.health, 0);
+      this.pen.plate(x, backward, width, height, info.health, 0);
       stripe(backward);
     }
-    if (!this.legible) {
-      this.distantName(info.op, box, forward);
-      if (!failed) this.distantName(`${info.op}′`, box, backward);
+    if (!this.pen.legible) {
+      this.pen.distantName(info.op, box, forward);
+      if (!failed) this.pen.distantName(`${info.op}′`, box, backward);
       return;
     }
-    const name = this.code(10.5, 500);
-    const small = this.ui(10);
+    const name = this.pen.code(10.5, 500);
+    const small = this.pen.ui(10);
     const line = (what: string, y: number, font: string, colour: string): void => label(c, theme.fit(what, font, width - 14), x + 10, y, colour, font);
     line(info.op, forward + 13, name, colours.ink);
     if (failed) {
-      line("failed: got", forward + 26, this.ui(10, 600), colours.error);
+      line("failed: got", forward + 26, this.pen.ui(10, 600), colours.error);
       line(failed.got.map((shape) => shapeText(shape)).join(", "), forward + 38, small, colours.text);
       return;
     }
@@ -380,39 +261,20 @@ export class TapeCanvas {
     if (info.plan) line(shapeText(info.plan.shape), forward + 26, small, colours.dim);
     line(text(duration(info.node.forward_ns)), forward + 38, small, colours.dim);
     if (info.health === "fine") {
-      line(this.normText(info.node.norm, this.ui(10.5), width - 18), backward + 27, this.ui(10.5), colours.text);
-      this.normBar(info.node.norm, x + 10, backward + 36, width - 18);
+      line(this.pen.normText(info.node.norm, this.pen.ui(10.5), width - 18), backward + 27, this.pen.ui(10.5), colours.text);
+      this.pen.normBar(info.node.norm, x + 10, backward + 36, width - 18);
     } else {
       const origin = info.health === "origin";
-      line(origin ? "NaN origin" : "NaN", backward + 27, this.ui(10.5, 600), colours.error);
+      line(origin ? "NaN origin" : "NaN", backward + 27, this.pen.ui(10.5, 600), colours.error);
       const out = this.model.badOut(box.index);
       line(origin && out ? `${text(count(out.bad))}${out.numel ? ` of ${text(count(out.numel))}` : ""}` : "spread", backward + 39, small, colours.dim);
     }
     if (!this.compact) this.parameters(box, rows);
   }
 
-  /** The norm with its name where there is room for it. */
-  private normText(norm: number | null, font: string, width: number): string {
-    const value = significant(norm ?? NaN);
-    return this.context.theme.measure(`norm ${value}`, font) <= width ? `norm ${value}` : value;
-  }
-
-  private normBar(norm: number | null, x: number, y: number, width: number): void {
-    const { c } = this;
-    const { colours } = this.context.theme;
-    c.fillStyle = colours.grid;
-    c.fillRect(x, y, width, 4);
-    if (norm === null || Number.isNaN(norm)) return;
-    const alpha = c.globalAlpha;
-    c.fillStyle = colours.ink;
-    c.globalAlpha = alpha * 0.72;
-    c.fillRect(x, y, width * normShare(norm), 4);
-    c.globalAlpha = alpha;
-  }
-
   /** Parameters of an op between its forward and its backward. */
   private parameters(box: Box, rows: Rows): void {
-    const { c, model } = this;
+    const { model, pen: { c } } = this;
     const { store, theme } = this.context;
     const { colours } = theme;
     const all = this.plates.get(box.key);
@@ -423,14 +285,14 @@ export class TapeCanvas {
     const [top, bottom] = [rows.middle - (slots * PARAMETER_PITCH) / 2, rows.middle + (slots * PARAMETER_PITCH) / 2];
     const bad = own.some((leaf) => model.leafBad(leaf));
     if (own.length > 0) {
-      this.upward(box.x + 18, top + 2, rows.forward - box.d + 2, colours.mark);
-      this.upward(box.x + 18, rows.backward + box.d - 1, bottom - 2, bad ? colours.error : colours.mark);
+      this.pen.upward(box.x + 18, top + 2, rows.forward - box.d + 2, colours.mark);
+      this.pen.upward(box.x + 18, rows.backward + box.d - 1, bottom - 2, bad ? colours.error : colours.mark);
     }
     const width = box.width - 16;
     shown.forEach((leaf, at) => {
       const y = Math.round(top + at * PARAMETER_PITCH + 2);
       const spoiled = model.leafBad(leaf);
-      this.rounded(box.x + 0.5, y + 0.5, width, PARAMETER - 1, 3);
+      this.pen.rounded(box.x + 0.5, y + 0.5, width, PARAMETER - 1, 3);
       c.fillStyle = colours.bg;
       c.fill();
       c.strokeStyle = spoiled ? colours.error : colours.mark;
@@ -439,37 +301,21 @@ export class TapeCanvas {
       c.fillStyle = theme.category(1);
       c.fillRect(box.x + 4, y + 5, 5, 5);
       this.targets.push({ kind: "parameter", key: `p${box.index}.${leaf}`, row: "between", index: leaf, group: null, x: box.x, y, width: width + 1, height: PARAMETER });
-      if (!this.legible) return;
-      const font = this.ui(10);
+      if (!this.pen.legible) return;
+      const font = this.pen.ui(10);
       const dims = store.plan(model.leaves[leaf]!.plan)?.shape ?? [];
       const extra = dims.length === 1 ? String(dims[0]) : "";
       const room = width - 16 - (extra ? theme.measure(extra, font) + 4 : 0);
       label(c, theme.fit(model.leafName(leaf, true), font, room), box.x + 12, y + 8, colours.text, font);
       if (extra) label(c, extra, box.x + width - 4, y + 8, colours.dim, font, "right");
-      if (spoiled) label(c, "grad NaN", box.x + 12, y + 19, colours.error, this.ui(10, 600));
-      else label(c, this.normText(model.leaves[leaf]!.norm, font, width - 14), box.x + 12, y + 19, colours.dim, font);
+      if (spoiled) label(c, "grad NaN", box.x + 12, y + 19, colours.error, this.pen.ui(10, 600));
+      else label(c, this.pen.normText(model.leaves[leaf]!.norm, font, width - 14), box.x + 12, y + 19, colours.dim, font);
     });
-    if (all.length > shown.length && this.legible) label(c, `+ ${all.length - shown.length} more`, box.x + 4, bottom - PARAMETER_PITCH / 2, colours.dim, this.ui(10));
-  }
-
-  private upward(x: number, from: number, to: number, colour: string): void {
-    const { c } = this;
-    const at = Math.round(x) + 0.5;
-    c.strokeStyle = c.fillStyle = colour;
-    c.lineWidth = 1;
-    c.beginPath();
-    c.moveTo(at, from);
-    c.lineTo(at, to + 5);
-    c.stroke();
-    c.beginPath();
-    c.moveTo(at, to);
-    c.lineTo(at - 3, to + 5);
-    c.lineTo(at + 3, to + 5);
-    c.fill();
+    if (all.length > shown.length && this.pen.legible) label(c, `+ ${all.length - shown.length} more`, box.x + 4, bottom - PARAMETER_PITCH / 2, colours.dim, this.pen.ui(10));
   }
 
   private module(box: Box, forward: number, backward: number): void {
-    const { c, model } = this;
+    const { model, pen: { c } } = this;
     const { theme } = this.context;
     const { colours } = theme;
     const group = box.group!;
@@ -477,16 +323,16 @@ export class TapeCanvas {
     const { store } = this.context;
     const health = model.healthOf(group);
     const edges = group.repeat ? 2 : 1;
-    this.plate(x, forward, width, height, group.data?.failed ? "origin" : "fine", edges);
-    this.plate(x, backward, width, height, health, edges);
-    this.strip(group, x + 8, forward + height - 11, width - 16);
-    if (!this.legible) {
-      this.distantName(group.name, box, forward - 6);
-      this.distantName(`${group.name}′`, box, backward);
+    this.pen.plate(x, forward, width, height, group.data?.failed ? "origin" : "fine", edges);
+    this.pen.plate(x, backward, width, height, health, edges);
+    this.pen.strip(group, x + 8, forward + height - 11, width - 16);
+    if (!this.pen.legible) {
+      this.pen.distantName(group.name, box, forward - 6);
+      this.pen.distantName(`${group.name}′`, box, backward);
       return;
     }
-    const bold = this.ui(11, 600);
-    const small = this.ui(10);
+    const bold = this.pen.ui(11, 600);
+    const small = this.pen.ui(10);
     // How often a block repeats is always said; the number of ops stands beside the name where there is room.
     const title = `▸ ${group.name}`;
     const beside = group.repeat ? `×${integer(group.repeat)}` : sizeOf(group);
@@ -500,27 +346,9 @@ export class TapeCanvas {
     label(c, theme.fit(`▸ ${group.name}′`, bold, width - 15), x + 8, backward + 13, colours.ink, bold);
     if (health === "fine") {
       const norm = group.data?.norm ?? null;
-      label(c, this.normText(norm, this.ui(10.5), width - 14), x + 8, backward + 27, colours.text, this.ui(10.5));
-      this.normBar(norm, x + 8, backward + 36, width - 16);
-    } else label(c, health === "origin" ? "NaN origin" : "NaN", x + 8, backward + 27, colours.error, this.ui(10.5, 600));
-  }
-
-  /** Time of a module's ops by family, the longest first. */
-  private strip(group: Group, x: number, y: number, width: number): void {
-    const { c } = this;
-    const times = group.data?.families ?? [];
-    const total = times.reduce((sum, [, time]) => sum + time, 0);
-    if (total <= 0) {
-      horizontal(c, x, x + width, y + 2, this.context.theme.colours.grid, [], 1);
-      return;
-    }
-    let from = x;
-    for (const [family, time] of times) {
-      const wide = (width * time) / total;
-      c.fillStyle = this.context.theme.family(family);
-      c.fillRect(from, y, Math.max(0, wide - 0.5), 5);
-      from += wide;
-    }
+      label(c, this.pen.normText(norm, this.pen.ui(10.5), width - 14), x + 8, backward + 27, colours.text, this.pen.ui(10.5));
+      this.pen.normBar(norm, x + 8, backward + 36, width - 16);
+    } else label(c, health === "origin" ? "NaN origin" : "NaN", x + 8, backward + 27, colours.error, this.pen.ui(10.5, 600));
   }
 
   // ---- selection
@@ -533,33 +361,21 @@ export class TapeCanvas {
     if (target.kind === "input" || target.kind === "parameter") return selection.kind === "leaf" && this.model.leaves[target.index]!.id === selection.node;
     // A clicked backward keeps to its row; everything else shows in both.
     if (selection.kind === "node" && selection.phase !== undefined && selection.phase !== target.row) return false;
-    if (target.group) return target.group.data !== null && store.selectsGroup(target.group.data);
-    return store.selectsNode(this.model.nodes[target.index]!.node);
-  }
-
-  private ring({ x, y, width, height }: Target): void {
-    const { c } = this;
-    const { colours } = this.context.theme;
-    this.rounded(x, y, width, height, 4);
-    c.strokeStyle = colours.bg;
-    c.lineWidth = 4;
-    c.stroke();
-    c.strokeStyle = colours.ink;
-    c.lineWidth = 2;
-    c.stroke();
+    if (target.group) return target.group.data !== null && selectsGroup(store, target.group.data);
+    return selectsNode(store, this.model.nodes[target.index]!.node);
   }
 
   private outline({ x, y, width, height }: Target): void {
-    const { c } = this;
-    this.rounded(x + 0.5, y + 0.5, width - 1, height - 1, 4);
+    const { c } = this.pen;
+    this.pen.rounded(x + 0.5, y + 0.5, width - 1, height - 1, 4);
     c.strokeStyle = this.context.theme.colours.ink;
-    c.lineWidth = 1 / this.camera.scale;
+    c.lineWidth = 1 / this.pen.camera.scale;
     c.stroke();
   }
 
   /** What lies under a place on the canvas; boxes before the frames around them. */
   hit(x: number, y: number): Target | null {
-    const { camera } = this;
+    const { camera } = this.pen;
     const [worldX, worldY] = [(x - camera.x) / camera.scale, (y - camera.y) / camera.scale];
     let frame: Target | null = null;
     for (const target of this.targets) {
@@ -569,24 +385,4 @@ export class TapeCanvas {
     }
     return frame;
   }
-}
-
-/** "4 ops", "41 667 ops". */
-export const sizeOf = (group: Group): string => `${integer(group.last - group.first)} ops`;
-
-/** The target that the arrow leads to: sideways within the row, up and down by distance with a preference for the same column. */
-export function nearest(all: readonly Target[], from: Target, key: string): Target | null {
-  const [x, y] = [from.x + from.width / 2, from.y + from.height / 2];
-  let best: Target | null = null;
-  let least = Infinity;
-  for (const target of all) {
-    if (target === from) continue;
-    const [dx, dy] = [target.x + target.width / 2 - x, target.y + target.height / 2 - y];
-    const sideways = key === "ArrowLeft" || key === "ArrowRight";
-    if (sideways && (target.row !== from.row || (key === "ArrowRight" ? dx <= 0 : dx >= 0))) continue;
-    if (!sideways && (key === "ArrowDown" ? dy <= 0 : dy >= 0)) continue;
-    const cost = sideways ? Math.abs(dx) + 4 * Math.abs(dy) : Math.abs(dy) + 4 * Math.abs(dx);
-    if (cost < least) [best, least] = [target, cost];
-  }
-  return best;
 }

@@ -5,7 +5,7 @@ import { h } from "../dom.ts";
 import type { TapeGroup } from "../protocol.ts";
 import { bytes, dtype, duration, exactBytes, integer, shape as shapeText, significant, text } from "../format.ts";
 import { familyLabels } from "../palette.ts";
-import { inScope } from "../store.ts";
+import { inScope, selectionOfNode, selectsNode } from "../selection.ts";
 import type { ViewContext } from "../view.ts";
 import type { Group } from "./groups.ts";
 import { nodeCount, type NodeInfo, type TapeModel } from "./model.ts";
@@ -34,7 +34,7 @@ export class TapeDetails {
     }
     const group = selection?.group === undefined ? undefined : this.model.groups.get(selection.group);
     if (group?.data) return this.whole(group, group.data);
-    const chosen = selection ? nodes.flatMap((info, at) => (store.selectsNode(info.node) ? [at] : [])) : [];
+    const chosen = selection ? nodes.flatMap((info, at) => (selectsNode(store, info.node) ? [at] : [])) : [];
     if (chosen.length === 1) this.node(chosen[0]!, selection?.phase === "backward" && selection.kind === "node");
     else if (chosen.length > 1) this.several(chosen);
     else this.hint();
@@ -136,7 +136,7 @@ export class TapeDetails {
   /** Norm of this node's gradient at every sampled step. */
   private history(info: NodeInfo): HTMLElement[] {
     const { store, theme } = this.context;
-    const metric = store.normHistory(info.node);
+    const metric = store.norms.of(info.node);
     if (!metric || metric.length < 2) return [];
     this.chart = new Chart("gradient norm over steps", theme);
     const curve = { steps: metric.column("step"), values: metric.column("value"), length: metric.length };
@@ -227,7 +227,7 @@ export class TapeDetails {
         h("span", { class: "fl-code" }, info.scope && !info.scope.endsWith(info.op) ? `${info.scope.split(".").slice(-2).join(".")}.${info.op}` : info.scope || info.op),
         h("span", { class: bad ? "fl-unitright fl-error" : "fl-unitright" }, bad ? "NaN" : significant(info.node.norm ?? NaN)));
       button.addEventListener("click", () => {
-        if (this.model.tape) actions.select(store.selectionOfNode(info.node, this.model.tape));
+        if (this.model.tape) actions.select(selectionOfNode(store, info.node, this.model.tape));
       });
       list.append(h("li", {}, button));
     }

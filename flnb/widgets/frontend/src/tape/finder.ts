@@ -2,7 +2,11 @@
 
 import { integer } from "../format.ts";
 import type { TapeAnswer } from "../protocol.ts";
+import { selectionOfNode, selectsNode } from "../selection.ts";
+import type { Store } from "../store.ts";
 import type { ViewContext } from "../view.ts";
+import { type Group, isGroup } from "./groups.ts";
+import type { Box } from "./layout.ts";
 import type { TapeModel } from "./model.ts";
 
 export class Finder {
@@ -63,7 +67,7 @@ export class Finder {
     this.wanted = id;
     const at = this.model.indexOf(id);
     if (answer.search && at >= 0) {
-      actions.select(store.selectionOfNode(this.model.nodes[at]!.node, this.model.tape));
+      actions.select(selectionOfNode(store, this.model.nodes[at]!.node, this.model.tape));
       this.selection = JSON.stringify(store.selection);
     }
     return open;
@@ -79,7 +83,7 @@ export class Finder {
     const { tape } = this.model;
     const id = selection?.node;
     if (id === undefined || id <= 0 || !tape) {
-      const at = selection ? this.model.nodes.findIndex((info) => store.selectsNode(info.node)) : -1;
+      const at = selection ? this.model.nodes.findIndex((info) => selectsNode(store, info.node)) : -1;
       this.wanted = at < 0 ? null : this.model.nodes[at]!.node.id;
       return [];
     }
@@ -97,4 +101,21 @@ export class Finder {
     this.text = "";
     if (store.search !== "") actions.ask({ type: "tape", search: store.search });
   }
+}
+
+/** Whether what a box stands for matches the search. */
+export function matches(box: Box, model: TapeModel, store: Store): boolean {
+  if (store.search === "") return true;
+  if (box.kind === "input") return store.matches(model.leafName(box.index, false));
+  if (box.group) return store.matches(box.group.name, box.group.path, ...(box.group.data?.ops.map(([op]) => op) ?? [])) || holds(box.group, model, store);
+  const { op, scope } = model.nodes[box.index]!;
+  return store.matches(op, scope);
+}
+
+/** Whether something that is known of a group's inside matches the search. */
+function holds(group: Group, model: TapeModel, store: Store): boolean {
+  return (group.level?.items ?? []).some((child) => {
+    if (isGroup(child)) return store.matches(child.name, child.path) || holds(child, model, store);
+    return store.matches(model.nodes[child]!.op, model.nodes[child]!.scope);
+  });
 }

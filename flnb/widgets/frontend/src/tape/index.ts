@@ -1,30 +1,25 @@
 /** Where do gradients vanish, explode or become NaN? The Tape panel of the overview and the Tape view. */
 
 import { attribute, h } from "../dom.ts";
-import { integer } from "../format.ts";
 import { Tip } from "../memory/tip.ts";
-import { familyLabels } from "../palette.ts";
-import { Panel } from "../panel.ts";
+import { buttonGroup, Panel } from "../panel.ts";
 import type { DataTable, View, ViewContext } from "../view.ts";
-import { nearest, type Target, TapeCanvas } from "./canvas.ts";
+import { TapeCanvas } from "./canvas.ts";
 import { TapeDetails } from "./details.ts";
 import { Finder } from "./finder.ts";
-import { boxes, isGroup, isOpen, openAll, openAtFirst } from "./groups.ts";
+import { isOpen } from "./groups.ts";
 import { type Layout, layoutTape, MEASURES, type Measures } from "./layout.ts";
-import { nodeCount, tapeOf, type TapeModel } from "./model.ts";
+import { compactMeasures, EDGE, measuresOf, READABLE } from "./measures.ts";
+import { tapeOf, type TapeModel } from "./model.ts";
 import { dragged, Motion, type Shifts } from "./motion.ts";
+import { Opening } from "./opening.ts";
 import { bind } from "./pointer.ts";
 import { platesOf, type Rows, rowsOf } from "./rows.ts";
-import { legend, tableOf, tipOf } from "./words.ts";
+import { nearest, selectionOfTarget, type Target } from "./targets.ts";
+import { about, legend, showFamilies, tableOf, tipOf } from "./words.ts";
 
-/** Boxes shown at first, and at most. */
-const FIRST = 60;
-const MOST = 20_000;
-const EDGE = 12;
 const SMALLEST = 0.06;
 const LARGEST = 2.5;
-/** Below this the picture scrolls instead of shrinking further when it is first shown. */
-const READABLE = 0.93;
 
 class TapeView implements View {
   readonly element: HTMLElement;
@@ -44,15 +39,10 @@ class TapeView implements View {
   /** Room kept above the forward row: it grows with what opens and never shrinks, so that the rows stay. */
   private above = 0;
   private plates: ReadonlyMap<string, readonly number[]> = new Map();
-  private open: ReadonlySet<string> = new Set();
-  private automatic: { key: string; open: ReadonlySet<string> } = { key: "", open: new Set() };
-  /** What the reader opened or closed, by group; the rest follows the automatic choice. */
-  private readonly chosen = new Map<string, boolean>();
+  private readonly opening: Opening;
   private readonly shifts: Shifts = new Map();
   /** What stays where it is while everything is laid out anew, and where that is on the screen. */
   private anchor: { key: string; x: number } | null = null;
-  /** All modules are to be open: asked for until nothing is unknown. */
-  private everything = false;
   private measured = "";
   private laid = "";
   private shown = -1;
@@ -62,6 +52,7 @@ class TapeView implements View {
 
   constructor(private readonly context: ViewContext, private readonly full: boolean) {
     this.model = tapeOf(context.store);
+    this.opening = new Opening(this.model, context.actions);
     this.panel = new Panel("Tape", () => this.describe());
     this.canvas = new TapeCanvas(context, this.model, !full);
     this.panel.body.append(h("div", { style: "position:absolute;inset:0;display:flex;flex-direction:column" }, this.host, ...(full ? [legend()] : [])));
@@ -88,9 +79,9 @@ class TapeView implements View {
   render(now: number): void {
     const { store, theme } = this.context;
     this.model.update();
-    for (const key of this.finder.update()) this.chosen.set(key, true);
+    for (const key of this.finder.update()) this.opening.chosen.set(key, true);
     this.details?.update();
-    const key = `${store.versions.tape} ${store.versions.view} ${theme.version} ${this.chosen.size}`;
+    const key = `${store.versions.tape} ${store.versions.view} ${theme.version} ${this.opening.chosen.size}`;
     if (key === this.drawn && !this.motion.running(now)) return;
     this.drawn = key;
     const { tape } = this.model;
@@ -155,7 +146,7 @@ class TapeView implements View {
       this.layout = this.rows = null;
       return;
     }
-    const key = `${model.structure} ${width} ${height} ${model.known} ${this.full ? model.origin : ""} ${[...this.chosen].map(([name, open]) => name + Number(open)).join()}`;
+    const key = `${model.structure} ${width} ${height} ${model.known} ${this.full ? model.origin : ""} ${[...this.opening.chosen].map(([name, open]) => name + Number(open)).join()}`;
     if (key === this.laid) return;
     const fresh = this.shown !== model.structure;
     const refit = this.laid === "" || fresh;
@@ -167,9 +158,12 @@ class TapeView implements View {
     }
     const before = this.layout && this.rows && !fresh ? { layout: this.layout, rows: this.rows } : null;
     const wasAt = canvas.camera.x;
-    this.measure(width);
-    this.choose(width);
-    this.layout = dragged(layoutTape(model.tree, this.open, this.measures), this.shifts);
+    const measured = `${model.structure} ${width} ${this.context.theme.version}`;
+    if (measured !== this.measured) this.measures = this.full ? measuresOf(model, this.context.theme) : compactMeasures(model, width);
+    this.measured = measured;
+    const room = width - 2 * EDGE;
+    this.opening.choose(this.full ? this.measured : null, (some) => layoutTape(model.tree, some, this.measures).width <= room);
+    this.layout = dragged(layoutTape(model.tree, this.opening.open, this.measures), this.shifts);
     this.above = Math.max(this.above, this.layout.above);
     this.plates = platesOf(this.layout, model);
     if (fresh && this.full) this.finder.show(model.nodes.findIndex((info) => info.health === "origin" || info.node.failed !== undefined));
@@ -177,7 +171,7 @@ class TapeView implements View {
     else this.hold();
     this.spread();
     if (before && this.anchor) this.motion.begin(before, (wasAt - canvas.camera.x) / canvas.camera.scale, this.anchor.key, performance.now());
-    if (!this.anchor || isOpen(model.groups.get(this.anchor.key) ?? model.tree.root, this.open) === this.chosen.get(this.anchor.key)) this.anchor = null;
+    if (!this.anchor || isOpen(model.groups.get(this.anchor.key) ?? model.tree.root, this.opening.open) === this.opening.chosen.get(this.anchor.key)) this.anchor = null;
     this.write();
   }
 
@@ -186,65 +180,6 @@ class TapeView implements View {
     const { anchor, canvas, layout } = this;
     const place = layout?.boxes.find((box) => box.key === anchor?.key) ?? layout?.frames.find((frame) => frame.group.key === anchor?.key);
     if (anchor && place) canvas.camera.x = anchor.x - place.x * canvas.camera.scale;
-  }
-
-  /** What stands open: as much as fits the width at reading size, then what the reader chose. */
-  private choose(width: number): void {
-    const { model } = this;
-    const { root } = model.tree;
-    const room = width - 2 * EDGE;
-    // Chosen anew only for another graph, size or NaN: what opened by itself does not close by itself.
-    const key = `${this.measured} ${model.origin}`;
-    if (this.full && key !== this.automatic.key) {
-      this.automatic = { key, open: openAtFirst(root, FIRST, (some) => layoutTape(model.tree, some, this.measures).width <= room) };
-    }
-    const open = new Set(this.automatic.open);
-    for (const [name, chosen] of this.chosen) {
-      if (chosen) open.add(name);
-      else open.delete(name);
-    }
-    // The reader's choice too keeps to what can be drawn.
-    if (boxes(root, open) > MOST) {
-      const allowed = openAll(root, MOST).open;
-      for (const name of open) if (!allowed.has(name)) open.delete(name);
-    }
-    this.open = open;
-    if (this.everything) this.openMore();
-  }
-
-  /** Boxes as wide as the names in them, within reason; the same for all steps of a program. */
-  private measure(width: number): void {
-    const { model } = this;
-    const { theme } = this.context;
-    const key = `${model.structure} ${width} ${theme.version}`;
-    if (key === this.measured) return;
-    this.measured = key;
-    if (!this.full) {
-      this.measures = this.compactMeasures(width);
-      return;
-    }
-    const [op, module] = [theme.code(10.5, 500), theme.ui(11, 600)];
-    let [ops, modules] = [0, 0];
-    for (const info of model.nodes) ops = Math.max(ops, theme.measure(`${info.op}′`, op));
-    for (const group of model.groups.values()) modules = Math.max(modules, theme.measure(`▸ ${group.name}′${group.repeat ? ` ×${integer(group.repeat)}` : ""}`, module));
-    // Text does not shrink with the picture, boxes do.
-    const room = 1 / (READABLE * 0.86);
-    this.measures = {
-      ...MEASURES, opWidth: Math.min(110, Math.max(MEASURES.opWidth, Math.ceil(ops * room) + 16)),
-      moduleWidth: Math.min(156, Math.max(MEASURES.moduleWidth, Math.ceil(modules * room) + 18)),
-    };
-  }
-
-  /** The overview's boxes share the width. */
-  private compactMeasures(width: number): Measures {
-    const { tree } = this.model;
-    const inputs = tree.inputs.length > 0 ? 1 : 0;
-    const count = Math.max(1, tree.root.level?.items.length ?? 0);
-    const gap = 14;
-    const inputWidth = 64;
-    const room = width - 2 * EDGE - 4 - inputs * (inputWidth + gap) - (count - 1) * gap;
-    const box = Math.min(112, Math.max(66, Math.floor(room / count)));
-    return { ...MEASURES, height: 46, gap, inputWidth, moduleWidth: box, opWidth: Math.min(box, 92) };
   }
 
   /** The whole picture where it stays readable; otherwise its height, and it scrolls. */
@@ -306,64 +241,24 @@ class TapeView implements View {
   // ---- what is read
 
   private write(): void {
-    const { model } = this;
     const { theme } = this.context;
-    const { tape } = model;
-    if (!tape) {
-      this.panel.sub = "";
-      return;
-    }
-    const groups = (model.tree.root.level?.items ?? []).filter(isGroup);
-    const opened = groups.filter((group) => isOpen(group, this.open)).length;
-    const what = groups.some((group) => group.path) ? "modules" : "groups";
-    const modules = groups.length === 0 ? "no modules" : opened === 0 ? `${what} collapsed` : `${opened} of ${groups.length} ${what} open`;
-    const left = tape.truncated > 0 ? `${integer(tape.truncated)} older ${tape.truncated === 1 ? "node" : "nodes"} left out` : "";
-    const origin = model.nodes.find((info) => info.health === "origin");
-    const failed = model.nodes.find((info) => info.node.failed);
-    this.panel.sub = [failed ? `failed at ${failed.op}` : "", tape.step >= 0 ? `step ${integer(tape.step)}` : "", origin ? `NaN begins at ${origin.op}` : "", nodeCount(tape.count), modules, left, this.finder.text].filter(Boolean).join(" · ");
-    attribute(this.canvas.surface.canvas, "aria-label", `Tape graph${tape.step >= 0 ? ` of step ${tape.step}` : ""}: ${nodeCount(tape.count)}, ${modules}${origin ? `, NaN begins at ${origin.op} ${origin.scope}` : ""}. Arrow keys move between boxes, Enter opens a module.`);
-    if (!this.families) return;
-    const present = new Set([...model.nodes.map((info) => info.family), ...[...model.groups.values()].flatMap((group) => group.data?.families.map(([family]) => family) ?? [])]);
-    const shown = Object.entries(familyLabels).filter(([family]) => present.has(family));
-    const key = `${shown.map(([family]) => family).join()} ${theme.version}`;
-    if (this.families.dataset["key"] === key) return;
-    this.families.dataset["key"] = key;
-    this.families.replaceChildren(...shown.map(([family, name]) =>
-      h("span", { style: "display:inline-flex;align-items:center;gap:5px" }, h("i", { class: "fl-swatch", style: `background:${theme.family(family)}` }), name)));
+    const { said, label } = this.model.tape ? about(this.model, this.opening.open) : { said: "", label: null };
+    this.panel.sub = [said, this.model.tape ? this.finder.text : ""].filter(Boolean).join(" · ");
+    if (label !== null) attribute(this.canvas.surface.canvas, "aria-label", label);
+    if (label !== null && this.families) showFamilies(this.families, this.model, theme);
   }
 
   private buttons(): HTMLElement {
-    const group = h("div", { class: "fl-segmented", role: "group", "aria-label": "Modules" });
-    const button = (name: string, title: string, act: () => void): void => {
-      const one = h("button", { type: "button", title, "aria-label": title }, name);
-      one.addEventListener("click", act);
-      group.append(one);
-    };
-    button("▾ all", "Open all modules", () => {
-      this.everything = true;
-      this.openMore();
-      this.again();
-    });
-    button("▸ all", "Close all modules", () => {
-      this.everything = false;
-      for (const key of this.model.groups.keys()) this.chosen.set(key, false);
-      this.again();
-    });
-    if (this.full) button("Fit", "Fit the whole tape, and put back what was dragged (F)", () => this.fitAll(true));
-    return group;
+    const all = (): void => this.again(() => this.opening.all());
+    const none = (): void => this.again(() => this.opening.none());
+    return buttonGroup("Modules", [
+      ["▾ all", "Open all modules", all], ["▸ all", "Close all modules", none],
+      ...(this.full ? [["Fit", "Fit the whole tape, and put back what was dragged (F)", () => this.fitAll(true)] as const] : []),
+    ]);
   }
 
-  /** Opens all that is known and fits, and asks for the rest of it. */
-  private openMore(): void {
-    const every = openAll(this.model.tree.root, MOST);
-    for (const key of this.model.groups.keys()) this.chosen.set(key, every.open.has(key));
-    for (const key of every.unknown) this.chosen.set(key, true);
-    this.open = every.open;
-    if (every.unknown.length > 0) this.context.actions.ask({ type: "tape", open: every.unknown });
-    else this.everything = false;
-  }
-
-  private again(): void {
+  private again(change: () => void): void {
+    change();
     this.drawn = "";
     this.moved = false;
     this.render(performance.now());
@@ -404,30 +299,21 @@ class TapeView implements View {
     const { model } = this;
     this.canvas.focus = { key: target.key, row: target.row };
     if (!model.tape) return;
-    const { step } = model.tape;
-    if (target.kind === "input" || target.kind === "parameter") {
-      actions.select({ kind: "leaf", label: model.leafName(target.index, false), node: model.leaves[target.index]!.id });
-    } else if (target.group) {
-      const { path, data, key, name } = target.group;
-      if (path) actions.select({ kind: "scope", label: path, scope: path, group: key, step });
-      else if (data) actions.select({ kind: "nodes", label: data.repeat ? `${name} ×${data.repeat}` : name, nodes: data.ids, group: key, step });
-    } else {
-      const selection = store.selectionOfNode(model.nodes[target.index]!.node, model.tape);
-      actions.select(target.row === "backward" ? { ...selection, label: `${selection.label}′`, phase: "backward" } : selection);
-    }
+    const selection = selectionOfTarget(target, model, store);
+    if (selection) actions.select(selection);
     this.finder.settle();
   }
 
   private toggle(key: string): void {
     const group = this.model.groups.get(key);
     if (!group) return;
-    const was = isOpen(group, this.open);
+    const was = isOpen(group, this.opening.open);
     const { camera } = this.canvas;
     const before = this.layout?.boxes.find((box) => box.key === key) ?? this.layout?.frames.find((frame) => frame.group.key === key);
     // What closes comes into sight: the title that was clicked may stand far from where its frame begins.
     const x = (before?.x ?? 0) * camera.scale + camera.x;
     this.anchor = { key, x: was ? Math.max(x, EDGE) : x };
-    this.chosen.set(key, !was);
+    this.opening.chosen.set(key, !was);
     this.tip.hide();
     this.canvas.hover = null; // what lies under the pointer is about to be another thing
     this.moved = true;
@@ -445,7 +331,7 @@ class TapeView implements View {
     this.shifts.set(target.key, { x: shift.x + byX / scale, d: shift.d + away / scale });
     this.tip.hide();
     this.moved = true;
-    this.layout = dragged(layoutTape(this.model.tree, this.open, this.measures), this.shifts);
+    this.layout = dragged(layoutTape(this.model.tree, this.opening.open, this.measures), this.shifts);
     this.plates = platesOf(this.layout, this.model);
     this.draw();
   }

@@ -1,6 +1,6 @@
 /** Mouse and touch on the tape: hover, click, double click, wheel; dragging moves a box or, beside boxes, the picture. */
 
-import type { Target } from "./canvas.ts";
+import type { Target } from "./targets.ts";
 
 export interface Hands {
   hit(x: number, y: number): Target | null;

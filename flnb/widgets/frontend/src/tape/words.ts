@@ -2,10 +2,16 @@
 
 import { h } from "../dom.ts";
 import { bytes, duration, integer, shape as shapeText, significant, text } from "../format.ts";
+import { familyLabels } from "../palette.ts";
+import type { Theme } from "../theme.ts";
 import type { DataTable, ViewContext } from "../view.ts";
-import { sizeOf, type Target } from "./canvas.ts";
+import { type Group, isGroup, isOpen } from "./groups.ts";
 import type { Layout } from "./layout.ts";
-import type { NodeInfo, TapeModel } from "./model.ts";
+import { nodeCount, type NodeInfo, type TapeModel } from "./model.ts";
+import type { Target } from "./targets.ts";
+
+/** "4 ops", "41 667 ops". */
+export const sizeOf = (group: Group): string => `${integer(group.last - group.first)} ops`;
 
 const health = { fine: "", spread: "NaN", origin: "NaN begins" } as const;
 const normOf = (info: NodeInfo): string => health[info.health] || significant(info.node.norm ?? NaN);
@@ -68,4 +74,32 @@ export function legend(): HTMLElement {
     item(box("width:18px;height:10px;border:2px solid var(--fl-error);border-radius:3px;background:repeating-linear-gradient(135deg,color-mix(in srgb,var(--fl-error) 40%,transparent) 0 1px,transparent 1px 4px)"), "NaN or Inf; heavy: its origin"),
     item(h("b", { style: "font-weight:600;color:var(--fl-text)" }, "×12"), "equal blocks"),
     item(h("b", { style: "font-weight:600;color:var(--fl-text)" }, "op′"), "its backward"));
+}
+
+/** What a tape is and where it fails, for the header of its panel and for a screen reader. */
+export function about(model: TapeModel, open: ReadonlySet<string>): { said: string; label: string } {
+  const tape = model.tape!;
+  const groups = (model.tree.root.level?.items ?? []).filter(isGroup);
+  const opened = groups.filter((group) => isOpen(group, open)).length;
+  const what = groups.some((group) => group.path) ? "modules" : "groups";
+  const modules = groups.length === 0 ? "no modules" : opened === 0 ? `${what} collapsed` : `${opened} of ${groups.length} ${what} open`;
+  const left = tape.truncated > 0 ? `${integer(tape.truncated)} older ${tape.truncated === 1 ? "node" : "nodes"} left out` : "";
+  const origin = model.nodes.find((info) => info.health === "origin");
+  const failed = model.nodes.find((info) => info.node.failed);
+  const parts = [failed ? `failed at ${failed.op}` : "", tape.step >= 0 ? `step ${integer(tape.step)}` : "", origin ? `NaN begins at ${origin.op}` : "", nodeCount(tape.count), modules, left];
+  return {
+    said: parts.filter(Boolean).join(" · "),
+    label: `Tape graph${tape.step >= 0 ? ` of step ${tape.step}` : ""}: ${nodeCount(tape.count)}, ${modules}${origin ? `, NaN begins at ${origin.op} ${origin.scope}` : ""}. Arrow keys move between boxes, Enter opens a module.`,
+  };
+}
+
+/** The op families that a tape has, with their colours. */
+export function showFamilies(element: HTMLElement, model: TapeModel, theme: Theme): void {
+  const present = new Set([...model.nodes.map((info) => info.family), ...[...model.groups.values()].flatMap((group) => group.data?.families.map(([family]) => family) ?? [])]);
+  const shown = Object.entries(familyLabels).filter(([family]) => present.has(family));
+  const key = `${shown.map(([family]) => family).join()} ${theme.version}`;
+  if (element.dataset["key"] === key) return;
+  element.dataset["key"] = key;
+  element.replaceChildren(...shown.map(([family, name]) =>
+    h("span", { style: "display:inline-flex;align-items:center;gap:5px" }, h("i", { class: "fl-swatch", style: `background:${theme.family(family)}` }), name)));
 }

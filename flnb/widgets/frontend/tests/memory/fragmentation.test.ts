@@ -1,6 +1,8 @@
 import { describe, expect, it } from "vitest";
 import { FragmentationSeries, fragmentationOf, largestAllocation } from "../../src/memory/fragmentation.ts";
-import { lowerBound, MemoryIndex, stateAt } from "../../src/memory/lifetimes.ts";
+import { MemoryIndex } from "../../src/memory/events.ts";
+import { lowerBound } from "../../src/memory/lifetimes.ts";
+import { stateAt } from "../../src/memory/state.ts";
 import { arrivedBy, generator, type Simulated, simulate } from "./simulated.ts";
 
 const REQUEST = 1500;

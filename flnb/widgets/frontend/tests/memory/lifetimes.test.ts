@@ -1,17 +1,8 @@
 import { describe, expect, it } from "vitest";
-import {
-  allocatedOf,
-  CATEGORY_COUNT,
-  holesOf,
-  lowerBound,
-  MemoryIndex,
-  RESERVED,
-  stateAt,
-  timeline,
-  TOTALS_WIDTH,
-  upperBound,
-  WASTE,
-} from "../../src/memory/lifetimes.ts";
+import { MemoryIndex } from "../../src/memory/events.ts";
+import { allocatedOf, CATEGORY_COUNT, lowerBound, RESERVED, TOTALS_WIDTH, upperBound, WASTE } from "../../src/memory/lifetimes.ts";
+import { timeline } from "../../src/memory/stacking.ts";
+import { holesOf, stateAt } from "../../src/memory/state.ts";
 import { FragmentationSeries } from "../../src/memory/fragmentation.ts";
 import { arrivedBy, best, generator, type Simulated, simulate } from "./simulated.ts";
 

@@ -1,11 +1,13 @@
 import { describe, expect, it } from "vitest";
 import { Simulation } from "../../src/dev/simulate.ts";
-import { MemoryLog } from "../../src/lifetimes.ts";
+import { MemoryLog } from "../../src/memorylog.ts";
 import { Store } from "../../src/store.ts";
-import { ordered, placeCompact, placeSegments, wholeBytes } from "../../src/memory/blockmap.ts";
+import { wholeBytes } from "../../src/format.ts";
+import { ordered, placeCompact, placeSegments } from "../../src/memory/places.ts";
 import { phasesOf } from "../../src/memory/details.ts";
 import { ratioAxis } from "../../src/memory/fragmentation-chart.ts";
-import { allocatedOf, RESERVED, type SegmentState } from "../../src/memory/lifetimes.ts";
+import { allocatedOf, RESERVED } from "../../src/memory/lifetimes.ts";
+import type { SegmentState } from "../../src/memory/state.ts";
 import { memoryOf, SegmentTable } from "../../src/memory/model.ts";
 import { axisTop, heldBytes } from "../../src/memory/timeline.ts";
 import { generator, simulate } from "./simulated.ts";

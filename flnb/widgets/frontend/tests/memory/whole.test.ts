@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 import { Simulation } from "../../src/dev/simulate.ts";
 import { allocatedOf } from "../../src/memory/lifetimes.ts";
 import { memoryOf } from "../../src/memory/model.ts";
-import { MemoryLog } from "../../src/lifetimes.ts";
+import { MemoryLog } from "../../src/memorylog.ts";
 import type { FrameHead } from "../../src/protocol.ts";
 import { Store } from "../../src/store.ts";
 

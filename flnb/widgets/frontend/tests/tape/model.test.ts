@@ -2,7 +2,8 @@ import { describe, expect, it } from "vitest";
 import { Simulation } from "../../src/dev/simulate.ts";
 import { Store } from "../../src/store.ts";
 import { isGroup } from "../../src/tape/groups.ts";
-import { nearest, normShare, type Target } from "../../src/tape/canvas.ts";
+import { normShare } from "../../src/tape/pen.ts";
+import { nearest, type Target } from "../../src/tape/targets.ts";
 import { nodeCount, TapeModel } from "../../src/tape/model.ts";
 
 const run = (options: ConstructorParameters<typeof Simulation>[0], seconds: number): { store: Store; model: TapeModel; more: (seconds: number) => void } => {

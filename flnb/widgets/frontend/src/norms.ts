@@ -1,0 +1,43 @@
+/** Gradient norms over the sampled steps: of all parameters, and of each node by its scope and op. */
+
+import { Columns, entry } from "./columns.ts";
+import type { Tape, TapeNode } from "./protocol.ts";
+import type { Store } from "./store.ts";
+
+export type Metric = Columns<"step" | "t" | "value">;
+
+export const newMetric = (): Metric => new Columns(["step", "t", "value"], 65536);
+
+export class NormHistory {
+  /** Of all parameters. */
+  readonly all = newMetric();
+  private readonly nodes = new Map<string, Metric>();
+
+  constructor(private readonly store: Store) {}
+
+  /** Of one node; the value is NaN where the gradient was bad. */
+  of(node: TapeNode): Metric | undefined {
+    return this.nodes.get(this.key(node));
+  }
+
+  /** Take in the norms of another step; whether one of all parameters is among them. */
+  take(tape: Tape): boolean {
+    const { step, t } = tape;
+    for (const node of tape.nodes) {
+      if (node.norm === null && !node.bad) continue;
+      entry(this.nodes, this.key(node), newMetric).append({ step, t, value: node.bad ? NaN : node.norm ?? NaN });
+    }
+    const news = (tape.gradient !== null || tape.gradient_bad > 0) && t > (this.all.last("t") ?? -Infinity);
+    if (news) this.all.append({ step, t, value: tape.gradient_bad ? NaN : tape.gradient! });
+    return news;
+  }
+
+  clear(): void {
+    this.all.clear();
+    this.nodes.clear();
+  }
+
+  private key(node: TapeNode): string {
+    return `${this.store.context(node.context)?.scope ?? ""}\0${this.store.plan(node.plan)?.op ?? ""}`;
+  }
+}
