@@ -14,6 +14,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
+from flnb_telemetry import bus
 
 from flnb.dispatch import state
 from flnb.dispatch.plan import Plan, Spec, spec_of
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["draw"]
 
-LONGEST = 16
-"""Ops in a pull that is worth writing down: longer ones are about large tensors."""
+LONGEST = 32
+"""Ops in a script that is worth writing: longer pulls are about large tensors."""
 
 
 class NotStraight(Exception):  # not an error: the pull runs as it is
@@ -76,9 +77,13 @@ class _Script:
 
     def _tell(self) -> None:
         """Add the line that writes the events of the ops since the last one."""
-        if self._untold:
-            events = [f"{code}, t{i}, t{i + 1}, 0, seq, context, 0, 0" for i, code in enumerate(self._untold)]
-            self.told.append(f"{self._indent}pending += ({', '.join(events)})")
+        rows = []
+        for i in range(0, len(self._untold), bus.ROW_OPS):
+            codes = tuple(self._untold[i : i + bus.ROW_OPS])
+            times = [f"t{i + j}" if j <= len(codes) else "0" for j in range(bus.ROW_OPS + 1)]
+            rows.append(f"{bus.row_code(codes)}, {times[0]}, {times[1]}, 0, seq, context, {times[2]}, {times[3]}")
+        if rows:
+            self.told.append(f"{self._indent}pending += ({', '.join(rows)})")
             self._untold.clear()
 
     def blank(self, plan: Plan) -> str:
@@ -111,9 +116,11 @@ class _Script:
 
     def function(self, told: bool) -> Callable[..., None]:
         self._tell()
-        head = ["def straight(node, g, table, add, cotangents, owned, reached, leaves, own, backend, lane):"]
+        head = [
+            "def straight(node, g, table, add, cotangents, owned, reached, leaves, own, backend, pending, context):"
+        ]
         if told:
-            head.append("    pending, context, seq = lane.pending, lane.context, node[2]")
+            head.append("    seq = node[2]")
         names = dict(self.names)
         exec("\n".join(head + (self.told if told else self.lines)), names)
         return names["straight"]  # type: ignore[no-any-return]
@@ -201,8 +208,7 @@ def draw(plan: Plan, saved: Sequence[Any] = ()) -> None:
         if saved:
             _write_joint(plan, saved, script)
         else:
-            for i in range(len(plan.specs)):
-                _write_pull(plan, i, script)
+            _write_pulls(plan, script)
     except Exception:  # whatever a pull cannot do without values
         plan.straight = plan.told = False
         return
@@ -211,14 +217,24 @@ def draw(plan: Plan, saved: Sequence[Any] = ()) -> None:
     plan.light = script.heaviest  # last: from now on other threads use them
 
 
-def _write_pull(plan: Plan, position: int, script: _Script) -> None:
-    """Run the pull of an argument on what has no values, and write down what it does."""
-    pull, spec = plan.pulls[position], plan.specs[position]
-    if pull is None or not isinstance(spec, Spec):
-        return
+def _write_pulls(plan: Plan, script: _Script) -> None:
+    """Run the pulls on what has no values, and write down what they do: of two parents together, then of each alone."""
+    wanted = [i for i, pull in enumerate(plan.pulls) if pull is not None and isinstance(plan.specs[i], Spec)]
+    if len(wanted) == 2:
+        script.write(f"if p{wanted[0]} is not None and p{wanted[1]} is not None:")
+        for i, g in [(i, _pulled(plan, i, script)) for i in wanted]:
+            script.give(f"p{i}", g, plan.specs[i])
+        script.write("return", depth=2)
+    for i in wanted:
+        script.write(f"if p{i} is not None:")
+        script.give(f"p{i}", _pulled(plan, i, script), plan.specs[i])
+
+
+def _pulled(plan: Plan, position: int, script: _Script) -> str:
+    """Write down the pull of one argument; the name of what it gives."""
+    pull: Any = plan.pulls[position]
     if not pull.__module__.startswith("flnb."):
         raise NotStraight  # a user's function is called for every node
-    script.write(f"if p{position} is not None:")
     uses = plan.op.saved_by(position, len(plan.specs))
     saved = _saved([s if used else None for s, used in zip((*plan.specs, plan.spec), uses, strict=True)], script)
     g = _Drawn(script, "g", plan.spec)
@@ -226,9 +242,9 @@ def _write_pull(plan: Plan, position: int, script: _Script) -> None:
     shape = plan.shrinks[position]
     if shape is not None:
         result = sum_to(result, shape)
-    if type(result) is not _Drawn or result._real is not spec:
+    if type(result) is not _Drawn or result._real is not plan.specs[position]:
         raise NotStraight
-    script.give(f"p{position}", result._name, spec)
+    return result._name
 
 
 def _write_joint(plan: Plan, saved_specs: Sequence[Any], script: _Script) -> None:

@@ -97,9 +97,10 @@ class Walk:
                 return
             try:
                 if lane is None:
-                    plan.straight(node, g, table, add, cotangents, owned, reached, leaves, own, backend, None)
+                    plan.straight(node, g, table, add, cotangents, owned, reached, leaves, own, backend, None, 0)
                 else:
-                    plan.told(node, g, table, add, cotangents, owned, reached, leaves, own, backend, lane)
+                    to, place = lane.pending, lane.context
+                    plan.told(node, g, table, add, cotangents, owned, reached, leaves, own, backend, to, place)
             except Exception as error:
                 explain.noted(error, node, dispatch.detached(g, plan.spec))
                 raise

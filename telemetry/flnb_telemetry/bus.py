@@ -26,15 +26,53 @@ from flnb_telemetry import intern, schema
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from numpy.typing import NDArray
+
 FLOAT_TIMES = 1 << schema.AUX_SHIFT
 """In the code of an op's record whose times are float seconds of `time.perf_counter`, which cost less than ints."""
+ROW = 2 << schema.AUX_SHIFT
+"""In the code of a row that stands for up to `ROW_OPS` ops in a row, each beginning where the one before ended: words
+1, 2, 6 and 7 are the float seconds between them. `row_code` gives the code."""
+ROW_OPS = 3
 DEFAULT_BUFFER = 16 << 20
 _BATCH = 512 * schema.WORDS
 
-_pack = struct.Struct("@" + "qddqqqqq" * 512).pack  # native, as NumPy reads it: a tenth quicker than "="
-_pack_one = struct.Struct("@qddqqqqq").pack
+_pack = struct.Struct("@" + "qddqqqdd" * 512).pack  # native, as NumPy reads it: a tenth quicker than "="
+_pack_one = struct.Struct("@qddqqqdd").pack
 _bits_of = struct.Struct("<d").pack
 _int_of = struct.Struct("<q").unpack
+
+
+_rows: dict[tuple[int, ...], int] = {}  # the codes of ops, and the code of the row that stands for them
+_KIND = (1 << schema.PLAN_SHIFT) - 1
+
+
+def row_code(codes: tuple[int, ...]) -> int:
+    """The code of the row that stands for ops with these codes, run without a pause by one thread for one node."""
+    return _rows.setdefault(codes, schema.OP | FLOAT_TIMES | ROW | len(_rows) << schema.PLAN_SHIFT)
+
+
+def _events(numbers: list[Any]) -> int:
+    """How many events flat numbers are."""
+    lengths = {code: len(codes) for codes, code in _rows.items()}
+    return sum(lengths.get(code, 1) for code in numbers[:: schema.WORDS])
+
+
+def _opened(records: schema.Records, rows: NDArray[np.bool_]) -> schema.Records:
+    """Records in which each of these rows became one record for each of its ops."""
+    known = list(_rows)
+    number = np.where(rows, records[:, 0] >> schema.PLAN_SHIFT, 0)
+    counts = np.where(rows, np.array([len(codes) for codes in known])[number], 1)
+    opened = np.repeat(records, counts, axis=0)
+    at = np.flatnonzero(np.repeat(rows, counts))
+    within = (np.arange(len(opened)) - np.repeat(np.cumsum(counts) - counts, counts))[at]
+    codes = np.array([(*codes, 0, 0)[:ROW_OPS] for codes in known]) & ~FLOAT_TIMES
+    times = opened[at][:, [1, 2, 6, 7]]
+    each = np.arange(len(at))
+    opened[at, 0] = codes[np.repeat(number, counts)[at], within]
+    opened[at, 1], opened[at, 2] = times[each, within], times[each, within + 1]
+    opened[at, 6:] = 0
+    return opened
 
 
 def float_bits(value: float) -> int:
@@ -46,7 +84,7 @@ class Lane:
     """One thread's buffer: written by its thread alone, drained by whoever holds the session's drain lock.
 
     ``pending`` is one flat list of numbers, eight a record: adding a tuple to it is one call, and leaves no container
-    behind for the garbage collector. Words 1 and 2 travel as doubles, so they are below 2**53.
+    behind for the garbage collector. Words 1, 2, 6 and 7 travel as doubles, so they are below 2**53.
     """
 
     __slots__ = ("context", "limit", "node", "number", "pending", "thread")
@@ -71,7 +109,7 @@ class Lane:
         taken = pending[: min(written, self.limit)]
         if written > self.limit:
             lost = pending[self.limit : written]
-            taken += (schema.DROPPED, _ns(lost[1]), len(lost) // 8, _ns(lost[-7]), 0, 0, 0, 0)
+            taken += (schema.DROPPED, _ns(lost[1]), _events(lost), _ns(lost[-7]), 0, 0, 0, 0)
         del pending[:written]
         return _packed(taken)
 
@@ -103,12 +141,14 @@ def _packed(numbers: list[Any]) -> schema.Records:
     except struct.error:
         parts = [_packed_or_dropped(numbers[i : i + 8]) for i in range(0, len(numbers), 8)]
     records = np.frombuffer(bytearray().join(parts), np.int64).reshape(-1, 8)
-    seconds = (records[:, 0] & 0xFFFFFF) == (schema.OP | FLOAT_TIMES)
-    times = records.view(np.float64)[:, 1:3]
-    np.multiply(times, 1e9, out=times, where=seconds[:, None])
-    records[:, 1:3] = np.rint(times)
-    records[seconds, 0] &= ~FLOAT_TIMES
-    return records
+    kinds = records[:, 0] & _KIND
+    single, rows = kinds == (schema.OP | FLOAT_TIMES), kinds == (schema.OP | FLOAT_TIMES | ROW)
+    for words, seconds in ((slice(1, 3), single | rows), (slice(6, 8), rows)):
+        doubles = records.view(np.float64)[:, words]
+        np.multiply(doubles, 1e9, out=doubles, where=seconds[:, None])
+        records[:, words] = np.rint(doubles)
+    records[single, 0] &= ~FLOAT_TIMES
+    return _opened(records, rows) if rows.any() else records
 
 
 class Lanes(threading.local):

@@ -687,7 +687,7 @@ def test_a_plan_has_a_straight_pull_or_none_at_any_time(monkeypatch):
     plan = Plan(OPS["exp"], (spec,), (), spec)  # of no other test
     straight.draw(plan)
     seen = []
-    monkeypatch.setattr(straight, "_write_pull", lambda *_: seen.append((plan.light, plan.straight)))
+    monkeypatch.setattr(straight, "_write_pulls", lambda *_: seen.append((plan.light, plan.straight)))
     straight.draw(plan)
     assert [(light < ALWAYS, callable(function)) for light, function in seen] == [(True, True)]
 

@@ -1,9 +1,11 @@
 """Swapping backends and managers: by name, class and instance, scoped and for good, and by re-running a cell."""
 
+import contextvars
 import threading
 
 import numpy as np
 import pytest
+from flnb_telemetry import bus
 
 import flnb
 from flnb import nn
@@ -295,3 +297,25 @@ def test_no_grad_makes_its_state_once_and_follows_what_changes():
         assert third is not first
     finally:
         flnb.set_backend(before)
+
+
+def test_a_recording_holds_its_threads_lane_and_other_threads_have_their_own():
+    with flnb.record() as run:
+        assert state.current().lane is bus.lanes.lane
+        copied, inside = contextvars.copy_context(), contextvars.copy_context()
+        copied.run(state.off_lane)
+        worker = threading.Thread(target=copied.run, args=(flnb.ones((2,)).__add__, 1.0))
+        worker.start()
+        worker.join()
+    assert state.current().lane is None
+    assert inside.run(lambda: state.current().lane) is None, "a copied context holds no lane that has ended"
+    full, add = run.table("op")["lane"].tolist()
+    assert full != add
+
+
+def test_a_recording_may_end_in_another_context_than_it_began_in():
+    block = flnb.record()
+    run = contextvars.copy_context().run(block.__enter__)
+    _ = flnb.ones((2,)) * 2.0
+    block.__exit__(None, None, None)
+    assert run.ops["multiply"].count == 1

@@ -90,6 +90,34 @@ def test_times_in_seconds_and_numbers_of_all_sizes_arrive() -> None:
     assert rows[600].tolist() == [schema.ALLOC, 123_456_789_012_345, (1 << 53) - 1, 1 << 47, 0, 0, 0, 0]
 
 
+def test_a_row_of_several_ops_arrives_as_one_record_for_each() -> None:
+    codes = tuple(schema.OP | bus.FLOAT_TIMES | plan << 24 for plan in (7, 8, 9))
+    three, two = bus.row_code(codes), bus.row_code(codes[:2])
+    assert bus.row_code(codes) == three != two
+    lane = bus.Lane(1)
+    lane.pending += (codes[0], 0.5, 1.0, 11, 12, 13, 14, 15)
+    for i in range(600):  # more than one batch
+        lane.pending += (three, i + 0.25, i + 0.5, 0, 5, 6, i + 0.75, i + 1.0)
+        lane.pending += (two, i + 0.25, i + 0.5, 0, 5, 6, i + 0.75, 0)
+    rows = lane.drain()
+    times = [(i * 10**9 + t0, i * 10**9 + t0 + 250_000_000) for i in range(600) for t0 in (250_000_000, 500_000_000)]
+    assert rows[0].tolist() == [schema.OP | 7 << 24, 500_000_000, 10**9, 11, 12, 13, 14, 15]
+    assert (rows[1:, 0] >> 24).tolist() == [7, 8, 9, 7, 8] * 600
+    assert (rows[1:, 0] & 0xFFFFFF).tolist() == [schema.OP] * 3000
+    first_two = rows[1:].reshape(600, 5, 8)[:, [0, 1], 1:3].reshape(-1, 2)
+    assert first_two.tolist() == [list(t) for t in times]
+    assert rows[3, 1:].tolist() == [750_000_000, 10**9, 0, 5, 6, 0, 0]
+
+
+def test_a_row_of_several_ops_that_is_lost_counts_as_many() -> None:
+    code = bus.row_code(tuple(schema.OP | bus.FLOAT_TIMES | plan << 24 for plan in (7, 8, 9)))
+    lane = bus.Lane(1, 64)
+    lane.emit(schema.OP, 1)
+    for _ in range(4):
+        lane.pending += (code, 0.25, 0.5, 0, 5, 6, 0.75, 1.0)
+    assert lane.drain()[-1, :3].tolist() == [schema.DROPPED, 250_000_000, 12]
+
+
 def test_a_value_that_is_no_int64_drops_its_record_alone() -> None:
     lane = bus.Lane(1, 4096)
     lane.emit(schema.OP, 4)
