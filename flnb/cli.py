@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 LAB = """Opens PATH (a notebook or a folder) in JupyterLab; without PATH the quickstart notebook. PATH may also be
 models.ipynb, autograd_graphs.ipynb or memory_managers.ipynb, the other notebooks that come with flnb. Every other
@@ -37,6 +37,10 @@ def _version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def _say(text: str) -> None:
+    print(f"flnb {text}", file=sys.stderr)
 
 
 def doctor() -> str:
@@ -69,27 +73,33 @@ def doctor() -> str:
     return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
 
 
+def _doctor(_: argparse.Namespace) -> int:
+    print(doctor())
+    return 0
+
+
 def _entry_points(group: str) -> str:
     return ", ".join(sorted(point.name for point in importlib.metadata.entry_points(group=group))) or "none"
 
 
-def record(script: str, arguments: Sequence[str], output: str | None) -> int:
+def record(options: argparse.Namespace) -> int:
     """Run a Python script as `__main__` under `flnb.record` and save the run, also when the script fails."""
     from flnb_telemetry.extras import require
 
     import flnb
 
-    path = Path(script)
+    arguments, output = _output_after(options.arguments, options.output)
+    path = Path(options.script)
     if not path.is_file():
-        raise FileNotFoundError(f"flnb record: no file {script!r}; expected a Python script")
+        raise FileNotFoundError(f"flnb record: no file {options.script!r}; expected a Python script")
     require("pyarrow", extra="lab")  # before the script runs, not after an hour of training
     target = Path(output) if output is not None else path.with_suffix(".flnb")
     saved_arguments, saved_path = sys.argv, sys.path[0]
-    sys.argv, sys.path[0] = [script, *arguments], str(path.resolve().parent)
+    sys.argv, sys.path[0] = [options.script, *arguments], str(path.resolve().parent)
     status = 0
     try:
         with flnb.record(name=path.stem) as run:
-            runpy.run_path(script, run_name="__main__")
+            runpy.run_path(options.script, run_name="__main__")
     except KeyboardInterrupt:
         status = 130
     except SystemExit as stop:
@@ -100,38 +110,34 @@ def record(script: str, arguments: Sequence[str], output: str | None) -> int:
     finally:
         sys.argv, sys.path[0] = saved_arguments, saved_path
     run.save(target)
-    print(f"flnb record: saved {target}; look at it with: flnb view {target}", file=sys.stderr)
+    _say(f"record: saved {target}; look at it with: flnb view {target}")
     return status
 
 
-def view(source: str, html: str | None) -> int:
+def view(options: argparse.Namespace) -> int:
     """Print a saved run's summary, or write it as one self-contained HTML file."""
     import flnb
 
-    run = flnb.load_run(source)
-    if html is None:
+    run = flnb.load_run(options.run)
+    if options.html is None:
         print(run, run.ops, sep="\n\n")
-        return 0
-    from flnb_telemetry.formats.html import write_report
-
-    write_report(run, html)
-    print(f"flnb view: wrote {html}", file=sys.stderr)
+    else:
+        flnb.telemetry.write_report(run, options.html)
+        _say(f"view: wrote {options.html}")
     return 0
 
 
-def export(source: str, output: str | None) -> int:
+def export(options: argparse.Namespace) -> int:
     """Write a saved run as a PyTorch memory snapshot."""
     import flnb
 
-    target = Path(output) if output is not None else Path(source).with_suffix(".pickle")
-    if target == Path(source):
+    source = Path(options.run)
+    target = Path(options.output or source.with_suffix(".pickle"))
+    if target == source:
         raise ValueError(f"flnb export: {source} is a snapshot already; name another file with -o FILE")
     flnb.load_run(source).to_torch_snapshot(target)
-    print(
-        f"flnb export: wrote {target}; see it with: python -m torch.cuda._memory_viz trace_plot {target}, or on "
-        f"pytorch.org/memory_viz",
-        file=sys.stderr,
-    )
+    viewer = f"python -m torch.cuda._memory_viz trace_plot {target}, or on pytorch.org/memory_viz"
+    _say(f"export: wrote {target}; see it with: {viewer}")
     return 0
 
 
@@ -162,7 +168,7 @@ def dry_run(options: argparse.Namespace) -> int:
     print(found)
     if options.output is not None:
         found.run.save(options.output)
-        print(f"flnb dry-run: saved {options.output}; look at it with: flnb view {options.output}", file=sys.stderr)
+        _say(f"dry-run: saved {options.output}; look at it with: flnb view {options.output}")
     return 0 if found.fits else 1
 
 
@@ -170,12 +176,7 @@ def replay(options: argparse.Namespace) -> int:
     """Print what other managers make of a recorded run, or also write it, with a figure, as one HTML file."""
     import flnb
 
-    managers: list[str] = []
-    for text in options.managers.split(","):
-        if managers and "=" in text and ":" not in text:
-            managers[-1] += f",{text}"  # another setting of the manager before
-        else:
-            managers.append(text)
+    managers = re.split(r",(?![^,:]*=)", options.managers)  # no comma before one more setting of the manager before it
     found = flnb.memory.replay(options.file, managers, options.capacity, sys.stderr.isatty(), options.seconds)
     print(found)
     if options.html is not None:
@@ -183,7 +184,7 @@ def replay(options: argparse.Namespace) -> int:
 
         figure = flnb.plot.replay(found).to_html(full_html=False, include_plotlyjs=True)
         write_page(options.html, f"Replay of {found.trace.name}", {"Managers": found._repr_html_(), "Figure": figure})
-        print(f"flnb replay: wrote {options.html}", file=sys.stderr)
+        _say(f"replay: wrote {options.html}")
     return 0
 
 
@@ -191,46 +192,51 @@ def parser() -> argparse.ArgumentParser:
     """The command line's grammar; `lab` is taken out before, because its flags belong to JupyterLab."""
     root = argparse.ArgumentParser(prog="flnb", description="A notebook-first ML framework with live instrumentation.")
     root.add_argument("--version", action="version", version=f"flnb {importlib.metadata.version('flnb')}")
-    commands = root.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = root.add_subparsers(metavar="COMMAND", required=True)
     line = "open the quickstart or another notebook in JupyterLab"
     commands.add_parser("lab", help=line, usage="flnb lab [PATH] [JupyterLab's flags]", description=LAB)
-    commands.add_parser("doctor", help="say what is installed, what is missing and what is active")
-    one = commands.add_parser("record", help="run a script, record it, save the run")
-    one.add_argument("-o", "--output", help="the file to write (default: SCRIPT with the ending .flnb)")
-    one.add_argument("script", metavar="SCRIPT")
-    one.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="the script's own arguments")
-    one = commands.add_parser("view", help="show a saved run as text, or write it as one HTML file")
-    one.add_argument("run", metavar="RUN")
-    one.add_argument("--html", metavar="FILE", help="write a self-contained HTML report instead")
-    one = commands.add_parser("export", help="write a saved run in another tool's format")
-    one.add_argument("run", metavar="RUN")
-    one.add_argument("--to", required=True, choices=("torch-snapshot",), help="PyTorch's memory snapshot")
-    one.add_argument("-o", "--output", metavar="FILE", help="the file to write (default: RUN with the ending .pickle)")
-    one = commands.add_parser("bench", help="train models on every backend there is and say what it takes")
-    one.add_argument(
-        "models", nargs="*", metavar="MODEL", help="of flnb.models (default: the six of the paper's table 3)"
-    )
-    one.add_argument("--size", default="small", choices=("small", "paper"))
-    one.add_argument("--backend", action="append", default=[], metavar="NAME", help="may be given again (default: all)")
-    one.add_argument("--rounds", type=int, default=5, help="how often each takes its turn")
-    one.add_argument("--seconds", type=float, default=0.5, help="how long a turn takes, about")
-    one.add_argument("--threads", type=int, default=1, help="of each backend")
-    one = commands.add_parser("dry-run", help="say what memory training a model takes, without computing anything")
-    one.add_argument("model", metavar="MODEL", help="of flnb.models")
-    one.add_argument("--manager", default="caching", help="with settings: caching:split_limit=64MiB (default: caching)")
-    one.add_argument("--capacity", metavar="BYTES", help="of the device, such as 16GiB (default: no limit)")
-    one.add_argument("--batch", type=int, metavar="N", help="examples in a batch (default: the paper's)")
-    one.add_argument("--size", default="paper", choices=("small", "paper"))
-    one.add_argument("--steps", type=int, default=2)
-    one.add_argument("--optimizer", metavar="NAME", help="of flnb.optim (default: SGD with momentum)")
-    one.add_argument("-o", "--output", metavar="FILE", help="also save the recording, for flnb view and flnb replay")
-    one = commands.add_parser("replay", help="ask other memory managers what a recorded run asked of its own")
-    one.add_argument("file", metavar="FILE", help="a saved run")
+
+    def command(name: str, act: Callable[[argparse.Namespace], int], line: str) -> Callable[..., argparse.Action]:
+        """A command that `act` carries out; gives what adds arguments to it."""
+        added = commands.add_parser(name, help=line)
+        added.set_defaults(act=act)
+        return added.add_argument
+
+    command("doctor", _doctor, "say what is installed, what is missing and what is active")
+    one = command("record", record, "run a script, record it, save the run")
+    one("-o", "--output", help="the file to write (default: SCRIPT with the ending .flnb)")
+    one("script", metavar="SCRIPT")
+    one("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="the script's own arguments")
+    one = command("view", view, "show a saved run as text, or write it as one HTML file")
+    one("run", metavar="RUN")
+    one("--html", metavar="FILE", help="write a self-contained HTML report instead")
+    one = command("export", export, "write a saved run in another tool's format")
+    one("run", metavar="RUN")
+    one("--to", required=True, choices=("torch-snapshot",), help="PyTorch's memory snapshot")
+    one("-o", "--output", metavar="FILE", help="the file to write (default: RUN with the ending .pickle)")
+    one = command("bench", bench, "train models on every backend there is and say what it takes")
+    one("models", nargs="*", metavar="MODEL", help="of flnb.models (default: the six of the paper's table 3)")
+    one("--size", default="small", choices=("small", "paper"))
+    one("--backend", action="append", default=[], metavar="NAME", help="may be given again (default: all)")
+    one("--rounds", type=int, default=5, help="how often each takes its turn")
+    one("--seconds", type=float, default=0.5, help="how long a turn takes, about")
+    one("--threads", type=int, default=1, help="of each backend")
+    one = command("dry-run", dry_run, "say what memory training a model takes, without computing anything")
+    one("model", metavar="MODEL", help="of flnb.models")
+    one("--manager", default="caching", help="with settings: caching:split_limit=64MiB (default: caching)")
+    one("--capacity", metavar="BYTES", help="of the device, such as 16GiB (default: no limit)")
+    one("--batch", type=int, metavar="N", help="examples in a batch (default: the paper's)")
+    one("--size", default="paper", choices=("small", "paper"))
+    one("--steps", type=int, default=2)
+    one("--optimizer", metavar="NAME", help="of flnb.optim (default: SGD with momentum)")
+    one("-o", "--output", metavar="FILE", help="also save the recording, for flnb view and flnb replay")
+    one = command("replay", replay, "ask other memory managers what a recorded run asked of its own")
+    one("file", metavar="FILE", help="a saved run")
     line = "names with settings, with commas between: caching,buddy,caching:split_limit=64MiB (default: caching)"
-    one.add_argument("--managers", default="caching", metavar="NAMES", help=line)
-    one.add_argument("--capacity", metavar="BYTES", help="of the device, such as 16GiB (default: no limit)")
-    one.add_argument("--seconds", type=float, default=5.0, help="for the offline packing beside them (default: 5)")
-    one.add_argument("--html", metavar="OUT", help="also write the table and a figure as one HTML file")
+    one("--managers", default="caching", metavar="NAMES", help=line)
+    one("--capacity", metavar="BYTES", help="of the device, such as 16GiB (default: no limit)")
+    one("--seconds", type=float, default=5.0, help="for the offline packing beside them (default: 5)")
+    one("--html", metavar="OUT", help="also write the table and a figure as one HTML file")
     return root
 
 
@@ -243,21 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             return lab.run(line[1:])
         options = parser().parse_args(line)
-        if options.command == "record":
-            script_arguments, output = _output_after(options.arguments, options.output)
-            return record(options.script, script_arguments, output)
-        if options.command == "view":
-            return view(options.run, options.html)
-        if options.command == "export":
-            return export(options.run, options.output)
-        if options.command == "bench":
-            return bench(options)
-        if options.command == "dry-run":
-            return dry_run(options)
-        if options.command == "replay":
-            return replay(options)
-        print(doctor())
-        return 0
+        return options.act(options)  # type: ignore[no-any-return]
     except (ImportError, OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
