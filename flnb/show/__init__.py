@@ -6,17 +6,22 @@ imported in a notebook, and by ``%load_ext flnb``.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flnb_telemetry.analysis.tape import Tape
-
-    from flnb.interface import MemoryManager
-    from flnb.memory import Postmortem
-    from flnb.nn import Module
-    from flnb.tensor import Tensor
+    from collections.abc import Callable
 
 __all__ = ["register"]
+
+HTML = {
+    ("flnb.tensor", "Tensor"): ("flnb.show.tensors", "tensor_html"),
+    ("flnb.autograd.variable", "Variable"): ("flnb.show.tensors", "tensor_html"),
+    ("flnb.nn.module", "Module"): ("flnb.show.modules", "module_html"),
+    ("flnb.interface.memory", "MemoryManager"): ("flnb.show.managers", "manager_html"),
+    ("flnb.memory.postmortem", "Postmortem"): ("flnb.show.postmortem", "postmortem_html"),
+}
+"""What shows objects of a class, imported when the first is shown."""
 
 
 def register(shell: Any) -> None:
@@ -24,48 +29,16 @@ def register(shell: Any) -> None:
 
     A cell that ends for lack of memory shows the report of that below its traceback.
     """
-    html = shell.display_formatter.formatters["text/html"]
-    for module, name, formatter in (
-        ("flnb.tensor", "Tensor", _tensor),
-        ("flnb.autograd.variable", "Variable", _tensor),
-        ("flnb.nn.module", "Module", _module),
-        ("flnb.interface.memory", "MemoryManager", _manager),
-        ("flnb.memory.postmortem", "Postmortem", _postmortem),
-    ):
-        html.for_type_by_name(module, name, formatter)
+    html, whole = shell.display_formatter.formatters["text/html"], shell.display_formatter.mimebundle_formatter
+    for shown, formatter in HTML.items():
+        html.for_type_by_name(*shown, _later(*formatter))
+    whole.for_type_by_name("flnb_telemetry.analysis.tape", "Tape", _later("flnb.widgets.tape", "view"))
     shell.events.register("post_run_cell", _after_cell)
-    whole = shell.display_formatter.mimebundle_formatter
-    whole.for_type_by_name("flnb_telemetry.analysis.tape", "Tape", _tape)
 
 
-def _tape(tape: Tape, **_: Any) -> dict[str, Any]:
-    from flnb.widgets.tape import view
-
-    return view(tape)
-
-
-def _tensor(tensor: Tensor) -> str:
-    from flnb.show.tensors import tensor_html
-
-    return tensor_html(tensor)
-
-
-def _module(module: Module) -> str:
-    from flnb.show.modules import module_html
-
-    return module_html(module)
-
-
-def _manager(manager: MemoryManager) -> str:
-    from flnb.show.managers import manager_html
-
-    return manager_html(manager)
-
-
-def _postmortem(report: Postmortem) -> str:
-    from flnb.show.postmortem import postmortem_html
-
-    return postmortem_html(report)
+def _later(module: str, name: str) -> Callable[..., Any]:
+    """A formatter that is imported when it is called; what a formatter of all types is asked to leave out is not."""
+    return lambda shown, **_: getattr(import_module(module), name)(shown)
 
 
 def _after_cell(result: Any) -> None:
