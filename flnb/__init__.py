@@ -5,6 +5,8 @@ crossing emits one event, and everything that is shown is computed from those ev
 (`use_backend`, `use_memory_manager`) and watch what changed (`record`, `dashboard`).
 """
 
+# ruff: noqa: F403, F405 (`__all__` says what is public)
+
 from __future__ import annotations
 
 import builtins as _builtins
@@ -18,26 +20,7 @@ from flnb_telemetry.bus import log as _log_metrics
 from flnb_telemetry.bus import phase, scope, step
 
 from flnb import autograd, dispatch, fft, interface, linalg, ops, random
-from flnb.autograd import (
-    Variable,
-    checkpoint,
-    creation_stack,
-    custom_op,
-    enable_grad,
-    grad,
-    hessian,
-    hvp,
-    is_grad_enabled,
-    jacobian,
-    jvp,
-    no_grad,
-    saved_tensors_hooks,
-    stop_gradient,
-    value_and_grad,
-    vjp,
-    vmap,
-    why,
-)
+from flnb.autograd import *
 from flnb.collector import tune_gc
 from flnb.dispatch import state as _state
 from flnb.dispatch.autocast import autocast
@@ -53,7 +36,7 @@ from flnb.dispatch.state import (
     use_tape,
 )
 from flnb.interface import OutOfMemoryError
-from flnb.ops import *  # noqa: F403
+from flnb.ops import *
 from flnb.ops.dtypes import DTYPES as _DTYPES
 from flnb.ops.inspection import VERSIONS as _VERSIONS
 from flnb.ops.inspection import Info as _Info
