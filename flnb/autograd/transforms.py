@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import wraps
+from functools import reduce, wraps
+from operator import add
 from typing import TYPE_CHECKING, Any
 
 from flnb.autograd.batched import Batched, enclose, expose, wrap
@@ -17,7 +18,7 @@ from flnb.autograd.tree import leaves, rebuild
 from flnb.autograd.variable import Variable
 from flnb.autograd.vmap import vmap
 from flnb.dispatch import state
-from flnb.ops.creation import asarray, eye, zeros_like
+from flnb.ops.creation import asarray, eye, ones_like, zeros_like
 from flnb.ops.movement import permute_dims, reshape
 from flnb.tensor import Tensor
 
@@ -82,11 +83,7 @@ def _pulled(
 
 def _inner(left: Any, right: Any) -> Any:
     """The sum of the products of two lists of tensors."""
-    products = [(a * b).sum() for a, b in zip(left, right, strict=True)]
-    total = products[0]
-    for product in products[1:]:
-        total = total + product
-    return total
+    return reduce(add, [(a * b).sum() for a, b in zip(left, right, strict=True)])
 
 
 def _arranged(gradients: list[Any], inputs: list[Any], nested: bool) -> list[Any]:
@@ -136,6 +133,27 @@ def _shapes(tensors: list[Any]) -> str:
     return f"{len(tensors)} tensors of shapes {', '.join(str(tuple(getattr(x, 'shape', ()))) for x in tensors)}"
 
 
+def _by(
+    function: Callable[..., Any], positions: tuple[int, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]
+) -> Callable[..., Any]:
+    """The function of the arguments at these positions alone, the others as they were given."""
+
+    def of(*chosen: Any) -> Any:
+        full = list(arguments)
+        for i, x in zip(positions, chosen, strict=True):
+            full[i] = x
+        return function(*full, **keywords)
+
+    return of
+
+
+def _evaluated(function: Callable[..., Any], primals: Any) -> tuple[list[Any], Any]:
+    """Inputs on the tape and the function's value, of a tuple of primals or of one."""
+    inputs = [_placed(x) for x in leaves(primals)]
+    arguments = rebuild(primals, inputs)
+    return inputs, function(*arguments) if isinstance(primals, (tuple, list)) else function(arguments)
+
+
 def value_and_grad(
     function: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
@@ -162,16 +180,12 @@ def value_and_grad(
     def differentiated(*arguments: Any, **keywords: Any) -> tuple[Any, Any]:
         if any(not -len(arguments) <= i < len(arguments) for i in positions):
             raise ValueError(f"grad: argnums {argnums} do not fit a call with {len(arguments)} positional arguments")
-        trees = [arguments[i] for i in positions]
+        trees = tuple(arguments[i] for i in positions)
         with _differentiating() as inside:
             nested = inside or _on_tape(trees)
-            inputs = [_placed(x) for x in leaves(trees)]
-            full = list(arguments)
-            for i, tree in zip(positions, rebuild(trees, inputs), strict=True):
-                full[i] = tree
-            result = function(*full, **keywords)
+            inputs, result = _evaluated(_by(function, positions, arguments, keywords), trees)
             value, aux = result if has_aux else (result, None)
-            found = _pulled([_number(value, "grad")], inputs, [_ones(value)], create_graph=nested)
+            found = _pulled([_number(value, "grad")], inputs, [ones_like(value)], create_graph=nested)
             gradients = rebuild(trees, _arranged(found, inputs, nested))
         value = value if nested else _plain(value)
         if has_aux:
@@ -179,10 +193,6 @@ def value_and_grad(
         return value, gradients[0] if isinstance(argnums, int) else tuple(gradients)
 
     return differentiated
-
-
-def _ones(value: Any) -> Any:
-    return zeros_like(value) + 1.0
 
 
 def grad(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> Callable[..., Any]:
@@ -221,8 +231,7 @@ def vjp(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[...,
     """
     with _differentiating() as inside:
         nested = inside or _on_tape(primals)
-        inputs = [_placed(x) for x in leaves(primals)]
-        value = function(*rebuild(primals, inputs))
+        inputs, value = _evaluated(function, primals)
         outputs = _results(value, "vjp")
 
     def pull(cotangent: Any) -> tuple[Any, ...]:
@@ -268,20 +277,13 @@ def jvp(function: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any,
     return (value if nested else rebuild(value, [_plain(y) for y in outputs])), rebuild(value, out)
 
 
-def _evaluated(function: Callable[..., Any], primals: Any) -> tuple[list[Any], Any]:
-    """Inputs on the tape and the function's value, of a tuple of primals or of one."""
-    inputs = [_placed(x) for x in leaves(primals)]
-    arguments = rebuild(primals, inputs)
-    return inputs, function(*arguments) if isinstance(primals, (tuple, list)) else function(arguments)
-
-
 def _along(gradients: list[Any], directions: list[Any], inputs: list[Any], nested: bool) -> list[Any]:
     """The derivative, by inputs, of gradients projected on directions."""
     pairs = [(g, v) for g, v in zip(gradients, directions, strict=True) if g is not None]
     if not pairs or not inputs:
         return [None] * len(inputs)
     total = _inner(*zip(*pairs, strict=True))
-    return _pulled([total], inputs, [_ones(total)], create_graph=nested)
+    return _pulled([total], inputs, [ones_like(total)], create_graph=nested)
 
 
 def hvp(function: Callable[..., Any], primals: Any, vectors: Any) -> Any:
@@ -303,7 +305,7 @@ def hvp(function: Callable[..., Any], primals: Any, vectors: Any) -> Any:
         nested = inside or _on_tape((primals, vectors))
         inputs, value = _evaluated(function, primals)
         directions = _tangents("vectors", "hvp", vectors, primals, inputs)
-        first = _pulled([_number(value, "hvp")], inputs, [_ones(value)], create_graph=True)
+        first = _pulled([_number(value, "hvp")], inputs, [ones_like(value)], create_graph=True)
         products = _arranged(_along(first, directions, inputs, nested), inputs, nested)
     return rebuild(primals, products)
 
@@ -329,11 +331,7 @@ def jacobian(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -
         trees = tuple(arguments[i] for i in positions)
         with _differentiating() as inside:
             nested = inside or _on_tape(trees)
-            inputs = [_placed(x) for x in leaves(trees)]
-            full = list(arguments)
-            for i, tree in zip(positions, rebuild(trees, inputs), strict=True):
-                full[i] = tree
-            value = function(*full, **keywords)
+            inputs, value = _evaluated(_by(function, positions, arguments, keywords), trees)
             blocks = []
             for y in _results(value, "jacobian"):
                 found = rebuild(trees, _rows(y, inputs, nested))

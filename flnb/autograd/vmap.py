@@ -9,7 +9,7 @@ from flnb.autograd.batched import Batched, Level, expose
 from flnb.autograd.tree import leaves, rebuild, spread
 from flnb.dispatch.state import vmaps
 from flnb.ops.creation import asarray
-from flnb.ops.movement import permute_dims
+from flnb.ops.movement import moveaxis
 from flnb.tensor import Tensor, axes_of
 
 if TYPE_CHECKING:
@@ -77,11 +77,7 @@ def _fronted(position: int, x: Any, axis: int | None) -> Any:
 
 
 def _moved(x: Any, source: int, target: int) -> Any:
-    if source == target:
-        return x
-    order = [a for a in range(x.ndim) if a != source]
-    order.insert(target, source)
-    return permute_dims(x, order)
+    return x if source == target else moveaxis(x, source, target)
 
 
 def _size(inputs: list[Any], axes: list[int | None]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from flnb_telemetry.analysis.paths import Why
+from flnb_telemetry.analysis.paths import Why, shortest
 
 from flnb.autograd.explain import line_of
 from flnb.autograd.variable import NAME, Variable
@@ -79,25 +79,19 @@ def _path(loss: Variable, x: Variable) -> Why:
     root, goal = loss._node, x._node
     if root is None:
         return Why(False, reason=f"the loss itself is not on the tape; {AGAIN}")
-    above: dict[int, Node | None] = {root[SEQ]: None}
-    waiting: list[Node] = [root]
-    for node in waiting:
-        if node is goal:
-            break
-        if node[PARENTS] is None:
-            return Why(False, reason=f"the graph was walked back and freed: ask before backward; or {AGAIN}")
-        for parent in node[PARENTS]:
-            if parent is not None and parent[SEQ] not in above:
-                above[parent[SEQ]] = node
-                waiting.append(parent)
-    else:
-        return Why(False, reason=f"nothing that the loss was computed from on the tape read it; {AGAIN}")
-    way: list[Node] = []
-    step: Node | None = goal
-    while step is not None:
-        way.append(step)
-        step = above[step[SEQ]]
-    return Why(True, tuple(map(_told, reversed(way))))
+    nodes: dict[int, Node] = {root[SEQ]: root}
+
+    def above(seq: int) -> list[int]:
+        parents = [parent for parent in nodes[seq][PARENTS] or () if parent is not None]
+        nodes.update((parent[SEQ], parent) for parent in parents)
+        return [parent[SEQ] for parent in parents]
+
+    way = shortest(root[SEQ], goal[SEQ], above)
+    if way:
+        return Why(True, tuple(_told(nodes[seq]) for seq in way))
+    if any(node[PARENTS] is None for node in nodes.values()):
+        return Why(False, reason=f"the graph was walked back and freed: ask before backward; or {AGAIN}")
+    return Why(False, reason=f"nothing that the loss was computed from on the tape read it; {AGAIN}")
 
 
 def _told(node: Node) -> str:

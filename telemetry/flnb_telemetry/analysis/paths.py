@@ -10,6 +10,8 @@ from flnb_telemetry import quantity, schema
 from flnb_telemetry.analysis.graph import pairs
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from flnb_telemetry.analysis.tape import Tape
 
 
@@ -76,18 +78,24 @@ def _asked(tape: Tape, x: Any) -> int | Why:
 
 def _way(tape: Tape, row: int) -> list[int]:
     """The shortest way down from the last row to a row, or to a leaf (-1 - its row)."""
-    start, above = tape.graph.start.tolist(), tape.graph.parent.tolist()
-    root = len(tape.graph) - 1
-    came: dict[int, int] = {root: root}
+    start, parent = tape.graph.start.tolist(), tape.graph.parent.tolist()
+    return shortest(len(tape.graph) - 1, row, lambda node: parent[start[node] : start[node + 1]] if node >= 0 else ())
+
+
+def shortest(root: int, goal: int, above: Callable[[int], Iterable[int]]) -> list[int]:
+    """The shortest way from a root to a goal, both included; `above` gives what one reads. [] where there is none."""
+    came = {root: root}
     waiting = [root]
-    for node in waiting:
-        if node == row:
+    for step in waiting:
+        for read in above(step):
+            if read not in came:
+                came[read] = step
+                waiting.append(read)
+        if goal in came:
             break
-        for parent in above[start[node] : start[node + 1]] if node >= 0 else ():
-            if parent not in came:
-                came[parent] = node
-                waiting.append(parent)
-    way = [row]
+    else:
+        return []
+    way = [goal]
     while way[-1] != root:
         way.append(came[way[-1]])
     return way[::-1]
