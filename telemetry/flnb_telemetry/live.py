@@ -61,6 +61,7 @@ class Live(Run):
         self._small_bytes = 0
         self._drop_times: list[int] = []
         self._past = {kind: np.empty((0, schema.WORDS), np.int64) for kind in ("step", "metric", "leaf")}
+        self._history_rows: float = HISTORY
         self._told: Counter[str] = Counter()  # how many steps, metrics and names the frames have told
         self._table_due = 0.0
         self._rate: deque[tuple[int, int, int]] = deque(maxlen=24)  # (time, events, frames) of the last frames
@@ -271,7 +272,8 @@ class Live(Run):
             rows = self._past[kind]
             news = self.in_seconds(schema.columns(schema.KINDS[kind], rows[self._told[kind] :]))
             found |= {f"{kind}.{name}": news[name] for name in names if len(news[name])}
-            self._past[kind] = rows = _shortened(rows, 3 if kind == "step" else 2)
+            if len(rows) > self._history_rows:
+                self._past[kind] = rows = _shortened(rows, 3 if kind == "step" else 2)
             self._told[kind] = len(rows)
         return found
 
@@ -300,9 +302,7 @@ def packed(arrays: Arrays) -> tuple[dict[str, list[Any]], bytes]:
 
 
 def _shortened(rows: schema.Records, step: int) -> schema.Records:
-    """Rows of every second step in the older half, where there are too many; `step` is the word with its index."""
-    if len(rows) <= HISTORY:
-        return rows
+    """Rows of every second step in the older half; `step` is the word with its index."""
     half = len(rows) // 2
     old = rows[:half]
     numbers = np.unique(old[:, step])

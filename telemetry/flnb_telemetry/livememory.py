@@ -108,15 +108,20 @@ class LiveMemory:
         if keyframe:
             born, freed = np.concatenate([self.finished, self.blocks.live]), self.finished
             came, went = self.segments.live, went[:0]
-        alloc = {"id": ID, "segment": SEGMENT, "offset": OFFSET, "size": SIZE, "requested": REQUESTED}
-        alloc |= {"context": CONTEXT, "node": NODE}
-        columns: Arrays = {f"alloc.{name}": born[:, word] for name, word in alloc.items()}
-        columns |= {"alloc.category": _category(born), "alloc.plan": born[:, 0] >> schema.PLAN_SHIFT}
-        columns |= {"segment.id": came[:, ID], "segment.size": came[:, SIZE], "segment.address": came[:, ADDRESS]}
-        columns |= {"free.id": freed[:, ID], "release.id": went[:, ID]}
-        times = {"alloc.t": born[:, T], "free.t": freed[:, END], "segment.t": came[:, T], "release.t": went[:, END]}
-        columns |= {name: (t - start) / 1e9 for name, t in times.items()}
-        return {name: column for name, column in columns.items() if len(column)} | points, thinned
+        return arrays(born, freed, came, went, start) | points, thinned
+
+
+def arrays(born: Records, freed: Records, came: Records, went: Records, start: int) -> Arrays:
+    """Blocks and segments that began and ended, as section "memory" of a frame tells them; the empty is left out."""
+    alloc = {"id": ID, "segment": SEGMENT, "offset": OFFSET, "size": SIZE, "requested": REQUESTED}
+    alloc |= {"context": CONTEXT, "node": NODE}
+    columns: Arrays = {f"alloc.{name}": born[:, word] for name, word in alloc.items()}
+    columns |= {"alloc.category": _category(born), "alloc.plan": born[:, 0] >> schema.PLAN_SHIFT}
+    columns |= {"segment.id": came[:, ID], "segment.size": came[:, SIZE], "segment.address": came[:, ADDRESS]}
+    columns |= {"free.id": freed[:, ID], "release.id": went[:, ID]}
+    times = {"alloc.t": born[:, T], "free.t": freed[:, END], "segment.t": came[:, T], "release.t": went[:, END]}
+    columns |= {name: (t - start) / 1e9 for name, t in times.items()}
+    return {name: column for name, column in columns.items() if len(column)}
 
 
 def _points(blocks: Records, segments: Records, since: int, start: int) -> Arrays:

@@ -5,6 +5,7 @@ A dashboard that follows a run keeps of its memory what fits; of a recording it 
 
 from __future__ import annotations
 
+import math
 import re
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from flnb_telemetry import quantity, schema
 from flnb_telemetry.analysis.memory import NEVER
 from flnb_telemetry.intern import joined
 from flnb_telemetry.live import FOLD_AT, TOLD, Live, packed
+from flnb_telemetry.livememory import END, NODE, OFFSET, WIDTH, T, arrays
 from flnb_telemetry.livetape import PROTOCOL, LiveTape
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
     from flnb_telemetry.livememory import Arrays
     from flnb_telemetry.recording import Recording
-    from flnb_telemetry.schema import Columns, Ints
+    from flnb_telemetry.schema import Columns, Ints, Records
 
 PART = 1 << 17  # allocations and frees in one frame
 BLOCKS = 1 << 21  # blocks told at most: of a longer recording those around the peak
@@ -45,12 +47,11 @@ class LiveRecording(Live):
         self.end = run.start + round(run.seconds * 1e9)
         self.state, self.error = ("finished" if run.state == "recording" else run.state), run.error
         self.events, self.dropped = run.events, run.dropped
-        drops, steps = run.table("dropped"), run.table("step")
+        drops = run.table("dropped")
         if len(drops["t"]):
             self._drop_times = [int(drops["t"].min()), int(drops["t_last"].max())]
-        self._past["step"] = np.zeros((len(steps["t0"]), schema.WORDS), np.int64)
-        for word, name in enumerate(("t0", "t1", "index", "total"), start=1):
-            self._past["step"][:, word] = steps[name]
+        self._past |= {name: schema.rows(schema.KINDS[name], run.table(name)) for name in TOLD}
+        self._history_rows = math.inf
         op = run.table("op")
         for first in range(0, len(op["t0"]), FOLD_AT):
             self._count({name: column[first : first + FOLD_AT] for name, column in op.items()})
@@ -62,8 +63,8 @@ class LiveRecording(Live):
         parts = list(self._parts())
         run, counters = self._run() | {"whole": True}, self._counters(self.end or 0, False)
         counters["events_per_s"] = self.events / max(1e-9, self.recording.seconds)
-        for number, arrays in enumerate([self._tables() | self._whole_history(), *parts]):
-            index, buffer = packed(arrays)
+        for number, told in enumerate([self._tables() | self._history(), *parts]):
+            index, buffer = packed(told)
             content = {"type": "frame", "protocol": PROTOCOL, "keyframe": number == 0, "seq": number + 1}
             content |= {"run": run, "counters": counters, "arrays": index, "part": [number, len(parts)]}
             if number == 0:
@@ -81,14 +82,6 @@ class LiveRecording(Live):
         lines = [f"{file}:{frame.line} {frame.name}" for file, frame in zip(files, frames, strict=True)]
         return {"type": "stack", "context": request.get("context"), "lines": lines}
 
-    def _whole_history(self) -> Arrays:
-        """All steps and metrics."""
-        found: Arrays = {}
-        for kind, names in TOLD.items():
-            table = self.in_seconds(self.recording.table(kind))
-            found |= {f"{kind}.{name}": table[name] for name in names if len(table[name])}
-        return found
-
     def _run(self) -> dict[str, Any]:
         about = super()._run()
         count = len(self.recording.memory.block["t"])
@@ -99,28 +92,20 @@ class LiveRecording(Live):
 
     def _parts(self) -> Iterator[Arrays]:
         """The lives of blocks and segments, some `PART` changes in each, changes of one moment together."""
-        block, segment = self._lives()
-        changes = np.concatenate([lives[key] for lives in (block, segment) for key in ("t", "end")])
-        changes = np.sort(changes[changes < NEVER])
-        ends = {id(lives): np.argsort(lives["end"], kind="stable") for lives in (block, segment)}
-        alloc = {"id": "alloc_id", "segment": "segment_id", "context": "context", "plan": "plan"}
-        alloc |= {name: name for name in ("offset", "size", "requested", "node", "category")}
+        lives = self._lives()
+        orders = [np.argsort(rows[:, END], kind="stable") for rows in lives]
+        ends = [rows[order, END] for rows, order in zip(lives, orders, strict=True)]
+        changes = np.sort(np.concatenate([*ends, *(rows[:, T] for rows in lives)]))
+        changes = changes[changes < NEVER]
         for since, until in pairwise([-1, *np.unique(changes[PART::PART]).tolist(), NEVER - 1]):
-            born, freed = _between(block["t"], since, until), ends[id(block)]
-            freed = freed[_between(block["end"][freed], since, until)]
-            came, went = _between(segment["t"], since, until), ends[id(segment)]
-            went = went[_between(segment["end"][went], since, until)]
-            found: Arrays = {f"alloc.{name}": block[column][born] for name, column in alloc.items()}
-            found |= {"segment.id": segment["segment_id"][came], "segment.size": segment["size"][came]}
-            found |= {"segment.address": segment["address"][came]}
-            found |= {"free.id": block["alloc_id"][freed], "release.id": segment["segment_id"][went]}
-            times = {"alloc.t": block["t"][born], "free.t": block["end"][freed]}
-            times |= {"segment.t": segment["t"][came], "release.t": segment["end"][went]}
-            found |= {name: self.seconds_at(t) for name, t in times.items()}
-            yield {name: column for name, column in found.items() if len(column)}
+            born, came = (rows[_between(rows[:, T], since, until)] for rows in lives)
+            freed, went = (
+                rows[order[_between(end, since, until)]] for rows, order, end in zip(lives, orders, ends, strict=True)
+            )
+            yield arrays(born, freed, came, went, self.start)
 
-    def _lives(self) -> tuple[Columns, Columns]:
-        """Blocks and segments in order of birth, times in ns; of a long recording clipped to what is told."""
+    def _lives(self) -> tuple[Records, Records]:
+        """Blocks and segments (see `livememory`) in order of birth; of a long recording clipped to what is told."""
         memory, op = self.recording.memory, self.recording.table("op")
         block, segment = memory.block, memory.segment
         if len(block["t"]) > self._most:
@@ -137,7 +122,15 @@ class LiveRecording(Live):
         segment["end"][goes_on] = NEVER
         made = op["alloc_id"] > 0
         node = joined(block["alloc_id"], op["alloc_id"][made], op["node"][made])
-        return block | {"offset": np.maximum(block["address"] - home, 0), "node": node}, segment
+        offset = np.maximum(block["address"] - home, 0)
+        return _rows("alloc", block, node, offset), _rows("segment_alloc", segment)
+
+
+def _rows(kind: str, lives: Columns, node: Any = 0, offset: Any = 0) -> Records:
+    rows = np.zeros((len(lives["t"]), WIDTH), np.int64)
+    rows[:, : schema.WORDS] = schema.rows(schema.KINDS[kind], lives)
+    rows[:, NODE], rows[:, OFFSET], rows[:, END] = node, offset, lives["end"]
+    return rows
 
 
 def _between(t: Ints, since: int, until: int) -> slice:

@@ -56,15 +56,8 @@ class LiveTape:
         nothing = ("events", "events_per_s", "dropped", "telemetry_share", "buffer_used", "buffer_capacity", "tick_hz")
         counters = dict.fromkeys((*nothing, "small_bytes"), 0) | {"t": tape.t, "step": tape.index, "steps_total": None}
         counters |= dict.fromkeys(("dropped_first_step", "dropped_last_step", "step_seconds"))
-        content = {
-            "type": "frame",
-            "protocol": PROTOCOL,
-            "keyframe": True,
-            "seq": 1,
-            "arrays": {},
-            "counters": counters,
-        }
-        content["run"] = run | {"capacity": None, "min_block": 0}
+        content = {"type": "frame", "protocol": PROTOCOL, "keyframe": True, "seq": 1, "arrays": {}}
+        content |= {"counters": counters, "run": run | {"capacity": None, "min_block": 0}}
         for table in ("strings", "plans", "contexts"):
             content[table] = {"first": 0, "items": self.catalog.told(table)}
         return content | {"tape": self.whole(self.first())}

@@ -105,3 +105,16 @@ def columns(kind: Kind, rows: Records) -> Columns:
             column = np.ascontiguousarray(rows[:, word])
             table[name] = column.view(np.float64) if name in kind.floats else column
     return table
+
+
+def rows(kind: Kind, table: Columns) -> Records:
+    """`columns` undone: records of one kind, whose lane is left out."""
+    made = np.zeros((len(table[kind.words[0]]), WORDS), np.int64)
+    made[:, 0] = kind.number
+    for name, shift in ((kind.aux, AUX_SHIFT), (kind.plan, PLAN_SHIFT)):
+        if name:
+            made[:, 0] |= table[name].astype(np.int64) << shift
+    for word, name in enumerate(kind.words, start=1):
+        if name:
+            made[:, word] = table[name].view(np.int64) if name in kind.floats else table[name]
+    return made
