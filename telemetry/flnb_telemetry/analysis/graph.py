@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from flnb_telemetry import schema
+from flnb_telemetry.intern import joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     Bools = NDArray[np.bool_]
     Table = Callable[[str], schema.Columns]
 
-FINE, SPREAD, ORIGIN = 0, 1, 2
+FINE, SPREAD, ORIGIN = 0, 1, 2  # from good to worst
 """Gradients through a node: fine, bad before they arrived there, or made bad by the node's own backward."""
 
 
@@ -255,15 +256,7 @@ def _times(ops: schema.Columns, ids: Ints, catalog: Catalog) -> tuple[Ints, Ints
 
 def _leaves(ids: Ints, leaves: schema.Columns, sampled: schema.Columns) -> tuple[Ints, Ints, Bools, Gradients]:
     """Plan, name, whether a parameter, and the gradient of each leaf."""
-    told, known = located(leaves["leaf"], ids, sort=True)
-    at, seen = located(sampled["node"], ids, sort=True)
-
-    def column(name: str, table: schema.Columns, rows: Ints, there: Bools) -> Ints:
-        values = np.append(table[name].astype(np.int64), 0)
-        return values[np.where(there, rows, -1)]
-
-    plan = column("plan", leaves, told, known)
-    name = column("name", leaves, told, known)
-    name = np.where(name > 0, name, column("name", sampled, at, seen))
-    parameter = (column("parameter", leaves, told, known) | column("parameter", sampled, at, seen)) > 0
-    return plan, name, parameter, _gradients(sampled, at, seen)
+    plan, told, parameter = (joined(ids, leaves["leaf"], leaves[name]) for name in ("plan", "name", "parameter"))
+    name, known = (joined(ids, sampled["node"], sampled[name]) for name in ("name", "parameter"))
+    gradients = _gradients(sampled, *located(sampled["node"], ids, sort=True))
+    return plan, np.where(told > 0, told, name), (parameter | known) > 0, gradients

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from flnb_telemetry.analysis.graph import ORIGIN, SPREAD
+from flnb_telemetry.analysis.graph import FINE, ORIGIN
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -281,11 +281,9 @@ class Levels:
         def push(groups: list[Group | int]) -> None:
             for item in groups:
                 if isinstance(item, Group):
-                    part = slice(item.first, item.last)
-                    origin = bool((graph.health[part] == ORIGIN).any()) or bool(
-                        graph.failed and item.last == len(graph)
-                    )
-                    heapq.heappush(waiting, (not origin, -int(graph.forward[part].sum()), item.first, item))
+                    took = int(graph.forward[item.first : item.last].sum())
+                    origin = self.worst(item) == ORIGIN or (graph.failed > 0 and item.last == len(graph))
+                    heapq.heappush(waiting, (not origin, -took, item.first, item))
 
         push(self.level(self.root).items)
         while waiting and count < most and work <= 4 * max(len(graph), most):
@@ -299,8 +297,7 @@ class Levels:
 
     def worst(self, group: Group) -> int:
         """The worst health in a group."""
-        health = self.graph.health[group.first : group.last]
-        return ORIGIN if (health == ORIGIN).any() else SPREAD if (health == SPREAD).any() else 0
+        return int(self.graph.health[group.first : group.last].max(initial=FINE))
 
 
 def folds(kind: NDArray[np.uint64], single: NDArray[np.bool_]) -> tuple[Ints, Ints]:

@@ -299,12 +299,12 @@ def holes(block: schema.Columns, segment: schema.Columns) -> Ints:
         return np.empty(0, np.int64)
     order = np.argsort(segment["segment_id"])
     ids, sizes, address = (segment[name][order] for name in ("segment_id", "size", "address"))
-    slot = np.minimum(np.searchsorted(ids, block["segment_id"]), len(ids) - 1)
-    inside = ids[slot] == block["segment_id"]
     # Lay the segments end to end (two devices may use one address twice). Then the i-th gap lies between the i-th
     # smallest end and the i-th smallest beginning, the segments' own edges counted in.
     base = np.cumsum(sizes) - sizes
-    begin = (base[slot] + block["address"] - address[slot])[inside]
+    moved = joined(block["segment_id"], ids, base - address, NEVER)
+    inside = moved != NEVER
+    begin = (block["address"] + moved)[inside]
     ends = np.sort(np.concatenate([base, begin + block["size"][inside]]))
     begins = np.sort(np.concatenate([base + sizes, begin]))
     gaps: Ints = begins - ends
