@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from types import TracebackType
+from typing import Self
 
 __all__ = ["tune_gc"]
 
@@ -31,11 +28,9 @@ class tune_gc:
         gc.freeze()
         gc.set_threshold(threshold, 20, 100)
 
-    def __enter__(self) -> tune_gc:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         gc.set_threshold(*self._before)
         gc.unfreeze()

@@ -39,9 +39,9 @@ class Call(NamedTuple):
         x = asarray(self.values[i])
         return x if self.batched[i] else broadcast_to(x, (self.size, *x.shape))
 
-    def first(self) -> Any:
-        """The first argument, which is batched because it is the only one, or made so."""
-        return self.whole(0)
+    def wholes(self) -> list[Any]:
+        """All arguments with the batch as first axis."""
+        return [self.whole(i) for i in range(len(self.values))]
 
     def run(self, *values: Any, attributes: tuple[Any, ...] | None = None) -> Any:
         """The op on these values."""
@@ -112,20 +112,20 @@ def broadcast(call: Call) -> Any:
 
 
 def reduce(call: Call) -> Any:
-    """Attributes ``(axes, keepdims)``."""
+    """Attributes ``(axes, ...)``, such as ``(axes, keepdims)``."""
     axes, *more = call.attributes
-    return call.run(call.first(), attributes=(tuple(a + 1 for a in axes), *more))
+    return call.run(call.whole(0), attributes=(tuple(a + 1 for a in axes), *more))
 
 
 def along(call: Call) -> Any:
     """Attributes ``(axis, ...)``, counted from the front, of an op on one tensor."""
     axis, *more = call.attributes
-    return call.run(call.first(), attributes=(axis + 1, *more))
+    return call.run(call.whole(0), attributes=(axis + 1, *more))
 
 
 def _wholes(call: Call) -> Any:
     """Ops on stacks whose arguments do not broadcast."""
-    return call.run(*[call.whole(i) for i in range(len(call.values))])
+    return call.run(*call.wholes())
 
 
 # Movement -------------------------------------------------------------------------------------------------------------
@@ -133,33 +133,29 @@ def _wholes(call: Call) -> Any:
 
 def same(call: Call) -> Any:
     """Ops that keep shape and know no axis."""
-    return call.run(call.first())
+    return call.run(call.whole(0))
 
 
 def _reshape(call: Call) -> Any:
-    return reshape(call.first(), (call.size, *call.attributes[0]))
+    return reshape(call.whole(0), (call.size, *call.attributes[0]))
 
 
 def _permute(call: Call) -> Any:
-    return permute_dims(call.first(), (0, *(a + 1 for a in call.attributes[0])))
+    return permute_dims(call.whole(0), (0, *(a + 1 for a in call.attributes[0])))
 
 
 def _broadcast_to(call: Call) -> Any:
     (shape,) = call.attributes
-    return broadcast_to(_lead(call.first(), len(shape) - call.ndim(0)), (call.size, *shape))
+    return broadcast_to(_lead(call.whole(0), len(shape) - call.ndim(0)), (call.size, *shape))
 
 
 def _pad(call: Call) -> Any:
     widths, value = call.attributes
-    return call.run(call.first(), attributes=(((0, 0), *widths), value))
+    return call.run(call.whole(0), attributes=(((0, 0), *widths), value))
 
 
 def _concat(call: Call) -> Any:
-    return concat([call.whole(i) for i in range(len(call.values))], axis=call.attributes[0] + 1)
-
-
-def _flip(call: Call) -> Any:
-    return call.run(call.first(), attributes=(tuple(a + 1 for a in call.attributes[0]),))
+    return concat(call.wholes(), axis=call.attributes[0] + 1)
 
 
 ALL = ("slice", None, None, None)
@@ -167,12 +163,12 @@ ALL = ("slice", None, None, None)
 
 
 def _slice(call: Call) -> Any:
-    return call.run(call.first(), attributes=((ALL, *call.attributes[0]),))
+    return call.run(call.whole(0), attributes=((ALL, *call.attributes[0]),))
 
 
 def _place(call: Call) -> Any:
     shape, key = call.attributes
-    return call.run(call.first(), attributes=((call.size, *shape), (ALL, *key)))
+    return call.run(call.whole(0), attributes=((call.size, *shape), (ALL, *key)))
 
 
 # Indexing with tensors ------------------------------------------------------------------------------------------------
@@ -279,8 +275,7 @@ def _images(call: Call) -> Any:
     """Ops that treat every image alike: all images of all examples are one batch."""
     if call.size == 0:
         return None
-    folded = [_fold(call.whole(i), 0) for i in range(len(call.values))]
-    return _unfold(call.run(*folded), 0, call.size)
+    return _unfold(call.run(*(_fold(x, 0) for x in call.wholes())), 0, call.size)
 
 
 # The rule of every op that has one, by the op's name; elementwise ops need none.
@@ -296,7 +291,7 @@ RULES: dict[str, Callable[[Call], Any]] = {
     "broadcast_to": _broadcast_to,
     "pad": _pad,
     "concat": _concat,
-    "flip": _flip,
+    "flip": reduce,
     "slice": _slice,
     "place": _place,
     "gather": _gather,

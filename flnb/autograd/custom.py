@@ -151,27 +151,26 @@ class CustomOp(Composite):
                 f"custom op {self.name!r} has no gradient: define it with @{self.name}.def_vjp, as "
                 f"def rule(g, y, {', '.join(map(self._name, range(len(tensors))))}): ..."
             )
-        try:
-            made = self.vjp(g, y, *tensors, **self._named(attributes))
-        except Exception as error:
-            error.add_note(f"in the vjp of custom op {self.name!r}, {_line(self.vjp)}")
-            raise
-        return self._checked(made, tensors)
+        return self._checked(self._ruled("vjp", g, y, tensors, attributes), tensors)
 
     def _tangent(self, tangents: list[Any], attributes: tuple[Any, ...], tensors: list[Any], y: Any) -> Any:
         """What the user's jvp gives, checked."""
-        rule: Any = self.jvp
-        try:
-            made = rule(tuple(tangents), y, *tensors, **self._named(attributes))
-        except Exception as error:
-            error.add_note(f"in the jvp of custom op {self.name!r}, {_line(rule)}")
-            raise
+        made = self._ruled("jvp", tuple(tangents), y, tensors, attributes)
         if (made.shape, made.dtype) != (y.shape, y.dtype):
             raise GradientRuleError(
                 f"the jvp of custom op {self.name!r} gave {_like(made)}, expected {_like(y)} like the result; "
-                f"{_line(rule)}"
+                f"{_line(self.jvp)}"
             )
         return made
+
+    def _ruled(self, which: str, given: Any, y: Any, tensors: list[Any], attributes: tuple[Any, ...]) -> Any:
+        """What the user's vjp or jvp gives."""
+        rule = getattr(self, which)
+        try:
+            return rule(given, y, *tensors, **self._named(attributes))
+        except Exception as error:
+            error.add_note(f"in the {which} of custom op {self.name!r}, {_line(rule)}")
+            raise
 
     def _transposed(self, count: int) -> list[_Transposed]:
         if len(self._parts) < count:

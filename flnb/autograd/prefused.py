@@ -7,6 +7,7 @@ others are forgotten (001, section 5.2.1: pre-fused gradients).
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -216,10 +217,8 @@ def _made(sequence: Sequence, parts: list[Node]) -> _Made | None:
     def joint(g: Any, _: Any, *saved: Any) -> Any:
         return sequence.pull(g, *[Part(p, list(saved[a:b])) for p, (a, b) in zip(plans, cuts, strict=True)])
 
-    plan = object.__new__(Plan)
-    for slot in Plan.__slots__:
-        setattr(plan, slot, getattr(plans[0], slot))
-    plan.op, plan.joint = sequence, joint  # type: ignore[assignment]
+    plan = copy(plans[0])
+    plan.op, plan.joint = sequence, joint
     plan.specs = tuple([plans[part].specs[argument] for part, argument in edges])
     plan.shrinks = (None,) * len(edges)
     plan.straight, plan.light = False, ALWAYS

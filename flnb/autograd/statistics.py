@@ -44,19 +44,9 @@ class Statistics:
             return
         self.left -= 1
         norm, bad = measure(g)
-        saved = 0
-        for x in node[SAVED:]:
-            if isinstance(x, Tensor):
-                saved += x._spec.nbytes
-        _emit(
-            schema.GRAD_STAT | node[0].code & KEEP_PLAN,
-            node[2],
-            norm,
-            bad,
-            g.size,
-            stacks.told(node[CODE], node[LASTI]),
-            saved,
-        )
+        saved = sum(x._spec.nbytes for x in node[SAVED:] if isinstance(x, Tensor))
+        line = stacks.told(node[CODE], node[LASTI])
+        _emit(schema.GRAD_STAT | node[0].code & KEEP_PLAN, node[2], norm, bad, g.size, line, saved)
 
     def end(self, reached: list[tuple[list[Any], Any]]) -> None:
         """Emit the leaves that gradients arrived at, by name."""

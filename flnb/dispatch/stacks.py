@@ -16,7 +16,7 @@ import flnb_telemetry
 from flnb_telemetry import bus, intern, schema
 
 if TYPE_CHECKING:
-    from types import CodeType, FrameType, TracebackType
+    from types import CodeType, FrameType
 
 __all__ = ["Line", "caller", "creation_stacks", "is_own", "lines", "outside", "own", "site", "told", "where"]
 
@@ -91,9 +91,7 @@ class creation_stacks:
     def __enter__(self) -> creation_stacks:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         _set(self._before)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from flnb_telemetry import quantity
 
 from flnb.nn.module import Parameter
-from flnb.show.tensors import BOX, CODE, DIM, facts, statistics, tensor_html
+from flnb.show.tensors import BOX, CODE, DIM, facts, norm, statistics, tensor_html
 from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -51,8 +51,7 @@ def _leaf(name: str, tensor: Tensor) -> str:
     gradient = getattr(tensor, "grad", None)
     told = statistics(np.asarray(tensor._values())) if tensor._can_be_read() else facts(tensor)[0]
     if gradient is not None and gradient._can_be_read():
-        values = np.asarray(gradient._values(), np.float64)
-        told += f" · gradient norm {quantity.norm(float(np.sqrt((values * values).sum())))}"
+        told += f" · gradient {norm(gradient)}"
     head = f"<span style='{CODE}'>{escape(name)} {tensor._spec!r}</span>{kind} <span style='{DIM}'>{told}</span>"
     if tensor.size > OPENS or not tensor._can_be_read():
         return f"<div style='margin-left:1.1em'>{head}</div>"

@@ -16,7 +16,7 @@ from flnb.show.picture import heat_map, histogram, images_of, tag
 if TYPE_CHECKING:
     from flnb.tensor import Tensor
 
-__all__ = ["facts", "statistics", "tensor_html"]
+__all__ = ["facts", "norm", "statistics", "tensor_html"]
 
 Array = np.ndarray[Any, Any]
 CODE = "font-family:var(--jp-code-font-family,monospace);font-size:var(--jp-code-font-size,13px)"
@@ -39,7 +39,7 @@ def tensor_html(tensor: Tensor) -> str:
         gradient = getattr(tensor, "grad", None)
         if gradient is not None:
             rows.append(
-                f"<div style='margin-top:6px'><b>gradient</b> <span style='{DIM}'>{_norm(gradient)}</span></div>"
+                f"<div style='margin-top:6px'><b>gradient</b> <span style='{DIM}'>{norm(gradient)}</span></div>"
             )
             rows += _values_html(np.asarray(gradient._values()), "gradient")
     return f"<div style='{BOX}'>{''.join(rows)}</div>"
@@ -100,7 +100,8 @@ def _number(value: float) -> str:
     return f"−{text}" if value < 0 else text
 
 
-def _norm(gradient: Tensor) -> str:
+def norm(gradient: Tensor) -> str:
+    """The length of a gradient as text."""
     values = np.asarray(gradient._values(), np.float64)
     return f"norm {quantity.norm(float(np.sqrt((values * values).sum())))}"
 
