@@ -46,6 +46,7 @@ def _say(text: str) -> None:
 def doctor() -> str:
     """What is installed and active, as text: versions, extras with what they lack, `dot`, backend, threads."""
     import numpy
+    from flnb_telemetry import tables
 
     import flnb
     from flnb.dispatch import state
@@ -69,8 +70,7 @@ def doctor() -> str:
             rows.append((f"extra {extra}", lacking if missing else complete))
     lacking = "not found: install Debian's graphviz package to draw tape graphs with flnb.plot.tape"
     rows.append(("dot", shutil.which("dot") or lacking))
-    width = max(len(name) for name, _ in rows)
-    return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
+    return "\n".join(tables.lines(rows))
 
 
 def _doctor(_: argparse.Namespace) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from flnb_telemetry import tables
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
@@ -68,7 +70,4 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     if not rows:
         return "(no rows)"
     names = list(rows[0])
-    cells = [names, *([str(row[name]) for name in names] for row in rows)]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in cells)
-    return "\n".join(line.rstrip() for line in lines)
+    return "\n".join(tables.lines([names, *([str(row[name]) for name in names] for row in rows)]))

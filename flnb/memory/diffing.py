@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from flnb_telemetry import Recording, load_run, quantity
+from flnb_telemetry import Recording, load_run, quantity, tables
 from flnb_telemetry.analysis.memory import MemoryState
 from flnb_telemetry.extras import require
 
@@ -68,12 +68,7 @@ class Diff:
         return f"live: {before} before, {after} after, {_signed(change, quantity.size(abs(change)))}{more}"
 
     def __repr__(self) -> str:
-        table = [("bytes", "blocks", "op", "where"), *self._cells()]
-        width = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines = [
-            f"{size:>{width[0]}}  {count:>{width[1]}}  {op:<{width[2]}}  {where}".rstrip()
-            for size, count, op, where in table
-        ]
+        lines = tables.lines([("bytes", "blocks", "op", "where"), *self._cells()], ">><")
         return "\n".join([self._summary(), *(lines if self.rows else ["no difference"])])
 
     def _repr_html_(self) -> str:

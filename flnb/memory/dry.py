@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from flnb_backends.memory.simulated import SimulatedDevice
-from flnb_telemetry import Recording, bus, palette, quantity, record, schema
+from flnb_telemetry import Recording, bus, palette, quantity, record, schema, tables
 from flnb_telemetry.formats import svg
 from flnb_telemetry.intern import joined
 
@@ -148,8 +148,7 @@ class DryRun:
     def __repr__(self) -> str:
         shares = [f"  {name:<16}{n:>10}  {quantity.percent(share):>7}" for name, n, share in self._shares()]
         table = [TITLES, *(row.cells() for row in self.held[:SHOWN])]
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        rows = ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
+        rows = [f"  {line}" for line in tables.lines(table)]
         return "\n".join([*self._facts(), *shares, f"the largest of {len(self.held)} tensors at the peak:", *rows])
 
     def _repr_html_(self) -> str:

@@ -7,7 +7,7 @@ from html import escape
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from flnb_telemetry import quantity
+from flnb_telemetry import quantity, tables
 from flnb_telemetry.analysis.memory import FORMULAS
 from flnb_telemetry.extras import require
 
@@ -120,10 +120,7 @@ class Replay:
         return min(values) if column.ranked and len(set(values)) > 1 else float("nan")
 
     def __repr__(self) -> str:
-        cells = self.cells()
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        sides = [str.ljust, *[str.rjust] * len(COLUMNS)]
-        lines = ["  ".join(f(cell, w) for f, cell, w in zip(sides, row, widths, strict=True)).rstrip() for row in cells]
+        lines = tables.lines(self.cells(), "<>")
         return "\n".join([f"{self.trace.name}: {self.trace!r}", *lines, *wrap("* the best. " + FORMULA, 120)])
 
     def _repr_html_(self) -> str:

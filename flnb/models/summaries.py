@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flnb_backends.memory.native import Native
-from flnb_telemetry import bus, quantity, record
+from flnb_telemetry import bus, quantity, record, tables
 
 from flnb import models, ops, random
 from flnb.dispatch.state import use_memory_manager
@@ -87,9 +87,7 @@ class Summary:
 
     def __repr__(self) -> str:
         lines = [("  " * depth + cells[0], *cells[1:]) for depth, cells in self._lines()]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        justify = [str.ljust] * 3 + [str.rjust] * 3
-        told = ["  ".join(j(c, w) for j, c, w in zip(justify, line, widths, strict=True)).rstrip() for line in lines]
+        told = tables.lines(lines, "<<<>>>")
         return "\n".join([*told[:-1], "─" * max(map(len, told)), told[-1]])
 
     def _repr_html_(self) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from flnb_telemetry import quantity, schema
+from flnb_telemetry import quantity, schema, tables
 from flnb_telemetry.extras import require
 
 if TYPE_CHECKING:
@@ -102,10 +102,7 @@ class OpStats:
     def __repr__(self) -> str:
         if not self.rows:
             return "no op events"
-        cells = self.cells()[: 1 + SHOWN]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        justify = [str.ljust if i < len(self.keys) else str.rjust for i in range(len(widths))]
-        lines = ["  ".join(f(cell, w) for f, cell, w in zip(justify, row, widths, strict=True)) for row in cells]
+        lines = tables.lines(self.cells()[: 1 + SHOWN], "<" * len(self.keys) + ">")
         if len(self.rows) > SHOWN:
             lines.append(f"... and {len(self.rows) - SHOWN} more; .to_pandas() has all")
         return "\n".join(lines)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
-from flnb_telemetry import quantity, schema
+from flnb_telemetry import quantity, schema, tables
 from flnb_telemetry.analysis import graph as graphs
 from flnb_telemetry.analysis import paths
 from flnb_telemetry.analysis.levels import Group, Levels
@@ -197,12 +197,7 @@ class Tape:
         rows: list[tuple[str, ...]] = [("", "nodes", "forward", "backward", "saved", "output", "|grad|")]
         self._rows(rows, self.levels.root, depth, "")
         rows.append(self._row("in all", self.levels.root, ""))
-        width = [max(len(row[i]) for row in rows) for i in range(7)]
-        lines = []
-        for name, *numbers, output, norm in rows:
-            cells = "  ".join(text.rjust(size) for text, size in zip(numbers, width[1:5], strict=True))
-            lines.append(f"{name:<{width[0]}}  {cells}  {output:<{width[5]}}  {norm:>{width[6]}}".rstrip())
-        return "\n".join(lines)
+        return "\n".join(tables.lines(rows, "<>>>><>"))
 
     def _rows(self, rows: list[tuple[str, ...]], group: Group, depth: int, indent: str) -> None:
         items = self.levels.level(group).items
