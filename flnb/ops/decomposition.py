@@ -10,6 +10,7 @@ import numpy as np
 from flnb.dispatch import ops as dispatch
 from flnb.ops import elementwise as e
 from flnb.ops.creation import asarray
+from flnb.ops.dtypes import finfo
 from flnb.ops.inverse import solve
 from flnb.ops.linalg import adjoint, matmul
 from flnb.ops.movement import concat, expand_dims
@@ -142,6 +143,31 @@ def eigvalsh(x: Any, /) -> Any:
     return dispatch.call(_eigvalsh, (asarray(x),))
 
 
+# Vectors that complete a basis
+
+
+def _of_first(op: str, count: int, g: Any, vectors: Any) -> Any:
+    """The cotangent of the first columns Q1 of a unitary matrix, from that of all.
+
+    The others, Q2, follow the first by dQ2 = -Q1 dQ1^H Q2, as all stay orthonormal. How they turn among themselves is
+    the algorithm's choice: no gradient can say it, and it is refused where the cotangent asks.
+    """
+    first, others = vectors[..., :count], vectors[..., count:]
+    of_others = g[..., count:]
+    along = matmul(adjoint(others), of_others)
+    turn = e.abs(e.subtract(along, adjoint(along)))
+    if turn.size and turn._bounds()[1] > finfo(g.dtype).eps ** 0.5 * e.abs(g)._bounds()[1]:
+        raise ValueError(
+            f"{op}: of {vectors._spec!r} the last {others.shape[-1]} columns complete a basis, and the matrix does not "
+            f"determine how they turn among themselves, which this gradient asks; use what does not depend on it, such "
+            f"as their projection Q2 @ Q2.mT, or {_WITHOUT[op]}, which leaves them out"
+        )
+    return e.subtract(g[..., :count], matmul(others, matmul(adjoint(of_others), first)))
+
+
+_WITHOUT = {"qr": "mode='reduced'", "svd": "full_matrices=False"}
+
+
 # QR
 
 
@@ -155,10 +181,7 @@ def _pull_qr(g: list[Any], x: Any, y: list[Any], mode: str) -> Any:
     (g_q, g_r), (q, r) = g, y
     m, n = x.shape[-2:]
     if q.shape[-1] > n:
-        raise ValueError(
-            f"qr: with mode='complete', {x._spec!r} has no gradient: the last {m - n} columns of Q are arbitrary; "
-            f"use mode='reduced'"
-        )
+        g_q, q, g_r, r = _of_first("qr", n, g_q, q), q[..., :n], g_r[..., :n, :], r[..., :n, :]
     if m >= n:
         return _pull_tall_qr(g_q, g_r, q, r)
     rest, square = x[..., m:], r[..., :m]
@@ -203,12 +226,12 @@ def _pull_svd(g: list[Any], x: Any, y: list[Any], full: bool) -> Any:
     """Townsend, "Differentiating the singular value decomposition" (2016), equations 31 to 38."""
     (g_u, g_s, g_vh), (u, s, vh) = g, y
     g_s, s = plain(g_s), plain(s)
-    if full:
-        raise ValueError(
-            f"svd: with full_matrices=True, {x._spec!r} has no gradient: the vectors without singular value are "
-            f"arbitrary; give full_matrices=False"
-        )
-    v, g_v = adjoint(vh), adjoint(g_vh)
+    v, g_v, count = adjoint(vh), adjoint(g_vh), s.shape[-1]
+    if u.shape[-1] > count:
+        g_u, u = _of_first("svd", count, g_u, u), u[..., :count]
+    if v.shape[-1] > count:
+        g_v, v = _of_first("svd", count, g_v, v), v[..., :count]
+        vh = adjoint(v)
     row, column = expand_dims(s, axis=-2), expand_dims(s, axis=-1)
     squares = e.square(s)
     left, right = matmul(adjoint(u), g_u), matmul(vh, g_v)
@@ -233,7 +256,8 @@ _svd = packed("svd", _svd_shapes, _pull_svd, uses="0y", only_square=False)
 def svd(x: Any, /, *, full_matrices: bool = True) -> SVDResult:
     """``x = (U * S) @ Vh`` with orthonormal U, Vh; for x (..., M, N) K = min(M, N), or full square U and Vh.
 
-    Full matrices have a gradient only where x is square.
+    The vectors that make U or Vh square have a gradient through what does not depend on how they turn among
+    themselves: one vector, or the space that several span.
 
     >>> import flnb
     >>> flnb.linalg.svd(flnb.asarray([[0.0, 2.0], [1.0, 0.0]])).S.tolist()

@@ -38,6 +38,11 @@ def _svd(z: Any) -> Any:
     return ops.matmul(ops.multiply(u, ops.expand_dims(ops.exp(s), axis=-2)), vh)
 
 
+def _whole_svd(z: Any) -> Any:
+    _, s, vh = linalg.svd(z)
+    return ops.add(ops.matmul(ops.conj(vh[..., 2:, :]).mT, vh[..., 2:, :]), ops.sum(s))
+
+
 ONE: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "exp": ("exp", ops.exp),
     "magnitude": ("abs", lambda z: ops.square(ops.abs(z))),
@@ -54,6 +59,7 @@ ONE: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "eigh": ("eigh", _eigh),
     "eigvalsh": ("eigvalsh", lambda z: linalg.eigvalsh(_gram(z))),
     "svd": ("svd", _svd),
+    "full svd": ("svd", _whole_svd),
     "svdvals": ("svdvals", linalg.svdvals),
     "norm": ("abs", linalg.matrix_norm),
     "fft": ("fftn", fft.fft),

@@ -133,8 +133,32 @@ def test_errors(call, error, text):
 
 
 @pytest.mark.parametrize("name", ["qr", "svd"])
-def test_arbitrary_vectors_have_no_gradient(name):
-    x = flnb.Variable(flnb.ones((3, 2)))
-    first = linalg.qr(x, mode="complete").Q if name == "qr" else linalg.svd(x).U
-    with pytest.raises(ValueError, match=rf"{name}: with .*float32\[3,2\] has no gradient"):
-        first.sum().backward()
+def test_how_completing_vectors_turn_has_no_gradient(name):
+    x = flnb.Variable(np.random.default_rng(0).normal(size=(4, 2)))
+    vectors = linalg.qr(x, mode="complete").Q if name == "qr" else linalg.svd(x).U
+    weight = np.arange(16.0).reshape(4, 4)
+    without = "mode='reduced'" if name == "qr" else "full_matrices=False"
+    with pytest.raises(ValueError, match=rf"{name}: .*the last 2 columns .*turn among themselves.*{without}"):
+        (vectors * flnb.asarray(weight)).sum().backward()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_space_that_completing_vectors_span_moves_as_it_must(dtype):
+    """I - x pinv(x) projects onto it, too."""
+    values = np.random.default_rng(0).normal(size=(5, 3)).astype(dtype)
+    weight = flnb.asarray(np.random.default_rng(1).normal(size=(5, 5)).astype(dtype))
+    gradients = []
+
+    def spanned(vectors):
+        return vectors[:, 3:] @ vectors[:, 3:].mT
+
+    for project in (
+        lambda x: spanned(linalg.qr(x, mode="complete").Q),
+        lambda x: spanned(linalg.svd(x).U),
+        lambda x: flnb.eye(5, dtype=dtype) - x @ linalg.pinv(x),
+    ):
+        x = flnb.Variable(values)
+        (project(x) * weight).sum().backward()
+        gradients.append(x.grad.numpy())
+    for got in gradients[:2]:
+        np.testing.assert_allclose(got, gradients[2], rtol=0, atol=200 * np.finfo(dtype).eps)
