@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from flnb.dispatch import ops as dispatch
+from flnb.dispatch import state
 from flnb.ops import elementwise as e
 from flnb.ops import reduction as r
 from flnb.ops.creation import arange, asarray
@@ -41,10 +42,15 @@ class Composite(Op):
         remake: Callable[..., Any] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(name, family, _not_inferred, joint=pull, uses=uses)
-        self.body, self.remake = body, remake
+        self.body, self._remake = body, remake
 
     def __call__(self, *tensors: Any, attributes: tuple[Any, ...] = ()) -> tuple[Any, tuple[Any, ...]]:
         return dispatch.composite(self, self.body, tensors, attributes)
+
+    def remake(self, plan: Any, *saved: Any) -> Any:
+        """A value of the first input: nothing that led to it is recorded."""
+        with state.recording(False):
+            return self._remake(plan, *saved)  # type: ignore[misc]
 
 
 def in_one_dtype(*tensors: Any) -> list[Any]:

@@ -1,7 +1,7 @@
 """Recurrent layers over time: simple, LSTM and GRU, in torch's layout of gates.
 
-Sequences are (T, N, features). All inputs are multiplied by their weights at once, before the steps; the gradient is
-that of the steps, backwards through time.
+Sequences are (T, N, features). All inputs are multiplied by their weights at once, before the steps. The steps are one
+composite, whose gradient goes backwards through time once: that of every step's slice would be as large as them all.
 """
 
 from __future__ import annotations
@@ -13,13 +13,46 @@ import numpy as np
 from flnb.ops import elementwise as e
 from flnb.ops.composite import Composite, in_one_dtype, relu, sigmoid
 from flnb.ops.creation import asarray
+from flnb.ops.dtypes import finfo
+from flnb.ops.elementwise import clip
 from flnb.ops.linalg import linear, matmul
 from flnb.ops.movement import concat, reshape, stack
+from flnb.ops.reduction import sum
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+Body = tuple[Any, tuple[Any, ...]]
+GATES = {"rnn": 1, "lstm": 4, "gru": 3}
 NONLINEARITIES: dict[str, Callable[[Any], Any]] = {"tanh": e.tanh, "relu": relu}
+
+
+def _rnn(inputs: Any, h: Any, w_hidden: Any, nonlinearity: str) -> Body:
+    activate, weight, outputs = NONLINEARITIES[nonlinearity], w_hidden.mT, []
+    for t in range(inputs.shape[0]):
+        h = activate(e.add(inputs[t], matmul(h, weight)))
+        outputs.append(h)
+    return stack(outputs), ()
+
+
+def _pull_rnn(g: Any, plan: Any, inputs: Any, h: Any, w_hidden: Any, y: Any) -> tuple[Any, ...]:
+    relus = plan.attributes[0] == "relu"
+    slopes = e.astype(e.greater(y, 0.0), y.dtype) if relus else e.subtract(1.0, e.square(y))
+    g_h, g_gates = None, []
+    for t in reversed(range(y.shape[0])):
+        g_h = g[t] if g_h is None else e.add(g[t], g_h)
+        g_gates.append(e.multiply(g_h, slopes[t]))
+        g_h = matmul(g_gates[-1], w_hidden)
+    g_inputs = stack(g_gates[::-1])
+    return g_inputs, g_h, _of_weight(g_inputs, _before(h, y))
+
+
+def _remake_rnn(plan: Any, inputs: Any, h: Any, w_hidden: Any, y: Any) -> Any:
+    given = y if plan.attributes[0] == "relu" else _unsquashed(y)
+    return e.subtract(given, linear(_before(h, y), w_hidden))
+
+
+_rnn_op = Composite("rnn", "matmul", _rnn, _pull_rnn, "12y", _remake_rnn)
 
 
 def rnn(
@@ -46,22 +79,19 @@ def rnn(
     """
     if nonlinearity not in NONLINEARITIES:
         raise ValueError(f"rnn: nonlinearity must be 'tanh' or 'relu', got {nonlinearity!r}")
-    activate = NONLINEARITIES[nonlinearity]
-
-    def step(gates: Any, h: Any) -> tuple[Any, ...]:
-        return (activate(e.add(gates, linear(h, w_hidden))),)
-
-    outputs, (h,) = _over_time("rnn", step, x, (state,), w_input, w_hidden, bias, 1)
-    return outputs, h
+    outputs = _run(_rnn_op, x, (state,), w_input, bias, (w_hidden,), (nonlinearity,))
+    return outputs, outputs[-1]
 
 
-def _lstm(inputs: Any, h: Any, c: Any, w_hidden: Any) -> tuple[Any, tuple[Any, ...]]:
-    """All h, and behind them the last c, (T + 1, N, H); kept: the gates, c before each step, and tanh(c) after it.
-
-    A sigmoid is a tanh of half as much, so that one tanh serves all four gates.
-    """
+def _halves(h: Any) -> tuple[Any, Any]:
+    """A sigmoid is half a tanh of half as much, and a half: so one tanh serves all four gates (the third: 1 and 0)."""
     half = asarray(np.repeat((0.5, 0.5, 1.0, 0.5), h.shape[-1]), dtype=h.dtype)
-    rest, weight = e.subtract(1.0, half), w_hidden.mT
+    return half, e.subtract(1.0, half)
+
+
+def _lstm(inputs: Any, h: Any, c: Any, w_hidden: Any) -> Body:
+    """All h, and behind them the last c, (T + 1, N, H); kept: the gates, c before each step, and tanh(c) after it."""
+    (half, rest), weight = _halves(h), w_hidden.mT
     outputs, gates, before, squashed = [], [], [], []
     for t in range(inputs.shape[0]):
         given = e.multiply(e.add(inputs[t], matmul(h, weight)), half)
@@ -83,7 +113,7 @@ def _pull_lstm(
     slopes = [e.multiply(by, e.multiply(x, e.subtract(1.0, x))) for by, x in ((new, i), (before, f), (squashed, o))]
     slopes.insert(2, e.multiply(i, e.subtract(1.0, e.square(new))))
     of_gates, of_c = concat(slopes, axis=-1), e.multiply(o, e.subtract(1.0, e.square(squashed)))
-    steps = inputs.shape[0]
+    steps = gates.shape[0]
     g_h, g_c, g_gates = None, g[steps], []
     for t in reversed(range(steps)):
         g_h = g[t] if g_h is None else e.add(g[t], g_h)
@@ -91,13 +121,16 @@ def _pull_lstm(
         g_gates.append(e.multiply(concat([g_c, g_c, g_c, g_h], axis=-1), of_gates[t]))
         g_h, g_c = matmul(g_gates[-1], w_hidden), e.multiply(g_c, f[t])
     g_inputs = stack(g_gates[::-1])
-    outputs = concat([reshape(h, (1, *h.shape)), y[: steps - 1]])
-    rows = steps * h.shape[0]
-    g_weight = matmul(reshape(g_inputs, (rows, gates.shape[-1])).mT, reshape(outputs, (rows, h.shape[1])))
-    return g_inputs, g_h, g_c, g_weight
+    return g_inputs, g_h, g_c, _of_weight(g_inputs, _before(h, y[:steps]))
 
 
-_lstm_op = Composite("lstm", "matmul", _lstm, _pull_lstm)
+def _remake_lstm(plan: Any, inputs: Any, h: Any, c: Any, w_hidden: Any, gates: Any, *more: Any) -> Any:
+    half, rest = _halves(h)
+    given = e.divide(_unsquashed(e.divide(e.subtract(gates, rest), half)), half)
+    return e.subtract(given, linear(_before(h, more[-1][: gates.shape[0]]), w_hidden))
+
+
+_lstm_op = Composite("lstm", "matmul", _lstm, _pull_lstm, "123y", _remake_lstm)
 
 
 def lstm(x: Any, state: tuple[Any, Any], w_input: Any, w_hidden: Any, bias: Any = None) -> tuple[Any, tuple[Any, Any]]:
@@ -109,11 +142,54 @@ def lstm(x: Any, state: tuple[Any, Any], w_input: Any, w_hidden: Any, bias: Any 
     Returns:
         h after every step, (T, N, H), and (h, c) after the last.
     """
-    x = asarray(x)
-    _check("lstm", x, state, w_input, w_hidden, 4)
-    made = _lstm_op(*in_one_dtype(linear(x, w_input, bias), *map(asarray, state), w_hidden))[0]
-    steps = x.shape[0]
-    return made[:steps], (made[steps - 1], made[steps])
+    made = _run(_lstm_op, x, state, w_input, bias, (w_hidden,))
+    return made[:-1], (made[-2], made[-1])
+
+
+def _gru(inputs: Any, h: Any, w_hidden: Any, *bias: Any) -> Body:
+    """All h; kept: the gates r, z, n, and what n was given of h before r was multiplied to it."""
+    cut, outputs, gates, given = 2 * h.shape[-1], [], [], []
+    for t in range(inputs.shape[0]):
+        ours, theirs = inputs[t], linear(h, w_hidden, *bias)
+        opened = sigmoid(e.add(ours[..., :cut], theirs[..., :cut]))
+        r, z = _parts(opened, 2)
+        given.append(theirs[..., cut:])
+        n = e.tanh(e.add(ours[..., cut:], e.multiply(r, given[t])))
+        gates.append(concat([opened, n], axis=-1))
+        h = e.add(n, e.multiply(z, e.subtract(h, n)))
+        outputs.append(h)
+    return stack(outputs), (stack(gates), stack(given))
+
+
+def _pull_gru(g: Any, plan: Any, inputs: Any, h: Any, w_hidden: Any, *more: Any) -> tuple[Any, ...]:
+    """As of `_pull_lstm`; r, z and n have the same slopes for both their summands but n, of which r lets through."""
+    *bias, gates, given, y = more
+    (r, z, n), before = _parts(gates, 3), _before(h, y)
+    of_n = e.multiply(e.subtract(1.0, z), e.subtract(1.0, e.square(n)))
+    of_r = e.multiply(e.multiply(of_n, given), e.multiply(r, e.subtract(1.0, r)))
+    of_z = e.multiply(e.subtract(before, n), e.multiply(z, e.subtract(1.0, z)))
+    ours, theirs = concat([of_r, of_z, of_n], axis=-1), concat([of_r, of_z, e.multiply(of_n, r)], axis=-1)
+    g_h, arrived = None, []
+    for t in reversed(range(y.shape[0])):
+        g_h = g[t] if g_h is None else e.add(g[t], g_h)
+        arrived.append(concat([g_h, g_h, g_h], axis=-1))
+        g_h = e.add(e.multiply(g_h, z[t]), matmul(e.multiply(arrived[-1], theirs[t]), w_hidden))
+    everywhere = stack(arrived[::-1])
+    g_hidden = e.multiply(everywhere, theirs)
+    g_bias = [sum(g_hidden, axis=(0, 1)) for _ in bias]
+    return e.multiply(everywhere, ours), g_h, _of_weight(g_hidden, before), *g_bias
+
+
+def _remake_gru(plan: Any, inputs: Any, h: Any, w_hidden: Any, *more: Any) -> Any:
+    *bias, gates, given, y = more
+    cut = 2 * h.shape[-1]
+    opened, n = gates[..., :cut], gates[..., cut:]
+    theirs = linear(_before(h, y), w_hidden, *bias)[..., :cut]
+    ours = e.subtract(e.multiply(_unsquashed(e.subtract(e.multiply(opened, 2.0), 1.0)), 2.0), theirs)
+    return concat([ours, e.subtract(_unsquashed(n), e.multiply(_parts(opened, 2)[0], given))], axis=-1)
+
+
+_gru_op = Composite("gru", "matmul", _gru, _pull_gru, "123y", _remake_gru)
 
 
 def gru(x: Any, state: Any, w_input: Any, w_hidden: Any, bias: Any = None, bias_hidden: Any = None) -> tuple[Any, Any]:
@@ -125,15 +201,9 @@ def gru(x: Any, state: Any, w_input: Any, w_hidden: Any, bias: Any = None, bias_
     Returns:
         h after every step, (T, N, H), and after the last, (N, H).
     """
-
-    def step(gates: Any, h: Any) -> tuple[Any, ...]:
-        ours, theirs = _parts(gates, 3), _parts(linear(h, w_hidden, bias_hidden), 3)
-        r, z = (sigmoid(e.add(a, b)) for a, b in zip(ours[:2], theirs[:2], strict=True))
-        n = e.tanh(e.add(ours[2], e.multiply(r, theirs[2])))
-        return (e.add(n, e.multiply(z, e.subtract(h, n))),)
-
-    outputs, (h,) = _over_time("gru", step, x, (state,), w_input, w_hidden, bias, 3)
-    return outputs, h
+    hidden = (w_hidden,) if bias_hidden is None else (w_hidden, bias_hidden)
+    outputs = _run(_gru_op, x, (state,), w_input, bias, hidden)
+    return outputs, outputs[-1]
 
 
 def _parts(gates: Any, count: int) -> list[Any]:
@@ -142,19 +212,31 @@ def _parts(gates: Any, count: int) -> list[Any]:
     return [gates[..., i * n : (i + 1) * n] for i in range(count)]
 
 
-def _over_time(
-    op: str, step: Callable[..., tuple[Any, ...]], x: Any, state: tuple[Any, ...], w_input: Any, w_hidden: Any,
-    bias: Any, gates: int,
-) -> tuple[Any, tuple[Any, ...]]:  # fmt: skip
-    """Run ``step(input gates, *state) -> state`` over the first axis; its first part after every step, and the last."""
+def _before(h: Any, outputs: Any) -> Any:
+    """h before every step."""
+    return concat([reshape(h, (1, *h.shape)), outputs[:-1]])
+
+
+def _of_weight(g: Any, before: Any) -> Any:
+    """The gradient of w_hidden, by what every step's product gets (T, N, gates H) and was made of (T, N, H)."""
+    rows = g.shape[0] * g.shape[1]
+    return matmul(reshape(g, (rows, g.shape[-1])), reshape(before, (rows, before.shape[-1])), transpose_a=True)
+
+
+def _unsquashed(y: Any) -> Any:
+    """What tanh gives y of; where it is 1 to all digits, a number that is large enough."""
+    most = 1.0 - finfo(y.dtype).eps
+    return e.atanh(clip(y, -most, most))
+
+
+def _run(
+    op: Composite, x: Any, state: tuple[Any, ...], w_input: Any, bias: Any, hidden: tuple[Any, ...],
+    attributes: tuple[Any, ...] = (),
+) -> Any:  # fmt: skip
+    """The inputs of all steps by one product, then the steps."""
     x = asarray(x)
-    _check(op, x, state, w_input, w_hidden, gates)
-    inputs = linear(x, w_input, bias)
-    outputs = []
-    for t in range(x.shape[0]):
-        state = step(inputs[t], *state)
-        outputs.append(state[0])
-    return stack(outputs), state
+    _check(op.name, x, state, w_input, hidden[0], GATES[op.name])
+    return op(*in_one_dtype(linear(x, w_input, bias), *map(asarray, state), *hidden), attributes=attributes)[0]
 
 
 def _check(op: str, x: Any, state: tuple[Any, ...], w_input: Any, w_hidden: Any, gates: int) -> None:
