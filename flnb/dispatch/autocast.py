@@ -33,10 +33,9 @@ EVERYTHING = ("*",)
 COMPUTING = ("elementwise", "matmul", "reduction", "norm")
 """Families that ``"*"`` stands for, of which those with a gradient: moving and comparing needs no precision."""
 
-PRODUCTS = ("matmul", "conv1d", "conv2d", "conv3d", "lstm")
+PRODUCTS = ("matmul", "conv1d", "conv2d", "conv3d", "rnn", "lstm", "gru")
 NORMS_AND_LOSSES = (
-    "softmax", "log_softmax", "batch_norm", "layer_norm",
-    "cross_entropy", "binary_cross_entropy", "binary_cross_entropy_with_logits",
+    "softmax", "log_softmax", "layer_norm", "cross_entropy", "binary_cross_entropy", "binary_cross_entropy_with_logits",
 )  # fmt: skip
 SENSITIVE = (
     *NORMS_AND_LOSSES, "sum", "prod", "cumulative_sum", "cumulative_prod",
@@ -45,6 +44,10 @@ SENSITIVE = (
     "solve", "inv", "det", "slogdet", "pinv", "cholesky", "eigh", "eigvalsh", "qr", "svd", "svdvals",
 )  # fmt: skip
 """Ops that lose too much in half precision: sums of many numbers, steep functions, differences of large numbers."""
+
+
+MIXED = ("batch_norm",)
+"""Ops that compute in float32 what they are given, and give, in half precision: none of their inputs is cast."""
 
 
 class Level(NamedTuple):
@@ -70,7 +73,8 @@ class autocast(state.use):
 
     Args:
         level: "O0" casts nothing, also inside another region. "O1" computes matrix products and convolutions in half
-            precision, sums, powers, logarithms, norms and losses in float32, the rest in what it is given. "O2"
+            precision, sums, powers, logarithms, norms and losses in float32, the rest in what it is given. Of what is
+            half, batch norm gives half, which it computes in float32: what a network keeps is halved. "O2"
             computes all but norms and losses in half precision, for a model whose parameters are half, too
             (``model.astype(flnb.float16, keep=nn.BatchNorm)``; optimizers then keep master weights in float32). "O3"
             computes everything in half precision.
@@ -142,7 +146,7 @@ def _known(which: str, names: Collection[Any]) -> set[str]:
     if "*" not in given:
         return given
     computing = {n for n, op in OPS.items() if op.family in COMPUTING and (op.differentiable or op.joint is not None)}
-    return given - {"*"} | computing
+    return given - {"*"} | computing.difference(MIXED)
 
 
 def _half_precision(dtype: Any) -> np.dtype[Any]:

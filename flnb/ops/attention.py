@@ -52,6 +52,9 @@ def scaled_dot_product_attention(
     if is_causal and mask is not None:
         raise ValueError("scaled_dot_product_attention: give a mask or is_causal, not both")
     scores = matmul(e.multiply(query, features**-0.5 if scale is None else scale), key, transpose_b=True)
+    computed = scores.dtype
+    if computed.itemsize == 2:  # its range holds no number that hides every score and can be subtracted from
+        scores = e.astype(scores, np.float32)
     if bias is not None:
         scores = e.add(scores, bias)
     if is_causal and bias is not None:  # it may hide all that a row sees: what comes later must not be chosen then
@@ -66,4 +69,4 @@ def scaled_dot_product_attention(
         weights = e.where(mask, softmax(e.where(mask, scores, least)), 0.0)
     else:
         weights = softmax(e.add(scores, mask))
-    return matmul(dropout(weights, dropout_p, generator=generator), value)
+    return matmul(dropout(e.astype(weights, computed, copy=False), dropout_p, generator=generator), value)

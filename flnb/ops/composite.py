@@ -222,7 +222,9 @@ def cross_entropy(
         kept = e.not_equal(targets, ignore_index)
         targets, counted = e.where(kept, targets, 0), e.astype(kept, logits.dtype)
     targets = _checked_targets("cross_entropy", logits, targets)
-    if weight is None and counted is None:
+    if counted is not None:
+        logits = e.where(reshape(kept, (-1, 1)), logits, 0.0)  # not even a NaN may come through where none is counted
+    elif weight is None:
         return _cross_entropy_op(logits, targets, attributes=(reduction,))[0]
     losses = _cross_entropy_op(logits, targets, attributes=("none",))[0]
     return _reduced(losses, targets, weight, logits.shape[1], reduction, counted)
@@ -244,22 +246,32 @@ def _channels(x: Any, values: Any) -> Any:
     return reshape(values, (1, values.shape[0], *(1,) * (x.ndim - 2)))
 
 
+def _in_full(x: Any) -> Any:
+    """Half precision in float32, other dtypes as they are."""
+    return e.astype(x, np.float32) if x.dtype.itemsize == 2 else x
+
+
+def _given(x: Any, spec: Any) -> Any:
+    return e.astype(x, spec.dtype, copy=False)
+
+
 def _batch_norm(x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, tuple[Any, ...]]:
-    axes = (0, *range(2, x.ndim))
-    mean = r.mean(x, axis=axes, keepdims=True)
-    centred = e.subtract(x, mean)
+    """Half precision is computed in float32; the two large results, which are kept, are half again."""
+    axes, wide = (0, *range(2, x.ndim)), _in_full(x)
+    mean = r.mean(wide, axis=axes, keepdims=True)
+    centred = e.subtract(wide, mean)
     variance = r.mean(e.square(centred), axis=axes, keepdims=True)
     inverse = e.divide(1.0, e.sqrt(e.add(variance, eps)))
     normal = e.multiply(centred, inverse)
     y = e.add(e.multiply(normal, _channels(x, weight)), _channels(x, bias))
-    return y, (normal, inverse, mean, variance)
+    return _given(y, x), (_given(normal, x), inverse, mean, variance)
 
 
 def _pull_batch_norm(
     g: Any, plan: Any, x: Any, weight: Any, bias: Any, normal: Any, inverse: Any, mean: Any, variance: Any, y: Any
 ) -> tuple[Any, ...]:
     """Ioffe and Szegedy 2015, section 3, with the sums shared between the three gradients."""
-    axes = (0, *range(2, g.ndim))
+    axes, g, normal = (0, *range(2, g.ndim)), _in_full(g), _in_full(normal)
     g_bias = r.sum(g, axis=axes)
     g_weight = r.sum(e.multiply(g, normal), axis=axes)
     share = 1.0 / (g.size // g.shape[1])
@@ -267,12 +279,15 @@ def _pull_batch_norm(
         _channels(g, e.multiply(g_bias, share)), e.multiply(normal, _channels(g, e.multiply(g_weight, share)))
     )
     scale = e.multiply(inverse, _channels(g, weight))
-    return e.multiply(e.subtract(g, means), scale), g_weight, g_bias
+    cotangents = e.multiply(e.subtract(g, means), scale), g_weight, g_bias
+    return tuple(map(_given, cotangents, plan.specs))
 
 
 _batch_norm_op = Composite(
     "batch_norm", "norm", _batch_norm, _pull_batch_norm, "12",
-    remake=lambda plan, x, weight, bias, normal, inverse, mean, *_: e.add(e.divide(normal, inverse), mean),
+    remake=lambda plan, x, weight, bias, normal, inverse, mean, *_: _given(
+        e.add(e.divide(_in_full(normal), inverse), mean), plan.specs[0]
+    ),
 )  # fmt: skip
 
 
@@ -283,7 +298,7 @@ def batch_norm(
     """Normalise each channel (axis 1) over all other axes, then scale by weight and shift by bias, both (C,).
 
     In training by the batch's statistics, which also move the running ones in place (unbiased variance, as torch
-    does); otherwise by the running ones.
+    does); otherwise by the running ones. Of x in half precision the result is, too; it is computed in float32.
 
     Raises:
         ValueError: one value per channel only while training, or shapes that do not fit.
@@ -294,11 +309,13 @@ def batch_norm(
         inverse = e.divide(1.0, e.sqrt(e.add(running_var, eps)))
         scale = e.multiply(weight, inverse)
         shift = e.subtract(bias, e.multiply(running_mean, scale))
-        return e.add(e.multiply(x, _channels(x, scale)), _channels(x, shift))
+        y = e.add(e.multiply(x, _channels(x, scale)), _channels(x, shift))
+        return _given(y, x) if x.dtype.itemsize == 2 else y
     n = x.size // x.shape[1]
     if n < 2:
         raise ValueError(f"batch_norm: training needs more than one value per channel, got shape {x.shape}")
-    y, (_, _, mean, variance) = _batch_norm_op(*in_one_dtype(x, weight, bias), attributes=(eps,))
+    inputs = [x, weight, bias] if x.dtype.itemsize == 2 else in_one_dtype(x, weight, bias)
+    y, (_, _, mean, variance) = _batch_norm_op(*inputs, attributes=(eps,))
     if running_mean is not None:
         for running, batch in ((running_mean, mean), (running_var, e.multiply(variance, n / (n - 1)))):
             e.multiply(running, 1.0 - momentum, out=running)

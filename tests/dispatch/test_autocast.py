@@ -11,6 +11,7 @@ import flnb.nn as nn
 import flnb.optim as optim
 from flnb.dispatch import state
 from flnb.dispatch.autocast import LEVELS, NORMS_AND_LOSSES, PRODUCTS, SENSITIVE
+from flnb.interface.tape import SAVED
 from flnb.ops.composite import Composite
 from flnb.ops.table import OPS
 from flnb.testing import samples
@@ -90,8 +91,8 @@ def test_other_ops_compute_in_what_they_are_given(name):
     ("level", "conv", "norm", "relu", "linear", "loss"),
     [
         ("O0", "float32", "float32", "float32", "float32", "float32"),
-        ("O1", "float16", "float32", "float32", "float16", "float32"),
-        ("O2", "float16", "float32", "float16", "float16", "float32"),
+        ("O1", "float16", "float16", "float16", "float16", "float32"),
+        ("O2", "float16", "float16", "float16", "float16", "float32"),
         ("O3", "float16", "float16", "float16", "float16", "float16"),
     ],
 )
@@ -105,6 +106,19 @@ def test_levels(level, conv, norm, relu, linear, loss):
     assert [seen[0], seen[1], seen[2], seen[5], found.dtype.name] == [conv, norm, relu, linear, loss]
     found.backward()
     assert {p.grad.dtype.name for p in net.parameters()} == {"float32"}
+
+
+def test_batch_norm_keeps_half_of_what_it_is_given_in_half_precision():
+    x, weight = flnb.asarray(np.float16([[1.0, 2.0], [3.0, 5.0]])), flnb.Variable(flnb.ones(2))
+    large = flnb.asarray(np.full((2, 1), 60000.0, np.float16) * np.float16([[1.0], [-1.0]]))
+    with flnb.autocast("O1"):
+        y = flnb.batch_norm(x, weight, weight)
+        ends = flnb.batch_norm(large, flnb.ones(1), flnb.zeros(1))
+    assert y.dtype == HALF
+    assert ends.tolist() == [[1.0], [-1.0]]  # squares that half precision does not hold
+    assert [t.dtype for t in y._node[SAVED:] if t is not None and t.size == x.size] == [HALF]
+    y.sum().backward()
+    assert weight.grad.dtype == FULL
 
 
 def test_gradients_are_those_of_float32_to_half_precision():

@@ -164,3 +164,19 @@ def test_targets_that_fill_up_cost_nothing_and_are_not_counted(reduction, weight
     of_torch.sum().backward()
     np.testing.assert_allclose(loss.detach().numpy(), of_torch.numpy(force=True), rtol=1e-5)
     np.testing.assert_allclose(x.grad.numpy(), theirs.grad.numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["unweighted", "weighted"])
+def test_what_stands_at_fillers_does_not_reach_loss_or_gradients(reduction, weight):
+    values, labels = RNG.normal(size=(4, 3)).astype(np.float32), flnb.asarray([0, -1, 2, -1])
+    results = []
+    for fill in (0.0, np.nan, np.inf):
+        values[1::2] = fill
+        x = flnb.Variable(values.copy())
+        loss = nn.CrossEntropyLoss(reduction, weight, ignore_index=-1)(x, labels)
+        loss.sum().backward()
+        results.append((loss.detach().numpy(), x.grad.numpy()))
+    for loss, gradient in results[1:]:
+        np.testing.assert_array_equal(loss, results[0][0])
+        np.testing.assert_array_equal(gradient, results[0][1])

@@ -56,6 +56,16 @@ def test_attention():
     assert not np.allclose(dropped, 1.0)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_no_score_is_so_large_that_a_later_position_is_seen(dtype):
+    query = flnb.asarray([[-200.0], [-200.0]], dtype=dtype)
+    key = flnb.asarray([[200.0], [-150.0]], dtype=dtype)  # scores of -40000, and 30000 for what comes later
+    value = flnb.asarray([[1.0], [7.0]], dtype=dtype)
+    seen = flnb.scaled_dot_product_attention(query, key, value, is_causal=True)
+    assert seen.dtype.name == dtype
+    assert seen.tolist() == [[1.0], [7.0]]
+
+
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_weighted_losses(reduction):
     logits, targets, weight = RNG.normal(size=(5, 3)), np.array([0, 2, 1, 1, 0]), np.array([0.2, 1.0, 3.0])

@@ -22,6 +22,11 @@ CASES = {
     "layer_norm, plain": (lambda x: flnb.layer_norm(x, C), 1),
     "batch_norm": (lambda x: flnb.batch_norm(x, flnb.asarray(WEIGHT), flnb.asarray(BIAS)), 1),
 }
+RECURRENT = {  # of the steps' inputs, which are as large as the gates, none is kept: only gates and numbers of size H
+    "rnn": (1, flnb.rnn, 0),
+    "lstm": (4, lambda x, h, *w: flnb.lstm(x, (h, h), *w)[0], 1),
+    "gru": (3, flnb.gru, 1),
+}
 
 
 class EveryTensor(HostDevice):
@@ -43,6 +48,21 @@ def test_what_the_pull_does_not_read_is_freed(function, expected):
         assert sum(block.requested == x.nbytes for block in live) - 1 == expected
         loss.backward()
         assert x.grad.shape == (N, C)
+
+
+@pytest.mark.parametrize(("gates", "function", "expected"), RECURRENT.values(), ids=RECURRENT)
+def test_recurrences_keep_no_inputs_of_their_steps(gates, function, expected):
+    steps, n, hidden = 7, 3, 5
+    x, h, w_input, w_hidden = (
+        flnb.ones(shape) for shape in ((steps, n, 2), (n, hidden), (gates * hidden, 2), (gates * hidden, hidden))
+    )
+    with flnb.use_memory_manager(Native(EveryTensor())) as manager:
+        result = function(flnb.Variable(x), h, w_input, w_hidden)
+        outputs = result[0] if isinstance(result, tuple) else result
+        live = [block.requested for segment in manager.snapshot() for block in segment.blocks if block.id]
+    wide = steps * n * gates * hidden * 4
+    of_outputs = outputs.nbytes == wide  # of one gate, h after every step is as large
+    assert live.count(wide) - of_outputs == expected
 
 
 @pytest.mark.parametrize(("function", "_"), CASES.values(), ids=CASES)
