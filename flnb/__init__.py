@@ -25,6 +25,7 @@ from flnb.collector import tune_gc
 from flnb.dispatch import state as _state
 from flnb.dispatch.autocast import autocast
 from flnb.dispatch.miss import default_dtype, set_default_dtype
+from flnb.dispatch.spelling import unknown as _unknown
 from flnb.dispatch.stacks import creation_stacks
 from flnb.dispatch.state import (
     category,
@@ -103,7 +104,7 @@ def __getattr__(name: str) -> Any:
     elif name in _MODULES:
         value = import_module(f"flnb.{name}")
     else:
-        raise AttributeError(f"module 'flnb' has no attribute {name!r}")
+        raise _unknown("module 'flnb'", name, __dir__())
     globals()[name] = value
     return value
 
@@ -127,6 +128,7 @@ def __array_namespace_info__() -> _Info:
 
 
 _state.start("numpy", "caching")
+globals().pop("tensor")  # the module: who looks for torch's function is told by `__getattr__`
 
 
 def _describe() -> dict[str, Any]:

@@ -31,6 +31,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Sparse", "coo", "csc", "csr", "dot", "from_dense", "from_scipy"]
 
+ORDER = {
+    "coo": "the order is coo(values, (rows, columns), shape)",
+    "csr": "the order is csr(values, columns, starts, shape)",
+    "csc": "the order is csc(values, rows, starts, shape)",
+}
+
 
 class Sparse:
     """A matrix that stores some of its elements; the others are 0. Made by `coo`, `csr`, `csc` and the ``from_*``.
@@ -91,6 +97,8 @@ def coo(values: Any, places: tuple[Any, Any], shape: tuple[int, int]) -> Sparse:
         ValueError: lengths that differ, places outside of the shape.
     """
     values, (m, n) = asarray(values), _shape("coo", shape)
+    if len(places) != 2:
+        raise ValueError(f"sparse.coo: expected places (rows, columns), got {len(places)} of them; {ORDER['coo']}")
     rows, columns = (_places("coo", what, x, values) for what, x in zip(("rows", "columns"), places, strict=True))
     return Sparse(values, _inside("coo", "row", rows, m), _inside("coo", "column", columns, n), (m, n))
 
@@ -188,7 +196,7 @@ def _places(name: str, what: str, given: Any, values: Tensor) -> Ints:
     if values.ndim != 1 or found.shape != values.shape or (found.size and found.dtype.kind not in "iu"):
         raise ValueError(
             f"sparse.{name}: expected values (stored,) and as many integer {what}, got {values._spec!r} and "
-            f"{found.dtype.name}{list(found.shape)}"
+            f"{found.dtype.name}{list(found.shape)}; {ORDER[name]}"
         )
     return found.astype(np.int64)
 
@@ -196,7 +204,8 @@ def _places(name: str, what: str, given: Any, values: Tensor) -> Ints:
 def _inside(name: str, what: str, places: Ints, extent: int) -> Ints:
     if places.size and (places.min() < 0 or places.max() >= extent):
         raise ValueError(
-            f"sparse.{name}: {what} numbers go from {places.min()} to {places.max()}, there are {extent} {what}s"
+            f"sparse.{name}: {what} numbers go from {places.min()} to {places.max()}, there are {extent} {what}s; "
+            f"{ORDER[name]}"
         )
     return places
 
@@ -208,7 +217,8 @@ def _uncompressed(name: str, what: str, values: Any, inner: Any, starts: Any, ou
     begins = np.array(starts._values() if isinstance(starts, Tensor) else starts).astype(np.int64)
     if begins.shape != (outer + 1,) or begins[0] != 0 or begins[-1] != len(places) or (np.diff(begins) < 0).any():
         raise ValueError(
-            f"sparse.{name}: expected {outer + 1} starts that rise from 0 to {len(places)}, got {begins.tolist()!s:.60}"
+            f"sparse.{name}: expected {outer + 1} starts that rise from 0 to {len(places)}, got "
+            f"{begins.tolist()!s:.60}; {ORDER[name]}"
         )
     return Sparse(values, np.repeat(np.arange(outer), np.diff(begins)), places, (outer, extent))
 

@@ -95,6 +95,18 @@ def test_it_says_what_it_is():
         (lambda: sparse.csr([1.0], [0], [0, 1], (2, 3)), ValueError, r"3 starts that rise from 0 to 1, got \[0, 1\]"),
         (lambda: sparse.csc([1.0], [0], [1, 0, 1, 1], (2, 3)), ValueError, "4 starts that rise from 0 to 1"),
         (lambda: sparse.csr([1.0], [0], [0, 1], (3,)), ValueError, r"expected a shape \(M, N\), got \(3,\)"),
+        (lambda: sparse.csr([0, 1], [0], [1.0], (1, 1)), ValueError, r"order is csr\(values, columns, starts, shape\)"),
+        (lambda: sparse.csr([1.0], [0, 1], [0], (1, 1)), ValueError, r"order is csr\(values, columns, starts, shape\)"),
+        (
+            lambda: sparse.csc([1, 2], [0, 2], [0, 1], (2, 1)),
+            ValueError,
+            r"order is csc\(values, rows, starts, shape\)",
+        ),
+        (
+            lambda: sparse.coo([1.0], [0, 1, 0], (2, 2)),
+            ValueError,
+            r"\(rows, columns\), got 3 .*\(rows, columns\), shape",
+        ),
         (lambda: sparse.from_dense(flnb.ones((2,))), ValueError, r"expected a matrix, got float32\[2\]"),
         (lambda: sparse.from_scipy(np.ones((2, 2))), TypeError, "got ndarray; use flnb.sparse.from_dense"),
         (lambda: sparse.dot(flnb.ones((2, 2)), flnb.ones((2, 2))), TypeError, "one sparse and one dense factor"),

@@ -33,7 +33,9 @@ def default_dtype() -> np.dtype[Any]:
 def set_default_dtype(dtype: Any) -> None:
     """Set the dtype of tensors made from Python floats and of ``zeros``, ``ones`` and the random functions."""
     global _default
-    chosen = np.dtype(dtype)
+    from flnb.ops.dtypes import dtype_of
+
+    chosen = dtype_of(dtype)
     if chosen.kind != "f":
         raise TypeError(f"set_default_dtype: expected a floating-point dtype, got {chosen.name}")
     _default = chosen

@@ -1,18 +1,95 @@
-"""Methods of a backend that look like primitives and are none: nobody would ever call them."""
+"""Names that are meant and not there: those of torch and NumPy, and a backend's methods that are nearly primitives."""
 
 from __future__ import annotations
 
 import warnings
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["misspelt", "warn_of_misspelt"]
+__all__ = ["Elsewhere", "misspelt", "unknown", "warn_of_misspelt"]
+
+KEYWORDS = {"dim": ("axis", "axes"), "dims": ("axis", "axes"), "keepdim": ("keepdims",), "unbiased": ("correction",)}
+"""Keywords of torch, each with the one or more that may be meant."""
+
+SPELT = {
+    "tensor": "flnb.asarray(values), or flnb.Variable(values) to differentiate by it",
+    **dict.fromkeys(("array", "as_tensor", "from_numpy"), "flnb.asarray(values)"),
+    **dict.fromkeys(("cat", "concatenate"), "flnb.concat(tensors, axis=0)"),
+    **dict.fromkeys(("split", "chunk"), "slices, x[:n], or flnb.unstack(x, axis=0)"),
+    **dict.fromkeys(("view", "view_as"), "x.reshape(shape)"),
+    **dict.fromkeys(("permute", "transpose", "swapaxes", "t"), "flnb.permute_dims(x, axes), x.mT, or x.T of a matrix"),
+    "unsqueeze": "flnb.expand_dims(x, axis=0)",
+    **dict.fromkeys(("expand", "expand_as"), "flnb.broadcast_to(x, shape)"),
+    "gather": "flnb.take_along_axis(x, indices, axis=-1)",
+    "index_select": "flnb.take(x, indices, axis=0)",
+    **dict.fromkeys(("masked_fill", "masked_select"), "flnb.where(mask, value, x), or x[mask]"),
+    **dict.fromkeys(("mm", "bmm", "mv", "dot", "inner"), "x @ y"),
+    "einsum": "flnb.tensordot, flnb.vecdot and x @ y",
+    **dict.fromkeys(("clamp", "clamp_min", "clamp_max"), "flnb.clip(x, min, max)"),
+    "cumsum": "flnb.cumulative_sum(x, axis=0)",
+    "cumprod": "flnb.cumulative_prod(x, axis=0)",
+    **dict.fromkeys(("amax", "amin"), "flnb.max(x, axis=0), flnb.min(x, axis=0)"),
+    "silu": "flnb.swish(x)",
+    "numel": "x.size",
+    "dim": "x.ndim",
+    "contiguous": "x itself: ops take strided tensors",
+    **dict.fromkeys(("float", "half", "double", "long", "int"), "x.astype(dtype), as flnb.float32"),
+    **dict.fromkeys(("cuda", "cpu", "device"), "x.to(backend), flnb.use_backend(backend)"),
+    "requires_grad_": "flnb.Variable(x)",
+    **dict.fromkeys(("backward", "grad", "zero_grad"), "those of a Variable, flnb.Variable(x)"),
+    **dict.fromkeys(("inference_mode", "set_grad_enabled"), "flnb.no_grad()"),
+    **dict.fromkeys(("save", "load"), "flnb.nn.save(module, path), flnb.nn.load(module, path)"),
+    **dict.fromkeys(("randint", "randperm", "normal"), "a function of flnb.random"),
+    "compile": "nothing yet: flnb runs op by op",
+    "functional": "the functions of flnb itself, as flnb.softmax(x)",
+    **{f"BatchNorm{n}d": "flnb.nn.BatchNorm(channels), of any rank" for n in (1, 2, 3)},
+    **{f"InstanceNorm{n}d": "flnb.nn.GroupNorm(channels, channels)" for n in (1, 2, 3)},
+    **{f"Dropout{n}d": "flnb.nn.Dropout(p)" for n in (1, 2, 3)},
+    **{f"AdaptiveAvgPool{n}d": f"flnb.mean(x, axis=...), or flnb.nn.AvgPool{n}d(size)" for n in (1, 2, 3)},
+    **dict.fromkeys(("ZeroPad2d", "ConstantPad2d", "ReflectionPad2d"), "flnb.nn.Padding(widths)"),
+    "SiLU": "flnb.nn.Swish()",
+    "Hardtanh": "flnb.nn.HardTanh()",
+    "Threshold": "flnb.nn.ThresholdReLU(threshold)",
+    "NLLLoss": "flnb.nll_loss(log_probabilities, targets)",
+    **{f"{name}Cell": f"flnb.nn.{name}, on a sequence of one step" for name in ("RNN", "LSTM", "GRU")},
+    "TransformerEncoder": "flnb.nn.Sequential of flnb.nn.TransformerEncoderLayer",
+    "Unflatten": "flnb.nn.View(shape)",
+    "utils": "flnb.optim.clip_grad_norm(parameters, most)",
+    **{f"xavier_{name}_": f"flnb.nn.init.glorot_{name}(shape)" for name in ("uniform", "normal")},
+    **{f"kaiming_{name}_": f"flnb.nn.init.kaiming_{name}(shape)" for name in ("uniform", "normal")},
+}
+"""Names of torch and NumPy, and what flnb has for them."""
 
 SIMILAR = 0.75
 """How alike two names must be (`difflib`), 0 to 1."""
+
+
+def unknown(where: str, name: str, known: Sequence[str] = ()) -> AttributeError:
+    """The error of a name that a module or class has not, with flnb's spelling where it is another library's.
+
+    >>> unknown("module 'flnb'", "cat")
+    AttributeError("module 'flnb' has no attribute 'cat'; in flnb: flnb.concat(tensors, axis=0)")
+    """
+    meant = SPELT.get(name)
+    if meant is None and not name.startswith("_"):
+        from difflib import get_close_matches  # 5 ms
+
+        near = get_close_matches(name, known, 1, SIMILAR)
+        return AttributeError(f"{where} has no attribute {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    return AttributeError(f"{where} has no attribute {name!r}" + (f"; in flnb: {meant}" if meant else ""))
+
+
+class Elsewhere:
+    """A method that another library's tensors have. It is none of ours: asking for it is an `AttributeError`."""
+
+    def __init__(self, name: str, meant: str) -> None:
+        self.name, self.meant = name, meant
+
+    def __get__(self, tensor: Any, owner: type) -> NoReturn:
+        raise AttributeError(f"{owner.__name__!r} object has no attribute {self.name!r}; in flnb: {self.meant}")
 
 
 def misspelt(cls: type, operators: Sequence[Any] | None = None) -> dict[str, str]:

@@ -1,5 +1,8 @@
 """Modules, layers, losses, initial values, and saving: `import flnb.nn as nn`."""
 
+from typing import NoReturn
+
+from flnb.dispatch.spelling import unknown
 from flnb.nn import init
 from flnb.nn.activations import (
     ELU,
@@ -56,3 +59,7 @@ __all__ = [
     "TransformerDecoderLayer", "TransformerEncoderLayer", "View", "WeightNorm", "init", "load", "load_checkpoint",
     "save", "save_checkpoint",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise unknown("module 'flnb.nn'", name, __all__)

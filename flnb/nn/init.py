@@ -9,10 +9,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from flnb import ops, random
 from flnb.dispatch.miss import default_dtype
+from flnb.dispatch.spelling import unknown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -143,3 +144,7 @@ def by_inputs(shape: Shape, inputs: int) -> Any:
     """Evenly distributed in +-1 / sqrt(inputs of one output): what layers begin with, as torch's."""
     bound = 1.0 / math.sqrt(inputs)
     return random.uniform(shape, -bound, bound)
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise unknown("module 'flnb.nn.init'", name, __all__)

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+from inspect import getattr_static
 from typing import Any
 
+from flnb.dispatch.spelling import SPELT, Elsewhere
 from flnb.dispatch.state import current
 from flnb.ops.activation import elu, gelu, glu, hardtanh, leaky_relu, prelu, relu6, swish, threshold
 from flnb.ops.arranging import *
@@ -72,6 +74,16 @@ def _attach() -> None:
     methods |= {"__neg__": negative, "__pos__": positive, "__abs__": abs, "__invert__": bitwise_invert}
     for name, function in methods.items():
         setattr(Tensor, name, function)
+    foreign = {name: meant for name, meant in SPELT.items() if name.islower()}
+    for name, meant in (foreign | {name: f"flnb.{name}" for name in __all__}).items():
+        if not hasattr(Tensor, name):
+            setattr(Tensor, name, Elsewhere(name, meant))
+    Tensor.__dir__ = _names  # type: ignore[method-assign, assignment]
+
+
+def _names(tensor: Any) -> list[str]:
+    """What a tensor has, without the names that only say where they are to be found."""
+    return [name for name in object.__dir__(tensor) if not isinstance(getattr_static(tensor, name), Elsewhere)]
 
 
 def _matmul(a: Any, b: Any, out: Any = None) -> Any:

@@ -11,6 +11,7 @@ from flnb.dispatch import ops as dispatch
 from flnb.dispatch import state
 from flnb.dispatch.miss import complex_dtype, default_dtype
 from flnb.dispatch.plan import spec_of
+from flnb.ops.dtypes import dtype_of
 from flnb.ops.table import Op
 from flnb.tensor import Tensor
 
@@ -50,7 +51,7 @@ def _spec(shape: Any, dtype: Any, device: Any = None) -> Any:
             f"expected a dtype after the shape, got {dtype}; a shape is one tuple: zeros(({shape}, {dtype}))"
         )
     check_device(device)
-    return spec_of(_shape(shape), np.dtype(dtype) if dtype is not None else default_dtype(), state.current().kind)
+    return spec_of(_shape(shape), dtype_of(dtype) if dtype is not None else default_dtype(), state.current().kind)
 
 
 def asarray(obj: Any, dtype: Any = None, copy: bool | None = None, device: str | None = None) -> Tensor:
@@ -69,9 +70,9 @@ def asarray(obj: Any, dtype: Any = None, copy: bool | None = None, device: str |
     """
     check_device(device)
     if isinstance(obj, Tensor):
-        if dtype is not None and obj.dtype != np.dtype(dtype):
+        if dtype is not None and obj.dtype != dtype_of(dtype):
             if copy is False:
-                raise ValueError(f"asarray: {obj._spec!r} cannot become {np.dtype(dtype).name} without a copy")
+                raise ValueError(f"asarray: {obj._spec!r} cannot become {dtype_of(dtype).name} without a copy")
             return obj.astype(dtype)  # type: ignore[no-any-return]
         return obj.copy() if copy else obj
     if copy is False:
@@ -82,6 +83,7 @@ def asarray(obj: Any, dtype: Any = None, copy: bool | None = None, device: str |
     values = obj
     if isinstance(values, (list, tuple)) and any(isinstance(v, Tensor) for v in values):
         values = [v._values() if isinstance(v, Tensor) else v for v in values]
+    dtype = None if dtype is None else dtype_of(dtype)
     try:
         array = np.asarray(values, dtype=dtype)
     except (ValueError, TypeError) as error:

@@ -10,7 +10,7 @@ import numpy as np
 from flnb.dispatch.miss import common_dtype, is_float
 from flnb.tensor import Tensor
 
-__all__ = ["DTYPES", "can_cast", "dtypes_of_kind", "finfo", "iinfo", "isdtype", "result_type"]
+__all__ = ["DTYPES", "can_cast", "dtype_of", "dtypes_of_kind", "finfo", "iinfo", "isdtype", "result_type"]
 
 Dtype = np.dtype[Any]
 
@@ -26,6 +26,25 @@ DTYPES: dict[str, Dtype] = {name: np.dtype(name) for names in _KINDS.values() fo
 
 _KINDS["integral"] = _KINDS["signed integer"] + _KINDS["unsigned integer"]
 _KINDS["numeric"] = _KINDS["integral"] + _KINDS["real floating"] + _KINDS["complex floating"]
+
+
+def dtype_of(given: Any) -> Dtype:
+    """The dtype that a name, a type or a dtype means.
+
+    Raises:
+        TypeError: none of those.
+    """
+    try:
+        return np.dtype(given)  # type: ignore[no-any-return]
+    except TypeError:
+        from difflib import get_close_matches  # 5 ms
+
+        near = get_close_matches(str(given).split(".")[-1], DTYPES, 1)
+        meant = f"did you mean {near[0]!r}? " if near else ""
+        raise TypeError(
+            f"{given!r} is no dtype; {meant}known are {', '.join(DTYPES)} and, with the extra 'bfloat16', "
+            f"ml_dtypes.bfloat16"
+        ) from None
 
 
 class FloatInfo(NamedTuple):
@@ -91,9 +110,9 @@ def isdtype(dtype: Any, kind: Any) -> bool:
     >>> flnb.isdtype(flnb.uint8, "integral"), flnb.isdtype(flnb.bool, ("numeric", flnb.float32))
     (True, False)
     """
-    given = np.dtype(dtype)
+    given = dtype_of(dtype)
     kinds = kind if isinstance(kind, tuple) else (kind,)
-    return any(given.name in dtypes_of_kind(k) if isinstance(k, str) else given == np.dtype(k) for k in kinds)
+    return any(given.name in dtypes_of_kind(k) if isinstance(k, str) else given == dtype_of(k) for k in kinds)
 
 
 def result_type(*arrays_and_dtypes: Any) -> Dtype:
@@ -120,8 +139,8 @@ def can_cast(from_: Any, to: Any, /) -> bool:
     >>> flnb.can_cast(flnb.int8, flnb.int32), flnb.can_cast(flnb.float64, flnb.float32)
     (True, False)
     """
-    return bool(result_type(_dtype_of(from_), to) == np.dtype(to))
+    return bool(result_type(_dtype_of(from_), to) == dtype_of(to))
 
 
 def _dtype_of(value: Any) -> Dtype:
-    return value.dtype if isinstance(value, (Tensor, np.ndarray, np.generic)) else np.dtype(value)
+    return value.dtype if isinstance(value, (Tensor, np.ndarray, np.generic)) else dtype_of(value)

@@ -12,6 +12,7 @@ from flnb.dispatch import ops as dispatch
 from flnb.dispatch.miss import is_float
 from flnb.dispatch.plan import Spec
 from flnb.ops.creation import asarray, check_device
+from flnb.ops.dtypes import dtype_of
 from flnb.ops.table import Op, Pull, describe, shaped
 
 BOOL = np.dtype(bool)
@@ -263,7 +264,7 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: str | None = Non
         TypeError: from complex to real, which would lose the imaginary part.
     """
     check_device(device)
-    target = np.dtype(dtype)
+    target = dtype_of(dtype)
     if not copy and x.dtype == target:
         return x
     if x.dtype.kind == "c" and target.kind not in "cb":

@@ -9,6 +9,7 @@ from flnb_telemetry import bus, schema
 
 from flnb.dispatch import stacks, state
 from flnb.dispatch.failure import failed_function
+from flnb.dispatch.spelling import KEYWORDS
 from flnb.ops.table import OPS
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["public"]
 
-_ELSEWHERE = {"dim": ("axis", "axes"), "dims": ("axis", "axes"), "keepdim": ("keepdims",), "unbiased": ("correction",)}
 _UNTOLD = ("flnb.ops.creation", "flnb.ops.dtypes")
 """Modules whose functions get no tensors: they make them, or describe dtypes."""
 _TELLING = ("broadcast_to", "copy", "matmul", "relu", "reshape", "sigmoid", "where")
@@ -44,7 +44,7 @@ def public(function: Callable[..., Any]) -> Callable[..., Any]:
         return function if op.differentiable else _cutting(op)
     code, family = function.__code__, op.family if op is not None else "movement"
     taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    ours = {theirs: mine for theirs, names in _ELSEWHERE.items() for mine in names if mine in taken}
+    ours = {theirs: mine for theirs, names in KEYWORDS.items() for mine in names if mine in taken}
 
     @functools.wraps(function)
     def told(*arguments: Any, **keywords: Any) -> Any:
