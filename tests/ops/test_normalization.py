@@ -39,6 +39,6 @@ def test_the_gradient_of_each_argument_has_its_dtype(name, dtype):
     }[name]
     y = call()
     (y * y * y).sum().backward()
-    assert y.dtype == np.result_type(dtype, np.float32)
+    assert y.dtype == (dtype if name == "batch_norm" else np.result_type(dtype, np.float32))
     assert [v.grad.dtype.name for v in (x, weight, bias)] == [dtype, "float32", "float32"]
     assert float(flnb.sum(flnb.abs(weight.grad))) > 0
