@@ -52,8 +52,11 @@ def lattice(leaf: Any, nodes: int) -> Any:
 GRAPHS = {"chain": chain, "lattice": lattice}
 
 
-def measure(variant: str, graph: str, nodes: int, tuned: bool) -> dict[str, float]:
-    """Seconds forward and backward, and the bytes by which the process grew; called in a process of its own."""
+def measure(variant: str, graph: str, nodes: int, tuned: bool, times: int = 1) -> dict[str, float]:
+    """Seconds forward and backward of one of several graphs in turn, and the bytes by which the process grew.
+
+    Called in a process of its own.
+    """
     if variant == "torch":
         import torch
 
@@ -78,18 +81,21 @@ def measure(variant: str, graph: str, nodes: int, tuned: bool) -> dict[str, floa
         gc.freeze()
         gc.set_threshold(50_000, 20, 100)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    start = time.thread_time()
-    y = build(leaf, nodes)
-    middle = time.thread_time()
-    y.backward()
-    end = time.thread_time()
+    forward = backward = 0.0
+    for _ in range(times):
+        start = time.thread_time()
+        y = build(leaf, nodes)
+        middle = time.thread_time()
+        y.backward()
+        forward += middle - start
+        backward += time.thread_time() - middle
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    return {"forward": middle - start, "backward": end - middle, "memory": grown * 1024}
+    return {"forward": forward / times, "backward": backward / times, "memory": grown * 1024}
 
 
-def in_process(variant: str, graph: str, nodes: int, tuned: bool) -> dict[str, float]:
+def in_process(variant: str, graph: str, nodes: int, tuned: bool, times: int = 1) -> dict[str, float]:
     """`measure` in a new process."""
-    call = f"measure({variant!r}, {graph!r}, {nodes}, {tuned})"
+    call = f"measure({variant!r}, {graph!r}, {nodes}, {tuned}, {times})"
     program = f"import json; from benchmarks.tape import measure; print(json.dumps({call}))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
@@ -152,29 +158,33 @@ def compare(graph: str, options: argparse.Namespace, tuned: bool) -> list[dict[s
 
 
 def flatness(graph: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Time per node at several sizes, the largest over the least; torch's, for which there is no goal, beside it."""
-    rows = []
-    for variant in ["linked"] + (["torch"] if find_spec("torch") else []):
-        per_node = {}
-        for nodes in options.sizes:
-            repeats = max(options.rounds, 3) if nodes < 100_000 else options.rounds
-            results = [in_process(variant, graph, nodes, True) for _ in range(repeats)]
-            per_node[nodes] = statistics.median(map(seconds, results)) / nodes
-        ratio = max(per_node.values()) / min(per_node.values())
-        ours = variant == "linked"
-        rows.append(
-            {
-                "graph": graph,
-                "collector": "tune_gc",
-                "ratio": f"{'default' if ours else variant}, time per node, most / least",
-                "median": round(ratio, 3),
-                "least .. most": "",
-                "goal": f"<= {FLAT_GOAL}" if ours else "",
-                "met": "" if not ours else "yes" if ratio <= FLAT_GOAL else "NO",
-                "values": ", ".join(f"{n}: {1e9 * s:.0f} ns" for n, s in per_node.items()),
-            }
-        )
-    return rows
+    """Time per node at several sizes, the largest over the least; torch's, for which there is no goal, beside it.
+
+    Sizes alternate, as a machine changes its speed; small graphs are built again and again, up to a million nodes.
+    """
+    variants = ["linked"] + (["torch"] if find_spec("torch") else [])
+    found: dict[str, dict[int, list[float]]] = {name: {nodes: [] for nodes in options.sizes} for name in variants}
+    for _ in range(options.rounds):
+        for name in variants:
+            for nodes in options.sizes:
+                times = max(1, min(options.nodes, 1_000_000) // nodes)
+                found[name][nodes].append(seconds(in_process(name, graph, nodes, True, times)) / nodes)
+    return [_flat_row(graph, name, per_node) for name, per_node in found.items()]
+
+
+def _flat_row(graph: str, name: str, found: dict[int, list[float]]) -> dict[str, Any]:
+    ratios = sorted(max(values) / min(values) for values in zip(*found.values(), strict=True))
+    median, ours = statistics.median(ratios), name == "linked"
+    return {
+        "graph": graph,
+        "collector": "tune_gc",
+        "ratio": f"{'default' if ours else name}, time per node, most / least",
+        "median": round(median, 3),
+        "least .. most": f"{ratios[0]:.3f} .. {ratios[-1]:.3f}",
+        "goal": f"<= {FLAT_GOAL}" if ours else "",
+        "met": "" if not ours else "yes" if median <= FLAT_GOAL else "NO",
+        "values": ", ".join(f"{nodes}: {1e9 * statistics.median(s):.0f} ns" for nodes, s in found.items()),
+    }
 
 
 def main(argv: list[str]) -> int:
