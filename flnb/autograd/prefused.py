@@ -16,6 +16,7 @@ from flnb.autograd import explain, straight
 from flnb.autograd.hooks import Inside
 from flnb.autograd.tape import Linked, follow
 from flnb.dispatch import ops as dispatch
+from flnb.dispatch import writing
 from flnb.dispatch.plan import ALWAYS, Plan
 from flnb.interface.tape import PARENTS, PLAN, SAVED, SEQ, Node
 from flnb.ops import elementwise as e
@@ -141,7 +142,7 @@ class Prefused(Linked):
                     break
                 if type(part[PLAN]) not in (Plan, Inside):  # somebody listens there, or keeps what it saved elsewhere
                     break
-                if part[SEQ] < dispatch.last_write:  # what it saved may have changed, which its own node would tell
+                if part[SEQ] < writing.last_write:  # what it saved may have changed, which its own node would tell
                     break
                 parts.append(part)
             else:

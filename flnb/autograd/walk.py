@@ -16,7 +16,7 @@ from flnb.autograd.hooks import Intercepted, heard
 from flnb.autograd.statistics import Statistics
 from flnb.autograd.variable import Variable
 from flnb.dispatch import ops as dispatch
-from flnb.dispatch import state
+from flnb.dispatch import state, writing
 from flnb.dispatch.plan import spec_of
 from flnb.interface.tape import MARK, PARENTS, PLAN, SAVED, SEQ, Node
 from flnb.ops import elementwise as e
@@ -87,7 +87,7 @@ class Walk:
             if g is None:  # every path to it was cut
                 return
             plan, parents = node[0], node[1]
-            if plan.light >= tiny or seq < dispatch.last_write or parents is None or seq in stops:
+            if plan.light >= tiny or seq < writing.last_write or parents is None or seq in stops:
                 if plan.straight is None:
                     straight.draw(plan)
                 for parent, gi in self._pulled(node, dispatch.detached(g, plan.spec)):
@@ -145,7 +145,7 @@ class Walk:
             return []
         if parents is None:
             raise explain.freed(node)
-        if seq < dispatch.last_write:
+        if seq < writing.last_write:
             explain.check_unwritten(node)
         if self._lane is not None:
             self._lane.node = seq

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from flnb.dispatch.state import State
     from flnb.ops.table import Op
 
-__all__ = ["common_dtype", "default_dtype", "plan_for", "set_default_dtype"]
+__all__ = ["common_dtype", "default_dtype", "foreign", "plan_for", "set_default_dtype"]
 
 _default = np.dtype(np.float32)
 
@@ -75,9 +75,7 @@ def plan_for(
     specs = tuple(x._spec if isinstance(x, Tensor) else type(x) for x in tensors)
     for spec in specs:
         if isinstance(spec, Spec) and spec.kind is not here.kind:
-            from flnb.dispatch.ops import _foreign
-
-            raise _foreign(op, Plan(op, specs, attributes, spec), here)
+            raise foreign(op, Plan(op, specs, attributes, spec), here)
     key: Any = specs[0] if op.arity == 1 else specs if op.arity == 2 else (specs, attributes)
     plan = op.plans.get(key)
     if plan is None:
@@ -86,6 +84,14 @@ def plan_for(
             raise TypeError(f"{op.name}: backend {here.backend.name!r} does not support {np.dtype(dtype).name}")
         plan = op.plans.setdefault(key, Plan(op, specs, attributes, spec_of(shape, np.dtype(dtype), here.kind)))
     return plan, tuple(tensors)
+
+
+def foreign(op: Op, plan: Plan, here: State) -> TypeError:
+    """The error of an op on tensors of another backend's buffers."""
+    return TypeError(
+        f"{op.name}: the tensors keep {plan.kind!r} buffers but the active backend {here.backend.name!r} computes on "
+        f"{here.kind!r} buffers; convert them with .to({here.backend.name!r}), or use their backend"
+    )
 
 
 def _converted(op: Op, value: Any, dtype: np.dtype[Any] | None = None) -> Tensor:
