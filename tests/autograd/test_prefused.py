@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import flnb
+from flnb.autograd.prefused import Prefused, register_sequence
+from flnb.autograd.tape import grad_of
 from flnb.interface.tape import PARENTS, PLAN, SAVED
 from flnb.speech import beam_search  # noqa: F401  # registers its sequences
 
@@ -129,3 +131,108 @@ def test_a_hook_before_the_sequence_is_complete_keeps_its_ops_apart() -> None:
         flnb.log(a + flnb.exp(x * 2.0)).sum().backward()
     assert tape.fused == 0
     np.testing.assert_allclose(a.grad.numpy(), 1.0 / (np.e + np.e**2))
+
+
+def leaves(*shapes, dtype="float64"):
+    rng = np.random.default_rng(0)
+    return [flnb.Variable(rng.normal(size=shape).astype(dtype)) for shape in shapes]
+
+
+def test_a_shipped_sequence_becomes_one_node():
+    x, w = leaves((), ())
+    with flnb.use_tape("prefused") as tape:
+        y = flnb.log(flnb.exp(x) + flnb.exp(w))
+        assert sorted(reachable(y._node)) == ["logaddexp"]
+        z = flnb.log(flnb.exp(x * flnb.ones((3,), dtype="float64")).sum())
+        assert sorted(reachable(z._node)) == ["logsumexp", "multiply"]
+    assert tape.fused == 2
+
+
+def test_what_lies_inside_a_sequence_and_is_used_elsewhere_keeps_its_own_gradient():
+    def function(x, w):
+        a = flnb.exp(x)
+        return flnb.log(a + flnb.exp(w)) + a * w
+
+    wanted, got = leaves((3,), (3,)), leaves((3,), (3,))
+    function(*wanted).sum().backward()
+    with flnb.use_tape("prefused"):
+        function(*got).sum().backward()
+    for a, b in zip(wanted, got, strict=True):
+        np.testing.assert_allclose(b.grad.numpy(), a.grad.numpy())
+
+
+def test_a_value_that_somebody_listens_to_is_not_fused_away():
+    x, w = leaves((), ())
+    with flnb.use_tape("prefused") as tape:
+        a = flnb.exp(x)
+        a.register_hook(lambda g: g * 10.0)
+        y = flnb.log(a + flnb.exp(w))
+    y.backward()
+    share = np.exp(x.item()) / (np.exp(x.item()) + np.exp(w.item()))
+    assert tape.fused == 0
+    np.testing.assert_allclose([x.grad.item(), w.grad.item()], [10.0 * share, 1.0 - share])
+
+
+def test_a_sequence_of_which_a_part_is_packed_is_not_fused():
+    x, w = leaves((), ())
+    with flnb.use_tape("prefused"):
+        with flnb.saved_tensors_hooks(lambda t: t.numpy().copy(), flnb.asarray):
+            total = flnb.exp(x) + flnb.exp(w)
+        flnb.log(total).backward()
+    np.testing.assert_allclose(x.grad.item() + w.grad.item(), 1.0)
+
+
+def test_broadcasting_and_constants_are_not_fused():
+    x, w = leaves((3,), ())
+    with flnb.use_tape("prefused") as tape:
+        flnb.log(flnb.exp(x) + flnb.exp(w)).sum().backward()
+        flnb.log(flnb.exp(x) + flnb.ones((3,), dtype="float64"))
+    assert tape.fused == 0
+
+
+def test_a_user_registers_a_sequence():
+    def pull(g, multiply, add):
+        shared = g * multiply.saved[1]
+        return shared, shared, g * multiply.saved[0]
+
+    register_sequence("test_scaled_sum", ("multiply", "add"), pull)
+    try:
+        x, w, v = leaves((3,), (3,), (3,))
+        with flnb.use_tape(Prefused) as tape:
+            y = (x + w) * v
+        assert tape.fused == 1
+        assert y._node[PLAN].op.name == "test_scaled_sum"
+        y.backward(flnb.ones((3,), dtype="float64"))
+        np.testing.assert_allclose(x.grad.numpy(), v.numpy() if not v.requires_grad else v.detach().numpy())
+        np.testing.assert_allclose(v.grad.numpy(), (x + w).detach().numpy())
+    finally:
+        from flnb.autograd import prefused
+
+        prefused._by_last["multiply"].clear()
+    with pytest.raises(ValueError, match=r"no op is named 'add_up' \(in 'add_up'\)"):
+        register_sequence("wrong", ("log", "add_up"), pull)
+
+
+def test_a_fused_gradient_says_what_it_cannot_give():
+    x, w = leaves((3,), (3,))
+    with flnb.use_tape("prefused"):
+        a = flnb.exp(x)
+        y = flnb.log(a + flnb.exp(w)).sum()
+        with pytest.raises(RuntimeError, match=r"'logaddexp' cannot be differentiated again; .*use_tape\('linked'\)"):
+            grad_of(y, [x], create_graph=True)
+        with pytest.raises(RuntimeError, match=r"value inside 'logaddexp' was fused away; (.|\n)*test_prefused.py:\d+"):
+            grad_of(y, [a], retain_graph=True)
+
+
+def test_a_write_between_the_ops_of_a_sequence_is_not_fused_away():
+    x, w = leaves((3,), (3,))
+    with flnb.use_tape("prefused") as tape:
+        a = flnb.exp(x)
+        b = flnb.exp(w)
+        total = a + b
+        with flnb.no_grad():
+            a += 1.0
+        y = flnb.log(total).sum()
+    assert tape.fused == 0
+    with pytest.raises(RuntimeError, match=r"the output of 'exp'.*written in place"):
+        y.backward()

@@ -1,0 +1,106 @@
+"""Pulls of tiny results as functions of buffers: they agree with the slow path, and who overrides ops is called."""
+
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+from flnb_telemetry import intern
+
+import flnb
+from flnb.autograd import straight
+from flnb.dispatch.plan import ALWAYS, Plan
+from flnb.ops.table import OPS, Pull
+
+
+def test_whole_graphs_and_their_straight_pulls_agree_with_the_slow_path():
+    """Pulls of tiny results run as functions of buffers; large results, and recorded walks, call the ops."""
+    rng = np.random.default_rng(0)
+
+    def function(x, w):
+        y = flnb.divide(flnb.exp(x * 0.1), w * w + 2.0) - flnb.minimum(x, w) ** 2
+        return (flnb.sqrt(flnb.abs(y) + 1.0) * flnb.log1p(w * w) + y.sum(axis=0)).sum()
+
+    for shape in ((), (3,), (4, 5)):
+        values = [rng.normal(size=shape), rng.normal(size=shape)]
+        found = []
+        for min_block in (0, 1 << 40):
+            manager = flnb.memory.Native()
+            manager.min_block = min_block  # with 0 every result has a block, and no pull is straight
+            x, w = (flnb.Variable(v) for v in values)
+            with flnb.use_memory_manager(manager):
+                if not shape:
+                    (flnb.exp(x * w) / (w * w + 2.0) - flnb.sqrt(flnb.abs(x) + 1.0)).backward()
+                else:
+                    function(x, w).backward()
+            found.append((x.grad.numpy(), w.grad.numpy()))
+        np.testing.assert_allclose(found[0], found[1], rtol=1e-12)
+
+
+def test_an_overridden_op_is_called_by_straight_pulls_too():
+    class Counting(flnb.backends.NumpyBackend):
+        counts = 0
+
+        def multiply(self, a, b, out=None):
+            Counting.counts += 1
+            return super().multiply(a, b, out)
+
+    def backward_multiplications(record):
+        x, w = flnb.Variable(2.0), flnb.Variable(3.0)
+        with flnb.use_backend(Counting):
+            y = x * w * w
+            Counting.counts = 0
+            if record:
+                with flnb.record() as run:
+                    y.backward()
+                ops = [intern.plans.items[p].op for p in run.table("op")["plan"].tolist()]
+                assert (ops.count("multiply"), ops.count("add")) == (4, 1)
+            else:
+                y.backward()
+        return Counting.counts, x.grad.item(), w.grad.item()
+
+    assert backward_multiplications(False) == (4, 9.0, 12.0)
+    assert backward_multiplications(True) == (4, 9.0, 12.0)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (200, 200)])
+@pytest.mark.parametrize("vmapped", [False, True])
+@pytest.mark.parametrize("recorded", [False, True])
+def test_cotangents_add_up_on_a_backend_that_never_writes_to_out(shape, vmapped, recorded):
+    class Fresh(flnb.backends.NumpyBackend):
+        def add(self, a, b, out=None):
+            return np.add(a, b)
+
+    def five(x):
+        return (x * 2.0 + x * 3.0 + x * 4.0 + x * 5.0).sum()
+
+    x = flnb.Variable(np.ones(shape))
+    with flnb.use_backend(Fresh), flnb.record() if recorded else nullcontext():
+        if vmapped:
+            found = flnb.vmap(flnb.grad(five))(flnb.ones((2, *shape)))
+        else:
+            five(x).backward()
+            found = x.grad
+    assert (found.numpy() == 14.0).all()
+
+
+def test_a_plan_has_a_straight_pull_or_none_at_any_time(monkeypatch):
+    """Another thread may be pulling a node of the same plan while its pull is drawn again."""
+    spec = flnb.asarray(1.0)._spec
+    plan = Plan(OPS["exp"], (spec,), (), spec)  # of no other test
+    straight.draw(plan)
+    seen = []
+    monkeypatch.setattr(straight, "_write_pulls", lambda *_: seen.append((plan.light, plan.straight)))
+    straight.draw(plan)
+    assert [(light < ALWAYS, callable(function)) for light, function in seen] == [(True, True)]
+
+
+@pytest.mark.parametrize("question", [lambda b: b == 2.0, lambda b: b != 2.0, bool])
+def test_a_pull_that_asks_for_a_number_is_not_straight(monkeypatch, question):
+    asking = Pull("01", lambda g, a, b, y: g * (10.0 if question(b) else 1.0))
+    monkeypatch.setattr(OPS["multiply"], "pulls", (asking, None))
+    monkeypatch.setattr(asking.function, "__module__", "flnb.ops.test")
+    monkeypatch.setattr(OPS["multiply"], "plans", {})
+    x = flnb.Variable(1.0)
+    plan = Plan(OPS["multiply"], (x._spec, float), (), x._spec)
+    straight.draw(plan)
+    assert plan.straight is False
