@@ -15,7 +15,7 @@ from flnb.autograd.batched import innermost, replaced
 from flnb.autograd.bundle import join, split
 from flnb.autograd.tape import LINKED, walk
 from flnb.autograd.tree import leaves, rebuild
-from flnb.autograd.variable import Variable
+from flnb.autograd.variable import Variable, placed
 from flnb.dispatch import ops as dispatch
 from flnb.dispatch import state
 from flnb.dispatch.plan import Plan
@@ -148,11 +148,9 @@ def _cut(result: Any, start: int, run: _Run) -> Variable:
     specs = tuple(spec for _, spec in outside.values())
     key = (specs, result._spec)
     plan = _op.plans.get(key) or _op.plans.setdefault(key, Plan(_op, specs, (), result._spec))
-    whole = object.__new__(Variable)
-    whole._data, whole._spec, whole._root = result._data, result._spec, _root(result, start)
     inputs = [innermost(x) for x in leaves((run.arguments, run.keywords)) if isinstance(x, Tensor)]
-    whole._node = dispatch.node(plan, tuple(node for node, _ in outside.values()), (*inputs, *read, run, None))
-    return whole
+    node = dispatch.node(plan, tuple(node for node, _ in outside.values()), (*inputs, *read, run, None))
+    return placed(result, node, _root(result, start))
 
 
 def _root(result: Any, start: int) -> Tensor:

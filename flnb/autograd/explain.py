@@ -13,16 +13,8 @@ if TYPE_CHECKING:
     from flnb.interface.tape import Node, Tape
 
 __all__ = [
-    "Line",
-    "check_unwritten",
-    "creation_stack",
-    "freed",
-    "in_words",
-    "line_of",
-    "misshapen",
-    "noted",
-    "passed_over",
-]
+    "Line", "check_unwritten", "creation_stack", "freed", "in_words", "line_of", "misshapen", "noted", "passed_over",
+]  # fmt: skip
 
 Line = stacks.Line
 

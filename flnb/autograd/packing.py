@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from flnb.autograd.hooks import Intercepted
-from flnb.autograd.variable import Variable
+from flnb.autograd.variable import placed
 from flnb.dispatch import ops as dispatch
 from flnb.dispatch import state
 from flnb.interface.tape import MARK, PARENTS, PLAN, SAVED, Node, Tape
@@ -55,13 +55,7 @@ class Unpacking(Intercepted):
                 f"saved_tensors_hooks: unpack must give the tensor that was packed, {packed._spec!r} saved by "
                 f"{self.op.name!r}; it gave {got}"
             )
-        return x if packed.place is None else _at(x, packed.place)
-
-
-def _at(x: Tensor, node: Node) -> Variable:
-    variable = object.__new__(Variable)
-    variable._data, variable._spec, variable._root, variable._node = x._data, x._spec, x, node
-    return variable
+        return x if packed.place is None else placed(x, packed.place)
 
 
 class Packing(Tape):

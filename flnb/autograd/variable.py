@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from flnb.autograd.hooks import Handle
 
-__all__ = ["Variable"]
+__all__ = ["Variable", "placed"]
 
 _leaf_ids = itertools.count(1).__next__
 
@@ -230,6 +230,18 @@ class Variable(Tensor):
         if self._node is None:
             return facts
         return f"{facts}, requires_grad" if self.is_leaf else f"{facts}, from {self._node[0].op.name}"
+
+
+def placed(value: Tensor, node: Any, root: Tensor | None = None) -> Variable:
+    """A value as a Variable at a place on the tape; `root` is whose memory it shares, itself if not another's."""
+    variable = object.__new__(Variable)
+    variable._data, variable._spec, variable._root, variable._node = (
+        value._data,
+        value._spec,
+        value if root is None else root,
+        node,
+    )
+    return variable
 
 
 def _rebuild(cls: type[Variable], values: Any, requires_grad: bool, name: str) -> Variable:

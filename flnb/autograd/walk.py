@@ -14,7 +14,7 @@ from flnb_telemetry import bus
 from flnb.autograd import explain, straight
 from flnb.autograd.hooks import Intercepted, heard
 from flnb.autograd.statistics import Statistics
-from flnb.autograd.variable import Variable
+from flnb.autograd.variable import placed
 from flnb.dispatch import ops as dispatch
 from flnb.dispatch import state, writing
 from flnb.dispatch.plan import spec_of
@@ -274,14 +274,7 @@ def empty(node: Node) -> None:
 
 def _on_tape(node: Node, saved: list[Any]) -> list[Any]:
     """The saved values with the output as a Variable at its place on the tape, so that it is differentiated too."""
-    return saved if saved[-1] is None else [*saved[:-1], _placed(saved[-1], node)]
-
-
-def _placed(value: Tensor, node: Node) -> Variable:
-    """A value as a Variable at a place on the tape."""
-    variable = object.__new__(Variable)
-    variable._data, variable._spec, variable._root, variable._node = value._data, value._spec, value, node
-    return variable
+    return saved if saved[-1] is None else [*saved[:-1], placed(saved[-1], node)]
 
 
 def _through_body(plan: Any, parents: tuple[Any, ...], g: Any, saved: list[Any]) -> list[Any]:
@@ -294,7 +287,7 @@ def _through_body(plan: Any, parents: tuple[Any, ...], g: Any, saved: list[Any])
     inputs = saved[: len(parents)]
     if inputs[0] is None:
         made = plan.op.remake(plan, *saved)
-        inputs[0] = made if parents[0] is None else _placed(made, parents[0])
+        inputs[0] = made if parents[0] is None else placed(made, parents[0])
     result, _ = plan.op.body(*inputs, *plan.attributes)
     stops = frozenset(p[SEQ] for p in parents if p is not None)
     arrived = {node[SEQ]: a for node, a in walk(result._node, g, True, True, stops)}
