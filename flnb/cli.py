@@ -13,11 +13,8 @@ import re
 import runpy
 import shutil
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 LAB = """Opens PATH (a notebook or a folder) in JupyterLab; without PATH the quickstart notebook. PATH may also be
 models.ipynb, autograd_graphs.ipynb or memory_managers.ipynb, the other notebooks that come with flnb. Every other

@@ -10,14 +10,12 @@ import contextlib
 import os
 import shutil
 import signal
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from flnb_telemetry.extras import require
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 NOTEBOOKS = ("quickstart.ipynb", "models.ipynb", "autograd_graphs.ipynb", "memory_managers.ipynb")
 """Those that come with flnb, the first of them opened by default."""

@@ -6,15 +6,13 @@ Outputs and targets may be Tensors, Variables, NumPy arrays or lists.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Hashable
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from flnb.tensor import Tensor
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable
 
 __all__ = [
     "AverageMeter", "CountMeter", "EditDistanceMeter", "FrameErrorMeter", "MSEMeter", "TimeMeter", "TopKMeter",

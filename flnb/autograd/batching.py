@@ -7,14 +7,12 @@ run once per example.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from flnb.dispatch import ops as dispatch
 from flnb.ops.creation import arange, asarray, zeros
 from flnb.ops.movement import broadcast_to, concat, permute_dims, reshape, stack
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["RULES", "Call", "batch", "compose"]
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from flnb.dispatch.miss import common_dtype
 from flnb.ops.elementwise import astype
 from flnb.ops.movement import concat, reshape
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 __all__ = ["join", "split"]
 

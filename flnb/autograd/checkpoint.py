@@ -7,9 +7,10 @@ to: of the arguments and of Variables that the function closes over alike.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import copy_context
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flnb.autograd.batched import innermost, replaced
 from flnb.autograd.bundle import join, split
@@ -23,9 +24,6 @@ from flnb.interface.tape import PARENTS, PLAN, SAVED, SEQ, Node
 from flnb.ops.composite import Composite
 from flnb.random import Generator, default_generator
 from flnb.tensor import Tensor
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["checkpoint"]
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from time import perf_counter as clock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flnb_telemetry import bus
 
@@ -19,9 +20,6 @@ from flnb.ops.creation import asarray, zeros_like
 from flnb.ops.movement import stack
 from flnb.ops.table import Op, Pull
 from flnb.tensor import Tensor
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["CustomOp", "GradientRuleError", "custom_op"]
 

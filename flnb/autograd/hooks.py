@@ -7,14 +7,12 @@ asks the plan what to do first. A leaf keeps its hooks where other nodes keep th
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable
+from typing import Any, Self
 
 from flnb.dispatch.plan import ALWAYS, Plan
 from flnb.interface.tape import PARENTS, PLAN, Node
 from flnb.tensor import Tensor
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["Handle", "Hooks", "Inside", "Intercepted", "heard", "listen"]
 

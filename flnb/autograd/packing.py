@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from flnb.autograd.hooks import Intercepted
 from flnb.autograd.variable import placed
@@ -11,9 +12,6 @@ from flnb.dispatch import ops as dispatch
 from flnb.dispatch import state
 from flnb.interface.tape import MARK, PARENTS, PLAN, SAVED, Node, Tape
 from flnb.tensor import Tensor
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 __all__ = ["saved_tensors_hooks"]
 

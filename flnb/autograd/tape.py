@@ -8,9 +8,10 @@ the graph is wide. Every node is emptied as soon as it was pulled, which frees w
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from contextlib import nullcontext
 from heapq import heappop, heappush, heapreplace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from flnb_telemetry import bus
 
@@ -23,9 +24,6 @@ from flnb.interface.tape import MARK, PLAN, SEQ, Node, Tape
 from flnb.ops import elementwise as e
 from flnb.ops.creation import asarray, ones_like
 from flnb.tensor import Tensor
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["Linked", "Walk", "backward", "grad_of", "walk"]
 

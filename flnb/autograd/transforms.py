@@ -6,11 +6,12 @@ on the tape already, is on the tape itself; at the outermost level the results a
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import reduce, wraps
 from operator import add
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flnb.autograd.batched import Batched, enclose, expose, wrap
 from flnb.autograd.tape import grad_of
@@ -21,9 +22,6 @@ from flnb.dispatch import state
 from flnb.ops.creation import asarray, eye, ones_like, zeros_like
 from flnb.ops.movement import permute_dims, reshape
 from flnb.tensor import Tensor
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 __all__ = ["grad", "hessian", "hvp", "jacobian", "jvp", "stop_gradient", "value_and_grad", "vjp"]
 

@@ -5,10 +5,8 @@ None holds no leaf. Everything that is no container is a leaf.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 __all__ = ["leaves", "rebuild", "spread"]
 

@@ -235,12 +235,8 @@ class Variable(Tensor):
 def placed(value: Tensor, node: Any, root: Tensor | None = None) -> Variable:
     """A value as a Variable at a place on the tape; `root` is whose memory it shares, itself if not another's."""
     variable = object.__new__(Variable)
-    variable._data, variable._spec, variable._root, variable._node = (
-        value._data,
-        value._spec,
-        value if root is None else root,
-        node,
-    )
+    variable._data, variable._spec, variable._node = value._data, value._spec, node
+    variable._root = value if root is None else root
     return variable
 
 

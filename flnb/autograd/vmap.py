@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flnb.autograd.batched import Batched, Level, expose
 from flnb.autograd.tree import leaves, rebuild, spread
@@ -11,9 +12,6 @@ from flnb.dispatch.state import vmaps
 from flnb.ops.creation import asarray
 from flnb.ops.movement import moveaxis
 from flnb.tensor import Tensor, axes_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["vmap"]
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flnb import models
 from flnb.bench.measure import measure, threads
 from flnb.bench.turns import ratios
 from flnb.bench.worker import Worker
 from flnb.dispatch import registry
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 __all__ = ["TRAINING", "bench", "computing", "costliest", "TABLE3"]
 

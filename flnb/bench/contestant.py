@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterable
 from pathlib import Path
 from time import perf_counter, process_time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 __all__ = ["CHECKED", "LEARNING_RATE", "MOMENTUM", "Contestant", "drop_nothing"]
 

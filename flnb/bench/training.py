@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +15,6 @@ from flnb.bench.contestant import CHECKED, LEARNING_RATE, MOMENTUM, Contestant, 
 from flnb.dispatch.state import current
 from flnb.nn import Dropout, Linear, Module
 from flnb.optim import SGD
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 __all__ = ["Training"]
 

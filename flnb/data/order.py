@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Sequence
+from typing import Any, Self
 
 import numpy as np
 
 from flnb.data.datasets import Dataset, Indices
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 __all__ = ["ResampleDataset", "ShuffleDataset", "SpanDataset", "round_robin"]
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 from flnb_telemetry.extras import require
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 def progress(iterable: Iterable[Any] | None, desc: str = "", total: int | None = None, **options: Any) -> Any:

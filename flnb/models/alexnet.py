@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from flnb.models.images import begin_rectified, expect_images, extent_after, images
 from flnb.models.recipe import Recipe
 from flnb.nn import Conv2d, Dropout, Flatten, Linear, MaxPool2d, Module, ReLU, Sequential
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 __all__ = ["AlexNet", "RECIPES"]
 

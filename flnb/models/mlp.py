@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from flnb import ops
 from flnb.models.recipe import Batch, Draw, Recipe
 from flnb.nn import Dropout, Linear, Module, ModuleList
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 __all__ = ["MLP", "RECIPES"]
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from flnb import ops
 from flnb.models.images import begin_rectified, expect_images, images
 from flnb.models.recipe import Recipe
 from flnb.nn import BatchNorm, Conv2d, Linear, MaxPool2d, Module, Sequential
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 __all__ = ["Basic", "Bottleneck", "ResNet", "RECIPES"]
 

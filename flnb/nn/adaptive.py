@@ -7,7 +7,8 @@ one cluster, those between two cutoffs another.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from flnb import ops, random
 from flnb.nn import init
@@ -15,9 +16,6 @@ from flnb.nn.containers import ModuleList, Sequential
 from flnb.nn.layers import Embedding, Linear
 from flnb.nn.module import Module
 from flnb.ops.composite import by_reduction
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 __all__ = ["AdaptiveEmbedding", "AdaptiveSoftmax", "AdaptiveSoftmaxLoss"]
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from flnb import random
 from flnb.nn.module import Module
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
 
 __all__ = ["Container", "LayerDrop", "ModuleDict", "ModuleList", "Residual", "Sequential"]
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from flnb import ops
 from flnb.dispatch.miss import default_dtype
 from flnb.dispatch.state import category
 from flnb.linalg import vector_norm
 from flnb.nn.module import Module, Parameter
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 __all__ = ["BatchNorm", "GroupNorm", "LayerNorm", "Normalize", "WeightNorm"]
 

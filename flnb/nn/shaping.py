@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from flnb import ops
 from flnb.nn.module import Module
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 __all__ = ["Flatten", "Identity", "Padding", "PrecisionCast", "Reorder", "Transform", "View"]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from flnb import ops, random
 from flnb.dispatch.miss import default_dtype
@@ -11,9 +12,6 @@ from flnb.nn.containers import ModuleList
 from flnb.nn.layers import Dropout, Linear
 from flnb.nn.module import Module, Parameter
 from flnb.nn.norm import LayerNorm
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 __all__ = ["MultiheadAttention", "Transformer", "TransformerDecoderLayer", "TransformerEncoderLayer"]
 

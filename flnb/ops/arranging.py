@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import numpy as np
 
@@ -13,9 +14,6 @@ from flnb.ops.creation import arange, asarray
 from flnb.ops.indexing import take
 from flnb.ops.movement import broadcast_to, concat, expand_dims, flatten, moveaxis, reshape
 from flnb.tensor import Tensor, axis_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def broadcast_arrays(*arrays: Any) -> list[Any]:

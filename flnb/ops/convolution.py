@@ -7,15 +7,13 @@ other two, so that they can be differentiated to any order.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from flnb.dispatch import ops as dispatch
 from flnb.ops import elementwise as e
 from flnb.ops.movement import reshape
 from flnb.ops.table import Op, Pull, describe
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Extents = tuple[int, ...]
 

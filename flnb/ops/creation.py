@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +15,6 @@ from flnb.dispatch.plan import spec_of
 from flnb.ops.dtypes import dtype_of
 from flnb.ops.table import Op
 from flnb.tensor import Tensor
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 INPUT = 5
 

@@ -8,7 +8,8 @@ inverse. A cotangent of complex z stands for dL/dRe z + i dL/dIm z.
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -19,9 +20,6 @@ from flnb.ops.arranging import roll
 from flnb.ops.creation import arange, asarray
 from flnb.ops.movement import concat, pad
 from flnb.ops.table import Op, Pull, shaped
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 DUAL = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,10 +15,6 @@ from flnb.ops import elementwise as e
 from flnb.ops.creation import asarray
 from flnb.ops.table import Op, Pull, describe, shaped
 from flnb.tensor import axes_of, axis_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 _reshape = Op(
     "reshape", "movement", shaped(lambda _, shape: shape), writes_out=False,

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from flnb.ops import elementwise as e
 from flnb.ops import reduction as r
 from flnb.ops.composite import Composite, in_one_dtype
 from flnb.ops.movement import reshape
 from flnb.ops.norm import vector_norm
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 Body = tuple[Any, tuple[Any, ...]]
 

@@ -7,16 +7,14 @@ results out again, by ops that have gradients, and a pull cuts its cotangent in 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from flnb.dispatch import ops as dispatch
 from flnb.dispatch.plan import size_of
 from flnb.ops import elementwise as e
 from flnb.ops.movement import reshape
 from flnb.ops.table import Op, Pull
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Shape = tuple[int, ...]
 

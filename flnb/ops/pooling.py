@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from flnb.dispatch import ops as dispatch
 from flnb.ops import elementwise as e
@@ -12,9 +13,6 @@ from flnb.ops.convolution import Extents, extents, output
 from flnb.ops.creation import asarray
 from flnb.ops.movement import pad
 from flnb.ops.table import Op, Pull
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def _fit(op: str, shape: Extents, kernel: Extents, stride: Extents) -> Extents:

@@ -6,7 +6,8 @@ composite, whose gradient goes backwards through time once: that of every step's
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +19,6 @@ from flnb.ops.elementwise import clip
 from flnb.ops.linalg import linear, matmul
 from flnb.ops.movement import concat, reshape, stack
 from flnb.ops.reduction import sum
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Body = tuple[Any, tuple[Any, ...]]
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +15,6 @@ from flnb.ops.creation import arange, asarray, eye, full, ones_like
 from flnb.ops.movement import broadcast_to, concat, expand_dims, flip, moveaxis, reshape
 from flnb.ops.table import Op, Pull
 from flnb.tensor import axes_of, axis_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 INTEGER = np.dtype(np.int64)
 

@@ -6,14 +6,12 @@ public ops only, so on Tensors it computes numbers and on Variables it records a
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from flnb.dispatch import state
 from flnb.dispatch.plan import Plan, Spec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 __all__ = ["OPS", "Op", "Pull", "describe", "shaped"]
 

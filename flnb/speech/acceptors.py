@@ -6,10 +6,8 @@ search holds for possible (`flnb.speech.beam_search`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 __all__ = ["START", "Acceptor", "Arc", "bigram", "ctc", "forced", "lexicon"]
 

@@ -10,8 +10,9 @@ Source: R. Collobert, A. Hannun, G. Synnaeve, "A Fully Differentiable Beam Searc
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Sequence
 from functools import cache, reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flnb_telemetry.bus import scope
 
@@ -19,9 +20,6 @@ from flnb.autograd import Variable
 from flnb.autograd.prefused import Part, register_sequence
 from flnb.ops import logaddexp
 from flnb.speech.acceptors import START, Acceptor
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
 
 __all__ = ["beam_search_loss", "best_path", "common_states", "path_score"]
 

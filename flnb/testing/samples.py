@@ -6,7 +6,8 @@ One list serves the gradient check of the whole table, the comparison of backend
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -19,9 +20,6 @@ from flnb.testing.samples_complex import complex_samples
 from flnb.testing.samples_linalg import linalg_samples
 from flnb.testing.samples_network import network_samples
 from flnb.testing.samples_small import small_samples
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 __all__ = ["Sample", "samples"]
 

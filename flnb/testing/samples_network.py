@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import numpy as np
 
 from flnb import ops
 from flnb.testing.sample import Array, Sample, apart, direct
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SIZES = {1: (7,), 2: (6, 5), 3: (4, 3, 3)}
 KERNELS = {1: (3,), 2: (3, 2), 3: (2, 2, 1)}

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
 from flnb import fft, linalg, ops
 from flnb.testing.sample import Array, Sample, direct
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 INDEX = ("index", 0)
 LABELS = np.zeros(0, np.int64)

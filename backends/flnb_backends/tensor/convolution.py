@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -16,9 +17,6 @@ from numpy.lib.stride_tricks import as_strided
 from flnb.dispatch.plan import spec_of
 from flnb.dispatch.state import CATEGORIES, current
 from flnb_backends.tensor.half import in_single
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 TEMPORARY = CATEGORIES.index("temporary")
 Array = np.ndarray[Any, Any]
