@@ -9,13 +9,10 @@ from __future__ import annotations
 from bisect import bisect
 from itertools import islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from flnb.autograd.walk import empty
+from flnb.autograd.walk import Walk, empty
 from flnb.interface.tape import SEQ, Node, Tape
-
-if TYPE_CHECKING:
-    from flnb.autograd.walk import Walk
 
 __all__ = ["Arena"]
 

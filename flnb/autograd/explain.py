@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flnb.dispatch import stacks
-from flnb.interface.tape import CODE, LASTI, MARK, PLAN, SAVED, SEQ
+from flnb.interface.tape import CODE, LASTI, MARK, PLAN, SAVED, SEQ, Node, Tape
 from flnb.ops.table import describe
 from flnb.tensor import Tensor
-
-if TYPE_CHECKING:
-    from flnb.interface.tape import Node, Tape
 
 __all__ = [
     "Line", "check_unwritten", "creation_stack", "freed", "in_words", "line_of", "misshapen", "noted", "passed_over",

@@ -9,9 +9,10 @@ see what they always saw. A pull that asks for a value, or does anything but run
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from itertools import count
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from flnb_telemetry import bus
@@ -20,13 +21,8 @@ from flnb.dispatch import state
 from flnb.dispatch.plan import Plan, Spec, spec_of
 from flnb.interface.tape import SAVED
 from flnb.ops.movement import sum_to
-from flnb.ops.table import OPS
+from flnb.ops.table import OPS, Op
 from flnb.tensor import Tensor
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from flnb.ops.table import Op
 
 __all__ = ["draw"]
 

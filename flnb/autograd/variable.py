@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from typing import Any, cast
 
 import numpy as np
 from flnb_telemetry import schema
 
-from flnb.autograd.hooks import listen
+from flnb.autograd.hooks import Handle, listen
 from flnb.dispatch import ops as dispatch
 from flnb.dispatch import stacks, state, writing
 from flnb.dispatch.miss import is_float
 from flnb.ops.creation import asarray
 from flnb.tensor import Tensor
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from flnb.autograd.hooks import Handle
 
 __all__ = ["Variable", "placed"]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from flnb_telemetry.analysis.paths import Why, shortest
 
@@ -11,13 +12,8 @@ from flnb.autograd.variable import NAME, Variable
 from flnb.dispatch import stacks, state
 from flnb.dispatch.observe import Observer, call_of, observe
 from flnb.interface.tape import PARENTS, PLAN, SEQ, Node, Tape
-from flnb.ops.table import describe
+from flnb.ops.table import Op, describe
 from flnb.tensor import Tensor
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from flnb.ops.table import Op
 
 __all__ = ["Why", "why"]
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Generator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from flnb.data.datasets import Dataset
+from flnb.data.datasets import Dataset, Indices
 from flnb.data.workers import Processes, Threads
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from flnb.data.datasets import Indices
 
 __all__ = ["PrefetchDataset"]
 

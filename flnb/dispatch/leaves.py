@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from time import perf_counter_ns as clock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flnb_telemetry import intern, schema
 
 from flnb.dispatch.plan import Spec
-from flnb.interface.tape import PARENTS, PLAN, SEQ
-
-if TYPE_CHECKING:
-    from flnb.interface.tape import Node
+from flnb.interface.tape import PARENTS, PLAN, SEQ, Node
 
 __all__ = ["tell", "tell_above"]
 

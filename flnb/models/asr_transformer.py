@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from flnb import ops
-from flnb.models.recipe import Recipe
+from flnb.models.recipe import Batch, Draw, Recipe
 from flnb.models.tokens import token_loss
 from flnb.nn import Conv1d, Dropout, Linear, Module, ModuleList, SinusoidalPositionEmbedding, TransformerEncoderLayer
-
-if TYPE_CHECKING:
-    from flnb.models.recipe import Batch, Draw
 
 __all__ = ["ASRTransformer", "RECIPES", "frame_loss", "utterances"]
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from flnb import ops
-from flnb.models.recipe import Recipe
+from flnb.models.recipe import Batch, Draw, Recipe
 from flnb.models.tokens import draw_weights, expect_tokens, token_loss
 from flnb.nn import (
     Dropout,
@@ -19,9 +19,6 @@ from flnb.nn import (
     PositionEmbedding,
     TransformerEncoderLayer,
 )
-
-if TYPE_CHECKING:
-    from flnb.models.recipe import Batch, Draw
 
 __all__ = ["BERT", "RECIPES", "masked_loss", "masked_tokens"]
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from flnb_telemetry import bus, schema
 
 from flnb.dispatch import stacks, state
 from flnb.dispatch.failure import failed_function
 from flnb.dispatch.spelling import KEYWORDS
-from flnb.ops.table import OPS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from flnb.ops.table import Op
+from flnb.ops.table import OPS, Op
 
 __all__ = ["public"]
 

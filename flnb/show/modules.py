@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING
 
 import numpy as np
 from flnb_telemetry import quantity
 
-from flnb.nn.module import Parameter
+from flnb.nn.module import Module, Parameter
 from flnb.show.tensors import BOX, CODE, DIM, facts, norm, statistics, tensor_html
 from flnb.tensor import Tensor
-
-if TYPE_CHECKING:
-    from flnb.nn.module import Module
 
 __all__ = ["module_html"]
 
