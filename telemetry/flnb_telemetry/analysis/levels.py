@@ -43,11 +43,14 @@ class Parts(NamedTuple):
     cut: Ints
     period: Ints
 
+    def calls(self, a: int, b: int, cut: Ints, period: Ints) -> Parts:
+        """Calls a to b - 1 in other entries."""
+        return Parts(self.bound[a : b + 1], self.token[a:b], self.depth[a:b], cut, period)
+
     def between(self, first: int, last: int) -> Parts:
         """Entries first to last - 1."""
         a, b = int(self.cut[first]), int(self.cut[last])
-        return Parts(self.bound[a : b + 1], self.token[a:b], self.depth[a:b], self.cut[first : last + 1] - a,
-                     self.period[first:last])  # fmt: skip
+        return self.calls(a, b, self.cut[first : last + 1] - a, self.period[first:last])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -181,12 +184,10 @@ class Levels:
         period = int(parts.period[i])
         if period:
             cut = np.arange(0, b - a + 1, period)
-            own = Parts(parts.bound[a : b + 1], parts.token[a:b], parts.depth[a:b], cut, np.zeros(len(cut) - 1, int))
-            name = self._fold_name(own)
-            return Group(f"{group.key}/*{first}", name, "", first, last, repeat=len(cut) - 1, parts=own)
+            own = parts.calls(a, b, cut, np.zeros(len(cut) - 1, np.int64))
+            return Group(f"{group.key}/*{first}", self._fold_name(own), "", first, last, len(cut) - 1, parts=own)
         if b - a > 1:
-            nothing = np.empty(0, np.int64)
-            own = Parts(parts.bound[a : b + 1], parts.token[a:b], parts.depth[a:b], nothing, nothing)
+            own = parts.calls(a, b, *np.empty((2, 0), np.int64))
             return Group(f"{group.key}/@{first}", self._block_name(own), "", first, last, parts=own)
         return self._module(group, first, last, int(parts.depth[a]), names)
 
