@@ -125,9 +125,12 @@ def execute(
     lane = here.lane or lanes.lane
     p0 = p1 = 0
     if seq:
-        p0, p1, *more = [*[p[2] if p is not None else 0 for p in parents], 0][: max(2, len(parents))]
-        if more:
-            emit_edges(lane, plan, seq, more)
+        told = [p[2] if p is not None else 0 for p in parents]
+        p0 = told[0]
+        if len(told) > 1:
+            p1 = told[1]
+            if len(told) > 2:
+                emit_edges(lane, plan, seq, told[2:])
     lane.pending += (plan.code, t0, t1, alloc, seq or lane.node, lane.context, p0, p1)
     return result
 
@@ -179,7 +182,7 @@ def emit_edges(lane: Any, plan: Plan, seq: int, edges: list[int]) -> None:
     """Record parents that do not fit the op's own record, five at a time."""
     code = schema.EDGE | plan.code >> 24 << 24
     for i in range(0, len(edges), 5):
-        lane.emit(code, perf_counter_ns(), seq, *(edges[i : i + 5] + [0] * 5)[:5])
+        lane.pending += (code, perf_counter_ns(), seq, *edges[i : i + 5], 0, 0, 0, 0)[: schema.WORDS]
 
 
 def constant(plan: Plan, value: Any, here: State) -> Any:
