@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
-__all__ = ["find", "make", "names"]
+__all__ = ["find", "make", "names", "parsed"]
 
 GROUPS = {"backend": "flnb.backends", "memory manager": "flnb.memory_managers", "tape": "flnb.tapes"}
 
@@ -61,11 +62,28 @@ def find(kind: str, name: str) -> type:
     return found
 
 
-def make(kind: str, what: Any) -> Any:
-    """An instance from a name, a class or an instance.
+def parsed(kind: str, text: str) -> tuple[type, dict[str, str]]:
+    """The class and the settings of a name that may have some: ``"caching:split_limit=64MiB,recycling_limit=1GiB"``.
 
     Raises:
-        ValueError: an unknown name; the message lists the known ones.
+        ValueError: an unknown name or setting; the message lists the known ones.
+    """
+    name, _, options = text.partition(":")
+    found = find(kind, name)
+    given = {key: value for key, _, value in (option.partition("=") for option in options.split(",") if option)}
+    known = [setting for setting in signature(found.__init__).parameters if setting not in ("self", "device")]  # type: ignore[misc]
+    for setting, value in given.items():
+        if setting not in known or not value:
+            has = f"has no setting {setting!r}" if setting not in known else f"needs a value for {setting!r}"
+            raise ValueError(f"{text!r}: {name} {has}; its settings: {', '.join(known) or 'none'}")
+    return found, given
+
+
+def make(kind: str, what: Any) -> Any:
+    """An instance from a name, with settings or without (see `parsed`), a class or an instance.
+
+    Raises:
+        ValueError: an unknown name or setting; the message lists the known ones.
         TypeError: something else, or a class whose constructor needs arguments.
     """
     from flnb.interface import MemoryManager, Tape, TensorBackend
@@ -73,7 +91,8 @@ def make(kind: str, what: Any) -> Any:
     contracts: dict[str, type] = {"backend": TensorBackend, "memory manager": MemoryManager, "tape": Tape}
     expected = contracts[kind]
     if isinstance(what, str):
-        what = find(kind, what)
+        found, given = parsed(kind, what)
+        what = found(**given)
     if isinstance(what, type) and issubclass(what, expected):
         what = what()
     if not isinstance(what, expected):

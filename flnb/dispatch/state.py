@@ -6,6 +6,7 @@ session's state, `use_*` puts a changed copy above it until the block ends, also
 
 from __future__ import annotations
 
+import os
 import weakref
 from contextlib import ContextDecorator, contextmanager, suppress
 from contextvars import ContextVar
@@ -221,8 +222,9 @@ def current() -> State:
 
 
 def start(backend: str, manager: str) -> None:
-    """Make the session's state. Called once, when `flnb` is imported."""
+    """Make the session's state. Called once, when `flnb` is imported; ``FLNB_MEM_MANAGER`` names another manager."""
     global session
+    manager = os.environ.get("FLNB_MEM_MANAGER") or manager
     session = State(registry.make("backend", backend), registry.make("memory manager", manager))
 
 
@@ -316,7 +318,8 @@ def set_backend(backend: str | type[TensorBackend] | TensorBackend) -> TensorBac
 
 @contextmanager
 def use_memory_manager(manager: str | type[MemoryManager] | MemoryManager) -> Iterator[MemoryManager]:
-    """Allocate from another manager, given by name, class or instance, until the block ends.
+    """Allocate from another manager, given by name (``"caching:split_limit=64MiB"``), class or instance, until the
+    block ends.
 
     What was allocated inside stays valid afterwards: its blocks go back to the manager they came from.
     """
@@ -326,7 +329,8 @@ def use_memory_manager(manager: str | type[MemoryManager] | MemoryManager) -> It
 
 
 def set_memory_manager(manager: str | type[MemoryManager] | MemoryManager) -> MemoryManager:
-    """Allocate from another manager, given by name, class or instance, for the rest of the session."""
+    """Allocate from another manager, given by name (``"caching:split_limit=64MiB"``), class or instance, for the rest
+    of the session."""
     chosen: MemoryManager = registry.make("memory manager", manager)
     return _everywhere("manager", chosen)
 

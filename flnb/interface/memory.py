@@ -9,66 +9,20 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import count
-from time import perf_counter_ns as clock
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from inspect import signature
+from typing import Any, ClassVar, NamedTuple
 
-from flnb_telemetry import bus, schema
-from flnb_telemetry.quantity import bytes_of, size
-
+from flnb.interface.device import Lease, MemoryDevice, OutOfMemoryError, Segment, in_words
 from flnb.interface.ledger import Ledger
 from flnb.interface.replaceable import Replaceable
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 __all__ = [
-    "AllocHint", "Block", "BlockState", "MemoryDevice", "MemoryManager", "OutOfMemoryError", "Segment", "SegmentState",
-    "Shortage", "bytes_of", "in_words",
+    "AllocHint", "Block", "BlockState", "Lease", "MemoryDevice", "MemoryManager", "OutOfMemoryError", "Segment",
+    "SegmentState", "Shortage", "in_words",
 ]  # fmt: skip
 
 ALIGNMENT = 64
 """Every block begins at a multiple of this many bytes: one cache line, one AVX-512 register."""
-
-
-ADDRESSES = 1 << 60
-"""No device has more bytes, whether it knows its capacity or not."""
-
-
-def in_words(nbytes: int) -> str:
-    """A size for people, exact bytes included: ``64.0 MiB (67108864 bytes)``."""
-    return f"{size(nbytes)} ({nbytes} bytes)" if nbytes >= 1024 else f"{nbytes} bytes"
-
-
-class OutOfMemoryError(MemoryError):
-    """A request that neither the manager's free blocks nor its device can serve.
-
-    Attributes (bytes): ``request``; ``free``, all that nobody uses, reserved or not; ``largest_hole``, the largest
-    piece of it in a row; ``reserved`` by the manager; ``capacity`` of the device, None where it is not known.
-    ``shortage`` is how memory lay then, None where no manager was asked through the crossing.
-    """
-
-    request = free = largest_hole = reserved = 0
-    capacity: int | None = None
-    shortage: Shortage | None = None
-
-    def __init__(self, message: str = "", **about: Any) -> None:
-        super().__init__(message)
-        self.__dict__.update(about)
-
-    @property
-    def report(self) -> Any:
-        """What blocked the request and what would have worked: a `flnb.memory.Postmortem`, made when first asked for.
-
-        Raises:
-            ValueError: the error was raised by hand, so it is not known how memory lay.
-        """
-        found = self.__dict__.get("_report")
-        if found is None:
-            from flnb.memory.postmortem import postmortem
-
-            found = self.__dict__["_report"] = postmortem(self)
-        return found
 
 
 @dataclass(slots=True)
@@ -80,17 +34,6 @@ class AllocHint:
     category: str = "unknown"
     op: str = ""
     scope: str = ""
-
-
-@dataclass(slots=True, eq=False)
-class Segment:
-    """A contiguous range that a device lent out. ``handle`` keeps the memory alive; ``id`` is never used twice."""
-
-    address: int
-    size: int
-    handle: Any = None
-    device: MemoryDevice | None = None
-    id: int = 0
 
 
 class Block:
@@ -158,144 +101,6 @@ class Shortage(NamedTuple):
     run: Any
 
 
-class MemoryDevice:
-    """Where segments come from. Implement `reserve` and `release`; capacity is checked before `reserve` is called.
-
-    A device that can make segments larger where they are implements `reserve_growing` and `resize` as well.
-
-    Attributes:
-        capacity: the most bytes it lends at a time; None: not known, `reserve` raises `MemoryError` by itself.
-        granularity: sizes are rounded up to multiples of this.
-        addressable: whether NumPy can read and write there.
-        min_block: the smallest tensor, in bytes, that is worth a block.
-        reserved: bytes lent out now, to all managers together.
-    """
-
-    name: ClassVar[str] = "device"
-    granularity: ClassVar[int] = 4096
-    addressable: ClassVar[bool] = True
-    min_block: ClassVar[int] = 0
-
-    def __init__(self, capacity: int | str | None = None) -> None:
-        self.capacity = None if capacity is None else bytes_of(capacity, f"the capacity of {type(self).__name__}")
-        self.reserved = 0
-
-    def reserve(self, nbytes: int) -> Segment:
-        """A new segment of ``nbytes`` (a multiple of the granularity), or `MemoryError`."""
-        raise NotImplementedError(f"device {self.name!r} does not implement 'reserve'")
-
-    def release(self, segment: Segment) -> None:
-        """Take a segment back. Nothing lies in it any more."""
-        raise NotImplementedError(f"device {self.name!r} does not implement 'release'")
-
-    def reserve_growing(self, nbytes: int) -> Segment:
-        """Like `reserve`, with as many addresses behind it as `resize` may ever need. Here: none."""
-        return self.reserve(nbytes)
-
-    def resize(self, segment: Segment, nbytes: int) -> bool:
-        """Make a segment end after ``nbytes`` (a multiple of the granularity); False, and nothing done, if it cannot.
-
-        The lease checks the capacity before, and sets ``segment.size`` after. Nothing lies in what is cut off.
-        """
-        return False
-
-    def __repr__(self) -> str:
-        capacity = "unknown capacity" if self.capacity is None else in_words(self.capacity)
-        return f"<{type(self).__name__}: {capacity}, {in_words(self.reserved)} reserved>"
-
-
-class Lease:
-    """What one manager holds of a device: the crossing between the two, with sums and events.
-
-    Everything but `reserve`, `resize` and `release` is the device's own.
-    """
-
-    next_id: ClassVar[Callable[[], int]] = count(1).__next__
-
-    def __init__(self, device: MemoryDevice) -> None:
-        self.reserved = self.peak = 0
-        self.segments: dict[int, Segment] = {}
-        self.device = device
-        self.addressable = device.addressable  # asked for every array
-        self.aside = False  # not of the device that tensors are computed on: `flnb.dispatch.memory.aside`
-
-    def reserve(self, nbytes: int, growing: bool = False) -> Segment:
-        """A segment of at least ``nbytes`` bytes, which `resize` will make larger if it is ``growing``.
-
-        Raises:
-            OutOfMemoryError: the device has no room for it.
-        """
-        rounded = self._rounded("reserve", nbytes)
-        self._check_room(f"a segment of {in_words(rounded)}", rounded)
-        segment = self.device.reserve_growing(rounded) if growing else self.device.reserve(rounded)
-        segment.id = Lease.next_id()
-        self.segments[segment.id] = segment
-        if self.aside:
-            bus.emit(schema.ASIDE, clock(), segment.id)
-        self._count(schema.SEGMENT_ALLOC, segment, segment.size)
-        return segment
-
-    def resize(self, segment: Segment, nbytes: int) -> bool:
-        """Whether the device made a segment at least ``nbytes`` large, or as small, without moving it.
-
-        Raises:
-            OutOfMemoryError: the device has no room for what it would grow by.
-        """
-        rounded = self._rounded("resize", nbytes)
-        self._check_held("resize", segment)
-        more = rounded - segment.size
-        self._check_room(f"{in_words(max(more, 0))} more in segment {segment.id}", more)
-        done = more == 0 or self.device.resize(segment, rounded)
-        if done and more:
-            segment.size = rounded
-            self._count(schema.SEGMENT_RESIZE, segment, more)
-        return done
-
-    def release(self, segment: Segment) -> None:
-        """Give a segment back; `ValueError` when it is not held any more or never was."""
-        self._check_held("release", segment)
-        del self.segments[segment.id]
-        try:
-            self.device.release(segment)
-        except Exception:
-            self.segments[segment.id] = segment
-            raise
-        self._count(schema.SEGMENT_FREE, segment, -segment.size)
-
-    def _count(self, kind: int, segment: Segment, more: int) -> None:
-        self.reserved += more
-        self.peak = max(self.peak, self.reserved)
-        self.device.reserved += more
-        bus.emit(kind, clock(), segment.id, segment.address, segment.size)
-
-    def _rounded(self, call: str, nbytes: int) -> int:
-        if nbytes <= 0:
-            raise ValueError(f"{call}: got {nbytes} bytes, expected a positive number")
-        return -(-nbytes // self.device.granularity) * self.device.granularity
-
-    def _check_room(self, what: str, more: int) -> None:
-        device = self.device
-        if more > 0 and more > (ADDRESSES if device.capacity is None else device.capacity - device.reserved):
-            limit = "any address" if device.capacity is None else in_words(device.capacity)
-            raise OutOfMemoryError(
-                f"{device.name}: no room for {what}: {in_words(device.reserved)} of {limit} are reserved",
-                request=more,
-                capacity=device.capacity,
-                reserved=device.reserved,
-            )
-
-    def _check_held(self, call: str, segment: Segment) -> None:
-        if segment.id not in self.segments:
-            raise ValueError(f"{call}: segment {segment.id} is not held by this manager; it was released before")
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.device, name)
-
-    def __del__(self) -> None:
-        if self.reserved:  # the manager is gone with all its blocks, and so are the segments
-            self.device.reserved -= self.reserved
-
-
 dropped: deque[Block] = deque()
 """Blocks whose arrays are gone. A finaliser only appends; `flnb.dispatch.memory.drain` hands them back."""
 
@@ -361,10 +166,7 @@ class MemoryManager(Replaceable):
 
     def __new__(cls, *given: Any, **named: Any) -> MemoryManager:
         self = super().__new__(cls)
-        names = cls.__init__.__code__.co_varnames[1 : 1 + len(given)] if given else ()
-        self.told = {
-            name: value for name, value in (*zip(names, given, strict=False), *named.items()) if name != "device"
-        }
+        self.told = _told(cls, given) | {name: value for name, value in named.items() if name != "device"}
         from flnb_backends.memory.host import host
 
         self.ledger = Ledger()  # here, so that an __init__ which forgets super().__init__ does no harm
@@ -372,8 +174,15 @@ class MemoryManager(Replaceable):
         return self
 
     def __init__(self, device: MemoryDevice | Lease | None = None) -> None:
-        if device is not None:  # a manager that wraps another passes that one's lease on: one set of sums
-            self.device = device if isinstance(device, Lease) else Lease(device)
+        if isinstance(device, MemoryDevice):
+            self.device = Lease(device)
+        elif isinstance(device, Lease):  # a manager that wraps another passes that one's on: one set of sums
+            self.device = device
+        elif device is not None:
+            raise TypeError(
+                f"{type(self).__name__}(device={device!r}): expected a MemoryDevice, such as flnb.memory.HostDevice() "
+                f"or flnb.memory.SimulatedDevice('8GiB'), got {type(device).__name__}"
+            )
 
     @cached_property
     def min_block(self) -> int:
@@ -447,6 +256,22 @@ class MemoryManager(Replaceable):
 
     def __repr__(self) -> str:
         return f"<{self.name}: {in_words(self.ledger.allocated)} of {in_words(self.device.reserved)} in use>"
+
+
+def _told(cls: type[MemoryManager], given: tuple[Any, ...]) -> dict[str, Any]:
+    """What a constructor was told by position, without the device, which comes first.
+
+    Names that it does not show (it is written in C, or behind a decorator) are made up: who makes another like it
+    hears of them, and gets none that was told less.
+    """
+    if not given:
+        return {}
+    try:
+        shown = [p.name for p in signature(cls.__init__).parameters.values() if p.kind <= p.POSITIONAL_OR_KEYWORD][1:]
+    except ValueError:
+        shown = []
+    names = [*shown, *(f"argument {i + 1}" if i else "device" for i in range(len(shown), len(given)))]
+    return {name: value for name, value in zip(names, given, strict=False) if name != "device"}
 
 
 def with_holes(segment: Segment, blocks: list[BlockState]) -> tuple[BlockState, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from contextlib import nullcontext
 from dataclasses import dataclass
 from time import perf_counter
@@ -182,20 +181,13 @@ def _reserved(lease: Counter, made: int) -> Ints:
 def _fresh(spec: Any, lease: Lease, asked: Trace | None = None) -> tuple[str, MemoryManager]:
     """A manager that has done nothing yet, on this lease, and its label. Without a plan, `Planned` plans the trace."""
     given: dict[str, Any] = {}
+    factory: Any = spec
     if isinstance(spec, str):
-        name, _, options = spec.partition(":")
-        factory: Any = registry.find("memory manager", name)
-        given = dict(option.split("=", 1) for option in options.split(",") if option)
+        factory, given = registry.parsed("memory manager", spec)
     elif isinstance(spec, MemoryManager):
-        factory, given = type(spec), dict(spec.told)
-    else:
-        factory = spec
+        factory, given = type(spec), spec.told
     if not callable(factory):
         raise TypeError(f"replay: expected a memory manager's name, class or instance, or a function, got {spec!r}")
-    if isinstance(spec, str) and isinstance(factory, type):
-        known = [key for key in inspect.signature(factory).parameters if key != "device"]
-        if unknown := [key for key in given if key not in known]:
-            raise ValueError(f"{spec!r}: {name} has no setting {unknown[0]!r}; it has {', '.join(known) or 'none'}")
     try:
         manager = factory(lease, **({"plan": asked} if factory is Planned else {}) | given)
     except TypeError as error:

@@ -164,6 +164,32 @@ def test_unknown_names_list_the_known(kind):
         registry.make(kind, 3)
 
 
+def test_a_managers_name_may_have_settings(monkeypatch):
+    with flnb.use_memory_manager("caching:split_limit=64MiB,recycling_limit=1GiB") as manager:
+        assert (manager.split_limit, manager.recycling_limit) == (64 << 20, 1 << 30)
+        assert manager.told == {"split_limit": "64MiB", "recycling_limit": "1GiB"}
+    monkeypatch.setenv("FLNB_MEM_MANAGER", "buddy:smallest=4096")
+    monkeypatch.setattr(state, "session", state.session)  # put back afterwards
+    state.start("numpy", "caching")
+    assert state.session.manager.smallest == 4096
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("cachin:split_limit=1", "unknown memory manager 'cachin'; known: best-fit, .*"),
+        ("caching:split=1", "caching has no setting 'split'; its settings: split_limit, recycling_limit"),
+        ("caching:split_limit", "caching needs a value for 'split_limit'; its settings: split_limit, recycling_limit"),
+        ("native:device=host", "native has no setting 'device'; its settings: none"),
+        ("buddy:arena=3", r"Buddy\(arena=3\): expected a power of two"),
+        ("caching:split_limit=many", r"Caching\(split_limit=...\) is 'many'; expected bytes"),
+    ],
+)
+def test_a_managers_name_with_other_settings_lists_what_it_has(text, says):
+    with pytest.raises(ValueError, match=says):
+        flnb.set_memory_manager(text)
+
+
 def test_tensors_of_another_backend_are_refused_with_the_remedy():
     class Strings(flnb.interface.TensorBackend):
         name = "strings"

@@ -77,7 +77,7 @@ class Deaf(MemoryManager):
         (3, "expected a memory manager's name, class or instance, or a function, got 3"),
         (Deaf, "took no device: give __init__ the argument device"),
         (lambda device: 3, "gave 3, expected a memory manager"),
-        ("caching:split=3", "caching has no setting 'split'; it has split_limit"),
+        ("caching:split=3", "caching has no setting 'split'; its settings: split_limit, recycling_limit"),
     ],
 )
 def test_what_cannot_be_replayed_is_told(spec: Any, says: str) -> None:
