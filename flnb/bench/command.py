@@ -10,9 +10,9 @@ from typing import Any
 
 from flnb import models
 from flnb.bench.measure import measure, threads
-from flnb.bench.turns import ratios
 from flnb.bench.worker import Worker
 from flnb.dispatch import registry
+from flnb.explore.turns import ratios
 
 __all__ = ["TRAINING", "bench", "computing", "costliest", "TABLE3"]
 

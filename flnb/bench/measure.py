@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from flnb.bench.turns import Spread, in_turn
+from flnb.explore.turns import Spread, in_turn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

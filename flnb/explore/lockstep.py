@@ -6,7 +6,7 @@ with all that it changes, runs once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from flnb.dispatch.observe import Observer, observe
 from flnb.dispatch.stacks import Line, lines, site
 from flnb.explore.calls import OpCall, Outcome, call_before
 from flnb.explore.difference import Difference, difference
+from flnb.explore.turns import in_turn
 from flnb.random import manual_seed
 
 if TYPE_CHECKING:
@@ -30,12 +31,17 @@ __all__ = ["Step", "backends_of", "lockstep"]
 
 @dataclass(frozen=True)
 class Step:
-    """One op of the program on one other backend: the call, what came of it, and where the program made it."""
+    """One op of the program on one other backend: the call, what came of it, and where the program made it.
+
+    ``seconds`` and ``reference`` are of that backend and the reference, one number a round.
+    """
 
     call: OpCall
     backend: TensorBackend
     expected: Outcome
     got: Outcome
+    seconds: list[float]
+    reference: list[float]
     difference: Difference
     place: Line
     scope: str
@@ -47,9 +53,10 @@ class Lockstep(Observer):
 
     def __init__(
         self, reference: TensorBackend, others: Sequence[TensorBackend], tolerance: float,
-        tell: Callable[[Step], None],
+        tell: Callable[[Step], None], rounds: int,
     ) -> None:  # fmt: skip
         self.reference, self.others, self.tolerance, self.tell = reference, others, tolerance, tell
+        self.rounds = rounds
         self.call: OpCall
 
     def before(self, op: Op, arguments: tuple[Any, ...]) -> None:
@@ -66,22 +73,27 @@ class Lockstep(Observer):
     def _compare(self, real: Outcome) -> None:
         place = bus.threads.here
         where = lines(*site())[0], place.path, schema.PHASES[place.phase]
-        self.call.on(self.reference)  # whoever comes first finds the caches cold
-        timed = self.call.on(self.reference)
-        expected = Outcome(real.value, None, timed.seconds, timed.written)
-        for other in self.others:
-            got = self.call.on(other)
+        expected, *outcomes = (self.call.on(backend) for backend in (self.reference, *self.others))
+        expected = replace(expected, value=real.value, error=None)
+        reference, *timed = in_turn((self.reference, *self.others), self._seconds, self.rounds)  # all are warm now
+        for other, got, seconds in zip(self.others, outcomes, timed, strict=True):
             found = difference(self.call, self.reference, expected, got, self.tolerance)
-            self.tell(Step(self.call, other, expected, got, found, *where))
+            self.tell(Step(self.call, other, expected, got, seconds, reference, found, *where))
+
+    def _seconds(self, backend: TensorBackend) -> float:
+        return self.call.on(backend).seconds
 
 
 def lockstep(
     function: Callable[[], Any], reference: TensorBackend, others: Sequence[TensorBackend], tolerance: float,
-    tell: Callable[[Step], None], seed: int = 0,
+    tell: Callable[[Step], None], seed: int = 0, rounds: int = 0,
 ) -> Any:  # fmt: skip
-    """Call ``function`` on the reference with the session's generator seeded; ``tell`` hears of every op."""
+    """Call ``function`` on the reference with the session's generator seeded; ``tell`` hears of every op.
+
+    After each backend has run an op once, all are timed in turn, ``rounds`` times.
+    """
     manual_seed(seed)
-    with state.use_backend(reference), observe(Lockstep(reference, others, tolerance, tell)):
+    with state.use_backend(reference), observe(Lockstep(reference, others, tolerance, tell, rounds)):
         return function()
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 
+from flnb.explore.turns import Spread
+
 __all__ = ["Report", "Result"]
 
 
@@ -18,7 +20,7 @@ class Result:
         reason: why it failed; ``calls`` is the shortest sequence found that shows it.
         backend: on which backend, where a report has several.
         error: largest absolute error of all calls.
-        time: of all calls, as a multiple of the reference's.
+        time: of all calls, as a multiple of the reference's; of several rounds the median with the least and the most.
         inputs: shapes and dtypes of the first call that failed.
         line: of the source: where that call was made, or the method that failed.
         op: name of the op in the table, by which other views can show it.
@@ -31,17 +33,27 @@ class Result:
     calls: tuple[str, ...] = ()
     backend: str = ""
     error: float | None = None
-    time: float | None = None
+    time: float | Spread | None = None
     inputs: str = ""
     line: str = ""
     op: str = ""
 
     @property
+    def shown(self) -> dict[str, str]:
+        """Error and time as texts, empty where they were not measured."""
+        error = "" if self.error is None else f"{self.error:.1e}" if self.error else "exact"
+        if isinstance(self.time, Spread):
+            time = f"{self.time.median:.2f}× ({self.time.least:.2f} to {self.time.most:.2f})"
+        else:
+            time = "" if self.time is None else f"{self.time:.2f}×"
+        return {"error": error, "time": time}
+
+    @property
     def numbers(self) -> list[str]:
         """Calls, and largest error and time where they were measured."""
-        shown = [f"{self.tried} call{'' if self.tried == 1 else 's'}"]
-        shown += [] if self.error is None else [f"error {self.error:.1e}" if self.error else "exact"]
-        return shown + ([] if self.time is None else [f"time {self.time:.2f}×"])
+        error, time = self.shown.values()
+        measured = [error if error in ("", "exact") else f"error {error}", time and f"time {time}"]
+        return [f"{self.tried} call{'' if self.tried == 1 else 's'}", *filter(None, measured)]
 
     @property
     def details(self) -> list[str]:
@@ -116,16 +128,12 @@ def _cell(content: str) -> str:
 def _row(result: Result, columns: list[str]) -> list[str]:
     good, bad = ("✓ ok", "--jp-success-color1,#2e7d32"), ("✗ failed", "--jp-error-color1,#d32f2f")
     mark, colour = good if result.passed else bad
-    shown = {
-        "error": "" if result.error is None else f"{result.error:.1e}" if result.error else "exact",
-        "time": "" if result.time is None else f"{result.time:.2f}×",
-    }
     return [
         _selecting(result.op, escape(result.check)) if result.op else escape(result.check),
         *([escape(result.backend)] if "backend" in columns else []),
         f"<b style='color:var({colour});white-space:nowrap'>{mark}</b>",
         str(result.tried),
-        *(f"<span style='white-space:nowrap'>{shown[name]}</span>" for name in columns if name != "backend"),
+        *(f"<span style='white-space:nowrap'>{result.shown[name]}</span>" for name in columns if name != "backend"),
         _what(result),
     ]
 

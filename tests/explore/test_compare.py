@@ -96,3 +96,25 @@ def test_two_backends_are_needed(backends):
 def test_an_error_of_the_program_reaches_the_user():
     with pytest.raises(ValueError, match="matmul"):
         flnb.compare_backends(lambda: flnb.ones((2, 3)) @ flnb.ones((2, 3)), ["numpy", Sound])
+
+
+def test_times_are_taken_in_turns_of_warm_backends_and_their_spread_is_told():
+    asked = []
+
+    def backend(name):
+        class Asked(flnb.backends.NumpyBackend):
+            def exp(self, x, out=None):
+                asked.append(name)
+                return np.exp(x, out)
+
+        return Asked
+
+    x = flnb.ones((3,))
+    report = flnb.compare_backends(lambda: flnb.exp(x), [backend("a"), backend("b")], rounds=4)
+    assert "".join(asked) == "aab" + "abbaabba"  # the program, each once, then the rounds
+    median, least, most = report["exp"].time
+    assert 0.0 < least <= median <= most
+    assert f"time {median:.2f}× ({least:.2f} to {most:.2f})" in repr(report)
+    assert f"{median:.2f}× ({least:.2f} to {most:.2f})" in report._repr_html_()
+    with pytest.raises(ValueError, match="rounds must be 1 or more, got 0"):
+        flnb.compare_backends(lambda: flnb.exp(x), ["numpy", Sound], rounds=0)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flnb.bench import Spread, in_turn, ratios, table
-from flnb.bench.measure import Measured, _measured, threads
+from flnb.explore.turns import Spread, in_turn, ratios, table
 
 
 def test_each_takes_its_turn_and_another_is_first_in_every_round() -> None:
@@ -44,24 +43,3 @@ def test_the_spread_of_nothing_is_refused() -> None:
 def test_a_table_is_aligned_and_has_no_spaces_at_its_ends() -> None:
     assert table([{"a": 1, "long name": ""}, {"a": 222, "long name": "x"}]) == "a    long name\n1\n222  x"
     assert table([]) == "(no rows)"
-
-
-def test_measured_by_either_clock() -> None:
-    turns = [
-        [{"wall": 4.0, "processor": 1.0}, {"wall": 2.0, "processor": 0.5}],
-        [{"wall": 8.0, "processor": 3.0}, {"wall": 6.0, "processor": 0.5}],
-    ]
-    assert _measured(turns, 2, "wall") == Measured([2.0, 4.0], [1.0, 3.0], busy=0.25)
-    assert _measured(turns, 2, "processor") == Measured([0.5, 1.5], [0.25, 0.25], busy=0.25)
-
-
-def test_the_columns_of_a_table() -> None:
-    measured = Measured([0.01, 0.03, 0.02], [0.001, 0.002, 0.003], 1.0)
-    columns = measured.columns({"live": 2_340_000, "grown": 12_600_000, "allocations": 7})
-    assert list(columns.values()) == ["2.00", "0.2000", "2.3", "13", 7]
-    unknown = measured.columns({"live": None, "grown": None, "allocations": None})
-    assert list(unknown.values())[2:] == ["", "", ""]
-
-
-def test_threads_are_told_to_whatever_computes() -> None:
-    assert threads(3) == {"OMP_NUM_THREADS": "3", "OPENBLAS_NUM_THREADS": "3", "MKL_NUM_THREADS": "3"}
