@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         speech,
         telemetry,
         testing,
+        vision,
         widgets,
     )
     from flnb.autograd.anomaly import breakpoint_if, detect_anomaly
@@ -93,7 +94,7 @@ _LAZY = {
 }
 _MODULES = (
     "backends", "data", "explore", "magics", "memory", "meters", "models", "nn", "optim", "plot", "sparse", "speech",
-    "telemetry", "testing", "widgets",
+    "telemetry", "testing", "vision", "widgets",
 )  # fmt: skip
 
 
@@ -167,6 +168,6 @@ __all__ = [
     "stop_gradient", "telemetry", "testing", "tune_gc", "uint16", "uint32", "uint64", "uint8", "use_backend",
     "use_memory_manager", "use_tape", "value_and_grad", "view", "vjp", "vmap", "why", "widgets",
 ]  # fmt: skip
-__all__ += ["fft", "linalg", "models", "rand", "randn", "sparse", "speech"]
+__all__ += ["fft", "linalg", "models", "rand", "randn", "sparse", "speech", "vision"]
 __all__ += [name for name in ops.__all__ if name != "log"]
 __all__ = [name for name in __all__ if not hasattr(_builtins, name)]  # a star import leaves Python's sum, bool, ... be

@@ -24,7 +24,7 @@ LAYERS = [
     ["flnb.dispatch", "flnb.ops", "flnb.tensor", "flnb.random", "flnb.memory", "flnb_backends", "flnb.backends"],
     ["flnb.autograd"],
     ["flnb.nn", "flnb.optim", "flnb.data", "flnb.meters", "flnb.testing", "flnb.explore"],
-    ["flnb.models", "flnb.speech", "flnb.sparse"],
+    ["flnb.models", "flnb.speech", "flnb.sparse", "flnb.vision"],
     ["flnb.plot", "flnb.show", "flnb.widgets", "flnb.magics", "flnb.lab", "flnb.bench", "flnb.cli"],
 ]
 

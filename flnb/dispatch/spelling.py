@@ -50,6 +50,8 @@ SPELT = {
     **{f"Dropout{n}d": "flnb.nn.Dropout(p)" for n in (1, 2, 3)},
     **{f"AdaptiveAvgPool{n}d": f"flnb.mean(x, axis=...), or flnb.nn.AvgPool{n}d(size)" for n in (1, 2, 3)},
     **dict.fromkeys(("ZeroPad2d", "ConstantPad2d", "ReflectionPad2d"), "flnb.nn.Padding(widths)"),
+    **dict.fromkeys(("Upsample", "interpolate"), "flnb.vision.resize(x, size)"),
+    "grid_sample": "flnb.vision.sample(x, rows, columns)",
     "SiLU": "flnb.nn.Swish()",
     "Hardtanh": "flnb.nn.HardTanh()",
     "Threshold": "flnb.nn.ThresholdReLU(threshold)",
