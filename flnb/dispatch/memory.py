@@ -298,7 +298,7 @@ def _shortage(
     lease, now, segments = manager.device, clock(), manager.snapshot()
     holes = [block.size for state in segments for block in state.blocks if not block.id]
     left = 0 if lease.capacity is None else max(0, lease.capacity - lease.device.reserved)
-    free, largest = sum(holes) + left, max([left, *holes])
+    free, largest = sum(holes) + left, max(holes, default=0)
     if bus.lanes is not None:
         lane = bus.lanes.lane
         lane.emit(
@@ -320,14 +320,15 @@ def _shortage(
         )
     else:
         advice = "use a smaller batch, free tensors you no longer need (del x), or compute under flnb.no_grad()"
-    capacity = "unknown" if lease.capacity is None else in_words(lease.capacity)
+    capacity, unreserved = ("unknown",) * 2 if lease.capacity is None else map(in_words, (lease.capacity, left))
     message = (
-        f"{manager.name} on {lease.name}: out of memory: asked for {in_words(nbytes)}; free {in_words(free)}, of "
-        f"which the largest hole is {in_words(largest)}; reserved {in_words(lease.reserved)}, capacity {capacity}. "
+        f"{manager.name} on {lease.name}: out of memory: asked for {in_words(nbytes)}; free in its segments "
+        f"{in_words(free - left)}, the largest hole {in_words(largest)}; reserved {in_words(lease.reserved)}, not yet "
+        f"reserved {unreserved}, capacity {capacity}. "
         f"What to do: {advice}; what blocks it and what would have worked is in error.report. "
         f"Cause: {str(cause) or 'the manager found no room'}"
     )
-    sizes = {"request": nbytes, "free": free, "largest_hole": largest, "reserved": lease.reserved}
+    sizes = {"request": nbytes, "free": free, "unreserved": left, "largest_hole": largest, "reserved": lease.reserved}
     locked = [block for block in manager.ledger.live.values() if block.locks]
     shortage = Shortage(
         now, manager, [_without_memory(state) for state in segments], {block.id: block.locks for block in locked},
@@ -385,6 +386,9 @@ def _announce(lane: bus.Lane, manager: MemoryManager) -> None:
         for block in blocks:
             if block.id:
                 _tell(lane, block, segment)
+    for held in list(manager.ledger.live.values()):
+        if held.locks:
+            lane.emit(schema.LOCKED, clock(), held.id, held.locks)
 
 
 bus.announcers.append(announce)

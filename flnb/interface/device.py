@@ -29,12 +29,13 @@ def in_words(nbytes: int) -> str:
 class OutOfMemoryError(MemoryError):
     """A request that neither the manager's free blocks nor its device can serve.
 
-    Attributes (bytes): ``request``; ``free``, all that nobody uses, reserved or not; ``largest_hole``, the largest
-    piece of it in a row; ``reserved`` by the manager; ``capacity`` of the device, None where it is not known.
+    Attributes (bytes): ``request``; ``free``, all that nobody uses: holes in the manager's segments, and
+    ``unreserved``, what the device had left; ``largest_hole``, the largest free piece in any segment; ``reserved`` by
+    the manager; ``capacity`` of the device, None where it is not known (``unreserved`` is 0 then).
     ``shortage`` is how memory lay then, None where no manager was asked through the crossing.
     """
 
-    request = free = largest_hole = reserved = 0
+    request = free = unreserved = largest_hole = reserved = 0
     capacity: int | None = None
     shortage: Shortage | None = None
 
@@ -176,7 +177,11 @@ class Lease:
         self.reserved += more
         self.peak = max(self.peak, self.reserved)
         self.device.reserved += more
-        bus.emit(kind, clock(), segment.id, segment.address, segment.size)
+        self.tell(kind, segment.id, segment.address, segment.size)
+
+    def tell(self, kind: int, *words: int) -> None:
+        """An event of now."""
+        bus.emit(kind, clock(), *words)
 
     def _rounded(self, call: str, nbytes: int) -> int:
         if nbytes <= 0:

@@ -12,6 +12,8 @@ from functools import cached_property
 from inspect import signature
 from typing import Any, ClassVar, NamedTuple
 
+from flnb_telemetry import schema
+
 from flnb.interface.device import Lease, MemoryDevice, OutOfMemoryError, Segment, in_words
 from flnb.interface.ledger import Ledger
 from flnb.interface.replaceable import Replaceable
@@ -75,8 +77,12 @@ class SegmentState(NamedTuple):
     blocks: tuple[BlockState, ...]
 
 
-class Shortage(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Shortage:
     """How memory lay when a request failed: what `OutOfMemoryError.report` is made from.
+
+    It keeps the recording, whose events remedies are replayed from, until they were worked out or `let_go` is called;
+    an error that somebody keeps for long keeps no recording alive after that.
 
     Attributes:
         t: when, ns of `time.perf_counter_ns`.
@@ -86,7 +92,7 @@ class Shortage(NamedTuple):
         waiting: ids of the locked blocks whose arrays are gone: they wait for their last `user_unlock`.
         available: bytes that the device had left for this manager's segments and new ones; None: not known.
         plan, category, scope: of what asked, as telemetry numbers and names them.
-        run: the recording that ran, None where nothing was recorded.
+        run: the recording that ran, None where nothing was recorded, or after `let_go`.
     """
 
     t: int
@@ -99,6 +105,10 @@ class Shortage(NamedTuple):
     category: int
     scope: str
     run: Any
+
+    def let_go(self) -> None:
+        """Forget the recording: what was not worked out by now is not known any more."""
+        self.run = None
 
 
 dropped: deque[Block] = deque()
@@ -205,6 +215,7 @@ class MemoryManager(Replaceable):
         """Keep a block from being freed, though its array may go, until `user_unlock`. Locks are counted."""
         self._check_live(block, "user_lock")
         block.locks += 1
+        self.device.tell(schema.LOCKED, block.id, block.locks)
 
     def user_unlock(self, block: Block) -> None:
         """Take one lock off; the last one frees the block if its array went meanwhile."""
@@ -212,6 +223,7 @@ class MemoryManager(Replaceable):
         if not block.locks:
             raise ValueError(f"user_unlock: {block!r} is not locked")
         block.locks -= 1
+        self.device.tell(schema.LOCKED, block.id, block.locks)
         if not block.locks and block.dropped > 0:
             dropped.append(block)
             self.settle(block)

@@ -25,7 +25,7 @@ from flnb.dispatch.state import current
 from flnb.interface.memory import AllocHint, Block, MemoryDevice, MemoryManager, OutOfMemoryError, Segment, SegmentState
 from flnb.memory.diffing import Diff, diff
 from flnb.memory.dry import DryRun, dry_run
-from flnb.memory.fitting import Fit, fit
+from flnb.memory.fitting import Fit, fit, lean
 from flnb.memory.offloading import Codec, LossyCast, Moves, Zlib, compress, offload
 from flnb.memory.packing import Packing, pack
 from flnb.memory.planning import plan
@@ -39,8 +39,8 @@ __all__ = [
     "Expandable", "Fit", "HostDevice", "LossyCast", "MemoryDevice", "MemoryManager", "Moves", "Native",
     "OutOfMemoryError", "Outcome", "Packing", "Plan", "Planned", "Postmortem", "Replay", "Reserved", "Segment",
     "SegmentState", "SimulatedDevice", "Slab", "Trace", "Zlib", "allocate", "block_of", "compress", "diff", "dry_run",
-    "fit", "load_snapshot", "offload", "pack", "plan", "release", "release_cached", "replay", "rerun", "snapshot",
-    "stats", "trace",
+    "fit", "lean", "load_snapshot", "offload", "pack", "plan", "release", "release_cached", "replay", "rerun",
+    "snapshot", "stats", "trace",
 ]  # fmt: skip
 
 

@@ -1,74 +1,133 @@
-"""Training in less memory: which modules to run again in backward, so that a recorded step fits below a capacity.
+"""Training in less memory: what modules save for backward is kept, made again, or moved away, so that a step fits.
 
 T. Chen et al., "Training deep nets with sublinear memory cost", 2016: a module that is checkpointed keeps its inputs
-and output, and runs again in backward. What that does to the lifetimes of a recorded step is worked out from its
-events; the changed trace is replayed, and only what the replay says is promised.
+and output, and runs again in backward. What is offloaded (`flnb.memory.offload`) waits on another device. What both do
+to the lifetimes of a recorded step is worked out from its events (`lifetimes`, `idling`); the changed trace is
+replayed, and only what the replay says is promised.
 """
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from flnb_backends.memory.host import HostDevice
+from flnb_backends.memory.native import Native
 from flnb_telemetry import quantity
 
+from flnb.dispatch.memory import array_in
 from flnb.dispatch.state import current
-from flnb.memory.lifetimes import Step
+from flnb.memory.idling import LEAST, inside
+from flnb.memory.lifetimes import Choice, Step
+from flnb.memory.offloading import offload as offloading
 from flnb.memory.remedies import stand_in
 from flnb.memory.replaying import play
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from flnb_telemetry import Recording
 
     from flnb.memory.replaying import Outcome
     from flnb.memory.traces import Trace
 
-__all__ = ["Fit", "fit"]
+__all__ = ["Fit", "fit", "lean"]
 
 TRIED = 64
 """Replays of one search at most."""
+METHODS = ("recompute", "offload")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Fit:
-    """What to run again so that a step fits. Sizes in bytes.
+    """What to do about what modules save, so that a step fits. Sizes in bytes.
 
     Attributes:
-        recompute: the scopes of the modules to checkpoint; () where the step fits as it is.
+        recompute: the scopes of the modules to run again in backward; offload: of those whose saved tensors are moved
+            away. All others keep theirs; both are () where the step fits as it is.
         fits: whether the replay of the changed trace stayed below the capacity.
         peak: the most that would be reserved, as replayed; peak_live: the largest sum of requested bytes.
         before: the same two without the plan.
         seconds: what the recomputed ops took in the recording, all steps together.
+        moved: bytes that go away and come back, together; moving: the seconds that takes.
         capacity: that was asked for.
         trace: the changed trace.
     """
 
     recompute: tuple[str, ...]
+    offload: tuple[str, ...]
     fits: bool
     peak: int
     peak_live: int
     before: tuple[int, int]
     seconds: float
+    moved: int
+    moving: float
     capacity: int
     trace: Trace
 
-    @contextmanager
-    def apply(self, model: Any) -> Iterator[Any]:
-        """Run the modules of this plan again in backward: ``with plan.apply(net): step()``.
-
-        Gradients are the same to the last bit. Buffers that a module writes (a running mean) are moved once, not twice.
+    def apply(self, model: Any, to: Any = None) -> Any:
+        """Run steps by this plan: ``with plan.apply(net): step()``, forward and backward inside; see `lean`.
 
         Args:
             model: the module, or the modules in a list, whose calls were recorded.
-
-        Raises:
-            LookupError: a scope of the plan is no module of the model.
+            to: where offloaded tensors go, as for `flnb.memory.offload`.
         """
-        modules = _modules(model, self.recompute)
-        own = [module.__dict__.get("forward") for module in modules]  # of a plan around this one, or the user's
+        return lean(model, self.recompute, self.offload, to)
+
+    def __repr__(self) -> str:
+        size = quantity.size
+        verdict = "fits in" if self.fits else "does not fit in"
+        return (
+            f"{verdict} {size(self.capacity)}: recompute {_listed(self.recompute)}, offload {_listed(self.offload)}\n"
+            f"  peak {size(self.before[0])} → {size(self.peak)} reserved, {size(self.before[1])} → "
+            f"{size(self.peak_live)} live; {costs(self.seconds, self.moved, self.moving)}"
+        )
+
+
+def _listed(scopes: Iterable[str]) -> str:
+    return ", ".join(scopes) or "nothing"
+
+
+def costs(seconds: float, nbytes: int, moving: float) -> str:
+    """What a plan costs, in words."""
+    again = f"recomputing takes {quantity.duration(1e9 * seconds)}"
+    away = f"moving {quantity.size(nbytes)} takes {quantity.duration(1e9 * moving)}"
+    return ", ".join([again] * bool(seconds) + [away] * bool(nbytes)) or "none"
+
+
+@contextmanager
+def lean(
+    model: Any, recompute: Sequence[str] = (), offload: Sequence[str] = (), to: Any = None
+) -> Iterator[Any]:  # fmt: skip
+    """Steps inside (forward and backward) take less memory: some modules do not keep what they save for backward.
+
+    Gradients are the same to the last bit. Buffers that a module writes (a running mean) are moved once, not twice.
+
+    Args:
+        model: the module, or several in a list.
+        recompute: scopes of modules, as recordings name them, that run again in backward (`flnb.checkpoint`).
+        offload: of modules whose ops' saved tensors, from 16 KiB on, move away while they are idle
+            (`flnb.memory.offload`), those of modules inside them too. What an op elsewhere saves as well stays.
+        to: where these go; the host's memory when not given.
+
+    >>> import flnb, flnb.nn as nn
+    >>> net = nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 1))
+    >>> with flnb.memory.lean(net, recompute=["sequential.0"], offload=["sequential.1", "sequential.2"]):
+    ...     net(flnb.ones((512, 64))).sum().backward()
+
+    Raises:
+        LookupError: a scope is no module of the model.
+    """
+    modules = _modules(model, recompute)
+    _modules(model, offload)
+    own = [module.__dict__.get("forward") for module in modules]  # of a plan around this one, or the user's
+    with ExitStack() as stack:
+        if offload:
+            stack.enter_context(offloading(to, LEAST, 0, lambda saved: inside(saved.scope, offload)))
         try:
             for module in modules:
                 module.__dict__["forward"] = _again(module)
@@ -79,34 +138,34 @@ class Fit:
                 if forward is not None:
                     module.__dict__["forward"] = forward
 
-    def __repr__(self) -> str:
-        size = quantity.size
-        what = ", ".join(self.recompute) or "nothing"
-        verdict = "fits in" if self.fits else "does not fit in"
-        return (
-            f"{verdict} {size(self.capacity)}: recompute {what}\n  peak {size(self.before[0])} → {size(self.peak)} "
-            f"reserved, {size(self.before[1])} → {size(self.peak_live)} live; recomputing takes "
-            f"{quantity.duration(1e9 * self.seconds)}"
-        )
 
+def fit(
+    run: Recording,
+    capacity: int | str,
+    manager: Any = None,
+    methods: Sequence[str] = METHODS,
+    bandwidth: int | str | None = None,
+) -> Fit:
+    """Find what to recompute and what to offload of a recorded step, so that its peak stays below a capacity.
 
-def fit(run: Recording, capacity: int | str, manager: Any = None) -> Fit:
-    """Find modules of a recorded step to checkpoint, so that its peak stays below a capacity.
-
-    Greedy: of the modules that have one output, the one is taken whose saved bytes, times how long they wait, are most
-    for the time it takes to run it again; each choice is replayed, and one that does not lower the peak is taken back.
+    Greedy: of all choices the one is taken whose saved bytes, times how long they wait, are most for the time it
+    costs; each is replayed, and one that does not lower the peak is taken back. A choice is a module that has one
+    output, to run again, or modules that save the same tensors, to move these.
 
     Args:
         run: a recording of whole training steps, from before the model is made or with it made on the manager that is
             active when the recording begins.
         capacity: bytes, or a text with a unit.
         manager: to replay with: a name, class or instance; the active one, in its settings, when not given.
+        methods: "recompute", "offload" or both.
+        bandwidth: of moves, bytes (or a text with a unit) a second; when not given that of the moves in the recording,
+            or measured now between two places of the host's memory.
 
     Returns:
         A plan. ``fits`` is False where no choice was enough; it is then the one with the lowest peak that was found.
 
     Raises:
-        ValueError: nothing was recorded that modules have saved for backward.
+        ValueError: nothing was recorded that modules have saved for backward; a method of another name.
 
     >>> import flnb, flnb.nn as nn
     >>> def block():
@@ -123,29 +182,67 @@ def fit(run: Recording, capacity: int | str, manager: Any = None) -> Fit:
     ...     net(x).sum().backward()
     """
     limit = quantity.bytes_of(capacity, "fit(capacity=...)")
+    unknown = [method for method in methods if method not in METHODS]
+    if unknown:
+        raise ValueError(f"flnb.memory.fit: no method {unknown[0]!r}; there are {', '.join(map(repr, METHODS))}")
     spec = current().manager if manager is None else manager
+    rate = bandwidth_of(run) if bandwidth is None else quantity.bytes_of(bandwidth, "fit(bandwidth=...)")
     step = Step(run)
-    candidates = step.candidates()
+    candidates = choices(step, methods, rate)
     if not candidates:
         raise ValueError(
             f"flnb.memory.fit: no module of the run {run.name!r} saved anything for a backward that was recorded; "
             f"record a whole training step (forward and backward) of a model of flnb.nn modules"
         )
     first = best = _outcome(step.trace, spec)
-    chosen: tuple[str, ...] = ()
-    trace = step.trace
-    for scope in candidates[:TRIED]:
+    again: tuple[str, ...] = ()
+    away: tuple[str, ...] = ()
+    trace, nbytes = step.trace, 0
+    for choice in candidates[:TRIED]:
         if best.peak_reserved <= limit:
             break
-        inside = tuple(other for other in chosen if not _nested(scope, other))
-        changed = step.recomputed((*inside, scope))
+        both = with_choice(again, away, choice)
+        changed, bytes_ = step.changed(*both)
         outcome = _outcome(changed, spec)
         if (outcome.peak_reserved, changed.peak_live) < (best.peak_reserved, trace.peak_live):
-            best, chosen, trace = outcome, (*inside, scope), changed
+            best, (again, away), trace, nbytes = outcome, both, changed, bytes_
     before = (first.peak_reserved, step.trace.peak_live)
-    seconds = sum(step.seconds(scope) for scope in chosen)
-    fits = best.peak_reserved <= limit
-    return Fit(chosen, fits, best.peak_reserved, trace.peak_live, before, seconds, limit, trace)
+    return Fit(
+        again, away, best.peak_reserved <= limit, best.peak_reserved, trace.peak_live, before,
+        sum(map(step.seconds, again)), nbytes, nbytes / rate, limit, trace,
+    )  # fmt: skip
+
+
+def choices(step: Step, methods: Sequence[str], bandwidth: float) -> list[Choice]:
+    """What can be done, the most bytes x waiting time for the time it costs first."""
+    found = step.recomputable() if "recompute" in methods else []
+    found += step.offloadable(bandwidth) if "offload" in methods else []
+    return sorted(found, key=lambda choice: -choice.worth / max(1e-9, choice.seconds))
+
+
+def with_choice(
+    again: tuple[str, ...], away: tuple[str, ...], choice: Choice
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What is recomputed and what is offloaded with one choice more."""
+    if choice.method == "offload":
+        return again, tuple(dict.fromkeys(away + choice.scopes))
+    (scope,) = choice.scopes
+    return (*(other for other in again if not _nested(scope, other)), scope), away
+
+
+def bandwidth_of(run: Recording | None) -> float:
+    """Bytes a second of the moves of a recording, or of copies in the host's memory, there and back, made now."""
+    if run is not None and len((moves := run.table("transfer"))["t0"]):
+        return float(moves["nbytes"].sum() / max(1e-9, (moves["t1"] - moves["t0"]).sum() / 1e9))
+    nbytes, best = 4 << 20, float("inf")
+    here = np.ones(nbytes, np.uint8)
+    for _ in range(3):
+        began = perf_counter()
+        there = array_in(Native(HostDevice()), (nbytes,), here.dtype, nbytes)
+        np.copyto(there, here)
+        np.copyto(here, there)
+        best = min(best, perf_counter() - began)
+    return 2 * nbytes / best
 
 
 def _nested(a: str, b: str) -> bool:
@@ -159,7 +256,7 @@ def _outcome(trace: Trace, spec: Any) -> Outcome:
     return play(trace, spec, device)
 
 
-def _modules(model: Any, scopes: tuple[str, ...]) -> list[Any]:
+def _modules(model: Any, scopes: Sequence[str]) -> list[Any]:
     """The modules that have these scopes when the model is called."""
     found: dict[str, Any] = {}
     for root in model if isinstance(model, (list, tuple)) else [model]:
@@ -168,8 +265,8 @@ def _modules(model: Any, scopes: tuple[str, ...]) -> list[Any]:
     missing = [scope for scope in scopes if scope not in found]
     if missing:
         raise LookupError(
-            f"Fit.apply: the plan's scope {missing[0]!r} is no module of the model; its modules are "
-            f"{', '.join(list(found)[:8])}{', ...' if len(found) > 8 else ''}; give apply() the model that was recorded"
+            f"flnb.memory.lean: the scope {missing[0]!r} is no module of the model; its modules are "
+            f"{', '.join(list(found)[:8])}{', ...' if len(found) > 8 else ''}; give it the model that was recorded"
         )
     return [found[scope] for scope in scopes]
 

@@ -8,31 +8,32 @@ backward reaches the call; its inputs stay until backward is through with it.
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from flnb_telemetry import schema
 from flnb_telemetry.analysis.memory import NEVER
 
+from flnb.memory.idling import Idle, movable, moved
+from flnb.memory.nodes import Node, Nodes
 from flnb.memory.traces import Trace, trace
-from flnb.ops.table import OPS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from flnb_telemetry import Recording
-    from flnb_telemetry.schema import Ints
+    from flnb_telemetry.schema import Columns, Ints
 
-__all__ = ["Call", "Step"]
+__all__ = ["Call", "Choice", "Step"]
 
 
 class Call(NamedTuple):
-    """One call of a module that backward came to.
+    """One call of a module that gradients go through.
 
     Attributes:
         scope: the module's path.
         begin, end: of its forward, as indices of the calls to the memory manager: from begin up to, not with, end.
-        back, done: of its backward, likewise.
+        back, done: of its backward, likewise; the number of calls where backward has not come to it.
         outputs: allocations that ops outside read.
         inputs: allocations from outside that its ops read.
         seconds: what its forward ops took.
@@ -48,39 +49,81 @@ class Call(NamedTuple):
     seconds: float
 
 
+class Choice(NamedTuple):
+    """Something to do about what modules save: "recompute" or "offload" it.
+
+    Attributes:
+        worth: bytes x calls for which they are not there; seconds: what that takes.
+    """
+
+    method: str
+    scopes: tuple[str, ...]
+    worth: float
+    seconds: float
+
+
 class Step:
-    """A recording of training steps, with the calls of modules in it."""
+    """A recording of training steps, with the calls of modules in it.
 
-    def __init__(self, run: Recording) -> None:
-        self.trace = trace(run)
+    Args:
+        run: the recording.
+        rows: of `Memory.block`, those that the trace is of; all when not given. ``trace`` may have more calls after
+            these.
+    """
+
+    def __init__(self, run: Recording, rows: Columns | None = None, asked: Trace | None = None) -> None:
+        rows = run.memory.block if rows is None else rows
+        self.trace = trace(run) if asked is None else asked
         self._at = np.asarray(self.trace.t)
-        self._row = {number: row for row, number in enumerate(run.memory.block["alloc_id"].tolist())}
-        self._least = int(run.meta.get("min_block") or 0)
-        self._graph(run)
-        self.calls = [call for call in self._calls(run) if call is not None]
+        self._row = {number: row for row, number in enumerate(rows["alloc_id"].tolist())}
+        self.nodes = Nodes(run, self.trace, self._row)
+        self._pulled = np.zeros(len(self.trace.nbytes), bool)  # allocations of backward
+        made = [self._row[a] for a in self.nodes.alloc[self.nodes.back].tolist() if a in self._row]
+        self._pulled[made] = True
+        self.calls = self._calls(run)
+        self._begins, self._ends = np.array(self.spans).reshape(-1, 2).T
 
-    def candidates(self) -> list[str]:
-        """Scopes that could be checkpointed, the most bytes x waiting time for the time of running again first."""
+    @cached_property
+    def movable(self) -> dict[int, Idle]:
+        """Blocks that could be elsewhere for a while."""
+        return movable(self)
+
+    def recomputable(self) -> list[Choice]:
+        """Modules that could be checkpointed."""
         worth: dict[str, float] = defaultdict(float)
-        time: dict[str, float] = defaultdict(float)
         single: dict[str, bool] = defaultdict(lambda: True)
         _born, died = self.trace.lifetimes
         for call in self.calls:
             kept = np.array([row for row in self._saved(call) if row not in call.outputs], np.int64)
             waits = np.minimum(died[kept], call.done) - call.end
             worth[call.scope] += float((self.trace.nbytes[kept] * np.maximum(0, waits)).sum())
-            time[call.scope] += call.seconds
             single[call.scope] &= len(call.outputs) == 1
         useful = [scope for scope in worth if worth[scope] > 0 and single[scope]]
-        return sorted(useful, key=lambda scope: -worth[scope] / max(1e-9, time[scope]))
+        return [Choice("recompute", (scope,), worth[scope], self.seconds(scope)) for scope in useful]
+
+    def offloadable(self, bandwidth: float) -> list[Choice]:
+        """Modules whose saved tensors could be moved, those together that save the same; bandwidth in bytes/s."""
+        worth: dict[frozenset[str], float] = defaultdict(float)
+        nbytes: dict[frozenset[str], int] = defaultdict(int)
+        for row, away, back in moved(self, {scope for idle in self.movable.values() for scope in idle.scopes}):
+            until = back[0][0] if back else len(self.trace) * Trace.TICK
+            scopes, size = self.movable[row].scopes, int(self.trace.nbytes[row])
+            worth[scopes] += size * (until - away) / Trace.TICK
+            nbytes[scopes] += 2 * size
+        return [Choice("offload", tuple(sorted(s)), worth[s], nbytes[s] / bandwidth) for s in worth if worth[s] > 0]
 
     def seconds(self, scope: str) -> float:
         """What running a scope's calls once more takes."""
         return sum(call.seconds for call in self.calls if call.scope == scope)
 
-    def recomputed(self, scopes: Iterable[str]) -> Trace:
-        """The trace, had the modules of these scopes been checkpointed; of scopes none may lie in another."""
-        chosen = [call for call in self.calls if call.scope in set(scopes)]
+    def changed(self, recompute: Iterable[str], offload: Collection[str] = ()) -> tuple[Trace, int]:
+        """The trace, had modules been checkpointed, and had what others save been moved away; and the bytes moved.
+
+        Args:
+            recompute: the scopes of the former, of which none may lie in another.
+            offload: of the latter; what is in them counts too.
+        """
+        chosen = [call for call in self.calls if call.scope in set(recompute)]
         born, died = self.trace.lifetimes
         tick, n = Trace.TICK, len(self.trace)
         ends = np.where(died < n, died * tick, NEVER)
@@ -89,7 +132,10 @@ class Step:
         for call in chosen:
             for row in range_of(born, call).tolist():
                 again = call.back * tick - (call.end - int(born[row]))
-                if died[row] < call.end:  # made and freed within the call: so it is when it runs again
+                if call.back == n:  # backward has not come to it
+                    if died[row] >= call.end and row not in call.outputs:
+                        ends[row] = min(ends[row], call.end * tick)
+                elif died[row] < call.end:  # made and freed within the call: so it is when it runs again
                     extra.append((row, again, call.back * tick - (call.end - int(died[row]))))
                 elif row in call.outputs:  # the second one is held until the whole call is pulled
                     extra.append((row, again, call.done * tick))
@@ -105,52 +151,21 @@ class Step:
             for row in call.inputs:
                 if row not in inside or row in inside[row].outputs:
                     ends[row] = max(ends[row], call.done * tick)
+        ends[ends >= n * tick] = NEVER
+        nbytes = 0
+        for row, away, back in moved(self, offload, chosen) if offload else ():
+            ends[row] = min(ends[row], away)
+            extra += [(row, since, until) for since, until in back]
+            nbytes += int(self.trace.nbytes[row]) * (1 + len(back))
         rows, starts, stops = np.array(extra, np.int64).reshape(-1, 3).T
-        return self.trace.with_lifetimes(
+        changed = self.trace.with_lifetimes(
             np.concatenate([np.arange(len(born)), rows]),
             np.concatenate([born * tick, starts]),
             np.concatenate([ends, stops]),
         )
+        return changed, nbytes
 
-    # The graph ------------------------------------------------------------------------------------------------------
-
-    def _graph(self, run: Recording) -> None:
-        """Ops in order of time: their nodes, the nodes they read, the blocks they made, and what those save."""
-        table, edges = run.table("op"), run.table("edge")
-        self.t0, self.t1 = run.seconds_at(table["t0"]), run.seconds_at(table["t1"])
-        self.node, self.alloc = table["node"], table["alloc_id"]
-        self.back = run.catalog.phase[table["context"]] == schema.BACKWARD
-        self.plans = [run.catalog.plans.items[number] for number in table["plan"].tolist()]
-        more = {row[0]: row[1:] for row in schema.tuples(edges, "node", *(f"parent{i}" for i in range(2, 7)))}
-        self._pulled = np.zeros(len(self.trace.nbytes), bool)  # allocations of backward
-        for alloc in self.alloc[self.back].tolist():
-            if alloc in self._row:
-                self._pulled[self._row[alloc]] = True
-        self.block: dict[int, int] = {}  # of a node
-        self.reads: list[tuple[int, list[int]]] = []  # the index of an op, and the blocks it reads
-        self.saved_by: dict[int, list[int]] = defaultdict(list)  # the indices of the ops that save a block's values
-        self.read_by: dict[int, list[int]] = defaultdict(list)
-        self.op_of: dict[int, int] = {}
-        rows = zip(self.node.tolist(), self.alloc.tolist(), schema.tuples(table, "parent0", "parent1"), strict=True)
-        for i, (node, alloc, first) in enumerate(rows):
-            if not node or self.back[i]:
-                continue
-            parents = [parent for parent in (*first, *more.get(node, ())) if parent]
-            read = [self.block[parent] for parent in parents if parent in self.block]
-            self.reads.append((i, read))
-            self.op_of[node] = i
-            plan = self.plans[i]
-            if alloc in self._row:
-                self.block[node] = self._row[alloc]
-            elif not alloc and plan.nbytes >= self._least and read:  # a view
-                self.block[node] = read[0]
-            keeps = OPS[plan.op].saves_for(len(plan.inputs))[-1] if plan.op in OPS else ()
-            for row in read:
-                self.read_by[row].append(i)
-                if any(keeps[:-1]):
-                    self.saved_by[row].append(i)
-
-    def _calls(self, run: Recording) -> Iterable[Call | None]:
+    def _calls(self, run: Recording) -> list[Call]:
         table, contexts = run.table("scope"), run.catalog.contexts.items
         t = run.seconds_at(table["t"])
         rows = zip(t.tolist(), table["enter"].tolist(), table["context"].tolist(), table["lane"].tolist(), strict=True)
@@ -164,33 +179,31 @@ class Step:
                 scope, since = open_[lane].pop()
                 self.spans.append((since, now))
                 found.append((scope, since, now))
-        return [self._call(*span) for span in found]
+        return [call for span in found if (call := self._call(*span)) is not None]
 
     def _call(self, scope: str, since: float, until: float) -> Call | None:
-        """The call between two times, None where no backward came to it."""
-        first, last = np.searchsorted(self.t0, [since, until])
-        own = np.flatnonzero(~self.back[first:last]) + first
-        nodes = self.node[own][self.node[own] > 0]
-        pulls = np.flatnonzero(self.back & np.isin(self.node, nodes))
-        if not len(pulls):
+        """The call between two times, None where no gradient goes through it."""
+        nodes = self.nodes
+        first, last = (int(i) for i in np.searchsorted(nodes.t0, [since, until]))
+        inside = [node for node in nodes.list if first <= node.first < last]
+        if not inside:
             return None
         begin, end = (int(i) for i in np.searchsorted(self._at, [since, until]))
         born, _ = self.trace.lifetimes
-        made = [int(born[self._row[a]]) for a in self.alloc[pulls].tolist() if a in self._row]
-        allocates = np.flatnonzero(self.trace.calls > 0)  # what was let go of before is freed when one allocates next
-        following = allocates[allocates >= np.searchsorted(self._at, self.t0[pulls[0]])]
-        back = min([*following[:1].tolist(), *made], default=len(self.trace))
-        done = int(np.searchsorted(self._at, self.t1[pulls].max(), "right"))
-        inside = set(nodes.tolist())
-        read = {row for i, rows in self.reads if first <= i < last for row in rows}
+        back = done = len(self.trace)
+        pulls = [node.pulled for node in inside if node.pulled is not None]
+        if pulls:
+            back, done = min(begin for begin, _ in pulls), max(end for _, end in pulls)
+        read = {row for node in inside for row in node.reads}
         outputs = {row for row in range_of(born, (begin, end)).tolist() if self._leaves(row, first, last)}
-        outputs |= {row for row in [self.block.get(max(nodes.tolist()), -1)] if row >= 0 and begin <= born[row] < end}
+        outputs |= {row for row in [inside[-1].block] if row is not None and begin <= born[row] < end}
         inputs = frozenset(row for row in read if not begin <= born[row] < end)
-        seconds = float((self.t1[own] - self.t0[own]).sum())
-        return Call(scope, begin, end, back, done, frozenset(outputs), inputs, seconds) if inside else None
+        own = np.flatnonzero(~nodes.back[first:last]) + first
+        seconds = float((nodes.t1[own] - nodes.t0[own]).sum())
+        return Call(scope, begin, end, back, done, frozenset(outputs), inputs, seconds)
 
     def _leaves(self, row: int, first: int, last: int) -> bool:
-        return any(not first <= i < last for i in self.read_by[row])
+        return any(not first <= node.first < last for node in self.nodes.read_by[row])
 
     def _saved(self, call: Call) -> list[int]:
         """What a call made that outlives it."""
@@ -200,20 +213,19 @@ class Step:
     def _outside(self, row: int, call: Call) -> int:
         """Until when a call's output is held, which in the recording was held longest by what the call saved."""
         until = call.end
-        for i in self.read_by[row]:
-            if call.begin <= np.searchsorted(self._at, self.t0[i], "right") - 1 < call.end:
+        for node in self.nodes.read_by[row]:
+            if call.begin <= np.searchsorted(self._at, node.t0, "right") - 1 < call.end:
                 continue
-            until = max(until, self._passed_on(i, call))
-            if i in self.saved_by[row]:
-                pulls = np.flatnonzero(self.back & (self.node == self.node[i]))
-                until = max([until, *np.searchsorted(self._at, self.t1[pulls], "right").tolist()])
+            until = max(until, int(np.searchsorted(self._at, self.passed_on(node, call.begin), "right")))
+            if node.pulled is not None and row in node.saves:
+                until = max(until, node.pulled[1])
         return until
 
-    def _passed_on(self, i: int, call: Call) -> int:
-        """The end of the outermost call of a module that reads an output and is not around the call that made it."""
-        made = self._at[call.begin]
-        ends = [end for begin, end in self.spans if begin <= self.t0[i] <= end and not begin <= made <= end]
-        return int(np.searchsorted(self._at, max([self.t1[i], *ends]), "right"))
+    def passed_on(self, node: Node, made: int) -> float:
+        """When the outermost call of a module ended that read a block and is not around the call that made it."""
+        born, begins, ends = self._at[made], self._begins, self._ends
+        around = (begins <= node.t0) & (node.t0 <= ends) & ~((begins <= born) & (born <= ends))
+        return float(ends[around].max(initial=node.t1))
 
 
 def range_of(born: Ints, call: Any) -> Ints:

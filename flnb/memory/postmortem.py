@@ -68,8 +68,8 @@ class Postmortem:
         request: what was asked for, by which ``op``, in which module (``scope``).
         verdict: full, fragmented, or never to fit.
         manager, device: their names; capacity: of the device, None where it is not known.
-        free: in segments; unreserved: what the device had left, None where that is not known; live: in live blocks.
-        largest_hole: in any segment.
+        free: all that nobody uses; unreserved: what of it the device had left, None where that is not known.
+        largest_hole: the largest free piece in any segment; live: in live blocks.
         segments: how memory lay.
         closest: where the least has to go, None where no segment is large enough.
         blockers: the tensors there, or the largest of all, where there is no such place.
@@ -145,7 +145,7 @@ def postmortem(error: OutOfMemoryError) -> Postmortem:
         manager=at.manager.name,
         device=at.manager.device.name,
         capacity=error.capacity,
-        free=sum(gaps),
+        free=error.free,
         unreserved=None if at.available is None else max(0, at.available - reserved),
         live=sum(block.size for block in live),
         largest_hole=max(gaps, default=0),
@@ -165,7 +165,7 @@ def _verdict(error: OutOfMemoryError, at: Shortage, gaps: list[int]) -> str:
         return "full: less is free than was asked for"
     if max(gaps, default=0) >= error.request:
         return f"a hole is large enough, but {at.manager.name} does not use it for this request"
-    if error.largest_hole >= error.request:
+    if error.unreserved >= error.request:
         return f"not full: the device has room left, but not for the segment that {at.manager.name} wants"
     return "fragmented, not full: enough is free, but no piece is large enough"
 

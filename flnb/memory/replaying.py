@@ -46,6 +46,9 @@ class Counter(Lease):
         self.native_calls += 1
         self.changes.append((self.call, self.reserved))
 
+    def tell(self, kind: int, *words: int) -> None:
+        """Nothing: this is no part of what is recorded."""
+
 
 @dataclass(frozen=True, eq=False)
 class Outcome:

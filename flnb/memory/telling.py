@@ -17,12 +17,12 @@ __all__ = ["facts", "told"]
 def facts(report: Postmortem) -> list[tuple[str, str]]:
     """The numbers that explain it, each with its name."""
     size = quantity.size
-    unreserved = quantity.UNKNOWN if report.unreserved is None else size(report.unreserved)
+    left = report.unreserved
     return [
         ("requested", size(report.request)),
-        ("free in segments", size(report.free)),
+        ("free in segments", size(report.free - (left or 0))),
         ("largest hole", size(report.largest_hole)),
-        ("not yet reserved", unreserved),
+        ("not yet reserved", quantity.UNKNOWN if left is None else size(left)),
         ("live", size(report.live)),
     ]
 

@@ -263,6 +263,12 @@ class Recording(Run):
         if len((oom := self.table("oom"))["t"]):
             asked, free, hole = (quantity.size(oom[key][-1]) for key in ("requested", "free", "largest_hole"))
             facts.append(f"out of memory: asked for {asked}, free {free}, largest hole {hole}")
+        if len((locked := self.table("locked"))["t"]):
+            still = len(self.memory.locks(int(locked["t"][-1])))
+            facts.append(f"user locks: on {len(np.unique(locked['alloc_id']))} blocks, {still} of them still locked")
+        if len((released := self.table("released"))["t"]):
+            given = quantity.size(int(released["nbytes"].sum()))
+            facts.append(f"release_cached gave back {given}: {len(released['t'])} times, by managers too")
         if len((moves := self.table("transfer"))["t0"]):
             facts.append("saved tensors moved: " + ", ".join(_moved(moves)))
         for name, metric in self.metrics.items():

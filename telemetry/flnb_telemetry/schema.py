@@ -26,6 +26,7 @@ Ints: TypeAlias = "NDArray[np.int64]"
 
 OP, ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, OOM = range(1, 8)
 SCOPE, STEP, METRIC, GRAD_STAT, EDGE, DROPPED, LEAF, OP_FAILED, CUT, SEGMENT_RESIZE, TRANSFER, ASIDE = range(8, 20)
+LOCKED, RELEASED = 20, 21
 
 CATEGORIES = ("unknown", "parameter", "gradient", "activation", "optimizer_state", "input", "temporary")
 PHASES = ("other", "forward", "backward", "optimizer")
@@ -66,6 +67,9 @@ KINDS: dict[str, Kind] = {
         Kind(SEGMENT_RESIZE, "segment_resize", ("t", "segment_id", "address", "size")),
         Kind(ASIDE, "aside", ("t", "segment_id")),  # of another device, which idle tensors move to
         Kind(TRANSFER, "transfer", ("t0", "t1", "nbytes", "alloc_id", "copy", "node", "context"), aux="direction"),
+        Kind(LOCKED, "locked", ("t", "alloc_id", "locks")),  # how many user locks a block has from now on
+        Kind(RELEASED, "released", ("t", "nbytes", "segments")),  # what a call of `release_cached` gave back
+        # free: all that nobody uses, also what the device had left; largest_hole: the largest piece in any segment
         Kind(OOM, "oom", ("t", "requested", "free", "largest_hole", "capacity", "reserved", "context")),
         Kind(SCOPE, "scope", ("t", "context"), aux="enter"),
         Kind(STEP, "step", ("t0", "t1", "index", "total")),

@@ -173,13 +173,12 @@ def test_out_of_memory_names_all_sizes_and_changes_nothing():
     with pytest.raises(OutOfMemoryError) as caught:
         allocate(manager, 13 * MIB)
     error = caught.value
-    assert (error.request, error.free, error.largest_hole) == (13 * MIB, 12 * MIB, 12 * MIB)
+    assert (error.request, error.free, error.unreserved, error.largest_hole) == (13 * MIB, 12 * MIB, 12 * MIB, 0)
     assert (error.reserved, error.capacity) == (36 * MIB, 48 * MIB)  # the free segment went back before the retry
     for part in (
         "caching on simulated: out of memory: asked for 13.0 MiB (13631488 bytes)",
-        "free 12.0 MiB (12582912 bytes)",
-        "the largest hole is 12.0 MiB",
-        "reserved 36.0 MiB (37748736 bytes), capacity 48.0 MiB (50331648 bytes)",
+        "free in its segments 0 bytes, the largest hole 0 bytes",
+        "reserved 36.0 MiB (37748736 bytes), not yet reserved 12.0 MiB (12582912 bytes), capacity 48.0 MiB (50331648 ",
         "What to do: use a smaller batch, free tensors you no longer need (del x)",
     ):
         assert part in str(error)
@@ -194,7 +193,7 @@ def test_out_of_memory_tells_fragmentation_from_shortage():
         release(manager, block)
     with pytest.raises(OutOfMemoryError, match="enough in total but not in one piece") as caught:
         allocate(manager, 6 * MIB)
-    assert (caught.value.free, caught.value.largest_hole) == (12 * MIB, 4 * MIB)
+    assert (caught.value.free, caught.value.unreserved, caught.value.largest_hole) == (12 * MIB, 0, 4 * MIB)
     with pytest.raises(OutOfMemoryError, match="it can never fit"):
         allocate(manager, 21 * MIB)
 

@@ -53,7 +53,7 @@ def test_a_fragmented_request() -> None:
     report = report_of()
     assert report.verdict == "not full: the device has room left, but not for the segment that caching wants"
     assert (report.request, report.op, report.manager, report.device) == (9 * MIB, "full", "caching", "host")
-    assert (report.free, report.largest_hole, report.live) == (6 * MIB, 3 * MIB, 32 * MIB)
+    assert (report.free, report.largest_hole, report.live) == (16 * MIB, 3 * MIB, 32 * MIB)
     assert (report.capacity, report.unreserved, report.cached) == (48 * MIB, 10 * MIB, 0)
     (probe,) = report.blockers
     assert (probe.names, probe.op, probe.size, probe.shape) == (("probe",), "full", 3 * MIB, (3 * MIB // 4,))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from flnb_telemetry import schema
 from flnb_telemetry.quantity import bytes_of
 
 from flnb.interface.memory import MemoryManager
@@ -26,12 +27,16 @@ class Cached(MemoryManager):
     checked: ClassVar[bool] = False
 
     def release_cached(self) -> int:
-        """Give every segment that holds nothing back to the device; returns their bytes."""
+        """Give every segment that holds nothing back to the device; returns their bytes, which one event tells."""
         self.settle()
         with self.ledger:
-            before = self.device.reserved
+            lease = self.device
+            before, held = lease.reserved, len(lease.segments)
             self._release_free()
-            return int(before - self.device.reserved)
+            given = int(before - lease.reserved)
+            if given:
+                lease.tell(schema.RELEASED, given, held - len(lease.segments))
+            return given
 
     def _release_free(self) -> None:
         """Release what is free, forgetting each segment first: one that the device refuses stays reserved, unused."""

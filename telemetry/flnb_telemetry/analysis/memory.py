@@ -35,7 +35,10 @@ FORMULAS = {
 
 
 class BlockView(NamedTuple):
-    """A block at one moment; offset within its segment, bytes; state "active" or "pending" (freed, not yet free)."""
+    """A block at one moment; offset within its segment, bytes.
+
+    state: "active", "locked" (by users: it stays when its array goes), or "pending" (freed, not yet free).
+    """
 
     id: int
     offset: int
@@ -134,6 +137,7 @@ class MemoryState:
     def segments(self) -> tuple[SegmentView, ...]:
         """The segments by address, each with its live blocks."""
         memory, start = self._memory, self._memory.start
+        locks = memory.locks(self._ns)
         plans, contexts = memory.catalog.plans.items, memory.catalog.contexts.items
         base = dict(schema.tuples(self._segment, "segment_id", "address"))
         inside: dict[int, list[BlockView]] = {home: [] for home in base}
@@ -142,7 +146,7 @@ class MemoryState:
         for home, address, number, size, requested, category, plan, context, t, dropped in rows:
             if home in base:
                 about = (schema.CATEGORIES[category], plans[plan].op, contexts[context].scope, (t - start) / 1e9)
-                state = "pending" if dropped <= self._ns else "active"
+                state = "pending" if dropped <= self._ns else "locked" if locks.get(number) else "active"
                 inside[home].append(BlockView(number, address - base[home], size, requested, *about, state))
         held = sorted(schema.tuples(self._segment, "address", "segment_id", "size"))
         return tuple(SegmentView(number, at, size, tuple(inside[number])) for at, number, size in held)
@@ -168,12 +172,13 @@ class Memory:
     for blocks that of the request to free them ("dropped"); NEVER for what lives on. A segment that was resized has a
     row for each of its sizes, from then until the next.
     What saved tensors were moved to (`flnb.memory.offload`) is another device: `aside` is its timeline, and nothing
-    else counts it. `transfer` are the columns of the moves.
+    else counts it. `transfer` are the columns of the moves, `locked` those of user locks.
     """
 
     def __init__(self, table: Callable[[str], schema.Columns], start: int, catalog: Catalog) -> None:
         self.start, self.catalog = start, catalog
         self.transfer, elsewhere = table("transfer"), table("aside")["segment_id"]
+        self.locked = table("locked")
         blocks = _lifetimes(table("alloc"), table("free_completed"), "alloc_id")
         segments = _sizes(table("segment_alloc"), table("segment_resize"), table("segment_free"))
         (self.block, away), (self.segment, taken) = (_parted(rows, elsewhere) for rows in (blocks, segments))
@@ -205,6 +210,11 @@ class Memory:
         either = np.concatenate([kept[stop // stride], np.arange(stop // stride * stride, stop)])
         found: Ints = either[self.block["end"][either] > ns]
         return found
+
+    def locks(self, ns: int) -> dict[int, int]:
+        """The number of user locks of each block that has any at a time in ns, by id."""
+        told = {number: locks for t, number, locks in schema.tuples(self.locked, "t", "alloc_id", "locks") if t <= ns}
+        return {number: locks for number, locks in told.items() if locks}
 
     def at(self, t: float) -> MemoryState:
         """The state after everything that happened until t, seconds since the recording began."""

@@ -261,8 +261,8 @@ def _ooms(events: te.Events, t: Ints, context: Ints, run: Recording) -> Columns:
     for i, told in sorted(events.ooms.items()):
         left = told.get("device_free", 0)
         state = run.memory.at(float(run.seconds_at(int(t[i]))))
-        free, hole = left + int(state.holes.sum()), max(left, state.largest_hole)
-        counted = told | {"free": told.get("free", free), "largest_hole": told.get("largest_hole", hole)}
+        free = left + int(state.holes.sum())
+        counted = {"free": free, "largest_hole": state.largest_hole} | told
         sizes = [counted.get(key, 0) for key in ("free", "largest_hole", "capacity")]
         rows.append((t[i], events.size[i], *sizes, told.get("reserved", state.reserved), context[events.stack[i]], 0))
     return dict(zip(table, np.array(rows, np.int64).reshape(-1, len(table)).T, strict=True))

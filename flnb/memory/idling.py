@@ -1,0 +1,122 @@
+"""What offloading does to the lifetimes of a recorded step, worked out from its events.
+
+By the schedule of `flnb.memory.offload`: a block that ops saved goes once nothing but the tape holds it, when the next
+op on large tensors is recorded, and is back when the first of the nodes that saved it is pulled. Who else holds a block
+is not recorded. It is taken to be held until the last module call that reads it has ended: right for modules that pass
+their results on, too early for one that keeps what it made in a variable until its own end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from flnb_telemetry import schema
+from flnb_telemetry.analysis.memory import NEVER
+
+from flnb.memory.traces import Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from flnb.memory.lifetimes import Call, Step
+
+__all__ = ["LEAST", "Idle", "Moved", "inside", "movable", "moved"]
+
+LEAST = 16 << 10
+"""Smaller blocks are not worth a move, bytes."""
+KEPT_LAST = 2
+"""Of what came back so many stay until others do."""
+STAYING = frozenset(schema.CATEGORIES.index(name) for name in ("parameter", "optimizer_state"))
+
+
+class Moved(NamedTuple):
+    """A block that is away for a while: when it goes, and when each of its copies comes and goes, in ticks."""
+
+    row: int
+    away: int
+    back: list[tuple[int, int]]
+
+
+class Idle(NamedTuple):
+    """A block that may move: the modules of the ops that saved it, and from when on the tape alone holds it (s)."""
+
+    scopes: frozenset[str]
+    since: float
+
+
+def inside(scope: str, modules: Collection[str]) -> bool:
+    """Whether a scope is that of one of some modules, or of one inside it."""
+    return any(scope == module or scope.startswith(f"{module}.") for module in modules)
+
+
+def movable(step: Step) -> dict[int, Idle]:
+    """Blocks that were made inside of an outermost module, and that ops inside of it read and saved, no others."""
+    trace, found = step.trace, {}
+    born, _ = trace.lifetimes
+    for row, savers in step.nodes.saved_by.items():
+        users = [*savers, *step.nodes.read_by.get(row, ())]
+        roots = {scope.partition(".")[0] for scope in (trace.scope[row], *(node.scope for node in users))}
+        if len(roots) == 1 and "" not in roots and trace.nbytes[row] >= LEAST and trace.category[row] not in STAYING:
+            since = max(step.passed_on(node, int(born[row])) for node in users)
+            found[row] = Idle(frozenset(node.scope for node in savers), since)
+    return found
+
+
+def moved(step: Step, modules: Collection[str], again: Collection[Call] = ()) -> list[Moved]:
+    """What moves where all that some modules save may, but for what is made or read in calls that run again."""
+    born, _ = step.trace.lifetimes
+    stay = {row for call in again for row in call.inputs}
+    records, going = _records(step, again), {}
+    for row, idle in step.movable.items():
+        within = any(call.begin <= born[row] < call.end and row not in call.outputs for call in again)
+        if row in stay or within or not all(inside(scope, modules) for scope in idle.scopes):
+            continue
+        at = int(np.searchsorted(records, idle.since, "right"))
+        if at < len(records):
+            going[row] = step.nodes.following(records[at]) * Trace.TICK
+    back = _returns(step, going)
+    return [Moved(row, away, back[row]) for row, away in going.items() if not back[row] or away < back[row][0][0]]
+
+
+def _records(step: Step, again: Collection[Call]) -> list[float]:
+    """When ops on large tensors were recorded: those are the moments at which what is idle moves."""
+    at = step.trace.t
+    spans = [(float(at[call.begin]), float(at[min(call.end, len(at) - 1)])) for call in again]
+    times = [
+        node.t1
+        for node in step.nodes.list
+        if node.largest >= LEAST and not any(since <= node.t0 < until for since, until in spans)
+    ]
+    return sorted([*times, *(until for _, until in spans)])
+
+
+def _returns(step: Step, going: Collection[int]) -> dict[int, list[tuple[int, int]]]:
+    """When each block that went comes back and goes again, as nodes that saved it are pulled one after another."""
+    tick, n = Trace.TICK, len(step.trace)
+    _, died = step.trace.lifetimes
+    found: dict[int, list[tuple[int, int]]] = {row: [] for row in going}
+    pulls = [(node.pulled, node) for node in step.nodes.list if node.pulled is not None]
+    pulls.sort(key=lambda pull: (pull[0][0], -pull[1].seq))  # what allocates nothing, before what does
+    left = Counter(row for _, node in pulls for row in node.saves if row in found)
+    here: dict[int, int] = {}  # since when
+    recent: deque[int] = deque()
+    for (begin, done), node in pulls:
+        wanted = [row for row in node.saves if row in found]
+        absent = [row for row in wanted if row not in here]
+        for i, row in enumerate(absent):
+            now = here[row] = begin * tick - (len(absent) - i)
+            recent.append(row)
+            while len(recent) > KEPT_LAST:
+                old = recent.popleft()
+                if old != row and old in here:
+                    found[old].append((here.pop(old), done * tick if old in wanted else now + 1))
+        for row in wanted:
+            left[row] -= 1
+            if not left[row] and row in here:  # with its last node it goes
+                since = here.pop(row)
+                found[row].append((since, max(since + 1, int(died[row]) * tick)))
+    for row, since in here.items():
+        found[row].append((since, max(since + 1, int(died[row]) * tick) if died[row] < n else NEVER))
+    return found

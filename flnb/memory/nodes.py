@@ -1,0 +1,177 @@
+"""What a recording says of the tape: the ops that gradients go through, the blocks they read, made and saved."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from flnb_telemetry import schema
+
+from flnb.ops.table import OPS
+
+if TYPE_CHECKING:
+    from flnb_telemetry import Recording
+    from flnb_telemetry.intern import Plan
+    from flnb_telemetry.schema import Ints
+
+    from flnb.memory.traces import Trace
+
+__all__ = ["Node", "Nodes"]
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A forward op on the tape, with its body where it is a composite. Blocks are rows of the trace.
+
+    Attributes:
+        seq: its sequence number.
+        op, scope: its name, and the module in which it ran.
+        first, last: of its rows in the table of ops.
+        t0, t1: seconds of its forward.
+        pulled: its backward, as indices of calls to the memory manager: of its first allocation, and of the first call
+            after it; None where there was none.
+        largest: bytes of the largest tensor that it read or made.
+        block: of its result; reads: those of its inputs; saves: what it keeps for its gradient.
+    """
+
+    seq: int
+    op: str
+    scope: str
+    first: int
+    last: int
+    t0: float
+    t1: float
+    pulled: tuple[int, int] | None
+    largest: int
+    block: int | None
+    reads: list[int]
+    saves: list[int]
+
+
+class Nodes:
+    """The nodes of a recording in order of time, and by block who reads and who saves it.
+
+    Args:
+        trace: of the recording; rows: by number of an allocation, its row there.
+    """
+
+    def __init__(self, run: Recording, trace: Trace, rows: dict[int, int]) -> None:
+        self.trace, self.rows = trace, rows
+        table, contexts = run.table("op"), run.catalog.contexts.items
+        self.t0, self.t1 = run.seconds_at(table["t0"]), run.seconds_at(table["t1"])
+        self.node, self.alloc = table["node"], table["alloc_id"]
+        self.back = run.catalog.phase[table["context"]] == schema.BACKWARD
+        self._at = np.asarray(trace.t)
+        self._born = self._at[trace.lifetimes[0]]
+        self._died = trace.lifetimes[1]
+        self._least = int(run.meta.get("min_block") or 0)
+        self._results: set[int] = set()
+        self._pulled = self._pulls()
+        self.block: dict[int, int] = {}  # of a node's result, by sequence number
+        self.read_by: dict[int, list[Node]] = defaultdict(list)
+        self.saved_by: dict[int, list[Node]] = defaultdict(list)
+        plans, used = run.catalog.plans.items, table["plan"].tolist()
+        more: dict[int, list[int]] = defaultdict(list)
+        whole: dict[int, Plan] = {}  # of composites, and of ops with more parents than an op's record holds
+        columns = ("node", "plan", *(f"parent{i}" for i in range(2, 7)))
+        for seq, number, *further in schema.tuples(run.table("edge"), *columns):
+            more[seq] += further
+            whole[seq] = plans[number]
+        self.list: list[Node] = []
+        for group in self._grouped():
+            first = int(group[0])
+            seq = int(self.node[first])
+            plan = whole.get(seq, plans[used[first]])
+            composite = plan.op not in OPS or OPS[plan.op].joint is not None
+            own = [] if composite else [int(table[name][first]) for name in ("parent0", "parent1")]
+            parents = ([*own, *more.get(seq, ())] + [0] * len(plan.inputs))[: max(1, len(plan.inputs))]
+            self._add(group, plan, parents, contexts[table["context"][first]].scope)
+
+    def _add(self, group: Ints, plan: Plan, parents: list[int], scope: str) -> None:
+        """One more node: its rows in the table of ops, and the nodes that its inputs are results of (0: of none)."""
+        first, last = int(group[0]), int(group[-1])
+        seq = int(self.node[first])
+        reads = [self.block[parent] for parent in parents if parent in self.block]
+        made = [self.rows[alloc] for alloc in self.alloc[group].tolist() if alloc in self.rows]
+        result = made[-1] if made else reads[0] if reads and plan.nbytes >= self._least else None
+        if result is not None:
+            self.block[seq] = result
+            self._results.add(result)
+        t0, t1, pulled = float(self.t0[first]), float(self.t1[last]), self._pulled.get(seq)
+        node = Node(seq, plan.op, scope, first, last, t0, t1, pulled, _largest(plan), result, reads, [])
+        node.saves = self._saves(node, plan, parents, made) if plan.op in OPS else list(reads)
+        self.list.append(node)
+        for row in dict.fromkeys(reads):
+            self.read_by[row].append(node)
+        for row in node.saves:
+            self.saved_by[row].append(node)
+
+    def _grouped(self) -> list[Ints]:
+        """The rows of each node's forward."""
+        forward = np.flatnonzero((self.node > 0) & ~self.back)
+        forward = forward[np.argsort(self.node[forward], kind="stable")]
+        groups = np.split(forward, np.flatnonzero(np.diff(self.node[forward])) + 1) if len(forward) else []
+        return sorted(groups, key=lambda rows: int(rows[-1]))
+
+    def _pulls(self) -> dict[int, tuple[int, int]]:
+        """When each node was pulled."""
+        rows = np.flatnonzero(self.back & (self.node > 0))
+        born, _ = self.trace.lifetimes
+        later = np.append(born, len(self.trace))
+        begins = later[np.searchsorted(born, np.searchsorted(self._at, self.t0[rows]))]
+        ends = np.searchsorted(self._at, self.t1[rows], "right")
+        found: dict[int, tuple[int, int]] = {}
+        each = (self.node[rows], self.alloc[rows], begins, ends)
+        for seq, alloc, begin, end in zip(*(column.tolist() for column in each), strict=True):
+            if alloc in self.rows:  # memory for a result is asked for before the op begins
+                begin = min(begin, int(born[self.rows[alloc]]))
+            before = found.get(seq, (begin, end))
+            found[seq] = min(begin, before[0]), max(end, before[1])
+        return found
+
+    def _saves(self, node: Node, plan: Plan, parents: list[int], made: list[int]) -> list[int]:
+        """The blocks that a node keeps: of inputs and result those that its pull reads, and what its body kept."""
+        op, count = OPS[plan.op], len(plan.inputs)
+        found: list[int] = []
+        if op.joint is not None:
+            keeps = [op.uses is None or str(i) in op.uses for i in range(count)]
+            result = op.uses is None or "y" in op.uses
+            gone = self.following(node.t1)
+            found += [row for row in made if row != node.block and self._died[row] > gone]
+        else:
+            mask = sum(1 << i for i, parent in enumerate(parents) if parent) if count <= 2 else 0
+            *keeps, result = op.saves_for(count)[mask]
+        for parent, keep, shape in zip(parents, keeps, plan.inputs, strict=False):
+            row = self.block.get(parent) if parent else self._plain(node, shape)
+            if keep and row is not None:
+                found.append(row)
+        if result and node.block is not None:
+            found.append(node.block)
+        return list(dict.fromkeys(found))
+
+    def _plain(self, node: Node, shape: tuple[int, ...]) -> int | None:
+        """An input without a gradient, such as the mask of a dropout: the latest one of its shape in the module."""
+        if math.prod(shape) < 2:
+            return None
+        trace = self.trace
+        until = int(np.searchsorted(self._born, node.t0))
+        for row in range(until - 1, max(-1, until - 9), -1):
+            same = trace.scope[row] == node.scope and tuple(trace.shapes[row]) == tuple(shape)
+            if same and row not in self._results and self._died[row] > self.following(node.t1):
+                return row
+        return None
+
+    def following(self, t: float) -> int:
+        """The index of the first allocation after a time: what was let go of before is freed there."""
+        born, _ = self.trace.lifetimes
+        later = int(np.searchsorted(born, np.searchsorted(self._at, t, "right")))
+        return int(born[later]) if later < len(born) else len(self.trace)
+
+
+def _largest(plan: Plan) -> int:
+    """Bytes of the largest tensor of an op."""
+    item = plan.nbytes / max(1, math.prod(plan.shape))
+    return max([plan.nbytes, *(round(item * math.prod(shape)) for shape in plan.inputs)])
