@@ -8,6 +8,7 @@ vmap) or batched again (vmaps inside each other).
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from flnb.autograd.batching import Call, batch, compose
@@ -170,14 +171,10 @@ class Batched(Tensor):
 def _call(op: Any, arguments: tuple[Any, ...], attributes: tuple[Any, ...]) -> tuple[Level, Call]:
     """The innermost vmap among the arguments, and the call with the arguments of that vmap replaced by their values."""
     found = [x._level for x in arguments if getattr(x, "_level", None) is not None]
-    level = max(found, key=_depth)
+    level = max(found, key=attrgetter("depth"))
     whole = [getattr(x, "_level", None) is level for x in arguments]
     values = [x._value if b else x for x, b in zip(arguments, whole, strict=True)]
     return level, Call(op, values, whole, attributes, level.size)
-
-
-def _depth(level: Level) -> int:
-    return level.depth
 
 
 def _levels_of(x: Any) -> list[Level]:

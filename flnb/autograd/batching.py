@@ -121,25 +121,12 @@ def along(call: Call) -> Any:
     return call.run(call.whole(0), attributes=(axis + 1, *more))
 
 
-def _wholes(call: Call) -> Any:
-    """Ops on stacks whose arguments do not broadcast."""
-    return call.run(*call.wholes())
-
-
 # Movement -------------------------------------------------------------------------------------------------------------
 
 
 def same(call: Call) -> Any:
     """Ops that keep shape and know no axis."""
     return call.run(call.whole(0))
-
-
-def _reshape(call: Call) -> Any:
-    return reshape(call.whole(0), (call.size, *call.attributes[0]))
-
-
-def _permute(call: Call) -> Any:
-    return permute_dims(call.whole(0), (0, *(a + 1 for a in call.attributes[0])))
 
 
 def _broadcast_to(call: Call) -> Any:
@@ -152,16 +139,8 @@ def _pad(call: Call) -> Any:
     return call.run(call.whole(0), attributes=(((0, 0), *widths), value))
 
 
-def _concat(call: Call) -> Any:
-    return concat(call.wholes(), axis=call.attributes[0] + 1)
-
-
 ALL = ("slice", None, None, None)
 """``:`` in an encoded key."""
-
-
-def _slice(call: Call) -> Any:
-    return call.run(call.whole(0), attributes=((ALL, *call.attributes[0]),))
 
 
 def _place(call: Call) -> Any:
@@ -284,20 +263,20 @@ RULES: dict[str, Callable[[Call], Any]] = {
     ),
     **dict.fromkeys(("astype", "copy"), same),
     "matmul": broadcast,
-    "reshape": _reshape,
-    "permute_dims": _permute,
+    "reshape": lambda call: reshape(call.whole(0), (call.size, *call.attributes[0])),
+    "permute_dims": lambda call: permute_dims(call.whole(0), (0, *(a + 1 for a in call.attributes[0]))),
     "broadcast_to": _broadcast_to,
     "pad": _pad,
-    "concat": _concat,
+    "concat": lambda call: concat(call.wholes(), axis=call.attributes[0] + 1),
     "flip": reduce,
-    "slice": _slice,
+    "slice": lambda call: call.run(call.whole(0), attributes=((ALL, *call.attributes[0]),)),
     "place": _place,
     "gather": _gather,
     "scatter_add": _scatter_add,
     **dict.fromkeys(("cholesky", "det", "eigh", "eigvalsh", "inv", "qr", "slogdet", "svd", "svdvals"), same),
     **dict.fromkeys(("fftn", "ifftn", "rfftn", "irfftn"), reduce),
     "solve": broadcast,
-    "pinv": _wholes,
+    "pinv": lambda call: call.run(*call.wholes()),  # its arguments do not broadcast
 }
 for _rank in (1, 2, 3):
     RULES[f"conv{_rank}d"] = _folding((0, 0), (0, 1))

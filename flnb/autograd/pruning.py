@@ -90,10 +90,6 @@ def _is_zero(walk: Walk, node: Node) -> bool:
     return not (g if walk.buffers else values(innermost(g))).any()
 
 
-def _everything(node: Node) -> tuple[int, ...]:
-    return (0,)
-
-
 def _product(node: Node) -> tuple[int, ...]:
     """The argument of a product whose other factor is the Python number 0."""
     a, b = node[PLAN].specs
@@ -121,7 +117,7 @@ def _extremum(better: Callable[[Any, Any], bool]) -> Callable[[Node], tuple[int,
 
 
 DEAD: dict[str, Callable[[Node], tuple[int, ...]]] = {
-    **dict.fromkeys(("floor", "ceil", "round", "sign"), _everything),
+    **dict.fromkeys(("floor", "ceil", "round", "sign"), lambda _: (0,)),
     "multiply": _product,
     "where": _where,
     "maximum": _extremum(lambda a, b: bool((a > b).all())),
