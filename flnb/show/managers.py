@@ -6,6 +6,8 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from flnb_telemetry import palette, quantity, schema
+from flnb_telemetry.analysis.memory import BlockView, SegmentView
+from flnb_telemetry.formats import svg
 
 from flnb.show.tensors import BOX, CODE, DIM
 
@@ -27,13 +29,10 @@ def manager_html(manager: MemoryManager) -> str:
         f"{stats['segments']} segment{many} · peak {size(stats['peak_allocated'])} of {size(stats['peak_reserved'])} · "
         f"{quantity.count(stats['allocs'])} allocations, {quantity.count(stats['frees'])} frees"
     )
-    segments = sorted(manager.snapshot(), key=lambda one: -one.segment.size)
-    largest = segments[0].segment.size if segments else 1
-    bars = "".join(_bar(one, largest) for one in segments[:SEGMENTS])
-    if len(segments) > SEGMENTS:
-        bars += f"<div style='{DIM}'>and {len(segments) - SEGMENTS} smaller segments</div>"
-    used = sorted({block.category for one in segments for block in one.blocks if block.id})
-    legend = " ".join(f"<span style='color:{_colour(c)}'>■</span> {_name(c)}" for c in used)
+    segments = [_view(one) for one in manager.snapshot()]
+    used = sorted({block.category for segment in segments for block in segment.blocks})
+    legend = " ".join(f"<span style='color:{palette.CATEGORY[name][0]}'>■</span> {name}" for name in used)
+    bars = svg.segment_bars(segments, "segments", SEGMENTS)
     device = manager.device
     limit = "" if device.capacity is None else f" of {size(device.capacity)}"
     return (
@@ -43,29 +42,11 @@ def manager_html(manager: MemoryManager) -> str:
     )
 
 
-def _bar(state: SegmentState, largest: int) -> str:
+def _view(state: SegmentState) -> SegmentView:
     segment = state.segment
-    blocks = [block for block in state.blocks if block.id][:BLOCKS]
-    parts = "".join(
-        f"<rect x='{100 * (b.address - segment.address) / segment.size:.3f}' width='{100 * b.size / segment.size:.3f}' "
-        f"height='10' fill='{_colour(b.category)}'><title>block {b.id}: {quantity.size(b.size)} {_name(b.category)}"
-        f"</title></rect>"
-        for b in blocks
-    )
-    used = quantity.size(sum(block.size for block in state.blocks if block.id))
-    said = f"segment {segment.id}: {used} of {quantity.size(segment.size)}"
-    width = max(8, round(100 * segment.size / largest))
-    return (
-        f"<svg role='img' aria-label='{said}' viewBox='0 0 100 10' preserveAspectRatio='none' style='display:block;"
-        f"width:{width}%;height:14px;margin:3px 0;border:1px solid var(--jp-border-color1,#8888)'>"
-        f"<title>{said}</title>{parts}</svg>"
-    )
-
-
-def _name(category: int) -> str:
-    return schema.CATEGORIES[category]
-
-
-def _colour(category: int) -> str:
-    """The dark theme's colour, which can be seen on both."""
-    return palette.CATEGORY[_name(category)][1]
+    blocks = [
+        BlockView(b.id, b.address - segment.address, b.size, b.requested, schema.CATEGORIES[b.category], "", "", 0, "")
+        for b in state.blocks
+        if b.id
+    ]
+    return SegmentView(segment.id, segment.address, segment.size, tuple(blocks[:BLOCKS]))

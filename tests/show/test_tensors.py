@@ -126,7 +126,7 @@ def test_managers_show_sums_and_segments():
     shown = text_of(html)
     assert "Caching caching on host" in shown
     assert "in 3 blocks of" in shown
-    assert html.count("<rect") == 3
+    assert html.count("<title>parameter") == 3
     assert "parameter" in shown
     del kept
 

@@ -11,9 +11,11 @@ import numpy as np
 from flnb_telemetry import palette, quantity, schema
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
-    from flnb_telemetry.analysis.memory import Memory, MemoryState
+    from flnb_telemetry.analysis.memory import Memory, MemoryState, SegmentView
     from flnb_telemetry.analysis.ops import OpStats
     from flnb_telemetry.schema import Ints
 
@@ -113,15 +115,21 @@ def memory_timeline(memory: Memory) -> str:
     return picture("memory by category over time", body)
 
 
-def block_map(state: MemoryState, limit: int = 24) -> str:
-    """Segments as bars of one scale with their blocks in them; what stays empty is free."""
-    segments = sorted(state.segments, key=lambda segment: segment.size, reverse=True)[:limit]
+def block_map(state: MemoryState) -> str:
+    """The segments of a moment with their blocks in them."""
+    held = f"{quantity.size(state.allocated)} in {quantity.size(state.reserved)} at {state.t:.3f} s"
+    return segment_bars(state.segments, held)
+
+
+def segment_bars(every: Sequence[SegmentView], text: str, limit: int = 24) -> str:
+    """Segments as bars of one scale with their blocks in them, below a text; what stays empty is free."""
+    segments = sorted(every, key=lambda segment: segment.size, reverse=True)[:limit]
     if not segments:
         return "<p>no segments</p>"
     scale = (WIDTH - 4) / segments[0].size
-    body = _text(2, 12, f"{quantity.size(state.allocated)} in {quantity.size(state.reserved)} at {state.t:.3f} s")
-    if len(state.segments) > limit:
-        body += _text(WIDTH - 2, 12, f"the largest {limit} of {len(state.segments)} segments", "end")
+    body = _text(2, 12, text)
+    if len(every) > limit:
+        body += _text(WIDTH - 2, 12, f"the largest {limit} of {len(every)} segments", "end")
     dashed = 'fill="none" stroke="currentColor" stroke-opacity="0.6" stroke-dasharray="2 2"'
     for i, segment in enumerate(segments):
         y = 20 + 20 * i
