@@ -127,7 +127,7 @@ class LiveRecording(Live):
 
 
 def _rows(kind: str, lives: Columns, node: Any = 0, offset: Any = 0) -> Records:
-    rows = np.zeros((len(lives["t"]), WIDTH), np.int64)
+    rows = np.zeros((WIDTH, len(lives["t"])), np.int64).T
     rows[:, : schema.WORDS] = schema.rows(schema.KINDS[kind], lives)
     rows[:, NODE], rows[:, OFFSET], rows[:, END] = node, offset, lives["end"]
     return rows

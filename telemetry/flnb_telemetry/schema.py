@@ -113,7 +113,7 @@ def columns(kind: Kind, rows: Records) -> Columns:
 
 def rows(kind: Kind, table: Columns) -> Records:
     """`columns` undone: records of one kind, whose lane is left out."""
-    made = np.zeros((len(table[kind.words[0]]), WORDS), np.int64)
+    made = np.zeros((WORDS, len(table[kind.words[0]])), np.int64).T  # columns stay in one piece
     made[:, 0] = kind.number
     for name, shift in ((kind.aux, AUX_SHIFT), (kind.plan, PLAN_SHIFT)):
         if name:
