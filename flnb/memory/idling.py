@@ -77,7 +77,8 @@ def moved(step: Step, modules: Collection[str], again: Collection[Call] = ()) ->
         if at < len(records):
             going[row] = step.nodes.following(records[at]) * Trace.TICK
     back = _returns(step, going)
-    return [Moved(row, away, back[row]) for row, away in going.items() if not back[row] or away < back[row][0][0]]
+    # what went is freed when memory is next asked for, at the latest for its own copy
+    return [Moved(row, min([away, *(since for since, _ in back[row])]), back[row]) for row, away in going.items()]
 
 
 def _records(step: Step, again: Collection[Call]) -> list[float]:

@@ -20,8 +20,8 @@ def on(capacity=None, **limits):
 
 def tiles(manager):
     """Per segment: [(size, live?), ...]; the holes between live blocks are the pieces that the manager has."""
-    holes = sorted((b.size, b.address) for _, blocks in manager.snapshot() for b in blocks if not b.id)
-    assert holes == sorted(piece[:2] for piece in manager.small.entries + manager.large.entries)
+    holes = sorted((b.size, s.id, b.address) for s, blocks in manager.snapshot() for b in blocks if not b.id)
+    assert holes == sorted(piece[:3] for piece in manager.small.entries + manager.large.entries)
     return [[(block.size, bool(block.id)) for block in blocks] for _, blocks in manager.snapshot()]
 
 
@@ -83,7 +83,9 @@ def test_neighbours_merge_whatever_the_order(order):
     for index in order:
         release(manager, blocks[index])
     assert tiles(manager) == [[(2 * MIB, False)]]
-    assert manager.small.entries == [(2 * MIB, manager.snapshot()[0].segment.address, manager.small.entries[0][2])]
+    (whole,) = manager.small.entries
+    segment = manager.snapshot()[0].segment
+    assert whole[:3] == (2 * MIB, segment.id, segment.address)
 
 
 def test_merging_stops_at_live_blocks():

@@ -78,7 +78,7 @@ class Unlocks(Caching):
 
 class Counts(Caching):
     def stats(self):
-        return super().stats() | {"allocated": sum(piece.size for _, _, piece in self.small.entries)}
+        return super().stats() | {"allocated": sum(piece.size for *_, piece in self.small.entries)}
 
 
 class Hides(Caching):

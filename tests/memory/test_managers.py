@@ -18,7 +18,7 @@ import flnb
 import flnb.nn as nn
 from flnb.dispatch import registry
 from flnb.dispatch.memory import allocate, release
-from flnb.interface.memory import AllocHint, Block, MemoryManager, OutOfMemoryError
+from flnb.interface.memory import AllocHint, Block, MemoryManager, OutOfMemoryError, Segment
 from flnb.memory import BestFit, Buddy, ByCategory, Expandable, HostDevice, Reserved, SimulatedDevice, Slab
 
 pytestmark = pytest.mark.usefixtures("nothing_held")
@@ -357,11 +357,40 @@ def test_a_manager_that_raises_in_the_middle(name: str) -> None:
     assert raised > 10
 
 
+class Falling(SimulatedDevice):
+    """Segments lie the lower the later they were reserved, as operating systems like to place maps."""
+
+    def reserve(self, nbytes: int) -> Segment:
+        segment = super().reserve(nbytes)
+        segment.address = (1 << 60) - segment.address
+        return segment
+
+
+@pytest.mark.parametrize("name", [name for name in MANAGERS if name not in ("expandable", "best-fit")])
+def test_where_segments_lie_makes_no_difference(name: str) -> None:
+    """A program gets the same pieces each time it runs, and in a replay."""
+
+    def places(device: SimulatedDevice) -> list[tuple[int, int]]:
+        manager, draw, found = made(name, device), random.Random(7), []
+        numbers: dict[int, int] = {}
+        live: list[Block] = []
+        for _ in range(400):
+            if live and draw.random() < 0.48:
+                release(manager, live.pop(draw.randrange(len(live))))
+            else:
+                live.append(block := allocate(manager, draw.choice((600, 5000, 1 << 20, 3 << 20, 12 << 20))))
+                number = numbers.setdefault(block.segment.id, len(numbers))
+                found.append((number, block.address - block.segment.address))
+        return found
+
+    assert places(SimulatedDevice("4GiB")) == places(Falling("4GiB"))
+
+
 def test_managers_that_forget_to_coalesce_fail_the_kit() -> None:
     class Slivers(BestFit):
         def free(self, block: Block) -> None:
             block.free = True  # type: ignore[attr-defined]
-            insort(self.arena.entries, (block.size, block.address, block))  # type: ignore[misc]
+            insort(self.arena.entries, (block.size, block.segment.id, block.address, block))  # type: ignore[misc]
 
     class OneHalf(Buddy):
         def free(self, block: Block) -> None:

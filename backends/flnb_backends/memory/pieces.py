@@ -30,13 +30,13 @@ class Piece(Block):
     def unpool(self) -> None:
         """Leave the pool; an interrupted call may have done it already."""
         entries = self.pool.entries
-        index = bisect_left(entries, (self.size, self.address))
-        if index < len(entries) and entries[index][2] is self:
+        index = bisect_left(entries, (self.size, self.segment.id, self.address))
+        if index < len(entries) and entries[index][3] is self:
             del entries[index]
 
     def keep(self) -> None:
         """Enter the pool."""
-        insort(self.pool.entries, (self.size, self.address, self))
+        insort(self.pool.entries, (self.size, self.segment.id, self.address, self))
 
     def join(self, right: Piece) -> None:
         """Take over the right neighbour's room, and its neighbour."""
@@ -55,7 +55,8 @@ class Pool:
     """Free pieces.
 
     Attributes:
-        entries: (size, address, piece), sorted.
+        entries: (size, number of the segment, address, piece), sorted. Not by address alone: the operating system gives
+            segments addresses in no order, and a program should get the same memory each time, and in a replay.
         least: bytes; a smaller rest is not cut off.
         recycling: bytes; a piece of this size or more is not given out again.
         end: of the segment that grows, a piece of no bytes that is never free: its left neighbour is the last one.
@@ -70,7 +71,7 @@ class Pool:
 
 
 class Fitting(Cached):
-    """The smallest free piece that is large enough, then the lowest address; the rest is cut off and kept."""
+    """The smallest free piece that is large enough, then the first in the oldest segment; the rest is cut off and kept."""
 
     split_limit = UNLIMITED
     pools: tuple[Pool, ...] = ()
@@ -83,7 +84,7 @@ class Fitting(Cached):
         entries = pool.entries
         index = bisect_left(entries, (size,))
         if index < len(entries) and entries[index][0] < pool.recycling:
-            piece = entries.pop(index)[2]
+            piece = entries.pop(index)[3]
         else:
             piece = self._grow(pool, size)
         whole = piece.size
@@ -94,7 +95,7 @@ class Fitting(Cached):
                 right.left = rest
             piece.right = rest
             piece.size = size
-            insort(entries, (rest.size, rest.address, rest))
+            insort(entries, (rest.size, rest.segment.id, rest.address, rest))
         piece.free = False
         return piece
 
@@ -114,7 +115,7 @@ class Fitting(Cached):
         if right is not None and right.free:
             right.unpool()
             piece.join(right)
-        insort(pool.entries, (piece.size, piece.address, piece))
+        insort(pool.entries, (piece.size, piece.segment.id, piece.address, piece))
 
     def _recycled(self, piece: Piece) -> bool:
         """Whether the piece and what is free beside it were a whole segment, too large to be kept, and went back."""
@@ -144,7 +145,7 @@ class Fitting(Cached):
 
     def _release_free(self) -> None:
         for pool in self.pools:
-            for _, _, piece in [entry for entry in pool.entries if entry[2].whole]:
+            for *_, piece in [entry for entry in pool.entries if entry[3].whole]:
                 self._give_back(piece)
 
     def _give_back(self, piece: Piece) -> None:
