@@ -40,7 +40,7 @@ __all__ = [
     "OutOfMemoryError", "Outcome", "Packing", "Plan", "Planned", "Postmortem", "Replay", "Reserved", "Segment",
     "SegmentState", "SimulatedDevice", "Slab", "Trace", "Zlib", "allocate", "block_of", "compress", "diff", "dry_run",
     "fit", "lean", "load_snapshot", "offload", "pack", "plan", "release", "release_cached", "replay", "rerun",
-    "snapshot", "stats", "trace",
+    "snapshot", "stats", "trace", "unlock",
 ]  # fmt: skip
 
 
@@ -56,6 +56,31 @@ def stats(manager: MemoryManager | None = None) -> dict[str, int]:
 def snapshot(manager: MemoryManager | None = None) -> list[SegmentState]:
     """Every segment of a manager with the blocks and holes that tile it."""
     return (manager or current().manager).snapshot()
+
+
+def unlock(number: int, manager: MemoryManager | None = None) -> None:
+    """Take every user lock off a block, by its number, as reports and recordings name it.
+
+    Args:
+        manager: whose block it is; the active one when not given.
+
+    >>> import flnb
+    >>> manager = flnb.memory.Caching(flnb.memory.SimulatedDevice("8MiB"))
+    >>> block = flnb.memory.allocate(manager, 1024)
+    >>> manager.user_lock(block)
+    >>> flnb.memory.unlock(block.id, manager)
+    >>> block.locks
+    0
+
+    Raises:
+        ValueError: the manager has no live block of this number.
+    """
+    owner = manager or current().manager
+    block = owner.ledger.live.get(number)
+    if block is None:
+        raise ValueError(f"unlock: {owner!r} has no live block {number}; give the manager whose it is")
+    for _ in range(block.locks):
+        owner.user_unlock(block)
 
 
 def release_cached(manager: MemoryManager | None = None) -> int:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import TracebackType
 
-__all__ = ["Holder", "holders"]
+__all__ = ["Holder", "holders", "models"]
 
 
 class Holder(NamedTuple):
@@ -64,6 +64,18 @@ def holders(trace: TracebackType | None) -> dict[int, Holder]:
         for saved in node[SAVED:]:
             if isinstance(saved, Tensor):
                 _add(found, saved, Holder((), (), (node[PLAN].op.name,)))
+    return found
+
+
+def models(trace: TracebackType | None) -> dict[str, str]:
+    """The variables of modules in the users' frames of a traceback, by the names that the modules are called by."""
+    found: dict[str, str] = {}
+    while trace is not None:
+        frame, trace = trace.tb_frame, trace.tb_next
+        if not is_own(frame.f_code.co_filename):
+            for name, value in (frame.f_globals | frame.f_locals).items():
+                if hasattr(type(value), "named_modules") and name != "self" and not name.startswith("_"):
+                    found.setdefault(value._name, name)
     return found
 
 

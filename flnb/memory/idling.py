@@ -8,6 +8,7 @@ their results on, too early for one that keeps what it made in a variable until 
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -60,6 +61,8 @@ def movable(step: Step) -> dict[int, Idle]:
         roots = {scope.partition(".")[0] for scope in (trace.scope[row], *(node.scope for node in users))}
         if len(roots) == 1 and "" not in roots and trace.nbytes[row] >= LEAST and trace.category[row] not in STAYING:
             since = max(step.passed_on(node, int(born[row])) for node in users)
+            if step.until < math.inf and row in step.nodes.results and not step.nodes.read_by.get(row):
+                since = math.inf  # it was just made, and is on its way to who reads it
             found[row] = Idle(frozenset(node.scope for node in savers), since)
     return found
 
@@ -79,6 +82,18 @@ def moved(step: Step, modules: Collection[str], again: Collection[Call] = ()) ->
     back = _returns(step, going)
     # what went is freed when memory is next asked for, at the latest for its own copy
     return [Moved(row, min([away, *(since for since, _ in back[row])]), back[row]) for row, away in going.items()]
+
+
+def shortest(step: Step, modules: Collection[str], again: Collection[Call] = ()) -> tuple[str, ...]:
+    """Modules that have the same effect as some modules, inner ones named by what is around them where possible."""
+    found = tuple(dict.fromkeys(modules))
+    rows = {one.row for one in moved(step, found, again)}
+    for outer in sorted({scope[:end] for scope in found for end, c in enumerate(scope) if c == "."}, key=len):
+        if sum(inside(scope, (outer,)) for scope in found) > 1:
+            tried = (*(scope for scope in found if not inside(scope, (outer,))), outer)
+            if {one.row for one in moved(step, tried, again)} == rows:
+                found = tried
+    return found
 
 
 def _records(step: Step, again: Collection[Call]) -> list[float]:

@@ -7,6 +7,7 @@ backward reaches the call; its inputs stay until backward is through with it.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -67,16 +68,19 @@ class Step:
 
     Args:
         run: the recording.
-        rows: of `Memory.block`, those that the trace is of; all when not given. ``trace`` may have more calls after
-            these.
+        rows: of `Memory.block`, those that the trace is of; all when not given.
+        asked: that trace, which may have more calls after these.
+        until: seconds; what came later is left out, and what had not ended then has no end.
     """
 
-    def __init__(self, run: Recording, rows: Columns | None = None, asked: Trace | None = None) -> None:
+    def __init__(
+        self, run: Recording, rows: Columns | None = None, asked: Trace | None = None, until: float = math.inf
+    ) -> None:
         rows = run.memory.block if rows is None else rows
-        self.trace = trace(run) if asked is None else asked
+        self.trace, self.until = trace(run) if asked is None else asked, until
         self._at = np.asarray(self.trace.t)
         self._row = {number: row for row, number in enumerate(rows["alloc_id"].tolist())}
-        self.nodes = Nodes(run, self.trace, self._row)
+        self.nodes = Nodes(run, self.trace, self._row, until)
         self._pulled = np.zeros(len(self.trace.nbytes), bool)  # allocations of backward
         made = [self._row[a] for a in self.nodes.alloc[self.nodes.back].tolist() if a in self._row]
         self._pulled[made] = True
@@ -156,8 +160,10 @@ class Step:
         for row, away, back in moved(self, offload, chosen) if offload else ():
             ends[row] = min(ends[row], away)
             extra += [(row, since, until) for since, until in back]
-            nbytes += int(self.trace.nbytes[row]) * (1 + len(back))
+            returns = max(len(back), self.until < math.inf)  # what has gone will come back
+            nbytes += int(self.trace.nbytes[row]) * (1 + returns)
         rows, starts, stops = np.array(extra, np.int64).reshape(-1, 3).T
+        stops = np.where(stops < n * tick, stops, NEVER)
         changed = self.trace.with_lifetimes(
             np.concatenate([np.arange(len(born)), rows]),
             np.concatenate([born * tick, starts]),
@@ -171,14 +177,17 @@ class Step:
         rows = zip(t.tolist(), table["enter"].tolist(), table["context"].tolist(), table["lane"].tolist(), strict=True)
         open_: dict[int, list[tuple[str, float]]] = defaultdict(list)
         self.spans: list[tuple[float, float]] = []
-        found = []
+        found: list[tuple[str, float, float]] = []
         for now, enter, context, lane in rows:
+            if now > self.until:
+                break
             if enter:
                 open_[lane].append((contexts[context].scope, now))
             elif open_[lane]:
                 scope, since = open_[lane].pop()
                 self.spans.append((since, now))
                 found.append((scope, since, now))
+        self.spans += [(since, math.inf) for left in open_.values() for _, since in left]
         return [call for span in found if (call := self._call(*span)) is not None]
 
     def _call(self, scope: str, since: float, until: float) -> Call | None:

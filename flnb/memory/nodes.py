@@ -56,11 +56,13 @@ class Nodes:
 
     Args:
         trace: of the recording; rows: by number of an allocation, its row there.
+        until: seconds; what ran later is left out.
     """
 
-    def __init__(self, run: Recording, trace: Trace, rows: dict[int, int]) -> None:
+    def __init__(self, run: Recording, trace: Trace, rows: dict[int, int], until: float) -> None:
         self.trace, self.rows = trace, rows
         table, contexts = run.table("op"), run.catalog.contexts.items
+        table = {name: column[run.seconds_at(table["t0"]) <= until] for name, column in table.items()}
         self.t0, self.t1 = run.seconds_at(table["t0"]), run.seconds_at(table["t1"])
         self.node, self.alloc = table["node"], table["alloc_id"]
         self.back = run.catalog.phase[table["context"]] == schema.BACKWARD
@@ -68,7 +70,7 @@ class Nodes:
         self._born = self._at[trace.lifetimes[0]]
         self._died = trace.lifetimes[1]
         self._least = int(run.meta.get("min_block") or 0)
-        self._results: set[int] = set()
+        self.results: set[int] = set()
         self._pulled = self._pulls()
         self.block: dict[int, int] = {}  # of a node's result, by sequence number
         self.read_by: dict[int, list[Node]] = defaultdict(list)
@@ -99,7 +101,7 @@ class Nodes:
         result = made[-1] if made else reads[0] if reads and plan.nbytes >= self._least else None
         if result is not None:
             self.block[seq] = result
-            self._results.add(result)
+            self.results.add(result)
         t0, t1, pulled = float(self.t0[first]), float(self.t1[last]), self._pulled.get(seq)
         node = Node(seq, plan.op, scope, first, last, t0, t1, pulled, _largest(plan), result, reads, [])
         node.saves = self._saves(node, plan, parents, made) if plan.op in OPS else list(reads)
@@ -160,7 +162,7 @@ class Nodes:
         until = int(np.searchsorted(self._born, node.t0))
         for row in range(until - 1, max(-1, until - 9), -1):
             same = trace.scope[row] == node.scope and tuple(trace.shapes[row]) == tuple(shape)
-            if same and row not in self._results and self._died[row] > self.following(node.t1):
+            if same and row not in self.results and self._died[row] > self.following(node.t1):
                 return row
         return None
 

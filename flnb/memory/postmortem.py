@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flnb_telemetry import intern, schema
 
-from flnb.memory.holders import Holder, holders
+from flnb.memory.holders import Holder, holders, models
 from flnb.memory.remedies import Remedies, search
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from flnb.interface.memory import BlockState, OutOfMemoryError, SegmentState, Shortage
 
 __all__ = ["Blocker", "Closest", "Postmortem", "postmortem"]
@@ -75,6 +77,7 @@ class Postmortem:
         blockers: the tensors there, or the largest of all, where there is no such place.
         locked: blocks under user locks: they stay until `user_unlock`.
         cached: bytes of segments that held nothing, which `release_cached` would have given back.
+        models: the variables of modules that were found, by the scope in which each is called.
 
     >>> import flnb
     >>> manager = flnb.memory.BestFit(flnb.memory.SimulatedDevice("8MiB"))
@@ -109,11 +112,17 @@ class Postmortem:
     locked: tuple[Blocker, ...]
     cached: int
     shortage: Shortage
+    models: Mapping[str, str]
 
     @cached_property
     def remedies(self) -> Remedies:
-        """What would have worked, each replayed on the recorded trace; made when first asked for."""
-        return search(self.shortage, self.request, (*self.blockers, *self.locked), self.cached)
+        """What would have worked, each replayed on the recorded trace; made when first asked for.
+
+        After that the error lets go of the recording (`Shortage.let_go`).
+        """
+        found = search(self.shortage, self.request, (*self.blockers, *self.locked), self.cached, self.models)
+        self.shortage.let_go()
+        return found
 
     def __repr__(self) -> str:
         from flnb.memory.telling import told
@@ -155,6 +164,7 @@ def postmortem(error: OutOfMemoryError) -> Postmortem:
         locked=tuple(about.blocker(block) for block in live if block.id in at.locks),
         cached=sum(state.segment.size for state in at.segments if not any(block.id for block in state.blocks)),
         shortage=at,
+        models=models(error.__traceback__),
     )
 
 

@@ -15,11 +15,15 @@ from flnb_telemetry.analysis.memory import NEVER
 
 from flnb.dispatch import registry
 from flnb.interface.memory import MemoryDevice
+from flnb.memory import pasteable
+from flnb.memory.choosing import METHODS, bandwidth_of, choices, costs, with_choice
+from flnb.memory.idling import shortest
+from flnb.memory.lifetimes import Step
 from flnb.memory.replaying import Outcome, play
 from flnb.memory.traces import Trace, recorded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from flnb_telemetry.schema import Columns, Ints
 
@@ -32,14 +36,20 @@ WORK = 1_000_000
 """Calls that are replayed for one report, some seconds' worth."""
 TIMED = 1000
 """Calls from which on the time of one is worth telling."""
+TRIED = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""How many modules are tried together."""
 HOW = "with flnb.record() as run: ..."
 STEADY = ("parameter", "optimizer_state")
 """Categories that nobody deletes to make room."""
 
 
 class Remedy(NamedTuple):
-    """One thing to do: how it is written, whether the request would then have fitted, the most that would have been
-    reserved until then (bytes), and what it costs."""
+    """One thing to do: the code to paste, whether the request would then have fitted, the most that would have been
+    reserved until then (bytes), and what it costs.
+
+    Code that begins with ``flnb.use_memory_manager`` or ``flnb.memory.lean`` goes behind ``with`` around the program,
+    from where it was recorded; any other stands for itself before the line that failed.
+    """
 
     what: str
     fits: bool
@@ -77,12 +87,20 @@ class Candidate(NamedTuple):
     """None: what the manager takes, as measured in the replay."""
 
 
-def search(at: Shortage, request: int, blockers: tuple[Blocker, ...], cached: int, work: int = WORK) -> Remedies:
+def search(
+    at: Shortage,
+    request: int,
+    blockers: tuple[Blocker, ...],
+    cached: int,
+    models: Mapping[str, str] | None = None,
+    work: int = WORK,
+) -> Remedies:
     """Replay what might have helped.
 
     Args:
         blockers: blocks whose going is tried.
         cached: bytes that the manager held in segments without any block.
+        models: the variables of modules, by the scope that each is called in.
         work: the number of calls to replay at most.
     """
     limit = at.available
@@ -103,13 +121,15 @@ def search(at: Shortage, request: int, blockers: tuple[Blocker, ...], cached: in
         return Remedies((), limit, _not_reproduced(at, same, trace))
     made, found, left = len(trace), [], 0
     best: dict[str, Remedy] = {}
-    for group, candidate in _candidates(at, trace, rows, blockers, cached):
+    for group, candidate in _candidates(at, trace, rows, blockers, cached, models or {}):
         if made > work:
             left += 1
             continue
+        before = best.get(group)
+        if before is not None and before.fits and group in METHODS:
+            continue  # the cheapest of these come first
         made += len(candidate.trace)
         tried = _tried(candidate, same, stand_in(at.manager.device, limit))
-        before = best.get(group)
         if before is None or (not tried.fits, tried.peak) < (not before.fits, before.peak):
             best[group] = tried
     found = sorted(best.values(), key=lambda row: (not row.fits, row.peak))
@@ -188,16 +208,19 @@ def _tried(candidate: Candidate, same: Outcome, device: MemoryDevice) -> Remedy:
 
 
 def _candidates(
-    at: Shortage, trace: Trace, rows: Columns, blockers: tuple[Blocker, ...], cached: int
+    at: Shortage, trace: Trace, rows: Columns, blockers: tuple[Blocker, ...], cached: int, models: Mapping[str, str]
 ) -> Iterator[tuple[str, Candidate]]:
     """What might help, the most promising first, each in a group of which only the best is shown."""
     if cached:
         yield "release", Candidate("flnb.memory.release_cached()", trace, _releasing(at.manager, len(trace.nbytes)))
     yield from _deleted(at, trace, rows, blockers)
-    yield from _tuned(at.manager, trace)
+    yield from _leaner(at, trace, rows, models)
+    yield from _tuned(at, trace)
     for name in registry.names("memory manager"):
         if name not in (at.manager.name, "planned"):  # that one needs a plan of a whole step, which this one is not
-            yield name, Candidate(f'flnb.use_memory_manager("{name}")', trace, name)
+            code = pasteable.manager(registry.find("memory manager", name), {}, at.manager.device, at.available or 0)
+            if code is not None:
+                yield name, Candidate(code, trace, name)
 
 
 def _releasing(manager: MemoryManager, last: int) -> Callable[[Lease], MemoryManager]:
@@ -229,7 +252,7 @@ def _deleted(
     for chosen in [[b] for b in free] + ([free] if len(free) > 1 else []):
         words = [name for b in chosen if not b.locks for name in b.names]
         parts = [f"del {', '.join(words)}"] if words else []
-        parts += [f"user_unlock(block {b.id})" for b in chosen if b.locks]
+        parts += [f"flnb.memory.unlock({b.id})" for b in chosen if b.locks]
         gone = without(trace, np.array([row_of[b.id] for b in chosen]))
         yield "; ".join(parts), Candidate("; ".join(parts), gone, at.manager, "none")
 
@@ -249,8 +272,29 @@ def without(trace: Trace, rows: Ints) -> Trace:
     return trace.with_lifetimes(np.arange(len(born)), born * tick, ends)
 
 
-def _tuned(manager: MemoryManager, trace: Trace) -> Iterator[tuple[str, Candidate]]:
+def _leaner(
+    at: Shortage, trace: Trace, rows: Columns, models: Mapping[str, str]
+) -> Iterator[tuple[str, Candidate]]:  # fmt: skip
+    """Modules run again in backward, or what they saved moved away: of each as few as it takes, the cheapest first."""
+    step = Step(at.run, rows, trace, at.run.seconds_at(at.t))
+    rate = bandwidth_of(at.run) if step.movable else 1.0
+    for method in METHODS:
+        found = [choice for choice in choices(step, (method,), rate) if choice.scopes[0].partition(".")[0] in models]
+        again: tuple[str, ...] = ()
+        away: tuple[str, ...] = ()
+        for count, choice in enumerate(found, 1):
+            again, away = with_choice(again, away, choice)
+            if count in (*TRIED, len(found)):
+                changed, nbytes = step.changed(again, away)
+                told = {"recompute": again} if again else {"offload": shortest(step, away)}
+                model = models[choice.scopes[0].partition(".")[0]]
+                cost = costs(sum(map(step.seconds, again)), nbytes, nbytes / rate)
+                yield method, Candidate(pasteable.lean(model, **told), changed, at.manager, cost)
+
+
+def _tuned(at: Shortage, trace: Trace) -> Iterator[tuple[str, Candidate]]:
     """The manager with other limits, where it has such."""
+    manager = at.manager
     parameters = inspect.signature(type(manager).__init__).parameters
     largest = int(trace.nbytes.max())
     sizes = [limit << 20 for limit in (2, 4, 8, 20, 64, 256, 1024) if limit << 20 <= 2 * largest]
@@ -258,9 +302,9 @@ def _tuned(manager: MemoryManager, trace: Trace) -> Iterator[tuple[str, Candidat
         if name in parameters:
             for limit in sizes:
                 told = {**manager.told, name: f"{limit >> 20}MiB"}
-                written = ", ".join(f"{key}={value!r}" for key, value in told.items())
-                made = _like(manager, told)
-                yield name, Candidate(f"{type(manager).__name__}({written})", trace, made)
+                code = pasteable.manager(type(manager), told, manager.device, at.available or 0)
+                if code is not None:
+                    yield name, Candidate(code, trace, _like(manager, told))
 
 
 def _like(manager: MemoryManager, told: dict[str, Any]) -> Callable[[Lease], MemoryManager]:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from flnb.memory.postmortem import Blocker, Postmortem
 
-__all__ = ["facts", "told"]
+__all__ = ["COLUMNS", "NOTE", "facts", "told"]
 
 
 def facts(report: Postmortem) -> list[tuple[str, str]]:
@@ -62,6 +62,13 @@ def row(blocker: Blocker) -> tuple[str, ...]:
 COLUMNS = ("Tensor", "Category", "Size", "Op", "Scope", "Shape", "Line", "Age", "Held by")
 
 
+NOTE = (
+    "each one replayed on this trace, which ends with this request; "
+    "flnb.use_memory_manager and flnb.memory.lean go behind `with`"
+)
+"""On remedies."""
+
+
 def told(report: Postmortem) -> str:
     """The report as text, tables included."""
     lines = [f"Out of memory: {report.verdict}", where(report)]
@@ -74,7 +81,7 @@ def told(report: Postmortem) -> str:
         lines.append(f"\nUnder user locks, which stay until user_unlock: {len(report.locked)}")
         lines += table([COLUMNS, *map(row, report.locked)])
     found = report.remedies
-    lines.append("\nWhat would have worked: each one replayed on this trace, which ends with this request")
+    lines.append(f"\nWhat would have worked: {NOTE}")
     if found.rows:
         result = [(r.what, peak(r.fits, r.peak, found.capacity), r.cost, verdict(r.fits)) for r in found.rows]
         lines += table([("Remedy", "Predicted peak", "Cost", "Result"), *result])

@@ -168,8 +168,7 @@ def _square(category: str) -> str:
 
 
 def _remedies(found: Remedies) -> str:
-    note = "each one replayed on this trace, which ends with this request"
-    head = f"<b>What would have worked</b> <span class='dim'>{note}</span>"
+    head = f"<b>What would have worked</b> <span class='dim'>{telling.NOTE}</span>"
     if found.unknown:
         head += f"<div class='dim'>{escape(found.unknown)}</div>"
     if not found.rows:

@@ -73,17 +73,19 @@ def test_remedies_are_what_a_replay_says_and_what_happens() -> None:
     assert rows["del probe"].fits
     assert rows["del probe"].peak == 38 * MIB
     assert rows["del probe"].cost == "none"
-    assert rows['flnb.use_memory_manager("native")'].fits
+    assert rows['flnb.use_memory_manager(flnb.memory.Native(flnb.memory.HostDevice("48MiB")))'].fits
     assert not any(row.fits for row in found.rows if "recycling_limit" in row.what)  # nothing there to recycle
     assert list(found.rows) == sorted(found.rows, key=lambda row: (not row.fits, row.peak))
-    names = [name for name in registry.names("memory manager") if f'flnb.use_memory_manager("{name}")' in rows]
+    kinds = {name: registry.find("memory manager", name) for name in registry.names("memory manager")}
+    codes = {
+        name: f'flnb.use_memory_manager(flnb.memory.{kind.__name__}(flnb.memory.HostDevice("48MiB")))'
+        for name, kind in kinds.items()
+    }
+    names = [name for name, code in codes.items() if code in rows]
     assert len(names) >= 8
     assert "planned" not in names
     for name in names:
-        row, manager = (
-            rows[f'flnb.use_memory_manager("{name}")'],
-            registry.find("memory manager", name)(HostDevice("48MiB")),
-        )
+        row, manager = rows[codes[name]], kinds[name](HostDevice("48MiB"))
         if row.fits:
             fragmented(manager)
             assert manager.stats()["peak_reserved"] == row.peak
@@ -150,7 +152,7 @@ def test_locks_and_released_segments() -> None:
     assert [blocker.names for blocker in report.blockers] == [("kept[1]",)]  # what cannot go is no way out
     assert (locked.locks, locked.held) == (2, "a user lock alone: its array is gone")
     rows = {row.what: row for row in report.remedies.rows}
-    assert rows[f"user_unlock(block {locked.id})"].fits
+    assert rows[f"flnb.memory.unlock({locked.id})"].fits
     assert "2 user locks" in repr(report)
 
 

@@ -65,13 +65,13 @@ class Pool:
     __slots__ = ("end", "entries", "least", "recycling")
 
     def __init__(self, least: int = MIN_BLOCK, recycling: int = UNLIMITED) -> None:
-        self.entries: list[tuple[int, int, Piece]] = []
+        self.entries: list[tuple[int, int, int, Piece]] = []
         self.least, self.recycling = least, recycling
         self.end: Piece | None = None
 
 
 class Fitting(Cached):
-    """The smallest free piece that is large enough, then the first in the oldest segment; the rest is cut off and kept."""
+    """The smallest free piece that is large enough, the first in the oldest segment; the rest is cut off."""
 
     split_limit = UNLIMITED
     pools: tuple[Pool, ...] = ()

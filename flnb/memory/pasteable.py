@@ -1,0 +1,55 @@
+"""Remedies as code that can be pasted: `use_memory_manager` with a manager on a device like the one that was full."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from flnb_backends.memory.host import host
+
+import flnb.memory
+from flnb.dispatch import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from flnb.interface.memory import Lease
+
+__all__ = ["lean", "manager"]
+
+
+def manager(kind: type, told: Mapping[str, Any], lease: Lease, capacity: int) -> str | None:
+    """The line that makes a manager of a class the active one, on a device like a lease's; None: it has no such line.
+
+    Args:
+        told: its settings.
+        capacity: of that device, bytes, where it is not the machine's own memory.
+    """
+    if not all(value is None or isinstance(value, (str, int, float)) for value in told.values()):
+        return None
+    shipped = registry.SHIPPED["memory manager"]
+    name = next((key for key, at in shipped.items() if at == f"{kind.__module__}:{kind.__name__}"), None)
+    if lease.device is host() and name is not None:
+        options = ",".join(f"{key}={value}" for key, value in told.items() if value is not None)
+        return f'flnb.use_memory_manager("{name}{":" * bool(options)}{options}")'
+    device = "" if lease.device is host() else f"{_called(type(lease.device))}({_size(capacity)})"
+    settings = [f"{key}={json.dumps(value)}" for key, value in told.items() if value is not None]
+    return f"flnb.use_memory_manager({_called(kind)}({', '.join([device] * bool(device) + settings)}))"
+
+
+def lean(model: str, **scopes: tuple[str, ...]) -> str:
+    """The line that runs steps with modules recomputed or offloaded (`flnb.memory.lean`)."""
+    given = ", ".join(f"{method}={json.dumps(list(names))}" for method, names in scopes.items())
+    return f"flnb.memory.lean({model}, {given})"
+
+
+def _called(kind: type) -> str:
+    """A class by the name that a cell knows it by: flnb's from flnb, others by their own."""
+    return f"flnb.memory.{kind.__name__}" if getattr(flnb.memory, kind.__name__, None) is kind else kind.__name__
+
+
+def _size(nbytes: int) -> str:
+    for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if nbytes and not nbytes % (1 << shift):
+            return f'"{nbytes >> shift}{unit}"'
+    return str(nbytes)

@@ -1,0 +1,175 @@
+"""Remedies are code: each one of a report, pasted, does what the report says."""
+
+from __future__ import annotations
+
+import gc
+import textwrap
+import weakref
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from flnb_backends.memory.host import host
+
+import flnb
+from flnb.memory import Caching, ExactFit, HostDevice, MemoryManager, OutOfMemoryError, pasteable
+
+if TYPE_CHECKING:
+    from flnb.memory.postmortem import Postmortem
+
+pytestmark = pytest.mark.usefixtures("nothing_held")
+
+MIB = 1 << 20
+
+
+class Hoarder(Caching):
+    """Releases nothing by itself."""
+
+    def _reserve(self, nbytes: int) -> Any:
+        return self.device.reserve(nbytes)
+
+
+class Program(NamedTuple):
+    """Cells of a notebook, of which the last one asks for too much."""
+
+    manager: type[MemoryManager]
+    capacity: str
+    before: str
+    last: str
+
+    def run(self, manager: MemoryManager | None = None) -> tuple[dict[str, Any], OutOfMemoryError]:
+        """The variables, and how it ended; names here begin with _ so that they hold nothing that a report tells of."""
+        _names: dict[str, Any] = {"flnb": flnb, "Hoarder": Hoarder, "zeros": zeros}
+        manager = manager or self.manager(HostDevice(self.capacity))
+        with flnb.use_memory_manager(manager), flnb.record(), pytest.raises(OutOfMemoryError) as caught:
+            exec(f"{self.before}\n{self.last}", _names)
+        return _names, caught.value
+
+
+def zeros(mib: int) -> Any:
+    return flnb.zeros((mib * MIB // 4,))
+
+
+FRAGMENTED = """
+kept = [zeros(3)]
+gap, probe, other = zeros(3), zeros(3), zeros(3)
+kept += [zeros(8), zeros(18)]
+del gap, other
+"""
+LOCKED = """
+kept = [zeros(3), zeros(3), zeros(3), zeros(3), zeros(8), zeros(18)]
+manager, block = flnb.dispatch.state.current().manager, flnb.memory.block_of(kept[2]._data)
+manager.user_lock(block); manager.user_lock(block)
+del kept[1:4], block
+"""
+NET = """
+import flnb.nn as nn
+flnb.manual_seed(0)
+net = nn.Sequential(*[nn.Sequential(nn.Linear(256, 512), nn.Tanh(), nn.Linear(512, 256), nn.Tanh()) for _ in range(3)])
+x = flnb.ones((1024, 256))
+"""
+PROGRAMS = {
+    "fragmented": Program(Caching, "48MiB", FRAGMENTED, "large = zeros(9)"),
+    "locked": Program(Caching, "48MiB", LOCKED, "large = zeros(9)"),
+    "hoarded": Program(Hoarder, "48MiB", "zeros(30)", "large = zeros(40)"),
+    "activations": Program(ExactFit, "40MiB", NET, "y = net(x)\nlarge = zeros(30)"),
+    "activations, cached": Program(Caching, "52MiB", NET, "y = net(x)\nlarge = zeros(30)"),
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+def test_each_remedy_pasted_does_what_it_says(program: Program) -> None:
+    report: Postmortem = program.run()[1].report
+    found = report.remedies
+    assert found.unknown == ""
+    assert found.fitting
+    for row in found.rows:
+        gc.collect()
+        device = HostDevice(program.capacity)
+        original = program.manager(device)
+        names: dict[str, Any] = {"flnb": flnb, "Hoarder": Hoarder, "zeros": zeros}
+        try:
+            if row.what.startswith("flnb.use_memory_manager("):
+                names["ran"] = manager = run_inside(row.what, f"{program.before}\n{program.last}", names)
+            elif row.what.startswith("flnb.memory.lean("):
+                manager = original
+                with flnb.use_memory_manager(original):
+                    exec(program.before, names)
+                    run_inside(row.what, program.last, names)
+            else:  # in a cell of its own, where the program stopped; blocks have numbers of their own in each run
+                names, error = program.run(original)
+                rows = {r.fits: r for r in error.report.remedies.rows if r.what.split("(")[0] == row.what.split("(")[0]}
+                manager = original
+                del error
+                with flnb.use_memory_manager(original):
+                    exec(rows[row.fits].what, names)
+                    exec(program.last, names)
+        except (OutOfMemoryError, ValueError):
+            assert not row.fits, row.what
+            continue
+        assert row.fits, row.what
+        assert manager.stats()["peak_reserved"] == row.peak, row.what
+
+
+def run_inside(code: str, program: str, names: dict[str, Any]) -> MemoryManager:
+    """Run a program in a block that begins with a remedy; the manager that was active there."""
+    exec(f"with {code}:\n{textwrap.indent(program, '    ')}\n    ran = flnb.dispatch.state.current().manager", names)
+    manager: MemoryManager = names["ran"]
+    return manager
+
+
+def test_what_modules_save_is_among_the_remedies_with_its_price() -> None:
+    rows = {row.what: row for row in PROGRAMS["activations"].run()[1].report.remedies.rows}
+    (again,) = (row for what, row in rows.items() if "recompute=" in what)
+    (away,) = (row for what, row in rows.items() if "offload=" in what)
+    assert again.what.startswith('flnb.memory.lean(net, recompute=["sequential.')
+    assert again.cost.startswith("recomputing takes ")
+    assert away.what.startswith('flnb.memory.lean(net, offload=["sequential.')
+    assert away.cost.startswith("moving ")
+    assert again.fits
+    assert away.fits
+
+
+def test_without_a_variable_of_the_model_there_is_nothing_to_paste() -> None:
+    def build() -> Any:
+        _names: dict[str, Any] = {"flnb": flnb}
+        exec(NET, _names)
+        return _names["net"]
+
+    def program() -> None:
+        with flnb.use_memory_manager(ExactFit(HostDevice("40MiB"))):
+            y = build()(flnb.ones((1024, 256)))
+            assert y.size + zeros(30).size
+
+    with flnb.record(), pytest.raises(OutOfMemoryError) as caught:
+        program()
+    assert not any("lean(" in row.what for row in caught.value.report.remedies.rows)
+
+
+def test_an_error_that_is_kept_lets_go_of_the_recording() -> None:
+    with flnb.use_memory_manager(Caching(HostDevice("48MiB"))):
+        with flnb.record() as run, pytest.raises(OutOfMemoryError) as caught:
+            zeros(50)
+        seen, error = weakref.ref(run), caught.value
+        del run, caught
+    gc.collect()
+    assert seen() is not None  # the report is made from it
+    assert error.report.remedies.unknown == "" or error.report.remedies.rows == ()
+    error.__traceback__ = None
+    gc.collect()
+    assert seen() is None
+    assert error.shortage is not None
+    assert error.shortage.run is None
+
+
+def test_how_managers_are_written() -> None:
+    lease = Caching(HostDevice("3GiB")).device
+    told = {"split_limit": "8MiB", "recycling_limit": None}
+    expected = 'flnb.use_memory_manager(flnb.memory.Caching(flnb.memory.HostDevice("3GiB"), split_limit="8MiB"))'
+    assert pasteable.manager(Caching, told, lease, 3 << 30) == expected
+    assert pasteable.manager(Caching, {}, lease, 1000) == (
+        "flnb.use_memory_manager(flnb.memory.Caching(flnb.memory.HostDevice(1000)))"
+    )
+    here = Caching(host()).device
+    assert pasteable.manager(Caching, told, here, 1) == 'flnb.use_memory_manager("caching:split_limit=8MiB")'
+    assert pasteable.manager(Hoarder, {}, here, 1) == "flnb.use_memory_manager(Hoarder())"
+    assert pasteable.manager(Caching, {"plan": object()}, lease, 1) is None
