@@ -11,11 +11,12 @@ from __future__ import annotations
 import ctypes
 import warnings
 import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from threading import get_ident
 from time import perf_counter_ns as clock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from flnb_telemetry import bus, intern, pump, schema
@@ -33,9 +34,6 @@ from flnb.interface.memory import (
     dropped,
     in_words,
 )  # fmt: skip
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 __all__ = ["allocate", "announce", "array_in", "aside", "block_of", "drain", "owner_in", "release"]
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 from flnb_telemetry import schema
 from flnb_telemetry.quantity import bytes_of
 
-from flnb.interface.memory import MemoryManager
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from flnb.interface.memory import Segment
+from flnb.interface.memory import MemoryManager, Segment
 
 __all__ = ["UNLIMITED", "Cached", "rounded", "tunable"]
 
