@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from flnb.models.images import begin_rectified, expect_images, extent_after, images
+from flnb.models.images import Convolutional, images
 from flnb.models.recipe import Recipe
-from flnb.nn import Conv2d, Dropout, Flatten, Linear, MaxPool2d, Module, ReLU, Sequential
+from flnb.nn import Conv2d, MaxPool2d, ReLU
 
 __all__ = ["AlexNet", "RECIPES"]
 
 
-class AlexNet(Module):
+class AlexNet(Convolutional):
     """Images (N, channels, image, image) -> logits (N, classes), with one column of convolutions.
 
     The variant of Krizhevsky 2014 ("One weird trick", footnote 1), as torchvision has it: without the two columns and
@@ -33,24 +32,14 @@ class AlexNet(Module):
         classes: int = 1000, dropout: float = 0.5, channels: int = 3,
     ) -> None:  # fmt: skip
         a, b, c, d, e = widths
-        self.channels, self.image = channels, image
-        self.features = Sequential(
+        features = (
             Conv2d(channels, a, 11, stride=4, padding=2), ReLU(), MaxPool2d(3, stride=2),
             Conv2d(a, b, 5, padding=2), ReLU(), MaxPool2d(3, stride=2),
             Conv2d(b, c, 3, padding=1), ReLU(),
             Conv2d(c, d, 3, padding=1), ReLU(),
             Conv2d(d, e, 3, padding=1), ReLU(), MaxPool2d(3, stride=2),
         )  # fmt: skip
-        self.classifier = Sequential(
-            Flatten(), Dropout(dropout), Linear(e * extent_after(self.features, image) ** 2, hidden), ReLU(),
-            Dropout(dropout), Linear(hidden, hidden), ReLU(),
-            Linear(hidden, classes),
-        )  # fmt: skip
-        begin_rectified(self)
-
-    def forward(self, x: Any) -> Any:
-        expect_images(self, x, self.channels, self.image)
-        return self.classifier(self.features(x))
+        super().__init__(channels, image, features, (e, hidden, hidden, classes), dropout)
 
 
 SMALL = {"widths": (16, 48, 96, 64, 64), "hidden": 512, "image": 128, "classes": 100}

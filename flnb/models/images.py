@@ -1,4 +1,4 @@
-"""What the models of images share: random batches, checks of sizes, initial values."""
+"""What the models of images share: their classifier, random batches, checks of sizes, initial values."""
 
 from __future__ import annotations
 
@@ -7,13 +7,41 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flnb import ops
-from flnb.nn import AvgPool2d, Conv2d, MaxPool2d, init
+from flnb.nn import AvgPool2d, Conv2d, Dropout, Flatten, Linear, MaxPool2d, Module, ReLU, Sequential, init
 
 if TYPE_CHECKING:
-    from flnb.models.recipe import Batch, Draw
-    from flnb.nn import Module
+    from collections.abc import Iterable, Sequence
 
-__all__ = ["begin_rectified", "expect_images", "extent_after", "images"]
+    from flnb.models.recipe import Batch, Draw
+
+__all__ = ["Convolutional", "begin_rectified", "expect_images", "extent_after", "images"]
+
+
+class Convolutional(Module):
+    """Images (N, channels, image, image) -> logits (N, classes): convolutions, then linear maps with dropout.
+
+    ``widths`` are the channels that ``features`` leave, the features of the hidden maps, and the classes. Dropout
+    stands before each hidden map, or after its rectifier where ``before`` is false.
+    """
+
+    def __init__(
+        self, channels: int, image: int, features: Iterable[Module], widths: Sequence[int], dropout: float,
+        before: bool = True,
+    ) -> None:  # fmt: skip
+        self.channels, self.image = channels, image
+        self.features = Sequential(*features)
+        layers: list[Module] = [Flatten()]
+        inputs = widths[0] * extent_after(self.features, image) ** 2
+        for made in widths[1:-1]:
+            hidden = [Linear(inputs, made), ReLU()]
+            layers += [Dropout(dropout), *hidden] if before else [*hidden, Dropout(dropout)]
+            inputs = made
+        self.classifier = Sequential(*layers, Linear(inputs, widths[-1]))
+        begin_rectified(self)
+
+    def forward(self, x: Any) -> Any:
+        expect_images(self, x, self.channels, self.image)
+        return self.classifier(self.features(x))
 
 
 def images(extent: int, classes: int, channels: int = 3) -> Draw:

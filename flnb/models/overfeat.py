@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from flnb.models.images import begin_rectified, expect_images, extent_after, images
+from flnb.models.images import Convolutional, images
 from flnb.models.recipe import Recipe
-from flnb.nn import Conv2d, Dropout, Flatten, Linear, MaxPool2d, Module, ReLU, Sequential
+from flnb.nn import Conv2d, MaxPool2d, ReLU
 
 __all__ = ["OverFeat", "RECIPES"]
 
 
-class OverFeat(Module):
+class OverFeat(Convolutional):
     """Images (N, channels, image, image) -> logits (N, classes) (Sermanet et al. 2014, table 1: the fast model).
 
     ``widths`` are the channels of the five convolutions, ``hidden`` the features of the two hidden linear maps, which
@@ -32,25 +31,14 @@ class OverFeat(Module):
         image: int = 231, classes: int = 1000, dropout: float = 0.5, channels: int = 3,
     ) -> None:  # fmt: skip
         a, b, c, d, e = widths
-        first, second = hidden
-        self.channels, self.image = channels, image
-        self.features = Sequential(
+        features = (
             Conv2d(channels, a, 11, stride=4), ReLU(), MaxPool2d(2),
             Conv2d(a, b, 5), ReLU(), MaxPool2d(2),
             Conv2d(b, c, 3, padding=1), ReLU(),
             Conv2d(c, d, 3, padding=1), ReLU(),
             Conv2d(d, e, 3, padding=1), ReLU(), MaxPool2d(2),
         )  # fmt: skip
-        self.classifier = Sequential(
-            Flatten(), Dropout(dropout), Linear(e * extent_after(self.features, image) ** 2, first), ReLU(),
-            Dropout(dropout), Linear(first, second), ReLU(),
-            Linear(second, classes),
-        )  # fmt: skip
-        begin_rectified(self)
-
-    def forward(self, x: Any) -> Any:
-        expect_images(self, x, self.channels, self.image)
-        return self.classifier(self.features(x))
+        super().__init__(channels, image, features, (e, *hidden, classes), dropout)
 
 
 SMALL = {"widths": (16, 48, 96, 128, 128), "hidden": (384, 512), "image": 135, "classes": 100}

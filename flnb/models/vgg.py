@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-from flnb.models.images import begin_rectified, expect_images, extent_after, images
+from flnb.models.images import Convolutional, images
 from flnb.models.recipe import Recipe
-from flnb.nn import Conv2d, Dropout, Flatten, Linear, MaxPool2d, Module, ReLU, Sequential
+from flnb.nn import Conv2d, MaxPool2d, Module, ReLU
 
 __all__ = ["VGG", "RECIPES"]
 
 
-class VGG(Module):
+class VGG(Convolutional):
     """Images (N, channels, image, image) -> logits (N, classes) (Simonyan and Zisserman 2015, table 1).
 
     Stage i has ``depths[i]`` 3 x 3 convolutions of ``widths[i]`` channels, then max pooling by 2: (1, 1, 2, 2, 2) is
@@ -34,18 +33,8 @@ class VGG(Module):
     ) -> None:  # fmt: skip
         if len(depths) != len(widths):
             raise ValueError(f"VGG: expected a width for each stage, got depths {depths} and widths {widths}")
-        self.channels, self.image = channels, image
-        self.features = Sequential(*_stages(channels, depths, widths))
-        self.classifier = Sequential(
-            Flatten(), Linear(widths[-1] * extent_after(self.features, image) ** 2, hidden), ReLU(), Dropout(dropout),
-            Linear(hidden, hidden), ReLU(), Dropout(dropout),
-            Linear(hidden, classes),
-        )  # fmt: skip
-        begin_rectified(self)
-
-    def forward(self, x: Any) -> Any:
-        expect_images(self, x, self.channels, self.image)
-        return self.classifier(self.features(x))
+        features, maps = _stages(channels, depths, widths), (widths[-1], hidden, hidden, classes)
+        super().__init__(channels, image, features, maps, dropout, before=False)
 
 
 def _stages(channels: int, depths: Sequence[int], widths: Sequence[int]) -> Iterator[Module]:
