@@ -14,18 +14,17 @@ from warnings import warn
 import flnb_telemetry
 import numpy as np
 from flnb_telemetry import bus, quantity, schema
-from flnb_telemetry.formats import aside
 
 from flnb.dispatch import state
 from flnb.dispatch.observe import Observer, observe
 from flnb.dispatch.stacks import lines, site
 from flnb.explore.calls import OpCall, call_before, digest, run_op
 from flnb.explore.layout import Kept
-from flnb.explore.script import literal
+from flnb.explore.script import literal, save, where
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from flnb_telemetry.recording import Recording
 
@@ -80,14 +79,13 @@ class RecordedOp:
                 which must still be in this kernel.
         """
         call = self.call
-        where = ", ".join(part for part in (self.scope, self.phase, self.line) if part and part != "other")
         source = f"{self.run}, {self.index}"
         if path is not None:
             save(call.inputs, path)
             source = repr(str(path))
         names = [f"x{i}" for i in range(len(call.inputs))]
-        head = f"# {self.op}{f' of {where}' if where else ''}, on backend {self.backend!r}"
-        code = [head, "import numpy as np, flnb"]
+        place = where(self.scope, self.phase, self.line)
+        code = [f"# {self.op}{place and f' of {place}'}, on backend {self.backend!r}", "import numpy as np, flnb"]
         if names:
             code.append(f"[{', '.join(names)}] = flnb.explore.inputs_of({source})  # {call}")
         options = f", attributes={literal(call.attributes)}" if call.attributes else ""
@@ -105,8 +103,7 @@ class RecordedOp:
         open_cell(self.to_code(path))
 
     def __repr__(self) -> str:
-        where = ", ".join(part for part in (self.scope, self.phase, self.line) if part and part != "other")
-        return f"op {self.index}: {self.op}({self.call}){f', {where}' if where else ''}"
+        return where(f"op {self.index}: {self.op}({self.call})", self.scope, self.phase, self.line)
 
 
 class Capture(Observer):
@@ -124,17 +121,13 @@ class Capture(Observer):
     def before(self, op: Op, arguments: tuple[Any, ...]) -> None:
         """Copy the inputs before the op can write to them."""
         call = call_before(op, arguments, state.current().backend)
-        inputs, fresh = [], 0
-        for kept in call.inputs:
-            if kept.memory not in self._memory:
-                fresh += len(kept.memory)
-            inputs.append(kept)
+        fresh = sum(len(kept.memory) for kept in call.inputs if kept.memory not in self._memory)
         if self.nbytes + fresh > self.limit:
             self._call = None
             self.missed += 1
             return
         self.nbytes += fresh
-        shared = tuple(replace(k, memory=self._memory.setdefault(k.memory, k.memory)) for k in inputs)
+        shared = tuple(replace(k, memory=self._memory.setdefault(k.memory, k.memory)) for k in call.inputs)
         self._call = replace(call, inputs=shared)
 
     def after(self, op: Op, arguments: tuple[Any, ...], result: Any) -> None:
@@ -236,21 +229,6 @@ def record(
             RuntimeWarning,
             stacklevel=3,
         )
-
-
-def save(inputs: Sequence[Kept], path: str | os.PathLike[str]) -> None:
-    """Write arrays with their layouts to an ``.npz`` file."""
-    content: dict[str, Any] = {}
-    for i, kept in enumerate(inputs):
-        content[f"memory{i}"] = np.frombuffer(kept.memory, np.uint8)
-        content[f"dtype{i}"] = np.array(kept.dtype.name)
-        numbers = [kept.offset, kept.start, *kept.shape, *kept.strides]
-        content[f"layout{i}"] = np.array(numbers, np.int64)
-    if Path(path).suffix != ".npz":
-        raise ValueError(f"to_code: the inputs are written to an .npz file, got the path {str(path)!r}")
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    with aside(path) as part, part.open("wb") as file:
-        np.savez(file, **content)
 
 
 def inputs_of(source: int | str | os.PathLike[str], index: int = -1) -> list[Array]:

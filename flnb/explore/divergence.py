@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flnb.explore.calls import NEW
-from flnb.explore.layout import Layout
 from flnb.explore.lockstep import Step, backends_of, lockstep
 from flnb.explore.minimise import Minimised, minimise
-from flnb.explore.script import array_code, literal, named_backend, saved_arrays
+from flnb.explore.script import array_code, literal, named_backend, save, where
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,14 +46,14 @@ class Divergence:
     script: str
 
     def __repr__(self) -> str:
-        where = ", ".join(part for part in (self.scope, self.phase, self.place.brief) if part and part != "other")
-        head = f"first difference: op {self.index}, {self.op}{f' ({where})' if where else ''}"
+        place = where(self.scope, self.phase, self.place.brief)
+        head = f"first difference: op {self.index}, {self.op}{place and f' ({place})'}"
         return f"{head}\n  {self.difference}\n  inputs {self.call}\n\n{self.script}"
 
     def _repr_html_(self) -> str:
-        where = " · ".join(escape(part) for part in (self.scope, self.phase) if part and part != "other")
+        place = escape(where(self.scope, self.phase, between=" · "))
         return (
-            f"<div><b>{escape(self.op)}</b>, op {self.index}, is the first that differs. {where}"
+            f"<div><b>{escape(self.op)}</b>, op {self.index}, is the first that differs. {place}"
             f"<div><code>{escape(self.place.brief)}</code></div><div>{escape(str(self.difference))}</div>"
             f"<pre style='padding:8px;border:1px solid var(--jp-border-color2,#8884)'>{escape(self.script)}</pre></div>"
         )
@@ -123,18 +122,17 @@ def _script(small: Minimised, step: Step, names: list[tuple[str, str]], toleranc
     lines = ["import numpy as np, flnb", *dict.fromkeys(line for _, line in names if line)]
     at = f", {step.place.brief}" if step.place.source and step.place.file[0] != "<" else ""
     lines.append(f"# {call.op} on {names[0][0]} and {names[1][0]}{at}"[:110])
-    made = [array_code(kept) for kept in call.inputs]
-    long = [i for i, text in enumerate(made) if text is None]
+    made = {f"x{i}": array_code(kept) for i, kept in enumerate(call.inputs)}
+    long = [name for name, text in made.items() if text is None]
     if long:
         path = Path(tempfile.mkdtemp(prefix="flnb-bisect-")) / f"{call.op}.npz"
-        saved_arrays(call, long, path)
-        lines.append(f"kept = np.load({str(path)!r})")
-    arrays = [text or Layout.of(call.inputs[i].array()).code(f"kept['x{i}']") for i, text in enumerate(made)]
-    inputs = ", ".join(f"x{i}" for i in range(len(made)))
-    if len(arrays) <= 4:
-        lines += [f"x{i} = {text}" for i, text in enumerate(arrays)]
+        save([kept for kept, text in zip(call.inputs, made.values(), strict=True) if text is None], path)
+        lines.append(f"[{', '.join(long)}] = flnb.explore.inputs_of({str(path)!r})")
+    short = {name: text for name, text in made.items() if text is not None}
+    if len(short) <= 4:
+        lines += [f"{name} = {text}" for name, text in short.items()]
     else:
-        lines.append(f"{inputs} = {', '.join(arrays)}")
+        lines.append(f"{', '.join(short)} = {', '.join(short.values())}")
     options = "".join(
         f", {name}={literal(value)}"
         for name, value, usual in (
@@ -149,5 +147,7 @@ def _script(small: Minimised, step: Step, names: list[tuple[str, str]], toleranc
         options += f', result=({call.result[0]}, "{call.result[1].name}")'
     attributes = f", {literal(call.attributes)}" if call.attributes else ""
     backends = ", ".join(name for name, _ in names)
-    lines.append(f'print(flnb.explore.compare_op("{call.op}", [{inputs}]{attributes}, backends=[{backends}]{options}))')
+    lines.append(
+        f'print(flnb.explore.compare_op("{call.op}", [{", ".join(made)}]{attributes}, backends=[{backends}]{options}))'
+    )
     return "\n".join(lines)

@@ -105,26 +105,15 @@ class Layout:
         """C-contiguous."""
         return self.base == self.shape and self.axes == tuple(range(len(self.shape))) and not self.flips
 
-    def _part(self, base: Array) -> Array:
-        key: Any = (*self.key, Ellipsis)  # of a 0-d array too, a view
-        part: Array = base[key]
-        return part
-
-    def view(self, base: Array) -> Array:
-        """The array of this layout in the memory of ``base``, whose shape is ``self.base``."""
-        seen = self._part(base).transpose(self.axes)
-        if self.flips:
-            seen = np.flip(seen, self.flips)
-        return seen if seen.shape == self.shape else np.broadcast_to(seen, self.shape)
-
     def filled(self, values: Array) -> tuple[Array, Array]:
         """A base that holds ``values``, gaps repeating the first, and the array of this layout in it."""
         base = np.full(self.base, values.flat[0] if values.size else 0, values.dtype)
-        seen = self._part(base).transpose(self.axes)
+        key: Any = (*self.key, Ellipsis)  # of a 0-d array too, a view
+        seen = base[key].transpose(self.axes)
         if self.flips:
             seen = np.flip(seen, self.flips)
         seen[...] = values[tuple(slice(0, n) for n in seen.shape)]
-        return base, self.view(base)
+        return base, seen if seen.shape == self.shape else np.broadcast_to(seen, self.shape)
 
     def code(self, base: str) -> str:
         """Python that makes the array from the code of its base."""

@@ -73,7 +73,7 @@ def minimise(
     now.take(replace(now.call, category=0))
     sources = tuple(np.random.default_rng(0) if isinstance(a, np.random.Generator) else a for a in call.attributes)
     now.take(replace(now.call, attributes=sources))
-    if now.call.out is not None and OPS[call.op].infer.__name__ != "_no_rule":
+    if now.call.out is not None and _ruled(call):
         now.take(replace(now.call, out=None, result=None)) or now.take(replace(now.call, out=NEW))
     for i in reversed(range(len(call.inputs) if len(call.inputs) > 2 and now.call.out in (None, NEW) else 0)):
         rest = (*now.call.inputs[:i], *now.call.inputs[i + 1 :])
@@ -89,19 +89,25 @@ def minimise(
 
 
 def _valid(call: OpCall, reference: TensorBackend) -> bool:
-    op = OPS[call.op]
     with np.errstate(all="ignore"):
         outcome = call.on(reference)
     if outcome.error is not None or outcome.written >= 0:
         return False
-    if op.infer.__name__ == "_no_rule":
-        return True
+    return not _ruled(call) or _by_rule(call, reference.buffer) == (outcome.value.shape, outcome.value.dtype)
+
+
+def _ruled(call: OpCall) -> bool:
+    return OPS[call.op].infer.__name__ != "_no_rule"
+
+
+def _by_rule(call: OpCall, kind: str = "ndarray") -> tuple[tuple[int, ...], np.dtype[Any]] | None:
+    """Shape and dtype of the result by the op's rule; None where it refuses the inputs."""
+    op = OPS[call.op]
     try:
-        specs = tuple(spec_of(k.shape, k.dtype, reference.buffer) for k in call.inputs)
-        shape, dtype = op.infer(op, specs, call.attributes)
+        shape, dtype = op.infer(op, tuple(spec_of(k.shape, k.dtype, kind) for k in call.inputs), call.attributes)
     except Exception:
-        return False
-    return bool(tuple(shape) == outcome.value.shape and np.dtype(dtype) == outcome.value.dtype)
+        return None
+    return tuple(shape), np.dtype(dtype)
 
 
 def _with(call: OpCall, index: int, values: Array, like: Kept | None = None) -> OpCall | None:
@@ -142,24 +148,14 @@ def _cut(call: OpCall, chosen: tuple[tuple[int, int], ...], part: slice, n: int,
             cut = values[tuple(part if axis in axes else slice(None) for axis in range(values.ndim))]
             kept = keep(canonical(Layout.of(values, cut.shape).filled(cut)[1]))
         inputs.append(kept)
-    result, m = call.result, part.stop - part.start
-    if result is not None:
-        shape = tuple(m if e == n else e for e in result[0])
-        result = (shape, result[1])
-    smaller = replace(call, inputs=tuple(inputs), attributes=attributes, result=result)
-    return _with_result(smaller)
+    result = call.result and (_replaced(call.result[0], n, part.stop - part.start), call.result[1])
+    return _with_result(replace(call, inputs=tuple(inputs), attributes=attributes, result=result))
 
 
 def _with_result(call: OpCall) -> OpCall:
     """The call with the shape of its result by the op's rule."""
-    op = OPS[call.op]
-    if call.out != NEW or op.infer.__name__ == "_no_rule":
-        return call
-    try:
-        shape, dtype = op.infer(op, tuple(spec_of(k.shape, k.dtype, "ndarray") for k in call.inputs), call.attributes)
-    except Exception:
-        return call
-    return replace(call, result=(tuple(shape), np.dtype(dtype)))
+    result = _by_rule(call) if call.out == NEW and _ruled(call) else None
+    return call if result is None else replace(call, result=result)
 
 
 def _replaced(value: Any, n: int, m: int) -> Any:

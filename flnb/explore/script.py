@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,13 +12,12 @@ from flnb_telemetry.formats import aside
 from flnb.explore.layout import Kept, Layout
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Sequence
-    from pathlib import Path
 
-    from flnb.explore.calls import OpCall
     from flnb.interface import TensorBackend
 
-__all__ = ["array_code", "attributes_code", "literal", "named_backend"]
+__all__ = ["array_code", "literal", "named_backend", "save", "where"]
 
 LONGEST = 64  # elements that are written out
 
@@ -79,9 +79,9 @@ def _listed(values: Any) -> str:
     return literal(values)
 
 
-def attributes_code(attributes: Sequence[Any]) -> str:
-    """The attributes as a tuple."""
-    return literal(tuple(attributes))
+def where(*parts: str, between: str = ", ") -> str:
+    """Scope, phase and line of an op, as far as they say something."""
+    return between.join(part for part in parts if part and part != "other")
 
 
 def named_backend(given: Any, backend: TensorBackend) -> tuple[str, str]:
@@ -95,9 +95,15 @@ def named_backend(given: Any, backend: TensorBackend) -> tuple[str, str]:
     return cls.__name__, f"from {cls.__module__} import {cls.__name__}"
 
 
-def saved_arrays(call: OpCall, which: Sequence[int], path: Path) -> None:
-    """Write the bases of some of a call's inputs, to which the code of their layouts applies, to an ``.npz`` file."""
-    arrays = {i: call.inputs[i].array() for i in which}
-    bases: dict[str, Any] = {f"x{i}": Layout.of(a).filled(a)[0] for i, a in arrays.items()}
+def save(inputs: Sequence[Kept], path: str | os.PathLike[str]) -> None:
+    """Write arrays with their layouts to an ``.npz`` file, from which `flnb.explore.inputs_of` reads them."""
+    content: dict[str, Any] = {}
+    for i, kept in enumerate(inputs):
+        content[f"memory{i}"] = np.frombuffer(kept.memory, np.uint8)
+        content[f"dtype{i}"] = np.array(kept.dtype.name)
+        content[f"layout{i}"] = np.array([kept.offset, kept.start, *kept.shape, *kept.strides], np.int64)
+    if Path(path).suffix != ".npz":
+        raise ValueError(f"to_code: the inputs are written to an .npz file, got the path {str(path)!r}")
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     with aside(path) as part, part.open("wb") as file:
-        np.savez(file, **bases)
+        np.savez(file, **content)
