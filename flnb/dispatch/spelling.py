@@ -14,7 +14,18 @@ __all__ = ["Elsewhere", "misspelt", "unknown", "warn_of_misspelt"]
 KEYWORDS = {"dim": ("axis", "axes"), "dims": ("axis", "axes"), "keepdim": ("keepdims",), "unbiased": ("correction",)}
 """Keywords of torch, each with the one or more that may be meant."""
 
+RENAMED = {
+    "absolute": "abs", "invert": "bitwise_invert", "left_shift": "bitwise_left_shift",
+    "right_shift": "bitwise_right_shift", "power": "pow", "true_divide": "divide", "rint": "round",
+    "conjugate": "conj", "arcsin": "asin", "arccos": "acos", "arctan": "atan", "arcsinh": "asinh", "arccosh": "acosh",
+    "arctanh": "atanh", "arctan2": "atan2", "amax": "max", "amin": "min", "concatenate": "concat",
+    "cumsum": "cumulative_sum", "cumprod": "cumulative_prod", "transpose": "permute_dims", "ravel": "flatten",
+    "around": "round", "vstack": "concat", "hstack": "concat", "unique": "unique_values",
+}  # fmt: skip
+"""NumPy's names of functions that flnb has by the array API's."""
+
 SPELT = {
+    **{theirs: f"flnb.{ours}" for theirs, ours in RENAMED.items()},
     "tensor": "flnb.asarray(values), or flnb.Variable(values) to differentiate by it",
     **dict.fromkeys(("array", "as_tensor", "from_numpy"), "flnb.asarray(values)"),
     **dict.fromkeys(("cat", "concatenate"), "flnb.concat(tensors, axis=0)"),
@@ -29,9 +40,6 @@ SPELT = {
     **dict.fromkeys(("mm", "bmm", "mv", "dot", "inner"), "x @ y"),
     "einsum": "flnb.tensordot, flnb.vecdot and x @ y",
     **dict.fromkeys(("clamp", "clamp_min", "clamp_max"), "flnb.clip(x, min, max)"),
-    "cumsum": "flnb.cumulative_sum(x, axis=0)",
-    "cumprod": "flnb.cumulative_prod(x, axis=0)",
-    **dict.fromkeys(("amax", "amin"), "flnb.max(x, axis=0), flnb.min(x, axis=0)"),
     "silu": "flnb.swish(x)",
     "numel": "x.size",
     "dim": "x.ndim",

@@ -7,11 +7,10 @@ from typing import Any
 
 from flnb.ops import elementwise as e
 from flnb.ops import reduction as r
-from flnb.ops.composite import Composite, sigmoid
+from flnb.ops.composite import Body, Composite, sigmoid
 from flnb.ops.movement import reshape
 from flnb.tensor import axis_of
 
-Body = tuple[Any, tuple[Any, ...]]
 ONE_OVER_ROOT_TWO = 0.5**0.5
 ONE_OVER_ROOT_TWO_PI = (2.0 * math.pi) ** -0.5
 CUBIC = 0.044715

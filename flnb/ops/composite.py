@@ -22,7 +22,8 @@ from flnb.ops.movement import reshape
 from flnb.ops.table import Op
 from flnb.tensor import axes_of
 
-Body = Callable[..., tuple[Any, tuple[Any, ...]]]
+Body = tuple[Any, tuple[Any, ...]]
+"""What a composite's body gives: its result, and what else is kept for the pull."""
 
 
 class Composite(Op):
@@ -38,13 +39,13 @@ class Composite(Op):
     """
 
     def __init__(
-        self, name: str, family: str, body: Body, pull: Callable[..., Any], uses: str | None = None,
+        self, name: str, family: str, body: Callable[..., Body], pull: Callable[..., Any], uses: str | None = None,
         remake: Callable[..., Any] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(name, family, _not_inferred, joint=pull, uses=uses)
         self.body, self._remake = body, remake
 
-    def __call__(self, *tensors: Any, attributes: tuple[Any, ...] = ()) -> tuple[Any, tuple[Any, ...]]:
+    def __call__(self, *tensors: Any, attributes: tuple[Any, ...] = ()) -> Body:
         return dispatch.composite(self, self.body, tensors, attributes)
 
     def remake(self, plan: Any, *saved: Any) -> Any:
@@ -63,7 +64,7 @@ def _not_inferred(op: Op, *_: Any) -> Any:
     raise TypeError(f"{op.name} is a composite: its shape is what its body gives")
 
 
-def _relu(x: Any) -> tuple[Any, tuple[Any, ...]]:
+def _relu(x: Any) -> Body:
     return e.maximum(x, 0.0), ()
 
 
@@ -77,7 +78,7 @@ def relu(x: Any, /) -> Any:
     return _relu_op(r.floating(x))[0]
 
 
-def _sigmoid(x: Any) -> tuple[Any, tuple[Any, ...]]:
+def _sigmoid(x: Any) -> Body:
     return e.multiply(e.add(e.tanh(e.multiply(x, 0.5)), 1.0), 0.5), ()
 
 
@@ -92,7 +93,7 @@ def sigmoid(x: Any, /) -> Any:
     return _sigmoid_op(r.floating(x))[0]
 
 
-def _softmax(x: Any, axis: int) -> tuple[Any, tuple[Any, ...]]:
+def _softmax(x: Any, axis: int) -> Body:
     shifted = e.exp(e.subtract(x, r.max(x, axis=axis, keepdims=True)))
     return e.divide(shifted, r.sum(shifted, axis=axis, keepdims=True)), ()
 
@@ -111,7 +112,7 @@ def softmax(x: Any, /, axis: int = -1) -> Any:
     return _softmax_op(x, attributes=axes_of(axis, x.ndim, "softmax"))[0]  # type: ignore[arg-type]
 
 
-def _log_softmax(x: Any, axis: int) -> tuple[Any, tuple[Any, ...]]:
+def _log_softmax(x: Any, axis: int) -> Body:
     shifted = e.subtract(x, r.max(x, axis=axis, keepdims=True))
     return e.subtract(shifted, e.log(r.sum(e.exp(shifted), axis=axis, keepdims=True))), ()
 
@@ -183,7 +184,7 @@ def nll_loss(log_probabilities: Any, targets: Any, reduction: str = "mean", weig
     return _reduced(losses, targets, weight, log_probabilities.shape[1], reduction)
 
 
-def _cross_entropy(x: Any, targets: Any, reduction: str) -> tuple[Any, tuple[Any, ...]]:
+def _cross_entropy(x: Any, targets: Any, reduction: str) -> Body:
     log_p, _ = _log_softmax(x, 1)
     return nll_loss(log_p, targets, reduction), (log_p,)
 
@@ -255,7 +256,7 @@ def _given(x: Any, spec: Any) -> Any:
     return e.astype(x, spec.dtype, copy=False)
 
 
-def _batch_norm(x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, tuple[Any, ...]]:
+def _batch_norm(x: Any, weight: Any, bias: Any, eps: float) -> Body:
     """Half precision is computed in float32; the two large results, which are kept, are half again."""
     axes, wide = (0, *range(2, x.ndim)), _in_full(x)
     mean = r.mean(wide, axis=axes, keepdims=True)

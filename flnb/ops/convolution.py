@@ -18,6 +18,11 @@ from flnb.ops.table import Op, Pull, describe
 Extents = tuple[int, ...]
 
 
+def axes(rank: int) -> str:
+    """Names of the axes of an image."""
+    return ", ".join("DHW"[3 - rank :])
+
+
 def extents(value: Any, rank: int, op: str, name: str, least: int) -> Extents:
     """One int, or one for each dimension, as a tuple of ints, checked."""
     each = (value,) * rank if isinstance(value, int) else tuple(value)
@@ -53,9 +58,8 @@ def _infer(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> tuple
     *placing, groups = attributes
     rank = len(placing[0])
     if x.ndim != rank + 2 or w.ndim != rank + 2:
-        axes = ", ".join("DHW"[3 - rank :])
         raise ValueError(
-            f"{op.name}: expected x (N, C, {axes}) and weight (O, C / groups, K...), got {describe(specs)}"
+            f"{op.name}: expected x (N, C, {axes(rank)}) and weight (O, C / groups, K...), got {describe(specs)}"
         )
     if x.shape[1] != w.shape[1] * groups or w.shape[0] % groups:
         raise ValueError(
@@ -131,8 +135,7 @@ def _convolution(rank: int) -> Callable[..., Any]:
             raise ValueError(f"{row.name}: expected a bias of shape ({weight.shape[0]},), got {bias.shape}")
         return e.biased(y, reshape(bias, (1, bias.shape[0], *(1,) * rank)))
 
-    axes = ", ".join("DHW"[3 - rank :])
-    apply.__doc__ = f"""Cross-correlation of x (N, C, {axes}) with weight (O, C / groups, K...), plus bias (O,).
+    apply.__doc__ = f"""Cross-correlation of x (N, C, {axes(rank)}) with weight (O, C / groups, K...), plus bias (O,).
 
     Gives (N, O, ...), each extent ``(n + 2 padding - dilation (k - 1) - 1) // stride + 1``. Stride, padding and
     dilation are one int, or one for each dimension. With groups, outputs and channels fall into as many parts,

@@ -10,7 +10,7 @@ import numpy as np
 from flnb.dispatch import ops as dispatch
 from flnb.ops import elementwise as e
 from flnb.ops.creation import asarray
-from flnb.ops.dtypes import finfo
+from flnb.ops.dtypes import finfo, real_dtype
 from flnb.ops.inverse import solve
 from flnb.ops.linalg import adjoint, matmul
 from flnb.ops.movement import concat, expand_dims
@@ -132,7 +132,7 @@ def _pull_eigvalsh(g: Any, plan: Any, x: Any, y: Any) -> Any:
 
 def _infer_values(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[Shape, Any]:
     shape = matrices(op.name, specs[0], square=op.name == "eigvalsh")
-    return (*shape[:-2], min(shape[-2:])), np.zeros(0, specs[0].dtype).real.dtype
+    return (*shape[:-2], min(shape[-2:])), real_dtype(specs[0].dtype)
 
 
 _eigvalsh = Op("eigvalsh", "matmul", _infer_values, [Pull("0", _pull_eigvalsh)], accepts="float", holomorphic=False)

@@ -10,7 +10,7 @@ import numpy as np
 from flnb.dispatch.miss import common_dtype, is_float
 from flnb.tensor import Tensor
 
-__all__ = ["DTYPES", "can_cast", "dtype_of", "dtypes_of_kind", "finfo", "iinfo", "isdtype", "result_type"]
+__all__ = ["DTYPES", "can_cast", "dtype_of", "dtypes_of_kind", "finfo", "iinfo", "isdtype", "real_dtype", "result_type"]
 
 Dtype = np.dtype[Any]
 
@@ -45,6 +45,11 @@ def dtype_of(given: Any) -> Dtype:
             f"{given!r} is no dtype; {meant}known are {', '.join(DTYPES)} and, with the extra 'bfloat16', "
             f"ml_dtypes.bfloat16"
         ) from None
+
+
+def real_dtype(dtype: Dtype) -> Dtype:
+    """Of complex numbers the dtype of their parts, of others theirs."""
+    return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
 
 
 class FloatInfo(NamedTuple):

@@ -12,7 +12,7 @@ from flnb.dispatch import ops as dispatch
 from flnb.dispatch.miss import is_float
 from flnb.dispatch.plan import Spec
 from flnb.ops.creation import asarray, check_device
-from flnb.ops.dtypes import dtype_of
+from flnb.ops.dtypes import dtype_of, real_dtype
 from flnb.ops.table import Op, Pull, describe, shaped
 
 BOOL = np.dtype(bool)
@@ -47,8 +47,7 @@ def boolean(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[tuple[i
 
 def magnitude(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """The result is real: of complex numbers it has the dtype of their parts."""
-    dtype = specs[0].dtype
-    return specs[0].shape, np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
+    return specs[0].shape, real_dtype(specs[0].dtype)
 
 
 def _unary(

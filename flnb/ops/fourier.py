@@ -18,6 +18,7 @@ from flnb.dispatch.miss import default_dtype, is_float
 from flnb.ops import elementwise as e
 from flnb.ops.arranging import roll
 from flnb.ops.creation import arange, asarray
+from flnb.ops.dtypes import real_dtype
 from flnb.ops.movement import concat, pad
 from flnb.ops.table import Op, Pull, shaped
 
@@ -40,7 +41,7 @@ def _infer_irfftn(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -
     axes, size, _ = attributes
     shape = list(specs[0].shape)
     shape[axes[-1]] = size
-    return tuple(shape), np.zeros(0, specs[0].dtype).real.dtype
+    return tuple(shape), real_dtype(specs[0].dtype)
 
 
 def _half(z: Any, axis: int, size: int, weight: float) -> Any:
@@ -50,7 +51,7 @@ def _half(z: Any, axis: int, size: int, weight: float) -> Any:
     if size % 2 == 0:
         weights[-1] = 1.0
     rest = (1,) * (z.ndim - axis - 1)
-    return e.multiply(z, asarray(weights.reshape(-1, *rest), dtype=np.zeros(0, z.dtype).real.dtype))
+    return e.multiply(z, asarray(weights.reshape(-1, *rest), dtype=real_dtype(z.dtype)))
 
 
 def _pull_rfftn(g: Any, plan: Any, x: Any, y: Any) -> Any:

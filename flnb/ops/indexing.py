@@ -97,10 +97,13 @@ def _index_tensors(k: Any, x: Any, axis: int) -> list[Any]:
         raise IndexError(
             f"getitem: cannot index with {type(k).__name__}; use ints, slices, None, ... or int/bool arrays"
         )
-    if getattr(k, "_level", None) is not None:
-        return [_checked_batched(k, x.shape[axis])]
     given = k if isinstance(k, Tensor) else np.asarray(k)
     if given.dtype.kind == "b":
+        if getattr(k, "_level", None) is not None:
+            raise IndexError(
+                f"getitem: under vmap a mask that differs between examples would select different numbers of elements, "
+                f"got {k!r}; use flnb.where(mask, x, other)"
+            )
         extents = x.shape[axis : axis + given.ndim]
         if any(n not in (0, m) for n, m in zip(given.shape, extents, strict=True)):  # an empty mask selects nothing
             raise IndexError(f"getitem: a mask of shape {given.shape} does not fit axes {axis}.. of shape {x.shape}")
@@ -113,19 +116,6 @@ def _index_tensors(k: Any, x: Any, axis: int) -> list[Any]:
     if least < -x.shape[axis] or most >= x.shape[axis]:
         raise IndexError(f"getitem: indices {least} to {most} are out of range for axis {axis} of shape {x.shape}")
     return [asarray(given)]
-
-
-def _checked_batched(k: Any, extent: int) -> Any:
-    """An index tensor under vmap: an int or several per example."""
-    if k.dtype.kind not in "iu":
-        raise IndexError(
-            f"getitem: under vmap a mask that differs between examples would select different numbers of elements, "
-            f"got {k!r}; use flnb.where(mask, x, other)"
-        )
-    least, most = k._bounds() if k.size else (0, -1)
-    if least < -extent or most >= extent:
-        raise IndexError(f"getitem: indices {least} to {most} are out of range for an axis of {extent} elements")
-    return k
 
 
 def _shape(shape: tuple[int, ...], key: tuple[Any, ...], indices: tuple[Any, ...] = ()) -> tuple[int, ...]:

@@ -11,19 +11,10 @@ from typing import Any
 import numpy as np
 
 from flnb import ops
+from flnb.dispatch.spelling import RENAMED
 from flnb.tensor import Tensor
 
 __all__ = ["apply_function", "apply_ufunc"]
-
-_NAMES = {
-    "absolute": "abs", "invert": "bitwise_invert", "left_shift": "bitwise_left_shift",
-    "right_shift": "bitwise_right_shift", "power": "pow", "true_divide": "divide", "rint": "round",
-    "conjugate": "conj", "arcsin": "asin", "arccos": "acos", "arctan": "atan", "arcsinh": "asinh", "arccosh": "acosh",
-    "arctanh": "atanh", "arctan2": "atan2", "amax": "max", "amin": "min", "concatenate": "concat",
-    "cumsum": "cumulative_sum", "cumprod": "cumulative_prod", "transpose": "permute_dims", "ravel": "flatten",
-    "around": "round", "vstack": "concat", "hstack": "concat", "unique": "unique_values",
-}  # fmt: skip
-"""NumPy's names that differ from the array API's."""
 
 _OPERATORS = {
     "add", "subtract", "multiply", "divide", "floor_divide", "remainder", "pow", "matmul", "bitwise_and", "bitwise_or",
@@ -34,7 +25,7 @@ _OPERATORS = {
 
 def apply_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """An operator with a NumPy array on its left side, computed by flnb; anything else is refused."""
-    name = _NAMES.get(ufunc.__name__, ufunc.__name__)
+    name = RENAMED.get(ufunc.__name__, ufunc.__name__)
     if isinstance(keywords.get("out", (None,))[0], np.ndarray):
         raise TypeError(
             f"np.{ufunc.__name__}: a NumPy array cannot take a result of flnb Tensors in place; write a = a + tensor "
@@ -47,7 +38,7 @@ def apply_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], keywords: dict
 
 def apply_function(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """A NumPy function that flnb has too is refused; others get the values, as NumPy arrays."""
-    name = _NAMES.get(function.__name__, function.__name__)
+    name = RENAMED.get(function.__name__, function.__name__)
     if name in ops.__all__:
         raise _refused(f"np.{function.__name__}", name)
     return function(*(_numpy(a) for a in arguments), **{k: _numpy(v) for k, v in keywords.items()})

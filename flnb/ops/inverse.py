@@ -5,12 +5,10 @@ from __future__ import annotations
 import operator
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from flnb.dispatch import ops as dispatch
 from flnb.ops import elementwise as e
 from flnb.ops.creation import asarray, eye
-from flnb.ops.dtypes import finfo
+from flnb.ops.dtypes import finfo, real_dtype
 from flnb.ops.linalg import adjoint, batched, conjugate, matmul
 from flnb.ops.movement import broadcast_to, expand_dims, reshape, sum_to
 from flnb.ops.packed import matrices, packed, plain, results, square
@@ -134,7 +132,7 @@ def relative_tolerance(x: Any, rtol: Any) -> Any:
     """The given tolerance, or ``max(M, N) * eps``, one for each matrix of x (..., M, N)."""
     *batch, m, n = x.shape
     value = asarray(float(max(m, n) * finfo(x.dtype).eps) if rtol is None else rtol)
-    return broadcast_to(e.astype(value, np.zeros(0, x.dtype).real.dtype), tuple(batch))
+    return broadcast_to(e.astype(value, real_dtype(x.dtype)), tuple(batch))
 
 
 def pinv(x: Any, /, *, rtol: Any = None) -> Any:

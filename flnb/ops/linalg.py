@@ -14,6 +14,7 @@ from flnb.ops import elementwise as e
 from flnb.ops.arranging import roll
 from flnb.ops.creation import asarray
 from flnb.ops.movement import expand_dims, permute_dims, reshape, sum_to
+from flnb.ops.packed import matrices
 from flnb.ops.reduction import sum
 from flnb.ops.table import Op, Pull, describe
 
@@ -106,8 +107,7 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
 def matrix_transpose(x: Any, /) -> Any:
     """The last two axes exchanged, as a view."""
     x = asarray(x)
-    if x.ndim < 2:
-        raise ValueError(f"matrix_transpose: expected matrices (..., M, N), got {x._spec!r}")
+    matrices("matrix_transpose", x._spec)
     return x.mT
 
 
@@ -168,9 +168,7 @@ def cross(a: Any, b: Any, /, *, axis: int = -1) -> Any:
 def diagonal(x: Any, /, *, offset: int = 0) -> Any:
     """The diagonal (..., K) of matrices (..., M, N), ``offset`` places to the right of the main one; a copy."""
     x = asarray(x)
-    if x.ndim < 2:
-        raise ValueError(f"diagonal: expected matrices (..., M, N), got {x._spec!r}")
-    m, n = x.shape[-2:]
+    m, n = matrices("diagonal", x._spec)[-2:]
     first = np.arange(max(0, min(m + min(offset, 0), n - max(offset, 0))))
     return x[..., first - min(offset, 0), first + max(offset, 0)]
 

@@ -6,11 +6,10 @@ from typing import Any
 
 from flnb.ops import elementwise as e
 from flnb.ops import reduction as r
-from flnb.ops.composite import Composite, by_reduction, sigmoid
+from flnb.ops.composite import Body, Composite, by_reduction, sigmoid
 from flnb.ops.creation import asarray
 from flnb.ops.dtypes import finfo
 
-Body = tuple[Any, tuple[Any, ...]]
 LEAST_LOG = -100.0
 LEAST_VARIANCE = 1e-12
 

@@ -76,11 +76,9 @@ def matrix_rank(x: Any, /, *, rtol: Any = None) -> Any:
     """How many singular values of x (..., M, N) exceed ``rtol`` (default ``max(M, N) * eps``) times the largest."""
     x = r.floating(x)
     matrices("matrix_rank", x._spec)
-    if x.shape[-1] == 0 or x.shape[-2] == 0:
-        return r.sum(e.astype(svdvals(x), "int64"), axis=-1)
-    values = svdvals(x)
-    least = e.multiply(r.max(values, axis=-1), relative_tolerance(x, rtol))
-    return r.sum(e.astype(e.greater(values, expand_dims(least, axis=-1)), "int64"), axis=-1)
+    values = svdvals(x)  # the largest first, if there is any
+    least = e.multiply(values[..., :1], expand_dims(relative_tolerance(x, rtol), axis=-1))
+    return r.sum(e.astype(e.greater(values, least), "int64"), axis=-1)
 
 
 def norm(x: Any, /, p: Any = 2, axis: Any = None, keepdims: bool = False) -> Any:

@@ -8,11 +8,9 @@ from typing import Any
 
 from flnb.ops import elementwise as e
 from flnb.ops import reduction as r
-from flnb.ops.composite import Composite, in_one_dtype
+from flnb.ops.composite import Body, Composite, in_one_dtype
 from flnb.ops.movement import reshape
 from flnb.ops.norm import vector_norm
-
-Body = tuple[Any, tuple[Any, ...]]
 
 
 def _layer_norm(x: Any, *more: Any) -> Body:

@@ -9,7 +9,7 @@ from typing import Any
 
 from flnb.dispatch import ops as dispatch
 from flnb.ops import elementwise as e
-from flnb.ops.convolution import Extents, extents, output
+from flnb.ops.convolution import Extents, axes, extents, output
 from flnb.ops.creation import asarray
 from flnb.ops.movement import pad
 from flnb.ops.table import Op, Pull
@@ -31,7 +31,7 @@ def _windows(
     """The padded image, the kernel and the stride, checked."""
     x = asarray(x)
     if x.ndim != rank + 2:
-        raise ValueError(f"{op}: expected x (N, C, {', '.join('DHW'[3 - rank :])}), got {x._spec!r}")
+        raise ValueError(f"{op}: expected x (N, C, {axes(rank)}), got {x._spec!r}")
     kernel = extents(kernel_size, rank, op, "kernel_size", 1)
     step = kernel if stride is None else extents(stride, rank, op, "stride", 1)
     around = extents(padding, rank, op, "padding", 0)
@@ -64,8 +64,7 @@ def _max_pool(rank: int) -> Callable[..., Any]:
         x, kernel, step = _windows(name, rank, x, kernel_size, stride, padding, float("-inf"))
         return dispatch.call(row, (x,), (kernel, step))
 
-    axes = ", ".join("DHW"[3 - rank :])
-    apply.__doc__ = f"Largest element of each window of x (N, C, {axes}); stride is the kernel size unless given."
+    apply.__doc__ = f"Largest element of each window of x (N, C, {axes(rank)}); stride is the kernel size unless given."
     return dispatch._named(apply, row)
 
 
@@ -81,9 +80,9 @@ def _avg_pool(rank: int) -> Callable[..., Any]:
             total = part if total is None else e.add(total, part)
         return e.multiply(total, 1.0 / math.prod(kernel))
 
-    axes = ", ".join("DHW"[3 - rank :])
     apply.__doc__ = (
-        f"Mean of each window of x (N, C, {axes}), padding counted as zeros; stride is the kernel size unless given."
+        f"Mean of each window of x (N, C, {axes(rank)}), padding counted as zeros; stride is the kernel size unless "
+        f"given."
     )
     apply.__name__ = apply.__qualname__ = name
     return apply

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from flnb.ops import elementwise as e
-from flnb.ops.composite import Composite, in_one_dtype, relu, sigmoid
+from flnb.ops.composite import Body, Composite, in_one_dtype, relu, sigmoid
 from flnb.ops.creation import asarray
 from flnb.ops.dtypes import finfo
 from flnb.ops.elementwise import clip
@@ -20,7 +20,6 @@ from flnb.ops.linalg import linear, matmul
 from flnb.ops.movement import concat, reshape, stack
 from flnb.ops.reduction import sum
 
-Body = tuple[Any, tuple[Any, ...]]
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}
 NONLINEARITIES: dict[str, Callable[[Any], Any]] = {"tanh": e.tanh, "relu": relu}
 
