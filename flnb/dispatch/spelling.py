@@ -47,6 +47,8 @@ SPELT = {
     **dict.fromkeys(("float", "half", "double", "long", "int"), "x.astype(dtype), as flnb.float32"),
     **dict.fromkeys(("cuda", "cpu", "device"), "x.to(backend), flnb.use_backend(backend)"),
     "requires_grad_": "flnb.Variable(x)",
+    **dict.fromkeys(("add_", "sub_", "mul_", "div_"), "x += y, or flnb.add(x, y, out=x)"),
+    **dict.fromkeys(("copy_", "fill_", "zero_"), "flnb.assign(x, value)"),
     **dict.fromkeys(("backward", "grad", "zero_grad"), "those of a Variable, flnb.Variable(x)"),
     **dict.fromkeys(("inference_mode", "set_grad_enabled"), "flnb.no_grad()"),
     **dict.fromkeys(("save", "load"), "flnb.nn.save(module, path), flnb.nn.load(module, path)"),

@@ -34,29 +34,25 @@ from flnb.tensor import Tensor
 
 __all__ = [
     "abs", "acos", "acosh", "add", "all", "any", "arange", "argmax", "argmin", "argsort", "asarray", "asin", "asinh",
-    "assign", "astype", "atan", "atan2", "atanh", "avg_pool2d", "batch_norm", "bitwise_and", "bitwise_invert",
-    "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "broadcast_arrays", "broadcast_to",
-    "can_cast", "ceil", "clip", "concat", "conj", "conv2d", "copy", "copysign", "cos", "cosh", "count_nonzero",
-    "cross_entropy", "cumulative_prod", "cumulative_sum", "diff", "divide", "dropout", "empty", "empty_like", "equal",
-    "erf", "exp", "expand_dims", "expm1", "eye", "finfo", "flatten", "flip", "floor", "floor_divide", "from_dlpack",
-    "full", "full_like", "greater", "greater_equal", "hypot", "iinfo", "imag", "isdtype", "isfinite", "isinf", "isnan",
+    "assign", "astype", "atan", "atan2", "atanh", "avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_norm",
+    "binary_cross_entropy", "binary_cross_entropy_with_logits", "bitwise_and", "bitwise_invert", "bitwise_left_shift",
+    "bitwise_or", "bitwise_right_shift", "bitwise_xor", "broadcast_arrays", "broadcast_to", "can_cast", "ceil", "clip",
+    "concat", "conj", "conv1d", "conv2d", "conv3d", "copy", "copysign", "cos", "cosh", "count_nonzero", "cross_entropy",
+    "cumulative_prod", "cumulative_sum", "diff", "divide", "dropout", "elu", "embedding", "empty", "empty_like",
+    "equal", "erf", "exp", "expand_dims", "expm1", "eye", "finfo", "flatten", "flip", "floor", "floor_divide",
+    "from_dlpack", "full", "full_like", "gelu", "glu", "greater", "greater_equal", "group_norm", "gru", "hardtanh",
+    "hypot", "iinfo", "imag", "iota", "isdtype", "isfinite", "isinf", "isnan", "l1_loss", "layer_norm", "leaky_relu",
     "less", "less_equal", "linear", "linspace", "log", "log10", "log1p", "log2", "log_softmax", "logaddexp",
-    "logical_and", "logical_not", "logical_or", "logical_xor", "matmul", "max", "max_pool2d", "maximum", "mean",
-    "meshgrid", "min", "minimum", "moveaxis", "multiply", "negative", "nextafter", "nll_loss", "nonzero", "not_equal",
-    "ones", "ones_like", "pad", "permute_dims", "positive", "pow", "prod", "real", "reciprocal", "relu", "remainder",
-    "repeat", "reshape", "result_type", "roll", "round", "searchsorted", "sigmoid", "sign", "signbit", "sin", "sinh",
-    "softmax", "sort", "sqrt", "square", "squeeze", "stack", "std", "subtract", "sum", "take", "take_along_axis", "tan",
-    "tanh", "tile", "tril", "triu", "trunc", "unique_all", "unique_counts", "unique_inverse", "unique_values",
-    "unstack", "var", "where", "zeros", "zeros_like",
+    "logical_and", "logical_not", "logical_or", "logical_xor", "lstm", "matmul", "matrix_transpose", "max",
+    "max_pool1d", "max_pool2d", "max_pool3d", "max_with_indices", "maximum", "mean", "median", "meshgrid", "min",
+    "min_with_indices", "minimum", "moveaxis", "mse_loss", "multiply", "negative", "nextafter", "nll_loss", "nonzero",
+    "norm", "normalize", "not_equal", "ones", "ones_like", "pad", "permute_dims", "positive", "pow", "prelu", "prod",
+    "real", "reciprocal", "relu", "relu6", "remainder", "repeat", "reshape", "result_type", "rnn", "roll", "round",
+    "scaled_dot_product_attention", "searchsorted", "sigmoid", "sign", "signbit", "sin", "sinh", "softmax", "sort",
+    "sqrt", "square", "squeeze", "stack", "std", "subtract", "sum", "swish", "take", "take_along_axis", "tan", "tanh",
+    "tensordot", "threshold", "tile", "topk", "tril", "triu", "trunc", "unique_all", "unique_counts", "unique_inverse",
+    "unique_values", "unstack", "var", "vecdot", "where", "zeros", "zeros_like",
 ]  # fmt: skip
-__all__ += ["matrix_transpose", "norm", "tensordot", "vecdot"]
-__all__ += ["iota", "max_with_indices", "median", "min_with_indices", "topk"]
-__all__ += ["avg_pool1d", "avg_pool3d", "conv1d", "conv3d", "max_pool1d", "max_pool3d"]
-__all__ += ["embedding", "gelu", "glu", "scaled_dot_product_attention", "swish"]
-__all__ += ["gru", "lstm", "rnn"]
-__all__ += ["elu", "hardtanh", "leaky_relu", "prelu", "relu6", "threshold"]
-__all__ += ["group_norm", "layer_norm", "normalize"]
-__all__ += ["binary_cross_entropy", "binary_cross_entropy_with_logits", "l1_loss", "mse_loss"]
 
 for _name in __all__:
     globals()[_name] = public(globals()[_name])

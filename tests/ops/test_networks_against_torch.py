@@ -32,11 +32,11 @@ def eigenvectors(x):
     return signed(of.eigh(x + x.mT)[1])
 
 
-def singular_vectors(x, right):
-    """The left or the right singular vectors as columns."""
+def singular_vectors(x, right, full=False):
+    """The left or the right singular vectors as columns; of full matrices those that have a singular value."""
     of = torch.linalg if isinstance(x, torch.Tensor) else linalg
-    u, _, vh = of.svd(x, full_matrices=False)
-    return signed(vh.mT if right else u)
+    u, _, vh = of.svd(x, full_matrices=full)
+    return signed((vh.mT if right else u)[..., : min(x.shape[-2:])])
 
 
 SQUARE, TALL, VECTORS = (2, 3, 3), (2, 4, 3), (3, 4)
@@ -52,6 +52,9 @@ LINALG = {
     "R wide": ((3, 5), lambda x: linalg.qr(x).R, lambda x: torch.linalg.qr(x).R),
     "U": (TALL, *[lambda x: singular_vectors(x, right=False)] * 2),
     "V": (TALL, *[lambda x: singular_vectors(x, right=True)] * 2),
+    "S of full": (TALL, lambda x: linalg.svd(x).S, lambda x: torch.linalg.svd(x)[1]),
+    "V of full": ((3, 5), *[lambda x: singular_vectors(x, right=True, full=True)] * 2),
+    "Q of complete": (SQUARE, lambda x: linalg.qr(x, mode="complete").Q, lambda x: torch.linalg.qr(x, "complete").Q),
     "svdvals": (TALL, linalg.svdvals, torch.linalg.svdvals),
     "matrix_power": (SQUARE, lambda x: linalg.matrix_power(x, -3), lambda x: torch.linalg.matrix_power(x, -3)),
     "vector_norm": (TALL, lambda x: linalg.vector_norm(x, axis=1, ord=3), lambda x: torch.linalg.vector_norm(x, 3, 1)),
