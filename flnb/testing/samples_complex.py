@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from flnb import fft, linalg, ops
 from flnb.testing.sample import Array, Sample
+from flnb.testing.samples_linalg import completing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,11 +39,6 @@ def _svd(z: Any) -> Any:
     return ops.matmul(ops.multiply(u, ops.expand_dims(ops.exp(s), axis=-2)), vh)
 
 
-def _whole_svd(z: Any) -> Any:
-    _, s, vh = linalg.svd(z)
-    return ops.add(ops.matmul(ops.conj(vh[..., 2:, :]).mT, vh[..., 2:, :]), ops.sum(s))
-
-
 ONE: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "exp": ("exp", ops.exp),
     "magnitude": ("abs", lambda z: ops.square(ops.abs(z))),
@@ -59,7 +55,8 @@ ONE: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "eigh": ("eigh", _eigh),
     "eigvalsh": ("eigvalsh", lambda z: linalg.eigvalsh(_gram(z))),
     "svd": ("svd", _svd),
-    "full svd": ("svd", _whole_svd),
+    "full svd": ("svd", lambda z: completing(ops.conj(linalg.svd(z).Vh).mT, 2)),
+    "complete qr": ("qr", lambda z: completing(linalg.qr(z.mT, mode="complete").Q, 2)),
     "svdvals": ("svdvals", linalg.svdvals),
     "norm": ("abs", linalg.matrix_norm),
     "fft": ("fftn", fft.fft),

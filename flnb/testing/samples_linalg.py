@@ -36,7 +36,7 @@ def _signed(vectors: Any) -> Any:
     return ops.multiply(vectors, ops.sign(vectors[..., :1, :]))
 
 
-def _completing(vectors: Any, count: int) -> Any:
+def completing(vectors: Any, count: int) -> Any:
     """The projection onto what the vectors after the first span, which does not depend on how they turn."""
     others = vectors[..., count:]
     return ops.matmul(others, ops.conj(others).mT)
@@ -92,11 +92,11 @@ def _several_results(rng: np.random.Generator) -> Iterator[Sample]:
         whole = (_spread(rng, *shape),)
         yield Sample("qr", lambda x: linalg.qr(x, mode="complete").R, whole, f"complete R {note}")
         yield Sample("qr", lambda x, k=k: linalg.qr(x, mode="complete").Q[..., :k], whole, f"complete Q {note}")
-        yield Sample("qr", lambda x, k=k: _completing(linalg.qr(x, mode="complete").Q, k), whole, f"rest {note}")
+        yield Sample("qr", lambda x, k=k: completing(linalg.qr(x, mode="complete").Q, k), whole, f"rest {note}")
         yield Sample("svd", lambda x: linalg.svd(x).S, whole, f"full S {note}")
         yield Sample("svd", lambda x, k=k: _signed(linalg.svd(x).Vh.mT[..., :k]), whole, f"full Vh {note}")
-        yield Sample("svd", lambda x, k=k: _completing(linalg.svd(x).U, k), whole, f"rest of U {note}")
-        yield Sample("svd", lambda x, k=k: _completing(linalg.svd(x).Vh.mT, k), whole, f"rest of Vh {note}")
+        yield Sample("svd", lambda x, k=k: completing(linalg.svd(x).U, k), whole, f"rest of U {note}")
+        yield Sample("svd", lambda x, k=k: completing(linalg.svd(x).Vh.mT, k), whole, f"rest of Vh {note}")
     one = (_spread(rng, 4, 3),)
     yield Sample("qr", lambda x: _signed(linalg.qr(x, mode="complete").Q[..., 3:]), one, "one vector more")
     yield Sample("eigh", lambda x: linalg.eigh(_symmetric(x)).eigenvalues, (_spread(rng, 2, 3, 3),), "values")
