@@ -7,20 +7,18 @@ Every function takes a `Recording` (of `flnb.record()` or `flnb.load_run()`), `r
 from __future__ import annotations
 
 import math
-import shutil
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flnb_telemetry import palette, quantity, schema
 from flnb_telemetry.analysis.memory import FORMULAS
 from flnb_telemetry.analysis.roofline import Peaks, Point, measured, points
-from flnb_telemetry.analysis.tape import Tape, TapeLeaf, TapeNode
 from flnb_telemetry.extras import require
+
+from flnb.show.tapegraph import tape
 
 if TYPE_CHECKING:
     from flnb_telemetry import Recording
-    from flnb_telemetry.analysis.levels import Group
     from flnb_telemetry.schema import Ints
 
     from flnb.memory import Replay
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["fragmentation", "memory", "op_times", "replay", "roofline", "tape"]
 
 POINTS = 10_000
-NODES = 1500
 MIB = 2**20
 INK = "#6f757b"
 MANAGERS = ("#359cdf", "#a35226", "#5c906b", "#8a63b8", "#c9922b", "#c2528b", "#3f9a9a", "#7d7f2a")
@@ -133,9 +130,11 @@ def fragmentation(run: Recording, request: int | None = None) -> Any:
         figure.add_scatter(x=found.t, y=column, name=label, yaxis=axis, line={"shape": "hv", "color": colour})
     ticks = {"range": [0, 1], "tickvals": [0, 0.25, 0.5, 0.75, 1], "tickformat": ".0%"}
     share = {"overlaying": "y", "side": "right", "title": "share"} | ticks
-    figure.update_layout(yaxis2=share, margin={"b": 110})
+    # above the axes: beside them the legend would lie on the ticks of the right one
+    above = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"}
+    figure.update_layout(yaxis2=share, legend=above, margin={"t": 84, "r": 72, "b": 110})
     peak, average = quantity.significant(found.at_peak), quantity.significant(found.average)
-    _note(figure, f"{peak}× at the peak, {average}× on time average", x=1, y=1.06)
+    figure.update_layout(title_subtitle_text=f"{peak}× at the peak, {average}× on time average")
     formulas = "<br>".join(FORMULAS[name] for name in ("ratio", "unusable", "internal", "average"))
     _note(figure, formulas, x=0, y=-0.22, align="left", yanchor="top", font={"size": 11})
     return figure
@@ -246,158 +245,3 @@ def _told(point: Point) -> str:
         f"{quantity.percent(point.share)} of the time<br>"
         f"{quantity.significant(point.rate / 1e9)} GFLOP/s, {quantity.significant(point.intensity)} FLOPs per byte"
     )
-
-
-def tape(run: Recording | Tape, depth: int | None = None) -> Any:
-    """The tape of the last sampled backward (or of `run.tape.step(i)`) as a `graphviz.Digraph`, modules as boxes.
-
-    Modules more than `depth` levels inside are one node each, equal blocks in a row one node in all (x12). Without a
-    depth all stand open, of a long tape as much as can be read: some 1500 things.
-    The source is there without the `dot` program; drawing without it is an error that says how to install it.
-    """
-    if depth is not None and (isinstance(depth, bool) or not isinstance(depth, int) or depth < 0):
-        raise ValueError(f"flnb.plot.tape: got depth={depth!r}; expected a number of levels, 0 or more, or None")
-    found = run if isinstance(run, Tape) else run.tape
-    graph = _digraph()(name="tape", graph_attr={"fontname": "sans-serif", "bgcolor": "transparent"})
-    graph.attr("node", shape="box", style="filled,rounded", fontname="sans-serif", fontsize="10", fontcolor="white")
-    graph.attr("edge", color=INK)
-    drawing = _Drawing(found, depth)
-    if len(found.nodes):
-        drawing.level(graph, found.levels.root, 0)
-        drawing.rest(graph)
-    notes = [f"{found.truncated} older nodes not drawn"] if found.truncated else []
-    if notes + drawing.closed:
-        graph.attr(label="\n".join(notes + drawing.closed[:1]))
-    return graph
-
-
-class _Drawing:
-    """A tape on its way to graphviz: what was drawn, and in which box each node went."""
-
-    def __init__(self, found: Tape, depth: int | None) -> None:
-        self.tape, self.levels = found, found.levels
-        self.depth = len(found.nodes) if depth is None else depth
-        self.folded = depth is not None  # by default equal blocks are told one by one, where there is room
-        self.drawn = 0
-        self.closed: list[str] = []
-        self.box = np.zeros(len(found.nodes), np.int64)
-        """For each node the first node of the box in which it is drawn."""
-
-    def level(self, graph: Any, group: Group, depth: int) -> None:
-        """What is in an open group; groups in it as boxes, or closed as one node."""
-        items = self.levels.level(group).items
-        self.drawn += len(items)
-        for item in items:
-            if isinstance(item, int):
-                self.box[item] = item
-                self._op(graph, self.tape.nodes[item], group)
-            elif depth < self.depth and not (item.repeat and self.folded) and self._fits(item):
-                with graph.subgraph(name=f"cluster_{item.key}") as inner:
-                    inner.attr(label=item.name, color=INK, fontcolor=INK, style="rounded")
-                    self.level(inner, item, depth + 1)
-            else:
-                self.box[item.first : item.last] = item.first
-                self._module(graph, item)
-
-    def _fits(self, group: Group) -> bool:
-        more = len(self.levels.level(group).items)
-        if self.drawn + more > NODES:
-            self.closed = [f"modules beyond {NODES} things are left closed"]
-        return self.drawn + more <= NODES
-
-    def _op(self, graph: Any, node: TapeNode, group: Group) -> None:
-        bad = {"color": "#d32f2f", "penwidth": "3"} if node.bad else {}
-        colour = palette.FAMILY.get(node.family, (INK, INK))[0]
-        where = "" if node.scope == group.path else node.scope
-        label = _label(node.op, where, f"{quantity.extents(node.shape)} {node.dtype}", node.took, *_gradient(node))
-        graph.node(_id(node.id), label, fillcolor=colour, **bad)
-
-    def _module(self, graph: Any, group: Group) -> None:
-        """A closed module: how many ops, its output, times, and what it saved."""
-        columns = self.tape.graph
-        part = slice(group.first, group.last)
-        last = self.tape.nodes[group.last - 1]
-        title = f"{group.name} ×{group.repeat}" if group.repeat else group.name
-        times = last._replace(
-            forward_ns=int(columns.forward[part].sum()), backward_ns=int(columns.backward[part].sum())
-        )
-        saved = int(columns.saved[part].sum())
-        label = _label(
-            title, f"{group.last - group.first} ops", f"{quantity.extents(last.shape)} {last.dtype}", times.took,
-            f"{quantity.size(saved)} saved" if saved else "", *_gradient(last),
-        )  # fmt: skip
-        bad = {"color": "#d32f2f", "penwidth": "3"} if self.levels.worst(group) else {"color": INK}
-        graph.node(_id(last.id), label, fillcolor="transparent", fontcolor=INK, peripheries="2", **bad)
-
-    def rest(self, graph: Any) -> None:
-        """Leaves that an op which is drawn reads, and the edges between what is drawn."""
-        columns = self.tape.graph
-        alone = np.bincount(self.box, minlength=len(self.box)) == 1
-        reads = columns.parent
-        to = self.box[columns.child]
-        shown = (reads >= 0) | alone[to] | ~columns.leaf_parameter[np.where(reads < 0, -1 - reads, 0)]
-        source = np.where(reads >= 0, self.box[np.maximum(reads, 0)], reads)[shown]
-        edges = dict.fromkeys(
-            pair for pair in zip(source.tolist(), to[shown].tolist(), strict=True) if pair[0] != pair[1]
-        )
-        for row in sorted({-1 - a for a, _ in edges if a < 0})[:NODES]:
-            leaf = self.tape.leaves[row]
-            kind = "parameter" if leaf.parameter else "input"
-            label = _label(leaf.name or kind, quantity.extents(leaf.shape), *_gradient(leaf))
-            graph.node(_id(leaf.id), label, fillcolor=palette.CATEGORY[kind][0], shape="ellipse")
-        ends = self._names()
-        for a, b in edges:
-            if a >= -NODES:
-                graph.edge(_id(int(columns.leaf_id[-1 - a])) if a < 0 else ends[a], ends[b])
-
-    def _names(self) -> dict[int, str]:
-        """By the first node of each box what graphviz knows it by: its last node."""
-        first = np.unique(self.box)
-        last = np.append(first[1:], len(self.box)) - 1
-        return {a: _id(int(self.tape.graph.id[b])) for a, b in zip(first.tolist(), last.tolist(), strict=True)}
-
-
-def _digraph() -> Any:
-    graphviz = require("graphviz", "lab", "drawing a tape")
-
-    class Digraph(graphviz.Digraph):  # type: ignore[misc, name-defined]
-        """A `graphviz.Digraph` that says what to install where the `dot` program is missing."""
-
-        def pipe(self, *args: Any, **options: Any) -> Any:
-            _check_dot()
-            return super().pipe(*args, **options)
-
-        def render(self, *args: Any, **options: Any) -> Any:
-            _check_dot()
-            return super().render(*args, **options)
-
-        def _repr_mimebundle_(self, *args: Any, **options: Any) -> Any:
-            try:
-                return super()._repr_mimebundle_(*args, **options)  # draws by `pipe`
-            except FileNotFoundError as error:
-                html = f"<details><summary>source</summary><pre>{escape(self.source)}</pre></details>"
-                return {"text/plain": f"{error}\n\n{self.source}", "text/html": f"<p>{escape(str(error))}</p>{html}"}
-
-    return Digraph
-
-
-def _check_dot() -> None:
-    if shutil.which("dot") is None:
-        raise FileNotFoundError(
-            "flnb.plot.tape: drawing needs graphviz's `dot` program, which is not on the PATH; install it with: "
-            "apt install graphviz, brew install graphviz or conda install graphviz. The source is in .source; "
-            "flnb.dashboard() draws tapes without it"
-        )
-
-
-def _id(number: int) -> str:
-    return f"n{number}" if number >= 0 else f"leaf{-number}"
-
-
-def _label(*lines: str) -> str:
-    return "\n".join(filter(None, lines)).replace("\\", "\\\\")  # a backslash begins an escape in graphviz
-
-
-def _gradient(item: TapeNode | TapeLeaf) -> list[str]:
-    bad = f", {item.bad} NaN/Inf" if item.bad else ""
-    return [] if item.norm is None else [f"|grad| {quantity.norm(item.norm)}{bad}"]

@@ -13,6 +13,7 @@ from flnb_telemetry.analysis.roofline import Peaks
 
 import flnb
 from flnb import plot
+from flnb.show import tapegraph
 
 
 def op(name: str, family: str, begin: int, spent: int, node: int = 0, parents: tuple[int, int] = (0, 0)) -> None:
@@ -154,7 +155,8 @@ def test_fragmentation_states_its_formulas(run: Any) -> None:
     assert unusable.y[-1] == 1.0
     text = " ".join(note.text for note in figure.layout.annotations)
     assert "unusable(r) = sum(free blocks < r) / sum(free)" in text
-    assert "1.33× at the peak" in text
+    assert "1.33× at the peak" in figure.layout.title.subtitle.text
+    assert figure.layout.legend.yanchor == "bottom", "above the axes, clear of the right one's ticks"
     assert figure.layout.yaxis2.tickvals == (0, 0.25, 0.5, 0.75, 1)
 
 
@@ -203,7 +205,7 @@ def test_modules_deeper_than_asked_are_one_node(deep: Any) -> None:
 
 
 def test_of_a_long_tape_what_can_be_read_is_drawn(monkeypatch: pytest.MonkeyPatch, deep: Any) -> None:
-    monkeypatch.setattr(plot, "NODES", 8)
+    monkeypatch.setattr(tapegraph, "NODES", 8)
     source = plot.tape(deep).source
     assert "modules beyond 8 things are left closed" in source
     assert "matmul" not in source

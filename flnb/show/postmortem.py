@@ -6,19 +6,22 @@ that do not fit last. Everything in the picture is also in its tables.
 
 from __future__ import annotations
 
+from functools import cache
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flnb_telemetry import palette, quantity, schema
 
 from flnb.memory import telling
+from flnb.show.remedying import Action, action
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from flnb.interface.memory import BlockState
     from flnb.memory.postmortem import Blocker, Postmortem
-    from flnb.memory.remedies import Remedies, Remedy
+    from flnb.memory.remedies import Remedy
 
 __all__ = ["postmortem_html", "show_after"]
 
@@ -63,15 +66,31 @@ background:linear-gradient(var(--bad),var(--bad)) center/100% 1px no-repeat}}
 .flnb-oom .bar{{display:inline-block;width:150px;height:8px;margin-right:8px;border-right:1.5px solid var(--ink);
 background:color-mix(in srgb,var(--ink) 9%,var(--paper))}}
 .flnb-oom .bar i{{display:block;height:8px;background:var(--dim)}}
-.flnb-oom table{{font:inherit;color:inherit;border-collapse:collapse;width:100%;margin:4px 0 0}}
+.flnb-oom table{{table-layout:auto!important;
+font:inherit;color:inherit;border-collapse:collapse;width:100%;margin:4px 0 0}}
 .flnb-oom :is(td,th){{color:inherit;text-align:left!important;font:inherit;padding:2px 12px 2px 0;
-border-bottom:1px solid var(--line);background:none!important;white-space:nowrap}}
+border-bottom:1px solid var(--line);background:none!important;white-space:nowrap;
+max-width:none!important}}
+.flnb-oom tr{{background:none!important}}
+.flnb-oom button.do{{font:11px/16px var(--jp-ui-font-family,sans-serif);height:20px;padding:0 7px;margin-left:4px;
+border:1px solid var(--line);border-radius:3px;background:var(--paper);color:var(--ink);cursor:pointer}}
+.flnb-oom button.do:hover{{background:color-mix(in srgb,var(--ink) 7%,var(--paper))}}
+.flnb-oom td:has(button.do){{text-align:right!important;padding-right:0}}
+.flnb-oom button.do:focus-visible{{outline:2px solid var(--jp-brand-color1,#1976d2);outline-offset:1px}}
 .flnb-oom tr th{{color:var(--dim);font-size:11px}} .flnb-oom .right{{text-align:right!important}}
 </style>"""
 
 
+SCRIPT = Path(__file__).parents[1] / "widgets" / "static" / "card.js"
+
+
+@cache
+def _script() -> str:
+    return SCRIPT.read_text(encoding="utf-8")
+
+
 def postmortem_html(report: Postmortem) -> str:
-    """HTML without scripts, in JupyterLab's colours, light or dark."""
+    """HTML in JupyterLab's colours, light or dark. It needs no scripts: where they run, remedies have buttons."""
     numbers = "".join(
         f"<div><div class='dim'>{name}</div><b>{value}</b></div>"
         for name, value in ((name, _number(value)) for name, value in telling.facts(report))
@@ -86,9 +105,11 @@ def postmortem_html(report: Postmortem) -> str:
     if report.cached:
         back = f"would give back {quantity.size(report.cached)} of segments that hold nothing"
         parts.append(f"<span class='code'>flnb.memory.release_cached()</span> <span class='dim'>{back}</span>")
-    parts.append(_remedies(report.remedies))
+    parts.append(_remedies(report))
     head, *rest = [f"<div>{part}</div>" for part in parts if part]
-    return f"{STYLE}<div class='flnb-oom'>{head}<div class='numbers'>{numbers}</div>{''.join(rest)}</div>"
+    return f"{STYLE}<div class='flnb-oom'>{head}<div class='numbers'>{numbers}</div>{''.join(rest)}</div>" + (
+        f"<script>{_script()}</script>" if report.remedies.rows else ""
+    )
 
 
 def show_after(result: Any) -> None:
@@ -167,26 +188,36 @@ def _square(category: str) -> str:
     return f"<span class='square' style='background:var(--{category})'></span>{category.replace('_', ' ')}"
 
 
-def _remedies(found: Remedies) -> str:
+def _remedies(report: Postmortem) -> str:
+    found = report.remedies
     head = f"<b>What would have worked</b> <span class='dim'>{telling.NOTE}</span>"
     if found.unknown:
         head += f"<div class='dim'>{escape(found.unknown)}</div>"
     if not found.rows:
         return head
     capacity = found.capacity or 1
-    columns = ("Remedy", f"Predicted peak of {quantity.size(capacity)}", "Cost", "Result")
-    return head + _table(columns, [_remedy(row, capacity) for row in found.rows])
+    columns = ("Remedy", f"Predicted peak of {quantity.size(capacity)}", "Cost", "Result", "")
+    return head + _table(columns, [_remedy(row, capacity, report) for row in found.rows])
 
 
-def _remedy(row: Remedy, capacity: int) -> list[str]:
+def _remedy(row: Remedy, capacity: int, report: Postmortem) -> list[str]:
     share = min(100.0, 100 * row.peak / capacity) if row.fits else 100.0
     peak = telling.peak(row.fits, row.peak, capacity)
     bar = f"<span class='bar'><i style='width:{share:.1f}%'></i></span>{peak}"
     result = telling.verdict(row.fits)
     return [
         f"<span class='code'>{escape(row.what)}</span>", bar, escape(row.cost),
-        result if row.fits else f"<span class='dim'>{result}</span>",
+        result if row.fits else f"<span class='dim'>{result}</span>", _buttons(row, report),
     ]  # fmt: skip
+
+
+def _buttons(row: Remedy, report: Postmortem) -> str:
+    """Where the script puts the buttons of a remedy that fits."""
+    found = action(row.what, report) if row.fits else Action("")
+    if not found.code:
+        return ""
+    runs = " data-runs" if found.runs else ""
+    return f"<span data-code='{escape(found.code)}' data-what='{escape(row.what)}'{runs}></span>"
 
 
 def _table(columns: Iterable[str], rows: list[list[str]]) -> str:

@@ -15,8 +15,11 @@ from IPython.display import publish_display_data
 
 from flnb.widgets import cells
 from flnb.widgets.hub import Hub
+from flnb.widgets.proposals import Proposals
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from flnb_telemetry.analysis.tape import Tape
     from flnb_telemetry.recording import Recording
 
@@ -40,14 +43,18 @@ class Dashboard(anywidget.AnyWidget):
         self.follower = follower
         self.hub = Hub(follower.live, self.send)
         follower.changed = self.hub.follow
+        self.proposals = Proposals(lambda: follower.last, self.send)
         self.on_msg(lambda _, content, __: self._receive(content))
         _hear_while_busy(self.comm)
         self._display_id = uuid.uuid4().hex
         self._pictured: tuple[int, str] | None = None
 
     def _receive(self, content: Any) -> None:
-        if isinstance(content, dict) and content.get("type") == "code":
+        kind = content.get("type") if isinstance(content, dict) else None
+        if kind == "code":
             self.send(cells.answer(self.follower.last, content))
+        elif kind in ("fit", "apply"):
+            self.proposals.receive(content)
         else:
             self.hub.receive(content)
 
@@ -113,9 +120,12 @@ class RunWidget(anywidget.AnyWidget):
     height = traitlets.Int(680, help="height of a view in CSS pixels").tag(sync=True)
     only = traitlets.Unicode("", help='"compare" for two recordings').tag(sync=True)
 
-    def __init__(self, runs: list[Recording], height: int = 680) -> None:
+    def __init__(
+        self, runs: list[Recording], height: int = 680, model: Any = None, step: Callable[[], object] | None = None
+    ) -> None:
         super().__init__(height=height, only="compare" if len(runs) > 1 else "")
         self.runs, self.told = runs, [LiveRecording(run) for run in runs]
+        self.proposals = Proposals(lambda: runs[0], self.send, model, step)
         self.on_msg(lambda _, content, __: self._receive(content))
         _hear_while_busy(self.comm)
 
@@ -128,6 +138,8 @@ class RunWidget(anywidget.AnyWidget):
         elif kind in ("tape", "stack"):
             if (answer := self.told[0].answer(message)) is not None:
                 self.send(answer)
+        elif kind in ("fit", "apply"):
+            self.proposals.receive(message)
         elif kind == "code":
             self.send(cells.answer(self.runs[0], message))
 

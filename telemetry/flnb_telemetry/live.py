@@ -35,7 +35,12 @@ TABLE_SECONDS = 0.25
 _MEMORY = (
     schema.ALLOC, schema.FREE_COMPLETED, schema.SEGMENT_ALLOC, schema.SEGMENT_RESIZE, schema.SEGMENT_FREE, schema.ASIDE,
 )  # fmt: skip
-TOLD = {"step": ("index", "t0", "t1"), "metric": ("name", "t", "step", "value")}
+TOLD = {
+    "step": ("index", "t0", "t1"),
+    "metric": ("name", "t", "step", "value"),
+    "locked": ("t", "alloc_id", "locks"),
+    "released": ("t", "nbytes", "segments"),
+}
 _U32 = {"alloc.segment", "alloc.plan", "alloc.context", "segment.id", "release.id"}
 _U32 |= {"op.name", "op.family", "scope.name", "metric.name"}
 
@@ -60,7 +65,7 @@ class Live(Run):
         self._share = 0.0
         self._small_bytes = 0
         self._drop_times: list[int] = []
-        self._past = {kind: np.empty((0, schema.WORDS), np.int64) for kind in ("step", "metric", "leaf")}
+        self._past = {kind: np.empty((0, schema.WORDS), np.int64) for kind in (*TOLD, "leaf")}
         self._history_rows: float = HISTORY
         self._told: Counter[str] = Counter()  # how many steps, metrics and names the frames have told
         self._table_due = 0.0

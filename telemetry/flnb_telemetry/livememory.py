@@ -1,7 +1,7 @@
 """Which blocks and segments are live now, and what changed since the last frame: the live view of memory.
 
 A block or segment is a row: the eight words of its event, then for a block its tape node and its offset in its segment,
-last the time of its end (NEVER while it lives).
+last the time of its end (NEVER while it lives), and of the request to free it (0 where that is not told).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 EVENTS = 8192  # allocations and frees in one frame at most
 POINTS = 512  # of the timeline that stands for what was left out
 FINISHED = 4096  # blocks freed lately that a keyframe tells again
-T, ID, ADDRESS, SIZE, REQUESTED, SEGMENT, CONTEXT, NODE, OFFSET, END, WIDTH = range(1, 12)
+T, ID, ADDRESS, SIZE, REQUESTED, SEGMENT, CONTEXT, NODE, OFFSET, END, ASKED, WIDTH = range(1, 13)
 
 
 class Lives:
@@ -120,6 +120,8 @@ def arrays(born: Records, freed: Records, came: Records, went: Records, start: i
     columns |= {"segment.id": came[:, ID], "segment.size": came[:, SIZE], "segment.address": came[:, ADDRESS]}
     columns |= {"free.id": freed[:, ID], "release.id": went[:, ID]}
     times = {"alloc.t": born[:, T], "free.t": freed[:, END], "segment.t": came[:, T], "release.t": went[:, END]}
+    if freed[:, ASKED].any():
+        times["free.asked"] = freed[:, ASKED]  # pending from then on
     columns |= {name: (t - start) / 1e9 for name, t in times.items()}
     return {name: column for name, column in columns.items() if len(column)}
 

@@ -16,7 +16,7 @@ from flnb_telemetry import quantity, schema
 from flnb_telemetry.analysis.memory import NEVER
 from flnb_telemetry.intern import joined
 from flnb_telemetry.live import FOLD_AT, TOLD, Live, packed
-from flnb_telemetry.livememory import END, NODE, OFFSET, WIDTH, T, arrays
+from flnb_telemetry.livememory import ASKED, END, NODE, OFFSET, WIDTH, T, arrays
 from flnb_telemetry.livetape import PROTOCOL, LiveTape
 
 if TYPE_CHECKING:
@@ -123,7 +123,9 @@ class LiveRecording(Live):
         made = op["alloc_id"] > 0
         node = joined(block["alloc_id"], op["alloc_id"][made], op["node"][made])
         offset = np.maximum(block["address"] - home, 0)
-        return _rows("alloc", block, node, offset), _rows("segment_alloc", segment)
+        blocks = _rows("alloc", block, node, offset)
+        blocks[:, ASKED] = block["dropped"]
+        return blocks, _rows("segment_alloc", segment)
 
 
 def _rows(kind: str, lives: Columns, node: Any = 0, offset: Any = 0) -> Records:

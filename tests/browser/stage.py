@@ -12,6 +12,8 @@ from flnb_telemetry.liverecording import LiveRecording
 from flnb_telemetry.livetape import LiveTape
 from flnb_telemetry.recording import Recording
 
+from flnb.widgets.proposals import Proposals
+
 if TYPE_CHECKING:
     from flnb_telemetry.analysis.tape import Tape
     from playwright.sync_api import Page
@@ -50,6 +52,8 @@ class Stage:
         self._tape: Tape | None = None
         self._live: LiveTape | None = None
         self._runs: list[LiveRecording] = []
+        self._proposals: Proposals | None = None
+        self._proposed: list[dict[str, Any]] = []
         self._buffers: list[bytes] = []
         self._html = ""
         self._shown = 0
@@ -61,9 +65,18 @@ class Stage:
         self._load("tape", light, height, width)
         self.page.wait_for_function("() => window.__flnb?.view?.boxes > 0")
 
-    def view(self, *runs: Recording, light: bool = True, height: int = 680, width: int = 1200) -> None:
+    def view(
+        self,
+        *runs: Recording,
+        light: bool = True,
+        height: int = 680,
+        width: int = 1200,
+        model: Any = None,
+        step: Any = None,
+    ) -> None:
         """Show one recording, or two beside each other, and wait until all is told."""
         self._runs = [LiveRecording(run) for run in runs]
+        self._proposals = Proposals(lambda: runs[0], self._proposed.append, model, step)
         self._load("compare" if len(runs) > 1 else "", light, height, width)
         self.page.wait_for_function("() => (window.__flnbPair ?? window.__flnb)?.whole")
 
@@ -127,6 +140,12 @@ class Stage:
     def _answers(self, message: dict[str, Any]) -> list[tuple[dict[str, Any], bytes]]:
         if self._runs:
             hello = message["type"] == "hello"
+            if message["type"] in ("fit", "apply"):
+                assert self._proposals is not None
+                self._proposals.receive(message)
+                self._proposals.wait()
+                told, self._proposed[:] = list(self._proposed), []
+                return [(answer, b"") for answer in told]
             if not hello:
                 answer = self._runs[0].answer(message) if message["type"] in ("tape", "stack") else None
                 return [] if answer is None else [(answer, b"")]

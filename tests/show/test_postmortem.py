@@ -10,6 +10,7 @@ import pytest
 
 import flnb
 from flnb.show.postmortem import postmortem_html
+from flnb.show.remedying import action
 from tests.memory.test_postmortem import report_of
 
 
@@ -61,3 +62,44 @@ def test_a_cell_that_fails_shows_it_below_its_traceback() -> None:
     shown = [output.data["text/html"] for output in captured.outputs if "text/html" in output.data]
     assert len(shown) == 1
     assert "Out of memory" in shown[0]
+
+
+def test_remedies_that_fit_carry_the_code_of_their_buttons() -> None:
+    html = postmortem_html(report_of())
+    assert "data-code='del probe'" in html
+    assert "data-code='flnb.set_memory_manager(flnb.memory.BestFit(flnb.memory.HostDevice(50331648)))" in html
+    rows = [row for row in html.partition("<script>")[0].split("<tr>") if "does not fit" in row or "fits</td>" in row]
+    assert [("data-code" in row) for row in rows] == [("does not fit" not in row) for row in rows]
+    assert html.count("<script>") == 1
+    assert "<script>" not in postmortem_html(report_of(run=False)), "without remedies there is nothing to press"
+
+
+@pytest.mark.parametrize(
+    ("what", "code", "runs"),
+    [
+        ("del probe", "del probe", False),  # no variable of this program
+        ("del pytest", "del pytest", False),
+        ("user_unlock(block 3)", "", False),
+        ("del probe; user_unlock(block 3)", "", False),
+        ("flnb.memory.release_cached()", "flnb.memory.release_cached()", False),  # of another manager than the full one
+        ("with flnb.memory.lean(model, recompute=['a']): step()",) * 2 + (False,),
+        ("Mine(limit=3)", "", False),
+        (
+            "Caching(split_limit='2MiB')",
+            "flnb.set_memory_manager(flnb.memory.Caching(flnb.memory.HostDevice(50331648), split_limit='2MiB'))"
+            "  # for tensors made from now on: run again from where the model is made",
+            True,
+        ),
+    ],
+)
+def test_what_a_remedy_is_as_code(what: str, code: str, runs: bool) -> None:
+    assert action(what, report_of(run=False)) == (code, runs)
+
+
+def test_what_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("__main__.probe", 1, raising=False)
+    assert action("del probe", report_of(run=False)).runs
+    manager = flnb.memory.Caching(flnb.memory.HostDevice("48MiB"))
+    report = report_of(run=False, manager=manager)
+    with flnb.use_memory_manager(manager):
+        assert action("flnb.memory.release_cached()", report).runs

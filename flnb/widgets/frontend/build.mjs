@@ -1,6 +1,6 @@
-// Builds the dashboard into ../static/dashboard.js: one minified ES module with its styles inlined.
-//   node build.mjs          write the bundle
-//   node build.mjs --check  fail when the committed bundle differs from what the sources give
+// Builds ../static/dashboard.js, one minified ES module with its styles inlined, and card.js, the script of a post-mortem.
+//   node build.mjs          write the bundles
+//   node build.mjs --check  fail when a committed bundle differs from what the sources give
 //   node build.mjs --dev    the developer page with simulated data, into build/
 import { build } from "esbuild";
 import { mkdir, readFile, writeFile } from "node:fs/promises";
@@ -25,19 +25,21 @@ if (process.argv.includes("--dev")) {
   await writeFile(at("build/index.html"), await readFile(at("src/dev/page.html")));
   console.log(`open file://${at("build/index.html")}`);
 } else {
-  const { outputFiles } = await build({ ...options, entryPoints: ["src/index.ts"], minify: true });
-  const target = at("../static/dashboard.js");
-  const fresh = Buffer.from(outputFiles[0].contents);
-  if (process.argv.includes("--check")) {
-    const committed = await readFile(target).catch(() => Buffer.alloc(0));
-    if (!committed.equals(fresh)) {
-      console.error("flnb/widgets/static/dashboard.js is not what the sources give; run: npm run build");
-      process.exit(1);
+  for (const [from, name, format] of [["src/index.ts", "dashboard.js", "esm"], ["src/card-main.ts", "card.js", "iife"]]) {
+    const { outputFiles } = await build({ ...options, format, entryPoints: [from], minify: true });
+    const target = at(`../static/${name}`);
+    const fresh = Buffer.from(outputFiles[0].contents);
+    if (process.argv.includes("--check")) {
+      const committed = await readFile(target).catch(() => Buffer.alloc(0));
+      if (!committed.equals(fresh)) {
+        console.error(`flnb/widgets/static/${name} is not what the sources give; run: npm run build`);
+        process.exit(1);
+      }
+      console.log(`the committed ${name} is current`);
+    } else {
+      await mkdir(at("../static"), { recursive: true });
+      await writeFile(target, fresh);
+      console.log(`${name} ${(fresh.length / 1024).toFixed(1)} KiB`);
     }
-    console.log("the committed bundle is current");
-  } else {
-    await mkdir(at("../static"), { recursive: true });
-    await writeFile(target, fresh);
-    console.log(`dashboard.js ${(fresh.length / 1024).toFixed(1)} KiB`);
   }
 }

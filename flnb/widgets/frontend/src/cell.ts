@@ -17,21 +17,27 @@ export function isCodeAnswer(content: unknown): content is CodeAnswer {
 /** What is used of JupyterLab's application, which it exposes as `jupyterapp` when it is told to. */
 interface Lab {
   commands: { execute(command: string): Promise<unknown> };
-  shell: { currentWidget?: { content?: { activeCell?: { model?: { sharedModel?: { setSource(source: string): void } } } } } };
+  shell: { currentWidget?: { content?: Notebook } };
 }
+interface Cell { node?: HTMLElement; model?: { sharedModel?: { setSource(source: string): void } } }
+interface Notebook { activeCell?: Cell; activeCellIndex?: number; widgets?: readonly Cell[] }
 
 declare global {
   interface Window { jupyterapp?: Lab }
 }
 
-/** Put code into a new cell below the active one; whether that was possible. */
-export async function insertCell(code: string): Promise<boolean> {
+/** Put code into a new cell, below the one that `from` is in, else the active one, and run it; whether that was possible. */
+export async function insertCell(code: string, from?: HTMLElement, run = false): Promise<boolean> {
   const lab = window.jupyterapp;
   if (!lab) return false;
   try {
+    const notebook = lab.shell.currentWidget?.content;
+    const at = from ? notebook?.widgets?.findIndex(({ node }) => node?.contains(from)) ?? -1 : -1;
+    if (notebook && at >= 0) notebook.activeCellIndex = at;
     await lab.commands.execute("notebook:insert-cell-below");
     const model = lab.shell.currentWidget?.content?.activeCell?.model?.sharedModel;
     model?.setSource(code);
+    if (model && run) await lab.commands.execute("notebook:run-cell");
     return model !== undefined;
   } catch {
     return false;

@@ -2,13 +2,14 @@
 
 import { h, setText } from "./dom.ts";
 import { bytes, integer, ratio, significant, text, UNKNOWN } from "./format.ts";
-import { nameOf, square } from "./memory/index.ts";
+import { nameOf } from "./memory/bands.ts";
 import { BlockMap } from "./memory/blockmap.ts";
 import type { SegmentOrder } from "./memory/places.ts";
 import { counterpartRow, counterpartTime, inWords } from "./memory/counterpart.ts";
 import { FragmentationChart } from "./memory/fragmentation-chart.ts";
 import { fragmentationOf } from "./memory/fragmentation.ts";
 import { TOTALS_WIDTH, WASTE } from "./memory/lifetimes.ts";
+import { square } from "./memory/legend.ts";
 import { memoryOf, type MemoryModel } from "./memory/model.ts";
 import { axisTop, TimelineChart } from "./memory/timeline.ts";
 import { categoryOrder } from "./palette.ts";
@@ -182,7 +183,7 @@ export class Comparison {
       select: (selection) => this.select(at, selection),
       setCursor: (t) => both((store, time) => store.setCursor(t === null ? null : time(t))),
       setRange: (t0, t1) => both((store, time) => store.setRange(time(t0), Math.max(time(t1), time(t0) + 1e-9))),
-      live: () => this.land(), pause: nothing, show: nothing, find: nothing, ask: nothing,
+      live: () => this.land(), setLimit: nothing, pause: nothing, show: nothing, find: nothing, ask: nothing,
       announce: (message) => setText(this.status, message),
     };
   }

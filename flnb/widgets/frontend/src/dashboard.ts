@@ -274,6 +274,7 @@ export class Dashboard {
       select: (selection) => store.select(selection),
       setCursor: (t) => store.setCursor(t),
       setRange: (t0, t1) => store.setRange(t0, t1),
+      setLimit: (bytes) => store.setLimit(bytes),
       live: () => {
         store.follow();
         this.setPaused(false);

@@ -1,6 +1,6 @@
 /** The lifetimes of blocks as the browser keeps them: struct of arrays, capped. */
 
-const numberColumns = ["id", "start", "end", "offset", "size", "requested", "node"] as const;
+const numberColumns = ["id", "start", "end", "asked", "offset", "size", "requested", "node"] as const;
 const indexColumns = ["segment", "plan", "context"] as const;
 
 /**
@@ -11,6 +11,8 @@ export class Lifetimes {
   id!: Float64Array;
   start!: Float64Array;
   end!: Float64Array;
+  /** When its array went or the program freed it; Infinity where that is not known. From then to its end it is pending. */
+  asked!: Float64Array;
   segment!: Uint32Array;
   offset!: Float64Array;
   size!: Float64Array;
@@ -59,7 +61,7 @@ export class Lifetimes {
     const row = this.used++;
     this.id[row] = id;
     this.start[row] = start;
-    this.end[row] = Infinity;
+    this.end[row] = this.asked[row] = Infinity;
     this.rows.set(id, row);
     this.live++;
     return row;

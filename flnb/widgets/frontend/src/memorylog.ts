@@ -5,6 +5,7 @@
 
 import { Columns } from "./columns.ts";
 import { Lifetimes } from "./lifetimes.ts";
+import { Locks } from "./locks.ts";
 import { CATEGORIES, Overview } from "./overview.ts";
 import type { Column, Frame } from "./protocol.ts";
 
@@ -36,6 +37,7 @@ export class MemoryLog {
   /** State after every event, sorted by time. */
   readonly series: MemorySeries;
   readonly overview = new Overview();
+  readonly locks = new Locks();
   /** The largest allocation of the run so far and what was reserved then. */
   peak = { t: 0, allocated: 0, reserved: 0 };
   /** Spans (start, end) of which no events are known. */
@@ -75,6 +77,7 @@ export class MemoryLog {
     this.generation++;
     this.series.clear();
     this.overview.clear();
+    this.locks.clear();
     this.peak = { t: 0, allocated: 0, reserved: 0 };
     this.gaps.length = 0;
     this.sums.fill(0);
@@ -88,6 +91,7 @@ export class MemoryLog {
       this.overview.width = WHOLE_BIN;
     }
     this.lifetimes.everything = run.whole ?? false;
+    this.locks.apply(frame.columns);
     if (keyframe && !run.whole) this.applyKeyframe(frame);
     else this.applyEvents(frame, -Infinity);
   }
@@ -112,7 +116,9 @@ export class MemoryLog {
     }
     for (let at = 0; at < freed.length; at++) {
       const row = this.lifetimes.row(freed[at]!);
-      if (row >= 0) this.lifetimes.finish(row, freedAt[at]!);
+      if (row < 0) continue;
+      this.lifetimes.finish(row, freedAt[at]!);
+      this.asked(frame, row, at);
     }
     const released = column("release.id");
     const releasedAt = column("release.t");
@@ -133,6 +139,11 @@ export class MemoryLog {
     this.recount(from);
     if (since > known) this.point(since);
     this.applyEvents(frame, from);
+  }
+
+  private asked({ columns }: Frame, row: number, at: number): void {
+    const t = columns["free.asked"]?.[at];
+    if (t !== undefined) this.lifetimes.asked[row] = t;
   }
 
   /** The sums at time t, from the lifetimes: exact wherever they are complete. */
@@ -244,6 +255,7 @@ export class MemoryLog {
         if (row < 0) instant.add(columns["free.id"]![at]!);
         if (row < 0 || (!head.keyframe && this.lifetimes.end[row] !== Infinity)) continue;
         this.lifetimes.finish(row, t);
+        this.asked(frame, row, at);
         this.add(row, -1);
       } else {
         const id = columns["release.id"]![at]!;

@@ -1,13 +1,26 @@
-/** Gradient norms over the sampled steps: of all parameters, and of each node by its scope and op. */
+/** Numbers by step: what was logged, and the gradient norms of the sampled steps. */
 
 import { Columns, entry } from "./columns.ts";
-import type { Tape, TapeNode } from "./protocol.ts";
+import type { Column, Tape, TapeNode } from "./protocol.ts";
 import type { Store } from "./store.ts";
 
 export type Metric = Columns<"step" | "t" | "value">;
 
-export const newMetric = (): Metric => new Columns(["step", "t", "value"], 65536);
+const newMetric = (): Metric => new Columns(["step", "t", "value"], 65536);
 
+/** Take in what a frame tells of logged numbers; whether it tells any. */
+export function takeMetrics(metrics: Map<string, Metric>, columns: Record<string, Column>, string: (id: number) => string): boolean {
+  const { "metric.name": names, "metric.step": steps, "metric.t": times, "metric.value": values } = columns;
+  if (!names || !steps || !times || !values) return false;
+  for (let at = 0; at < names.length; at++) {
+    const metric = entry(metrics, string(names[at]!), newMetric);
+    if (times[at]! <= (metric.last("t") ?? -Infinity)) continue;
+    metric.append({ step: steps[at]!, t: times[at]!, value: values[at]! });
+  }
+  return true;
+}
+
+/** Gradient norms of all parameters, and of each node by its scope and op. */
 export class NormHistory {
   /** Of all parameters. */
   readonly all = newMetric();

@@ -145,6 +145,32 @@ export interface StackRequest { type: "stack"; context: number }
 /** Its lines, the innermost first. */
 export interface StackAnswer { type: "stack"; context: number; lines: string[] }
 
+/** Asks what would make the recorded step fit into a capacity (bytes), or runs it so where the kernel has the step. */
+export interface FitRequest { type: "fit" | "apply"; capacity: number }
+/** What is done to what one module keeps for backward; `seconds` is what that costs. */
+export interface Choice { scope: string; what: "keep" | "recompute" | "offload"; bytes: number | null; seconds: number | null }
+/** Bytes. `peak` would be reserved at most; `before` is without the plan. */
+export interface Proposal {
+  type: "fit";
+  capacity: number;
+  /** "working", "running" (the step, under the plan), or "": done. */
+  state: "working" | "running" | "";
+  /** Why there is no plan, or what went wrong as it was applied. */
+  error?: string;
+  fits?: boolean;
+  peak?: number;
+  peak_live?: number;
+  before?: { peak: number; live: number };
+  seconds?: number;
+  choices?: Choice[];
+  /** Code that does the same in a cell. */
+  code?: string;
+  /** The kernel has the step and can run it under the plan. */
+  runs?: boolean;
+  /** What the step needed under the plan. */
+  measured?: { peak: number; live: number; seconds: number };
+}
+
 export type ArrayType = "f64" | "f32" | "i32" | "u32" | "u8";
 export type Column = Float64Array | Float32Array | Int32Array | Uint32Array | Uint8Array;
 
@@ -169,7 +195,7 @@ export interface FrameHead {
 /** A decoded frame: its head, and the columns as typed arrays over the received buffer. */
 export interface Frame { head: FrameHead; columns: Record<string, Column>; bytes: number }
 
-export type ToKernel = TapeRequest | CodeRequest | StackRequest | { type: "ack"; seq: number } | { type: "resync" } | { type: "hello"; protocol: number };
+export type ToKernel = TapeRequest | CodeRequest | StackRequest | FitRequest | { type: "ack"; seq: number } | { type: "resync" } | { type: "hello"; protocol: number };
 
 export class ProtocolError extends Error {
   override readonly name = "ProtocolError";
@@ -187,6 +213,11 @@ export function isFrame(content: unknown): content is FrameHead {
 /** Whether a custom message is an answer to a `StackRequest`. */
 export function isStackAnswer(content: unknown): content is StackAnswer {
   return typeof content === "object" && content !== null && (content as { type?: unknown }).type === "stack";
+}
+
+/** Whether a custom message is an answer to a `FitRequest`. */
+export function isProposal(content: unknown): content is Proposal {
+  return typeof content === "object" && content !== null && (content as { type?: unknown }).type === "fit";
 }
 
 /** Whether a custom message is an answer to a `TapeRequest`. */

@@ -6,14 +6,15 @@
  * `latest` (run and counters of the newest frame) goes on. Resuming applies what was held.
  */
 
-import { Columns, entry } from "./columns.ts";
+import { Columns } from "./columns.ts";
 import { HeldFrames } from "./held.ts";
 import { MemoryLog } from "./memorylog.ts";
 import { type OpRow, OpRows } from "./oprows.ts";
-import { type Metric, newMetric, NormHistory } from "./norms.ts";
+import { type Metric, NormHistory, takeMetrics } from "./norms.ts";
 import type { Selection } from "./selection.ts";
+import { withAnswer } from "./tape/answers.ts";
 import {
-  decodeFrame, isFrame, isStackAnswer, isTapeAnswer, PROTOCOL, type Column, type Context, type Counters, type Frame, type Plan,
+  decodeFrame, isFrame, isProposal, isStackAnswer, isTapeAnswer, PROTOCOL, type Context, type Counters, type Frame, type Plan, type Proposal,
   type RunInfo, type TableDelta, type Tape, type TapeAnswer, type ToKernel,
 } from "./protocol.ts";
 
@@ -70,6 +71,10 @@ export class Store {
   paused = false;
   /** The one time cursor (seconds since run start); null follows the newest. */
   cursor: number | null = null;
+  /** The capacity that the reader asks about, bytes; null: the device's own. */
+  limit: number | null = null;
+  /** What the kernel proposed for such a capacity last. */
+  proposal: Proposal | null = null;
   /** A fixed range; null follows the newest with `span` seconds. */
   private fixed: Range | null = null;
   /** All of a recording that has ended is there. */
@@ -97,6 +102,11 @@ export class Store {
     }
     if (isStackAnswer(content)) {
       this.stacks.set(content.context, content.lines);
+      this.changed();
+      return [];
+    }
+    if (isProposal(content)) {
+      this.proposal = content;
       this.changed();
       return [];
     }
@@ -188,6 +198,12 @@ export class Store {
     this.changed();
   }
 
+  setLimit(bytes: number | null): void {
+    this.limit = bytes;
+    if (bytes === null) this.proposal = null;
+    this.changed();
+  }
+
   /** A cursor outside of the range takes the range along. */
   setCursor(t: number | null): void {
     if (t !== null && this.fixed === null) this.fixed = this.range;
@@ -274,7 +290,7 @@ export class Store {
     this.intern(this.contexts, head.contexts);
     const { columns } = frame;
     this.applySteps(frame);
-    this.applyMetrics(columns);
+    if (takeMetrics(this.metrics, columns, (id) => this.string(id))) this.versions.metrics++;
     const steps = this.steps.length + this.steps.evicted;
     if (columns["op.name"]) {
       this.ops = this.tables.rows(columns, "op", steps);
@@ -284,7 +300,7 @@ export class Store {
       this.scopes = this.tables.rows(columns, "scope", steps);
       this.versions.ops++;
     }
-    if (head.keyframe || columns["alloc.id"] || columns["free.id"] || columns["segment.id"] || columns["release.id"] || columns["memory.t"]) {
+    if (head.keyframe || columns["alloc.id"] || columns["free.id"] || columns["segment.id"] || columns["release.id"] || columns["memory.t"] || columns["locked.t"] || columns["released.t"]) {
       this.memory.apply(frame);
       this.versions.memory++;
     }
@@ -315,7 +331,8 @@ export class Store {
     this.tape = this.answer = null;
     this.stacks.clear();
     this.selection = null;
-    this.cursor = null;
+    this.cursor = this.limit = null;
+    this.proposal = null;
     this.fixed = null;
     for (const name of Object.keys(this.versions) as (keyof Store["versions"])[]) this.versions[name]++;
   }
@@ -339,18 +356,6 @@ export class Store {
     this.versions.steps++;
   }
 
-  private applyMetrics(columns: Record<string, Column>): void {
-    const { "metric.name": names, "metric.step": steps, "metric.t": times, "metric.value": values } = columns;
-    if (!names || !steps || !times || !values) return;
-    for (let at = 0; at < names.length; at++) {
-      const name = this.string(names[at]!);
-      const metric = entry(this.metrics, name, newMetric);
-      if (times[at]! <= (metric.last("t") ?? -Infinity)) continue;
-      metric.append({ step: steps[at]!, t: times[at]!, value: values[at]! });
-    }
-    this.versions.metrics++;
-  }
-
   private applyTape(tape: Tape): void {
     // An interrupt in the middle of backward() leaves a stump: the last whole tape tells more.
     if (this.tape && this.tape.leaves.length > 0 && tape.leaves.length === 0 && tape.count < this.tape.count / 2) return;
@@ -360,16 +365,12 @@ export class Store {
     if (!same && this.norms.take(tape)) this.versions.metrics++;
   }
 
-  /** More of the tape that is shown. While the picture is paused the kernel may have gone on to another step's. */
+  /** More of the tape that is shown. */
   private takeAnswer(answer: TapeAnswer): void {
     this.answer = answer;
-    const { tape } = this;
-    if (!tape || tape.structure !== answer.structure || tape.step !== answer.step) return;
-    const merged = <T>(old: T[], added: T[], id: (item: T) => number | string): T[] => [...new Map([...old, ...added].map((item) => [id(item), item])).values()];
-    this.tape = {
-      ...tape, levels: merged(tape.levels, answer.levels, (level) => level.key), nodes: merged(tape.nodes, answer.nodes, (node) => node.id),
-      leaves: merged(tape.leaves, answer.leaves, (leaf) => leaf.id),
-    };
+    const more = this.tape && withAnswer(this.tape, answer);
+    if (!more) return;
+    this.tape = more;
     this.versions.tape++;
   }
 

@@ -282,7 +282,7 @@ describe("the widget", () => {
     tick();
     draw();
     // The newest step still runs: the last one that has an end is the one before it.
-    expect(sub("Allocated by category")).toMatch(new RegExp(`^steps \\d+ to ${window.__flnb!.step! - 1} `));
+    expect(sub("Allocated")).toMatch(new RegExp(`^steps \\d+ to ${window.__flnb!.step! - 1} `));
   });
 
   it("leaves nothing behind", () => {

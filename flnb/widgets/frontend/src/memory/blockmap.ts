@@ -115,6 +115,7 @@ export class BlockMap {
         c.fillStyle = hatch(c, colours.dim);
         c.fillRect(x + mark.used, y, mark.x1 - mark.used, height);
       }
+      if (alone && found) this.condition(c, row, x + mark.x0 + edge, y, mark.used - mark.x0 - edge, height);
       c.globalAlpha = 1;
       if (alone && found && height > 14 && mark.used - mark.x0 > 48) this.name(c, row, x + mark.x0, y + height / 2, mark.used - mark.x0, theme.category(mark.category));
       else if (alone && this.compact && found && height > 14 && wide > 60) this.name(c, row, x + mark.x0, y + height / 2, wide, theme.category(mark.category));
@@ -135,6 +136,41 @@ export class BlockMap {
         c.fillRect(at, y + height, 1, 3);
       }
     }
+  }
+
+  /** Locked by a user: a heavy edge on top. Pending, that is freed but still held: hatched and pale. */
+  private condition(c: CanvasRenderingContext2D, row: number, x: number, y: number, width: number, height: number): void {
+    const { theme } = this.context;
+    const state = this.conditionOf(row);
+    if (state === "pending") {
+      c.globalAlpha = 0.55;
+      c.fillStyle = theme.colours.bg;
+      c.fillRect(x, y, width, height);
+      c.globalAlpha = 1;
+      c.fillStyle = hatch(c, theme.colours.dim, 7);
+      c.fillRect(x, y, width, height);
+    }
+    if (state === "" || !this.locked(row)) return;
+    c.fillStyle = theme.colours.bg;
+    c.fillRect(x, y, width, 4);
+    c.fillStyle = theme.colours.ink;
+    c.fillRect(x, y, width, 3);
+  }
+
+  private locked(row: number): boolean {
+    const { memory, at } = this.context.store;
+    return memory.locks.on(memory.lifetimes.id[row]!, at) > 0;
+  }
+
+  /** How many blocks are locked, and how many freed but still held. */
+  conditions(state: MemoryState): { locked: number; pending: number } {
+    const rows = state.segments.flatMap((segment) => [...segment.rows]);
+    return { locked: rows.filter((row) => this.locked(row)).length, pending: rows.filter((row) => this.conditionOf(row) === "pending").length };
+  }
+
+  private conditionOf(row: number): "" | "locked" | "pending" {
+    const { memory, at } = this.context.store;
+    return memory.lifetimes.asked[row]! <= at ? "pending" : this.locked(row) ? "locked" : "";
   }
 
   private holes(c: CanvasRenderingContext2D, segment: SegmentState, x: number, y: number, width: number, height: number): void {
@@ -160,7 +196,8 @@ export class BlockMap {
     const { theme } = this.context;
     const font = theme.code(10.5);
     const shown = theme.fit(this.blockName(row), font, width - 10);
-    if (shown !== "") label(c, shown, x + 6, y + 0.5, theme.labelOn(fill), font);
+    // Over the pale hatch of a pending block as on the page.
+    if (shown !== "") label(c, shown, x + 6, y + 0.5, this.conditionOf(row) === "pending" ? theme.colours.ink : theme.labelOn(fill), font);
   }
 
   /** The shortest name that says where a block comes from: the last two parts of its scope, or its op. */
@@ -280,7 +317,9 @@ export class BlockMap {
       for (let at = mark.first; at < mark.last; at++) size += lifetimes.size[segment.rows[at]!]!;
       return `${mark.last - mark.first} blocks · ${text(bytes(size))} · S${segment.id}`;
     }
-    return `${this.blockName(row)} · ${categoryLabels[lifetimes.category[row]!] ?? "unknown"} · ${text(bytes(lifetimes.size[row]!))} · S${segment.id} + 0x${lifetimes.offset[row]!.toString(16)}`;
+    const state = this.conditionOf(row);
+    const said = state === "pending" ? "freed, still held · " : state === "locked" ? "locked by a user · " : "";
+    return `${said}${this.blockName(row)} · ${categoryLabels[lifetimes.category[row]!] ?? "unknown"} · ${text(bytes(lifetimes.size[row]!))} · S${segment.id} + 0x${lifetimes.offset[row]!.toString(16)}`;
   }
 
   private pick(x: number, y: number): void {

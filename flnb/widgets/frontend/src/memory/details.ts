@@ -126,6 +126,9 @@ export class MemoryDetails {
     this.pair("Requested", text(bytes(requested)), requested >= 1000 ? exactBytes(requested) : "");
     this.pair("Rounded", text(bytes(size)), `waste ${text(bytes(size - requested))}`);
     this.pair("Place", `S${lifetimes.segment[row]!} + 0x${lifetimes.offset[row]!.toString(16)}`, "", true);
+    const locks = store.memory.locks.on(id, store.at);
+    if (locks) this.pair("Locked", locks === 1 ? "once" : `${integer(locks)} times`, "by a user: stays until user_unlock");
+    if (lifetimes.asked[row]! <= store.at && lifetimes.end[row]! > store.at) this.pair("Pending", "freed", `${text(duration((store.at - lifetimes.asked[row]!) * 1e9))} ago, still held`);
     const segment = store.memory.segments.get(lifetimes.segment[row]!);
     if (segment) this.pair("In", `${text(bytes(segment.size))} segment`, `0x${(segment.address + lifetimes.offset[row]!).toString(16)}`);
     this.element.replaceChildren(this.head(store.selection!.label, `${categoryLabels[category] ?? "unknown"} · block #${integer(id)}`, category), pairs,

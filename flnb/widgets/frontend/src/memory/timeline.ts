@@ -1,12 +1,14 @@
 /** Allocated bytes by category over time: a stacked, stepped area in which every pixel shows its largest moment. */
 
-import { hatch, horizontal, label, Surface, ticks } from "../canvas.ts";
+import { hatch, horizontal, label, Surface, ticks, vertical } from "../canvas.ts";
 import { bytes, clock, text } from "../format.ts";
-import { categoryLabels, categoryOrder } from "../palette.ts";
 import { type Selection, selectsBlock } from "../selection.ts";
 import type { ViewContext } from "../view.ts";
-import { bindAxis, drawCursor, drawSteps, stepCursor, TimeAxis } from "./axis.ts";
-import { allocatedOf, RESERVED, TOTALS_WIDTH, WASTE } from "./lifetimes.ts";
+import { bindAxis, drawCursor, drawSteps, LEFT, stepCursor, TimeAxis } from "./axis.ts";
+import { categoryStack, drawBands, type Places, type Stack, strokeSteps } from "./bands.ts";
+import type { CapacityLine } from "./capacity.ts";
+import type { Groups } from "./grouping.ts";
+import { allocatedOf, RESERVED } from "./lifetimes.ts";
 import type { Timeline } from "./stacking.ts";
 import type { MemoryModel } from "./model.ts";
 import { Tip } from "./tip.ts";
@@ -36,6 +38,12 @@ export class TimelineChart {
   private readonly tip: Tip;
   private axis: TimeAxis | null = null;
   private line: Timeline | null = null;
+  private stack: Stack | null = null;
+  private readonly places: Places = { left: LEFT, y: (value) => this.y(value) };
+  /** The capacity that can be moved; without one it is only drawn. */
+  capacityLine: CapacityLine | null = null;
+  /** What the areas stand for, where not for categories. */
+  groups: Groups | null = null;
   private top = 1;
   private hover: { x: number; y: number } | null = null;
   private held: { key: string; value: Held } | null = null;
@@ -78,12 +86,15 @@ export class TimelineChart {
     const scale = axisTop(Math.max(allocated, this.least.allocated), Math.max(reserved, this.least.reserved), capacity);
     this.top = Math.max(scale.top, this.least.top);
     this.grid(c, axis, scale.capacity ? capacity! : null);
-    this.bands(c, axis, line);
+    drawBands(c, this.places, (this.stack = this.groups?.stack(line, theme) ?? categoryStack(line, theme)), theme);
     this.missing(c, axis);
     this.selection(c, axis);
     if (scale.reserved) this.reserved(c, axis, line);
-    if (scale.capacity) this.capacity(c, axis, capacity!);
+    if (scale.capacity) this.capacity(c, axis, capacity!, store.limit !== null);
+    if (store.limit !== null) this.limit(c, axis, store.limit);
+    this.capacityLine?.place({ top: TOP, bottom: height - BOTTOM, most: this.top, own: scale.capacity ? capacity : null });
     const above = [...(scale.reserved ? [] : [`reserved ${text(bytes(reserved))}`]), ...(scale.capacity || capacity === null ? [] : [`capacity ${text(bytes(capacity))}`])];
+    this.given(c, axis, above.length > 0 ? theme.measure(`↑ ${above.join(" · ")}`, theme.ui(11, 500)) + 8 : 0);
     if (above.length > 0) this.note(c, `↑ ${above.join(" · ")}`, axis.right - 2, TOP + 6, true);
     drawSteps(c, axis, store, theme, height - BOTTOM);
     horizontal(c, axis.left, axis.right, height - BOTTOM, theme.colours.mark);
@@ -115,86 +126,63 @@ export class TimelineChart {
     if (capacity !== null) label(c, `${Number((capacity / factor).toPrecision(3))} ${unit}`, axis.left - 6, this.y(capacity), theme.colours.dim, font, "right");
   }
 
-  /** One stepped area for each category from the bottom up, a gap between bands, the rounding waste hatched on top. */
-  private bands(c: CanvasRenderingContext2D, axis: TimeAxis, line: Timeline): void {
-    const { theme } = this.context;
-    const { pixels, totals } = line;
-    const base = new Float64Array(pixels);
-    const band = (column: number, fill: string | CanvasPattern, gap: boolean): void => {
-      let any = false;
-      for (let k = 0; k < pixels && !any; k++) any = totals[k * TOTALS_WIDTH + column]! > 0;
-      if (!any) return;
-      c.fillStyle = fill;
-      c.beginPath();
-      let [before, started] = [NaN, false];
-      for (let k = 0; k < pixels; k++) {
-        const y = this.y(base[k]! + totals[k * TOTALS_WIDTH + column]!);
-        // A flat stretch is one corner: fewer points than pixels.
-        if (y === before) continue;
-        if (started) c.lineTo(axis.left + k, before);
-        else c.moveTo(axis.left, y);
-        c.lineTo(axis.left + k, y);
-        started = true;
-        before = y;
-      }
-      c.lineTo(axis.left + pixels, before);
-      before = NaN;
-      for (let k = pixels - 1; k >= 0; k--) {
-        const y = this.y(base[k]!);
-        if (y === before) continue;
-        c.lineTo(axis.left + k + 1, Number.isNaN(before) ? y : before);
-        c.lineTo(axis.left + k + 1, y);
-        before = y;
-      }
-      c.lineTo(axis.left, before);
-      c.fill();
-      for (let k = 0; k < pixels; k++) base[k]! += totals[k * TOTALS_WIDTH + column]!;
-      if (!gap) return;
-      c.strokeStyle = theme.colours.bg;
-      c.globalAlpha = 0.75;
-      c.lineWidth = 1;
-      this.step(c, axis, base);
-      c.globalAlpha = 1;
-    };
-    categoryOrder.forEach((category, at) => band(category, theme.category(category), at < categoryOrder.length - 1));
-    band(WASTE, hatch(c, theme.colours.dim), false);
-  }
-
-  /** Strokes values by pixel as a stepped line on sharp rows. */
-  private step(c: CanvasRenderingContext2D, axis: TimeAxis, values: Float64Array): void {
-    c.beginPath();
-    let before = NaN;
-    for (let k = 0; k < values.length; k++) {
-      const y = Math.round(this.y(values[k]!)) + 0.5;
-      if (y === before) continue;
-      if (k === 0) c.moveTo(axis.left, y);
-      else {
-        c.lineTo(axis.left + k, before);
-        c.lineTo(axis.left + k, y);
-      }
-      before = y;
-    }
-    c.lineTo(axis.left + values.length, before);
-    c.stroke();
-  }
-
   private reserved(c: CanvasRenderingContext2D, axis: TimeAxis, line: Timeline): void {
     const { theme } = this.context;
     const last = line.reserved[line.pixels - 1]!;
     if (last === 0) return;
     c.strokeStyle = theme.colours.ink;
     c.lineWidth = 1.5;
-    this.step(c, axis, line.reserved);
+    strokeSteps(c, this.places, line.reserved);
     this.note(c, `reserved ${text(bytes(last))}`, axis.right - 2, Math.max(this.y(last) - 8, TOP + 6));
   }
 
-  private capacity(c: CanvasRenderingContext2D, axis: TimeAxis, capacity: number): void {
-    const { theme } = this.context;
+  private capacity(c: CanvasRenderingContext2D, axis: TimeAxis, capacity: number, faint: boolean): void {
+    const { colours } = this.context.theme;
     const y = this.y(capacity);
-    horizontal(c, axis.left, axis.right, y, theme.colours.ink, [5, 4]);
-    c.fillStyle = theme.colours.ink;
-    c.fillRect(axis.left - 1, Math.round(y) - 4, 3, 9);
-    this.note(c, `capacity ${text(bytes(capacity))}`, axis.right - 2, y + 9);
+    horizontal(c, axis.left, axis.right, y, faint ? colours.mark : colours.ink, [5, 4]);
+    if (!faint) this.note(c, `capacity ${text(bytes(capacity))}`, axis.right - 2, y + 9);
+  }
+
+  /** The capacity that the reader asks about; what does not fit below it is hatched. */
+  private limit(c: CanvasRenderingContext2D, axis: TimeAxis, limit: number): void {
+    const { colours } = this.context.theme;
+    const y = this.y(limit);
+    const { line } = this;
+    c.fillStyle = hatch(c, colours.error, 8);
+    c.globalAlpha = 0.8;
+    for (let k = 0; k < (line?.pixels ?? 0); k++) {
+      const over = line!.reserved[k]!;
+      if (over > limit) c.fillRect(axis.left + k, this.y(over), 1, y - this.y(over));
+    }
+    c.globalAlpha = 1;
+    horizontal(c, axis.left, axis.right, y, colours.ink, [5, 4], 2);
+    // On the left: what is reserved is told on the right.
+    const what = `what if ${text(bytes(limit))}`;
+    this.note(c, what, axis.left + 8 + this.context.theme.measure(what, this.context.theme.ui(11, 500)), y < TOP + 20 ? y + 10 : y - 9);
+  }
+
+  /** Where a program gave back what was cached; the word where there is room for it. */
+  private given(c: CanvasRenderingContext2D, axis: TimeAxis, taken: number): void {
+    const { store, theme } = this.context;
+    const bottom = this.surface.height - BOTTOM;
+    let free = -Infinity;
+    for (const { t, bytes: size } of store.memory.locks.given) {
+      const x = Math.round(axis.x(t));
+      if (!axis.inside(x) || x < free) continue;
+      vertical(c, x, TOP + 14, bottom, theme.colours.dim, [1, 3]);
+      c.fillStyle = theme.colours.ink;
+      c.beginPath();
+      c.moveTo(x - 4, TOP + 7);
+      c.lineTo(x + 5, TOP + 7);
+      c.lineTo(x + 0.5, TOP + 14);
+      c.fill();
+      const what = `released ${text(bytes(size))}`;
+      const wide = theme.measure(what, theme.ui(11, 500)) + 12;
+      free = x + 8;
+      if (x + wide > axis.right - taken) continue;
+      this.note(c, what, x + wide, TOP + 10, true);
+      free = x + wide;
+    }
   }
 
   /** A label that stays readable over whatever is drawn. */
@@ -250,7 +238,7 @@ export class TimelineChart {
       if (selection.kind !== "block" && held.blocks > 0) {
         c.strokeStyle = theme.colours.ink;
         c.lineWidth = 1.25;
-        this.step(c, axis, held.bytes);
+        strokeSteps(c, this.places, held.bytes);
       }
     }
     c.lineWidth = 1.5;
@@ -283,13 +271,12 @@ export class TimelineChart {
     }
     const { store } = this.context;
     const k = Math.min(Math.max(Math.floor(hover.x - axis.left), 0), line.pixels - 1);
-    const at = k * TOTALS_WIDTH;
     const value = ((this.surface.height - BOTTOM - hover.y) / (this.surface.height - TOP - BOTTOM)) * this.top;
     let name = "";
     let sum = 0;
-    for (const column of [...categoryOrder, WASTE]) {
-      const size = line.totals[at + column]!;
-      if (name === "" && value >= sum && value < sum + size) name = `${column === WASTE ? "rounding waste" : categoryLabels[column]!} ${text(bytes(size))} of `;
+    for (const band of this.stack?.bands ?? []) {
+      const size = this.stack!.totals[k * this.stack!.width + band.column]!;
+      if (name === "" && value >= sum && value < sum + size) name = `${band.name} ${text(bytes(size))} of `;
       sum += size;
     }
     const t = line.time[k]!;

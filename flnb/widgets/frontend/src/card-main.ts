@@ -1,0 +1,3 @@
+import { equip } from "./card.ts";
+
+equip(document);
