@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 from flnb_telemetry import palette, quantity, schema
 
 from flnb.memory import telling
-from flnb.show.remedying import Action, action
+from flnb.show.remedying import action
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from flnb.interface.memory import BlockState
     from flnb.memory.postmortem import Blocker, Postmortem
-    from flnb.memory.remedies import Remedy
+    from flnb.memory.remedies import Remedies, Remedy
 
 __all__ = ["postmortem_html", "show_after"]
 
@@ -105,7 +105,7 @@ def postmortem_html(report: Postmortem) -> str:
     if report.cached:
         back = f"would give back {quantity.size(report.cached)} of segments that hold nothing"
         parts.append(f"<span class='code'>flnb.memory.release_cached()</span> <span class='dim'>{back}</span>")
-    parts.append(_remedies(report))
+    parts.append(_remedies(report.remedies))
     head, *rest = [f"<div>{part}</div>" for part in parts if part]
     return f"{STYLE}<div class='flnb-oom'>{head}<div class='numbers'>{numbers}</div>{''.join(rest)}</div>" + (
         f"<script>{_script()}</script>" if report.remedies.rows else ""
@@ -188,8 +188,7 @@ def _square(category: str) -> str:
     return f"<span class='square' style='background:var(--{category})'></span>{category.replace('_', ' ')}"
 
 
-def _remedies(report: Postmortem) -> str:
-    found = report.remedies
+def _remedies(found: Remedies) -> str:
     head = f"<b>What would have worked</b> <span class='dim'>{telling.NOTE}</span>"
     if found.unknown:
         head += f"<div class='dim'>{escape(found.unknown)}</div>"
@@ -197,27 +196,26 @@ def _remedies(report: Postmortem) -> str:
         return head
     capacity = found.capacity or 1
     columns = ("Remedy", f"Predicted peak of {quantity.size(capacity)}", "Cost", "Result", "")
-    return head + _table(columns, [_remedy(row, capacity, report) for row in found.rows])
+    return head + _table(columns, [_remedy(row, capacity) for row in found.rows])
 
 
-def _remedy(row: Remedy, capacity: int, report: Postmortem) -> list[str]:
+def _remedy(row: Remedy, capacity: int) -> list[str]:
     share = min(100.0, 100 * row.peak / capacity) if row.fits else 100.0
     peak = telling.peak(row.fits, row.peak, capacity)
     bar = f"<span class='bar'><i style='width:{share:.1f}%'></i></span>{peak}"
     result = telling.verdict(row.fits)
     return [
         f"<span class='code'>{escape(row.what)}</span>", bar, escape(row.cost),
-        result if row.fits else f"<span class='dim'>{result}</span>", _buttons(row, report),
+        result if row.fits else f"<span class='dim'>{result}</span>", _buttons(row),
     ]  # fmt: skip
 
 
-def _buttons(row: Remedy, report: Postmortem) -> str:
+def _buttons(row: Remedy) -> str:
     """Where the script puts the buttons of a remedy that fits."""
-    found = action(row.what, report) if row.fits else Action("")
-    if not found.code:
+    if not row.fits:
         return ""
-    runs = " data-runs" if found.runs else ""
-    return f"<span data-code='{escape(found.code)}' data-what='{escape(row.what)}'{runs}></span>"
+    code, runs = action(row.what)
+    return f"<span data-code='{escape(code)}' data-what='{escape(row.what)}'{' data-runs' * runs}></span>"
 
 
 def _table(columns: Iterable[str], rows: list[list[str]]) -> str:
