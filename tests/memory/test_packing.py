@@ -117,6 +117,28 @@ def test_what_was_cut_from_one_piece_fits_into_it_again(seed: int) -> None:
     assert not overlaps(trace, packing)
 
 
+def test_a_hundred_and_fifty_blocks_fill_a_piece_without_a_gap() -> None:
+    trace = trace_of(cut(width=100, height=1000, count=150, seed=0))
+    problem = Problem.of(*trace.lifetimes, trace.nbytes)
+    found = search(problem, 1000, 60)
+    assert found is not None
+    assert (found + problem.nbytes).max() == 1000
+    assert not overlaps(trace, Packing(found, trace.nbytes, 0, 0))
+
+
+@settings(deadline=None)
+@given(st.lists(lifetime, min_size=1, max_size=8))
+def test_the_search_finds_the_least_height_and_excludes_any_below(lifetimes: list[Lifetime]) -> None:
+    trace = trace_of([(born, died, nbytes + 1) for born, died, nbytes in lifetimes])
+    problem = Problem.of(*trace.lifetimes, trace.nbytes)
+    height = least(problem)
+    found = search(problem, height, 60)
+    assert found is not None
+    assert (found + problem.nbytes).max() <= height
+    assert not overlaps(trace, Packing(found, trace.nbytes, 0, 0))
+    assert search(problem, height - 1, 60) is None
+
+
 def test_where_the_most_that_is_live_is_not_enough_the_bound_says_so() -> None:
     trace = trace_of(UNREACHABLE)
     packing = flnb.memory.pack(trace, alignment=1)
