@@ -19,7 +19,7 @@ from flnb_telemetry import quantity
 from flnb.interface.memory import ALIGNMENT
 from flnb.memory.packing.fitting import fitted, orders, swept
 from flnb.memory.packing.problem import Problem, taken_apart
-from flnb.memory.packing.searching import search
+from flnb.memory.packing.searching import HIGHEST, search
 from flnb.memory.traces import trace
 
 if TYPE_CHECKING:
@@ -88,9 +88,10 @@ def pack(source: Any, seconds: float = 5.0, alignment: int = ALIGNMENT) -> Packi
 
 def packed(born: Ints, died: Ints, nbytes: Ints, seconds: float, alignment: int = ALIGNMENT) -> Packing:
     """`pack`, of allocations that live in [born, died)."""
-    units = np.maximum(1, -(-nbytes // alignment))
-    offsets, height, bound = _in_units(born, died, units, monotonic() + seconds)
-    return Packing(offsets * alignment, units * alignment, height * alignment, bound * alignment)
+    sizes = np.maximum(1, -(-nbytes // alignment)) * alignment
+    unit = int(np.gcd.reduce(sizes, initial=0)) or 1
+    offsets, height, bound = _in_units(born, died, sizes // unit, monotonic() + seconds)
+    return Packing(offsets * unit, sizes, height * unit, bound * unit)
 
 
 def _in_units(born: Ints, died: Ints, nbytes: Ints, deadline: float) -> tuple[Ints, int, int]:
@@ -117,13 +118,17 @@ def _in_units(born: Ints, died: Ints, nbytes: Ints, deadline: float) -> tuple[In
 
 @dataclass(eq=False)
 class _Part:
-    """A part and the best packing of it so far. ``proven``: a height below which there is none."""
+    """A part and the best packing of it so far.
+
+    ``proven``: a height below which there is none. ``missed``: the greatest for which the search took too long.
+    """
 
     problem: Problem
     places: list[tuple[Ints, int]] = field(default_factory=list)
     offsets: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     height: int = FAR
     proven: int = 0
+    missed: int = -1
 
     @property
     def base(self) -> int:
@@ -155,24 +160,20 @@ class _Part:
             self.take(found)
 
     def improve(self, bound: int, deadline: float) -> bool:
-        """Whether a lower packing, or a higher bound, was found in time."""
-        if len(self.problem.nbytes) <= SEARCHED and self._searched(bound, deadline):
-            return True
-        return self._shuffled(deadline)
-
-    def _searched(self, bound: int, deadline: float) -> bool:
-        """Search for the least height that may be, in half of the time, and then for one halfway up."""
+        """Whether a lower packing was found in time, or that there is none of some height, or not easily."""
         least = max(self.proven, bound - self.base)
-        for goal in dict.fromkeys((least, (least + self.height) // 2)):
-            try:
-                found = search(self.problem, goal, (deadline - monotonic()) / 2)
-            except TimeoutError:
-                continue
-            if found is None:
-                self.proven = goal + 1
-                return True
-            return self.take(found)
-        return False
+        goal = least if self.missed < least else (self.missed + self.height) // 2
+        if len(self.problem.nbytes) > SEARCHED or self.height > HIGHEST or goal == self.missed:
+            return self._shuffled(deadline)
+        try:
+            found = search(self.problem, goal, (deadline - monotonic()) / (2 if goal == least else 4))
+        except TimeoutError:
+            self.missed = goal
+            return True
+        if found is None:
+            self.proven = goal + 1
+            return True
+        return self.take(found)
 
     def _shuffled(self, deadline: float) -> bool:
         """What reaches highest takes its turn earlier, until that makes the packing lower."""

@@ -24,13 +24,20 @@ if TYPE_CHECKING:
 
     from flnb.memory.packing.problem import Problem
 
-__all__ = ["search"]
+__all__ = ["HIGHEST", "search"]
 
-PLACED = 1 << 61
+BITS = 12
+NUMBER = (1 << BITS) - 1
+"""So many bits hold the number of a block, beside an offset in one integer."""
+
+PLACED = 1 << 50
 """The lowest offset of a block that has its place: above all others, whatever is placed."""
 
-NODES = 200
-"""How many the first attempts may take, each. Then twice as many, and so on."""
+HIGHEST = PLACED >> 1
+"""The most that a capacity may be."""
+
+NODES = 100
+"""How many each of the first attempts may take, which is seldom enough, but finds sections that matter."""
 
 ATTEMPTS = (("W", False), ("WA", False), ("W", True), ("TW", False), ("TA", True))
 """Which block is tried first: W the one that lives longest, A that with the largest size x lifetime, T that which is
@@ -44,7 +51,7 @@ Answer: TypeAlias = "Generator[Answer, bool | None, bool]"
 
 
 def search(problem: Problem, capacity: int, seconds: float) -> Ints | None:
-    """Offsets within the capacity, None where there are none.
+    """Offsets of at most 4,000 blocks within the capacity (at most `HIGHEST`), None where there are none.
 
     Raises:
         TimeoutError: the time was too short to tell.
@@ -89,7 +96,7 @@ class _Search:
     def __init__(self, problem: Problem, capacity: int, deadline: float, order: str, block_first: bool) -> None:
         self.rank = rank = np.lexsort([-_key(problem, letter) for letter in reversed(order)])
         begin, end, nbytes = (np.append(column[rank], 0) for column in (problem.begin, problem.end, problem.nbytes))
-        self.begin, self.end, self.nbytes = begin, end, nbytes
+        self.begin, self.end, self.nbytes, self.numbers = begin, end, nbytes, np.arange(len(nbytes))
         self.live, self.capacity, self.deadline, self.block_first = problem.live, capacity, deadline, block_first
         self.overlaps = [np.flatnonzero((begin < end[i]) & (end > begin[i])) for i in range(len(rank))]
         inside = [np.flatnonzero((begin <= s) & (end > s)) for s in range(problem.sections)]
@@ -182,13 +189,12 @@ class _Search:
     def looked_at(self, state: _State, low: Ints, changed: Ints) -> _State | None:
         """The state in which some blocks can lie only as low as this, None where they do not fit any more."""
         where = slice(int(self.begin[changed].min()), int(self.end[changed].max()))
-        members = self.members[where]
-        order = low[members].argsort(1)
-        upwards = np.take_along_axis(members, order, 1)
-        lows, nbytes = low[upwards], self.nbytes[upwards]
-        nbytes[lows >= PLACED] = 0
+        upwards = (low << BITS | self.numbers)[self.members[where]]
+        upwards.sort(1)
+        lows = upwards >> BITS
+        nbytes = np.where(low < PLACED, self.nbytes, 0)[upwards & NUMBER]
         need = nbytes[:, ::-1].cumsum(1)[:, ::-1]  # of each block and all that come after it
-        full = ((lows + need) * (nbytes > 0)).max(1) > self.capacity
+        full = (need > np.maximum(self.capacity - lows, 0)).any(1)
         if full.any():
             self.weight[where][full] += 1
             return None
