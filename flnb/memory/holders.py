@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import TracebackType
 
-__all__ = ["Holder", "holders", "models"]
+__all__ = ["Holder", "Model", "holders", "models"]
 
 
 class Holder(NamedTuple):
@@ -67,15 +67,25 @@ def holders(trace: TracebackType | None) -> dict[int, Holder]:
     return found
 
 
-def models(trace: TracebackType | None) -> dict[str, str]:
-    """The variables of modules in the users' frames of a traceback, by the names that the modules are called by."""
-    found: dict[str, str] = {}
+class Model(NamedTuple):
+    """A module in a variable: that variable's name, and the class of each module in it, by scope."""
+
+    variable: str
+    kinds: dict[str, str]
+
+
+def models(trace: TracebackType | None) -> dict[str, Model]:
+    """The modules in variables of the users' frames of a traceback, by the scope in which each is called."""
+    found: dict[str, Model] = {}
     while trace is not None:
         frame, trace = trace.tb_frame, trace.tb_next
         if not is_own(frame.f_code.co_filename):
             for name, value in (frame.f_globals | frame.f_locals).items():
                 if hasattr(type(value), "named_modules") and name != "self" and not name.startswith("_"):
-                    found.setdefault(value._name, name)
+                    root = value._name
+                    inner = {f"{root}.{path}" if path else root: module for path, module in value.named_modules()}
+                    kinds = {scope: type(module).__name__ for scope, module in inner.items()}
+                    found.setdefault(root, Model(name, kinds))
     return found
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flnb_telemetry import intern, schema
 
-from flnb.memory.holders import Holder, holders, models
+from flnb.memory.holders import Holder, Model, holders, models
 from flnb.memory.remedies import Remedies, search
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Postmortem:
         blockers: the tensors there, or the largest of all, where there is no such place.
         locked: blocks under user locks: they stay until `user_unlock`.
         cached: bytes of segments that held nothing, which `release_cached` would have given back.
-        models: the variables of modules that were found, by the scope in which each is called.
+        models: modules in variables, by the scope in which each is called.
 
     >>> import flnb
     >>> manager = flnb.memory.BestFit(flnb.memory.SimulatedDevice("8MiB"))
@@ -112,7 +112,7 @@ class Postmortem:
     locked: tuple[Blocker, ...]
     cached: int
     shortage: Shortage
-    models: Mapping[str, str]
+    models: Mapping[str, Model]
 
     @cached_property
     def remedies(self) -> Remedies:

@@ -18,7 +18,7 @@ from flnb.interface.memory import MemoryDevice
 from flnb.memory import pasteable
 from flnb.memory.choosing import METHODS, bandwidth_of, choices, costs, with_choice
 from flnb.memory.idling import shortest
-from flnb.memory.lifetimes import Step
+from flnb.memory.lifetimes import Choice, Step
 from flnb.memory.replaying import Outcome, play
 from flnb.memory.traces import Trace, recorded
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from flnb_telemetry.schema import Columns, Ints
 
     from flnb.interface.memory import Lease, MemoryManager, Shortage
+    from flnb.memory.holders import Model
     from flnb.memory.postmortem import Blocker
 
 __all__ = ["Remedies", "Remedy", "requests_until", "search", "stand_in"]
@@ -37,7 +38,7 @@ WORK = 1_000_000
 TIMED = 1000
 """Calls from which on the time of one is worth telling."""
 TRIED = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-"""How many modules are tried together."""
+"""How many choices are tried together."""
 HOW = "with flnb.record() as run: ..."
 STEADY = ("parameter", "optimizer_state")
 """Categories that nobody deletes to make room."""
@@ -92,7 +93,7 @@ def search(
     request: int,
     blockers: tuple[Blocker, ...],
     cached: int,
-    models: Mapping[str, str] | None = None,
+    models: Mapping[str, Model] | None = None,
     work: int = WORK,
 ) -> Remedies:
     """Replay what might have helped.
@@ -100,7 +101,7 @@ def search(
     Args:
         blockers: blocks whose going is tried.
         cached: bytes that the manager held in segments without any block.
-        models: the variables of modules, by the scope that each is called in.
+        models: modules in variables, by the scope in which each is called.
         work: the number of calls to replay at most.
     """
     limit = at.available
@@ -132,7 +133,8 @@ def search(
         tried = _tried(candidate, same, stand_in(at.manager.device, limit))
         if before is None or (not tried.fits, tried.peak) < (not before.fits, before.peak):
             best[group] = tried
-    found = sorted(best.values(), key=lambda row: (not row.fits, row.peak))
+    once = {row.what: row for row in best.values()}  # all there are may be as few as it takes
+    found = sorted(once.values(), key=lambda row: (not row.fits, row.peak))
     unknown = f"{left} more were not replayed: the trace has {quantity.count(len(trace))} calls." if left else ""
     return Remedies(tuple(found), limit, unknown)
 
@@ -208,7 +210,7 @@ def _tried(candidate: Candidate, same: Outcome, device: MemoryDevice) -> Remedy:
 
 
 def _candidates(
-    at: Shortage, trace: Trace, rows: Columns, blockers: tuple[Blocker, ...], cached: int, models: Mapping[str, str]
+    at: Shortage, trace: Trace, rows: Columns, blockers: tuple[Blocker, ...], cached: int, models: Mapping[str, Model]
 ) -> Iterator[tuple[str, Candidate]]:
     """What might help, the most promising first, each in a group of which only the best is shown."""
     if cached:
@@ -273,23 +275,40 @@ def without(trace: Trace, rows: Ints) -> Trace:
 
 
 def _leaner(
-    at: Shortage, trace: Trace, rows: Columns, models: Mapping[str, str]
+    at: Shortage, trace: Trace, rows: Columns, models: Mapping[str, Model]
 ) -> Iterator[tuple[str, Candidate]]:  # fmt: skip
-    """Modules run again in backward, or what they saved moved away: of each as few as it takes, the cheapest first."""
+    """Modules run again in backward, or what they saved moved away: of each as few as it takes, the cheapest first;
+    and as many as there are, as a program that has just passed this request soon asks for more."""
     step = Step(at.run, rows, trace, at.run.seconds_at(at.t))
     rate = bandwidth_of(at.run) if step.movable else 1.0
+
+    def candidate(again: tuple[str, ...], away: tuple[str, ...]) -> Candidate:
+        changed, nbytes = step.changed(again, away)
+        told = {"recompute": again} if again else {"offload": shortest(step, away)}
+        variable = models[(again or away)[0].partition(".")[0]].variable
+        cost = costs(sum(map(step.seconds, again)), nbytes, nbytes / rate)
+        return Candidate(pasteable.lean(variable, **told), changed, at.manager, cost)
+
     for method in METHODS:
         found = [choice for choice in choices(step, (method,), rate) if choice.scopes[0].partition(".")[0] in models]
-        again: tuple[str, ...] = ()
-        away: tuple[str, ...] = ()
+        both: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
         for count, choice in enumerate(found, 1):
-            again, away = with_choice(again, away, choice)
-            if count in (*TRIED, len(found)):
-                changed, nbytes = step.changed(again, away)
-                told = {"recompute": again} if again else {"offload": shortest(step, away)}
-                model = models[choice.scopes[0].partition(".")[0]]
-                cost = costs(sum(map(step.seconds, again)), nbytes, nbytes / rate)
-                yield method, Candidate(pasteable.lean(model, **told), changed, at.manager, cost)
+            both = with_choice(*both, choice)
+            if count in TRIED:
+                yield method, candidate(*both)
+        if method == "offload" and found:
+            yield "offload all", candidate(*both)
+        for again in _levels(found, models) if method == "recompute" else ():
+            yield "recompute all", candidate(again, ())
+
+
+def _levels(found: list[Choice], models: Mapping[str, Model]) -> Iterator[tuple[str, ...]]:
+    """For each depth of modules, those that can run again, with others like them that have not run yet."""
+    for depth in sorted({choice.scopes[0].count(".") for choice in found} - {0}):
+        here = [choice.scopes[0] for choice in found if choice.scopes[0].count(".") == depth]
+        kinds = models[here[0].partition(".")[0]].kinds
+        like = {kinds.get(scope) for scope in here}
+        yield tuple(scope for scope, kind in kinds.items() if scope.count(".") == depth and kind in like)
 
 
 def _tuned(at: Shortage, trace: Trace) -> Iterator[tuple[str, Candidate]]:

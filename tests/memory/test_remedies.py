@@ -7,11 +7,12 @@ import textwrap
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import pytest
 from flnb_backends.memory.host import host
 
 import flnb
-from flnb.memory import Caching, ExactFit, HostDevice, MemoryManager, OutOfMemoryError, pasteable
+from flnb.memory import Caching, ExactFit, HostDevice, MemoryManager, Native, OutOfMemoryError, pasteable
 
 if TYPE_CHECKING:
     from flnb.memory.postmortem import Postmortem
@@ -119,14 +120,43 @@ def run_inside(code: str, program: str, names: dict[str, Any]) -> MemoryManager:
 
 def test_what_modules_save_is_among_the_remedies_with_its_price() -> None:
     rows = {row.what: row for row in PROGRAMS["activations"].run()[1].report.remedies.rows}
-    (again,) = (row for what, row in rows.items() if "recompute=" in what)
-    (away,) = (row for what, row in rows.items() if "offload=" in what)
-    assert again.what.startswith('flnb.memory.lean(net, recompute=["sequential.')
-    assert again.cost.startswith("recomputing takes ")
-    assert away.what.startswith('flnb.memory.lean(net, offload=["sequential.')
-    assert away.cost.startswith("moving ")
-    assert again.fits
-    assert away.fits
+    again = [row for what, row in rows.items() if what.startswith('flnb.memory.lean(net, recompute=["sequential.')]
+    away = [row for what, row in rows.items() if what.startswith('flnb.memory.lean(net, offload=["sequential')]
+    for found, cost in ((again, "recomputing takes "), (away, "moving ")):
+        assert len(found) == 2  # as few as it takes, and all there are
+        assert found[0].peak < found[1].peak
+        assert all(row.fits and row.cost.startswith(cost) for row in found)
+
+
+TRANSFORMER = """
+import flnb.nn as nn
+flnb.manual_seed(0)
+net = nn.Sequential(*[nn.TransformerEncoderLayer(32, 4, 128) for _ in range(4)])
+x = flnb.random.normal((16, 32, 32))
+"""
+
+
+@pytest.mark.parametrize("kind", [Native, ExactFit, Caching])
+@pytest.mark.parametrize("method", ["recompute", "offload"])
+def test_a_step_that_failed_half_way_runs_to_its_end_with_all_that_there_is(
+    kind: type[MemoryManager], method: str
+) -> None:
+    """Layers that had not run yet are in the remedy as well; gradients are those of a device that is large enough."""
+    enough, plain = kind(HostDevice("256MiB")), {"flnb": flnb}
+    step = "net(x).sum().backward()"
+    with flnb.use_memory_manager(enough):
+        exec(f"{TRANSFORMER}\n{step}", plain)
+    capacity = str(int(0.6 * enough.stats()["peak_reserved"]))
+    names, error = Program(kind, capacity, TRANSFORMER, step).run()
+    rows = [row for row in error.report.remedies.fitting if f"lean(net, {method}=" in row.what]
+    del names, error
+    small = kind(HostDevice(capacity))
+    names = {"flnb": flnb}
+    with flnb.use_memory_manager(small):
+        exec(TRANSFORMER, names)
+        run_inside(rows[0].what, step, names)
+    for a, b in zip(plain["net"].parameters(), names["net"].parameters(), strict=True):
+        assert np.array_equal(a.grad.numpy(), b.grad.numpy())
 
 
 def test_without_a_variable_of_the_model_there_is_nothing_to_paste() -> None:
