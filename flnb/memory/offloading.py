@@ -1,6 +1,10 @@
 """Saved tensors kept elsewhere until their gradient is due: on another device, or compressed.
 
 The schedule is `flnb.autograd.keeping`'s; here is where tensors go (a `Store`) and what moved (`Moves`).
+
+A block comes back when its node is pulled, and not a node earlier on another thread: backward waits for copies in the
+host's memory for 0.6% of a step (`python -m benchmarks offloading`, two cores), which is all that could be won, and a
+block more would lie on the device meanwhile.
 """
 
 from __future__ import annotations
@@ -201,8 +205,9 @@ def offload(
     node that saved it, wherever that runs. Values are the same, bit by bit. Parameters stay.
 
     Args:
-        to: a memory manager, by name, class or instance, or a device; by default the host's memory, in blocks of the
-            caching manager of its own, which ``moves.manager`` is.
+        to: a memory manager, by name, class or instance, or a device; by default the host's memory, in blocks of a
+            caching manager of its own, which ``moves.manager`` is. An instance keeps its segments: give the same one to
+            each step, and moves need no new memory.
         min_bytes: smaller blocks stay.
         keep_last: so many idle blocks stay, those saved last: backward needs them first. So many that came back stay
             until others do, as the same block is often saved by two ops.
@@ -235,7 +240,8 @@ def offload(
     store = Elsewhere(manager, keep_last)
     with memory.aside(manager), _keeping(store, "offload", min_bytes, keep_last, select) as moves:
         yield moves
-    manager.release_cached()
+    if manager is not to:  # made here, and gone with this block
+        manager.release_cached()
 
 
 @contextmanager

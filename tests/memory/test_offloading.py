@@ -87,6 +87,20 @@ def test_a_model_whose_activations_exceed_the_device_trains_to_the_same_bits():
     assert live(moves.manager) == 0
 
 
+def test_a_manager_that_is_given_keeps_its_segments_for_the_next_step():
+    host, seen = Caching(HostDevice("64MiB")), []
+    for _ in range(2):
+        with offload(host) as moves:
+            tower(start()).backward()
+        assert moves.away > 0
+        assert live(host) == 0
+        seen.append([state.segment.id for state in host.snapshot()])
+    assert seen[0] == seen[1] != []
+    with offload() as moves:
+        tower(start()).backward()
+    assert moves.manager.stats()["reserved"] == 0
+
+
 # What moves, and what stays -------------------------------------------------------------------------------------------
 
 
