@@ -8,6 +8,7 @@ replayed, and only what the replay says is promised.
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,8 +17,8 @@ from flnb_telemetry import quantity
 
 from flnb.dispatch.state import current
 from flnb.memory.choosing import METHODS, bandwidth_of, choices, costs, with_choice
-from flnb.memory.idling import LEAST, inside
-from flnb.memory.lifetimes import Step
+from flnb.memory.idling import LEAST, inside, shortest
+from flnb.memory.lifetimes import Activation, Step
 from flnb.memory.offloading import offload as offloading
 from flnb.memory.remedies import stand_in
 from flnb.memory.replaying import play
@@ -49,6 +50,7 @@ class Fit:
         seconds: what the recomputed ops took in the recording, all steps together.
         moved: bytes that go away and come back, together; moving: the seconds that takes.
         capacity: that was asked for.
+        activations: each saved tensor (scope, op, shape, nbytes) with its decision, "keep", "recompute" or "offload".
         trace: the changed trace.
     """
 
@@ -62,6 +64,7 @@ class Fit:
     moved: int
     moving: float
     capacity: int
+    activations: tuple[Activation, ...]
     trace: Trace
 
     def apply(self, model: Any, to: Any = None) -> Any:
@@ -76,10 +79,15 @@ class Fit:
     def __repr__(self) -> str:
         size = quantity.size
         verdict = "fits in" if self.fits else "does not fit in"
+        sums = Counter[str]()
+        for one in self.activations:
+            sums[one.decision] += one.nbytes
+        done = ", ".join(f"{decision} {size(nbytes)}" for decision, nbytes in sums.items())
         return (
             f"{verdict} {size(self.capacity)}: recompute {_listed(self.recompute)}, offload {_listed(self.offload)}\n"
             f"  peak {size(self.before[0])} → {size(self.peak)} reserved, {size(self.before[1])} → "
-            f"{size(self.peak_live)} live; {costs(self.seconds, self.moved, self.moving)}"
+            f"{size(self.peak_live)} live; {costs(self.seconds, self.moved, self.moving)}\n"
+            f"  of what waits for backward: {done or 'nothing'}"
         )
 
 
@@ -195,9 +203,11 @@ def fit(
         if (outcome.peak_reserved, changed.peak_live) < (best.peak_reserved, trace.peak_live):
             best, (again, away), trace, nbytes = outcome, both, changed, bytes_
     before = (first.peak_reserved, step.trace.peak_live)
+    away = shortest(step, away, [call for call in step.calls if call.scope in again])
     return Fit(
         again, away, best.peak_reserved <= limit, best.peak_reserved, trace.peak_live, before,
-        sum(map(step.seconds, again)), nbytes, nbytes / rate, limit, trace,
+        sum(map(step.seconds, again)), nbytes, nbytes / rate, limit,
+        step.decided(again, away), trace,
     )  # fmt: skip
 
 

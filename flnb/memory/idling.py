@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 
     from flnb.memory.lifetimes import Call, Step
 
-__all__ = ["LEAST", "Idle", "Moved", "inside", "movable", "moved"]
+__all__ = ["LEAST", "STAYING", "Idle", "Moved", "inside", "movable", "moved", "shortest"]
 
 LEAST = 16 << 10
 """Smaller blocks are not worth a move, bytes."""
 KEPT_LAST = 2
 """Of what came back so many stay until others do."""
 STAYING = frozenset(schema.CATEGORIES.index(name) for name in ("parameter", "optimizer_state"))
+"""Categories of what never moves."""
 
 
 class Moved(NamedTuple):

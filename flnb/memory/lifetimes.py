@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from flnb_telemetry.analysis.memory import NEVER
 
-from flnb.memory.idling import Idle, movable, moved
+from flnb.memory.idling import STAYING, Idle, movable, moved
 from flnb.memory.nodes import Node, Nodes
 from flnb.memory.traces import Trace, trace
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from flnb_telemetry import Recording
     from flnb_telemetry.schema import Columns, Ints
 
-__all__ = ["Call", "Choice", "Step"]
+__all__ = ["Activation", "Call", "Choice", "Step"]
 
 
 class Call(NamedTuple):
@@ -61,6 +61,16 @@ class Choice(NamedTuple):
     scopes: tuple[str, ...]
     worth: float
     seconds: float
+
+
+class Activation(NamedTuple):
+    """A tensor that waits for backward, and what is done about it: "keep", "recompute" or "offload"."""
+
+    scope: str
+    op: str
+    shape: tuple[int, ...]
+    nbytes: int
+    decision: str
 
 
 class Step:
@@ -119,6 +129,24 @@ class Step:
     def seconds(self, scope: str) -> float:
         """What running a scope's calls once more takes."""
         return sum(call.seconds for call in self.calls if call.scope == scope)
+
+    def decided(self, recompute: Collection[str], offload: Collection[str]) -> tuple[Activation, ...]:
+        """What happens to each tensor that ops saved; see `changed`."""
+        asked, (born, _) = self.trace, self.trace.lifetimes
+        calls = [call for call in self.calls if call.scope in recompute]
+        again = {row for call in calls for row in range_of(born, call).tolist() if row not in call.outputs}
+        decision = dict.fromkeys(again, "recompute") | {one.row: "offload" for one in moved(self, offload, calls)}
+        return tuple(
+            Activation(
+                asked.scope[row],
+                asked.op[row],
+                tuple(asked.shapes[row]),
+                int(asked.nbytes[row]),
+                decision.get(row, "keep"),
+            )
+            for row in sorted(self.nodes.saved_by)
+            if asked.category[row] not in STAYING
+        )
 
     def changed(self, recompute: Iterable[str], offload: Collection[str] = ()) -> tuple[Trace, int]:
         """The trace, had modules been checkpointed, and had what others save been moved away; and the bytes moved.

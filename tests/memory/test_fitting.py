@@ -74,6 +74,10 @@ def test_predicted_is_measured_and_gradients_are_the_same_to_the_last_bit(make: 
         assert plan.recompute == () or "recompute" in methods
         assert plan.offload == () or "offload" in methods
         assert plan.moving == plan.moved / (4 << 30)
+        decided = {one.decision for one in plan.activations}
+        assert decided <= {"keep", *(method for method in methods if getattr(plan, method))}
+        away = sum(one.nbytes for one in plan.activations if one.decision == "offload")
+        assert 2 * away <= plan.moved <= 4 * away
         assert plan.fits == (plan.peak <= capacity)
         assert plan.before == (manager.stats()["peak_reserved"], flnb.memory.trace(run).peak_live)
         again = kind(HostDevice("256MiB"))
