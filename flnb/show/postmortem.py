@@ -63,7 +63,7 @@ border:1px solid var(--line);border-radius:4px;max-width:1120px;font-variant-num
 background:linear-gradient(var(--bad),var(--bad)) center/100% 1px no-repeat}}
 .flnb-oom .request span{{background:var(--paper);padding:0 6px}}
 .flnb-oom .square{{display:inline-block;width:9px;height:9px;margin-right:5px}}
-.flnb-oom .bar{{display:inline-block;width:150px;height:8px;margin-right:8px;border-right:1.5px solid var(--ink);
+.flnb-oom .bar{{display:inline-block;width:110px;height:8px;margin-right:8px;border-right:1.5px solid var(--ink);
 background:color-mix(in srgb,var(--ink) 9%,var(--paper))}}
 .flnb-oom .bar i{{display:block;height:8px;background:var(--dim)}}
 .flnb-oom table{{table-layout:auto!important;
@@ -77,6 +77,7 @@ border:1px solid var(--line);border-radius:3px;background:var(--paper);color:var
 .flnb-oom button.do:hover{{background:color-mix(in srgb,var(--ink) 7%,var(--paper))}}
 .flnb-oom td:has(button.do){{text-align:right!important;padding-right:0}}
 .flnb-oom button.do:focus-visible{{outline:2px solid var(--jp-brand-color1,#1976d2);outline-offset:1px}}
+.flnb-oom td:first-child{{white-space:normal;overflow-wrap:anywhere}}
 .flnb-oom tr th{{color:var(--dim);font-size:11px}} .flnb-oom .right{{text-align:right!important}}
 </style>"""
 
@@ -205,7 +206,7 @@ def _remedy(row: Remedy, capacity: int) -> list[str]:
     bar = f"<span class='bar'><i style='width:{share:.1f}%'></i></span>{peak}"
     result = telling.verdict(row.fits)
     return [
-        f"<span class='code'>{escape(row.what)}</span>", bar, escape(row.cost),
+        f"<span class='code'>{escape(row.what).replace('(', '(<wbr/>')}</span>", bar, escape(row.cost),
         result if row.fits else f"<span class='dim'>{result}</span>", _buttons(row),
     ]  # fmt: skip
 

@@ -30,10 +30,12 @@ class Follower:
     """Keeps one `Live` attached: to the recording that runs, else to the session.
 
     `live` is what a hub takes its frames from; `last` is the newest recording, for a static picture; `changed` is
-    called with `live` when there is another one, and when it has ended.
+    called with `live` when there is another one, and when it has ended. Given `name`, only recordings of that name are
+    followed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str | None = None) -> None:
+        self.name = name
         self.changed: Callable[[Live], None] = lambda live: None
         self.last: Recording | None = None
         self._followed: Recording | None = None
@@ -52,7 +54,7 @@ class Follower:
             with self._lock:
                 if run.state != "recording":
                     self._ended(run)
-                elif self._followed is None:  # one inside another is part of it
+                elif self._followed is None and self.name in (None, run.name):  # one inside another is part of it
                     self._begins(run)
         except Exception:
             log.exception("flnb: the dashboard cannot follow recording %r; the recording itself goes on", run.name)
@@ -84,11 +86,12 @@ class Follower:
 _shown: Dashboard | None = None
 
 
-def dashboard(height: int = 680) -> Dashboard:
+def dashboard(height: int = 680, follow: str | None = None) -> Dashboard:
     """The live dashboard of this kernel, `height` CSS pixels high, as a widget: leave it on a cell's last line.
 
-    It follows whatever `flnb.record` or `%%record` records, also while a cell is busy. Called again, it gives the same
-    dashboard, so several cells can show it. Needs the extra "lab"; without it an `ImportError` says so.
+    It follows whatever `flnb.record` or `%%record` records, also while a cell is busy; given `follow`, only recordings
+    of that name, so that it keeps showing them when others are made. Called again, it gives the same dashboard, so
+    several cells can show it. Needs the extra "lab"; without it an `ImportError` says so.
 
     Example: `flnb.dashboard()` in one cell, `with flnb.record("digits"): train()` in the next.
     """
@@ -96,13 +99,15 @@ def dashboard(height: int = 680) -> Dashboard:
     require("anywidget", extra="lab", purpose="the dashboard")
     if isinstance(height, bool) or not isinstance(height, int) or height < 200:
         raise ValueError(f"flnb.dashboard: got height={height!r}; expected at least 200 (CSS pixels)")
+    if follow is not None and not isinstance(follow, str):
+        raise TypeError(f"flnb.dashboard: got follow={follow!r}; expected the name of recordings, or None for all")
     if _shown is None or _shown.comm is None or not _shown.hub.running:
         close()
         from flnb.widgets.model import Dashboard
 
-        _shown = Dashboard(Follower(), height)
+        _shown = Dashboard(Follower(follow), height)
         _shown.hub.start()
-    _shown.height = height
+    _shown.height, _shown.follower.name = height, follow
     return _shown
 
 

@@ -65,6 +65,21 @@ def test_it_follows_a_recording_from_its_first_event_and_keeps_the_picture(follo
     assert follower.last.name == "again"
 
 
+def test_given_a_name_it_keeps_showing_the_recordings_of_that_name() -> None:
+    follower = Follower("training")
+    for name in ("warm-up", "training", "one prediction"):
+        with flnb.record(name):
+            work(1)
+    assert told(follower.live) == ("training", "finished", None)
+    assert follower.last is not None
+    assert follower.last.name == "training"
+    follower.stop()
+    assert bus.lanes is None
+    pytest.importorskip("anywidget")
+    with pytest.raises(TypeError, match="got follow=3; expected the name of recordings"):
+        flnb.dashboard(follow=3)  # type: ignore[arg-type]
+
+
 def test_a_recording_inside_another_is_part_of_it(follower: Follower) -> None:
     with flnb.record("outer"):
         with flnb.record("inner"):

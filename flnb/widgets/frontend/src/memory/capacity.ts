@@ -97,5 +97,6 @@ export class CapacityLine {
     const { most, own } = this.scale;
     const least = rounded(most * STEP);
     this.context.actions.setLimit(value === null || value > most || value === own ? null : Math.max(least, value));
+    this.place(this.scale); // before the next drawing: who listens to the slider hears its value at once
   }
 }

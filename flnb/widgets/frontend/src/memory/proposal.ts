@@ -114,8 +114,8 @@ export class ProposalPanel {
     };
     const code = found.code;
     const tools = [
-      button("Copy code", (own) => void navigator.clipboard?.writeText(code).then(() => (own.textContent = "Copied"))),
-      ...(window.jupyterapp ? [button("Open in a cell", (own) => void insertCell(code, own))] : []),
+      button("Copy", (own) => void navigator.clipboard?.writeText(code).then(() => (own.textContent = "Copied"))),
+      ...(window.jupyterapp ? [button("In a cell", (own) => void insertCell(code, own))] : []),
     ];
     if (found.runs) {
       const apply = button(found.state === "running" ? "Running …" : found.measured ? "Run it again" : "Apply", () => actions.ask({ type: "apply", capacity: found.capacity }));

@@ -149,7 +149,7 @@ export class TimelineChart {
     const y = this.y(limit);
     const { line } = this;
     c.fillStyle = hatch(c, colours.error, 8);
-    c.globalAlpha = 0.8;
+    c.globalAlpha = 0.45; // what holds the bytes stays to be seen
     for (let k = 0; k < (line?.pixels ?? 0); k++) {
       const over = line!.reserved[k]!;
       if (over > limit) c.fillRect(axis.left + k, this.y(over), 1, y - this.y(over));

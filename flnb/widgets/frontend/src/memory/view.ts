@@ -47,7 +47,7 @@ export class MemoryView implements View {
 
   constructor(private readonly context: ViewContext) {
     this.model = memoryOf(context.store);
-    const beside = "width:178px;flex:none;font-size:11px;overflow:hidden";
+    const beside = "width:192px;flex:none;font-size:11px;overflow:hidden";
     const canvasHost = (): HTMLElement => h("div", { style: "position:relative;flex:1;min-width:0" });
     const row = (...children: HTMLElement[]): HTMLElement => h("div", { style: "position:absolute;inset:0;display:flex" }, ...children);
 

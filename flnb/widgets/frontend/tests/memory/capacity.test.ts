@@ -121,7 +121,7 @@ describe("the proposal", () => {
 
   it("gives the code where the kernel has no step", () => {
     store.receive({ ...answer, runs: false }, [], 0);
-    expect(said()).toMatch(/flnb\.memory\.lean.*Copy code$/s);
+    expect(said()).toMatch(/flnb\.memory\.lean.*Copy$/s);
     expect(panel.element.querySelector("pre")!.textContent).toBe(answer.code);
     store.receive({ ...answer, fits: false, choices: [] }, [], 0);
     expect(said()).toMatch(/Does not fit, and no choice was found/);
