@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from flnb_telemetry import RunFileError
+from flnb_telemetry.liverecording import LiveRecording
 
 import flnb
 
@@ -55,6 +56,32 @@ def test_a_browser_that_says_hello_is_told_the_recording(run: Recording, monkeyp
     assert "finished" in html
     assert "<svg" in html
     widget.close()
+
+
+def test_locks_pending_blocks_and_what_was_given_back_are_told() -> None:
+    manager = flnb.memory.Caching(flnb.memory.HostDevice("64MiB"))
+    with flnb.use_memory_manager(manager), flnb.record() as run:
+        x = flnb.zeros((256, 256))
+        block = flnb.memory.block_of(x._values())
+        assert block is not None
+        number = block.id
+        manager.user_lock(block)
+        del x
+        flnb.zeros((64, 64))  # at the next allocation it is seen that the array went
+        manager.user_unlock(block)
+        flnb.memory.release_cached(manager)
+    found: dict[str, Any] = {}
+    for content, buffer in LiveRecording(run).frames():
+        for name, (kind, offset, count) in content["arrays"].items():
+            dtype = {"f64": np.float64, "u32": np.uint32, "u8": np.uint8}[kind]
+            found[name] = np.frombuffer(buffer, dtype, count, offset)
+    assert found["locked.alloc_id"].tolist() == [number, number]
+    assert found["locked.locks"].tolist() == [1, 0]
+    freed = found["free.id"].tolist().index(number)
+    locked, unlocked = found["locked.t"].tolist()
+    assert locked < found["free.asked"][freed] < unlocked <= found["free.t"][freed]
+    assert found["released.nbytes"].tolist() == [2 << 20]
+    assert found["released.segments"].tolist() == [1]
 
 
 def test_two_recordings_are_told_as_two_sides(run: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
