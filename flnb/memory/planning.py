@@ -21,8 +21,8 @@ def plan(source: Any, step: int | None = None, seconds: float = 5.0) -> Plan:
 
     Args:
         source: a recording (or the path of a saved one) with steps, of which one is planned: what is made in it gets a
-            place, except what is still there when it ends. A recording without steps is planned as a whole, without
-            what was there before; of a `Trace` everything gets a place.
+            place, except what is still there when it ends, and what other threads make meanwhile. A recording without
+            steps is planned as a whole, without what was there before; of a `Trace` everything gets a place.
         step: which of a recording's steps; unless told the last but one, if there are two: the last may end early, and
             what goes at its end goes unseen.
         seconds: for the packing (`flnb.memory.pack`).
@@ -50,8 +50,8 @@ def plan(source: Any, step: int | None = None, seconds: float = 5.0) -> Plan:
         packing = pack(source, seconds)
         return Plan(packing.offsets, packing.nbytes, packing.height)
     rows = source.memory.block
-    begin, end = _window(source, step)
-    made = (rows["t"] >= begin) & (rows["t"] < end)
+    begin, end, lane = _window(source, step)
+    made = (rows["t"] >= begin) & (rows["t"] < end) & ((rows["lane"] == lane) | (lane < 0))
     if not made.any():
         where = "it" if step is None else f"its step {step}"
         raise ValueError(f"flnb.memory.plan: of the run {source.name!r}, no allocation is made in {where}")
@@ -65,15 +65,15 @@ def plan(source: Any, step: int | None = None, seconds: float = 5.0) -> Plan:
     return Plan(offsets, np.maximum(1, -(-nbytes // ALIGNMENT)) * ALIGNMENT, packing.height)
 
 
-def _window(run: Recording, step: int | None) -> tuple[int, int]:
-    """The time in which the calls of the plan are made, ns."""
+def _window(run: Recording, step: int | None) -> tuple[int, int, int]:
+    """The time in which the calls of the plan are made, ns, and in which lane; -1 for all of them."""
     steps = run.table("step")
     if count := len(steps["t0"]):
         step = -min(2, count) if step is None else step
         if not -count <= step < count:
             raise IndexError(f"flnb.memory.plan: the run {run.name!r} has no step {step}; it has {count}")
-        return int(steps["t0"][step]), int(steps["t1"][step])
+        return int(steps["t0"][step]), int(steps["t1"][step]), int(steps["lane"][step])
     rows = run.memory.block
     told = (rows["plan"] == 0) & (rows["context"] == 0)  # so a recording that begins is told what there is
     before = len(told) if told.all() else int(told.argmin())
-    return (int(rows["t"][before]) if before < len(told) else NEVER), NEVER
+    return (int(rows["t"][before]) if before < len(told) else NEVER), NEVER, -1

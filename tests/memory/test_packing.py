@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -169,6 +172,29 @@ def test_what_lives_all_the_time_lies_at_the_bottom_and_steps_are_packed_apart()
     assert [base for _, _, base in parts] == [7, 7, 7]
     assert offsets[0] == 0
     assert flnb.memory.pack(trace, alignment=1).height == trace.peak_live == 14
+
+
+def test_a_packing_is_kept_until_more_time_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    packed = flnb.memory.packing.packed
+
+    def counted(born: Any, died: Any, nbytes: Any, seconds: float, alignment: int) -> Packing:
+        asked.append(seconds)
+        return replace(packed(born, died, nbytes, seconds, alignment), height=1 << 40)  # never optimal
+
+    monkeypatch.setattr(flnb.memory.packing, "packed", counted)
+    calls, sizes = [1, 2, -1, 3], [1001, 1002, 1003]
+    first = flnb.memory.pack(Trace.of_calls(calls, sizes), 0.5)
+    assert flnb.memory.pack(Trace.of_calls(calls, sizes), 0.25) is first  # the same in another object
+    assert flnb.memory.pack(Trace.of_calls(calls, sizes), 0.75) is not first
+    flnb.memory.pack(Trace.of_calls(calls, sizes), 0.75, alignment=512)
+    assert asked == [0.5, 0.75, 0.75]
+    for size in range(flnb.memory.packing.KEPT):
+        flnb.memory.pack(Trace.of_calls([1], [size]), 0.0)
+    flnb.memory.pack(Trace.of_calls(calls, sizes), 0.5)
+    assert asked[-1] == 0.5
+    with pytest.raises(ValueError, match="read-only"):
+        first.offsets[0] = 3
 
 
 def test_blocks_that_share_no_moment_share_their_place() -> None:

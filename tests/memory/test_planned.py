@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +16,7 @@ import flnb
 import flnb.nn as nn
 from flnb.memory import Block, Caching, HostDevice, Plan, Planned, SimulatedDevice, Trace
 from flnb.memory.replaying import Counter
-from tests.memory.test_managers import MIB, Model, calls, tiled
+from tests.memory.test_managers import MIB, Model, calls, replayed, tiled
 
 STEP = Trace.of_calls([1, 2, -1, 3, 4, -2, -3, -4], [3 * MIB, 5000, 2 * MIB, 64])
 MADE = {"no plan": None, "a plan": STEP, "a packing": flnb.memory.pack(STEP)}
@@ -54,21 +55,23 @@ def test_the_plan_is_followed_again_and_again_in_one_segment() -> None:
 @settings(max_examples=50, deadline=None)
 @given(calls, st.booleans())
 def test_nothing_overlaps_whatever_is_asked(made: list[tuple[str, int]], in_step: bool) -> None:
-    """Sizes of the plan's and others, in any order, with steps that begin anywhere."""
-    model, planned = Model(Planned(SimulatedDevice("64MiB"), STEP)), STEP.nbytes.tolist()
-    for what, number in made:
-        if what == "release_cached":
-            model.manager.release_cached()
-        elif what == "alloc" and in_step and number % 5 == 0:
-            with flnb.step():
-                model.alloc(planned[0])
-        elif what == "alloc":
-            model.alloc(planned[number % 4] if number % 3 else number)
-        else:
-            model.free(number)
-        model.check()
-        spans = sorted((block.address, block.address + block.size) for block in model.live)
-        assert all(low[1] <= high[0] for low, high in pairwise(spans))
+    """Sizes of the plan's and others, in any order, with steps that begin anywhere; and the events tell all of it."""
+    with flnb.record() as run:
+        model, planned = Model(Planned(SimulatedDevice("64MiB"), STEP)), STEP.nbytes.tolist()
+        for what, number in made:
+            if what == "release_cached":
+                model.manager.release_cached()
+            elif what == "alloc" and in_step and number % 5 == 0:
+                with flnb.step():
+                    model.alloc(planned[0])
+            elif what == "alloc":
+                model.alloc(planned[number % 4] if number % 3 else number)
+            else:
+                model.free(number)
+            model.check()
+            spans = sorted((block.address, block.address + block.size) for block in model.live)
+            assert all(low[1] <= high[0] for low, high in pairwise(spans))
+    assert replayed(run, model.manager) == tiled(model.manager)
     model.free_all()
 
 
@@ -98,6 +101,40 @@ def test_a_step_block_begins_the_plan_anew() -> None:
     assert old.segment is after.segment is not new.segment
 
 
+def test_other_threads_do_not_disturb_the_plan() -> None:
+    manager = Planned(SimulatedDevice(), STEP)
+    asked: list[Block] = []
+
+    def load() -> None:
+        asked.extend(flnb.memory.allocate(manager, size) for size in (77, 5000))
+
+    def worker() -> None:
+        thread = threading.Thread(target=load)
+        thread.start()
+        thread.join()
+
+    def train() -> None:
+        for _ in range(2):
+            with flnb.step():
+                blocks = [flnb.memory.allocate(manager, 3 * MIB)]
+                worker()
+                blocks.append(flnb.memory.allocate(manager, 5000))
+            offsets = [block.address - manager.segment.address for block in blocks if manager.segment]
+            assert offsets == flnb.memory.pack(STEP).offsets[:2].tolist()
+            for block in blocks:
+                flnb.memory.release(manager, block)
+            worker()
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
+    assert manager.missed == 0
+    assert len(asked) == 8
+    assert manager.segment not in [block.segment for block in asked]
+    block = flnb.memory.allocate(manager, 3 * MIB)  # outside of steps, in a third thread, which begins the plan
+    assert block.segment is manager.segment
+
+
 def test_what_a_recorded_step_leaves_behind_has_no_place_and_is_not_missed() -> None:
     with flnb.record() as run:
         for _ in range(3):
@@ -118,6 +155,18 @@ def test_what_a_recorded_step_leaves_behind_has_no_place_and_is_not_missed() -> 
                 del x
     assert manager.missed == 0
     del y
+
+
+def test_what_other_threads_make_in_a_step_is_not_planned() -> None:
+    with flnb.record() as run:
+        for _ in range(3):
+            with flnb.step():
+                x = flnb.ones((512, 512))
+                thread = threading.Thread(target=flnb.ones, args=((300, 300),))
+                thread.start()
+                thread.join()
+                del x
+    assert flnb.memory.plan(run).nbytes.tolist() == [512 * 512 * 4]
 
 
 def test_a_recording_without_steps_is_planned_as_a_whole_without_what_was_there() -> None:

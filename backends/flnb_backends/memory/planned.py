@@ -47,6 +47,10 @@ class Planned(Caching):
     place is still taken, because something lives longer than it did, leaves it. Both are served like those of
     `Caching` and counted in ``missed``. What outlives a step comes from there by plan, and is not counted.
 
+    The plan is followed in one thread at a time: one that is in a step, or else one that begins the plan while nothing
+    lies in the segment. What others ask for meanwhile, such as workers that load data, is served like those of
+    `Caching`, and not counted.
+
     Args:
         device: where segments come from; the host when not given.
         plan: a `Plan`, a `Packing`, or what `flnb.memory.plan` takes: a recording, the path of a saved one, a trace.
@@ -82,15 +86,19 @@ class Planned(Caching):
         self.taken: list[tuple[int, int]] = []  # (begin, end) of what lies in it, sorted
         self.turn = self.missed = 0
         self.step: int | None = None
+        self.here: bus.Place | None = None  # of the thread in which the plan is followed
 
     def alloc(self, nbytes: int, stream: int = 0, hint: AllocHint | None = None) -> Block:
         """The block at the place that is planned for it, or else as `Caching`."""
         sizes = self.sizes
         if not sizes:
             return super().alloc(nbytes)
-        size, turn = rounded(nbytes, ALIGNMENT), self.turn
-        if (step := bus.threads.here.step) != self.step:
-            self.step, turn = step, 0
+        size, here = rounded(nbytes, ALIGNMENT), bus.threads.here
+        if here is not self.here and not self._follows(here, size):
+            return super().alloc(nbytes)
+        turn = self.turn
+        if here.step != self.step:
+            self.step, turn = here.step, 0
         if turn == len(sizes) or sizes[turn] != size:
             if self.taken or sizes[0] != size:
                 return self._miss(nbytes, len(sizes))
@@ -128,6 +136,15 @@ class Planned(Caching):
     def stats(self) -> dict[str, int]:
         """As of every manager, and ``missed``, the requests that were not served as planned."""
         return super().stats() | {"missed": self.missed}
+
+    def _follows(self, here: bus.Place, size: int) -> bool:
+        """Whether the plan is followed in another thread from now on, which asks for so many bytes."""
+        before = self.here
+        begins = here.step is not None or (not self.taken and size == self.sizes[0])
+        if before is not None and (before.step is not None or not begins):
+            return False
+        self.here, self.step, self.turn = here, None, 0
+        return True
 
     def _miss(self, nbytes: int, turn: int) -> Block:
         """Serve a request that the plan does not serve, and go on at this turn."""

@@ -9,6 +9,7 @@ still higher than it must be, a search (`flnb.memory.packing.searching`) or, for
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from itertools import product
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -62,6 +63,8 @@ class Packing:
 def pack(source: Any, seconds: float = 5.0, alignment: int = ALIGNMENT) -> Packing:
     """Place every allocation of a trace so that none that live together overlap, in as little memory as can be.
 
+    The packings of the last few traces are kept, and given again to who asks for no more.
+
     Args:
         source: what `flnb.memory.trace` takes.
         seconds: for making the first packing better; that one takes the time that it takes (100,000 allocations:
@@ -83,7 +86,20 @@ def pack(source: Any, seconds: float = 5.0, alignment: int = ALIGNMENT) -> Packi
     if alignment < 1:
         raise ValueError(f"flnb.memory.pack: got alignment={alignment}, expected 1 byte or more")
     asked = trace(source)
-    return packed(*asked.lifetimes, asked.nbytes, seconds, alignment)
+    key = blake2b(asked.calls.tobytes() + asked.nbytes.tobytes() + alignment.to_bytes(8)).digest()
+    known, spent = _packings.pop(key, (None, 0.0))
+    if known is None or not (known.optimal or spent >= seconds):
+        known, spent = packed(*asked.lifetimes, asked.nbytes, seconds, alignment), seconds
+    _packings[key] = known, spent  # the last one now
+    for oldest in list(_packings)[:-KEPT]:
+        _packings.pop(oldest, None)
+    return known
+
+
+KEPT = 8
+
+_packings: dict[bytes, tuple[Packing | None, float]] = {}
+"""By what was asked, the packing and the seconds that it was given."""
 
 
 def packed(born: Ints, died: Ints, nbytes: Ints, seconds: float, alignment: int = ALIGNMENT) -> Packing:
@@ -91,7 +107,9 @@ def packed(born: Ints, died: Ints, nbytes: Ints, seconds: float, alignment: int 
     sizes = np.maximum(1, -(-nbytes // alignment)) * alignment
     unit = int(np.gcd.reduce(sizes, initial=0)) or 1
     offsets, height, bound = _in_units(born, died, sizes // unit, monotonic() + seconds)
-    return Packing(offsets * unit, sizes, height * unit, bound * unit)
+    offsets *= unit
+    offsets.flags.writeable = sizes.flags.writeable = False  # `pack` gives one to several
+    return Packing(offsets, sizes, height * unit, bound * unit)
 
 
 def _in_units(born: Ints, died: Ints, nbytes: Ints, deadline: float) -> tuple[Ints, int, int]:
