@@ -155,14 +155,17 @@ class Nodes:
         return list(dict.fromkeys(found))
 
     def _plain(self, node: Node, shape: tuple[int, ...]) -> int | None:
-        """An input without a gradient, such as the mask of a dropout: the latest one of its shape in the module."""
-        if math.prod(shape) < 2:
+        """An input without a gradient, such as the mask of a dropout, or a view of one: the latest of its number of
+        elements in the module, or in one around it that passed it on."""
+        count, trace = math.prod(shape), self.trace
+        if count < 2:
             return None
-        trace = self.trace
-        until = int(np.searchsorted(self._born, node.t0))
+        until, passed = int(np.searchsorted(self._born, node.t0)), self.following(node.t1)
         for row in range(until - 1, max(-1, until - 9), -1):
-            same = trace.scope[row] == node.scope and tuple(trace.shapes[row]) == tuple(shape)
-            if same and row not in self.results and self._died[row] > self.following(node.t1):
+            scope = trace.scope[row]
+            near = scope != "" and f"{node.scope}.".startswith(f"{scope}.")
+            alike = math.prod(trace.shapes[row]) == count and row not in self.results
+            if near and alike and self._died[row] > passed:
                 return row
         return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,51 @@ def test_predicted_is_measured_and_gradients_are_the_same_to_the_last_bit(make: 
             assert np.array_equal(x.grad.numpy(), y.grad.numpy())
         for (name, a), (_, b) in zip(plain.named_buffers(), net.named_buffers(), strict=True):
             assert np.array_equal(a.numpy(), b.numpy()), f"{name} was moved twice"
+
+
+@pytest.mark.parametrize("name", ["asr-transformer", "resnet50"])
+@pytest.mark.parametrize("methods", METHODS, ids=" and ".join)
+def test_models_as_they_are_written(name: str, methods: tuple[str, ...]) -> None:
+    """Their modules keep tensors in variables, pass masks on and read one tensor in several places."""
+    recipe = flnb.models.get(name)
+
+    def run(plan: Fit | None = None) -> tuple[Any, MemoryManager]:
+        flnb.manual_seed(0)
+        manager = Native(HostDevice("1GiB"))
+        with flnb.use_memory_manager(manager), flnb.record(grad_interval=None) as run:
+            net, batch = recipe.build("small"), recipe.batch("small", size=4)
+            with nullcontext() if plan is None else plan.apply(net):
+                recipe.loss(net, *batch).backward()
+        return run, manager
+
+    recorded, manager = run()
+    plan = flnb.memory.fit(recorded, manager.stats()["peak_reserved"] // 2, manager, methods)
+    assert plan.peak < plan.before[0]
+    assert run(plan)[1].stats()["peak_reserved"] == pytest.approx(plan.peak, rel=0.02)
+
+
+@pytest.mark.parametrize("methods", METHODS, ids=" and ".join)
+def test_several_steps_with_an_optimizer(methods: tuple[str, ...]) -> None:
+    def run(plan: Fit | None = None) -> tuple[Any, MemoryManager, Any]:
+        flnb.manual_seed(0)
+        manager = Native(HostDevice("256MiB"))
+        with flnb.use_memory_manager(manager), flnb.record(grad_interval=None) as run:
+            net, x = residual()
+            optimizer = flnb.optim.Adam(net.parameters(), lr=0.01)
+            for _ in range(3):
+                with nullcontext() if plan is None else plan.apply(net):
+                    net(x).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        return run, manager, net
+
+    recorded, manager, plain = run()
+    plan = flnb.memory.fit(recorded, "4MiB", manager, methods)
+    assert plan.peak < plan.before[0]
+    _, again, net = run(plan)
+    assert again.stats()["peak_reserved"] == pytest.approx(plan.peak, rel=0.02)
+    for x, y in zip(plain.parameters(), net.parameters(), strict=True):
+        assert np.array_equal(x.detach().numpy(), y.detach().numpy())
 
 
 def test_what_fits_by_plan_fits_on_the_device() -> None:
