@@ -222,7 +222,7 @@ class Step:
         """The call between two times, None where no gradient goes through it."""
         nodes = self.nodes
         first, last = (int(i) for i in np.searchsorted(nodes.t0, [since, until]))
-        inside = [node for node in nodes.list if first <= node.first < last]
+        inside = nodes.between(first, last)
         if not inside:
             return None
         begin, end = (int(i) for i in np.searchsorted(self._at, [since, until]))

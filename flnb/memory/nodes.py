@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -116,7 +117,7 @@ class Nodes:
         forward = np.flatnonzero((self.node > 0) & ~self.back)
         forward = forward[np.argsort(self.node[forward], kind="stable")]
         groups = np.split(forward, np.flatnonzero(np.diff(self.node[forward])) + 1) if len(forward) else []
-        return sorted(groups, key=lambda rows: int(rows[-1]))
+        return sorted(groups, key=lambda rows: int(rows[0]))
 
     def _pulls(self) -> dict[int, tuple[int, int]]:
         """When each node was pulled."""
@@ -168,6 +169,11 @@ class Nodes:
             if near and alike and self._died[row] > passed:
                 return row
         return None
+
+    def between(self, first: int, last: int) -> list[Node]:
+        """The nodes whose rows in the table of ops begin at ``first`` or later, and before ``last``."""
+        begin, end = (bisect_left(self.list, row, key=lambda node: node.first) for row in (first, last))
+        return self.list[begin:end]
 
     def following(self, t: float) -> int:
         """The index of the first allocation after a time: what was let go of before is freed there."""

@@ -35,6 +35,8 @@ __all__ = ["Remedies", "Remedy", "requests_until", "search", "stand_in"]
 
 WORK = 1_000_000
 """Calls that are replayed for one report, some seconds' worth."""
+READ = 250_000
+"""Ops that are read for what they saved, some seconds' worth: of longer recordings nothing is said about that."""
 TIMED = 1000
 """Calls from which on the time of one is worth telling."""
 TRIED = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -279,6 +281,8 @@ def _leaner(
 ) -> Iterator[tuple[str, Candidate]]:  # fmt: skip
     """Modules run again in backward, or what they saved moved away: of each as few as it takes, the cheapest first;
     and as many as there are, as a program that has just passed this request soon asks for more."""
+    if not models or len(at.run.table("op")["t0"]) > READ:
+        return
     step = Step(at.run, rows, trace, at.run.seconds_at(at.t))
     rate = bandwidth_of(at.run) if step.movable else 1.0
 
