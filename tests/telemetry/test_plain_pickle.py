@@ -140,3 +140,16 @@ def test_rows_are_handed_over_in_order_and_let_go(tmp_path: Path) -> None:
         assert seen == list(range(10_000))
         assert sum(value["rows"]) == 10_000
         assert value["after"] == shared
+
+
+def test_rows_that_are_kept_are_not_handed_over_again_with_each_row(tmp_path: Path) -> None:
+    path, count, handed = tmp_path / "rows.pickle", 20_000, 0
+
+    def gather(items: list[Any]) -> list[Any]:
+        nonlocal handed
+        handed += len(items)
+        return items
+
+    path.write_bytes(b"\x80\x04(\x8c\x01a\x94](" + b"}(h\x00K\x01u" * count + b"et.")
+    assert read(path, gather) == ("a", [{"a": 1}] * count)
+    assert count <= handed <= 2 * count  # as they come, and when the list ends

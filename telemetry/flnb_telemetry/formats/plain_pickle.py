@@ -75,6 +75,7 @@ class _Machine:
         self.gather = gather
         self.stack: list[Any] = []
         self.marks: list[int] = []
+        self.full = [BATCH]  # for each mark, and for none, how high the stack may be until rows are handed over
         self.memo: list[Any] = []
         self.patterns: list[tuple[re.Pattern[bytes], list[str]]] = []
         self.known: dict[bytes, Any] = {}  # values by their bytes: references and numbers
@@ -128,9 +129,10 @@ class _Machine:
                 row[name] = known[value] if value in known else self._number(value)
         self.at = found.end()
         self.stack.append(row)
-        mark = self.marks[-1] if self.marks else 0
-        if len(self.stack) - mark >= BATCH:
-            self.stack[mark:] = self.gathered(self.stack[mark:])
+        if len(self.stack) >= self.full[-1]:
+            new = self.full[-1] - BATCH
+            self.stack[new:] = self.gathered(self.stack[new:])
+            self.full[-1] = len(self.stack) + BATCH
 
     def _learned(self, start: int) -> bool:
         """Whether the dict there is a simple one; then there is a pattern of its keys from now on."""
@@ -231,10 +233,15 @@ class _Machine:
     def text(self, width: int) -> str:
         return self.take(self.uint(width)).decode("utf-8", "surrogatepass")
 
+    def mark(self) -> None:
+        self.marks.append(len(self.stack))
+        self.full.append(len(self.stack) + BATCH)
+
     def since_mark(self) -> list[Any]:
         if not self.marks:
             raise PickleError(f"byte {self.at - 1:,} ends what never began")
         mark = self.marks.pop()
+        self.full.pop()
         items = self.stack[mark:]
         del self.stack[mark:]
         return items
@@ -295,7 +302,7 @@ _STEPS: list[Callable[[_Machine], object] | None] = [None] * 256
 for _code, _step in {
     0x80: lambda m: m.take(1),  # PROTO
     0x95: lambda m: m.take(8),  # FRAME
-    0x28: lambda m: m.marks.append(len(m.stack)),  # MARK
+    0x28: lambda m: m.mark(),
     0x4E: lambda m: m.push(None),
     0x88: lambda m: m.push(True),
     0x89: lambda m: m.push(False),
