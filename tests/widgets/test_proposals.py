@@ -9,6 +9,7 @@ import pytest
 import flnb
 import flnb.nn as nn
 from flnb.memory import HostDevice, Native
+from flnb.widgets import dashboard
 from flnb.widgets.proposals import Proposals
 
 if TYPE_CHECKING:
@@ -135,3 +136,21 @@ def test_the_view_takes_model_and_step_together(program: Program) -> None:
     assert [answer["state"] for answer in sent] == ["working", ""]
     assert sent[1]["fits"]
     widget.close()
+
+
+def test_the_live_dashboard_answers_for_the_recording_it_followed(program: Program) -> None:
+    pytest.importorskip("anywidget")
+    with flnb.use_memory_manager(program.manager):
+        widget = flnb.dashboard()
+        with flnb.record("followed") as run:
+            program.step()
+        sent: list[dict[str, Any]] = []
+        widget.proposals._send = sent.append
+        peak = int(run.memory.timeline().reserved.max())
+        widget._receive({"type": "fit", "capacity": peak})
+        widget.proposals.wait()
+        widget._receive({"type": "apply", "capacity": peak})
+    dashboard.close()
+    assert [answer["state"] for answer in sent] == ["working", ""], "without the step there is nothing to run"
+    assert sent[1]["before"]["peak"] == peak
+    assert not sent[1]["runs"]

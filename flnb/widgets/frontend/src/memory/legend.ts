@@ -40,7 +40,7 @@ export class BandTable {
     };
     this.values = [...bands].reverse().map(({ name, fill }) => line(name, h("i", { class: round && fill ? "fl-swatch" : "fl-square", style: fill ? `background:${fill}` : HATCH })));
     this.sum = line("allocated", null);
-    this.element.replaceChildren(h("caption", { class: "fl-hidden" }, "Bytes at the cursor"), body);
+    this.element.replaceChildren(h("caption", { class: "fl-hidden" }, "Bytes at the cursor"), h("colgroup", {}, h("col"), h("col", { style: "width:66px" })), body);
     attribute(this.element, "data-bands", bands.length);
   }
 }

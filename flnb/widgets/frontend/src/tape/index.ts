@@ -18,8 +18,7 @@ import { platesOf, type Rows, rowsOf } from "./rows.ts";
 import { nearest, selectionOfTarget, type Target } from "./targets.ts";
 import { about, legend, showFamilies, tableOf, tipOf } from "./words.ts";
 
-const SMALLEST = 0.06;
-const LARGEST = 2.5;
+const [SMALLEST, LARGEST] = [0.06, 2.5]; // scales
 
 class TapeView implements View {
   readonly element: HTMLElement;
