@@ -6,7 +6,7 @@ Over tensors of NumPy memory what travels are the buffers themselves, and pulls 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from flnb_telemetry import bus
@@ -102,13 +102,21 @@ class Walk:
                     to, place = lane.pending, lane.context
                     plan.told(node, g, table, add, cotangents, owned, reached, leaves, own, backend, to, place)
             except Exception as error:
-                explain.noted(error, node, dispatch.detached(g, plan.spec))
-                raise
+                self._told(error, node, dispatch.detached(g, plan.spec))
             if not retain:
                 node[1] = None
                 del node[6:]
 
         return pull
+
+    def _told(self, error: Exception, node: Node, g: Tensor) -> NoReturn:
+        """A straight pull failed: run it by the public ops, which tell of those that work and of the one that fails."""
+        try:
+            self._pulled(node, g)
+        except Exception as told:
+            raise told from error.__cause__
+        explain.noted(error, node, g)  # it worked this time
+        raise error
 
     def _pull(self, node: Node) -> None:
         """`pull` over tensors."""

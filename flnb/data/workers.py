@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from flnb import ops
-from flnb.dispatch import state
+from flnb.dispatch.state import category
 from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -35,9 +35,7 @@ class Threads:
         self.pool = ThreadPoolExecutor(count, "flnb-prefetch")
 
     def submit(self, dataset: Dataset, epoch: int, index: int) -> Future[Any]:
-        context = contextvars.copy_context()
-        context.run(state.off_lane)
-        return self.pool.submit(context.run, dataset.__getitem__, index)
+        return self.pool.submit(contextvars.copy_context().run, dataset.__getitem__, index)
 
     def collect(self, job: Future[Any]) -> tuple[Any, ...]:
         return job.result()  # type: ignore[no-any-return]
@@ -91,7 +89,7 @@ class Processes:
             with self._alive():
                 entries, size = job.future.result()
             self.need = max(self.need, size)
-            with state.category("input"):
+            with category("input"):
                 return tuple(self._read(job.slot, entry) for entry in entries)
         finally:
             self._release(job.slot)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 import weakref
-from contextlib import ContextDecorator, contextmanager, suppress
+from contextlib import ContextDecorator, contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from flnb_telemetry import bus
 
 from flnb.dispatch import registry
 from flnb.dispatch.spelling import warn_of_misspelt
@@ -55,8 +54,8 @@ class State:
     direct: Any
     """The family of buffers whose plans run here at once: the backend's; under autocast, which sees every op, none."""
     lane: Any
-    """This thread's telemetry lane where the state is known to stay in one thread (a backward, `on_lane`), else None:
-    looking a thread-local up costs as much as writing the record."""
+    """This thread's telemetry lane where the state is known to stay in one thread (a backward), else None: looking a
+    thread-local up costs as much as writing the record."""
     tape: Any
     mark: Any
     """The active `Tape`, None for the default, and what a node remembers it by: None for the default, whose
@@ -266,26 +265,6 @@ class recording(use):
 
     def _recreate_cm(self) -> recording:
         return recording(self._grad)
-
-
-@contextmanager
-def on_lane() -> Iterator[None]:
-    """Hold this thread's telemetry lane in its state until the block ends: ops then need not look it up."""
-    here = current().copy()
-    here.lane = bus.lanes.lane if bus.lanes is not None else None
-    token = _scoped.set(here)
-    try:
-        yield
-    finally:
-        here.lane = None  # a context that was copied meanwhile has this state still
-        with suppress(ValueError):  # the block ended in another context than it began in: nothing is to be put back
-            _scoped.reset(token)
-
-
-def off_lane() -> None:
-    """Let ops look their lane up: said first by a thread that runs in a copy of another's context."""
-    if current().lane is not None:
-        _scoped.set(current().copy())
 
 
 def _everywhere(part: str, value: Part) -> Part:

@@ -215,7 +215,7 @@ def record(
     [2.0, 2.0]
     """
     limit = quantity.bytes_of(inputs_limit, "record(inputs_limit=...)")
-    with flnb_telemetry.record(name, **options) as run, state.on_lane():
+    with flnb_telemetry.record(name, **options) as run:
         if not inputs:
             yield run
             return

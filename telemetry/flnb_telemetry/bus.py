@@ -43,33 +43,41 @@ _bits_of = struct.Struct("<d").pack
 _int_of = struct.Struct("<q").unpack
 
 
-_rows: dict[tuple[int, ...], int] = {}  # the codes of ops, and the code of the row that stands for them
 _KIND = (1 << schema.PLAN_SHIFT) - 1
+_ROW_KIND = schema.OP | FLOAT_TIMES | ROW
+_rows: dict[tuple[int, ...], int] = {}  # the codes of ops, and the code of the row that stands for them
+_row_ops: list[tuple[int, ...]] = []  # the codes of a row's ops, by its number
+_new_row = threading.Lock()
 
 
 def row_code(codes: tuple[int, ...]) -> int:
     """The code of the row that stands for ops with these codes, run without a pause by one thread for one node."""
-    return _rows.setdefault(codes, schema.OP | FLOAT_TIMES | ROW | len(_rows) << schema.PLAN_SHIFT)
+    with _new_row:
+        code = _rows.get(codes)
+        if code is None:
+            code = _rows[codes] = _ROW_KIND | len(_row_ops) << schema.PLAN_SHIFT
+            _row_ops.append(codes)
+        return code
 
 
 def _events(numbers: list[Any]) -> int:
     """How many events flat numbers are."""
-    lengths = {code: len(codes) for codes, code in _rows.items()}
-    return sum(lengths.get(code, 1) for code in numbers[:: schema.WORDS])
+    codes = numbers[:: schema.WORDS]
+    return sum(len(_row_ops[code >> schema.PLAN_SHIFT]) if code & _KIND == _ROW_KIND else 1 for code in codes)
 
 
 def _opened(records: schema.Records, rows: NDArray[np.bool_]) -> schema.Records:
     """Records in which each of these rows became one record for each of its ops."""
-    known = list(_rows)
-    number = np.where(rows, records[:, 0] >> schema.PLAN_SHIFT, 0)
-    counts = np.where(rows, np.array([len(codes) for codes in known])[number], 1)
+    numbers, which = np.unique(records[rows, 0] >> schema.PLAN_SHIFT, return_inverse=True)
+    known = [_row_ops[number] for number in numbers.tolist()]
+    counts = np.ones(len(records), np.int64)
+    counts[rows] = np.array([len(codes) for codes in known])[which]
     opened = np.repeat(records, counts, axis=0)
     at = np.flatnonzero(np.repeat(rows, counts))
     within = (np.arange(len(opened)) - np.repeat(np.cumsum(counts) - counts, counts))[at]
     codes = np.array([(*codes, 0, 0)[:ROW_OPS] for codes in known]) & ~FLOAT_TIMES
-    times = opened[at][:, [1, 2, 6, 7]]
-    each = np.arange(len(at))
-    opened[at, 0] = codes[np.repeat(number, counts)[at], within]
+    times, each = opened[at][:, [1, 2, 6, 7]], np.arange(len(at))
+    opened[at, 0] = codes[np.repeat(which, counts[rows]), within]
     opened[at, 1], opened[at, 2] = times[each, within], times[each, within + 1]
     opened[at, 6:] = 0
     return opened
@@ -142,7 +150,7 @@ def _packed(numbers: list[Any]) -> schema.Records:
         parts = [_packed_or_dropped(numbers[i : i + 8]) for i in range(0, len(numbers), 8)]
     records = np.frombuffer(bytearray().join(parts), np.int64).reshape(-1, 8)
     kinds = records[:, 0] & _KIND
-    single, rows = kinds == (schema.OP | FLOAT_TIMES), kinds == (schema.OP | FLOAT_TIMES | ROW)
+    single, rows = kinds == (schema.OP | FLOAT_TIMES), kinds == _ROW_KIND
     for words, seconds in ((slice(1, 3), single | rows), (slice(6, 8), rows)):
         doubles = records.view(np.float64)[:, words]
         np.multiply(doubles, 1e9, out=doubles, where=seconds[:, None])

@@ -104,3 +104,29 @@ def test_a_pull_that_asks_for_a_number_is_not_straight(monkeypatch, question):
     plan = Plan(OPS["multiply"], (x._spec, float), (), x._spec)
     straight.draw(plan)
     assert plan.straight is False
+
+
+@pytest.mark.parametrize("heals", [False, True])
+def test_an_op_that_fails_in_a_straight_pull_is_told_like_any_other(heals):
+    class Failing(flnb.backends.NumpyBackend):
+        failures = 0
+
+        def multiply(self, a, b, out=None):
+            if self.failures and b[0] == 1.0:
+                self.failures -= 1
+                raise ArithmeticError("no more products")
+            return super().multiply(a, b, out)
+
+    backend = Failing()
+    with flnb.use_backend(backend), flnb.record(grad_interval=1e9) as run:
+        for failures in (0, 1 if heals else 2):
+            x, w = flnb.Variable([1.0, 2.0]), flnb.Variable([3.0, 4.0])
+            y = (x * w).sum()  # the line
+            backend.failures = failures
+            if not failures:
+                y.backward()
+        with pytest.raises(ArithmeticError, match="no more products") as caught:
+            y.backward()
+    assert any("through 'multiply'" in note and note.endswith("# the line") for note in caught.value.__notes__)
+    assert len(run.table("op_failed")["lane"]) == (0 if heals else 1)
+    assert run.ops["multiply"].count == (6 if heals else 5)

@@ -5,7 +5,6 @@ import threading
 
 import numpy as np
 import pytest
-from flnb_telemetry import bus
 
 import flnb
 from flnb import nn
@@ -325,18 +324,28 @@ def test_no_grad_makes_its_state_once_and_follows_what_changes():
         flnb.set_backend(before)
 
 
-def test_a_recording_holds_its_threads_lane_and_other_threads_have_their_own():
-    with flnb.record() as run:
-        assert state.current().lane is bus.lanes.lane
-        copied, inside = contextvars.copy_context(), contextvars.copy_context()
-        copied.run(state.off_lane)
-        worker = threading.Thread(target=copied.run, args=(flnb.ones((2,)).__add__, 1.0))
+def test_a_thread_in_a_copied_context_has_a_lane_and_a_scope_of_its_own():
+    def work():
+        with flnb.scope("inside"):
+            return flnb.ones((2,)) * 2.0
+
+    with flnb.record() as run, flnb.scope("outside"):
+        _ = flnb.ones((2,)) + 1.0
+        worker = threading.Thread(target=contextvars.copy_context().run, args=(work,))
         worker.start()
         worker.join()
-    assert state.current().lane is None
-    assert inside.run(lambda: state.current().lane) is None, "a copied context holds no lane that has ended"
-    full, add = run.table("op")["lane"].tolist()
-    assert full != add
+    assert {row.key for row in run.ops.by("op", "scope").rows} >= {("add", "outside"), ("multiply", "inside")}
+    assert len(set(run.table("op")["lane"].tolist())) == 2
+
+
+def test_blocks_that_end_in_another_order_leave_nothing_behind():
+    session = state.current()
+    first, second = flnb.record("first"), flnb.record("second")
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    second.__exit__(None, None, None)
+    assert state.current() is session
 
 
 def test_a_recording_may_end_in_another_context_than_it_began_in():
