@@ -178,9 +178,9 @@ def test_a_packing_is_kept_until_more_time_is_given(monkeypatch: pytest.MonkeyPa
     asked: list[float] = []
     packed = flnb.memory.packing.packed
 
-    def counted(born: Any, died: Any, nbytes: Any, seconds: float, alignment: int) -> Packing:
+    def counted(born: Any, died: Any, nbytes: Any, seconds: float, *how: int) -> Packing:
         asked.append(seconds)
-        return replace(packed(born, died, nbytes, seconds, alignment), height=1 << 40)  # never optimal
+        return replace(packed(born, died, nbytes, seconds, *how), height=1 << 40)  # never optimal
 
     monkeypatch.setattr(flnb.memory.packing, "packed", counted)
     calls, sizes = [1, 2, -1, 3], [1001, 1002, 1003]
@@ -205,6 +205,17 @@ def test_blocks_that_share_no_moment_share_their_place() -> None:
 
 def test_a_trace_without_allocations_takes_nothing() -> None:
     assert flnb.memory.pack(Trace.of_calls([], [])).height == 0
+
+
+def test_a_capacity_is_low_enough() -> None:
+    trace = trace_of(cut(width=60, height=1000, count=40, seed=1))
+    packing = flnb.memory.pack(trace, seconds=60, alignment=1, capacity=1100)
+    assert 1000 == packing.lower_bound <= packing.height <= 1100
+    assert not overlaps(trace, packing)
+    below = trace_of(UNREACHABLE)
+    assert flnb.memory.pack(below, alignment=1, capacity=3).height == 11  # none is lower
+    with pytest.raises(ValueError, match=r"the capacity of flnb.memory.pack is 'much'; expected bytes"):
+        flnb.memory.pack(trace, capacity="much")
 
 
 def test_an_alignment_below_one_byte() -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flnb_telemetry import quantity
+from flnb_telemetry.quantity import bytes_of
 
 from flnb.interface.memory import ALIGNMENT
 from flnb.memory.packing.fitting import fitted, orders, swept
@@ -60,7 +61,7 @@ class Packing:
         return f"{quantity.count(len(self.offsets))} allocations in {quantity.size(self.height)} ({bound})"
 
 
-def pack(source: Any, seconds: float = 5.0, alignment: int = ALIGNMENT) -> Packing:
+def pack(source: Any, seconds: float = 5.0, alignment: int = ALIGNMENT, capacity: int | str | None = None) -> Packing:
     """Place every allocation of a trace so that none that live together overlap, in as little memory as can be.
 
     The packings of the last few traces are kept, and given again to who asks for no more.
@@ -70,6 +71,7 @@ def pack(source: Any, seconds: float = 5.0, alignment: int = ALIGNMENT) -> Packi
         seconds: for making the first packing better; that one takes the time that it takes (100,000 allocations:
             some seconds). The same seconds can find more on a faster machine.
         alignment: of every offset, bytes.
+        capacity: bytes (or ``"1MiB"``) that are low enough: it is tried at once, and nothing lower once it is reached.
 
     >>> import flnb
     >>> calls = flnb.memory.Trace.of_calls([1, 2, -1, 3, -2, 4], [512, 1024, 1024, 1536])
@@ -85,11 +87,11 @@ def pack(source: Any, seconds: float = 5.0, alignment: int = ALIGNMENT) -> Packi
     """
     if alignment < 1:
         raise ValueError(f"flnb.memory.pack: got alignment={alignment}, expected 1 byte or more")
-    asked = trace(source)
-    key = blake2b(asked.calls.tobytes() + asked.nbytes.tobytes() + alignment.to_bytes(8)).digest()
+    asked, enough = trace(source), 0 if capacity is None else bytes_of(capacity, "the capacity of flnb.memory.pack")
+    key = blake2b(asked.calls.tobytes() + asked.nbytes.tobytes() + f"{alignment} {enough}".encode()).digest()
     known, spent = _packings.pop(key, (None, 0.0))
     if known is None or not (known.optimal or spent >= seconds):
-        known, spent = packed(*asked.lifetimes, asked.nbytes, seconds, alignment), seconds
+        known, spent = packed(*asked.lifetimes, asked.nbytes, seconds, alignment, enough), seconds
     _packings[key] = known, spent  # the last one now
     for oldest in list(_packings)[:-KEPT]:
         _packings.pop(oldest, None)
@@ -102,17 +104,19 @@ _packings: dict[bytes, tuple[Packing | None, float]] = {}
 """By what was asked, the packing and the seconds that it was given."""
 
 
-def packed(born: Ints, died: Ints, nbytes: Ints, seconds: float, alignment: int = ALIGNMENT) -> Packing:
+def packed(
+    born: Ints, died: Ints, nbytes: Ints, seconds: float, alignment: int = ALIGNMENT, enough: int = 0
+) -> Packing:
     """`pack`, of allocations that live in [born, died)."""
     sizes = np.maximum(1, -(-nbytes // alignment)) * alignment
     unit = int(np.gcd.reduce(sizes, initial=0)) or 1
-    offsets, height, bound = _in_units(born, died, sizes // unit, monotonic() + seconds)
+    offsets, height, bound = _in_units(born, died, sizes // unit, monotonic() + seconds, enough // unit)
     offsets *= unit
     offsets.flags.writeable = sizes.flags.writeable = False  # `pack` gives one to several
     return Packing(offsets, sizes, height * unit, bound * unit)
 
 
-def _in_units(born: Ints, died: Ints, nbytes: Ints, deadline: float) -> tuple[Ints, int, int]:
+def _in_units(born: Ints, died: Ints, nbytes: Ints, deadline: float, enough: int) -> tuple[Ints, int, int]:
     """Offsets, height and lower bound."""
     whole = Problem.of(born, died, nbytes)
     offsets = np.zeros(len(nbytes), np.int64)
@@ -121,11 +125,12 @@ def _in_units(born: Ints, died: Ints, nbytes: Ints, deadline: float) -> tuple[In
         parts.setdefault(problem.key, _Part(problem)).places.append((rows, base))  # a step of training is like the next
     bound = int(whole.live.max(initial=0))
     for part in parts.values():
-        part.fit(bound, deadline)
+        part.fit(max(bound, enough), deadline)
     while parts and monotonic() < deadline:
         tallest = max(parts.values(), key=lambda part: part.top)
         bound = max(bound, tallest.base + tallest.proven)
-        if tallest.top <= bound or not tallest.improve(bound, deadline):
+        low = max(bound, enough)
+        if tallest.top <= low or not tallest.improve(low, deadline):
             break
     for part in parts.values():
         bound = max(bound, part.base + part.proven)
