@@ -90,8 +90,7 @@ def _start(root: Variable, grad: Any) -> tuple[Node, Any]:
 
 
 def _modes(create_graph: bool) -> Any:
-    lane = bus.lanes.lane if bus.lanes is not None else None
-    return state.use(grad=create_graph, category=GRADIENT_CATEGORY, lane=lane, autocast=None)
+    return state.use(grad=create_graph, category=GRADIENT_CATEGORY, autocast=None)
 
 
 class Linked(Tape):

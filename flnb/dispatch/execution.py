@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from threading import get_ident
 from time import perf_counter as clock
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
@@ -122,7 +123,9 @@ def execute(
     if lanes is None:
         return result
     t1 = clock()
-    lane = here.lane or lanes.lane
+    lane = lanes.last
+    if lane.ident != get_ident():
+        lane = lanes.lane
     p0 = p1 = 0
     if seq:
         told = [p[2] if p is not None else 0 for p in parents]

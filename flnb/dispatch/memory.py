@@ -88,8 +88,11 @@ def allocate(
             ledger.__exit__()
         else:
             ledger.busy = nested
-    if bus.lanes is not None:
-        lane = bus.lanes.lane
+    lanes = bus.lanes
+    if lanes is not None:
+        lane = lanes.last
+        if lane.ident != get_ident():
+            lane = lanes.lane
         code = schema.ALLOC | category << 8 | plan_code & _KEEP_CODE
         segment = block.segment.id
         lane.pending += (code, clock(), block.id, block.address, block.size, nbytes, segment, lane.context)
@@ -117,8 +120,11 @@ def drain(mine: Block | None = None) -> None:
             if block.dropped <= FREED:
                 block.dropped = clock()
             continue
-        if bus.lanes is not None:  # told before `free`, which may release the segment
-            lane = bus.lanes.lane
+        lanes = bus.lanes
+        if lanes is not None:  # told before `free`, which may release the segment
+            lane = lanes.last
+            if lane.ident != get_ident():
+                lane = lanes.lane
             number, address, segment, context, now = block.id, block.address, block.segment.id, lane.context, clock()
             asked = block.dropped if block.dropped > FREED else now
             lane.pending += (

@@ -9,6 +9,7 @@ the plan up, call the active backend's bound method, record the event and, where
 from __future__ import annotations
 
 import sys
+from threading import get_ident
 from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +78,9 @@ def unary(op: Op) -> Callable[..., Any]:
         seq = next_seq() if node is not None else 0
         if lanes is not None:
             t1 = clock()
-            lane = here.lane or lanes.lane
+            lane = lanes.last
+            if lane.ident != get_ident():
+                lane = lanes.lane
             p0 = node[2] if node is not None else 0
             lane.pending += (plan.code, t0, t1, alloc, seq or lane.node, lane.context, p0, 0)
         if x._lift is None:
@@ -165,7 +168,9 @@ def binary(op: Op) -> Callable[..., Any]:
         seq = next_seq() if mask else 0
         if lanes is not None:
             t1 = clock()
-            lane = here.lane or lanes.lane
+            lane = lanes.last
+            if lane.ident != get_ident():
+                lane = lanes.lane
             p0 = na[2] if mask & 1 else 0
             p1 = nb[2] if mask & 2 else 0
             lane.pending += (plan.code, t0, t1, alloc, seq or lane.node, lane.context, p0, p1)

@@ -43,7 +43,7 @@ class State:
     """The active backend, manager and modes. ``table[op.index]`` is the backend's bound method for an op."""
 
     __slots__ = (
-        "__weakref__", "autocast", "backend", "category", "direct", "grad", "keep", "kind", "lane", "manager", "mark",
+        "__weakref__", "autocast", "backend", "category", "direct", "grad", "keep", "kind", "manager", "mark",
         "min_block", "scoped", "table", "tape", "turned", "under", "within", "wraps",
     )  # fmt: skip
 
@@ -53,9 +53,6 @@ class State:
     """What casts the inputs of ops (`flnb.dispatch.autocast.Region`), or None."""
     direct: Any
     """The family of buffers whose plans run here at once: the backend's; under autocast, which sees every op, none."""
-    lane: Any
-    """This thread's telemetry lane where the state is known to stay in one thread (a backward), else None: looking a
-    thread-local up costs as much as writing the record."""
     tape: Any
     mark: Any
     """The active `Tape`, None for the default, and what a node remembers it by: None for the default, whose
@@ -70,7 +67,7 @@ class State:
     def __init__(self, backend: TensorBackend, manager: MemoryManager) -> None:
         self.scoped: frozenset[str] = frozenset()
         self.wraps: tuple[Wrap, ...] = ()
-        self.grad, self.category, self.lane, self.autocast = True, 0, None, None
+        self.grad, self.category, self.autocast = True, 0, None
         self.change(backend=backend, manager=manager, tape=None)
         live.add(self)
 
@@ -131,7 +128,7 @@ class State:
         new = object.__new__(State)
         for name in State.__slots__[1:]:  # all but __weakref__; `copy.copy` takes five times as long
             setattr(new, name, getattr(self, name))
-        new.lane = new.under = new.turned = new.within = None
+        new.under = new.turned = new.within = None
         new.table = self.table.copy()  # an op that is declared meanwhile is appended to each state's own
         live.add(new)
         return new

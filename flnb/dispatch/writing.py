@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import get_ident
 from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any
 
@@ -83,7 +84,9 @@ def accumulate(add: Op, total: Tensor, term: Any) -> None:
     if lanes is None:
         total._data = here.table[add.index](data, term._data, data)  # a backend need not write where it may
         return
-    lane = here.lane or lanes.lane
+    lane = lanes.last
+    if lane.ident != get_ident():
+        lane = lanes.lane
     t0 = clock()
     total._data = here.table[add.index](data, term._data, data)
     t1 = clock()

@@ -95,14 +95,14 @@ class Lane:
     behind for the garbage collector. Words 1, 2, 6 and 7 travel as doubles, so they are below 2**53.
     """
 
-    __slots__ = ("context", "limit", "node", "number", "pending", "thread")
+    __slots__ = ("context", "ident", "limit", "node", "number", "pending", "thread")
 
     def __init__(self, number: int, capacity: int = DEFAULT_BUFFER) -> None:
         self.pending: Any = []  # a list; mypy has it that a list takes no tuple by +=
         self.limit = max(1, capacity // schema.RECORD_BYTES) * schema.WORDS
         self.context = self.node = 0
         self.number = number
-        self.thread = threading.current_thread()
+        self.thread, self.ident = threading.current_thread(), threading.get_ident()
 
     def emit(
         self, code: int, t: float, a: float = 0, b: int = 0, c: int = 0, d: int = 0, e: int = 0, f: int = 0
@@ -159,12 +159,33 @@ def _packed(numbers: list[Any]) -> schema.Records:
     return _opened(records, rows) if rows.any() else records
 
 
-class Lanes(threading.local):
-    """`lanes.lane` is this thread's lane, made by the session when the thread first asks."""
+NOBODY = Lane(0, 0)
+"""A lane that no thread takes for its own."""
+NOBODY.ident = 0
+
+
+class _Own(threading.local):
+    """`lane` is this thread's, made by the session when the thread first asks."""
 
     def __init__(self, new_lane: Callable[[], Lane]) -> None:
         self.lane = new_lane()
         self.lane.context = threads.here.context()
+
+
+class Lanes:
+    """`lanes.lane` is this thread's lane. Ops ask ``lanes.last`` first, the lane that was asked for last: comparing its
+    ``ident`` with the thread's takes half as long as looking a thread-local up."""
+
+    __slots__ = ("_own", "last")
+
+    def __init__(self, new_lane: Callable[[], Lane]) -> None:
+        self._own = _Own(new_lane)
+        self.last = self._own.lane
+
+    @property
+    def lane(self) -> Lane:
+        self.last = lane = self._own.lane
+        return lane
 
 
 _context_ids: dict[Any, int] = intern.contexts.ids

@@ -75,6 +75,8 @@ class Session:
             began = thread_time_ns()
             for lane in list(self.lanes):
                 ended = not lane.thread.is_alive()  # asked first: then the drain below sees its last record
+                if ended and bus.lanes is not None and bus.lanes.last is lane:
+                    bus.lanes.last, ended = bus.NOBODY, False  # a new thread with its ident may write there just now
                 if not (everything or ended or len(lane.pending) > lane.limit // 2):
                     continue
                 records = lane.drain()
