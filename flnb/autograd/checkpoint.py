@@ -18,7 +18,7 @@ from flnb.autograd.tape import LINKED, walk
 from flnb.autograd.tree import leaves, rebuild
 from flnb.autograd.variable import Variable, placed
 from flnb.dispatch import ops as dispatch
-from flnb.dispatch import state
+from flnb.dispatch import state, writing
 from flnb.dispatch.plan import Plan
 from flnb.interface.tape import PARENTS, PLAN, SAVED, SEQ, Node
 from flnb.ops.composite import Composite
@@ -57,7 +57,24 @@ class _Run:
         given = [x for x in leaves((arguments, keywords)) if isinstance(x, Generator)]
         self.generators = [(g, g.state) for g in (default_generator, *given)]
         self.parents: list[int] = []
+        self.reads: list[Any] = []
         self.specs: list[Any] = []
+        self.since = 0
+
+    def ran(self, start: int) -> None:
+        """The function has run for the first time, from a sequence number on."""
+        self.since = dispatch.next_seq()
+        self.reads = [x for x in _read_by(self.function, set(self.parents)) if x._last_write <= start]
+
+    def _check_unwritten(self) -> None:
+        for x in self.reads:
+            if x._last_write > self.since:
+                what = repr(x.name) if getattr(x, "name", "") else "a value"
+                raise RuntimeError(
+                    f"backward: {what}, {x._spec!r}, was read by the checkpointed {_name(self.function)} and then "
+                    f"written in place (write {x._last_write} after {self.since}), before it ran again for the "
+                    f"gradient; write to a copy, or move the write after backward"
+                )
 
     def again(self) -> list[Any]:
         """The function's results on the tape, with the same random numbers; generators stand where they stood then."""
@@ -75,15 +92,16 @@ class _Run:
         with state.use(grad=True, tape=LINKED, autocast=state.current().autocast):  # with casts of its own
             found = [innermost(y) for y in _made_since(start, self.function(*self.arguments, **self.keywords))]
             if [y._spec for y in found] != self.specs:
-                name = getattr(self.function, "__name__", "the function")
                 raise RuntimeError(
-                    f"checkpoint: {name} gave {[y._spec for y in found]} when backward ran it again, {self.specs} "
-                    f"before; a checkpointed function must compute the same each time"
+                    f"checkpoint: {_name(self.function)} gave {[y._spec for y in found]} when backward ran it "
+                    f"again, {self.specs} before; a checkpointed function must compute the same each time"
                 )
             return [join(found)]
 
     def pulled(self, g: Any) -> list[Any]:
         """The cotangents of the node's parents."""
+        if writing.last_write > self.since:
+            self._check_unwritten()
         (result,) = self.again()
         create_graph = state.current().grad
         stops = frozenset(self.parents)
@@ -127,6 +145,7 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
             run.specs = [y._spec for y in inner]
             joined = join(inner)
         whole = _cut(joined, start, run)
+        run.ran(start)
         del joined
         ids = {id(y): part for y, part in zip(made, split(whole, inner), strict=True)}
         return rebuild(result, [replaced(y, ids[id(y)]) if id(y) in ids else y for y in leaves(result)])
@@ -137,6 +156,30 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
 def _made_since(start: int, result: Any) -> list[Any]:
     """The tensors of a result that ops recorded since a sequence number have made."""
     return [y for y in leaves(result) if getattr(y, "_node", None) is not None and y._node[SEQ] > start]
+
+
+def _name(function: Any) -> str:
+    return str(getattr(function, "__name__", None) or "function")
+
+
+def _read_by(function: Any, reached: set[int]) -> list[Any]:
+    """Tensors that a function reads besides its arguments: its ``reads``, and what it closes over or finds among the
+    globals; there Variables, and parameters of modules, that gradients flow to."""
+    code, known = getattr(function, "__code__", None), getattr(function, "__globals__", {})
+    cells = [_content(cell) for cell in getattr(function, "__closure__", None) or ()]
+    named = [known[name] for name in (code.co_names if code is not None else ()) if name in known]
+    about = [*cells, *named, function, getattr(function, "__self__", None)]
+    inside = [x for one in about if hasattr(type(one), "named_parameters") for x in one.parameters()]
+    variables = [x for x in (*about, *inside) if isinstance(x, Variable) and x._node is not None]
+    plain = [*getattr(function, "reads", ()), *(x for x in cells if type(x) is Tensor)]
+    return [*plain, *(x for x in variables if x._node[SEQ] in reached)]
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # nothing yet
+        return None
 
 
 def _cut(result: Any, start: int, run: _Run) -> Variable:
@@ -167,7 +210,8 @@ def _edges(root: Node, start: int) -> tuple[dict[int, tuple[Node, Any]], list[Va
     while stack:
         node = stack.pop()
         saved = [x for x in node[SAVED:] if isinstance(x, Variable) and x._node is not None]
-        read.update((id(x), x) for x in saved if x._node[SEQ] <= start)
+        owners = [getattr(x, "_root", x) for x in saved]  # of views that were made inside
+        read.update((id(x), x) for x in (*saved, *owners) if x._node is not None and x._node[SEQ] <= start)
         for parent, spec in zip(node[PARENTS], node[PLAN].specs, strict=False):
             if parent is None or parent[SEQ] in seen:
                 continue

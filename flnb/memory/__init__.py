@@ -25,7 +25,8 @@ from flnb.dispatch.state import current
 from flnb.interface.memory import AllocHint, Block, MemoryDevice, MemoryManager, OutOfMemoryError, Segment, SegmentState
 from flnb.memory.diffing import Diff, diff
 from flnb.memory.dry import DryRun, dry_run
-from flnb.memory.fitting import Fit, fit, lean
+from flnb.memory.fitting import Fit, fit
+from flnb.memory.leaning import lean
 from flnb.memory.offloading import Codec, LossyCast, Moves, Zlib, compress, offload
 from flnb.memory.packing import Packing, pack
 from flnb.memory.planning import plan

@@ -9,7 +9,6 @@ replayed, and only what the replay says is promised.
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,21 +16,21 @@ from flnb_telemetry import quantity
 
 from flnb.dispatch.state import current
 from flnb.memory.choosing import METHODS, bandwidth_of, choices, costs, with_choice
-from flnb.memory.idling import LEAST, inside, shortest
+from flnb.memory.idling import shortest
+from flnb.memory.leaning import lean
 from flnb.memory.lifetimes import Activation, Step
-from flnb.memory.offloading import offload as offloading
 from flnb.memory.remedies import stand_in
 from flnb.memory.replaying import play
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from flnb_telemetry import Recording
 
     from flnb.memory.replaying import Outcome
     from flnb.memory.traces import Trace
 
-__all__ = ["Fit", "fit", "lean"]
+__all__ = ["Fit", "fit"]
 
 TRIED = 64
 """Replays of one search at most."""
@@ -93,46 +92,6 @@ class Fit:
 
 def _listed(scopes: Iterable[str]) -> str:
     return ", ".join(scopes) or "nothing"
-
-
-@contextmanager
-def lean(
-    model: Any, recompute: Sequence[str] = (), offload: Sequence[str] = (), to: Any = None
-) -> Iterator[Any]:  # fmt: skip
-    """Steps inside (forward and backward) take less memory: some modules do not keep what they save for backward.
-
-    Gradients are the same to the last bit. Buffers that a module writes (a running mean) are moved once, not twice.
-
-    Args:
-        model: the module, or several in a list.
-        recompute: scopes of modules, as recordings name them, that run again in backward (`flnb.checkpoint`).
-        offload: of modules whose ops' saved tensors, from 16 KiB on, move away while they are idle
-            (`flnb.memory.offload`), those of modules inside them too. What an op elsewhere saves as well stays.
-        to: where these go; the host's memory when not given.
-
-    >>> import flnb, flnb.nn as nn
-    >>> net = nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 1))
-    >>> with flnb.memory.lean(net, recompute=["sequential.0"], offload=["sequential.1", "sequential.2"]):
-    ...     net(flnb.ones((512, 64))).sum().backward()
-
-    Raises:
-        LookupError: a scope is no module of the model.
-    """
-    modules = _modules(model, recompute)
-    _modules(model, offload)
-    own = [module.__dict__.get("forward") for module in modules]  # of a plan around this one, or the user's
-    with ExitStack() as stack:
-        if offload:
-            stack.enter_context(offloading(to, LEAST, 0, lambda saved: inside(saved.scope, offload)))
-        try:
-            for module in modules:
-                module.__dict__["forward"] = _again(module)
-            yield model
-        finally:
-            for module, forward in zip(modules, own, strict=True):
-                module.__dict__.pop("forward", None)
-                if forward is not None:
-                    module.__dict__["forward"] = forward
 
 
 def fit(
@@ -216,44 +175,3 @@ def _outcome(trace: Trace, spec: Any) -> Outcome:
 
     device = stand_in(spec.device, 1 << 50) if isinstance(spec, MemoryManager) else None
     return play(trace, spec, device)
-
-
-def _modules(model: Any, scopes: Sequence[str]) -> list[Any]:
-    """The modules that have these scopes when the model is called."""
-    found: dict[str, Any] = {}
-    for root in model if isinstance(model, (list, tuple)) else [model]:
-        for path, module in root.named_modules():
-            found[f"{root._name}.{path}" if path else root._name] = module
-    missing = [scope for scope in scopes if scope not in found]
-    if missing:
-        raise LookupError(
-            f"flnb.memory.lean: the scope {missing[0]!r} is no module of the model; its modules are "
-            f"{', '.join(list(found)[:8])}{', ...' if len(found) > 8 else ''}; give it the model that was recorded"
-        )
-    return [found[scope] for scope in scopes]
-
-
-def _again(module: Any) -> Any:
-    """The module's `forward`, checkpointed; what it writes to buffers is undone after it ran again."""
-    from flnb.autograd.checkpoint import checkpoint
-
-    plain = module.forward
-
-    def forward(*inputs: Any, **options: Any) -> Any:
-        ran = False
-
-        def once_more(*inputs: Any, **options: Any) -> Any:
-            nonlocal ran
-            if not ran:
-                ran = True
-                return plain(*inputs, **options)
-            before = [(x, x._values().copy()) for _, x in module.named_buffers() if x._spec.kind == "ndarray"]
-            try:
-                return plain(*inputs, **options)
-            finally:
-                for buffer, values in before:
-                    buffer._values()[...] = values
-
-        return checkpoint(once_more)(*inputs, **options)
-
-    return forward

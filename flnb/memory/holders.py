@@ -68,24 +68,56 @@ def holders(trace: TracebackType | None) -> dict[int, Holder]:
 
 
 class Model(NamedTuple):
-    """A module in a variable: that variable's name, and the class of each module in it, by scope."""
+    """Modules that are called in one scope: what they can be written as together, and the class of each module in
+    them, by scope."""
 
-    variable: str
+    written: tuple[str, ...]
     kinds: dict[str, str]
 
 
 def models(trace: TracebackType | None) -> dict[str, Model]:
-    """The modules in variables of the users' frames of a traceback, by the scope in which each is called."""
-    found: dict[str, Model] = {}
+    """The modules in variables of the users' frames of a traceback, by the scope in which each is called.
+
+    Those of one scope are written with variables of one frame; where none has all of them they are left out.
+    """
+    from flnb.nn.again import scopes
+
+    frames: list[dict[str, list[tuple[str, list[Any]]]]] = []  # of each, by scope, variables with the modules in them
     while trace is not None:
         frame, trace = trace.tb_frame, trace.tb_next
         if not is_own(frame.f_code.co_filename):
-            for name, value in (frame.f_globals | frame.f_locals).items():
-                if hasattr(type(value), "named_modules") and name != "self" and not name.startswith("_"):
-                    root = value._name
-                    inner = {f"{root}.{path}" if path else root: module for path, module in value.named_modules()}
-                    kinds = {scope: type(module).__name__ for scope, module in inner.items()}
-                    found.setdefault(root, Model(name, kinds))
+            frames.append(_modules_in(frame.f_globals | frame.f_locals))
+    found: dict[str, Model] = {}
+    for scope in dict.fromkeys(scope for variables in frames for scope in variables):
+        wanted = {id(one): one for variables in frames for _, held in variables.get(scope, ()) for one in held}
+        for variables in frames:
+            written, left = [], set(wanted)
+            for text, held in sorted(variables.get(scope, ()), key=lambda variable: -len(variable[1])):
+                if not left.isdisjoint(map(id, held)):
+                    written.append(text)
+                    left.difference_update(map(id, held))
+            if not left:
+                kinds = {path: type(part).__name__ for one in wanted.values() for path, part in scopes(one)}
+                found[scope] = Model(tuple(written), kinds)
+                break
+    return found
+
+
+def _modules_in(variables: dict[str, Any]) -> dict[str, list[tuple[str, list[Any]]]]:
+    """By the scope of modules, how to write those in a variable, alone or in a list, tuple or dict, and them."""
+    found: dict[str, list[tuple[str, list[Any]]]] = {}
+    for name, value in variables.items():
+        if name != "self" and not name.startswith("_"):
+            text, held = name, [value]
+            if isinstance(value, (list, tuple)):
+                text, held = f"*{name}", list(value)
+            elif isinstance(value, dict):
+                text, held = f"*{name}.values()", list(value.values())
+            if held and all(hasattr(type(one), "named_modules") for one in held):
+                for one in held:
+                    list(one.named_modules())  # which names those that were appended to a list
+                for scope in dict.fromkeys(one._name for one in held):
+                    found.setdefault(scope, []).append((text, [one for one in held if one._name == scope]))
     return found
 
 

@@ -289,9 +289,10 @@ def _leaner(
     def candidate(again: tuple[str, ...], away: tuple[str, ...]) -> Candidate:
         changed, nbytes = step.changed(again, away)
         told = {"recompute": again} if again else {"offload": shortest(step, away)}
-        variable = models[(again or away)[0].partition(".")[0]].variable
+        roots = dict.fromkeys(scope.partition(".")[0] for scope in again or away)
+        written = tuple(dict.fromkeys(text for root in roots for text in models[root].written))
         cost = costs(sum(map(step.seconds, again)), nbytes, nbytes / rate)
-        return Candidate(pasteable.lean(variable, **told), changed, at.manager, cost)
+        return Candidate(pasteable.lean(written, **told), changed, at.manager, cost)
 
     for method in METHODS:
         found = [choice for choice in choices(step, (method,), rate) if choice.scopes[0].partition(".")[0] in models]
@@ -310,7 +311,8 @@ def _levels(found: list[Choice], models: Mapping[str, Model]) -> Iterator[tuple[
     """For each depth of modules, those that can run again, with others like them that have not run yet."""
     for depth in sorted({choice.scopes[0].count(".") for choice in found} - {0}):
         here = [choice.scopes[0] for choice in found if choice.scopes[0].count(".") == depth]
-        kinds = models[here[0].partition(".")[0]].kinds
+        roots = dict.fromkeys(scope.partition(".")[0] for scope in here)
+        kinds = {scope: kind for root in roots for scope, kind in models[root].kinds.items()}
         like = {kinds.get(scope) for scope in here}
         yield tuple(scope for scope, kind in kinds.items() if scope.count(".") == depth and kind in like)
 

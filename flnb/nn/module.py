@@ -12,6 +12,8 @@ from flnb.autograd import Variable
 from flnb.autograd.hooks import Handle
 from flnb.dispatch.miss import is_float
 from flnb.dispatch.state import category, use
+from flnb.nn import again
+from flnb.nn.again import anywhere as leaned
 from flnb.nn.fitting import mismatches, refuse
 from flnb.nn.hooks import ModuleHooks
 from flnb.tensor import Tensor
@@ -95,6 +97,8 @@ class Module:
         try:
             if self._hooks is not None:
                 return self._hooks.call(self, inputs, options)
+            if leaned:
+                return again.call(self, inputs, options)
             return self.forward(*inputs, **options)
         except Exception as error:
             _tell_where(error, self)

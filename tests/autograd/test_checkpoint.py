@@ -205,3 +205,34 @@ def test_what_the_function_reads_must_not_be_written_before_backward(closed_over
         w *= 2.0
     with pytest.raises(RuntimeError, match=r"of 'checkpoint', float32\[2\], was saved .* written in place"):
         y.sum().backward()
+
+
+SCALE = flnb.Variable(np.full(3, 2.0))
+
+
+@pytest.mark.parametrize("kind", ["closed over", "a view inside", "not saved", "global", "module", "method"])
+def test_nothing_that_is_read_inside_may_be_written_before_backward(kind):
+    layer, w, shift = nn.Linear(3, 3).astype(np.float64), flnb.Variable(W), flnb.Variable(np.ones(3))
+    function, written = {
+        "closed over": (lambda x: flnb.tanh(x @ w), w),
+        "a view inside": (lambda x: flnb.tanh(x * 2.0) @ w.mT, w),
+        "not saved": (lambda x: flnb.tanh(x + shift), shift),
+        "global": (lambda x: flnb.tanh(x + SCALE), SCALE),
+        "module": (layer, layer.bias),
+        "method": (layer.forward, layer.bias),
+    }[kind]
+    y = flnb.exp(flnb.checkpoint(function)(flnb.asarray(X)))
+    with flnb.no_grad():
+        flnb.assign(written, 0.5)
+    with pytest.raises(RuntimeError, match="written in place"):
+        y.sum().backward()
+
+
+def test_what_it_does_not_read_may_be_written():
+    first, second = nn.Linear(3, 3).astype(np.float64), nn.Linear(3, 3).astype(np.float64)
+    net = nn.Sequential(first, second)
+    y = flnb.checkpoint(lambda x: flnb.tanh(net[0](x)))(flnb.asarray(X))
+    with flnb.no_grad():
+        flnb.assign(second.weight, 0.0)
+    y.sum().backward()
+    assert first.weight.grad is not None

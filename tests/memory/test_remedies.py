@@ -68,7 +68,19 @@ flnb.manual_seed(0)
 net = nn.Sequential(*[nn.Sequential(nn.Linear(256, 512), nn.Tanh(), nn.Linear(512, 256), nn.Tanh()) for _ in range(3)])
 x = flnb.ones((1024, 256))
 """
+BLOCK = """
+import flnb.nn as nn
+flnb.manual_seed(0)
+x = flnb.ones((512, 256))
+def block():
+    return nn.Sequential(nn.Linear(256, 512), nn.Tanh(), nn.Linear(512, 256))
+"""
+SEVERAL = BLOCK + "a, b = block(), block()"
+LISTED = BLOCK + "nets = [block(), block(), block()]\nlast = block()"
+CALLED = "y = x\nfor net in nets:\n    y = net(y)\ny = last(y)\nlarge = zeros(16)"
 PROGRAMS = {
+    "two of one scope": Program(Native, "20MiB", SEVERAL, "y = b(a(x))\nlarge = zeros(16)"),
+    "several in a list": Program(Native, "24MiB", LISTED, CALLED),
     "fragmented": Program(Caching, "48MiB", FRAGMENTED, "large = zeros(9)"),
     "locked": Program(Caching, "48MiB", LOCKED, "large = zeros(9)"),
     "hoarded": Program(Hoarder, "48MiB", "zeros(30)", "large = zeros(40)"),
@@ -126,6 +138,14 @@ def test_what_modules_save_is_among_the_remedies_with_its_price() -> None:
         assert len(found) == 2  # as few as it takes, and all there are
         assert found[0].peak < found[1].peak
         assert all(row.fits and row.cost.startswith(cost) for row in found)
+
+
+@pytest.mark.parametrize(("name", "models"), [("two of one scope", "[a, b]"), ("several in a list", "[*nets, last]")])
+def test_a_remedy_names_all_modules_of_its_scopes(name: str, models: str) -> None:
+    rows = PROGRAMS[name].run()[1].report.remedies.fitting
+    leaner = [row.what for row in rows if "lean(" in row.what]
+    assert leaner
+    assert all(what.startswith(f"flnb.memory.lean({models}, ") for what in leaner)
 
 
 TRANSFORMER = """
