@@ -1,0 +1,94 @@
+"""What functions of pictures are given, checked: every error names the function, what it got and what it takes."""
+
+from __future__ import annotations
+
+import math
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from flnb.ops.creation import asarray
+from flnb.ops.dtypes import finfo, iinfo
+from flnb.ops.reduction import floating
+
+
+def picture(op: str, x: Any, method: str = "linear") -> Any:
+    x = asarray(x)
+    if x.ndim < 2 or 0 in x.shape[-2:]:
+        raise ValueError(f"vision.{op}: expected pictures (..., H, W) with one pixel or more, got {x._spec!r}")
+    if method not in ("linear", "nearest"):
+        raise ValueError(f"vision.{op}: method must be 'linear' or 'nearest', got {method!r}")
+    return x if method == "nearest" else floating(x)
+
+
+def whole(given: Any) -> int:
+    """A whole number of 1 or more; 0 for what is none."""
+    try:
+        return max(index(given), 0)
+    except TypeError:
+        return 0
+
+
+def sized(op: str, given: Any) -> tuple[int, ...]:
+    extents = tuple(map(whole, given)) if hasattr(given, "__len__") and np.ndim(given) == 1 else ()
+    if len(extents) != 2 or 0 in extents:
+        raise ValueError(f"vision.{op}: expected a size (rows, columns), whole numbers of 1 or more, got {given!r}")
+    return extents
+
+
+def finite(op: str, name: str, given: Any, least: float = -math.inf) -> float:
+    try:
+        number = float(given)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not (math.isfinite(number) and number >= least):
+        limit = "" if least == -math.inf else f" of {least:g} or more"
+        raise ValueError(f"vision.{op}: expected {name} to be a finite number{limit}, got {given!r}")
+    return number
+
+
+def pair(op: str, name: str, given: Any, parts: str = "(rows, columns)", least: float = -math.inf) -> list[float]:
+    try:
+        both = list(given)
+    except TypeError:
+        both = []
+    if len(both) != 2:
+        raise ValueError(f"vision.{op}: expected {name} to be two numbers {parts}, got {given!r}")
+    return [finite(op, f"both of {name} {parts}", value, least) for value in both]
+
+
+def floats(op: str, name: str, given: Any, shape: tuple[int, ...]) -> Any:
+    """A tensor, which may require grad, of that shape; what is none in float64, and finite."""
+    known = hasattr(given, "_spec")
+    try:
+        made = floating(given) if known else np.asarray(given, np.float64)
+    except (TypeError, ValueError):
+        made = np.empty(0)
+    if made.shape != shape or not (known or np.isfinite(made).all()):
+        raise ValueError(
+            f"vision.{op}: expected a {name} {shape} of (row, column), finite, got {given._spec if known else given!r}"
+        )
+    return asarray(made)
+
+
+def limits(dtype: Any) -> tuple[float, float]:
+    """The least and the most that a dtype holds."""
+    if dtype.kind == "b":
+        return 0, 1
+    known: Any = iinfo(dtype) if dtype.kind in "iu" else finfo(dtype)
+    return known.min, known.max
+
+
+def outside(op: str, dtype: Any, value: Any) -> Any:
+    """The value of what lies outside, as a number that does not change the pictures' dtype."""
+    if dtype.kind not in "biu":
+        return value
+    number = finite(op, f"the value outside of pictures of {dtype}", value)
+    low, high = limits(dtype)
+    if not (number.is_integer() and low <= number <= high):
+        raise ValueError(
+            f"vision.{op}: expected a value outside that {dtype} has, a whole number of {low} to {high}, got "
+            f"{value!r}; cast the pictures first, as x.astype(flnb.float32)"
+        )
+    return bool(value) if dtype.kind == "b" else int(value)

@@ -1,0 +1,96 @@
+"""How often the values of pictures occur, and pictures in which they occur equally often."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flnb.ops import elementwise as e
+from flnb.ops.arranging import repeat
+from flnb.ops.creation import arange, asarray, ones
+from flnb.ops.indexing import put_add, take_along_axis
+from flnb.ops.movement import reshape
+from flnb.ops.reduction import cumulative_sum, min
+from flnb.ops.searching import searchsorted
+from flnb.vision.given import limits, pair, picture, whole
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Matrix = NDArray[np.float64]
+
+
+def _edges(op: str, x: Any, bins: int, bounds: Any) -> Matrix:
+    low, high = pair(op, "bounds", _bounds(x.dtype) if bounds is None else bounds, "(low, high)")
+    if not whole(bins) or not low < high:
+        raise ValueError(
+            f"vision.{op}: expected a whole number of bins, 1 or more, between rising bounds, got {bins!r} between "
+            f"{low:g} and {high:g}"
+        )
+    return np.linspace(low, high, bins + 1)
+
+
+def _bounds(dtype: Any) -> tuple[float, float]:
+    """Those of pictures: 0 and 1 of bool and floating point, of integers their limits, of wide ones those of bytes."""
+    if dtype.kind not in "iu":
+        return 0, 1
+    return limits(dtype) if dtype.itemsize < 4 else (0, 255)
+
+
+def _bins(x: Any, edges: Matrix) -> Any:
+    """The bin of each pixel, (pictures, pixels): -1 below all, ``bins`` above; a bin has its lower edge."""
+    flat = e.astype(reshape(x, (-1, x.shape[-2] * x.shape[-1])), np.float64)
+    found = e.subtract(searchsorted(asarray(edges), flat, side="right"), 1)
+    return e.where(e.equal(flat, float(edges[-1])), len(edges) - 2, found)  # the last has both
+
+
+def histogram(x: Any, bins: int = 256, bounds: tuple[float, float] | None = None) -> Any:
+    """How many pixels of each picture lie in each of ``bins`` equal intervals: (..., bins), int64.
+
+    Unless ``bounds`` are given they are (0, 1) for floating point and bool, the least and the most of integers of 8 and
+    16 bits, and (0, 255) for wider ones, as lists become. What lies outside is not counted.
+
+    Raises:
+        ValueError: no picture, bins that are not a whole number of 1 or more, or bounds that do not rise.
+
+    >>> import flnb
+    >>> flnb.vision.histogram(flnb.asarray([[0.0, 0.4], [0.5, 1.0]]), bins=2).tolist()
+    [2, 2]
+    """
+    x = picture("histogram", x, "nearest")
+    found = _bins(x, _edges("histogram", x, bins, bounds))
+    found = e.where(e.less(found, 0), bins, found)
+    pictures, pixels = found.shape
+    which = repeat(arange(pictures), pixels)
+    counts = put_add(ones(x.size, dtype=np.int64), (which, reshape(found, -1)), (pictures, bins + 1))
+    return reshape(counts[:, :bins], (*x.shape[:-2], bins))
+
+
+def equalize(x: Any, bins: int = 256, bounds: tuple[float, float] | None = None) -> Any:
+    """Each picture with values spread so that equally many lie in equal intervals of ``bounds`` (see `histogram`).
+
+    A value becomes the share of pixels in the bins below its own and in it, of those above the lowest (Gonzalez and
+    Woods, "Digital image processing", section 3.3). The dtype stays; there is no gradient.
+
+    Raises:
+        ValueError: as of `histogram`, and bounds that the dtype has not.
+
+    >>> import flnb
+    >>> flnb.vision.equalize(flnb.asarray([[50, 51], [52, 53]])).tolist()
+    [[0, 85], [170, 255]]
+    """
+    x = picture("equalize", x, "nearest")
+    edges, pixels = _edges("equalize", x, bins, bounds), x.shape[-2] * x.shape[-1]
+    low, high = limits(x.dtype)
+    if float(edges[0]) < low or float(edges[-1]) > high:  # numbers of Python compare exactly
+        raise ValueError(
+            f"vision.equalize: expected bounds that {x.dtype} has, {low:g} to {high:g}, got {edges[0]:g} and "
+            f"{edges[-1]:g}; cast the pictures first, as x.astype(flnb.float32)"
+        )
+    running = e.astype(cumulative_sum(reshape(histogram(x, bins, bounds), (-1, bins)), axis=1), np.float64)
+    lowest = min(e.where(e.greater(running, 0.0), running, float(pixels)), axis=1, keepdims=True)
+    share = e.divide(e.maximum(e.subtract(running, lowest), 0.0), e.maximum(e.subtract(running[:, -1:], lowest), 1.0))
+    values = e.add(e.multiply(share, float(edges[-1] - edges[0])), float(edges[0]))
+    spread = take_along_axis(values, e.clip(_bins(x, edges), 0, bins - 1), axis=1)
+    return reshape(e.astype(e.round(spread) if x.dtype.kind in "biu" else spread, x.dtype), x.shape)

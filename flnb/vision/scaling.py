@@ -1,0 +1,108 @@
+"""By weights for the rows and for the columns: pictures of other sizes, and smoothed ones."""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flnb.ops.creation import asarray
+from flnb.ops.linalg import matmul
+from flnb.ops.movement import concat, pad, reshape
+from flnb.vision.given import finite, pair, picture, sized
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    Matrix = NDArray[np.float64]
+
+
+def _along(x: Any, rows: Matrix, columns: Matrix) -> Any:
+    """Every new row a mean of rows, then every new column one of columns."""
+    return matmul(matmul(asarray(rows, x.dtype), x), asarray(columns.T, x.dtype))
+
+
+def resize(x: Any, size: Sequence[int], method: str = "linear", antialias: bool = False) -> Any:
+    """The picture in another size (rows, columns), its corners where they were.
+
+    Args:
+        x: (..., H, W).
+        size: (H', W').
+        method: "linear" between the nearest pixels, the outermost beyond; or "nearest", which keeps the dtype.
+        antialias: smaller pictures are means of all the pixels they cover, weighted by a triangle, as Pillow's.
+
+    Raises:
+        ValueError: no picture, another method, or a size that is not two whole numbers of 1 or more.
+
+    >>> import flnb
+    >>> flnb.vision.resize(flnb.asarray([[0, 8]]), (1, 4)).tolist()
+    [[0.0, 2.0, 6.0, 8.0]]
+    """
+    x = picture("resize", x, method)
+    target = sized("resize", size)
+    centres = [(np.arange(m) + 0.5) * n / m for n, m in zip(x.shape[-2:], target, strict=True)]
+    if method == "nearest":
+        rows, columns = (asarray(c.astype(np.int64)) for c in centres)
+        return x[..., reshape(rows, (-1, 1)), columns]
+    return _along(x, *(_triangles(c, n, antialias) for c, n in zip(centres, x.shape[-2:], strict=True)))
+
+
+def _triangles(centres: Matrix, n: int, antialias: bool) -> Matrix:
+    """For each centre the weights of n pixels: they fall linearly with the distance, and add up to 1."""
+    reach = n / len(centres) if antialias and len(centres) < n else 1.0
+    weights = np.maximum(0.0, 1.0 - np.abs(centres[:, None] - 0.5 - np.arange(n)) / reach)
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
+
+def gaussian_filter(x: Any, sigma: float | Sequence[float], truncate: float = 4.0, mode: str = "symmetric") -> Any:
+    """The picture smoothed by a normal distribution of standard deviation ``sigma`` pixels.
+
+    Args:
+        x: (..., H, W).
+        sigma: one number, or (down the rows, along the columns); 0 smooths nothing.
+        truncate: standard deviations after which the distribution is cut off.
+        mode: what lies beyond the edge: "symmetric", "reflect" or "edge", as of `flnb.pad`.
+
+    Raises:
+        ValueError: no picture, another mode, or a sigma or truncate that is negative or not finite.
+
+    >>> import flnb
+    >>> row = flnb.vision.gaussian_filter(flnb.asarray([[0.0, 0.0, 1.0, 0.0, 0.0]]), (0, 0.5))
+    >>> [round(value, 3) for value in row[0].tolist()]
+    [0.0, 0.106, 0.787, 0.106, 0.0]
+    """
+    x = picture("gaussian_filter", x)
+    if isinstance(sigma, Real) or getattr(sigma, "ndim", 1) == 0:
+        sigma = (sigma, sigma)  # type: ignore[assignment]
+    down, along = pair("gaussian_filter", "sigma", sigma, least=0.0)
+    truncate = finite("gaussian_filter", "truncate", truncate, least=0.0)
+    if mode not in ("symmetric", "reflect", "edge"):
+        raise ValueError(f"vision.gaussian_filter: mode must be 'symmetric', 'reflect' or 'edge', got {mode!r}")
+    return _smoothed(_smoothed(x, -2, down, truncate, mode), -1, along, truncate, mode)
+
+
+BLOCK = 256
+"""Pixels of a line that are smoothed by one product: a matrix over all of a long line would be mostly zeros."""
+
+
+def _smoothed(x: Any, axis: int, sigma: float, truncate: float, mode: str) -> Any:
+    """Along one axis, block by block, all by the same matrix: memory does not grow with the square of the length."""
+    reach, n = int(truncate * sigma + 0.5), x.shape[axis]
+    if not reach:
+        return x
+    bell = np.exp(-0.5 * (np.arange(-reach, reach + 1) / sigma) ** 2)
+    height = min(BLOCK, n)
+    band = np.zeros((height, height + 2 * reach))
+    for shift, weight in enumerate(bell / bell.sum()):
+        np.fill_diagonal(band[:, shift:], weight)
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (reach, reach)
+    wide, blocks, rest = pad(x, widths, mode=mode), [], (slice(None),) * (-1 - axis)
+    for start in range(0, n, height):
+        piece = wide[(..., slice(start, start + height + 2 * reach), *rest)]
+        weights = asarray(band[: piece.shape[axis] - 2 * reach, : piece.shape[axis]], x.dtype)
+        blocks.append(matmul(weights, piece) if rest else matmul(piece, weights, transpose_b=True))
+    return concat(blocks, axis=axis)
