@@ -97,7 +97,7 @@ class CustomOp(Composite):
     def _forward(self, *arguments: Any) -> tuple[Any, tuple[Any, ...]]:
         """The body: the user's function in a scope of the op's name, and an event for what NumPy computed."""
         tensors, attributes = self._parted(arguments)
-        outer = bus.enter(self.name)
+        outer = bus.enter(self.name, bus.ENTER_BLOCK)
         t0 = clock()
         try:
             made = self.forward(*tensors, **self._named(attributes))

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flnb_telemetry import quantity
+from flnb_telemetry import Recording, load_run, quantity
 
 from flnb.dispatch.state import current
 from flnb.memory.choosing import METHODS, bandwidth_of, choices, costs, with_choice
@@ -24,8 +25,6 @@ from flnb.memory.replaying import play
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from flnb_telemetry import Recording
 
     from flnb.memory.replaying import Outcome
     from flnb.memory.traces import Trace
@@ -95,10 +94,10 @@ def _listed(scopes: Iterable[str]) -> str:
 
 
 def fit(
-    run: Recording,
+    run: Recording | str | Path,
     capacity: int | str,
     manager: Any = None,
-    methods: Sequence[str] = METHODS,
+    methods: str | Sequence[str] = METHODS,
     bandwidth: int | str | None = None,
 ) -> Fit:
     """Find what to recompute and what to offload of a recorded step, so that its peak stays below a capacity.
@@ -108,8 +107,8 @@ def fit(
     output, to run again, or modules that save the same tensors, to move these.
 
     Args:
-        run: a recording of whole training steps, from before the model is made or with it made on the manager that is
-            active when the recording begins.
+        run: a recording of whole training steps, or the path of a saved one; from before the model is made, or with it
+            made on the manager that is active when the recording begins.
         capacity: bytes, or a text with a unit.
         manager: to replay with: a name, class or instance; the active one, in its settings, when not given.
         methods: "recompute", "offload" or both.
@@ -120,7 +119,9 @@ def fit(
         A plan. ``fits`` is False where no choice was enough; it is then the one with the lowest peak that was found.
 
     Raises:
-        ValueError: nothing was recorded that modules have saved for backward; a method of another name.
+        TypeError: no recording.
+        ValueError: nothing was recorded that modules have saved for backward, or nothing of it can be made again or
+            moved; no method, or one of another name.
 
     >>> import flnb, flnb.nn as nn
     >>> def block():
@@ -137,18 +138,22 @@ def fit(
     ...     net(x).sum().backward()
     """
     limit = quantity.bytes_of(capacity, "fit(capacity=...)")
-    unknown = [method for method in methods if method not in METHODS]
-    if unknown:
-        raise ValueError(f"flnb.memory.fit: no method {unknown[0]!r}; there are {', '.join(map(repr, METHODS))}")
+    told = (methods,) if isinstance(methods, str) else tuple(methods)
+    unknown = [method for method in told if method not in METHODS]
+    if unknown or not told:
+        got = f"no method {unknown[0]!r}" if unknown else "methods is empty"
+        raise ValueError(f"flnb.memory.fit: {got}; there are {', '.join(map(repr, METHODS))}, give one or both")
+    run = load_run(run) if isinstance(run, (str, Path)) else run
+    if not isinstance(run, Recording):
+        raise TypeError(
+            f"flnb.memory.fit: expected a recording (flnb.record) or the path of a saved one, got {type(run).__name__}"
+        )
     spec = current().manager if manager is None else manager
     rate = bandwidth_of(run) if bandwidth is None else quantity.bytes_of(bandwidth, "fit(bandwidth=...)")
     step = Step(run)
-    candidates = choices(step, methods, rate)
+    candidates = choices(step, told, rate)
     if not candidates:
-        raise ValueError(
-            f"flnb.memory.fit: no module of the run {run.name!r} saved anything for a backward that was recorded; "
-            f"record a whole training step (forward and backward) of a model of flnb.nn modules"
-        )
+        raise ValueError(f"flnb.memory.fit: {_nothing(step, run.name, told)}")
     first = best = _outcome(step.trace, spec)
     again: tuple[str, ...] = ()
     away: tuple[str, ...] = ()
@@ -168,6 +173,21 @@ def fit(
         sum(map(step.seconds, again)), nbytes, nbytes / rate, limit,
         step.decided(again, away), trace,
     )  # fmt: skip
+
+
+def _nothing(step: Step, name: str, methods: Sequence[str]) -> str:
+    """Why there is no choice, and what to do."""
+    called = ", ".join(dict.fromkeys(call.scope for call in step.calls if step.outermost(call.scope) == call.scope))
+    if not called:
+        return (
+            f"no module of the run {name!r} saved anything for a backward that was recorded; record a whole training "
+            f"step (forward and backward) of a model of flnb.nn modules"
+        )
+    return (
+        f"of what the modules of the run {name!r} ({called}) saved for backward, nothing can be dealt with by "
+        f"{' or '.join(methods)}: only tensors that one module makes and uses inside are, not those that it takes or "
+        f"gives; call modules that follow each other in the forward of one around them (nn.Sequential)"
+    )
 
 
 def _outcome(trace: Trace, spec: Any) -> Outcome:

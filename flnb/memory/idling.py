@@ -59,7 +59,7 @@ def movable(step: Step) -> dict[int, Idle]:
     born, _ = trace.lifetimes
     for row, savers in step.nodes.saved_by.items():
         users = [*savers, *step.nodes.read_by.get(row, ())]
-        roots = {scope.partition(".")[0] for scope in (trace.scope[row], *(node.scope for node in users))}
+        roots = {step.outermost(scope) for scope in {trace.scope[row], *(node.scope for node in users)}}
         if len(roots) == 1 and "" not in roots and trace.nbytes[row] >= LEAST and trace.category[row] not in STAYING:
             since = max(step.passed_on(node, int(born[row])) for node in users)
             if step.until < math.inf and row in step.nodes.results and not step.nodes.read_by.get(row):

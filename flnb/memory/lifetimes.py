@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from flnb_telemetry import schema
 from flnb_telemetry.analysis.memory import NEVER
 
 from flnb.memory.idling import STAYING, Idle, movable, moved
@@ -101,6 +102,12 @@ class Step:
     def movable(self) -> dict[int, Idle]:
         """Blocks that could be elsewhere for a while."""
         return movable(self)
+
+    def outermost(self, scope: str) -> str:
+        """The scope of the outermost module around an op, "" where there is none."""
+        outside = max((path for path in self.around if f"{scope}.".startswith(f"{path}.")), key=len, default="")
+        inner = scope.removeprefix(outside).removeprefix(".").partition(".")[0]
+        return inner and f"{outside}.{inner}".removeprefix(".")
 
     def recomputable(self) -> list[Choice]:
         """Modules that could be checkpointed."""
@@ -203,19 +210,24 @@ class Step:
         table, contexts = run.table("scope"), run.catalog.contexts.items
         t = run.seconds_at(table["t"])
         rows = zip(t.tolist(), table["enter"].tolist(), table["context"].tolist(), table["lane"].tolist(), strict=True)
-        open_: dict[int, list[tuple[str, float]]] = defaultdict(list)
+        open_: dict[int, list[tuple[str, float, bool]]] = defaultdict(list)
+        self.around: set[str] = set()  # scopes outside of all modules
         self.spans: list[tuple[float, float]] = []
         found: list[tuple[str, float, float]] = []
         for now, enter, context, lane in rows:
             if now > self.until:
                 break
+            scope, is_module = contexts[context].scope, enter == schema.ENTER_MODULE
             if enter:
-                open_[lane].append((contexts[context].scope, now))
+                if not is_module and not any(called for _, _, called in open_[lane]):
+                    self.around.add(scope)
+                open_[lane].append((scope, now, is_module))
             elif open_[lane]:
-                scope, since = open_[lane].pop()
+                scope, since, is_module = open_[lane].pop()
                 self.spans.append((since, now))
-                found.append((scope, since, now))
-        self.spans += [(since, math.inf) for left in open_.values() for _, since in left]
+                if is_module:
+                    found.append((scope, since, now))
+        self.spans += [(since, math.inf) for left in open_.values() for _, since, _ in left]
         return [call for span in found if (call := self._call(*span)) is not None]
 
     def _call(self, scope: str, since: float, until: float) -> Call | None:

@@ -235,15 +235,15 @@ def emit(code: int, t: int, a: int = 0, b: int = 0, c: int = 0, d: int = 0, e: i
         lanes.lane.emit(code, t, a, b, c, d, e, f)
 
 
-def enter(name: str) -> str:
-    """Enter a scope, cheaply; give the result to `leave` in a ``finally``. `scope` is the friendly form."""
+def enter(name: str, event: int = schema.SCOPE | schema.ENTER_MODULE << schema.AUX_SHIFT) -> str:
+    """Enter a module's scope, cheaply; give the result to `leave` in a ``finally``. `scope` is the friendly form."""
     here = threads.here
     outer: str = here.path
     here.path = f"{outer}.{name}" if outer else name
     if lanes is not None:
         lane = lanes.lane
         lane.context = context = here.context()
-        lane.pending += (_ENTERED, clock(), context, 0, 0, 0, 0, 0)
+        lane.pending += (event, clock(), context, 0, 0, 0, 0, 0)
     return outer
 
 
@@ -257,7 +257,8 @@ def leave(outer: str) -> None:
         lane.context = here.context()
 
 
-_ENTERED = schema.SCOPE | 1 << schema.AUX_SHIFT
+ENTER_BLOCK = schema.SCOPE | schema.ENTER_BLOCK << schema.AUX_SHIFT
+"""The event for `enter` of a scope that is no module's."""
 
 
 def set_phase(phase: int) -> int:
@@ -275,7 +276,7 @@ def set_phase(phase: int) -> int:
 @contextmanager
 def scope(name: str) -> Iterator[None]:
     """Name what happens inside: ``with flnb.scope("block1"): ...`` or as a decorator. Scopes nest with dots."""
-    outer = enter(name)
+    outer = enter(name, ENTER_BLOCK)
     try:
         yield
     finally:

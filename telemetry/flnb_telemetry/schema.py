@@ -37,6 +37,8 @@ or truth values (a cast, a comparison), an op that has no gradient."""
 DIRECTIONS = ("", "away", "back", "compressed", "restored")
 AWAY, BACK, COMPRESSED, RESTORED = 1, 2, 3, 4
 """How saved tensors move: to another device and back, or into fewer bytes of the same manager and out again."""
+ENTER_MODULE, ENTER_BLOCK = 1, 3
+"""What a scope is that is entered (bit 0): a call of a module, or anything else that has a name. 0: it is left."""
 
 PLAN_SHIFT = 24
 AUX_SHIFT = 8

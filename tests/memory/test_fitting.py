@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -13,6 +13,9 @@ import flnb
 import flnb.nn as nn
 from flnb.memory import Caching, ExactFit, Fit, HostDevice, MemoryManager, Native, lean
 from flnb.memory.lifetimes import Step
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class Residual(nn.Module):
@@ -197,3 +200,88 @@ def test_errors() -> None:
     recorded, _ = step(perceptron, manager)
     with pytest.raises(ValueError, match="no method 'forget'; there are 'recompute', 'offload'"):
         flnb.memory.fit(recorded, "1MiB", methods=["forget"])
+    with pytest.raises(ValueError, match="methods is empty; there are 'recompute', 'offload', give one or both"):
+        flnb.memory.fit(recorded, "1MiB", methods=())
+    with pytest.raises(TypeError, match=r"expected a recording .* or the path of a saved one, got int"):
+        flnb.memory.fit(3, "1MiB")  # type: ignore[arg-type]
+    plan = flnb.memory.fit(recorded, 1 << 20, manager)
+    with pytest.raises(TypeError, match="expected a module or a list of modules, got NoneType"), plan.apply(None):
+        pass
+
+
+class Twice(nn.Module):
+    """One module under two names."""
+
+    def __init__(self) -> None:
+        self.first = Residual(32)
+        self.second = self.first
+        self.last = Residual(32)
+
+    def forward(self, x: Any) -> Any:
+        return self.last(self.second(self.first(x)))
+
+
+def around(net: Any, x: Any) -> Any:
+    with flnb.scope("train"), flnb.scope("forward"):
+        x = flnb.Variable(x)
+        with flnb.scope("stem"):
+            for _ in range(4):
+                x = flnb.tanh(x)
+        return net(x)
+
+
+def by_hand(net: Any, x: Any) -> Any:
+    return net.last(net.first(x))
+
+
+def through(nets: Any, x: Any) -> Any:
+    for net in nets:
+        x = net(x)
+    return x
+
+
+USES: dict[str, tuple[Any, Any, str]] = {
+    "in a scope of the user's": (Twice, around, "train.forward.twice"),
+    "under two names": (Twice, lambda net, x: net(x), "twice."),
+    "called by hand": (Twice, by_hand, ""),
+    "several of one scope": (lambda: [Residual(32) for _ in range(3)], through, "residual"),
+}
+
+
+@pytest.mark.parametrize("methods", METHODS, ids=" and ".join)
+@pytest.mark.parametrize(("make", "call", "begins"), USES.values(), ids=USES)
+def test_what_is_proposed_can_be_applied(make: Any, call: Any, begins: str, methods: tuple[str, ...]) -> None:
+    def run(plan: Fit | None = None) -> tuple[Any, MemoryManager]:
+        flnb.manual_seed(0)
+        manager = Native(HostDevice("256MiB"))
+        with flnb.use_memory_manager(manager), flnb.record(grad_interval=None) as run:
+            nets, x = make(), flnb.random.normal((1024, 32))
+            with nullcontext() if plan is None else plan.apply(nets):
+                call(nets, x).sum().backward()
+        return run, manager
+
+    recorded, manager = run()
+    plan = flnb.memory.fit(recorded, manager.stats()["peak_reserved"] // 2, manager, methods)
+    assert plan.peak < plan.before[0]
+    assert all(scope.startswith(begins) for scope in plan.recompute + plan.offload)
+    assert run(plan)[1].stats()["peak_reserved"] == pytest.approx(plan.peak, rel=0.02)
+
+
+def test_a_saved_run_and_one_method_as_a_text(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    manager = Native(HostDevice("256MiB"))
+    run, _ = step(perceptron, manager)
+    run.save(tmp_path / "run.flnb")
+    plan = flnb.memory.fit(run, "3MiB", manager, ("recompute",))
+    assert plan.recompute
+    for source in (tmp_path / "run.flnb", str(tmp_path / "run.flnb")):
+        assert flnb.memory.fit(source, "3MiB", manager, "recompute").recompute == plan.recompute
+
+
+def test_modules_that_keep_only_what_others_gave_or_take_are_told() -> None:
+    net = nn.Sequential(nn.Tanh(), nn.Tanh())
+    with flnb.use_memory_manager(Native(HostDevice("64MiB"))), flnb.record() as run:
+        x = flnb.Variable(np.ones((512, 512), np.float32))
+        net[1](net[0](x)).sum().backward()
+    with pytest.raises(ValueError, match=r"the modules of the run 'run' \(0, 1\) saved for backward, nothing .*around"):
+        flnb.memory.fit(run, "1MiB")
