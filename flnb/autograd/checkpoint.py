@@ -64,10 +64,11 @@ class _Run:
     def ran(self, start: int) -> None:
         """The function has run for the first time, from a sequence number on."""
         self.since = dispatch.next_seq()
-        self.reads = [x for x in _read_by(self.function, set(self.parents)) if x._last_write <= start]
+        cells = [x for x in _closed_over(self.function) if type(x) is Tensor]
+        self.reads = [x for x in (*getattr(self.function, "reads", ()), *cells) if x._last_write <= start]
 
     def _check_unwritten(self) -> None:
-        for x in self.reads:
+        for x in (*self.reads, *_variables(self.function, set(self.parents))):
             if x._last_write > self.since:
                 what = repr(x.name) if getattr(x, "name", "") else "a value"
                 raise RuntimeError(
@@ -162,17 +163,18 @@ def _name(function: Any) -> str:
     return str(getattr(function, "__name__", None) or "function")
 
 
-def _read_by(function: Any, reached: set[int]) -> list[Any]:
-    """Tensors that a function reads besides its arguments: its ``reads``, and what it closes over or finds among the
-    globals; there Variables, and parameters of modules, that gradients flow to."""
+def _variables(function: Any, reached: set[int]) -> list[Any]:
+    """Variables that a function closes over or finds among the globals, or that are parameters of modules there, where
+    gradients flow to them."""
     code, known = getattr(function, "__code__", None), getattr(function, "__globals__", {})
-    cells = [_content(cell) for cell in getattr(function, "__closure__", None) or ()]
     named = [known[name] for name in (code.co_names if code is not None else ()) if name in known]
-    about = [*cells, *named, function, getattr(function, "__self__", None)]
+    about = [*_closed_over(function), *named, function, getattr(function, "__self__", None)]
     inside = [x for one in about if hasattr(type(one), "named_parameters") for x in one.parameters()]
-    variables = [x for x in (*about, *inside) if isinstance(x, Variable) and x._node is not None]
-    plain = [*getattr(function, "reads", ()), *(x for x in cells if type(x) is Tensor)]
-    return [*plain, *(x for x in variables if x._node[SEQ] in reached)]
+    return [x for x in (*about, *inside) if isinstance(x, Variable) and x._node is not None and x._node[SEQ] in reached]
+
+
+def _closed_over(function: Any) -> list[Any]:
+    return [_content(cell) for cell in getattr(function, "__closure__", None) or ()]
 
 
 def _content(cell: Any) -> Any:

@@ -78,10 +78,12 @@ class _Twice:
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         if self.modes:
             return self._again(inputs, options)
-        self.modes = [(part, part.training) for _, part in self.module.named_modules()]
-        result = self.module.forward(*inputs, **options)
-        self.reads = [*self.module.parameters(), *(x for _, x in self.module.named_buffers())]
-        return result
+        for _, member in self.module._named_members():
+            if isinstance(member, Tensor):
+                self.reads.append(member)
+            else:
+                self.modes.append((member, member.training))
+        return self.module.forward(*inputs, **options)
 
     def _again(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
         others = [(part, part.training) for part, mode in self.modes if part.training is not mode]
