@@ -29,6 +29,13 @@ LAYERS = [
 ]
 
 
+@pytest.mark.parametrize("document", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_the_layers_are_those_that_are_described(document: str) -> None:
+    described = (ROOT / document).read_text()
+    aliases = {"flnb.telemetry", "flnb.backends"}  # of packages beside flnb
+    assert [name for layer in LAYERS for name in layer if name not in described and name not in aliases] == []
+
+
 def modules() -> dict[str, Path]:
     """Every module of ours by its dotted name."""
     found = {}

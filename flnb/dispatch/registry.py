@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from inspect import signature
+from inspect import Parameter, signature
 from typing import Any
 
 __all__ = ["find", "make", "names", "parsed"]
@@ -66,16 +66,27 @@ def parsed(kind: str, text: str) -> tuple[type, dict[str, str]]:
     """The class and the settings of a name that may have some: ``"caching:split_limit=64MiB,recycling_limit=1GiB"``.
 
     Raises:
-        ValueError: an unknown name or setting; the message lists the known ones.
+        ValueError: an unknown name or setting, or one that is given twice; the message lists the known ones.
     """
     name, _, options = text.partition(":")
     found = find(kind, name)
-    given = {key: value for key, _, value in (option.partition("=") for option in options.split(",") if option)}
-    known = [setting for setting in signature(found.__init__).parameters if setting not in ("self", "device")]  # type: ignore[misc]
-    for setting, value in given.items():
-        if setting not in known or not value:
-            has = f"has no setting {setting!r}" if setting not in known else f"needs a value for {setting!r}"
+    known = [
+        setting
+        for setting, parameter in signature(found.__init__).parameters.items()  # type: ignore[misc]
+        if setting not in ("self", "device") and parameter.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    ]
+    given: dict[str, str] = {}
+    for option in filter(str.strip, options.split(",")):
+        setting, value = (part.strip() for part in option.partition("=")[::2])
+        has = (
+            f"has no setting {setting!r}" if setting not in known
+            else f"needs a value for {setting!r}" if not value
+            else f"is given {setting!r} twice, {given[setting]!r} and {value!r}" if setting in given
+            else ""
+        )  # fmt: skip
+        if has:
             raise ValueError(f"{text!r}: {name} {has}; its settings: {', '.join(known) or 'none'}")
+        given[setting] = value
     return found, given
 
 

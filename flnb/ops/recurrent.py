@@ -231,18 +231,29 @@ def _run(
     attributes: tuple[Any, ...] = (),
 ) -> Any:  # fmt: skip
     """The inputs of all steps by one product, then the steps."""
-    x = asarray(x)
-    _check(op.name, x, state, w_input, hidden[0], GATES[op.name])
-    return op(*in_one_dtype(linear(x, w_input, bias), *map(asarray, state), *hidden), attributes=attributes)[0]
+    x, w_input, state, hidden = asarray(x), asarray(w_input), tuple(map(asarray, state)), tuple(map(asarray, hidden))
+    _check(op.name, x, state, w_input, bias if bias is None else asarray(bias), *hidden)
+    return op(*in_one_dtype(linear(x, w_input, bias), *state, *hidden), attributes=attributes)[0]
 
 
-def _check(op: str, x: Any, state: tuple[Any, ...], w_input: Any, w_hidden: Any, gates: int) -> None:
-    """Refuse shapes that do not fit, naming all."""
-    hidden = w_hidden.shape[-1]
-    fits = x.ndim == 3 and x.shape[0] > 0 and w_input.shape == (gates * hidden, x.shape[-1])
-    if not fits or w_hidden.shape != (gates * hidden, hidden) or any(s.shape != (x.shape[1], hidden) for s in state):
-        raise ValueError(
-            f"{op}: expected x (T, N, features) with T > 0, states (N, H), w_input ({gates} H, features) and w_hidden "
-            f"({gates} H, H); got x {x.shape}, states {', '.join(str(s.shape) for s in state)}, w_input "
-            f"{w_input.shape} and w_hidden {w_hidden.shape}"
-        )
+def _check(
+    op: str, x: Any, state: tuple[Any, ...], w_input: Any, bias: Any, w_hidden: Any, bias_hidden: Any = None
+) -> None:
+    """Refuse shapes that do not fit, naming the first."""
+    gates = GATES[op]
+    if x.ndim != 3 or not x.shape[0]:
+        raise ValueError(f"{op}: expected x (T, N, features) with T > 0, got {x.shape}")
+    if w_hidden.ndim != 2 or w_hidden.shape[0] != gates * w_hidden.shape[1]:
+        raise ValueError(f"{op}: expected w_hidden ({gates} H, H), got {w_hidden.shape}")
+    (_, batch, features), (rows, hidden) = x.shape, w_hidden.shape
+    for name, given, symbols, shape in (
+        *((name, h, "N, H", (batch, hidden)) for name, h in zip(("the state h", "the state c"), state, strict=False)),
+        ("w_input", w_input, f"{gates} H, features", (rows, features)),
+        ("bias", bias, f"{gates} H,", (rows,)),
+        ("bias_hidden", bias_hidden, f"{gates} H,", (rows,)),
+    ):
+        if given is not None and given.shape != shape:
+            raise ValueError(
+                f"{op}: expected {name} ({symbols}) = {shape}, got {given.shape}; x (T, N, features) is {x.shape}, "
+                f"w_hidden ({gates} H, H) is {w_hidden.shape}"
+            )

@@ -167,6 +167,8 @@ def test_a_managers_name_may_have_settings(monkeypatch):
     with flnb.use_memory_manager("caching:split_limit=64MiB,recycling_limit=1GiB") as manager:
         assert (manager.split_limit, manager.recycling_limit) == (64 << 20, 1 << 30)
         assert manager.told == {"split_limit": "64MiB", "recycling_limit": "1GiB"}
+    with flnb.use_memory_manager("caching: split_limit = 64MiB , recycling_limit=1GiB,") as manager:
+        assert (manager.split_limit, manager.recycling_limit) == (64 << 20, 1 << 30)
     monkeypatch.setenv("FLNB_MEM_MANAGER", "buddy:smallest=4096")
     monkeypatch.setattr(state, "session", state.session)  # put back afterwards
     state.start("numpy", "caching")
@@ -180,6 +182,11 @@ def test_a_managers_name_may_have_settings(monkeypatch):
         ("caching:split=1", "caching has no setting 'split'; its settings: split_limit, recycling_limit"),
         ("caching:split_limit", "caching needs a value for 'split_limit'; its settings: split_limit, recycling_limit"),
         ("native:device=host", "native has no setting 'device'; its settings: none"),
+        ("caching: split_limit = ", "caching needs a value for 'split_limit'"),
+        (
+            "caching:split_limit=1MiB, split_limit=2MiB",
+            "caching is given 'split_limit' twice, '1MiB' and '2MiB'; its set",
+        ),
         ("buddy:arena=3", r"Buddy\(arena=3\): expected a power of two"),
         ("caching:split_limit=many", r"Caching\(split_limit=...\) is 'many'; expected bytes"),
     ],
@@ -187,6 +194,12 @@ def test_a_managers_name_may_have_settings(monkeypatch):
 def test_a_managers_name_with_other_settings_lists_what_it_has(text, says):
     with pytest.raises(ValueError, match=says):
         flnb.set_memory_manager(text)
+
+
+@pytest.mark.parametrize("setting", ["foo", "args", "kwargs"])
+def test_a_backend_without_settings_has_none(setting):
+    with pytest.raises(ValueError, match=rf"numpy has no setting '{setting}'; its settings: none"):
+        flnb.set_backend(f"numpy:{setting}=1")
 
 
 def test_tensors_of_another_backend_are_refused_with_the_remedy():

@@ -77,12 +77,36 @@ def test_values_and_gradients_against_torch(name, gates):
         np.testing.assert_allclose(v.grad.numpy(), p.grad.numpy(), rtol=1e-9, atol=1e-11)
 
 
+ZEROS = {"x": (T, N, FEATURES), "w_input": (3 * H, FEATURES), "w_hidden": (3 * H, H), "bias": (3 * H,), "state": (N, H)}
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"x": (2, 3)}, r"gru: expected x \(T, N, features\) with T > 0, got \(2, 3\)"),
+        ({"x": (0, N, FEATURES)}, r"with T > 0, got \(0, 2, 3\)"),
+        ({"w_hidden": ()}, r"gru: expected w_hidden \(3 H, H\), got \(\)"),
+        ({"w_hidden": (5, 5)}, r"gru: expected w_hidden \(3 H, H\), got \(5, 5\)"),
+        ({"state": (N, 4)}, r"gru: expected the state h \(N, H\) = \(2, 5\), got \(2, 4\); x .* is \(4, 2, 3\)"),
+        ({"w_input": (3 * H, 9)}, r"gru: expected w_input \(3 H, features\) = \(15, 3\), got \(15, 9\)"),
+        ({"w_input": ()}, r"gru: expected w_input \(3 H, features\) = \(15, 3\), got \(\)"),
+        ({"bias": (1,)}, r"gru: expected bias \(3 H,\) = \(15,\), got \(1,\)"),
+        ({"bias_hidden": (1,)}, r"gru: expected bias_hidden \(3 H,\) = \(15,\), got \(1,\); .* is \(15, 5\)"),
+        ({"bias_hidden": (N, 3 * H)}, r"gru: expected bias_hidden \(3 H,\) = \(15,\), got \(2, 15\)"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_named(given, text):
+    with pytest.raises(ValueError, match=text):
+        flnb.gru(**{name: flnb.zeros(shape) for name, shape in (ZEROS | given).items()})
+
+
 def test_errors():
-    x, h, w, u, _ = map(flnb.asarray, parameters(1))
-    with pytest.raises(ValueError, match=r"rnn: expected x \(T, N, features\).* got x \(2, 3\), states \(2, 5\)"):
-        flnb.rnn(x[0], h, w, u)
-    with pytest.raises(ValueError, match=r"gru: expected .* w_input \(3 H, features\)"):
-        flnb.gru(x, h, w, u)
+    x, h, w, u, b = map(flnb.asarray, parameters(1))
+    with pytest.raises(ValueError, match=r"rnn: expected bias \(1 H,\) = \(5,\), got \(1,\)"):
+        flnb.rnn(x, h, w, u, b[:1])
+    x, h, w, u, b = map(flnb.asarray, parameters(4))
+    with pytest.raises(ValueError, match=r"lstm: expected the state c \(N, H\) = \(2, 5\), got \(1, 5\)"):
+        flnb.lstm(x, (h, h[:1]), w, u)
     with pytest.raises(ValueError, match="nonlinearity must be 'tanh' or 'relu', got 'sine'"):
         flnb.rnn(x, h, w, u, nonlinearity="sine")
 
