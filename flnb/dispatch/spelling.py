@@ -19,60 +19,105 @@ RENAMED = {
     "right_shift": "bitwise_right_shift", "power": "pow", "true_divide": "divide", "rint": "round",
     "conjugate": "conj", "arcsin": "asin", "arccos": "acos", "arctan": "atan", "arcsinh": "asinh", "arccosh": "acosh",
     "arctanh": "atanh", "arctan2": "atan2", "amax": "max", "amin": "min", "concatenate": "concat",
-    "cumsum": "cumulative_sum", "cumprod": "cumulative_prod", "transpose": "permute_dims", "ravel": "flatten",
-    "around": "round", "vstack": "concat", "hstack": "concat", "unique": "unique_values",
+    "cumsum": "cumulative_sum", "cumprod": "cumulative_prod", "ravel": "flatten", "around": "round",
+    "unique": "unique_values",
 }  # fmt: skip
 """NumPy's names of functions that flnb has by the array API's."""
 
+REARRANGED = {
+    "transpose": "flnb.permute_dims(x, axes), or x.mT, which swaps the last two",
+    "vstack": "flnb.concat(tensors, axis=0), of vectors flnb.stack(tensors)",
+    "hstack": "flnb.concat(tensors, axis=1), of vectors flnb.concat(tensors)",
+}
+"""Functions of NumPy that are one of flnb's with other arguments."""
+
+RANKS = (1, 2, 3)
+
 SPELT = {
     **{theirs: f"flnb.{ours}" for theirs, ours in RENAMED.items()},
+    **REARRANGED,
     "tensor": "flnb.asarray(values), or flnb.Variable(values) to differentiate by it",
     **dict.fromkeys(("array", "as_tensor", "from_numpy"), "flnb.asarray(values)"),
-    **dict.fromkeys(("cat", "concatenate"), "flnb.concat(tensors, axis=0)"),
-    **dict.fromkeys(("split", "chunk"), "slices, x[:n], or flnb.unstack(x, axis=0)"),
+    "cat": "flnb.concat(tensors, axis=0)",
+    **dict.fromkeys(("split", "chunk"), "slices, as x[:n] and x[n:], or flnb.unstack(x, axis=0) into single ones"),
     **dict.fromkeys(("view", "view_as"), "x.reshape(shape)"),
-    **dict.fromkeys(("permute", "transpose", "swapaxes", "t"), "flnb.permute_dims(x, axes), x.mT, or x.T of a matrix"),
+    "permute": "flnb.permute_dims(x, axes)",
+    "swapaxes": "flnb.permute_dims(x, axes), or x.mT, which swaps the last two",
+    "t": "x.T",
     "unsqueeze": "flnb.expand_dims(x, axis=0)",
     **dict.fromkeys(("expand", "expand_as"), "flnb.broadcast_to(x, shape)"),
     "gather": "flnb.take_along_axis(x, indices, axis=-1)",
     "index_select": "flnb.take(x, indices, axis=0)",
-    **dict.fromkeys(("masked_fill", "masked_select"), "flnb.where(mask, value, x), or x[mask]"),
-    **dict.fromkeys(("mm", "bmm", "mv", "dot", "inner"), "x @ y"),
+    "masked_fill": "flnb.where(mask, value, x)",
+    "masked_select": "x[mask]",
+    **dict.fromkeys(("mm", "bmm", "mv", "dot"), "x @ y"),
+    "inner": "flnb.tensordot(x, y, axes=((-1,), (-1,)))",
     "einsum": "flnb.tensordot, flnb.vecdot and x @ y",
-    **dict.fromkeys(("clamp", "clamp_min", "clamp_max"), "flnb.clip(x, min, max)"),
+    "clamp": "flnb.clip(x, min, max)",
+    "clamp_min": "flnb.clip(x, min)",
+    "clamp_max": "flnb.clip(x, None, max)",
     "silu": "flnb.swish(x)",
     "numel": "x.size",
     "dim": "x.ndim",
     "contiguous": "x itself: ops take strided tensors",
-    **dict.fromkeys(("float", "half", "double", "long", "int"), "x.astype(dtype), as flnb.float32"),
+    "clone": "flnb.copy(x)",
+    "detach": "x itself: a Tensor is on no tape; a Variable v has v.detach()",
+    "data": "x itself: a Tensor is the data; a Variable v has v.data",
+    **{
+        theirs: f"x.astype(flnb.{ours})"
+        for theirs, ours in {
+            "float": "float32", "half": "float16", "double": "float64", "long": "int64", "int": "int32",
+        }.items()
+    },
     **dict.fromkeys(("cuda", "cpu", "device"), "x.to(backend), flnb.use_backend(backend)"),
     "requires_grad_": "flnb.Variable(x)",
-    **dict.fromkeys(("add_", "sub_", "mul_", "div_"), "x += y, or flnb.add(x, y, out=x)"),
-    **dict.fromkeys(("copy_", "fill_", "zero_"), "flnb.assign(x, value)"),
+    **{
+        f"{theirs}_": f"x {symbol}= y, or flnb.{ours}(x, y, out=x)"
+        for theirs, symbol, ours in (
+            ("add", "+", "add"), ("sub", "-", "subtract"), ("mul", "*", "multiply"), ("div", "/", "divide"),
+        )
+    },
+    **dict.fromkeys(("copy_", "fill_"), "flnb.assign(x, value)"),
+    "zero_": "flnb.assign(x, 0)",
     **dict.fromkeys(("backward", "grad", "zero_grad"), "those of a Variable, flnb.Variable(x)"),
-    **dict.fromkeys(("inference_mode", "set_grad_enabled"), "flnb.no_grad()"),
+    "inference_mode": "flnb.no_grad()",
+    "set_grad_enabled": "flnb.no_grad() and flnb.enable_grad()",
     **dict.fromkeys(("save", "load"), "flnb.nn.save(module, path), flnb.nn.load(module, path)"),
-    **dict.fromkeys(("randint", "randperm", "normal"), "a function of flnb.random"),
+    "randint": "flnb.floor(flnb.random.uniform(shape, low, high)).astype(flnb.int64)",
+    "randperm": "flnb.random.permutation(n)",
+    "normal": "flnb.random.normal(shape, mean, std)",
     "compile": "nothing yet: flnb runs op by op",
     "functional": "the functions of flnb itself, as flnb.softmax(x)",
-    **{f"BatchNorm{n}d": "flnb.nn.BatchNorm(channels), of any rank" for n in (1, 2, 3)},
-    **{f"InstanceNorm{n}d": "flnb.nn.GroupNorm(channels, channels)" for n in (1, 2, 3)},
-    **{f"Dropout{n}d": "flnb.nn.Dropout(p)" for n in (1, 2, 3)},
-    **{f"AdaptiveAvgPool{n}d": f"flnb.mean(x, axis=...), or flnb.nn.AvgPool{n}d(size)" for n in (1, 2, 3)},
-    **dict.fromkeys(("ZeroPad2d", "ConstantPad2d", "ReflectionPad2d"), "flnb.nn.Padding(widths)"),
-    **dict.fromkeys(("Upsample", "interpolate"), "flnb.vision.resize(x, size)"),
-    "grid_sample": "flnb.vision.sample(x, rows, columns)",
+    **{f"BatchNorm{n}d": "flnb.nn.BatchNorm(channels), of any rank" for n in RANKS},
+    **{f"InstanceNorm{n}d": "flnb.nn.GroupNorm(channels, channels)" for n in RANKS},
+    **{
+        f"Dropout{n}d": "nothing that drops whole channels: flnb.nn.Dropout(p) drops single elements; of channels, "
+        "multiply x by flnb.dropout(flnb.ones((N, C" + ", 1" * n + ")), p, training)"
+        for n in RANKS
+    },
+    **{
+        f"AdaptiveAvgPool{n}d": f"flnb.mean(x, axis={tuple(range(-n, 0))}, keepdims=True) for size 1, or "
+        f"flnb.nn.AvgPool{n}d(kernel_size)"
+        for n in RANKS
+    },
+    **dict.fromkeys(("ZeroPad2d", "ConstantPad2d"), "flnb.nn.Padding(((top, bottom), (left, right)), value)"),
+    "ReflectionPad2d": 'flnb.nn.Padding(((top, bottom), (left, right)), mode="reflect")',
+    **dict.fromkeys(
+        ("Upsample", "interpolate"),
+        'flnb.vision.resize(x, size, method="nearest"), which is "nearest-exact" of torch; without method it is linear',
+    ),
+    "grid_sample": "flnb.vision.sample(x, rows, columns), by positions in pixels",
     "SiLU": "flnb.nn.Swish()",
     "Hardtanh": "flnb.nn.HardTanh()",
-    "Threshold": "flnb.nn.ThresholdReLU(threshold)",
+    "Threshold": "flnb.nn.ThresholdReLU(threshold, value)",
     "NLLLoss": "flnb.nll_loss(log_probabilities, targets)",
     **{f"{name}Cell": f"flnb.nn.{name}, on a sequence of one step" for name in ("RNN", "LSTM", "GRU")},
     "TransformerEncoder": "flnb.nn.Sequential of flnb.nn.TransformerEncoderLayer",
-    "Unflatten": "flnb.nn.View(shape)",
+    "Unflatten": "flnb.nn.View(shape), of all axes, the batch included, as (-1, 2, 3)",
     "utils": "flnb.optim.clip_grad_norm(parameters, most)",
     **{f"xavier_{name}_": f"flnb.nn.init.glorot_{name}(shape)" for name in ("uniform", "normal")},
     **{f"kaiming_{name}_": f"flnb.nn.init.kaiming_{name}(shape)" for name in ("uniform", "normal")},
-}
+}  # fmt: skip
 """Names of torch and NumPy, and what flnb has for them."""
 
 SIMILAR = 0.75

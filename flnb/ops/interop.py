@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from flnb import ops
-from flnb.dispatch.spelling import RENAMED
+from flnb.dispatch.spelling import REARRANGED, RENAMED
 from flnb.tensor import Tensor
 
 __all__ = ["apply_function", "apply_ufunc"]
@@ -39,7 +39,7 @@ def apply_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], keywords: dict
 def apply_function(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """A NumPy function that flnb has too is refused; others get the values, as NumPy arrays."""
     name = RENAMED.get(function.__name__, function.__name__)
-    if name in ops.__all__:
+    if name in ops.__all__ or name in REARRANGED:
         raise _refused(f"np.{function.__name__}", name)
     return function(*(_numpy(a) for a in arguments), **{k: _numpy(v) for k, v in keywords.items()})
 
@@ -51,5 +51,6 @@ def _numpy(value: Any) -> Any:
 
 
 def _refused(called: str, name: str) -> TypeError:
-    ours = f"use flnb.{name}, or " if name in ops.__all__ else ""
+    meant = REARRANGED.get(name, f"flnb.{name}" if name in ops.__all__ else "")
+    ours = f"use {meant}, or " if meant else ""
     return TypeError(f"{called} does not compute on flnb Tensors: {ours}give it NumPy arrays: tensor.numpy()")
