@@ -28,12 +28,12 @@ __all__ = ["fragmentation", "memory", "op_times", "replay", "roofline", "tape"]
 POINTS = 10_000
 MIB = 2**20
 INK = "#6f757b"
+AXIS = {"gridcolor": "rgba(127,127,127,0.25)", "zerolinecolor": "rgba(127,127,127,0.4)"}
 MANAGERS = ("#359cdf", "#a35226", "#5c906b", "#8a63b8", "#c9922b", "#c2528b", "#3f9a9a", "#7d7f2a")
 
 
 def _figure(title: str, x: str, y: str) -> Any:
-    axis = {"gridcolor": "rgba(127,127,127,0.25)", "zerolinecolor": "rgba(127,127,127,0.4)"}
-    layout = {"title": title, "xaxis": {"title": x} | axis, "yaxis": {"title": y, "rangemode": "tozero"} | axis}
+    layout = {"title": title, "xaxis": {"title": x} | AXIS, "yaxis": {"title": y, "rangemode": "tozero"} | AXIS}
     layout |= dict.fromkeys(("paper_bgcolor", "plot_bgcolor"), "rgba(0,0,0,0)")  # the notebook's, light or dark
     layout |= {"font": {"color": INK}, "margin": {"l": 64, "r": 24, "t": 56, "b": 48}}
     return require("plotly.graph_objects", "lab", "drawing a figure").Figure(layout=layout)
@@ -129,7 +129,7 @@ def fragmentation(run: Recording, request: int | None = None) -> Any:
     ):
         figure.add_scatter(x=found.t, y=column, name=label, yaxis=axis, line={"shape": "hv", "color": colour})
     ticks = {"range": [0, 1], "tickvals": [0, 0.25, 0.5, 0.75, 1], "tickformat": ".0%"}
-    share = {"overlaying": "y", "side": "right", "title": "share"} | ticks
+    share = {"overlaying": "y", "side": "right", "title": "share"} | ticks | AXIS | {"showgrid": False}
     # above the axes: beside them the legend would lie on the ticks of the right one
     above = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"}
     figure.update_layout(yaxis2=share, legend=above, margin={"t": 104, "r": 72, "b": 110})
@@ -171,13 +171,18 @@ def replay(found: Replay) -> Any:
             x=[row.ratio_at_peak], y=[name], orientation="h", xaxis="x2", yaxis="y2", name=row.manager, **about
         )
     for text, height in found.bounds.items():
-        figure.add_hline(
-            y=height / MIB, line={"color": INK, "dash": "dot" if text == packed else "dash"}, annotation_text=text
-        )
+        line = {"color": INK, "dash": "dot" if text == packed else "dash"}
+        side = "top right" if text == packed else "bottom right"  # the two are often at one height
+        figure.add_hline(y=height / MIB, line=line, annotation_text=text, annotation_position=side)
     figure.add_vline(
         x=found.bounds[packed] / max(1, found.trace.peak_live), line={"color": INK, "dash": "dot"}, xref="x2", yref="y2"
     )
-    ratio_axis = {"domain": [0.76, 1], "anchor": "y2", "title": "reserved / live at the peak", "rangemode": "tozero"}
+    ratio_axis = {
+        "domain": [0.76, 1],
+        "anchor": "y2",
+        "title": "reserved / live at the peak",
+        "rangemode": "tozero",
+    } | AXIS
     figure.update_layout(
         yaxis_range=[0, 1.1 * top / MIB], xaxis_domain=[0, 0.56], xaxis2=ratio_axis,
         yaxis2={"anchor": "x2", "autorange": "reversed"}, legend={"orientation": "h", "y": -0.2},

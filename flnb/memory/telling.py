@@ -63,7 +63,7 @@ COLUMNS = ("Tensor", "Category", "Size", "Op", "Scope", "Shape", "Line", "Age", 
 
 
 NOTE = (
-    "each one replayed on this trace, which ends with this request; "
+    "each one replayed on this trace, which ends with this request: what follows may need more; "
     "flnb.use_memory_manager and flnb.memory.lean go behind `with`"
 )
 """On remedies."""
@@ -81,10 +81,10 @@ def told(report: Postmortem) -> str:
         lines.append(f"\nUnder user locks, which stay until user_unlock: {len(report.locked)}")
         lines += table([COLUMNS, *map(row, report.locked)])
     found = report.remedies
-    lines.append(f"\nWhat would have worked: {NOTE}")
+    lines.append(f"\nWhat would have let this request through: {NOTE}")
     if found.rows:
         result = [(r.what, peak(r.fits, r.peak, found.capacity), r.cost, verdict(r.fits)) for r in found.rows]
-        lines += table([("Remedy", "Predicted peak", "Cost", "Result"), *result])
+        lines += table([("Remedy", "Peak up to here", "Cost", "Result"), *result])
     lines += [found.unknown] if found.unknown else []
     return "\n".join(lines)
 
@@ -95,7 +95,7 @@ def peak(fits: bool, nbytes: int, capacity: int | None) -> str:
 
 
 def verdict(fits: bool) -> str:
-    return "fits" if fits else "does not fit"
+    return "gets past it" if fits else "does not get past it"
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:

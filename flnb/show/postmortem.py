@@ -77,7 +77,7 @@ border:1px solid var(--line);border-radius:3px;background:var(--paper);color:var
 .flnb-oom button.do:hover{{background:color-mix(in srgb,var(--ink) 7%,var(--paper))}}
 .flnb-oom td:has(button.do){{text-align:right!important;padding-right:0}}
 .flnb-oom button.do:focus-visible{{outline:2px solid var(--jp-brand-color1,#1976d2);outline-offset:1px}}
-.flnb-oom td:first-child{{white-space:normal;overflow-wrap:anywhere}}
+.flnb-oom td:first-child{{white-space:normal;overflow-wrap:anywhere;min-width:260px}}
 .flnb-oom tr th{{color:var(--dim);font-size:11px}} .flnb-oom .right{{text-align:right!important}}
 </style>"""
 
@@ -190,13 +190,13 @@ def _square(category: str) -> str:
 
 
 def _remedies(found: Remedies) -> str:
-    head = f"<b>What would have worked</b> <span class='dim'>{telling.NOTE}</span>"
+    head = f"<b>What would have let this request through</b> <span class='dim'>{telling.NOTE}</span>"
     if found.unknown:
         head += f"<div class='dim'>{escape(found.unknown)}</div>"
     if not found.rows:
         return head
     capacity = found.capacity or 1
-    columns = ("Remedy", f"Predicted peak of {quantity.size(capacity)}", "Cost", "Result", "")
+    columns = ("Remedy", f"Peak up to here, of {quantity.size(capacity)}", "Cost", "Result", "")
     return head + _table(columns, [_remedy(row, capacity) for row in found.rows])
 
 

@@ -245,7 +245,8 @@ export class Store {
     if (this.fixed) return this.fixed;
     const t1 = this.now;
     const span = this.span || this.automaticSpan();
-    return { t0: Math.max(0, t1 - span), t1: Math.max(t1, span) };
+    const running = this.run?.state === "recording"; // what has ended is shown without time that never was
+    return { t0: Math.max(0, t1 - span), t1: running ? Math.max(t1, span) : t1 };
   }
 
   /** The time that block map and details describe: the cursor, or the newest. */
