@@ -9,6 +9,7 @@ from flnb_backends.memory.native import Native
 
 from flnb.dispatch.memory import array_in
 from flnb.interface.memory import Block, MemoryManager
+from flnb.memory import BestFit, Buddy
 from flnb.testing.managers import check_manager
 
 
@@ -199,3 +200,22 @@ def test_tensors_of_other_managers_may_be_freed_meanwhile():
 
     report = check_manager(factory, examples=3)
     assert report, report
+
+
+def test_managers_that_forget_to_coalesce_fail_the_kit():
+    class Slivers(BestFit):
+        def free(self, block):
+            block.free = True
+            insort(self.arena.entries, (block.size, block.segment.id, block.address, block))
+
+    class OneHalf(Buddy):
+        def free(self, block):
+            self.holes[block.size][block.address] = block.segment
+
+    for forgetful in (Slivers, OneHalf):
+        report = check_manager(forgetful)
+        failed = {result.check: result for result in report.results if not result.passed}
+        assert "freed memory is usable again" in failed, report
+        result = failed["freed memory is usable again"]
+        assert "not merged with its neighbours" in result.reason
+        assert len(result.calls) <= 10

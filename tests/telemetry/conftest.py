@@ -1,5 +1,5 @@
-"""A pretended program, which emits what a dispatcher and a memory manager would, through the real bus; and a pretended
-browser, which adds frames up as the dashboard does."""
+"""A sink that keeps everything; a pretended program, which emits what a dispatcher and a memory manager would, through
+the real bus; and a pretended browser, which adds frames up as the dashboard does."""
 
 from __future__ import annotations
 
@@ -13,6 +13,31 @@ from flnb_telemetry import bus, intern, pump, schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+class Collector:
+    """A sink that keeps everything."""
+
+    grad_interval: float | None = None
+    live = True
+    failure: BaseException | None = None
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[int, Any]] = []
+
+    def feed(self, lane: int, records: Any) -> None:
+        self.parts.append((lane, records))
+
+    def rows(self, kind: int = schema.OP) -> Any:
+        rows = np.concatenate([np.empty((0, 8), np.int64), *(part for _, part in self.parts)])
+        return rows[(rows[:, 0] & 0xFF) == kind]
+
+
+@pytest.fixture
+def sink() -> Iterator[Collector]:
+    found = Collector()
+    yield found
+    pump.detach(found)
 
 
 class Program:

@@ -2,40 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 from flnb_telemetry import bus, intern, pump, schema
-
-
-class Collector:
-    """A sink that keeps everything."""
-
-    grad_interval: float | None = None
-    live = True
-    failure: BaseException | None = None
-
-    def __init__(self) -> None:
-        self.parts: list[tuple[int, Any]] = []
-
-    def feed(self, lane: int, records: Any) -> None:
-        self.parts.append((lane, records))
-
-    def rows(self, kind: int = schema.OP) -> Any:
-        rows = np.concatenate([np.empty((0, 8), np.int64), *(part for _, part in self.parts)])
-        return rows[(rows[:, 0] & 0xFF) == kind]
-
-
-@pytest.fixture
-def sink() -> Any:
-    found = Collector()
-    yield found
-    pump.detach(found)
 
 
 @pytest.mark.parametrize("capacity", [64, 128, 1024, 8192, 640_000])
@@ -129,51 +102,6 @@ def test_a_value_that_is_no_int64_drops_its_record_alone() -> None:
     ]  # fmt: skip
 
 
-def test_a_patient_sink_is_fed_when_a_buffer_fills_at_a_flush_and_at_the_end(sink: Any) -> None:
-    sink.live = False
-    session = pump.attach(sink, buffer=64 * 100, interval=0.002)
-    lane = bus.lanes.lane
-    for i in range(50):
-        lane.emit(schema.OP, i)
-    time.sleep(0.05)
-    assert lane.undrained == 50 * 64
-    assert not sink.parts
-    lane.emit(schema.OP, 50)
-    deadline = time.monotonic() + 5
-    while lane.undrained and time.monotonic() < deadline:
-        time.sleep(0.002)
-    assert len(sink.rows()) == 51
-    lane.emit(schema.OP, 51)
-    pump.flush()
-    assert len(sink.rows()) == 52
-    lane.emit(schema.OP, 52)
-    pump.detach(sink)
-    assert len(sink.rows()) == session.events == 53
-
-
-def test_drops_are_told_once_and_add_up_with_a_tiny_buffer(sink: Any) -> None:
-    session = pump.attach(sink, buffer=1024, interval=60)
-    for round_ in range(3):
-        for i in range(100):
-            bus.emit(schema.OP, round_ * 100 + i)
-        pump.flush()
-    pump.detach(sink)
-    told = sink.rows(schema.DROPPED)
-    assert len(sink.rows()) + told[:, 2].sum() == 300
-    assert told[:, 2].tolist() == [84, 84, 84]
-    assert told[:, 1].tolist() == [16, 116, 216]
-    assert told[:, 3].tolist() == [99, 199, 299]
-    assert session.events == 3 * 17
-
-
-def test_drops_at_the_very_end_are_told_too(sink: Any) -> None:
-    pump.attach(sink, buffer=128, interval=60)
-    for i in range(10):
-        bus.emit(schema.OP, i)
-    pump.detach(sink)
-    assert sink.rows(schema.DROPPED)[:, 2].tolist() == [8]
-
-
 def test_threads_write_to_lanes_of_their_own_and_nothing_is_lost(sink: Any) -> None:
     pump.attach(sink, interval=0.002)
 
@@ -199,20 +127,6 @@ def test_threads_write_to_lanes_of_their_own_and_nothing_is_lost(sink: Any) -> N
     for number in range(4):
         order = sink.rows()[sink.rows()[:, 2] == number, 3]
         assert (np.diff(order) > 0).all()
-
-
-def test_lanes_of_ended_threads_are_let_go_and_their_drops_kept(sink: Any) -> None:
-    session = pump.attach(sink, buffer=128, interval=60)
-    for _ in range(5):
-        thread = threading.Thread(target=lambda: [bus.emit(schema.OP, i) for i in range(4)])
-        thread.start()
-        thread.join()
-    pump.flush()
-    assert bus.lanes.last is bus.NOBODY
-    pump.flush()  # the lane used last stays for a while: a new thread may have the ended one's ident
-    assert [lane.thread for lane in session.lanes] == [threading.current_thread()]
-    assert sink.rows(schema.DROPPED)[:, 2].tolist() == [2] * 5
-    assert len(sink.rows()) == 10
 
 
 def test_a_scope_entered_before_the_recording_is_in_its_contexts(sink: Any) -> None:
@@ -319,124 +233,3 @@ def test_log_refuses_what_is_no_number_and_costs_nothing_while_off(sink: Any) ->
         bus.log(loss=np.ones(3))
     with pytest.raises(TypeError, match=r"flnb.log: name is str"):
         bus.log(name="adam")
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_child_starts_with_telemetry_off_and_can_record(sink: Any) -> None:
-    pump.attach(sink)
-    bus.emit(schema.OP, 1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads, which is the point here
-        child = os.fork()
-    if child == 0:
-        try:
-            assert bus.lanes is None
-            assert pump.session is None
-            own = Collector()
-            pump.attach(own)
-            bus.emit(schema.OP, 2)
-            intern.strings.id_of("only in the child")
-            pump.detach(own)
-            os._exit(0 if own.rows()[:, 1].tolist() == [2] else 3)
-        except BaseException:
-            os._exit(4)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    bus.emit(schema.OP, 3)
-    pump.detach(sink)
-    assert sink.rows()[:, 1].tolist() == [1, 3]
-
-
-def test_a_sink_that_raises_stops_alone() -> None:
-    class Broken(Collector):
-        def feed(self, lane: int, records: Any) -> None:
-            raise RuntimeError("full disk")
-
-    broken, whole = Broken(), Collector()
-    pump.attach(broken)
-    pump.attach(whole)
-    bus.emit(schema.OP, 1)
-    pump.flush()
-    bus.emit(schema.OP, 2)
-    with pytest.warns(UserWarning, match=r"Broken stopped recording early: RuntimeError\('full disk'\)"):
-        pump.detach(broken)
-    pump.detach(whole)
-    assert whole.rows()[:, 1].tolist() == [1, 2]
-
-
-def test_a_second_sink_gets_what_comes_after_it_and_what_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bus, "announcers", [lambda lane: lane.emit(schema.SEGMENT_ALLOC, 5, 1, 0, 4096)])
-    first, second = Collector(), Collector()
-    pump.attach(first)
-    bus.emit(schema.OP, 1)
-    pump.attach(second)
-    bus.emit(schema.OP, 2)
-    pump.detach(first)
-    assert bus.lanes is not None
-    bus.emit(schema.OP, 3)
-    pump.detach(second)
-    assert first.rows()[:, 1].tolist() == [1, 2]
-    assert second.rows()[:, 1].tolist() == [2, 3]
-    assert len(first.rows(schema.SEGMENT_ALLOC)) == len(second.rows(schema.SEGMENT_ALLOC)) == 1
-
-
-def test_gradients_are_wanted_at_once_and_then_at_intervals(sink: Any) -> None:
-    sink.grad_interval = 0.05
-    pump.attach(sink, interval=0.005)
-    assert bus.want_grad_stats
-    bus.want_grad_stats = False
-    time.sleep(0.01)
-    assert not bus.want_grad_stats
-    deadline = time.monotonic() + 2
-    while not bus.want_grad_stats and time.monotonic() < deadline:
-        time.sleep(0.005)
-    assert bus.want_grad_stats
-    pump.detach(sink)
-    assert not bus.want_grad_stats
-
-
-def test_telemetry_knows_what_it_costs(sink: Any) -> None:
-    session = pump.attach(sink)
-    assert 20 < pump.event_ns() < 100_000
-    for _ in range(1000):
-        bus.emit(schema.OP, 1)
-    pump.flush()
-    expected = (1000 * pump.event_ns() + session.pump_ns) / (time.perf_counter_ns() - session.started)
-    assert session.share() == pytest.approx(min(1.0, expected), rel=0.2)
-
-
-def test_the_switch_interval_is_put_back() -> None:
-    import sys
-
-    before = sys.getswitchinterval()
-    sink = Collector()
-    pump.attach(sink)
-    assert sys.getswitchinterval() <= before
-    pump.detach(sink)
-    assert sys.getswitchinterval() == before
-
-
-@pytest.mark.parametrize("kind", schema.KINDS.values(), ids=lambda kind: kind.name)
-def test_every_word_becomes_its_column(kind: schema.Kind) -> None:
-    rng = np.random.default_rng(kind.number)
-    rows = np.zeros((50, 8), np.int64)
-    rows[:, 0] = kind.number
-    rows[:, 1 : 1 + len(kind.words)] = rng.integers(-(1 << 62), 1 << 62, (50, len(kind.words)))
-    if kind.aux:
-        rows[:, 0] |= rng.integers(0, 1 << 16, 50) << 8
-    if kind.plan:
-        rows[:, 0] |= rng.integers(0, 1 << 31, 50) << 24
-    table = schema.columns(kind, rows)
-    assert list(table) == [name for name in (kind.plan, kind.aux, *kind.words) if name]
-    for word, name in enumerate(kind.words, start=1):
-        if name:
-            np.testing.assert_array_equal(table[name].view(np.int64), rows[:, word])
-            assert table[name].dtype == (np.float64 if name in kind.floats else np.int64)
-    if kind.aux:
-        np.testing.assert_array_equal(table[kind.aux], rows[:, 0] >> 8 & 0xFFFF)
-    if kind.plan:
-        np.testing.assert_array_equal(table[kind.plan], rows[:, 0] >> 24)
-
-
-def test_an_unknown_kind_is_named() -> None:
-    with pytest.raises(KeyError, match="no event kind 'allocs'; the kinds are op, alloc, free_requested"):
-        schema.kind_of("allocs")

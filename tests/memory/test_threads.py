@@ -1,0 +1,164 @@
+"""Threads, forks and a Ctrl-C where arrays meet managers: nobody loses memory, and none is given out twice."""
+
+import dis
+import os
+import random
+import sys
+import threading
+from itertools import pairwise
+
+import pytest
+from flnb_backends.memory.caching import Caching
+from flnb_backends.memory.native import Native
+from flnb_backends.memory.simulated import SimulatedDevice
+
+from flnb.dispatch.memory import allocate, release
+from tests.memory.test_crossing import array, managers
+
+
+def test_no_python_code_runs_when_an_array_goes():
+    """CPython swallows a Ctrl-C that arrives in a finaliser, so there must be none: training would go on."""
+    manager, seen = Native(), []
+    a = array(manager, 4096)
+    sys.setprofile(lambda frame, event, _: seen.append((event, frame.f_code.co_name)))
+    try:
+        del a
+    finally:
+        sys.setprofile(None)
+    assert not [name for event, name in seen if event == "call"]
+    assert manager.stats()["live"] == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_cannot_write_into_its_parents_arrays():
+    a = array(Caching(), 1000)
+    a[...] = 1
+    child = os.fork()
+    if not child:
+        a[...] = 2
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert (a == 1).all()
+
+
+@managers
+def test_threads_share_a_manager(Manager):
+    manager = Manager()
+    errors = []
+
+    def work(number):
+        try:
+            held = []
+            for i in range(600):
+                held.append(array(manager, 100 + i % 37))
+                held[-1][...] = number
+                if i % 3 == 0:
+                    a = held.pop(i % len(held))
+                    assert (a == number).all()
+        except BaseException as error:
+            errors.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(1, 5)]
+        for thread in threads:
+            thread.start()
+        work(9)  # the first thread keeps going while the others arrive
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not errors
+    stats = manager.stats()
+    assert (stats["live"], stats["allocated"], stats["allocs"]) == (0, 0, 3000)
+    assert all(len(blocks) == 1 for _, blocks in manager.snapshot())
+
+
+def test_a_second_thread_waits_until_the_first_is_out():
+    entered, go, order = threading.Event(), threading.Event(), []
+
+    class Slow(Native):
+        def alloc(self, nbytes, stream=0, hint=None):
+            order.append(("in", nbytes))
+            if nbytes == 1:
+                entered.set()
+                go.wait(10)
+                self.stats()  # a manager may ask itself, inside
+            order.append(("out", nbytes))
+            return super().alloc(nbytes, stream, hint)
+
+    manager = Slow()
+
+    def second():
+        entered.wait(10)
+        threading.Timer(0.05, go.set).start()
+        allocate(manager, 2)
+
+    thread = threading.Thread(target=second)
+    thread.start()
+    allocate(manager, 1)
+    thread.join()
+    assert order == [("in", 1), ("out", 1), ("in", 2), ("out", 2)]
+    assert not manager.ledger.busy
+    assert manager.stats()["live"] == 2
+
+
+@managers
+def test_ctrl_c_anywhere_gives_no_memory_out_twice(Manager):
+    draw = random.Random(1)
+    calls = [(draw.random() < 0.55, draw.choice((0, 0, 1, 2, 3, 13))) for _ in range(18)]
+    moment = 1
+    while interrupt(Manager, moment, calls):
+        moment += 1
+    assert moment > 100
+
+
+def interrupt(Manager, moment, calls):
+    """Interrupt the manager or the crossing wherever CPython looks for signals: after a call, on entry, in a loop."""
+    manager = Manager(SimulatedDevice("256MiB"))
+    files = {sys.modules[base.__module__].__file__ for base in Manager.mro() if base.__module__.startswith("flnb_b")}
+    files.add(allocate.__code__.co_filename)
+    countdown, previous = moment, {}
+
+    def trace(frame, event, arg):
+        nonlocal countdown
+        if frame.f_code.co_filename not in files:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            opcode = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+            before, previous[frame] = previous.get(frame, "RESUME"), opcode
+            countdown -= before.startswith(("RESUME", "CALL", "JUMP_BACKWARD")) and opcode not in ("CACHE", "RESUME")
+            if not countdown:
+                countdown = -1
+                raise KeyboardInterrupt
+        return trace
+
+    live, outer = [], sys.gettrace()
+    for is_alloc, number in calls:
+        sys.settrace(trace if countdown > 0 else outer)
+        try:
+            if is_alloc or not live:
+                live.append(allocate(manager, 300 << number))
+            else:
+                release(manager, live.pop(number % len(live)))
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(outer)
+    assert not manager.ledger.busy
+    live += [allocate(manager, size) for size in (300, 5000, 100_000, 3 << 20)]
+    for segment, blocks in manager.snapshot():
+        position = segment.address
+        for block in blocks:
+            assert block.address == position
+            position += block.size
+        assert position == segment.address + segment.size
+    places = sorted((block.address, block.size) for block in live)
+    assert all(low[0] + low[1] <= high[0] for low, high in pairwise(places))
+    for block in live:
+        release(manager, block)
+    assert manager.stats()["reserved"] >= sum(state.segment.size for state in manager.snapshot())
+    return countdown == -1
