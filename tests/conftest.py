@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import gc
+import importlib
 import os
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import Iterator
+    from types import ModuleType
 
 # Set before NumPy loads: on few cores, threads of BLAS only make times unsteady.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -20,3 +27,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         slow = [item for item in items if item.get_closest_marker("slow")]
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if item not in set(slow)]
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """What goes, goes by reference counting alone."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.fixture
+def restless() -> Iterator[None]:
+    """Threads take turns as often as Python can."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.fixture
+def worked(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module `worked` of tests/data, importable here and in worker processes."""
+    monkeypatch.syspath_prepend(Path(__file__).parent / "data")
+    return importlib.import_module("worked")

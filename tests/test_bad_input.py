@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import traceback
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -178,15 +177,6 @@ def test_too_few_samples_for_one_whole_batch_are_no_silent_empty_epoch():
     with pytest.raises(ValueError, match=r'last="skip" makes no batch of 4 from 3 samples; take smaller batches, or'):
         data.BatchDataset(few, 4, last="skip")
     assert len(data.BatchDataset(few, 3, last="skip")) == 1
-
-
-@pytest.fixture
-def worked(monkeypatch):
-    """The module `worked`, importable here and in worker processes."""
-    monkeypatch.syspath_prepend(Path(__file__).parent / "data")
-    import worked
-
-    return worked
 
 
 @pytest.mark.parametrize("processes", [False, True], ids=["threads", "processes"])

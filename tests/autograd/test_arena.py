@@ -1,7 +1,5 @@
 """The arena tape: one flat list of nodes, cleared together."""
 
-import gc
-import sys
 import threading
 import weakref
 
@@ -10,7 +8,7 @@ import pytest
 
 import flnb
 from flnb.autograd.arena import Arena
-from flnb.interface import Tape
+from tests.autograd.test_tapes import Stack
 
 
 def test_the_arena_clears_all_nodes_together():
@@ -25,7 +23,7 @@ def test_the_arena_clears_all_nodes_together():
         first.backward()
 
 
-def test_an_arena_that_threads_share_is_told_and_never_gives_wrong_gradients():
+def test_an_arena_that_threads_share_is_told_and_never_gives_wrong_gradients(restless):
     arena, outcomes = Arena(), []
 
     def train():
@@ -41,16 +39,11 @@ def test_an_arena_that_threads_share_is_told_and_never_gives_wrong_gradients():
             except RuntimeError as error:
                 outcomes.append(str(error))
 
-    switching = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        threads = [threading.Thread(target=train) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(switching)
+    threads = [threading.Thread(target=train) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert len(outcomes) == 180
     wrong = [o for o in outcomes if o != [1.0, 1.0]]
     assert [o for o in wrong if "thread" not in o] == []
@@ -83,16 +76,7 @@ def test_a_part_that_two_losses_share_is_walked_back_once(tape):
 
 
 def test_a_tape_whose_walk_leaves_nodes_out_is_found():
-    class Forgetful(Tape):
-        keeps_nodes = True
-
-        def __init__(self):
-            self.nodes = []
-
-        def record(self, node):
-            self.nodes.append(node)
-            return node
-
+    class Forgetful(Stack):
         def walk(self, root, walk):
             for node in self.nodes[:0:-1]:
                 walk.pull(node)
@@ -122,28 +106,10 @@ def test_the_arena_keeps_a_retained_graph_and_walks_from_the_middle():
         z.backward()
 
 
-def test_the_arena_is_no_cycle():
-    gc.collect()
-    gc.disable()
-    try:
-        with flnb.use_tape("arena") as arena:
-            x = flnb.Variable(np.ones(4))
-            x * 2.0
-        gone = weakref.ref(arena)
-        del arena
-        assert gone() is None
-    finally:
-        gc.enable()
-
-
-def test_a_checkpoint_on_the_arena_is_no_cycle():
-    gc.collect()
-    gc.disable()
-    try:
-        with flnb.use_tape("arena") as arena:
-            flnb.checkpoint(flnb.tanh)(flnb.Variable(np.ones(4)))
-        gone = weakref.ref(arena)
-        del arena
-        assert gone() is None
-    finally:
-        gc.enable()
+@pytest.mark.parametrize("program", [lambda x: x * 2.0, flnb.checkpoint(flnb.tanh)], ids=["plain", "checkpoint"])
+def test_the_arena_is_no_cycle(program, no_collector):
+    with flnb.use_tape("arena") as arena:
+        program(flnb.Variable(np.ones(4)))
+    gone = weakref.ref(arena)
+    del arena
+    assert gone() is None

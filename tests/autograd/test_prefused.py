@@ -12,6 +12,7 @@ from flnb.autograd.prefused import Prefused, register_sequence
 from flnb.autograd.tape import grad_of
 from flnb.interface.tape import PARENTS, PLAN, SAVED
 from flnb.speech import beam_search  # noqa: F401  # registers its sequences
+from tests.autograd.test_tapes import leaves
 
 
 def arc(other: Any, score: Any, frame: Any, weight: Any) -> Any:
@@ -131,11 +132,6 @@ def test_a_hook_before_the_sequence_is_complete_keeps_its_ops_apart() -> None:
         flnb.log(a + flnb.exp(x * 2.0)).sum().backward()
     assert tape.fused == 0
     np.testing.assert_allclose(a.grad.numpy(), 1.0 / (np.e + np.e**2))
-
-
-def leaves(*shapes, dtype="float64"):
-    rng = np.random.default_rng(0)
-    return [flnb.Variable(rng.normal(size=shape).astype(dtype)) for shape in shapes]
 
 
 def test_a_shipped_sequence_becomes_one_node():

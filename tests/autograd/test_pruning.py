@@ -1,15 +1,10 @@
 """The pruning tape: branches without gradient are not stored, zero cotangents go no further."""
 
-import numpy as np
 import pytest
 
 import flnb
 from flnb.interface.tape import PARENTS, PLAN
-
-
-def leaves(*shapes, dtype="float64"):
-    rng = np.random.default_rng(0)
-    return [flnb.Variable(rng.normal(size=shape).astype(dtype)) for shape in shapes]
+from tests.autograd.test_tapes import leaves
 
 
 def nodes_below(node):

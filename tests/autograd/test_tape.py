@@ -174,14 +174,6 @@ def live_variables():
     return sum(isinstance(o, flnb.Tensor) for o in gc.get_objects())
 
 
-@pytest.fixture
-def no_collector():
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
 @pytest.mark.usefixtures("no_collector")
 def test_reference_counting_alone_frees_a_tape():
     x, w = variable(8, 8), variable(8, 8, seed=1)

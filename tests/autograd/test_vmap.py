@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import flnb
 from flnb import nn
 from flnb.testing.samples import samples
+from tests.autograd.test_transforms import differentiable
 
 EXAMPLES = 3
 SAMPLES = [s for s in samples() if s.inputs]
@@ -51,11 +52,6 @@ def test_every_op_equals_a_loop(sample):
         expected = loop(sample.function, inputs, mapped)
         np.testing.assert_allclose(got.numpy(), expected, rtol=1e-12, atol=1e-12)
         assert got.dtype == expected.dtype
-
-
-def differentiable(sample):
-    arrays = [flnb.Variable(a) if a.dtype == np.float64 else flnb.asarray(a) for a in sample.inputs]
-    return getattr(sample.function(*arrays), "requires_grad", False)
 
 
 @pytest.mark.parametrize("sample", [s for s in SAMPLES if s.op != "put" and differentiable(s)], ids=str)

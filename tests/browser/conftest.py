@@ -21,7 +21,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from playwright.sync_api import Page
+    from playwright.sync_api import Locator, Page
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "browser-test"
@@ -60,6 +60,11 @@ SETTINGS = {
 }
 
 
+# Expressions of the page: its kernel, and how many cells its notebook has (those out of sight are not on the page).
+KERNEL = "window.jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel"
+COUNT = "window.jupyterapp.shell.currentWidget.content.widgets.length"
+
+
 def unavailable() -> str | None:
     """Why browser tests cannot run here, if they cannot."""
     for module in ("playwright", "jupyterlab", "anywidget"):
@@ -95,9 +100,43 @@ class Lab:
     url: str
     folder: Path
 
-    def notebook(self, name: str) -> str:
-        """The address of a notebook, opened alone without the file browser."""
-        return f"{self.url}lab/tree/{name}?token={TOKEN}&reset"
+    def write(self, name: str, *sources: str) -> None:
+        """Put a notebook of these cells into the folder."""
+        empty = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}
+        cells = [empty | {"id": f"cell{i}", "source": source} for i, source in enumerate(sources)]
+        spec = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
+        metadata = {"kernelspec": spec, "language_info": {"name": "python"}}
+        content = {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+        (self.folder / name).write_text(json.dumps(content))
+
+    def open(self, page: Page, name: str) -> None:
+        """Open a notebook alone, without the file browser, and wait until its kernel answers."""
+        page.goto(f"{self.url}lab/tree/{name}?token={TOKEN}&reset")
+        page.wait_for_function(f"() => {KERNEL}?.connectionStatus === 'connected'", timeout=90_000)
+        page.evaluate(f"async () => {{ await {KERNEL}.info }}")
+
+
+def change_theme(page: Page, name: str) -> None:
+    """To JupyterLab's "Light" or "Dark", and wait until the page is shown again."""
+    page.evaluate(
+        "theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme: `JupyterLab ${theme}`})", name
+    )
+    page.wait_for_function(
+        "light => (document.body.dataset.jpThemeLight === 'true') === light", arg=name == "Light", timeout=10_000
+    )
+    page.locator("#jupyterlab-splash").wait_for(state="detached")
+
+
+def resize(page: Page, dashboard: Locator, width: int) -> None:
+    """Make the dashboard `width` pixels wide by making the window as wide as that needs."""
+    for _ in range(3):
+        box, size = dashboard.bounding_box(), page.viewport_size
+        assert box is not None
+        assert size is not None
+        if abs(box["width"] - width) < 1:
+            break
+        page.set_viewport_size({"width": int(size["width"] + width - box["width"]), "height": 1000})
+        page.wait_for_timeout(500)
 
 
 @pytest.fixture(scope="session")

@@ -5,10 +5,11 @@ The tests of this module are the chapters of one story in one browser tab; they 
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.browser.conftest import COUNT, change_theme
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
     from tests.browser.conftest import Lab
 
-KERNEL = "window.jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel"
-COUNT = "window.jupyterapp.shell.currentWidget.content.widgets.length"
 CELLS = [
     "import numpy as np, flnb, flnb.nn as nn\nflnb.dashboard()",
     "net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))\n"
@@ -37,15 +36,8 @@ CELLS = [
 @pytest.fixture(scope="module")
 def notebook(lab: Lab, page: Page) -> Page:
     """A page with the cells above, all run."""
-    empty = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}
-    cells = [empty | {"id": f"cell{i}", "source": source} for i, source in enumerate(CELLS)]
-    spec = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
-    metadata = {"kernelspec": spec, "language_info": {"name": "python"}}
-    content = {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
-    (lab.folder / "exploring.ipynb").write_text(json.dumps(content))
-    page.goto(lab.notebook("exploring.ipynb"))
-    page.wait_for_function(f"() => {KERNEL}?.connectionStatus === 'connected'", timeout=90_000)
-    page.evaluate(f"async () => {{ await {KERNEL}.info }}")
+    lab.write("exploring.ipynb", *CELLS)
+    lab.open(page, "exploring.ipynb")
     page.evaluate("async () => { await window.jupyterapp.commands.execute('notebook:run-all-cells') }")
     page.wait_for_function("() => window.__flnb?.state === 'finished'", timeout=60_000)
     return page
@@ -64,7 +56,7 @@ def test_a_click_on_an_op_of_a_report_selects_it_in_the_dashboard(notebook: Page
 @pytest.mark.timeout(120)
 def test_an_op_of_the_dashboard_opens_in_a_cell_and_repeats_its_bits(notebook: Page, screenshots: Path) -> None:
     page = notebook
-    before = page.evaluate(f"() => {COUNT}")  # the model's: cells out of sight are not on the page
+    before = page.evaluate(f"() => {COUNT}")
     page.locator(".fl-root [role=tab]", has_text="Ops").first.click()
     page.locator(".fl-opener").click()
     page.wait_for_function(f"() => {COUNT} === {before + 1}")
@@ -90,11 +82,7 @@ def test_tensors_and_modules_show_themselves(notebook: Page, screenshots: Path) 
     weight.wait_for()
     assert "gradient norm" in (weight.text_content() or "")
     page.screenshot(path=screenshots / "exploring-light.png")
-    change = "async theme => { await window.jupyterapp.commands.execute('apputils:change-theme', {theme}) }"
-    page.evaluate(change, "JupyterLab Dark")
-    page.wait_for_function("() => document.body.dataset.jpThemeLight === 'false'")
-    page.locator("#jupyterlab-splash").wait_for(state="detached")
+    change_theme(page, "Dark")
     page.screenshot(path=screenshots / "exploring-dark.png")
-    page.evaluate(change, "JupyterLab Light")  # the next tests find the settings as they were
-    page.wait_for_function("() => document.body.dataset.jpThemeLight === 'true'")
+    change_theme(page, "Light")  # the next tests find the settings as they were
     assert not page.flnb_errors

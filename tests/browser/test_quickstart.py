@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.browser.conftest import change_theme, resize
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
 
     from tests.browser.conftest import Lab
 
-STATUS = "window.jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel"
 # One number for everything that is drawn on the dashboard's canvases.
 PICTURE = """() => [...document.querySelectorAll('.fl-root canvas')].map(canvas => {
     if (!canvas.width || !canvas.height || !canvas.offsetParent) return 0;
@@ -60,9 +61,7 @@ def notebook(lab: Lab, page: Page, pytestconfig: pytest.Config) -> Page:
     """A page with a copy of the quickstart, connected to its kernel, with nothing run."""
     text = (pytestconfig.rootpath / "notebooks" / "quickstart.ipynb").read_text()
     (lab.folder / "quickstart.ipynb").write_text(trains_until_watched(text))
-    page.goto(lab.notebook("quickstart.ipynb"))
-    page.wait_for_function(f"() => {STATUS}?.connectionStatus === 'connected'", timeout=90_000)
-    page.evaluate(f"async () => {{ await {STATUS}.info }}")
+    lab.open(page, "quickstart.ipynb")
     page.evaluate("() => window.jupyterapp.commands.execute('application:toggle-left-area')")
     return page
 
@@ -187,30 +186,7 @@ def light_again(training: Page) -> Iterator[None]:
     yield
     assert size is not None
     training.set_viewport_size(size)
-    _theme(training, "Light")
-
-
-def _theme(page: Page, name: str) -> None:
-    page.evaluate(
-        "theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme: `JupyterLab ${theme}`})", name
-    )
-    page.wait_for_function(
-        "light => (document.body.dataset.jpThemeLight === 'true') === light", arg=name == "Light", timeout=10_000
-    )
-    page.wait_for_timeout(600)
-
-
-def _resize(page: Page, width: int) -> None:
-    """Make the dashboard `width` pixels wide by making the window as wide as that needs."""
-    for _ in range(3):
-        box = dashboard(page).bounding_box()
-        size = page.viewport_size
-        assert box is not None
-        assert size is not None
-        if abs(box["width"] - width) < 1:
-            break
-        page.set_viewport_size({"width": int(size["width"] + width - box["width"]), "height": 1000})
-        page.wait_for_timeout(500)
+    change_theme(training, "Light")
 
 
 @pytest.fixture
@@ -237,9 +213,9 @@ def test_every_view_in_both_themes_and_widths(training: Page, screenshots: Path)
     names = root.get_by_role("tab").all_inner_texts()
     assert {"Overview", "Ops", "Memory", "Tape", "Metrics"} <= {name.strip() for name in names}
     for theme in ("Light", "Dark"):
-        _theme(page, theme)
+        change_theme(page, theme)
         for width in (1200, 900):
-            _resize(page, width)
+            resize(page, root, width)
             for name in names:
                 root.get_by_role("tab", name=name).click()
                 page.wait_for_timeout(500)
@@ -261,7 +237,8 @@ def test_a_change_of_theme_leaves_no_canvas_of_the_overview_blank(training: Page
     page.wait_for_timeout(500)
     assert page.evaluate(BLANK) == []
     for theme in ("Dark", "Light", "Dark"):
-        _theme(page, theme)
+        change_theme(page, theme)
+        page.wait_for_timeout(600)
         assert page.locator(".fl-root .fl-chart canvas").count() >= 3
         assert page.evaluate(BLANK) == [], f"after the change to {theme}"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -213,14 +212,9 @@ run.tape"""
 
 @pytest.mark.timeout(180)
 def test_a_tape_on_a_cells_last_line_is_a_view_of_its_own(lab: Lab, page: Page, screenshots: Path) -> None:
-    cell = {"cell_type": "code", "source": CELL, "id": "a", "metadata": {}, "outputs": [], "execution_count": None}
-    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-    notebook = {"cells": [cell], "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}
-    (lab.folder / "tape.ipynb").write_text(json.dumps(notebook))
+    lab.write("tape.ipynb", CELL)
     page.set_viewport_size({"width": 1400, "height": 1000})
-    page.goto(lab.notebook("tape.ipynb"))
-    session = "window.jupyterapp?.shell?.currentWidget?.sessionContext?.session"
-    page.wait_for_function(f"() => {session}?.kernel?.connectionStatus === 'connected'", timeout=90_000)
+    lab.open(page, "tape.ipynb")
     page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells') }")
     page.wait_for_function("() => window.__flnb?.view?.boxes > 0", timeout=90_000)
     probe = page.evaluate("() => window.__flnb.view")

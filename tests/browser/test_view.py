@@ -5,10 +5,11 @@ The tests of this module are the chapters of one story in one browser tab; they 
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from tests.browser.conftest import COUNT, change_theme, resize
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
     from tests.browser.conftest import Lab
 
-KERNEL = "window.jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel"
-COUNT = "window.jupyterapp.shell.currentWidget.content.widgets.length"
 CELLS = [
     """import time, flnb, flnb.nn as nn
 from flnb.memory import Caching, HostDevice, Native
@@ -78,15 +77,8 @@ with flnb.record("blocks", grad_interval=0) as run:
 @pytest.fixture(scope="module")
 def notebook(lab: Lab, page: Page) -> Page:
     """A page with the cells above, the first two run."""
-    empty = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}
-    cells = [empty | {"id": f"cell{i}", "source": source} for i, source in enumerate(CELLS)]
-    spec = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
-    metadata = {"kernelspec": spec, "language_info": {"name": "python"}}
-    content = {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
-    (lab.folder / "view.ipynb").write_text(json.dumps(content))
-    page.goto(lab.notebook("view.ipynb"))
-    page.wait_for_function(f"() => {KERNEL}?.connectionStatus === 'connected'", timeout=90_000)
-    page.evaluate(f"async () => {{ await {KERNEL}.info }}")
+    lab.write("view.ipynb", *CELLS)
+    lab.open(page, "view.ipynb")
     page.evaluate("() => window.jupyterapp.commands.execute('application:toggle-left-area')")
     page.wait_for_function(f"() => {COUNT} === {len(CELLS)}")
     run_cell(page, 0)
@@ -216,36 +208,17 @@ def test_pictures_in_both_themes_and_widths(notebook: Page, screenshots: Path) -
         line.press("PageDown")
     root(page).get_by_role("region", name="What if the device had less").get_by_role("button", name="Apply").wait_for()
     for theme in ("Light", "Dark"):
-        page.evaluate(
-            "theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})", f"JupyterLab {theme}"
-        )
-        page.wait_for_function(
-            "light => (document.body.dataset.jpThemeLight === 'true') === light", arg=theme == "Light"
-        )
-        page.locator("#jupyterlab-splash").wait_for(state="detached")
+        change_theme(page, theme)
         for width in (1200, 900):
-            _resize(page, width)
+            resize(page, root(page), width)
             for by in ("Scope", "Op", "Category"):
                 root(page).get_by_role("radio", name=by, exact=True).click()
                 page.wait_for_timeout(400)
                 root(page).screenshot(path=screenshots / f"view-{by.lower()}-{theme.lower()}-{width}.png")
             overflow = root(page).evaluate("element => element.scrollWidth - element.clientWidth")
             assert overflow <= 1
-    page.evaluate("() => window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Light'})")
-    page.wait_for_function("() => document.body.dataset.jpThemeLight === 'true'")
+    change_theme(page, "Light")
     page.set_viewport_size({"width": 1400, "height": 1000})
-
-
-def _resize(page: Page, width: int) -> None:
-    """Make the dashboard `width` pixels wide by making the window as wide as that needs."""
-    for _ in range(3):
-        box, size = root(page).bounding_box(), page.viewport_size
-        assert box is not None
-        assert size is not None
-        if abs(box["width"] - width) < 1:
-            break
-        page.set_viewport_size({"width": int(size["width"] + width - box["width"]), "height": 1000})
-        page.wait_for_timeout(500)
 
 
 @pytest.mark.timeout(120)

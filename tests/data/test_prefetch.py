@@ -22,15 +22,6 @@ HERE = Path(__file__).parent
 BOTH = pytest.mark.parametrize("processes", [False, True], ids=["threads", "processes"])
 
 
-@pytest.fixture
-def worked(monkeypatch):
-    """The module `worked`, importable here and in worker processes."""
-    monkeypatch.syspath_prepend(HERE)
-    import worked
-
-    return worked
-
-
 @pytest.fixture(autouse=True)
 def nothing_is_left():
     threads, blocks = set(threading.enumerate()), shared()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,15 +28,6 @@ def manager() -> Iterator[MemoryManager]:
     """A manager of its own, whose live bytes are those of the test."""
     with flnb.use_memory_manager(flnb.memory.Caching(flnb.memory.HostDevice("256MiB"))) as active:
         yield active
-
-
-@pytest.fixture
-def no_collector() -> Iterator[None]:
-    """What goes, goes by reference counting alone."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 @pytest.fixture

@@ -6,14 +6,9 @@ import pytest
 
 import flnb
 from flnb import cli, optim
-from flnb.memory import Caching, HostDevice, Native, dry_run, replay, trace
+from flnb.memory import Caching, Native, dry_run, replay, trace
 from flnb.nn import Linear
-
-
-class EveryTensor(HostDevice):
-    """Host memory with blocks for tensors of any size."""
-
-    min_block = 0
+from tests.backends.test_meta import EveryTensor
 
 
 def really(name, manager):

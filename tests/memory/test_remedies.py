@@ -13,6 +13,7 @@ from flnb_backends.memory.host import host
 
 import flnb
 from flnb.memory import Caching, ExactFit, HostDevice, MemoryManager, Native, OutOfMemoryError, pasteable
+from tests.memory.test_postmortem import Hoarder
 
 if TYPE_CHECKING:
     from flnb.memory.postmortem import Postmortem
@@ -20,13 +21,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("nothing_held")
 
 MIB = 1 << 20
-
-
-class Hoarder(Caching):
-    """Releases nothing by itself."""
-
-    def _reserve(self, nbytes: int) -> Any:
-        return self.device.reserve(nbytes)
 
 
 class Program(NamedTuple):

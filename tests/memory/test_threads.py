@@ -43,7 +43,7 @@ def test_a_forked_child_cannot_write_into_its_parents_arrays():
 
 
 @managers
-def test_threads_share_a_manager(Manager):
+def test_threads_share_a_manager(Manager, restless):
     manager = Manager()
     errors = []
 
@@ -59,17 +59,12 @@ def test_threads_share_a_manager(Manager):
         except BaseException as error:
             errors.append(error)
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(1, 5)]
-        for thread in threads:
-            thread.start()
-        work(9)  # the first thread keeps going while the others arrive
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    work(9)  # the first thread keeps going while the others arrive
+    for thread in threads:
+        thread.join()
     assert not errors
     stats = manager.stats()
     assert (stats["live"], stats["allocated"], stats["allocs"]) == (0, 0, 3000)

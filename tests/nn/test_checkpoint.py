@@ -1,7 +1,5 @@
 """Checkpoints: a run that was stopped goes on to the same bits; whole files only, and all parts or none."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -163,7 +161,7 @@ def test_a_file_of_nn_save_is_told_apart(tmp_path):
         nn.load_checkpoint(tmp_path / "nowhere", model=Run().model)
 
 
-def test_an_interrupted_or_refused_save_keeps_the_old_file(tmp_path, monkeypatch):
+def test_an_interrupted_or_refused_save_keeps_the_old_file(tmp_path, interrupt_writes):
     run, path = Run(), tmp_path / "last"
     nn.save_checkpoint(path, **run.parts)
     old = path.read_bytes()
@@ -174,13 +172,7 @@ def test_an_interrupted_or_refused_save_keeps_the_old_file(tmp_path, monkeypatch
 
     with pytest.raises(ValueError, match='"random" is the session\'s generator, which is saved in any case; give'):
         nn.save_checkpoint(path, **run.parts, random=flnb.random.Generator(1))
-
-    def interrupted(self, content):
-        with self.open("wb") as file:
-            file.write(content[:50])
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Path, "write_bytes", interrupted)
+    interrupt_writes()
     with pytest.raises(KeyboardInterrupt):
         nn.save_checkpoint(path, **run.parts)
     assert path.read_bytes() == old

@@ -1,7 +1,5 @@
 """nn.save and nn.load: complete files only, complete loads only."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -68,17 +66,11 @@ def test_another_architecture_lists_each_mismatch(tmp_path):
         assert line in str(error.value)
 
 
-def test_an_interrupted_save_keeps_the_old_file(tmp_path, monkeypatch):
+def test_an_interrupted_save_keeps_the_old_file(tmp_path, interrupt_writes):
     path = tmp_path / "net"
     nn.save(net(), path)
     old = path.read_bytes()
-
-    def interrupted(self, content):
-        with self.open("wb") as file:
-            file.write(content[:50])
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Path, "write_bytes", interrupted)
+    interrupt_writes()
     with pytest.raises(KeyboardInterrupt):
         nn.save(net(), path)
     assert path.read_bytes() == old

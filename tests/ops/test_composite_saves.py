@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import flnb
-from flnb.memory import HostDevice, Native
+from flnb.memory import Native
 from flnb.testing import verify_grad
+from tests.backends.test_meta import EveryTensor
 
 N, C = 6, 5
 WEIGHT, BIAS = np.linspace(0.5, 2.0, C), np.linspace(-1.0, 1.0, C)
@@ -27,12 +28,6 @@ RECURRENT = {  # of the steps' inputs, which are as large as the gates, none is 
     "lstm": (4, lambda x, h, *w: flnb.lstm(x, (h, h), *w)[0], 1),
     "gru": (3, flnb.gru, 1),
 }
-
-
-class EveryTensor(HostDevice):
-    """Host memory with blocks for tensors of any size."""
-
-    min_block = 0
 
 
 def values(seed=0):
