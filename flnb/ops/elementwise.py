@@ -14,6 +14,7 @@ from flnb.dispatch.plan import Spec
 from flnb.ops.creation import asarray, check_device
 from flnb.ops.dtypes import dtype_of, real_dtype
 from flnb.ops.table import Op, Pull, describe, shaped
+from flnb.tensor import Tensor
 
 BOOL = np.dtype(bool)
 HALF = np.dtype(np.float16)
@@ -302,4 +303,6 @@ def assign(target: Any, value: Any, /) -> Any:
     """Write ``value`` (broadcast and cast as needed) over the elements of ``target``; gives ``target``."""
     from flnb.ops.movement import broadcast_to
 
-    return dispatch.call(_copy, (broadcast_to(asarray(value, target.dtype), target.shape),), (), target)
+    if not isinstance(target, Tensor) or getattr(value, "_spec", None) is not target._spec:
+        value = broadcast_to(asarray(value, target.dtype), target.shape)
+    return dispatch.call(_copy, (value,), (), target)

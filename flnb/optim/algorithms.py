@@ -108,6 +108,7 @@ class Adam(Optimizer):
 
     slots: tuple[str, ...] = ("mean", "square")
     scratch = 1
+    gathers = True
     beta1: float
     beta2: float
     eps: float
@@ -160,6 +161,8 @@ class AdamW(Adam):
     2.75
     """
 
+    gathers = True
+
     def __init__(
         self, parameters: Iterable[Variable], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8, weight_decay: float = 1e-2,
@@ -186,6 +189,7 @@ class AMSgrad(Adam):
     """
 
     slots = ("mean", "square", "largest")
+    gathers = True
 
     def scale(self, state: dict[str, Tensor]) -> Tensor:
         largest = state["largest"]
@@ -208,6 +212,7 @@ class RMSProp(Optimizer):
     """
 
     scratch = 2
+    gathers = True
     alpha: float
     eps: float
     weight_decay: float
@@ -259,6 +264,7 @@ class Adadelta(Optimizer):
 
     slots = ("square", "moved")
     scratch = 2
+    gathers = True
     rho: float
     eps: float
     weight_decay: float
@@ -298,6 +304,7 @@ class Adagrad(Optimizer):
 
     slots = ("square",)
     scratch = 2
+    gathers = True
     lr_decay: float
     eps: float
     weight_decay: float

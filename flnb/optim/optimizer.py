@@ -12,6 +12,7 @@ from flnb.autograd import Variable
 from flnb.dispatch.plan import spec_of
 from flnb.dispatch.state import category, use
 from flnb.nn.fitting import mismatches, refuse
+from flnb.optim.gathered import LARGEST, Gathered, plain
 from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -64,6 +65,13 @@ class Optimizer:
     slots: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
     scratch: int = 0
+    gathers: bool = False
+    """Whether `update` treats every element alike, in so many ops that small parameters are better updated as one
+    vector. A subclass says so itself: what it changes may ask which parameter it has."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.gathers = vars(cls).get("gathers", False)
 
     def __init__(self, parameters: Iterable[Variable], lr: float, **settings: float) -> None:
         name = type(self).__name__
@@ -91,6 +99,7 @@ class Optimizer:
         self._state: list[dict[str, Tensor]] = []
         self._counts = [0] * len(self.parameters)
         self._scratch: dict[Spec, list[Tensor]] = {}
+        self._gathered: list[Gathered] = []
 
     def update(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
         """Write the new value of one parameter into `data`; `gradient` must stay as it is.
@@ -119,11 +128,16 @@ class Optimizer:
             self._allocate()
         self.steps += 1
         with bus.phase("optimizer"), updating():
+            done: set[int] = set()
+            for gathered in self._gathered:
+                if gathered.complete(self):
+                    for index in gathered.members:
+                        self._counts[index] = self.count = self._counts[index] + 1
+                    gathered.update(self)
+                    done.update(gathered.members)
             for index, (item, state) in enumerate(zip(self.parameters, self._state, strict=True)):
-                gradient = item.grad
-                if gradient is not None:
-                    if isinstance(gradient, Variable):  # made by backward(create_graph=True)
-                        gradient = gradient.data
+                if item.grad is not None and index not in done:
+                    gradient = plain(item.grad)
                     self._counts[index] = self.count = self._counts[index] + 1
                     if MASTER in state:
                         self._step_master(item, gradient, state)
@@ -210,13 +224,25 @@ class Optimizer:
             for data in like:
                 if data._spec not in self._scratch:
                     self._scratch[data._spec] = [ops.zeros_like(data) for _ in range(self.scratch)]
+            self._gathered = self._gather(like)
+            known = {i: state for one in self._gathered for i, state in zip(one.members, one.states, strict=True)}
             # last: an allocation that was interrupted is begun anew
             self._state = [
-                {slot: ops.zeros_like(data) for slot in self.slots}
+                known.get(index)
+                or {slot: ops.zeros_like(data) for slot in self.slots}
                 | {number: ops.zeros((), dtype=data.dtype) for number in self.numbers}
                 | ({MASTER: data} if data.dtype != item.dtype else {})
-                for item, data in zip(self.parameters, like, strict=True)
+                for index, (item, data) in enumerate(zip(self.parameters, like, strict=True))
             ]
+
+    def _gather(self, like: Sequence[Tensor]) -> list[Gathered]:
+        """Vectors of the small parameters, one for each dtype that several have."""
+        by_dtype: dict[Any, list[int]] = {}
+        for index, (item, data) in enumerate(zip(self.parameters, like, strict=True)):
+            if self.gathers and data.dtype == item.dtype and data._spec.nbytes <= LARGEST:
+                by_dtype.setdefault(data.dtype, []).append(index)
+        several = [members for members in by_dtype.values() if len(members) > 1]
+        return [Gathered(self, members, [like[i] for i in members]) for members in several]
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{key}={getattr(self, key)}" for key in self._settings)
