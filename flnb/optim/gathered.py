@@ -75,4 +75,4 @@ class Gathered:
 
 def plain(gradient: Any) -> Tensor:
     """A gradient without its own graph, which ``backward(create_graph=True)`` makes."""
-    return gradient.data if isinstance(gradient, Variable) else gradient  # type: ignore[no-any-return]
+    return gradient.data if isinstance(gradient, Variable) else gradient

@@ -16,6 +16,7 @@ from __future__ import annotations
 import struct
 import threading
 from contextlib import contextmanager
+from threading import get_ident
 from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING, Any
 
@@ -102,7 +103,7 @@ class Lane:
         self.limit = max(1, capacity // schema.RECORD_BYTES) * schema.WORDS
         self.context = self.node = 0
         self.number = number
-        self.thread, self.ident = threading.current_thread(), threading.get_ident()
+        self.thread, self.ident = threading.current_thread(), get_ident()
 
     def emit(
         self, code: int, t: float, a: float = 0, b: int = 0, c: int = 0, d: int = 0, e: int = 0, f: int = 0
@@ -188,6 +189,7 @@ class Lanes:
         return lane
 
 
+_LEAVE = schema.SCOPE
 _context_ids: dict[Any, int] = intern.contexts.ids
 
 
@@ -239,10 +241,13 @@ def enter(name: str, event: int = schema.SCOPE | schema.ENTER_MODULE << schema.A
     """Enter a module's scope, cheaply; give the result to `leave` in a ``finally``. `scope` is the friendly form."""
     here = threads.here
     outer: str = here.path
-    here.path = f"{outer}.{name}" if outer else name
+    here.path = path = f"{outer}.{name}" if outer else name
     if lanes is not None:
-        lane = lanes.lane
-        lane.context = context = here.context()
+        lane = lanes.last
+        if lane.ident != get_ident():
+            lane = lanes.lane
+        context = _context_ids.get((path, here.phase))
+        lane.context = context = here.context() if context is None else context
         lane.pending += (event, clock(), context, 0, 0, 0, 0, 0)
     return outer
 
@@ -252,9 +257,12 @@ def leave(outer: str) -> None:
     here = threads.here
     here.path = outer
     if lanes is not None:
-        lane = lanes.lane
-        lane.pending += (schema.SCOPE, clock(), lane.context, 0, 0, 0, 0, 0)
-        lane.context = here.context()
+        lane = lanes.last
+        if lane.ident != get_ident():
+            lane = lanes.lane
+        lane.pending += (_LEAVE, clock(), lane.context, 0, 0, 0, 0, 0)
+        context = _context_ids.get((outer, here.phase))
+        lane.context = here.context() if context is None else context
 
 
 ENTER_BLOCK = schema.SCOPE | schema.ENTER_BLOCK << schema.AUX_SHIFT
