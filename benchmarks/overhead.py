@@ -114,8 +114,8 @@ def ratios(seconds: dict[str, list[float]], over: str, under: str) -> tuple[floa
     return statistics.median(values), low, high
 
 
-def training_step() -> Callable[[], float]:
-    """Ten steps of the quickstart's network on its batches of 128 digits; gives seconds."""
+def training_steps(times: int) -> Callable[[], float]:
+    """Ten steps of the quickstart's network on its batches of 128 digits, ``times`` over; gives seconds."""
     from benchmarks.digits import build
     from flnb import nn
     from flnb.data import digits
@@ -128,7 +128,7 @@ def training_step() -> Callable[[], float]:
 
     def run() -> float:
         start = time.perf_counter()
-        for images, labels in batches:
+        for images, labels in batches * times:
             optimizer.zero_grad()
             loss_of(net(images), labels).backward()
             optimizer.step()
@@ -141,16 +141,17 @@ def main(argv: list[str]) -> int:
     """Print and store the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks overhead")
     parser.add_argument("--ops", type=int, default=20_000)
+    parser.add_argument("--steps", type=int, default=100, help="training steps of the quickstart, in tens")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--quick", action="store_true", help="a smoke size, for CI")
     options = parser.parse_args(argv)
     if options.quick:
-        options.ops, options.rounds = 2_000, 3
+        options.ops, options.steps, options.rounds = 2_000, 10, 3
     rows: list[dict[str, Any]] = []
     for tuned in (False, True):
         with flnb.tune_gc() if tuned else nullcontext():
             rows += chain_rows(options.ops, options.rounds, "tune_gc" if tuned else "default gc")
-            rows += step_rows(options.rounds, "tune_gc" if tuned else "default gc")
+            rows += step_rows(options.steps, options.rounds, "tune_gc" if tuned else "default gc")
     print(table(rows))
     write("overhead", rows, vars(options))
     return 0
@@ -171,9 +172,9 @@ def chain_rows(ops: int, rounds: int, collector: str) -> list[dict[str, Any]]:
     return [_row(f"chain of {ops} ops", collector, name, seconds, a, b, GOALS[name]) for name, a, b in pairs]
 
 
-def step_rows(rounds: int, collector: str) -> list[dict[str, Any]]:
-    """A training step of the quickstart."""
-    off = training_step()
+def step_rows(steps: int, rounds: int, collector: str) -> list[dict[str, Any]]:
+    """A training step of the quickstart, over enough of them that what recordings do twice a second has its share."""
+    off = training_steps(steps // 10)
     seconds = measure({"off": off, "recorder": recorded(off), "dashboard": watched(off)}, rounds)
     return [
         _row("training step", collector, name, seconds, a, "off", goal)

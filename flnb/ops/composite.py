@@ -318,8 +318,10 @@ def batch_norm(
     inputs = [x, weight, bias] if x.dtype.itemsize == 2 else in_one_dtype(x, weight, bias)
     y, (_, _, mean, variance) = _batch_norm_op(*inputs, attributes=(eps,))
     if running_mean is not None:
-        for running, batch in ((running_mean, mean), (running_var, e.multiply(variance, n / (n - 1)))):
+        for running, batch, share in (
+            (running_mean, mean, momentum), (running_var, variance, momentum * n / (n - 1)),
+        ):  # fmt: skip
             e.multiply(running, 1.0 - momentum, out=running)
             batch = e.astype(reshape(batch, running.shape), running.dtype, copy=False)
-            e.add(running, e.multiply(batch, momentum), out=running)
+            e.add(running, e.multiply(batch, share), out=running)
     return y
