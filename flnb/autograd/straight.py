@@ -53,25 +53,20 @@ class _Script:
         return name
 
     def write(self, *lines: str, depth: int = 1) -> None:
-        self._tell()
         self.lines += ["    " * depth + line for line in lines]
         self.told += ["    " * depth + line for line in lines]
 
     def run(self, plan: Plan, line: str, depth: int) -> None:
         """Add the line that runs an op."""
         self.heaviest = max(self.heaviest, plan.weight)
-        self.length += 1
-        if self.length > LONGEST:
-            raise NotStraight
         indent = "    " * depth
         self.lines.append(indent + line)
         if not self._untold:
-            self._indent = indent
             self.told.append(indent + "t0 = clock()")
         self._untold.append(plan.code)
         self.told += [indent + line, f"{indent}t{len(self._untold)} = clock()"]
 
-    def _tell(self) -> None:
+    def tell(self, depth: int) -> None:
         """Add the line that writes the events of the ops since the last one."""
         rows = []
         for i in range(0, len(self._untold), bus.ROW_OPS):
@@ -79,8 +74,8 @@ class _Script:
             times = [f"t{i + j}" if j <= len(codes) else "0" for j in range(bus.ROW_OPS + 1)]
             rows.append(f"{bus.row_code(codes)}, {times[0]}, {times[1]}, 0, seq, context, {times[2]}, {times[3]}")
         if rows:
-            self.told.append(f"{self._indent}pending += ({', '.join(rows)})")
-            self._untold.clear()
+            self.told.append(f"{'    ' * depth}pending += ({', '.join(rows)})")
+            self._untold = []
 
     def blank(self, plan: Plan) -> str:
         """What a method is given to write to."""
@@ -91,27 +86,41 @@ class _Script:
         out = [self.blank(plan)] if plan.op.writes_out else []
         arguments = [*buffers, *map(self.named, plan.attributes), *out]
         result = f"r{self._number()}"
+        self.length += 1
+        if self.length > LONGEST:
+            raise NotStraight
         self.run(plan, f"{result} = table[{plan.op.index}]({', '.join(arguments)})", self.depth)
         return result
 
-    def give(self, parent: str, g: str, spec: Spec) -> None:
-        """Add the lines that take a cotangent to a parent (as `Walk` does) whose value has this spec."""
-        plan = _plan(OPS["add"], (spec, spec), ())
-        self.write(f"key = {parent}[2]", "before = cotangents.get(key)", "if before is None:", depth=2)
-        self.write(f"cotangents[key] = {g}", f"if key < 0: leaves.append({parent})", depth=3)
-        self.write(f"elif {parent}[3] is not own: reached.append({parent})", depth=3)
-        if spec.size == 1:  # NumPy takes three times as long to add to one number in place as to make a new one
-            self.write("else:", depth=2)
-            self.run(plan, f"cotangents[key] = add(before, {g}, {self.blank(plan)})", 3)
+    def find(self, places: Sequence[int]) -> None:
+        """Add the lines that look up what parents have got: first, so that nothing comes between pulls and sums."""
+        for i in places:
+            self.write(f"key{i} = p{i}[2]", f"before{i} = cotangents.get(key{i})", depth=2)
+
+    def give(self, given: Sequence[tuple[int, str, Spec]], depth: int = 2) -> None:
+        """Add the lines that take cotangents to parents (as `Walk` does) whose values have these specs: all sums with
+        what came before, then the rest. Which of them there are decides what is told together."""
+        if not given:
+            self.tell(depth)
             return
-        self.write("elif key in owned:", depth=2)
-        self.run(plan, f"cotangents[key] = add(before, {g}, before)", 3)
-        self.write("else:", depth=2)
-        self.run(plan, f"cotangents[key] = add(before, {g}, {self.blank(plan)})", 3)
-        self.write("owned.add(key)", depth=3)
+        (i, g, spec), *rest = given
+        plan, untold = _plan(OPS["add"], (spec, spec), ()), list(self._untold)
+        blank = self.blank(plan)
+        # NumPy takes three times as long to add to one number in place as to make a new one
+        out = blank if spec.size == 1 else f"before{i} if key{i} in owned else {blank}"
+        self.write(f"if before{i} is None:", depth=depth)
+        self.give(rest, depth + 1)
+        self.write(f"cotangents[key{i}] = {g}", f"if key{i} < 0: leaves.append(p{i})", depth=depth + 1)
+        self.write(f"elif p{i}[3] is not own: reached.append(p{i})", depth=depth + 1)
+        self._untold = untold
+        self.write("else:", depth=depth)
+        self.run(plan, f"sum{i} = add(before{i}, {g}, {out})", depth + 1)
+        self.give(rest, depth + 1)
+        self.write(f"cotangents[key{i}] = sum{i}", depth=depth + 1)
+        if spec.size > 1:
+            self.write(f"owned.add(key{i})", depth=depth + 1)
 
     def function(self, told: bool) -> Callable[..., None]:
-        self._tell()
         head = [
             "def straight(node, g, table, add, cotangents, owned, reached, leaves, own, backend, pending, context):"
         ]
@@ -217,13 +226,17 @@ def _write_pulls(plan: Plan, script: _Script) -> None:
     """Run the pulls on what has no values, and write down what they do: of two parents together, then of each alone."""
     wanted = [i for i, pull in enumerate(plan.pulls) if pull is not None and isinstance(plan.specs[i], Spec)]
     if len(wanted) == 2:
-        script.write(f"if p{wanted[0]} is not None and p{wanted[1]} is not None:")
-        for i, g in [(i, _pulled(plan, i, script)) for i in wanted]:
-            script.give(f"p{i}", g, plan.specs[i])
+        a, b = wanted
+        _write_branch(plan, wanted, f"if p{a} is not None and p{b} is not None and p{a} is not p{b}:", script)
         script.write("return", depth=2)
     for i in wanted:
-        script.write(f"if p{i} is not None:")
-        script.give(f"p{i}", _pulled(plan, i, script), plan.specs[i])
+        _write_branch(plan, [i], f"if p{i} is not None:", script)
+
+
+def _write_branch(plan: Plan, places: list[int], condition: str, script: _Script) -> None:
+    script.write(condition)
+    script.find(places)
+    script.give([(i, _pulled(plan, i, script), plan.specs[i]) for i in places])
 
 
 def _pulled(plan: Plan, position: int, script: _Script) -> str:
@@ -247,12 +260,14 @@ def _write_joint(plan: Plan, saved_specs: Sequence[Any], script: _Script) -> Non
     """The same for the one pull of all arguments."""
     script.depth = 1
     pulled = plan.joint(_Drawn(script, "g", plan.spec), plan, *_saved(saved_specs, script))  # type: ignore[misc]
+    script.tell(1)
     for i, (result, spec) in enumerate(zip(pulled, plan.specs, strict=True)):
         if result is not None:
             if type(result) is not _Drawn or result._real is not spec:
                 raise NotStraight
             script.write(f"if p{i} is not None:")
-            script.give(f"p{i}", result._name, spec)
+            script.find([i])
+            script.give([(i, result._name, spec)])
 
 
 def _saved(specs: Sequence[Any], script: _Script) -> list[Any]:

@@ -42,7 +42,7 @@ def test_an_overridden_add_sees_every_addition_of_training():
     net = small_net()
     with flnb.use_backend(Counting) as backend, flnb.record() as run:
         train(net)
-    assert backend.additions == run.ops["add"].count > 50
+    assert backend.additions == run.ops["add"].count > 20
 
 
 def test_a_class_defined_again_is_active_at_once():
