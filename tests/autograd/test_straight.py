@@ -62,6 +62,44 @@ def test_an_overridden_op_is_called_by_straight_pulls_too():
     assert backward_multiplications(True) == (4, 9.0, 12.0)
 
 
+GRAPHS = {
+    "neither is a sum": lambda x, w: x * w,
+    "the first is a sum": lambda x, w: x * w * (x + 1.0),
+    "the second is a sum": lambda x, w: (x * w) * w,
+    "both are sums": lambda x, w: (x * w) + (x * w),
+    "one parent twice": lambda x, w: x * x + w * w,
+    "no pull has an op": lambda x, w: (x + w) + (w + x),
+    "more ops than a row": lambda x, w: flnb.tanh(x) * flnb.tanh(w) / (x * w),
+}
+
+
+@pytest.mark.parametrize("shape", [(), (3,)])
+@pytest.mark.parametrize("graph", GRAPHS.values(), ids=GRAPHS)
+def test_straight_pulls_tell_the_ops_that_the_slow_path_tells(graph, shape):
+    told, gradients = [], []
+    for min_block in (0, 1 << 40):
+        manager = flnb.memory.Native()
+        manager.min_block = min_block
+        x, w = (flnb.Variable(np.full(shape, value)) for value in (2.0, 3.0))
+        with flnb.use_memory_manager(manager):
+            y, cotangent = graph(x, w), flnb.ones(shape, dtype="float64")
+            first = y._node[2]
+            with flnb.record(grad_interval=None) as run:
+                y.backward(cotangent)
+        table = run.table("op")
+        told.append(
+            sorted(
+                (node - first, intern.plans.items[plan].op)
+                for plan, node in zip(table["plan"].tolist(), table["node"].tolist(), strict=True)
+            )
+        )
+        times = np.stack([table["t0"], table["t1"]], 1).ravel()
+        assert (np.diff(times) >= 0).all()
+        gradients.append((x.grad.tolist(), w.grad.tolist()))
+    assert told[0] == told[1]
+    assert gradients[0] == gradients[1]
+
+
 @pytest.mark.parametrize("shape", [(), (3,), (200, 200)])
 @pytest.mark.parametrize("vmapped", [False, True])
 @pytest.mark.parametrize("recorded", [False, True])
