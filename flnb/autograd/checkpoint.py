@@ -12,6 +12,8 @@ from contextvars import copy_context
 from functools import wraps
 from typing import Any
 
+from flnb_telemetry import bus
+
 from flnb.autograd.batched import innermost, replaced
 from flnb.autograd.bundle import join, split
 from flnb.autograd.tape import LINKED, walk
@@ -54,6 +56,7 @@ class _Run:
     def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         self.function, self.arguments, self.keywords = function, arguments, keywords
         self.context = copy_context()  # backend, manager, vmaps: what holds now, also where backward runs
+        self.path = bus.threads.here.path
         given = [x for x in leaves((arguments, keywords)) if isinstance(x, Generator)]
         self.generators = [(g, g.state) for g in (default_generator, *given)]
         self.parents: list[int] = []
@@ -78,13 +81,19 @@ class _Run:
                 )
 
     def again(self) -> list[Any]:
-        """The function's results on the tape, with the same random numbers; generators stand where they stood then."""
+        """The function's results on the tape, with the same random numbers, in the same scope; afterwards generators
+        stand where they stood."""
         now = [g.state for g, _ in self.generators]
+        here = bus.threads.here
+        outer, here.path = here.path, self.path
+        bus.set_phase(here.phase)  # events tell of the path from now on
         try:
             for g, before in self.generators:
                 g.state = before
             return self.context.copy().run(self._results)
         finally:
+            here.path = outer
+            bus.set_phase(here.phase)
             for (g, _), after in zip(self.generators, now, strict=True):
                 g.state = after
 

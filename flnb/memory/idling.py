@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from flnb.memory.lifetimes import Call, Step
+    from flnb.memory.nodes import Node
 
 __all__ = ["LEAST", "STAYING", "Idle", "Moved", "inside", "movable", "moved", "shortest"]
 
@@ -54,13 +55,18 @@ def inside(scope: str, modules: Collection[str]) -> bool:
 
 
 def movable(step: Step) -> dict[int, Idle]:
-    """Blocks that were made inside of an outermost module, and that ops inside of it read and saved, no others."""
+    """Blocks that the tape alone holds at last: in the recording they went with the last node that saved them. Where
+    backward has not come to all of these, blocks that were made, read and saved inside of one outermost module."""
     trace, found = step.trace, {}
     born, _ = trace.lifetimes
     for row, savers in step.nodes.saved_by.items():
+        if trace.nbytes[row] < LEAST or trace.category[row] in STAYING:
+            continue
         users = [*savers, *step.nodes.read_by.get(row, ())]
-        roots = {step.outermost(scope) for scope in {trace.scope[row], *(node.scope for node in users)}}
-        if len(roots) == 1 and "" not in roots and trace.nbytes[row] >= LEAST and trace.category[row] not in STAYING:
+        alone = step.nodes.held_alone(row)
+        if alone is None:
+            alone = len({step.outermost(scope) for scope in (trace.scope[row], *(node.scope for node in users))}) == 1
+        if alone and all(step.outermost(node.scope) for node in savers):
             since = max(step.passed_on(node, int(born[row])) for node in users)
             if step.until < math.inf and row in step.nodes.results and not step.nodes.read_by.get(row):
                 since = math.inf  # it was just made, and is on its way to who reads it
@@ -70,17 +76,18 @@ def movable(step: Step) -> dict[int, Idle]:
 
 def moved(step: Step, modules: Collection[str], again: Collection[Call] = ()) -> list[Moved]:
     """What moves where all that some modules save may, but for what is made or read in calls that run again."""
-    born, _ = step.trace.lifetimes
+    at, run_again = step.trace.t, {node.seq for call in again for node in call.nodes}
+    nodes = [node for node in step.nodes.list if node.seq not in run_again]
+    ends = [float(at[min(call.end, len(at) - 1)]) for call in again]
+    records = sorted([node.t1 for node in nodes if node.largest >= LEAST] + ends)
     stay = {row for call in again for row in call.inputs}
-    records, going = _records(step, again), {}
-    for row, idle in step.movable.items():
-        within = any(call.begin <= born[row] < call.end and row not in call.outputs for call in again)
-        if row in stay or within or not all(inside(scope, modules) for scope in idle.scopes):
-            continue
-        at = int(np.searchsorted(records, idle.since, "right"))
-        if at < len(records):
-            going[row] = step.nodes.following(records[at]) * Trace.TICK
-    back = _returns(step, going)
+    stay |= {row for node in nodes for row in node.saves if not inside(node.scope, modules)}
+    going = {}
+    for row in dict.fromkeys(row for node in nodes for row in node.saves if row in step.movable):
+        after = int(np.searchsorted(records, step.movable[row].since, "right"))
+        if row not in stay and after < len(records):
+            going[row] = step.nodes.following(records[after]) * Trace.TICK
+    back = _returns(step, nodes, going)
     # what went is freed when memory is next asked for, at the latest for its own copy
     return [Moved(row, min([away, *(since for since, _ in back[row])]), back[row]) for row, away in going.items()]
 
@@ -97,24 +104,12 @@ def shortest(step: Step, modules: Collection[str], again: Collection[Call] = ())
     return found
 
 
-def _records(step: Step, again: Collection[Call]) -> list[float]:
-    """When ops on large tensors were recorded: those are the moments at which what is idle moves."""
-    at = step.trace.t
-    spans = [(float(at[call.begin]), float(at[min(call.end, len(at) - 1)])) for call in again]
-    times = [
-        node.t1
-        for node in step.nodes.list
-        if node.largest >= LEAST and not any(since <= node.t0 < until for since, until in spans)
-    ]
-    return sorted([*times, *(until for _, until in spans)])
-
-
-def _returns(step: Step, going: Collection[int]) -> dict[int, list[tuple[int, int]]]:
+def _returns(step: Step, nodes: list[Node], going: Collection[int]) -> dict[int, list[tuple[int, int]]]:
     """When each block that went comes back and goes again, as nodes that saved it are pulled one after another."""
     tick, n = Trace.TICK, len(step.trace)
     _, died = step.trace.lifetimes
     found: dict[int, list[tuple[int, int]]] = {row: [] for row in going}
-    pulls = [(node.pulled, node) for node in step.nodes.list if node.pulled is not None]
+    pulls = [(node.pulled, node) for node in nodes if node.pulled is not None]
     pulls.sort(key=lambda pull: (pull[0][0], -pull[1].seq))  # what allocates nothing, before what does
     left = Counter(row for _, node in pulls for row in node.saves if row in found)
     here: dict[int, int] = {}  # since when

@@ -39,6 +39,7 @@ class Call(NamedTuple):
         outputs: allocations that ops outside read.
         inputs: allocations from outside that its ops read.
         seconds: what its forward ops took.
+        nodes: these ops.
     """
 
     scope: str
@@ -49,6 +50,7 @@ class Call(NamedTuple):
     outputs: frozenset[int]
     inputs: frozenset[int]
     seconds: float
+    nodes: list[Node]
 
 
 class Choice(NamedTuple):
@@ -178,7 +180,7 @@ class Step:
                     extra.append((row, again, call.back * tick - (call.end - int(died[row]))))
                 elif row in call.outputs:  # the second one is held until the whole call is pulled
                     extra.append((row, again, call.done * tick))
-                    if call.back <= died[row] <= call.done:
+                    if self.nodes.held_alone(row):
                         ends[row] = self._outside(row, call) * tick
                 else:
                     extra.append((row, again, int(died[row]) * tick if died[row] > call.back else call.back * tick))
@@ -249,7 +251,7 @@ class Step:
         inputs = frozenset(row for row in read if not begin <= born[row] < end)
         own = np.flatnonzero(~nodes.back[first:last]) + first
         seconds = float((nodes.t1[own] - nodes.t0[own]).sum())
-        return Call(scope, begin, end, back, done, frozenset(outputs), inputs, seconds)
+        return Call(scope, begin, end, back, done, frozenset(outputs), inputs, seconds, inside)
 
     def _leaves(self, row: int, first: int, last: int) -> bool:
         return any(not first <= node.first < last for node in self.nodes.read_by[row])

@@ -97,15 +97,20 @@ class Nodes:
         """One more node: its rows in the table of ops, and the nodes that its inputs are results of (0: of none)."""
         first, last = int(group[0]), int(group[-1])
         seq = int(self.node[first])
-        reads = [self.block[parent] for parent in parents if parent in self.block]
+        t0, t1, pulled = float(self.t0[first]), float(self.t1[last]), self._pulled.get(seq)
         made = [self.rows[alloc] for alloc in self.alloc[group].tolist() if alloc in self.rows]
+        before = made[0] if made else int(np.searchsorted(self._born, t0))
+        inputs = [
+            self.block.get(parent) if parent else self._plain(shape, scope, before, t1)
+            for parent, shape in zip(parents, plan.inputs, strict=False)
+        ]
+        reads = [row for row in inputs if row is not None]
         result = made[-1] if made else reads[0] if reads and plan.nbytes >= self._least else None
         if result is not None:
             self.block[seq] = result
             self.results.add(result)
-        t0, t1, pulled = float(self.t0[first]), float(self.t1[last]), self._pulled.get(seq)
         node = Node(seq, plan.op, scope, first, last, t0, t1, pulled, _largest(plan), result, reads, [])
-        node.saves = self._saves(node, plan, parents, made) if plan.op in OPS else list(reads)
+        node.saves = self._saves(node, plan, parents, inputs, made) if plan.op in OPS else list(reads)
         self.list.append(node)
         for row in dict.fromkeys(reads):
             self.read_by[row].append(node)
@@ -135,7 +140,9 @@ class Nodes:
             found[seq] = min(begin, before[0]), max(end, before[1])
         return found
 
-    def _saves(self, node: Node, plan: Plan, parents: list[int], made: list[int]) -> list[int]:
+    def _saves(
+        self, node: Node, plan: Plan, parents: list[int], inputs: list[int | None], made: list[int]
+    ) -> list[int]:
         """The blocks that a node keeps: of inputs and result those that its pull reads, and what its body kept."""
         op, count = OPS[plan.op], len(plan.inputs)
         found: list[int] = []
@@ -147,28 +154,31 @@ class Nodes:
         else:
             mask = sum(1 << i for i, parent in enumerate(parents) if parent) if count <= 2 else 0
             *keeps, result = op.saves_for(count)[mask]
-        for parent, keep, shape in zip(parents, keeps, plan.inputs, strict=False):
-            row = self.block.get(parent) if parent else self._plain(node, shape)
-            if keep and row is not None:
-                found.append(row)
+        found += [row for row, keep in zip(inputs, keeps, strict=False) if keep and row is not None]
         if result and node.block is not None:
             found.append(node.block)
         return list(dict.fromkeys(found))
 
-    def _plain(self, node: Node, shape: tuple[int, ...]) -> int | None:
+    def _plain(self, shape: tuple[int, ...], scope: str, before: int, t1: float) -> int | None:
         """An input without a gradient, such as the mask of a dropout, or a view of one: the latest of its number of
         elements in the module, or in one around it that passed it on."""
         count, trace = math.prod(shape), self.trace
         if count < 2:
             return None
-        until, passed = int(np.searchsorted(self._born, node.t0)), self.following(node.t1)
-        for row in range(until - 1, max(-1, until - 9), -1):
-            scope = trace.scope[row]
-            near = scope != "" and f"{node.scope}.".startswith(f"{scope}.")
+        passed = self.following(t1)
+        for row in range(before - 1, max(-1, before - 9), -1):
+            near = not trace.scope[row] or f"{scope}.".startswith(f"{trace.scope[row]}.")
             alike = math.prod(trace.shapes[row]) == count and row not in self.results
             if near and alike and self._died[row] > passed:
                 return row
         return None
+
+    def held_alone(self, row: int) -> bool | None:
+        """Whether the tape held a block longest: it went with the last node that saved it; None: that is not known."""
+        (born, died), n = self.trace.lifetimes, len(self.trace)
+        last = max((node.pulled[1] if node.pulled else n for node in self.saved_by.get(row, ())), default=n)
+        later = int(np.searchsorted(born, last))  # what is let go of is freed when memory is next asked for
+        return bool(died[row] <= born[later]) if later < len(born) else None
 
     def between(self, first: int, last: int) -> list[Node]:
         """The nodes whose rows in the table of ops begin at ``first`` or later, and before ``last``."""

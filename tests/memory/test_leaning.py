@@ -184,6 +184,17 @@ def test_scopes_are_those_that_a_recording_names(recompute: str, around: str | N
     }
 
 
+def test_what_runs_again_is_in_the_scope_that_it_first_ran_in() -> None:
+    """Also where a module inside has the number of the one that runs again, which is not one more of them."""
+    nets = nn.Sequential(nn.Sequential(Counted(), nn.Tanh()))
+    with lean(nets, "step.0"), flnb.record() as run, flnb.scope("step"):
+        nets[0](flnb.asarray(X)).sum().backward()
+    assert nets[0][0].ran == 2
+    ops = run.table("op")
+    scopes = {run.catalog.contexts.items[number].scope for number in ops["context"]}
+    assert scopes <= {"step", "step.0", "step.0.0", "step.0.0.inner", "step.0.1"}
+
+
 def test_modules_that_are_called_by_hand_have_scopes_of_their_own() -> None:
     net = nn.Sequential(Counted(), Counted())
     with lean(net, "1"):
