@@ -97,7 +97,7 @@ def shortest(step: Step, modules: Collection[str], again: Collection[Call] = ())
     found = tuple(dict.fromkeys(modules))
     rows = {one.row for one in moved(step, found, again)}
     for outer in sorted({scope[:end] for scope in found for end, c in enumerate(scope) if c == "."}, key=len):
-        if sum(inside(scope, (outer,)) for scope in found) > 1:
+        if step.own(outer) and sum(inside(scope, (outer,)) for scope in found) > 1:
             tried = (*(scope for scope in found if not inside(scope, (outer,))), outer)
             if {one.row for one in moved(step, tried, again)} == rows:
                 found = tried

@@ -105,11 +105,15 @@ class Step:
         """Blocks that could be elsewhere for a while."""
         return movable(self)
 
+    def own(self, scope: str) -> str:
+        """A scope from the outermost module on, without the user's scopes around it; "" where there is no module."""
+        outside = max((path for path in self.around if f"{scope}.".startswith(f"{path}.")), key=len, default="")
+        return scope.removeprefix(outside).removeprefix(".")
+
     def outermost(self, scope: str) -> str:
         """The scope of the outermost module around an op, "" where there is none."""
-        outside = max((path for path in self.around if f"{scope}.".startswith(f"{path}.")), key=len, default="")
-        inner = scope.removeprefix(outside).removeprefix(".").partition(".")[0]
-        return inner and f"{outside}.{inner}".removeprefix(".")
+        own = self.own(scope)
+        return own and scope.removesuffix(own) + own.partition(".")[0]
 
     def recomputable(self) -> list[Choice]:
         """Modules that could be checkpointed."""

@@ -37,17 +37,16 @@ def manager(kind: type, told: Mapping[str, Any], lease: Lease, capacity: int) ->
     return f"flnb.use_memory_manager({_called(kind)}({', '.join([device] * bool(device) + settings)}))"
 
 
-def lean(models: tuple[str, ...], **scopes: tuple[str, ...]) -> str:
+def lean(models: tuple[str, ...], method: str, scopes: tuple[str, ...]) -> str:
     """The line that runs steps with modules recomputed or offloaded (`flnb.memory.lean`).
 
     Args:
         models: variables of modules; "*" before one that holds several.
-        scopes: of what is done, of what.
+        method: "recompute" or "offload"; scopes: of what.
     """
-    given = ", ".join(f"{method}={json.dumps(list(names))}" for method, names in scopes.items())
     alone = len(models) == 1 and not models[0].endswith(")")
     model = models[0].removeprefix("*") if alone else f"[{', '.join(models)}]"
-    return f"flnb.memory.lean({model}, {given})"
+    return f"flnb.memory.lean({model}, {method}={json.dumps(list(scopes))})"
 
 
 def _called(kind: type) -> str:

@@ -18,7 +18,7 @@ from flnb.interface.memory import MemoryDevice
 from flnb.memory import pasteable
 from flnb.memory.choosing import METHODS, bandwidth_of, choices, costs, with_choice
 from flnb.memory.idling import shortest
-from flnb.memory.lifetimes import Choice, Step
+from flnb.memory.lifetimes import Step
 from flnb.memory.replaying import Outcome, play
 from flnb.memory.traces import Trace, recorded
 
@@ -286,16 +286,20 @@ def _leaner(
     step = Step(at.run, rows, trace, at.run.seconds_at(at.t))
     rate = bandwidth_of(at.run) if step.movable else 1.0
 
-    def candidate(again: tuple[str, ...], away: tuple[str, ...]) -> Candidate:
+    def candidate(again: tuple[str, ...], away: tuple[str, ...], names: tuple[str, ...] = ()) -> Candidate:
         changed, nbytes = step.changed(again, away)
-        told = {"recompute": again} if again else {"offload": shortest(step, away)}
-        roots = dict.fromkeys(scope.partition(".")[0] for scope in again or away)
+        told = names or tuple(dict.fromkeys(map(step.own, again or shortest(step, away))))
+        roots = dict.fromkeys(scope.partition(".")[0] for scope in told)
         written = tuple(dict.fromkeys(text for root in roots for text in models[root].written))
         cost = costs(sum(map(step.seconds, again)), nbytes, nbytes / rate)
-        return Candidate(pasteable.lean(written, **told), changed, at.manager, cost)
+        return Candidate(pasteable.lean(written, "recompute" if again else "offload", told), changed, at.manager, cost)
 
     for method in METHODS:
-        found = [choice for choice in choices(step, (method,), rate) if choice.scopes[0].partition(".")[0] in models]
+        found = [
+            choice
+            for choice in choices(step, (method,), rate)
+            if step.own(choice.scopes[0]).partition(".")[0] in models
+        ]
         both: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
         for count, choice in enumerate(found, 1):
             both = with_choice(*both, choice)
@@ -303,14 +307,15 @@ def _leaner(
                 yield method, candidate(*both)
         if method == "offload" and found:
             yield "offload all", candidate(*both)
-        for again in _levels(found, models) if method == "recompute" else ():
-            yield "recompute all", candidate(again, ())
+        for names in _levels([step.own(choice.scopes[0]) for choice in found], models) if method == "recompute" else ():
+            again = dict.fromkeys(call.scope for call in step.calls if step.own(call.scope) in names)
+            yield "recompute all", candidate(tuple(again), (), names)
 
 
-def _levels(found: list[Choice], models: Mapping[str, Model]) -> Iterator[tuple[str, ...]]:
+def _levels(found: list[str], models: Mapping[str, Model]) -> Iterator[tuple[str, ...]]:
     """For each depth of modules, those that can run again, with others like them that have not run yet."""
-    for depth in sorted({choice.scopes[0].count(".") for choice in found} - {0}):
-        here = [choice.scopes[0] for choice in found if choice.scopes[0].count(".") == depth]
+    for depth in sorted({scope.count(".") for scope in found} - {0}):
+        here = [scope for scope in found if scope.count(".") == depth]
         roots = dict.fromkeys(scope.partition(".")[0] for scope in here)
         kinds = {scope: kind for root in roots for scope, kind in models[root].kinds.items()}
         like = {kinds.get(scope) for scope in here}

@@ -72,7 +72,13 @@ def block():
 SEVERAL = BLOCK + "a, b = block(), block()"
 LISTED = BLOCK + "nets = [block(), block(), block()]\nlast = block()"
 CALLED = "y = x\nfor net in nets:\n    y = net(y)\ny = last(y)\nlarge = zeros(16)"
+SCOPED = """
+with flnb.scope("train"), flnb.scope("block"):
+    y = net(x)
+    large = zeros(30)
+"""
 PROGRAMS = {
+    "in a scope of the user's": Program(ExactFit, "40MiB", NET, SCOPED),
     "two of one scope": Program(Native, "20MiB", SEVERAL, "y = b(a(x))\nlarge = zeros(16)"),
     "several in a list": Program(Native, "24MiB", LISTED, CALLED),
     "fragmented": Program(Caching, "48MiB", FRAGMENTED, "large = zeros(9)"),
@@ -124,8 +130,9 @@ def run_inside(code: str, program: str, names: dict[str, Any]) -> MemoryManager:
     return manager
 
 
-def test_what_modules_save_is_among_the_remedies_with_its_price() -> None:
-    rows = {row.what: row for row in PROGRAMS["activations"].run()[1].report.remedies.rows}
+@pytest.mark.parametrize("name", ["activations", "in a scope of the user's"])
+def test_what_modules_save_is_among_the_remedies_with_its_price(name: str) -> None:
+    rows = {row.what: row for row in PROGRAMS[name].run()[1].report.remedies.rows}
     again = [row for what, row in rows.items() if what.startswith('flnb.memory.lean(net, recompute=["sequential.')]
     away = [row for what, row in rows.items() if what.startswith('flnb.memory.lean(net, offload=["sequential')]
     for found, cost in ((again, "recomputing takes "), (away, "moving ")):
