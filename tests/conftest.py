@@ -29,6 +29,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in set(slow)]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _settled() -> None:
+    """The collector need not walk ten thousand collected tests each time that one of them calls it."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def no_collector() -> Iterator[None]:
     """What goes, goes by reference counting alone."""
