@@ -10,6 +10,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from flnb.interface.memory import OutOfMemoryError
+
 __all__ = ["register"]
 
 HTML = {
@@ -25,13 +27,14 @@ HTML = {
 def register(shell: Any) -> None:
     """Show tensors, modules and managers as HTML, tapes as widgets, in this shell; a terminal shows their repr.
 
-    A cell that ends for lack of memory shows the report of that below its traceback.
+    A cell that ends for lack of memory shows the report of that above a traceback of the user's frames.
     """
     html, whole = shell.display_formatter.formatters["text/html"], shell.display_formatter.mimebundle_formatter
     for shown, formatter in HTML.items():
         html.for_type_by_name(*shown, _later(*formatter))
     whole.for_type_by_name("flnb_telemetry.analysis.tape", "Tape", _later("flnb.widgets.tape", "view"))
-    shell.events.register("post_run_cell", _after_cell)
+    if not shell.custom_exceptions:  # a handler of somebody else's stays
+        shell.set_custom_exc((OutOfMemoryError,), _out_of_memory)
 
 
 def _later(module: str, name: str) -> Callable[..., Any]:
@@ -39,8 +42,7 @@ def _later(module: str, name: str) -> Callable[..., Any]:
     return lambda shown, **_: getattr(import_module(module), name)(shown)
 
 
-def _after_cell(result: Any) -> None:
-    if result.error_in_exec is not None:
-        from flnb.show.postmortem import show_after
+def _out_of_memory(shell: Any, kind: type[BaseException], error: Any, trace: Any, tb_offset: int | None = None) -> Any:
+    from flnb.show.postmortem import show_error
 
-        show_after(result)
+    return show_error(shell, kind, error, trace)

@@ -1,4 +1,4 @@
-"""The post-mortem of an `OutOfMemoryError`, below the traceback in the cell that failed.
+"""The post-mortem of an `OutOfMemoryError`, in the cell that failed.
 
 Verdict, five numbers, the request drawn to scale on the segment that came closest, what blocks it, and remedies, those
 that do not fit last. Everything in the picture is also in its tables.
@@ -6,24 +6,27 @@ that do not fit last. Everything in the picture is also in its tables.
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 from html import escape
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from flnb_telemetry import palette, quantity, schema
 
+from flnb.dispatch.stacks import is_own
 from flnb.memory import telling
 from flnb.show.remedying import action
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from flnb.interface.memory import BlockState
+    from flnb.interface.memory import BlockState, OutOfMemoryError
     from flnb.memory.postmortem import Blocker, Postmortem
     from flnb.memory.remedies import Remedies, Remedy
 
-__all__ = ["postmortem_html", "show_after"]
+__all__ = ["postmortem_html", "show_error"]
 
 NARROW = 7.0  # percent of the width below which a block has no label
 RIGHT = ("Size", "Age")
@@ -113,15 +116,51 @@ def postmortem_html(report: Postmortem) -> str:
     )
 
 
-def show_after(result: Any) -> None:
-    """After a cell ran: where it ended for lack of memory, show the report below its traceback."""
-    from flnb.interface.memory import OutOfMemoryError
+def show_error(shell: Any, kind: type[BaseException], error: OutOfMemoryError, trace: TracebackType) -> list[str]:
+    """Show an error that ended a cell: the report, and the traceback with the user's frames alone.
 
-    error = result.error_in_exec
-    if isinstance(error, OutOfMemoryError) and error.shortage is not None:
-        from IPython.display import display
+    In a notebook the report comes first, so that it is seen without scrolling; a terminal ends with it. `%tb` shows
+    every frame, and `%debug` enters them. A handler of IPython (`set_custom_exc`): returns the traceback's lines.
+    """
+    from IPython.display import display
 
-        display(error.report)  # type: ignore[no-untyped-call]
+    notebook = hasattr(shell, "kernel")
+    report = error.report if error.shortage is not None else None
+    if report is not None and notebook:
+        display(report)  # type: ignore[no-untyped-call]
+    kept, left_out = users_frames(trace)
+    cause, bare = error.__cause__, error.__suppress_context__
+    error.__cause__ = None  # the device's error: its text is in this one's
+    lines: list[str] = shell.InteractiveTB.structured_traceback(kind, error, kept, tb_offset=0)
+    error.__cause__, error.__suppress_context__ = cause, bare
+    if left_out:
+        lines.append(f"({left_out} frames of flnb and IPython left out: %tb shows all)")
+    sys.last_type, sys.last_value, sys.last_traceback = kind, error, trace  # for %tb and %debug
+    shell._showtraceback(kind, error, lines)
+    if report is not None and not notebook:
+        display(report)  # type: ignore[no-untyped-call]
+    return lines
+
+
+def users_frames(trace: TracebackType | None) -> tuple[TracebackType | None, int]:
+    """A traceback without the frames of flnb and IPython, and how many these are; the whole, were there no others."""
+    import IPython
+
+    ipython = str(Path(IPython.__file__).parent)
+    frames = []
+    step = trace
+    while step is not None:
+        frames.append(step)
+        step = step.tb_next
+    users = [frame for frame in frames if not _foreign(frame.tb_frame.f_code.co_filename, ipython)] or frames
+    kept = None
+    for frame in reversed(users):
+        kept = TracebackType(kept, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return kept, len(frames) - len(users)
+
+
+def _foreign(filename: str, ipython: str) -> bool:
+    return is_own(filename) or filename.startswith(ipython)
 
 
 def _number(text: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+import traceback
 from html.parser import HTMLParser
 from typing import Any
 
@@ -52,23 +54,56 @@ def test_names_are_escaped_and_nothing_is_predicted_without_a_recording() -> Non
     assert "Peak up to here" not in html
 
 
-def test_a_cell_that_fails_shows_it_below_its_traceback() -> None:
-    shell_module = pytest.importorskip("IPython.core.interactiveshell")
-    from IPython.utils.capture import capture_output
-
-    shell = shell_module.InteractiveShell.instance()
+@pytest.fixture
+def shell() -> Any:
+    """IPython, as flnb found it once: importing flnb and %load_ext both register."""
+    shell = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell.instance()
     flnb.show.register(shell)
-    flnb.show.register(shell)  # importing flnb and %load_ext both do
-    with capture_output() as captured:
-        result = shell.run_cell(
-            "from tests.memory.test_postmortem import report_of, fragmented\n"
-            "import flnb\nfragmented(flnb.memory.Caching(flnb.memory.HostDevice('48MiB')))"
-        )
-        shell.run_cell("1 / 0")
+    flnb.show.register(shell)
+    return shell
+
+
+FAILS = (
+    "from tests.memory.test_postmortem import fragmented\n"
+    "import flnb\nfragmented(flnb.memory.Caching(flnb.memory.HostDevice('48MiB')))"
+)
+
+
+@pytest.mark.parametrize(("kernel", "order"), [(True, ["card", "traceback"]), (False, ["traceback", "card"])])
+def test_a_cell_that_fails_shows_it_by_a_traceback_of_the_users_frames(
+    shell: Any, monkeypatch: pytest.MonkeyPatch, kernel: bool, order: list[str]
+) -> None:
+    seen: list[tuple[str, Any]] = []
+    if kernel:
+        monkeypatch.setattr(shell, "kernel", object(), raising=False)
+    monkeypatch.setattr(shell, "_showtraceback", lambda kind, error, lines: seen.append(("traceback", lines)))
+    monkeypatch.setattr("IPython.display.display", lambda report: seen.append(("card", report)))
+    result = shell.run_cell(FAILS)
     assert isinstance(result.error_in_exec, flnb.memory.OutOfMemoryError)
-    shown = [output.data["text/html"] for output in captured.outputs if "text/html" in output.data]
-    assert len(shown) == 1
-    assert "Out of memory" in shown[0]
+    assert [name for name, _ in seen] == order
+    shown = dict(seen)
+    assert "Out of memory" in postmortem_html(shown["card"])
+    text = re.sub(r"\x1b\[[\d;]*m", "", "".join(shown["traceback"]))
+    assert "in fragmented" in text
+    assert "flnb/dispatch" not in text
+    assert shown["traceback"][-1].endswith("frames of flnb and IPython left out: %tb shows all)")
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(sys.last_traceback)]
+    assert any("flnb/dispatch" in name for name in files), "what %tb and %debug begin at"
+
+
+def test_other_errors_and_others_handlers_are_left_alone(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr("flnb.show.postmortem.show_error", lambda *about: seen.append(about))
+    monkeypatch.setattr(shell, "_showtraceback", lambda *about: None)
+    shell.run_cell("1 / 0")
+    assert seen == []
+    before = shell.custom_exceptions, shell.CustomTB
+    shell.set_custom_exc((ZeroDivisionError,), lambda *about: ["theirs"])
+    try:
+        flnb.show.register(shell)
+        assert shell.custom_exceptions == (ZeroDivisionError,)
+    finally:
+        shell.custom_exceptions, shell.CustomTB = before
 
 
 def test_remedies_that_fit_carry_the_code_of_their_buttons() -> None:
