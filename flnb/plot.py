@@ -7,6 +7,7 @@ Every function takes a `Recording` (of `flnb.record()` or `flnb.load_run()`), `r
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,12 +21,15 @@ from flnb.show.tapegraph import tape
 if TYPE_CHECKING:
     from flnb_telemetry import Recording
     from flnb_telemetry.schema import Ints
+    from numpy.typing import NDArray
 
     from flnb.memory import Replay
 
 __all__ = ["fragmentation", "memory", "op_times", "replay", "roofline", "tape"]
 
 POINTS = 10_000
+TEETH, CRESTS = 60, 200
+"""Rises of live memory that a figure can show one by one, and points that it has where there are more."""
 MIB = 2**20
 INK = "#6f757b"
 AXIS = {"gridcolor": "rgba(127,127,127,0.25)", "zerolinecolor": "rgba(127,127,127,0.4)"}
@@ -71,9 +75,17 @@ def memory(run: Recording) -> Any:
 
     Where more than twice the peak is reserved, the legend says how much and the axis ends above the bands. Saved
     tensors that moved (`flnb.memory.offload`, `compress`) are marks on top of the bands; a line says how much was away.
+    Where memory rises and falls too often to be seen, as over hundreds of steps, each point is the highest moment of
+    a step or of several, which the subtitle says.
     """
-    line = run.memory.timeline().spread(POINTS)
+    every = run.memory.timeline()
     figure = _figure(f"Memory of {run.name}", "time, s", "MiB")
+    line = every.spread(POINTS)
+    if (teeth := _teeth(every.allocated)) > TEETH:
+        edges, each = _stretches(run, every.t, teeth)
+        highest = [a + int(np.argmax(every.allocated[a:b])) for a, b in pairwise([*edges, len(every.t)])]
+        line = type(every)._make(column[highest] for column in every)
+        figure.update_layout(title={"subtitle": {"text": f"each point: the most live in {each}"}})
     for name in palette.STACK:
         held = line.by_category[:, schema.CATEGORIES.index(name)]
         if held.any():
@@ -95,6 +107,28 @@ def memory(run: Recording) -> Any:
         figure.add_annotation(x=at, y=most / MIB, text=text, ax=32 * aside, ay=-20, xanchor=anchor)
         figure.update_yaxes(range=[0, 1.15 * (most if above else max(most, reserved)) / MIB])
     return figure
+
+
+def _teeth(level: Ints) -> int:
+    """How often a level rose from the lower to the upper quarter of where it mostly is."""
+    low, high = np.quantile(level, (0.05, 0.95)) if len(level) else (0, 0)
+    quarter = (high - low) / 4
+    side = np.sign((level >= high - quarter).astype(int) - (level <= low + quarter))
+    side = side[side != 0]
+    return int(np.count_nonzero(np.diff(side) > 0))
+
+
+def _stretches(run: Recording, t: NDArray[np.float64], teeth: int) -> tuple[list[int], str]:
+    """Where to begin each stretch of times in which one moment stands for all, and what a stretch is."""
+    begins = run.steps["t0"]
+    if len(begins) > TEETH // 2:
+        stride = -(-len(begins) // CRESTS)
+        edges = np.unique(np.searchsorted(t, begins[::stride]).clip(0, len(t) - 1))
+        edges[0] = 0
+        return edges.tolist(), "a step" if stride == 1 else f"{stride} steps"
+    count = min(teeth // 4, CRESTS)
+    edges = np.linspace(0, len(t), count, endpoint=False).astype(np.int64)
+    return edges.tolist(), f"{quantity.count(len(t) // count)} allocations and frees"
 
 
 MARKS = {"away": "triangle-down", "back": "triangle-up", "compressed": "triangle-left", "restored": "triangle-right"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -99,6 +100,40 @@ def test_the_bands_keep_their_height_under_a_large_reserve(monkeypatch: pytest.M
     assert figure.data[-1].name == "reserved 64.0 MiB, above"
     (peak,) = figure.layout.annotations
     assert (peak.text, peak.ax, peak.xanchor) == ("peak 2.00 MiB", 32, "left")  # not on the axis
+
+
+@pytest.mark.parametrize(
+    ("steps", "told", "points", "said"),
+    [
+        (150, True, 150, "a step"),
+        (450, True, 150, "3 steps"),
+        (300, False, 200, "12 allocations and frees"),
+        (20, True, 161, None),
+    ],
+)
+def test_hundreds_of_steps_are_their_peaks(
+    monkeypatch: pytest.MonkeyPatch, steps: int, told: bool, points: int, said: str | None
+) -> None:
+    monkeypatch.setattr(bus, "announcers", [])
+    with record() as run:
+        bus.emit(schema.SEGMENT_ALLOC, run.start + 1, 1, 0, 64 << 20)
+        bus.emit(schema.ALLOC, run.start + 1, 1, 0, 1 << 20, 1 << 20, 1)
+        for i in range(steps):
+            with step() if told else nullcontext():
+                t = time.perf_counter_ns()
+                for part in range(4):  # the second finds the first, the third and fourth come and go
+                    number, size = 2 + 4 * i + part, (1 + part) << 20
+                    bus.emit(schema.ALLOC, t + 10 * part, number, 0, size, size, 1)
+                    bus.emit(schema.FREE_COMPLETED, t + 10 * part + (9 if part else 15), number, 0, size, 0, 1)
+                while time.perf_counter_ns() < t + 100:
+                    pass
+    figure = plot.memory(run)
+    bands = figure.data[0]
+    assert len(bands.x) == points
+    subtitle = figure.layout.title.subtitle.text
+    assert subtitle == (said and f"each point: the most live in {said}")
+    if said:
+        assert set(bands.y) == {5.0}, "the peak of each stretch"
 
 
 @pytest.fixture
