@@ -288,7 +288,7 @@ class Recording(Run):
     def _repr_html_(self) -> str:
         facts = "".join(f"<div>{escape(fact)}</div>" for fact in self.summary())
         curves = "".join(svg.curve(name, m["step"], m["value"]) for name, m in self.metrics.items())
-        return f"<div>{facts}{curves}{svg.memory_timeline(self.memory)}{svg.op_bars(self.ops)}</div>"
+        return f"<div>{facts}{curves}{svg.memory_timeline(self.memory, self.seconds)}{svg.op_bars(self.ops)}</div>"
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pickle
+import re
 import sys
 import weakref
 import zipfile
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 from flnb_telemetry import RunFileError, bus, load_run, log, record, schema, step, write_report
 from flnb_telemetry.formats import parquet
+from flnb_telemetry.formats.svg import memory_timeline
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -147,6 +149,19 @@ def test_a_recording_shows_itself(run: Any) -> None:
     assert "peak: memory at" in repr(run.memory)
     blocks = run.memory.peak._repr_html_()
     assert blocks.count("<title>") == 7
+
+
+def test_its_memory_is_drawn_to_the_scale_of_what_is_live_until_the_runs_end() -> None:
+    with record() as run:
+        bus.emit(schema.SEGMENT_ALLOC, run.start + 1, 1, 0, 20 << 20)
+        bus.emit(schema.ALLOC, run.start + 1, 1, 0, 4 << 20, 4 << 20, 1)
+    assert "live 4.00 MiB, flat, reserved ≤ 20.0 MiB, above" in run._repr_html_()
+    picture = memory_timeline(run.memory, 0.25)
+    assert "250 ms" in picture
+    (area,) = re.findall(r'<polygon points="([^"]*)"', picture)
+    corners = [tuple(map(float, point.split(","))) for point in area.split()]
+    assert max(x for x, _ in corners) == 638.0
+    assert min(y for _, y in corners) < 30, "as high as the picture has room for"
 
 
 def test_running_out_of_memory_is_told() -> None:

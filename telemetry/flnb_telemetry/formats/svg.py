@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 640, 150
 POINTS = 640
+FLAT = 0.01  # of what is live: changes below that make no picture
 
 
 def picture(label: str, body: str, height: int = HEIGHT) -> str:
@@ -86,20 +87,28 @@ def op_bars(stats: OpStats, limit: int = 10) -> str:
     return picture("total time of the slowest ops", body, 26 + 18 * len(rows))
 
 
-def memory_timeline(memory: Memory) -> str:
-    """Live bytes by category, stacked, under the line of reserved bytes."""
+def memory_timeline(memory: Memory, until: float | None = None) -> str:
+    """Live bytes by category, stacked, under the line of reserved bytes, which leaves the picture where it is far off.
+
+    Args:
+        until: where the time ends, s; by default at the last change.
+    """
     line = memory.timeline().spread(POINTS)
     if not len(line.t):
         return ""
-    most = int(line.reserved.max())
-    top = max(most, int(line.allocated.max()), 1)
-    t = np.repeat(line.t, 2)[1:]  # steps: each level holds until the next moment
-    x = 2 + (WIDTH - 4) * (t - t[0]) / ((t[-1] - t[0]) or 1.0)
+    reserved, live, least = int(line.reserved.max()), int(line.allocated.max()), int(line.allocated.min())
+    above = reserved > 2 * live > 0
+    top = max(live if above else max(live, reserved), 1)
+    end = max(line.t[-1], line.t[-1] if until is None else until)
+    t = np.append(np.repeat(line.t, 2)[1:], end)  # steps: each level holds until the next moment
+    x = 2 + (WIDTH - 4) * (t - t[0]) / ((end - t[0]) or 1.0)
 
     def height(level: NDArray[Any]) -> NDArray[np.float64]:
-        return HEIGHT - 20 - (HEIGHT - 44) * np.repeat(level, 2)[:-1] / top
+        return np.maximum(16, HEIGHT - 20 - (HEIGHT - 44) * np.repeat(level, 2) / top)
 
-    below, body, legend = np.zeros(len(line.t)), "", 150
+    said = f"live {quantity.size(live)}, flat" if live - least < FLAT * live else f"live ≤ {quantity.size(live)}"
+    said += f", reserved ≤ {quantity.size(reserved)}" + ", above" * above
+    below, body, legend = np.zeros(len(line.t)), "", 300
     for name in palette.STACK:
         level = below + line.by_category[:, schema.CATEGORIES.index(name)]
         if (level > below).any():
@@ -110,8 +119,9 @@ def memory_timeline(memory: Memory) -> str:
             legend += 24 + 6 * len(name)
         below = level
     body += _path("polyline", x, height(line.reserved), 'fill="none" stroke="currentColor" stroke-dasharray="3 2"')
-    body += _text(2, 12, f"reserved ≤ {quantity.size(most)}")
-    body += _text(2, HEIGHT - 6, f"{t[0]:.2f} s") + _text(WIDTH - 2, HEIGHT - 6, f"{t[-1]:.2f} s", "end")
+    body += _text(2, 12, said)
+    begin, close = quantity.duration(1e9 * t[0]), quantity.duration(1e9 * end)
+    body += _text(2, HEIGHT - 6, begin) + _text(WIDTH - 2, HEIGHT - 6, close, "end")
     return picture("memory by category over time", body)
 
 
