@@ -42,7 +42,9 @@ def _ratio(value: float) -> str:
 
 
 def _shortage(value: tuple[int, int] | None) -> str:
-    return quantity.UNKNOWN if value is None else f"call {value[0]}, for {quantity.size(value[1])}"
+    if value is None:
+        return quantity.UNKNOWN
+    return f"{f'call {value[0]}' if value[0] else 'at once'}, for {quantity.size(value[1])}"
 
 
 COLUMNS = (
@@ -54,8 +56,10 @@ COLUMNS = (
     Column("largest hole", "largest_hole", quantity.size, ranked=False),
     Column("native calls", "native_calls", quantity.count),
     Column("time per call", "ns_per_call", quantity.duration),
-    Column("first OOM", "first_oom", _shortage, ranked=False),
+    (FIRST_OOM := Column("first OOM", "first_oom", _shortage, ranked=False)),
 )
+WIDTH = 100
+"""Of the table in a terminal, characters."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -107,10 +111,11 @@ class Replay:
             rows.append([name, *(known.get(column.attribute, quantity.UNKNOWN) for column in COLUMNS)])
         best = [self._best(column) for column in COLUMNS]
         for row in self.rows:
-            told = [row.manager]
+            told, never = [row.manager], row.first_oom is not None and row.first_oom[0] == 0
             for column, leading in zip(COLUMNS, best, strict=True):
                 value = getattr(row, column.attribute)
-                told.append(column.spell(value) + "*" * (row.first_oom is None and value == leading))
+                told.append(quantity.UNKNOWN if never and column is not FIRST_OOM else column.spell(value))
+                told[-1] += "*" * (row.first_oom is None and value == leading)
             rows.append(told)
         return rows
 
@@ -120,8 +125,12 @@ class Replay:
         return min(values) if column.ranked and len(set(values)) > 1 else float("nan")
 
     def __repr__(self) -> str:
-        lines = tables.lines(self.cells(), "<>")
-        return "\n".join([f"{self.trace.name}: {self.trace!r}", *lines, *wrap("* the best. " + FORMULA, 120)])
+        (_, *titles, last), *rows = self.cells()
+        folded = [["manager", *("\n".join(wrap(title, 8)) for title in titles)]]
+        folded += [["\n".join(wrap(name, 18)), *told] for name, *told, _ in rows]
+        short = [f"{last}: {name}, {told}" for name, *_, told in rows if told != quantity.UNKNOWN]
+        lines = [*tables.lines(folded, "<>"), *short]
+        return "\n".join([f"{self.trace.name}: {self.trace!r}", *lines, *wrap("* the best. " + FORMULA, WIDTH)])
 
     def _repr_html_(self) -> str:
         head, *body = self.cells()
