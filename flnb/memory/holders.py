@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flnb.dispatch.memory import block_of
@@ -122,8 +123,11 @@ def _modules_in(variables: dict[str, Any]) -> dict[str, list[tuple[str, list[Any
 
 
 def _called(frame: Any) -> str:
-    name = frame.f_code.co_name
-    return "the notebook" if name.startswith("<") else f"{name}()"
+    """Whose variables a frame has: a function's, those of a notebook (or of another IPython), of a script."""
+    code = frame.f_code
+    if not code.co_name.startswith("<"):
+        return f"{code.co_name}()"
+    return "the notebook" if "get_ipython" in frame.f_globals else os.path.basename(code.co_filename)
 
 
 def _add(found: dict[int, Holder], tensor: Tensor, holder: Holder) -> None:

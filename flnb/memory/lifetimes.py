@@ -254,7 +254,7 @@ class Step:
         outputs |= {row for row in [inside[-1].block] if row is not None and begin <= born[row] < end}
         inputs = frozenset(row for row in read if not begin <= born[row] < end)
         own = np.flatnonzero(~nodes.back[first:last]) + first
-        seconds = float((nodes.t1[own] - nodes.t0[own]).sum())
+        seconds = float(nodes.seconds[own].sum())
         return Call(scope, begin, end, back, done, frozenset(outputs), inputs, seconds, inside)
 
     def _leaves(self, row: int, first: int, last: int) -> bool:

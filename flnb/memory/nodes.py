@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from flnb_telemetry import Recording
     from flnb_telemetry.intern import Plan
     from flnb_telemetry.schema import Ints
+    from numpy.typing import NDArray
 
     from flnb.memory.traces import Trace
 
@@ -65,6 +66,7 @@ class Nodes:
         table, contexts = run.table("op"), run.catalog.contexts.items
         table = {name: column[run.seconds_at(table["t0"]) <= until] for name, column in table.items()}
         self.t0, self.t1 = run.seconds_at(table["t0"]), run.seconds_at(table["t1"])
+        self.seconds = usual(table["plan"], self.t1 - self.t0)
         self.node, self.alloc = table["node"], table["alloc_id"]
         self.back = run.catalog.phase[table["context"]] == schema.BACKWARD
         self._at = np.asarray(trace.t)
@@ -196,3 +198,16 @@ def _largest(plan: Plan) -> int:
     """Bytes of the largest tensor of an op."""
     item = plan.nbytes / max(1, math.prod(plan.shape))
     return max([plan.nbytes, *(round(item * math.prod(shape)) for shape in plan.inputs)])
+
+
+def usual(plans: Ints, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """For each op the median of what all ops of its plan took: the same work counts the same.
+
+    >>> usual(np.array([7, 3, 7, 7]), np.array([1.0, 5.0, 9.0, 2.0]))
+    array([2., 5., 2., 2.])
+    """
+    order = np.lexsort((seconds, plans))
+    _, first, which, count = np.unique(plans[order], return_index=True, return_inverse=True, return_counts=True)
+    found = np.empty(len(plans))
+    found[order] = seconds[order][first + count // 2][which]
+    return found

@@ -44,8 +44,9 @@ def blocked(report: Postmortem) -> str:
         return "no segment is large enough for the request; these are the largest blocks"
     if not closest.blocks:
         return "nothing: this segment has room for the request"
-    many = "one block" if len(closest.blocks) == 1 else f"{len(closest.blocks)} blocks"
-    return f"freeing {many} of {quantity.size(closest.freed)} would join enough in one piece"
+    count, freed = len(closest.blocks), quantity.size(closest.freed)
+    many = f"one block of {freed}" if count == 1 else f"{count} blocks, {freed} in all,"
+    return f"freeing {many} would join enough in one piece"
 
 
 def row(blocker: Blocker) -> tuple[str, ...]:

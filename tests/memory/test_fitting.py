@@ -51,6 +51,16 @@ def transformer() -> tuple[nn.Module, Any]:
 MODELS = {make.__name__: make for make in (perceptron, residual, convolutional, transformer)}
 
 
+def test_like_modules_cost_alike() -> None:
+    """What is cheapest first does not depend on how long each happened to take."""
+    net, x = perceptron()
+    with flnb.record() as run:
+        net(x).sum().backward()
+    seconds = Step(run).seconds
+    assert seconds("sequential.1") > 0
+    assert len({seconds(f"sequential.{i}") for i in range(6)}) == 1
+
+
 def step(make: Any, manager: MemoryManager, plan: Fit | None = None) -> tuple[Any, nn.Module]:
     """A recorded step of a model that is made the same each time."""
     flnb.manual_seed(0)

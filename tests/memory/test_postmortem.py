@@ -10,6 +10,7 @@ import flnb
 import flnb.nn as nn
 from flnb.dispatch import registry
 from flnb.memory import Caching, HostDevice, MemoryManager, OutOfMemoryError, SimulatedDevice
+from flnb.memory.holders import holders
 
 if TYPE_CHECKING:
     from flnb.memory.postmortem import Postmortem
@@ -199,6 +200,26 @@ def test_the_tape_holds_activations() -> None:
     report = report_of(program=program)
     held = " ".join(blocker.held for blocker in report.blockers)
     assert "the tape, for the gradient of" in held
+
+
+@pytest.mark.parametrize(("more", "whose"), [({}, "train.py"), ({"get_ipython": None}, "the notebook")])
+def test_variables_of_scripts_and_of_notebooks_are_told_apart(more: dict[str, Any], whose: str) -> None:
+    script = compile("x = flnb.zeros((1 << 18,))\n1 / 0", "/some/where/train.py", "exec")
+    with pytest.raises(ZeroDivisionError) as caught:
+        exec(script, {"flnb": flnb, **more})
+    (holder,) = [one for one in holders(caught.value.__traceback__).values() if one.names == ("x",)]
+    assert holder.held == f"a variable of {whose}"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"), [((8, 4), "one block of 4.00 MiB"), ((4, 4, 4), "2 blocks, 8.00 MiB in all,")]
+)
+def test_what_would_have_to_go_is_a_sum(sizes: tuple[int, ...], said: str) -> None:
+    manager = flnb.memory.BestFit(flnb.memory.SimulatedDevice("12MiB"))
+    with pytest.raises(flnb.memory.OutOfMemoryError) as caught:
+        for size in (*sizes, sizes[-1] * (len(sizes) - 1)):
+            flnb.memory.allocate(manager, size << 20)
+    assert f"freeing {said} would join enough in one piece" in repr(caught.value.report)
 
 
 def test_an_error_made_by_hand_has_no_report() -> None:
