@@ -144,7 +144,7 @@ describe("the state in words", () => {
     store.kernel = "restarted";
     expect(say(store, 400)).toMatch(/^\[square\] Restarted: Kernel restarted · \d+ steps kept in the browser, read only$/);
     const done = followed(1, new Simulation({ steps: 10 }));
-    expect(say(done, 1e6)).toMatch(/^\[square\] Finished: Finished · step \d+ of 10 · 00:0\d\.\d recorded · complete, dropped 0$/);
+    expect(say(done, 1e6)).toMatch(/^\[square\] Finished: Finished · step 10 of 10 · 00:0\d\.\d recorded · complete, dropped 0$/);
   });
 
   it("spells out the selection", () => {

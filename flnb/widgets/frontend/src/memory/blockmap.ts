@@ -6,7 +6,7 @@ import { categoryLabels } from "../palette.ts";
 import type { ViewContext } from "../view.ts";
 import { holesOf, type MemoryState, type SegmentState } from "./state.ts";
 import { type Mark, markAt, marksOf } from "./marks.ts";
-import { CROWD, FIGURES, NAME, ordered, placeCompact, placeSegments, type Place, type SegmentOrder, SIDE } from "./places.ts";
+import { CROWD, FIGURES, NAME, ordered, placeCompact, placeSegments, type Place, type SegmentOrder, SIDE, wholeRows } from "./places.ts";
 import type { MemoryModel } from "./model.ts";
 import { Tip } from "./tip.ts";
 import { selectionOfBlock, selectsBlock } from "../selection.ts";
@@ -67,7 +67,14 @@ export class BlockMap {
       label(c, "nothing reserved yet", width / 2, height / 2, theme.colours.dim, theme.ui(11), "center");
       return;
     }
+    // No row is cut: what lies below the last whole one is told.
+    const { end, below } = this.compact ? { end: scrolled + height, below: 0 } : wholeRows(this.places, scrolled, height);
+    const left = scrolled + height - end;
+    if (below > 0 && left > 10) label(c, `↓ ${below} more`, SIDE, height - left / 2, theme.colours.dim, theme.ui(10));
     c.save();
+    c.beginPath();
+    c.rect(0, 0, width, height - left);
+    c.clip();
     c.translate(0, -scrolled);
     for (const place of this.places) {
       if (place.y + place.height + 4 < scrolled || place.y > scrolled + height) continue;

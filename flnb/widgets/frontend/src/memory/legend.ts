@@ -45,13 +45,13 @@ export class BandTable {
   }
 }
 
-/** The marks of the block map. */
+/** The marks of the block map; where there is little room those that nobody would guess. */
 export function blockLegend(): HTMLElement {
-  const item = (style: string, name: string): HTMLElement =>
-    h("span", { style: "display:inline-flex;align-items:center;gap:5px" }, h("i", { class: "fl-square", style }), name);
-  return h("div", { class: "fl-wideonly", style: "display:flex;gap:12px;font-size:11px;color:var(--fl-dim)" },
-    item("border:1px dashed var(--fl-dim)", "free"), item(HATCH, "waste"), item("border:1px solid var(--fl-dim);border-top:3px solid var(--fl-ink)", "locked"),
-    item("border:1px solid var(--fl-dim);background:repeating-linear-gradient(135deg,var(--fl-ink) 0 1px,transparent 1px 4px)", "pending"), item("width:1px;height:6px;background:var(--fl-ink);margin:0 3px", "split"));
+  const item = (style: string, name: string, guessed = false): HTMLElement =>
+    h("span", { class: guessed ? "fl-wideonly" : null, style: "display:inline-flex;align-items:center;gap:5px" }, h("i", { class: "fl-square", style }), name);
+  return h("div", { style: "display:flex;gap:12px;font-size:11px;color:var(--fl-dim)" },
+    item("border:1px dashed var(--fl-dim)", "free", true), item(HATCH, "waste", true), item("border:1px solid var(--fl-dim);border-top:3px solid var(--fl-ink)", "locked"),
+    item("border:1px solid var(--fl-dim);background:repeating-linear-gradient(135deg,var(--fl-ink) 0 1px,transparent 1px 4px)", "pending"), item("width:1px;height:6px;background:var(--fl-ink);margin:0 3px", "split", true));
 }
 
 /** A key belongs to the picture that has the focus. */

@@ -50,6 +50,14 @@ export function placeSegments(segments: readonly SegmentState[], width: number, 
   return { places, height: y };
 }
 
+/** Of a view from one height on: where its last whole row ends, and how many segments lie below that. */
+export function wholeRows(places: readonly Pick<Place, "y" | "height">[], from: number, height: number): { end: number; below: number } {
+  const ends = places.map((place) => place.y + place.height + 4); // with the notches under it
+  const whole = ends.filter((end) => end <= from + height);
+  const below = ends.length - whole.length;
+  return whole.length === 0 || below === 0 ? { end: from + height, below: 0 } : { end: Math.max(...whole), below };
+}
+
 /** Many segments: rows of about equal bytes, each segment to scale but at least three pixels wide. */
 function crowd(segments: readonly SegmentState[], width: number, name: number, top: number): { places: Omit<Place, "marks">[]; height: number } {
   const places: Omit<Place, "marks">[] = [];

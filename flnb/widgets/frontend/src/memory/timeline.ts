@@ -28,6 +28,11 @@ export function axisTop(allocated: number, reserved: number, capacity: number | 
   return { top: data * 1.22, reserved: withReserved, capacity: false };
 }
 
+/** Where the label of a line stands that ends at y: above it, and below the words in the corner, where there are such. */
+export function labelAt(y: number, corner: boolean): number {
+  return Math.max(y - 8, TOP + 6 + (corner ? 15 : 0));
+}
+
 /** Bytes that the selection holds, by pixel, and the times its blocks live. */
 export interface Held { readonly bytes: Float64Array; readonly spans: readonly (readonly [number, number])[]; readonly blocks: number }
 
@@ -89,11 +94,11 @@ export class TimelineChart {
     drawBands(c, this.places, (this.stack = this.groups?.stack(line, theme) ?? categoryStack(line, theme)), theme);
     this.missing(c, axis);
     this.selection(c, axis);
-    if (scale.reserved) this.reserved(c, axis, line);
+    const above = [...(scale.reserved ? [] : [`reserved ${text(bytes(reserved))}`]), ...(scale.capacity || capacity === null ? [] : [`capacity ${text(bytes(capacity))}`])];
+    if (scale.reserved) this.reserved(c, axis, line, above.length > 0);
     if (scale.capacity) this.capacity(c, axis, capacity!, store.limit !== null);
     if (store.limit !== null) this.limit(c, axis, store.limit);
     this.capacityLine?.place({ top: TOP, bottom: height - BOTTOM, most: this.top, own: scale.capacity ? capacity : null });
-    const above = [...(scale.reserved ? [] : [`reserved ${text(bytes(reserved))}`]), ...(scale.capacity || capacity === null ? [] : [`capacity ${text(bytes(capacity))}`])];
     this.given(c, axis, above.length > 0 ? theme.measure(`↑ ${above.join(" · ")}`, theme.ui(11, 500)) + 8 : 0);
     if (above.length > 0) this.note(c, `↑ ${above.join(" · ")}`, axis.right - 2, TOP + 6, true);
     drawSteps(c, axis, store, theme, height - BOTTOM);
@@ -126,14 +131,14 @@ export class TimelineChart {
     if (capacity !== null) label(c, `${Number((capacity / factor).toPrecision(3))} ${unit}`, axis.left - 6, this.y(capacity), theme.colours.dim, font, "right");
   }
 
-  private reserved(c: CanvasRenderingContext2D, axis: TimeAxis, line: Timeline): void {
+  private reserved(c: CanvasRenderingContext2D, axis: TimeAxis, line: Timeline, corner: boolean): void {
     const { theme } = this.context;
     const last = line.reserved[line.pixels - 1]!;
     if (last === 0) return;
     c.strokeStyle = theme.colours.ink;
     c.lineWidth = 1.5;
     strokeSteps(c, this.places, line.reserved);
-    this.note(c, `reserved ${text(bytes(last))}`, axis.right - 2, Math.max(this.y(last) - 8, TOP + 6));
+    this.note(c, `reserved ${text(bytes(last))}`, axis.right - 2, labelAt(this.y(last), corner));
   }
 
   private capacity(c: CanvasRenderingContext2D, axis: TimeAxis, capacity: number, faint: boolean): void {

@@ -9,8 +9,11 @@ export const EDGE = 12;
 /** Below this the picture scrolls instead of shrinking further when it is first shown. */
 export const READABLE = 0.93;
 
-/** Boxes as wide as the names in them, within reason; the same for all steps of a program. */
-export function measuresOf(model: TapeModel, theme: Theme): Measures {
+/** Boxes as wide as the names in them, within reason, which is more where the outermost of them leave the width empty. */
+export function measuresOf(model: TapeModel, theme: Theme, width: number): Measures {
+  const { inputs, root } = model.tree;
+  const share = width / Math.max(1, inputs.length + (root.level?.items.length ?? 0)) - 2 * MEASURES.gap;
+  const most = (least: number, wide: number): number => Math.max(least, Math.min(wide, share));
   const [op, module] = [theme.code(10.5, 500), theme.ui(11, 600)];
   let [ops, modules] = [0, 0];
   for (const info of model.nodes) ops = Math.max(ops, theme.measure(`${info.op}′`, op));
@@ -18,8 +21,8 @@ export function measuresOf(model: TapeModel, theme: Theme): Measures {
   // Text does not shrink with the picture, boxes do.
   const room = 1 / (READABLE * 0.86);
   return {
-    ...MEASURES, opWidth: Math.min(110, Math.max(MEASURES.opWidth, Math.ceil(ops * room) + 16)),
-    moduleWidth: Math.min(156, Math.max(MEASURES.moduleWidth, Math.ceil(modules * room) + 18)),
+    ...MEASURES, opWidth: Math.min(most(110, 170), Math.max(MEASURES.opWidth, Math.ceil(ops * room) + 16)),
+    moduleWidth: Math.min(most(156, 300), Math.max(MEASURES.moduleWidth, Math.ceil(modules * room) + 18)),
   };
 }
 

@@ -3,13 +3,13 @@ import { Simulation } from "../../src/dev/simulate.ts";
 import { MemoryLog } from "../../src/memorylog.ts";
 import { Store } from "../../src/store.ts";
 import { wholeBytes } from "../../src/format.ts";
-import { ordered, placeCompact, placeSegments } from "../../src/memory/places.ts";
+import { ordered, placeCompact, placeSegments, wholeRows } from "../../src/memory/places.ts";
 import { phasesOf } from "../../src/memory/details.ts";
 import { ratioAxis } from "../../src/memory/fragmentation-chart.ts";
 import { allocatedOf, RESERVED } from "../../src/memory/lifetimes.ts";
 import type { SegmentState } from "../../src/memory/state.ts";
 import { memoryOf, SegmentTable } from "../../src/memory/model.ts";
-import { axisTop, heldBytes } from "../../src/memory/timeline.ts";
+import { axisTop, heldBytes, labelAt } from "../../src/memory/timeline.ts";
 import { generator, simulate } from "./simulated.ts";
 
 const MiB = 2 ** 20;
@@ -81,6 +81,17 @@ describe("the model and the store", () => {
   });
 });
 
+describe("rows of segments", () => {
+  const rows = [0, 26, 52, 78].map((y) => ({ y, height: 18 }));
+
+  it("are whole, and the others counted", () => {
+    expect(wholeRows(rows, 0, 100)).toEqual({ end: 100, below: 0 });
+    expect(wholeRows(rows, 0, 90)).toEqual({ end: 74, below: 1 });
+    expect(wholeRows(rows, 26, 60)).toEqual({ end: 74, below: 1 });
+    expect(wholeRows(rows, 0, 10)).toEqual({ end: 10, below: 0 }); // none is: cut is better than nothing
+  });
+});
+
 describe("segments as a table", () => {
   it("keep a row for each size that they had", () => {
     const table = new SegmentTable();
@@ -94,6 +105,7 @@ describe("segments as a table", () => {
 
 describe("the axis", () => {
   it("shows reserved and capacity where the areas are not lost below them, and never cuts the areas", () => {
+    expect([labelAt(60, true), labelAt(12, false), labelAt(12, true)]).toEqual([52, 14, 29]); // not under the words in the corner
     expect(axisTop(24 * MiB, 32 * MiB, 48 * MiB)).toMatchObject({ reserved: true, capacity: true });
     expect(axisTop(24 * MiB, 32 * MiB, 48 * MiB).top).toBeGreaterThan(48 * MiB);
     expect(axisTop(24 * MiB, 32 * MiB, 2 ** 34)).toMatchObject({ reserved: true, capacity: false });

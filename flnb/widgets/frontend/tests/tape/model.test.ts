@@ -1,6 +1,8 @@
 import { describe, expect, it } from "vitest";
 import { Simulation } from "../../src/dev/simulate.ts";
 import { Store } from "../../src/store.ts";
+import type { Theme } from "../../src/theme.ts";
+import { measuresOf } from "../../src/tape/measures.ts";
 import { isGroup } from "../../src/tape/groups.ts";
 import { normShare } from "../../src/tape/pen.ts";
 import { nearest, type Target } from "../../src/tape/targets.ts";
@@ -21,6 +23,19 @@ const run = (options: ConstructorParameters<typeof Simulation>[0], seconds: numb
   more(seconds);
   return { store, model, more };
 };
+
+describe("boxes", () => {
+  const theme = { code: () => "", ui: () => "", measure: (text: string) => 7 * text.length } as unknown as Theme;
+
+  it("are as wide as their titles where the outermost of them leave room", () => {
+    const { model } = run({ steps: 60 }, 1);
+    const group = [...model.groups.values()][0]!;
+    Object.assign(group, { name: "a module with a long name" });
+    const [narrow, wide] = [300, 4000].map((width) => measuresOf(model, theme, width).moduleWidth);
+    expect(narrow).toBe(156);
+    expect(wide).toBeGreaterThan(7 * "▸ a module with a long name′".length);
+  });
+});
 
 describe("the model of a run", () => {
   it("keeps the last whole tape over the stump of an interrupted backward", () => {
