@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from flnb.memory import Replay
 
-__all__ = ["fragmentation", "memory", "op_times", "replay", "roofline", "tape"]
+__all__ = ["TEMPLATE", "fragmentation", "memory", "op_times", "replay", "roofline", "tape"]
 
 POINTS = 10_000
 TEETH, CRESTS = 60, 200
@@ -33,13 +33,23 @@ TEETH, CRESTS = 60, 200
 MIB = 2**20
 INK = "#6f757b"
 AXIS = {"gridcolor": "rgba(127,127,127,0.25)", "zerolinecolor": "rgba(127,127,127,0.4)"}
+TEMPLATE = {
+    "layout": {
+        "paper_bgcolor": "rgba(0,0,0,0)",  # the notebook's, light or dark
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"color": INK},
+        "xaxis": AXIS,
+        "yaxis": AXIS,
+        "annotationdefaults": {"arrowcolor": INK},
+    }
+}
+"""A template for any plotly figure, with which it is readable in notebooks of light and of dark themes."""
 MANAGERS = ("#359cdf", "#a35226", "#5c906b", "#8a63b8", "#c9922b", "#c2528b", "#3f9a9a", "#7d7f2a")
 
 
 def _figure(title: str, x: str, y: str) -> Any:
-    layout = {"title": title, "xaxis": {"title": x} | AXIS, "yaxis": {"title": y, "rangemode": "tozero"} | AXIS}
-    layout |= dict.fromkeys(("paper_bgcolor", "plot_bgcolor"), "rgba(0,0,0,0)")  # the notebook's, light or dark
-    layout |= {"font": {"color": INK}, "margin": {"l": 64, "r": 24, "t": 56, "b": 48}}
+    layout = {"title": title, "xaxis": {"title": x}, "yaxis": {"title": y, "rangemode": "tozero"}}
+    layout |= {"template": TEMPLATE, "margin": {"l": 64, "r": 24, "t": 56, "b": 48}}
     return require("plotly.graph_objects", "lab", "drawing a figure").Figure(layout=layout)
 
 

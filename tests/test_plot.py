@@ -65,6 +65,16 @@ def test_op_times_are_bars_by_family(run: Any) -> None:
     assert short.layout.annotations[0].text == "2 faster ops not shown"
 
 
+def test_figures_are_transparent_and_grey_so_that_both_themes_show_them(run: Any) -> None:
+    graph_objects = pytest.importorskip("plotly.graph_objects")
+    own, anyones = plot.memory(run), graph_objects.Figure(layout={"template": plot.TEMPLATE})
+    for figure in (own, anyones):
+        layout = figure.layout.template.layout
+        assert layout.paper_bgcolor == layout.plot_bgcolor == "rgba(0,0,0,0)"
+        assert layout.font.color == layout.annotationdefaults.arrowcolor == plot.INK
+        assert layout.xaxis.gridcolor == layout.yaxis.gridcolor == plot.AXIS["gridcolor"]
+
+
 def test_long_op_times_are_in_seconds() -> None:
     with record() as run:
         op("conv2d", "matmul", time.perf_counter_ns(), 2_500_000_000)
