@@ -58,8 +58,8 @@ COLUMNS = (
     Column("time per call", "ns_per_call", quantity.duration),
     (FIRST_OOM := Column("first OOM", "first_oom", _shortage, ranked=False)),
 )
-WIDTH = 100
-"""Of the table in a terminal, characters."""
+WIDTH, NAME = 100, 18
+"""Of the table in a terminal, and of names in its first column, characters."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -127,10 +127,14 @@ class Replay:
     def __repr__(self) -> str:
         (_, *titles, last), *rows = self.cells()
         folded = [["manager", *("\n".join(wrap(title, 8)) for title in titles)]]
-        folded += [["\n".join(wrap(name, 18)), *told] for name, *told, _ in rows]
+        folded += [["" if len(name) > NAME else name, *told] for name, *told, _ in rows]
+        lines = tables.lines(folded, "<>")
+        head, body = lines[: -len(rows)], lines[-len(rows) :]
+        for (name, *_), line in zip(rows, body, strict=True):  # a long name is a line of its own
+            head += [name, line] if len(name) > NAME else [line]
         short = [f"{last}: {name}, {told}" for name, *_, told in rows if told != quantity.UNKNOWN]
-        lines = [*tables.lines(folded, "<>"), *short]
-        return "\n".join([f"{self.trace.name}: {self.trace!r}", *lines, *wrap("* the best. " + FORMULA, WIDTH)])
+        about = wrap("* the best. " + FORMULA, WIDTH)
+        return "\n".join([f"{self.trace.name}: {self.trace!r}", *head, *short, *about])
 
     def _repr_html_(self) -> str:
         head, *body = self.cells()

@@ -142,7 +142,7 @@ class Proposals:
 
 
 def choices(run: Recording, plan: Fit) -> list[dict[str, Any]]:
-    """What is done to each module: those of the plan, then the largest of those that keep what they save.
+    """What is done to each module: the plan's by their size, then the largest that keep what they save.
 
     ``bytes``: of its blocks that live at the recorded peak; ``seconds``: of running its forward ops again.
     """
@@ -154,6 +154,7 @@ def choices(run: Recording, plan: Fit) -> list[dict[str, Any]]:
     moved = sum(total(held, scope) for scope in plan.offload)
     rows: list[tuple[str, str, float | None]] = [(scope, "recompute", total(time, scope)) for scope in plan.recompute]
     rows += [(scope, "offload", plan.moving * total(held, scope) / (moved or 1)) for scope in plan.offload]
+    rows.sort(key=lambda row: -total(held, row[0]))  # what holds nothing at the peak comes last
     done = {scope for scope, _, _ in rows}
     rest = [name for name in held if name and not any(name == scope or name.startswith(scope + ".") for scope in done)]
     rows += [(scope, "keep", None) for scope in sorted(rest, key=lambda name: -held[name])[:KEPT]]

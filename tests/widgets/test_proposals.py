@@ -64,7 +64,9 @@ def test_below_the_peak_it_is_told_what_to_do_to_which_module(program: Program) 
     assert done == {key for key in rows if key[1] != "keep"}
     assert done
     assert all(rows[key]["seconds"] > 0 for key in done if rows[key]["bytes"])
-    assert any(rows[key]["bytes"] > 0 for key in rows)
+    held = [row["bytes"] for row in answer["choices"] if row["what"] != "keep"]
+    assert held == sorted(held, reverse=True)
+    assert held[0] > 0
     assert not answer["runs"]
 
 
