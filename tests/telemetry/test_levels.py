@@ -199,6 +199,15 @@ def test_what_is_sick_opens_first() -> None:
     assert tree.opened(5) == ["/*0", "/*0/b#0"]
 
 
+@pytest.mark.parametrize(
+    ("ops", "name"),
+    [(("exp", "add", "log", "sin"), "exp add log sin"), (tuple("abcdefg"), "a b c d e f…")],
+)
+def test_a_row_of_calls_has_the_names_of_its_ops(ops: tuple[str, ...], name: str) -> None:
+    tree = Levels(graph([("", op) for op in ops * 8]), intern.Catalog())
+    assert shape(tree, tree.root, 1) == [f"{name} ×8"]
+
+
 def test_a_million_nodes_open_level_by_level() -> None:
     size = 1_000_000
     ops = ["exp", "add", "log"]

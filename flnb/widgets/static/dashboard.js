@@ -180,7 +180,8 @@ function m(a,e={},...t){let n=document.createElement(a);for(let[s,r]of Object.en
 .fl-root .fl-figures tbody tr:last-child>*{border-top:1px solid var(--fl-grid);color:var(--fl-dim)}
 .fl-root .fl-figures tr>:nth-child(9),.fl-root .fl-figures thead tr:first-child>:nth-child(3){border-left:1px solid var(--fl-line)}
 .fl-root .fl-figures thead tr:first-child>:nth-child(9){border-left:0}
-.fl-medium .fl-figures td,.fl-medium .fl-figures th{padding:0 3px;font-size:10.5px}
+.fl-medium .fl-figures td,.fl-medium .fl-figures th{padding:0 4px}
+.fl-medium .fl-figures thead th{white-space:normal;vertical-align:bottom;line-height:13px}
 .fl-root .fl-figures tr>:last-child{padding-right:12px}
 .fl-legenditem{display:inline-flex;align-items:center;gap:5px;white-space:nowrap;height:16px}
 .fl-comparesides{flex:1;min-height:0;display:grid;grid-template-columns:minmax(0,1fr) minmax(0,1fr)}

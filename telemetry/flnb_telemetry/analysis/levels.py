@@ -28,6 +28,7 @@ WIDEST = 60  # things side by side on a level; more are taken in portions
 PORTIONS = 24
 PERIOD = 256  # calls at most in a repeated block
 REPEATS, REPEATED_OPS = 3, 8  # a fold has at least so many blocks, and where they are single ops so many ops
+NAMED = 6  # different things at most in the name of a row of calls
 NOT_A_MODULE = -1
 
 
@@ -218,7 +219,7 @@ class Levels:
             op = self.catalog.plans.items[int(self.graph.plan[at])].op
             names.append(op if token == NOT_A_MODULE else strings[token])
         different = list(dict.fromkeys(names))
-        return " ".join(different[:3]) + ("…" if len(different) > 3 or len(parts.token) > 8 else "")
+        return " ".join(different[:NAMED]) + ("…" if len(different) > NAMED or len(parts.token) > 8 else "")
 
     # ---- one level of them
 
