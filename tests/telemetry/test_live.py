@@ -133,7 +133,11 @@ def test_a_keyframe_alone_gives_the_whole_picture(new_browser: Any, program: Any
     assert late.tape == steady.tape is not None
 
 
-def test_frames_without_news_are_small(new_browser: Any, program: Any, live: Any) -> None:
+def test_frames_without_news_are_small(
+    new_browser: Any, program: Any, live: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = perf_counter_ns()
+    monkeypatch.setattr("flnb_telemetry.live.clock", lambda: now)  # tables are told again after a while
     live.begin()
     browser = new_browser()
     program.op("add")
