@@ -141,7 +141,7 @@ def main(argv: list[str]) -> int:
     """Print and store the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks overhead")
     parser.add_argument("--ops", type=int, default=20_000)
-    parser.add_argument("--steps", type=int, default=100, help="training steps of the quickstart, in tens")
+    parser.add_argument("--steps", type=int, default=30, help="training steps of the quickstart, in tens")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--quick", action="store_true", help="a smoke size, for CI")
     options = parser.parse_args(argv)
@@ -173,8 +173,11 @@ def chain_rows(ops: int, rounds: int, collector: str) -> list[dict[str, Any]]:
 
 
 def step_rows(steps: int, rounds: int, collector: str) -> list[dict[str, Any]]:
-    """A training step of the quickstart, over enough of them that what recordings do twice a second has its share."""
-    off = training_steps(steps // 10)
+    """A training step of the quickstart. A round is some thirty of them: enough that gradient norms, which a recording
+    takes at once and then twice a second, do not weigh ten times as much as in a run, and few enough that machines
+    which change their speed every few seconds meet all variants alike. The step varies more than the chain: more
+    rounds."""
+    off, rounds = training_steps(steps // 10), 3 * rounds
     seconds = measure({"off": off, "recorder": recorded(off), "dashboard": watched(off)}, rounds)
     return [
         _row("training step", collector, name, seconds, a, "off", goal)
