@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from inspect import CO_VARARGS
 from time import perf_counter as clock
 from typing import Any
 
@@ -14,7 +15,6 @@ from flnb.autograd.tape import grad_of
 from flnb.dispatch import ops as dispatch
 from flnb.dispatch import state
 from flnb.dispatch.plan import Plan
-from flnb.dispatch.state import TAKES_ANY
 from flnb.ops.composite import Composite, _not_inferred
 from flnb.ops.creation import asarray, zeros_like
 from flnb.ops.movement import stack
@@ -41,7 +41,7 @@ class CustomOp(Composite):
         self._parts: list[_Transposed] = []
         code = forward.__code__
         self.arguments = code.co_varnames[: code.co_argcount]
-        self.takes_any = bool(code.co_flags & TAKES_ANY)
+        self.takes_any = bool(code.co_flags & CO_VARARGS)
         self.keywords = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
         self.__doc__ = forward.__doc__
         self.family = "custom"

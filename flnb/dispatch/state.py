@@ -10,6 +10,7 @@ import os
 import weakref
 from contextlib import ContextDecorator, contextmanager
 from contextvars import ContextVar
+from inspect import CO_VARARGS
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -134,9 +135,6 @@ class State:
         return new
 
 
-TAKES_ANY = 0x04
-"""The code flag of ``*arguments``; `inspect`, which names it, takes 10 ms to import."""
-
 operators: list[Any] = []
 """Every op, at its index. Appended by `flnb.ops.table.Op`; the states' tables follow."""
 
@@ -200,7 +198,7 @@ def _accepts_out(method: Any) -> bool:
     if isinstance(method, np.ufunc):
         return True
     code = getattr(getattr(method, "__func__", method), "__code__", None)
-    return code is None or "out" in code.co_varnames[: code.co_argcount] or bool(code.co_flags & TAKES_ANY)
+    return code is None or "out" in code.co_varnames[: code.co_argcount] or bool(code.co_flags & CO_VARARGS)
 
 
 session: State = None  # type: ignore[assignment]  # made by flnb/__init__ once every op is declared
