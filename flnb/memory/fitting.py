@@ -10,21 +10,25 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flnb_telemetry import Recording, load_run, quantity
+from flnb_telemetry import quantity
 
 from flnb.dispatch.state import current
+from flnb.interface.memory import MemoryManager
 from flnb.memory.choosing import METHODS, bandwidth_of, choices, costs, with_choice
 from flnb.memory.idling import shortest
 from flnb.memory.leaning import lean
 from flnb.memory.lifetimes import Activation, Step
 from flnb.memory.remedies import stand_in
 from flnb.memory.replaying import play
+from flnb.memory.traces import recording
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from flnb_telemetry import Recording
 
     from flnb.memory.replaying import Outcome
     from flnb.memory.traces import Trace
@@ -143,11 +147,7 @@ def fit(
     if unknown or not told:
         got = f"no method {unknown[0]!r}" if unknown else "methods is empty"
         raise ValueError(f"flnb.memory.fit: {got}; there are {', '.join(map(repr, METHODS))}, give one or both")
-    run = load_run(run) if isinstance(run, (str, Path)) else run
-    if not isinstance(run, Recording):
-        raise TypeError(
-            f"flnb.memory.fit: expected a recording (flnb.record) or the path of a saved one, got {type(run).__name__}"
-        )
+    run = recording(run, "fit")
     spec = current().manager if manager is None else manager
     rate = bandwidth_of(run) if bandwidth is None else quantity.bytes_of(bandwidth, "fit(bandwidth=...)")
     step = Step(run)
@@ -191,7 +191,5 @@ def _nothing(step: Step, name: str, methods: Sequence[str]) -> str:
 
 
 def _outcome(trace: Trace, spec: Any) -> Outcome:
-    from flnb.interface.memory import MemoryManager
-
     device = stand_in(spec.device, 1 << 50) if isinstance(spec, MemoryManager) else None
     return play(trace, spec, device)

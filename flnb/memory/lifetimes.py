@@ -119,9 +119,10 @@ class Step:
         """Modules that could be checkpointed."""
         worth: dict[str, float] = defaultdict(float)
         single: dict[str, bool] = defaultdict(lambda: True)
-        _born, died = self.trace.lifetimes
+        born, died = self.trace.lifetimes
         for call in self.calls:
-            kept = np.array([row for row in self._saved(call) if row not in call.outputs], np.int64)
+            made = range_of(born, call)  # of it, what outlives the call was saved, or is its output
+            kept = np.array([row for row in made[died[made] >= call.end].tolist() if row not in call.outputs], np.int64)
             waits = np.minimum(died[kept], call.done) - call.end
             worth[call.scope] += float((self.trace.nbytes[kept] * np.maximum(0, waits)).sum())
             single[call.scope] &= len(call.outputs) == 1
@@ -259,11 +260,6 @@ class Step:
 
     def _leaves(self, row: int, first: int, last: int) -> bool:
         return any(not first <= node.first < last for node in self.nodes.read_by[row])
-
-    def _saved(self, call: Call) -> list[int]:
-        """What a call made that outlives it."""
-        born, died = self.trace.lifetimes
-        return [row for row in range_of(born, call).tolist() if died[row] >= call.end]
 
     def _outside(self, row: int, call: Call) -> int:
         """Until when a call's output is held, which in the recording was held longest by what the call saved."""

@@ -68,26 +68,34 @@ class Moves:
 
 
 class Store:
-    """Where the values of blocks are kept: implement `put` and `get`. Copies lie in blocks of a manager's.
+    """Where the values of blocks are kept, as they are or encoded. Copies lie in blocks of a manager's.
 
     ``held`` knows by the number of a block what is kept of it; ``recent`` what came back last and may be needed again.
     """
 
-    away, back = schema.AWAY, schema.BACK
-
-    def __init__(self, manager: MemoryManager, keep_last: int) -> None:
-        self.manager, self.moves = manager, Moves(manager)
+    def __init__(self, manager: MemoryManager, keep_last: int, codec: Codec | None = None) -> None:
+        self.manager, self.moves, self.codec = manager, Moves(manager), codec
+        directions = (schema.AWAY, schema.BACK), (schema.COMPRESSED, schema.RESTORED)
+        self.away, self.back = directions[codec is not None]
         self.held: weakref.WeakValueDictionary[int, Held] = weakref.WeakValueDictionary()
         self.recent: deque[weakref.ref[Held]] = deque()
         self.keep_last = max(2, keep_last)  # both inputs of an op are results of others, which saved them as well
 
     def put(self, array: Any, code: int) -> Any:
         """A copy in a block, from which `get` makes the array again; None where that is not worth it."""
-        raise NotImplementedError
+        kept = array if self.codec is None else self.codec.encode(array)
+        if kept is None or (self.codec is not None and kept.nbytes >= array.nbytes):
+            return None
+        copy = memory.array_in(self.manager, kept.shape, kept.dtype, kept.nbytes, code, ACTIVATION)
+        np.copyto(copy, kept)
+        return copy
 
     def get(self, copy: Any, out: Any) -> None:
         """Write into an array what was put."""
-        raise NotImplementedError
+        if self.codec is None:
+            np.copyto(out, copy)
+        else:
+            self.codec.decode(copy, out)
 
     def returned(self, held: Held) -> None:
         """Something came back: what came back before others is let go of, as its copy is still there."""
@@ -96,18 +104,6 @@ class Store:
             old = self.recent.popleft()()
             if old is not None and old is not held:
                 old.array = None
-
-
-class Elsewhere(Store):
-    """In another manager's memory."""
-
-    def put(self, array: Any, code: int) -> Any:
-        copy = memory.array_in(self.manager, array.shape, array.dtype, array.nbytes, code, ACTIVATION)
-        np.copyto(copy, array)
-        return copy
-
-    def get(self, copy: Any, out: Any) -> None:
-        np.copyto(out, copy)
 
 
 class Codec:
@@ -170,27 +166,6 @@ class LossyCast(Codec):
         np.copyto(out, encoded)
 
 
-class Compressed(Store):
-    """In fewer bytes of the same manager."""
-
-    away, back = schema.COMPRESSED, schema.RESTORED
-
-    def __init__(self, codec: Codec, manager: MemoryManager, keep_last: int) -> None:
-        super().__init__(manager, keep_last)
-        self.codec = codec
-
-    def put(self, array: Any, code: int) -> Any:
-        encoded = self.codec.encode(array)
-        if encoded is None or encoded.nbytes >= array.nbytes:
-            return None
-        copy = memory.array_in(self.manager, encoded.shape, encoded.dtype, encoded.nbytes, code, ACTIVATION)
-        np.copyto(copy, encoded)
-        return copy
-
-    def get(self, copy: Any, out: Any) -> None:
-        self.codec.decode(copy, out)
-
-
 @contextmanager
 def offload(
     to: Any = None,
@@ -237,7 +212,7 @@ def offload(
             f"offload: {manager!r} is on the device that tensors are on, {manager.device.device!r}: moving them there "
             f"frees nothing; give a manager on another device, or none for the host's memory"
         )
-    store = Elsewhere(manager, keep_last)
+    store = Store(manager, keep_last)
     with memory.aside(manager), _keeping(store, "offload", min_bytes, keep_last, select) as moves:
         yield moves
     if manager is not to:  # made here, and gone with this block
@@ -275,7 +250,7 @@ def compress(
                 f"compress: no codec {codec!r}; known are {', '.join(map(repr, codecs))}, or give a flnb.memory.Codec"
             )
         codec = codecs[codec]()
-    store = Compressed(codec, state.current().manager, keep_last)
+    store = Store(state.current().manager, keep_last, codec)
     with _keeping(store, "compress", min_bytes, keep_last, select) as moves:
         yield moves
 

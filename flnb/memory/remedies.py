@@ -5,7 +5,7 @@ shown. What was not recorded, or cannot be replayed to the same failure, is said
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ from flnb.memory.choosing import METHODS, bandwidth_of, choices, costs, with_cho
 from flnb.memory.idling import shortest
 from flnb.memory.lifetimes import Step
 from flnb.memory.replaying import Outcome, play
-from flnb.memory.traces import Trace, recorded
+from flnb.memory.traces import Names, Trace, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -122,7 +122,7 @@ def search(
     same = play(trace, at.manager, stand_in(at.manager.device, limit))
     if same.first_oom is None or same.first_oom[0] != len(trace) - 1:
         return Remedies((), limit, _not_reproduced(at, same, trace))
-    made, found, left = len(trace), [], 0
+    made, left = len(trace), 0
     best: dict[str, Remedy] = {}
     for group, candidate in _candidates(at, trace, rows, blockers, cached, models or {}):
         if made > work:
@@ -166,10 +166,6 @@ def requests_until(at: Shortage) -> Columns:
 
 def with_request(trace: Trace, at: Shortage, request: int) -> Trace:
     """The trace and one call more: the request that failed."""
-    from dataclasses import replace
-
-    from flnb.memory.traces import Names
-
     catalog = at.run.catalog
 
     def one_more(column: Names, text: str) -> Names:

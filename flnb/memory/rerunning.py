@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flnb_backends.memory.simulated import SimulatedDevice
-from flnb_telemetry import Recording, load_run, schema
+from flnb_telemetry import Recording, schema
 
 from flnb.memory.replaying import Counter, _fresh, _hint
-from flnb.memory.traces import trace
+from flnb.memory.traces import recording, trace
 
 if TYPE_CHECKING:
     from flnb_telemetry.schema import Columns, Ints
@@ -59,12 +58,7 @@ def rerun(source: Any, manager: Any = "caching", capacity: int | str | None = No
         TypeError: no recording, or no manager that can be made for another device.
         ValueError: there is no allocation in it.
     """
-    run = load_run(source) if isinstance(source, (str, Path)) else source
-    if not isinstance(run, Recording):
-        raise TypeError(
-            f"flnb.memory.rerun: expected a recording (flnb.record) or the path of a saved one, got "
-            f"{type(source).__name__}"
-        )
+    run = recording(source, "rerun")
     calls = trace(run)
     lease = Notes(SimulatedDevice(capacity))
     label, made = _fresh(manager, lease, calls)

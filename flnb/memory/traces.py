@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from flnb_telemetry.schema import Ints
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Names", "Trace", "recorded", "trace"]
+__all__ = ["Names", "Trace", "recorded", "recording", "trace"]
 
 
 @dataclass(frozen=True)
@@ -167,14 +167,19 @@ def trace(source: Any) -> Trace:
     """
     if isinstance(source, Trace):
         return source
-    if isinstance(source, (str, Path)):
-        source = load_run(source)
-    if not isinstance(source, Recording):
+    run = recording(source, "trace", " or a Trace")
+    return recorded(run, run.memory.block)
+
+
+def recording(source: Any, function: str, more: str = "") -> Recording:
+    """A recording, or the one that lies under a path, for a function of `flnb.memory`, which takes ``more`` besides."""
+    run = load_run(source) if isinstance(source, (str, Path)) else source
+    if not isinstance(run, Recording):
         raise TypeError(
-            f"flnb.memory.trace: expected a recording (flnb.record), the path of a saved one or a Trace, "
-            f"got {type(source).__name__}"
+            f"flnb.memory.{function}: expected a recording (flnb.record) or the path of a saved one{more}, "
+            f"got {type(run).__name__}"
         )
-    return recorded(source, source.memory.block)
+    return run
 
 
 def recorded(run: Recording, rows: schema.Columns) -> Trace:
