@@ -91,12 +91,7 @@ class Candidate(NamedTuple):
 
 
 def search(
-    at: Shortage,
-    request: int,
-    blockers: tuple[Blocker, ...],
-    cached: int,
-    models: Mapping[str, Model] | None = None,
-    work: int = WORK,
+    at: Shortage, request: int, blockers: tuple[Blocker, ...], cached: int, models: Mapping[str, Model]
 ) -> Remedies:
     """Replay what might have helped.
 
@@ -104,7 +99,6 @@ def search(
         blockers: blocks whose going is tried.
         cached: bytes that the manager held in segments without any block.
         models: modules in variables, by the scope in which each is called.
-        work: the number of calls to replay at most.
     """
     limit = at.available
     if at.run is None:
@@ -124,8 +118,8 @@ def search(
         return Remedies((), limit, _not_reproduced(at, same, trace))
     made, left = len(trace), 0
     best: dict[str, Remedy] = {}
-    for group, candidate in _candidates(at, trace, rows, blockers, cached, models or {}):
-        if made > work:
+    for group, candidate in _candidates(at, trace, rows, blockers, cached, models):
+        if made > WORK:
             left += 1
             continue
         before = best.get(group)
