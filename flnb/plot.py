@@ -32,7 +32,13 @@ TEETH, CRESTS = 60, 200
 """Rises of live memory that a figure can show one by one, and points that it has where there are more."""
 MIB = 2**20
 INK = "#6f757b"
-AXIS = {"gridcolor": "rgba(127,127,127,0.25)", "zerolinecolor": "rgba(127,127,127,0.4)"}
+AXIS = {
+    "gridcolor": "rgba(127,127,127,0.25)",
+    "zerolinecolor": "rgba(127,127,127,0.4)",
+    "automargin": True,
+    "title": {"standoff": 15},
+}
+MANAGERS = ("#359cdf", "#a35226", "#5c906b", "#8a63b8", "#c9922b", "#c2528b", "#3f9a9a", "#7d7f2a")
 TEMPLATE = {
     "layout": {
         "paper_bgcolor": "rgba(0,0,0,0)",  # the notebook's, light or dark
@@ -40,11 +46,12 @@ TEMPLATE = {
         "font": {"color": INK},
         "xaxis": AXIS,
         "yaxis": AXIS,
-        "annotationdefaults": {"arrowcolor": INK},
+        "title": {"x": 0.05},
+        "colorway": MANAGERS,
+        "annotationdefaults": {"arrowcolor": INK, "arrowhead": 0, "arrowwidth": 1},
     }
 }
 """A template for any plotly figure, with which it is readable in notebooks of light and of dark themes."""
-MANAGERS = ("#359cdf", "#a35226", "#5c906b", "#8a63b8", "#c9922b", "#c2528b", "#3f9a9a", "#7d7f2a")
 
 
 def _figure(title: str, x: str, y: str) -> Any:
@@ -173,7 +180,7 @@ def fragmentation(run: Recording, request: int | None = None) -> Any:
     ):
         figure.add_scatter(x=found.t, y=column, name=label, yaxis=axis, line={"shape": "hv", "color": colour})
     ticks = {"range": [0, 1], "tickvals": [0, 0.25, 0.5, 0.75, 1], "tickformat": ".0%"}
-    share = {"overlaying": "y", "side": "right", "title": "share"} | ticks | AXIS | {"showgrid": False}
+    share = {"overlaying": "y", "side": "right", "title": "share"} | ticks | {"showgrid": False}
     # above the axes: beside them the legend would lie on the ticks of the right one
     above = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"}
     figure.update_layout(yaxis2=share, legend=above, margin={"t": 104, "r": 72, "b": 110})
@@ -226,7 +233,7 @@ def replay(found: Replay) -> Any:
         "anchor": "y2",
         "title": "reserved / live at the peak",
         "rangemode": "tozero",
-    } | AXIS
+    }
     figure.update_layout(
         yaxis_range=[0, 1.1 * top / MIB], xaxis_domain=[0, 0.56], xaxis2=ratio_axis,
         yaxis2={"anchor": "x2", "autorange": "reversed"}, legend={"orientation": "h", "y": -0.2},

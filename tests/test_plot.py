@@ -72,6 +72,7 @@ def test_figures_are_transparent_and_grey_so_that_both_themes_show_them(run: Any
         layout = figure.layout.template.layout
         assert layout.paper_bgcolor == layout.plot_bgcolor == "rgba(0,0,0,0)"
         assert layout.font.color == layout.annotationdefaults.arrowcolor == plot.INK
+        assert layout.xaxis.automargin, "or long labels are cut"
         assert layout.xaxis.gridcolor == layout.yaxis.gridcolor == plot.AXIS["gridcolor"]
 
 

@@ -104,4 +104,7 @@ def test_two_managers_stand_side_by_side_under_one_scrubber(stage: Stage, run: R
     for width, light in ((1200, True), (900, False)):
         stage.view(run, other, light=light, width=width)
         page.screenshot(path=str(screenshots / f"memory-side-by-side-{width}.png"))
+        figures: Any = page.locator(".fl-figures tbody td:visible").all()
+        right = max(box["x"] + box["width"] for cell in figures if (box := cell.bounding_box()))
+        assert right <= width, "no figure is cut"
     assert not page.flnb_errors  # type: ignore[attr-defined]

@@ -181,8 +181,8 @@ function m(a,e={},...t){let n=document.createElement(a);for(let[s,r]of Object.en
 .fl-root .fl-figures tr>:nth-child(9),.fl-root .fl-figures thead tr:first-child>:nth-child(3){border-left:1px solid var(--fl-line)}
 .fl-root .fl-figures thead tr:first-child>:nth-child(9){border-left:0}
 .fl-medium .fl-figures td,.fl-medium .fl-figures th{padding:0 4px}
-.fl-medium .fl-figures thead th{white-space:normal;vertical-align:bottom;line-height:13px}
-.fl-root .fl-figures tr>:last-child{padding-right:12px}
+.fl-root.fl-medium .fl-figures thead th{white-space:normal;vertical-align:bottom;line-height:13px}
+.fl-root.fl-medium .fl-figures tbody td:nth-last-child(2),.fl-root.fl-medium .fl-figures thead tr:last-child th:nth-last-child(2){padding-right:12px} /* the last that is shown */
 .fl-legenditem{display:inline-flex;align-items:center;gap:5px;white-space:nowrap;height:16px}
 .fl-comparesides{flex:1;min-height:0;display:grid;grid-template-columns:minmax(0,1fr) minmax(0,1fr)}
 .fl-compareside{display:grid;grid-template-rows:28px minmax(130px,220fr) minmax(110px,140fr) minmax(90px,170fr);min-width:0;min-height:0}
