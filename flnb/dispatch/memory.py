@@ -61,7 +61,8 @@ def allocate(
     ledger = manager.ledger
     if nbytes < 0:
         raise ValueError(f"allocate: got {nbytes} bytes, expected 0 or more")
-    locked, nested = get_ident() != ledger.owner or ledger.shared, ledger.busy
+    thread = get_ident()
+    locked, nested = thread != ledger.owner or ledger.shared, ledger.busy
     if locked:
         ledger.__enter__()
     else:  # CPython changes threads only at calls and jumps back: none between the test and this line
@@ -91,11 +92,11 @@ def allocate(
     lanes = bus.lanes
     if lanes is not None:
         lane = lanes.last
-        if lane.ident != get_ident():
+        if lane.ident != thread:
             lane = lanes.lane
         code = schema.ALLOC | category << 8 | plan_code & _KEEP_CODE
         segment = block.segment.id
-        lane.pending += (code, clock(), block.id, block.address, block.size, nbytes, segment, lane.context)
+        lane.pending += (code, clock(), number, block.address, block.size, nbytes, segment, lane.context)
     return block
 
 
@@ -120,10 +121,10 @@ def drain(mine: Block | None = None) -> None:
             if block.dropped <= FREED:
                 block.dropped = clock()
             continue
-        lanes = bus.lanes
+        lanes, thread = bus.lanes, get_ident()
         if lanes is not None:  # told before `free`, which may release the segment
             lane = lanes.last
-            if lane.ident != get_ident():
+            if lane.ident != thread:
                 lane = lanes.lane
             number, address, segment, context, now = block.id, block.address, block.segment.id, lane.context, clock()
             asked = block.dropped if block.dropped > FREED else now
@@ -132,7 +133,7 @@ def drain(mine: Block | None = None) -> None:
                 schema.FREE_COMPLETED, now, number, address, size, 0, segment, context,
             )  # fmt: skip
         ledger = manager.ledger
-        locked, nested = get_ident() != ledger.owner or ledger.shared, ledger.busy
+        locked, nested = thread != ledger.owner or ledger.shared, ledger.busy
         if locked:
             ledger.__enter__()
         else:
