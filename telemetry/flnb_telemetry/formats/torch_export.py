@@ -17,6 +17,7 @@ from flnb_telemetry import schema
 from flnb_telemetry.analysis.memory import NEVER
 from flnb_telemetry.formats import aside
 from flnb_telemetry.formats.plain_pickle import encoded
+from flnb_telemetry.formats.torch_segments import met
 from flnb_telemetry.formats.torch_snapshot import MIN_BLOCK, OURS
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def save_snapshot(run: Recording, path: str | os.PathLike[str]) -> None:
     stacks = _Stacks(run, block)
     events = _events(block, segment, stacks.of_block)
     with aside(path) as part, open(part, "wb") as file:
-        file.write(b"\x80\x04}(" + encoded(OURS) + stacks.head(run))
+        file.write(b"\x80\x04}(" + encoded(OURS) + stacks.head(run, met(segment)))
         file.write(encoded("segments") + encoded(list(_segments(block, segment, stacks))))
         file.write(encoded("device_traces") + b"](](")
         for rows in _rows(run, events, stacks):
@@ -130,15 +131,15 @@ class _Stacks:
     def _frame(self, frame: dict[str, Any]) -> int:
         return self.frames.setdefault(encoded(frame), len(self.frames))
 
-    def head(self, run: Recording) -> bytes:
-        """Our own part of the file, in which everything is that others refer to."""
+    def head(self, run: Recording, cuts: list[int]) -> bytes:
+        """Our own part of the file, in which everything is that others refer to, and where growing segments meet."""
         texts = [encoded(text) for text in self.texts]
         lists = [encoded(frames) for frames in self.lists]
         memoized = [code + b"r" + i.to_bytes(4, "little") for i, code in enumerate((*texts, *self.frames, *lists))]
         meta = {key: value for key, value in run.meta.items() if type(value) in (str, int, float, bool)}
         begin, last = _epoch(run), _epoch(run) + round(run.seconds * 1e9)
         times = {"start": divmod(begin, 1000), "end": divmod(last, 1000)}
-        return encoded({"name": run.name, "meta": meta, "told": memoized} | times)
+        return encoded({"name": run.name, "meta": meta, "told": memoized, "cuts": cuts} | times)
 
 
 def _reference(number: int) -> bytes:

@@ -137,7 +137,9 @@ def _recording(
     tables: dict[str, Columns] = {name: columns(kind, []) for name, kind in schema.KINDS.items()}
     block = _blocks(events, t, [block for _, blocks in states for block in blocks], start)
     held = [held for held, _ in states]
-    segments, block["segment_id"] = held_over(events, t, held, start, block["event"], block["address"])
+    cuts = about.get("cuts", [])
+    known = cuts if isinstance(cuts, list) and all(type(at) is int for at in cuts) else []
+    segments, block["segment_id"] = held_over(events, t, held, start, block["event"], block["address"], known)
     tables |= segments
     run = Recording()
     run.catalog, plan, context = _catalog(stacks)
