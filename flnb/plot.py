@@ -120,9 +120,10 @@ def memory(run: Recording) -> Any:
         at = float(line.t[np.argmax(line.allocated)])
         aside = 1 if at < (line.t[0] + line.t[-1]) / 2 else -1  # towards the middle, away from the axis
         anchor = "left" if aside > 0 else "right"
-        text = f"peak {quantity.size(most)}"
-        figure.add_annotation(x=at, y=most / MIB, text=text, ax=32 * aside, ay=-20, xanchor=anchor)
-        figure.update_yaxes(range=[0, 1.15 * (most if above else max(most, reserved)) / MIB])
+        text, top = f"peak {quantity.size(most)}", (most if above else max(most, reserved)) / MIB
+        label = {"ax": 32 * aside, "ay": 1.09 * top, "ayref": "y", "xanchor": anchor}  # on no line
+        figure.add_annotation(x=at, y=most / MIB, text=text, **label)
+        figure.update_yaxes(range=[0, 1.18 * top])
     return figure
 
 

@@ -96,7 +96,7 @@ def test_memory_is_stacked_by_category_under_reserved(run: Any) -> None:
     np.testing.assert_allclose(np.add(by_name["parameter"].y, by_name["gradient"].y) * 2**20, line.allocated)
     assert figure.layout.annotations[0].text == "peak 6.00 MiB"
     assert figure.layout.annotations[0].y == 6.0
-    assert figure.layout.yaxis.range == (0, 1.15 * 8)
+    assert figure.layout.yaxis.range == (0, 1.18 * 8)
 
 
 def test_the_bands_keep_their_height_under_a_large_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +107,7 @@ def test_the_bands_keep_their_height_under_a_large_reserve(monkeypatch: pytest.M
         bus.emit(schema.ALLOC, t, 1, 0, 2 << 20, 2 << 20, 1)
         bus.emit(schema.FREE_COMPLETED, t + 1000, 1, 0, 2 << 20, 0, 1)
     figure = plot.memory(run)
-    assert figure.layout.yaxis.range == (0, 1.15 * 2)
+    assert figure.layout.yaxis.range == (0, 1.18 * 2)
     assert figure.data[-1].name == "reserved 64.0 MiB, above"
     (peak,) = figure.layout.annotations
     assert (peak.text, peak.ax, peak.xanchor) == ("peak 2.00 MiB", 32, "left")  # not on the axis
