@@ -121,8 +121,15 @@ def memory(run: Recording) -> Any:
         aside = 1 if at < (line.t[0] + line.t[-1]) / 2 else -1  # towards the middle, away from the axis
         anchor = "left" if aside > 0 else "right"
         text, top = f"peak {quantity.size(most)}", (most if above else max(most, reserved)) / MIB
-        label = {"ax": 32 * aside, "ay": 1.09 * top, "ayref": "y", "xanchor": anchor}  # on no line
-        figure.add_annotation(x=at, y=most / MIB, text=text, **label)
+        figure.add_annotation(
+            x=at,
+            y=most / MIB,
+            text=text,
+            ax=32 * aside,
+            ay=1.09 * top,
+            ayref="y",
+            xanchor=anchor,  # it lies on no line
+        )
         figure.update_yaxes(range=[0, 1.18 * top])
     return figure
 
