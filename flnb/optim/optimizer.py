@@ -12,7 +12,7 @@ from flnb.autograd import Variable
 from flnb.dispatch.plan import spec_of
 from flnb.dispatch.state import category, use
 from flnb.nn.fitting import mismatches, refuse
-from flnb.optim.gathered import LARGEST, Gathered, plain
+from flnb.optim.gathered import gathered, plain
 from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from flnb.dispatch.plan import Spec
     from flnb.dispatch.state import State
+    from flnb.optim.gathered import Gathered
 
 __all__ = ["Optimizer", "updating"]
 
@@ -129,12 +130,12 @@ class Optimizer:
         self.steps += 1
         with bus.phase("optimizer"), updating():
             done: set[int] = set()
-            for gathered in self._gathered:
-                if gathered.complete(self):
-                    for index in gathered.members:
+            for vector in self._gathered:
+                if vector.complete(self):
+                    for index in vector.members:
                         self._counts[index] = self.count = self._counts[index] + 1
-                    gathered.update(self)
-                    done.update(gathered.members)
+                    vector.update(self)
+                    done.update(vector.members)
             for index, (item, state) in enumerate(zip(self.parameters, self._state, strict=True)):
                 if item.grad is not None and index not in done:
                     gradient = plain(item.grad)
@@ -224,7 +225,7 @@ class Optimizer:
             for data in like:
                 if data._spec not in self._scratch:
                     self._scratch[data._spec] = [ops.zeros_like(data) for _ in range(self.scratch)]
-            self._gathered = self._gather(like)
+            self._gathered = gathered(self, like)
             known = {i: state for one in self._gathered for i, state in zip(one.members, one.states, strict=True)}
             # last: an allocation that was interrupted is begun anew
             self._state = [
@@ -234,15 +235,6 @@ class Optimizer:
                 | ({MASTER: data} if data.dtype != item.dtype else {})
                 for index, (item, data) in enumerate(zip(self.parameters, like, strict=True))
             ]
-
-    def _gather(self, like: Sequence[Tensor]) -> list[Gathered]:
-        """Vectors of the small parameters, one for each dtype that several have."""
-        by_dtype: dict[Any, list[int]] = {}
-        for index, (item, data) in enumerate(zip(self.parameters, like, strict=True)):
-            if self.gathers and data.dtype == item.dtype and data._spec.nbytes <= LARGEST:
-                by_dtype.setdefault(data.dtype, []).append(index)
-        several = [members for members in by_dtype.values() if len(members) > 1]
-        return [Gathered(self, members, [like[i] for i in members]) for members in several]
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{key}={getattr(self, key)}" for key in self._settings)

@@ -6,7 +6,7 @@ import pytest
 import flnb
 import flnb.nn as nn
 import flnb.optim as optim
-from flnb.optim.gathered import LARGEST
+from flnb.optim.gathered import LARGEST, LONGEST
 
 GATHERING = [
     (optim.Adam, {"weight_decay": 0.1}), (optim.AdamW, {}), (optim.AMSgrad, {}), (optim.Adadelta, {}),
@@ -90,6 +90,23 @@ def test_a_parameter_written_between_steps_is_seen_and_gradients_are_left():
     assert float(items[0].data[0]) == pytest.approx(9.5)
     assert float(items[1].data[0]) == pytest.approx(1.0)
     assert items[0].grad.numpy().tolist() == [1.0]
+
+
+def test_many_parameters_make_several_vectors_that_share_their_room():
+    shapes = [(LARGEST // 4,)] * (2 * LONGEST // LARGEST) + [(7,), (8,)]
+    items = [nn.Parameter(flnb.ones(shape)) for shape in shapes]
+    optimizer = optim.Adam(items, lr=0.5)
+    give_gradients(items, 0)
+    before = flnb.memory.stats()["allocated"]
+    optimizer.step()
+    assert [len(vector.members) for vector in optimizer._gathered] == [8, 8, 2]
+    state = 2 * sum(item.data.nbytes for item in items)
+    assert flnb.memory.stats()["allocated"] - before <= state + 3 * LONGEST + LARGEST + 4096
+    single = [nn.Parameter(flnb.ones(shape)) for shape in shapes]
+    give_gradients(single, 0)
+    alone(optim.Adam)(single, lr=0.5).step()
+    for item, other in zip(items, single, strict=True):
+        np.testing.assert_array_equal(item.data.numpy(), other.data.numpy())
 
 
 def test_parameters_of_two_dtypes_are_gathered_apart():
