@@ -1,12 +1,14 @@
 """Small parameters updated as one vector: a dozen ops for all of them, in place of a dozen for each.
 
-An update of a few kilobytes is spent on calls, not on arithmetic. Where an algorithm treats every element alike
-(`Optimizer.gathers`), the elements of several parameters can be laid side by side: three copies a parameter, and
-the same bits come out.
+An update of a few kilobytes is spent on calls, not on arithmetic. Where an algorithm treats every element alike, in
+many ops (`Optimizer.gathers`), the elements of several parameters can be laid side by side: three copies a parameter,
+and the same bits come out.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import accumulate, groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
 from flnb import ops
@@ -15,7 +17,6 @@ from flnb.autograd import Variable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flnb.dispatch.plan import Spec
     from flnb.optim.optimizer import Optimizer
     from flnb.tensor import Tensor
 
@@ -30,75 +31,116 @@ LONGEST = 256 << 10
 class Gathered:
     """Parameters of one dtype laid side by side, with the optimizer's state for them.
 
+    Those that follow each other, have a gradient and have been updated as often are updated together: one without a
+    gradient parts its neighbours. Copied or unpickled, the optimizer has none of these, as its tensors are no views.
+
     Args:
-        specs: of the members.
+        members: the parameters' positions among the optimizer's.
+        items: the parameters.
         room: vectors as long as these together or longer: for data, gradients and scratch, shared with others.
 
     Attributes:
-        members: their positions among the optimizer's parameters.
         states: for each member, views of its part of every slot.
     """
 
     def __init__(
-        self, slots: Sequence[str], members: Sequence[int], specs: Sequence[Spec], room: Sequence[Tensor]
+        self, slots: Sequence[str], members: Sequence[int], items: Sequence[Variable], room: Sequence[Tensor]
     ) -> None:
-        self.members, self._specs = members, specs
-        places, start = [], 0
-        for spec in specs:
-            places.append(slice(start, start + spec.size))
-            start += spec.size
-        self._data, self._gradient, *self._work = (whole[:start] for whole in room)
-        self._state = {slot: ops.zeros_like(self._data) for slot in slots}
+        self.members, self._items = members, items
+        self._buffers: list[Any] = [item._data for item in items]
+        self._ends = [0, *accumulate(item.size for item in items)]
+        self._room = room
+        self._state = {slot: ops.zeros_like(room[0][: self._ends[-1]]) for slot in slots}
+        self._parts = list(zip(self._split(room[0]), self._split(room[1]), strict=True))
+        split = {slot: self._split(whole) for slot, whole in self._state.items()}
+        self.states = [{slot: views[i] for slot, views in split.items()} for i in range(len(items))]
+        self._runs: dict[tuple[int, int], tuple[Any, ...]] = {}
 
-        def parts(whole: Tensor) -> list[Tensor]:
-            return [whole[place].reshape(spec.shape) for place, spec in zip(places, specs, strict=True)]
+    def _split(self, whole: Tensor) -> list[Tensor]:
+        ends = pairwise(self._ends)
+        return [whole[a:b].reshape(item.shape) for item, (a, b) in zip(self._items, ends, strict=True)]
 
-        self._parts = list(zip(parts(self._data), parts(self._gradient), strict=True))
-        parts_of = {slot: parts(whole) for slot, whole in self._state.items()}
-        self.states: list[dict[str, Tensor]] = [
-            {slot: views[i] for slot, views in parts_of.items()} for i in range(len(members))
-        ]
+    def update(self, optimizer: Optimizer) -> set[int]:
+        """Update what stands together; the positions of those parameters."""
+        counts = [optimizer._counts[index] if self._fits(i) else -1 - i for i, index in enumerate(self.members)]
+        done: set[int] = set()
+        first = 0
+        for count, run in groupby(counts):
+            last = first + len(list(run))
+            if last - first > 1:
+                self._update(optimizer, first, last, count + 1)
+                done.update(self.members[first:last])
+            first = last
+        return done
 
-    def complete(self, optimizer: Optimizer) -> bool:
-        """Whether all have a gradient, for the same update, and are what they were."""
-        items = [optimizer.parameters[i] for i in self.members]
-        return (
-            all(item.grad is not None for item in items)
-            and all(item._spec is spec for item, spec in zip(items, self._specs, strict=True))
-            and len({optimizer._counts[i] for i in self.members}) == 1
-        )
+    def _fits(self, i: int) -> bool:
+        """Whether a member has a gradient like it, and the memory that it had: shared since, it is updated alone."""
+        item = self._items[i]
+        if item._data is not self._buffers[i]:
+            self._buffers[i] = None
+            return False
+        return item.grad is not None and item.grad._spec is item._spec
 
-    def update(self, optimizer: Optimizer) -> None:
-        """Update all; `complete` was true."""
-        items = [optimizer.parameters[i] for i in self.members]
-        for item, (data, gradient) in zip(items, self._parts, strict=True):
-            ops.assign(data, item.data)
-            ops.assign(gradient, plain(item.grad))
-        optimizer.update(self._data, self._gradient, self._state, self._work)
-        for item, (data, _) in zip(items, self._parts, strict=True):
-            ops.assign(item.data, data)
+    def _update(self, optimizer: Optimizer, first: int, last: int, count: int) -> None:
+        """Update the members from ``first`` to before ``last``."""
+        members, parts = self._items[first:last], self._parts[first:last]
+        data, gradient, state, work = self._runs.get((first, last)) or self._run(first, last)
+        for item, (value, slope) in zip(members, parts, strict=True):
+            ops.assign(value, item.data)
+            ops.assign(slope, plain(item.grad))
+        for index in self.members[first:last]:
+            optimizer._counts[index] = optimizer.count = count
+        optimizer.update(data, gradient, state, work)
+        for item, (value, _) in zip(members, parts, strict=True):
+            ops.assign(item.data, value)
+
+    def _run(self, first: int, last: int) -> tuple[Any, ...]:
+        """What `Optimizer.update` takes, for some members: views that are kept."""
+        place = slice(self._ends[first], self._ends[last])
+        data, gradient, *work = (whole[place] for whole in self._room)
+        state = {slot: whole[place] for slot, whole in self._state.items()}
+        if len(self._runs) > len(self.members):  # ever new patterns must not pile up
+            self._runs.clear()
+        self._runs[first, last] = found = data, gradient, state, work
+        return found
 
 
 def gathered(optimizer: Optimizer, like: Sequence[Tensor]) -> list[Gathered]:
-    """Vectors of an optimizer's small parameters, which are computed in what ``like`` is, of one dtype each."""
+    """Vectors of an optimizer's small parameters that have memory of their own, of one dtype each.
+
+    Args:
+        like: for each parameter, a tensor as it is updated.
+    """
+    if not optimizer.gathers:
+        return []
+    items = optimizer.parameters
+    owners = Counter(_owner(item._data) for item in items)
     by_dtype: dict[Any, list[list[int]]] = {}
     filled: dict[Any, int] = {}
-    for index, (item, data) in enumerate(zip(optimizer.parameters, like, strict=True)):
-        nbytes = data._spec.nbytes
-        if optimizer.gathers and data.dtype == item.dtype and nbytes <= LARGEST:
-            filled[data.dtype] = filled.get(data.dtype, LONGEST) + nbytes
-            vectors = by_dtype.setdefault(data.dtype, [])
-            if filled[data.dtype] > LONGEST:
+    for index, (item, data) in enumerate(zip(items, like, strict=True)):
+        dtype, nbytes = data.dtype, data._spec.nbytes
+        if dtype == item.dtype and nbytes <= LARGEST and owners[_owner(item._data)] == 1:
+            filled[dtype] = filled.get(dtype, LONGEST) + nbytes
+            vectors = by_dtype.setdefault(dtype, [])
+            if filled[dtype] > LONGEST:
                 vectors.append([])
-                filled[data.dtype] = nbytes
+                filled[dtype] = nbytes
             vectors[-1].append(index)
     found = []
     for dtype, vectors in by_dtype.items():
-        several = [members for members in vectors if len(members) > 1]
-        longest = max((sum(like[i].size for i in members) for members in several), default=0)
+        several = [[items[i] for i in members] for members in vectors if len(members) > 1]
+        longest = max((sum(item.size for item in some) for some in several), default=0)
         room = [ops.zeros((longest,), dtype=dtype) for _ in range(2 + optimizer.scratch)] if several else []
-        found += [Gathered(optimizer.slots, members, [like[i]._spec for i in members], room) for members in several]
+        kept = [members for members in vectors if len(members) > 1]
+        found += [Gathered(optimizer.slots, *pair, room) for pair in zip(kept, several, strict=True)]
     return found
+
+
+def _owner(buffer: Any) -> int:
+    """Which memory a buffer is of: views have that of what they are views of."""
+    while (base := getattr(buffer, "base", None)) is not None:
+        buffer = base
+    return id(buffer)
 
 
 def plain(gradient: Any) -> Tensor:

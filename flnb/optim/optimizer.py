@@ -109,6 +109,9 @@ class Optimizer:
         """
         raise NotImplementedError(f"flnb: {type(self).__name__} defines no update(data, gradient, state, scratch)")
 
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_gathered": []}  # a copy's tensors are no views of one another
+
     def step(self) -> None:
         """Update every parameter that has a gradient. Raises RuntimeError where none has."""
         self.update_all()
@@ -131,11 +134,7 @@ class Optimizer:
         with bus.phase("optimizer"), updating():
             done: set[int] = set()
             for vector in self._gathered:
-                if vector.complete(self):
-                    for index in vector.members:
-                        self._counts[index] = self.count = self._counts[index] + 1
-                    vector.update(self)
-                    done.update(vector.members)
+                done |= vector.update(self)
             for index, (item, state) in enumerate(zip(self.parameters, self._state, strict=True)):
                 if item.grad is not None and index not in done:
                     gradient = plain(item.grad)

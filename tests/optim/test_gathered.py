@@ -1,7 +1,11 @@
 """Small parameters side by side: the same bits as one by one, fewer ops, the state still by parameter."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
+from flnb_telemetry import intern, schema
 
 import flnb
 import flnb.nn as nn
@@ -90,6 +94,60 @@ def test_a_parameter_written_between_steps_is_seen_and_gradients_are_left():
     assert float(items[0].data[0]) == pytest.approx(9.5)
     assert float(items[1].data[0]) == pytest.approx(1.0)
     assert items[0].grad.numpy().tolist() == [1.0]
+
+
+@EACH
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda both: pickle.loads(pickle.dumps(both))])
+def test_a_copy_goes_on_like_the_original(kind, settings, copied):
+    items = parameters()
+    optimizer = kind(items, **settings)
+    give_gradients(items, 0)
+    optimizer.step()
+    others, other = copied((items, optimizer))
+    for step in (1, 2):
+        for group, one in ((items, optimizer), (others, other)):
+            give_gradients(group, step)
+            one.step()
+    for one, two in zip(items, others, strict=True):
+        np.testing.assert_array_equal(one.data.numpy(), two.data.numpy())
+
+
+def test_parameters_that_share_memory_are_updated_one_after_the_other():
+    shared = flnb.asarray([1.0, 2.0])
+    items = [flnb.Variable(shared), flnb.Variable(shared), *(nn.Parameter(flnb.ones((2,))) for _ in range(2))]
+    optimizer = optim.Adam(items, lr=0.1)
+    for _ in range(2):
+        for item in items:
+            item.grad = flnb.ones((2,))
+        optimizer.step()
+        items[2].data = items[3].data  # shared from the second step on
+    np.testing.assert_allclose(shared.numpy(), [0.6, 1.6], rtol=1e-5)
+    np.testing.assert_allclose(items[3].data.numpy(), 0.7, rtol=1e-5)
+
+
+def test_one_without_a_gradient_parts_its_neighbours_and_no_more():
+    items = [nn.Parameter(flnb.ones((3,))) for _ in range(9)]
+    optimizer = optim.Adam(items)
+    counts = []
+    for late in (False, True, False, False):
+        give_gradients(items, 0, leave_out=(4,) if late else ())
+        with flnb.record() as run:
+            optimizer.step()
+        phases = [intern.contexts.items[context].phase for context in run.table("op")["context"].tolist()]
+        counts.append(phases.count(schema.OPTIMIZER))
+    together, algorithm = 9 * 3 + 12, 12
+    assert counts[3] == 8 * 3 + 2 * algorithm + 12  # two vectors, and the one between them, an update behind
+    assert counts[3] < 2 * together
+
+
+def test_a_gradient_of_another_dtype_is_an_error_and_counts_nothing():
+    items = [nn.Parameter(flnb.ones((2,))) for _ in range(3)]
+    optimizer = optim.Adam(items)
+    give_gradients(items, 0)
+    optimizer.step()
+    items[1].grad = flnb.ones((2,), dtype="float64")
+    with pytest.raises(ValueError, match=r"float64\[2\] but out is float32\[2\]"):
+        optimizer.step()
 
 
 def test_many_parameters_make_several_vectors_that_share_their_room():
