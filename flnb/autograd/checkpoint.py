@@ -67,12 +67,11 @@ class _Run:
     def ran(self, start: int) -> None:
         """The function has run for the first time, from a sequence number on."""
         self.since = dispatch.next_seq()
-        reached = {None, *self.parents}  # None: what has no gradient
-        near = [(x, x._node and x._node[SEQ]) for x in _tensors(self.function)]
-        self.reads = [x for x, seq in near if seq in reached and x._last_write <= start]  # and was not moved here
+        cells = [x for x in _closed_over(self.function) if type(x) is Tensor]
+        self.reads = [x for x in (*getattr(self.function, "reads", ()), *cells) if x._last_write <= start]
 
     def _check_unwritten(self) -> None:
-        for x in self.reads:
+        for x in (*self.reads, *_variables(self.function, set(self.parents))):
             if x._last_write > self.since:
                 what = repr(x.name) if getattr(x, "name", "") else "a value"
                 raise RuntimeError(
@@ -125,9 +124,7 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
 
     Random numbers are the same in both runs. The function may close over Variables (the parameters of a module), take
     and give dicts, lists and tuples of tensors, and contain checkpointed functions. It must compute the same when run
-    again; what else it does (moving a running mean, printing) it does twice. What it reads must not be written before:
-    that is an error for its arguments, Variables that an op saved, and tensors that it closes over, has as defaults or
-    names as globals: by themselves, in dicts, lists and tuples, or in modules. In other objects it goes unseen.
+    again; what else it does (moving a running mean, printing) it does twice.
 
     >>> import flnb
     >>> w = flnb.Variable([1.0, 2.0])
@@ -138,8 +135,7 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
     True
 
     Raises:
-        RuntimeError: in backward, when the function gives results of other shapes or dtypes than before, or what it
-            read was written in place.
+        RuntimeError: in backward, when the function gives results of other shapes or dtypes than before.
     """
 
     @wraps(function, updated=())
@@ -176,19 +172,18 @@ def _name(function: Any) -> str:
     return str(getattr(function, "__name__", None) or "function")
 
 
-def _tensors(function: Any) -> list[Any]:
-    """Tensors that a function may read beside its arguments: in what it closes over, its defaults and the globals that
-    it names, in dicts, lists and tuples there, and those of modules in all of these."""
-    inner = getattr(function, "func", function)  # of a partial
-    code, known = getattr(inner, "__code__", None), getattr(inner, "__globals__", {})
+def _variables(function: Any, reached: set[int]) -> list[Any]:
+    """Variables that a function closes over or finds among the globals, or that are parameters of modules there, where
+    gradients flow to them."""
+    code, known = getattr(function, "__code__", None), getattr(function, "__globals__", {})
     named = [known[name] for name in (code.co_names if code is not None else ()) if name in known]
-    cells = [_content(cell) for cell in getattr(inner, "__closure__", None) or ()]
-    about = ("__self__", "__defaults__", "__kwdefaults__")
-    given = [getattr(function, "args", None), getattr(function, "keywords", None), inner]
-    found = leaves([*cells, *named, *given, *(getattr(inner, name, None) for name in about)])
-    modules = [one for one in found if hasattr(type(one), "named_parameters")]
-    inside = [x for one in modules for x in (*one.parameters(), *(buffer for _, buffer in one.named_buffers()))]
-    return [x for x in (*found, *inside) if isinstance(x, Tensor)]
+    about = [*_closed_over(function), *named, function, getattr(function, "__self__", None)]
+    inside = [x for one in about if hasattr(type(one), "named_parameters") for x in one.parameters()]
+    return [x for x in (*about, *inside) if isinstance(x, Variable) and x._node is not None and x._node[SEQ] in reached]
+
+
+def _closed_over(function: Any) -> list[Any]:
+    return [_content(cell) for cell in getattr(function, "__closure__", None) or ()]
 
 
 def _content(cell: Any) -> Any:

@@ -66,26 +66,32 @@ class _Twice:
     """One call of a module, which is made once more in backward: in the modes of the first time, and without moving
     again what it writes to buffers.
 
-    ``__self__`` is the module, as a bound method's: so `checkpoint` finds the tensors that it reads.
+    Attributes:
+        reads: tensors that must not be written in between, for `checkpoint`.
     """
 
     def __init__(self, module: Module) -> None:
-        self.__self__, self.__name__ = module, type(module).__name__
+        self.module, self.__name__ = module, type(module).__name__
         self.modes: list[tuple[Module, bool]] = []
+        self.reads: list[Any] = []
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         if self.modes:
             return self._again(inputs, options)
-        self.modes = [(part, part.training) for _, part in self.__self__.named_modules()]
-        return self.__self__.forward(*inputs, **options)
+        for _, member in self.module._named_members():
+            if isinstance(member, Tensor):
+                self.reads.append(member)
+            else:
+                self.modes.append((member, member.training))
+        return self.module.forward(*inputs, **options)
 
     def _again(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
         others = [(part, part.training) for part, mode in self.modes if part.training is not mode]
-        values = [(x, x._values().copy()) for _, x in self.__self__.named_buffers() if x._spec.kind == "ndarray"]
+        values = [(x, x._values().copy()) for _, x in self.module.named_buffers() if x._spec.kind == "ndarray"]
         try:
             for part, mode in others:
                 part.training = not mode
-            return self.__self__.forward(*inputs, **options)
+            return self.module.forward(*inputs, **options)
         finally:
             for part, mode in others:
                 part.training = mode

@@ -1,7 +1,6 @@
 """Checkpoints: the same gradients to any order, the same random numbers, and less memory."""
 
 import gc
-from functools import partial
 
 import numpy as np
 import pytest
@@ -211,16 +210,9 @@ def test_what_the_function_reads_must_not_be_written_before_backward(closed_over
 SCALE = flnb.Variable(np.full(3, 2.0))
 
 
-KINDS = ["closed over", "a view inside", "not saved", "global", "module", "method"]
-KINDS += ["list", "dict of lists", "module in a list", "buffer", "no gradient, in a tuple", "default", "partial"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["closed over", "a view inside", "not saved", "global", "module", "method"])
 def test_nothing_that_is_read_inside_may_be_written_before_backward(kind):
     layer, w, shift = nn.Linear(3, 3).astype(np.float64), flnb.Variable(W), flnb.Variable(np.ones(3))
-    norm, shifts, named, layers = nn.BatchNorm(3).astype(np.float64).eval(), [shift], {"a": [shift]}, [layer]
-    plain = flnb.asarray(np.ones(3))
-    pair = (plain, plain)
     function, written = {
         "closed over": (lambda x: flnb.tanh(x @ w), w),
         "a view inside": (lambda x: flnb.tanh(x * 2.0) @ w.mT, w),
@@ -228,13 +220,6 @@ def test_nothing_that_is_read_inside_may_be_written_before_backward(kind):
         "global": (lambda x: flnb.tanh(x + SCALE), SCALE),
         "module": (layer, layer.bias),
         "method": (layer.forward, layer.bias),
-        "list": (lambda x: flnb.tanh(x + shifts[0]), shift),
-        "dict of lists": (lambda x: flnb.tanh(x + named["a"][0]), shift),
-        "module in a list": (lambda x: layers[0](x), layer.bias),
-        "buffer": (norm, norm.running_mean),
-        "no gradient, in a tuple": (lambda x: flnb.tanh(x @ w + pair[0]), plain),
-        "default": (lambda x, y=shift: flnb.tanh(x + y), shift),
-        "partial": (partial(lambda y, x: flnb.tanh(x + y), shift), shift),
     }[kind]
     y = flnb.exp(flnb.checkpoint(function)(flnb.asarray(X)))
     with flnb.no_grad():
