@@ -33,8 +33,12 @@ def register(shell: Any) -> None:
     for shown, formatter in HTML.items():
         html.for_type_by_name(*shown, _later(*formatter))
     whole.for_type_by_name("flnb_telemetry.analysis.tape", "Tape", _later("flnb.widgets.tape", "view"))
-    if not shell.custom_exceptions:  # a handler of somebody else's stays
+    if not shell.custom_exceptions:
         shell.set_custom_exc((OutOfMemoryError,), _out_of_memory)
+    elif (
+        OutOfMemoryError not in shell.custom_exceptions
+    ):  # somebody else's stays; the report comes below
+        shell.events.register("post_run_cell", _after_cell)
 
 
 def _later(module: str, name: str) -> Callable[..., Any]:
@@ -46,3 +50,10 @@ def _out_of_memory(shell: Any, kind: type[BaseException], error: Any, trace: Any
     from flnb.show.postmortem import show_error
 
     return show_error(shell, kind, error, trace)
+
+
+def _after_cell(result: Any) -> None:
+    if isinstance(result.error_in_exec, OutOfMemoryError):
+        from flnb.show.postmortem import show_after
+
+        show_after(result)

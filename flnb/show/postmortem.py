@@ -6,7 +6,6 @@ that do not fit last. Everything in the picture is also in its tables.
 
 from __future__ import annotations
 
-import sys
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from flnb.memory.postmortem import Blocker, Postmortem
     from flnb.memory.remedies import Remedies, Remedy
 
-__all__ = ["postmortem_html", "show_error"]
+__all__ = ["postmortem_html", "show_after", "show_error"]
 
 NARROW = 7.0  # percent of the width below which a block has no label
 RIGHT = ("Size", "Age")
@@ -130,16 +129,30 @@ def show_error(shell: Any, kind: type[BaseException], error: OutOfMemoryError, t
         display(report)  # type: ignore[no-untyped-call]
     kept, left_out = users_frames(trace)
     cause, bare = error.__cause__, error.__suppress_context__
-    error.__cause__ = None  # the device's error: its text is in this one's
-    lines: list[str] = shell.InteractiveTB.structured_traceback(kind, error, kept, tb_offset=0)
-    error.__cause__, error.__suppress_context__ = cause, bare
+    if isinstance(cause, MemoryError):  # the device's: its text is in this one's
+        error.__cause__ = None
+    try:
+        lines: list[str] = shell.InteractiveTB.structured_traceback(kind, error, kept, tb_offset=0)
+    finally:
+        error.__cause__, error.__suppress_context__ = cause, bare
     if left_out:
         lines.append(f"({left_out} frames of flnb and IPython left out: %tb shows all)")
-    sys.last_type, sys.last_value, sys.last_traceback = kind, error, trace  # for %tb and %debug
+    shell._get_exc_info((kind, error, trace))  # keeps them for %tb and %debug
     shell._showtraceback(kind, error, lines)
     if report is not None and not notebook:
         display(report)  # type: ignore[no-untyped-call]
+    if shell.call_pdb:
+        shell.debugger(force=True)
     return lines
+
+
+def show_after(result: Any) -> None:
+    """After a cell ran: where it ended for lack of memory, show the report below what another handler showed."""
+    from IPython.display import display
+
+    error = result.error_in_exec
+    if error.shortage is not None:
+        display(error.report)  # type: ignore[no-untyped-call]
 
 
 def users_frames(trace: TracebackType | None) -> tuple[TracebackType | None, int]:

@@ -102,8 +102,25 @@ def test_other_errors_and_others_handlers_are_left_alone(shell: Any, monkeypatch
     try:
         flnb.show.register(shell)
         assert shell.custom_exceptions == (ZeroDivisionError,)
+        monkeypatch.setattr("IPython.display.display", lambda report: seen.append(report))
+        shell.run_cell(FAILS)
+        assert ["Out of memory" in postmortem_html(report) for report in seen] == [True], "the report all the same"
     finally:
         shell.custom_exceptions, shell.CustomTB = before
+        shell.events.unregister("post_run_cell", flnb.show._after_cell)
+
+
+def test_the_debugger_is_entered_where_it_is_asked_for(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    entered: list[Any] = []
+    monkeypatch.setattr(shell, "_showtraceback", lambda *about: None)
+    monkeypatch.setattr("IPython.display.display", lambda report: None)
+    monkeypatch.setattr(shell, "debugger", lambda force=False: entered.append(force))
+    shell.call_pdb = True
+    try:
+        shell.run_cell(FAILS)
+    finally:
+        shell.call_pdb = False
+    assert entered == [True]
 
 
 def test_remedies_that_fit_carry_the_code_of_their_buttons() -> None:
