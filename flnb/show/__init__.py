@@ -35,9 +35,7 @@ def register(shell: Any) -> None:
     whole.for_type_by_name("flnb_telemetry.analysis.tape", "Tape", _later("flnb.widgets.tape", "view"))
     if not shell.custom_exceptions:
         shell.set_custom_exc((OutOfMemoryError,), _out_of_memory)
-    elif (
-        OutOfMemoryError not in shell.custom_exceptions
-    ):  # somebody else's stays; the report comes below
+    elif OutOfMemoryError not in shell.custom_exceptions:  # somebody else's stays; the report comes below
         shell.events.register("post_run_cell", _after_cell)
 
 
