@@ -52,7 +52,7 @@ class Ranges:
 
 
 def held_over(
-    events: te.Events, t: Ints, final: list[Held], start: int, born: Ints, address: Ints, known: list[int]
+    events: te.Events, t: Ints, final: list[Held], start: int, born: Ints, address: Ints, known: list[int] | None
 ) -> tuple[dict[str, Columns], Ints]:
     """Tables of the segments' events, and the segment of each block, 0 where none is known.
 
@@ -62,13 +62,13 @@ def held_over(
     Args:
         born: the events that made the blocks, in order; -1 for those that were there before.
         address: of the blocks.
-        known: addresses at which growing segments are cut, whether or not the events tell why (`met`).
+        known: addresses at which growing segments are cut (`met`); None where only the events tell.
     """
     chosen = np.flatnonzero(np.isin(events.action, (te.SEGMENT_ALLOC, te.SEGMENT_FREE, te.MAP, te.UNMAP)))
     told = (column[chosen].tolist() for column in (events.action, events.address, events.size))
     happened = list(zip(chosen.tolist(), *told, strict=True))
     fixed, mapped, cuts = _before(happened, final)
-    sweep = _Sweep(cuts.union(known))
+    sweep = _Sweep(cuts if known is None else set(known))
     for at, size in fixed.items():
         sweep.begin(start, at, size)
     for begin, end in zip(mapped.begins, mapped.ends, strict=True):
@@ -91,12 +91,12 @@ def held_over(
 
 
 def met(segment: Columns) -> list[int]:
-    """Addresses at which a segment that was resized met another, and that none ever lay across."""
+    """Addresses at which a segment that was resized met another, and that none of those ever lay across."""
     begin, end = segment["address"], segment["address"] + segment["size"]
     _, which, counts = np.unique(segment["segment_id"], return_inverse=True, return_counts=True)
     grows = counts[which] > 1
     meeting = np.union1d(np.intersect1d(begin[grows], end), np.intersect1d(begin, end[grows]))
-    return [at for at in meeting.tolist() if not ((begin < at) & (at < end)).any()]
+    return [at for at in meeting.tolist() if not ((begin < at) & (at < end) & grows).any()]
 
 
 def _before(happened: list[tuple[int, ...]], final: list[Held]) -> tuple[dict[int, int], Ranges, set[int]]:

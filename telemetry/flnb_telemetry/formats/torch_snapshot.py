@@ -137,8 +137,8 @@ def _recording(
     tables: dict[str, Columns] = {name: columns(kind, []) for name, kind in schema.KINDS.items()}
     block = _blocks(events, t, [block for _, blocks in states for block in blocks], start)
     held = [held for held, _ in states]
-    cuts = about.get("cuts", [])
-    known = cuts if isinstance(cuts, list) and all(type(at) is int for at in cuts) else []
+    cuts = about.get("cuts")
+    known = cuts if isinstance(cuts, list) and all(type(at) is int for at in cuts) else None
     segments, block["segment_id"] = held_over(events, t, held, start, block["event"], block["address"], known)
     tables |= segments
     run = Recording()
