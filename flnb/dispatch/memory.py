@@ -126,12 +126,10 @@ def drain(mine: Block | None = None) -> None:
             lane = lanes.last
             if lane.ident != thread:
                 lane = lanes.lane
-            number, address, segment, context, now = block.id, block.address, block.segment.id, lane.context, clock()
+            now = clock()
             asked = block.dropped if block.dropped > FREED else now
-            lane.pending += (
-                schema.FREE_REQUESTED, asked, number, address, size, 0, segment, context,
-                schema.FREE_COMPLETED, now, number, address, size, 0, segment, context,
-            )  # fmt: skip
+            segment = block.segment.id
+            lane.pending += (bus.FREE, now, block.id, block.address, size, asked, segment, lane.context)
         ledger = manager.ledger
         locked, nested = thread != ledger.owner or ledger.shared, ledger.busy
         if locked:

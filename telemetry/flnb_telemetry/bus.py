@@ -35,6 +35,8 @@ ROW = 2 << schema.AUX_SHIFT
 """In the code of a row that stands for up to `ROW_OPS` ops in a row, each beginning where the one before ended: words
 1, 2, 6 and 7 are the float seconds between them. `row_code` gives the code."""
 ROW_OPS = 3
+FREE = schema.FREE_REQUESTED | ROW
+"""The code of a record for both, `free_requested` and `free_completed`; word 5 is the time of the first."""
 DEFAULT_BUFFER = 16 << 20
 _BATCH = 512 * schema.WORDS
 
@@ -64,7 +66,9 @@ def row_code(codes: tuple[int, ...]) -> int:
 def _events(numbers: list[Any]) -> int:
     """How many events flat numbers are."""
     codes = numbers[:: schema.WORDS]
-    return sum(len(_row_ops[code >> schema.PLAN_SHIFT]) if code & _KIND == _ROW_KIND else 1 for code in codes)
+    return sum(
+        len(_row_ops[code >> schema.PLAN_SHIFT]) if code & _KIND == _ROW_KIND else 1 + (code == FREE) for code in codes
+    )
 
 
 def _opened(records: schema.Records, rows: NDArray[np.bool_]) -> schema.Records:
@@ -81,6 +85,16 @@ def _opened(records: schema.Records, rows: NDArray[np.bool_]) -> schema.Records:
     opened[at, 0] = codes[np.repeat(which, counts[rows]), within]
     opened[at, 1], opened[at, 2] = times[each, within], times[each, within + 1]
     opened[at, 6:] = 0
+    return opened
+
+
+def _both(records: schema.Records, freed: NDArray[np.bool_]) -> schema.Records:
+    """Records in which each of these became two."""
+    opened = np.repeat(records, 1 + freed, axis=0)
+    first = np.flatnonzero(freed) + np.arange(np.count_nonzero(freed))
+    opened[first, 0], opened[first, 1] = schema.FREE_REQUESTED, opened[first, 5]
+    opened[first + 1, 0] = schema.FREE_COMPLETED
+    opened[first, 5] = opened[first + 1, 5] = 0
     return opened
 
 
@@ -138,7 +152,7 @@ def _packed_or_dropped(record: list[Any]) -> bytes:
         return _pack_one(*record)
     except struct.error:
         t = _ns(record[1])
-        return _pack_one(schema.DROPPED, t, 1, t, 0, 0, 0, 0)
+        return _pack_one(schema.DROPPED, t, _events(record), t, 0, 0, 0, 0)
 
 
 def _packed(numbers: list[Any]) -> schema.Records:
@@ -157,7 +171,10 @@ def _packed(numbers: list[Any]) -> schema.Records:
         np.multiply(doubles, 1e9, out=doubles, where=seconds[:, None])
         records[:, words] = np.rint(doubles)
     records[single, 0] &= ~FLOAT_TIMES
-    return _opened(records, rows) if rows.any() else records
+    if rows.any():
+        records = _opened(records, rows)
+    freed = records[:, 0] == FREE
+    return _both(records, freed) if freed.any() else records
 
 
 NOBODY = Lane(0, 0)
