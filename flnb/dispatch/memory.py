@@ -316,6 +316,8 @@ def _shortage(
         )
     if lease.capacity is not None and nbytes > lease.capacity:
         advice = "it can never fit: use a smaller batch or tensor, or a device with a larger capacity"
+    elif free >= nbytes and not lease.reserved:
+        advice = "nothing is reserved yet, and this manager reserves more at a time: try another, for example 'native'"
     elif free >= nbytes:
         advice = (
             "there is enough in total but not in one piece or not for this manager's segment sizes: "

@@ -110,9 +110,14 @@ def search(
     if limit is None:
         return Remedies(unknown="The device does not say its capacity, so it is not known when a replay would be full.")
     rows = requests_until(at)
-    trace = with_request(recorded(at.run, rows), at, request) if len(rows["t"]) else None
-    if trace is None:
-        return Remedies((), limit, f"The recording has no allocation of {at.manager.name}: it began too late.")
+    if not len(rows["t"]):
+        late = f"The recording has no allocation of {at.manager.name}: it began too late."
+        first = (
+            f"Nothing was allocated before, so there is nothing to replay: {at.manager.name} cannot serve this request "
+            f"on an empty device. A manager that reserves less at a time may, for example 'native'."
+        )
+        return Remedies((), limit, late if at.manager.ledger.allocs else first)
+    trace = with_request(recorded(at.run, rows), at, request)
     same = play(trace, at.manager, stand_in(at.manager.device, limit))
     if same.first_oom is None or same.first_oom[0] != len(trace) - 1:
         return Remedies((), limit, _not_reproduced(at, same, trace))

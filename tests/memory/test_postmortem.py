@@ -101,6 +101,16 @@ def full(manager: MemoryManager) -> None:
         del kept
 
 
+def test_a_first_request_that_does_not_fit_is_not_a_recording_that_began_too_late() -> None:
+    device = flnb.memory.HostDevice("8MiB")
+    refused = pytest.raises(flnb.memory.OutOfMemoryError, match=r"nothing is reserved yet.*'native'")
+    with flnb.record(), flnb.use_memory_manager(flnb.memory.Caching(device)), refused as error:
+        flnb.zeros((512, 1024))
+    assert "Nothing was allocated before, so there is nothing to replay" in repr(error.value.report)
+    with flnb.use_memory_manager(flnb.memory.Native(device)):
+        assert flnb.zeros((512, 1024)).shape == (512, 1024), "as it says"
+
+
 def test_a_remedy_that_the_replay_refutes_is_not_among_those_that_fit() -> None:
     report = report_of(program=full)
     assert report.verdict == "full: less is free than was asked for"

@@ -21,8 +21,9 @@ export function significant(value: number): string {
   return text.includes("e") ? text.replace("e-", "e−").replace("e+", "e") : text;
 }
 
-/** Three significant digits without trailing zeros: what an axis carries (1, 0.5, 0.03). */
+/** Three significant digits without trailing zeros: what an axis carries (1, 0.5, 0.03, 1e−6). */
 export const plain = (value: number): string => {
+  if (value !== 0 && Math.abs(value) < 1e-4) return value.toExponential(2).replace(/\.?0+e/, "e").replace("e-", "e−");
   const text = significant(value);
   return text.includes(".") && !text.includes("e") ? text.replace(/\.?0+$/, "") : text;
 };

@@ -9,6 +9,7 @@ describe("three significant digits", () => {
 
   it("drops trailing zeros on axes only", () => {
     expect([plain(1), plain(0.1), plain(50), plain(100), plain(0.03)]).toEqual(["1", "0.1", "50", "100", "0.03"]);
+    expect([plain(0.0001), plain(1e-6), plain(2.5e-8), plain(0)]).toEqual(["0.0001", "1e−6", "2.5e−8", "0"]);
   });
 });
 
