@@ -24,7 +24,7 @@ from flnb.autograd import *
 from flnb.collector import tune_gc
 from flnb.dispatch import state as _state
 from flnb.dispatch.autocast import autocast
-from flnb.dispatch.miss import default_dtype, set_default_dtype
+from flnb.dispatch.promotion import default_dtype, set_default_dtype
 from flnb.dispatch.spelling import unknown as _unknown
 from flnb.dispatch.stacks import creation_stacks
 from flnb.dispatch.state import (
@@ -117,7 +117,7 @@ def __dir__() -> list[str]:
 def log(x: Any = None, /, out: Any = None, **metrics: float) -> Any:
     """The natural logarithm of a tensor, ``log(x)``; or, by keywords, numbers for the record: ``log(loss=loss)``."""
     if not metrics:
-        return ops.log(x, out)
+        return ops.log(x, out=out)
     if x is not None or out is not None:
         raise TypeError("log: give a tensor for its logarithm, or only keywords to record: log(loss=loss)")
     return _log_metrics(**metrics)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flnb.dispatch import ops as dispatch
+from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import state
 from flnb.ops.creation import _no_rule, _spec, asarray
 from flnb.ops.table import Op

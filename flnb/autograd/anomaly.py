@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flnb.dispatch import stacks, state
-from flnb.dispatch.miss import is_float
 from flnb.dispatch.observe import Observer, call_of, observe
+from flnb.dispatch.promotion import is_float
 from flnb.tensor import Tensor
 
 if TYPE_CHECKING:

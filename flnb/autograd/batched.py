@@ -1,18 +1,17 @@
-"""The batched tensor: what a function under `vmap` sees in place of each of its examples.
+"""The batched tensor, which a function under `vmap` sees in place of each of its examples, and its interpreter.
 
-It looks like one example and holds all of them, the batch as first axis of its value. It has no buffer and its spec is
-in no op's plans, so the fast paths do not know it: every op on one ends in `Batched._apply`, which finds the batching
-rule, runs public ops on the values, and wraps the result. The value may be a Variable (a gradient is taken through the
-vmap) or batched again (vmaps inside each other).
+It looks like one example and holds all of them, the batch as first axis of its value. A running vmap is an interpreter
+(`Level`): it finds the batching rule of every op on its tensors, runs public ops on the values, and wraps the result.
+The value may be a Variable (a gradient is taken through the vmap) or batched again (vmaps inside each other).
 """
 
 from __future__ import annotations
 
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from flnb.autograd.batching import Call, batch, compose
 from flnb.autograd.hooks import listen
+from flnb.dispatch.interpreter import Interpreter
 from flnb.dispatch.plan import spec_of
 from flnb.dispatch.state import vmaps
 from flnb.ops.creation import asarray, ones_like
@@ -32,10 +31,8 @@ KIND = "batched"
 """The buffer family in a batched tensor's spec."""
 
 
-class Level:
+class Level(Interpreter):
     """One running vmap: how many examples, and how deep inside other vmaps."""
-
-    __slots__ = ("depth", "size")
 
     def __init__(self, size: int, depth: int) -> None:
         self.size = size
@@ -44,6 +41,37 @@ class Level:
     def batched(self, value: Any) -> Batched:
         """A tensor that holds the examples along its first axis, looking like one of them."""
         return Batched(value, self)
+
+    def takes(self, op: Op) -> bool:
+        return True
+
+    def apply(self, op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
+        """Run an op by its batching rule, on the values of this vmap; a composite without a rule by its body."""
+        whole = [getattr(x, "_level", None) is self for x in operands]
+        if not any(whole):
+            return self.run(op, operands, attributes)
+        values = [x._value if b else x for x, b in zip(operands, whole, strict=True)]
+        call = Call(op, values, whole, attributes, self.size)
+        with self.outside():
+            made = batch(call) if op.body is None else compose(call)
+        if op.body is None:
+            return Batched(made, self)
+        return op.body(*operands, *attributes) if made is None else (Batched(made, self), ())
+
+    def write(self, op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...], out: Any) -> Any:
+        """Write a result over an existing tensor, which must have a value for each example, too."""
+        if getattr(out, "_level", None) is not self and not any(getattr(x, "_level", None) is self for x in operands):
+            return self.run(op, operands, attributes, out)
+        result = self.apply(op, operands, attributes)
+        if getattr(out, "_level", None) is None:
+            raise TypeError(
+                f"{op.name}: under vmap a result that differs between examples ({result!r}) cannot be written into one "
+                f"tensor that all examples share; make the target from a batched one, for example zeros_like(x) + 0 * x"
+            )
+        if (out.shape, out.dtype) != (result.shape, result.dtype):
+            raise ValueError(f"{op.name}: the result is {result._spec!r} but out is {out._spec!r}; they must be equal")
+        assign(out._value, expose(result, out._level))
+        return out
 
 
 class Batched(Tensor):
@@ -74,30 +102,6 @@ class Batched(Tensor):
     @property
     def _node(self) -> Any:
         return self._value._node
-
-    # Ops --------------------------------------------------------------------------------------------------------------
-
-    @staticmethod
-    def _apply(op: Op, arguments: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
-        """Run an op of which an argument is batched: by its rule, on the values of the innermost vmap."""
-        level, call = _call(op, arguments, attributes)
-        return Batched(batch(call), level)
-
-    @staticmethod
-    def _compose(op: Any, body: Callable[..., Any], arguments: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
-        """Run a composite of which an argument is batched: by its rule, or its body op by op."""
-        level, call = _call(op, arguments, attributes)
-        made = compose(call)
-        return body(*arguments, *attributes) if made is None else (Batched(made, level), ())
-
-    def _receive(self, result: Any) -> Batched:
-        """Be written over by a result, in place."""
-        assign(self._value, expose(result, self._batch))
-        return self
-
-    def _gather(self, term: Any) -> None:
-        """Add a term, which belongs to nobody else, to this cotangent."""
-        self._value = self._value + expose(term, self._batch)
 
     # Place on the tape: the value's -----------------------------------------------------------------------------------
 
@@ -166,15 +170,6 @@ class Batched(Tensor):
 
     def __repr__(self) -> str:
         return f"Batched({self._facts()})"
-
-
-def _call(op: Any, arguments: tuple[Any, ...], attributes: tuple[Any, ...]) -> tuple[Level, Call]:
-    """The innermost vmap among the arguments, and the call with the arguments of that vmap replaced by their values."""
-    found = [x._level for x in arguments if getattr(x, "_level", None) is not None]
-    level = max(found, key=attrgetter("depth"))
-    whole = [getattr(x, "_level", None) is level for x in arguments]
-    values = [x._value if b else x for x, b in zip(arguments, whole, strict=True)]
-    return level, Call(op, values, whole, attributes, level.size)
 
 
 def _levels_of(x: Any) -> list[Level]:

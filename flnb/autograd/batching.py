@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from flnb.dispatch import ops as dispatch
+from flnb.dispatch import crossing as dispatch
 from flnb.ops.creation import arange, asarray, zeros
 from flnb.ops.movement import broadcast_to, concat, permute_dims, reshape, stack
 
@@ -48,9 +48,8 @@ class Call(NamedTuple):
 
 def run(op: Any, values: Any, attributes: tuple[Any, ...]) -> Any:
     """An op of any kind on values and attributes."""
-    if op.joint is not None:
-        return op(*values, attributes=attributes)[0]
-    return op.apply(*values) if op.apply is not None else dispatch.call(op, tuple(values), attributes)
+    made = dispatch.call(op, tuple(values), attributes)
+    return made if op.body is None else made[0]
 
 
 def batch(call: Call) -> Any:

@@ -19,8 +19,9 @@ from flnb.autograd.bundle import join, split
 from flnb.autograd.tape import LINKED, walk
 from flnb.autograd.tree import leaves, rebuild
 from flnb.autograd.variable import Variable, placed
-from flnb.dispatch import ops as dispatch
-from flnb.dispatch import state, writing
+from flnb.dispatch import crossing as dispatch
+from flnb.dispatch import state
+from flnb.dispatch.autocast import forget_casts, with_own_casts
 from flnb.dispatch.plan import Plan
 from flnb.interface.tape import PARENTS, PLAN, SAVED, SEQ, Node
 from flnb.ops.composite import Composite
@@ -33,7 +34,7 @@ __all__ = ["checkpoint"]
 class _Checkpoint(Composite):
     """The op of the nodes: it has no body that could stand for it, and is pulled by running the function again."""
 
-    decomposes = False
+    traceable = decomposes = False
 
     def register(self) -> None:
         """Not in the op table: it computes nothing by itself."""
@@ -99,7 +100,7 @@ class _Run:
 
     def _results(self) -> list[Any]:
         start = dispatch.next_seq()
-        with state.use(grad=True, tape=LINKED, autocast=state.current().autocast):  # with casts of its own
+        with state.use(grad=True, tape=LINKED, interpreters=with_own_casts()):  # with casts of its own
             found = [innermost(y) for y in _made_since(start, self.function(*self.arguments, **self.keywords))]
             if [y._spec for y in found] != self.specs:
                 raise RuntimeError(
@@ -110,7 +111,7 @@ class _Run:
 
     def pulled(self, g: Any) -> list[Any]:
         """The cotangents of the node's parents."""
-        if writing.last_write > self.since:
+        if dispatch.last_write > self.since:
             self._check_unwritten()
         (result,) = self.again()
         create_graph = state.current().grad
@@ -143,11 +144,10 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
         if not state.current().grad:
             return function(*arguments, **keywords)
         start = dispatch.next_seq()
-        with state.use(tape=LINKED, autocast=state.current().autocast) as here:
+        with state.use(tape=LINKED, interpreters=with_own_casts()):
             run = _Run(function, arguments, keywords)  # here, so that it does not hold a tape that will hold it
             result = function(*arguments, **keywords)
-            if here.autocast is not None:
-                here.autocast.casts.clear()  # the run will hold its state
+            forget_casts()  # the run will hold its state
             made = _made_since(start, result)
             if not made:
                 return result

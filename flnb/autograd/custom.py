@@ -12,7 +12,7 @@ from flnb_telemetry import bus
 
 from flnb.autograd.batched import enclose, expose
 from flnb.autograd.tape import grad_of
-from flnb.dispatch import ops as dispatch
+from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import state
 from flnb.dispatch.plan import Plan
 from flnb.ops.composite import Composite, _not_inferred
@@ -31,7 +31,7 @@ class GradientRuleError(RuntimeError):
 class CustomOp(Composite):
     """What `custom_op` makes: call it with tensors, and with attributes by keyword."""
 
-    decomposes = False
+    traceable = decomposes = False
 
     def __init__(self, forward: Callable[..., Any]) -> None:
         super().__init__(forward.__name__, "elementwise", self._forward, self._pull)
@@ -51,7 +51,7 @@ class CustomOp(Composite):
 
     def __call__(self, *tensors: Any, attributes: tuple[Any, ...] | None = None, **given: Any) -> Any:
         if attributes is not None:  # as composites are called
-            return dispatch.composite(self, self.body, tensors, attributes)
+            return dispatch.call(self, tensors, attributes)
         if len(tensors) > len(self.arguments) and not self.takes_any:
             raise TypeError(
                 f"{self.name}: takes {len(self.arguments)} tensors ({', '.join(self.arguments)}), got {len(tensors)}; "
@@ -203,14 +203,14 @@ class _Transposed(Op):
     """
 
     def __init__(self, op: CustomOp, position: int, count: int) -> None:
-        super().__init__(f"{op.name}_vjp", "custom", _not_inferred, self._pull_of)
+        super().__init__(f"{op.name}_vjp", "custom", _not_inferred, self._pull_of, body=self._cotangent)
         self.of, self.position, self.count = op, position, count
 
     def register(self) -> None:
         """Not in the op table either."""
 
     def __call__(self, *tensors: Any, attributes: tuple[Any, ...] = ()) -> Any:
-        return dispatch.composite(self, self._cotangent, tensors, attributes)[0]
+        return dispatch.call(self, tensors, attributes)[0]
 
     def _cotangent(self, g: Any, *arguments: Any) -> tuple[Any, tuple[Any, ...]]:
         tensors, y, attributes = arguments[: self.count], arguments[self.count], arguments[self.count + 1 :]
@@ -218,7 +218,7 @@ class _Transposed(Op):
         return zeros_like(tensors[self.position]) if found is None else found, ()
 
     def _pull_of(self, i: int) -> Pull:
-        return Pull("0123456789y", self._by_g if i == 0 else partial(self._by_input, i))
+        return Pull({*range(self.count + 2), "y"}, self._by_g if i == 0 else partial(self._by_input, i))
 
     def _by_g(self, v: Any, plan: Any, g: Any, *saved: Any) -> Any:
         *tensors, y = _values(saved[: self.count + 1])

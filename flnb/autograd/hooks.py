@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any, Self
 
-from flnb.dispatch.plan import ALWAYS, Plan
+from flnb.dispatch.plan import Plan
 from flnb.interface.tape import PARENTS, PLAN, Node
 from flnb.tensor import Tensor
 
@@ -60,7 +60,7 @@ class Intercepted(Plan):
             setattr(self, name, getattr(original, name))
         self.original = original
         self.joint = _asked_first
-        self.straight, self.light = False, ALWAYS
+        self.compiled = False
 
     def cotangent(self, g: Any) -> Any:
         """The cotangent to go on with."""

@@ -18,7 +18,8 @@ import numpy as np
 from flnb_telemetry import bus, schema
 
 from flnb.autograd.packing import Packed, Packing
-from flnb.dispatch import memory, ops
+from flnb.dispatch import memory
+from flnb.dispatch.crossing import detached
 from flnb.dispatch.plan import Spec, spec_of
 from flnb.interface.tape import PLAN, SEQ
 
@@ -145,9 +146,9 @@ class Part:
         """The tensor, back in its place."""
         array = self.held.present()
         if self.view is None:
-            return ops.detached(array, self.spec)
-        tensor = ops.detached(np.ndarray(self.spec.shape, self.spec.dtype, array, *self.view), self.spec)
-        tensor._root = ops.detached(array, spec_of(array.shape, array.dtype))
+            return detached(array, self.spec)
+        tensor = detached(np.ndarray(self.spec.shape, self.spec.dtype, array, *self.view), self.spec)
+        tensor._root = detached(array, spec_of(array.shape, array.dtype))
         return tensor
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from flnb.autograd.hooks import Intercepted
 from flnb.autograd.variable import placed
-from flnb.dispatch import ops as dispatch
+from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import state
 from flnb.interface.tape import MARK, PARENTS, PLAN, SAVED, Node, Tape
 from flnb.tensor import Tensor

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from flnb.autograd import explain, straight
+from flnb.autograd import explain
 from flnb.autograd.hooks import Inside
 from flnb.autograd.tape import Linked, follow
-from flnb.dispatch import ops as dispatch
-from flnb.dispatch import writing
-from flnb.dispatch.plan import ALWAYS, Plan
+from flnb.dispatch import crossing as dispatch
+from flnb.dispatch.plan import Plan
 from flnb.interface.tape import PARENTS, PLAN, SAVED, SEQ, Node
 from flnb.ops import elementwise as e
 from flnb.ops.table import OPS
@@ -55,6 +54,11 @@ class Sequence:
     pull: Callable[..., Any]
     decomposes: ClassVar[bool] = True
     direct: ClassVar[bool] = False
+
+    @property
+    def traceable(self) -> bool:
+        """Whether its pull consists of ops alone; a user's function is called for every node."""
+        return self.pull.__module__.startswith("flnb.")
 
     def body(self, *_: Any) -> Any:
         """What differentiating twice would run again: the values that went in were not kept."""
@@ -142,7 +146,7 @@ class Prefused(Linked):
                     break
                 if type(part[PLAN]) not in (Plan, Inside):  # somebody listens there, or keeps what it saved elsewhere
                     break
-                if part[SEQ] < writing.last_write:  # what it saved may have changed, which its own node would tell
+                if part[SEQ] < dispatch.last_write:  # what it saved may have changed, which its own node would tell
                     break
                 parts.append(part)
             else:
@@ -222,10 +226,8 @@ def _made(sequence: Sequence, parts: list[Node]) -> _Made | None:
     plan.op, plan.joint = sequence, joint
     plan.specs = tuple([plans[part].specs[argument] for part, argument in edges])
     plan.shrinks = (None,) * len(edges)
-    plan.straight, plan.light = False, ALWAYS
+    plan.compiled = None if sequence.traceable else False
     saved = [x for part in parts for x in part[SAVED:]]
-    if sequence.pull.__module__.startswith("flnb."):  # a user's function is called for every node
-        straight.draw(plan, [None if x is None else getattr(x, "_spec", type(x)) for x in saved])
     nodes = {id(part) for part in parts[1:]}
     made_inside = [i for i, x in enumerate(saved) if id(getattr(x, "_node", None)) in nodes]
     marks = [p if type(p) is Inside else Inside(p, sequence.name) for p in plans[1:]]

@@ -18,8 +18,9 @@ from flnb_telemetry import bus
 from flnb.autograd import explain
 from flnb.autograd.variable import GRADIENT, Variable
 from flnb.autograd.walk import Toward, Walk
-from flnb.dispatch import ops as dispatch
+from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import state
+from flnb.dispatch.autocast import without_casts
 from flnb.interface.tape import MARK, PLAN, SEQ, Node, Tape
 from flnb.ops import elementwise as e
 from flnb.ops.creation import asarray, ones_like
@@ -75,22 +76,26 @@ def _start(root: Variable, grad: Any) -> tuple[Node, Any]:
             "backward: this Variable does not require grad: no Variable that requires grad went into it, or it was "
             "computed under no_grad() or detached"
         )
-    made = "" if node[PLAN] is None else f".\n  It is the result of {explain.in_words(node)}"
     if grad is None:
         if root.size != 1:
             raise RuntimeError(
                 f"backward: a gradient starts from one number, this Variable has shape {root.shape}; reduce it first "
-                f"(.sum(), .mean()), or give the cotangent: backward(grad){made}"
+                f"(.sum(), .mean()), or give the cotangent: backward(grad){_made(node)}"
             )
         return node, ones_like(root)
     grad = asarray(grad, dtype=root.dtype)
     if grad.shape != root.shape:
-        raise ValueError(f"backward: grad must have the Variable's shape {root.shape}, got {grad.shape}{made}")
+        raise ValueError(f"backward: grad must have the Variable's shape {root.shape}, got {grad.shape}{_made(node)}")
     return node, grad
 
 
+def _made(node: Node) -> str:
+    """What made a node, for the end of an error message."""
+    return "" if node[PLAN] is None else f".\n  It is the result of {explain.in_words(node)}"
+
+
 def _modes(create_graph: bool) -> Any:
-    return state.use(grad=create_graph, category=GRADIENT_CATEGORY, autocast=None)
+    return state.use(grad=create_graph, category=GRADIENT_CATEGORY, interpreters=without_casts())
 
 
 class Linked(Tape):

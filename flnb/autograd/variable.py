@@ -11,9 +11,9 @@ import numpy as np
 from flnb_telemetry import schema
 
 from flnb.autograd.hooks import Handle, listen
-from flnb.dispatch import ops as dispatch
-from flnb.dispatch import stacks, state, writing
-from flnb.dispatch.miss import is_float
+from flnb.dispatch import crossing as dispatch
+from flnb.dispatch import stacks, state
+from flnb.dispatch.promotion import is_float
 from flnb.ops.creation import asarray
 from flnb.tensor import Tensor
 
@@ -192,7 +192,7 @@ class Variable(Tensor):
         if value._spec is not self._spec:
             raise ValueError(f"data: expected {self._spec!r}, got {value._spec!r}")
         self._data, self._root = value._data, getattr(value, "_root", value)
-        self._written = writing.last_write = dispatch.next_seq()  # nodes that saved this Variable saw other values
+        dispatch.mark_written(self, own=True)  # nodes that saved this Variable saw other values
 
     # Out to NumPy -----------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from flnb.autograd.batched import Batched, Level, expose
 from flnb.autograd.tree import leaves, rebuild, spread
+from flnb.dispatch.interpreter import use_interpreter
 from flnb.dispatch.state import vmaps
 from flnb.ops.creation import asarray
 from flnb.ops.movement import moveaxis
@@ -52,7 +53,8 @@ def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> C
         inputs = [x if axis is None else Batched(x, level) for x, axis in zip(fronted, axes, strict=True)]
         token = vmaps.set((*outer, level))
         try:
-            result = function(*rebuild(arguments, inputs), **keywords)
+            with use_interpreter(level):
+                result = function(*rebuild(arguments, inputs), **keywords)
         finally:
             vmaps.reset(token)
         places = spread(out_axes, result, "vmap: out_axes")

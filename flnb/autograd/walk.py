@@ -1,22 +1,22 @@
 """One backward under way: cotangents on their way from nodes to their parents.
 
-Over tensors of NumPy memory what travels are the buffers themselves, and pulls of tiny results are straight functions
-(`flnb.autograd.straight`); all other walks are over tensors, through the public ops.
+Over tensors of NumPy memory the buffers themselves travel, and pulls are compiled functions
+(`flnb.autograd.compiled_pulls`); all other walks are over tensors, through the public ops.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import numpy as np
 from flnb_telemetry import bus
 
-from flnb.autograd import explain, straight
+from flnb.autograd import explain
+from flnb.autograd.compiled_pulls import BLOCKS, TOLD, compile_pulls
 from flnb.autograd.hooks import Intercepted, heard
 from flnb.autograd.statistics import Statistics
 from flnb.autograd.variable import placed
-from flnb.dispatch import ops as dispatch
-from flnb.dispatch import state, writing
+from flnb.dispatch import crossing as dispatch
+from flnb.dispatch import state
 from flnb.dispatch.plan import spec_of
 from flnb.interface.tape import MARK, PARENTS, PLAN, SAVED, SEQ, Node
 from flnb.ops import elementwise as e
@@ -56,17 +56,17 @@ class Walk:
         plain = not create_graph and cotangent._level is None
         self._statistics = Statistics.begin() if plain and self._lane is not None else None
         here = state.current()
-        self.buffers = plain and here.kind == cotangent._spec.kind == "ndarray"
+        self._backend = here.backend
+        self.buffers = plain and here.direct is cotangent._spec.kind and here.backend.plain_buffers
         self.cotangents: dict[int, Any] = {root[SEQ]: cotangent._data if self.buffers else cotangent}
-        self.pull: Callable[[Node], None] = self._straight(here) if self.buffers else self._pull
+        self.pull: Callable[[Node], None] = self._compiled(here) if self.buffers else self._pull
 
-    def _straight(self, here: state.State) -> Callable[[Node], None]:
-        """`pull` over buffers: of tiny results by the plan's straight function, of others as always."""
+    def _compiled(self, here: state.State) -> Callable[[Node], None]:
+        """`pull` over buffers, by the plans' compiled functions where they have them."""
         cotangents, owned, reached, leaves, own = self.cotangents, self._owned, self.reached, self.leaves, self.own
-        take, stops, retain, lane = cotangents.pop, self.stops, self.retain, self._lane
-        table, backend, statistics = here.table, here.backend, self._statistics
-        add = table[ADD.index]
-        tiny = here.min_block if statistics is None else 0  # nodes that are measured go as always
+        take, stops, retain, lane, min_block = cotangents.pop, self.stops, self.retain, self._lane, here.min_block
+        plainly, in_blocks = (0, BLOCKS) if lane is None else (TOLD, TOLD | BLOCKS)
+        statistics = self._statistics
 
         def give(parent: Node, g: Any) -> None:
             key = parent[2]
@@ -78,29 +78,33 @@ class Walk:
                 elif parent[3] is not own:
                     reached.append(parent)
             else:
-                cotangents[key] = self._sum(key, _tensor(before), _tensor(g))._data
+                cotangents[key] = self._sum(key, self._tensor(before), self._tensor(g))._data
+
+        def pull_slowly(node: Node, g: Any) -> None:
+            for parent, gi in self._pulled(node, dispatch.detached(g, node[0].spec)):
+                give(parent, gi._data)
 
         def pull(node: Node) -> None:
-            nonlocal tiny
+            nonlocal statistics
             seq = node[2]
             g = take(seq, None)
             if g is None:  # every path to it was cut
                 return
             plan, parents = node[0], node[1]
-            if plan.light >= tiny or seq < writing.last_write or parents is None or seq in stops:
-                if plan.straight is None:
-                    straight.draw(plan)
-                for parent, gi in self._pulled(node, dispatch.detached(g, plan.spec)):
-                    give(parent, gi._data)
-                if statistics is not None and statistics.left <= 0:
-                    tiny = here.min_block
+            compiled = plan.compiled
+            if compiled is None and parents is not None:
+                compiled = compile_pulls(plan, node[6:])
+            if not compiled or seq < dispatch.last_write or parents is None or seq in stops or statistics is not None:
+                pull_slowly(node, g)
+                if statistics is not None and statistics.left <= 0:  # nodes that are measured go as always
+                    statistics = None
                 return
+            way = plainly if compiled.weight < min_block else in_blocks
             try:
-                if lane is None:
-                    plan.straight(node, g, table, add, cotangents, owned, reached, leaves, own, backend, None, 0)
-                else:
-                    to, place = lane.pending, lane.context
-                    plan.told(node, g, table, add, cotangents, owned, reached, leaves, own, backend, to, place)
+                run = compiled.ways[way] or compiled.write(way)
+                if run(node, g, here, cotangents, owned, reached, leaves, own, lane, retain):
+                    pull_slowly(node, g)
+                    return
             except Exception as error:
                 self._told(error, node, dispatch.detached(g, plan.spec))
             if not retain:
@@ -110,11 +114,12 @@ class Walk:
         return pull
 
     def _told(self, error: Exception, node: Node, g: Tensor) -> NoReturn:
-        """A straight pull failed: run it by the public ops, which tell of those that work and of the one that fails."""
-        try:
-            self._pulled(node, g)
-        except Exception as told:
-            raise told from error.__cause__
+        """A compiled pull failed: run it by the public ops, which tell of those that work and of the one that fails."""
+        if node[PARENTS] is not None:  # else it was a sum that failed
+            try:
+                self._pulled(node, g)
+            except Exception as told:
+                raise told from error.__cause__
         explain.noted(error, node, g)  # it worked this time
         raise error
 
@@ -135,6 +140,14 @@ class Walk:
             elif parent[MARK] is not self.own:
                 self.reached.append(parent)
 
+    def _tensor(self, buffer: Any) -> Tensor:
+        """A cotangent's buffer as a Tensor; one of memory that another buffer owns says so, as views do."""
+        tensor = dispatch.detached(buffer, spec_of(buffer.shape, buffer.dtype, self._backend.buffer))
+        owner = self._backend.base_of(buffer)
+        if owner is not None:
+            tensor._root = dispatch.detached(owner, tensor._spec)
+        return tensor
+
     def _sum(self, key: int, before: Any, g: Any) -> Any:
         """The sum of two cotangents of one node, in place where nothing else refers to the first."""
         if self.create_graph:
@@ -153,7 +166,7 @@ class Walk:
             return []
         if parents is None:
             raise explain.freed(node)
-        if seq < writing.last_write:
+        if seq < dispatch.last_write:
             explain.check_unwritten(node)
         if self._lane is not None:
             self._lane.node = seq
@@ -185,7 +198,7 @@ class Walk:
             pull = plan.pulls[i] if whole is None else None
             if parent is None or whole is pull is None:
                 continue
-            gi = whole[i] if pull is None else pull(g, plan, *saved) if plan.planned else pull(g, *saved)
+            gi = whole[i] if pull is None else pull(g, plan, *saved)
             if gi is None:
                 continue
             if plan.shrinks[i] is not None:
@@ -204,7 +217,7 @@ class Walk:
     def end(self) -> list[tuple[Node, Any]]:
         """Leaves and stops that cotangents arrived at, with their sums, the latest first."""
         found = [(leaf, self.cotangents.pop(leaf[SEQ])) for leaf in self.leaves]
-        found = [(leaf, heard(leaf, _tensor(g) if self.buffers else g)) for leaf, g in found]
+        found = [(leaf, heard(leaf, self._tensor(g) if self.buffers else g)) for leaf, g in found]
         found.sort(key=lambda pair: -pair[0][SEQ])
         if self._statistics is not None:
             self._statistics.end(found)
@@ -264,14 +277,6 @@ def _leading_to(stops: frozenset[int], root: Node) -> set[int]:
         if leads or unknown:
             useful.add(seq)
     return useful
-
-
-def _tensor(buffer: Any) -> Tensor:
-    """A cotangent's buffer as a Tensor; one of memory that another array owns says so, as views do."""
-    tensor = dispatch.detached(buffer, spec_of(buffer.shape, buffer.dtype))
-    if isinstance(buffer.base, np.ndarray):
-        tensor._root = dispatch.detached(buffer.base, tensor._spec)
-    return tensor
 
 
 def empty(node: Node) -> None:

@@ -3,10 +3,9 @@
 Micikevicius et al., 2018, "Mixed precision training"; levels as NVIDIA's Apex and Flashlight have them. Casts are
 `astype` ops like any other: on the tape, so that gradients come back in the dtype of what was cast, and in the record.
 
-A state with a region is *direct* for no plan: every op leaves the fast path where it would find that its tensors are
-another backend's, comes here, and runs in the state beneath, which is the same without autocast. So nothing is tested
-where nothing is cast. A composite is one op: its inputs are cast, its body runs beneath. Backward is beneath, too: it
-computes in the dtypes that forward has chosen. What is written with ``out=`` is not cast.
+A region is an interpreter: it casts an op's inputs and passes it on. A composite is one op: its inputs are cast, its
+body is not. Backward leaves regions out: it computes in the dtypes that forward has chosen. What is written with
+``out=`` is not cast.
 """
 
 from __future__ import annotations
@@ -18,6 +17,8 @@ import numpy as np
 from flnb_telemetry.extras import require
 
 from flnb.dispatch import state
+from flnb.dispatch.crossing import enter
+from flnb.dispatch.interpreter import Interpreter
 from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -118,13 +119,16 @@ class autocast(state.use):
         names_full = _known("full", [n for n in chosen.full if n not in (half or ())] if full is None else full)
         targets = dict.fromkeys(names_half, precision) | dict.fromkeys(names_full, FLOAT32)
         self._given: dict[str, Any] = {"level": level, "dtype": precision, "half": half, "full": full}
-        super().__init__(autocast=Region(targets) if targets else None)
+        self._targets = targets
+        self._tokens = []
+
+    def __enter__(self) -> State:
+        self._changes = {"interpreters": (*without_casts(), *([Region(self._targets)] if self._targets else []))}
+        return super().__enter__()
 
     def __exit__(self, *error: object) -> None:
-        region = state.current().autocast
+        forget_casts()
         super().__exit__(*error)
-        if region is not None:
-            region.casts.clear()
 
     def _recreate_cm(self) -> autocast:
         return autocast(**self._given)
@@ -159,38 +163,22 @@ def _half_precision(dtype: Any) -> np.dtype[Any]:
     return found
 
 
-class Region:
-    """What one region casts, and the casts of parameters that it has made."""
-
-    __slots__ = ("casts", "targets")
+class Region(Interpreter):
+    """One region: the dtypes that ops compute in, and the casts of parameters that it has made."""
 
     def __init__(self, targets: dict[str, np.dtype[Any]]) -> None:
         self.targets = targets
         self.casts: dict[tuple[int, np.dtype[Any]], _Cast] = {}
 
-    def anew(self) -> Region:
-        """The same rules, nothing cast yet."""
-        return Region(self.targets)
+    def takes(self, op: Op) -> bool:
+        return True
 
-    def call(self, here: State, op: Op, arguments: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
-        """Run an op on its arguments as this region casts them."""
-        from flnb.dispatch import ops as dispatch
+    def apply(self, op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
+        grad = state.current().grad
+        with self.outside():
+            return enter(op, self._cast(grad, op, operands), attributes)
 
-        def run() -> Any:
-            given = self._cast(here, op, arguments)
-            return op.apply(*given) if op.apply is not None else dispatch.call(op, given, attributes)
-
-        return _beneath(here, run)
-
-    def compose(
-        self, here: State, op: Op, body: Callable[..., Any], tensors: tuple[Any, ...], attributes: tuple[Any, ...]
-    ) -> Any:
-        """Run a composite likewise."""
-        from flnb.dispatch import ops as dispatch
-
-        return _beneath(here, lambda: dispatch.composite(op, body, self._cast(here, op, tensors), attributes))
-
-    def _cast(self, here: State, op: Op, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _cast(self, grad: bool, op: Op, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         from flnb.ops.elementwise import astype
 
         target = self.targets.get(op.name)
@@ -198,7 +186,7 @@ class Region:
             return arguments
         return tuple([
             x if not isinstance(x, Tensor) or not _is_cast(x._spec.dtype, target)
-            else self._parameter(x, target, here.grad) if getattr(x, "_is_parameter", False)
+            else self._parameter(x, target, grad) if getattr(x, "_is_parameter", False)
             else astype(x, target)
             for x in arguments
         ])  # fmt: skip
@@ -230,9 +218,26 @@ def _is_cast(dtype: np.dtype[Any], target: np.dtype[Any]) -> bool:
     return dtype.name in HALVES if target is FLOAT32 else dtype == FLOAT32
 
 
-def _beneath(here: State, run: Callable[[], Any]) -> Any:
-    token = state._scoped.set(here.beneath())
-    try:
-        return run()
-    finally:
-        state._scoped.reset(token)
+def _regions() -> list[Region]:
+    return [i for i in state.current().interpreters if isinstance(i, Region)]
+
+
+def forget_casts() -> None:
+    """Let go of the casts of parameters that the regions here have made."""
+    for region in _regions():
+        region.casts.clear()
+
+
+def without_casts() -> tuple[Interpreter, ...]:
+    """The interpreters that are active here, but for those that cast."""
+    return tuple([i for i in state.current().interpreters if not isinstance(i, Region)])
+
+
+def with_own_casts() -> tuple[Interpreter, ...]:
+    """The interpreters that are active here; those that cast begin without casts of parameters."""
+    return tuple([Region(i.targets) if isinstance(i, Region) else i for i in state.current().interpreters])
+
+
+def cast_target(name: str) -> np.dtype[Any] | None:
+    """The dtype that an op of this name computes in here, None where that is left to its inputs."""
+    return next((region.targets.get(name) for region in _regions()), None)

@@ -9,6 +9,7 @@ from flnb_telemetry import bus, intern, schema
 
 from flnb.dispatch import leaves, stacks
 from flnb.dispatch.plan import Spec
+from flnb.dispatch.tracing import Untraceable
 from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class _Called(NamedTuple):
 def failed_function(error: Exception, name: str, family: str, arguments: Iterable[Any]) -> None:
     """A public function of ops refused its arguments, or what it did failed: told as of an op on its tensors."""
     tensors = tuple(_tensors(arguments))
-    if not any(x._spec.kind == "drawn" for x in tensors):  # `flnb.autograd.straight` tries what can be written down
+    if not isinstance(error, Untraceable):
         _tell(error, _Called(name, family), tensors, None)
 
 

@@ -1,20 +1,20 @@
 """Hooks on "an op ran": an observer is told of every primitive that runs in this thread and context.
 
-Observing wraps the methods in the state's table, so that nothing is paid, and nothing is tested, where nobody observes.
-The wrapping belongs to the state, not to the backend: another backend chosen inside, or a backend class defined again,
-is observed as well. An op's recorded time then includes what its observers do.
+Observers are heard by an interpreter, so that nothing is paid, and nothing is tested, where nobody observes. It belongs
+to the state, not to the backend: another backend chosen inside, or a backend class defined again, is observed as well.
 """
 
 from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from flnb.dispatch import state
+from flnb.dispatch.interpreter import Interpreter
+from flnb.dispatch.state import operators
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,13 +58,28 @@ def observe(*observers: Observer) -> Iterator[None]:
     full
     add
     """
-    wraps = tuple(partial(_observed, observer) for observer in reversed(observers))
-    with state.use(wraps=state.current().wraps + wraps):
+    with state.use(interpreters=(*map(_Observing, observers), *state.current().interpreters)):
         yield
 
 
+class _Observing(Interpreter):
+    """Runs every op by methods that one observer hears of. Outermost of all interpreters, it sees what really runs."""
+
+    def __init__(self, observer: Observer) -> None:
+        self.observer = observer
+
+    def outside(self) -> Any:
+        here = state.current()
+        if here.under is None:
+            beneath = here.beneath()
+            beneath.table = [
+                m and _observed(self.observer, op, m) for op, m in zip(operators, beneath.table, strict=True)
+            ]
+        return super().outside()
+
+
 class _Telling(threading.local):
-    """Whether this thread is inside an observer, whose own ops are nobody's business."""
+    """Whether this thread is inside an observer, whose own ops are not observed."""
 
     now = False
 
@@ -73,7 +88,7 @@ _telling = _Telling()
 
 
 def _observed(observer: Observer, op: Op, method: Callable[..., Any]) -> Callable[..., Any]:
-    """A backend's method that tells an observer."""
+    """A backend's method of which an observer is told."""
 
     def run(*arguments: Any) -> Any:
         if _telling.now:

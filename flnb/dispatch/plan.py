@@ -60,19 +60,27 @@ def spec_of(shape: tuple[int, ...], dtype: np.dtype[Any], kind: str = "ndarray")
 class Plan:
     """One op on inputs of known specs.
 
-    ``weight`` is what the dispatcher compares with the manager's ``min_block``: the bytes of a result that needs
-    new memory, -1 for a view. A 0-d result needs a buffer prepared for it in any case, as NumPy returns scalars there:
-    ``blank`` is its dtype where a plain array will do, else the weight is above every threshold.
+    Attributes:
+        weight: what the crossing compares with the manager's ``min_block``: the bytes of a result that needs new
+            memory, -1 for a view.
+        blank: the dtype of a 0-d result where NumPy would return a scalar, which is no buffer: it is given a plain
+            array to write to. None elsewhere.
+        saves: for every set of operands that need a gradient (bit i: operand i), which inputs, and at the end whether
+            the output, the node saves.
+        kept: of a composite that a backend takes whole, the specs of what it keeps for its gradient beside these.
+        primitives: of such a composite, the names of the ops that its body and its gradient consist of; None until
+            they are known.
+        compiled: the pulls as functions of buffers (`flnb.autograd.compiled_pulls`).
     """
 
     __slots__ = (
-        "attributes", "blank", "code", "constants", "differentiable", "joint", "kind", "light", "op", "planned",
-        "pulls", "saves", "shrinks", "spec", "specs", "straight", "told", "weight",
+        "attributes", "blank", "code", "compiled", "constants", "differentiable", "joint", "kept", "kind", "op",
+        "primitives", "pulls", "saves", "shrinks", "spec", "specs", "weight",
     )  # fmt: skip
 
-    straight: Any
-    told: Any
-    """The pulls as functions of buffers (`flnb.autograd.straight`): None until that was tried, False if it failed."""
+    compiled: Any
+    kept: tuple[Spec, ...]
+    primitives: frozenset[str] | None
 
     def __init__(self, op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...], spec: Spec) -> None:
         self.op = op
@@ -81,19 +89,17 @@ class Plan:
         self.spec = spec
         self.kind = spec.kind
         self.differentiable = op.differentiable and spec.dtype.kind not in "biu"
-        self.planned = op.planned
         self.joint = op.joint
-        plain = op.writes_out and spec.ndim == 0 and spec.kind == "ndarray"
-        self.blank = spec.dtype if plain else None
-        self.weight = -1 if not op.writes_out else ALWAYS if spec.ndim == 0 and not plain else spec.nbytes
-        self.straight = self.told = None
-        self.light = ALWAYS
+        self.blank = spec.dtype if op.writes_out and spec.ndim == 0 and spec.kind in scalar_families else None
+        self.weight = spec.nbytes if op.writes_out else -1
+        self.compiled = self.primitives = None
+        self.kept = ()
         self.constants: dict[Any, Any] = {}
         self.pulls: tuple[Callable[..., Any] | None, ...] = op.pulls_for(specs)
         # An input's shape where broadcasting enlarged it, so that its gradient must be summed back.
         enlarged = [op.broadcasts and isinstance(s, Spec) and s.shape != spec.shape for s in specs]
         self.shrinks = tuple(s.shape if grew else None for s, grew in zip(specs, enlarged, strict=True))
-        self.saves = op.saves_for(len(specs))
+        self.saves = Saves(op, len(specs))
         shapes = tuple(s.shape if isinstance(s, Spec) else () for s in specs)
         saved = sum(
             s.nbytes for s, kept in zip((*specs, spec), self.saves[-1], strict=True) if kept and type(s) is Spec
@@ -118,4 +124,16 @@ class Plan:
         return buffer
 
 
-ALWAYS = 1 << 62
+class Saves(dict[int, tuple[bool, ...]]):
+    """By the set of operands that need a gradient, which inputs, and whether the output, a node saves."""
+
+    def __init__(self, op: Op, count: int) -> None:
+        self.op, self.count = op, count
+
+    def __missing__(self, mask: int) -> tuple[bool, ...]:
+        found = self[mask] = self.op.saved(mask, self.count)
+        return found
+
+
+scalar_families: set[str] = set()
+"""Families of buffers whose methods return scalars for 0-d results (`TensorBackend.scalar_results`)."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from flnb.dispatch import registry
+from flnb.dispatch.plan import scalar_families
 from flnb.dispatch.spelling import warn_of_misspelt
 from flnb.interface.replaceable import redefined
 from flnb.interface.tensor import TensorBackend
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
     from flnb.interface import MemoryManager, Tape
 
-    Wrap = Callable[[Any, Callable[..., Any]], Callable[..., Any]]
 
 __all__ = [
     "CATEGORIES", "State", "category", "current", "recording", "set_backend", "set_memory_manager", "set_tape", "use",
@@ -44,16 +44,18 @@ class State:
     """The active backend, manager and modes. ``table[op.index]`` is the backend's bound method for an op."""
 
     __slots__ = (
-        "__weakref__", "autocast", "backend", "category", "direct", "grad", "keep", "kind", "manager", "mark",
-        "min_block", "scoped", "table", "tape", "turned", "under", "within", "wraps",
+        "__weakref__", "backend", "category", "direct", "grad", "interpreters", "keep", "kind", "manager", "mark",
+        "min_block", "overridden", "scoped", "table", "tape", "turned", "under", "within",
     )  # fmt: skip
 
     backend: TensorBackend
     manager: MemoryManager
-    autocast: Any
-    """What casts the inputs of ops (`flnb.dispatch.autocast.Region`), or None."""
+    interpreters: tuple[Any, ...]
+    """What sees every op's call before it runs (`flnb.dispatch.interpreter`), the innermost last."""
     direct: Any
-    """The family of buffers whose plans run here at once: the backend's; under autocast, which sees every op, none."""
+    """The family of buffers whose plans run here at once: the backend's; where there are interpreters, none."""
+    overridden: frozenset[str]
+    """Primitives that a class derived from the one with whole composites has made its own."""
     tape: Any
     mark: Any
     """The active `Tape`, None for the default, and what a node remembers it by: None for the default, whose
@@ -63,12 +65,12 @@ class State:
     under: State | None
     turned: State | None
     within: State | None
-    """What `beneath`, `recording` and `keeping` made of this state last, until it changes."""
+    """States that `beneath`, `recording` and `keeping` made of this one last, until it changes."""
 
     def __init__(self, backend: TensorBackend, manager: MemoryManager) -> None:
         self.scoped: frozenset[str] = frozenset()
-        self.wraps: tuple[Wrap, ...] = ()
-        self.grad, self.category, self.autocast = True, 0, None
+        self.interpreters = ()
+        self.grad, self.category = True, 0
         self.change(backend=backend, manager=manager, tape=None)
         live.add(self)
 
@@ -76,36 +78,48 @@ class State:
         """Set these attributes and what follows from them."""
         for name, value in parts.items():
             setattr(self, name, value)
-        if "backend" in parts or "wraps" in parts:
+        if "backend" in parts:
             warn_of_misspelt(type(self.backend))
             self.kind = self.backend.buffer
+            self.overridden = self.backend.overridden()
+            if self.backend.scalar_results:
+                scalar_families.add(self.kind)
             self.table = [self.bound(op) for op in operators]
         if "manager" in parts:
             self.min_block = max(self.manager.min_block, 0)
         if "tape" in parts:
             self.mark = None if self.tape is None else self.tape.mark
             self.keep = None if self.tape is None else self.tape.keep
-        if self.autocast is not None and "autocast" in parts:
-            self.autocast = self.autocast.anew()
-        self.direct = self.kind if self.autocast is None else None
+        self.direct = None if self.interpreters else self.kind
         self.under = self.turned = self.within = None
 
-    def bound(self, op: Any) -> Callable[..., Any]:
-        """The entry of the table for an op: the backend's method, wrapped by what observes it (the last outermost)."""
+    def bound(self, op: Any) -> Callable[..., Any] | None:
+        """The entry of the table for an op: the backend's method; None for a composite that it does not take whole."""
+        if op.body is not None:
+            return getattr(self.backend, op.name, None)
         method = bind(self.backend, op)
         if type(self.backend).supports is not TensorBackend.supports:
             method = _supported(self.backend, op, method)
-        for wrap in self.wraps:
-            method = wrap(op, method)
         return method
 
+    def whole(self, plan: Any) -> Callable[..., Any] | None:
+        """The backend's method for a composite, unless a primitive that this consists of was overridden."""
+        kernel = self.table[plan.op.index]
+        if kernel is None:
+            return None
+        if plan.primitives is None:  # the plan was made where no backend took it whole
+            from flnb.dispatch.tracing import complete
+
+            complete(plan)
+        if self.overridden and plan.op.name not in self.overridden and not self.overridden.isdisjoint(plan.primitives):
+            return None
+        return kernel  # type: ignore[no-any-return]
+
     def beneath(self) -> State:
-        """The same state without autocast, for the ops that it has cast the inputs of."""
-        if self.autocast is None:
-            return self
+        """The same state without the innermost interpreter, for the ops that it runs."""
         if self.under is None:
             self.under = self.copy()
-            self.under.change(autocast=None)
+            self.under.change(interpreters=self.interpreters[:-1])
         return self.under
 
     def keeping(self) -> State:
@@ -164,7 +178,7 @@ def bind(backend: TensorBackend, op: Any) -> Callable[..., Any]:
 
     def checked(*arguments: Any) -> Any:
         out = None
-        if copies and len(arguments) != op.arity:
+        if copies and len(arguments) != (op.arity or -1):
             *arguments, out = arguments  # type: ignore[assignment]
         result = method(*arguments)
         if backend.buffer == "ndarray":

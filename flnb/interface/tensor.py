@@ -20,6 +20,7 @@ tensors, then the op's attributes, and, where it makes new memory, ``out``: the 
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import Any, ClassVar
 
 from flnb.interface.replaceable import Replaceable
@@ -35,11 +36,25 @@ class TensorBackend(Replaceable):
         buffer: the family of buffers the methods take. Tensors move freely between backends of one family (every
             subclass of the numpy backend keeps ``"ndarray"``); between families `Tensor.to` converts.
         has_values: whether buffers hold the elements of tensors; where not, checks of values are passed over.
+        reads_host: whether buffers are NumPy arrays in this machine's memory, which can be read without the backend.
+        plain_buffers: whether gradients may hand buffers from method to method without Tensors around them.
+        scalar_results: whether methods return scalars for 0-d results unless they are given a buffer, as NumPy does.
     """
 
     name: ClassVar[str] = "abstract"
     buffer: ClassVar[str] = "abstract"
     has_values: ClassVar[bool] = True
+    reads_host: ClassVar[bool] = False
+    plain_buffers: ClassVar[bool] = False
+    scalar_results: ClassVar[bool] = False
+
+    def overridden(self) -> frozenset[str]:
+        """The primitives that classes of the user have made their own.
+
+        A composite that consists of one of these runs as the ops of its body, not by a method it inherits.
+        """
+        users = takewhile(lambda c: not c.__module__.startswith("flnb_backends."), type(self).__mro__)
+        return frozenset([name for c in users if c is not TensorBackend for name in vars(c)])
 
     def eval(self, *buffers: Any) -> None:
         """Make sure these buffers hold values. Eager backends have nothing to do."""
@@ -62,6 +77,10 @@ class TensorBackend(Replaceable):
     def empty(self, spec: Any, manager: Any, min_block: int, code: int, category: int) -> tuple[Any, int]:
         """An uninitialised buffer and the id of its block (0: none). Called by the dispatcher for each result."""
         raise NotImplementedError(f"backend {self.name!r} does not implement 'empty'")
+
+    def base_of(self, buffer: Any) -> Any:
+        """The buffer that this one is a view of, None where it has memory of its own."""
+        return None
 
     def is_contiguous(self, buffer: Any) -> bool:
         """Whether the elements lie in row-major order without gaps, so that a reshape is a view."""

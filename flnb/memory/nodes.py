@@ -149,13 +149,9 @@ class Nodes:
         op, count = OPS[plan.op], len(plan.inputs)
         found: list[int] = []
         if op.joint is not None:
-            keeps = [op.uses is None or str(i) in op.uses for i in range(count)]
-            result = op.uses is None or "y" in op.uses
             gone = self.following(node.t1)
             found += [row for row in made if row != node.block and self._died[row] > gone]
-        else:
-            mask = sum(1 << i for i, parent in enumerate(parents) if parent) if count <= 2 else 0
-            *keeps, result = op.saves_for(count)[mask]
+        *keeps, result = op.saved(sum(1 << i for i, parent in enumerate(parents) if parent), count)
         found += [row for row, keep in zip(inputs, keeps, strict=False) if keep and row is not None]
         if result and node.block is not None:
             found.append(node.block)

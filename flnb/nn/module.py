@@ -10,7 +10,8 @@ from flnb_telemetry import bus
 from flnb import ops
 from flnb.autograd import Variable
 from flnb.autograd.hooks import Handle
-from flnb.dispatch.miss import is_float
+from flnb.dispatch.autocast import without_casts
+from flnb.dispatch.promotion import is_float
 from flnb.dispatch.state import category, use
 from flnb.nn import again
 from flnb.nn.again import anywhere as leaned
@@ -215,7 +216,7 @@ class Module:
         """
         kept = [module for _, module in self.named_modules() if isinstance(module, keep)]
         spared = {id(item) for module in kept for _, item in module._named_tensors()}
-        with category("parameter"), use(grad=False, autocast=None):
+        with category("parameter"), use(grad=False, interpreters=without_casts()):
             for _, item in self._named_tensors():
                 if id(item) not in spared and is_float(item.dtype) and item.dtype.kind != "c":
                     _become(item, ops.astype(_plain(item), dtype))

@@ -26,7 +26,7 @@ def _pull_gelu(g: Any, plan: Any, x: Any, below: Any, y: Any) -> tuple[Any, ...]
     return (e.multiply(g, e.add(below, e.multiply(x, density))),)
 
 
-_gelu_op = Composite("gelu", "elementwise", _gelu, _pull_gelu, "0")
+_gelu_op = Composite("gelu", "elementwise", _gelu, _pull_gelu, {0})
 
 
 def gelu(x: Any, /, approximate: str = "none") -> Any:
@@ -114,7 +114,7 @@ def _pull_leaky_relu(g: Any, plan: Any, x: Any, y: Any) -> tuple[Any, ...]:
     return (e.where(e.greater(x, 0.0), g, e.multiply(g, slope)),)
 
 
-_leaky_relu_op = Composite("leaky_relu", "elementwise", _leaky_relu, _pull_leaky_relu, "0")
+_leaky_relu_op = Composite("leaky_relu", "elementwise", _leaky_relu, _pull_leaky_relu, {0})
 
 
 def leaky_relu(x: Any, /, slope: float = 0.01) -> Any:
@@ -154,7 +154,7 @@ def _pull_hardtanh(g: Any, plan: Any, x: Any, y: Any) -> tuple[Any, ...]:
     return (e.multiply(g, e.astype(inside, g.dtype)),)
 
 
-_hardtanh_op = Composite("hardtanh", "elementwise", _hardtanh, _pull_hardtanh, "y")
+_hardtanh_op = Composite("hardtanh", "elementwise", _hardtanh, _pull_hardtanh, {"y"})
 
 
 def hardtanh(x: Any, /, low: float = -1.0, high: float = 1.0) -> Any:

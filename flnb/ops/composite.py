@@ -7,12 +7,12 @@ an overridden ``add`` sees the additions of a batch norm.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
 
-from flnb.dispatch import ops as dispatch
+from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import state
 from flnb.ops import elementwise as e
 from flnb.ops import reduction as r
@@ -30,8 +30,8 @@ class Composite(Op):
     """A row of the table without a backend method: a body of public ops and a joint pull.
 
     Args:
-        uses: which inputs (``"0"``, ``"1"``, ...) and whether the result (``"y"``) the pull reads; it is given None for
-            the others, which need not be kept for it. Not given: all. What the body kept is always there.
+        reads: which inputs (by position) and whether the result (``"y"``) the pull reads; it is given None for the
+            others, which need not be kept for it. Not given: all. What the body kept is always there.
         remake: ``remake(plan, *saved)`` gives a value of the first input with which the body does the same, where that
             input is not saved: the body runs again when its gradient is differentiated.
 
@@ -39,14 +39,14 @@ class Composite(Op):
     """
 
     def __init__(
-        self, name: str, family: str, body: Callable[..., Body], pull: Callable[..., Any], uses: str | None = None,
+        self, name: str, family: str, body: Callable[..., Body], pull: Callable[..., Any], reads: Collection[Any] | None = None,
         remake: Callable[..., Any] | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(name, family, _not_inferred, joint=pull, uses=uses)
-        self.body, self._remake = body, remake
+        super().__init__(name, family, _not_inferred, body=body, joint=pull, reads=reads)
+        self._remake = remake
 
     def __call__(self, *tensors: Any, attributes: tuple[Any, ...] = ()) -> Body:
-        return dispatch.composite(self, self.body, tensors, attributes)
+        return dispatch.call(self, tensors, attributes)  # type: ignore[no-any-return]
 
     def remake(self, plan: Any, *saved: Any) -> Any:
         """A value of the first input: nothing that led to it is recorded."""
@@ -69,7 +69,7 @@ def _relu(x: Any) -> Body:
 
 
 _relu_op = Composite(
-    "relu", "elementwise", _relu, lambda g, plan, x, y: (e.multiply(g, e.astype(e.greater(y, 0.0), g.dtype)),), "y"
+    "relu", "elementwise", _relu, lambda g, plan, x, y: (e.multiply(g, e.astype(e.greater(y, 0.0), g.dtype)),), {"y"}
 )
 
 
@@ -84,7 +84,7 @@ def _sigmoid(x: Any) -> Body:
 
 _sigmoid_op = Composite(
     "sigmoid", "elementwise", _sigmoid,
-    lambda g, plan, x, y: (e.multiply(g, e.multiply(y, e.subtract(1.0, y))),), "y",
+    lambda g, plan, x, y: (e.multiply(g, e.multiply(y, e.subtract(1.0, y))),), {"y"},
 )  # fmt: skip
 
 
@@ -103,7 +103,7 @@ def _pull_softmax(g: Any, plan: Any, x: Any, y: Any) -> tuple[Any, ...]:
     return (e.multiply(y, e.subtract(g, inner)),)
 
 
-_softmax_op = Composite("softmax", "norm", _softmax, _pull_softmax, "y")
+_softmax_op = Composite("softmax", "norm", _softmax, _pull_softmax, {"y"})
 
 
 def softmax(x: Any, /, axis: int = -1) -> Any:
@@ -122,7 +122,7 @@ def _pull_log_softmax(g: Any, plan: Any, x: Any, y: Any) -> tuple[Any, ...]:
     return (e.subtract(g, e.multiply(e.exp(y), total)),)
 
 
-_log_softmax_op = Composite("log_softmax", "norm", _log_softmax, _pull_log_softmax, "y")
+_log_softmax_op = Composite("log_softmax", "norm", _log_softmax, _pull_log_softmax, {"y"})
 
 
 def log_softmax(x: Any, /, axis: int = -1) -> Any:
@@ -198,7 +198,7 @@ def _pull_cross_entropy(g: Any, plan: Any, x: Any, targets: Any, log_p: Any, y: 
 
 
 _cross_entropy_op = Composite(
-    "cross_entropy", "norm", _cross_entropy, _pull_cross_entropy, "1",
+    "cross_entropy", "norm", _cross_entropy, _pull_cross_entropy, {1},
     remake=lambda plan, x, targets, log_p, y: log_p,  # whose own log-softmax it is
 )  # fmt: skip
 
@@ -285,7 +285,7 @@ def _pull_batch_norm(
 
 
 _batch_norm_op = Composite(
-    "batch_norm", "norm", _batch_norm, _pull_batch_norm, "12",
+    "batch_norm", "norm", _batch_norm, _pull_batch_norm, {1, 2},
     remake=lambda plan, x, weight, bias, normal, inverse, mean, *_: _given(
         e.add(e.divide(_in_full(normal), inverse), mean), plan.specs[0]
     ),

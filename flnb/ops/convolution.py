@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from flnb.dispatch import ops as dispatch
+from flnb.dispatch import crossing as dispatch
 from flnb.ops import elementwise as e
 from flnb.ops.movement import reshape
-from flnb.ops.table import Op, Pull, describe
+from flnb.ops.table import Op, Pull, describe, named
 
 Extents = tuple[int, ...]
 
@@ -85,8 +85,8 @@ def _declare(rank: int) -> _Rows:
         Op(
             name, "matmul", _infer,
             (
-                Pull("1", lambda g, plan, x, w, y: to_input(plan, g, w, plan.specs[0].shape[2:])),
-                Pull("0", lambda g, plan, x, w, y: to_weight(plan, g, x, plan.specs[1].shape[2:])),
+                Pull({1}, lambda g, plan, x, w, y: to_input(plan, g, w, plan.specs[0].shape[2:])),
+                Pull({0}, lambda g, plan, x, w, y: to_weight(plan, g, x, plan.specs[1].shape[2:])),
             ),
             accepts="float", flops=lambda plan: _flops(plan.spec, plan.specs[1].shape),
         ),
@@ -94,8 +94,8 @@ def _declare(rank: int) -> _Rows:
             f"{name}_input_grad", "matmul",
             lambda op, specs, a: ((specs[0].shape[0], specs[1].shape[1] * a[3], *a[4]), specs[0].dtype),
             (
-                Pull("1", lambda g, plan, u, w, y: forward(plan, g, w)),
-                Pull("0", lambda g, plan, u, w, y: to_weight(plan, u, g, plan.specs[1].shape[2:])),
+                Pull({1}, lambda g, plan, u, w, y: forward(plan, g, w)),
+                Pull({0}, lambda g, plan, u, w, y: to_weight(plan, u, g, plan.specs[1].shape[2:])),
             ),
             flops=lambda plan: _flops(plan.specs[0], plan.specs[1].shape),
         ),
@@ -103,8 +103,8 @@ def _declare(rank: int) -> _Rows:
             f"{name}_weight_grad", "matmul",
             lambda op, specs, a: ((specs[0].shape[1], specs[1].shape[1] // a[3], *a[4]), specs[0].dtype),
             (
-                Pull("1", lambda g, plan, u, x, y: forward(plan, x, g)),
-                Pull("0", lambda g, plan, u, x, y: to_input(plan, u, g, plan.specs[1].shape[2:])),
+                Pull({1}, lambda g, plan, u, x, y: forward(plan, x, g)),
+                Pull({0}, lambda g, plan, u, x, y: to_input(plan, u, g, plan.specs[1].shape[2:])),
             ),
             flops=lambda plan: _flops(plan.specs[0], plan.spec.shape),
         ),
@@ -144,7 +144,7 @@ def _convolution(rank: int) -> Callable[..., Any]:
     Raises:
         ValueError: channels that differ, or a kernel larger than the padded image.
     """
-    return dispatch._named(apply, row)
+    return named(apply, row)
 
 
 conv1d, conv2d, conv3d = (_convolution(rank) for rank in (1, 2, 3))

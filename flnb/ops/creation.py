@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from flnb.dispatch import ops as dispatch
+from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import state
-from flnb.dispatch.miss import complex_dtype, default_dtype
 from flnb.dispatch.plan import spec_of
+from flnb.dispatch.promotion import complex_dtype, default_dtype
 from flnb.ops.dtypes import dtype_of
 from flnb.ops.table import Op
 from flnb.tensor import Tensor

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flnb.dispatch import ops as dispatch
+from flnb.dispatch import crossing as dispatch
 from flnb.ops import elementwise as e
 from flnb.ops.creation import asarray
 from flnb.ops.dtypes import finfo, real_dtype
@@ -75,7 +75,7 @@ def _pull_cholesky(g: Any, plan: Any, x: Any, y: Any) -> Any:
     return symmetric(adjoint(solve(upper, adjoint(half))))
 
 
-_cholesky = Op("cholesky", "matmul", square, [Pull("y", _pull_cholesky)], accepts="float", holomorphic=False)
+_cholesky = Op("cholesky", "matmul", square, [Pull({"y"}, _pull_cholesky)], accepts="float", holomorphic=False)
 
 
 def cholesky(x: Any, /, *, upper: bool = False) -> Any:
@@ -135,7 +135,7 @@ def _infer_values(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[S
     return (*shape[:-2], min(shape[-2:])), real_dtype(specs[0].dtype)
 
 
-_eigvalsh = Op("eigvalsh", "matmul", _infer_values, [Pull("0", _pull_eigvalsh)], accepts="float", holomorphic=False)
+_eigvalsh = Op("eigvalsh", "matmul", _infer_values, [Pull({0}, _pull_eigvalsh)], accepts="float", holomorphic=False)
 
 
 def eigvalsh(x: Any, /) -> Any:
@@ -196,7 +196,7 @@ def _pull_tall_qr(g_q: Any, g_r: Any, q: Any, r: Any) -> Any:
     return adjoint(solve(r, adjoint(e.add(g_q, matmul(q, mirrored)))))
 
 
-_qr = packed("qr", _qr_shapes, _pull_qr, uses="0y", only_square=False)
+_qr = packed("qr", _qr_shapes, _pull_qr, reads={0, "y"}, only_square=False)
 
 
 def qr(x: Any, /, *, mode: str = "reduced") -> QRResult:
@@ -250,7 +250,7 @@ def _pull_svd(g: list[Any], x: Any, y: list[Any], full: bool) -> Any:
     return pulled
 
 
-_svd = packed("svd", _svd_shapes, _pull_svd, uses="0y", only_square=False)
+_svd = packed("svd", _svd_shapes, _pull_svd, reads={0, "y"}, only_square=False)
 
 
 def svd(x: Any, /, *, full_matrices: bool = True) -> SVDResult:
@@ -275,7 +275,7 @@ def _pull_svdvals(g: Any, plan: Any, x: Any, y: Any) -> Any:
     return matmul(e.multiply(u, expand_dims(g, axis=-2)), vh)
 
 
-_svdvals = Op("svdvals", "matmul", _infer_values, [Pull("0", _pull_svdvals)], accepts="float", holomorphic=False)
+_svdvals = Op("svdvals", "matmul", _infer_values, [Pull({0}, _pull_svdvals)], accepts="float", holomorphic=False)
 
 
 def svdvals(x: Any, /) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flnb.dispatch.miss import common_dtype, is_float
+from flnb.dispatch.promotion import common_dtype, is_float
 from flnb.tensor import Tensor
 
 __all__ = ["DTYPES", "can_cast", "dtype_of", "dtypes_of_kind", "finfo", "iinfo", "isdtype", "real_dtype", "result_type"]

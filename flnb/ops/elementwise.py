@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
-from flnb.dispatch import ops as dispatch
-from flnb.dispatch.miss import is_float
+from flnb.dispatch import crossing as dispatch
 from flnb.dispatch.plan import Spec
+from flnb.dispatch.promotion import is_float
 from flnb.ops.creation import asarray, check_device
 from flnb.ops.dtypes import dtype_of, real_dtype
 from flnb.ops.table import Op, Pull, describe, shaped
@@ -52,19 +52,20 @@ def magnitude(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[tuple
 
 
 def _unary(
-    name: str, uses: str = "", pull: Function | None = None, accepts: str = "float", infer: Any = same,
+    name: str, reads: Iterable[Any] = (), pull: Function | None = None, accepts: str = "float", infer: Any = same,
     real: bool = False, holomorphic: bool = True,
 ) -> Function:  # fmt: skip
-    pulls = (Pull(uses, pull),) if pull else ()
+    pulls = (Pull(reads, pull),) if pull else ()
     row = Op(name, "elementwise", infer, pulls, arity=1, accepts=accepts, real=real, holomorphic=holomorphic)
-    return dispatch.unary(row)
+    return row.entries[1, ""]
 
 
 def _binary(
     name: str, a: Pull | None = None, b: Pull | None = None, accepts: str = "numeric", infer: Any = same,
     real: bool = False,
 ) -> Function:  # fmt: skip
-    return dispatch.binary(Op(name, "elementwise", infer, (a, b), arity=2, broadcasts=True, accepts=accepts, real=real))
+    row = Op(name, "elementwise", infer, (a, b), arity=2, broadcasts=True, accepts=accepts, real=real)
+    return row.entries[2, ""]
 
 
 def _extremum(name: str, wide: Function, strict: Function) -> Function:
@@ -74,59 +75,69 @@ def _extremum(name: str, wide: Function, strict: Function) -> Function:
         twice = add(astype(wide(a, b), g.dtype), astype(strict(a, b), g.dtype))
         return multiply(g, multiply(twice, 0.5))
 
-    first, second = (Pull("01", lambda g, a, b, y: share(g, a, b)), Pull("01", lambda g, a, b, y: share(g, b, a)))
+    first, second = (
+        Pull({0, 1}, lambda g, plan, a, b, y: share(g, a, b)),
+        Pull({0, 1}, lambda g, plan, a, b, y: share(g, b, a)),
+    )
     return _binary(name, first, second, real=True)
 
 
-def _flat(g: Any, x: Any, y: Any) -> Any:
+def _flat(g: Any, plan: Any, x: Any, y: Any) -> Any:
     """The gradient of a function that is constant between its jumps."""
     return multiply(g, 0.0)
 
 
 # One tensor: the pull takes the cotangent g, the input x and the output y, each None unless it is named in `uses`.
 
-negative: Function = _unary("negative", "", lambda g, x, y: negative(g), accepts="numeric")
-positive: Function = _unary("positive", "", lambda g, x, y: g, accepts="numeric")
+negative: Function = _unary("negative", (), lambda g, plan, x, y: negative(g), accepts="numeric")
+positive: Function = _unary("positive", (), lambda g, plan, x, y: g, accepts="numeric")
 abs: Function = _unary(
-    "abs", "0", lambda g, x, y: multiply(g, sign(x)), accepts="numeric", infer=magnitude, holomorphic=False
+    "abs", {0}, lambda g, plan, x, y: multiply(g, sign(x)), accepts="numeric", infer=magnitude, holomorphic=False
 )
-sign: Function = _unary("sign", "0y", lambda g, x, y: _turn(g, x, y), accepts="numeric", holomorphic=False)
-exp: Function = _unary("exp", "y", lambda g, x, y: multiply(g, y))
-expm1: Function = _unary("expm1", "y", lambda g, x, y: multiply(g, add(y, 1.0)))
-log: Function = _unary("log", "0", lambda g, x, y: divide(g, x))
-log1p: Function = _unary("log1p", "0", lambda g, x, y: divide(g, add(x, 1.0)))
-log2: Function = _unary("log2", "0", lambda g, x, y: divide(g, multiply(x, math.log(2.0))))
-log10: Function = _unary("log10", "0", lambda g, x, y: divide(g, multiply(x, math.log(10.0))))
-sqrt: Function = _unary("sqrt", "y", lambda g, x, y: divide(multiply(g, 0.5), y))
-square: Function = _unary("square", "0", lambda g, x, y: multiply(multiply(g, 2.0), x), accepts="numeric")
-reciprocal: Function = _unary("reciprocal", "y", lambda g, x, y: negative(multiply(g, multiply(y, y))))
-sin: Function = _unary("sin", "0", lambda g, x, y: multiply(g, cos(x)))
-cos: Function = _unary("cos", "0", lambda g, x, y: negative(multiply(g, sin(x))))
-tan: Function = _unary("tan", "y", lambda g, x, y: multiply(g, add(multiply(y, y), 1.0)))
-asin: Function = _unary("asin", "0", lambda g, x, y: divide(g, sqrt(subtract(1.0, square(x)))))
-acos: Function = _unary("acos", "0", lambda g, x, y: negative(divide(g, sqrt(subtract(1.0, square(x))))))
-atan: Function = _unary("atan", "0", lambda g, x, y: divide(g, add(square(x), 1.0)))
-sinh: Function = _unary("sinh", "0", lambda g, x, y: multiply(g, cosh(x)))
-cosh: Function = _unary("cosh", "0", lambda g, x, y: multiply(g, sinh(x)))
-tanh: Function = _unary("tanh", "y", lambda g, x, y: multiply(g, subtract(1.0, multiply(y, y))))
-asinh: Function = _unary("asinh", "0", lambda g, x, y: divide(g, sqrt(add(square(x), 1.0))))
-acosh: Function = _unary("acosh", "0", lambda g, x, y: divide(g, multiply(sqrt(subtract(x, 1.0)), sqrt(add(x, 1.0)))))
-atanh: Function = _unary("atanh", "0", lambda g, x, y: divide(g, subtract(1.0, square(x))))
+sign: Function = _unary("sign", {0, "y"}, lambda g, plan, x, y: _turn(g, x, y), accepts="numeric", holomorphic=False)
+exp: Function = _unary("exp", {"y"}, lambda g, plan, x, y: multiply(g, y))
+expm1: Function = _unary("expm1", {"y"}, lambda g, plan, x, y: multiply(g, add(y, 1.0)))
+log: Function = _unary("log", {0}, lambda g, plan, x, y: divide(g, x))
+log1p: Function = _unary("log1p", {0}, lambda g, plan, x, y: divide(g, add(x, 1.0)))
+log2: Function = _unary("log2", {0}, lambda g, plan, x, y: divide(g, multiply(x, math.log(2.0))))
+log10: Function = _unary("log10", {0}, lambda g, plan, x, y: divide(g, multiply(x, math.log(10.0))))
+sqrt: Function = _unary("sqrt", {"y"}, lambda g, plan, x, y: divide(multiply(g, 0.5), y))
+square: Function = _unary("square", {0}, lambda g, plan, x, y: multiply(multiply(g, 2.0), x), accepts="numeric")
+reciprocal: Function = _unary("reciprocal", {"y"}, lambda g, plan, x, y: negative(multiply(g, multiply(y, y))))
+sin: Function = _unary("sin", {0}, lambda g, plan, x, y: multiply(g, cos(x)))
+cos: Function = _unary("cos", {0}, lambda g, plan, x, y: negative(multiply(g, sin(x))))
+tan: Function = _unary("tan", {"y"}, lambda g, plan, x, y: multiply(g, add(multiply(y, y), 1.0)))
+asin: Function = _unary("asin", {0}, lambda g, plan, x, y: divide(g, sqrt(subtract(1.0, square(x)))))
+acos: Function = _unary("acos", {0}, lambda g, plan, x, y: negative(divide(g, sqrt(subtract(1.0, square(x))))))
+atan: Function = _unary("atan", {0}, lambda g, plan, x, y: divide(g, add(square(x), 1.0)))
+sinh: Function = _unary("sinh", {0}, lambda g, plan, x, y: multiply(g, cosh(x)))
+cosh: Function = _unary("cosh", {0}, lambda g, plan, x, y: multiply(g, sinh(x)))
+tanh: Function = _unary("tanh", {"y"}, lambda g, plan, x, y: multiply(g, subtract(1.0, multiply(y, y))))
+asinh: Function = _unary("asinh", {0}, lambda g, plan, x, y: divide(g, sqrt(add(square(x), 1.0))))
+acosh: Function = _unary(
+    "acosh", {0}, lambda g, plan, x, y: divide(g, multiply(sqrt(subtract(x, 1.0)), sqrt(add(x, 1.0))))
+)
+atanh: Function = _unary("atanh", {0}, lambda g, plan, x, y: divide(g, subtract(1.0, square(x))))
 erf: Function = _unary(
-    "erf", "0", lambda g, x, y: multiply(multiply(g, TWO_OVER_ROOT_PI), exp(negative(square(x)))), real=True
+    "erf", {0}, lambda g, plan, x, y: multiply(multiply(g, TWO_OVER_ROOT_PI), exp(negative(square(x)))), real=True
 )
-floor: Function = _unary("floor", "", _flat, accepts="numeric", real=True)
-ceil: Function = _unary("ceil", "", _flat, accepts="numeric", real=True)
-trunc: Function = _unary("trunc", "", _flat, accepts="numeric", real=True)
-round: Function = _unary("round", "", _flat, accepts="numeric")
+floor: Function = _unary("floor", (), _flat, accepts="numeric", real=True)
+ceil: Function = _unary("ceil", (), _flat, accepts="numeric", real=True)
+trunc: Function = _unary("trunc", (), _flat, accepts="numeric", real=True)
+round: Function = _unary("round", (), _flat, accepts="numeric")
 real: Function = _unary(
-    "real", "0", lambda g, x, y: astype(g, x.dtype, copy=False), accepts="numeric", infer=magnitude, holomorphic=False
+    "real",
+    {0},
+    lambda g, plan, x, y: astype(g, x.dtype, copy=False),
+    accepts="numeric",
+    infer=magnitude,
+    holomorphic=False,
 )
 imag: Function = _unary(
-    "imag", "0", lambda g, x, y: multiply(g, 1j if x.dtype.kind == "c" else 0.0), accepts="numeric", infer=magnitude,
+    "imag", {0}, lambda g, plan, x, y: multiply(g, 1j if x.dtype.kind == "c" else 0.0), accepts="numeric", infer=magnitude,
     holomorphic=False,
 )  # fmt: skip
-conj: Function = _unary("conj", "", lambda g, x, y: conj(g), accepts="numeric", holomorphic=False)
+conj: Function = _unary("conj", (), lambda g, plan, x, y: conj(g), accepts="numeric", holomorphic=False)
 isnan: Function = _unary("isnan", accepts="any", infer=boolean)
 isinf: Function = _unary("isinf", accepts="any", infer=boolean)
 isfinite: Function = _unary("isfinite", accepts="any", infer=boolean)
@@ -138,54 +149,56 @@ bitwise_invert: Function = _unary("bitwise_invert", accepts="bits")
 def _turn(g: Any, x: Any, y: Any) -> Any:
     """The gradient of sign: 0 for real numbers; for complex y = x / abs(x) the part of g across y, over abs(x)."""
     if x.dtype.kind != "c":
-        return _flat(g, x, y)
+        return _flat(g, None, x, y)
     along = multiply(y, real(multiply(conj(y), g)))
     return divide(subtract(g, along), abs(x))
 
 
 # Two tensors: the pulls take g, a, b and y. Saved arguments may be Python numbers, so these use operators.
 
-add: Function = _binary("add", Pull("", lambda g, a, b, y: g), Pull("", lambda g, a, b, y: g))
-subtract: Function = _binary("subtract", Pull("", lambda g, a, b, y: g), Pull("", lambda g, a, b, y: negative(g)))
+add: Function = _binary("add", Pull((), lambda g, plan, a, b, y: g), Pull((), lambda g, plan, a, b, y: g))
+subtract: Function = _binary(
+    "subtract", Pull((), lambda g, plan, a, b, y: g), Pull((), lambda g, plan, a, b, y: negative(g))
+)
 multiply: Function = _binary(
-    "multiply", Pull("1", lambda g, a, b, y: multiply(g, b)), Pull("0", lambda g, a, b, y: multiply(g, a))
+    "multiply", Pull({1}, lambda g, plan, a, b, y: multiply(g, b)), Pull({0}, lambda g, plan, a, b, y: multiply(g, a))
 )
 divide: Function = _binary(
     "divide",
-    Pull("1", lambda g, a, b, y: divide(g, b)),
-    Pull("1y", lambda g, a, b, y: negative(multiply(g, divide(y, b)))),
+    Pull({1}, lambda g, plan, a, b, y: divide(g, b)),
+    Pull({1, "y"}, lambda g, plan, a, b, y: negative(multiply(g, divide(y, b)))),
     accepts="float",
 )
 floor_divide: Function = _binary("floor_divide", real=True)
 remainder: Function = _binary(
     "remainder",
-    Pull("", lambda g, a, b, y: g),
-    Pull("01", lambda g, a, b, y: negative(multiply(g, floor_divide(a, b)))),
+    Pull((), lambda g, plan, a, b, y: g),
+    Pull({0, 1}, lambda g, plan, a, b, y: negative(multiply(g, floor_divide(a, b)))),
     real=True,
 )
 pow: Function = _binary(
     "pow",
-    Pull("01", lambda g, a, b, y: multiply(g, _slope(a, b))),
-    Pull("0y", lambda g, a, b, y: multiply(g, multiply(y, _log_or_zero(a)))),
+    Pull({0, 1}, lambda g, plan, a, b, y: multiply(g, _slope(a, b))),
+    Pull({0, "y"}, lambda g, plan, a, b, y: multiply(g, multiply(y, _log_or_zero(a)))),
 )
 atan2: Function = _binary(
     "atan2",
-    Pull("01", lambda g, a, b, y: g * (b / (a * a + b * b))),
-    Pull("01", lambda g, a, b, y: -(g * (a / (a * a + b * b)))),
+    Pull({0, 1}, lambda g, plan, a, b, y: g * (b / (a * a + b * b))),
+    Pull({0, 1}, lambda g, plan, a, b, y: -(g * (a / (a * a + b * b)))),
     accepts="float", real=True,
 )  # fmt: skip
 hypot: Function = _binary(
-    "hypot", Pull("0y", lambda g, a, b, y: g * (a / y)), Pull("1y", lambda g, a, b, y: g * (b / y)),
+    "hypot", Pull({0, "y"}, lambda g, plan, a, b, y: g * (a / y)), Pull({1, "y"}, lambda g, plan, a, b, y: g * (b / y)),
     accepts="float", real=True,
 )  # fmt: skip
 logaddexp: Function = _binary(
-    "logaddexp", Pull("0y", lambda g, a, b, y: g * _share(a, y)), Pull("1y", lambda g, a, b, y: g * _share(b, y)),
+    "logaddexp", Pull({0, "y"}, lambda g, plan, a, b, y: g * _share(a, y)), Pull({1, "y"}, lambda g, plan, a, b, y: g * _share(b, y)),
     accepts="float", real=True,
 )  # fmt: skip
 copysign: Function = _binary(
     "copysign",
-    Pull("01", lambda g, a, b, y: g * copysign(1.0, a) * copysign(1.0, b)),
-    Pull("", lambda g, a, b, y: multiply(g, 0.0)),
+    Pull({0, 1}, lambda g, plan, a, b, y: g * copysign(1.0, a) * copysign(1.0, b)),
+    Pull((), lambda g, plan, a, b, y: multiply(g, 0.0)),
     accepts="float", real=True,
 )  # fmt: skip
 nextafter: Function = _binary("nextafter", accepts="float", real=True)
@@ -237,8 +250,8 @@ _where = Op(
     "where", "elementwise", _infer_where,
     (
         None,
-        Pull("0", lambda g, plan, c, a, b, y: where(c, g, 0.0)),
-        Pull("0", lambda g, plan, c, a, b, y: where(c, 0.0, g)),
+        Pull({0}, lambda g, plan, c, a, b, y: where(c, g, 0.0)),
+        Pull({0}, lambda g, plan, c, a, b, y: where(c, 0.0, g)),
     ),
     broadcasts=True, unpromoted=(0,),
 )  # fmt: skip
@@ -282,7 +295,7 @@ def biased(y: Any, bias: Any) -> Any:
 
 _astype = Op(
     "astype", "movement", lambda op, specs, attributes: (specs[0].shape, attributes[0]),
-    [Pull("", lambda g, plan, x, y: _uncast(g, plan.specs[0].dtype))], unpromoted=(0,), holomorphic=False,
+    [Pull((), lambda g, plan, x, y: _uncast(g, plan.specs[0].dtype))], unpromoted=(0,), holomorphic=False,
 )  # fmt: skip
 
 
@@ -296,7 +309,7 @@ def copy(x: Any, /) -> Any:
     return dispatch.call(_copy, (x,))
 
 
-_copy = Op("copy", "movement", shaped(), [Pull("", lambda g, plan, x, y: g)], unpromoted=(0,))
+_copy = Op("copy", "movement", shaped(), [Pull((), lambda g, plan, x, y: g)], unpromoted=(0,))
 
 
 def assign(target: Any, value: Any, /) -> Any:
@@ -305,4 +318,4 @@ def assign(target: Any, value: Any, /) -> Any:
 
     if not isinstance(target, Tensor) or getattr(value, "_spec", None) is not target._spec:
         value = broadcast_to(asarray(value, target.dtype), target.shape)
-    return dispatch.call(_copy, (value,), (), target)
+    return dispatch.write(_copy, (value,), (), target)

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from flnb.dispatch import ops as dispatch
-from flnb.dispatch.miss import default_dtype, is_float
+from flnb.dispatch import crossing as dispatch
+from flnb.dispatch.promotion import default_dtype, is_float
 from flnb.ops import elementwise as e
 from flnb.ops.arranging import roll
 from flnb.ops.creation import arange, asarray
@@ -70,13 +70,13 @@ def _dual(inverse: Callable[[], Op]) -> list[Pull]:
         axes, norm = plan.attributes
         return dispatch.call(inverse(), (g,), (axes, DUAL[norm]))
 
-    return [Pull("", pull)]
+    return [Pull((), pull)]
 
 
 _fftn: Op = Op("fftn", "matmul", shaped(), _dual(lambda: _ifftn), holomorphic=False)
 _ifftn: Op = Op("ifftn", "matmul", shaped(), _dual(lambda: _fftn), holomorphic=False)
-_rfftn = Op("rfftn", "matmul", _infer_rfftn, [Pull("", _pull_rfftn)], accepts="float", holomorphic=False)
-_irfftn = Op("irfftn", "matmul", _infer_irfftn, [Pull("", _pull_irfftn)], holomorphic=False)
+_rfftn = Op("rfftn", "matmul", _infer_rfftn, [Pull((), _pull_rfftn)], accepts="float", holomorphic=False)
+_irfftn = Op("irfftn", "matmul", _infer_irfftn, [Pull((), _pull_irfftn)], holomorphic=False)
 
 
 def _complex(x: Any) -> Any:

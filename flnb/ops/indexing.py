@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from flnb.dispatch import ops as dispatch
+from flnb.dispatch import crossing as dispatch
 from flnb.ops.creation import arange, asarray
 from flnb.ops.elementwise import assign
 from flnb.ops.movement import broadcast_to, reshape
 from flnb.ops.table import Op, Pull, shaped
 from flnb.tensor import Tensor, axis_of
 
+MOST = 66  # operands of an indexing op: the tensor, values, and an index for each of NumPy's 64 dimensions
 TRUTHS = (("truth", True), ("truth", False))
 
 
@@ -132,13 +133,13 @@ def _shape(shape: tuple[int, ...], key: tuple[Any, ...], indices: tuple[Any, ...
 _slice = Op(
     "slice", "movement",
     shaped(_shape),
-    (Pull("", lambda g, plan, x, y: place(g, plan.specs[0].shape, plan.attributes[0])),),
+    (Pull((), lambda g, plan, x, y: place(g, plan.specs[0].shape, plan.attributes[0])),),
     writes_out=False,
 )  # fmt: skip
 _place = Op(
     "place", "movement",
     shaped(lambda _, shape, key: shape),
-    (Pull("", lambda g, plan, x, y: dispatch.call(_slice, (g,), (plan.attributes[1],))),),
+    (Pull((), lambda g, plan, x, y: dispatch.call(_slice, (g,), (plan.attributes[1],))),),
 )  # fmt: skip
 
 
@@ -149,7 +150,7 @@ def place(x: Any, shape: tuple[int, ...], key: tuple[Any, ...]) -> Any:
 
 def _first(pull: Any) -> Any:
     """Only the first of a gather's tensors has a gradient; the others are its indices."""
-    return lambda i: Pull("123456", pull) if i == 0 else None
+    return lambda i: Pull(range(1, MOST), pull) if i == 0 else None
 
 
 _gather: Op = Op(
@@ -157,14 +158,14 @@ _gather: Op = Op(
     lambda op, specs, attributes: (_shape(specs[0].shape, attributes[0], specs[1:]), specs[0].dtype),
     _first(lambda g, plan, x, *more: dispatch.call(
         _scatter_add, (g, *more[:-1]), (plan.specs[0].shape, *plan.attributes))),
-    unpromoted=range(9),
+    unpromoted=range(MOST),
 )  # fmt: skip
 _scatter_add: Op = Op(
     "scatter_add", "movement", shaped(lambda _, shape, key: shape),
     _first(lambda g, plan, x, *more: dispatch.call(_gather, (g, *more[:-1]), plan.attributes[1:])),
-    unpromoted=range(9),
+    unpromoted=range(MOST),
 )  # fmt: skip
-_put = Op("put", "movement", shaped(), unpromoted=range(9))
+_put = Op("put", "movement", shaped(), unpromoted=range(MOST))
 
 
 def getitem(x: Any, key: Any) -> Any:
@@ -180,7 +181,7 @@ def setitem(x: Any, key: Any, value: Any) -> None:
         assign(dispatch.call(_slice, (x,), (encoded,)), value)
         return
     shape = _shape(x.shape, encoded, tuple(i._spec for i in indices))
-    dispatch.call(_put, (x, broadcast_to(asarray(value, x.dtype), shape), *indices), (encoded,), x)
+    dispatch.write(_put, (x, broadcast_to(asarray(value, x.dtype), shape), *indices), (encoded,), x)
 
 
 def put_add(x: Any, places: tuple[Any, ...], shape: tuple[int, ...]) -> Any:

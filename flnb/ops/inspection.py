@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from flnb.dispatch.miss import complex_dtype, default_dtype
+from flnb.dispatch.promotion import complex_dtype, default_dtype
 from flnb.dispatch.state import current
 from flnb.ops.creation import check_device
 from flnb.ops.dtypes import DTYPES, dtypes_of_kind

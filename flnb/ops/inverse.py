@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any, NamedTuple
 
-from flnb.dispatch import ops as dispatch
+from flnb.dispatch import crossing as dispatch
 from flnb.ops import elementwise as e
 from flnb.ops.creation import asarray, eye
 from flnb.ops.dtypes import finfo, real_dtype
@@ -38,8 +38,8 @@ def _pull_matrix(g: Any, plan: Any, a: Any, b: Any, y: Any) -> Any:
 _solve = Op(
     "solve", "matmul", _infer_solve,
     (
-        Pull("0y", _pull_matrix),
-        Pull("0", lambda g, plan, a, b, y: sum_to(solve(adjoint(a), g), plan.specs[1].shape)),
+        Pull({0, "y"}, _pull_matrix),
+        Pull({0}, lambda g, plan, a, b, y: sum_to(solve(adjoint(a), g), plan.specs[1].shape)),
     ),
     accepts="float", holomorphic=False,
 )  # fmt: skip
@@ -67,7 +67,7 @@ def solve(a: Any, b: Any, /) -> Any:
 
 _inv = Op(
     "inv", "matmul", square,
-    [Pull("y", lambda g, plan, x, y: e.negative(matmul(adjoint(y), matmul(g, adjoint(y)))))],
+    [Pull({"y"}, lambda g, plan, x, y: e.negative(matmul(adjoint(y), matmul(g, adjoint(y)))))],
     accepts="float", holomorphic=False,
 )  # fmt: skip
 
@@ -85,7 +85,7 @@ def _scaled_inverse(g: Any, x: Any) -> Any:
 _det = Op(
     "det", "matmul",
     lambda op, specs, _: (matrices("det", specs[0], square=True)[:-2], specs[0].dtype),
-    [Pull("0y", lambda g, plan, x, y: _scaled_inverse(e.multiply(g, conjugate(y)), x))],
+    [Pull({0, "y"}, lambda g, plan, x, y: _scaled_inverse(e.multiply(g, conjugate(y)), x))],
     accepts="float", holomorphic=False,
 )  # fmt: skip
 
@@ -95,7 +95,7 @@ def det(x: Any, /) -> Any:
     return dispatch.call(_det, (asarray(x),))
 
 
-_slogdet = packed("slogdet", lambda *_: ((), ()), lambda g, x, y: _scaled_inverse(plain(g[1]), x), uses="0")
+_slogdet = packed("slogdet", lambda *_: ((), ()), lambda g, x, y: _scaled_inverse(plain(g[1]), x), reads={0})
 
 
 def slogdet(x: Any, /) -> SlogdetResult:
@@ -123,7 +123,7 @@ def _pull_pinv(g: Any, plan: Any, x: Any, rtol: Any, y: Any) -> Any:
 _pinv = Op(
     "pinv", "matmul",
     lambda op, specs, _: ((*(s := matrices("pinv", specs[0]))[:-2], s[-1], s[-2]), specs[0].dtype),
-    [Pull("0y", _pull_pinv), None],
+    [Pull({0, "y"}, _pull_pinv), None],
     accepts="float", unpromoted=(1,), holomorphic=False,
 )  # fmt: skip
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flnb.dispatch import ops as dispatch
+from flnb.dispatch import crossing as dispatch
 from flnb.dispatch.failure import refused
 from flnb.ops import elementwise as e
 from flnb.ops.arranging import roll
@@ -63,8 +63,8 @@ _matmul = Op(
     "matmul",
     _infer,
     (
-        Pull("1", lambda g, plan, a, b, y: sum_to(matmul(g, adjoint(b)), plan.specs[0].shape)),
-        Pull("0", _of_right),
+        Pull({1}, lambda g, plan, a, b, y: sum_to(matmul(g, adjoint(b)), plan.specs[0].shape)),
+        Pull({0}, _of_right),
     ),
     accepts="numeric",
     holomorphic=False,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flnb.dispatch import ops as dispatch
+from flnb.dispatch import crossing as dispatch
 from flnb.dispatch.failure import refused
 from flnb.dispatch.plan import size_of
 from flnb.ops import elementwise as e
@@ -18,7 +18,7 @@ from flnb.tensor import axes_of, axis_of
 
 _reshape = Op(
     "reshape", "movement", shaped(lambda _, shape: shape), writes_out=False,
-    pulls=(Pull("", lambda g, plan, x, y: reshape(g, plan.specs[0].shape)),),
+    pulls=(Pull((), lambda g, plan, x, y: reshape(g, plan.specs[0].shape)),),
 )  # fmt: skip
 
 
@@ -52,7 +52,7 @@ def reshape(x: Any, /, shape: Any, *more: int, copy: bool | None = None) -> Any:
 
 _permute = Op(
     "permute_dims", "movement", shaped(lambda shape, axes: tuple(shape[a] for a in axes)), writes_out=False,
-    pulls=(Pull("", lambda g, plan, x, y: permute_dims(g, np.argsort(plan.attributes[0]).tolist())),),
+    pulls=(Pull((), lambda g, plan, x, y: permute_dims(g, np.argsort(plan.attributes[0]).tolist())),),
 )  # fmt: skip
 
 
@@ -67,7 +67,7 @@ def permute_dims(x: Any, /, axes: Sequence[int]) -> Any:
 
 _broadcast = Op(
     "broadcast_to", "movement", shaped(lambda _, shape: shape), writes_out=False,
-    pulls=(Pull("", lambda g, plan, x, y: sum_to(g, plan.specs[0].shape)),),
+    pulls=(Pull((), lambda g, plan, x, y: sum_to(g, plan.specs[0].shape)),),
 )  # fmt: skip
 
 
@@ -132,7 +132,7 @@ def flatten(x: Any, /, start: int = 0) -> Any:
 _pad = Op(
     "pad", "movement",
     shaped(lambda shape, widths, _: tuple(n + sum(added) for n, added in zip(shape, widths, strict=True))),
-    pulls=(Pull("", lambda g, plan, x, y: g[_inside(plan)]),),
+    pulls=(Pull((), lambda g, plan, x, y: g[_inside(plan)]),),
 )  # fmt: skip
 
 
@@ -192,7 +192,7 @@ def _pull_concat(i: int) -> Pull:
         cut[axis] = slice(start, start + plan.specs[i].shape[axis])
         return g[tuple(cut)]
 
-    return Pull("", pull)
+    return Pull((), pull)
 
 
 _concat = Op("concat", "movement", _infer_concat, _pull_concat)
@@ -216,7 +216,7 @@ def stack(arrays: Sequence[Any], /, axis: int = 0) -> Any:
 
 _flip = Op(
     "flip", "movement", shaped(), writes_out=False,
-    pulls=(Pull("", lambda g, plan, x, y: flip(g, axis=plan.attributes[0])),),
+    pulls=(Pull((), lambda g, plan, x, y: flip(g, axis=plan.attributes[0])),),
 )  # fmt: skip
 
 

@@ -6,12 +6,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from flnb_telemetry import bus, schema
-
-from flnb.dispatch import stacks, state
 from flnb.dispatch.failure import failed_function
 from flnb.dispatch.spelling import KEYWORDS
-from flnb.ops.table import OPS, Op
+from flnb.ops.table import OPS
 
 __all__ = ["public"]
 
@@ -19,7 +16,7 @@ _UNTOLD = ("flnb.ops.creation", "flnb.ops.dtypes")
 """Modules whose functions get no tensors: they make them, or describe dtypes."""
 _TELLING = ("broadcast_to", "copy", "matmul", "relu", "reshape", "sigmoid", "where")
 """Functions that are called too often to pay 0.1 us for this; what they check they tell by `failure.refused`. The fast
-paths of `flnb.dispatch.ops` tell by themselves, too."""
+paths of `flnb.dispatch.crossing` tell by themselves, too."""
 
 
 def public(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -36,8 +33,8 @@ def public(function: Callable[..., Any]) -> Callable[..., Any]:
     op = OPS.get(name)
     if function.__module__ in _UNTOLD or name in _TELLING:
         return function
-    if op is not None and op.apply is function:
-        return function if op.differentiable else _cutting(op)
+    if op is not None and function is op.entries.get((op.arity, "")):
+        return function
     code, family = function.__code__, op.family if op is not None else "movement"
     taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     ours = {theirs: mine for theirs, names in KEYWORDS.items() for mine in names if mine in taken}
@@ -56,30 +53,3 @@ def public(function: Callable[..., Any]) -> Callable[..., Any]:
             raise
 
     return told
-
-
-def _cutting(op: Op) -> Callable[..., Any]:
-    """The fast path of an op without a gradient, which cuts the tape: while somebody records, that is noted."""
-    function: Any = op.apply
-
-    def one(x: Any, /, out: Any = None) -> Any:
-        result = function(x, out)
-        if bus.lanes is not None:
-            _note_cut(result, x)
-        return result
-
-    def two(a: Any, b: Any, /, out: Any = None) -> Any:
-        result = function(a, b, out)
-        if bus.lanes is not None:
-            _note_cut(result, a, b)
-        return result
-
-    return functools.wraps(function)(one if op.arity == 1 else two)
-
-
-def _note_cut(result: Any, *arguments: Any) -> None:
-    if state.current().grad:
-        reason = schema.INTEGER if result.dtype.kind in "biu" else schema.NO_RULE
-        for x in arguments:
-            if getattr(x, "_node", None) is not None:
-                stacks.note_cut(reason, x._node[2])

@@ -43,7 +43,7 @@ def _remake_layer_norm(plan: Any, *saved: Any) -> Any:
     return e.add(e.divide(normal, inverse), mean)
 
 
-_layer_norm_op = Composite("layer_norm", "norm", _layer_norm, _pull_layer_norm, "12", _remake_layer_norm)
+_layer_norm_op = Composite("layer_norm", "norm", _layer_norm, _pull_layer_norm, {1, 2}, _remake_layer_norm)
 
 
 def layer_norm(x: Any, shape: int | Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:

@@ -7,10 +7,10 @@ results out again, by ops that have gradients, and a pull cuts its cotangent in 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
-from flnb.dispatch import ops as dispatch
+from flnb.dispatch import crossing as dispatch
 from flnb.dispatch.plan import size_of
 from flnb.ops import elementwise as e
 from flnb.ops.movement import reshape
@@ -46,7 +46,7 @@ def packed(
     name: str,
     shapes: Callable[..., tuple[Shape, ...]],
     pull: Callable[..., Any],
-    uses: str = "y",
+    reads: Collection[Any] = ("y",),
     only_square: bool = True,
 ) -> Op:
     """A row with several results: ``shapes(M, N, *attributes)`` are theirs without the batch.
@@ -65,7 +65,7 @@ def packed(
         pieces = parts(plan.specs[0], plan.attributes)
         return pull(cut(g, pieces), x, None if y is None else cut(y, pieces), *plan.attributes)
 
-    return Op(name, "matmul", infer, [Pull(uses, pulled)], accepts="float", holomorphic=False)
+    return Op(name, "matmul", infer, [Pull(reads, pulled)], accepts="float", holomorphic=False)
 
 
 def plain(x: Any) -> Any:

@@ -7,12 +7,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from flnb.dispatch import ops as dispatch
+from flnb.dispatch import crossing as dispatch
 from flnb.ops import elementwise as e
 from flnb.ops.convolution import Extents, axes, extents, output
 from flnb.ops.creation import asarray
 from flnb.ops.movement import pad
-from flnb.ops.table import Op, Pull
+from flnb.ops.table import Op, Pull, named
 
 
 def _fit(op: str, shape: Extents, kernel: Extents, stride: Extents) -> Extents:
@@ -47,17 +47,17 @@ def _max_pool(rank: int) -> Callable[..., Any]:
     name = f"max_pool{rank}d"
     row = Op(
         name, "reduction", _infer,
-        (Pull("0", lambda g, plan, x, y: dispatch.call(spread, (g, x), plan.attributes)),),
+        (Pull({0}, lambda g, plan, x, y: dispatch.call(spread, (g, x), plan.attributes)),),
         accepts="float",
     )  # fmt: skip
     spread = Op(
         f"{name}_grad", "reduction",
         lambda op, specs, a: (specs[1].shape, specs[0].dtype),
-        (Pull("1", lambda g, plan, u, x, y: dispatch.call(select, (g, x), plan.attributes)), None),
+        (Pull({1}, lambda g, plan, u, x, y: dispatch.call(select, (g, x), plan.attributes)), None),
     )  # fmt: skip
     select = Op(
         f"{name}_select", "reduction", _infer,
-        (Pull("1", lambda g, plan, v, x, y: dispatch.call(spread, (g, x), plan.attributes)), None),
+        (Pull({1}, lambda g, plan, v, x, y: dispatch.call(spread, (g, x), plan.attributes)), None),
     )  # fmt: skip
 
     def apply(x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0) -> Any:
@@ -65,7 +65,7 @@ def _max_pool(rank: int) -> Callable[..., Any]:
         return dispatch.call(row, (x,), (kernel, step))
 
     apply.__doc__ = f"Largest element of each window of x (N, C, {axes(rank)}); stride is the kernel size unless given."
-    return dispatch._named(apply, row)
+    return named(apply, row)
 
 
 def _avg_pool(rank: int) -> Callable[..., Any]:

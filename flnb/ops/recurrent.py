@@ -49,7 +49,7 @@ def _remake_rnn(plan: Any, inputs: Any, h: Any, w_hidden: Any, y: Any) -> Any:
     return e.subtract(given, linear(_before(h, y), w_hidden))
 
 
-_rnn_op = Composite("rnn", "matmul", _rnn, _pull_rnn, "12y", _remake_rnn)
+_rnn_op = Composite("rnn", "matmul", _rnn, _pull_rnn, {1, 2, "y"}, _remake_rnn)
 
 
 def rnn(
@@ -127,7 +127,7 @@ def _remake_lstm(plan: Any, inputs: Any, h: Any, c: Any, w_hidden: Any, gates: A
     return e.subtract(given, linear(_before(h, more[-1][: gates.shape[0]]), w_hidden))
 
 
-_lstm_op = Composite("lstm", "matmul", _lstm, _pull_lstm, "123y", _remake_lstm)
+_lstm_op = Composite("lstm", "matmul", _lstm, _pull_lstm, {1, 2, 3, "y"}, _remake_lstm)
 
 
 def lstm(x: Any, state: tuple[Any, Any], w_input: Any, w_hidden: Any, bias: Any = None) -> tuple[Any, tuple[Any, Any]]:
@@ -186,7 +186,7 @@ def _remake_gru(plan: Any, inputs: Any, h: Any, w_hidden: Any, *more: Any) -> An
     return concat([ours, e.subtract(_unsquashed(n), e.multiply(_parts(opened, 2)[0], given))], axis=-1)
 
 
-_gru_op = Composite("gru", "matmul", _gru, _pull_gru, "123y", _remake_gru)
+_gru_op = Composite("gru", "matmul", _gru, _pull_gru, {1, 2, 3, "y"}, _remake_gru)
 
 
 def gru(x: Any, state: Any, w_input: Any, w_hidden: Any, bias: Any = None, bias_hidden: Any = None) -> tuple[Any, Any]:

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from flnb.dispatch import ops as dispatch
-from flnb.dispatch.miss import default_dtype, is_float
-from flnb.dispatch.state import current
+from flnb.dispatch import crossing as dispatch
+from flnb.dispatch.autocast import cast_target
+from flnb.dispatch.promotion import default_dtype, is_float
 from flnb.ops import elementwise as e
 from flnb.ops.creation import arange, asarray, eye, full, ones_like
 from flnb.ops.movement import broadcast_to, concat, expand_dims, flip, moveaxis, reshape
-from flnb.ops.table import Op, Pull
+from flnb.ops.table import Op, Pull, named
 from flnb.tensor import axes_of, axis_of
 
 INTEGER = np.dtype(np.int64)
@@ -90,7 +90,7 @@ def _reduction(
         return dispatch.call(op, (x,), (tuple(range(x.ndim)) if axes is None else axes, bool(keepdims)))
 
     apply.__doc__ = f"{doc} Over ``axis`` (an int or several; None: all); ``keepdims`` leaves extents of 1."
-    return dispatch._named(apply, op)
+    return named(apply, op)
 
 
 def _casting(reduce: Callable[..., Any]) -> Callable[..., Any]:
@@ -106,10 +106,10 @@ def _casting(reduce: Callable[..., Any]) -> Callable[..., Any]:
     return apply
 
 
-_each = Pull("", lambda g, plan, x, y: _expand(g, plan))
+_each = Pull((), lambda g, plan, x, y: _expand(g, plan))
 sum = _casting(_reduction("sum", "Sum; integers narrower than 64 bits are summed in 64.", _widened, _each))
-prod = _casting(_reduction("prod", "Product; integers as in `sum`.", _widened, Pull("0y", _pull_prod)))
-_chosen = Pull("0y", _pull_extremum)
+prod = _casting(_reduction("prod", "Product; integers as in `sum`.", _widened, Pull({0, "y"}, _pull_prod)))
+_chosen = Pull({0, "y"}, _pull_extremum)
 max = _reduction("max", "Largest element.", lambda d: d, _chosen, needs_elements=True, real=True)
 min = _reduction("min", "Smallest element.", lambda d: d, _chosen, needs_elements=True, real=True)
 any = _reduction("any", "Whether any element is true.", lambda _: e.BOOL, accepts="bool")
@@ -130,7 +130,7 @@ def _arg(name: str) -> Callable[..., Any]:
         axes = axes_of(0 if axis is None else axis, x.ndim, op.name)
         return dispatch.call(op, (x,), (axes, bool(keepdims)))
 
-    return dispatch._named(apply, op)
+    return named(apply, op)
 
 
 argmax = _arg("argmax")
@@ -173,18 +173,17 @@ def _cumulative(name: str, pull: Pull, initial: int, doc: str) -> Callable[..., 
     apply.__doc__ = (
         f"{doc} along ``axis`` (which may be left out for one dimension), with ``include_initial`` from {initial} on."
     )
-    return dispatch._named(apply, op)
+    return named(apply, op)
 
 
-cumulative_sum = _cumulative("cumulative_sum", Pull("", _pull_cumulative), 0, "Running sums")
-cumulative_prod = _cumulative("cumulative_prod", Pull("0", _pull_running_product), 1, "Running products")
+cumulative_sum = _cumulative("cumulative_sum", Pull((), _pull_cumulative), 0, "Running sums")
+cumulative_prod = _cumulative("cumulative_prod", Pull({0}, _pull_running_product), 1, "Running products")
 
 
 def _in_single(function: Callable[..., Any], x: Any, **options: Any) -> Any:
     """A mean of half precision by way of float32, as the sum may overflow; it stays there where autocast wants sums."""
     y = function(e.astype(x, np.float32), **options)
-    region = current().autocast
-    return y if region is not None and region.targets.get("sum") == y.dtype else e.astype(y, x.dtype)
+    return y if cast_target("sum") == y.dtype else e.astype(y, x.dtype)
 
 
 def mean(x: Any, /, axis: Any = None, keepdims: bool = False) -> Any:

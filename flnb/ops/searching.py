@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from flnb.dispatch import ops as dispatch
+from flnb.dispatch import crossing as dispatch
 from flnb.ops import elementwise as e
 from flnb.ops.creation import asarray
 from flnb.ops.indexing import take

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any, NamedTuple
 
-from flnb.dispatch import ops as dispatch
+from flnb.dispatch import crossing as dispatch
 from flnb.dispatch.plan import size_of
 from flnb.ops import elementwise as e
 from flnb.ops import reduction as r

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flnb.dispatch import ops as dispatch
+from flnb.dispatch import crossing as dispatch
 from flnb.ops import elementwise as e
 from flnb.ops.creation import asarray, ones
 from flnb.ops.indexing import take, take_along_axis
@@ -22,7 +22,7 @@ def _pull_sort(g: Any, plan: Any, x: Any, y: Any) -> Any:
     return take_along_axis(g, argsort(dispatch.call(_argsort, (x,), plan.attributes), axis), axis)
 
 
-_sort = Op("sort", "movement", shaped(), (Pull("0", _pull_sort),))
+_sort = Op("sort", "movement", shaped(), (Pull({0}, _pull_sort),))
 _argsort = Op("argsort", "movement", lambda op, specs, _: (specs[0].shape, INTEGER))
 
 

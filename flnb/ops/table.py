@@ -1,32 +1,31 @@
 """The op table's rows. An op is declared once, with its shape rule and the gradient of each argument.
 
-A pull takes the cotangent and the saved values (None where not saved) and gives the argument's cotangent. It calls
+A pull takes the cotangent, the plan and the saved values (None where not saved) and returns the argument's cotangent. It calls
 public ops only, so on Tensors it computes numbers and on Variables it records a graph to differentiate again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from flnb.dispatch import state
+from flnb.dispatch.crossing import Entries
 from flnb.dispatch.plan import Plan, Spec
 
-__all__ = ["OPS", "Op", "Pull", "describe", "shaped"]
+__all__ = ["OPS", "Op", "Pull", "describe", "named", "shaped"]
 
 OPS: dict[str, Op] = {}
 
 
 class Pull(NamedTuple):
-    """The gradient of one argument: what it reads of the saved values, and the function.
+    """The gradient of one argument: the saved values it reads, and the function ``f(g, plan, *inputs, y)``.
 
-    ``uses`` names the saved values it reads: ``"0"``, ``"1"``, ... the inputs by position, ``"y"`` the output.
-    The function is called as ``f(g, *inputs, y)`` for ops on the fast paths (arity 1 and 2) and as
-    ``f(g, plan, *inputs, y)`` for the others, whose gradients need shapes or attributes.
+    ``reads`` are the positions of inputs, and ``"y"`` for the output; of the others the function gets None.
     """
 
-    uses: str
+    reads: Collection[Any]
     function: Callable[..., Any]
 
 
@@ -43,7 +42,7 @@ class Op:
         family: colour in the dashboard: elementwise, matmul, reduction, movement, norm, memory, optimizer.
         infer: ``infer(op, specs, attributes) -> (shape, dtype)``; raises the error for wrong shapes or dtypes.
         pulls: one `Pull` per argument, None where there is no gradient; or a function of the argument's position.
-        arity: 1 or 2 for the fast paths, 0 for any number of tensors with attributes.
+        arity: how many tensors; 0 for any number of them, with a tuple of attributes.
         writes_out: the method takes ``out``; False for views.
         broadcasts: inputs were broadcast, so cotangents are summed back to the inputs' shapes.
         accepts: which dtypes: "any", "numeric" (not bool), "float" (integers are cast), "integer", "bits" (integer or
@@ -53,9 +52,9 @@ class Op:
             right for complex numbers as they are.
         unpromoted: positions of arguments that keep their own dtype (conditions, indices).
         flops: estimated floating-point operations of a plan's call.
-        joint: for composites, the one pull of all arguments.
-        uses: what that reads of the inputs and the output, as in `Pull`; None: all of them.
-        apply: for ops on one or two tensors, the fast public function.
+        body: of a composite, the ops it consists of (`flnb.ops.composite`).
+        joint: of a composite, the one pull of all arguments, which gets what the body kept after the inputs.
+        reads: what that reads of the inputs and the output, as in `Pull`; None: all of them.
     """
 
     name: str
@@ -70,22 +69,25 @@ class Op:
     holomorphic: bool = True
     unpromoted: Sequence[int] = ()
     flops: Callable[[Plan], int] = _one_each
+    body: Callable[..., Any] | None = None
     joint: Callable[..., Any] | None = None
-    uses: str | None = None
-    apply: Callable[..., Any] | None = None
+    reads: Collection[Any] | None = None
+    index: int = -1
 
+    traceable: ClassVar[bool] = True
+    """Whether its pulls consist of ops alone, so that a trace of them stands for all of its nodes."""
     decomposes: ClassVar[bool] = True
     """Of a composite: whether its body's ops may stand for it, under vmap and where its gradient is differentiated."""
 
     @property
     def direct(self) -> bool:
         """Of a composite: whether its joint pull is differentiated as it is, because it reads the output alone."""
-        return self.uses == "y"
+        return self.reads == {"y"}
 
     def __post_init__(self) -> None:
-        self.differentiable = callable(self.pulls) or any(self.pulls)
-        self.planned = self.arity == 0
+        self.differentiable = callable(self.pulls) or any(self.pulls) or self.joint is not None
         self.plans: dict[Any, Plan] = {}
+        self.entries = Entries(self)
         self.register()
 
     def register(self) -> None:
@@ -98,6 +100,10 @@ class Op:
         for live in list(state.live):
             live.table.append(live.bound(self))
 
+    def key(self, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
+        """What the plan of a call is found by: the specs and the attributes, the spec alone where that is all."""
+        return (*specs, attributes) if not self.arity else specs[0] if len(specs) == 1 else specs
+
     def _pulls(self, count: int) -> list[Pull | None]:
         pulls = [self.pulls(i) for i in range(count)] if callable(self.pulls) else list(self.pulls)
         return pulls + [None] * (count - len(pulls))
@@ -109,22 +115,16 @@ class Op:
             return tuple(p and _conjugated(p) for p in pulls)
         return tuple(pulls)
 
-    def saved_by(self, position: int, count: int) -> list[bool]:
-        """Which of the inputs, and at the end the output, the pull of one argument reads."""
-        pull = self._pulls(count)[position]
-        return [pull is not None and name in pull.uses for name in (*map(str, range(count)), "y")]
+    def saved(self, mask: int, count: int) -> tuple[bool, ...]:
+        """Which of the inputs, and at the end whether the output, the pulls of a set of arguments read.
 
-    def saves_for(self, count: int) -> tuple[tuple[bool, ...], ...]:
-        """For every set of arguments that need a gradient (bit i: argument i), which inputs, and the output, to save.
-
-        Only up to two arguments are told apart; with more, everything that any pull reads is saved.
+        Bit i of ``mask`` is argument i. A composite's joint pull reads the same for every set.
         """
-        pulls = self._pulls(count)
-        keep = []
-        for mask in range(1 << count) if count <= 2 else (0,):
-            wanted = "".join(p.uses for i, p in enumerate(pulls) if p and (count > 2 or mask >> i & 1))
-            keep.append((*(str(i) in wanted for i in range(count)), "y" in wanted))
-        return tuple(keep)
+        if self.joint is not None:
+            read = {*range(count), "y"} if self.reads is None else self.reads
+        else:
+            read = {r for i, pull in enumerate(self._pulls(count)) if pull and mask >> i & 1 for r in pull.reads}
+        return tuple(i in read for i in (*range(count), "y"))
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
@@ -138,8 +138,8 @@ def _conjugated(pull: Callable[..., Any]) -> Callable[..., Any]:
     """
     from flnb.ops.elementwise import conj
 
-    def pulled(g: Any, *saved: Any) -> Any:
-        return conj(pull(conj(g), *saved))
+    def pulled(g: Any, plan: Any, *saved: Any) -> Any:
+        return conj(pull(conj(g), plan, *saved))
 
     return pulled
 
@@ -147,6 +147,13 @@ def _conjugated(pull: Callable[..., Any]) -> Callable[..., Any]:
 def shaped(rule: Callable[..., tuple[int, ...]] = lambda shape, *_: shape) -> Callable[..., Any]:
     """The shape rule ``rule(shape of the first tensor, *attributes)``; the dtype stays."""
     return lambda op, specs, attributes: (rule(specs[0].shape, *attributes), specs[0].dtype)
+
+
+def named(function: Callable[..., Any], op: Op) -> Callable[..., Any]:
+    """A public function that goes by its op's name."""
+    function.__name__ = function.__qualname__ = op.name
+    function.__module__ = "flnb.ops"
+    return function
 
 
 def describe(specs: Sequence[Any]) -> str:

@@ -9,6 +9,7 @@ from flnb_telemetry import bus
 
 from flnb import ops
 from flnb.autograd import Variable
+from flnb.dispatch.autocast import without_casts
 from flnb.dispatch.plan import spec_of
 from flnb.dispatch.state import category, use
 from flnb.nn.fitting import mismatches, refuse
@@ -30,7 +31,7 @@ SINGLE, MASTER = np.dtype(np.float32), "master"
 
 def updating() -> AbstractContextManager[State]:
     """The state in which gradients and parameters are written: nothing is recorded on the tape, nothing autocast."""
-    return use(grad=False, autocast=None)
+    return use(grad=False, interpreters=without_casts())
 
 
 def _dtype(item: Variable) -> np.dtype[Any]:

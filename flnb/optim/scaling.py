@@ -8,6 +8,7 @@ from flnb_telemetry import bus
 
 from flnb import ops
 from flnb.autograd import Variable
+from flnb.dispatch.autocast import without_casts
 from flnb.dispatch.state import use
 from flnb.nn.fitting import mismatches, refuse
 from flnb.optim.clipping import gradients_of
@@ -79,7 +80,7 @@ class LossScaler:
 
     def scaled(self, loss: Variable) -> Variable:
         """The loss to call ``backward`` on; where it is NaN, `step` will skip."""
-        with use(autocast=None):
+        with use(interpreters=without_casts()):
             return _Scaled((ops.astype(loss, SINGLE) if loss.dtype.itemsize == 2 else loss) * self.scale)
 
     def unscale(self) -> bool:

@@ -10,7 +10,7 @@ from flnb_telemetry import quantity
 
 from flnb.dispatch import state
 from flnb.dispatch.memory import block_of
-from flnb.dispatch.miss import is_float
+from flnb.dispatch.promotion import is_float
 from flnb.show.picture import heat_map, histogram, images_of, tag
 
 if TYPE_CHECKING:

@@ -215,7 +215,7 @@ def _no_path(acceptor: Acceptor, frames: int, beam: int | None) -> ValueError:
 def _arc(g: Any, meeting: Part, *additions: Part) -> tuple[Any, ...]:
     """The gradient of ``logaddexp(other, score + step)``: what the arc gets goes to all of its summands."""
     other, along = (
-        None if x is None else pull(g, *meeting.saved)
+        None if x is None else pull(g, meeting.plan, *meeting.saved)
         for x, pull in zip(meeting.saved[:2], meeting.plan.pulls, strict=True)
     )
     return other, *[along] * (len(additions) + 1)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flnb.dispatch import ops as dispatch
+from flnb.dispatch import crossing as dispatch
 from flnb.ops.table import OPS
 
 Array = np.ndarray[Any, Any]

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import flnb
-from flnb.dispatch.plan import ALWAYS
 from flnb.interface.tape import PLAN
 from flnb.ops.table import OPS
 
@@ -28,9 +27,13 @@ def test_errors_of_a_walk_name_the_users_line():
 @pytest.mark.parametrize(
     ("pull", "error", "says"),
     [
-        (lambda g, x, y: g.sum(), ValueError, r"gradient of 'cos' for argument 0 is float32\[\], expected float32"),
-        (lambda g, x, y: g @ g @ g, ValueError, "matmul"),
-        (lambda g, x, y: 1 / 0, ZeroDivisionError, "division by zero"),
+        (
+            lambda g, plan, x, y: g.sum(),
+            ValueError,
+            r"gradient of 'cos' for argument 0 is float32\[\], expected float32",
+        ),
+        (lambda g, plan, x, y: g @ g @ g, ValueError, "matmul"),
+        (lambda g, plan, x, y: 1 / 0, ZeroDivisionError, "division by zero"),
     ],
 )
 def test_a_wrong_pull_is_told_with_its_op_and_the_users_line(monkeypatch, pull, error, says):
@@ -38,8 +41,7 @@ def test_a_wrong_pull_is_told_with_its_op_and_the_users_line(monkeypatch, pull, 
         flnb.cos(flnb.Variable(np.ones((2, 3), np.float32)))._node[PLAN]
     ]
     monkeypatch.setattr(plan, "pulls", (pull,))
-    monkeypatch.setattr(plan, "straight", False)
-    monkeypatch.setattr(plan, "light", ALWAYS)
+    monkeypatch.setattr(plan, "compiled", False)
     x = flnb.Variable(np.ones((2, 3), np.float32))
     y = flnb.cos(x)  # the line
     with pytest.raises(error, match=says) as caught:

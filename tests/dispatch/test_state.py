@@ -8,7 +8,7 @@ import pytest
 
 import flnb
 from flnb import nn
-from flnb.dispatch import ops as dispatch
+from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import registry, state
 from flnb.ops.table import OPS, Op, shaped
 from flnb.optim import Adam

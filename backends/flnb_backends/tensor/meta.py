@@ -45,12 +45,15 @@ class Buffer:
     Attributes:
         strides: in bytes, of a view; None where the elements lie in row-major order without gaps.
         owner: shared by views; None where there is no block.
+        base: the buffer that this one is a view of.
     """
 
-    __slots__ = ("owner", "spec", "strides")
+    __slots__ = ("base", "owner", "spec", "strides")
 
-    def __init__(self, spec: Spec, owner: Owner | None = None, strides: tuple[int, ...] | None = None) -> None:
-        self.spec, self.owner, self.strides = spec, owner, strides
+    def __init__(
+        self, spec: Spec, owner: Owner | None = None, strides: tuple[int, ...] | None = None, base: Buffer | None = None
+    ) -> None:
+        self.spec, self.owner, self.strides, self.base = spec, owner, strides, base
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -89,12 +92,15 @@ class MetaBackend(TensorBackend):
     name: ClassVar[str] = META
     buffer: ClassVar[str] = META
     has_values: ClassVar[bool] = False
+    plain_buffers: ClassVar[bool] = True
 
     def __getattr__(self, name: str) -> Callable[..., Buffer]:
         """A primitive, made from its row of the op table."""
-        if name not in OPS:
+        op = OPS.get(name.removesuffix("_pull"))
+        if op is None or (op.body is not None and not hasattr(_numpy, name)):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        op = OPS[name]
+        if op.body is not None:
+            return _whole
         return _computed(op) if op.writes_out else _view(name)
 
     def from_numpy(self, array: Any, out: Buffer | None = None) -> Buffer:
@@ -120,6 +126,9 @@ class MetaBackend(TensorBackend):
         owner = owner_in(manager, Owner, spec.shape, spec.dtype, spec.nbytes, code, category)
         return Buffer(spec, owner), owner.block.id
 
+    def base_of(self, buffer: Buffer) -> Buffer | None:
+        return buffer.base
+
     def is_contiguous(self, buffer: Buffer) -> bool:
         return buffer.strides is None
 
@@ -138,6 +147,11 @@ def _computed(op: Op) -> Callable[..., Buffer]:
     return method
 
 
+def _whole(*arguments: Any) -> Any:
+    """A composite that NumPy takes whole, or its gradient: the buffers that it is to write."""
+    return arguments[-1]
+
+
 def _view(name: str) -> Callable[..., Buffer]:
     """A primitive that makes a view, by NumPy's method."""
     of_array = getattr(_numpy, name)
@@ -145,6 +159,6 @@ def _view(name: str) -> Callable[..., Buffer]:
     def method(x: Buffer, *attributes: Any) -> Buffer:
         seen = of_array(x.outline(), *attributes)
         strides = None if seen.flags.c_contiguous else seen.strides
-        return Buffer(spec_of(seen.shape, seen.dtype, META), x.owner, strides)
+        return Buffer(spec_of(seen.shape, seen.dtype, META), x.owner, strides, x)
 
     return method

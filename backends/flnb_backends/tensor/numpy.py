@@ -91,6 +91,9 @@ class NumpyBackend(Convolution, Fourier, LinearAlgebra, TensorBackend):
 
     name: ClassVar[str] = "numpy"
     buffer: ClassVar[str] = "ndarray"
+    reads_host: ClassVar[bool] = True
+    plain_buffers: ClassVar[bool] = True
+    scalar_results: ClassVar[bool] = True
 
     # Buffers
 
@@ -105,6 +108,9 @@ class NumpyBackend(Convolution, Fourier, LinearAlgebra, TensorBackend):
             return np.empty(spec.shape, spec.dtype), 0
         array = array_in(manager, spec.shape, spec.dtype, spec.nbytes, code, category)
         return array, array.base.block.id  # type: ignore[union-attr]
+
+    def base_of(self, buffer: Array) -> Array | None:
+        return buffer.base if isinstance(buffer.base, np.ndarray) else None
 
     def is_contiguous(self, buffer: Array) -> bool:
         return bool(buffer.flags.c_contiguous)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from flnb.dispatch.state import State
     from flnb.ops.table import Op
 
-__all__ = ["common_dtype", "default_dtype", "foreign", "plan_for", "set_default_dtype"]
+__all__ = ["common_dtype", "default_dtype", "find_plan", "foreign", "plan_for", "set_default_dtype"]
 
 _default = np.dtype(np.float32)
 
@@ -65,7 +65,9 @@ def common_dtype(dtypes: Sequence[np.dtype[Any]], scalars: Sequence[type] = ()) 
 def plan_for(
     op: Op, arguments: tuple[Any, ...], attributes: tuple[Any, ...], here: State
 ) -> tuple[Plan, tuple[Any, ...]]:
-    """The plan of a call and its canonical inputs: tensors of one dtype and, where ops broadcast, a Python scalar."""
+    """The plan of a call and its operands: tensors of one dtype and, where ops broadcast, a Python number."""
+    if op.body is not None:
+        return _composite(op, arguments, attributes, here), arguments
     scalars = {i: type(x) for i, x in enumerate(arguments) if type(x) in (float, int, bool, complex)}
     kept = scalars if op.broadcasts and list(scalars.values()) in ([float], [int]) else {}
     kept = {} if any(i in op.unpromoted for i in kept) else kept
@@ -75,21 +77,39 @@ def plan_for(
     specs = tuple(x._spec if isinstance(x, Tensor) else type(x) for x in tensors)
     for spec in specs:
         if isinstance(spec, Spec) and spec.kind is not here.kind:
-            raise foreign(op, Plan(op, specs, attributes, spec), here)
-    key: Any = specs[0] if op.arity == 1 else specs if op.arity == 2 else (specs, attributes)
+            raise foreign(op, tensors, here)
+    return find_plan(op, specs, attributes, here), tuple(tensors)
+
+
+def find_plan(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...], here: State) -> Plan:
+    """The plan of an op on promoted specs, made where there is none yet."""
+    key = op.key(specs, attributes)
     plan = op.plans.get(key)
     if plan is None:
         shape, dtype = op.infer(op, specs, attributes)
         if not here.backend.supports(dtype):
             raise TypeError(f"{op.name}: backend {here.backend.name!r} does not support {np.dtype(dtype).name}")
         plan = op.plans.setdefault(key, Plan(op, specs, attributes, spec_of(shape, np.dtype(dtype), here.kind)))
-    return plan, tuple(tensors)
+    return plan
 
 
-def foreign(op: Op, plan: Plan, here: State) -> TypeError:
+def _composite(op: Op, tensors: tuple[Any, ...], attributes: tuple[Any, ...], here: State) -> Plan:
+    """The plan of a composite that the backend takes whole, from a run of its body without values."""
+    from flnb.dispatch.tracing import outline
+
+    specs = tuple([x._spec for x in tensors])
+    if any(spec.kind is not here.kind for spec in specs):
+        raise foreign(op, tensors, here)
+    key = op.key(specs, attributes)
+    plan = op.plans.get(key)
+    return op.plans.setdefault(key, outline(op, specs, attributes)) if plan is None else plan
+
+
+def foreign(op: Op, tensors: Sequence[Any], here: State) -> TypeError:
     """The error of an op on tensors of another backend's buffers."""
+    kind = next((x._spec.kind for x in tensors if isinstance(x, Tensor) and x._spec.kind is not here.kind), here.kind)
     return TypeError(
-        f"{op.name}: the tensors keep {plan.kind!r} buffers but the active backend {here.backend.name!r} computes on "
+        f"{op.name}: the tensors keep {kind!r} buffers but the active backend {here.backend.name!r} computes on "
         f"{here.kind!r} buffers; convert them with .to({here.backend.name!r}), or use their backend"
     )
 

@@ -1,4 +1,4 @@
-"""Pulls of tiny results as functions of buffers: they agree with the slow path, and who overrides ops is called."""
+"""Pulls compiled to functions of buffers: they agree with the slow path, and overridden ops are called."""
 
 from contextlib import nullcontext
 
@@ -7,13 +7,26 @@ import pytest
 from flnb_telemetry import intern
 
 import flnb
-from flnb.autograd import straight
-from flnb.dispatch.plan import ALWAYS, Plan
+from flnb.autograd import walk as walking
+from flnb.autograd.compiled_pulls import compile_pulls
+from flnb.dispatch.plan import Plan
 from flnb.ops.table import OPS, Pull
 
+WAYS = ("slow", "light", "in blocks")
 
-def test_whole_graphs_and_their_straight_pulls_agree_with_the_slow_path():
-    """Pulls of tiny results run as functions of buffers; large results, and recorded walks, call the ops."""
+
+def run_by(way, monkeypatch):
+    """Let backward take one of the ways: by ops, by compiled pulls, by compiled pulls whose results have blocks."""
+    monkeypatch.setattr(walking, "compile_pulls", (lambda *_: False) if way == "slow" else compile_pulls)
+    for op in OPS.values():
+        for plan in op.plans.values():
+            plan.compiled = None
+    manager = flnb.memory.Native()
+    manager.min_block = 0 if way == "in blocks" else 1 << 40
+    return flnb.use_memory_manager(manager)
+
+
+def test_whole_graphs_and_their_compiled_pulls_agree_with_the_slow_path(monkeypatch):
     rng = np.random.default_rng(0)
 
     def function(x, w):
@@ -23,20 +36,19 @@ def test_whole_graphs_and_their_straight_pulls_agree_with_the_slow_path():
     for shape in ((), (3,), (4, 5)):
         values = [rng.normal(size=shape), rng.normal(size=shape)]
         found = []
-        for min_block in (0, 1 << 40):
-            manager = flnb.memory.Native()
-            manager.min_block = min_block  # with 0 every result has a block, and no pull is straight
+        for way in WAYS:
             x, w = (flnb.Variable(v) for v in values)
-            with flnb.use_memory_manager(manager):
+            with run_by(way, monkeypatch):
                 if not shape:
                     (flnb.exp(x * w) / (w * w + 2.0) - flnb.sqrt(flnb.abs(x) + 1.0)).backward()
                 else:
                     function(x, w).backward()
             found.append((x.grad.numpy(), w.grad.numpy()))
-        np.testing.assert_allclose(found[0], found[1], rtol=1e-12)
+        np.testing.assert_array_equal(found[1], found[0])
+        np.testing.assert_array_equal(found[2], found[0])
 
 
-def test_an_overridden_op_is_called_by_straight_pulls_too():
+def test_an_overridden_op_is_called_by_compiled_pulls_too():
     class Counting(flnb.backends.NumpyBackend):
         counts = 0
 
@@ -75,13 +87,11 @@ GRAPHS = {
 
 @pytest.mark.parametrize("shape", [(), (3,)])
 @pytest.mark.parametrize("graph", GRAPHS.values(), ids=GRAPHS)
-def test_straight_pulls_tell_the_ops_that_the_slow_path_tells(graph, shape):
+def test_compiled_pulls_emit_the_ops_that_the_slow_path_emits(graph, shape, monkeypatch):
     told, gradients = [], []
-    for min_block in (0, 1 << 40):
-        manager = flnb.memory.Native()
-        manager.min_block = min_block
+    for way in WAYS:
         x, w = (flnb.Variable(np.full(shape, value)) for value in (2.0, 3.0))
-        with flnb.use_memory_manager(manager):
+        with run_by(way, monkeypatch):
             y, cotangent = graph(x, w), flnb.ones(shape, dtype="float64")
             first = y._node[2]
             with flnb.record(grad_interval=None) as run:
@@ -96,8 +106,8 @@ def test_straight_pulls_tell_the_ops_that_the_slow_path_tells(graph, shape):
         times = np.stack([table["t0"], table["t1"]], 1).ravel()
         assert (np.diff(times) >= 0).all()
         gradients.append((x.grad.tolist(), w.grad.tolist()))
-    assert told[0] == told[1]
-    assert gradients[0] == gradients[1]
+    assert told[0] == told[1] == told[2]
+    assert gradients[0] == gradients[1] == gradients[2]
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (200, 200)])
@@ -121,31 +131,20 @@ def test_cotangents_add_up_on_a_backend_that_never_writes_to_out(shape, vmapped,
     assert (found.numpy() == 14.0).all()
 
 
-def test_a_plan_has_a_straight_pull_or_none_at_any_time(monkeypatch):
-    """Another thread may be pulling a node of the same plan while its pull is drawn again."""
-    spec = flnb.asarray(1.0)._spec
-    plan = Plan(OPS["exp"], (spec,), (), spec)  # of no other test
-    straight.draw(plan)
-    seen = []
-    monkeypatch.setattr(straight, "_write_pulls", lambda *_: seen.append((plan.light, plan.straight)))
-    straight.draw(plan)
-    assert [(light < ALWAYS, callable(function)) for light, function in seen] == [(True, True)]
-
-
 @pytest.mark.parametrize("question", [lambda b: b == 2.0, lambda b: b != 2.0, bool])
-def test_a_pull_that_asks_for_a_number_is_not_straight(monkeypatch, question):
-    asking = Pull("01", lambda g, a, b, y: g * (10.0 if question(b) else 1.0))
+def test_a_pull_that_asks_for_a_number_is_not_compiled(monkeypatch, question):
+    asking = Pull({0, 1}, lambda g, plan, a, b, y: g * (10.0 if question(b) else 1.0))
     monkeypatch.setattr(OPS["multiply"], "pulls", (asking, None))
     monkeypatch.setattr(asking.function, "__module__", "flnb.ops.test")
     monkeypatch.setattr(OPS["multiply"], "plans", {})
     x = flnb.Variable(1.0)
     plan = Plan(OPS["multiply"], (x._spec, float), (), x._spec)
-    straight.draw(plan)
-    assert plan.straight is False
+    assert compile_pulls(plan, (x, 2.0, None)) is False
+    assert plan.compiled is False
 
 
 @pytest.mark.parametrize("heals", [False, True])
-def test_an_op_that_fails_in_a_straight_pull_is_told_like_any_other(heals):
+def test_an_op_that_fails_in_a_compiled_pull_is_told_like_any_other(heals):
     class Failing(flnb.backends.NumpyBackend):
         failures = 0
 

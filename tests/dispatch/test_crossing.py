@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import flnb
-from flnb.dispatch import execution, miss
+from flnb.dispatch import crossing, promotion
 from flnb.ops.table import OPS
 
 
@@ -42,12 +42,12 @@ def test_a_signature_with_scalars_is_planned_once(monkeypatch: pytest.MonkeyPatc
     def planned(op, arguments, attributes, here):
         raise AssertionError(f"{op} was planned again for {arguments}")
 
-    monkeypatch.setattr(execution, "plan_for", planned)
+    monkeypatch.setattr(crossing, "plan_for", planned)
     for scalar in (3.0, 0.0, 7.5):
         flnb.where(x > 0.0, x, scalar), flnb.where(x > 0.0, scalar, x)
     assert len(OPS["where"].plans) == plans
     monkeypatch.undo()
-    assert execution.plan_for is miss.plan_for
+    assert crossing.plan_for is promotion.plan_for
 
 
 def test_a_scalar_condition_and_scalars_alone_are_converted() -> None:

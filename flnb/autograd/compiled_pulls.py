@@ -1,0 +1,326 @@
+"""Pulls compiled to functions of buffers.
+
+A pull is a few public ops. Taken one by one these spend their time on finding plans and making Tensors, which are the
+same for every node of one plan. So a pull is traced once (`flnb.dispatch.tracing`), and the trace becomes a function
+that calls the active backend's methods directly. Every op is still in it, one by one and through the same table: a
+backend that overrides one, memory managers and telemetry see what they always saw. A composite's gradient is one call
+where the backend takes it whole. A pull that asks for a value, or does anything but run ops, stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from time import perf_counter
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+from flnb_telemetry import bus
+
+from flnb.dispatch import crossing, state
+from flnb.dispatch.interpreter import use_interpreter
+from flnb.dispatch.plan import Plan, Spec
+from flnb.dispatch.promotion import find_plan
+from flnb.dispatch.tracing import Traced, Tracing, Untraceable
+from flnb.interface.tape import SAVED
+from flnb.ops.movement import sum_to
+from flnb.ops.table import OPS
+
+__all__ = ["Compiled", "compile_pulls"]
+
+LONGEST = 32
+"""Ops in a pull that is worth compiling: longer pulls spend their time elsewhere."""
+TOLD, BLOCKS = 1, 2
+"""Bits of a way to pull: with an event for each op; with results in blocks of the memory manager."""
+PARAMETERS = "node, g, here, cotangents, owned, reached, leaves, own, lane, retain"
+
+
+class Number:
+    """A Python number that a node saved, another one in every node: it can be given to an op, and nothing else."""
+
+    def __init__(self, name: str, kind: type) -> None:
+        self.name, self.kind = name, kind
+
+    def _unknown(self, *_: Any) -> NoReturn:
+        raise Untraceable
+
+    __bool__ = __eq__ = __ne__ = _unknown  # type: ignore[assignment]  # else it would answer of itself
+    __hash__ = None  # type: ignore[assignment]
+
+
+class PullTracing(Tracing):
+    """Traces a pull, in which numbers may be unknown and nothing is created."""
+
+    def apply(self, op: Any, operands: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
+        if len(self.steps) > LONGEST:
+            raise Untraceable
+        if not any(isinstance(x, Number) for x in operands):
+            return super().apply(op, operands, attributes)
+        if not all(isinstance(x, (Traced, Number, float, int)) for x in operands):
+            raise Untraceable
+        specs = tuple(
+            x._spec if isinstance(x, Traced) else x.kind if isinstance(x, Number) else type(x) for x in operands
+        )
+        if len({s.dtype for s in specs if isinstance(s, Spec)}) > 1 or op.accepts in ("integer", "bits", "bool"):
+            raise Untraceable  # a conversion would have to come first
+        return self.add(find_plan(op, specs, attributes, state.current()), operands)
+
+    def create(self, *_: Any) -> NoReturn:
+        raise Untraceable
+
+
+class Branch(NamedTuple):
+    """One part of the pulls: a condition in the generated text, the trace for it, by parent what it is given, and the
+    condition under which nothing else will be read from the node."""
+
+    condition: str
+    trace: PullTracing
+    inputs: list[tuple[Traced, str]]
+    given: list[tuple[int, Traced]]
+    last: str
+
+
+class Compiled:
+    """The pulls of a plan as functions, one for each way of pulling, written when first asked for.
+
+    Attributes:
+        weight: bytes of the largest result: where the manager has blocks for those, they must be asked for.
+        ways: ``way(node, g, here, cotangents, ...)`` takes the buffer ``g`` from a node to its parents.
+    """
+
+    def __init__(self, plan: Plan, branches: list[Branch]) -> None:
+        self.plan, self.branches = plan, branches
+        steps = [step for branch in branches for step in branch.trace.steps]
+        sums = [spec.nbytes for spec in plan.specs if isinstance(spec, Spec)]
+        self.weight = max([0, *sums, *[step.plan.weight for step in steps]])
+        self.ways: list[Callable[..., Any] | None] = [None] * 4
+
+    def write(self, way: int) -> Callable[..., Any]:
+        """The function for one way of pulling."""
+        script = _Script(bool(way & TOLD), bool(way & BLOCKS))
+        script.add(", ".join(f"p{i}" for i in range(len(self.plan.specs))) + ", = node[1]", depth=1)
+        for branch in self.branches:
+            script.branch(branch)
+        self.ways[way] = function = script.function(self.plan.op.name)
+        return function
+
+
+class _Script:
+    """The lines of one function, and the values of its names."""
+
+    def __init__(self, told: bool, blocks: bool) -> None:
+        self.told, self.blocks = told, blocks
+        self.lines: list[str] = []
+        self.untold: list[int] = []  # codes of ops in a row, which share clock readings and one write
+        self.names: dict[str, Any] = {
+            "new": np.empty, "clock": perf_counter, "empty": crossing.empty, "add": OPS["add"].index,
+        }  # fmt: skip
+        self.number = count().__next__
+
+    def name(self, value: Any) -> str:
+        name = f"v{self.number()}"
+        self.names[name] = value
+        return name
+
+    def add(self, *lines: str, depth: int) -> None:
+        self.lines += ["    " * depth + line for line in lines]
+
+    def run(self, plan: Plan, result: str, call: str, depth: int, reuse: tuple[str, str] | None = None) -> None:
+        """Add the lines that run an op: ``call`` with the buffer to write to in place of its ``{}``.
+
+        ``reuse`` names a buffer to write to, and the condition under which it may be written.
+        """
+        out, alloc = f"new((), {self.name(plan.blank)})" if plan.blank else "None", "0"
+        if self.blocks and plan.weight > 0:
+            fresh = f"empty({self.name(plan)}, here, False) if {plan.weight} >= here.min_block else ({out}, 0)"
+            given = fresh if reuse is None else f"({reuse[0]}, 0) if {reuse[1]} else {fresh}"
+            out, alloc = result, f"a{result}"
+            self.add(f"{out}, {alloc} = {given}", depth=depth)
+        elif reuse is not None:
+            out = f"{reuse[0]} if {reuse[1]} else {out}"
+        if self.told and not self.untold:
+            self.add("t0 = clock()", depth=depth)
+        self.add(f"{result} = {call.format(out if plan.op.writes_out else '')}", depth=depth)
+        if not self.told:
+            return
+        self.untold.append(plan.code)
+        self.add(f"t{len(self.untold)} = clock()", depth=depth)
+        if self.blocks:
+            self.add(f"lane.pending += ({plan.code}, t0, t1, {alloc}, node[2], lane.context, 0, 0)", depth=depth)
+            self.untold = []
+
+    def tell(self, depth: int) -> None:
+        """Add the line that writes the events of the ops since the last one."""
+        rows = []
+        for i in range(0, len(self.untold), bus.ROW_OPS):
+            codes = tuple(self.untold[i : i + bus.ROW_OPS])
+            times = [f"t{i + j}" if j <= len(codes) else "0" for j in range(bus.ROW_OPS + 1)]
+            rows.append(
+                f"{bus.row_code(codes)}, {times[0]}, {times[1]}, 0, node[2], lane.context, {times[2]}, {times[3]}"
+            )
+        if rows:
+            self.add(f"lane.pending += ({', '.join(rows)})", depth=depth)
+            self.untold = []
+
+    def branch(self, branch: Branch) -> None:
+        """Add the lines of one branch: find what the parents have got, run the trace, and give."""
+        depth = 1
+        if branch.condition:
+            self.add(f"if {branch.condition}:", depth=1)
+            depth = 2
+        named = {id(x): name for x, name in branch.inputs}
+        for x in branch.trace.assumed:
+            self.add(f"if not here.backend.is_contiguous({named[id(x)]}): return True", depth=depth)
+        if branch.condition:  # first, so that nothing comes between pulls and sums
+            self.find([i for i, _ in branch.given], depth)
+        needed = {id(x) for x in [x for x, _ in branch.inputs] + [x for _, x in branch.given]}
+        last = {id(x): n for n, step in enumerate(branch.trace.steps) for x in step.operands if isinstance(x, Traced)}
+        for n, step in enumerate(branch.trace.steps):
+            result = named[id(step.result)] = f"r{self.number()}"
+            operands = [self.operand(step.plan, x, named) for x in step.operands]
+            arguments = ", ".join([*operands, *map(self.name, step.plan.attributes), "{}"]).removesuffix(
+                ", {}" if not step.plan.op.writes_out else ""
+            )
+            self.run(step.plan, result, f"here.table[{step.plan.op.index}]({arguments})", depth)
+            read = [id(x) for x in step.operands if isinstance(x, Traced)]
+            done = {named[x] for x in read if last[x] == n and x not in needed}
+            if self.blocks and done:  # memory goes when no op will read it any more
+                self.add(f"del {', '.join(sorted(done))}", depth=depth)
+        given = [(i, named[id(x)], x._spec) for i, x in branch.given]
+        if self.blocks and branch.last:  # sums may need the memory that the node held
+            self.add(f"if {branch.last}: node[1] = None; del node[6:]", depth=depth)
+        if branch.condition:
+            self.give(given, depth)
+            if len(branch.given) > 1:
+                self.add("return", depth=depth)
+            return
+        self.tell(1)
+        for i, result, spec in given:
+            self.add(f"if p{i} is not None:", depth=1)
+            self.find([i], 2)
+            self.give([(i, result, spec)], 2)
+
+    def operand(self, plan: Plan, x: Any, named: dict[int, str]) -> str:
+        """The name of an operand's buffer. Numbers become buffers of the op's dtype, as everywhere."""
+        if isinstance(x, Traced):
+            return named[id(x)]
+        if isinstance(x, Number):
+            return f"{self.name(plan.constant)}({x.name}, here.backend)"
+        if isinstance(x, (float, int)):
+            return self.name(plan.constant(x, state.current().backend))
+        return self.name(x._data)
+
+    def find(self, places: Sequence[int], depth: int) -> None:
+        """Add the lines that look up what parents have got."""
+        for i in places:
+            self.add(f"key{i} = p{i}[2]", f"before{i} = cotangents.get(key{i})", depth=depth)
+
+    def give(self, given: Sequence[tuple[int, str, Spec]], depth: int) -> None:
+        """Add the lines that take cotangents to parents (as `Walk` does) whose values have these specs: all sums with
+        what came before, then the rest. Which of them there are decides what is told together."""
+        if not given:
+            self.tell(depth)
+            return
+        (i, g, spec), *rest = given
+        plan, untold = find_plan(OPS["add"], (spec, spec), (), state.current()), list(self.untold)
+        self.add(f"if before{i} is None:", depth=depth)
+        self.give(rest, depth + 1)
+        self.add(f"cotangents[key{i}] = {g}", f"if key{i} < 0: leaves.append(p{i})", depth=depth + 1)
+        self.add(f"elif p{i}[3] is not own: reached.append(p{i})", depth=depth + 1)
+        self.untold = untold
+        self.add("else:", depth=depth)
+        # NumPy takes three times as long to add to one number in place as to make a new one
+        reuse = (f"before{i}", f"key{i} in owned") if spec.size > 1 else None
+        self.run(plan, f"sum{i}", f"here.table[add](before{i}, {g}, {{}})", depth + 1, reuse)
+        self.give(rest, depth + 1)
+        self.add(f"cotangents[key{i}] = sum{i}", depth=depth + 1)
+        if spec.size > 1:
+            self.add(f"owned.add(key{i})", depth=depth + 1)
+
+    def function(self, name: str) -> Callable[..., Any]:
+        """What was written, as a function; it returns True where the node must be pulled the slow way."""
+        text = "\n".join([f"def pull({PARAMETERS}):", *self.lines])
+        names = crossing.compiled(text, f"<pull of {name}>", self.names)
+        return names["pull"]  # type: ignore[no-any-return]
+
+
+def compile_pulls(plan: Plan, saved: Sequence[Any]) -> Compiled | bool:
+    """Compile a plan's pulls; False where they cannot be. ``saved`` is what one of its nodes saved."""
+    try:
+        if not plan.op.traceable:
+            raise Untraceable
+        with state.recording(False):
+            made: Any = Compiled(plan, _joint(plan, saved) if plan.joint is not None else _single(plan))
+    except Exception:  # whatever a pull cannot do without values
+        made = False
+    plan.compiled = made
+    return made  # type: ignore[no-any-return]
+
+
+def _single(plan: Plan) -> list[Branch]:
+    """Traces of the pulls: of two parents together, then of each alone."""
+    wanted = [i for i, pull in enumerate(plan.pulls) if pull is not None and isinstance(plan.specs[i], Spec)]
+    branches = [
+        _traced(
+            plan, [i], f"p{i} is not None", " and ".join([*(f"p{j} is None" for j in wanted if j != i), "not retain"])
+        )
+        for i in wanted
+    ]
+    if len(wanted) == 2:
+        a, b = wanted
+        together = f"p{a} is not None and p{b} is not None and p{a} is not p{b}"
+        branches.insert(0, _traced(plan, wanted, together, "not retain"))
+    return branches
+
+
+def _traced(plan: Plan, places: list[int], condition: str, last: str) -> Branch:
+    trace = PullTracing()
+    g = trace.input(plan.spec)
+    inputs: list[tuple[Traced, str]] = [(g, "g")]
+    given = []
+    for i in places:
+        saved = _inputs(trace, (*plan.specs, plan.spec), plan.op.saved(1 << i, len(plan.specs)), inputs)
+        pull: Any = plan.pulls[i]
+        if not pull.__module__.startswith("flnb."):
+            raise Untraceable  # a user's function is called for every node
+        with use_interpreter(trace):
+            result = pull(g, plan, *saved)
+            if plan.shrinks[i] is not None:
+                result = sum_to(result, plan.shrinks[i])
+        given.append((i, _checked(result, plan.specs[i])))
+    return Branch(condition, trace, inputs, given, last)
+
+
+def _joint(plan: Plan, saved: Sequence[Any]) -> list[Branch]:
+    """The trace of the one pull of all arguments."""
+    trace = PullTracing()
+    g = trace.input(plan.spec)
+    inputs = [(g, "g")]
+    specs = [None if x is None else getattr(x, "_spec", type(x)) for x in saved]
+    values = _inputs(trace, specs, [s is not None for s in specs], inputs)
+    with use_interpreter(trace):
+        pulled = plan.joint(g, plan, *values)  # type: ignore[misc]
+    given = [(i, _checked(x, plan.specs[i])) for i, x in enumerate(pulled) if x is not None]
+    return [Branch("", trace, inputs, given, "not retain")]
+
+
+def _inputs(trace: Tracing, specs: Sequence[Any], read: Sequence[bool], inputs: list[tuple[Traced, str]]) -> list[Any]:
+    """What a node saved, as it stands in a trace; where it is found in the node is added to ``inputs``."""
+    values: list[Any] = []
+    for i, (spec, wanted) in enumerate(zip(specs, read, strict=True)):
+        if not wanted:
+            values.append(None)
+        elif isinstance(spec, Spec):
+            values.append(trace.input(spec))
+            inputs.append((values[-1], f"node[{SAVED + i}]._data"))
+        elif spec in (float, int):
+            values.append(Number(f"node[{SAVED + i}]", spec))
+        else:
+            raise Untraceable
+    return values
+
+
+def _checked(result: Any, spec: Any) -> Traced:
+    if type(result) is not Traced or result._spec is not spec:
+        raise Untraceable
+    return result

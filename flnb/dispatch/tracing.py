@@ -1,0 +1,120 @@
+"""Tracing: ops on tensors that have a spec and no value, written down in the order in which they were called.
+
+What a trace contains are plans and operands: the static half of a program. A composite's plan is made from one
+(`outline`), a compiled pull is written from one (`flnb.autograd.compiled_pulls`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from flnb.dispatch import state
+from flnb.dispatch.interpreter import Interpreter, use_interpreter
+from flnb.dispatch.plan import Plan, Spec
+from flnb.dispatch.promotion import plan_for
+from flnb.tensor import Tensor
+
+if TYPE_CHECKING:
+    from flnb.ops.table import Op
+
+__all__ = ["Step", "Traced", "Tracing", "Untraceable", "complete", "outline"]
+
+
+class Untraceable(Exception):  # not an error: the function runs as it is
+    """A function does something that cannot be written down: it asks for a value, or writes in place."""
+
+
+class Step(NamedTuple):
+    """One op of a trace: its plan, its operands (traced tensors, tensors with values, numbers), and its result."""
+
+    plan: Plan
+    operands: tuple[Any, ...]
+    result: Traced
+
+
+class Traced(Tensor):
+    """A tensor without a value.
+
+    Attributes:
+        contiguous: whether its elements will be in row-major order; None where that is known when the trace runs.
+    """
+
+    __slots__ = ("_trace", "contiguous")
+
+    def __init__(self, trace: Tracing, spec: Spec, contiguous: bool | None) -> None:
+        self._trace, self._spec, self.contiguous = trace, spec, contiguous
+
+    @property
+    def _data(self) -> NoReturn:
+        raise Untraceable
+
+    def _values(self) -> NoReturn:
+        raise Untraceable
+
+    def _is_contiguous(self) -> bool:
+        if self.contiguous is None:
+            self._trace.assumed.append(self)
+            self.contiguous = True
+        if not self.contiguous:
+            raise Untraceable
+        return True
+
+
+class Tracing(Interpreter):
+    """Writes down ops on traced tensors; whatever else is called runs.
+
+    Attributes:
+        steps: the ops in order.
+        assumed: inputs of the trace that must be contiguous where it is used.
+    """
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.assumed: list[Traced] = []
+
+    def input(self, spec: Spec) -> Traced:
+        """A tensor that the trace begins with."""
+        return Traced(self, spec, None)
+
+    def apply(self, op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
+        if not any(isinstance(x, Traced) for x in operands):
+            return self.run(op, operands, attributes)
+        return self.add(*plan_for(op, operands, attributes, state.current()))
+
+    def add(self, plan: Plan, operands: tuple[Any, ...]) -> Traced:
+        """Write down an op; its result."""
+        result = Traced(self, plan.spec, plan.op.writes_out or plan.op.name == "reshape")
+        self.steps.append(Step(plan, operands, result))
+        return result
+
+    def create(self, op: Op, spec: Spec, arguments: tuple[Any, ...], category: int) -> Any:
+        return Traced(self, spec, True)
+
+    def write(self, *_: Any) -> NoReturn:
+        raise Untraceable
+
+
+def outline(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> Plan:
+    """The plan of a composite, from a run of its body without values.
+
+    Raises:
+        Untraceable: the body depends on values.
+    """
+    trace = Tracing()
+    with use_interpreter(trace), state.recording(False):
+        result, _ = op.body(*map(trace.input, specs), *attributes)  # type: ignore[misc]
+    return complete(Plan(op, specs, attributes, result._spec))
+
+
+def complete(plan: Plan) -> Plan:
+    """Find the specs that a composite keeps for its gradient, and the primitives that it consists of."""
+    trace, op = Tracing(), plan.op
+    inputs = [trace.input(spec) for spec in plan.specs]
+    with use_interpreter(trace), state.recording(False):
+        result, kept = op.body(*inputs, *plan.attributes)  # type: ignore[misc]
+        *reads, reads_result = plan.saves[-1]
+        saved = [x if read else None for x, read in zip(inputs, reads, strict=True)]
+        op.joint(trace.input(result._spec), plan, *saved, *kept, result if reads_result else None)  # type: ignore[misc]
+    plan.kept = tuple([x._spec for x in kept])
+    plan.primitives = frozenset([step.plan.op.name for step in trace.steps])
+    return plan
