@@ -1,0 +1,99 @@
+"""Blocks of rows that fit into the cache, and sums over them, for `flnb_backends.tensor.whole`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Out = tuple[Array | None, ...] | None
+
+PIECE = 1 << 16
+"""Bytes of an array in one block: four such arrays fit into the second cache."""
+ONES = 1 << 14
+"""The most elements of a vector of ones, which are kept."""
+
+
+@lru_cache(1024)
+def number(value: float, dtype: np.dtype[Any]) -> Array:
+    """A number as an array without dimensions."""
+    return np.array(value, dtype)
+
+
+@lru_cache(64)
+def _ones(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    return np.ones(shape, dtype)
+
+
+def target(out: Out, index: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """The buffer given for a result, or a new one."""
+    given = None if out is None else out[index]
+    return np.empty(shape, dtype) if given is None else given
+
+
+def row_sums(x: Array, out: Array | None = None) -> Array:
+    """Sums of the rows of (n, m): (n, 1)."""
+    if x.shape[1] > ONES:
+        return np.add.reduce(x, axis=1, keepdims=True, out=out)
+    total: Array = np.dot(x, _ones((x.shape[1], 1), x.dtype), out)  # type: ignore[arg-type]
+    return total
+
+
+def column_sums(x: Array) -> Array:
+    """Sums of the columns of (n, m): (m,)."""
+    if len(x) > ONES:
+        return np.asarray(np.add.reduce(x, axis=0))
+    total: Array = np.dot(_ones((len(x),), x.dtype), x)
+    return total
+
+
+def channel_sums(x: Array) -> Array:
+    """Sums of (N, C, ...) over all axes but the second: (C,)."""
+    if not x.flags.c_contiguous or not x.size:
+        return np.asarray(np.add.reduce(x, axis=(0, *range(2, x.ndim))))
+    if x.ndim == 2:
+        return column_sums(x)
+    n, channels = x.shape[:2]
+    return np.asarray(np.add.reduce(row_sums(x.reshape(n * channels, -1)).reshape(n, channels), axis=0))
+
+
+def row_maxima(x: Array) -> Array:
+    """The largest element of each row of (n, m), NaN where there is one: (n, 1)."""
+    if x.size < 2048 or x.shape[1] < 32:
+        return np.maximum.reduce(x, axis=1, keepdims=True)
+    places = np.argmax(x, axis=1)  # three times as quick as the maximum itself
+    places += np.arange(0, x.size, x.shape[1])
+    return x.reshape(-1).take(places).reshape(-1, 1)
+
+
+def blocks(trailing: int, *arrays: Array) -> Iterable[Any]:
+    """Arrays of one shape as blocks (n, m) of whole rows, a row being the last axes: views where they are contiguous.
+
+    What is not contiguous is copied, block by block, and must not be written.
+    """
+    first = arrays[0]
+    width = math.prod(first.shape[first.ndim - trailing :])
+    if not first.size:
+        return ()
+    if first.nbytes <= PIECE or trailing == first.ndim > 0:
+        return ([a.reshape(-1, width) for a in arrays],)
+    if all([a.flags.c_contiguous for a in arrays]):
+        flat = [a.reshape(-1, width) for a in arrays]
+        step = max(1, PIECE // (width * first.itemsize))
+        return ([a[i : i + step] for a in flat] for i in range(0, len(flat[0]), step))
+    step = max(1, PIECE * len(first) // first.nbytes)
+    parts = ([a[i : i + step] for a in arrays] for i in range(0, len(first), step))
+    if step > 1 or first.ndim == trailing + 1:
+        return ([a.reshape(-1, width) for a in part] for part in parts)
+    return (block for part in parts for block in blocks(trailing, *(a[0] for a in part)))
+
+
+def blocks_along(axis: int, *arrays: Array) -> Iterable[Any]:
+    """Blocks (n, extent, m), of which the middle is the axis."""
+    shape = arrays[0].shape
+    for block in blocks(len(shape) - axis, *arrays):
+        yield [a.reshape(len(a), shape[axis], -1) for a in block]
