@@ -25,8 +25,8 @@ COEFFICIENTS = (
 """Of p, the highest power first."""
 SATURATED = 4.3
 """From there on the tangent rounds to 1."""
-PIECE = 1 << 14
-"""Elements: both arrays of a piece fit into the second cache; the fewer, the less do NumPy's calls weigh."""
+PIECE = 1 << 15
+"""Elements: the three arrays of a piece fit into the second cache; the fewer, the less do NumPy's calls weigh."""
 ROOT = math.sqrt(0.5)
 
 

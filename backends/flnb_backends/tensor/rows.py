@@ -12,8 +12,8 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 Out = tuple[Array | None, ...] | None
 
-PIECE = 1 << 16
-"""Bytes of an array in one block: four such arrays fit into the second cache."""
+PIECE = 1 << 18
+"""Bytes of an array in one block: the three or four arrays of a block fit into the second cache."""
 ONES = 1 << 14
 """The most elements of a vector of ones, which are kept."""
 
@@ -25,40 +25,47 @@ def number(value: float, dtype: np.dtype[Any]) -> Array:
 
 
 @lru_cache(64)
-def _ones(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    return np.ones(shape, dtype)
+def _filled(shape: tuple[int, ...], dtype: np.dtype[Any], value: float = 1.0) -> Array:
+    return np.full(shape, value, dtype)
 
 
 def target(out: Out, index: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """The buffer given for a result, or a new one."""
-    given = None if out is None else out[index]
-    return np.empty(shape, dtype) if given is None else given
+    if out is None or out[index] is None:
+        return np.empty(shape, dtype)
+    return out[index]  # type: ignore[return-value]
 
 
-def row_sums(x: Array, out: Array | None = None) -> Array:
+def row_sums(x: Array) -> Array:
     """Sums of the rows of (n, m): (n, 1)."""
     if x.shape[1] > ONES:
-        return np.add.reduce(x, axis=1, keepdims=True, out=out)
-    total: Array = np.dot(x, _ones((x.shape[1], 1), x.dtype), out)  # type: ignore[arg-type]
-    return total
+        return np.add.reduce(x, axis=1, keepdims=True)
+    return np.asarray(np.dot(x, _filled((x.shape[1], 1), x.dtype)))
 
 
-def column_sums(x: Array) -> Array:
+def row_means(x: Array, out: Array | None = None) -> Array:
+    """Means of the rows of (n, m): (n, 1)."""
+    share = 1.0 / x.shape[1]
+    if x.shape[1] > ONES:
+        return np.multiply(row_sums(x), number(share, x.dtype), out)
+    return np.asarray(np.dot(x, _filled((x.shape[1], 1), x.dtype, share), out))  # type: ignore[arg-type]
+
+
+def column_sums(x: Array, out: Array | None = None) -> Array:
     """Sums of the columns of (n, m): (m,)."""
     if len(x) > ONES:
-        return np.asarray(np.add.reduce(x, axis=0))
-    total: Array = np.dot(_ones((len(x),), x.dtype), x)
-    return total
+        return np.asarray(np.add.reduce(x, axis=0, out=out))
+    return np.asarray(np.dot(_filled((len(x),), x.dtype), x, out))  # type: ignore[arg-type]
 
 
-def channel_sums(x: Array) -> Array:
+def channel_sums(x: Array, out: Array | None = None) -> Array:
     """Sums of (N, C, ...) over all axes but the second: (C,)."""
     if not x.flags.c_contiguous or not x.size:
-        return np.asarray(np.add.reduce(x, axis=(0, *range(2, x.ndim))))
+        return np.asarray(np.add.reduce(x, axis=(0, *range(2, x.ndim)), out=out))
     if x.ndim == 2:
-        return column_sums(x)
+        return column_sums(x, out)
     n, channels = x.shape[:2]
-    return np.asarray(np.add.reduce(row_sums(x.reshape(n * channels, -1)).reshape(n, channels), axis=0))
+    return np.asarray(np.add.reduce(row_sums(x.reshape(n * channels, -1)).reshape(n, channels), axis=0, out=out))
 
 
 def row_maxima(x: Array) -> Array:
@@ -76,12 +83,15 @@ def blocks(trailing: int, *arrays: Array) -> Iterable[Any]:
     What is not contiguous is copied, block by block, and must not be written.
     """
     first = arrays[0]
-    width = math.prod(first.shape[first.ndim - trailing :])
     if not first.size:
         return ()
-    if first.nbytes <= PIECE or trailing == first.ndim > 0:
+    small = first.nbytes <= PIECE
+    if small and (not trailing or (trailing == 1 and first.ndim == 2)):
+        return (arrays,)
+    width = math.prod(first.shape[first.ndim - trailing :])
+    if small or trailing == first.ndim:
         return ([a.reshape(-1, width) for a in arrays],)
-    if all([a.flags.c_contiguous for a in arrays]):
+    if all(a.flags.c_contiguous for a in arrays):
         flat = [a.reshape(-1, width) for a in arrays]
         step = max(1, PIECE // (width * first.itemsize))
         return ([a[i : i + step] for a in flat] for i in range(0, len(flat[0]), step))

@@ -56,7 +56,7 @@ class Activations:
         return (of_x,)
 
     def swish(self, x: Array, beta: float, out: Out = None) -> tuple[Array, ...]:
-        y, gate = (target(out, i, x.shape, x.dtype) for i in (0, 1))
+        y, gate = target(out, 0, x.shape, x.dtype), target(out, 1, x.shape, x.dtype)
         for a, b, c in blocks(0, x, y, gate):
             _sigmoid(a, 0.5 * beta, c)
             np.multiply(a, c, b)
@@ -75,7 +75,7 @@ class Activations:
         return (of_x,)
 
     def gelu(self, x: Array, out: Out = None) -> tuple[Array, ...]:
-        y, below = (target(out, i, x.shape, x.dtype) for i in (0, 1))
+        y, below = target(out, 0, x.shape, x.dtype), target(out, 1, x.shape, x.dtype)
         for a, b, c in blocks(0, x, y, below):
             normal_distribution(a, c, b)  # y is its scratch memory
             np.multiply(a, c, b)
@@ -95,7 +95,7 @@ class Activations:
         return (of_x,)
 
     def gelu_tanh(self, x: Array, out: Out = None) -> tuple[Array, ...]:
-        y, gate = (target(out, i, x.shape, x.dtype) for i in (0, 1))
+        y, gate = target(out, 0, x.shape, x.dtype), target(out, 1, x.shape, x.dtype)
         one, cubic = number(1.0, x.dtype), number(CUBIC, x.dtype)
         for a, b, c in blocks(0, x, y, gate):
             np.square(a, b)
