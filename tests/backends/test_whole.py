@@ -100,7 +100,6 @@ def test_layouts(name, monkeypatch):
     """Inputs and cotangents that are transposed, reversed or broadcast, in one block and in many."""
     for piece in (PIECE, 64):
         monkeypatch.setattr(rows, "PIECE", piece)
-        monkeypatch.setattr("flnb_backends.tensor.normalization.PIECE", piece)
         for x in (drawn((6, 5, 4), "f").T, drawn((9, 12), "f")[::-2, ::3], drawn((3, 1, 4), "f").repeat(5, 1)[:, ::2]):
             for inputs, attributes in calls(name, x):
                 for g in (None, lambda shape: np.broadcast_to(np.float32(0.5), shape)):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from flnb_backends.tensor.rows import PIECE, Array, Out, blocks, channel_sums, column_sums, number, row_means, target
+from flnb_backends.tensor.rows import Array, Out, blocks, channel_sums, column_sums, examples, number, row_means, target
 
 __all__ = ["Normalization"]
 
@@ -74,14 +73,14 @@ class Normalization:
         share = number(x.shape[1] / x.size if x.size else math.nan, dtype)
         np.multiply(channel_sums(x), share, mean.reshape(-1))
         total: Any = None
-        for a, b, c in _examples(x, y, normal):
+        for a, b, c in examples(x, y, normal):
             part = channel_sums(np.square(np.subtract(a, mean, c), b))
             total = part if total is None else np.add(total, part, total)
         np.multiply(total, share, variance.reshape(-1))
         np.add(variance, number(eps, dtype), inverse)
         np.sqrt(np.divide(number(1.0, dtype), inverse, inverse), inverse)
         factor, shift = weight.reshape(each), bias.reshape(each)
-        for b, c in _examples(y, normal):
+        for b, c in examples(y, normal):
             np.multiply(c, inverse, c)
             np.multiply(c, factor, b)
             np.add(b, shift, b)
@@ -95,14 +94,14 @@ class Normalization:
         of_x = target(out, 0, g.shape, dtype)
         of_weight, of_bias = target(out, 1, weight.shape, dtype), target(out, 2, weight.shape, dtype)
         total: Any = None
-        for a, b, c in _examples(g, normal, of_x):
+        for a, b, c in examples(g, normal, of_x):
             part = channel_sums(np.multiply(a, b, c), of_weight if total is None else None)
             total = part if total is None else np.add(total, part, total)
         channel_sums(g, of_bias)
         share = number(weight.size / g.size if g.size else math.nan, dtype)
         projected, along = np.multiply(of_weight, share).reshape(each), np.multiply(of_bias, share).reshape(each)
         scale = np.multiply(inverse, weight.reshape(each))
-        for a, b, c in _examples(g, normal, of_x):
+        for a, b, c in examples(g, normal, of_x):
             np.multiply(b, projected, c)
             np.add(c, along, c)
             np.subtract(a, c, c)
@@ -118,12 +117,3 @@ def _add_columns(parts: tuple[Array, ...], totals: list[Array], first: int) -> N
             np.add(flat, column_sums(part), flat)
         else:
             column_sums(part, flat)
-
-
-def _examples(*arrays: Array) -> Iterable[Any]:
-    """Arrays (N, ...) as blocks of examples."""
-    first = arrays[0]
-    if first.nbytes <= PIECE:
-        return (arrays,)
-    step = max(1, PIECE * len(first) // first.nbytes)
-    return ([a[i : i + step] for a in arrays] for i in range(0, len(first), step))

@@ -107,3 +107,12 @@ def blocks_along(axis: int, *arrays: Array) -> Iterable[Any]:
     shape = arrays[0].shape
     for block in blocks(len(shape) - axis, *arrays):
         yield [a.reshape(len(a), shape[axis], -1) for a in block]
+
+
+def examples(*arrays: Array) -> Iterable[Any]:
+    """Arrays (N, ...) as blocks of examples."""
+    first = arrays[0]
+    if first.nbytes <= PIECE:
+        return (arrays,)
+    step = max(1, PIECE * len(first) // first.nbytes)
+    return ([a[i : i + step] for a in arrays] for i in range(0, len(first), step))
