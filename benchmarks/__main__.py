@@ -18,6 +18,7 @@ NAMES = (
     "memory",
     "models",
     "offloading",
+    "ops",
     "overhead",
     "tape",
     "tapeview",

@@ -13,6 +13,7 @@ from flnb.tensor import axis_of
 
 ONE_OVER_ROOT_TWO = 0.5**0.5
 ONE_OVER_ROOT_TWO_PI = (2.0 * math.pi) ** -0.5
+ROOT_EIGHT_OVER_PI = (8.0 / math.pi) ** 0.5
 CUBIC = 0.044715
 
 
@@ -29,6 +30,21 @@ def _pull_gelu(g: Any, plan: Any, x: Any, below: Any, y: Any) -> tuple[Any, ...]
 _gelu_op = Composite("gelu", "elementwise", _gelu, _pull_gelu, {0})
 
 
+def _gelu_tanh(x: Any) -> Body:
+    cubic = e.multiply(x, e.add(e.multiply(e.square(x), CUBIC), 1.0))
+    gate = sigmoid(e.multiply(cubic, ROOT_EIGHT_OVER_PI))  # (1 + tanh(z)) / 2 = sigmoid(2 z)
+    return e.multiply(x, gate), (gate,)
+
+
+def _pull_gelu_tanh(g: Any, plan: Any, x: Any, gate: Any, y: Any) -> tuple[Any, ...]:
+    slope = e.add(e.multiply(e.square(x), 3.0 * CUBIC * ROOT_EIGHT_OVER_PI), ROOT_EIGHT_OVER_PI)
+    inner = e.add(e.multiply(e.multiply(slope, x), e.subtract(1.0, gate)), 1.0)
+    return (e.multiply(g, e.multiply(inner, gate)),)
+
+
+_gelu_tanh_op = Composite("gelu_tanh", "elementwise", _gelu_tanh, _pull_gelu_tanh, "0")
+
+
 def gelu(x: Any, /, approximate: str = "none") -> Any:
     """x times the normal distribution function of x (Hendrycks and Gimpel 2016), or its approximation by "tanh".
 
@@ -39,10 +55,7 @@ def gelu(x: Any, /, approximate: str = "none") -> Any:
     if approximate not in ("none", "tanh"):
         raise ValueError(f"gelu: approximate must be 'none' or 'tanh', got {approximate!r}")
     x = r.floating(x)
-    if approximate == "none":
-        return _gelu_op(x)[0]
-    cubic = e.multiply(x, e.add(e.multiply(e.square(x), CUBIC), 1.0))
-    return e.multiply(x, sigmoid(e.multiply(cubic, (8.0 / math.pi) ** 0.5)))  # (1 + tanh(z)) / 2 = sigmoid(2 z)
+    return (_gelu_op if approximate == "none" else _gelu_tanh_op)(x)[0]
 
 
 def _swish(x: Any, beta: float) -> Body:

@@ -191,9 +191,10 @@ def _cross_entropy(x: Any, targets: Any, reduction: str) -> Body:
 
 def _pull_cross_entropy(g: Any, plan: Any, x: Any, targets: Any, log_p: Any, y: Any) -> tuple[Any, ...]:
     n, classes = plan.specs[0].shape
-    hit = e.equal(reshape(targets, (n, 1)), arange(classes, dtype=targets.dtype))
+    targets = e.astype(targets, np.int64, copy=False)  # small dtypes do not hold every class
+    hit = e.equal(reshape(targets, (n, 1)), arange(classes))
     each = reshape(g, (n, 1)) if plan.attributes[0] == "none" else g
-    each = e.multiply(each, 1.0 / n) if plan.attributes[0] == "mean" else each
+    each = e.multiply(each, 1.0 / max(n, 1)) if plan.attributes[0] == "mean" else each
     return e.multiply(e.subtract(e.exp(log_p), e.astype(hit, log_p.dtype)), each), None
 
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from flnb_backends.tensor.erf import erf
+from flnb_backends.tensor.erf import erf, normal_distribution
 
 ENDS = [0.0, 0.46875, 4.0, 6.0, 40.0, math.inf]
 POINTS = np.concatenate([np.linspace(-8.0, 8.0, 20001), ENDS, np.negative(ENDS)])
@@ -22,6 +22,23 @@ def test_relative_error_in_single_precision():
     assert abs(y).max() == 1.0
     np.testing.assert_array_equal(erf(points[::-1]), y[::-1])  # strided, and cut into other pieces
     np.testing.assert_array_equal(erf(points[:21000].reshape(7, -1).T), y[:21000].reshape(7, -1).T)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_result_may_be_written_over_the_input(dtype):
+    x = POINTS.astype(dtype)
+    y = erf(x)
+    assert erf(x, x) is x
+    np.testing.assert_array_equal(x, y)
+
+
+def test_distribution_of_a_normal_variable():
+    for dtype, error in ((np.float32, 3e-7), (np.float64, 1e-15)):
+        x = POINTS.astype(dtype)
+        below = np.empty_like(x)
+        normal_distribution(x, below, np.empty_like(x))
+        expected = [(1.0 + math.erf(value / math.sqrt(2.0))) / 2.0 for value in x.tolist()]
+        np.testing.assert_allclose(below, expected, rtol=0, atol=error)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

@@ -76,6 +76,21 @@ def test_weighted_losses(reduction):
     close(flnb.nll_loss(flnb.asarray(log_p), targets, reduction, weight), expected)
 
 
+def test_gradient_of_more_classes_than_the_targets_dtype_counts():
+    logits = flnb.Variable(RNG.normal(size=(2, 300)))
+    flnb.cross_entropy(logits, flnb.asarray([3, 255], dtype="uint8"), "sum").backward()
+    expected = np.exp(logits.detach().numpy())
+    expected /= expected.sum(axis=1, keepdims=True)
+    expected[[0, 1], [3, 255]] -= 1.0
+    close(logits.grad, expected)
+
+
+def test_gradient_of_no_example():
+    logits = flnb.Variable(np.zeros((0, 3)))
+    flnb.cross_entropy(logits, np.zeros(0, int)).backward(flnb.asarray(1.0))
+    assert logits.grad.shape == (0, 3)
+
+
 def test_scalars_keep_the_precision_of_the_tensor_beside_them():
     x = flnb.asarray(np.array([0.0]))
     assert flnb.where(x > 1.0, x, 0.1).tolist() == [0.1]

@@ -18,6 +18,7 @@ CASES = {
     "hardtanh": (flnb.hardtanh, 1),
     "leaky_relu": (flnb.leaky_relu, 1),  # its input
     "gelu": (flnb.gelu, 2),  # its input, and the distribution function of it
+    "gelu, tanh": (lambda x: flnb.gelu(x, "tanh"), 2),  # likewise
     "cross_entropy": (lambda x: flnb.cross_entropy(x, flnb.asarray([0, 4, 2, 2, 1, 0])), 1),  # log-probabilities
     "layer_norm": (lambda x: flnb.layer_norm(x, C, flnb.asarray(WEIGHT), flnb.asarray(BIAS)), 1),  # normalised values
     "layer_norm, plain": (lambda x: flnb.layer_norm(x, C), 1),

@@ -1,4 +1,4 @@
-"""Convolution and pooling by NumPy: windows as strided views, one matrix product a batch.
+"""Convolution by NumPy: windows as strided views, one matrix product a batch.
 
 Chellapilla et al., "High Performance Convolutional Neural Networks for Document Processing" (2006): unroll the
 windows into columns (im2col) and multiply. The columns live only while the op runs, in a block of their own.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,13 @@ def filled(value: float, shape: tuple[int, ...], dtype: np.dtype[Any], out: Arra
     return out
 
 
+def scratch(shape: Extents, dtype: np.dtype[Any]) -> Array:
+    """Memory for the duration of one op, from the active manager."""
+    here = current()
+    array: Array = here.backend.empty(spec_of(shape, dtype), here.manager, here.min_block, 0, TEMPORARY)[0]
+    return array
+
+
 def inside(places: Iterable[Any]) -> Any:
     """The key of these places along the last axes."""
     return (..., *places)
@@ -59,20 +66,13 @@ def flat(x: Array) -> Array:
 
 
 class Convolution:
-    """The convolution and pooling methods of the NumPy backend, for any number of dimensions."""
-
-    def _scratch(self, shape: Extents, dtype: np.dtype[Any]) -> Array:
-        """Memory for the duration of one op, from the active manager."""
-        here = current()
-        spec = spec_of(shape, dtype)
-        array: Array = here.backend.empty(spec, here.manager, here.min_block, 0, TEMPORARY)[0]
-        return array
+    """The convolution methods of the NumPy backend, for any number of dimensions."""
 
     def _padded(self, x: Array, padding: Extents) -> Array:
         if not any(padding):
             return x
         shape = (*x.shape[:2], *(n + 2 * p for n, p in zip(x.shape[2:], padding, strict=True)))
-        padded = self._scratch(shape, x.dtype)
+        padded = scratch(shape, x.dtype)
         padded.fill(0)
         padded[inside(slice(p, p + n) for n, p in zip(x.shape[2:], padding, strict=True))] = x
         return padded
@@ -84,7 +84,7 @@ class Convolution:
         view = windows(self._padded(x, padding), kernel, stride, dilation)
         rank = len(kernel)
         n, c, *fit = view.shape[: 2 + rank]
-        columns = self._scratch((c, *kernel, n, *fit), x.dtype)
+        columns = scratch((c, *kernel, n, *fit), x.dtype)
         np.copyto(columns, view.transpose(1, *range(2 + rank, 2 + 2 * rank), 0, *range(2, 2 + rank)))
         shape = (groups, c // groups * math.prod(kernel), n * math.prod(fit))
         return columns.reshape(shape), tuple(fit)
@@ -92,7 +92,7 @@ class Convolution:
     def _rows(self, g: Array, groups: int) -> Array:
         """(N, O, *extents) as (groups, O / groups, N x extents)."""
         n, o, *size = g.shape
-        rows = self._scratch((o, n, *size), g.dtype)
+        rows = scratch((o, n, *size), g.dtype)
         np.copyto(rows, g.swapaxes(0, 1))
         return rows.reshape(groups, o // groups, n * math.prod(size))
 
@@ -107,7 +107,7 @@ class Convolution:
             np.matmul(w.reshape(w.shape[:2]), flat(x), flat(out))
             return out
         columns, fit = self._columns(x, w.shape[2:], stride, padding, dilation, groups)
-        rows = self._scratch((groups, o // groups, columns.shape[2]), x.dtype)
+        rows = scratch((groups, o // groups, columns.shape[2]), x.dtype)
         np.matmul(w.reshape(groups, o // groups, columns.shape[1]), columns, rows)
         out = np.empty((n, o, *fit), x.dtype) if out is None else out
         np.copyto(out, rows.reshape(o, n, *fit).swapaxes(0, 1))
@@ -121,7 +121,7 @@ class Convolution:
         o = g.shape[1]
         out = np.empty((o, x.shape[1] // groups, *kernel), g.dtype) if out is None else out
         if pointwise(x, kernel, stride, padding, groups):
-            each = np.matmul(flat(g), flat(x).swapaxes(1, 2), self._scratch((len(x), *out.shape[:2]), g.dtype))
+            each = np.matmul(flat(g), flat(x).swapaxes(1, 2), scratch((len(x), *out.shape[:2]), g.dtype))
             np.add.reduce(each, axis=0, out=out.reshape(out.shape[:2]))
             return out
         columns, _ = self._columns(x, kernel, stride, padding, dilation, groups)
@@ -148,10 +148,10 @@ class Convolution:
             )
             return result
         depth = width * math.prod(kernel)
-        columns = self._scratch((groups, depth, n * math.prod(fit)), g.dtype)
+        columns = scratch((groups, depth, n * math.prod(fit)), g.dtype)
         np.matmul(w.reshape(groups, o // groups, depth).swapaxes(1, 2), self._rows(g, groups), columns)
         blocks = columns.reshape(c, *kernel, n, *fit)
-        padded = self._scratch((c, n, *(m + 2 * p for m, p in zip(size, padding, strict=True))), g.dtype)
+        padded = scratch((c, n, *(m + 2 * p for m, p in zip(size, padding, strict=True))), g.dtype)
         padded.fill(0)
         for place in itertools.product(*map(range, kernel)):
             starts = [i * d for i, d in zip(place, dilation, strict=True)]
@@ -163,47 +163,6 @@ class Convolution:
         np.copyto(out, padded[centre].swapaxes(0, 1))
         return out
 
-    # Pooling. Of equal maxima in a window the first, in row-major order, counts.
-
-    def _first_maxima(self, x: Array, kernel: Extents, stride: Extents) -> Iterator[tuple[Extents, Array]]:
-        """For each position in a window, where it holds the window's first maximum: (N, C, *windows), bool."""
-        view = windows(x, kernel, stride, (1,) * len(kernel))
-        fit = view.shape[: 2 + len(kernel)]
-        best = Convolution.max_pool2d(self, x, kernel, stride, self._scratch(fit, x.dtype))
-        left = np.ones(fit, bool)
-        for place in itertools.product(*map(range, kernel)):
-            here = (view[inside(place)] == best) & left
-            left ^= here
-            yield place, here
-
-    def max_pool2d(self, x: Array, kernel: Extents, stride: Extents, out: Array | None = None) -> Array:
-        view = windows(x, kernel, stride, (1,) * len(kernel))
-        first, *others = itertools.product(*map(range, kernel))
-        out = np.empty(view.shape[: 2 + len(kernel)], x.dtype) if out is None else out
-        np.copyto(out, view[inside(first)])
-        for place in others:
-            np.maximum(out, view[inside(place)], out=out)
-        return out
-
-    def max_pool2d_grad(self, g: Array, x: Array, kernel: Extents, stride: Extents, out: Array | None = None) -> Array:
-        out = filled(0, x.shape, g.dtype, out)
-        view = windows(out, kernel, stride, (1,) * len(kernel))
-        for place, here in self._first_maxima(x, kernel, stride):
-            view[inside(place)] += g * here
-        return out
-
-    def max_pool2d_select(
-        self, v: Array, x: Array, kernel: Extents, stride: Extents, out: Array | None = None
-    ) -> Array:
-        view = windows(v, kernel, stride, (1,) * len(kernel))
-        out = filled(0, view.shape[: 2 + len(kernel)], v.dtype, out)
-        for place, here in self._first_maxima(x, kernel, stride):
-            np.copyto(out, view[inside(place)], where=here)
-        return out
-
     conv1d = conv3d = conv2d
     conv1d_input_grad = conv3d_input_grad = conv2d_input_grad
     conv1d_weight_grad = conv3d_weight_grad = conv2d_weight_grad
-    max_pool1d = max_pool3d = max_pool2d
-    max_pool1d_grad = max_pool3d_grad = max_pool2d_grad
-    max_pool1d_select = max_pool3d_select = max_pool2d_select

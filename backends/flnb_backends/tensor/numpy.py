@@ -14,6 +14,7 @@ from flnb_backends.tensor.erf import erf
 from flnb_backends.tensor.fourier import Fourier
 from flnb_backends.tensor.half import in_single, is_half, rounded, single
 from flnb_backends.tensor.linalg import LinearAlgebra
+from flnb_backends.tensor.pooling import Pooling
 
 Array = np.ndarray[Any, Any]
 
@@ -71,7 +72,7 @@ def _position(function: Any) -> Any:
     return method
 
 
-class NumpyBackend(Convolution, Fourier, LinearAlgebra, TensorBackend):
+class NumpyBackend(Convolution, Pooling, Fourier, LinearAlgebra, TensorBackend):
     """NumPy on the CPU: every primitive, every NumPy dtype, one thread of control.
 
     Methods take and give `numpy.ndarray`. Derive from it and override what you want to change; every other op,
