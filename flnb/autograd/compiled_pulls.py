@@ -21,6 +21,7 @@ from flnb.dispatch import crossing, state
 from flnb.dispatch.interpreter import use_interpreter
 from flnb.dispatch.plan import Plan, Spec
 from flnb.dispatch.promotion import find_plan
+from flnb.dispatch.templates import compiled
 from flnb.dispatch.tracing import Traced, Tracing, Untraceable
 from flnb.interface.tape import SAVED
 from flnb.ops.movement import sum_to
@@ -44,7 +45,7 @@ class Number:
     def _unknown(self, *_: Any) -> NoReturn:
         raise Untraceable
 
-    __bool__ = __eq__ = __ne__ = _unknown  # type: ignore[assignment]  # else it would answer of itself
+    __bool__ = __eq__ = __ne__ = _unknown  # else it would answer of itself
     __hash__ = None  # type: ignore[assignment]
 
 
@@ -75,6 +76,7 @@ class Branch(NamedTuple):
 
     condition: str
     trace: PullTracing
+    method: str
     inputs: list[tuple[Traced, str]]
     given: list[tuple[int, Traced]]
     last: str
@@ -97,7 +99,7 @@ class Compiled:
 
     def write(self, way: int) -> Callable[..., Any]:
         """The function for one way of pulling."""
-        script = _Script(bool(way & TOLD), bool(way & BLOCKS))
+        script = _Script(self.plan, bool(way & TOLD), bool(way & BLOCKS))
         script.add(", ".join(f"p{i}" for i in range(len(self.plan.specs))) + ", = node[1]", depth=1)
         for branch in self.branches:
             script.branch(branch)
@@ -108,8 +110,8 @@ class Compiled:
 class _Script:
     """The lines of one function, and the values of its names."""
 
-    def __init__(self, told: bool, blocks: bool) -> None:
-        self.told, self.blocks = told, blocks
+    def __init__(self, plan: Plan, told: bool, blocks: bool) -> None:
+        self.plan, self.told, self.blocks = plan, told, blocks
         self.lines: list[str] = []
         self.untold: list[int] = []  # codes of ops in a row, which share clock readings and one write
         self.names: dict[str, Any] = {
@@ -173,6 +175,9 @@ class _Script:
             self.add(f"if not here.backend.is_contiguous({named[id(x)]}): return True", depth=depth)
         if branch.condition:  # first, so that nothing comes between pulls and sums
             self.find([i for i, _ in branch.given], depth)
+        if branch.method:
+            self.names |= {"pull_whole": crossing.pull_whole, "plan": self.plan}
+            self.add(*branch.method.split("|"), depth=depth)
         needed = {id(x) for x in [x for x, _ in branch.inputs] + [x for _, x in branch.given]}
         last = {id(x): n for n, step in enumerate(branch.trace.steps) for x in step.operands if isinstance(x, Traced)}
         for n, step in enumerate(branch.trace.steps):
@@ -240,7 +245,7 @@ class _Script:
     def function(self, name: str) -> Callable[..., Any]:
         """What was written, as a function; it returns True where the node must be pulled the slow way."""
         text = "\n".join([f"def pull({PARAMETERS}):", *self.lines])
-        names = crossing.compiled(text, f"<pull of {name}>", self.names)
+        names = compiled(text, f"<pull of {name}>", self.names)
         return names["pull"]  # type: ignore[no-any-return]
 
 
@@ -285,10 +290,11 @@ def _traced(plan: Plan, places: list[int], condition: str, last: str) -> Branch:
             raise Untraceable  # a user's function is called for every node
         with use_interpreter(trace):
             result = pull(g, plan, *saved)
-            if plan.shrinks[i] is not None:
-                result = sum_to(result, plan.shrinks[i])
+            shape = plan.shrinks[i]
+            if shape is not None:
+                result = sum_to(result, shape)
         given.append((i, _checked(result, plan.specs[i])))
-    return Branch(condition, trace, inputs, given, last)
+    return Branch(condition, trace, "", inputs, given, last)
 
 
 def _joint(plan: Plan, saved: Sequence[Any]) -> list[Branch]:
@@ -298,10 +304,20 @@ def _joint(plan: Plan, saved: Sequence[Any]) -> list[Branch]:
     inputs = [(g, "g")]
     specs = [None if x is None else getattr(x, "_spec", type(x)) for x in saved]
     values = _inputs(trace, specs, [s is not None for s in specs], inputs)
+    gradient = plan.op.gradient
+    if gradient is not None and state.current().whole(plan, gradient.index) is not None:
+        results = [(i, trace.input(spec)) for i, spec in enumerate(plan.specs) if spec.dtype.kind not in "biu"]
+        data = ", ".join("None" if s is None else f"node[{SAVED + i}]._data" for i, s in enumerate(specs))
+        wanted = ", ".join(f"p{i} is not None" for i in range(len(plan.specs)))
+        names = ", ".join(f"r{i}" for i in range(len(plan.specs)))
+        lines = (
+            f"given = pull_whole(plan, here, g, ({data},), ({wanted},))|if given is None: return True|{names}, = given"
+        )
+        return [Branch("", trace, lines, [(x, f"r{i}") for i, x in results], results, "not retain")]
     with use_interpreter(trace):
         pulled = plan.joint(g, plan, *values)  # type: ignore[misc]
     given = [(i, _checked(x, plan.specs[i])) for i, x in enumerate(pulled) if x is not None]
-    return [Branch("", trace, inputs, given, "not retain")]
+    return [Branch("", trace, "", inputs, given, "not retain")]
 
 
 def _inputs(trace: Tracing, specs: Sequence[Any], read: Sequence[bool], inputs: list[tuple[Traced, str]]) -> list[Any]:

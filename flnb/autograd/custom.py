@@ -15,10 +15,10 @@ from flnb.autograd.tape import grad_of
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import state
 from flnb.dispatch.plan import Plan
-from flnb.ops.composite import Composite, _not_inferred
+from flnb.ops.composite import Composite
 from flnb.ops.creation import asarray, zeros_like
 from flnb.ops.movement import stack
-from flnb.ops.table import Op, Pull
+from flnb.ops.table import Op, Pull, not_inferred
 from flnb.tensor import Tensor
 
 __all__ = ["CustomOp", "GradientRuleError", "custom_op"]
@@ -203,7 +203,7 @@ class _Transposed(Op):
     """
 
     def __init__(self, op: CustomOp, position: int, count: int) -> None:
-        super().__init__(f"{op.name}_vjp", "custom", _not_inferred, self._pull_of, body=self._cotangent)
+        super().__init__(f"{op.name}_vjp", "custom", not_inferred, self._pull_of, body=self._cotangent)
         self.of, self.position, self.count = op, position, count
 
     def register(self) -> None:

@@ -54,6 +54,7 @@ class Sequence:
     pull: Callable[..., Any]
     decomposes: ClassVar[bool] = True
     direct: ClassVar[bool] = False
+    gradient: ClassVar[Any] = None
 
     @property
     def traceable(self) -> bool:

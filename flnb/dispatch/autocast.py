@@ -22,7 +22,7 @@ from flnb.dispatch.interpreter import Interpreter
 from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
 
     from flnb.dispatch.state import State
     from flnb.ops.table import Op

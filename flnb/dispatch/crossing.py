@@ -1,9 +1,8 @@
 """The one crossing for compute: every op of every mode passes through here, is run, and becomes one event.
 
-The way of an op is written once, as text: find the plan, take the operands' buffers, ask for memory, call the active
-backend's method, record the event and, where an operand is on the tape, the node. `Entries` fills it in for a number of
-operands, with attributes or without, in new memory, in place or as a composite that a backend takes whole, and compiles
-it once per such form; every op gets a copy of that code, which CPython then specialises to the types the op meets.
+The way of an op is written once, as text (`flnb.dispatch.templates`). `Entries` compiles it for a number of operands,
+with attributes or without, in new memory, in place or as a composite that a backend takes whole, once for each such
+form; every op gets a copy of that code, which CPython then specialises to the types the op meets.
 
 `flnb.interface.tape` says what a node is. The default tape's are made right here; another one is asked (`record`).
 """
@@ -11,15 +10,12 @@ it once per such form; every op gets a copy of that code, which CPython then spe
 from __future__ import annotations
 
 import itertools
-import linecache
-import os
 import sys
 from functools import lru_cache, partial
 from threading import get_ident
-from time import perf_counter as clock
-from time import perf_counter_ns
+from time import perf_counter, perf_counter_ns
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from flnb_telemetry import bus, schema
 from numpy import empty as new_array
@@ -29,6 +25,7 @@ from flnb.dispatch.failure import failed, failed_call
 from flnb.dispatch.plan import Plan, Spec
 from flnb.dispatch.promotion import foreign, plan_for
 from flnb.dispatch.state import ACTIVATION, TEMPORARY
+from flnb.dispatch.templates import CREATE, PULL, RECORD, SUM, Form, compiled, entry_text, function_text
 from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -47,212 +44,11 @@ last_write = 0
 
 scoped = state._get
 new = object.__new__
-frame_at = sys._getframe
-own = stacks.own
-
-
-class Form(NamedTuple):
-    """What the text of an entry depends on.
-
-    Attributes:
-        operands: how many tensors.
-        attributed: whether a tuple of attributes follows them.
-        numbers: whether one operand may be a Python number.
-        makes: "memory", "view", or "kept": a composite's result with what its gradient reads.
-        into: "" for a new result, "out" to write into a tensor given last, "sum" for a sum that only a walk refers to.
-    """
-
-    operands: int
-    attributed: bool
-    numbers: bool
-    makes: str
-    into: str
-
-
-# The text -------------------------------------------------------------------------------------------------------------
-
-FIND = """
-try:
-    {specs}
-    plan = plans[{key}]
-except (KeyError, AttributeError):
-    return missed({again})
-here = scoped() or state.session
-if plan.kind is not here.direct:
-    return intercepted({again})
-"""
-OPERAND = "d{x}, n{x}, lift = {x}._data, {x}._node, {x}._lift or lift"
-OPERAND_OR_NUMBER = """
-if s{x} is t{x}:
-    n{x}, d{x} = None, plan.constants.get({x})
-    if d{x} is None:
-        d{x} = plan.constant({x}, here.backend)
-else:
-    d{x}, n{x}, lift = {x}._data, {x}._node, {x}._lift or lift
-"""
-NEED = """
-mask = 0
-lanes = bus.lanes
-if here.grad:
-    if plan.differentiable:
-        mask = {mask}
-    elif lanes is not None:
-        note_cuts(plan, ({nodes}))
-"""
-ALLOCATE = """
-if plan.weight >= here.min_block:
-    buffer, alloc = empty(plan, here, mask != 0)
-else:
-    buffer, alloc = plan.blank and new_array((), plan.blank), 0
-"""
-KEEP = """
-kernel = here.whole(plan)
-if kernel is None:
-    return by_body(op, attributes, ({operands}), here)
-outs = (buffer, *[room(k, plan, here, mask) for k in plan.kept])
-"""
-RUN = """
-if lanes is not None:
-    t0 = clock()
-try:
-    data = {method}({arguments})
-except Exception as error:
-    failed(error, plan, ({operands}))
-    raise
-"""
-EVENT = """
-seq = next_seq() if mask else 0
-if lanes is not None:
-    t1 = clock()
-    lane = lanes.last
-    if lane.ident != get_ident():
-        lane = lanes.lane
-    lane.pending += (plan.code, t0, t1, alloc, seq or lane.node, lane.context, {edges})
-"""
-MORE_EDGES = (
-    "if lanes is not None and seq: emit_edges(lane, plan, seq, [n[2] if n is not None else 0 for n in ({rest})])"
-)
-KEPT = """
-data, *more = data
-more = tuple(map(detached, more, plan.kept))
-"""
-RESULT = """
-if lift is None:
-    result = new(Tensor)
-    result._data = data
-    result._spec = plan.spec
-    {root}
-    return result
-result = new(lift)
-result._data = data
-result._spec = plan.spec
-{root}
-if not mask:
-    result._node = None
-    return result
-({keeps}keep_y), kept = plan.saves[mask], None
-if keep_y:
-    kept = detached(data, plan.spec)
-    {keep_root}
-frame = frame_at(1)
-"""
-NODE = """
-code = frame.f_code
-if own[code.co_filename]:
-    frame = stacks.outside(frame)
-    code = frame.f_code
-mark = here.mark
-node = [plan, {parents}, seq, mark, code, frame.f_lasti, {saved}]
-if mark is not None:
-    if here.keep is not None:
-        here.keep(node)
-    else:
-        node = here.tape.record(node)
-"""
-WRITTEN = """
-if data is not out._data:
-    here.backend.from_numpy(data, out._data)
-mark_written(out)
-return out
-"""
-
-
-def _text(form: Form) -> str:
-    """The source of a function that makes the entry of an op of this form."""
-    names = [f"x{i}" for i in range(form.operands)]
-    operands = "".join(f"{x}, " for x in names)
-    attributes = "attributes" if form.attributed else "()"
-    nodes = "".join(f"n{x}, " for x in names)
-    specs = "; ".join(
-        f"t{x} = type({x}); s{x} = t{x} if t{x} is float or t{x} is int else {x}._spec" if form.numbers
-        else f"s{x} = {x}._spec" for x in names
-    )  # fmt: skip
-    keyed = "".join(f"s{x}, " for x in names)
-    key = f"({keyed}attributes)" if form.attributed else keyed.removesuffix(", ") if form.operands == 1 else keyed
-    reading = "".join((OPERAND_OR_NUMBER if form.numbers else OPERAND + "\n").format(x=x) for x in names)
-    again = f"op, ({operands}), {attributes}" + (", out" if form.into else "")
-    arguments = "".join(f"d{x}, " for x in names) + ("*attributes, " if form.attributed else "")
-    head = FIND.format(specs=specs, key=key, again=again) + "lift = None\n" + reading
-    run = RUN.format(
-        method="kernel" if form.makes == "kept" else "here.table[index]", operands=operands,
-        arguments=arguments + {"memory": "buffer", "kept": "outs", "view": ""}[form.makes],
-    )  # fmt: skip
-    edges = [f"nx{i}[2] if mask & {1 << i} else 0" if i < form.operands else "0" for i in range(2)]
-    event = EVENT.format(edges=", ".join(["0", "0"] if form.into or form.makes == "kept" else edges))
-    if form.into:
-        body = (
-            head
-            + f"check_target(op, plan, here, ({operands}out))\nlanes, mask, alloc, buffer = bus.lanes, 0, 0, out._data\n"
-        )
-        body += (
-            run
-            + event.replace("seq = next_seq() if mask else 0\n", "").replace("seq or lane.node", "lane.node")
-            + WRITTEN
-        )
-    else:
-        mask = " + ".join(f"({1 << i} if n{x} is not None else 0)" for i, x in enumerate(names))
-        body = head + NEED.format(mask=mask, nodes=nodes)
-        body += "alloc = 0\n" if form.makes == "view" else ALLOCATE
-        body += KEEP.format(operands=operands) if form.makes == "kept" else ""
-        body += run + event
-        view, kept = form.makes == "view", form.makes == "kept"
-        if form.operands > 2 or kept:  # analyses know a composite by them
-            body += MORE_EDGES.format(rest="".join(f"n{x}, " for x in names[0 if kept else 2 :])) + "\n"
-        body += KEPT if kept else ""
-        body += RESULT.format(
-            keeps="".join(f"k{x}, " for x in names),
-            root="result._root = getattr(x0, '_root', x0)" if view else "",
-            keep_root="kept._root = result._root" if view else "result._root = kept",
-        )  # fmt: skip
-        saved = "".join(f"{x} if k{x} else None, " for x in names)
-        saved += "*more, kept" if kept else "kept"
-        body += NODE.format(parents=f"({nodes})", saved=saved) + "result._node = node\nreturn result\n"
-        body = body.replace("return result\n", "return result, more\n") if kept else body
-    parameters = [*names, *(["attributes"] if form.attributed else []), *(["out"] if form.into else [])]
-    ways = ""
-    if not form.attributed and not form.into:
-        parameters += ["/", "*", "out=None"]
-        ways = f"if out is not None:\n    return write(op, ({operands}), (), out)\n"
-    lines = (ways + body).splitlines()
-    inside = "\n".join("        " + line for line in lines if line.strip())
-    return f"def make(op, plans, index):\n    def apply({', '.join(parameters)}):\n{inside}\n    return apply\n"
-
-
-_FOLDER = os.path.dirname(os.path.abspath(__file__))
-
-
-def compiled(text: str, filename: str, names: dict[str, Any]) -> dict[str, Any]:
-    """Run generated source among these names; tracebacks and debuggers find its lines."""
-    filename = os.path.join(_FOLDER, filename)
-    linecache.cache[filename] = len(text), None, text.splitlines(keepends=True), filename
-    exec(compile(text, filename, "exec"), names)
-    return names
 
 
 @lru_cache(None)
-def _maker(form: Form) -> Callable[..., Any]:
-    made = compiled(_text(form), f"<crossing {' '.join(str(part) for part in form)}>", dict(globals()))["make"]
-    return made  # type: ignore[no-any-return]
+def _maker(form: Form) -> Any:
+    return _compile(entry_text(form), f"<crossing {' '.join(str(part) for part in form)}>")["make"]
 
 
 def _entry(op: Op, operands: int, into: str) -> Callable[..., Any]:
@@ -286,7 +82,7 @@ def _unregistered(op: Op, *arguments: Any) -> Any:
     return by_body(op, attributes, tuple(tensors), here)
 
 
-# Ways in ----------------------------------------------------------------------------------------------------------------
+# Ways in --------------------------------------------------------------------------------------------------------------
 
 
 def call(op: Op, tensors: tuple[Any, ...], attributes: tuple[Any, ...] = ()) -> Any:
@@ -319,44 +115,18 @@ def create(op: Op, spec: Spec, arguments: tuple[Any, ...], category: int = 0) ->
     return _created(plan, here, arguments, here.category or category or TEMPORARY)  # type: ignore[no-any-return]
 
 
-_CREATED = (
-    """
-operands = ()
-lanes, mask, lift, index = bus.lanes, 0, None, plan.op.index
-buffer, alloc = here.backend.empty(plan.spec, here.manager, here.min_block, plan.code, category)
-"""
-    + RUN.format(method="here.table[index]", operands="", arguments="*arguments, buffer")
-    + EVENT.format(edges="0, 0")
-    + "return detached(data, plan.spec)\n"
-)
-_SUMMED = (
-    """
-here = scoped() or state.session
-if here.interpreters:
-    write(add, (total, term), (), total)
-    return
-plan = add.plans.get((total._spec, term._spec)) or plan_for(add, (total, term), (), here)[0]
-lanes, mask, alloc, seq, lane, data = bus.lanes, 0, 0, 0, None, total._data
-"""
-    + RUN.format(method="here.table[add.index]", operands="total, term", arguments="data, term._data, data")
-    + EVENT.format(edges="0, 0")
-    + "total._data = data\n"
-)
-_RECORDED = "frame = frame_at(1)\n" + NODE.format(parents="parents", saved="*saved") + "return node\n"
-
-
-def _function(name: str, parameters: str, body: str) -> Any:
-    """A function whose body is made of the parts above."""
-    lines = "\n".join("    " + line for line in body.splitlines() if line.strip())
-    return compiled(f"def {name}({parameters}):\n{lines}\n", f"<crossing {name}>", dict(globals()))[name]
-
-
 def detached(data: Any, spec: Any) -> Tensor:
     """A Tensor around a buffer."""
     tensor: Tensor = new(Tensor)
     tensor._data = data
     tensor._spec = spec
     return tensor
+
+
+def pull_plan(plan: Plan) -> Plan:
+    """The plan of a composite's joint pull, for telemetry."""
+    plan.pull = Plan(plan.op.gradient, (plan.spec,), plan.attributes, plan.specs[0])
+    return plan.pull
 
 
 def node(plan: Plan, parents: tuple[Any, ...], saved: tuple[Any, ...]) -> list[Any] | None:
@@ -367,7 +137,7 @@ def node(plan: Plan, parents: tuple[Any, ...], saved: tuple[Any, ...]) -> list[A
     return _recorded(plan, parents, seq, here, saved)  # type: ignore[no-any-return]
 
 
-# Ways around ------------------------------------------------------------------------------------------------------------
+# Ways around ----------------------------------------------------------------------------------------------------------
 
 
 def missed(op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...], out: Any = None) -> Any:
@@ -443,7 +213,7 @@ def by_body(op: Op, attributes: tuple[Any, ...], tensors: tuple[Any, ...], here:
     return result, kept
 
 
-# Steps of the text that are not taken by every op -----------------------------------------------------------------------
+# Steps of the text that are not taken by every op ---------------------------------------------------------------------
 
 
 def empty(plan: Plan, here: State, taped: bool) -> Any:
@@ -496,7 +266,29 @@ def mark_written(tensor: Tensor, own: bool = False) -> None:
     root._written = last_write = next_seq()
 
 
-_created = _function("_created", "plan, here, arguments, category", _CREATED)
-_recorded = _function("_recorded", "plan, parents, seq, here, saved", _RECORDED)
-accumulate: Callable[[Op, Tensor, Any], None] = _function("accumulate", "add, total, term", _SUMMED)
+# The compiled text ----------------------------------------------------------------------------------------------------
+
+_NAMES: dict[str, Any] = {
+    "TEMPORARY": TEMPORARY, "Tensor": Tensor, "by_body": by_body, "bus": bus, "check_target": check_target,
+    "clock": perf_counter, "detached": detached, "emit_edges": emit_edges, "empty": empty, "failed": failed,
+    "frame_at": sys._getframe, "get_ident": get_ident, "intercepted": intercepted, "mark_written": mark_written,
+    "missed": missed, "new": new, "new_array": new_array, "next_seq": next_seq, "note_cuts": note_cuts,
+    "own": stacks.own, "plan_for": plan_for, "pull_plan": pull_plan, "room": room, "scoped": scoped, "stacks": stacks,
+    "state": state, "write": write,
+}  # fmt: skip
+"""What the text refers to."""
+
+
+def _compile(text: str, filename: str) -> dict[str, Any]:
+    return compiled(text, filename, dict(_NAMES))
+
+
+def _function(name: str, parameters: str, body: str) -> Any:
+    return _compile(function_text(name, parameters, body), f"<crossing {name}>")[name]
+
+
+_created = _function("_created", "plan, here, arguments, category", CREATE)
+_recorded = _function("_recorded", "plan, parents, seq, here, saved", RECORD)
+pull_whole = _function("pull_whole", "plan, here, g, saved, wanted", PULL)
+accumulate: Callable[[Op, Tensor, Any], None] = _function("accumulate", "add, total, term", SUM)
 accumulate.__doc__ = "Add into a tensor that nothing else refers to: an in-place write that needs no mark."

@@ -1,8 +1,9 @@
 """Interpreters: what happens to an op's call instead of running it at once.
 
 The state holds a stack of them, empty by default, and every op compares one pointer to find it so. The innermost one
-gets each call before its operands were promoted: it may run it as it is, or other ops in its place, for which the next
-interpreter outwards is asked. Batching (`flnb.vmap`), tracing, casting (`flnb.autocast`) and observing are such classes.
+gets each call before its operands were promoted: it may run it as it is, or other ops in its place, for which the
+next interpreter outwards is asked. Batching (`flnb.vmap`), tracing, casting (`flnb.autocast`) and observing are
+such classes.
 """
 
 from __future__ import annotations

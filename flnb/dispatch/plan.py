@@ -75,12 +75,13 @@ class Plan:
 
     __slots__ = (
         "attributes", "blank", "code", "compiled", "constants", "differentiable", "joint", "kept", "kind", "op",
-        "primitives", "pulls", "saves", "shrinks", "spec", "specs", "weight",
+        "primitives", "pull", "pulls", "saves", "shrinks", "spec", "specs", "weight",
     )  # fmt: skip
 
     compiled: Any
     kept: tuple[Spec, ...]
     primitives: frozenset[str] | None
+    pull: Plan | None
 
     def __init__(self, op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...], spec: Spec) -> None:
         self.op = op
@@ -92,7 +93,7 @@ class Plan:
         self.joint = op.joint
         self.blank = spec.dtype if op.writes_out and spec.ndim == 0 and spec.kind in scalar_families else None
         self.weight = spec.nbytes if op.writes_out else -1
-        self.compiled = self.primitives = None
+        self.compiled = self.primitives = self.pull = None
         self.kept = ()
         self.constants: dict[Any, Any] = {}
         self.pulls: tuple[Callable[..., Any] | None, ...] = op.pulls_for(specs)

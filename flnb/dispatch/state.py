@@ -102,10 +102,10 @@ class State:
             method = _supported(self.backend, op, method)
         return method
 
-    def whole(self, plan: Any) -> Callable[..., Any] | None:
-        """The backend's method for a composite, unless a primitive that this consists of was overridden."""
-        kernel = self.table[plan.op.index]
-        if kernel is None:
+    def whole(self, plan: Any, index: int) -> Callable[..., Any] | None:
+        """The backend's method for a composite, or its gradient, unless a primitive of these was overridden."""
+        kernel = self.table[index]
+        if kernel is None or plan.spec.dtype.char not in self.backend.whole_dtypes:
             return None
         if plan.primitives is None:  # the plan was made where no backend took it whole
             from flnb.dispatch.tracing import complete
@@ -113,7 +113,7 @@ class State:
             complete(plan)
         if self.overridden and plan.op.name not in self.overridden and not self.overridden.isdisjoint(plan.primitives):
             return None
-        return kernel  # type: ignore[no-any-return]
+        return kernel
 
     def beneath(self) -> State:
         """The same state without the innermost interpreter, for the ops that it runs."""
@@ -151,6 +151,15 @@ class State:
 
 operators: list[Any] = []
 """Every op, at its index. Appended by `flnb.ops.table.Op`; the states' tables follow."""
+
+
+def add_operator(op: Any) -> int:
+    """Give an op its place in every state's table."""
+    operators.append(op)
+    for state in list(live):
+        state.table.append(state.bound(op))
+    return len(operators) - 1
+
 
 live: weakref.WeakSet[State] = weakref.WeakSet()
 

@@ -51,6 +51,9 @@ class Traced(Tensor):
     def _values(self) -> NoReturn:
         raise Untraceable
 
+    def _bounds(self) -> tuple[Any, Any]:
+        return 0, 0  # values were checked before what is traced was called
+
     def _is_contiguous(self) -> bool:
         if self.contiguous is None:
             self._trace.assumed.append(self)
@@ -103,6 +106,7 @@ def outline(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> Plan
     trace = Tracing()
     with use_interpreter(trace), state.recording(False):
         result, _ = op.body(*map(trace.input, specs), *attributes)  # type: ignore[misc]
+    trace.steps.clear()  # its tensors refer to the trace: no cycle is left behind
     return complete(Plan(op, specs, attributes, result._spec))
 
 
@@ -117,4 +121,5 @@ def complete(plan: Plan) -> Plan:
         op.joint(trace.input(result._spec), plan, *saved, *kept, result if reads_result else None)  # type: ignore[misc]
     plan.kept = tuple([x._spec for x in kept])
     plan.primitives = frozenset([step.plan.op.name for step in trace.steps])
+    trace.steps.clear()
     return plan

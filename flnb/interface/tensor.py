@@ -39,6 +39,7 @@ class TensorBackend(Replaceable):
         reads_host: whether buffers are NumPy arrays in this machine's memory, which can be read without the backend.
         plain_buffers: whether gradients may hand buffers from method to method without Tensors around them.
         scalar_results: whether methods return scalars for 0-d results unless they are given a buffer, as NumPy does.
+        whole_dtypes: the dtypes, as characters of NumPy's, that its methods for composites (softmax ...) take.
     """
 
     name: ClassVar[str] = "abstract"
@@ -47,6 +48,7 @@ class TensorBackend(Replaceable):
     reads_host: ClassVar[bool] = False
     plain_buffers: ClassVar[bool] = False
     scalar_results: ClassVar[bool] = False
+    whole_dtypes: ClassVar[str] = ""
 
     def overridden(self) -> frozenset[str]:
         """The primitives that classes of the user have made their own.

@@ -101,13 +101,19 @@ class Nodes:
         seq = int(self.node[first])
         t0, t1, pulled = float(self.t0[first]), float(self.t1[last]), self._pulled.get(seq)
         made = [self.rows[alloc] for alloc in self.alloc[group].tolist() if alloc in self.rows]
+        result = made[-1] if made else None
+        if first == last and plan.op in OPS and OPS[plan.op].body is not None:
+            # taken whole: beside the block of its result it keeps those that were allocated just before
+            begin = np.searchsorted(self._born, self.t1[first - 1], "right") if first else 0
+            made = list(range(int(begin), int(np.searchsorted(self._born, t0))))
         before = made[0] if made else int(np.searchsorted(self._born, t0))
         inputs = [
             self.block.get(parent) if parent else self._plain(shape, scope, before, t1)
             for parent, shape in zip(parents, plan.inputs, strict=False)
         ]
         reads = [row for row in inputs if row is not None]
-        result = made[-1] if made else reads[0] if reads and plan.nbytes >= self._least else None
+        if result is None and reads and plan.nbytes >= self._least:
+            result = reads[0]
         if result is not None:
             self.block[seq] = result
             self.results.add(result)

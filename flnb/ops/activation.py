@@ -42,7 +42,7 @@ def _pull_gelu_tanh(g: Any, plan: Any, x: Any, gate: Any, y: Any) -> tuple[Any, 
     return (e.multiply(g, e.multiply(inner, gate)),)
 
 
-_gelu_tanh_op = Composite("gelu_tanh", "elementwise", _gelu_tanh, _pull_gelu_tanh, "0")
+_gelu_tanh_op = Composite("gelu_tanh", "elementwise", _gelu_tanh, _pull_gelu_tanh, {0})
 
 
 def gelu(x: Any, /, approximate: str = "none") -> Any:

@@ -19,7 +19,7 @@ from flnb.ops import reduction as r
 from flnb.ops.creation import arange, asarray
 from flnb.ops.dtypes import result_type
 from flnb.ops.movement import reshape
-from flnb.ops.table import Op
+from flnb.ops.table import Op, not_inferred
 from flnb.tensor import axes_of
 
 Body = tuple[Any, tuple[Any, ...]]
@@ -39,10 +39,10 @@ class Composite(Op):
     """
 
     def __init__(
-        self, name: str, family: str, body: Callable[..., Body], pull: Callable[..., Any], reads: Collection[Any] | None = None,
-        remake: Callable[..., Any] | None = None,
+        self, name: str, family: str, body: Callable[..., Body], pull: Callable[..., Any],
+        reads: Collection[Any] | None = None, remake: Callable[..., Any] | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(name, family, _not_inferred, body=body, joint=pull, reads=reads)
+        super().__init__(name, family, not_inferred, body=body, joint=pull, reads=reads)
         self._remake = remake
 
     def __call__(self, *tensors: Any, attributes: tuple[Any, ...] = ()) -> Body:
@@ -58,10 +58,6 @@ def in_one_dtype(*tensors: Any) -> list[Any]:
     """Tensors cast to the dtype that an op on all of them computes in, so that their cotangents are cast back."""
     dtype = result_type(*tensors)
     return [x if x.dtype == dtype else e.astype(x, dtype) for x in tensors]
-
-
-def _not_inferred(op: Op, *_: Any) -> Any:
-    raise TypeError(f"{op.name} is a composite: its shape is what its body gives")
 
 
 def _relu(x: Any) -> Body:

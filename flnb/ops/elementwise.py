@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -52,12 +52,12 @@ def magnitude(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[tuple
 
 
 def _unary(
-    name: str, reads: Iterable[Any] = (), pull: Function | None = None, accepts: str = "float", infer: Any = same,
+    name: str, reads: Collection[Any] = (), pull: Function | None = None, accepts: str = "float", infer: Any = same,
     real: bool = False, holomorphic: bool = True,
 ) -> Function:  # fmt: skip
     pulls = (Pull(reads, pull),) if pull else ()
     row = Op(name, "elementwise", infer, pulls, arity=1, accepts=accepts, real=real, holomorphic=holomorphic)
-    return row.entries[1, ""]
+    return row.entries[1, ""]  # type: ignore[no-any-return]
 
 
 def _binary(
@@ -65,7 +65,7 @@ def _binary(
     real: bool = False,
 ) -> Function:  # fmt: skip
     row = Op(name, "elementwise", infer, (a, b), arity=2, broadcasts=True, accepts=accepts, real=real)
-    return row.entries[2, ""]
+    return row.entries[2, ""]  # type: ignore[no-any-return]
 
 
 def _extremum(name: str, wide: Function, strict: Function) -> Function:
@@ -134,7 +134,8 @@ real: Function = _unary(
     holomorphic=False,
 )
 imag: Function = _unary(
-    "imag", {0}, lambda g, plan, x, y: multiply(g, 1j if x.dtype.kind == "c" else 0.0), accepts="numeric", infer=magnitude,
+    "imag", {0}, lambda g, plan, x, y: multiply(g, 1j if x.dtype.kind == "c" else 0.0),
+    accepts="numeric", infer=magnitude,
     holomorphic=False,
 )  # fmt: skip
 conj: Function = _unary("conj", (), lambda g, plan, x, y: conj(g), accepts="numeric", holomorphic=False)
@@ -192,7 +193,9 @@ hypot: Function = _binary(
     accepts="float", real=True,
 )  # fmt: skip
 logaddexp: Function = _binary(
-    "logaddexp", Pull({0, "y"}, lambda g, plan, a, b, y: g * _share(a, y)), Pull({1, "y"}, lambda g, plan, a, b, y: g * _share(b, y)),
+    "logaddexp",
+    Pull({0, "y"}, lambda g, plan, a, b, y: g * _share(a, y)),
+    Pull({1, "y"}, lambda g, plan, a, b, y: g * _share(b, y)),
     accepts="float", real=True,
 )  # fmt: skip
 copysign: Function = _binary(

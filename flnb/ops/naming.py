@@ -34,7 +34,7 @@ def public(function: Callable[..., Any]) -> Callable[..., Any]:
     if function.__module__ in _UNTOLD or name in _TELLING:
         return function
     if op is not None and function is op.entries.get((op.arity, "")):
-        return function
+        return function  # type: ignore[no-any-return]
     code, family = function.__code__, op.family if op is not None else "movement"
     taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     ours = {theirs: mine for theirs, names in KEYWORDS.items() for mine in names if mine in taken}

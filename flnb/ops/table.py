@@ -1,7 +1,7 @@
 """The op table's rows. An op is declared once, with its shape rule and the gradient of each argument.
 
-A pull takes the cotangent, the plan and the saved values (None where not saved) and returns the argument's cotangent. It calls
-public ops only, so on Tensors it computes numbers and on Variables it records a graph to differentiate again.
+A pull takes the cotangent, the plan and the saved values (None where not saved) and returns the argument's cotangent.
+It calls public ops only, so on Tensors it computes numbers and on Variables it records a graph to differentiate again.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ class Op:
     joint: Callable[..., Any] | None = None
     reads: Collection[Any] | None = None
     index: int = -1
+    gradient: Any = None
 
     traceable: ClassVar[bool] = True
     """Whether its pulls consist of ops alone, so that a trace of them stands for all of its nodes."""
@@ -91,14 +92,13 @@ class Op:
         self.register()
 
     def register(self) -> None:
-        """Enter the op into the table and the states' tables."""
+        """Enter the op into the table and the states' tables; a composite's joint pull is a row of its own there."""
         if self.name in OPS:
             raise ValueError(f"an op named {self.name!r} is declared already")
-        self.index = len(state.operators)
         OPS[self.name] = self
-        state.operators.append(self)
-        for live in list(state.live):
-            live.table.append(live.bound(self))
+        self.index = state.add_operator(self)
+        if self.body is not None:
+            self.gradient = JointPull(f"{self.name}_pull", self.family, body=self.joint, joint=self.joint)
 
     def key(self, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
         """What the plan of a call is found by: the specs and the attributes, the spec alone where that is all."""
@@ -128,6 +128,21 @@ class Op:
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
+
+
+def not_inferred(op: Op, *_: Any) -> Any:
+    raise TypeError(f"{op.name} is a composite: its shape is what its body gives")
+
+
+@dataclass(eq=False, repr=False)
+class JointPull(Op):
+    """The gradient of a composite, for which a backend may have a method: ``NAME_pull``."""
+
+    infer: Callable[..., Any] = not_inferred
+
+    def register(self) -> None:
+        """Enter it into the states' tables alone: nobody calls it by name."""
+        self.index = state.add_operator(self)
 
 
 def _conjugated(pull: Callable[..., Any]) -> Callable[..., Any]:

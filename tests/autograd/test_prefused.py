@@ -11,7 +11,7 @@ import flnb
 from flnb.autograd.prefused import Prefused, register_sequence
 from flnb.autograd.tape import grad_of
 from flnb.interface.tape import PARENTS, PLAN, SAVED
-from flnb.speech import beam_search  # registers its sequences
+from flnb.speech import beam_search  # noqa: F401  # registers its sequences
 from tests.autograd.test_tapes import leaves
 
 

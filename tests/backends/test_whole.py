@@ -63,9 +63,9 @@ def check(name, inputs, attributes, out=False, g=None):
         got = getattr(WHOLE, name)(*inputs, *attributes, out=given)
         compare(got, expected, given)
         g = drawn(expected[0].shape, expected[0].dtype, 3) if g is None else g(expected[0].shape)
-        uses = "y".join(map(str, range(len(inputs)))) + "y" if op.uses is None else op.uses
-        saved = [t if str(i) in uses else None for i, t in enumerate(tensors)]
-        saved += [*kept, made if "y" in uses else None]
+        *reads, reads_result = op.saved(-1, len(inputs))
+        saved = [t if read else None for read, t in zip(reads, tensors, strict=True)]
+        saved += [*kept, made if reads_result else None]
         plan = SimpleNamespace(specs=[spec_of(v.shape, v.dtype) for v in inputs], attributes=attributes)
         expected = [buffers(v) for v in op.joint(flnb.asarray(g), plan, *saved)]
         given = tuple(v if v is None else np.full_like(v, 7, order="C") for v in expected) if out else None

@@ -93,6 +93,7 @@ class MetaBackend(TensorBackend):
     buffer: ClassVar[str] = META
     has_values: ClassVar[bool] = False
     plain_buffers: ClassVar[bool] = True
+    whole_dtypes: ClassVar[str] = "fd"
 
     def __getattr__(self, name: str) -> Callable[..., Buffer]:
         """A primitive, made from its row of the op table."""
@@ -147,9 +148,9 @@ def _computed(op: Op) -> Callable[..., Buffer]:
     return method
 
 
-def _whole(*arguments: Any) -> Any:
+def _whole(*_: Any, out: Any) -> Any:
     """A composite that NumPy takes whole, or its gradient: the buffers that it is to write."""
-    return arguments[-1]
+    return out
 
 
 def _view(name: str) -> Callable[..., Buffer]:

@@ -15,6 +15,7 @@ from flnb_backends.tensor.fourier import Fourier
 from flnb_backends.tensor.half import in_single, is_half, rounded, single
 from flnb_backends.tensor.linalg import LinearAlgebra
 from flnb_backends.tensor.pooling import Pooling
+from flnb_backends.tensor.whole import Whole
 
 Array = np.ndarray[Any, Any]
 
@@ -72,7 +73,7 @@ def _position(function: Any) -> Any:
     return method
 
 
-class NumpyBackend(Convolution, Pooling, Fourier, LinearAlgebra, TensorBackend):
+class NumpyBackend(Whole, Convolution, Pooling, Fourier, LinearAlgebra, TensorBackend):
     """NumPy on the CPU: every primitive, every NumPy dtype, one thread of control.
 
     Methods take and give `numpy.ndarray`. Derive from it and override what you want to change; every other op,
@@ -94,6 +95,7 @@ class NumpyBackend(Convolution, Pooling, Fourier, LinearAlgebra, TensorBackend):
     buffer: ClassVar[str] = "ndarray"
     reads_host: ClassVar[bool] = True
     plain_buffers: ClassVar[bool] = True
+    whole_dtypes: ClassVar[str] = "fd"
     scalar_results: ClassVar[bool] = True
 
     # Buffers

@@ -48,14 +48,14 @@ def row_means(x: Array, out: Array | None = None) -> Array:
     share = 1.0 / x.shape[1]
     if x.shape[1] > ONES:
         return np.multiply(row_sums(x), number(share, x.dtype), out)
-    return np.asarray(np.dot(x, _filled((x.shape[1], 1), x.dtype, share), out))  # type: ignore[arg-type]
+    return np.asarray(np.dot(x, _filled((x.shape[1], 1), x.dtype, share), out))
 
 
 def column_sums(x: Array, out: Array | None = None) -> Array:
     """Sums of the columns of (n, m): (m,)."""
     if len(x) > ONES:
         return np.asarray(np.add.reduce(x, axis=0, out=out))
-    return np.asarray(np.dot(_filled((len(x),), x.dtype), x, out))  # type: ignore[arg-type]
+    return np.asarray(np.dot(_filled((len(x),), x.dtype), x, out))
 
 
 def channel_sums(x: Array, out: Array | None = None) -> Array:
@@ -71,10 +71,10 @@ def channel_sums(x: Array, out: Array | None = None) -> Array:
 def row_maxima(x: Array) -> Array:
     """The largest element of each row of (n, m), NaN where there is one: (n, 1)."""
     if x.size < 2048 or x.shape[1] < 32:
-        return np.maximum.reduce(x, axis=1, keepdims=True)
+        return np.asarray(np.maximum.reduce(x, axis=1, keepdims=True))
     places = np.argmax(x, axis=1)  # three times as quick as the maximum itself
     places += np.arange(0, x.size, x.shape[1])
-    return x.reshape(-1).take(places).reshape(-1, 1)
+    return np.asarray(x.reshape(-1).take(places).reshape(-1, 1))
 
 
 def blocks(trailing: int, *arrays: Array) -> Iterable[Any]:

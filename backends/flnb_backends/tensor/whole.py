@@ -232,7 +232,7 @@ class Softmax:
 def _places(targets: Array, n: int, classes: int) -> Array:
     """Where the targets' scores are in flat (n, classes)."""
     places: Array = np.arange(0, n * classes, classes)
-    places += targets
+    np.add(places, targets, places, casting="unsafe")  # unsigned targets, too
     return places
 
 

@@ -1,0 +1,292 @@
+"""The text of the crossing: an op's way, once, in parts that each form of op is made of.
+
+An entry finds the plan, takes the operands' buffers, asks for memory, calls the active backend's method, records the
+event and, where an operand is on the tape, the node. `entry_text` joins these parts for a form;
+`flnb.dispatch.crossing` compiles them, once for each form, among the names that they use.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+from typing import Any, NamedTuple
+
+__all__ = ["CREATE", "PULL", "RECORD", "SUM", "Form", "compiled", "entry_text", "function_text"]
+
+
+class Form(NamedTuple):
+    """What the text of an entry depends on.
+
+    Attributes:
+        operands: how many tensors.
+        attributed: whether a tuple of attributes follows them.
+        numbers: whether one operand may be a Python number.
+        makes: "memory", "view", or "kept": a composite's result with what its gradient reads.
+        into: "" for a new result, "out" to write into a tensor given last.
+    """
+
+    operands: int
+    attributed: bool
+    numbers: bool
+    makes: str
+    into: str
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the operands."""
+        return [f"x{i}" for i in range(self.operands)]
+
+    @property
+    def listed(self) -> str:
+        """The operands as the inside of a tuple."""
+        return "".join(f"{x}, " for x in self.names)
+
+    @property
+    def again(self) -> str:
+        """The arguments of a function that takes the same call another way."""
+        return f"op, ({self.listed}), {'attributes' if self.attributed else '()'}" + (", out" if self.into else "")
+
+
+FIND = """
+try:
+    {specs}
+    plan = plans[{key}]
+except (KeyError, AttributeError):
+    return missed({again})
+here = scoped() or state.session
+if plan.kind is not here.direct:
+    return intercepted({again})
+"""
+OPERAND = """
+d{x}, n{x}, lift = {x}._data, {x}._node, {x}._lift or lift
+"""
+OPERAND_OR_NUMBER = """
+if s{x} is t{x}:
+    n{x}, d{x} = None, plan.constants.get({x})
+    if d{x} is None:
+        d{x} = plan.constant({x}, here.backend)
+else:
+    d{x}, n{x}, lift = {x}._data, {x}._node, {x}._lift or lift
+"""
+NEED = """
+mask = 0
+lanes = bus.lanes
+if here.grad:
+    if plan.differentiable:
+        mask = {mask}
+    elif lanes is not None:
+        note_cuts(plan, ({nodes}))
+"""
+ALLOCATE = """
+if plan.weight >= here.min_block:
+    buffer, alloc = empty(plan, here, mask != 0)
+else:
+    buffer, alloc = plan.blank and new_array((), plan.blank), 0
+"""
+KEEP = """
+kernel = here.whole(plan, index)
+if kernel is None:
+    return by_body(op, attributes, ({operands}), here)
+outs = [room(k, plan, here, mask) for k in plan.kept]
+buffer, alloc = empty(plan, here, mask != 0)
+outs = (buffer, *outs)
+"""
+RUN = """
+if lanes is not None:
+    t0 = clock()
+try:
+    data = {method}({arguments})
+except Exception as error:
+    failed(error, {plan}, ({operands}))
+    raise
+"""
+NUMBER = """
+seq = next_seq() if mask else 0
+"""
+EVENT = """
+if lanes is not None:
+    t1 = clock()
+    lane = lanes.last
+    if lane.ident != get_ident():
+        lane = lanes.lane
+    lane.pending += ({plan}.code, t0, t1, alloc, {node}, lane.context, {edges})
+"""
+MORE_EDGES = """
+if lanes is not None and seq:
+    emit_edges(lane, plan, seq, [n[2] if n is not None else 0 for n in ({rest})])
+"""
+KEPT = """
+data, *more = data
+more = tuple(map(detached, more, plan.kept))
+"""
+SHARED = """
+for m in more:
+    if m._data is data:
+        result._root = m
+"""
+RESULT = """
+if lift is None:
+    result = new(Tensor)
+    result._data = data
+    result._spec = plan.spec
+    {root}
+    return {result}
+result = new(lift)
+result._data = data
+result._spec = plan.spec
+{root}
+{shared}
+if not mask:
+    result._node = None
+    return {result}
+({keeps}keep_y), kept = plan.saves[mask], None
+if keep_y:
+    kept = detached(data, plan.spec)
+    {keep_root}
+"""
+NODE = """
+frame = frame_at(1)
+code = frame.f_code
+if own[code.co_filename]:
+    frame = stacks.outside(frame)
+    code = frame.f_code
+mark = here.mark
+node = [plan, {parents}, seq, mark, code, frame.f_lasti, {saved}]
+if mark is not None:
+    if here.keep is not None:
+        here.keep(node)
+    else:
+        node = here.tape.record(node)
+"""
+TARGET = """
+check_target(op, plan, here, ({operands}out))
+lanes, alloc, buffer = bus.lanes, 0, out._data
+"""
+WRITTEN = """
+if data is not out._data:
+    here.backend.from_numpy(data, out._data)
+mark_written(out)
+return out
+"""
+CREATE = (
+    """
+lanes = bus.lanes
+buffer, alloc = here.backend.empty(plan.spec, here.manager, here.min_block, plan.code, category)
+"""
+    + RUN.format(method="here.table[plan.op.index]", plan="plan", operands="", arguments="*arguments, buffer")
+    + EVENT.format(plan="plan", node="lane.node", edges="0, 0")
+    + "return detached(data, plan.spec)\n"
+)
+SUM = (
+    """
+here = scoped() or state.session
+if here.interpreters:
+    write(add, (total, term), (), total)
+    return
+plan = add.plans.get((total._spec, term._spec)) or plan_for(add, (total, term), (), here)[0]
+lanes, alloc = bus.lanes, 0
+"""
+    + RUN.format(
+        method="here.table[add.index]",
+        plan="plan",
+        operands="total, term",
+        arguments="total._data, term._data, total._data",
+    )
+    + EVENT.format(plan="plan", node="lane.node", edges="0, 0")
+    + "total._data = data\n"
+)
+PULL = (
+    """
+kernel = here.whole(plan, plan.op.gradient.index)
+if kernel is None:
+    return None
+pull, lanes = plan.pull or pull_plan(plan), bus.lanes
+category = here.category or TEMPORARY
+made = [
+    here.backend.empty(spec, here.manager, here.min_block, pull.code, category) if want else (None, 0)
+    for spec, want in zip(plan.specs, wanted)
+]
+outs, alloc = [buffer for buffer, _ in made], max(number for _, number in made)
+"""
+    + RUN.format(method="kernel", plan="pull", operands="", arguments="g, *saved, *plan.attributes, out=outs")
+    + EVENT.format(plan="pull", node="lane.node", edges="0, 0")
+    + "return data\n"
+)
+RECORD = NODE.format(parents="parents", saved="*saved") + "return node\n"
+
+
+def entry_text(form: Form) -> str:
+    """The source of ``make(op, plans, index)``, which returns the entry of an op of this form."""
+    names = form.names
+    find = FIND.format(specs="; ".join(_spec(form, x) for x in names), key=_key(form), again=form.again)
+    operand = OPERAND_OR_NUMBER if form.numbers else OPERAND
+    body = find + "lift = None\n" + "".join(operand.format(x=x) for x in names) + _rest(form)
+    parameters = [*names, *(["attributes"] if form.attributed else []), *(["out"] if form.into else [])]
+    if not form.attributed and not form.into:
+        parameters += ["/", "*", "out=None"]
+        body = f"if out is not None:\n    return write(op, ({form.listed}), (), out)\n" + body
+    inner = function_text("apply", ", ".join(parameters), body) + "return apply\n"
+    return function_text("make", "op, plans, index", inner)
+
+
+def _spec(form: Form, x: str) -> str:
+    if form.numbers:
+        return f"t{x} = type({x}); s{x} = t{x} if t{x} is float or t{x} is int else {x}._spec"
+    return f"s{x} = {x}._spec"
+
+
+def _key(form: Form) -> str:
+    """How the plan of a call is found: see `Op.key`."""
+    keyed = "".join(f"s{x}, " for x in form.names)
+    if form.attributed:
+        return f"({keyed}attributes)"
+    return "sx0" if form.operands == 1 else keyed
+
+
+def _rest(form: Form) -> str:
+    """The way from the operands' buffers on."""
+    kept, view = form.makes == "kept", form.makes == "view"
+    arguments = "".join(f"d{x}, " for x in form.names) + ("*attributes, " if form.attributed else "")
+    run = RUN.format(
+        method="kernel" if kept else "here.table[index]", plan="plan", operands=form.listed,
+        arguments=arguments + ("out=outs" if kept else "" if view else "buffer"),
+    )  # fmt: skip
+    if form.into:
+        event = EVENT.format(plan="plan", node="lane.node", edges="0, 0")
+        return TARGET.format(operands=form.listed) + run + event + WRITTEN
+    nodes = "".join(f"n{x}, " for x in form.names)
+    mask = " + ".join(f"({1 << i} if n{x} is not None else 0)" for i, x in enumerate(form.names))
+    edges = [f"nx{i}[2] if mask & {1 << i} else 0" if i < form.operands and not kept else "0" for i in range(2)]
+    body = NEED.format(mask=mask, nodes=nodes)
+    body += KEEP.format(operands=form.listed) if kept else "alloc = 0\n" if view else ALLOCATE
+    body += run + NUMBER + EVENT.format(plan="plan", node="seq or lane.node", edges=", ".join(edges))
+    if form.operands > 2 or kept:  # analyses know a composite by them
+        body += MORE_EDGES.format(rest=nodes if kept else "".join(f"n{x}, " for x in form.names[2:]))
+    result = "result, more" if kept else "result"
+    body += (KEPT if kept else "") + RESULT.format(
+        result=result, keeps="".join(f"k{x}, " for x in form.names),
+        root="result._root = getattr(x0, '_root', x0)" if view else "", shared=SHARED if kept else "",
+        keep_root="kept._root = result._root" if view else "result._root = kept",
+    )  # fmt: skip
+    saved = "".join(f"{x} if k{x} else None, " for x in form.names) + ("*more, kept" if kept else "kept")
+    return body + NODE.format(parents=f"({nodes})", saved=saved) + f"result._node = node\nreturn {result}\n"
+
+
+def function_text(name: str, parameters: str, body: str) -> str:
+    """The source of a function whose body is made of the parts above."""
+    return f"def {name}({parameters}):\n{_indented(body)}\n"
+
+
+def _indented(text: str) -> str:
+    return "\n".join("    " + line for line in text.splitlines() if line.strip())
+
+
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+
+def compiled(text: str, filename: str, names: dict[str, Any]) -> dict[str, Any]:
+    """Run generated source among these names; tracebacks and debuggers find its lines."""
+    filename = os.path.join(_FOLDER, filename)
+    linecache.cache[filename] = len(text), None, text.splitlines(keepends=True), filename
+    exec(compile(text, filename, "exec"), names)
+    return names
