@@ -136,7 +136,7 @@ class Pooling:
                         np.multiply(along, here, place)
                     else:
                         place += along * here
-                along, y = spread, np.asarray(x)
+                along, y = spread, np.asarray(x)  # type: ignore[assignment]
         return out
 
     def max_pool2d_select(
