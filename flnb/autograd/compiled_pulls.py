@@ -72,11 +72,11 @@ class PullTracing(Tracing):
 
 class Branch(NamedTuple):
     """One part of the pulls: a condition in the generated text, the trace for it, by parent what it is given, and the
-    condition under which nothing else will be read from the node."""
+    condition under which nothing else will be read from the node; or the lines that pull it ``whole``."""
 
     condition: str
     trace: PullTracing
-    method: str
+    whole: tuple[str, ...]
     inputs: list[tuple[Traced, str]]
     given: list[tuple[int, Traced]]
     last: str
@@ -175,9 +175,9 @@ class _Script:
             self.add(f"if not here.backend.is_contiguous({named[id(x)]}): return True", depth=depth)
         if branch.condition:  # first, so that nothing comes between pulls and sums
             self.find([i for i, _ in branch.given], depth)
-        if branch.method:
+        if branch.whole:
             self.names |= {"pull_whole": crossing.pull_whole, "plan": self.plan}
-            self.add(*branch.method.split("|"), depth=depth)
+            self.add(*branch.whole, depth=depth)
         needed = {id(x) for x in [x for x, _ in branch.inputs] + [x for _, x in branch.given]}
         last = {id(x): n for n, step in enumerate(branch.trace.steps) for x in step.operands if isinstance(x, Traced)}
         for n, step in enumerate(branch.trace.steps):
@@ -294,7 +294,7 @@ def _traced(plan: Plan, places: list[int], condition: str, last: str) -> Branch:
             if shape is not None:
                 result = sum_to(result, shape)
         given.append((i, _checked(result, plan.specs[i])))
-    return Branch(condition, trace, "", inputs, given, last)
+    return Branch(condition, trace, (), inputs, given, last)
 
 
 def _joint(plan: Plan, saved: Sequence[Any]) -> list[Branch]:
@@ -311,13 +311,15 @@ def _joint(plan: Plan, saved: Sequence[Any]) -> list[Branch]:
         wanted = ", ".join(f"p{i} is not None" for i in range(len(plan.specs)))
         names = ", ".join(f"r{i}" for i in range(len(plan.specs)))
         lines = (
-            f"given = pull_whole(plan, here, g, ({data},), ({wanted},))|if given is None: return True|{names}, = given"
+            f"given = pull_whole(plan, here, node[2], g, ({data},), ({wanted},))",
+            "if given is None: return True",
+            f"{names}, = given",
         )
         return [Branch("", trace, lines, [(x, f"r{i}") for i, x in results], results, "not retain")]
     with use_interpreter(trace):
         pulled = plan.joint(g, plan, *values)  # type: ignore[misc]
     given = [(i, _checked(x, plan.specs[i])) for i, x in enumerate(pulled) if x is not None]
-    return [Branch("", trace, "", inputs, given, "not retain")]
+    return [Branch("", trace, (), inputs, given, "not retain")]
 
 
 def _inputs(trace: Tracing, specs: Sequence[Any], read: Sequence[bool], inputs: list[tuple[Traced, str]]) -> list[Any]:

@@ -192,7 +192,7 @@ class Walk:
         if self.create_graph and not by_body:
             saved = _on_tape(node, saved)
         if plan.joint is not None:
-            whole = _through_body(plan, parents, g, saved) if by_body else self._joint(plan, parents, g, saved)
+            whole = _through_body(plan, parents, g, saved) if by_body else self._joint(plan, node, parents, g, saved)
         found = []
         for i, parent in enumerate(parents):
             pull = plan.pulls[i] if whole is None else None
@@ -208,11 +208,11 @@ class Walk:
             found.append((parent, gi))
         return found
 
-    def _joint(self, plan: Any, parents: tuple[Any, ...], g: Any, saved: list[Any]) -> Any:
+    def _joint(self, plan: Any, node: Node, parents: tuple[Any, ...], g: Any, saved: list[Any]) -> Any:
         """A composite's cotangents: by the backend's method for them, else by ops."""
         if self.buffers and plan.op.gradient is not None:
-            data = [getattr(x, "_data", x) for x in saved]
-            made = dispatch.pull_whole(plan, state.current(), g._data, data, [p is not None for p in parents])
+            data, wanted = [getattr(x, "_data", x) for x in saved], [p is not None for p in parents]
+            made = dispatch.pull_whole(plan, state.current(), node[SEQ], g._data, data, wanted)
             if made is not None:
                 return [m if m is None else dispatch.detached(m, s) for m, s in zip(made, plan.specs, strict=True)]
         return plan.joint(g, plan, *saved)

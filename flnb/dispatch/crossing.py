@@ -289,6 +289,6 @@ def _function(name: str, parameters: str, body: str) -> Any:
 
 _created = _function("_created", "plan, here, arguments, category", CREATE)
 _recorded = _function("_recorded", "plan, parents, seq, here, saved", RECORD)
-pull_whole = _function("pull_whole", "plan, here, g, saved, wanted", PULL)
+pull_whole = _function("pull_whole", "plan, here, seq, g, saved, wanted", PULL)
 accumulate: Callable[[Op, Tensor, Any], None] = _function("accumulate", "add, total, term", SUM)
 accumulate.__doc__ = "Add into a tensor that nothing else refers to: an in-place write that needs no mark."

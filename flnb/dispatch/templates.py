@@ -209,7 +209,7 @@ made = [
 outs, alloc = [buffer for buffer, _ in made], max(number for _, number in made)
 """
     + RUN.format(method="kernel", plan="pull", operands="", arguments="g, *saved, *plan.attributes, out=outs")
-    + EVENT.format(plan="pull", node="lane.node", edges="0, 0")
+    + EVENT.format(plan="pull", node="seq", edges="0, 0")
     + "return data\n"
 )
 RECORD = NODE.format(parents="parents", saved="*saved") + "return node\n"

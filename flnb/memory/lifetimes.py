@@ -95,8 +95,8 @@ class Step:
         self._row = {number: row for row, number in enumerate(rows["alloc_id"].tolist())}
         self.nodes = Nodes(run, self.trace, self._row, until)
         self._pulled = np.zeros(len(self.trace.nbytes), bool)  # allocations of backward
-        made = [self._row[a] for a in self.nodes.alloc[self.nodes.back].tolist() if a in self._row]
-        self._pulled[made] = True
+        for i in np.flatnonzero(self.nodes.back).tolist():
+            self._pulled[self.nodes.asked(i)] = True
         self.calls = self._calls(run)
         self._begins, self._ends = np.array(self.spans).reshape(-1, 2).T
 
@@ -249,7 +249,8 @@ class Step:
         back = done = len(self.trace)
         pulls = [node.pulled for node in inside if node.pulled is not None]
         if pulls:
-            back, done = min(begin for begin, _ in pulls), max(end for _, end in pulls)
+            done = max(end for _, end in pulls)
+            back = min(done, *[begin for begin, _ in pulls])  # where a backward allocates nothing, it is over before
         read = {row for node in inside for row in node.reads}
         outputs = {row for row in range_of(born, (begin, end)).tolist() if self._leaves(row, first, last)}
         outputs |= {row for row in [inside[-1].block] if row is not None and begin <= born[row] < end}

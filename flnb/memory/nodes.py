@@ -74,11 +74,13 @@ class Nodes:
         self._died = trace.lifetimes[1]
         self._least = int(run.meta.get("min_block") or 0)
         self.results: set[int] = set()
+        plans = run.catalog.plans.items
+        self._names = [plans[number].op for number in table["plan"].tolist()]
         self._pulled = self._pulls()
         self.block: dict[int, int] = {}  # of a node's result, by sequence number
         self.read_by: dict[int, list[Node]] = defaultdict(list)
         self.saved_by: dict[int, list[Node]] = defaultdict(list)
-        plans, used = run.catalog.plans.items, table["plan"].tolist()
+        used = table["plan"].tolist()
         more: dict[int, list[int]] = defaultdict(list)
         whole: dict[int, Plan] = {}  # of composites, and of ops with more parents than an op's record holds
         columns = ("node", "plan", *(f"parent{i}" for i in range(2, 7)))
@@ -100,12 +102,8 @@ class Nodes:
         first, last = int(group[0]), int(group[-1])
         seq = int(self.node[first])
         t0, t1, pulled = float(self.t0[first]), float(self.t1[last]), self._pulled.get(seq)
-        made = [self.rows[alloc] for alloc in self.alloc[group].tolist() if alloc in self.rows]
-        result = made[-1] if made else None
-        if first == last and plan.op in OPS and OPS[plan.op].body is not None:
-            # taken whole: beside the block of its result it keeps those that were allocated just before
-            begin = np.searchsorted(self._born, self.t1[first - 1], "right") if first else 0
-            made = list(range(int(begin), int(np.searchsorted(self._born, t0))))
+        made = [row for i in group.tolist() for row in self.asked(i)]
+        result = next((self.rows[a] for a in self.alloc[group][::-1].tolist() if a in self.rows), None)
         before = made[0] if made else int(np.searchsorted(self._born, t0))
         inputs = [
             self.block.get(parent) if parent else self._plain(shape, scope, before, t1)
@@ -132,6 +130,16 @@ class Nodes:
         groups = np.split(forward, np.flatnonzero(np.diff(self.node[forward])) + 1) if len(forward) else []
         return sorted(groups, key=lambda rows: int(rows[0]))
 
+    def asked(self, i: int) -> list[int]:
+        """The blocks that were allocated for an op (a row of the table of ops): one for its result, and, of a composite
+        that a backend took whole, those of what it keeps and of its other results."""
+        row = self.rows.get(int(self.alloc[i]), int(np.searchsorted(self._born, self.t0[i])) - 1)
+        since, found = self.t1[i - 1] if i else -math.inf, []
+        while row >= 0 and self.trace.op[row] == self._names[i] and self._born[row] > since:
+            found.append(row)
+            row -= 1
+        return found[::-1]
+
     def _pulls(self) -> dict[int, tuple[int, int]]:
         """When each node was pulled."""
         rows = np.flatnonzero(self.back & (self.node > 0))
@@ -140,10 +148,10 @@ class Nodes:
         begins = later[np.searchsorted(born, np.searchsorted(self._at, self.t0[rows]))]
         ends = np.searchsorted(self._at, self.t1[rows], "right")
         found: dict[int, tuple[int, int]] = {}
-        each = (self.node[rows], self.alloc[rows], begins, ends)
-        for seq, alloc, begin, end in zip(*(column.tolist() for column in each), strict=True):
-            if alloc in self.rows:  # memory for a result is asked for before the op begins
-                begin = min(begin, int(born[self.rows[alloc]]))
+        each = (self.node[rows], rows, begins, ends)
+        for seq, row, begin, end in zip(*(column.tolist() for column in each), strict=True):
+            for asked in self.asked(row):  # before the op begins
+                begin = min(begin, int(born[asked]))
             before = found.get(seq, (begin, end))
             found[seq] = min(begin, before[0]), max(end, before[1])
         return found
