@@ -34,7 +34,8 @@ class Variable(Tensor):
 
     Args:
         data: a Tensor (shared, not copied), or what `flnb.asarray` takes.
-        requires_grad: whether ``backward`` leaves a gradient in ``.grad``. Needs a floating dtype.
+        requires_grad: whether ``backward`` leaves a gradient in ``.grad``. Needs a floating dtype, and data that
+            does not require grad itself: no gradient would flow from the new leaf to it.
 
     >>> import flnb
     >>> x = flnb.Variable([1.0, 2.0])
@@ -54,6 +55,11 @@ class Variable(Tensor):
 
     def __init__(self, data: Any, requires_grad: bool = True) -> None:
         source = asarray(data)
+        if requires_grad and source._node is not None:
+            raise RuntimeError(
+                f"{type(self).__name__}: the data requires grad, and no gradient would flow from the new leaf to it; "
+                f"use it as it is, or give its values: {type(self).__name__}(x.detach())"
+            )
         self._data, self._spec, self._root = source._data, source._spec, getattr(source, "_root", source)
         self._node = None
         self.requires_grad = requires_grad

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import state
 from flnb.dispatch.plan import spec_of
-from flnb.dispatch.promotion import complex_dtype, default_dtype
+from flnb.dispatch.promotion import common_dtype, complex_dtype, default_dtype
 from flnb.ops.dtypes import dtype_of
 from flnb.ops.table import Op
 from flnb.tensor import Tensor
@@ -37,6 +37,12 @@ def _shape(shape: Any) -> tuple[int, ...]:
     return extents
 
 
+def refuse_complex(op: str, dtype: Any, target: Any) -> None:
+    """Raise where complex numbers would become real ones."""
+    if target is not None and getattr(dtype, "kind", "") == "c" and target.kind not in "cb":
+        raise TypeError(f"{op}: {dtype.name} to {target.name} loses the imaginary part; use flnb.real or flnb.abs")
+
+
 def check_device(device: Any) -> None:
     """Refuse a device other than the backend's own."""
     if device not in (None, "cpu"):
@@ -56,7 +62,8 @@ def asarray(obj: Any, dtype: Any = None, copy: bool | None = None, device: str |
     """A tensor from a number, nested lists, a NumPy array, or anything NumPy takes. Values are copied.
 
     Python floats become the default dtype (float32), complex numbers its complex counterpart, Python ints int64. NumPy
-    arrays keep their dtype. A Tensor comes back as it is unless ``dtype`` or ``copy`` ask for more.
+    arrays keep their dtype. A Tensor comes back as it is unless ``dtype`` or ``copy`` ask for more. Lists of Tensors
+    are stacked, in the dtype that an op on all of them computes in; gradients flow to those that require them.
 
     >>> import flnb
     >>> flnb.asarray([1, 2]).dtype, flnb.asarray([1.0, 2.0]).dtype
@@ -78,22 +85,69 @@ def asarray(obj: Any, dtype: Any = None, copy: bool | None = None, device: str |
             "asarray: copy=False is not possible, flnb keeps values in memory of its own manager; "
             "flnb.from_dlpack(array) shares memory"
         )
-    values = obj
-    if isinstance(values, (list, tuple)) and any(isinstance(v, Tensor) for v in values):
-        values = [v._values() if isinstance(v, Tensor) else v for v in values]
     dtype = None if dtype is None else dtype_of(dtype)
+    if isinstance(obj, (list, tuple)) and _holds_tensors(obj):
+        return _joined(obj, _common(obj) if dtype is None else dtype)
+    refuse_complex("asarray", getattr(obj, "dtype", dtype), dtype)
     try:
-        array = np.asarray(values, dtype=dtype)
+        array = np.asarray(obj, dtype=dtype)
     except (ValueError, TypeError) as error:
         raise type(error)(f"asarray: {error}; expected numbers in nested lists of equal lengths") from None
     if array.dtype.kind not in "biufc" and array.dtype.name != "bfloat16":
-        raise TypeError(f"asarray: expected numbers, got {type(values).__name__} of dtype {array.dtype}")
-    if dtype is None and not hasattr(values, "dtype") and array.dtype.kind in "fc":
+        raise TypeError(f"asarray: expected numbers, got {type(obj).__name__} of dtype {array.dtype}")
+    if dtype is None and not hasattr(obj, "dtype") and array.dtype.kind in "fc":
         array = array.astype(default_dtype() if array.dtype.kind == "f" else complex_dtype())
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     spec = spec_of(array.shape, array.dtype, state.current().kind)
     return dispatch.create(_from_numpy, spec, (array,), INPUT)
+
+
+def _holds_tensors(values: Sequence[Any]) -> bool:
+    kinds = set(map(type, values))
+    nested = any(issubclass(kind, (list, tuple)) for kind in kinds)
+    return any(issubclass(kind, Tensor) for kind in kinds) or (
+        nested and any(_holds_tensors(v) for v in values if isinstance(v, (list, tuple)))
+    )
+
+
+def _elements(values: Sequence[Any]) -> Iterator[Any]:
+    for v in values:
+        if isinstance(v, (list, tuple)):
+            yield from _elements(v)
+        else:
+            yield v
+
+
+def _common(values: Sequence[Any]) -> np.dtype[Any]:
+    """The dtype of nested lists with tensors in them; Python numbers do not widen it."""
+    strong, weak = [], set()
+    for v in _elements(values):
+        if isinstance(v, (Tensor, np.ndarray)):
+            strong.append(v.dtype)
+        else:
+            weak.add(type(v.item() if isinstance(v, np.generic) else v))
+    for kind in weak - {bool, int, float, complex}:
+        raise TypeError(f"asarray: expected numbers and tensors in nested lists, got {kind.__name__} among them")
+    return common_dtype(strong, tuple(weak))
+
+
+def _joined(values: Sequence[Any], dtype: np.dtype[Any]) -> Tensor:
+    """Nested lists of tensors and numbers as one tensor: copied at once, or by ops where these are to be recorded."""
+    tensors = [v for v in _elements(values) if isinstance(v, Tensor)]
+    recorded = state.current().grad and any(x._node is not None for x in tensors)
+    if not recorded and all(x._can_be_read() for x in tensors):
+        return asarray(np.asarray(_read(values)), dtype)
+    from flnb.ops.movement import stack
+
+    return stack([_joined(v, dtype) if isinstance(v, (list, tuple)) else asarray(v, dtype) for v in values])  # type: ignore[no-any-return]
+
+
+def _read(values: Any) -> Any:
+    """Nested lists with the values of tensors in their place."""
+    if isinstance(values, (list, tuple)):
+        return [_read(v) for v in values]
+    return values._values() if isinstance(values, Tensor) else values
 
 
 def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = None) -> Tensor:
@@ -126,13 +180,29 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
 
 
 def full(shape: int | Sequence[int], fill_value: complex, dtype: Any = None, device: str | None = None) -> Tensor:
-    """A tensor filled with one value; dtype by the value: bool, int64, or the default floating or complex dtype."""
+    """A tensor filled with one value; dtype by the value: bool, int64, or the default floating or complex dtype.
+
+    A Tensor of one element may be given, too: its dtype stays, and gradients flow to it.
+    """
     if isinstance(fill_value, Tensor):
-        fill_value = fill_value.item()
+        from flnb.ops.elementwise import copy
+        from flnb.ops.movement import broadcast_to
+
+        check_device(device)
+        return copy(broadcast_to(single(asarray(fill_value, dtype), "full"), _shape(shape)))
     if dtype is None and isinstance(fill_value, (bool, int, complex)):
         dtype = np.bool_ if fill_value is True or fill_value is False else np.int64
         dtype = complex_dtype() if isinstance(fill_value, complex) else dtype
     return dispatch.create(_full, _spec(shape, dtype, device), (fill_value,))
+
+
+def single(value: Tensor, op: str) -> Any:
+    """A tensor of one element without dimensions."""
+    from flnb.ops.movement import reshape
+
+    if value.size != 1:
+        raise ValueError(f"{op}: expected one number or a tensor with one element to fill with, got {value._spec!r}")
+    return reshape(value, ())
 
 
 def zeros(shape: int | Sequence[int], dtype: Any = None, device: str | None = None) -> Tensor:

@@ -11,7 +11,7 @@ import numpy as np
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch.plan import Spec
 from flnb.dispatch.promotion import is_float
-from flnb.ops.creation import asarray, check_device
+from flnb.ops.creation import asarray, check_device, refuse_complex
 from flnb.ops.dtypes import dtype_of, real_dtype
 from flnb.ops.table import Op, Pull, describe, shaped
 from flnb.tensor import Tensor
@@ -204,7 +204,10 @@ copysign: Function = _binary(
     Pull((), lambda g, plan, a, b, y: multiply(g, 0.0)),
     accepts="float", real=True,
 )  # fmt: skip
-nextafter: Function = _binary("nextafter", accepts="float", real=True)
+nextafter: Function = _binary(
+    "nextafter", Pull((), lambda g, plan, a, b, y: g), Pull((), lambda g, plan, a, b, y: multiply(g, 0.0)),
+    accepts="float", real=True,
+)  # fmt: skip
 equal: Function = _binary("equal", accepts="any", infer=boolean)
 not_equal: Function = _binary("not_equal", accepts="any", infer=boolean)
 less: Function = _binary("less", accepts="any", infer=boolean, real=True)
@@ -283,8 +286,7 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: str | None = Non
     target = dtype_of(dtype)
     if not copy and x.dtype == target:
         return x
-    if x.dtype.kind == "c" and target.kind not in "cb":
-        raise TypeError(f"astype: {x.dtype.name} to {target.name} loses the imaginary part; use flnb.real or flnb.abs")
+    refuse_complex("astype", x.dtype, target)
     return dispatch.call(_astype, (x,), (target,))
 
 

@@ -12,9 +12,9 @@ from flnb.dispatch import crossing as dispatch
 from flnb.dispatch.failure import refused
 from flnb.dispatch.plan import size_of
 from flnb.ops import elementwise as e
-from flnb.ops.creation import asarray
+from flnb.ops.creation import asarray, ones_like, single
 from flnb.ops.table import Op, Pull, describe, shaped
-from flnb.tensor import axes_of, axis_of
+from flnb.tensor import Tensor, axes_of, axis_of
 
 _reshape = Op(
     "reshape", "movement", shaped(lambda _, shape: shape), writes_out=False,
@@ -140,11 +140,11 @@ def _inside(plan: Any) -> tuple[slice, ...]:
     return tuple(slice(b, b + n) for (b, _), n in zip(plan.attributes[0], plan.specs[0].shape, strict=True))
 
 
-def pad(x: Any, /, widths: Sequence[tuple[int, int]], value: float = 0.0, mode: str = "constant") -> Any:
+def pad(x: Any, /, widths: Sequence[tuple[int, int]], value: Any = 0.0, mode: str = "constant") -> Any:
     """Surround a tensor: ``widths`` holds (before, after) for each dimension.
 
-    ``mode``: "constant" (by ``value``), "edge" (by the outermost elements), "symmetric" (mirrored, the outermost
-    included) or "reflect" (mirrored, the outermost left out), as in NumPy.
+    ``mode``: "constant" (by ``value``, a number or a Tensor of one element), "edge" (by the outermost elements),
+    "symmetric" (mirrored, the outermost included) or "reflect" (mirrored, the outermost left out), as in NumPy.
 
     >>> import flnb
     >>> flnb.pad(flnb.asarray([1, 2, 3]), ((2, 1),), mode="symmetric").tolist()
@@ -154,8 +154,12 @@ def pad(x: Any, /, widths: Sequence[tuple[int, int]], value: float = 0.0, mode: 
     pairs = tuple((int(b), int(a)) for b, a in widths)
     if len(pairs) != x.ndim or any(n < 0 for pair in pairs for n in pair):
         raise ValueError(f"pad: expected {x.ndim} pairs of widths >= 0 for shape {x.shape}, got {tuple(widths)}")
+    if mode == "constant" and isinstance(value, Tensor):
+        inside = dispatch.call(_pad, (ones_like(x, np.bool_),), (pairs, False))
+        return e.where(inside, pad(x, pairs), single(asarray(value, x.dtype), "pad"))
     if mode == "constant":
-        return dispatch.call(_pad, (x,), (pairs, float(value)))
+        value = complex(value) if x.dtype.kind == "c" else value if isinstance(value, int) else float(value)
+        return dispatch.call(_pad, (x,), (pairs, value))
     return _mirrored(x, pairs, mode)
 
 

@@ -31,7 +31,8 @@ def verify_grad(function: Callable[..., Any], inputs: Sequence[Any], order: int 
     """Check the gradients of ``function`` at ``inputs`` (float64 arrays are differentiated); gives how many were.
 
     The output is projected on a random vector, and each gradient on a random direction, so that one number is
-    compared with a five-point central difference. With ``order`` 2 the same is done for the projected gradient.
+    compared with a five-point central difference. With ``order`` 2 the same is done for the projected gradient. A
+    floating-point output that is not on the tape must not change with the inputs (0 is returned then).
 
     >>> import numpy as np, flnb.testing
     >>> flnb.testing.verify_grad(lambda x: x * x, [np.array([1.0, 2.0])])
@@ -51,7 +52,10 @@ def verify_grad(function: Callable[..., Any], inputs: Sequence[Any], order: int 
             f"verify_grad: nothing to check: inputs are differentiated where they are float64, these are "
             f"{', '.join(a.dtype.name for a in arrays)}; finite differences need that precision"
         )
-    weight = rng.normal(size=function(*[flnb.asarray(a) for a in arrays]).shape)
+    sample = function(*[flnb.asarray(a) for a in arrays])
+    if sample.dtype.kind in "biu":
+        return 0
+    weight = rng.normal(size=sample.shape)
     directions = {i: rng.normal(size=arrays[i].shape) for i in wanted}
 
     def value(points: list[Array]) -> Array:
@@ -71,6 +75,8 @@ def verify_grad(function: Callable[..., Any], inputs: Sequence[Any], order: int 
     for graph in (False, True):  # without a graph composites are differentiated as a whole, with it by their bodies
         sources, output = _projected(function, arrays, wanted, weight)
         if not getattr(output, "requires_grad", False):
+            for i in wanted:
+                first.of(i, None, directions[i], "first order")
             return 0
         for i, g in zip(wanted, grad_of(output, sources, create_graph=graph), strict=True):
             first.of(i, g, directions[i], "first order")
@@ -112,6 +118,8 @@ class _Check:
             if found is not None and found[0] > largest:
                 place, largest, wrong = f"position {position}", found[0], found
         error, says, measured = wrong
+        if gradient is None:
+            order += ", where no gradient arrives"
         raise GradientError(
             f"argument {argument}, {place}, {order}: the gradient says {says!r}, finite differences say {measured!r} "
             f"(relative error {error:.2e}, allowed {self.tolerance:.0e})"

@@ -269,6 +269,15 @@ def test_only_floating_point_variables_require_grad():
     assert not flnb.Variable([1, 2], requires_grad=False).requires_grad
 
 
+def test_a_new_leaf_does_not_silently_cut_what_it_is_made_from():
+    x = flnb.Variable([1.0])
+    for data in (x, x * 2.0, [x, x]):
+        with pytest.raises(RuntimeError, match=r"Variable: the data requires grad.*Variable\(x\.detach\(\)\)"):
+            flnb.Variable(data)
+    assert flnb.Variable(x.detach()).requires_grad
+    assert not flnb.Variable(x, requires_grad=False).requires_grad
+
+
 def test_numpy_refuses_to_drop_a_gradient():
     x = flnb.Variable([1.0])
     for convert in (np.asarray, lambda v: v.numpy()):

@@ -43,6 +43,56 @@ def test_the_default_dtype_decides_for_complex_numbers_too():
         flnb.set_default_dtype("float32")
 
 
+def test_sequences_of_variables_are_stacked_on_the_tape():
+    v, w = flnb.Variable(3.0), flnb.Variable([1.0, 2.0])
+    for made, g_v, g_w in (
+        (flnb.asarray([v, 2.0, v]), 2.0, None),
+        (flnb.asarray([w, [v, 5]]), 1.0, [1.0, 1.0]),
+        (w * [v, v], 3.0, [3.0, 3.0]),
+        (flnb.multiply((v, 2.0), w), 1.0, [3.0, 2.0]),
+        (flnb.where(w > 1.0, [v, v], 0.0), 1.0, None),
+        (flnb.concat([w, [v]]), 1.0, [1.0, 1.0]),
+    ):
+        made.sum().backward()
+        assert v.grad.item() == g_v
+        assert w.grad is None if g_w is None else w.grad.tolist() == g_w
+        v.zero_grad()
+        w.zero_grad()
+    assert flnb.asarray([w, [v, 5]]).tolist() == [[1.0, 2.0], [3.0, 5.0]]
+    with flnb.no_grad():
+        assert flnb.asarray([v, v]).tolist() == [3.0, 3.0]
+    assert flnb.vmap(lambda x: flnb.asarray([x, 1.0]))(w.data).tolist() == [[1.0, 1.0], [2.0, 1.0]]
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int8, np.bool_, np.complex128])
+def test_lists_of_tensors_keep_their_dtype(dtype):
+    x = flnb.ones((2,), dtype)
+    for values in ([x, x], [[x], [x]], (x[0], True), [x, np.ones(2, np.bool_)]):
+        assert flnb.asarray(values).dtype == dtype
+    assert flnb.asarray([x[0] == 1, x[1] == 1], np.float32).dtype == np.float32
+    assert flnb.asarray([flnb.zeros((), np.float64), 0.1]).tolist() == [0.0, 0.1]
+    with pytest.raises(TypeError, match=r"asarray: expected numbers and tensors in nested lists, got str among them"):
+        flnb.asarray([x, "a"])
+
+
+def test_fill_values_may_be_variables():
+    v, w = flnb.Variable([3.0]), flnb.Variable([[1.0, 2.0]])
+    filled, surrounded = flnb.full((2, 3), v), flnb.pad(w, ((1, 0), (0, 2)), value=v)
+    assert filled.tolist() == [[3.0] * 3] * 2
+    assert surrounded.tolist() == [[3.0] * 4, [1.0, 2.0, 3.0, 3.0]]
+    filled.sum().backward()
+    assert v.grad.tolist() == [6.0]
+    flnb.full_like(w, v).sum().backward()
+    assert v.grad.tolist() == [8.0]
+    v.zero_grad()
+    surrounded.sum().backward()
+    assert (v.grad.tolist(), w.grad.tolist()) == ([6.0], [[1.0, 1.0]])
+    assert flnb.full((2,), flnb.zeros((), np.float64)).dtype == np.float64
+    for fill in (lambda x: flnb.full((2,), x), lambda x: flnb.pad(w, ((1, 1), (0, 0)), value=x)):
+        with pytest.raises(ValueError, match=r"(full|pad): expected one number or .*, got float32\[2\]"):
+            fill(flnb.ones(2))
+
+
 @pytest.mark.parametrize(
     "arguments", [(5,), (2, 7), (7, 2, -2), (0, 1, 0.3), (0.5, -2, -0.5), (3, 3), (5, 2), (-3, 10, 4)]
 )
@@ -71,6 +121,7 @@ def test_eye(k):
     [
         (lambda: flnb.linspace(0, 1, -1), ValueError, "linspace: num must be 0 or more, got -1"),
         (lambda: flnb.arange(0, 1, 0), ValueError, "arange: step must not be 0"),
+        (lambda: flnb.asarray(np.ones(2, complex), flnb.float32), TypeError, "complex128 to float32 loses the imagin"),
         (lambda: flnb.zeros((2.5,)), TypeError, "'float' object cannot be interpreted as an integer"),
         (lambda: flnb.ones(2).__array_namespace__(api_version="1999.1"), ValueError, "known: 2021.12, .* 2024.12"),
         (lambda: flnb.__array_namespace_info__().dtypes(kind="real"), ValueError, "unknown kind of dtype 'real'"),
@@ -126,3 +177,9 @@ def test_everything_public_exists():
 def test_random_extents_are_arguments_or_one_tuple(make):
     assert make(2, 3).shape == make((2, 3)).shape == make([2, 3]).shape == (2, 3)
     assert make().shape == make(()).shape == ()
+
+
+def test_padding_by_numbers_that_a_float_does_not_hold():
+    assert flnb.pad(flnb.asarray([1j]), ((1, 0),), value=2 - 1j).tolist() == [2 - 1j, 1j]
+    assert flnb.pad(flnb.asarray([0]), ((1, 0),), value=2**60 + 1).tolist() == [2**60 + 1, 0]
+    assert flnb.pad(flnb.asarray([0]), ((1, 0),), value=1.5).tolist() == [1, 0]

@@ -83,3 +83,14 @@ def test_inputs_that_would_not_be_checked_are_refused():
     with pytest.raises(TypeError, match=r"verify_grad: nothing to check: .* float64, these are float32, int64"):
         verify_grad(lambda x, i: x[i] * 2.0, [X.astype(np.float32), np.array([0, 1])])
     assert verify_grad(flnb.isnan, [X.astype(np.float32)]) == 0
+
+
+def test_an_output_that_is_wholly_cut_from_the_tape_is_found():
+    for cut in (
+        lambda x: flnb.stop_gradient(x) * 2.0,
+        lambda x: flnb.asarray(flnb.stop_gradient(x).numpy() ** 2),
+        lambda x: flnb.full((3,), x.sum().item()),
+    ):
+        with pytest.raises(GradientError, match=r"first order, where no gradient arrives: the gradient says 0\.0"):
+            verify_grad(cut, [X])
+    assert verify_grad(lambda x: flnb.ones((2,), dtype=np.float64), [X]) == 0
