@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import cmath
+import functools
 import math
 from collections.abc import Callable, Collection
 from typing import Any
@@ -9,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from flnb.dispatch import crossing as dispatch
+from flnb.dispatch import state
 from flnb.dispatch.plan import Spec
 from flnb.dispatch.promotion import is_float
-from flnb.ops.creation import asarray, check_device, refuse_complex
+from flnb.ops.creation import asarray, check_device, refuse_complex, zeros_like
 from flnb.ops.dtypes import dtype_of, real_dtype
 from flnb.ops.table import Op, Pull, describe, shaped
 from flnb.tensor import Tensor
@@ -180,7 +183,7 @@ remainder: Function = _binary(
 pow: Function = _binary(
     "pow",
     Pull({0, 1}, lambda g, plan, a, b, y: multiply(g, _slope(a, b))),
-    Pull({0, "y"}, lambda g, plan, a, b, y: multiply(g, multiply(y, _log_or_zero(a)))),
+    Pull({0, "y"}, lambda g, plan, a, b, y: multiply(g, multiply(y, _rate(a, y)))),
 )
 atan2: Function = _binary(
     "atan2",
@@ -232,18 +235,22 @@ def _share(a: Any, y: Any) -> Any:
 
 
 def _slope(a: Any, b: Any) -> Any:
-    """b a^(b - 1), and 0 at a = b = 0: a^0 is 1 everywhere."""
+    """b a^(b - 1), and 0 at b = 0 where a is 0, infinite or NaN: a^0 is 1 everywhere."""
     if not hasattr(b, "dtype"):
-        return b * pow(a, b - 1.0) if b else multiply(a, 0.0)
-    return b * pow(a, where(logical_and(equal(a, 0.0), equal(b, 0.0)), 1.0, b) - 1.0)
+        return b * pow(a, b - 1.0) if b else zeros_like(a)
+    odd = logical_or(equal(a, 0.0), logical_not(isfinite(a)))
+    return b * pow(a, where(logical_and(odd, equal(b, 0.0)), 1.0, b) - 1.0)
 
 
-def _log_or_zero(a: Any) -> Any:
-    """log(a) where a > 0, else 0: the limit of y log(a) at a = 0 that a gradient needs."""
+def _rate(a: Any, y: Any) -> Any:
+    """What y = a^b grows by with b, over y: log(a), and 0 for real a < 0 and at a = 0, unless y is infinite there."""
     if not hasattr(a, "dtype"):
-        return math.log(a) if a > 0 else 0.0
-    positive = greater(a, 0.0)
-    return multiply(log(where(positive, a, 1.0)), astype(positive, a.dtype))
+        if a == 0:
+            return negative(astype(isinf(y), y.dtype))
+        return cmath.log(a) if y.dtype.kind == "c" else math.log(a) if a > 0 else 0.0
+    has_log = not_equal(a, 0.0) if a.dtype.kind == "c" else greater(a, 0.0)
+    poles = logical_and(equal(a, 0.0), isinf(y))
+    return subtract(multiply(log(where(has_log, a, 1.0)), astype(has_log, a.dtype)), astype(poles, a.dtype))
 
 
 def _infer_where(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[tuple[int, ...], np.dtype[Any]]:
@@ -269,8 +276,23 @@ def where(condition: Any, x: Any, y: Any, /) -> Any:
 
 
 def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:
-    """Limit elements to [min, max], numbers or tensors that broadcast; either may be None. The dtype stays."""
+    """Limit elements to [min, max], numbers or tensors that broadcast; either may be None. The dtype stays.
+
+    The gradient goes to the elements within the bounds, and to a bound where an element lies beyond it.
+    """
     x = asarray(x)
+    bounds = [b if b is None or isinstance(b, (int, float)) else asarray(b) for b in (min, max)]
+    if min is max is None or x._node is None or not state.current().grad:
+        return _clipped(x, *bounds)
+    with state.recording(any(getattr(b, "_node", None) is not None for b in bounds)):
+        y = _clipped(x, *bounds)
+    with state.recording(False):
+        within = [test(x, b) for test, b in zip((greater_equal, less_equal), bounds, strict=True) if b is not None]
+        inside = functools.reduce(logical_and, within)
+    return where(inside, x, y)
+
+
+def _clipped(x: Any, min: Any, max: Any) -> Any:
     y = x if min is None else maximum(x, min)
     y = y if max is None else minimum(y, max)
     return y if y.dtype == x.dtype else astype(y, x.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable
 from typing import Any
 
@@ -9,10 +10,11 @@ import numpy as np
 
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch.autocast import cast_target
+from flnb.dispatch.plan import size_of
 from flnb.dispatch.promotion import default_dtype, is_float
 from flnb.ops import elementwise as e
-from flnb.ops.creation import arange, asarray, eye, full, ones_like
-from flnb.ops.movement import broadcast_to, concat, expand_dims, flip, moveaxis, reshape
+from flnb.ops.creation import arange, asarray, eye, full
+from flnb.ops.movement import broadcast_to, concat, expand_dims, flip, moveaxis, pad, permute_dims, reshape
 from flnb.ops.table import Op, Pull, named
 from flnb.tensor import axes_of, axis_of
 
@@ -57,24 +59,29 @@ def _pull_extremum(g: Any, plan: Any, x: Any, y: Any) -> Any:
 
 
 def _pull_prod(g: Any, plan: Any, x: Any, y: Any) -> Any:
-    """Product of the others, by exclusive products from both ends: right also where elements are zero."""
     axes, _ = plan.attributes
-    others = _product_of_others(x, axes[0]) if len(axes) == 1 else e.divide(_expand(y, plan), x)
-    return e.multiply(_expand(g, plan), others)
+    kept = [i for i in range(x.ndim) if i not in axes]
+    order = (*kept, *axes)
+    apart = permute_dims(x, order)
+    others = _product_of_others(reshape(apart, (*apart.shape[: len(kept)], size_of(apart.shape[len(kept) :]))))
+    return e.multiply(_expand(g, plan), permute_dims(reshape(others, apart.shape), np.argsort(order).tolist()))
 
 
-def _product_of_others(x: Any, axis: int) -> Any:
-    n = x.shape[axis]
-    cut = [slice(None)] * x.ndim
+def _product_of_others(x: Any) -> Any:
+    """Products of rows without one element each, in log2(n) steps from both ends: right also where some are zero."""
+    n = x.shape[-1]
+    step = builtins.min(1, n)
+    before, after = _shifted(x, step), _shifted(x, -step)
+    while 0 < step < n:
+        before, after = e.multiply(before, _shifted(before, step)), e.multiply(after, _shifted(after, -step))
+        step *= 2
+    return e.multiply(before, after)
 
-    def part(start: int, stop: int) -> Any:
-        return x[(*cut[:axis], slice(start, stop), *cut[axis + 1 :])]
 
-    before, after = [ones_like(part(0, 1))], [ones_like(part(0, 1))]
-    for i in range(n - 1):
-        before.append(e.multiply(before[-1], part(i, i + 1)))
-        after.append(e.multiply(after[-1], part(n - 1 - i, n - i)))
-    return e.multiply(concat(before, axis=axis), concat(after[::-1], axis=axis))
+def _shifted(x: Any, step: int) -> Any:
+    """Rows moved by a number of places; ones come in."""
+    n, ahead, back = x.shape[-1], builtins.max(step, 0), builtins.max(-step, 0)
+    return pad(x[..., back : n - ahead], (*((0, 0),) * (x.ndim - 1), (ahead, back)), 1.0)
 
 
 def _reduction(
@@ -108,7 +115,7 @@ def _casting(reduce: Callable[..., Any]) -> Callable[..., Any]:
 
 _each = Pull((), lambda g, plan, x, y: _expand(g, plan))
 sum = _casting(_reduction("sum", "Sum; integers narrower than 64 bits are summed in 64.", _widened, _each))
-prod = _casting(_reduction("prod", "Product; integers as in `sum`.", _widened, Pull({0, "y"}, _pull_prod)))
+prod = _casting(_reduction("prod", "Product; integers as in `sum`.", _widened, Pull({0}, _pull_prod)))
 _chosen = Pull({0, "y"}, _pull_extremum)
 max = _reduction("max", "Largest element.", lambda d: d, _chosen, needs_elements=True, real=True)
 min = _reduction("min", "Smallest element.", lambda d: d, _chosen, needs_elements=True, real=True)
@@ -210,8 +217,12 @@ def var(x: Any, /, axis: Any = None, correction: float = 0.0, keepdims: bool = F
 
 
 def std(x: Any, /, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Any:
-    """Standard deviation: the root of `var`."""
-    return e.sqrt(var(x, axis=axis, correction=correction, keepdims=keepdims))
+    """Standard deviation: the root of `var`, with gradient 0 where all elements are equal."""
+    variance = var(x, axis=axis, correction=correction, keepdims=keepdims)
+    if variance._node is None:
+        return e.sqrt(variance)
+    zero = e.equal(variance, 0.0)
+    return e.where(zero, 0.0, e.sqrt(e.where(zero, 1.0, variance)))
 
 
 def diff(x: Any, /, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> Any:

@@ -100,9 +100,32 @@ def test_clip_keeps_the_dtype_and_broadcasts():
     assert flnb.clip(x) is x
 
 
+def test_clip_passes_the_gradient_on_at_its_bounds():
+    x = flnb.Variable([0.0, 1.0, 0.5, 2.0, -1.0, np.nan])
+    low, high = flnb.Variable(flnb.zeros(6)), flnb.Variable(flnb.ones(6))
+    flnb.clip(x, 0.0, 1.0)[:5].sum().backward()
+    assert x.grad.tolist() == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]
+    flnb.clip(x, low, high)[:5].sum().backward()
+    assert x.grad.tolist() == [2.0, 2.0, 2.0, 0.0, 0.0, 0.0]
+    assert low.grad.tolist() == [0.0, 0.0, 0.0, 0.0, 1.0, 0.0]
+    assert high.grad.tolist() == [0.0, 0.0, 0.0, 1.0, 0.0, 0.0]
+    assert np.isnan(flnb.clip(x, 0.0, 1.0).data[5].item())
+    assert flnb.grad(lambda v: flnb.clip(v, [0.0, 1.0], None).sum())(flnb.asarray([0.0, 0.0])).tolist() == [1.0, 0.0]
+
+
 @pytest.mark.parametrize("exponent", [0, 0.0, flnb.asarray(0.0)], ids=str)
-def test_a_zero_to_the_power_of_zero_has_slope_zero(exponent):
+def test_to_the_power_of_zero_has_slope_zero(exponent):
     for _ in range(2):  # the second node of a plan takes the straight pull
-        x = flnb.Variable([0.0, 2.0])
+        x = flnb.Variable([0.0, 2.0, np.inf, -np.inf, np.nan])
         (x**exponent).sum().backward()
-        assert x.grad.tolist() == [0.0, 0.0]
+        assert x.grad.tolist() == [0.0] * 5
+
+
+@pytest.mark.parametrize("base", [0, 0.0, flnb.asarray(0.0)], ids=str)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_powers_of_zero_by_their_exponent(base):
+    y = flnb.Variable([-1.0, 0.0, 0.5, 2.0, np.inf, -np.inf])
+    for _ in range(2):
+        (base**y).sum().backward()
+        assert y.grad.tolist() == [-np.inf, 0.0, 0.0, 0.0, 0.0, -np.inf]
+        y.zero_grad()

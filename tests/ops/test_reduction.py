@@ -1,0 +1,52 @@
+"""Gradients of reductions where a formula alone would be NaN."""
+
+import numpy as np
+import pytest
+
+import flnb
+
+ZEROS = [(), ((0, 1, 0),), ((0, 1, 0), (1, 1, 0)), ((0, 1, 0), (0, 2, 0), (1, 0, 1))]
+
+
+@pytest.mark.parametrize("axis", [None, (), 0, 1, (0, 2), (1, 2), (0, 1, 2)], ids=str)
+@pytest.mark.parametrize("zeros", ZEROS, ids=len)
+def test_products_of_zeros(axis, zeros):
+    """A derivative by an element is the product without it, a second derivative that without both, by hand."""
+    x = np.random.default_rng(0).uniform(0.5, 1.5, (2, 3, 2))
+    for place in zeros:
+        x[place] = 0.0
+
+    def without(*places):
+        """The product that has these factors, without them; 0 if no product has them all."""
+        others, has = x.copy(), np.zeros(x.shape)
+        for place in places:
+            others[place], has[place] = 1.0, 1.0
+        whole = np.sum(has, axis) == len(places)
+        return np.prod(others, axis)[whole].sum()
+
+    def product(v):
+        return flnb.prod(v, axis=axis).sum()
+
+    places = list(np.ndindex(x.shape))
+    first = np.reshape([without(p) for p in places], x.shape)
+    second = np.reshape([without(p, q) if p != q else 0.0 for p in places for q in places], x.shape * 2)
+    np.testing.assert_allclose(flnb.grad(product)(x).numpy(), first, rtol=1e-12)
+    np.testing.assert_allclose(flnb.hessian(product)(x).numpy(), second, rtol=1e-12)
+
+
+def test_the_product_of_nothing_and_of_one_element():
+    for shape, axis in (((0, 3), None), ((0, 3), 1), ((3, 0), 1), ((), None)):
+        v = flnb.Variable(np.ones(shape))
+        flnb.prod(v, axis=axis).sum().backward()
+        assert v.grad.tolist() == np.ones(shape).tolist()
+
+
+@pytest.mark.parametrize("axis", [None, 1])
+def test_std_of_equal_elements_has_gradient_zero(axis):
+    x = flnb.Variable(np.array([[2.0, 2.0], [2.0, 2.0]]))
+    flnb.std(x, axis=axis).sum().backward()
+    assert x.grad.tolist() == [[0.0, 0.0], [0.0, 0.0]]
+    mixed = flnb.Variable(np.array([[2.0, 2.0], [1.0, 3.0]]))
+    flnb.std(mixed, axis=1).sum().backward()
+    assert mixed.grad.tolist() == [[0.0, 0.0], [-0.5, 0.5]]
+    assert np.isnan(flnb.std(flnb.Variable([1.0, np.nan])).item())
