@@ -40,6 +40,7 @@ class CustomOp(Composite):
         self.jvp: Callable[..., Any] | None = None
         self._parts: list[_Transposed] = []
         code = forward.__code__
+        self.holomorphic = False  # a user's rule is right for complex numbers as it is
         self.arguments = code.co_varnames[: code.co_argcount]
         self.takes_any = bool(code.co_flags & CO_VARARGS)
         self.keywords = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
@@ -204,6 +205,7 @@ class _Transposed(Op):
 
     def __init__(self, op: CustomOp, position: int, count: int) -> None:
         super().__init__(f"{op.name}_vjp", "custom", not_inferred, self._pull_of, body=self._cotangent)
+        self.holomorphic = False
         self.of, self.position, self.count = op, position, count
 
     def register(self) -> None:

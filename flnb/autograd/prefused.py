@@ -207,6 +207,8 @@ def _made(sequence: Sequence, parts: list[Node]) -> _Made | None:
     plans = [part[PLAN] for part in parts]
     if any(type(p.op) is Sequence or p.shrinks.count(None) < len(p.shrinks) for p in plans):
         return None
+    if any(p.spec.dtype.kind == "c" for p in plans):  # pulls of sequences do not conjugate
+        return None
     inner = {(owner, argument): i for i, (owner, argument, _) in enumerate(sequence.steps, start=1)}
     edges: list[tuple[int, int]] = []
 

@@ -20,6 +20,7 @@ from flnb.autograd.variable import Variable
 from flnb.autograd.vmap import vmap
 from flnb.dispatch import state
 from flnb.ops.creation import asarray, eye, ones_like, zeros_like
+from flnb.ops.elementwise import conj
 from flnb.ops.movement import permute_dims, reshape
 from flnb.tensor import Tensor
 
@@ -80,8 +81,9 @@ def _pulled(
 
 
 def _inner(left: Any, right: Any) -> Any:
-    """The sum of the products of two lists of tensors."""
-    return reduce(add, [(a * b).sum() for a, b in zip(left, right, strict=True)])
+    """The sum of the products of two lists of tensors, the second conjugated: a cotangent of z = x + iy is
+    dL/dx + i dL/dy, so that dL is the real part of the sum of dz times its conjugate."""
+    return reduce(add, [(a * (conj(b) if b.dtype.kind == "c" else b)).sum() for a, b in zip(left, right, strict=True)])
 
 
 def _arranged(gradients: list[Any], inputs: list[Any], nested: bool) -> list[Any]:

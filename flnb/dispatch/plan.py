@@ -90,7 +90,7 @@ class Plan:
         self.spec = spec
         self.kind = spec.kind
         self.differentiable = op.differentiable and spec.dtype.kind not in "biu"
-        self.joint = op.joint
+        self.joint = op.joint_for(specs)
         self.blank = spec.dtype if op.writes_out and spec.ndim == 0 and spec.kind in scalar_families else None
         self.weight = spec.nbytes if op.writes_out else -1
         self.compiled = self.primitives = self.pull = None

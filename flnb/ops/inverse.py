@@ -95,7 +95,16 @@ def det(x: Any, /) -> Any:
     return dispatch.call(_det, (asarray(x),))
 
 
-_slogdet = packed("slogdet", lambda *_: ((), ()), lambda g, x, y: _scaled_inverse(plain(g[1]), x), reads={0})
+def _pull_slogdet(g: Any, x: Any, results: Any) -> Any:
+    """With t = tr(inv(x) dx), the logarithm changes by Re t, and the sign of complex determinants by i Im t sign."""
+    turned, along = g
+    if x.dtype.kind == "c":
+        across = e.multiply(e.imag(e.multiply(turned, e.conj(results[0]))), 1j)
+        along = e.add(plain(along), across)
+    return _scaled_inverse(along, x)
+
+
+_slogdet = packed("slogdet", lambda *_: ((), ()), _pull_slogdet, reads={0, "y"})
 
 
 def slogdet(x: Any, /) -> SlogdetResult:

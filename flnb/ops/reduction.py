@@ -204,12 +204,14 @@ def mean(x: Any, /, axis: Any = None, keepdims: bool = False) -> Any:
 
 
 def var(x: Any, /, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Any:
-    """Variance over ``axis``: mean squared deviation with ``n - correction`` in the denominator."""
+    """Variance over ``axis``: mean squared deviation with ``n - correction`` in the denominator. Of complex numbers it
+    is real, the sum of the variances of their parts."""
     x = floating(x)
     if x._spec.dtype.itemsize == 2:
         return _in_single(var, x, axis=axis, correction=correction, keepdims=keepdims)
     centred = e.subtract(x, mean(x, axis=axis, keepdims=True))
-    total = sum(e.square(centred), axis=axis, keepdims=keepdims)
+    squares = e.square(centred) if x.dtype.kind != "c" else e.add(e.square(e.real(centred)), e.square(e.imag(centred)))
+    total = sum(squares, axis=axis, keepdims=keepdims)
     n = x.size / total.size if total.size else 0.0
     if n <= correction:
         return e.multiply(total, float("nan"))

@@ -110,10 +110,15 @@ class Op:
 
     def pulls_for(self, specs: Sequence[Any]) -> tuple[Callable[..., Any] | None, ...]:
         """The pull functions for a call on tensors of these specs."""
-        pulls = [p.function if p else None for p in self._pulls(len(specs))]
-        if self.holomorphic and any(isinstance(s, Spec) and s.dtype.kind == "c" for s in specs):
-            return tuple(p and _conjugated(p) for p in pulls)
-        return tuple(pulls)
+        return tuple(p and self._for(specs, p.function) for p in self._pulls(len(specs)))
+
+    def joint_for(self, specs: Sequence[Any]) -> Callable[..., Any] | None:
+        """Of a composite, the joint pull for a call on tensors of these specs."""
+        return self.joint and self._for(specs, self.joint)
+
+    def _for(self, specs: Sequence[Any], pull: Callable[..., Any]) -> Callable[..., Any]:
+        has_complex = any(isinstance(s, Spec) and s.dtype.kind == "c" for s in specs)
+        return _conjugated(pull) if self.holomorphic and has_complex else pull
 
     def saved(self, mask: int, count: int) -> tuple[bool, ...]:
         """Which of the inputs, and at the end whether the output, the pulls of a set of arguments read.
@@ -154,7 +159,8 @@ def _conjugated(pull: Callable[..., Any]) -> Callable[..., Any]:
     from flnb.ops.elementwise import conj
 
     def pulled(g: Any, plan: Any, *saved: Any) -> Any:
-        return conj(pull(conj(g), plan, *saved))
+        found = pull(conj(g), plan, *saved)
+        return [x if x is None else conj(x) for x in found] if isinstance(found, (tuple, list)) else conj(found)
 
     return pulled
 

@@ -47,6 +47,16 @@ ONE: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "sums": ("sum", lambda z: ops.square(ops.sum(z, axis=0))),
     "root": ("sqrt", ops.sqrt),
     "determinant": ("det", lambda z: linalg.det(z[..., :2])),
+    "variance": ("sum", ops.var),
+    "deviation": ("sum", lambda z: ops.std(z, axis=0, correction=1)),
+    "sigmoid": ("sigmoid", ops.sigmoid),
+    "swish": ("swish", lambda z: ops.swish(z, 0.7)),
+    "gelu by tanh": ("gelu_tanh", lambda z: ops.gelu(z, approximate="tanh")),
+    "layer norm": ("layer_norm", lambda z: ops.layer_norm(z, 3)),
+    "running product": ("cumulative_prod", lambda z: ops.cumulative_prod(z, axis=0)),
+    "product": ("prod", ops.prod),
+    "sign of determinant": ("slogdet", lambda z: linalg.slogdet(z[..., :2]).sign),
+    "power of a number": ("pow", lambda z: ops.pow(-1.3, z)),
     "logarithm of determinant": ("slogdet", lambda z: linalg.slogdet(z[..., :2]).logabsdet),
     "inverse": ("inv", lambda z: linalg.inv(z[..., :2])),
     "cholesky": ("cholesky", lambda z: linalg.cholesky(_gram(z))),
@@ -90,7 +100,7 @@ def complex_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for note, (op, function) in REAL.items():
         yield Sample(op, lambda x, f=function: _real(f(x)), (normal(2, 3),), f"complex {note}")
         yield Sample(op, lambda x, f=function: _real(f(x[::2].mT)), (normal(4, 3),), f"complex {note} strided")
-    for name in ("add", "subtract", "multiply", "divide"):
+    for name in ("add", "subtract", "multiply", "divide", "pow"):
         binary = getattr(ops, name)
         inputs = normal(2, 2, 3), 1.0 + normal(2, 3)
         yield Sample(name, lambda x, y, f=binary: _real(f(_complex(x), _complex(y))), inputs, "complex")

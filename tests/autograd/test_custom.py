@@ -215,3 +215,17 @@ def test_an_attribute_that_can_change_is_refused_by_name():
     assert scaled(flnb.ones((2,)), by=(2.0,)).tolist() == [2.0, 2.0]
     with pytest.raises(TypeError, match=r"scaled: the attribute by is a list, which has no hash; .* a tuple"):
         scaled(flnb.ones((2,)), by=[2.0])
+
+
+def test_rules_for_complex_numbers_are_taken_as_they_are():
+    @flnb.custom_op
+    def squared(z):
+        return z * z
+
+    squared.def_vjp(lambda g, y, z: g * flnb.conj(z) * 2.0)
+    x, v = np.array([1 + 2j, 0.5 - 1j]), np.array([1j, 2 + 1j])
+    for _ in range(2):  # derived from the vjp, then by a rule of its own
+        _, pull = flnb.vjp(squared, x)
+        np.testing.assert_allclose(pull(v)[0].numpy(), 2 * x.conj() * v)
+        np.testing.assert_allclose(flnb.jvp(squared, x, v)[1].numpy(), 2 * x * v)
+        squared.def_jvp(lambda tangents, y, z: tangents[0] * z * 2.0)

@@ -232,3 +232,11 @@ def test_a_write_between_the_ops_of_a_sequence_is_not_fused_away():
     assert tape.fused == 0
     with pytest.raises(RuntimeError, match=r"the output of 'exp'.*written in place"):
         y.backward()
+
+
+def test_complex_sequences_are_not_fused():
+    z = np.array([1 + 2j, 0.5 - 1j])
+    expected = flnb.grad(lambda x: flnb.real(flnb.log(flnb.exp(x) + flnb.exp(x * 0.5))).sum())(z)
+    with flnb.use_tape("prefused"):
+        found = flnb.grad(lambda x: flnb.real(flnb.log(flnb.exp(x) + flnb.exp(x * 0.5))).sum())(z)
+    np.testing.assert_allclose(found.numpy(), expected.numpy())

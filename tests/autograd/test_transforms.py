@@ -317,3 +317,53 @@ def test_a_tensor_in_two_places_of_a_composite_counts_once_for_each():
     np.testing.assert_allclose(np.asarray(flnb.grad(entropy)(p)), slope, rtol=1e-5)
     curvature = flnb.grad(lambda p: flnb.grad(entropy)(p).sum())(p)
     np.testing.assert_allclose(np.asarray(curvature), -1 / (p.numpy() * (1 - p.numpy())), rtol=1e-5)
+
+
+Z = np.array([1 + 2j, 0.5 - 1j, -0.3 + 0.4j])
+V = np.array([1j, 2 + 1j, -1 + 0.5j])
+
+
+def difference(function, x, v):
+    """The derivative along a direction, by five points."""
+    h = 1e-3
+    at = [np.asarray(function(x + t * h * v)) for t in (-2, -1, 1, 2)]
+    return (8 * (at[2] - at[1]) - (at[3] - at[0])) / (12 * h)
+
+
+ENTIRE = [lambda x: x * x, lambda x: flnb.exp(x) * flnb.conj(x), lambda x: flnb.abs(x) * x, lambda x: 2.0**x]
+
+
+@pytest.mark.parametrize("function", ENTIRE)
+def test_complex_directional_derivatives(function):
+    value, tangent = flnb.jvp(function, Z, V)
+    expected = difference(lambda x: function(flnb.asarray(x)).numpy(), Z, V)
+    np.testing.assert_allclose(value.numpy(), function(flnb.asarray(Z)).numpy())
+    np.testing.assert_allclose(tangent.numpy(), expected, rtol=1e-8)
+
+
+def test_the_complex_directional_derivative_of_a_square_by_hand():
+    assert flnb.jvp(lambda x: x * x, np.array(1 + 2j), np.array(1j))[1].item() == -4 + 2j
+
+
+@pytest.mark.parametrize("function", ENTIRE)
+def test_complex_hessian_products(function):
+    """A gradient of z = x + iy is dL/dx + i dL/dy; its change along a direction is the Hessian's product."""
+
+    def loss(x):
+        return flnb.sum(flnb.square(flnb.abs(function(x))))
+
+    found = flnb.hvp(loss, Z, V).numpy()
+    np.testing.assert_allclose(found, difference(lambda x: flnb.grad(loss)(x).numpy(), Z, V), rtol=1e-7, atol=1e-9)
+
+
+def test_complex_vjps_of_several_results_are_the_sums_of_those_of_one():
+    cotangents = np.array(1 + 1j), np.array([2 - 1j, 0.5j, -1.0]), np.array([1.0, -2.0, 0.5])
+    functions = [lambda x: flnb.sum(x * x), lambda x: x * x * x, flnb.abs]
+    together = flnb.vjp(lambda x: tuple(f(x) for f in functions), Z)[1](cotangents)[0].numpy()
+    alone = [flnb.vjp(f, Z)[1](u)[0].numpy() for f, u in zip(functions, cotangents, strict=True)]
+    np.testing.assert_allclose(together, sum(alone), rtol=1e-12)
+    slope = sum(
+        np.sum(np.conj(u) * difference(lambda x, f=f: f(flnb.asarray(x)).numpy(), Z, V)).real
+        for f, u in zip(functions, cotangents, strict=True)
+    )
+    assert np.sum(np.conj(together) * V).real == pytest.approx(slope, rel=1e-8)
