@@ -6,10 +6,10 @@ Both functions are hooks on "an op ran" (`flnb.dispatch.observe`): they cost not
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from flnb_telemetry.withblock import with_block
 
 from flnb.dispatch import stacks, state
 from flnb.dispatch.observe import Observer, call_of, observe
@@ -28,7 +28,7 @@ class AnomalyError(ArithmeticError):
     """A NaN, an infinity or a number above the limit; the message names op, line, and the inputs' statistics."""
 
 
-@contextmanager
+@with_block
 def detect_anomaly(limit: float = 1e10) -> Iterator[None]:
     """Raise an error at the first op inside whose result has a NaN, an infinity or a number above ``limit``.
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, ClassVar
+
+from flnb_telemetry.withblock import with_block
 
 from flnb.autograd.hooks import Intercepted
 from flnb.autograd.variable import placed
@@ -105,7 +106,7 @@ def beneath() -> Tape | None:
     return around
 
 
-@contextmanager
+@with_block
 def saved_tensors_hooks(pack: Callable[[Tensor], Any], unpack: Callable[[Any], Tensor]) -> Iterator[None]:
     """Pass what ops save for their gradients through functions: to offload, compress or count it.
 

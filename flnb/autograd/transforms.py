@@ -7,11 +7,12 @@ on the tape already, is on the tape itself; at the outermost level the results a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import reduce, wraps
 from operator import add
 from typing import Any
+
+from flnb_telemetry.withblock import with_block
 
 from flnb.autograd.batched import Batched, enclose, expose, wrap
 from flnb.autograd.tape import grad_of
@@ -30,7 +31,7 @@ _depth: ContextVar[int] = ContextVar("flnb_transforms", default=0)
 """How many transforms differentiate here, one inside the other."""
 
 
-@contextmanager
+@with_block
 def _differentiating() -> Iterator[bool]:
     """Record gradients; whether another transform is around this one."""
     depth = _depth.get()

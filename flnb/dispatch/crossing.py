@@ -183,15 +183,13 @@ def by_body(op: Op, attributes: tuple[Any, ...], tensors: tuple[Any, ...], here:
     outer = lane.node if lane is not None else 0
     if lane is not None:
         lane.node = seq or outer
-    token = state._scoped.set(here.keeping()) if seq else None
     try:
-        made, kept = body(*plain, *attributes)
+        with state.entered(here.keeping() if seq else here):
+            made, kept = body(*plain, *attributes)
     except Exception as error:
         failed_call(error, op, tensors)
         raise
     finally:
-        if token is not None:
-            state._scoped.reset(token)
         if lane is not None:
             lane.node = outer
     result = new(lift)

@@ -8,8 +8,9 @@ such classes.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+from flnb_telemetry.withblock import with_block
 
 from flnb.dispatch import state
 
@@ -56,19 +57,17 @@ class Interpreter:
         return _Outside()
 
 
-class _Outside:
+class _Outside(state.entered):
     """The current state without its innermost interpreter, until the block ends."""
 
-    __slots__ = ("_token",)
+    def __init__(self) -> None:
+        self._tokens = []
 
-    def __enter__(self) -> None:
-        self._token = state._scoped.set(state.current().beneath())
-
-    def __exit__(self, *_: object) -> None:
-        state._scoped.reset(self._token)
+    def chosen(self) -> state.State:
+        return state.current().beneath()
 
 
-@contextmanager
+@with_block
 def use_interpreter(interpreter: Interpreter) -> Iterator[Interpreter]:
     """Let an interpreter see every op that is called inside, in this thread and context.
 

@@ -12,7 +12,6 @@ import ctypes
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from itertools import count
 from threading import get_ident
 from time import perf_counter_ns as clock
@@ -20,6 +19,7 @@ from typing import Any
 
 import numpy as np
 from flnb_telemetry import bus, intern, pump, schema
+from flnb_telemetry.withblock import with_block
 
 from flnb.dispatch import state
 from flnb.interface.memory import (
@@ -353,7 +353,7 @@ def _without_memory(state: SegmentState) -> SegmentState:
 _asides: weakref.WeakKeyDictionary[MemoryManager, int] = weakref.WeakKeyDictionary()  # how many blocks use each
 
 
-@contextmanager
+@with_block
 def aside(manager: MemoryManager) -> Iterator[None]:
     """A block that moves tensors to this manager, on another device than what is computed: runs count it apart."""
     before = _asides.get(manager, 0)

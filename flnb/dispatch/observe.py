@@ -7,10 +7,10 @@ to the state, not to the backend: another backend chosen inside, or a backend cl
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from flnb_telemetry.withblock import with_block
 
 from flnb.dispatch import state
 from flnb.dispatch.interpreter import Interpreter
@@ -42,7 +42,7 @@ class Observer:
         """The method raised ``error``, which goes on to the user."""
 
 
-@contextmanager
+@with_block
 def observe(*observers: Observer) -> Iterator[None]:
     """Tell these observers of every op that runs inside, in this thread and context.
 

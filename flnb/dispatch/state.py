@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import weakref
-from contextlib import ContextDecorator, contextmanager
+from contextlib import suppress
 from contextvars import ContextVar
 from inspect import CO_VARARGS
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+from flnb_telemetry.withblock import WithBlock, with_block
 
 from flnb.dispatch import registry
 from flnb.dispatch.plan import scalar_families
@@ -245,41 +246,58 @@ def start(backend: str, manager: str) -> None:
     session = State(registry.make("backend", backend), registry.make("memory manager", manager))
 
 
-class use(ContextDecorator):
-    """Hold a changed copy of the current state until the block, or the decorated function, ends.
+class entered(WithBlock[State]):
+    """Hold a state until the block ends.
 
     One object may be entered again and again, also while it is entered, as ``no_grad`` is by habit of other frameworks.
     """
 
-    def __init__(self, **changes: Any) -> None:
-        self._changes = changes
+    def __init__(self, state: State) -> None:
+        self._state = state
         self._tokens: list[Token[State | None]] = []
 
-    def __enter__(self) -> State:
+    def chosen(self) -> State:
+        """The state to hold."""
+        return self._state
+
+    def begin(self) -> State:
+        state = self.chosen()
+        self._tokens.extend(map(_scoped.set, (state,)))  # one call: Ctrl-C cannot come before the token is kept
+        return state
+
+    def end(self, error: BaseException | None) -> None:
+        if self._tokens:
+            with suppress(RuntimeError):  # it was reset, and then Ctrl-C came
+                _scoped.reset(self._tokens[-1])
+            self._tokens.pop()
+
+
+class use(entered):
+    """Hold a changed copy of the current state until the block, or the decorated function, ends."""
+
+    def __init__(self, **changes: Any) -> None:
+        self._changes = changes
+        self._tokens = []
+
+    def chosen(self) -> State:
         state = current().copy()
         state.scoped |= self._changes.keys()
         state.change(**self._changes)
-        self._tokens.append(_scoped.set(state))
         return state
-
-    def __exit__(self, *_: object) -> None:
-        _scoped.reset(self._tokens.pop())
 
     def _recreate_cm(self) -> use:
         return use(**self._changes)  # for each call of a decorated function, which threads may share
 
 
-class recording(use):
+class recording(entered):
     """`use` for ``grad`` alone, at a third of its cost."""
 
     def __init__(self, grad: bool) -> None:
         self._grad = grad
-        self._tokens: list[Token[State | None]] = []
+        self._tokens = []
 
-    def __enter__(self) -> State:
-        state = current().recording(self._grad)
-        self._tokens.append(_scoped.set(state))
-        return state
+    def chosen(self) -> State:
+        return current().recording(self._grad)
 
     def _recreate_cm(self) -> recording:
         return recording(self._grad)
@@ -293,7 +311,7 @@ def _everywhere(part: str, value: Part) -> Part:
     return value
 
 
-@contextmanager
+@with_block
 def use_backend(backend: str | type[TensorBackend] | TensorBackend) -> Iterator[TensorBackend]:
     """Compute with another backend, given by name, class or instance, until the block ends.
 
@@ -313,7 +331,7 @@ def set_backend(backend: str | type[TensorBackend] | TensorBackend) -> TensorBac
     return _everywhere("backend", chosen)
 
 
-@contextmanager
+@with_block
 def use_memory_manager(manager: str | type[MemoryManager] | MemoryManager) -> Iterator[MemoryManager]:
     """Allocate from another manager, given by name (``"caching:split_limit=64MiB"``), class or instance, until the
     block ends.
@@ -332,7 +350,7 @@ def set_memory_manager(manager: str | type[MemoryManager] | MemoryManager) -> Me
     return _everywhere("manager", chosen)
 
 
-@contextmanager
+@with_block
 def use_tape(tape: str | type[Tape] | Tape) -> Iterator[Tape]:
     """Record on another tape, given by name, class or instance, until the block ends.
 

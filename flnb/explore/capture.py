@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 import zipfile
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -14,6 +13,7 @@ from warnings import warn
 import flnb_telemetry
 import numpy as np
 from flnb_telemetry import bus, quantity, schema
+from flnb_telemetry.withblock import with_block
 
 from flnb.dispatch import state
 from flnb.dispatch.observe import Observer, observe
@@ -193,7 +193,7 @@ class Capture(Observer):
 _captures: weakref.WeakValueDictionary[int, Capture] = weakref.WeakValueDictionary()
 
 
-@contextmanager
+@with_block
 def record(
     name: str = "run", *, inputs: bool = False, inputs_limit: str | int = "256MiB", **options: Any
 ) -> Iterator[Recording]:

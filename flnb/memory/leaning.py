@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
+
+from flnb_telemetry.withblock import with_block
 
 from flnb.memory.idling import LEAST, inside
 from flnb.memory.offloading import offload as offloading
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["lean"]
 
 
-@contextmanager
+@with_block
 def lean(
     model: Any, recompute: str | Sequence[str] = (), offload: str | Sequence[str] = (), to: Any = None
 ) -> Iterator[Any]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import weakref
 import zlib
 from collections import deque
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ import numpy as np
 from flnb_backends.memory.caching import Caching
 from flnb_backends.memory.host import HostDevice
 from flnb_telemetry import quantity, schema
+from flnb_telemetry.withblock import with_block
 
 from flnb.dispatch import memory, registry, state
 from flnb.interface.memory import MemoryDevice, MemoryManager
@@ -166,7 +166,7 @@ class LossyCast(Codec):
         np.copyto(out, encoded)
 
 
-@contextmanager
+@with_block
 def offload(
     to: Any = None,
     min_bytes: int | str = "1MiB",
@@ -219,7 +219,7 @@ def offload(
         manager.release_cached()
 
 
-@contextmanager
+@with_block
 def compress(
     codec: Codec | str = "zlib",
     min_bytes: int | str = "1MiB",
@@ -255,7 +255,7 @@ def compress(
         yield moves
 
 
-@contextmanager
+@with_block
 def _keeping(
     store: Store, what: str, min_bytes: int | str, keep_last: int, select: Callable[[Saved], bool] | None
 ) -> Iterator[Moves]:

@@ -6,11 +6,11 @@ Nothing is noted in the modules themselves, so that what is copied, saved or cal
 from __future__ import annotations
 
 import weakref
-from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from flnb_telemetry import bus
+from flnb_telemetry.withblock import with_block
 
 from flnb.autograd.checkpoint import checkpoint
 from flnb.tensor import Tensor
@@ -41,7 +41,7 @@ anywhere: list[_Marks] = []
 """Those of all contexts. While there are none, that is all that a call of a module asks."""
 
 
-@contextmanager
+@with_block
 def running_again(modules: Iterable[Module], where: Callable[[str], bool]) -> Iterator[None]:
     """Inside, calls of these modules are checkpointed where the path of scopes that they are called in says so."""
     mine = _Marks(modules, where)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import struct
 import threading
-from contextlib import contextmanager
 from threading import get_ident
 from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING, Any
@@ -23,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flnb_telemetry import intern, schema
+from flnb_telemetry.withblock import WithBlock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
@@ -58,8 +58,8 @@ def row_code(codes: tuple[int, ...]) -> int:
     with _new_row:
         code = _rows.get(codes)
         if code is None:
-            code = _rows[codes] = _ROW_KIND | len(_row_ops) << schema.PLAN_SHIFT
             _row_ops.append(codes)
+            code = _rows[codes] = _ROW_KIND | (len(_row_ops) - 1) << schema.PLAN_SHIFT
         return code
 
 
@@ -182,27 +182,23 @@ NOBODY = Lane(0, 0)
 NOBODY.ident = 0
 
 
-class _Own(threading.local):
-    """`lane` is this thread's, made by the session when the thread first asks."""
-
-    def __init__(self, new_lane: Callable[[], Lane]) -> None:
-        self.lane = new_lane()
-        self.lane.context = threads.here.context()
-
-
 class Lanes:
-    """`lanes.lane` is this thread's lane. Ops ask ``lanes.last`` first, the lane that was asked for last: comparing its
-    ``ident`` with the thread's takes half as long as looking a thread-local up."""
+    """`lanes.lane` is this thread's lane, made when the thread first asks. Ops ask ``lanes.last`` first, the lane that
+    was asked for last: comparing its ``ident`` with the thread's takes half as long as looking a thread-local up."""
 
-    __slots__ = ("_own", "last")
+    __slots__ = ("_new", "_own", "last")
 
     def __init__(self, new_lane: Callable[[], Lane]) -> None:
-        self._own = _Own(new_lane)
-        self.last = self._own.lane
+        self._own, self._new = threading.local(), new_lane
+        self.last = NOBODY
 
     @property
     def lane(self) -> Lane:
-        self.last = lane = self._own.lane
+        lane: Lane | None = getattr(self._own, "lane", None)
+        if lane is None:
+            self._own.lane = lane = self._new()
+            lane.context = threads.here.context()
+        self.last = lane
         return lane
 
 
@@ -298,42 +294,72 @@ def set_phase(phase: int) -> int:
     return before
 
 
-@contextmanager
-def scope(name: str) -> Iterator[None]:
+class scope(WithBlock[None]):
     """Name what happens inside: ``with flnb.scope("block1"): ...`` or as a decorator. Scopes nest with dots."""
-    outer = enter(name, ENTER_BLOCK)
-    try:
-        yield
-    finally:
-        leave(outer)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._outer: str | None = None
+
+    def begin(self) -> None:
+        self._outer = threads.here.path
+        enter(self._name, ENTER_BLOCK)
+
+    def end(self, error: BaseException | None) -> None:
+        if self._outer is not None:
+            leave(self._outer)
+            self._outer = None
+
+    def _recreate_cm(self) -> scope:
+        return scope(self._name)
 
 
-@contextmanager
-def phase(name: str) -> Iterator[None]:
+class phase(WithBlock[None]):
     """Say which phase of a step runs inside: ``with flnb.phase("optimizer"): ...``; an unknown one is a ValueError."""
-    if name not in schema.PHASES:
-        raise ValueError(f"flnb.phase: unknown phase {name!r}; the phases are {', '.join(schema.PHASES)}")
-    before = set_phase(schema.PHASES.index(name))
-    try:
-        yield
-    finally:
-        set_phase(before)
+
+    def __init__(self, name: str) -> None:
+        if name not in schema.PHASES:
+            raise ValueError(f"flnb.phase: unknown phase {name!r}; the phases are {', '.join(schema.PHASES)}")
+        self._name = name
+        self._before: int | None = None
+
+    def begin(self) -> None:
+        self._before = threads.here.phase
+        set_phase(schema.PHASES.index(self._name))
+
+    def end(self, error: BaseException | None) -> None:
+        if self._before is not None:
+            set_phase(self._before)
+
+    def _recreate_cm(self) -> phase:
+        return phase(self._name)
 
 
-@contextmanager
-def step(index: int | None = None, total: int | None = None) -> Iterator[int]:
+class step(WithBlock[int]):
     """Mark one training step: ``with flnb.step(): ...``. The index counts on from the step before when not given."""
-    global _step_number
-    if index is not None and not hasattr(index, "__index__"):
-        raise TypeError(f"flnb.step: index must be an int, got {index!r}")
-    _step_number = index = _step_number + 1 if index is None else int(index)
-    here, t0 = threads.here, clock()
-    outer, here.step = here.step, index
-    try:
-        yield index
-    finally:
-        here.step = outer
-        _end_step(t0, index, total or 0)
+
+    def __init__(self, index: int | None = None, total: int | None = None) -> None:
+        if index is not None and not hasattr(index, "__index__"):
+            raise TypeError(f"flnb.step: index must be an int, got {index!r}")
+        self._given, self._total = index, total or 0
+        self._outer: int | None = None
+        self._index = self._began = 0
+
+    def begin(self) -> int:
+        global _step_number
+        _step_number = self._index = _step_number + 1 if self._given is None else int(self._given)
+        self._outer, self._began = threads.here.step, clock()
+        threads.here.step = self._index
+        return self._index
+
+    def end(self, error: BaseException | None) -> None:
+        if self._began:
+            threads.here.step = self._outer
+            _end_step(self._began, self._index, self._total)
+            self._began = 0
+
+    def _recreate_cm(self) -> step:
+        return step(self._given, self._total)
 
 
 def mark_step(total: int = 0) -> None:

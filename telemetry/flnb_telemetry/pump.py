@@ -1,6 +1,6 @@
 """From the lanes to whoever listens: a session holds the lanes of all threads, a daemon thread drains them to sinks.
 
-The session exists while there is at least one sink. Sinks are fed by one thread at a time.
+The session exists while there is at least one sink.
 """
 
 from __future__ import annotations
@@ -10,6 +10,11 @@ import os
 import sys
 import threading
 import warnings
+from collections.abc import Callable
+from contextvars import Context, copy_context
+from functools import partial
+from queue import Empty, SimpleQueue
+from threading import get_ident
 from time import perf_counter, thread_time_ns
 from time import perf_counter_ns as clock
 from typing import Protocol
@@ -18,6 +23,7 @@ from flnb_telemetry import bus, schema
 
 INTERVAL = 0.033
 SWITCH_INTERVAL = 0.001
+PATIENCE = 0.2  # seconds after which whoever waits for the pump looks whether it runs
 
 
 class Sink(Protocol):
@@ -36,7 +42,10 @@ class Sink(Protocol):
 
 
 class Session:
-    """One stretch of recording: lanes, sinks and the pump thread. `attach` and `detach` make and end it."""
+    """One stretch of recording: lanes, sinks and the pump thread. `attach` and `detach` make and end it.
+
+    Sinks come, are fed and go on the pump's thread alone: Ctrl-C reaches only the main thread, so it cannot tear that.
+    """
 
     def __init__(self, capacity: int, interval: float) -> None:
         self.capacity = capacity
@@ -46,10 +55,11 @@ class Session:
         self.started = clock()
         self.events = 0
         self.pump_ns = 0
+        self.over = False
         self._numbers = itertools.count(1)
         self._grad_due: dict[int, int] = {}
-        self._draining = threading.RLock()
-        self._stop = threading.Event()
+        self._asked: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._working = threading.RLock()
         self._switch = sys.getswitchinterval()
         self.thread = threading.Thread(target=self._run, name="flnb-telemetry", daemon=True)
 
@@ -59,39 +69,74 @@ class Session:
         self.lanes.append(lane)
         return lane
 
-    def start(self) -> None:
-        """Start the pump thread. Threads change places up to five times as often as usual while it lives: NumPy gives
-        the GIL up in every call of it, and a training loop in pure Python would keep it 5 ms each time."""
-        sys.setswitchinterval(min(self._switch, SWITCH_INTERVAL))
-        self.thread.start()
-
     def _run(self) -> None:
-        while not self._stop.wait(self.interval):
-            self.drain(any(sink.live for sink in list(self.sinks)))
+        """Drain now and then, and do what is asked, until the last sink has gone. Threads change places up to five
+        times as often as usual meanwhile: NumPy gives the GIL up in every call of it, and a training loop in pure
+        Python would keep it 5 ms each time."""
+        sys.setswitchinterval(min(self._switch, SWITCH_INTERVAL))
+        while not self.over:
+            try:
+                work = self._asked.get(timeout=self.interval)
+            except Empty:
+                with self._working:
+                    self._drain(any(sink.live for sink in self.sinks))
+            else:
+                work()
 
-    def drain(self, everything: bool = True) -> None:
+    def ask(self, work: Callable[[], None]) -> None:
+        """Have the pump's thread do something, and wait until it is done; raises what that raised.
+
+        What was asked is done also where Ctrl-C ends the wait.
+        """
+        if get_ident() == self.thread.ident:
+            work()
+            return
+        done = threading.Lock()
+        failures: list[BaseException] = []
+
+        def told() -> None:
+            try:
+                with self._working:
+                    work()
+            except BaseException as error:
+                failures.append(error)
+            done.release()
+
+        done.acquire()
+        self._asked.put(told)
+        while not done.acquire(timeout=PATIENCE):
+            if not self.thread.is_alive() or sys.is_finalizing():  # it never began, or will not go on
+                while not self._asked.empty():
+                    self._asked.get()()
+        if failures:
+            raise failures[0]
+
+    def drain(self) -> None:
+        """Feed the sinks what was written until now."""
+        self.ask(self._drain)
+
+    def _drain(self, everything: bool = True) -> None:
         """Feed the sinks what was written until now; or only what fills half a buffer or comes from ended threads."""
-        with self._draining:
-            began = thread_time_ns()
-            for lane in list(self.lanes):
-                ended = not lane.thread.is_alive()  # asked first: then the drain below sees its last record
-                if ended and bus.lanes is not None and bus.lanes.last is lane:
-                    bus.lanes.last, ended = bus.NOBODY, False  # a new thread with its ident may write there just now
-                if not (everything or ended or len(lane.pending) > lane.limit // 2):
-                    continue
-                records = lane.drain()
-                if len(records):
-                    self.events += len(records)
-                    for sink in list(self.sinks):
-                        try:
-                            sink.feed(lane.number, records)
-                        except Exception as error:
-                            sink.failure = error  # the program that is being watched goes on
-                            self.sinks.remove(sink)
-                if ended:
-                    self.lanes.remove(lane)
-            self._want_grad_stats()
-            self.pump_ns += thread_time_ns() - began
+        began = thread_time_ns()
+        for lane in list(self.lanes):
+            ended = not lane.thread.is_alive()  # asked first: then the drain below sees its last record
+            if ended and bus.lanes is not None and bus.lanes.last is lane:
+                bus.lanes.last, ended = bus.NOBODY, False  # a new thread with its ident may write there just now
+            if not (everything or ended or len(lane.pending) > lane.limit // 2):
+                continue
+            records = lane.drain()
+            if len(records):
+                self.events += len(records)
+                for sink in list(self.sinks):
+                    try:
+                        sink.feed(lane.number, records)
+                    except Exception as error:
+                        sink.failure = error  # the program that is being watched goes on
+                        self.sinks.remove(sink)
+            if ended:
+                self.lanes.remove(lane)
+        self._want_grad_stats()
+        self.pump_ns += thread_time_ns() - began
 
     def _want_grad_stats(self) -> None:
         now = clock()
@@ -101,37 +146,35 @@ class Session:
                 bus.want_grad_stats = True
 
     def add(self, sink: Sink) -> None:
-        """Feed a sink from now on, first with what the announcers say exists already."""
-        with self._draining:
-            self.drain()
-            bus.lanes = bus.lanes or bus.Lanes(self.new_lane)
-            lane = bus.Lane(0, 1 << 34)
-            for announce in bus.announcers:
-                announce(lane)
-            records = lane.drain()
-            if len(records):
-                sink.feed(0, records)
-            self.sinks.append(sink)
-            self._want_grad_stats()
+        """Feed a sink from now on, first with what the announcers say exists already for the caller."""
+        self.ask(partial(self._add, sink, copy_context()))
 
-    def remove(self, sink: Sink) -> bool:
-        """Feed a sink what it has coming and let it go; True when none is left."""
-        with self._draining:
-            if len(self.sinks) <= 1:
-                bus.lanes = None
-            self.drain()
-            if sink in self.sinks:
-                self.sinks.remove(sink)
-            if not self.sinks:
-                bus.want_grad_stats = False
-            return not self.sinks
+    def _add(self, sink: Sink, caller: Context) -> None:
+        self._drain()
+        bus.lanes = bus.lanes or bus.Lanes(self.new_lane)
+        lane = bus.Lane(0, 1 << 34)
+        for announce in bus.announcers:
+            caller.run(announce, lane)
+        records = lane.drain()
+        if len(records):
+            sink.feed(0, records)
+        self.sinks.append(sink)
+        self._want_grad_stats()
 
-    def stop(self) -> None:
-        """End the pump thread."""
-        self._stop.set()
-        if self.thread is not threading.current_thread():
-            self.thread.join()
-        sys.setswitchinterval(self._switch)
+    def remove(self, sink: Sink) -> None:
+        """Feed a sink what it has coming and let it go; the session is over when none is left."""
+        self.ask(partial(self._remove, sink))
+
+    def _remove(self, sink: Sink) -> None:
+        global session
+        if not any(other is not sink for other in self.sinks):
+            bus.lanes = None
+        self._drain()
+        self.sinks = [other for other in self.sinks if other is not sink]
+        if not self.sinks and session is self:
+            session, self.over = None, True
+            bus.want_grad_stats = False
+            sys.setswitchinterval(self._switch)
 
     @property
     def buffer_used(self) -> int:
@@ -152,29 +195,30 @@ _event_ns: float | None = None
 def attach(sink: Sink, *, buffer: int = bus.DEFAULT_BUFFER, interval: float = INTERVAL) -> Session:
     """Feed ``sink`` from now on. The first sink begins a session, with ``buffer`` bytes for each thread at most."""
     global session
-    with _lock:
-        event_ns()
-        current = session
-        if current is None:
-            current = Session(buffer, interval)
-            bus.restart_steps(current.started)
-            current.add(sink)
-            current.start()
-            session = current
-        else:
+    try:
+        with _lock:
+            event_ns()
+            current = session
+            if current is None:
+                current = session = Session(buffer, interval)  # before it has a thread, so that `detach` finds it
+                bus.restart_steps(current.started)
+                current.thread.start()
             current.interval = min(current.interval, interval)
             current.add(sink)
-        return current
+            return current
+    except BaseException:
+        detach(sink)
+        raise
 
 
 def detach(sink: Sink) -> None:
     """Feed ``sink`` everything emitted until now and let it go; a no-op for one that is not attached."""
-    global session
     with _lock:
         current = session
-        if current is not None and current.remove(sink):
-            session = None
-            current.stop()
+        if current is not None:
+            current.remove(sink)
+            if current.over and current.thread.is_alive():
+                current.thread.join()
     if sink.failure is not None:
         warnings.warn(f"flnb: {type(sink).__name__} stopped recording early: {sink.failure!r}", stacklevel=3)
 

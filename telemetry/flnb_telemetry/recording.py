@@ -7,7 +7,6 @@ import platform
 import sys
 import threading
 import time
-from contextlib import contextmanager
 from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -21,6 +20,7 @@ from flnb_telemetry.analysis.ops import OpStats
 from flnb_telemetry.extras import require
 from flnb_telemetry.formats import svg
 from flnb_telemetry.intern import Catalog, Frame
+from flnb_telemetry.withblock import WithBlock
 
 if TYPE_CHECKING:
     import os
@@ -291,10 +291,7 @@ class Recording(Run):
         return f"<div>{facts}{curves}{svg.memory_timeline(self.memory, self.seconds)}{svg.op_bars(self.ops)}</div>"
 
 
-@contextmanager
-def record(
-    name: str = "run", *, buffer: str | int = "16MiB", limit: str | int = "1GiB", grad_interval: float | None = 0.5
-) -> Iterator[Recording]:
+class record(WithBlock[Recording]):
     """Record everything that runs inside: ``with flnb.record() as run: train()``, then ``run.ops`` and the rest.
 
     Args:
@@ -304,19 +301,36 @@ def record(
         limit: bytes the whole recording may hold; beyond, events are dropped and counted.
         grad_interval: seconds between two backwards whose gradient norms are taken; None for never.
     """
-    run = Recording(name, limit=quantity.bytes_of(limit, "record(limit=...)"), grad_interval=grad_interval)
-    run.buffer = quantity.bytes_of(buffer, "record(buffer=...)")
-    _tell(run)
-    run.begin()
-    try:
-        yield run
-    except BaseException as error:
-        run.finish(error)
-        raise
-    else:
-        run.finish()
-    finally:
+
+    def __init__(
+        self,
+        name: str = "run",
+        *,
+        buffer: str | int = "16MiB",
+        limit: str | int = "1GiB",
+        grad_interval: float | None = 0.5,
+    ) -> None:
+        self._name, self._grad_interval = name, grad_interval
+        self._buffer = quantity.bytes_of(buffer, "record(buffer=...)")
+        self._limit = quantity.bytes_of(limit, "record(limit=...)")
+        self._run: Recording | None = None
+
+    def begin(self) -> Recording:
+        self._run = run = Recording(self._name, limit=self._limit, grad_interval=self._grad_interval)
+        run.buffer = self._buffer
         _tell(run)
+        run.begin()
+        return run
+
+    def end(self, error: BaseException | None) -> None:
+        if self._run is not None:
+            try:
+                self._run.finish(error)
+            finally:
+                _tell(self._run)
+
+    def _recreate_cm(self) -> record:
+        return record(self._name, buffer=self._buffer, limit=self._limit, grad_interval=self._grad_interval)
 
 
 def _tell(run: Recording) -> None:

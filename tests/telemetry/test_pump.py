@@ -68,7 +68,7 @@ def test_lanes_of_ended_threads_are_let_go_and_their_drops_kept(sink: Any) -> No
     pump.flush()
     assert bus.lanes.last is bus.NOBODY
     pump.flush()  # the lane used last stays for a while: a new thread may have the ended one's ident
-    assert [lane.thread for lane in session.lanes] == [threading.current_thread()]
+    assert not session.lanes  # this thread has none: it has emitted nothing
     assert sink.rows(schema.DROPPED)[:, 2].tolist() == [2] * 5
     assert len(sink.rows()) == 10
 
