@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from heapq import heappop, heappush, heapreplace
 from typing import Any, ClassVar
 
+import numpy as np
 from flnb_telemetry import bus
 
 from flnb.autograd import explain
@@ -70,7 +71,9 @@ def grad_of(
 
 
 def _start(root: Variable, grad: Any) -> tuple[Node, Any]:
-    node = root._node
+    node, value = root._node, root._data
+    if bus.lanes is not None and type(value) is np.ndarray and value.size == 1 and not np.isfinite(value.item()):
+        bus.want_grad_stats = True
     if node is None:
         raise RuntimeError(
             "backward: this Variable does not require grad: no Variable that requires grad went into it, or it was "
@@ -128,7 +131,7 @@ def walk(
     lane = bus.lanes.lane if bus.lanes is not None else None
     outer = lane.node if lane is not None else 0
     try:
-        with bus.phase("backward") if lane is not None else nullcontext():
+        with bus.phase("backward") if lane is not None else nullcontext(), under_way.watching():
             if root[PLAN] is None:
                 under_way.leaves.append(root)
             else:

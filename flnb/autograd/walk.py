@@ -6,6 +6,7 @@ Over tensors of NumPy memory the buffers themselves travel, and pulls are compil
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from flnb_telemetry import bus
@@ -54,7 +55,8 @@ class Walk:
         self._owned: set[int] = set()  # sums that nothing else refers to, which may be added to in place
         self._lane = bus.lanes.lane if bus.lanes is not None else None
         plain = not create_graph and cotangent._level is None
-        self._statistics = Statistics.begin() if plain and self._lane is not None else None
+        measured = plain and self._lane is not None and not self._lane.node  # one inside a pull is part of it
+        self._statistics = Statistics.begin(root[SEQ], cotangent) if measured else None
         here = state.current()
         self._backend = here.backend
         self.buffers = plain and here.direct is cotangent._spec.kind and here.backend.plain_buffers
@@ -66,7 +68,9 @@ class Walk:
         cotangents, owned, reached, leaves, own = self.cotangents, self._owned, self.reached, self.leaves, self.own
         take, stops, retain, lane, min_block = cotangents.pop, self.stops, self.retain, self._lane, here.min_block
         plainly, in_blocks = (0, BLOCKS) if lane is None else (TOLD, TOLD | BLOCKS)
-        statistics = self._statistics
+        watch = self._statistics
+        statistics = watch if watch is not None and watch.left else None
+        alarms = watch.alarms if watch is not None else None
 
         def give(parent: Node, g: Any) -> None:
             key = parent[2]
@@ -96,8 +100,7 @@ class Walk:
                 compiled = compile_pulls(plan, node[6:])
             if not compiled or seq < dispatch.last_write or parents is None or seq in stops or statistics is not None:
                 pull_slowly(node, g)
-                if statistics is not None and statistics.left <= 0:  # nodes that are measured go as always
-                    statistics = None
+                statistics = watch if watch is not None and watch.left > 0 else None  # others may go the quick way
                 return
             way = plainly if compiled.weight < min_block else in_blocks
             try:
@@ -107,6 +110,9 @@ class Walk:
                     return
             except Exception as error:
                 self._told(error, node, dispatch.detached(g, plan.spec))
+            if alarms and watch is not None:
+                given = [cotangents[p[2]] for p in parents if p is not None and p[2] in cotangents]
+                statistics = watch if watch.check(node, g, node[6:], given) else None
             if not retain:
                 node[1] = None
                 del node[6:]
@@ -168,18 +174,20 @@ class Walk:
             raise explain.freed(node)
         if seq < dispatch.last_write:
             explain.check_unwritten(node)
+        saved, watch = node[SAVED:], self._statistics
         if self._lane is not None:
             self._lane.node = seq
-            if self._statistics is not None:
-                self._statistics.see(node, g)
-        saved = node[SAVED:]
+        seen = watch is not None and watch.see(node, g._data, saved)
         if not self.retain:
             empty(node)
         try:
-            return self._pulled_from(plan, node, parents, g, saved)
+            found = self._pulled_from(plan, node, parents, g, saved)
         except Exception as error:
             explain.noted(error, node, g)
             raise
+        if watch is not None:
+            watch.check(node, g._data, saved, [gi._data for _, gi in found], seen)
+        return found
 
     def _pulled_from(
         self, plan: Any, node: Node, parents: tuple[Any, ...], g: Any, saved: list[Any]
@@ -222,6 +230,10 @@ class Walk:
         self.cotangents.pop(node[SEQ], None)
         if not self.retain:
             empty(node)
+
+    def watching(self) -> AbstractContextManager[Any]:
+        """What the whole walk runs inside, so that NaN and Inf are noticed."""
+        return nullcontext() if self._statistics is None else self._statistics.watching()
 
     def end(self) -> list[tuple[Node, Any]]:
         """Leaves and stops that cotangents arrived at, with their sums, the latest first."""

@@ -9,6 +9,7 @@ from flnb_telemetry import bus
 
 from flnb import ops
 from flnb.autograd import Variable
+from flnb.autograd.variable import PARAMETER
 from flnb.dispatch.autocast import without_casts
 from flnb.dispatch.plan import spec_of
 from flnb.dispatch.state import category, use
@@ -88,6 +89,7 @@ class Optimizer:
                     f"flnb: {name}: item {index} is {kind}; expected an nn.Parameter or another Variable that requires "
                     "grad and was not computed by an op"
                 )
+            item._node[PARAMETER] = True
         if not self.parameters:
             raise ValueError(f"flnb: {name} got no parameters; pass model.parameters() of a model that has some")
         if len({id(item) for item in self.parameters}) != len(self.parameters):

@@ -7,7 +7,6 @@ from any thread, and as rarely as the reader of the frames can take them.
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import replace
 from time import perf_counter_ns as clock
 from time import thread_time_ns
 from typing import TYPE_CHECKING, Any
@@ -15,21 +14,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flnb_telemetry import schema
-from flnb_telemetry.analysis import tape
 from flnb_telemetry.intern import NONE, joined
+from flnb_telemetry.livebackward import RECENT, Backwards
 from flnb_telemetry.livememory import LiveMemory
 from flnb_telemetry.livetape import PROTOCOL, LiveTape
-from flnb_telemetry.recording import Run, columns, described
+from flnb_telemetry.recording import Run, described
 from flnb_telemetry.tally import Tally, buckets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from flnb_telemetry.analysis import tape
     from flnb_telemetry.livememory import Arrays
 
 FOLD_AT = 1 << 16  # records waiting at most for a frame before they are folded in without one
 HISTORY = 8192  # steps, and values of metrics, that a keyframe tells again
-TAPE_RECORDS = 1 << 20
 WANTED = 400  # levels of the tape that frames tell beside the first ones
 TABLE_SECONDS = 0.25
 _MEMORY = (
@@ -72,12 +71,10 @@ class Live(Run):
         self._rate: deque[tuple[int, int, int]] = deque(maxlen=24)  # (time, events, frames) of the last frames
         self._tape: LiveTape | None = None
         self._wanted: dict[str, None] = {}  # levels of the tape that readers have opened
-        self._failed_at = 0  # when an op raised, until the tape of that forward is told
         self._recorded: Callable[[], tape.Tape] | None = None
         self._first: tuple[Any, list[str]] = (None, [])  # levels told of a graph, the same at every step
-        self._recent: deque[tuple[int, schema.Records]] = deque()
-        self._recent_rows = 0
-        self._samples: list[tuple[int, schema.Records]] = []  # gradient statistics that are in no tape yet
+        self._backwards = Backwards()
+        self._newest: LiveTape | None = None  # the tape after the one that is shown, if that is not the last
 
     def finish(self, error: BaseException | None = None) -> None:
         """Detach from the bus; what was collected stays."""
@@ -116,19 +113,12 @@ class Live(Run):
         if present[list(_MEMORY)].any():
             self.memory.fold(rows[np.isin(kinds, _MEMORY)], ops)
         for name, past in self._past.items():
-            self._past[name] = np.concatenate([past, of(schema.KINDS[name].number)])[-TAPE_RECORDS:]
+            self._past[name] = np.concatenate([past, of(schema.KINDS[name].number)])[-RECENT:]
         if len(drops):
             self.dropped += int(drops[:, 2].sum())
             self.events -= len(drops)
             self._drop_times = [*self._drop_times[:1], int(drops[:, 1].min()), int(drops[:, 3].max())]
-        if len(failures := of(schema.OP_FAILED)):
-            self._failed_at = int(failures[:, 1].max())
-        if present[schema.GRAD_STAT]:
-            self._samples += [(lane, part[(part[:, 0] & 0xFF) == schema.GRAD_STAT]) for lane, part in waiting]
-        self._recent.extend(waiting)
-        self._recent_rows += len(rows)
-        while self._recent_rows > TAPE_RECORDS and len(self._recent) > 1:
-            self._recent_rows -= len(self._recent.popleft()[1])
+        self._backwards.take(waiting)
 
     def _count(self, ops: schema.Columns) -> None:
         catalog, plan, spent = self.catalog, ops["plan"], ops["t1"] - ops["t0"]
@@ -141,34 +131,15 @@ class Live(Run):
         small = (catalog.nbytes < (self.meta.get("min_block") or 0)) & (catalog.family != view)
         self._small_bytes += int((nbytes * (small[plan] & (ops["alloc_id"] == 0))).sum())
 
-    def _new_tape(self) -> LiveTape | None:
-        """The tape of the last sampled backward once its step, or 0.1 s, has passed."""
-        if not self._samples and not self._failed_at:
-            return None
-        stats = np.concatenate([part for _, part in self._samples] or [np.empty((0, schema.WORDS), np.int64)])
-        t, steps = int(stats[:, 1].max(initial=self._failed_at)), self._past["step"]
-        step = steps[steps[:, 2] >= t][:1]
-        if not len(step) and clock() - t < 100_000_000:
-            return None
-        first = stats[stats[:, 2] > 0, 2].min(initial=t)
-        since = step[0, 1] if len(step) and not self._failed_at else 0
-        recent = [(lane, part) for lane, part in self._recent if part[-1, 1] >= since]
-        batches = {"grad_stat": self._samples, "step": [(0, steps)], "leaf": [(0, self._past["leaf"])]}
-        batches |= {"edge": recent, "op_failed": recent}
-        self._samples, whole, self._failed_at = [], bool(self._failed_at), 0
-
-        def table(name: str) -> schema.Columns:
-            return columns(schema.KINDS[name], batches[name])
-
-        # Of a tape of which all was measured the older records are not looked through.
-        batches["op"] = recent if whole else [(lane, part[part[:, 4] >= first]) for lane, part in recent]
-        found = tape.of(table, self.start, self.catalog)
-        if found.truncated and not whole:
-            batches["op"] = recent
-            found = tape.of(table, self.start, self.catalog)
-        if found.index < 0:  # a step under way has not been told: it is the one after the last, as `bus` counts
-            found = replace(found, index=int(steps[-1, 3]) + 1 if len(steps) else 0)
-        return LiveTape(found)
+    def _new_tapes(self) -> tuple[LiveTape | None, LiveTape | None]:
+        """See `Backwards.news`."""
+        past = self._past
+        fresh, newest = self._backwards.news(past["step"], past["leaf"], self.end is not None, self.start, self.catalog)
+        if self._recorded is not None:
+            fresh, self._recorded = LiveTape(self._recorded()), None
+        self._tape = fresh or self._tape
+        self._newest = newest or (None if fresh else self._newest)
+        return fresh, newest
 
     def frame(self, keyframe: bool) -> tuple[dict[str, Any], bytes]:
         """The news since the last frame, or with `keyframe` everything: the content and the buffer of its arrays."""
@@ -186,22 +157,27 @@ class Live(Run):
                 arrays |= self._tables()
             arrays |= self._history()
             self._sequence += 1
-            fresh = self._new_tape()
-            if self._recorded is not None:
-                fresh, self._recorded = LiveTape(self._recorded()), None
-            self._tape = fresh or self._tape
+            fresh, newest = self._new_tapes()
             index, buffer = packed(arrays)
             content = {"type": "frame", "protocol": PROTOCOL, "keyframe": keyframe, "seq": self._sequence}
             content |= {"run": self._run(), "counters": self._counters(now, thinned), "arrays": index}
             content |= self._names()
             if self._tape and (fresh or keyframe):
                 content["tape"] = self._tape.whole(self._tape_levels(self._tape))
+            if self._newest and (newest or keyframe):
+                content["norms"] = self._newest.norms()
         self._frame_ns += thread_time_ns() - began
         return content, buffer
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
-        """What a reader asks of the tape (see `LiveTape.answer`), None without one. Levels once opened stay told."""
+        """What a reader asks of the tape (see `LiveTape.answer`), None without one. Levels once opened stay told.
+
+        Asked for the `newest` tape, the next frames have that one, in place of one with NaN or Inf.
+        """
         with self._lock:
+            if request.get("newest"):
+                self._backwards.dismiss()
+                return None
             if self._tape is None:
                 return None
             answer = self._tape.answer(request)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flnb_telemetry.analysis.graph import ORIGIN
 from flnb_telemetry.analysis.levels import Group, Levels
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ class LiveTape:
         for column in (graph.plan, graph.context, graph.start, graph.parent):
             digest.update(np.ascontiguousarray(column).data)
         self.structure = digest.hexdigest()
-        self.origins = tuple(np.flatnonzero(graph.health == ORIGIN)[:8].tolist())
+        self.origins = tuple(graph.origins[:8].tolist())
         strings = self.catalog.strings
         self._family, self._families = _places(self.catalog.family[graph.plan])
         self._op, self._ops = _places(self.catalog.op[graph.plan])
@@ -65,19 +64,34 @@ class LiveTape:
     def whole(self, keys: Iterable[str]) -> dict[str, Any]:
         """The head of a tape and these levels of it, as JSON."""
         tape, graph = self.tape, self.graph
-        norm = graph.leaf_gradient.norm[graph.leaf_parameter]
-        known = graph.leaf_gradient.seen[graph.leaf_parameter]
         head = {
-            "step": tape.index,
-            "t": tape.t,
             "truncated": tape.truncated,
             "count": len(graph),
             "structure": self.structure,
-            "gradient": _number(math.sqrt(float((norm[known] ** 2).sum()))) if known.any() else None,
-            "gradient_bad": int(graph.leaf_gradient.bad[graph.leaf_parameter].sum()),
             "inputs": self._inputs(),
         }
-        return head | self._part(keys, len(graph.leaf_id) <= LEAVES)
+        return self._head() | head | self._part(keys, len(graph.leaf_id) <= LEAVES)
+
+    def norms(self) -> dict[str, Any]:
+        """What was measured of a tape that is not shown, for the curves over the steps, as JSON."""
+        graph = self.graph
+        rows = np.flatnonzero(graph.gradient.seen)
+        columns = (graph.context, graph.plan, graph.gradient.bad, graph.gradient.norm)
+        nodes = zip(*(column[rows].tolist() for column in columns), strict=True)
+        told = [{"context": c, "plan": p, "bad": bad, "norm": _number(norm)} for c, p, bad, norm in nodes]
+        return self._head() | {"nodes": told}
+
+    def _head(self) -> dict[str, Any]:
+        """The step, and the norm of the gradient of all parameters (of all leaves, where none is a parameter)."""
+        of, parameter = self.graph.leaf_gradient, self.graph.leaf_parameter
+        parameter = parameter if parameter.any() else ~parameter
+        norm, known = of.norm[parameter], of.seen[parameter]
+        return {
+            "step": self.tape.index,
+            "t": self.tape.t,
+            "gradient": _number(math.sqrt(float((norm[known] ** 2).sum()))) if known.any() else None,
+            "gradient_bad": int(of.bad[parameter].sum()),
+        }
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """What a reader asks for: levels to `open`, a node to `reveal`, a text to `search`. The unknown is left out."""

@@ -198,7 +198,10 @@ class Recording(Run):
 
     @property
     def tape(self) -> tape.Tape:
-        """The tape of the last backward whose gradients were sampled; `.step(i)` for that of a step."""
+        """The tape of the last backward whose gradients were measured; `.step(i)` for that of a step.
+
+        Where gradients had NaN or Inf it is the first of the last backwards in a row that had them.
+        """
         found: tape.Tape = self._cached("tape", lambda table: tape.of(table, self.start, self.catalog))
         return found
 
@@ -299,7 +302,8 @@ class record(WithBlock[Recording]):
         buffer: bytes of records (64 each) that a thread may have waiting ("16MiB" or an int); what is beyond when they
             are next taken is dropped and counted. As Python numbers, waiting records take some three times as much.
         limit: bytes the whole recording may hold; beyond, events are dropped and counted.
-        grad_interval: seconds between two backwards whose gradient norms are taken; None for never.
+        grad_interval: seconds between two backwards whose gradient norms are taken; None for those alone that make NaN
+            or Inf.
     """
 
     def __init__(

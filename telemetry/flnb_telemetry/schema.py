@@ -26,7 +26,7 @@ Ints: TypeAlias = "NDArray[np.int64]"
 
 OP, ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, OOM = range(1, 8)
 SCOPE, STEP, METRIC, GRAD_STAT, EDGE, DROPPED, LEAF, OP_FAILED, CUT, SEGMENT_RESIZE, TRANSFER, ASIDE = range(8, 20)
-LOCKED, RELEASED = 20, 21
+LOCKED, RELEASED, WALK, NAN_ORIGIN = 20, 21, 22, 23
 
 CATEGORIES = ("unknown", "parameter", "gradient", "activation", "optimizer_state", "input", "temporary")
 PHASES = ("other", "forward", "backward", "optimizer")
@@ -78,6 +78,8 @@ KINDS: dict[str, Kind] = {
         Kind(METRIC, "metric", ("t", "step", "value"), plan="name", floats=("value",)),
         Kind(GRAD_STAT, "grad_stat", _GRADIENT, aux="parameter", plan="plan", floats=("norm",)),
         Kind(EDGE, "edge", ("t", "node", "parent2", "parent3", "parent4", "parent5", "parent6"), plan="plan"),
+        Kind(WALK, "walk", ("t", "node")),  # the next gradients are of a backward that began at this node
+        Kind(NAN_ORIGIN, "nan_origin", ("t", "node")),  # where in it NaN or Inf came up first
         Kind(DROPPED, "dropped", ("t", "count", "t_last")),
         Kind(OP_FAILED, "op_failed", ("t", "message", "node", "context", "parent0", "parent1"), plan="plan"),
         Kind(CUT, "cut", ("t", "node", "line", "context"), aux="reason"),

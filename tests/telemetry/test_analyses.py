@@ -294,7 +294,7 @@ def test_the_tape_of_the_last_sampled_backward(program: Any) -> None:
         (-2, "", False, None),
     ]
     assert set(tape.edges) == {(-1, a), (-2, a), (a, b), (-1, b), (-2, b), (b, c)}
-    assert "NaN or Inf in 1 gradients, first in backward: multiply net" in repr(tape)
+    assert "NaN or Inf in 1 gradients, begins at concat net" in repr(tape)
     assert "3 ops, 2 leaves, 768 B saved" in repr(tape)
 
 

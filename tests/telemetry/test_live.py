@@ -137,7 +137,7 @@ def test_frames_without_news_are_small(
     new_browser: Any, program: Any, live: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = perf_counter_ns()
-    monkeypatch.setattr("flnb_telemetry.live.clock", lambda: now)  # tables are told again after a while
+    monkeypatch.setattr("flnb_telemetry.livebackward.clock", lambda: now)  # tables are told again after a while
     live.begin()
     browser = new_browser()
     program.op("add")
@@ -291,12 +291,38 @@ def test_the_tape_of_a_step_that_takes_long_has_its_number(
         program.gradient(program.forward("log", -1), 1.0)
         pump.flush()
         with monkeypatch.context() as later:
-            later.setattr("flnb_telemetry.live.clock", lambda: perf_counter_ns() + 10**9)
+            later.setattr("flnb_telemetry.livebackward.clock", lambda: perf_counter_ns() + 10**9)
             browser.take(live.frame(keyframe=False))
         assert browser.tape is not None
         assert browser.tape["step"] == number
         bus.emit(schema.STEP, program.t, program.t + 5, number)
         program.t += 10
+
+
+def test_a_tape_whose_gradients_take_long_to_come_is_one(
+    new_browser: Any, program: Any, live: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live.begin()
+    browser = new_browser()
+    known = []
+    with record() as run:
+        node = program.forward("exp", -1)
+        for _ in range(4):
+            node = program.forward("log", node)
+        for number in range(node, 0, -1):
+            program.gradient(number, 1.0)
+            pump.flush()
+            with monkeypatch.context() as later:
+                later.setattr("flnb_telemetry.livebackward.clock", lambda: perf_counter_ns() + 10**9)
+                browser.take(live.frame(keyframe=False))
+            assert browser.tape is not None
+            known.append(sum(node["norm"] is not None for node in browser.tape["nodes"]))
+            assert browser.tape["count"] == 5
+        bus.emit(schema.STEP, 0, program.t + 5, 7)
+    assert known == [1, 2, 3, 4, 5]
+    browser.take(live.frame(keyframe=False))
+    assert browser.tape["step"] == run.tape.index == 7
+    assert [node["norm"] for node in browser.tape["nodes"]] == [node.norm for node in run.tape.nodes] == [1.0] * 5
 
 
 def test_a_long_run_does_not_grow_without_bound(new_browser: Any, program: Any, live: Any) -> None:

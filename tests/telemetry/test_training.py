@@ -82,6 +82,37 @@ def test_the_tape_has_every_parameter_and_no_loose_ends(train: Any) -> None:
     assert {node.scope for node in tape.nodes} >= {"sequential.0", "sequential.4"}
 
 
+def test_each_backward_is_a_tape_of_its_own(train: Any) -> None:
+    w = flnb.Variable(np.ones(4))
+    with flnb.record(grad_interval=None) as run:
+        middle = flnb.tanh(w * 2.0)
+        first, second = flnb.sum(middle), flnb.sum(flnb.exp(middle))
+        for loss in (second, second, first):  # the nodes of the last have smaller numbers than those before
+            bus.want_grad_stats = True
+            loss.backward(retain_graph=True)
+    assert [node.op for node in run.tape.nodes] == ["multiply", "tanh", "sum"]
+    assert all(node.norm is not None for node in run.tape.nodes)
+    assert len(run.table("walk")["t"]) == 3
+
+
+def test_inputs_are_no_parameters() -> None:
+    net, x = nn.Linear(3, 2), flnb.Variable(np.full((4, 3), 100.0, np.float32))
+    trained = flnb.Variable(np.ones(2, np.float32))
+    optim.SGD([trained], lr=0.1)
+    live = Live("run", 0.0)
+    with flnb.record() as run:
+        live.begin()
+        flnb.sum(net(x) * trained).backward()
+        live.finish()
+    leaves = {leaf.shape: leaf for leaf in run.tape.leaves}
+    assert {shape: leaf.parameter for shape, leaf in leaves.items()} == {(2, 3): True, (2,): True, (4, 3): False}
+    assert leaves[4, 3].norm is not None
+    own = [p.grad for p in [*net.parameters(), trained]]
+    expected = np.sqrt(sum(float((np.asarray(g) ** 2).sum()) for g in own))
+    content, _ = live.frame(keyframe=True)
+    assert content["tape"]["gradient"] == pytest.approx(expected)
+
+
 def test_the_memory_shown_is_the_managers(train: Any) -> None:
     train(1)
     with flnb.record() as run:

@@ -62,6 +62,8 @@ class Graph:
     """For each row the number of the text of the user's line, 0 where it was not told."""
     failed: int = 0
     """Where the forward ended in an error: the number of its message. The op that failed is the last row."""
+    origin: int | None = None
+    """The row where NaN or Inf came up first in the backward, -1 where none saw it, None where nobody looked."""
 
     def __len__(self) -> int:
         return len(self.id)
@@ -83,9 +85,15 @@ class Graph:
     def health(self) -> NDArray[np.int8]:
         """FINE, SPREAD or ORIGIN for each row.
 
-        A node's gradient is the one that arrives at its output, so the op whose backward made the first NaN is the one
-        that got a good gradient and gave a bad one. A bad one that nothing here made began where it arrived first.
+        Where nobody looked for the origin while the backward ran, it is the op that got a good gradient and gave a bad
+        one: a node's gradient is the one that arrives at its output. A bad one that nothing here made began where it
+        arrived first.
         """
+        if self.origin is not None:
+            found = np.where(_bad(self.gradient), SPREAD, FINE).astype(np.int8)
+            if self.origin >= 0:
+                found[self.origin] = ORIGIN
+            return found
         bad, leaf_bad = _bad(self.gradient), _bad(self.leaf_gradient)
         gave = np.zeros(len(bad), np.bool_)
         inner = self.parent >= 0
@@ -95,6 +103,11 @@ class Graph:
         gave[self.child[given]] = True
         arrived = np.where(self.last_reader >= 0, SPREAD, ORIGIN)
         return np.where(bad, arrived, np.where(gave, ORIGIN, FINE)).astype(np.int8)
+
+    @property
+    def origins(self) -> Ints:
+        """Rows where NaN or Inf begins, the first in the backward first."""
+        return np.flatnonzero(self.health == ORIGIN)[::-1]
 
     def parents(self, row: int) -> list[int]:
         """Numbers of what a row reads, in the order of its arguments; leaves are negative."""
@@ -111,14 +124,17 @@ def read(
     table: Table,
     ops: schema.Columns,
     sampled: schema.Columns,
+    root: int,
     catalog: Catalog,
     limit: int | None,
     failed: dict[str, int] | None = None,
+    origin: int | None = None,
 ) -> tuple[Graph, int]:
-    """What the last sampled node needs, or without any the last one there is; and how many older nodes are left out.
+    """What `root` needs, or without one (0) the last node there is; and how many older nodes are left out.
 
-    `ops` are the op records to look at, `sampled` the `grad_stat` rows of one backward. At most
-    `limit` nodes are taken. With `failed`, the record of an op that raised, all nodes of `ops` and last that op.
+    `ops` are the op records to look at, `sampled` the `grad_stat` rows of one backward. At most `limit` nodes are
+    taken. With `failed`, the record of an op that raised, all nodes of `ops` and last that op. `origin`: the number of
+    the node where NaN or Inf came up, 0 where none saw it.
     """
     child, parent = pairs(ops, table("edge"))
     if failed is not None:
@@ -128,7 +144,6 @@ def read(
         args = [failed[name] for name in ("parent0", "parent1")]
         child = np.append(child[kept], [raised] * 2)
         parent = np.append(parent[kept], [a or raised for a in args])  # without any it reads nothing: itself
-    root = sampled["node"].max(initial=0)
     if root > 0:
         child, parent = child[child <= root], parent[child <= root]
     every = _ascending(child)
@@ -164,7 +179,7 @@ def read(
         ids, plan, context, forward, backward, saved, _gradients(sampled, at, seen), start,
         up,
         leaf_ids, *_leaves(leaf_ids, table("leaf"), sampled),
-        line=told["name"], failed=failed["message"] if failed else 0,
+        line=told["name"], failed=failed["message"] if failed else 0, origin=_row(ids, origin),
     )  # fmt: skip
     return graph, lacking + len(known) - len(ids)
 
@@ -224,6 +239,14 @@ def located(keys: Ints, ids: Ints, sort: bool = False) -> tuple[Ints, Bools]:
     at = np.minimum(np.searchsorted(ascending, ids), len(keys) - 1)
     found = ascending[at] == ids
     return (at if order is None else order[at]), found
+
+
+def _row(ids: Ints, number: int | None) -> int | None:
+    """Where a node stands, -1 where it does not; None for None."""
+    if number is None:
+        return None
+    at, found = located(ids, np.array([number]))
+    return int(at[0]) if found[0] else -1
 
 
 def _gradients(sampled: schema.Columns, at: Ints, seen: Bools) -> Gradients:

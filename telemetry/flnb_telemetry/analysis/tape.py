@@ -260,10 +260,13 @@ class Tape:
             )
         if self.failure is not None:
             lines.append(f"failed: {self.failure}")
-        bad = np.flatnonzero(graph.gradient.bad)
-        if len(bad):
-            first = self.nodes[int(bad[-1])]
-            lines.append(f"NaN or Inf in {len(bad)} gradients, first in backward: {first.op} {first.scope}".rstrip())
+        bad = sum(int(np.count_nonzero(gradient.bad)) for gradient in (graph.gradient, graph.leaf_gradient))
+        if bad:
+            begins = [
+                f"{node.op} {node.scope}".rstrip() for node in map(self.nodes.__getitem__, graph.origins.tolist())
+            ]
+            where = f"begins at {', '.join(begins)}" if begins else "where it begins was not measured"
+            lines.append(f"NaN or Inf in {bad} gradients, {where}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -277,34 +280,35 @@ def _line(node: TapeNode) -> str:
 
 
 def of(table: Table, start: int, catalog: Catalog, index: int | None = None, limit: int | None = None) -> Tape:
-    """The tape of a step, or without `index` of the last sampled backward, or without any of what was last on tape.
+    """The tape of a step, or without `index` of the backward `worth_showing`, or without any of what was last on tape.
 
     `table` gives the columns of a kind, as `Recording.table` does; times count from `start`. Of a longer tape the
     `limit` nodes nearest to the loss are taken. A step that is not there is a `LookupError`.
     """
     ops, stats, steps = table("op"), table("grad_stat"), table("step")
-    groups = _groups(stats)
+    found = measured(stats, table("walk"))
     if index is not None:
         where = np.flatnonzero(steps["index"] == index)
         if not len(where):
             known = f"{steps['index'].min()} to {steps['index'].max()}" if len(steps["index"]) else "no steps"
             raise LookupError(f"run.tape: no step {index} in this recording; it has {known}")
         t0, t1 = steps["t0"][where[-1]], steps["t1"][where[-1]]
-        groups = [rows for rows in groups if t0 <= stats["t"][rows[0]] <= t1]
-        if not groups:  # not sampled: the graph is there all the same, without norms
+        found = [one for one in found if t0 <= one.t0 <= t1]
+        if not found:  # not sampled: the graph is there all the same, without norms
             ops = {name: column[(ops["t0"] >= t0) & (ops["t1"] <= t1)] for name, column in ops.items()}
-    t, rows = start, np.empty(0, np.int64)
+    t, root, origin, rows = start, 0, None, np.empty(0, np.int64)
     failed = _failed(ops, stats, table("op_failed"), catalog) if index is None else None
     if failed is not None:
         t, since = failed["t"], failed["since"]
         ops = {name: column[(ops["t0"] > since) & (ops["t0"] <= t)] for name, column in ops.items()}
-    elif groups:
-        rows = groups[-1]
-        t = int(stats["t"][rows[-1]])
+    elif found:
+        shown = worth_showing(found)
+        t, root, rows = shown.t1, shown.root, shown.rows
+        origin = _origin(shown, table("nan_origin")) if shown.begun else None
         around = steps["index"][(steps["t0"] <= t) & (t <= steps["t1"])]
         index = int(around[-1]) if len(around) else None
     sampled = {name: column[rows] for name, column in stats.items()}
-    graph, truncated = graphs.read(table, ops, sampled, catalog, limit, failed)
+    graph, truncated = graphs.read(table, ops, sampled, root, catalog, limit, failed, origin)
     other = partial(of, table, start, catalog)
     return Tape(-1 if index is None else index, (t - start) / 1e9, graph, catalog, truncated, table, other)
 
@@ -323,16 +327,56 @@ def _failed(
     return found | {"since": int(ops["t1"][back].max(initial=0))}
 
 
-def _groups(stats: schema.Columns) -> list[Ints]:
-    """Row numbers of each sampled backward, in order of time.
+class Measured(NamedTuple):
+    """A backward whose gradients were measured: rows of `grad_stat`, the node it began at, whether any gradient is bad.
 
-    A backward walks down the sequence numbers, so within a thread a larger number than all before begins the next.
+    `begun`: it was told where it began, and so would be where NaN or Inf came up.
     """
-    found: list[Ints] = []
-    for number in np.unique(stats["lane"]):
-        rows = np.flatnonzero(stats["lane"] == number)
-        node = stats["node"][rows]
-        before = np.maximum.accumulate(np.maximum(node, 0))
-        fresh = np.flatnonzero((node[1:] > before[:-1]) & (before[:-1] > 0)) + 1
-        found += np.split(rows, fresh)
-    return sorted(found, key=lambda rows: int(stats["t"][rows[0]]))
+
+    t0: int
+    t1: int
+    lane: int
+    root: int
+    rows: Ints
+    bad: bool
+    begun: bool
+
+
+def measured(stats: schema.Columns, walks: schema.Columns) -> list[Measured]:
+    """The measured backwards in order of time.
+
+    Each begins with a `walk`. In recordings made before there were any, one is known by its first node: a backward
+    goes down the numbers, so within a thread a larger number than all before begins the next.
+    """
+    found = []
+    for lane in np.unique(stats["lane"]).tolist():
+        rows, own = np.flatnonzero(stats["lane"] == lane), np.flatnonzero(walks["lane"] == lane)
+        node = np.maximum(stats["node"][rows], 0)
+        before = np.maximum.accumulate(node)
+        of_walk = np.searchsorted(walks["t"][own], stats["t"][rows], "right")
+        fresh = (of_walk[1:] > of_walk[:-1]) | ((node[1:] > before[:-1]) & (before[:-1] > 0) & (of_walk[1:] == 0))
+        for part, walk in zip(*(np.split(x, np.flatnonzero(fresh) + 1) for x in (rows, of_walk)), strict=True):
+            t, begun = stats["t"][part], walk[0] > 0
+            t0, root = int(t[0]), int(stats["node"][part].max(initial=0))
+            if begun:
+                t0, root = (int(walks[key][own[walk[0] - 1]]) for key in ("t", "node"))
+            bad = bool((stats["bad"][part] > 0).any())
+            found.append(Measured(t0, int(t[-1]), lane, root, part, bad, bool(begun)))
+    return sorted(found, key=lambda one: one.t0)
+
+
+def _origin(shown: Measured, origins: schema.Columns) -> int:
+    """The number of the node where a backward's first NaN or Inf came up, 0 where none did or none saw it."""
+    own = (origins["lane"] == shown.lane) & (shown.t0 <= origins["t"]) & (origins["t"] <= shown.t1)
+    return int(origins["node"][own].max(initial=0))
+
+
+def worth_showing(found: list[Measured]) -> Measured:
+    """The last measured backward; where NaN or Inf came up, the first of the last ones in a row that have them."""
+    bad = [i for i, one in enumerate(found) if one.bad]
+    if not bad:
+        return found[-1]
+    first = bad[-1]
+    while first > 0 and found[first - 1].bad:
+        first -= 1
+    return found[first]

@@ -1,0 +1,132 @@
+"""The measured backwards of a live view: which records they need is kept, and made into tapes when there are news."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from time import perf_counter_ns as clock
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flnb_telemetry import schema
+from flnb_telemetry.analysis import tape
+from flnb_telemetry.livetape import LiveTape
+from flnb_telemetry.recording import columns
+
+if TYPE_CHECKING:
+    from flnb_telemetry.analysis.tape import Measured
+    from flnb_telemetry.intern import Catalog
+
+    Batches = list[tuple[int, schema.Records]]
+
+RECENT = 1 << 20
+"""Records kept for tapes to come."""
+QUIET = 100_000_000
+"""Nanoseconds without a gradient after which a backward that is under way is shown as far as it is."""
+KINDS = {"walk": schema.WALK, "grad_stat": schema.GRAD_STAT, "nan_origin": schema.NAN_ORIGIN}
+
+
+class Backwards:
+    """Collects the records of measured backwards and says what there is to show of them.
+
+    One backward is told from the next by its beginning, never by time: however long its gradients take to come, they
+    are one tape. A tape with NaN or Inf stays until another such one comes, or `dismiss` is called.
+    """
+
+    def __init__(self) -> None:
+        self._recent: deque[tuple[int, schema.Records]] = deque()
+        self._rows = 0
+        self._samples: Batches = []  # of the backward that is shown, and of later ones
+        self._latest = self._failed_at = 0  # when the newest gradient was measured, when an op raised
+        self._told = (0, False)  # the time of the news that were told last, and whether their step had ended
+        self._final = 0  # the beginning of the backward that was told last and is complete
+
+    def take(self, batches: Batches) -> None:
+        """Take in the records of a tick, by lane."""
+        for lane, rows in batches:
+            kinds = rows[:, 0] & 0xFF
+            own = rows[np.isin(kinds, list(KINDS.values()))]
+            if len(own):
+                self._samples.append((lane, own))
+                self._latest = max(self._latest, int(own[-1, 1]))
+            if len(failed := rows[kinds == schema.OP_FAILED]):
+                self._failed_at = max(self._failed_at, int(failed[-1, 1]))
+            self._recent.append((lane, rows))
+            self._rows += len(rows)
+        while self._rows > RECENT and len(self._recent) > 1:
+            self._rows -= len(self._recent.popleft()[1])
+
+    def dismiss(self) -> None:
+        """Let go of a tape with NaN or Inf: the newest one is shown again."""
+        if found := self._measured():
+            self._samples = self._of(found[-1])
+            self._told, self._final = (0, False), 0
+
+    def news(
+        self, steps: schema.Records, leaves: schema.Records, ended: bool, start: int, catalog: Catalog
+    ) -> tuple[LiveTape | None, LiveTape | None]:
+        """The tape to show, and the newest one where that is another; each None where it has been told already.
+
+        It is told when its step has ended; before that when no gradient came for a while, and again with the others.
+        """
+        failed, t = self._failed_at > self._latest, max(self._latest, self._failed_at)
+        over = ended or bool(len(steps) and steps[-1, 2] >= t)
+        now = (t, over or failed)
+        if t == 0 or now == self._told or not (over or clock() - t >= QUIET):
+            return None, None
+        self._told = now
+        if failed:
+            return self._tape(None, steps, leaves, start, catalog), None
+        found = self._measured()
+        shown, newest = tape.worth_showing(found), found[-1]
+        self._samples = self._of(*{shown.t0: shown, newest.t0: newest}.values())
+        complete, known = over or newest is not shown, self._final == shown.t0
+        if complete:
+            self._final = shown.t0
+        tapes = [self._tape(one, steps, leaves, start, catalog) for one in ([] if known else [shown])]
+        other = None if newest is shown else self._tape(newest, steps, leaves, start, catalog)
+        return (tapes[0] if tapes else None), other
+
+    def _measured(self) -> list[Measured]:
+        if not self._samples:
+            return []
+        stats, walks = (columns(schema.KINDS[name], self._samples) for name in ("grad_stat", "walk"))
+        return tape.measured(stats, walks)
+
+    def _of(self, *kept: Measured) -> Batches:
+        """The records of some backwards."""
+        found = []
+        for lane, rows in self._samples:
+            t = rows[:, 1]
+            own = np.any([(one.lane == lane) & (one.t0 <= t) & (t <= one.t1) for one in kept], axis=0)
+            if own.any():
+                found.append((lane, rows[own]))
+        return found
+
+    def _tape(
+        self, shown: Measured | None, steps: schema.Records, leaves: schema.Records, start: int, catalog: Catalog
+    ) -> LiveTape:
+        """The tape of a backward, or without one that of the forward that failed last."""
+        batches: dict[str, Batches] = {"step": [(0, steps)], "leaf": [(0, leaves)], "op": list(self._recent)}
+        samples, recent, first = self._samples, batches["op"], 0
+        if shown is not None:
+            step = steps[steps[:, 2] >= shown.t1][:1]
+            samples = self._of(shown)
+            recent = [(lane, part) for lane, part in recent if not len(step) or part[-1, 1] >= step[0, 1]]
+            nodes = np.concatenate([part[part[:, 0] & 0xFF == schema.GRAD_STAT, 2] for _, part in samples])
+            first = int(nodes[nodes > 0].min(initial=shown.root))
+        batches |= dict.fromkeys(KINDS, samples) | dict.fromkeys(("edge", "op_failed"), recent)
+
+        def table(name: str) -> schema.Columns:
+            return columns(schema.KINDS[name], batches[name])
+
+        # Of a tape of which all was measured the older records are not looked through.
+        batches["op"] = [(lane, part[part[:, 4] >= first]) for lane, part in recent]
+        found = tape.of(table, start, catalog)
+        if found.truncated and first:
+            batches["op"] = recent
+            found = tape.of(table, start, catalog)
+        if found.index < 0:  # a step under way has not been told: it is the one after the last, as `bus` counts
+            found = replace(found, index=int(steps[-1, 3]) + 1 if len(steps) else 0)
+        return LiveTape(found)
