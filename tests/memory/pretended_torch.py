@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import pickle
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MIB = 1 << 20
 BASE = 0x7F00_0000_0000
@@ -129,3 +133,12 @@ class PretendedTorch:
             "allocator_settings": {},
             "external_annotations": [],
         }
+
+
+def saved(path: Path, value: Any, protocol: int = 4) -> Path:
+    path.write_bytes(pickle.dumps(value, protocol))
+    return path
+
+
+def event(action: str, addr: int, size: int, time_us: int = 1, **more: Any) -> dict[str, Any]:
+    return {"action": action, "addr": addr, "size": size, "stream": 0, "time_us": time_us, "frames": [], **more}

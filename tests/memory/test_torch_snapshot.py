@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from flnb_telemetry import schema
-from flnb_telemetry.formats.parquet import RunFileError
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import flnb
 from flnb.memory import load_snapshot
-from tests.memory.pretended_torch import BASE, MIB, PretendedTorch
+from tests.memory.pretended_torch import BASE, MIB, PretendedTorch, event, saved
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,11 +22,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("nothing_held")
 
 FAST = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-def saved(path: Path, value: Any, protocol: int = 4) -> Path:
-    path.write_bytes(pickle.dumps(value, protocol))
-    return path
 
 
 @given(seed=st.integers(0, 10**6), calls=st.integers(1, 120), kept=st.floats(0, 1), protocol=st.sampled_from([2, 4, 5]))
@@ -127,13 +121,13 @@ def check_structure(path: Path) -> None:
     value = pickle.loads(content)
     segments, (trace,) = value["segments"], value["device_traces"]
     held: list[tuple[int, int]] = []
-    for event in trace:
-        if event["action"] in ("segment_alloc", "segment_map"):
-            held.append((event["addr"], event["addr"] + event["size"]))
-        elif event["action"] == "alloc":
-            assert any(begin <= event["addr"] for begin, _ in held), "segment_alloc before its allocs"
-        assert event["category"] in schema.CATEGORIES if "category" in event else event["action"] == "oom"
-    assert any(event.get("category") == "unknown" for event in trace)
+    for happened in trace:
+        if happened["action"] in ("segment_alloc", "segment_map"):
+            held.append((happened["addr"], happened["addr"] + happened["size"]))
+        elif happened["action"] == "alloc":
+            assert any(begin <= happened["addr"] for begin, _ in held), "segment_alloc before its allocs"
+        assert happened["category"] in schema.CATEGORIES if "category" in happened else happened["action"] == "oom"
+    assert any(row.get("category") == "unknown" for row in trace)
     for segment in segments:
         position = segment["address"]
         for block in segment["blocks"]:
@@ -210,10 +204,6 @@ def test_stacks_survive_being_saved(tmp_path: Path) -> None:
     assert flnb.load_run(tmp_path / "run.flnb").stacks == run.stacks != {}
 
 
-def event(action: str, addr: int, size: int, time_us: int = 1, **more: Any) -> dict[str, Any]:
-    return {"action": action, "addr": addr, "size": size, "stream": 0, "time_us": time_us, "frames": [], **more}
-
-
 def test_unmatched_frees_were_there_before(tmp_path: Path) -> None:
     trace = [event("free_requested", BASE, 1000, 5), event("free_completed", BASE, 1000, 5), event("alloc", BASE, 3, 6)]
     run = load_snapshot(saved(tmp_path / "s.pickle", {"segments": [], "device_traces": [trace]}))
@@ -269,48 +259,6 @@ def test_a_device_is_chosen(tmp_path: Path) -> None:
     assert load_snapshot(path, device=0).table("alloc")["requested"].tolist() == [7]
     with pytest.raises(ValueError, match=r"has no device 1; it has \[0, 2\]"):
         load_snapshot(path, device=1)
-
-
-GOOD = event("alloc", BASE, 7)
-FRAME = {"name": "f", "filename": "a.py", "line": 1}
-
-
-@pytest.mark.parametrize(
-    ("value", "says"),
-    [
-        (3, "it holds int, expected a dict with segments and device_traces"),
-        ({"weights": 1}, "it holds dict with weights, expected"),
-        ({"segments": {}, "device_traces": []}, "segments is dict, expected a list"),
-        ({"segments": [], "device_traces": [3]}, r"device_traces\[0\] is int, expected a list of events"),
-        ({"segments": [], "device_traces": [[3]]}, r"device_traces\[0\] holds 3, expected events"),
-        ({"segments": [{"device": 0}], "device_traces": []}, "a segment is {'device': 0}: KeyError: 'address'"),
-        ({"segments": [7], "device_traces": []}, "a segment is 7: TypeError"),
-        ({"device_traces": [[GOOD | {"addr": "x"}]]}, "an event has addr 'x', expected a 64-bit integer"),
-        ({"device_traces": [[GOOD | {"size": 2**70}]]}, "an event has size 1180591620717411303424, expected"),
-        ({"device_traces": [[GOOD | {"size": [1]}]]}, r"an event has size \[1\], expected"),
-        ({"device_traces": [[GOOD | {"size": 1.5}]]}, "an event has size 1.5, expected"),
-        ({"device_traces": [[GOOD | {"frames": 1}]]}, "frames is int, expected a list of frames"),
-        (
-            {"device_traces": [[GOOD | {"frames": [{"name": "f"}]}]]},
-            "a frame is {'name': 'f'}, expected a dict with name",
-        ),
-        ({"device_traces": [[GOOD | {"frames": [[FRAME]]}]]}, "a frame is .*, expected a dict with name"),
-        (
-            {"device_traces": [[GOOD | {"frames": [FRAME]}, GOOD | {"frames": FRAME}]]},
-            "frames is dict, expected a list",
-        ),
-        ({"device_traces": [[GOOD | {"action": []}]]}, "an event has an action or a category that is no text"),
-    ],
-)
-def test_what_is_no_snapshot_is_told(tmp_path: Path, value: Any, says: str) -> None:
-    path = saved(tmp_path / "other.pickle", value)
-    with pytest.raises(RunFileError, match=r"'.*other\.pickle' is no readable PyTorch memory snapshot: .*" + says):
-        load_snapshot(path)
-
-
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"load_snapshot: no file '.*none\.pickle'"):
-        load_snapshot(tmp_path / "none.pickle")
 
 
 def test_addresses_that_do_not_fit_are_moved(tmp_path: Path) -> None:

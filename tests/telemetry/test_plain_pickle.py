@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
 import pickletools
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 leaves = (
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text(max_size=300)
 )
-keys = st.text(max_size=5) | st.integers(0, 300)
+keys = st.text(max_size=5)
 plain = st.recursive(
     leaves, lambda inner: st.lists(inner) | st.lists(inner).map(tuple) | st.dictionaries(keys, inner), max_leaves=40
 )
@@ -91,7 +92,10 @@ def test_nothing_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pr
         (b"\x80\x04e.", "ends what never began"),
         (b"\x80\x04N(Ne.", "appends to NoneType, expected a list"),
         (b"\x80\x04}(Nu.", "expected pairs for a dict"),
-        (b"\x80\x04}]Ns.", r"makes no sense there \(unhashable type: 'list'\)"),
+        (b"\x80\x04}]Ns.", "sets a key that is list, expected a text"),
+        (b"\x80\x04}K\x01Ns.", "sets a key that is int, expected a text"),
+        (b"\x80\x04\x8c\x01a\x94}(h\x00\x8c\x01\xffu.", "makes no sense there"),
+        (b"\x80\x04\x8c\x03\x1b[m\x94\x93.", r"would import \\x1b\[m "),
         (b"\x80\x04\x86.", "takes 2 values where there are fewer"),
         (b"\x80\x04\xff.", "byte 2 is 0xff, which is no pickle opcode"),
         (b"\x80\x04X\x01\x00\x00\x00\xff.", "makes no sense there"),
@@ -117,6 +121,45 @@ def test_damage_is_an_error_or_another_value(tmp_path: Path, cut: int, flip: int
         read(path)
     except PickleError:
         pass  # no other kind of error
+
+
+NESTED = b")" + b"\x86".join([b"\x94h" + bytes([i]) for i in range(200)]) + b"\x86"  # () in () twice, 200 times
+
+
+@pytest.mark.timeout(20, method="thread")
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"}" + NESTED + b"Ns", "a key that is tuple"),
+        (b"}(" + NESTED + b"Nu", "a key that is tuple"),
+        (b"(" + NESTED + b"Nd", "a key that is tuple"),
+        (b"\x8c\x01a" + NESTED + b"\x93", "would import a "),
+    ],
+)
+def test_values_that_stand_for_endless_ones_are_refused_at_once(tmp_path: Path, content: bytes, says: str) -> None:
+    path = tmp_path / "nested.pickle"
+    path.write_bytes(b"\x80\x04" + content + b".")
+    with pytest.raises(PickleError, match=says):
+        read(path)
+
+
+@pytest.mark.timeout(60, method="thread")
+def test_rows_of_ever_new_keys_take_no_longer_than_others(tmp_path: Path) -> None:
+    """A pattern for each would take minutes."""
+    texts = b"".join(b"\x8c\x01%c\x94" % (97 + i) for i in range(20))
+    keys = itertools.islice(itertools.permutations(range(20), 12), 20_000)
+    rows = b"".join(b"}(" + b"".join(b"h%cN" % key for key in some) + b"u" for some in keys)
+    path = tmp_path / "rows.pickle"
+    path.write_bytes(b"\x80\x04(" + texts + b"](" + rows + b"et.")
+    *_, found = read(path)
+    assert len(found) == 20_000
+
+
+@pytest.mark.timeout(60, method="thread")
+def test_lists_in_lists_without_end_are_read_and_let_go(tmp_path: Path) -> None:
+    path, depth = tmp_path / "deep.pickle", 1_000_000
+    path.write_bytes(b"\x80\x04" + b"]" * depth + b"a" * (depth - 1) + b".")
+    assert len(read(path)) == 1
 
 
 def test_rows_are_handed_over_in_order_and_let_go(tmp_path: Path) -> None:

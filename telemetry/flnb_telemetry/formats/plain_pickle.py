@@ -1,8 +1,10 @@
 """Pickles of plain values (texts, numbers, lists, tuples, dicts), read and written without the `pickle` module.
 
-Reading executes nothing: of the pickle machine's opcodes only those are known that make plain values. It also keeps
-large files small in memory: rows of a list are handed over in batches while they are read, and what was read of the
-file is let go. A row, a dict of plain values under keys that came before, is taken by one regular expression.
+Reading executes nothing: of the pickle machine's opcodes only those are known that make plain values. Keys of dicts are
+texts, and no value is ever hashed, compared or printed whole: values may share parts or hold themselves, so that a few
+bytes stand for an endless one. Large files stay small in memory: rows of a list are handed over in batches while they
+are read, and the part of the file that was read is released. A row, a dict of plain values under keys that came before,
+is taken by one regular expression.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ import pickletools
 import re
 import struct
 from typing import TYPE_CHECKING, Any
+
+from flnb_telemetry.safe_text import safe_text
 
 if TYPE_CHECKING:
     import os
@@ -23,6 +27,8 @@ BATCH = 4096  # rows that are handed over at once
 WINDOW = 1 << 24  # bytes of the file after which those read are let go
 CACHED = 1 << 16
 PATTERNS, MOST_KEYS = 8, 16
+LEARNED = 64  # patterns that are made for a file: each takes as long as thousands of rows
+TEXTS = frozenset({str})
 
 
 class PickleError(ValueError):
@@ -78,6 +84,7 @@ class _Machine:
         self.full = [BATCH]  # for each mark, and for none, how high the stack may be until rows are handed over
         self.memo: list[Any] = []
         self.patterns: list[tuple[re.Pattern[bytes], list[str]]] = []
+        self.learned = 0
         self.known: dict[bytes, Any] = {}  # values by their bytes: references and numbers
         self.inline: dict[bytes, Any] = {}  # texts and lists, each of which is memoized anew
 
@@ -87,17 +94,17 @@ class _Machine:
             if start >= self.size:
                 raise PickleError(f"it ends after {self.size:,} bytes, in the middle of a value")
             code = self.data[start]
-            if code == 0x7D and self._row(start):  # "}"
-                continue
             if code == 0x2E:  # "."
                 if len(self.stack) != 1 or self.marks:
                     raise PickleError(f"it stops at byte {start:,} within a value")
                 return self.stack[0]
-            self.at += 1
-            step = _STEPS[code]
-            if step is None:
-                self._refuse(code, start)
             try:
+                if code == 0x7D and self._row(start):  # "}"
+                    continue
+                self.at += 1
+                step = _STEPS[code]
+                if step is None:
+                    self._refuse(code, start)
                 step(self)
             except PickleError:
                 raise
@@ -136,9 +143,10 @@ class _Machine:
 
     def _learned(self, start: int) -> bool:
         """Whether the dict there is a simple one; then there is a pattern of its keys from now on."""
-        found = _ROW.match(self.data, start)
+        found = _ROW.match(self.data, start) if self.learned < LEARNED else None
         if found is None:
             return False
+        self.learned += 1
         keys = [key for key, _ in _PAIR.findall(found[2])]
         names = [self._number(key) for key in keys]
         if len(names) > MOST_KEYS or any(name.__class__ is not str for name in names):
@@ -206,12 +214,10 @@ class _Machine:
             raise PickleError(f"byte {start:,} is {code:#x}, which is no pickle opcode")
         asked = f"would do {op.name}"
         if op.name == "GLOBAL":
-            asked = "would import " + self.data[self.at : self.at + 200].decode("utf-8", "replace").replace(
-                "\n", ".", 1
-            )
-            asked = asked.partition("\n")[0]
+            names = self.data[self.at : self.at + 200].decode("utf-8", "replace").split("\n")[:2]
+            asked = "would import " + safe_text(".".join(names))
         elif op.name == "STACK_GLOBAL":
-            asked = "would import " + ".".join(map(str, self.stack[-2:]))
+            asked = "would import " + safe_text(".".join(name for name in self.stack[-2:] if isinstance(name, str)))
         raise PickleError(f"it {asked} (byte {start:,}); plain values need no code, and nothing was executed")
 
     def take(self, count: int) -> bytes:
@@ -263,7 +269,11 @@ class _Machine:
         target = self.stack[-1]
         if target.__class__ is not dict or len(items) % 2:
             raise PickleError(f"byte {self.at - 1:,} sets items of {type(target).__name__}, expected pairs for a dict")
-        target.update(zip(items[::2], items[1::2], strict=True))
+        keys = items[::2]
+        if not TEXTS.issuperset(map(type, keys)):
+            strange = next(key for key in keys if key.__class__ is not str)
+            raise PickleError(f"byte {self.at - 1:,} sets a key that is {type(strange).__name__}, expected a text")
+        target.update(zip(keys, items[1::2], strict=True))
 
     def put(self, index: int) -> None:
         """Memoize the last value. Numbers may be left out (`pickletools.optimize` does), within the file's length."""
@@ -285,7 +295,7 @@ class _Machine:
 
 
 class _Nothing:
-    """In the memo where nothing is."""
+    """Placeholder for an unused memo slot."""
 
 
 _NOTHING = _Nothing()

@@ -9,13 +9,14 @@ import numpy as np
 
 from flnb_telemetry import schema
 from flnb_telemetry.intern import Frame
+from flnb_telemetry.safe_text import brief
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from flnb_telemetry.schema import Ints
 
-__all__ = ["ACTIONS", "Events", "Frame", "SnapshotError", "Stacks", "described", "gatherer", "joined_events"]
+__all__ = ["ACTIONS", "Events", "Frame", "SnapshotError", "Stacks", "described", "gatherer", "integer", "joined_events"]
 
 IGNORED, ALLOC, REQUESTED, COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, MAP, UNMAP, OOM = range(9)
 ACTIONS = {
@@ -31,6 +32,10 @@ ACTIONS = {
 }
 KINDS: tuple[Any, ...] = (np.int8, np.int64, np.int64, np.int64, np.int16, np.int32, np.int8, np.int64)
 """The dtypes of an event's columns."""
+LARGEST, MOST_US = 1 << 60, (1 << 62) // 1000
+LIMITS = (len(ACTIONS), LARGEST, LARGEST, MOST_US, 999, 1 << 31, len(schema.CATEGORIES), LARGEST)
+"""The largest number in each column, so that sums of two stay below 2**63."""
+TEXTS, INTEGERS = frozenset({str}), frozenset({int})
 KEPT = 1 << 16
 CATEGORY = {name: number for number, name in enumerate(schema.CATEGORIES)} | {
     "autograd_detail": schema.CATEGORIES.index("temporary")  # what PyTorch's profiler calls it
@@ -71,17 +76,14 @@ class Stacks:
         if same is not None:
             return same[1]
         if type(frame) is not dict or not {"name", "filename", "line"} <= frame.keys():
-            raise SnapshotError(f"a frame is {frame!r:.80}, expected a dict with name, filename and line")
-        about = (frame["shape"], frame["dtype"], frame["phase"]) if "shape" in frame else ()
-        try:
-            found = Frame(frame["name"], frame["filename"], frame["line"], about)
-            number = self._frames.get(found)
-        except TypeError:
-            raise SnapshotError(f"a frame is {frame!r:.80}, expected texts and a number") from None
+            raise SnapshotError(f"a frame is {brief(frame)}, expected a dict with name, filename and line")
+        about = (frame["shape"], frame.get("dtype"), frame.get("phase")) if "shape" in frame else ()
+        found = Frame(frame["name"], frame["filename"], frame["line"], about)
+        texts = type(found.name) is str and type(found.filename) is str
+        if not texts or type(found.line) is not int or found.line.bit_length() > 32 or (about and not _ours(*about)):
+            raise SnapshotError(f"a frame is {brief(frame)}, expected texts and a number")
+        number = self._frames.get(found)
         if number is None:
-            texts = isinstance(found.name, str) and isinstance(found.filename, str) and isinstance(found.line, int)
-            if not texts or (about and not _ours(*about)):
-                raise SnapshotError(f"a frame is {frame!r:.80}, expected texts and a number")
             number = self._frames[found] = len(self._listed)
             self._listed.append(found)
         return _kept(self._same_frames, frame, number)
@@ -96,12 +98,11 @@ def _kept(known: dict[int, tuple[Any, int]], told: Any, number: int) -> int:
 
 
 def _ours(shape: Any, dtype: Any, phase: Any) -> bool:
-    extents = isinstance(shape, tuple) and all(isinstance(extent, int) for extent in shape)
-    return extents and isinstance(dtype, str) and isinstance(phase, int) and 0 <= phase < len(schema.PHASES)
+    extents = type(shape) is tuple and all(type(extent) is int and 0 <= extent < 1 << 63 for extent in shape)
+    return extents and type(dtype) is str and type(phase) is int and 0 <= phase < len(schema.PHASES)
 
 
 _OP = re.compile(r"at::_ops::(\w+)::(?:call|redispatch)")
-_FOLDERS = re.compile(r".*[/\\]")
 _LIBRARY = re.compile(r"[/\\](?:torch|site-packages|dist-packages)[/\\]")
 
 
@@ -117,7 +118,8 @@ def described(frames: tuple[Frame, ...]) -> tuple[str, str]:
     op = operators[-1] if operators else (python or [*frames, Frame("", "", 0)])[0].name
     if own is None:
         return op, ""
-    return op, f"{_FOLDERS.sub('', own.filename)}:{own.line}:{own.name}"
+    file = own.filename[max(own.filename.rfind("/"), own.filename.rfind("\\")) + 1 :]
+    return op, f"{file}:{own.line}:{own.name}"
 
 
 class Events(NamedTuple):
@@ -146,11 +148,12 @@ class Events(NamedTuple):
     @classmethod
     def of(cls, rows: list[dict[str, Any]], stacks: Stacks) -> Events:
         """The columns of some events as a snapshot has them; the rows are emptied."""
-        try:
-            action = [ACTIONS.get(row["action"], IGNORED) for row in rows]
-            category = [CATEGORY.get(row.get("category", "unknown"), 0) for row in rows]
-        except TypeError as error:  # not hashable
-            raise SnapshotError(f"an event has an action or a category that is no text: {error}") from None
+        kinds = [row["action"] for row in rows]
+        named = [row.get("category", "unknown") for row in rows]
+        if not TEXTS.issuperset(map(type, kinds)) or not TEXTS.issuperset(map(type, named)):
+            raise SnapshotError("an event has an action or a category that is no text")
+        action = [ACTIONS.get(kind, IGNORED) for kind in kinds]
+        category = [CATEGORY.get(name, 0) for name in named]
         address = [row["addr"] if "addr" in row else row.get("device_free", 0) for row in rows]
         number = stacks.number
         columns: tuple[list[Any], ...] = (
@@ -165,7 +168,7 @@ class Events(NamedTuple):
         )
         names = ("action", "addr", "size", "time_us", "ns", "frames", "category", "block_size")
         ooms = {i: _numbers(rows[i]) for i, kind in enumerate(action) if kind == OOM}
-        checked = [_ints(name, column) for name, column in zip(names, columns, strict=True)]
+        checked = [_ints(name, column, most) for name, column, most in zip(names, columns, LIMITS, strict=True)]
         checked = [_small(column, kind) for column, kind in zip(checked, KINDS, strict=True)]
         for row in rows:
             row.clear()
@@ -173,21 +176,25 @@ class Events(NamedTuple):
 
 
 def _numbers(row: dict[str, Any]) -> dict[str, int]:
-    return {key: value for key, value in row.items() if type(value) is int}
+    """What an event of running out of memory says, as far as it says it in bytes."""
+    keys = ("size", "device_free", "free", "largest_hole", "capacity", "reserved")
+    return {key: row[key] for key in keys if type(row.get(key)) is int and 0 <= row[key] <= LARGEST}
 
 
-def _ints(name: str, values: list[Any]) -> Ints:
-    """A column of integers."""
-    try:
-        found = np.array(values)
-    except ValueError:  # lists among them
-        found = np.array(values, object)
-    if found.dtype == np.int64 and found.ndim == 1:
-        return found
+def _ints(name: str, values: list[Any], most: int) -> Ints:
+    """A column of integers from 0 to `most`."""
+    if INTEGERS.issuperset(map(type, values)) and min(values) >= 0 and max(values) <= most:
+        return np.array(values, np.int64)
     for value in values:
-        if type(value) is not int or not -(2**63) <= value < 2**63:
-            raise SnapshotError(f"an event has {name} {value!r:.80}, expected a 64-bit integer")
-    return found.astype(np.int64)
+        integer("an event", name, value, most)
+    return np.empty(0, np.int64)
+
+
+def integer(what: str, name: str, value: Any, most: int = LARGEST) -> int:
+    """The value of a field, which has to be an integer from 0 to `most`; `what` has it."""
+    if type(value) is not int or not 0 <= value <= most:
+        raise SnapshotError(f"{what} has {name} {brief(value)}, expected an integer from 0 to {most:,}")
+    return value
 
 
 def _small(column: Ints, kind: Any) -> Ints:
@@ -226,7 +233,7 @@ def joined_events(parts: list[Any], name: str) -> Events:
     """All events of one device."""
     for part in parts:
         if not isinstance(part, Events):
-            raise SnapshotError(f"{name} holds {part!r:.80}, expected events (dicts with an action)")
+            raise SnapshotError(f"{name} holds {brief(part)}, expected events (dicts with an action)")
     begins = np.cumsum([0, *(len(part.action) for part in parts)])
     ooms = {int(first) + i: row for first, part in zip(begins, parts, strict=False) for i, row in part.ooms.items()}
     if not parts:

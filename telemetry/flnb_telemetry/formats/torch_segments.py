@@ -15,13 +15,15 @@ if TYPE_CHECKING:
 __all__ = ["Held", "held_over", "met"]
 
 
+PIECES, MOST_PIECES = 64, 100_000  # how many an event may touch on average, and how many beyond that
+
+
 class Held(NamedTuple):
     """A segment: bytes from an address on. Growing ones (PyTorch's expandable segments) are mapped piece by piece."""
 
     device: int
     address: int
     size: int
-    stream: int = 0
     growing: bool = False
 
 
@@ -68,7 +70,7 @@ def held_over(
     told = (column[chosen].tolist() for column in (events.action, events.address, events.size))
     happened = list(zip(chosen.tolist(), *told, strict=True))
     fixed, mapped, cuts = _before(happened, final)
-    sweep = _Sweep(cuts if known is None else set(known))
+    sweep = _Sweep(cuts if known is None else set(known), PIECES * (len(happened) + len(final)) + MOST_PIECES)
     for at, size in fixed.items():
         sweep.begin(start, at, size)
     for begin, end in zip(mapped.begins, mapped.ends, strict=True):
@@ -127,8 +129,9 @@ def _before(happened: list[tuple[int, ...]], final: list[Held]) -> tuple[dict[in
 class _Sweep:
     """Goes through the events of segments in order: what is held now, by address, and the rows of their tables."""
 
-    def __init__(self, cuts: set[int]) -> None:
+    def __init__(self, cuts: set[int], pieces: int) -> None:
         self.cuts, self.sorted_cuts = cuts, sorted(cuts)
+        self.pieces = pieces  # how many may still be mapped and unmapped
         self.begins: list[int] = []  # of what is held, sorted
         self.held: dict[int, tuple[int, int, bool]] = {}  # its number, size, and whether it grows
         self.rows: dict[str, list[tuple[int, int, int, int]]] = {name: [] for name in _TABLES}
@@ -149,6 +152,7 @@ class _Sweep:
 
     def map(self, t: int, begin: int, end: int) -> None:
         inner = self.sorted_cuts[bisect_right(self.sorted_cuts, begin) : bisect_left(self.sorted_cuts, end)]
+        self._count(1 + len(inner))
         for low, high in zip([begin, *inner], [*inner, end], strict=True):
             slot = bisect_left(self.begins, low)
             before = self.begins[slot - 1] if slot else 0
@@ -162,7 +166,9 @@ class _Sweep:
 
     def unmap(self, t: int, begin: int, end: int) -> None:
         slot = max(0, bisect_right(self.begins, begin) - 1)
-        for address in self.begins[slot : bisect_left(self.begins, end)]:
+        touched = self.begins[slot : bisect_left(self.begins, end)]
+        self._count(len(touched))
+        for address in touched:
             top = address + self.held[address][1]
             low, high = max(begin, address), min(end, top)
             if low >= high or not self._grows(address):
@@ -173,6 +179,12 @@ class _Sweep:
                 self._resize(t, address, high, top - high)
             else:
                 self._resize(t, address, address, low - address)
+
+    def _count(self, pieces: int) -> None:
+        """Refuse events that cut one another into pieces without end: a few bytes would take hours."""
+        self.pieces -= pieces
+        if self.pieces < 0:
+            raise te.SnapshotError("its segments overlap, so that each event is about thousands of pieces")
 
     def _grows(self, address: int) -> bool:
         return address in self.held and self.held[address][2]
@@ -190,10 +202,18 @@ class _Sweep:
         """The segment that holds each address now."""
         if not self.begins or not len(address):
             return np.zeros(len(address), np.int64)
+        if len(address) * 16 < len(self.begins):
+            return np.array([self._around(at) for at in address.tolist()], np.int64)
         held = np.array([(at, *self.held[at][:2]) for at in self.begins], np.int64)
         slot = np.searchsorted(held[:, 0], address, "right") - 1
         at, number, size = held[slot].T
         return np.where((slot >= 0) & (address < at + size), number, 0)
+
+    def _around(self, address: int) -> int:
+        slot = bisect_right(self.begins, address) - 1
+        begin = self.begins[max(0, slot)]
+        number, size, _ = self.held[begin]
+        return number if slot >= 0 and address < begin + size else 0
 
     def tables(self, homes: Ints) -> dict[str, Columns]:
         """The events as columns; segments are numbered anew, here and in `homes`, in the order of their addresses."""

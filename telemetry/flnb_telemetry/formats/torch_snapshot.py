@@ -21,12 +21,14 @@ from flnb_telemetry.formats.plain_pickle import PickleError, read
 from flnb_telemetry.formats.torch_segments import Held, held_over
 from flnb_telemetry.intern import Catalog, Context, Plan, Table
 from flnb_telemetry.recording import Recording, columns
+from flnb_telemetry.safe_text import brief
 
 if TYPE_CHECKING:
     from flnb_telemetry.schema import Columns, Ints
 
 __all__ = ["load_snapshot"]
 
+MOST_DEVICES = 1 << 16
 MIN_BLOCK = 512
 """PyTorch's blocks are multiples of this many bytes."""
 Final: TypeAlias = tuple[int, int, int, int, bool]
@@ -56,11 +58,8 @@ def load_snapshot(path: str | os.PathLike[str], device: int | None = None) -> Re
         RunFileError: the file is damaged, is no such snapshot, or names code to be run.
         ValueError: it has no such device.
     """
-    stacks = te.Stacks()
     try:
-        traces, segments, about = _parts(read(path, te.gatherer(stacks)))
-        states = [_state(segment, stacks) for segment in segments]
-        traces = [te.joined_events(part, f"device_traces[{i}]") for i, part in enumerate(traces)]
+        return _loaded(path, device)
     except FileNotFoundError:
         raise FileNotFoundError(f"load_snapshot: no file {os.fspath(path)!r}") from None
     except (PickleError, te.SnapshotError) as error:
@@ -68,21 +67,28 @@ def load_snapshot(path: str | os.PathLike[str], device: int | None = None) -> Re
             f"load_snapshot: {os.fspath(path)!r} is no readable PyTorch memory snapshot: {error}. Expected the file "
             f"that torch.cuda.memory._dump_snapshot or run.to_torch_snapshot wrote"
         ) from error
-    counts = {i: len(events.action) for i, events in enumerate(traces)}
-    for number in {state[0].device for state in states} - counts.keys():
-        counts[number] = 0
-    used = {i: n for i, n in sorted(counts.items()) if n or any(state[0].device == i for state in states)}
+
+
+def _loaded(path: str | os.PathLike[str], device: int | None) -> Recording:
+    stacks = te.Stacks()
+    traces, segments, about = _parts(read(path, te.gatherer(stacks)))
+    states = _states(segments, stacks)
+    every = [te.joined_events(part, f"device_traces[{i}]") for i, part in enumerate(traces)]
+    held = {state[0].device for state in states}
+    used = {i: len(events.action) for i, events in enumerate(every) if len(events.action) or i in held}
+    used |= dict.fromkeys(sorted(held - used.keys()), 0)
     if device is None:
         device = max(used, key=lambda i: used[i], default=0)
     elif device not in used:
-        raise ValueError(f"load_snapshot: {os.fspath(path)!r} has no device {device}; it has {list(used)}")
-    events = traces[device] if device < len(traces) else te.joined_events([], "")
-    mine = [state for state in states if state[0].device == device]
-    meta = about.pop("meta", {}) if isinstance(about.get("meta", {}), dict) else {}
+        raise ValueError(f"load_snapshot: {os.fspath(path)!r} has no device {device}; it has {sorted(used)}")
+    events = every[device] if device < len(every) else te.joined_events([], "")
+    said = about.get("meta")
+    kept = said.items() if isinstance(said, dict) else ()
+    meta = {key: value for key, value in kept if type(value) in (str, int, float, bool)}
     facts = {"manager": "PyTorch's caching allocator", "device": f"cuda:{device}", "format": "PyTorch memory snapshot"}
-    run = _recording(events, mine, stacks, about)
-    run.name = str(about.get("name") or Path(path).stem)
-    run.meta = facts | meta | {"devices": {str(i): n for i, n in used.items()}}
+    run = _recording(events, [state for state in states if state[0].device == device], stacks, about)
+    run.name = about["name"] if type(about.get("name")) is str else Path(path).stem
+    run.meta = facts | meta | {"devices": {str(i): n for i, n in sorted(used.items())}}
     return run
 
 
@@ -91,40 +97,57 @@ def _parts(whole: Any) -> tuple[list[Any], list[Any], dict[str, Any]]:
     if isinstance(whole, list):
         whole = {"segments": whole, "device_traces": []}
     if not isinstance(whole, dict) or not ({"segments", "device_traces"} & whole.keys()):
-        keys = f" with {', '.join(map(str, list(whole)[:8]))}" if isinstance(whole, dict) else ""
-        raise te.SnapshotError(
-            f"it holds {type(whole).__name__}{keys}, expected a dict with segments and device_traces"
-        )
+        raise te.SnapshotError(f"it holds {brief(whole)}, expected a dict with segments and device_traces")
     segments, traces = whole.get("segments", []), whole.get("device_traces", [])
     for name, value in (("segments", segments), ("device_traces", traces)):
         if not isinstance(value, list):
-            raise te.SnapshotError(f"{name} is {type(value).__name__}, expected a list")
+            raise te.SnapshotError(f"{name} is {brief(value)}, expected a list")
     for i, part in enumerate(traces):
         if not isinstance(part, list):
-            raise te.SnapshotError(f"device_traces[{i}] is {type(part).__name__}, expected a list of events")
+            raise te.SnapshotError(f"device_traces[{i}] is {brief(part)}, expected a list of events")
     about = whole.get("flnb", {})
     return traces, segments, dict(about) if isinstance(about, dict) else {}
 
 
-def _state(segment: Any, stacks: te.Stacks) -> tuple[Held, list[Final]]:
-    """A segment as it was at the end, and its live blocks: address, size, requested, stack, whether freed."""
-    try:
-        address, size = segment["address"], segment["total_size"]
-        growing = bool(segment.get("is_expandable", False))
-        held = Held(int(segment["device"]), int(address), int(size), int(segment.get("stream", 0)), growing)
-        blocks, position = [], held.address
-        for block in segment["blocks"]:
-            at = int(block.get("address", position))
-            if block["state"] in LIVE:
-                frames, requested = block.get("frames", ()), block.get("requested_size", block["size"])
-                if history := block.get("history"):
-                    frames, requested = history[0].get("frames", ()), history[0]["real_size"]
-                freed = block["state"] != LIVE[0]
-                blocks.append((at, int(block["size"]), int(requested), stacks.number(frames), freed))
-            position = at + int(block["size"])
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise te.SnapshotError(f"a segment is {segment!r:.120}: {type(error).__name__}: {error}") from None
-    return held, blocks
+def _states(segments: list[Any], stacks: te.Stacks) -> list[tuple[Held, list[Final]]]:
+    """The segments as they were at the end, each with its live blocks."""
+    states, lists = [], set[int]()
+    for segment in segments:
+        blocks = segment.get("blocks") if isinstance(segment, dict) else None
+        if not isinstance(blocks, (list, tuple)):
+            raise te.SnapshotError(f"a segment is {brief(segment)}, expected a dict with a list of blocks")
+        if blocks and id(blocks) in lists:
+            raise te.SnapshotError("two segments have the same list of blocks, expected one for each")
+        lists.add(id(blocks))
+        device = te.integer("a segment", "device", segment.get("device"), MOST_DEVICES)
+        begin, size = (te.integer("a segment", name, segment.get(name)) for name in ("address", "total_size"))
+        live, position = [], begin
+        for block in blocks:
+            at, size_of = _extent(block, position)
+            if block.get("state") in LIVE:
+                live.append(_live(block, at, size_of, stacks))
+            position = at + size_of
+        states.append((Held(device, begin, size, bool(segment.get("is_expandable", False))), live))
+    return states
+
+
+def _extent(block: Any, position: int) -> tuple[int, int]:
+    """Address and size of a block; old files leave out the address."""
+    if not isinstance(block, dict) or not isinstance(block.get("state"), str):
+        raise te.SnapshotError(f"a block is {brief(block)}, expected a dict with size and state")
+    at = te.integer("a block", "address", block.get("address", position))
+    return at, te.integer("a block", "size", block.get("size"))
+
+
+def _live(block: dict[str, Any], at: int, size: int, stacks: te.Stacks) -> Final:
+    """A block that was live; old files have stack and request in its history."""
+    told, name = block, "requested_size"
+    if history := block.get("history"):
+        told, name = (history[0] if isinstance(history, (list, tuple)) else history), "real_size"
+        if not isinstance(told, dict):
+            raise te.SnapshotError(f"a block has history {brief(history)}, expected a list of dicts")
+    requested = te.integer("a block", name, told.get(name, size))
+    return at, size, requested, stacks.number(told.get("frames", ())), block["state"] != LIVE[0]
 
 
 def _recording(
@@ -138,7 +161,7 @@ def _recording(
     block = _blocks(events, t, [block for _, blocks in states for block in blocks], start)
     held = [held for held, _ in states]
     cuts = about.get("cuts")
-    known = cuts if isinstance(cuts, list) and all(type(at) is int for at in cuts) else None
+    known = list(cuts) if isinstance(cuts, (list, tuple)) and all(type(at) is int for at in cuts) else None
     segments, block["segment_id"] = held_over(events, t, held, start, block["event"], block["address"], known)
     tables |= segments
     run = Recording()
@@ -163,7 +186,8 @@ def _told(about: dict[str, Any], name: str) -> int:
     """A time in ns, as flnb's own files tell it: µs and the ns beyond them; 0 where it is not told."""
     told = about.get(name)
     if isinstance(told, tuple) and len(told) == 2 and all(type(part) is int for part in told):
-        return int(told[0] * 1000 + told[1])
+        us, ns = told
+        return us * 1000 + ns if 0 <= us <= te.MOST_US and 0 <= ns < 1000 else 0
     return 0
 
 

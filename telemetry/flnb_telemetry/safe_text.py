@@ -1,0 +1,56 @@
+"""Names and values of files and users, made safe to show: short, on one line, without control characters."""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import Any
+
+__all__ = ["brief", "safe_text"]
+
+LONGEST = 200  # characters of a name that are shown
+_HARMLESS = frozenset("\u200c\u200d")  # joiners, which scripts and emoji need
+_CONTROL = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
+
+
+def safe_text(text: str, longest: int = LONGEST) -> str:
+    r"""A name as it may be shown in a terminal or a page (where it is escaped as HTML besides).
+
+    Control characters (ESC among them), direction marks, line separators and lone surrogates become escapes; what is
+    longer than `longest` characters is shortened in its middle.
+
+    >>> print(safe_text("net\x1b[2J" + "x" * 1000, longest=24))
+    net\x1b[2Jxxxxx…xxxxxxxx
+    """
+    if len(text) <= longest and text.isprintable():
+        return text
+    shown = "".join(map(_escaped, text if len(text) <= 2 * longest else f"{text[:longest]}{text[-longest:]}"))
+    if len(shown) <= longest and len(text) <= 2 * longest:
+        return shown
+    end = longest // 3
+    return f"{shown[: longest - end - 1]}…{shown[len(shown) - end :]}"
+
+
+def _escaped(character: str) -> str:
+    if unicodedata.category(character) not in _CONTROL or character in _HARMLESS:
+        return character
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def brief(value: Any) -> str:
+    """A foreign value for an error message, told without looking into what it contains.
+
+    >>> brief("name"), brief(3), brief([[1], [2]]), brief({"device": 0})
+    ("'name'", '3', 'a list of 2', "a dict with 'device'")
+    """
+    if isinstance(value, str):
+        return f"'{safe_text(value, 60)}'"
+    if value is None or isinstance(value, (bool, float)):
+        return repr(value)
+    if isinstance(value, int):
+        return repr(value) if value.bit_length() <= 128 else f"an integer of {value.bit_length():,} bits"
+    if isinstance(value, dict):
+        keys = [brief(key) for key in list(value)[:8] if isinstance(key, (str, int))]
+        return f"a dict with {', '.join(keys)}" if keys else f"a dict of {len(value):,}"
+    if isinstance(value, (list, tuple)):
+        return f"a {type(value).__name__} of {len(value):,}"
+    return f"of type {type(value).__name__}"
