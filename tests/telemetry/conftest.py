@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from flnb_telemetry import bus, intern, pump, schema
+from flnb_telemetry import bus, intern, log, pump, record, schema, step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -197,6 +197,25 @@ def new_browser() -> type[Browser]:
 @pytest.fixture
 def program() -> Program:
     return Program()
+
+
+@pytest.fixture
+def run(program: Any) -> Any:
+    with record("digits") as run:
+        program.segment(1, 0, 1 << 20)
+        for i in range(12):
+            with step(total=12), bus.scope("net"):
+                block = program.alloc(4096 * i, 4096, 4000, category="parameter" if i < 3 else "activation")
+                node = program.forward("matmul", -1, -2, family="matmul", block=block)
+                with bus.phase("backward"):
+                    program.op("multiply", node=node)
+                    program.gradient(node, 0.5 + i, saved=64)
+                program.gradient(-1, 2.0, name="weight")
+                log(loss=1 / (1 + i), accuracy=i / 12)
+                if i > 5:
+                    program.free(block, 4096 * i, 4096)
+        program.t += 10
+    return run
 
 
 @pytest.fixture

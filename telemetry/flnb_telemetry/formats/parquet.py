@@ -10,6 +10,7 @@ import io
 import json
 import os
 import zipfile
+from collections.abc import Sized
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,15 @@ from flnb_telemetry.extras import require
 from flnb_telemetry.formats import aside
 from flnb_telemetry.intern import Catalog, Context, Frame, Plan, Table
 from flnb_telemetry.recording import Recording, columns
+from flnb_telemetry.safe_text import safe_text
 
 FORMAT = "flnb run"
 FORMAT_VERSION = 1
-FACTS = ("name", "state", "error", "start", "end", "over_limit")
+ROWS_PER_BYTE, BYTES_PER_BYTE = 8, 64
+"""What a byte of a Parquet file and of a compressed member may stand for at most; times alone take a byte a row."""
+FACTS: dict[str, Any] = {
+    "name": str, "state": str, "error": (str, type(None)), "start": int, "end": int, "over_limit": int
+}  # fmt: skip
 
 
 class RunFileError(ValueError):
@@ -73,20 +79,49 @@ def load_run(path: str | os.PathLike[str]) -> Recording:
     parquet = require("pyarrow.parquet", "lab", "loading a run")
     try:
         with zipfile.ZipFile(path) as archive:
-            manifest = json.loads(archive.read("manifest.json"))
+            manifest = json.loads(_member(archive, "manifest.json"))
             _check(path, manifest)
             tables = {name: columns(kind, []) for name, kind in schema.KINDS.items()}
             for name in [name for name, count in manifest["kinds"].items() if count]:
-                table = parquet.read_table(io.BytesIO(archive.read(f"{name}.parquet")))
-                tables[name] = {key: table[key].to_numpy().astype(none.dtype) for key, none in tables[name].items()}
+                data = _member(archive, f"{name}.parquet")
+                tables[name] = _table(parquet, data, tables[name], manifest["kinds"][name])
         return _restored(manifest, tables)
     except RunFileError:
         raise
-    except (zipfile.BadZipFile, OSError, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except Exception as error:  # ZIP, JSON and Parquet each have many kinds of errors
         raise RunFileError(
-            f"flnb.load_run: {os.fspath(path)!r} is damaged or no flnb run ({type(error).__name__}: {error}); "
+            f"flnb.load_run: {os.fspath(path)!r} is damaged or no flnb run "
+            f"({type(error).__name__}: {safe_text(str(error))}); "
             f"expected a whole file that run.save wrote. Copy it again, or record the run again"
         ) from error
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> bytes:
+    """A file of the archive, unless it claims to be much larger than what is there."""
+    info = archive.getinfo(name)
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or (
+        info.file_size > BYTES_PER_BYTE * info.compress_size
+    ):
+        raise ValueError(f"{name} claims {info.file_size:,} bytes, compressed to {info.compress_size:,}")
+    return archive.read(info)
+
+
+def _table(parquet: Any, data: bytes, empty: schema.Columns, count: int) -> schema.Columns:
+    """The columns of a Parquet file. Its metadata are checked first: a few bytes may claim any number of rows."""
+    file = parquet.ParquetFile(io.BytesIO(data))
+    metadata = file.metadata
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    chunks = [group.column(i) for group in groups for i in range(group.num_columns)]
+    rows = sum(group.num_rows for group in groups)
+    if not rows == metadata.num_rows == count or any(chunk.num_values > count for chunk in chunks):
+        raise ValueError(f"it has {metadata.num_rows:,} rows, the manifest says {count:,}")
+    if rows > ROWS_PER_BYTE * len(data) or any(chunk.total_uncompressed_size > 16 * rows + 4096 for chunk in chunks):
+        raise ValueError(f"it claims {rows:,} rows in {len(data):,} bytes")
+    kinds = {metadata.schema.column(i).physical_type for i in range(metadata.num_columns)}
+    if not kinds <= {"INT32", "INT64", "DOUBLE"}:
+        raise ValueError(f"its columns are of the types {sorted(kinds)}, expected numbers")
+    table = file.read(columns=list(empty), use_threads=False)
+    return {key: table[key].to_numpy().astype(none.dtype, casting="safe") for key, none in empty.items()}
 
 
 def _check(path: str | os.PathLike[str], manifest: Any) -> None:
@@ -103,31 +138,62 @@ def _check(path: str | os.PathLike[str], manifest: Any) -> None:
             )
 
 
-def _frame(name: str, filename: str, line: int, about: list[Any]) -> Frame:
-    shape, *others = about or [()]
-    return Frame(name, filename, line, (tuple(shape), *others) if about else ())
+PLAN = (str, str, [int], str, int, int, [[int]])
+CODES: dict[str, Sized] = {"category": schema.CATEGORIES, "direction": schema.DIRECTIONS}
+
+
+def _formed(value: Any, form: Any) -> bool:
+    """Whether a value of JSON has a form: a type, a list of one form, a tuple of one form each."""
+    if isinstance(form, type):
+        return type(value) is form
+    if isinstance(form, list):
+        return type(value) is list and all(_formed(item, form[0]) for item in value)
+    return type(value) is list and len(value) == len(form) and all(map(_formed, value, form))
+
+
+def _require(name: str, formed: bool) -> None:
+    if not formed:
+        raise ValueError(f"the manifest's {name} are not as run.save writes them")
 
 
 def _restored(manifest: dict[str, Any], tables: dict[str, schema.Columns]) -> Recording:
-    strings: Table[str] = Table(manifest["strings"])
-    contexts = Table([Context(*context) for context in manifest["contexts"]])
+    listed = {name: manifest[name] for name in ("strings", "contexts", "plans")}
+    _require("strings", _formed(listed["strings"], [str]))
+    _require("contexts", _formed(listed["contexts"], [(str, int)]))
+    _require("contexts", all(0 <= phase < len(schema.PHASES) for _, phase in listed["contexts"]))
+    _require("plans", all(_formed(plan[:7], PLAN) and _formed(plan[7:], [int]) for plan in listed["plans"]))
+    strings: Table[str] = Table(listed["strings"])
+    contexts = Table([Context(*context) for context in listed["contexts"]])
     plans = Table(
         [
             Plan(op, family, tuple(shape), dtype, nbytes, flops, tuple(map(tuple, inputs)), *saved)
-            for op, family, shape, dtype, nbytes, flops, inputs, *saved in manifest["plans"]
+            for op, family, shape, dtype, nbytes, flops, inputs, *saved in listed["plans"]
         ]
     )
+    known_ids: dict[str, Sized] = {**CODES, "plan": plans, "context": contexts, "name": strings}
     # An id beyond its intern table is found now, not in the middle of an analysis.
     for kind, table in tables.items():
-        for name, known in (("plan", plans), ("context", contexts), ("name", strings)):
+        for name, known in known_ids.items():
             ids = table.get(name, np.empty(0, np.int64))
             if not 0 <= int(ids.min(initial=0)) <= int(ids.max(initial=0)) < len(known):
                 raise ValueError(f"{kind}.parquet names {name} {ids.max()}, the manifest has {len(known)}")
     run = Recording()
     run.tables, run.catalog, run.meta = tables, Catalog(strings, plans, contexts), dict(manifest["meta"])
-    frames = [_frame(*told) for told in manifest.get("frames", [])]
-    run.catalog.stacks = {int(i): tuple(frames[k] for k in row) for i, row in manifest.get("stacks", {}).items()}
+    run.catalog.stacks = _stacks(manifest.get("frames", []), manifest.get("stacks", {}))
     run.events = sum(len(table["lane"]) for table in tables.values())
-    for name in FACTS:
-        setattr(run, name, manifest["run"][name])
+    for name, kind in FACTS.items():
+        value = manifest["run"][name]
+        _require("facts", isinstance(value, kind) and not (kind is int and value.bit_length() > 63))
+        setattr(run, name, value)
     return run
+
+
+def _stacks(frames: list[Any], stacks: dict[str, Any]) -> dict[int, tuple[Frame, ...]]:
+    """Call stacks by context."""
+    _require("frames", all(_formed(frame[:3], (str, str, int)) and len(frame) == 4 for frame in frames))
+    _require("frames", all(not about or _formed(about, ([int], str, int)) for *_, about in frames))
+    _require("stacks", all(_formed(row, [int]) and all(0 <= k < len(frames) for k in row) for row in stacks.values()))
+    known = [
+        Frame(name, file, line, (tuple(about[0]), *about[1:]) if about else ()) for name, file, line, about in frames
+    ]
+    return {int(context): tuple(known[k] for k in row) for context, row in stacks.items()}
