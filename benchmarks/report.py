@@ -43,9 +43,8 @@ def write(name: str, rows: Any, options: dict[str, Any]) -> Path:
     if options.get("quick"):
         return path
     RESULTS.mkdir(exist_ok=True)
-    aside = path.with_suffix(".tmp")
-    aside.write_text(json.dumps({"machine": machine(), "options": options, "rows": rows}, indent=1) + "\n")
-    aside.replace(path)
+    with aside(path) as part:
+        part.write_text(json.dumps({"machine": machine(), "options": options, "rows": rows}, indent=1) + "\n")
     return path
 
 
@@ -54,7 +53,8 @@ def page(name: str, figure: Any, options: dict[str, Any]) -> Path:
     path = RESULTS / f"{name}.html"
     if not options.get("quick"):
         RESULTS.mkdir(exist_ok=True)
-        figure.write_html(path)
+        with aside(path) as part:
+            figure.write_html(part)
     return path
 
 

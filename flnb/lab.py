@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 from flnb_telemetry.extras import require
+from flnb_telemetry.formats import aside
 
 NOTEBOOKS = ("quickstart.ipynb", "models.ipynb", "autograd_graphs.ipynb", "memory_managers.ipynb")
 """Those that come with flnb, the first of them opened by default."""
@@ -41,7 +42,8 @@ def shipped(name: str, folder: Path | None = None) -> Path:
     if not packaged.exists():
         raise FileNotFoundError(f"flnb lab: this installation lacks {packaged}; reinstall flnb or name a notebook")
     copy = free_name(folder or Path.cwd(), name)
-    shutil.copyfile(packaged, copy)
+    with aside(copy) as part:
+        shutil.copyfile(packaged, part)
     return copy
 
 

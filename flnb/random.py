@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -46,12 +46,24 @@ class Generator:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What `state` can be set to later, to draw the same numbers again."""
+        """What `state` can be set to later, to draw the same numbers again.
+
+        Raises (when set):
+            ValueError: it is no state of PCG64; the generator is as it was.
+        """
         return dict(self.numpy.bit_generator.state)
 
     @state.setter
     def state(self, value: dict[str, Any]) -> None:
-        self.numpy.bit_generator.state = value
+        tried = np.random.PCG64(0)
+        try:
+            tried.state = cast(Any, value)  # NumPy leaves a generator half set where a part of its state is bad
+        except (TypeError, ValueError, KeyError, OverflowError, AttributeError) as error:
+            raise ValueError(
+                f"flnb: not a state of a random generator ({type(error).__name__}: {error}); "
+                f"expected what Generator.state returned"
+            ) from error
+        self.numpy.bit_generator.state = tried.state
 
 
 default_generator = Generator()

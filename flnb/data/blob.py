@@ -8,19 +8,18 @@ int64[S + 1] which array each sample begins with, int64[E] the arrays' offsets, 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import mmap
 import os
 import struct
-import tempfile
 import zlib
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from flnb_telemetry.formats import aside
 
 from flnb import ops
 from flnb.data.datasets import Dataset, Indices, stacked
@@ -104,17 +103,8 @@ class FileBlobDataset(BlobDataset):
     @staticmethod
     def write(path: str | os.PathLike[str], samples: Iterable[tuple[Any, ...]]) -> None:
         """Write samples one by one, aside and renamed: `path` is whole, or as it was when this fails."""
-        path = Path(path)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            try:
-                _write(file, samples)
-                file.flush()
-                os.fsync(file.fileno())
-                os.replace(file.name, path)
-            except BaseException:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(file.name)
-                raise
+        with aside(path) as part, part.open("wb") as file:
+            _write(file, samples)
 
     def add(self, *entries: Any) -> None:
         raise TypeError("flnb: a FileBlobDataset cannot grow; write its samples anew with FileBlobDataset.write")

@@ -70,8 +70,7 @@ def load_checkpoint(path: str | os.PathLike[str], /, *, random: bool = True, **p
     arrays, metadata = read_whole(path, purpose="nn.load_checkpoint", saved_by="nn.save_checkpoint(path, ...)")
     if "checkpoint" not in metadata:
         raise ValueError(f"flnb: {path} holds tensors but no checkpoint; read it with nn.load(model, path)")
-    tree = json.loads(metadata["checkpoint"])
-    states, values = _decoded(tree["states"], arrays), _decoded(tree["values"], arrays)
+    states, values, noise = _parsed(path, metadata["checkpoint"], arrays)
     problems = [
         f"missing: {name} (the file holds {', '.join(states) or 'none'})" for name in parts if name not in states
     ]
@@ -80,6 +79,8 @@ def load_checkpoint(path: str | os.PathLike[str], /, *, random: bool = True, **p
             problems += [f"{name}: {problem}" for problem in parts[name].mismatches(states[name])]
     refuse(problems, f"the parts given; read from {path}")
     # First those that could not be asked: when one refuses, the others are put back.
+    if random:
+        parts, states = {**parts, "random": flnb_random.default_generator}, {**states, "random": noise}
     before: list[tuple[Any, Any]] = []
     try:
         for name in sorted(parts, key=lambda name: hasattr(parts[name], "mismatches")):
@@ -90,9 +91,23 @@ def load_checkpoint(path: str | os.PathLike[str], /, *, random: bool = True, **p
         for part, state in before[:-1]:
             _put(part, state)
         raise
-    if random:
-        flnb_random.default_generator.state = tree["random"]
-    return values  # type: ignore[no-any-return]
+    return values
+
+
+def _parsed(
+    path: str | os.PathLike[str], text: str, arrays: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any], Any]:
+    """The states, the plain values and the generator's state in a checkpoint's JSON."""
+    try:
+        tree = json.loads(text)
+        states: dict[str, Any] = dict(_decoded(tree["states"], arrays))
+        values: dict[str, Any] = dict(_decoded(tree["values"], arrays))
+        return states, values, tree["random"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(
+            f"flnb: {path} is a damaged checkpoint ({type(error).__name__}: {error}); nothing was loaded; "
+            "save it again with nn.save_checkpoint(path, ...)"
+        ) from error
 
 
 def _has_state(part: Any) -> bool:

@@ -1,11 +1,14 @@
 """Checkpoints: a run that was stopped goes on to the same bits; whole files only, and all parts or none."""
 
+import json
+
 import numpy as np
 import pytest
 
 import flnb
 import flnb.nn as nn
 import flnb.optim as optim
+from flnb.nn.saving import read_whole, write_whole
 
 pytest.importorskip("safetensors", reason="nn.save_checkpoint needs the extra lab")
 
@@ -148,6 +151,40 @@ def test_a_truncated_file_is_named_and_nothing_is_loaded(tmp_path, damage):
         nn.load_checkpoint(path, **run.parts)
     same(before, run.values())
     assert run.optimizer.steps == 1
+
+
+def rewritten(path, change):
+    arrays, metadata = read_whole(path, purpose="", saved_by="")
+    tree = json.loads(metadata["checkpoint"])
+    change(tree)
+    write_whole(path, arrays, {"checkpoint": json.dumps(tree)}, purpose="")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda tree: tree.pop("random"), "damaged checkpoint"),
+        (lambda tree: tree.pop("states"), "damaged checkpoint"),
+        (lambda tree: tree["states"]["model"].update({"out.weight": {"__array__": "no such array"}}), "damaged"),
+        (lambda tree: tree.update(random=None), "not a state of a random generator"),
+        (lambda tree: tree["random"].update(bit_generator="MT19937"), "not a state of a random generator"),
+        (lambda tree: tree["random"].update(uinteger="x"), "not a state of a random generator"),
+        (lambda tree: tree["random"]["state"].update(inc=-1), "not a state of a random generator"),
+    ],
+)
+def test_nothing_is_loaded_where_the_random_state_or_the_tree_is_bad(tmp_path, change, says):
+    path, run, noise = tmp_path / "last", Run(), flnb.random.Generator(3)
+    run.train(1)
+    nn.save_checkpoint(path, **run.parts, noise=noise)
+    rewritten(path, change)
+    run.train(2)
+    noise.numpy.normal()
+    before, states = run.values(), (flnb.random.default_generator.state, noise.state)
+    with pytest.raises(ValueError, match=says):
+        nn.load_checkpoint(path, **run.parts, noise=noise)
+    same(before, run.values())
+    assert run.optimizer.steps == run.schedule.steps == 3
+    assert (flnb.random.default_generator.state, noise.state) == states
 
 
 def test_a_file_of_nn_save_is_told_apart(tmp_path):
