@@ -274,3 +274,16 @@ def test_addresses_that_do_not_fit_are_moved(tmp_path: Path) -> None:
     assert len(set(back.table("alloc")["address"].tolist())) == 6
     check_alike(run, back)
     check_structure(tmp_path / "run.pickle")
+
+
+def test_blocks_in_no_segment_are_exported_in_segments_of_their_own_size(tmp_path: Path) -> None:
+    far = 900 << 40
+    trace = [event("alloc", BASE, 1000), event("alloc", BASE + 1024, 512), event("alloc", BASE + far, 3 * MIB)]
+    run = load_snapshot(saved(tmp_path / "s.pickle", {"device_traces": [[*trace, event("free", BASE, 1000)]]}))
+    run.to_torch_snapshot(tmp_path / "again.pickle")
+    check_structure(tmp_path / "again.pickle")
+    segments = pickle.loads((tmp_path / "again.pickle").read_bytes())["segments"]
+    assert [(s["address"], s["total_size"]) for s in segments] == [(BASE, 1536), (BASE + far, 3 * MIB)]
+    back = load_snapshot(tmp_path / "again.pickle")
+    assert back.memory.timeline().requested.tolist() == [0, *run.memory.timeline().requested.tolist()]
+    assert back.memory.peak.reserved == 1536 + 3 * MIB

@@ -74,26 +74,44 @@ def _placed(run: Recording) -> tuple[Columns, Columns]:
     """The blocks and the segments' sizes, sorted by segment and time, at addresses that the format can tell."""
     block, segment = dict(run.memory.block), dict(run.memory.segment)
     segment = {name: segment[name] for name in ("t", "segment_id", "address", "size", "end")}
-    strange = np.unique(block["segment_id"][~np.isin(block["segment_id"], segment["segment_id"])])
-    for number in strange.tolist():  # reserved before the recording: as large as what was seen of it
-        rows = block["segment_id"] == number
-        low, high = block["address"][rows].min(), (block["address"] + block["size"])[rows].max()
-        added = {"t": run.start, "segment_id": number, "address": low, "size": high - low, "end": NEVER}
-        segment = {name: np.append(column, added[name]) for name, column in segment.items()}
+    _place_lost(block, int(segment["segment_id"].max(initial=0)))
+    numbers, low, high = _spans(block)
+    strange = ~np.isin(numbers, segment["segment_id"])  # reserved before the recording: as large as what was seen of it
+    first, never = np.full(int(strange.sum()), run.start), np.full(int(strange.sum()), NEVER)
+    added = (first, numbers[strange], low[strange], (high - low)[strange], never)
+    segment = {name: np.append(segment[name], more) for name, more in zip(segment, added, strict=True)}
     order = np.lexsort((segment["t"], segment["segment_id"]))
     segment = {name: column[order] for name, column in segment.items()}
     if len(order) and (_clash(segment) or int((segment["address"] + segment["size"]).max()) >= LIMIT):
-        numbers, row = np.unique(segment["segment_id"], return_inverse=True)
-        low, high = np.full(len(numbers), LIMIT << 9), np.zeros(len(numbers), np.int64)
-        np.minimum.at(low, row, segment["address"])
-        np.maximum.at(high, row, segment["address"] + segment["size"])
+        numbers, low, high = _spans(segment)
         room = -(-(high - low) // SMALL) * SMALL
         if float(room.sum()) >= LIMIT - BASE:
             raise ValueError(f"to_torch_snapshot: {room.sum():,} bytes of segments are more than the format can tell")
         shift = BASE + np.cumsum(room) - room - low
-        segment["address"] = segment["address"] + shift[row]
+        segment["address"] = segment["address"] + shift[np.searchsorted(numbers, segment["segment_id"])]
         block["address"] = block["address"] + shift[np.searchsorted(numbers, block["segment_id"])]
     return block, segment
+
+
+def _place_lost(block: Columns, last: int) -> None:
+    """Put blocks that lie in no known segment into new ones, a segment for each stretch without a gap."""
+    lost = np.flatnonzero(block["segment_id"] == 0)
+    lost = lost[np.argsort(block["address"][lost], kind="stable")]
+    low = block["address"][lost]
+    high = np.maximum.accumulate(low + block["size"][lost])
+    gap = np.ones(len(lost), np.int64)
+    gap[1:] = low[1:] > high[:-1]
+    block["segment_id"] = block["segment_id"].copy()
+    block["segment_id"][lost] = last + np.cumsum(gap)
+
+
+def _spans(table: Columns) -> tuple[Ints, Ints, Ints]:
+    """The numbers of the segments in a table, and the lowest and highest address of each."""
+    numbers, row = np.unique(table["segment_id"], return_inverse=True)
+    low, high = np.full(len(numbers), NEVER), np.zeros(len(numbers), np.int64)
+    np.minimum.at(low, row, table["address"])
+    np.maximum.at(high, row, table["address"] + table["size"])
+    return numbers, low, high
 
 
 def _clash(segment: Columns) -> bool:
