@@ -14,7 +14,7 @@ from flnb_telemetry.quantity import bytes_of
 
 from flnb.dispatch.memory import allocate, release
 from flnb.explore.report import Report, Result
-from flnb.interface.memory import ALIGNMENT, Block, MemoryDevice, MemoryManager, OutOfMemoryError
+from flnb.interface.memory import ALIGNMENT, Block, MemoryDevice, MemoryManager, OutOfMemoryError, Segment
 
 __all__ = ["check_manager"]
 
@@ -53,15 +53,24 @@ def check_manager(factory: Factory, capacity: int | str = "256MiB", examples: in
         for calls in sequences:
             trials.append(attempt(calls))
             if trials[-1].broken:
-                trials.append(_shrink(calls, attempt))
+                trials.append(_shrink(calls, trials[-1], attempt))
                 break
         last, tried = trials[-1], sum(len(trial.done) for trial in trials)
         results.append(Result(title, not last.broken, tried, last.broken, tuple(last.done) if last.broken else ()))
     return Report(subject, tuple(results))
 
 
+class Adjoining(SimulatedDevice):
+    """Each segment begins where the one before it ends, so that blocks merged across their border are found."""
+
+    def _range(self, nbytes: int, room: int) -> Segment:
+        address = self._next
+        self._next += room
+        return Segment(address, nbytes, room, self)
+
+
 def _new(factory: Factory, capacity: int) -> MemoryManager:
-    manager = factory(SimulatedDevice(capacity))
+    manager = factory(Adjoining(capacity))
     if not isinstance(manager, MemoryManager):
         raise TypeError(f"check_manager: {factory!r} gave no flnb.interface.MemoryManager when called with a device")
     return manager
@@ -281,20 +290,31 @@ AFTER_EACH = {
 AT_END = {"freed memory is usable again": _usable_again, "recovers from out of memory": _recovers}
 
 
+PAGES = (64, 512, 4096, 1 << 20, 2 << 20, 20 << 20)
+"""Where managers and devices round to: sizes at, just below and just above multiples of these are tried."""
+
+
 def _random_calls(draw: random.Random, length: int, biggest: int) -> list[Call]:
     calls = []
     weights = {"alloc": 10, "free": 8, "user_lock": 1, "user_unlock": 1, "release_cached": 0.5}
     for what in draw.choices(tuple(weights), tuple(weights.values()), k=length):
         ceiling = draw.choice((600, 600, 100_000, 3 << 20, biggest // 2)) if what == "alloc" else 8
-        calls.append(Call(what, draw.randint(0, min(ceiling, biggest // 2))))
+        amount = draw.randint(0, min(ceiling, biggest // 2))
+        if what == "alloc" and draw.random() < 0.3:
+            amount = draw.choice(PAGES) * draw.randint(1, 3) + draw.randint(-1, 1)
+        calls.append(Call(what, min(amount, biggest // 2)))
     return calls
 
 
-def _shrink(calls: list[Call], attempt: Callable[[list[Call]], Trial]) -> Trial:
-    """The trial of a sequence that breaks the rule, while no simpler one does."""
-    while simpler := next((candidate for candidate in _simpler(calls) if attempt(candidate).broken), None):
-        calls = simpler
-    return attempt(calls)
+def _shrink(calls: list[Call], broken: Trial, attempt: Callable[[list[Call]], Trial]) -> Trial:
+    """The simplest broken trial that is found: the one given, where no simpler calls break the rule again."""
+    while True:
+        for candidate in _simpler(calls):
+            if (trial := attempt(candidate)).broken:
+                calls, broken = candidate, trial
+                break
+        else:
+            return broken
 
 
 def _simpler(calls: list[Call]) -> Iterator[list[Call]]:

@@ -120,6 +120,47 @@ class LosesRoomAfterOutOfMemory(FirstFit):
             raise
 
 
+class MergesAcrossSegments(MemoryManager):
+    """Every segment holds one block of a page; neighbours are merged wherever they lie."""
+
+    def __init__(self, device=None):
+        super().__init__(device)
+        self.holes = []
+
+    def alloc(self, nbytes, stream=0, hint=None):
+        size = max(1, -(-nbytes // 4096)) * 4096
+        for hole in self.holes:
+            if hole[1] >= size:
+                self.holes.remove(hole)
+                return Block(hole[0], hole[1], hole[2])
+        segment = self.device.reserve(size)
+        return Block(segment.address, segment.size, segment)
+
+    def free(self, block):
+        for hole in self.holes:
+            if hole[0] + hole[1] == block.address:
+                hole[1] += block.size
+                return
+        self.holes.append([block.address, block.size, block.segment])
+
+
+class ShortAtPages(FirstFit):
+    def alloc(self, nbytes, stream=0, hint=None):
+        return super().alloc(nbytes - 64 if nbytes and nbytes % 4096 == 0 else nbytes)
+
+
+class FailsOnce(FirstFit):
+    """Its third block of all, whoever asks for it, is not aligned: another try does not fail."""
+
+    made = 0
+
+    def alloc(self, nbytes, stream=0, hint=None):
+        block = super().alloc(nbytes)
+        FailsOnce.made += 1
+        block.address += FailsOnce.made == 3
+        return block
+
+
 @pytest.mark.parametrize("factory", [FirstFit, Caching, Native, lambda device: Caching(device, "4MiB", "2MiB")])
 def test_good_managers_pass(factory):
     report = check_manager(factory)
@@ -148,6 +189,8 @@ def test_good_managers_pass(factory):
         (Raises, "calls succeed", "IndexError: off by one", "free(a)"),
         (LosesRoomAfterOutOfMemory, "freed memory is usable again", "everything was freed", "out of memory"),
         (Generous, "recovers from out of memory", "gave out more than the device's 268435456 bytes", "= alloc("),
+        (MergesAcrossSegments, "calls succeed", "inside a segment that self.device.reserve gave", "= alloc("),
+        (ShortAtPages, "calls succeed", "expected at least 4096 bytes", "a = alloc(4096)"),
         (Forgets, "recovers from out of memory", "as many are not to be had again", "out of memory"),
     ],
 )
@@ -162,6 +205,13 @@ def test_broken_managers_fail_with_a_short_sequence(Manager, check, reason, last
     assert len(result.calls) <= 10
     assert result.reason in repr(report)
     assert result.calls[-1] in repr(report)
+
+
+def test_what_fails_only_once_has_failed():
+    FailsOnce.made = 0
+    report = check_manager(FailsOnce)
+    (failed,) = (result for result in report.results if not result.passed)
+    assert "at a multiple of 64" in failed.reason
 
 
 def test_the_report_reads_well():
