@@ -272,7 +272,7 @@ class Tensor:
     @property
     def T(self) -> Any:
         """The transpose of a matrix (axes reversed)."""
-        return self.permute_dims(tuple(reversed(range(self.ndim))))
+        return self.permute_dims(range(self.ndim)[::-1])
 
     @property
     def mT(self) -> Any:
@@ -336,6 +336,8 @@ def axes_of(axis: SupportsIndex | tuple[int, ...] | None, ndim: int, op: str) ->
     """
     if axis is None:
         return None
+    if type(axis) is int and -ndim <= axis < ndim:
+        return (axis % ndim,)
     given = axis if isinstance(axis, tuple) else tuple(axis) if isinstance(axis, list) else (axis,)
     axes = []
     for a in given:

@@ -97,8 +97,13 @@ def _made(node: Node) -> str:
     return "" if node[PLAN] is None else f".\n  It is the result of {explain.in_words(node)}"
 
 
-def _modes(create_graph: bool) -> Any:
-    return state.use(grad=create_graph, category=GRADIENT_CATEGORY, interpreters=without_casts())
+def _modes(create_graph: bool) -> state.entered:
+    """The state that pulls run in."""
+    here, name = state.current(), "pulling on a tape" if create_graph else "pulling"
+    made = here.variants.get(name)
+    if made is None:
+        made = here.variant(name, grad=create_graph, category=GRADIENT_CATEGORY, interpreters=without_casts())
+    return state.entered(made)
 
 
 class Linked(Tape):

@@ -52,19 +52,9 @@ class Interpreter:
         with self.outside():
             return enter(op, operands, attributes, out)
 
-    def outside(self) -> _Outside:
+    def outside(self) -> state.entered:
         """The state around this interpreter, to call any function of flnb in."""
-        return _Outside()
-
-
-class _Outside(state.entered):
-    """The current state without its innermost interpreter, until the block ends."""
-
-    def __init__(self) -> None:
-        self._tokens = []
-
-    def chosen(self) -> state.State:
-        return state.current().beneath()
+        return state.entered(state.current().beneath())
 
 
 @with_block

@@ -70,7 +70,7 @@ class _Observing(Interpreter):
 
     def outside(self) -> Any:
         here = state.current()
-        if here.under is None:
+        if "beneath" not in here.variants:
             beneath = here.beneath()
             beneath.table = [
                 m and _observed(self.observer, op, m) for op, m in zip(operators, beneath.table, strict=True)

@@ -55,9 +55,9 @@ class Stack(NamedTuple):
 def outside(frame: FrameType | None) -> Any:
     """The first frame from here outwards that is not flnb's own, or with whole stacks a `Stack`."""
     start = frame
-    while frame is not None and is_own(frame.f_code.co_filename):
-        frame = frame.f_back
     if not own.full:
+        while frame is not None and own[frame.f_code.co_filename]:
+            frame = frame.f_back
         return frame or start
     found = []
     while frame is not None:

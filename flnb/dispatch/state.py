@@ -46,7 +46,7 @@ class State:
 
     __slots__ = (
         "__weakref__", "backend", "category", "direct", "grad", "interpreters", "keep", "kind", "manager", "mark",
-        "min_block", "overridden", "scoped", "table", "tape", "turned", "under", "within",
+        "min_block", "overridden", "scoped", "table", "tape", "variants",
     )  # fmt: skip
 
     backend: TensorBackend
@@ -63,10 +63,8 @@ class State:
     nodes the dispatcher makes itself."""
     keep: Any
     """What adds a node to the list of a tape that has one and records nothing else, else None: asking costs more."""
-    under: State | None
-    turned: State | None
-    within: State | None
-    """States that `beneath`, `recording` and `keeping` made of this one last, until it changes."""
+    variants: dict[str, State]
+    """States that `variant` made of this one, until it changes."""
 
     def __init__(self, backend: TensorBackend, manager: MemoryManager) -> None:
         self.scoped: frozenset[str] = frozenset()
@@ -92,7 +90,7 @@ class State:
             self.mark = None if self.tape is None else self.tape.mark
             self.keep = None if self.tape is None else self.tape.keep
         self.direct = None if self.interpreters else self.kind
-        self.under = self.turned = self.within = None
+        self.variants = {}
 
     def bound(self, op: Any) -> Callable[..., Any] | None:
         """The entry of the table for an op: the backend's method; None for a composite that it does not take whole."""
@@ -116,35 +114,34 @@ class State:
             return None
         return kernel
 
+    def variant(self, name: str, **changes: Any) -> State:
+        """The same state with changes that are always the same for this name: made once, entered again and again."""
+        made = self.variants.get(name)
+        if made is None:
+            made = self.copy()
+            made.scoped |= changes.keys()
+            made.change(**changes)
+            self.variants[name] = made
+        return made
+
     def beneath(self) -> State:
         """The same state without the innermost interpreter, for the ops that it runs."""
-        if self.under is None:
-            self.under = self.copy()
-            self.under.change(interpreters=self.interpreters[:-1])
-        return self.under
+        return self.variants.get("beneath") or self.variant("beneath", interpreters=self.interpreters[:-1])
 
     def keeping(self) -> State:
         """The same state inside a composite that is on the tape: what is allocated there are activations."""
-        if self.within is None:
-            self.within = self.copy()
-            self.within.change(category=ACTIVATION)
-        return self.within
+        return self.variant("keeping", category=ACTIVATION)
 
     def recording(self, grad: bool) -> State:
-        """The same state with gradients recorded or not: made once, as `no_grad` is entered again and again."""
-        if self.turned is None or self.turned.grad is not grad:
-            made = self.copy()
-            made.scoped |= {"grad"}
-            made.change(grad=grad)
-            self.turned = made
-        return self.turned
+        """The same state with gradients recorded or not."""
+        return self.variant("grad" if grad else "no_grad", grad=grad)
 
     def copy(self) -> State:
         """The same state, for a scope to change."""
         new = object.__new__(State)
         for name in State.__slots__[1:]:  # all but __weakref__; `copy.copy` takes five times as long
             setattr(new, name, getattr(self, name))
-        new.under = new.turned = new.within = None
+        new.variants = {}
         new.table = self.table.copy()  # an op that is declared meanwhile is appended to each state's own
         live.add(new)
         return new

@@ -73,13 +73,16 @@ def asarray(obj: Any, dtype: Any = None, copy: bool | None = None, device: str |
         TypeError: values that are no numbers.
         ValueError: ``copy=False`` where only a copy can give what is asked for.
     """
-    check_device(device)
     if isinstance(obj, Tensor):
+        if dtype is copy is device is None:
+            return obj
+        check_device(device)
         if dtype is not None and obj.dtype != dtype_of(dtype):
             if copy is False:
                 raise ValueError(f"asarray: {obj._spec!r} cannot become {dtype_of(dtype).name} without a copy")
             return obj.astype(dtype)  # type: ignore[no-any-return]
         return obj.copy() if copy else obj
+    check_device(device)
     if copy is False:
         raise ValueError(
             "asarray: copy=False is not possible, flnb keeps values in memory of its own manager; "

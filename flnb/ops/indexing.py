@@ -7,7 +7,8 @@ i-th index tensor, ``("truth", value)`` for a bool.
 
 from __future__ import annotations
 
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,12 @@ from flnb.tensor import Tensor, axis_of
 
 MOST = 66  # operands of an indexing op: the tensor, values, and an index for each of NumPy's 64 dimensions
 TRUTHS = (("truth", True), ("truth", False))
+
+
+@lru_cache(4096)
+def basic(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The NumPy key of an encoded one without arrays, such that it gives a view and not a number."""
+    return (*decode(key), ...)
 
 
 def decode(key: tuple[Any, ...], indices: tuple[Any, ...] = ()) -> tuple[Any, ...]:
@@ -38,6 +45,38 @@ def encode(key: Any, x: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], bool]:
         IndexError: too many indices, an index out of range, or something that cannot index.
     """
     parts = list(key) if isinstance(key, tuple) else [key]
+    plain = [_hashable(k) for k in parts]
+    if all(plain):
+        return _basic(tuple(plain), x.shape), (), True
+    return _encoded(parts, x)
+
+
+_PLAIN = {int, type(None)}
+
+
+def _hashable(k: Any) -> tuple[Any, ...]:
+    """An int, None, ... or a slice of ints as something hashable; () for whatever else."""
+    kind = type(k)
+    if kind is slice:
+        return (k.start, k.stop, k.step) if {type(k.start), type(k.stop), type(k.step)} <= _PLAIN else ()
+    return (k,) if kind is int or k is None or k is Ellipsis else ()
+
+
+@lru_cache(4096)
+def _basic(parts: tuple[tuple[Any, ...], ...], shape: tuple[int, ...]) -> tuple[Any, ...]:
+    """The encoded key of parts that `_hashable` returned."""
+    key = [slice(*part) if len(part) == 3 else part[0] for part in parts]
+    return _encoded(key, _Shaped(len(shape), shape))[0]
+
+
+class _Shaped(NamedTuple):
+    """Of a tensor, what a key without arrays depends on."""
+
+    ndim: int
+    shape: tuple[int, ...]
+
+
+def _encoded(parts: list[Any], x: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], bool]:
     used = sum(_dimensions(k) for k in parts)
     if used > x.ndim:
         raise IndexError(f"getitem: {used} indices for a tensor of {x.ndim} dimensions, shape {x.shape}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -28,14 +29,9 @@ def reshape(x: Any, /, shape: Any, *more: int, copy: bool | None = None) -> Any:
     A view where the input is contiguous, unless ``copy`` is True; with ``copy=False`` never a copy but an error.
     """
     x = asarray(x)
-    wanted = (shape, *more) if not isinstance(shape, (tuple, list)) else tuple(shape)
-    extents = [operator.index(n) for n in wanted]
-    if extents.count(-1) == 1:
-        known = size_of(tuple(n for n in extents if n != -1))
-        if known and x.size % known == 0:
-            extents[extents.index(-1)] = x.size // known
-    target = tuple(extents)
-    if any(n < 0 for n in target) or size_of(target) != x.size:
+    wanted = (shape, *more) if not isinstance(shape, (tuple, list)) else shape
+    target = _extents(tuple(map(operator.index, wanted)), x.size)
+    if target is None:
         wrong = ValueError(f"reshape: {x.size} elements of shape {x.shape} do not fit shape {tuple(wanted)}")
         raise refused(wrong, "reshape", x)
     if copy:
@@ -50,6 +46,15 @@ def reshape(x: Any, /, shape: Any, *more: int, copy: bool | None = None) -> Any:
     return dispatch.call(_reshape, (x,), (target,))
 
 
+@lru_cache(4096)
+def _extents(wanted: tuple[int, ...], size: int) -> tuple[int, ...] | None:
+    """A shape of so many elements, of which one extent may be -1; None where they do not fit."""
+    known = size_of(tuple(n for n in wanted if n != -1))
+    if wanted.count(-1) == 1 and known and size % known == 0:
+        wanted = tuple(size // known if n == -1 else n for n in wanted)
+    return None if any(n < 0 for n in wanted) or size_of(wanted) != size else wanted
+
+
 _permute = Op(
     "permute_dims", "movement", shaped(lambda shape, axes: tuple(shape[a] for a in axes)), writes_out=False,
     pulls=(Pull((), lambda g, plan, x, y: permute_dims(g, np.argsort(plan.attributes[0]).tolist())),),
@@ -59,10 +64,17 @@ _permute = Op(
 def permute_dims(x: Any, /, axes: Sequence[int]) -> Any:
     """The dimensions in another order; a view."""
     x = asarray(x)
-    order = tuple(a % x.ndim if -x.ndim <= a < x.ndim else a for a in axes)
-    if sorted(order) != list(range(x.ndim)):
+    order = _order(tuple(axes), x.ndim)
+    if order is None:
         raise ValueError(f"permute_dims: axes {tuple(axes)} are no permutation of the {x.ndim} dimensions of {x.shape}")
     return dispatch.call(_permute, (x,), (order,))
+
+
+@lru_cache(4096)
+def _order(axes: tuple[int, ...], ndim: int) -> tuple[int, ...] | None:
+    """Axes counted from the first, None where they are no permutation."""
+    order = tuple(a % ndim if -ndim <= a < ndim else a for a in axes)
+    return order if sorted(order) == list(range(ndim)) else None
 
 
 _broadcast = Op(

@@ -8,7 +8,7 @@ import numpy as np
 
 from flnb.dispatch.memory import array_in
 from flnb.interface import TensorBackend
-from flnb.ops.indexing import decode
+from flnb.ops.indexing import basic, decode
 from flnb_backends.tensor.convolution import Convolution, filled
 from flnb_backends.tensor.erf import erf
 from flnb_backends.tensor.fourier import Fourier
@@ -28,19 +28,24 @@ def into(values: Array, out: Array | None) -> Array:
     return out
 
 
-def _whole(place: tuple[Any, ...]) -> bool:
-    return all(k == slice(None) for k in place)
+_WHOLE = {("slice", None, None, None)}
+"""The encoded key of a whole axis."""
 
 
 def _add_rows(out: Array, rows: Array, g: Array) -> None:
     """Add g's rows to those of zeros that are named, equal names summed first: a third of what `np.add.at` takes."""
     if not rows.size:
         return
-    rows = np.where(rows < 0, rows + len(out), rows)
-    order = np.argsort(rows, kind="stable")
-    rows = rows[order]
-    first = np.flatnonzero(np.diff(rows, prepend=-1))
-    out[rows[first]] = np.add.reduceat(g[order], first, axis=0)
+    rows = rows % len(out)
+    order = rows.argsort(kind="stable")
+    rows, g = rows.take(order), g.take(order, 0)
+    begins = np.empty(rows.size, bool)
+    begins[0] = True
+    np.not_equal(rows[1:], rows[:-1], begins[1:])
+    first = begins.nonzero()[0]
+    if len(first) < len(rows):
+        rows, g = rows.take(first), np.add.reduceat(g, first, axis=0)
+    out[rows] = g
 
 
 def _rounding(function: Any) -> Any:
@@ -246,7 +251,7 @@ class NumpyBackend(Whole, Convolution, Pooling, Fourier, LinearAlgebra, TensorBa
     broadcast_to, flip = staticmethod(np.broadcast_to), staticmethod(np.flip)
 
     def slice(self, x: Array, key: tuple[Any, ...]) -> Array:
-        view: Array = x[(*decode(key), ...)]
+        view: Array = x[basic(key)]
         return view
 
     def pad(self, x: Array, widths: tuple[tuple[int, int], ...], value: float, out: Array | None = None) -> Array:
@@ -262,11 +267,15 @@ class NumpyBackend(Whole, Convolution, Pooling, Fourier, LinearAlgebra, TensorBa
 
     def place(self, x: Array, shape: tuple[int, ...], key: tuple[Any, ...], out: Array | None = None) -> Array:
         out = filled(0, shape, x.dtype, out)
-        out[decode(key)] = x
+        out[basic(key)] = x
         return out
 
     def gather(self, x: Array, *arguments: Any) -> Array:
         *indices, key, target = arguments
+        if len(indices) == 1 and target is not None:  # the indices were checked: wrapping counts negative ones
+            axis = key.index(("index", 0))
+            if _WHOLE.issuperset(key[:axis]) and _WHOLE.issuperset(key[axis + 1 :]):
+                return x.take(indices[0], axis, target, "wrap")
         return into(np.asarray(x[decode(key, tuple(indices))]), target)
 
     def scatter_add(self, g: Array, *arguments: Any) -> Array:
@@ -277,7 +286,7 @@ class NumpyBackend(Whole, Convolution, Pooling, Fourier, LinearAlgebra, TensorBa
         place = decode(key, tuple(indices))
         if not indices:  # slices: no element is met twice
             out[place] = g
-        elif len(indices) == 1 and place[0] is indices[0] and g.ndim > indices[0].ndim and _whole(place[1:]):
+        elif len(indices) == 1 and key[0] == ("index", 0) and g.ndim > indices[0].ndim and _WHOLE.issuperset(key[1:]):
             _add_rows(out, indices[0].reshape(-1), g.reshape(indices[0].size, *g.shape[indices[0].ndim :]))
         else:
             np.add.at(out, place, g)
