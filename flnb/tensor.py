@@ -201,6 +201,14 @@ class Tensor:
         values = self._values()
         return values.min(), values.max()
 
+    def _are_positions(self, n: int) -> bool:
+        """Whether all of these integers are positions in n elements, counted from the first; true without values."""
+        if not state.current().backend.has_values:
+            return True
+        values = self._values()
+        unsigned = values.view(f"u{values.itemsize}")  # negative ones are the largest
+        return not values.size or bool(np.maximum.reduce(unsigned, None) < n)
+
     def _is_contiguous(self) -> bool:
         return state.current().backend.is_contiguous(self._data)
 

@@ -161,6 +161,9 @@ class Batched(Tensor):
     def _bounds(self) -> tuple[Any, Any]:
         return self._value._bounds()  # type: ignore[no-any-return]
 
+    def _are_positions(self, n: int) -> bool:
+        return self._value._are_positions(n)  # type: ignore[no-any-return]
+
     def _is_contiguous(self) -> bool:
         return True  # reshape asks again for the value
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from contextlib import nullcontext
 from heapq import heappop, heappush, heapreplace
 from typing import Any, ClassVar
 
@@ -129,26 +128,35 @@ def walk(
 
     With ``only_stops`` the walk goes nowhere else, and leaves the graph there as it is.
     """
-    tape = LINKED if root[PLAN] is None else _owner(root)
+    tape = _owner(root)
     finds_own = tape.keeps_nodes and type(tape).walk is not Tape.walk
     own = tape.mark if finds_own else LINKED
     under_way = (Toward if only_stops else Walk)(root, cotangent, retain, create_graph, stops, own)
     lane = bus.lanes.lane if bus.lanes is not None else None
-    outer = lane.node if lane is not None else 0
     try:
-        with bus.phase("backward") if lane is not None else nullcontext(), under_way.watching():
-            if root[PLAN] is None:
-                under_way.leaves.append(root)
-            else:
-                tape.walk(root, under_way)
-                follow(under_way)
-                if finds_own and any(seq > 0 for seq in under_way.cotangents):
-                    raise explain.passed_over(root, tape)
+        if lane is None:
+            _go(under_way, root, tape, finds_own)
+        else:
+            outer = lane.node
+            try:
+                with bus.phase("backward"), under_way.watching():
+                    _go(under_way, root, tape, finds_own)
+            finally:
+                lane.node = outer
         return under_way.end()
     finally:
         del under_way.pull  # it refers to the walk: no cycle is left behind
-        if lane is not None:
-            lane.node = outer
+
+
+def _go(under_way: Walk, root: Node, tape: Tape, finds_own: bool) -> None:
+    """Walk from a node until nothing that was reached is left."""
+    if root[PLAN] is None:
+        under_way.leaves.append(root)
+        return
+    tape.walk(root, under_way)
+    follow(under_way)
+    if finds_own and any(seq > 0 for seq in under_way.cotangents):
+        raise explain.passed_over(root, tape)
 
 
 def _owner(node: Node) -> Tape:
@@ -156,7 +164,7 @@ def _owner(node: Node) -> Tape:
     mark = node[MARK]
     if type(mark) is weakref.ref:
         mark = mark()
-    return LINKED if mark is None else mark
+    return LINKED if mark is None or node[PLAN] is None else mark
 
 
 LINKED = Linked()

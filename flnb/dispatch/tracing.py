@@ -54,6 +54,9 @@ class Traced(Tensor):
     def _bounds(self) -> tuple[Any, Any]:
         return 0, 0  # values were checked before what is traced was called
 
+    def _are_positions(self, n: int) -> bool:
+        return True
+
     def _is_contiguous(self) -> bool:
         if self.contiguous is None:
             self._trace.assumed.append(self)

@@ -135,8 +135,8 @@ def _checked_targets(op: str, scores: Any, targets: Any) -> Any:
         )
     if targets.dtype.kind not in "iu":
         raise TypeError(f"{op}: targets are class indices and must be integers, got {targets.dtype.name}")
-    least, most = targets._bounds() if targets.size else (0, 0)
-    if targets.size and not 0 <= least <= most < scores.shape[1]:
+    if not targets._are_positions(scores.shape[1]):
+        least, most = targets._bounds()
         raise IndexError(
             f"{op}: labels go from {least} to {most}, but the scores have {scores.shape[1]} classes: "
             f"labels must lie between 0 and {scores.shape[1] - 1}"

@@ -74,7 +74,7 @@ def asarray(obj: Any, dtype: Any = None, copy: bool | None = None, device: str |
         ValueError: ``copy=False`` where only a copy can give what is asked for.
     """
     if isinstance(obj, Tensor):
-        if dtype is copy is device is None:
+        if dtype is None and copy is None and device is None:
             return obj
         check_device(device)
         if dtype is not None and obj.dtype != dtype_of(dtype):

@@ -152,6 +152,8 @@ def _index_tensors(k: Any, x: Any, axis: int) -> list[Any]:
         return [asarray(given.astype(np.int64))]
     if given.dtype.kind not in "iu":
         raise IndexError(f"getitem: an index array must be integer or bool, got {given.dtype}")
+    if isinstance(given, Tensor) and given._are_positions(x.shape[axis]):
+        return [given]
     least, most = given._bounds() if isinstance(given, Tensor) else (given.min(), given.max())
     if least < -x.shape[axis] or most >= x.shape[axis]:
         raise IndexError(f"getitem: indices {least} to {most} are out of range for axis {axis} of shape {x.shape}")

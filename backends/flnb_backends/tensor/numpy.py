@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
 import numpy as np
@@ -33,19 +34,9 @@ _WHOLE = {("slice", None, None, None)}
 
 
 def _add_rows(out: Array, rows: Array, g: Array) -> None:
-    """Add g's rows to those of zeros that are named, equal names summed first: a third of what `np.add.at` takes."""
-    if not rows.size:
-        return
-    rows = rows % len(out)
-    order = rows.argsort(kind="stable")
-    rows, g = rows.take(order), g.take(order, 0)
-    begins = np.empty(rows.size, bool)
-    begins[0] = True
-    np.not_equal(rows[1:], rows[:-1], begins[1:])
-    first = begins.nonzero()[0]
-    if len(first) < len(rows):
-        rows, g = rows.take(first), np.add.reduceat(g, first, axis=0)
-    out[rows] = g
+    """Add g's rows to those of ``out`` that are named, number by number: `np.add.at` takes a quarter of the time so."""
+    places = (rows % max(len(out), 1))[:, None] * g.shape[1] + np.arange(g.shape[1])
+    np.add.at(out.reshape(-1), places.reshape(-1), g.reshape(-1))
 
 
 def _rounding(function: Any) -> Any:
@@ -275,7 +266,7 @@ class NumpyBackend(Whole, Convolution, Pooling, Fourier, LinearAlgebra, TensorBa
         if len(indices) == 1 and target is not None:  # the indices were checked: wrapping counts negative ones
             axis = key.index(("index", 0))
             if _WHOLE.issuperset(key[:axis]) and _WHOLE.issuperset(key[axis + 1 :]):
-                return x.take(indices[0], axis, target, "wrap")
+                return np.asarray(x.take(indices[0], axis, target, "wrap"))
         return into(np.asarray(x[decode(key, tuple(indices))]), target)
 
     def scatter_add(self, g: Array, *arguments: Any) -> Array:
@@ -286,8 +277,8 @@ class NumpyBackend(Whole, Convolution, Pooling, Fourier, LinearAlgebra, TensorBa
         place = decode(key, tuple(indices))
         if not indices:  # slices: no element is met twice
             out[place] = g
-        elif len(indices) == 1 and key[0] == ("index", 0) and g.ndim > indices[0].ndim and _WHOLE.issuperset(key[1:]):
-            _add_rows(out, indices[0].reshape(-1), g.reshape(indices[0].size, *g.shape[indices[0].ndim :]))
+        elif len(indices) == 1 and key[0] == ("index", 0) and _WHOLE.issuperset(key[1:]) and out.flags.c_contiguous:
+            _add_rows(out, indices[0].reshape(-1), g.reshape(indices[0].size, math.prod(shape[1:])))
         else:
             np.add.at(out, place, g)
         return out
