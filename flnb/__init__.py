@@ -24,7 +24,8 @@ from flnb.autograd import *
 from flnb.collector import tune_gc
 from flnb.dispatch import state as _state
 from flnb.dispatch.autocast import autocast
-from flnb.dispatch.promotion import default_dtype, set_default_dtype
+from flnb.dispatch.dtypes import DTYPES as _DTYPES
+from flnb.dispatch.dtypes import default_dtype, set_default_dtype
 from flnb.dispatch.spelling import unknown as _unknown
 from flnb.dispatch.stacks import creation_stacks
 from flnb.dispatch.state import (
@@ -38,7 +39,6 @@ from flnb.dispatch.state import (
 )
 from flnb.interface import OutOfMemoryError
 from flnb.ops import *
-from flnb.ops.dtypes import DTYPES as _DTYPES
 from flnb.ops.inspection import VERSIONS as _VERSIONS
 from flnb.ops.inspection import Info as _Info
 from flnb.random import manual_seed, rand, randn
@@ -121,6 +121,16 @@ def log(x: Any = None, /, out: Any = None, **metrics: float) -> Any:
     if x is not None or out is not None:
         raise TypeError("log: give a tensor for its logarithm, or only keywords to record: log(loss=loss)")
     return _log_metrics(**metrics)
+
+
+def _namespace(tensor: Tensor, /, *, api_version: str | None = None) -> Any:
+    """The namespace of the array API's functions on Tensors: `flnb` itself."""
+    if api_version not in (None, *_VERSIONS):
+        raise ValueError(f"api_version {api_version!r} is unknown; known: {', '.join(_VERSIONS)}")
+    return _sys.modules["flnb"]
+
+
+Tensor.__array_namespace__ = _namespace
 
 
 def __array_namespace_info__() -> _Info:

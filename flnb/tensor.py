@@ -14,7 +14,7 @@ import numpy as np
 from flnb.dispatch import registry, state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Self
 
     from flnb.dispatch.plan import Spec
@@ -40,6 +40,7 @@ class Tensor:
     _written: int  # sequence number of the last in-place write; unset until there is one
     _node: Any = None
     _lift: ClassVar[Any] = None
+    _of: ClassVar[Callable[..., Tensor]]  # `flnb.asarray`, attached with the operators
     _level: ClassVar[Any] = None  # of a batched tensor: its vmap (flnb.autograd.batched)
 
     def __init__(self, *_: Any, **__: Any) -> None:
@@ -103,11 +104,9 @@ class Tensor:
         target = registry.make("backend", backend)
         if target.buffer == self._spec.kind:
             return self
-        from flnb.ops.creation import asarray
-
         values = self._data if self._spec.kind == "ndarray" else self.numpy()
         with state.use(backend=target):
-            return asarray(values)
+            return Tensor._of(values)
 
     # Out to Python and NumPy ----------------------------------------------------------------------------------------
 
@@ -123,24 +122,7 @@ class Tensor:
             return values.astype(dtype)
         return values.copy() if copy else values
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
-        from flnb.ops.interop import apply_ufunc
-
-        return apply_ufunc(ufunc, method, inputs, keywords)
-
-    def __array_function__(self, function: Any, types: Any, arguments: Any, keywords: Any) -> Any:
-        from flnb.ops.interop import apply_function
-
-        return apply_function(function, arguments, keywords)
-
-    def __array_namespace__(self, /, *, api_version: str | None = None) -> Any:
-        """The namespace of the array API's functions on Tensors: `flnb` itself."""
-        import flnb
-        from flnb.ops.inspection import VERSIONS
-
-        if api_version not in (None, *VERSIONS):
-            raise ValueError(f"api_version {api_version!r} is unknown; known: {', '.join(VERSIONS)}")
-        return flnb
+    __array_namespace__: ClassVar[Callable[..., Any]]  # attached by flnb, which is that namespace
 
     def __dlpack__(
         self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
@@ -160,8 +142,6 @@ class Tensor:
 
     def to_device(self, device: str, /, *, stream: Any = None) -> Tensor:
         """This tensor on a device of its backend, of which there is one, ``"cpu"``; `to` changes the backend."""
-        from flnb.ops.creation import check_device
-
         check_device(device)
         if stream is not None:
             raise ValueError(f"to_device: device 'cpu' has no streams, got {stream!r}")
@@ -289,27 +269,11 @@ class Tensor:
             raise ValueError(f"mT needs two dimensions or more, got shape {self.shape}")
         return self.permute_dims((*range(self.ndim - 2), self.ndim - 1, self.ndim - 2))
 
-    def __getitem__(self, key: Any) -> Any:
-        from flnb.ops.indexing import getitem
-
-        try:
-            return getitem(self, key)
-        except Exception as error:
-            _told(error, "getitem", self)
-            raise
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        from flnb.ops.indexing import setitem
-
-        try:
-            setitem(self, key, value)
-        except Exception as error:
-            _told(error, "setitem", self)
-            raise
-
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any: ...
+        def __getitem__(self, key: Any) -> Any: ...
+        def __setitem__(self, key: Any, value: Any) -> None: ...
         def _unary(self) -> Self: ...
         def _binary(self, other: Any) -> Self: ...
         def __eq__(self, other: object) -> Self: ...  # type: ignore[override]
@@ -322,18 +286,15 @@ class Tensor:
         __matmul__ = __rmatmul__ = __and__ = __or__ = __xor__ = __lt__ = __le__ = __gt__ = __ge__ = _binary
 
 
-def _told(error: Exception, name: str, tensor: Tensor) -> None:
-    """Tell of an index that is wrong as of an op that failed."""
-    from flnb.dispatch.failure import failed_function
-
-    failed_function(error, name, "movement", (tensor,))
-
-
 def _rebuild(values: np.ndarray[Any, Any]) -> Tensor:
     """Unpickle."""
-    from flnb.ops.creation import asarray
+    return Tensor._of(values)
 
-    return asarray(values)
+
+def check_device(device: Any) -> None:
+    """Refuse a device other than the backend's own."""
+    if device not in (None, "cpu"):
+        raise ValueError(f"device must be 'cpu' (or None), got {device!r}; another backend computes elsewhere")
 
 
 def axes_of(axis: SupportsIndex | tuple[int, ...] | None, ndim: int, op: str) -> tuple[int, ...] | None:

@@ -12,8 +12,8 @@ import numpy as np
 from flnb_telemetry.withblock import with_block
 
 from flnb.dispatch import stacks, state
+from flnb.dispatch.dtypes import is_float
 from flnb.dispatch.observe import Observer, call_of, observe
-from flnb.dispatch.promotion import is_float
 from flnb.tensor import Tensor
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flnb.dispatch.promotion import common_dtype
+from flnb.dispatch.dtypes import common_dtype
 from flnb.ops.elementwise import astype
 from flnb.ops.movement import concat, reshape
 

@@ -13,7 +13,7 @@ from flnb_telemetry import schema
 from flnb.autograd.hooks import Handle, listen
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import stacks, state
-from flnb.dispatch.promotion import is_float
+from flnb.dispatch.dtypes import is_float
 from flnb.ops.creation import asarray
 from flnb.tensor import Tensor
 

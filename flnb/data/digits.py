@@ -6,7 +6,7 @@ import numpy as np
 from flnb_telemetry.extras import require
 
 from flnb.data.datasets import TensorDataset
-from flnb.dispatch.promotion import default_dtype
+from flnb.dispatch.dtypes import default_dtype
 
 
 def digits(test: int = 360, seed: int = 0) -> tuple[TensorDataset, TensorDataset]:

@@ -179,25 +179,21 @@ class Region(Interpreter):
             return enter(op, self._cast(grad, op, operands), attributes)
 
     def _cast(self, grad: bool, op: Op, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        from flnb.ops.elementwise import astype
-
         target = self.targets.get(op.name)
         if target is None:
             return arguments
         return tuple([
             x if not isinstance(x, Tensor) or not _is_cast(x._spec.dtype, target)
             else self._parameter(x, target, grad) if getattr(x, "_is_parameter", False)
-            else astype(x, target)
+            else x.astype(target)
             for x in arguments
         ])  # fmt: skip
 
     def _parameter(self, x: Any, target: np.dtype[Any], grad: bool) -> Any:
         """The cast of a parameter: the one made before, where it still holds the values and leads back to it."""
-        from flnb.ops.elementwise import astype
-
         kept = self.casts.get((id(x), target))
         if kept is None or not kept.serves(x, grad):
-            kept = self.casts[id(x), target] = _Cast(x, x._last_write, astype(x, target))
+            kept = self.casts[id(x), target] = _Cast(x, x._last_write, x.astype(target))
         return kept.result
 
 

@@ -1,7 +1,5 @@
 """What happens at the first call with a new signature: convert, promote, check, and make the plan.
 
-Promotion (array API 2024.12, and torch's choice where it leaves one): Python scalars are weak; of two dtypes of one
-kind the larger wins; mixed with floating point, the floating dtype wins, so int64 with float32 gives float32.
 Inputs that differ from the common dtype are cast by the `astype` op first, visibly.
 """
 
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flnb.dispatch.dtypes import common_dtype, default_dtype, is_float
 from flnb.dispatch.plan import Plan, Spec, spec_of
 from flnb.tensor import Tensor
 
@@ -20,46 +19,7 @@ if TYPE_CHECKING:
     from flnb.dispatch.state import State
     from flnb.ops.table import Op
 
-__all__ = ["common_dtype", "default_dtype", "find_plan", "foreign", "plan_for", "set_default_dtype"]
-
-_default = np.dtype(np.float32)
-
-
-def default_dtype() -> np.dtype[Any]:
-    """The dtype of tensors made from Python floats: float32 unless `set_default_dtype` changed it."""
-    return _default
-
-
-def set_default_dtype(dtype: Any) -> None:
-    """Set the dtype of tensors made from Python floats and of ``zeros``, ``ones`` and the random functions."""
-    global _default
-    from flnb.ops.dtypes import dtype_of
-
-    chosen = dtype_of(dtype)
-    if chosen.kind != "f":
-        raise TypeError(f"set_default_dtype: expected a floating-point dtype, got {chosen.name}")
-    _default = chosen
-
-
-def complex_dtype() -> np.dtype[Any]:
-    """The dtype of tensors made from Python complex numbers: parts of the default dtype, complex64 for float32."""
-    return np.result_type(_default, np.complex64)
-
-
-def is_float(dtype: np.dtype[Any]) -> bool:
-    """Floating point or complex, bfloat16 included."""
-    return dtype.kind in "fc" or dtype.name == "bfloat16"
-
-
-def common_dtype(dtypes: Sequence[np.dtype[Any]], scalars: Sequence[type] = ()) -> np.dtype[Any]:
-    """The dtype an op computes in, from its tensors' dtypes and the types of its Python scalars."""
-    floats = [d for d in dtypes if is_float(d)]
-    result = np.result_type(*(floats or dtypes)) if dtypes else np.dtype(bool)
-    if complex in scalars and result.kind != "c":
-        return np.result_type(result if is_float(result) else _default, np.complex64)
-    if float in scalars and not is_float(result):
-        return _default
-    return np.dtype(np.int64) if int in scalars and result.kind == "b" else result
+__all__ = ["find_plan", "foreign", "plan_for"]
 
 
 def plan_for(
@@ -115,24 +75,20 @@ def foreign(op: Op, tensors: Sequence[Any], here: State) -> TypeError:
 
 
 def _converted(op: Op, value: Any, dtype: np.dtype[Any] | None = None) -> Tensor:
-    from flnb.ops.creation import asarray
-
     if value is None or isinstance(value, (str, bytes, dict, set)):
         raise TypeError(f"{op.name}: expected tensors, arrays or numbers, got {type(value).__name__} ({value!r:.40})")
-    return asarray(value, dtype)
+    return Tensor._of(value, dtype)
 
 
 def _promoted(op: Op, tensors: list[Any], scalars: dict[int, type], kept: dict[int, type]) -> list[Any]:
     """Cast to the dtype that the op computes in. The index and condition arguments of an op are left alone."""
-    from flnb.ops.elementwise import astype
-
     promoted = [i for i in range(len(tensors)) if i not in op.unpromoted]
     if not promoted:
         return tensors
     strong = [tensors[i]._spec.dtype for i in promoted if i not in scalars]
     target = common_dtype(strong, tuple(scalars.values()))
     if op.accepts == "float" and not is_float(target):
-        target = _default
+        target = default_dtype()
     if op.accepts in ("integer", "bits") and target.kind not in ("iu" if op.accepts == "integer" else "iub"):
         expected = "integer" if op.accepts == "integer" else "integer or bool"
         raise TypeError(f"{op.name}: expected {expected} tensors, got {target.name}; cast with .astype first")
@@ -146,6 +102,6 @@ def _promoted(op: Op, tensors: list[Any], scalars: dict[int, type], kept: dict[i
         x if i in kept or i not in promoted
         else _converted(op, x, target) if i in scalars  # at once, as 0.1 in float64 is not 0.1 in float32
         else x if x._spec.dtype == target
-        else astype(x, target)
+        else x.astype(target)
         for i, x in enumerate(tensors)
     ]  # fmt: skip

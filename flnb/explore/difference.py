@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flnb.dispatch import registry
-from flnb.dispatch.promotion import is_float
+from flnb.dispatch.dtypes import is_float
 from flnb.explore.calls import NEW, OpCall, Outcome, same_bits
 from flnb.explore.layout import keep
 from flnb.ops.table import OPS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flnb import ops
-from flnb.dispatch.promotion import default_dtype
+from flnb.dispatch.dtypes import default_dtype
 from flnb.models.images import expect_images, images
 from flnb.models.recipe import Recipe
 from flnb.nn import Conv2d, Dropout, LayerNorm, Linear, Module, Parameter, Sequential, TransformerEncoderLayer, init

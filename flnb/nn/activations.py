@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flnb import ops
-from flnb.dispatch.promotion import default_dtype
+from flnb.dispatch.dtypes import default_dtype
 from flnb.nn.module import Module, Parameter
 
 __all__ = [

@@ -12,7 +12,7 @@ import math
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from flnb import ops, random
-from flnb.dispatch.promotion import default_dtype
+from flnb.dispatch.dtypes import default_dtype
 from flnb.dispatch.spelling import unknown
 
 if TYPE_CHECKING:

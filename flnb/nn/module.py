@@ -11,7 +11,7 @@ from flnb import ops
 from flnb.autograd import Variable
 from flnb.autograd.hooks import Handle
 from flnb.dispatch.autocast import without_casts
-from flnb.dispatch.promotion import is_float
+from flnb.dispatch.dtypes import is_float
 from flnb.dispatch.state import category, use
 from flnb.nn import again
 from flnb.nn.again import anywhere as leaned

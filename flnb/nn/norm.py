@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flnb import ops
-from flnb.dispatch.promotion import default_dtype
+from flnb.dispatch.dtypes import default_dtype
 from flnb.dispatch.state import category
 from flnb.linalg import vector_norm
 from flnb.nn.module import Module, Parameter

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from flnb import ops, random
-from flnb.dispatch.promotion import default_dtype
+from flnb.dispatch.dtypes import default_dtype
 from flnb.nn import init
 from flnb.nn.containers import ModuleList
 from flnb.nn.layers import Dropout, Linear

@@ -7,6 +7,7 @@ from __future__ import annotations
 from inspect import getattr_static
 from typing import Any
 
+from flnb.dispatch.failure import failed_function
 from flnb.dispatch.spelling import SPELT, Elsewhere
 from flnb.dispatch.state import current
 from flnb.ops.activation import elu, gelu, glu, hardtanh, leaky_relu, prelu, relu6, swish, threshold
@@ -17,7 +18,8 @@ from flnb.ops.convolution import *
 from flnb.ops.creation import *
 from flnb.ops.dtypes import can_cast, finfo, iinfo, isdtype, result_type
 from flnb.ops.elementwise import *
-from flnb.ops.indexing import take, take_along_axis
+from flnb.ops.indexing import getitem, setitem, take, take_along_axis
+from flnb.ops.interop import apply_function, apply_ufunc
 from flnb.ops.linalg import *
 from flnb.ops.loss import binary_cross_entropy, binary_cross_entropy_with_logits, l1_loss, mse_loss
 from flnb.ops.movement import *
@@ -68,6 +70,8 @@ def _attach() -> None:
         methods[f"__i{symbol}__"] = _in_place(function, symbol)
     methods |= {f"__{symbol}__": function for symbol, function in _COMPARISONS.items()}
     methods |= {"__neg__": negative, "__pos__": positive, "__abs__": abs, "__invert__": bitwise_invert}
+    methods |= {"__getitem__": _getitem, "__setitem__": _setitem, "_of": staticmethod(asarray)}
+    methods |= {"__array_ufunc__": apply_ufunc, "__array_function__": apply_function}
     for name, function in methods.items():
         setattr(Tensor, name, function)
     foreign = {name: meant for name, meant in SPELT.items() if name.islower()}
@@ -80,6 +84,22 @@ def _attach() -> None:
 def _names(tensor: Any) -> list[str]:
     """What a tensor has, without the names that only say where they are to be found."""
     return [name for name in object.__dir__(tensor) if not isinstance(getattr_static(tensor, name), Elsewhere)]
+
+
+def _getitem(self: Any, key: Any) -> Any:
+    try:
+        return getitem(self, key)
+    except Exception as error:
+        failed_function(error, "getitem", "movement", (self,))
+        raise
+
+
+def _setitem(self: Any, key: Any, value: Any) -> None:
+    try:
+        setitem(self, key, value)
+    except Exception as error:
+        failed_function(error, "setitem", "movement", (self,))
+        raise
 
 
 def _matmul(a: Any, b: Any, out: Any = None) -> Any:

@@ -10,11 +10,10 @@ import numpy as np
 
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import state
+from flnb.dispatch.dtypes import common_dtype, complex_dtype, default_dtype, dtype_of
 from flnb.dispatch.plan import spec_of
-from flnb.dispatch.promotion import common_dtype, complex_dtype, default_dtype
-from flnb.ops.dtypes import dtype_of
 from flnb.ops.table import Op
-from flnb.tensor import Tensor
+from flnb.tensor import Tensor, check_device
 
 INPUT = 5
 
@@ -41,12 +40,6 @@ def refuse_complex(op: str, dtype: Any, target: Any) -> None:
     """Raise where complex numbers would become real ones."""
     if target is not None and getattr(dtype, "kind", "") == "c" and target.kind not in "cb":
         raise TypeError(f"{op}: {dtype.name} to {target.name} loses the imaginary part; use flnb.real or flnb.abs")
-
-
-def check_device(device: Any) -> None:
-    """Refuse a device other than the backend's own."""
-    if device not in (None, "cpu"):
-        raise ValueError(f"device must be 'cpu' (or None), got {device!r}; another backend computes elsewhere")
 
 
 def _spec(shape: Any, dtype: Any, device: Any = None) -> Any:

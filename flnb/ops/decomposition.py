@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flnb.dispatch import crossing as dispatch
+from flnb.dispatch.dtypes import real_dtype
 from flnb.ops import elementwise as e
 from flnb.ops.creation import asarray
-from flnb.ops.dtypes import finfo, real_dtype
+from flnb.ops.dtypes import finfo
 from flnb.ops.inverse import solve
 from flnb.ops.linalg import adjoint, matmul
 from flnb.ops.movement import concat, expand_dims

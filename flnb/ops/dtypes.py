@@ -7,49 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flnb.dispatch.promotion import common_dtype, is_float
+from flnb.dispatch.dtypes import KINDS, common_dtype, dtype_of, is_float
 from flnb.tensor import Tensor
 
-__all__ = ["DTYPES", "can_cast", "dtype_of", "dtypes_of_kind", "finfo", "iinfo", "isdtype", "real_dtype", "result_type"]
+__all__ = ["can_cast", "dtypes_of_kind", "finfo", "iinfo", "isdtype", "result_type"]
 
 Dtype = np.dtype[Any]
-
-_KINDS: dict[str, tuple[str, ...]] = {
-    "bool": ("bool",),
-    "signed integer": ("int8", "int16", "int32", "int64"),
-    "unsigned integer": ("uint8", "uint16", "uint32", "uint64"),
-    "real floating": ("float16", "float32", "float64"),
-    "complex floating": ("complex64", "complex128"),
-}
-DTYPES: dict[str, Dtype] = {name: np.dtype(name) for names in _KINDS.values() for name in names}
-"""Every dtype by its name. Each is a NumPy dtype."""
-
-_KINDS["integral"] = _KINDS["signed integer"] + _KINDS["unsigned integer"]
-_KINDS["numeric"] = _KINDS["integral"] + _KINDS["real floating"] + _KINDS["complex floating"]
-
-
-def dtype_of(given: Any) -> Dtype:
-    """The dtype that a name, a type or a dtype means.
-
-    Raises:
-        TypeError: none of those.
-    """
-    try:
-        return np.dtype(given)  # type: ignore[no-any-return]
-    except TypeError:
-        from difflib import get_close_matches  # 5 ms
-
-        near = get_close_matches(str(given).split(".")[-1], DTYPES, 1)
-        meant = f"did you mean {near[0]!r}? " if near else ""
-        raise TypeError(
-            f"{given!r} is no dtype; {meant}known are {', '.join(DTYPES)} and, with the extra 'bfloat16', "
-            f"ml_dtypes.bfloat16"
-        ) from None
-
-
-def real_dtype(dtype: Dtype) -> Dtype:
-    """Of complex numbers the dtype of their parts, of others theirs."""
-    return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
 
 
 class FloatInfo(NamedTuple):
@@ -103,9 +66,9 @@ def iinfo(type: Any, /) -> IntegerInfo:
 
 def dtypes_of_kind(kind: str) -> tuple[str, ...]:
     """Names of the dtypes of a kind: ``"bool"``, ``"signed integer"``, ..., ``"integral"`` or ``"numeric"``."""
-    if kind not in _KINDS:
-        raise ValueError(f"unknown kind of dtype {kind!r}; known: {', '.join(_KINDS)}")
-    return _KINDS[kind]
+    if kind not in KINDS:
+        raise ValueError(f"unknown kind of dtype {kind!r}; known: {', '.join(KINDS)}")
+    return KINDS[kind]
 
 
 def isdtype(dtype: Any, kind: Any) -> bool:

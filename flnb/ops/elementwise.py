@@ -12,12 +12,11 @@ import numpy as np
 
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import state
+from flnb.dispatch.dtypes import dtype_of, is_float, real_dtype
 from flnb.dispatch.plan import Spec
-from flnb.dispatch.promotion import is_float
-from flnb.ops.creation import asarray, check_device, refuse_complex, zeros_like
-from flnb.ops.dtypes import dtype_of, real_dtype
+from flnb.ops.creation import asarray, refuse_complex, zeros_like
 from flnb.ops.table import Op, Pull, describe, shaped
-from flnb.tensor import Tensor
+from flnb.tensor import Tensor, check_device
 
 BOOL = np.dtype(bool)
 HALF = np.dtype(np.float16)

@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from flnb.dispatch import crossing as dispatch
-from flnb.dispatch.promotion import default_dtype, is_float
+from flnb.dispatch.dtypes import default_dtype, is_float, real_dtype
 from flnb.ops import elementwise as e
 from flnb.ops.arranging import roll
 from flnb.ops.creation import arange, asarray
-from flnb.ops.dtypes import real_dtype
 from flnb.ops.movement import concat, pad
 from flnb.ops.table import Op, Pull, shaped
 

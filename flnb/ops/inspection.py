@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from flnb.dispatch.promotion import complex_dtype, default_dtype
+from flnb.dispatch.dtypes import DTYPES, complex_dtype, default_dtype
 from flnb.dispatch.state import current
-from flnb.ops.creation import check_device
-from flnb.ops.dtypes import DTYPES, dtypes_of_kind
+from flnb.ops.dtypes import dtypes_of_kind
+from flnb.tensor import check_device
 
 __all__ = ["VERSIONS", "Info"]
 

@@ -23,7 +23,7 @@ _OPERATORS = {
 }  # fmt: skip
 
 
-def apply_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+def apply_ufunc(_: Tensor, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
     """An operator with a NumPy array on its left side, computed by flnb; anything else is refused."""
     name = RENAMED.get(ufunc.__name__, ufunc.__name__)
     if isinstance(keywords.get("out", (None,))[0], np.ndarray):
@@ -36,7 +36,7 @@ def apply_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], keywords: dict
     raise _refused(f"np.{ufunc.__name__}", name)
 
 
-def apply_function(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+def apply_function(_: Tensor, function: Any, types: Any, arguments: Any, keywords: Any) -> Any:
     """A NumPy function that flnb has too is refused; others get the values, as NumPy arrays."""
     name = RENAMED.get(function.__name__, function.__name__)
     if name in ops.__all__ or name in REARRANGED:

@@ -10,8 +10,8 @@ import numpy as np
 
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch.autocast import cast_target
+from flnb.dispatch.dtypes import default_dtype, is_float
 from flnb.dispatch.plan import size_of
-from flnb.dispatch.promotion import default_dtype, is_float
 from flnb.ops import elementwise as e
 from flnb.ops.creation import arange, asarray, eye, full
 from flnb.ops.movement import broadcast_to, concat, expand_dims, flip, moveaxis, pad, permute_dims, reshape

@@ -9,8 +9,8 @@ import numpy as np
 from flnb_telemetry import quantity
 
 from flnb.dispatch import state
+from flnb.dispatch.dtypes import is_float
 from flnb.dispatch.memory import block_of
-from flnb.dispatch.promotion import is_float
 from flnb.show.picture import heat_map, histogram, images_of, tag
 
 if TYPE_CHECKING:

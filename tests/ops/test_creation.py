@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import flnb
-from flnb.ops.dtypes import DTYPES
+from flnb.dispatch.dtypes import DTYPES
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import flnb
-from flnb.ops.dtypes import DTYPES, dtypes_of_kind
+from flnb.dispatch.dtypes import DTYPES
+from flnb.ops.dtypes import dtypes_of_kind
 
 REAL = [*dtypes_of_kind("integral"), *dtypes_of_kind("real floating")]
 NUMBERS = [*REAL, *dtypes_of_kind("complex floating")]
