@@ -39,6 +39,7 @@ from flnb.dispatch.state import (
 )
 from flnb.interface import OutOfMemoryError
 from flnb.ops import *
+from flnb.ops.documentation import readable as _readable
 from flnb.ops.inspection import VERSIONS as _VERSIONS
 from flnb.ops.inspection import Info as _Info
 from flnb.random import manual_seed, rand, randn
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from flnb.autograd.anomaly import breakpoint_if, detect_anomaly
     from flnb.explore import bisect, compare_backends, record
     from flnb.magics import load_ipython_extension as load_ipython_extension
+    from flnb.tensor import ArrayLike
     from flnb.widgets.dashboard import dashboard
     from flnb.widgets.finished import view
 
@@ -114,8 +116,19 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_LAZY, *_MODULES})
 
 
-def log(x: Any = None, /, out: Any = None, **metrics: float) -> Any:
-    """The natural logarithm of a tensor, ``log(x)``; or, by keywords, numbers for the record: ``log(loss=loss)``."""
+def log(x: ArrayLike | None = None, /, out: Tensor | None = None, **metrics: float) -> Any:
+    """Natural logarithm of a tensor, ``log(x)``; or, with keywords, metrics for the recording, ``log(loss=loss)``.
+
+    The metrics are numbers, or tensors of one element.
+
+    >>> import flnb
+    >>> flnb.log([1.0, 10.0])
+    Tensor([0.    , 2.3026], float32[2], numpy)
+    >>> with flnb.record() as run, flnb.step():
+    ...     flnb.log(loss=0.5)
+    >>> list(run.metrics)
+    ['loss']
+    """
     if not metrics:
         return ops.log(x, out=out)
     if x is not None or out is not None:
@@ -181,3 +194,6 @@ __all__ = [
 __all__ += ["fft", "linalg", "models", "rand", "randn", "sparse", "speech", "vision"]
 __all__ += [name for name in ops.__all__ if name != "log"]
 __all__ = [name for name in __all__ if not hasattr(_builtins, name)]  # a star import leaves Python's sum, bool, ... be
+for _name in __all__:
+    if hasattr(globals().get(_name), "__annotations__") and not isinstance(globals()[_name], type):
+        _readable(globals()[_name])

@@ -1,4 +1,4 @@
-"""Random tensors from explicit generators; the functions without one use the session's, set by `manual_seed`."""
+"""Random tensors from explicit generators; functions called without one use the session's, seeded by `manual_seed`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import numpy as np
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import state
 from flnb.ops.creation import _no_rule, _spec, asarray
+from flnb.ops.documentation import readable
 from flnb.ops.table import Op
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flnb.tensor import Tensor
+    from flnb.tensor import DTypeLike, Tensor
 
     Shape = int | Sequence[int]
 
@@ -28,7 +29,7 @@ _normal = Op("random_normal", "memory", _no_rule)
 
 
 class Generator:
-    """A stream of random numbers (PCG64) that can be seeded, saved and put back.
+    """A stream of random numbers (PCG64) that can be seeded, saved and restored.
 
     >>> import flnb
     >>> a, b = flnb.random.Generator(7), flnb.random.Generator(7)
@@ -41,12 +42,12 @@ class Generator:
 
     @cached_property
     def numpy(self) -> np.random.Generator:
-        """The NumPy generator behind it, made when the first number is drawn: `numpy.random` takes 20 ms to import."""
+        """The NumPy generator that draws, made when the first number is drawn: `numpy.random` takes 20 ms to import."""
         return np.random.default_rng(self.seed)
 
     @property
     def state(self) -> dict[str, Any]:
-        """What `state` can be set to later, to draw the same numbers again.
+        """The position in the stream: set it to an earlier value to draw the same numbers again.
 
         Raises (when set):
             ValueError: it is no state of PCG64; the generator is as it was.
@@ -70,14 +71,19 @@ default_generator = Generator()
 
 
 def manual_seed(seed: int) -> Generator:
-    """Seed the session's generator and give it."""
+    """Seed the session's generator and return it.
+
+    >>> import flnb
+    >>> flnb.manual_seed(0).seed
+    0
+    """
     default_generator.__dict__.pop("numpy", None)
     default_generator.seed = seed
     return default_generator
 
 
 def _drawn(op: Op, shape: Any, dtype: Any, arguments: tuple[Any, ...]) -> Any:
-    """Draw a tensor; under `flnb.vmap` one for every example, all in one draw, an example after the other."""
+    """Draw a tensor; under `flnb.vmap` draw one for every example, all in one draw, an example after the other."""
     vmaps = state.vmaps.get()
     if not vmaps:
         return dispatch.create(op, _spec(shape, dtype), arguments)
@@ -89,26 +95,47 @@ def _drawn(op: Op, shape: Any, dtype: Any, arguments: tuple[Any, ...]) -> Any:
 
 
 def uniform(
-    shape: Shape, low: float = 0.0, high: float = 1.0, dtype: Any = None, generator: Generator | None = None
-) -> Any:
-    """Uniform in [low, high), floating point."""
+    shape: Shape, low: float = 0.0, high: float = 1.0, dtype: DTypeLike = None, generator: Generator | None = None
+) -> Tensor:
+    """Uniform random numbers in [low, high), floating point.
+
+    >>> import flnb
+    >>> x = flnb.random.uniform((2, 3), low=-1.0, generator=flnb.random.Generator(0))
+    >>> x.shape, bool((x >= -1.0).all() and (x < 1.0).all())
+    ((2, 3), True)
+    """
     return _drawn(_uniform, shape, dtype, (low, high, (generator or default_generator).numpy))
 
 
 def normal(
-    shape: Shape, mean: float = 0.0, std: float = 1.0, dtype: Any = None, generator: Generator | None = None
-) -> Any:
-    """Normal with the given mean and standard deviation, floating point."""
+    shape: Shape, mean: float = 0.0, std: float = 1.0, dtype: DTypeLike = None, generator: Generator | None = None
+) -> Tensor:
+    """Normally distributed random numbers with the given mean and standard deviation, floating point.
+
+    >>> import flnb
+    >>> flnb.random.normal((2, 3), mean=5.0, generator=flnb.random.Generator(0)).shape
+    (2, 3)
+    """
     return _drawn(_normal, shape, dtype, (mean, std, (generator or default_generator).numpy))
 
 
-def rand(*shape: Any, dtype: Any = None, generator: Generator | None = None) -> Any:
-    """Uniform in [0, 1): `uniform` with the extents as arguments, or as one tuple."""
+def rand(*shape: int | Sequence[int], dtype: DTypeLike = None, generator: Generator | None = None) -> Tensor:
+    """Uniform random numbers in [0, 1), with the extents as arguments or as one tuple.
+
+    >>> import flnb
+    >>> flnb.rand(2, 3).shape
+    (2, 3)
+    """
     return uniform(_extents(shape), dtype=dtype, generator=generator)
 
 
-def randn(*shape: Any, dtype: Any = None, generator: Generator | None = None) -> Any:
-    """Normal with mean 0 and standard deviation 1: `normal` with the extents as arguments, or as one tuple."""
+def randn(*shape: int | Sequence[int], dtype: DTypeLike = None, generator: Generator | None = None) -> Tensor:
+    """Normally distributed random numbers (mean 0, deviation 1), with the extents as arguments or as one tuple.
+
+    >>> import flnb
+    >>> flnb.randn(2, 3).shape
+    (2, 3)
+    """
     return normal(_extents(shape), dtype=dtype, generator=generator)
 
 
@@ -116,11 +143,25 @@ def _extents(shape: tuple[Any, ...]) -> Any:
     return shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
 
 
-def bernoulli(shape: Shape, p: float = 0.5, dtype: Any = None, generator: Generator | None = None) -> Tensor:
-    """Ones with probability ``p``, else zeros."""
-    return (uniform(shape, generator=generator) < p).astype(_spec((), dtype).dtype)  # type: ignore[no-any-return]
+def bernoulli(shape: Shape, p: float = 0.5, dtype: DTypeLike = None, generator: Generator | None = None) -> Tensor:
+    """Ones with probability ``p``, else zeros; of the default dtype unless another is given.
+
+    >>> import flnb
+    >>> flnb.random.bernoulli(3, p=1.0)
+    Tensor([1., 1., 1.], float32[3], numpy)
+    """
+    return (uniform(shape, generator=generator) < p).astype(_spec((), dtype).dtype)
 
 
 def permutation(n: int, generator: Generator | None = None) -> Tensor:
-    """The integers 0 to n - 1 in random order, int64; under `flnb.vmap` the same order for every example."""
+    """The integers 0 to n - 1 in random order, int64; under `flnb.vmap` the same order for every example.
+
+    >>> import flnb
+    >>> sorted(flnb.random.permutation(3).tolist())
+    [0, 1, 2]
+    """
     return asarray((generator or default_generator).numpy.permutation(n).astype(np.int64))
+
+
+for _function in (bernoulli, manual_seed, normal, permutation, rand, randn, uniform):
+    readable(_function)

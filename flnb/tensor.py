@@ -7,7 +7,7 @@ attached when `flnb.ops` is imported, so that ``a + b`` and ``flnb.add(a, b)`` a
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex, cast
+from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex, TypeAlias, cast
 
 import numpy as np
 
@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     from flnb.dispatch.plan import Spec
     from flnb.interface import TensorBackend
 
-__all__ = ["Tensor"]
+__all__ = ["ArrayLike", "DTypeLike", "Tensor"]
+
+ArrayLike: TypeAlias = Any
+"""What every op takes: a Tensor, a Variable, or what `flnb.asarray` converts: numbers, nested lists, NumPy arrays."""
+DTypeLike: TypeAlias = Any
+"""A NumPy dtype, as `flnb.float32`, or what NumPy converts to one: a type or a name; None is the default."""
 
 
 class Tensor:

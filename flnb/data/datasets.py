@@ -171,7 +171,7 @@ def _stacked(column: tuple[Any, ...]) -> Tensor:
             return batch
     tensors = [ops.asarray(item) for item in column]
     _check_shapes(tensors)
-    return ops.stack(tensors)  # type: ignore[no-any-return]
+    return ops.stack(tensors)
 
 
 def _check_shapes(items: Sequence[Any]) -> None:

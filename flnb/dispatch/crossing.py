@@ -56,7 +56,9 @@ def _entry(op: Op, operands: int, into: str) -> Callable[..., Any]:
     makes = "kept" if op.body is not None else "memory" if op.writes_out else "view"
     form = Form(operands, op.arity == 0, op.broadcasts, makes, into)
     made: Any = _maker(form)(op, op.plans, op.index)
-    code = made.__code__.replace(co_name=op.name)  # a copy of its own: CPython specialises it to this op's types
+    code = made.__code__.replace(
+        co_name=op.name, co_qualname=op.name
+    )  # a copy of its own: CPython specialises it to this op's types
     own_copy = FunctionType(code, made.__globals__, op.name, made.__defaults__, made.__closure__)
     own_copy.__kwdefaults__, own_copy.__module__ = made.__kwdefaults__, "flnb.ops"
     return own_copy
@@ -85,16 +87,16 @@ def _unregistered(op: Op, *arguments: Any) -> Any:
 # Ways in --------------------------------------------------------------------------------------------------------------
 
 
-def call(op: Op, tensors: tuple[Any, ...], attributes: tuple[Any, ...] = ()) -> Any:
+def call(op: Op, tensors: tuple[Any, ...], attributes: tuple[Any, ...] = ()) -> Tensor:
     """Run an op on any number of tensors with hashable attributes, which go to the backend's method after them."""
     run = op.entries[len(tensors), ""]
-    return run(*tensors) if op.arity else run(*tensors, attributes)
+    return run(*tensors) if op.arity else run(*tensors, attributes)  # type: ignore[no-any-return]
 
 
-def write(op: Op, tensors: tuple[Any, ...], attributes: tuple[Any, ...], out: Any) -> Any:
+def write(op: Op, tensors: tuple[Any, ...], attributes: tuple[Any, ...], out: Any) -> Tensor:
     """Run an op and write its result into an existing tensor, which is returned."""
     run = op.entries[len(tensors), "out"]
-    return run(*tensors, out) if op.arity else run(*tensors, attributes, out)
+    return run(*tensors, out) if op.arity else run(*tensors, attributes, out)  # type: ignore[no-any-return]
 
 
 def enter(op: Op, tensors: tuple[Any, ...], attributes: tuple[Any, ...], out: Any = None) -> Any:

@@ -33,8 +33,8 @@ class Form(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """Names of the operands."""
-        return [f"x{i}" for i in range(self.operands)]
+        """Names of the operands, as a reader sees them in a signature."""
+        return ["x"] if self.operands == 1 else [f"x{i + 1}" for i in range(self.operands)]
 
     @property
     def listed(self) -> str:
@@ -240,7 +240,7 @@ def _key(form: Form) -> str:
     keyed = "".join(f"s{x}, " for x in form.names)
     if form.attributed:
         return f"({keyed}attributes)"
-    return "sx0" if form.operands == 1 else keyed
+    return "sx" if form.operands == 1 else keyed
 
 
 def _rest(form: Form) -> str:
@@ -256,16 +256,18 @@ def _rest(form: Form) -> str:
         return TARGET.format(operands=form.listed) + run + event + WRITTEN
     nodes = "".join(f"n{x}, " for x in form.names)
     mask = " + ".join(f"({1 << i} if n{x} is not None else 0)" for i, x in enumerate(form.names))
-    edges = [f"nx{i}[2] if mask & {1 << i} else 0" if i < form.operands and not kept else "0" for i in range(2)]
+    edges = [
+        f"n{form.names[i]}[2] if mask & {1 << i} else 0" if i < form.operands and not kept else "0" for i in range(2)
+    ]
     body = NEED.format(mask=mask, nodes=nodes)
     body += KEEP.format(operands=form.listed) if kept else "alloc = 0\n" if view else ALLOCATE
     body += run + NUMBER + EVENT.format(plan="plan", node="seq or lane.node", edges=", ".join(edges))
     if form.operands > 2 or kept:  # analyses know a composite by them
         body += MORE_EDGES.format(rest=nodes if kept else "".join(f"n{x}, " for x in form.names[2:]))
-    result = "result, more" if kept else "result"
+    result, first = "result, more" if kept else "result", form.names[0]
     body += (KEPT if kept else "") + RESULT.format(
         result=result, keeps="".join(f"k{x}, " for x in form.names),
-        root="result._root = getattr(x0, '_root', x0)" if view else "", shared=SHARED if kept else "",
+        root=f"result._root = getattr({first}, '_root', {first})" if view else "", shared=SHARED if kept else "",
         keep_root="kept._root = result._root" if view else "result._root = kept",
     )  # fmt: skip
     saved = "".join(f"{x} if k{x} else None, " for x in form.names) + ("*more, kept" if kept else "kept")

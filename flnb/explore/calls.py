@@ -195,4 +195,4 @@ def run_op(name: str, *inputs: Any, attributes: tuple[Any, ...] = (), result: An
         made = (*inputs, *copy.deepcopy(attributes))
         return dispatch.create(op, spec_of(tuple(shape), np.dtype(dtype), state.current().kind), made)
     tensors = tuple(x if isinstance(x, Tensor) else tensor(np.asarray(x)) for x in inputs)
-    return dispatch.call(op, tensors, attributes)  # type: ignore[no-any-return]
+    return dispatch.call(op, tensors, attributes)

@@ -9,7 +9,7 @@ from flnb.ops import elementwise as e
 from flnb.ops import reduction as r
 from flnb.ops.composite import Body, Composite, sigmoid
 from flnb.ops.movement import reshape
-from flnb.tensor import axis_of
+from flnb.tensor import ArrayLike, Tensor, axis_of
 
 ONE_OVER_ROOT_TWO = 0.5**0.5
 ONE_OVER_ROOT_TWO_PI = (2.0 * math.pi) ** -0.5
@@ -45,12 +45,14 @@ def _pull_gelu_tanh(g: Any, plan: Any, x: Any, gate: Any, y: Any) -> tuple[Any, 
 _gelu_tanh_op = Composite("gelu_tanh", "elementwise", _gelu_tanh, _pull_gelu_tanh, {0})
 
 
-def gelu(x: Any, /, approximate: str = "none") -> Any:
-    """x times the normal distribution function of x (Hendrycks and Gimpel 2016), or its approximation by "tanh".
+def gelu(x: ArrayLike, /, approximate: str = "none") -> Tensor:
+    """Gaussian error linear unit: x times the normal distribution function of x (Hendrycks and Gimpel 2016).
+
+    With ``approximate="tanh"`` its approximation by a tanh.
 
     >>> import flnb
-    >>> [round(value, 4) for value in flnb.gelu(flnb.asarray([-1.0, 0.0, 2.0])).tolist()]
-    [-0.1587, 0.0, 1.9545]
+    >>> flnb.gelu([-1.0, 0.0, 2.0])
+    Tensor([-0.1587,  0.    ,  1.9545], float32[3], numpy)
     """
     if approximate not in ("none", "tanh"):
         raise ValueError(f"gelu: approximate must be 'none' or 'tanh', got {approximate!r}")
@@ -72,17 +74,22 @@ def _pull_swish(g: Any, plan: Any, x: Any, gate: Any, y: Any) -> tuple[Any, ...]
 _swish_op = Composite("swish", "elementwise", _swish, _pull_swish)
 
 
-def swish(x: Any, /, beta: float = 1.0) -> Any:
-    """x sigmoid(beta x) (Ramachandran et al. 2017); with beta = 1 also called SiLU."""
+def swish(x: ArrayLike, /, beta: float = 1.0) -> Tensor:
+    """x * sigmoid(beta * x) (Ramachandran et al. 2017); with beta = 1 also called SiLU.
+
+    >>> import flnb
+    >>> flnb.swish([-1.0, 0.0, 2.0])
+    Tensor([-0.2689,  0.    ,  1.7616], float32[3], numpy)
+    """
     return _swish_op(r.floating(x), attributes=(float(beta),))[0]
 
 
-def glu(x: Any, /, axis: int = -1) -> Any:
-    """The first half along ``axis`` times the sigmoid of the second (Dauphin et al. 2016).
+def glu(x: ArrayLike, /, axis: int = -1) -> Tensor:
+    """Gated linear unit: the first half along ``axis`` times the sigmoid of the second (Dauphin et al. 2016).
 
     >>> import flnb
-    >>> flnb.glu(flnb.asarray([3.0, 0.0])).tolist()
-    [1.5]
+    >>> flnb.glu([3.0, 0.0])
+    Tensor([1.5], float32[1], numpy)
 
     Raises:
         ValueError: an odd number of elements along the axis.
@@ -108,12 +115,12 @@ def _pull_elu(g: Any, plan: Any, x: Any, y: Any) -> tuple[Any, ...]:
 _elu_op = Composite("elu", "elementwise", _elu, _pull_elu)
 
 
-def elu(x: Any, /, alpha: float = 1.0) -> Any:
-    """x where positive, else alpha (exp(x) - 1) (Clevert et al. 2015).
+def elu(x: ArrayLike, /, alpha: float = 1.0) -> Tensor:
+    """Exponential linear unit: x where positive, else alpha * (exp(x) - 1) (Clevert et al. 2015).
 
     >>> import flnb
-    >>> [round(value, 4) for value in flnb.elu(flnb.asarray([-1.0, 2.0])).tolist()]
-    [-0.6321, 2.0]
+    >>> flnb.elu([-1.0, 2.0])
+    Tensor([-0.6321,  2.    ], float32[2], numpy)
     """
     return _elu_op(r.floating(x), attributes=(float(alpha),))[0]
 
@@ -130,22 +137,27 @@ def _pull_leaky_relu(g: Any, plan: Any, x: Any, y: Any) -> tuple[Any, ...]:
 _leaky_relu_op = Composite("leaky_relu", "elementwise", _leaky_relu, _pull_leaky_relu, {0})
 
 
-def leaky_relu(x: Any, /, slope: float = 0.01) -> Any:
-    """x where positive, else ``slope`` x (Maas et al. 2013); the gradient at 0 is the slope."""
+def leaky_relu(x: ArrayLike, /, slope: float = 0.01) -> Tensor:
+    """x where positive, else ``slope`` * x (Maas et al. 2013); the gradient at 0 is the slope.
+
+    >>> import flnb
+    >>> flnb.leaky_relu([-1.0, 2.0], slope=0.1)
+    Tensor([-0.1,  2. ], float32[2], numpy)
+    """
     return _leaky_relu_op(r.floating(x), attributes=(float(slope),))[0]
 
 
-def prelu(x: Any, weight: Any, /) -> Any:
-    """x where positive, else ``weight`` x (He et al. 2015, section 2.1).
+def prelu(x: ArrayLike, weight: ArrayLike, /) -> Tensor:
+    """x where positive, else ``weight`` * x, with learnt slopes (He et al. 2015, section 2.1).
 
-    ``weight`` is one learnt slope, (1,), or one for each channel (axis 1) of x (N, C, ...), (C,).
+    ``weight`` is one slope, (1,), or one for each channel (axis 1) of x (N, C, ...), (C,).
 
     >>> import flnb
-    >>> flnb.prelu(flnb.asarray([[-1.0, -1.0]]), flnb.asarray([0.25, 0.5])).tolist()
-    [[-0.25, -0.5]]
+    >>> flnb.prelu([[-1.0, -1.0]], flnb.asarray([0.25, 0.5]))
+    Tensor([[-0.25, -0.5 ]], float32[1,2], numpy)
 
     Raises:
-        ValueError: as many slopes as x has no channels.
+        ValueError: neither one slope nor one for each channel.
     """
     x = r.floating(x)
     if weight.shape != (1,):
@@ -170,8 +182,12 @@ def _pull_hardtanh(g: Any, plan: Any, x: Any, y: Any) -> tuple[Any, ...]:
 _hardtanh_op = Composite("hardtanh", "elementwise", _hardtanh, _pull_hardtanh, {"y"})
 
 
-def hardtanh(x: Any, /, low: float = -1.0, high: float = 1.0) -> Any:
-    """x limited to [low, high] (Collobert 2004), with gradient 0 at both ends.
+def hardtanh(x: ArrayLike, /, low: float = -1.0, high: float = 1.0) -> Tensor:
+    """Limit x to the range from ``low`` to ``high`` (Collobert 2004); the gradient at both ends is 0.
+
+    >>> import flnb
+    >>> flnb.hardtanh([-3.0, 0.5, 3.0])
+    Tensor([-1. ,  0.5,  1. ], float32[3], numpy)
 
     Raises:
         ValueError: low not below high.
@@ -181,12 +197,22 @@ def hardtanh(x: Any, /, low: float = -1.0, high: float = 1.0) -> Any:
     return _hardtanh_op(r.floating(x), attributes=(float(low), float(high)))[0]
 
 
-def relu6(x: Any, /) -> Any:
-    """x limited to [0, 6] (Krizhevsky 2010)."""
+def relu6(x: ArrayLike, /) -> Tensor:
+    """Limit x to the range from 0 to 6 (Krizhevsky 2010).
+
+    >>> import flnb
+    >>> flnb.relu6([-1.0, 3.0, 9.0])
+    Tensor([0., 3., 6.], float32[3], numpy)
+    """
     return hardtanh(x, 0.0, 6.0)
 
 
-def threshold(x: Any, /, at: float, value: float = 0.0) -> Any:
-    """x where above ``at``, else ``value``."""
+def threshold(x: ArrayLike, /, at: float, value: float = 0.0) -> Tensor:
+    """x where above ``at``, else ``value``.
+
+    >>> import flnb
+    >>> flnb.threshold([0.1, 0.9], at=0.5)
+    Tensor([0. , 0.9], float32[2], numpy)
+    """
     x = r.floating(x)
     return e.where(e.greater(x, at), x, value)

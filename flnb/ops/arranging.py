@@ -13,11 +13,20 @@ from flnb.ops import elementwise as e
 from flnb.ops.creation import arange, asarray
 from flnb.ops.indexing import take
 from flnb.ops.movement import broadcast_to, concat, expand_dims, flatten, moveaxis, reshape
-from flnb.tensor import Tensor, axis_of
+from flnb.tensor import ArrayLike, DTypeLike, Tensor, axis_of
 
 
-def broadcast_arrays(*arrays: Any) -> list[Any]:
-    """All tensors broadcast to one shape, as read-only views; dtypes stay."""
+def broadcast_arrays(*arrays: ArrayLike) -> list[Tensor]:
+    """All tensors broadcast to their common shape, as read-only views; dtypes stay.
+
+    Raises:
+        ValueError: shapes that do not broadcast.
+
+    >>> import flnb
+    >>> a, b = flnb.broadcast_arrays([1, 2], [[3], [4]])
+    >>> a.shape, b.tolist()
+    ((2, 2), [[3, 3], [4, 4]])
+    """
     tensors = [asarray(x) for x in arrays]
     try:
         shape = np.broadcast_shapes(*(x.shape for x in tensors))
@@ -27,10 +36,15 @@ def broadcast_arrays(*arrays: Any) -> list[Any]:
     return [broadcast_to(x, shape) for x in tensors]
 
 
-def meshgrid(*arrays: Any, indexing: Literal["xy", "ij"] = "xy") -> list[Any]:
-    """Coordinates of a grid from one vector per dimension, all of the grid's shape.
+def meshgrid(*arrays: ArrayLike, indexing: Literal["xy", "ij"] = "xy") -> list[Tensor]:
+    """Coordinates of a grid: one vector per dimension becomes as many tensors of the grid's shape.
 
-    ``"ij"``: the i-th vector varies along dimension i; ``"xy"``: the first two dimensions are exchanged.
+    With ``"ij"`` the i-th vector varies along dimension i; with ``"xy"`` the first two dimensions are exchanged.
+
+    >>> import flnb
+    >>> rows, columns = flnb.meshgrid([1, 2], [3, 4, 5], indexing="ij")
+    >>> rows.tolist(), columns.tolist()
+    ([[1, 1, 1], [2, 2, 2]], [[3, 4, 5], [3, 4, 5]])
     """
     if indexing not in ("xy", "ij"):
         raise ValueError(f"meshgrid: indexing must be 'xy' or 'ij', got {indexing!r}")
@@ -45,19 +59,26 @@ def meshgrid(*arrays: Any, indexing: Literal["xy", "ij"] = "xy") -> list[Any]:
     return [e.copy(x) for x in broadcast_arrays(*spread)]
 
 
-def unstack(x: Any, /, axis: int = 0) -> tuple[Any, ...]:
-    """The slices along a dimension, without it."""
+def unstack(x: ArrayLike, /, axis: int = 0) -> tuple[Tensor, ...]:
+    """The slices of a tensor along ``axis``, each without that dimension.
+
+    >>> import flnb
+    >>> [row.tolist() for row in flnb.unstack([[1, 2], [3, 4]])]
+    [[1, 2], [3, 4]]
+    """
     x = asarray(x)
     moved = moveaxis(x, axis, 0)
     return tuple(moved[i] for i in range(moved.shape[0]))
 
 
-def repeat(x: Any, repeats: Any, /, axis: int | None = None) -> Any:
-    """Each element (or slice along ``axis``) several times in a row: ``repeats`` times, or as often as given for each.
+def repeat(x: ArrayLike, repeats: ArrayLike, /, axis: int | None = None) -> Tensor:
+    """Repeat each element, or each slice along ``axis``, several times in a row.
+
+    ``repeats`` is one integer for all or one for each; with ``axis=None`` the tensor is flattened first.
 
     >>> import flnb
-    >>> flnb.repeat(flnb.asarray([1, 2]), flnb.asarray([1, 3])).tolist()
-    [1, 2, 2, 2]
+    >>> flnb.repeat([1, 2], [1, 3])
+    Tensor([1, 2, 2, 2], int64[4], numpy)
     """
     x = asarray(x)
     if axis is None:
@@ -78,11 +99,11 @@ def repeat(x: Any, repeats: Any, /, axis: int | None = None) -> Any:
     return reshape(wide, (*before, n * each[0], *after))
 
 
-def tile(x: Any, repetitions: Sequence[int], /) -> Any:
-    """The whole tensor several times along each dimension; shapes are aligned from the last dimension.
+def tile(x: ArrayLike, repetitions: Sequence[int], /) -> Tensor:
+    """Repeat the whole tensor several times along each dimension; shapes are aligned from the last dimension.
 
     >>> import flnb
-    >>> flnb.tile(flnb.asarray([1, 2]), (2, 2)).tolist()
+    >>> flnb.tile([1, 2], (2, 2)).tolist()
     [[1, 2, 1, 2], [1, 2, 1, 2]]
     """
     x = asarray(x)
@@ -96,8 +117,8 @@ def tile(x: Any, repetitions: Sequence[int], /) -> Any:
     return reshape(wide, tuple(n * k for n, k in zip(shape, times, strict=True)))
 
 
-def iota(shape: int | Sequence[int], repetitions: Sequence[int] = (), dtype: Any = None) -> Any:
-    """0, 1, 2, ... in row-major order in a shape, and that tiled; int64 unless a dtype is given.
+def iota(shape: int | Sequence[int], repetitions: Sequence[int] = (), dtype: DTypeLike = None) -> Tensor:
+    """Count 0, 1, 2, ... in row-major order in a tensor of a shape, then `tile` it; int64 unless a dtype is given.
 
     >>> import flnb
     >>> flnb.iota((2, 2), (1, 2)).tolist()
@@ -107,14 +128,14 @@ def iota(shape: int | Sequence[int], repetitions: Sequence[int] = (), dtype: Any
     return tile(reshape(arange(size_of(extents), dtype=dtype), extents), repetitions)
 
 
-def roll(x: Any, /, shift: int | tuple[int, ...], axis: int | tuple[int, ...] | None = None) -> Any:
-    """Shift elements along dimensions; what leaves at one end comes back at the other.
+def roll(x: ArrayLike, /, shift: int | tuple[int, ...], axis: int | tuple[int, ...] | None = None) -> Tensor:
+    """Shift elements along dimensions; elements that leave at one end return at the other.
 
-    ``shift`` and ``axis`` may be tuples of equal length; with ``axis=None`` the elements are shifted as one row.
+    ``shift`` and ``axis`` may be tuples of equal length; with ``axis=None`` the flattened elements are shifted.
 
     >>> import flnb
-    >>> flnb.roll(flnb.asarray([1, 2, 3, 4]), 1).tolist()
-    [4, 1, 2, 3]
+    >>> flnb.roll([1, 2, 3, 4], 1)
+    Tensor([4, 1, 2, 3], int64[4], numpy)
     """
     x = asarray(x)
     if axis is None:
@@ -135,13 +156,23 @@ def roll(x: Any, /, shift: int | tuple[int, ...], axis: int | tuple[int, ...] | 
     return x
 
 
-def tril(x: Any, /, k: int = 0) -> Any:
-    """The lower triangles of matrices (..., M, N): zeros above the ``k``-th diagonal."""
+def tril(x: ArrayLike, /, k: int = 0) -> Tensor:
+    """Lower triangles of matrices (..., M, N): zeros above the ``k``-th diagonal (0: the main one, 1: above it).
+
+    >>> import flnb
+    >>> flnb.tril([[1, 2], [3, 4]]).tolist()
+    [[1, 0], [3, 4]]
+    """
     return _triangle(x, k, "tril", e.greater_equal)
 
 
-def triu(x: Any, /, k: int = 0) -> Any:
-    """The upper triangles of matrices (..., M, N): zeros below the ``k``-th diagonal."""
+def triu(x: ArrayLike, /, k: int = 0) -> Tensor:
+    """Upper triangles of matrices (..., M, N): zeros below the ``k``-th diagonal (0: the main one, 1: above it).
+
+    >>> import flnb
+    >>> flnb.triu([[1, 2], [3, 4]]).tolist()
+    [[1, 2], [0, 4]]
+    """
     return _triangle(x, k, "triu", e.less_equal)
 
 

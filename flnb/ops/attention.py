@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,12 +12,17 @@ from flnb.ops.creation import asarray
 from flnb.ops.dtypes import finfo
 from flnb.ops.linalg import matmul
 
+if TYPE_CHECKING:
+    from flnb.random import Generator
+    from flnb.tensor import ArrayLike, Tensor
+
 
 def scaled_dot_product_attention(
-    query: Any, key: Any, value: Any, mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
-    scale: float | None = None, generator: Any = None, bias: Any = None,
-) -> Any:  # fmt: skip
-    """softmax(scale query key^T + mask + bias) value (Vaswani et al. 2017, section 3.2.1).
+    query: ArrayLike, key: ArrayLike, value: ArrayLike, mask: ArrayLike | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, generator: Generator | None = None,
+    bias: ArrayLike | None = None,
+) -> Tensor:  # fmt: skip
+    """Attention: softmax(scale * query key^T + mask + bias) value (Vaswani et al. 2017, section 3.2.1).
 
     Args:
         query: (..., L, E).
@@ -27,16 +32,16 @@ def scaled_dot_product_attention(
         dropout_p: the probability with which a weight is zeroed, in training.
         is_causal: each position attends only to itself and those before; not together with a mask.
         scale: 1 / sqrt(E) unless given.
-        generator: of the random numbers for dropout.
-        bias: numbers added to the scores beside any mask, broadcast to (..., L, S).
+        generator: source of the random numbers for dropout.
+        bias: numbers added to the scores in addition to any mask, broadcast to (..., L, S).
 
     Returns:
-        (..., L, F). Where nothing may be attended to, zeros.
+        (..., L, F). Zeros where nothing may be attended to.
 
     >>> import flnb
     >>> x = flnb.asarray([[1.0, 0.0], [0.0, 1.0]])
-    >>> flnb.scaled_dot_product_attention(x, x, x, is_causal=True)[0].tolist()
-    [1.0, 0.0]
+    >>> flnb.scaled_dot_product_attention(x, x, x, is_causal=True)[0]
+    Tensor([1., 0.], float32[2], numpy)
     """
     query, key, value = asarray(query), asarray(key), asarray(value)
     if (

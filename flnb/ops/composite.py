@@ -8,7 +8,7 @@ an overridden ``add`` sees the additions of a batch norm.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,7 +20,10 @@ from flnb.ops.creation import arange, asarray
 from flnb.ops.dtypes import result_type
 from flnb.ops.movement import reshape
 from flnb.ops.table import Op, not_inferred
-from flnb.tensor import axes_of
+from flnb.tensor import ArrayLike, Tensor, axes_of
+
+if TYPE_CHECKING:
+    from flnb.random import Generator
 
 Body = tuple[Any, tuple[Any, ...]]
 """What a composite's body gives: its result, and what else is kept for the pull."""
@@ -46,7 +49,7 @@ class Composite(Op):
         self._remake = remake
 
     def __call__(self, *tensors: Any, attributes: tuple[Any, ...] = ()) -> Body:
-        return dispatch.call(self, tensors, attributes)  # type: ignore[no-any-return]
+        return dispatch.call(self, tensors, attributes)  # type: ignore[return-value]
 
     def remake(self, plan: Any, *saved: Any) -> Any:
         """A value of the first input: nothing that led to it is recorded."""
@@ -55,7 +58,7 @@ class Composite(Op):
 
 
 def in_one_dtype(*tensors: Any) -> list[Any]:
-    """Tensors cast to the dtype that an op on all of them computes in, so that their cotangents are cast back."""
+    """Cast tensors to their common dtype, so that each cotangent is cast back."""
     dtype = result_type(*tensors)
     return [x if x.dtype == dtype else e.astype(x, dtype) for x in tensors]
 
@@ -69,8 +72,13 @@ _relu_op = Composite(
 )
 
 
-def relu(x: Any, /) -> Any:
-    """max(x, 0), with gradient 0 at 0."""
+def relu(x: ArrayLike, /) -> Tensor:
+    """Rectified linear unit, max(x, 0), of any shape; the gradient at 0 is 0.
+
+    >>> import flnb
+    >>> flnb.relu([-1.0, 0.0, 2.0])
+    Tensor([0., 0., 2.], float32[3], numpy)
+    """
     return _relu_op(r.floating(x))[0]
 
 
@@ -84,8 +92,13 @@ _sigmoid_op = Composite(
 )  # fmt: skip
 
 
-def sigmoid(x: Any, /) -> Any:
-    """1 / (1 + exp(-x)), computed as (tanh(x/2) + 1)/2, which overflows nowhere."""
+def sigmoid(x: ArrayLike, /) -> Tensor:
+    """Logistic function, 1 / (1 + exp(-x)), without overflow.
+
+    >>> import flnb
+    >>> flnb.sigmoid([-1000.0, 0.0, 1000.0])
+    Tensor([0. , 0.5, 1. ], float32[3], numpy)
+    """
     return _sigmoid_op(r.floating(x))[0]
 
 
@@ -102,8 +115,15 @@ def _pull_softmax(g: Any, plan: Any, x: Any, y: Any) -> tuple[Any, ...]:
 _softmax_op = Composite("softmax", "norm", _softmax, _pull_softmax, {"y"})
 
 
-def softmax(x: Any, /, axis: int = -1) -> Any:
-    """exp(x) / sum(exp(x)) along ``axis``, shifted by the maximum."""
+def softmax(x: ArrayLike, /, axis: int = -1) -> Tensor:
+    """Exponentials of the elements divided by their sum along ``axis``: positive numbers that sum to 1.
+
+    The maximum is subtracted first, so nothing overflows.
+
+    >>> import flnb
+    >>> flnb.softmax([1.0, 2.0, 3.0])
+    Tensor([0.09  , 0.2447, 0.6652], float32[3], numpy)
+    """
     x = r.floating(x)
     return _softmax_op(x, attributes=axes_of(axis, x.ndim, "softmax"))[0]  # type: ignore[arg-type]
 
@@ -121,8 +141,13 @@ def _pull_log_softmax(g: Any, plan: Any, x: Any, y: Any) -> tuple[Any, ...]:
 _log_softmax_op = Composite("log_softmax", "norm", _log_softmax, _pull_log_softmax, {"y"})
 
 
-def log_softmax(x: Any, /, axis: int = -1) -> Any:
-    """log(softmax(x)) along ``axis`` without underflow."""
+def log_softmax(x: ArrayLike, /, axis: int = -1) -> Tensor:
+    """Logarithm of `softmax` along ``axis``, without underflow.
+
+    >>> import flnb
+    >>> flnb.log_softmax([0.0, 1000.0])
+    Tensor([-1000.,     0.], float32[2], numpy)
+    """
     x = r.floating(x)
     return _log_softmax_op(x, attributes=axes_of(axis, x.ndim, "log_softmax"))[0]  # type: ignore[arg-type]
 
@@ -145,7 +170,7 @@ def _checked_targets(op: str, scores: Any, targets: Any) -> Any:
 
 
 def by_reduction(losses: Any, reduction: str) -> Any:
-    """Losses of elements as they are ("none"), or their "mean" or "sum"."""
+    """Reduce the losses of elements to their "mean" or "sum", or return them as they are ("none")."""
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f"loss: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
     return losses if reduction == "none" else getattr(r, reduction)(losses)
@@ -170,10 +195,20 @@ def _reduced(losses: Any, targets: Any, weight: Any, classes: int, reduction: st
     return by_reduction(losses, reduction)
 
 
-def nll_loss(log_probabilities: Any, targets: Any, reduction: str = "mean", weight: Any = None) -> Any:
-    """Minus the log-probability (N, classes) of each target (N,), reduced by "mean", "sum" or "none".
+def nll_loss(
+    log_probabilities: ArrayLike, targets: ArrayLike, reduction: str = "mean", weight: ArrayLike | None = None
+) -> Tensor:
+    """Negative log-likelihood: minus the log-probability of each target class.
 
-    ``weight`` (classes,) counts some classes more than others, also in the mean.
+    Args:
+        log_probabilities: (N, classes), floating point.
+        targets: (N,), integers from 0 to classes - 1.
+        reduction: "mean", "sum" or "none".
+        weight: (classes,), how much each class counts, also in the mean.
+
+    >>> import flnb
+    >>> flnb.nll_loss(flnb.asarray([[-0.5, -1.0], [-2.0, -0.1]]), [0, 1])
+    Tensor(0.3, float32[], numpy)
     """
     targets = _checked_targets("nll_loss", log_probabilities, targets)
     losses = e.negative(log_probabilities[arange(targets.shape[0]), targets])
@@ -201,16 +236,29 @@ _cross_entropy_op = Composite(
 
 
 def cross_entropy(
-    logits: Any, targets: Any, reduction: str = "mean", weight: Any = None, ignore_index: int | None = None
-) -> Any:
-    """Cross-entropy of logits (N, classes) with target classes (N,), integers; "mean", "sum" or "none".
+    logits: ArrayLike,
+    targets: ArrayLike,
+    reduction: str = "mean",
+    weight: ArrayLike | None = None,
+    ignore_index: int | None = None,
+) -> Tensor:
+    """Cross-entropy of logits with target classes: `nll_loss` of `log_softmax`.
 
-    ``weight`` (classes,) counts some classes more than others, also in the mean. Examples whose target is
-    ``ignore_index`` (any integer, such as what sequences are filled up with) cost nothing and are not counted.
+    Args:
+        logits: (N, classes), scores before the softmax.
+        targets: (N,), integers from 0 to classes - 1.
+        reduction: "mean", "sum" or "none".
+        weight: (classes,), how much each class counts, also in the mean.
+        ignore_index: examples with this target, any integer, cost nothing and are not counted.
+
+    Raises:
+        ValueError: shapes that do not fit.
+        TypeError: targets that are no integers.
+        IndexError: a target that is no class.
 
     >>> import flnb
-    >>> round(flnb.cross_entropy(flnb.asarray([[0.0, 0.0]]), flnb.asarray([1])).item(), 4)
-    0.6931
+    >>> flnb.cross_entropy([[0.0, 0.0]], [1])
+    Tensor(0.6931, float32[], numpy)
     """
     logits, counted = r.floating(logits), None
     if ignore_index is not None:
@@ -228,8 +276,13 @@ def cross_entropy(
     return _reduced(losses, targets, weight, logits.shape[1], reduction, counted)
 
 
-def dropout(x: Any, /, p: float = 0.5, training: bool = True, generator: Any = None) -> Any:
-    """Zero each element with probability ``p`` and scale the others by 1/(1-p); nothing when not training."""
+def dropout(x: ArrayLike, /, p: float = 0.5, training: bool = True, generator: Generator | None = None) -> Tensor:
+    """Zero each element with probability ``p`` and divide the others by 1 - p; the identity unless ``training``.
+
+    >>> import flnb
+    >>> flnb.dropout(flnb.ones(3), p=0.0)
+    Tensor([1., 1., 1.], float32[3], numpy)
+    """
     if not 0.0 <= p < 1.0:
         raise ValueError(f"dropout: p must be in [0, 1), got {p}")
     if not training or p == 0.0:
@@ -290,16 +343,31 @@ _batch_norm_op = Composite(
 
 
 def batch_norm(
-    x: Any, weight: Any, bias: Any, running_mean: Any = None, running_var: Any = None,
-    training: bool = True, momentum: float = 0.1, eps: float = 1e-5,
-) -> Any:  # fmt: skip
-    """Normalise each channel (axis 1) over all other axes, then scale by weight and shift by bias, both (C,).
+    x: ArrayLike, weight: ArrayLike, bias: ArrayLike, running_mean: Tensor | None = None,
+    running_var: Tensor | None = None, training: bool = True, momentum: float = 0.1, eps: float = 1e-5,
+) -> Tensor:  # fmt: skip
+    """Normalise each channel (axis 1) over all other axes, then scale by weight and shift by bias.
 
-    In training by the batch's statistics, which also move the running ones in place (unbiased variance, as torch
-    does); otherwise by the running ones. Of x in half precision the result is, too; it is computed in float32.
+    In training, the batch's own mean and variance are used, and the running ones are moved towards them in place (with
+    the unbiased variance, as in torch). Half precision is computed in float32 and returned in half.
+
+    Args:
+        x: (N, C, ...).
+        weight: (C,).
+        bias: (C,).
+        running_mean: (C,), used if not training.
+        running_var: (C,), used if not training.
+        training: whether to use the batch's statistics.
+        momentum: how far the running statistics move, 0 to 1.
+        eps: added to the variance.
 
     Raises:
-        ValueError: one value per channel only while training, or shapes that do not fit.
+        ValueError: only one value per channel while training, or shapes that do not fit.
+
+    >>> import flnb
+    >>> flnb.batch_norm(flnb.asarray([[1.0], [3.0]]), flnb.ones(1), flnb.zeros(1))
+    Tensor([[-1.],
+            [ 1.]], float32[2,1], numpy)
     """
     if x.ndim < 2 or weight.shape != (x.shape[1],):
         raise ValueError(f"batch_norm: weight {weight.shape} does not fit x {x.shape}: expected (N, C, ...) and (C,)")
@@ -314,7 +382,7 @@ def batch_norm(
         raise ValueError(f"batch_norm: training needs more than one value per channel, got shape {x.shape}")
     inputs = [x, weight, bias] if x.dtype.itemsize == 2 else in_one_dtype(x, weight, bias)
     y, (_, _, mean, variance) = _batch_norm_op(*inputs, attributes=(eps,))
-    if running_mean is not None:
+    if running_mean is not None and running_var is not None:
         for running, batch, share in (
             (running_mean, mean, momentum), (running_var, variance, momentum * n / (n - 1)),
         ):  # fmt: skip

@@ -7,13 +7,16 @@ other two, so that they can be differentiated to any order.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flnb.dispatch import crossing as dispatch
 from flnb.ops import elementwise as e
 from flnb.ops.movement import reshape
 from flnb.ops.table import Op, Pull, describe, named
+
+if TYPE_CHECKING:
+    from flnb.tensor import ArrayLike, Tensor
 
 Extents = tuple[int, ...]
 
@@ -118,10 +121,17 @@ def _flops(result: Any, weight: Extents) -> int:
 
 def _convolution(rank: int) -> Callable[..., Any]:
     row = _declare(rank).forward
+    image, kernel, result = (", ".join([n] * rank) for n in "533")
 
     def apply(
-        x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
-    ) -> Any:
+        x: ArrayLike,
+        weight: ArrayLike,
+        bias: ArrayLike | None = None,
+        stride: int | Sequence[int] = 1,
+        padding: int | Sequence[int] = 0,
+        dilation: int | Sequence[int] = 1,
+        groups: int = 1,
+    ) -> Tensor:
         placing = (
             extents(stride, rank, row.name, "stride", 1),
             extents(padding, rank, row.name, "padding", 0),
@@ -137,12 +147,17 @@ def _convolution(rank: int) -> Callable[..., Any]:
 
     apply.__doc__ = f"""Cross-correlation of x (N, C, {axes(rank)}) with weight (O, C / groups, K...), plus bias (O,).
 
-    Gives (N, O, ...), each extent ``(n + 2 padding - dilation (k - 1) - 1) // stride + 1``. Stride, padding and
-    dilation are one int, or one for each dimension. With groups, outputs and channels fall into as many parts,
-    each convolved alone.
+    The result is (N, O, ...), each extent ``(n + 2 padding - dilation (k - 1) - 1) // stride + 1``. Stride, padding
+    and dilation are one int, or one for each dimension. With groups, channels and outputs are divided into as many
+    parts, each convolved alone.
 
     Raises:
         ValueError: channels that differ, or a kernel larger than the padded image.
+
+    >>> import flnb
+    >>> x, weight = flnb.ones((1, 2, {image})), flnb.ones((3, 2, {kernel}))
+    >>> flnb.{row.name}(x, weight).shape
+    (1, 3, {result})
     """
     return named(apply, row)
 

@@ -13,7 +13,7 @@ from flnb.dispatch import state
 from flnb.dispatch.dtypes import common_dtype, complex_dtype, default_dtype, dtype_of
 from flnb.dispatch.plan import spec_of
 from flnb.ops.table import Op
-from flnb.tensor import Tensor, check_device
+from flnb.tensor import ArrayLike, DTypeLike, Tensor, check_device
 
 INPUT = 5
 
@@ -51,12 +51,12 @@ def _spec(shape: Any, dtype: Any, device: Any = None) -> Any:
     return spec_of(_shape(shape), dtype_of(dtype) if dtype is not None else default_dtype(), state.current().kind)
 
 
-def asarray(obj: Any, dtype: Any = None, copy: bool | None = None, device: str | None = None) -> Tensor:
-    """A tensor from a number, nested lists, a NumPy array, or anything NumPy takes. Values are copied.
+def asarray(obj: ArrayLike, dtype: DTypeLike = None, copy: bool | None = None, device: str | None = None) -> Tensor:
+    """Make a tensor from a number, nested lists, a NumPy array, or anything NumPy converts; values are copied.
 
-    Python floats become the default dtype (float32), complex numbers its complex counterpart, Python ints int64. NumPy
-    arrays keep their dtype. A Tensor comes back as it is unless ``dtype`` or ``copy`` ask for more. Lists of Tensors
-    are stacked, in the dtype that an op on all of them computes in; gradients flow to those that require them.
+    Python floats get the default dtype (float32), complex numbers its complex counterpart, Python ints int64. NumPy
+    arrays keep their dtype. A Tensor is returned as it is unless ``dtype`` or ``copy`` require a new one. Lists of
+    Tensors are stacked, in their common dtype; gradients flow to those that require them.
 
     >>> import flnb
     >>> flnb.asarray([1, 2]).dtype, flnb.asarray([1.0, 2.0]).dtype
@@ -64,7 +64,7 @@ def asarray(obj: Any, dtype: Any = None, copy: bool | None = None, device: str |
 
     Raises:
         TypeError: values that are no numbers.
-        ValueError: ``copy=False`` where only a copy can give what is asked for.
+        ValueError: ``copy=False`` where a copy is needed.
     """
     if isinstance(obj, Tensor):
         if dtype is None and copy is None and device is None:
@@ -73,7 +73,7 @@ def asarray(obj: Any, dtype: Any = None, copy: bool | None = None, device: str |
         if dtype is not None and obj.dtype != dtype_of(dtype):
             if copy is False:
                 raise ValueError(f"asarray: {obj._spec!r} cannot become {dtype_of(dtype).name} without a copy")
-            return obj.astype(dtype)  # type: ignore[no-any-return]
+            return obj.astype(dtype)
         return obj.copy() if copy else obj
     check_device(device)
     if copy is False:
@@ -136,7 +136,7 @@ def _joined(values: Sequence[Any], dtype: np.dtype[Any]) -> Tensor:
         return asarray(np.asarray(_read(values)), dtype)
     from flnb.ops.movement import stack
 
-    return stack([_joined(v, dtype) if isinstance(v, (list, tuple)) else asarray(v, dtype) for v in values])  # type: ignore[no-any-return]
+    return stack([_joined(v, dtype) if isinstance(v, (list, tuple)) else asarray(v, dtype) for v in values])
 
 
 def _read(values: Any) -> Any:
@@ -146,10 +146,10 @@ def _read(values: Any) -> Any:
     return values._values() if isinstance(values, Tensor) else values
 
 
-def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = None) -> Tensor:
+def from_dlpack(x: ArrayLike, /, *, device: str | None = None, copy: bool | None = None) -> Tensor:
     """A tensor on the memory of another library's array (any object with ``__dlpack__``), copied only on request.
 
-    Writing to one then writes to the other. Memory shared in this way is no memory manager's.
+    Writing to one then writes to the other. Memory shared in this way belongs to no memory manager.
 
     >>> import flnb, numpy as np
     >>> source = np.zeros(3, np.float32)
@@ -159,7 +159,7 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
     [5.0, 0.0, 0.0]
 
     Raises:
-        TypeError: an object without ``__dlpack__``, or a dtype or device that NumPy has not.
+        TypeError: an object without ``__dlpack__``, or a dtype or device that NumPy does not have.
     """
     check_device(device)
     if not hasattr(x, "__dlpack__"):
@@ -175,10 +175,17 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
     return dispatch.detached(array, spec_of(array.shape, array.dtype, here.kind))
 
 
-def full(shape: int | Sequence[int], fill_value: complex, dtype: Any = None, device: str | None = None) -> Tensor:
-    """A tensor filled with one value; dtype by the value: bool, int64, or the default floating or complex dtype.
+def full(
+    shape: int | Sequence[int], fill_value: complex | Tensor, dtype: DTypeLike = None, device: str | None = None
+) -> Tensor:
+    """A tensor of a shape filled with one value.
 
-    A Tensor of one element may be given, too: its dtype stays, and gradients flow to it.
+    Without ``dtype`` a number decides: bool, int64, or the default floating or complex dtype. Of a Tensor of one
+    element the dtype stays, and gradients flow to it.
+
+    >>> import flnb
+    >>> flnb.full((2,), 7)
+    Tensor([7, 7], int64[2], numpy)
     """
     if isinstance(fill_value, Tensor):
         from flnb.ops.elementwise import copy
@@ -201,45 +208,87 @@ def single(value: Tensor, op: str) -> Any:
     return reshape(value, ())
 
 
-def zeros(shape: int | Sequence[int], dtype: Any = None, device: str | None = None) -> Tensor:
-    """Zeros, of the default dtype unless given."""
+def zeros(shape: int | Sequence[int], dtype: DTypeLike = None, device: str | None = None) -> Tensor:
+    """A tensor of zeros, of the default dtype (float32) unless another is given.
+
+    >>> import flnb
+    >>> flnb.zeros((2, 2)).tolist()
+    [[0.0, 0.0], [0.0, 0.0]]
+    """
     return dispatch.create(_full, _spec(shape, dtype, device), (0,))
 
 
-def ones(shape: int | Sequence[int], dtype: Any = None, device: str | None = None) -> Tensor:
-    """Ones, of the default dtype unless given."""
+def ones(shape: int | Sequence[int], dtype: DTypeLike = None, device: str | None = None) -> Tensor:
+    """A tensor of ones, of the default dtype (float32) unless another is given.
+
+    >>> import flnb
+    >>> flnb.ones(3, dtype=flnb.int64)
+    Tensor([1, 1, 1], int64[3], numpy)
+    """
     return dispatch.create(_full, _spec(shape, dtype, device), (1,))
 
 
-def empty(shape: int | Sequence[int], dtype: Any = None, device: str | None = None) -> Tensor:
-    """A tensor of whatever values its memory holds, of the default dtype unless given: for filling it."""
+def empty(shape: int | Sequence[int], dtype: DTypeLike = None, device: str | None = None) -> Tensor:
+    """A tensor with unset values, to be written before it is read; of the default dtype unless another is given.
+
+    >>> import flnb
+    >>> flnb.empty((2, 3)).shape
+    (2, 3)
+    """
     return dispatch.create(_empty_like, _spec(shape, dtype, device), ())
 
 
-def full_like(x: Any, /, fill_value: complex, dtype: Any = None, device: str | None = None) -> Tensor:
-    """One value in the shape, and the dtype unless given, of ``x``."""
+def full_like(x: ArrayLike, /, fill_value: complex, dtype: DTypeLike = None, device: str | None = None) -> Tensor:
+    """A tensor filled with one value, in the shape of ``x`` and its dtype unless another is given.
+
+    >>> import flnb
+    >>> flnb.full_like(flnb.asarray([1.5, 2.5]), 7)
+    Tensor([7., 7.], float32[2], numpy)
+    """
     return full(x.shape, fill_value, x.dtype if dtype is None else dtype, device)
 
 
-def zeros_like(x: Any, /, dtype: Any = None, device: str | None = None) -> Tensor:
-    """Zeros in the shape, and the dtype unless given, of ``x``."""
+def zeros_like(x: ArrayLike, /, dtype: DTypeLike = None, device: str | None = None) -> Tensor:
+    """A tensor of zeros in the shape of ``x``, of its dtype unless another is given.
+
+    >>> import flnb
+    >>> flnb.zeros_like(flnb.asarray([1, 2]))
+    Tensor([0, 0], int64[2], numpy)
+    """
     return zeros(x.shape, x.dtype if dtype is None else dtype, device)
 
 
-def ones_like(x: Any, /, dtype: Any = None, device: str | None = None) -> Tensor:
-    """Ones in the shape, and the dtype unless given, of ``x``."""
+def ones_like(x: ArrayLike, /, dtype: DTypeLike = None, device: str | None = None) -> Tensor:
+    """A tensor of ones in the shape of ``x``, of its dtype unless another is given.
+
+    >>> import flnb
+    >>> flnb.ones_like(flnb.asarray([1, 2]))
+    Tensor([1, 1], int64[2], numpy)
+    """
     return ones(x.shape, x.dtype if dtype is None else dtype, device)
 
 
-def empty_like(x: Any, /, dtype: Any = None, device: str | None = None) -> Tensor:
-    """A tensor for filling, in the shape, and of the dtype unless given, of ``x``."""
+def empty_like(x: ArrayLike, /, dtype: DTypeLike = None, device: str | None = None) -> Tensor:
+    """A tensor with unset values in the shape of ``x``, of its dtype unless another is given.
+
+    >>> import flnb
+    >>> flnb.empty_like(flnb.asarray([[1, 2]])).shape
+    (1, 2)
+    """
     return empty(x.shape, x.dtype if dtype is None else dtype, device)
 
 
 def arange(
-    start: float, /, stop: float | None = None, step: float = 1, dtype: Any = None, device: str | None = None
+    start: float, /, stop: float | None = None, step: float = 1, dtype: DTypeLike = None, device: str | None = None
 ) -> Tensor:
-    """Evenly spaced values in [start, stop); one argument is ``stop``, from 0. int64 when all are ints."""
+    """Evenly spaced values from ``start`` up to, but without, ``stop``; with one argument from 0 to it.
+
+    int64 where all are ints, else the default floating dtype.
+
+    >>> import flnb
+    >>> flnb.arange(3), flnb.arange(0.0, 1.0, 0.5)
+    (Tensor([0, 1, 2], int64[3], numpy), Tensor([0. , 0.5], float32[2], numpy))
+    """
     if step == 0:
         raise ValueError("arange: step must not be 0")
     first, last = (0, start) if stop is None else (start, stop)
@@ -251,13 +300,19 @@ def arange(
 
 
 def linspace(
-    start: complex, stop: complex, /, num: int, dtype: Any = None, device: str | None = None, endpoint: bool = True
+    start: complex,
+    stop: complex,
+    /,
+    num: int,
+    dtype: DTypeLike = None,
+    device: str | None = None,
+    endpoint: bool = True,
 ) -> Tensor:
-    """``num`` evenly spaced values from ``start`` to ``stop``, which is the last unless ``endpoint`` is False.
+    """``num`` evenly spaced values from ``start`` to ``stop``, which is left out with ``endpoint=False``.
 
     >>> import flnb
-    >>> flnb.linspace(0, 1, 5).tolist()
-    [0.0, 0.25, 0.5, 0.75, 1.0]
+    >>> flnb.linspace(0, 1, 5)
+    Tensor([0.  , 0.25, 0.5 , 0.75, 1.  ], float32[5], numpy)
     """
     if num < 0:
         raise ValueError(f"linspace: num must be 0 or more, got {num}")
@@ -267,8 +322,13 @@ def linspace(
 
 
 def eye(
-    n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: str | None = None
+    n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: DTypeLike = None, device: str | None = None
 ) -> Tensor:
-    """Ones on the ``k``-th diagonal (0: the main one, above it positive), zeros elsewhere, shape (n_rows, n_cols)."""
+    """A matrix (n_rows, n_cols) with ones on the ``k``-th diagonal (0: the main one, 1: above it) and zeros elsewhere.
+
+    >>> import flnb
+    >>> flnb.eye(2, 3, k=1).tolist()
+    [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+    """
     shape = (n_rows, n_rows if n_cols is None else n_cols)
     return dispatch.create(_eye, _spec(shape, dtype, device), (operator.index(k),))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,27 +18,30 @@ from flnb.ops.movement import concat, expand_dims
 from flnb.ops.packed import Shape, matrices, packed, plain, results, square
 from flnb.ops.table import Op, Pull
 
+if TYPE_CHECKING:
+    from flnb.tensor import ArrayLike, Tensor
+
 
 class EighResult(NamedTuple):
     """``eigenvalues`` (..., N), ascending, and ``eigenvectors`` (..., N, N), one a column."""
 
-    eigenvalues: Any
-    eigenvectors: Any
+    eigenvalues: Tensor
+    eigenvectors: Tensor
 
 
 class QRResult(NamedTuple):
     """``Q`` with orthonormal columns and ``R``, upper triangular."""
 
-    Q: Any
-    R: Any
+    Q: Tensor
+    R: Tensor
 
 
 class SVDResult(NamedTuple):
     """``U`` (..., M, K), ``S`` (..., K), descending, and ``Vh`` (..., K, N)."""
 
-    U: Any
-    S: Any
-    Vh: Any
+    U: Tensor
+    S: Tensor
+    Vh: Tensor
 
 
 def symmetric(x: Any) -> Any:
@@ -79,7 +82,7 @@ def _pull_cholesky(g: Any, plan: Any, x: Any, y: Any) -> Any:
 _cholesky = Op("cholesky", "matmul", square, [Pull({"y"}, _pull_cholesky)], accepts="float", holomorphic=False)
 
 
-def cholesky(x: Any, /, *, upper: bool = False) -> Any:
+def cholesky(x: ArrayLike, /, *, upper: bool = False) -> Tensor:
     """L with ``x = L @ L.mT`` for symmetric positive definite x (..., N, N); its adjoint if ``upper``.
 
     The lower triangle of x is read, and x taken to be symmetric; so is its gradient.
@@ -111,7 +114,7 @@ def _pull_eigh(g: list[Any], _: Any, y: list[Any]) -> Any:
 _eigh = packed("eigh", lambda _, n: ((n,), (n, n)), _pull_eigh)
 
 
-def eigh(x: Any, /) -> EighResult:
+def eigh(x: ArrayLike, /) -> EighResult:
     """Eigenvalues and eigenvectors of symmetric x (..., N, N), of which the lower triangle is read.
 
     The gradient by vectors is NaN where eigenvalues are equal, as the vectors are not determined there.
@@ -139,8 +142,13 @@ def _infer_values(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[S
 _eigvalsh = Op("eigvalsh", "matmul", _infer_values, [Pull({0}, _pull_eigvalsh)], accepts="float", holomorphic=False)
 
 
-def eigvalsh(x: Any, /) -> Any:
-    """Eigenvalues (..., N), ascending, of symmetric x (..., N, N), of which the lower triangle is read."""
+def eigvalsh(x: ArrayLike, /) -> Tensor:
+    """Eigenvalues (..., N), ascending, of symmetric x (..., N, N), of which only the lower triangle is read.
+
+    >>> import flnb
+    >>> flnb.linalg.eigvalsh([[2.0, 1.0], [1.0, 2.0]]).round()
+    Tensor([1., 3.], float32[2], numpy)
+    """
     return dispatch.call(_eigvalsh, (asarray(x),))
 
 
@@ -200,7 +208,7 @@ def _pull_tall_qr(g_q: Any, g_r: Any, q: Any, r: Any) -> Any:
 _qr = packed("qr", _qr_shapes, _pull_qr, reads={0, "y"}, only_square=False)
 
 
-def qr(x: Any, /, *, mode: str = "reduced") -> QRResult:
+def qr(x: ArrayLike, /, *, mode: str = "reduced") -> QRResult:
     """``x = Q @ R`` for x (..., M, N): Q (..., M, K), R (..., K, N), K = min(M, N), or M if ``mode="complete"``.
 
     >>> import flnb
@@ -254,7 +262,7 @@ def _pull_svd(g: list[Any], x: Any, y: list[Any], full: bool) -> Any:
 _svd = packed("svd", _svd_shapes, _pull_svd, reads={0, "y"}, only_square=False)
 
 
-def svd(x: Any, /, *, full_matrices: bool = True) -> SVDResult:
+def svd(x: ArrayLike, /, *, full_matrices: bool = True) -> SVDResult:
     """``x = (U * S) @ Vh`` with orthonormal U, Vh; for x (..., M, N) K = min(M, N), or full square U and Vh.
 
     The vectors that make U or Vh square have a gradient through what does not depend on how they turn among
@@ -279,6 +287,11 @@ def _pull_svdvals(g: Any, plan: Any, x: Any, y: Any) -> Any:
 _svdvals = Op("svdvals", "matmul", _infer_values, [Pull({0}, _pull_svdvals)], accepts="float", holomorphic=False)
 
 
-def svdvals(x: Any, /) -> Any:
-    """Singular values (..., min(M, N)), descending, of x (..., M, N)."""
+def svdvals(x: ArrayLike, /) -> Tensor:
+    """Singular values (..., min(M, N)) of matrices (..., M, N), descending.
+
+    >>> import flnb
+    >>> flnb.linalg.svdvals([[0.0, 3.0], [4.0, 0.0]]).round()
+    Tensor([4., 3.], float32[2], numpy)
+    """
     return dispatch.call(_svdvals, (asarray(x),))

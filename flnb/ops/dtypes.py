@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flnb.dispatch.dtypes import KINDS, common_dtype, dtype_of, is_float
-from flnb.tensor import Tensor
+from flnb.tensor import ArrayLike, DTypeLike, Tensor
 
 __all__ = ["can_cast", "dtypes_of_kind", "finfo", "iinfo", "isdtype", "result_type"]
 
@@ -35,7 +35,7 @@ class IntegerInfo(NamedTuple):
     dtype: Dtype
 
 
-def finfo(type: Any, /) -> FloatInfo:
+def finfo(type: DTypeLike | Tensor, /) -> FloatInfo:
     """Limits of a floating-point dtype, or of a tensor's; for complex ones those of their parts.
 
     >>> import flnb
@@ -50,7 +50,7 @@ def finfo(type: Any, /) -> FloatInfo:
     return FloatInfo(int(known.bits), eps, most, least, normal, np.dtype(known.dtype))
 
 
-def iinfo(type: Any, /) -> IntegerInfo:
+def iinfo(type: DTypeLike | Tensor, /) -> IntegerInfo:
     """Limits of an integer dtype, or of a tensor's.
 
     >>> import flnb
@@ -71,7 +71,7 @@ def dtypes_of_kind(kind: str) -> tuple[str, ...]:
     return KINDS[kind]
 
 
-def isdtype(dtype: Any, kind: Any) -> bool:
+def isdtype(dtype: DTypeLike, kind: DTypeLike | tuple[DTypeLike, ...]) -> bool:
     """Whether a dtype is one of a kind: a dtype, a kind's name (`dtypes_of_kind`), or a tuple of those.
 
     >>> import flnb
@@ -83,7 +83,7 @@ def isdtype(dtype: Any, kind: Any) -> bool:
     return any(given.name in dtypes_of_kind(k) if isinstance(k, str) else given == dtype_of(k) for k in kinds)
 
 
-def result_type(*arrays_and_dtypes: Any) -> Dtype:
+def result_type(*arrays_and_dtypes: ArrayLike | DTypeLike) -> Dtype:
     """The dtype that an op computes in, given tensors, dtypes and Python scalars, which count little.
 
     Of two dtypes of one kind the larger wins; integers with floating point give the floating dtype, whatever the
@@ -100,7 +100,7 @@ def result_type(*arrays_and_dtypes: Any) -> Dtype:
     return common_dtype(strong, scalars)
 
 
-def can_cast(from_: Any, to: Any, /) -> bool:
+def can_cast(from_: DTypeLike | Tensor, to: DTypeLike, /) -> bool:
     """Whether promotion can lead from a dtype (or a tensor's) to the dtype ``to``.
 
     >>> import flnb

@@ -15,13 +15,14 @@ from flnb.dispatch import state
 from flnb.dispatch.dtypes import dtype_of, is_float, real_dtype
 from flnb.dispatch.plan import Spec
 from flnb.ops.creation import asarray, refuse_complex, zeros_like
+from flnb.ops.documentation import documented
 from flnb.ops.table import Op, Pull, describe, shaped
-from flnb.tensor import Tensor, check_device
+from flnb.tensor import ArrayLike, DTypeLike, Tensor, check_device
 
 BOOL = np.dtype(bool)
 HALF = np.dtype(np.float16)
 TWO_OVER_ROOT_PI = 2.0 / math.pi**0.5
-Function = Callable[..., Any]
+Function = Callable[..., Tensor]
 
 
 def broadcast(op: Op, specs: tuple[Any, ...]) -> tuple[int, ...]:
@@ -59,7 +60,7 @@ def _unary(
 ) -> Function:  # fmt: skip
     pulls = (Pull(reads, pull),) if pull else ()
     row = Op(name, "elementwise", infer, pulls, arity=1, accepts=accepts, real=real, holomorphic=holomorphic)
-    return row.entries[1, ""]  # type: ignore[no-any-return]
+    return documented(row)
 
 
 def _binary(
@@ -67,7 +68,7 @@ def _binary(
     real: bool = False,
 ) -> Function:  # fmt: skip
     row = Op(name, "elementwise", infer, (a, b), arity=2, broadcasts=True, accepts=accepts, real=real)
-    return row.entries[2, ""]  # type: ignore[no-any-return]
+    return documented(row)
 
 
 def _extremum(name: str, wide: Function, strict: Function) -> Function:
@@ -269,15 +270,30 @@ _where = Op(
 )  # fmt: skip
 
 
-def where(condition: Any, x: Any, y: Any, /) -> Any:
-    """Elements of ``x`` where ``condition`` (bool) holds, else of ``y``; the three broadcast."""
+def where(condition: ArrayLike, x: ArrayLike, y: ArrayLike, /) -> Tensor:
+    """Elements of ``x`` where ``condition`` holds, elsewhere of ``y``.
+
+    The three broadcast; the result has the common dtype of x and y. Gradients flow only to the chosen elements.
+
+    Raises:
+        TypeError: a condition that is not bool.
+
+    >>> import flnb
+    >>> flnb.where([True, False, True], [1, 2, 3], 0)
+    Tensor([1, 0, 3], int64[3], numpy)
+    """
     return dispatch.call(_where, (condition, x, y))
 
 
-def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:
-    """Limit elements to [min, max], numbers or tensors that broadcast; either may be None. The dtype stays.
+def clip(x: ArrayLike, /, min: ArrayLike | None = None, max: ArrayLike | None = None) -> Tensor:
+    """Limit elements to the range from ``min`` to ``max``.
 
-    The gradient goes to the elements within the bounds, and to a bound where an element lies beyond it.
+    Both are numbers or tensors that broadcast; None sets no limit. The result has the dtype of x. The gradient flows to
+    the elements within the limits, and to a limit where an element is beyond it.
+
+    >>> import flnb
+    >>> flnb.clip([-2.0, 0.5, 3.0], 0.0, 1.0)
+    Tensor([0. , 0.5, 1. ], float32[3], numpy)
     """
     x = asarray(x)
     bounds = [b if b is None or isinstance(b, (int, float)) else asarray(b) for b in (min, max)]
@@ -297,11 +313,17 @@ def _clipped(x: Any, min: Any, max: Any) -> Any:
     return y if y.dtype == x.dtype else astype(y, x.dtype)
 
 
-def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: str | None = None) -> Any:
-    """The tensor in another dtype, rounded towards zero from floating point to integers.
+def astype(x: ArrayLike, dtype: DTypeLike, /, *, copy: bool = True, device: str | None = None) -> Tensor:
+    """Convert a tensor to another dtype; floating point is rounded towards zero where integers are asked for.
+
+    ``copy=False`` returns x itself if it has the dtype already. The gradient is cast back.
 
     Raises:
         TypeError: from complex to real, which would lose the imaginary part.
+
+    >>> import flnb
+    >>> flnb.astype(flnb.asarray([1.7, -1.7]), flnb.int64)
+    Tensor([ 1, -1], int64[2], numpy)
     """
     check_device(device)
     target = dtype_of(dtype)
@@ -330,16 +352,32 @@ def _uncast(g: Any, dtype: np.dtype[Any]) -> Any:
     return astype(real(g) if g.dtype.kind == "c" and dtype.kind != "c" else g, dtype)
 
 
-def copy(x: Any, /) -> Any:
-    """A copy in new memory, row-major."""
+def copy(x: ArrayLike, /) -> Tensor:
+    """A copy of the tensor in new memory, row-major.
+
+    >>> import flnb
+    >>> x = flnb.asarray([1, 2])
+    >>> flnb.copy(x) is x
+    False
+    """
     return dispatch.call(_copy, (x,))
 
 
 _copy = Op("copy", "movement", shaped(), [Pull((), lambda g, plan, x, y: g)], unpromoted=(0,))
 
 
-def assign(target: Any, value: Any, /) -> Any:
-    """Write ``value`` (broadcast and cast as needed) over the elements of ``target``; gives ``target``."""
+def assign(target: Tensor, value: ArrayLike, /) -> Tensor:
+    """Write ``value`` over the elements of ``target``, in place, and return ``target``.
+
+    The value is broadcast and cast to the target's shape and dtype.
+
+    Raises:
+        RuntimeError: the target is a Variable that requires grad, while gradients are recorded.
+
+    >>> import flnb
+    >>> flnb.assign(flnb.zeros(3), 7)
+    Tensor([7., 7., 7.], float32[3], numpy)
+    """
     from flnb.ops.movement import broadcast_to
 
     if not isinstance(target, Tensor) or getattr(value, "_spec", None) is not target._spec:

@@ -8,8 +8,8 @@ inverse. A cotangent of complex z stands for dL/dRe z + i dL/dIm z.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from flnb.ops.arranging import roll
 from flnb.ops.creation import arange, asarray
 from flnb.ops.movement import concat, pad
 from flnb.ops.table import Op, Pull, shaped
+
+if TYPE_CHECKING:
+    from flnb.tensor import ArrayLike, DTypeLike, Tensor
 
 DUAL = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
 
@@ -121,24 +124,44 @@ def _checked(name: str, x: Any, s: Any, axes: Any, norm: str) -> tuple[Any, tupl
     return x, chosen
 
 
-def fftn(x: Any, /, *, s: Any = None, axes: Any = None, norm: str = "backward") -> Any:
-    """The transform over ``axes`` (None: all), cut or padded with zeros to the sizes ``s``.
+def fftn(
+    x: ArrayLike, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str = "backward"
+) -> Tensor:  # fmt: skip
+    """Discrete Fourier transform over ``axes`` (None: all), cut or padded with zeros to the sizes ``s``; complex.
 
-    ``norm`` says which direction is divided by the number of elements: "backward" (the inverse), "forward", or
-    "ortho" (each by the root).
+    ``norm`` names the direction that is divided by the number of elements: "backward" (the inverse), "forward", or
+    "ortho" (each by the square root).
+
+    >>> import flnb
+    >>> flnb.fft.fftn([[1.0, 2.0], [3.0, 4.0]]).tolist()
+    [[(10+0j), (-2+0j)], [(-4+0j), 0j]]
     """
     x, chosen = _checked("fftn", _complex(x), s, axes, norm)
     return dispatch.call(_fftn, (x,), (chosen, norm))
 
 
-def ifftn(x: Any, /, *, s: Any = None, axes: Any = None, norm: str = "backward") -> Any:
-    """The inverse of `fftn`."""
+def ifftn(
+    x: ArrayLike, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str = "backward"
+) -> Tensor:  # fmt: skip
+    """Inverse of `fftn`; complex.
+
+    >>> import flnb
+    >>> flnb.fft.ifftn([[10.0, -2.0], [-4.0, 0.0]]).tolist()
+    [[(1+0j), (2+0j)], [(3+0j), (4+0j)]]
+    """
     x, chosen = _checked("ifftn", _complex(x), s, axes, norm)
     return dispatch.call(_ifftn, (x,), (chosen, norm))
 
 
-def rfftn(x: Any, /, *, s: Any = None, axes: Any = None, norm: str = "backward") -> Any:
-    """`fftn` of real x, without the half of the last axis's frequencies that the other half tells."""
+def rfftn(
+    x: ArrayLike, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str = "backward"
+) -> Tensor:  # fmt: skip
+    """`fftn` of a real tensor, with only the frequencies 0 to n // 2 of the last axis; the others are their conjugates.
+
+    >>> import flnb
+    >>> flnb.fft.rfftn(flnb.ones((2, 4))).shape
+    (2, 3)
+    """
     x = asarray(x)
     if x.dtype.kind == "c":
         raise TypeError(f"rfftn: expected real numbers, got {x._spec!r}; use fftn")
@@ -146,8 +169,15 @@ def rfftn(x: Any, /, *, s: Any = None, axes: Any = None, norm: str = "backward")
     return dispatch.call(_rfftn, (x,), (chosen, norm))
 
 
-def irfftn(x: Any, /, *, s: Any = None, axes: Any = None, norm: str = "backward") -> Any:
-    """The inverse of `rfftn`: real; the last axis gets the size s[-1], which is ``2 (n - 1)`` unless given."""
+def irfftn(
+    x: ArrayLike, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str = "backward"
+) -> Tensor:  # fmt: skip
+    """Inverse of `rfftn`: real; the last axis gets ``s[-1]`` elements, ``2 (n - 1)`` for n frequencies unless given.
+
+    >>> import flnb
+    >>> flnb.fft.irfftn(flnb.fft.rfftn([[1.0, 2.0], [3.0, 4.0]])).tolist()
+    [[1.0, 2.0], [3.0, 4.0]]
+    """
     x = _complex(x)
     chosen = _axes("irfftn", x, s, axes)
     if not chosen:
@@ -155,69 +185,109 @@ def irfftn(x: Any, /, *, s: Any = None, axes: Any = None, norm: str = "backward"
     size = 2 * (x.shape[chosen[-1]] - 1) if s is None or s[-1] is None else operator.index(s[-1])
     if size < 1:
         raise ValueError(f"irfftn: the last axis would have {size} elements; give its size")
-    x, chosen = _checked("irfftn", x, [*(s or [None] * len(chosen))[:-1], size // 2 + 1], chosen, norm)
+    x, chosen = _checked("irfftn", x, [*([*s] if s else [None] * len(chosen))[:-1], size // 2 + 1], chosen, norm)
     return dispatch.call(_irfftn, (x,), (chosen, size, norm))
 
 
-def fft(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Any:
-    """The transform along one axis, cut or padded with zeros to ``n`` elements; see `fftn`.
+def fft(x: ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+    """Discrete Fourier transform along one axis, cut or padded with zeros to ``n`` elements; complex, see `fftn`.
 
     >>> import flnb
-    >>> flnb.fft.fft(flnb.asarray([1.0, 2.0])).tolist()
+    >>> flnb.fft.fft([1.0, 2.0]).tolist()
     [(3+0j), (-1+0j)]
     """
-    return fftn(x, s=(n,), axes=(axis,), norm=norm)
+    return fftn(x, s=n if n is None else (n,), axes=(axis,), norm=norm)
 
 
-def ifft(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Any:
-    """The inverse of `fft`."""
-    return ifftn(x, s=(n,), axes=(axis,), norm=norm)
+def ifft(x: ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+    """Inverse of `fft`; complex.
+
+    >>> import flnb
+    >>> flnb.fft.ifft([3.0, -1.0]).tolist()
+    [(1+0j), (2+0j)]
+    """
+    return ifftn(x, s=n if n is None else (n,), axes=(axis,), norm=norm)
 
 
-def rfft(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Any:
-    """`fft` of real x, the frequencies 0 to n // 2."""
-    return rfftn(x, s=(n,), axes=(axis,), norm=norm)
+def rfft(x: ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+    """`fft` of a real tensor, with only the frequencies 0 to n // 2; the others are their conjugates.
+
+    >>> import flnb
+    >>> flnb.fft.rfft([1.0, 2.0, 3.0, 4.0]).tolist()
+    [(10+0j), (-2+2j), (-2+0j)]
+    """
+    return rfftn(x, s=n if n is None else (n,), axes=(axis,), norm=norm)
 
 
-def irfft(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Any:
-    """The inverse of `rfft`: real, ``n`` elements, ``2 (m - 1)`` of m frequencies unless given."""
-    return irfftn(x, s=(n,), axes=(axis,), norm=norm)
+def irfft(x: ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+    """Inverse of `rfft`: real, with ``n`` elements, ``2 (m - 1)`` for m frequencies unless given.
+
+    >>> import flnb
+    >>> flnb.fft.irfft([10.0, -2 + 2j, -2.0]).tolist()
+    [1.0, 2.0, 3.0, 4.0]
+    """
+    return irfftn(x, s=n if n is None else (n,), axes=(axis,), norm=norm)
 
 
-def hfft(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Any:
-    """The real spectrum, ``n`` elements, of a signal with Hermitian symmetry, of which x is the first half."""
+def hfft(x: ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+    """Real spectrum, ``n`` elements, of a signal with Hermitian symmetry of which ``x`` is the first half.
+
+    >>> import flnb
+    >>> flnb.fft.hfft([2.5, -0.5 + 0.5j, -0.5]).tolist()
+    [1.0, 4.0, 3.0, 2.0]
+    """
     return irfft(e.conj(_complex(x)), n=n, axis=axis, norm=DUAL.get(norm, norm))
 
 
-def ihfft(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Any:
-    """The inverse of `hfft`."""
+def ihfft(x: ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+    """Inverse of `hfft`: the first half, complex, of the signal that has a real spectrum.
+
+    >>> import flnb
+    >>> flnb.fft.ihfft([1.0, 2.0, 3.0, 4.0]).tolist()
+    [(2.5-0j), (-0.5-0.5j), (-0.5-0j)]
+    """
     return e.conj(rfft(x, n=n, axis=axis, norm=DUAL.get(norm, norm)))
 
 
-def fftfreq(n: int, /, *, d: float = 1.0, dtype: Any = None, device: Any = None) -> Any:
-    """The frequencies of `fft` of n elements that lie d apart: ``[0, 1, ..., -2, -1] / (d n)``.
+def fftfreq(n: int, /, *, d: float = 1.0, dtype: DTypeLike = None, device: str | None = None) -> Tensor:
+    """Frequencies of `fft` for n samples at distance ``d``: ``[0, 1, ..., -2, -1] / (d n)``.
 
     >>> import flnb
-    >>> flnb.fft.fftfreq(4, d=0.5).tolist()
-    [0.0, 0.5, -1.0, -0.5]
+    >>> flnb.fft.fftfreq(4, d=0.5)
+    Tensor([ 0. ,  0.5, -1. , -0.5], float32[4], numpy)
     """
     chosen = default_dtype() if dtype is None else dtype
     places = concat([arange(0, (n + 1) // 2, dtype=chosen), arange(-(n // 2), 0, dtype=chosen)])
     return e.divide(places, d * n)
 
 
-def rfftfreq(n: int, /, *, d: float = 1.0, dtype: Any = None, device: Any = None) -> Any:
-    """The frequencies of `rfft` of n elements that lie d apart: ``[0, 1, ..., n // 2] / (d n)``."""
+def rfftfreq(n: int, /, *, d: float = 1.0, dtype: DTypeLike = None, device: str | None = None) -> Tensor:
+    """Frequencies of `rfft` for n samples at distance ``d``: ``[0, 1, ..., n // 2] / (d n)``.
+
+    >>> import flnb
+    >>> flnb.fft.rfftfreq(4, d=0.5)
+    Tensor([0. , 0.5, 1. ], float32[3], numpy)
+    """
     return e.divide(arange(0, n // 2 + 1, dtype=default_dtype() if dtype is None else dtype), d * n)
 
 
-def fftshift(x: Any, /, *, axes: Any = None) -> Any:
-    """Move frequency 0 to the middle of each of the axes (None: all)."""
+def fftshift(x: ArrayLike, /, *, axes: int | Sequence[int] | None = None) -> Tensor:
+    """Move frequency 0 to the middle of each of the axes (None: all).
+
+    >>> import flnb
+    >>> flnb.fft.fftshift([0, 1, -2, -1])
+    Tensor([-2, -1,  0,  1], int64[4], numpy)
+    """
     return _shifted(x, axes, 1)
 
 
-def ifftshift(x: Any, /, *, axes: Any = None) -> Any:
-    """Undo `fftshift`."""
+def ifftshift(x: ArrayLike, /, *, axes: int | Sequence[int] | None = None) -> Tensor:
+    """Inverse of `fftshift`.
+
+    >>> import flnb
+    >>> flnb.fft.ifftshift([-2, -1, 0, 1])
+    Tensor([ 0,  1, -2, -1], int64[4], numpy)
+    """
     return _shifted(x, axes, -1)
 
 

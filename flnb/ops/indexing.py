@@ -17,7 +17,7 @@ from flnb.ops.creation import arange, asarray
 from flnb.ops.elementwise import assign
 from flnb.ops.movement import broadcast_to, reshape
 from flnb.ops.table import Op, Pull, shaped
-from flnb.tensor import Tensor, axis_of
+from flnb.tensor import ArrayLike, Tensor, axis_of
 
 MOST = 66  # operands of an indexing op: the tensor, values, and an index for each of NumPy's 64 dimensions
 TRUTHS = (("truth", True), ("truth", False))
@@ -231,12 +231,12 @@ def put_add(x: Any, places: tuple[Any, ...], shape: tuple[int, ...]) -> Any:
     return dispatch.call(_scatter_add, (x, *map(asarray, places)), (shape, key))
 
 
-def take(x: Any, indices: Any, /, axis: int | None = None) -> Any:
-    """The slices of ``x`` along ``axis`` (may be left out for one dimension) at integer ``indices``, of any shape.
+def take(x: ArrayLike, indices: ArrayLike, /, axis: int | None = None) -> Tensor:
+    """Slices of ``x`` along ``axis`` at integer ``indices`` of any shape; the axis may be omitted for a vector.
 
     >>> import flnb
-    >>> flnb.take(flnb.asarray([10, 20, 30]), [2, 0]).tolist()
-    [30, 10]
+    >>> flnb.take([10, 20, 30], [2, 0])
+    Tensor([30, 10], int64[2], numpy)
     """
     x = asarray(x)
     if axis is None and x.ndim != 1:
@@ -245,8 +245,10 @@ def take(x: Any, indices: Any, /, axis: int | None = None) -> Any:
     return getitem(x, (*(slice(None),) * position, _integers("take", indices)))
 
 
-def take_along_axis(x: Any, indices: Any, /, axis: int = -1) -> Any:
-    """``y[i, j] = x[indices[i, j], j]`` for axis 0, and so on; ``indices`` has as many dimensions, and broadcasts.
+def take_along_axis(x: ArrayLike, indices: ArrayLike, /, axis: int = -1) -> Tensor:
+    """Pick one element per index along ``axis``: for axis 0, ``y[i, j] = x[indices[i, j], j]``.
+
+    ``indices``, integers, has as many dimensions as x; the other dimensions broadcast.
 
     >>> import flnb
     >>> x = flnb.asarray([[3, 1], [2, 4]])

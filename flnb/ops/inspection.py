@@ -1,4 +1,4 @@
-"""What the namespace can do, in the array API's words (standard 2024.12, "Inspection")."""
+"""Capabilities of the namespace, by the names of the array API standard 2024.12 ("Inspection")."""
 
 from __future__ import annotations
 

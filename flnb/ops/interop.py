@@ -1,4 +1,4 @@
-"""What NumPy's own functions do with Tensors: operators are ours, functions that flnb has too say so.
+"""NumPy's functions called on Tensors: operators are computed by flnb, functions that flnb has too are refused.
 
 ``numpy_array + tensor`` reaches ``Tensor.__array_ufunc__`` as the ufunc ``add`` and is computed by `flnb.add`. A call
 like ``np.exp(tensor)`` is an error that names `flnb.exp`: NumPy would leave the backend and the tape behind.
@@ -24,7 +24,7 @@ _OPERATORS = {
 
 
 def apply_ufunc(_: Tensor, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
-    """An operator with a NumPy array on its left side, computed by flnb; anything else is refused."""
+    """Compute an operator whose left side is a NumPy array; refuse any other ufunc."""
     name = RENAMED.get(ufunc.__name__, ufunc.__name__)
     if isinstance(keywords.get("out", (None,))[0], np.ndarray):
         raise TypeError(
@@ -37,7 +37,7 @@ def apply_ufunc(_: Tensor, ufunc: Any, method: str, *inputs: Any, **keywords: An
 
 
 def apply_function(_: Tensor, function: Any, types: Any, arguments: Any, keywords: Any) -> Any:
-    """A NumPy function that flnb has too is refused; others get the values, as NumPy arrays."""
+    """Refuse a NumPy function that flnb has too; call others on the values as NumPy arrays."""
     name = RENAMED.get(function.__name__, function.__name__)
     if name in ops.__all__ or name in REARRANGED:
         raise _refused(f"np.{function.__name__}", name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch.dtypes import real_dtype
@@ -15,12 +15,15 @@ from flnb.ops.movement import broadcast_to, expand_dims, reshape, sum_to
 from flnb.ops.packed import matrices, packed, plain, results, square
 from flnb.ops.table import Op, Pull, describe
 
+if TYPE_CHECKING:
+    from flnb.tensor import ArrayLike, Tensor
+
 
 class SlogdetResult(NamedTuple):
     """``sign`` and ``logabsdet``, both (...): the determinant is ``sign * exp(logabsdet)``."""
 
-    sign: Any
-    logabsdet: Any
+    sign: Tensor
+    logabsdet: Tensor
 
 
 def _infer_solve(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[tuple[int, ...], Any]:
@@ -46,7 +49,7 @@ _solve = Op(
 )  # fmt: skip
 
 
-def solve(a: Any, b: Any, /) -> Any:
+def solve(a: ArrayLike, b: ArrayLike, /) -> Tensor:
     """x with ``a @ x = b``: a (..., N, N), b (..., N, K), or one vector (N,); batches broadcast.
 
     >>> import flnb
@@ -73,8 +76,16 @@ _inv = Op(
 )  # fmt: skip
 
 
-def inv(x: Any, /) -> Any:
-    """The inverse of x (..., N, N); `solve` is faster and more accurate where the inverse itself is not needed."""
+def inv(x: ArrayLike, /) -> Tensor:
+    """Inverse of square matrices (..., N, N); for a product with the inverse `solve` is faster and more accurate.
+
+    Raises:
+        LinAlgError: a singular matrix.
+
+    >>> import flnb
+    >>> flnb.linalg.inv([[2.0, 0.0], [0.0, 4.0]]).tolist()
+    [[0.5, 0.0], [0.0, 0.25]]
+    """
     return dispatch.call(_inv, (asarray(x),))
 
 
@@ -91,8 +102,13 @@ _det = Op(
 )  # fmt: skip
 
 
-def det(x: Any, /) -> Any:
-    """Determinants (...) of x (..., N, N). The gradient is computed by the inverse, so x must not be singular."""
+def det(x: ArrayLike, /) -> Tensor:
+    """Determinants (...) of square matrices (..., N, N); a gradient needs the inverse, so there x must not be singular.
+
+    >>> import flnb
+    >>> flnb.linalg.det([[2.0, 0.0], [0.0, 4.0]])
+    Tensor(8., float32[], numpy)
+    """
     return dispatch.call(_det, (asarray(x),))
 
 
@@ -108,7 +124,7 @@ def _pull_slogdet(g: Any, x: Any, results: Any) -> Any:
 _slogdet = packed("slogdet", lambda *_: ((), ()), _pull_slogdet, reads={0, "y"})
 
 
-def slogdet(x: Any, /) -> SlogdetResult:
+def slogdet(x: ArrayLike, /) -> SlogdetResult:
     """Sign and logarithm of the absolute value of the determinants of x (..., N, N), where `det` would overflow.
 
     >>> import flnb
@@ -145,17 +161,22 @@ def relative_tolerance(x: Any, rtol: Any) -> Any:
     return broadcast_to(e.astype(value, real_dtype(x.dtype)), tuple(batch))
 
 
-def pinv(x: Any, /, *, rtol: Any = None) -> Any:
-    """The Moore-Penrose inverse (..., N, M) of x (..., M, N), without singular values up to ``rtol`` times the largest.
+def pinv(x: ArrayLike, /, *, rtol: ArrayLike | None = None) -> Tensor:
+    """Moore-Penrose pseudo-inverse (..., N, M) of matrices (..., M, N).
 
-    The gradient holds where the rank does not change (Golub and Pereyra 1973).
+    Singular values up to ``rtol`` times the largest count as zero; it is ``max(M, N) * eps`` unless given. The gradient
+    is that of matrices of constant rank.
+
+    >>> import flnb
+    >>> flnb.linalg.pinv([[2.0, 0.0], [0.0, 0.0]]).tolist()
+    [[0.5, 0.0], [0.0, 0.0]]
     """
     x = asarray(x)
     matrices("pinv", x._spec)
     return dispatch.call(_pinv, (x, relative_tolerance(x, rtol)))
 
 
-def matrix_power(x: Any, n: int, /) -> Any:
+def matrix_power(x: ArrayLike, n: int, /) -> Tensor:
     """x (..., N, N) multiplied n times with itself, by repeated squaring; negative n multiplies the inverse.
 
     >>> import flnb
@@ -173,5 +194,5 @@ def matrix_power(x: Any, n: int, /) -> Any:
             result = power if result is None else matmul(result, power)
         left >>= 1
         if not left:
-            return result
+            return result  # type: ignore[return-value]
         power = matmul(power, power)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
@@ -18,14 +19,17 @@ from flnb.ops.packed import matrices
 from flnb.ops.reduction import sum
 from flnb.ops.table import Op, Pull, describe
 
+if TYPE_CHECKING:
+    from flnb.tensor import ArrayLike, DTypeLike, Tensor
+
 
 def adjoint(x: Any) -> Any:
-    """The last two axes exchanged, complex elements conjugated."""
+    """The last two axes exchanged and complex elements conjugated."""
     return conjugate(x.mT)
 
 
 def conjugate(x: Any) -> Any:
-    """The complex conjugate; real x itself."""
+    """The complex conjugate; a real tensor is returned as it is."""
     return e.conj(x) if x.dtype.kind == "c" else x
 
 
@@ -72,13 +76,23 @@ _matmul = Op(
 )
 
 
-def matmul(a: Any, b: Any, /, *, transpose_a: bool = False, transpose_b: bool = False) -> Any:
-    """Matrix product of the last two axes, batched over the others; a vector is a row on the left, a column right.
+def matmul(a: ArrayLike, b: ArrayLike, /, *, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
+    """Matrix product over the last two axes, batched over the others.
 
-    A transposed operand costs nothing: its last two axes are exchanged in a view.
+    A vector on the left is a row, on the right a column. A transposed operand costs nothing: it is a view.
+
+    Args:
+        a: (..., M, K) or (K,), numeric.
+        b: (..., K, N) or (K,), numeric.
+        transpose_a: whether to exchange the last two axes of a first.
+        transpose_b: likewise of b.
 
     Raises:
-        ValueError: inner extents that differ, naming both shapes.
+        ValueError: inner extents that differ; the message names both shapes.
+
+    >>> import flnb
+    >>> flnb.matmul([[1, 2], [3, 4]], [1, 1])
+    Tensor([3, 7], int64[2], numpy)
     """
     a, b = asarray(a), asarray(b)
     a, b = a.mT if transpose_a else a, b.mT if transpose_b else b
@@ -94,8 +108,13 @@ def matmul(a: Any, b: Any, /, *, transpose_a: bool = False, transpose_b: bool = 
     return reshape(y, shape)
 
 
-def linear(x: Any, weight: Any, bias: Any = None) -> Any:
-    """``x @ weight.T + bias``: x (..., in), weight (out, in), bias (out)."""
+def linear(x: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None) -> Tensor:
+    """Affine map ``x @ weight.T + bias``: x (..., in), weight (out, in), bias (out,).
+
+    >>> import flnb
+    >>> flnb.linear(flnb.ones((1, 2)), flnb.ones((3, 2)), flnb.ones(3))
+    Tensor([[3., 3., 3.]], float32[1,3], numpy)
+    """
     if x.shape[-1] != weight.shape[-1]:
         raise ValueError(
             f"linear: x has {x.shape[-1]} features (shape {x.shape}), the weight expects {weight.shape[-1]}"
@@ -104,15 +123,20 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
     return y if bias is None else e.biased(y, bias)
 
 
-def matrix_transpose(x: Any, /) -> Any:
-    """The last two axes exchanged, as a view."""
+def matrix_transpose(x: ArrayLike, /) -> Tensor:
+    """A view of matrices (..., M, N) with the last two axes exchanged.
+
+    >>> import flnb
+    >>> flnb.matrix_transpose([[1, 2], [3, 4]]).tolist()
+    [[1, 3], [2, 4]]
+    """
     x = asarray(x)
     matrices("matrix_transpose", x._spec)
     return x.mT
 
 
-def tensordot(a: Any, b: Any, /, *, axes: Any = 2) -> Any:
-    """Sum of products over axes of a and of b: the last ``axes`` of a with the first of b, or two lists of them.
+def tensordot(a: ArrayLike, b: ArrayLike, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Tensor:
+    """Sum of products over axes of a and of b: the last ``axes`` of a with the first of b, or two lists of axes.
 
     >>> import flnb
     >>> flnb.tensordot(flnb.ones((2, 3, 4)), flnb.ones((4, 3, 5)), axes=((2, 1), (0, 1))).shape
@@ -122,7 +146,7 @@ def tensordot(a: Any, b: Any, /, *, axes: Any = 2) -> Any:
         ValueError: lists of different lengths, or extents that differ.
     """
     a, b = asarray(a), asarray(b)
-    if hasattr(axes, "__index__"):
+    if isinstance(axes, SupportsIndex):
         n = operator.index(axes)
         axes = range(a.ndim - n, a.ndim), range(n)
     left, right = ([i % x.ndim for i in given] for x, given in zip((a, b), axes, strict=True))
@@ -137,8 +161,13 @@ def tensordot(a: Any, b: Any, /, *, axes: Any = 2) -> Any:
     return reshape(matmul(flat_a, flat_b), (*height, *width))
 
 
-def vecdot(a: Any, b: Any, /, *, axis: int = -1) -> Any:
-    """Sum of ``conj(a) * b`` along an axis counted from the end; the other axes broadcast."""
+def vecdot(a: ArrayLike, b: ArrayLike, /, *, axis: int = -1) -> Tensor:
+    """Sum of ``conj(a) * b`` along ``axis``, which is negative, counted from the end; the other axes broadcast.
+
+    >>> import flnb
+    >>> flnb.vecdot([[1, 2], [3, 4]], [10, 1])
+    Tensor([12, 34], int64[2], numpy)
+    """
     a, b = asarray(a), asarray(b)
     if not -min(a.ndim, b.ndim) <= axis < 0:
         raise ValueError(f"vecdot: axis must be between -{min(a.ndim, b.ndim)} and -1, got {axis}")
@@ -148,16 +177,26 @@ def vecdot(a: Any, b: Any, /, *, axis: int = -1) -> Any:
     return sum(products, axis=axis, dtype=products.dtype)
 
 
-def outer(a: Any, b: Any, /) -> Any:
-    """All products of the elements of two vectors: (N,) and (M,) give (N, M)."""
+def outer(a: ArrayLike, b: ArrayLike, /) -> Tensor:
+    """All products of the elements of two vectors, (N,) and (M,): shape (N, M).
+
+    >>> import flnb
+    >>> flnb.linalg.outer([1, 2], [3, 4]).tolist()
+    [[3, 4], [6, 8]]
+    """
     a, b = asarray(a), asarray(b)
     if a.ndim != 1 or b.ndim != 1:
         raise ValueError(f"outer: expected two vectors, got {a._spec!r} and {b._spec!r}")
     return e.multiply(expand_dims(a, axis=1), b)
 
 
-def cross(a: Any, b: Any, /, *, axis: int = -1) -> Any:
-    """The vector product of three-element vectors along an axis counted from the end; the other axes broadcast."""
+def cross(a: ArrayLike, b: ArrayLike, /, *, axis: int = -1) -> Tensor:
+    """Vector product of three-element vectors along ``axis``, which is negative; the other axes broadcast.
+
+    >>> import flnb
+    >>> flnb.linalg.cross([1, 0, 0], [0, 1, 0])
+    Tensor([0, 0, 1], int64[3], numpy)
+    """
     a, b = asarray(a), asarray(b)
     if not -min(a.ndim, b.ndim) <= axis < 0 or (a.shape[axis], b.shape[axis]) != (3, 3):
         raise ValueError(f"cross: expected extent 3 in axis {axis} (negative) of both, got {a._spec!r} and {b._spec!r}")
@@ -165,14 +204,26 @@ def cross(a: Any, b: Any, /, *, axis: int = -1) -> Any:
     return e.subtract(first, e.multiply(roll(a, -2, axis), roll(b, -1, axis)))
 
 
-def diagonal(x: Any, /, *, offset: int = 0) -> Any:
-    """The diagonal (..., K) of matrices (..., M, N), ``offset`` places to the right of the main one; a copy."""
+def diagonal(x: ArrayLike, /, *, offset: int = 0) -> Tensor:
+    """A copy of the diagonals (..., K) of matrices (..., M, N), ``offset`` places to the right of the main one.
+
+    >>> import flnb
+    >>> flnb.linalg.diagonal([[1, 2], [3, 4]])
+    Tensor([1, 4], int64[2], numpy)
+    """
     x = asarray(x)
     m, n = matrices("diagonal", x._spec)[-2:]
     first = np.arange(max(0, min(m + min(offset, 0), n - max(offset, 0))))
     return x[..., first - min(offset, 0), first + max(offset, 0)]
 
 
-def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
-    """The sum of `diagonal`, in ``dtype`` if one is given."""
+def trace(x: ArrayLike, /, *, offset: int = 0, dtype: DTypeLike = None) -> Tensor:
+    """Sums of the diagonals of matrices (..., M, N), ``offset`` places to the right of the main one.
+
+    The result has ``dtype`` if given.
+
+    >>> import flnb
+    >>> flnb.linalg.trace([[1, 2], [3, 4]])
+    Tensor(5, int64[], numpy)
+    """
     return sum(diagonal(x, offset=offset), axis=-1, dtype=dtype)

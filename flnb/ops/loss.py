@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flnb.ops import elementwise as e
 from flnb.ops import reduction as r
 from flnb.ops.composite import Body, Composite, by_reduction, sigmoid
 from flnb.ops.creation import asarray
 from flnb.ops.dtypes import finfo
+
+if TYPE_CHECKING:
+    from flnb.tensor import ArrayLike, Tensor
 
 LEAST_LOG = -100.0
 LEAST_VARIANCE = 1e-12
@@ -23,19 +26,26 @@ def _paired(op: str, x: Any, targets: Any) -> tuple[Any, Any]:
     return x, targets if targets.dtype == x.dtype else e.astype(targets, x.dtype)
 
 
-def mse_loss(x: Any, targets: Any, reduction: str = "mean") -> Any:
-    """(x - targets) squared, reduced by "mean", "sum" or "none".
+def mse_loss(x: ArrayLike, targets: ArrayLike, reduction: str = "mean") -> Tensor:
+    """Squared differences of predictions and targets of one shape, reduced by "mean", "sum" or "none".
 
     >>> import flnb
-    >>> flnb.mse_loss(flnb.asarray([1.0, 2.0]), flnb.asarray([1.0, 4.0])).item()
-    2.0
+    >>> flnb.mse_loss([1.0, 2.0], [1.0, 4.0])
+    Tensor(2., float32[], numpy)
     """
     x, targets = _paired("mse_loss", x, targets)
     return by_reduction(e.square(e.subtract(x, targets)), reduction)
 
 
-def l1_loss(x: Any, targets: Any, reduction: str = "mean") -> Any:
-    """abs(x - targets), reduced by "mean", "sum" or "none"; the gradient where they are equal is 0."""
+def l1_loss(x: ArrayLike, targets: ArrayLike, reduction: str = "mean") -> Tensor:
+    """Absolute differences of predictions and targets of one shape, reduced by "mean", "sum" or "none".
+
+    The gradient where they are equal is 0.
+
+    >>> import flnb
+    >>> flnb.l1_loss([1.0, 2.0], [1.0, 4.0])
+    Tensor(1., float32[], numpy)
+    """
     x, targets = _paired("l1_loss", x, targets)
     return by_reduction(e.abs(e.subtract(x, targets)), reduction)
 
@@ -59,14 +69,15 @@ def _pull_bce(g: Any, plan: Any, p: Any, t: Any, hit: Any, miss: Any, y: Any) ->
 _bce_op = Composite("binary_cross_entropy", "elementwise", _bce, _pull_bce)
 
 
-def binary_cross_entropy(p: Any, targets: Any, reduction: str = "mean") -> Any:
-    """-(t log p + (1 - t) log(1 - p)) of probabilities p and targets t in [0, 1], of one shape.
+def binary_cross_entropy(p: ArrayLike, targets: ArrayLike, reduction: str = "mean") -> Tensor:
+    """-(t log p + (1 - t) log(1 - p)) for probabilities ``p`` and targets t from 0 to 1, of one shape.
 
-    Logarithms are at least -100, so that a certain mistake costs 100 and not infinity, as in torch.
+    Logarithms are at least -100, so that a certain mistake costs 100 instead of infinity, as in torch. ``reduction`` is
+    "mean", "sum" or "none".
 
     >>> import flnb
-    >>> round(flnb.binary_cross_entropy(flnb.asarray([0.5]), flnb.asarray([1.0])).item(), 4)
-    0.6931
+    >>> flnb.binary_cross_entropy([0.5], [1.0])
+    Tensor(0.6931, float32[], numpy)
 
     Raises:
         ValueError: shapes that differ, or probabilities outside [0, 1].
@@ -92,12 +103,12 @@ def _pull_bce_logits(g: Any, plan: Any, x: Any, t: Any, y: Any) -> tuple[Any, ..
 _bce_logits_op = Composite("binary_cross_entropy_with_logits", "elementwise", _bce_logits, _pull_bce_logits)
 
 
-def binary_cross_entropy_with_logits(x: Any, targets: Any, reduction: str = "mean") -> Any:
-    """`binary_cross_entropy` of sigmoid(x), computed as log(1 + exp(x)) - t x, which overflows nowhere.
+def binary_cross_entropy_with_logits(x: ArrayLike, targets: ArrayLike, reduction: str = "mean") -> Tensor:
+    """`binary_cross_entropy` of sigmoid(x), computed as log(1 + exp(x)) - t x, without overflow.
 
     >>> import flnb
-    >>> flnb.binary_cross_entropy_with_logits(flnb.asarray([1000.0]), flnb.asarray([0.0])).item()
-    1000.0
+    >>> flnb.binary_cross_entropy_with_logits([1000.0], [0.0])
+    Tensor(1000., float32[], numpy)
     """
     x, targets = _paired("binary_cross_entropy_with_logits", x, targets)
     return by_reduction(_bce_logits_op(x, targets)[0], reduction)

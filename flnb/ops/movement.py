@@ -15,7 +15,7 @@ from flnb.dispatch.plan import size_of
 from flnb.ops import elementwise as e
 from flnb.ops.creation import asarray, ones_like, single
 from flnb.ops.table import Op, Pull, describe, shaped
-from flnb.tensor import Tensor, axes_of, axis_of
+from flnb.tensor import ArrayLike, Tensor, axes_of, axis_of
 
 _reshape = Op(
     "reshape", "movement", shaped(lambda _, shape: shape), writes_out=False,
@@ -23,10 +23,17 @@ _reshape = Op(
 )  # fmt: skip
 
 
-def reshape(x: Any, /, shape: Any, *more: int, copy: bool | None = None) -> Any:
-    """The same elements, row-major, in another shape; one extent may be -1.
+def reshape(x: ArrayLike, /, shape: int | Sequence[int], *more: int, copy: bool | None = None) -> Tensor:
+    """The same elements, in row-major order, in another shape; one extent may be -1 and is computed.
 
     A view where the input is contiguous, unless ``copy`` is True; with ``copy=False`` never a copy but an error.
+
+    Raises:
+        ValueError: a shape of another number of elements, or a copy that would be needed with ``copy=False``.
+
+    >>> import flnb
+    >>> flnb.reshape([1, 2, 3, 4], (2, -1)).tolist()
+    [[1, 2], [3, 4]]
     """
     x = asarray(x)
     wanted = (shape, *more) if not isinstance(shape, (tuple, list)) else shape
@@ -61,8 +68,16 @@ _permute = Op(
 )  # fmt: skip
 
 
-def permute_dims(x: Any, /, axes: Sequence[int]) -> Any:
-    """The dimensions in another order; a view."""
+def permute_dims(x: ArrayLike, /, axes: Sequence[int]) -> Tensor:
+    """A view with the dimensions in another order.
+
+    Raises:
+        ValueError: axes that do not name each dimension once.
+
+    >>> import flnb
+    >>> flnb.permute_dims(flnb.ones((2, 3, 4)), (2, 0, 1)).shape
+    (4, 2, 3)
+    """
     x = asarray(x)
     order = _order(tuple(axes), x.ndim)
     if order is None:
@@ -83,8 +98,13 @@ _broadcast = Op(
 )  # fmt: skip
 
 
-def moveaxis(x: Any, source: Any, destination: Any, /) -> Any:
-    """A view with the dimensions ``source`` (one or several) at the positions ``destination``, the others in order."""
+def moveaxis(x: ArrayLike, source: int | tuple[int, ...], destination: int | tuple[int, ...], /) -> Tensor:
+    """A view with the dimensions ``source`` (one or several) moved to ``destination``; the others stay in order.
+
+    >>> import flnb
+    >>> flnb.moveaxis(flnb.ones((2, 3, 4)), 0, -1).shape
+    (3, 4, 2)
+    """
     x = asarray(x)
     given = [(a,) if not isinstance(a, (tuple, list)) else tuple(a) for a in (source, destination)]
     origin, target = [[axis_of(a, x.ndim, "moveaxis") for a in axes] for axes in given]
@@ -95,8 +115,16 @@ def moveaxis(x: Any, source: Any, destination: Any, /) -> Any:
     return permute_dims(x, tuple(moved[i] if i in moved else next(rest) for i in range(x.ndim)))
 
 
-def broadcast_to(x: Any, /, shape: Sequence[int]) -> Any:
-    """A read-only view repeated along new and length-1 dimensions."""
+def broadcast_to(x: ArrayLike, /, shape: Sequence[int]) -> Tensor:
+    """A read-only view repeated along new dimensions and dimensions of extent 1.
+
+    Raises:
+        ValueError: a shape to which x does not broadcast.
+
+    >>> import flnb
+    >>> flnb.broadcast_to([1, 2], (2, 2)).tolist()
+    [[1, 2], [1, 2]]
+    """
     x, target = asarray(x), tuple(shape)
     if x.shape == target:
         return x
@@ -107,7 +135,7 @@ def broadcast_to(x: Any, /, shape: Sequence[int]) -> Any:
 
 
 def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
-    """Sum a broadcast cotangent back to the shape of what was broadcast."""
+    """Sum a cotangent of a broadcast tensor back to the shape it had before."""
     from flnb.ops.reduction import sum
 
     if g.shape == shape:
@@ -117,15 +145,28 @@ def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
     return reshape(sum(g, axis=axes), shape)
 
 
-def expand_dims(x: Any, /, axis: int = 0) -> Any:
-    """A view with a new dimension of extent 1 at ``axis``."""
+def expand_dims(x: ArrayLike, /, axis: int = 0) -> Tensor:
+    """A view with a new dimension of extent 1 at ``axis``.
+
+    >>> import flnb
+    >>> flnb.expand_dims(flnb.ones((2, 3)), axis=1).shape
+    (2, 1, 3)
+    """
     x = asarray(x)
     position = axis_of(axis, x.ndim + 1, "expand_dims")
     return reshape(x, (*x.shape[:position], 1, *x.shape[position:]))
 
 
-def squeeze(x: Any, /, axis: Any = None) -> Any:
-    """A view without the given dimensions of extent 1 (None: without any)."""
+def squeeze(x: ArrayLike, /, axis: int | tuple[int, ...] | None = None) -> Tensor:
+    """A view without the dimensions ``axis``, which have extent 1; None removes all of extent 1.
+
+    Raises:
+        ValueError: a dimension of another extent.
+
+    >>> import flnb
+    >>> flnb.squeeze(flnb.ones((1, 3, 1))).shape
+    (3,)
+    """
     x = asarray(x)
     found = axes_of(axis, x.ndim, "squeeze")
     axes = [i for i, n in enumerate(x.shape) if n == 1] if found is None else found
@@ -135,8 +176,13 @@ def squeeze(x: Any, /, axis: Any = None) -> Any:
     return reshape(x, tuple(n for i, n in enumerate(x.shape) if i not in axes))
 
 
-def flatten(x: Any, /, start: int = 0) -> Any:
-    """Dimensions from ``start`` on as one; a 0-d tensor becomes one of one element."""
+def flatten(x: ArrayLike, /, start: int = 0) -> Tensor:
+    """The dimensions from ``start`` on joined into one; a 0-d tensor becomes a vector of one element.
+
+    >>> import flnb
+    >>> flnb.flatten(flnb.ones((2, 3, 4)), start=1).shape
+    (2, 12)
+    """
     x = asarray(x)
     return reshape(x, (*x.shape[:start], size_of(x.shape[start:])))
 
@@ -152,15 +198,17 @@ def _inside(plan: Any) -> tuple[slice, ...]:
     return tuple(slice(b, b + n) for (b, _), n in zip(plan.attributes[0], plan.specs[0].shape, strict=True))
 
 
-def pad(x: Any, /, widths: Sequence[tuple[int, int]], value: Any = 0.0, mode: str = "constant") -> Any:
-    """Surround a tensor: ``widths`` holds (before, after) for each dimension.
+def pad(
+    x: ArrayLike, /, widths: Sequence[tuple[int, int]], value: float | Tensor = 0.0, mode: str = "constant"
+) -> Tensor:
+    """Surround a tensor with elements: ``widths`` holds (before, after) for each dimension.
 
-    ``mode``: "constant" (by ``value``, a number or a Tensor of one element), "edge" (by the outermost elements),
-    "symmetric" (mirrored, the outermost included) or "reflect" (mirrored, the outermost left out), as in NumPy.
+    ``mode``: "constant" (``value``, a number or a Tensor of one element), "edge" (the outermost elements), "symmetric"
+    (mirrored, the outermost included) or "reflect" (mirrored without the outermost), as in NumPy.
 
     >>> import flnb
-    >>> flnb.pad(flnb.asarray([1, 2, 3]), ((2, 1),), mode="symmetric").tolist()
-    [2, 1, 1, 2, 3, 3]
+    >>> flnb.pad([1, 2, 3], ((2, 1),), mode="symmetric")
+    Tensor([2, 1, 1, 2, 3, 3], int64[6], numpy)
     """
     x = asarray(x)
     pairs = tuple((int(b), int(a)) for b, a in widths)
@@ -170,8 +218,8 @@ def pad(x: Any, /, widths: Sequence[tuple[int, int]], value: Any = 0.0, mode: st
         inside = dispatch.call(_pad, (ones_like(x, np.bool_),), (pairs, False))
         return e.where(inside, pad(x, pairs), single(asarray(value, x.dtype), "pad"))
     if mode == "constant":
-        value = complex(value) if x.dtype.kind == "c" else value if isinstance(value, int) else float(value)
-        return dispatch.call(_pad, (x,), (pairs, value))
+        fill = complex(value) if x.dtype.kind == "c" else value if isinstance(value, int) else float(value)
+        return dispatch.call(_pad, (x,), (pairs, fill))
     return _mirrored(x, pairs, mode)
 
 
@@ -214,8 +262,16 @@ def _pull_concat(i: int) -> Pull:
 _concat = Op("concat", "movement", _infer_concat, _pull_concat)
 
 
-def concat(arrays: Sequence[Any], /, axis: int | None = 0) -> Any:
-    """Join along an existing dimension; with ``axis=None`` all elements, row-major, along one."""
+def concat(arrays: Sequence[ArrayLike], /, axis: int | None = 0) -> Tensor:
+    """Join tensors along an existing dimension; with ``axis=None`` they are flattened first.
+
+    Raises:
+        ValueError: shapes that differ in another dimension.
+
+    >>> import flnb
+    >>> flnb.concat([[[1, 2]], [[3, 4]]]).tolist()
+    [[1, 2], [3, 4]]
+    """
     parts = tuple(asarray(x) for x in arrays)
     if not parts:
         raise ValueError("concat: expected one tensor or more, got none")
@@ -225,8 +281,13 @@ def concat(arrays: Sequence[Any], /, axis: int | None = 0) -> Any:
     return dispatch.call(_concat, parts, (position,))
 
 
-def stack(arrays: Sequence[Any], /, axis: int = 0) -> Any:
-    """Join along a new dimension."""
+def stack(arrays: Sequence[ArrayLike], /, axis: int = 0) -> Tensor:
+    """Join tensors of one shape along a new dimension.
+
+    >>> import flnb
+    >>> flnb.stack([[1, 2], [3, 4]], axis=1).tolist()
+    [[1, 3], [2, 4]]
+    """
     return concat([expand_dims(x, axis=axis) for x in arrays], axis=axis)
 
 
@@ -236,8 +297,13 @@ _flip = Op(
 )  # fmt: skip
 
 
-def flip(x: Any, /, axis: Any = None) -> Any:
-    """Reverse the order along ``axis`` (None: all); a view."""
+def flip(x: ArrayLike, /, axis: int | tuple[int, ...] | None = None) -> Tensor:
+    """A view with the order of elements reversed along ``axis``; None reverses all.
+
+    >>> import flnb
+    >>> flnb.flip([1, 2, 3])
+    Tensor([3, 2, 1], int64[3], numpy)
+    """
     x = asarray(x)
     axes = axes_of(axis, x.ndim, "flip")
     return dispatch.call(_flip, (x,), (tuple(range(x.ndim)) if axes is None else axes,))

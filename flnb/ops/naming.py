@@ -1,4 +1,4 @@
-"""What every public function is exported with: what fails is told, and other libraries' keywords are answered."""
+"""The wrapper of every exported function: failures become events, and keywords of torch get a helpful error."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from typing import Any
 
 from flnb.dispatch.failure import failed_function
 from flnb.dispatch.spelling import KEYWORDS
+from flnb.ops.documentation import readable
 from flnb.ops.table import OPS
 
 __all__ = ["public"]
 
-_UNTOLD = ("flnb.ops.creation", "flnb.ops.dtypes")
-"""Modules whose functions get no tensors: they make them, or describe dtypes."""
-_TELLING = ("broadcast_to", "copy", "matmul", "relu", "reshape", "sigmoid", "where")
-"""Functions that are called too often to pay 0.1 us for this; what they check they tell by `failure.refused`. The fast
-paths of `flnb.dispatch.crossing` tell by themselves, too."""
+_NO_TENSORS = ("flnb.ops.creation", "flnb.ops.dtypes")
+"""Modules whose functions take no tensors: they create them, or describe dtypes."""
+_UNWRAPPED = ("broadcast_to", "copy", "matmul", "relu", "reshape", "sigmoid", "where")
+"""Functions called too often to pay 0.1 us for a wrapper; they report bad arguments by `failure.refused`. So do the
+entries of `flnb.dispatch.crossing`."""
 
 
 def public(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function as it is exported: what it refuses is told as of an op (`flnb.dispatch.failure`).
+    """The function as it is exported: an error that it raises is recorded as a failed op (`flnb.dispatch.failure`).
 
-    Who writes ``dim=`` is told ``axis=``:
+    A keyword of torch is answered with the one that flnb uses:
 
     >>> import flnb
     >>> flnb.sum(flnb.ones((2, 3)), dim=1)
@@ -31,16 +32,17 @@ def public(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     name = function.__name__
     op = OPS.get(name)
-    if function.__module__ in _UNTOLD or name in _TELLING:
+    readable(function)
+    if function.__module__ in _NO_TENSORS or name in _UNWRAPPED:
         return function
     if op is not None and function is op.entries.get((op.arity, "")):
-        return function  # type: ignore[no-any-return]
+        return function
     code, family = function.__code__, op.family if op is not None else "movement"
-    taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    ours = {theirs: mine for theirs, names in KEYWORDS.items() for mine in names if mine in taken}
+    parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    ours = {theirs: mine for theirs, names in KEYWORDS.items() for mine in names if mine in parameters}
 
     @functools.wraps(function)
-    def told(*arguments: Any, **keywords: Any) -> Any:
+    def checked(*arguments: Any, **keywords: Any) -> Any:
         try:
             return function(*arguments, **keywords)
         except Exception as error:
@@ -52,4 +54,4 @@ def public(function: Callable[..., Any]) -> Callable[..., Any]:
             failed_function(error, name, family, (*arguments, *keywords.values()))
             raise
 
-    return told
+    return checked

@@ -12,7 +12,7 @@ from flnb.ops.decomposition import svdvals
 from flnb.ops.inverse import relative_tolerance
 from flnb.ops.movement import expand_dims
 from flnb.ops.packed import matrices
-from flnb.tensor import axes_of
+from flnb.tensor import ArrayLike, Tensor, axes_of
 
 INFINITY = math.inf
 
@@ -24,14 +24,16 @@ def _euclidean(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
     return e.where(origin, 0.0, e.sqrt(e.where(origin, 1.0, total)))
 
 
-def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: float = 2) -> Any:
-    """``sum(abs(x) ** ord) ** (1 / ord)`` over ``axis`` (None: all).
+def vector_norm(
+    x: ArrayLike, /, *, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, ord: float = 2
+) -> Tensor:
+    """The vector norm over ``axis`` (an int, several, or None for all): ``sum(abs(x) ** ord) ** (1 / ord)``.
 
     ``ord`` may also be infinity (the largest absolute value), -infinity (the smallest) or 0 (how many are not zero).
 
     >>> import flnb
-    >>> flnb.linalg.vector_norm(flnb.asarray([3.0, -4.0])).item()
-    5.0
+    >>> flnb.linalg.vector_norm([3.0, -4.0])
+    Tensor(5., float32[], numpy)
     """
     x = r.floating(x)
     x = e.abs(x) if x.dtype.kind == "c" else x
@@ -51,11 +53,15 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: flo
     return e.pow(r.sum(e.pow(size, float(ord)), axis=over, keepdims=keepdims), 1.0 / ord)
 
 
-def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
+def matrix_norm(x: ArrayLike, /, *, keepdims: bool = False, ord: float | str = "fro") -> Tensor:
     """Norms (...) of matrices (..., M, N).
 
     ``ord``: "fro" (root of the sum of squares), "nuc" (sum of singular values), 2 and -2 (largest and smallest
     singular value), 1 and -1 (largest and smallest sum of a column), infinity and -infinity (likewise of a row).
+
+    >>> import flnb
+    >>> flnb.linalg.matrix_norm([[3.0, 0.0], [0.0, 4.0]])
+    Tensor(5., float32[], numpy)
     """
     x = r.floating(x)
     matrices("matrix_norm", x._spec)
@@ -67,13 +73,20 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
         sums = svdvals(x)
     else:
         raise ValueError(f"matrix_norm: ord must be 'fro', 'nuc', 1, -1, 2, -2, inf or -inf, got {ord!r}")
-    reduce = r.sum if ord == "nuc" else r.max if ord > 0 else r.min
+    reduce = r.sum if ord == "nuc" else r.max if ord in (1, 2, INFINITY) else r.min
     y = reduce(sums, axis=-1)
     return expand_dims(expand_dims(y, axis=-1), axis=-1) if keepdims else y
 
 
-def matrix_rank(x: Any, /, *, rtol: Any = None) -> Any:
-    """How many singular values of x (..., M, N) exceed ``rtol`` (default ``max(M, N) * eps``) times the largest."""
+def matrix_rank(x: ArrayLike, /, *, rtol: ArrayLike | None = None) -> Tensor:
+    """Rank of matrices (..., M, N): how many singular values exceed ``rtol`` times the largest; int64.
+
+    ``rtol`` is ``max(M, N) * eps`` unless given.
+
+    >>> import flnb
+    >>> flnb.linalg.matrix_rank([[1.0, 2.0], [2.0, 4.0]])
+    Tensor(1, int64[], numpy)
+    """
     x = r.floating(x)
     matrices("matrix_rank", x._spec)
     values = svdvals(x)  # the largest first, if there is any
@@ -81,6 +94,11 @@ def matrix_rank(x: Any, /, *, rtol: Any = None) -> Any:
     return r.sum(e.astype(e.greater(values, least), "int64"), axis=-1)
 
 
-def norm(x: Any, /, p: Any = 2, axis: Any = None, keepdims: bool = False) -> Any:
-    """The vector p-norm over ``axis`` (None: all): `vector_norm` by the argument names of torch."""
+def norm(x: ArrayLike, /, p: float = 2, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
+    """The vector p-norm over ``axis`` (None: all): `linalg.vector_norm` with the argument names of torch.
+
+    >>> import flnb
+    >>> flnb.norm([3.0, -4.0])
+    Tensor(5., float32[], numpy)
+    """
     return vector_norm(asarray(x), axis=axis, keepdims=keepdims, ord=p)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flnb.ops import elementwise as e
 from flnb.ops import reduction as r
 from flnb.ops.composite import Body, Composite, in_one_dtype
 from flnb.ops.movement import reshape
 from flnb.ops.norm import vector_norm
+
+if TYPE_CHECKING:
+    from flnb.tensor import ArrayLike, Tensor
 
 
 def _layer_norm(x: Any, *more: Any) -> Body:
@@ -46,14 +49,20 @@ def _remake_layer_norm(plan: Any, *saved: Any) -> Any:
 _layer_norm_op = Composite("layer_norm", "norm", _layer_norm, _pull_layer_norm, {1, 2}, _remake_layer_norm)
 
 
-def layer_norm(x: Any, shape: int | Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
-    """Normalise over the last axes, of extents ``shape``, then scale by weight and shift by bias, both ``shape``.
+def layer_norm(
+    x: ArrayLike,
+    shape: int | Sequence[int],
+    weight: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Normalise over the last axes, of extents ``shape``: ``(x - mean) / sqrt(variance + eps) * weight + bias``.
 
-    ``(x - mean) / sqrt(variance + eps) * weight + bias`` (Ba et al. 2016).
+    ``weight`` and ``bias`` are of ``shape`` too (Ba et al. 2016).
 
     >>> import flnb
-    >>> [round(value, 3) for value in flnb.layer_norm(flnb.asarray([1.0, 2.0, 3.0]), 3).tolist()]
-    [-1.225, 0.0, 1.225]
+    >>> flnb.layer_norm([1.0, 2.0, 3.0], 3)
+    Tensor([-1.2247,  0.    ,  1.2247], float32[3], numpy)
 
     Raises:
         ValueError: shapes that do not fit, or a bias without a weight.
@@ -70,13 +79,20 @@ def layer_norm(x: Any, shape: int | Sequence[int], weight: Any = None, bias: Any
     return _layer_norm_op(*in_one_dtype(x, *affine), attributes=(len(extents), float(eps)))[0]
 
 
-def group_norm(x: Any, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
-    """Normalise groups of neighbouring channels of x (N, C, ...), then scale and shift each channel by (C,).
+def group_norm(
+    x: ArrayLike, groups: int, weight: ArrayLike | None = None, bias: ArrayLike | None = None, eps: float = 1e-5
+) -> Tensor:
+    """Normalise groups of neighbouring channels of x (N, C, ...), then scale and shift each channel.
 
-    Wu and He 2018: one group is layer norm over all but the first axis, C groups are instance norm.
+    One group is layer norm over all but the first axis, C groups are instance norm (Wu and He 2018). ``weight`` and
+    ``bias`` are (C,).
 
     Raises:
-        ValueError: channels that do not fall into as many groups, or as weight or bias have not.
+        ValueError: C not divisible by the groups, or a weight or bias of another shape.
+
+    >>> import flnb
+    >>> flnb.group_norm([[1.0, 3.0, 5.0, 9.0]], 2)
+    Tensor([[-1.,  1., -1.,  1.]], float32[1,4], numpy)
     """
     x = r.floating(x)
     affine = [parameter for parameter in (weight, bias) if parameter is not None]
@@ -92,12 +108,12 @@ def group_norm(x: Any, groups: int, weight: Any = None, bias: Any = None, eps: f
     return y if bias is None else e.add(y, reshape(bias, wide))
 
 
-def normalize(x: Any, /, p: float = 2.0, axis: Any = -1, eps: float = 1e-12) -> Any:
+def normalize(x: ArrayLike, /, p: float = 2.0, axis: int | tuple[int, ...] = -1, eps: float = 1e-12) -> Tensor:
     """x divided by its p-norm along ``axis``, or by ``eps`` where that is larger.
 
     >>> import flnb
-    >>> flnb.normalize(flnb.asarray([1.0, 3.0]), p=1).tolist()
-    [0.25, 0.75]
+    >>> flnb.normalize([1.0, 3.0], p=1)
+    Tensor([0.25, 0.75], float32[2], numpy)
     """
     x = r.floating(x)
     return e.divide(x, e.maximum(vector_norm(x, axis=axis, keepdims=True, ord=p), eps))

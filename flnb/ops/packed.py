@@ -1,8 +1,8 @@
 """Ops with several results, and the shape rules of matrices.
 
-An op with several results is one row of the table. Its backend method gives them *packed*: each result's last axes
-made one, and all joined along it, so ``eigh`` of (..., N, N) is one tensor (..., N + N*N). `cut` takes the named
-results out again, by ops that have gradients, and a pull cuts its cotangent in the same way.
+An op with several results is one row of the table. Its backend method returns them *packed*: the last axes of each are
+flattened and joined along one, so ``eigh`` of (..., N, N) is one tensor (..., N + N*N). `cut` separates the named
+results again, by ops that have gradients, and a pull cuts its cotangent in the same way.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def matrices(op: str, x: Any, square: bool = False) -> Shape:
 
 
 def square(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[Shape, Any]:
-    """The rule of ops that take square matrices and give as large ones."""
+    """Shape rule of ops that map square matrices to square matrices."""
     return matrices(op.name, specs[0], square=True), specs[0].dtype
 
 
 def cut(packed: Any, shapes: tuple[Shape, ...]) -> list[Any]:
-    """The results that lie in a packed tensor, by the shapes of their own axes."""
+    """Separate the results in a packed tensor, by the shapes of their own axes."""
     parts, start = [], 0
     for shape in shapes:
         stop = start + size_of(shape)
@@ -49,9 +49,9 @@ def packed(
     reads: Collection[Any] = ("y",),
     only_square: bool = True,
 ) -> Op:
-    """A row with several results: ``shapes(M, N, *attributes)`` are theirs without the batch.
+    """A row with several results, whose shapes without the batch are ``shapes(M, N, *attributes)``.
 
-    ``pull(cotangents, x, results, *attributes)`` gets what `cut` makes of the packed ones.
+    ``pull(cotangents, x, results, *attributes)`` receives cotangents and results as `cut` separates them.
     """
 
     def parts(spec: Any, attributes: tuple[Any, ...]) -> tuple[Shape, ...]:
@@ -69,10 +69,10 @@ def packed(
 
 
 def plain(x: Any) -> Any:
-    """The real part of complex numbers that lie on the real line."""
+    """The real part of complex numbers whose imaginary part is zero."""
     return e.real(x) if x.dtype.kind == "c" else x
 
 
 def results(op: Op, x: Any, shapes: tuple[Shape, ...], *attributes: Any) -> list[Any]:
-    """Run a packed op and cut its results out."""
+    """Run a packed op and separate its results."""
     return cut(dispatch.call(op, (x,), attributes), shapes)

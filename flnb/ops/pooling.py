@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from flnb.dispatch import crossing as dispatch
 from flnb.ops import elementwise as e
@@ -13,6 +13,24 @@ from flnb.ops.convolution import Extents, axes, extents, output
 from flnb.ops.creation import asarray
 from flnb.ops.movement import pad
 from flnb.ops.table import Op, Pull, named
+
+if TYPE_CHECKING:
+    from flnb.tensor import ArrayLike, Tensor
+
+
+_TEXT = """{first}
+
+    ``kernel_size``, ``stride`` (the kernel size unless given) and ``padding`` are one int, or one for each dimension.
+    Padded elements count as {padded}.
+
+    Raises:
+        ValueError: a kernel larger than the padded image, or padding of more than half the kernel.
+
+    >>> import flnb
+    >>> x = flnb.reshape([1.0, 2.0, 3.0, 4.0], ({extents}))
+    >>> flnb.{name}(x, {kernel}).flatten()
+    Tensor([{result}], float32[2], numpy)
+"""
 
 
 def _fit(op: str, shape: Extents, kernel: Extents, stride: Extents) -> Extents:
@@ -60,18 +78,31 @@ def _max_pool(rank: int) -> Callable[..., Any]:
         (Pull({1}, lambda g, plan, v, x, y: dispatch.call(spread, (g, x), plan.attributes)), None),
     )  # fmt: skip
 
-    def apply(x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0) -> Any:
+    def apply(
+        x: ArrayLike,
+        kernel_size: int | Sequence[int],
+        stride: int | Sequence[int] | None = None,
+        padding: int | Sequence[int] = 0,
+    ) -> Tensor:
         x, kernel, step = _windows(name, rank, x, kernel_size, stride, padding, float("-inf"))
         return dispatch.call(row, (x,), (kernel, step))
 
-    apply.__doc__ = f"Largest element of each window of x (N, C, {axes(rank)}); stride is the kernel size unless given."
+    apply.__doc__ = _TEXT.format(
+        first=f"Largest element of each window of x (N, C, {axes(rank)}).", padded="below all others",
+        name=name, extents="1, " * (rank + 1) + "4", kernel=(*(1,) * (rank - 1), 2), result="2., 4.",
+    )  # fmt: skip
     return named(apply, row)
 
 
 def _avg_pool(rank: int) -> Callable[..., Any]:
     name = f"avg_pool{rank}d"
 
-    def apply(x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0) -> Any:
+    def apply(
+        x: ArrayLike,
+        kernel_size: int | Sequence[int],
+        stride: int | Sequence[int] | None = None,
+        padding: int | Sequence[int] = 0,
+    ) -> Tensor:
         x, kernel, step = _windows(name, rank, x, kernel_size, stride, padding, 0.0)
         spans = [(n - 1) * s + 1 for n, s in zip(_fit(name, x.shape, kernel, step), step, strict=True)]
         total = None
@@ -80,10 +111,10 @@ def _avg_pool(rank: int) -> Callable[..., Any]:
             total = part if total is None else e.add(total, part)
         return e.multiply(total, 1.0 / math.prod(kernel))
 
-    apply.__doc__ = (
-        f"Mean of each window of x (N, C, {axes(rank)}), padding counted as zeros; stride is the kernel size unless "
-        f"given."
-    )
+    apply.__doc__ = _TEXT.format(
+        first=f"Mean of each window of x (N, C, {axes(rank)}).", padded="zeros",
+        name=name, extents="1, " * (rank + 1) + "4", kernel=(*(1,) * (rank - 1), 2), result="1.5, 3.5",
+    )  # fmt: skip
     apply.__name__ = apply.__qualname__ = name
     return apply
 

@@ -7,7 +7,7 @@ composite, whose gradient goes backwards through time once: that of every step's
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from flnb.ops.elementwise import clip
 from flnb.ops.linalg import linear, matmul
 from flnb.ops.movement import concat, reshape, stack
 from flnb.ops.reduction import sum
+
+if TYPE_CHECKING:
+    from flnb.tensor import ArrayLike, Tensor
 
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}
 NONLINEARITIES: dict[str, Callable[[Any], Any]] = {"tanh": e.tanh, "relu": relu}
@@ -53,9 +56,14 @@ _rnn_op = Composite("rnn", "matmul", _rnn, _pull_rnn, {1, 2, "y"}, _remake_rnn)
 
 
 def rnn(
-    x: Any, state: Any, w_input: Any, w_hidden: Any, bias: Any = None, nonlinearity: str = "tanh"
-) -> tuple[Any, Any]:
-    """``h = tanh(x W_input^T + h W_hidden^T + bias)`` (Elman 1990) for each of T steps.
+    x: ArrayLike,
+    state: ArrayLike,
+    w_input: ArrayLike,
+    w_hidden: ArrayLike,
+    bias: ArrayLike | None = None,
+    nonlinearity: str = "tanh",
+) -> tuple[Tensor, Tensor]:
+    """Recurrent layer over time, ``h = tanh(x W_input^T + h W_hidden^T + bias)`` for each of T steps (Elman 1990).
 
     Args:
         x: (T, N, features).
@@ -81,13 +89,13 @@ def rnn(
 
 
 def _halves(h: Any) -> tuple[Any, Any]:
-    """A sigmoid is half a tanh of half as much, and a half: so one tanh serves all four gates (the third: 1 and 0)."""
+    """Factor and offset by which one tanh serves all four gates: sigmoid(x) is tanh(x / 2) / 2 + 1 / 2."""
     half = asarray(np.repeat((0.5, 0.5, 1.0, 0.5), h.shape[-1]), dtype=h.dtype)
     return half, e.subtract(1.0, half)
 
 
 def _lstm(inputs: Any, h: Any, c: Any, w_hidden: Any) -> Body:
-    """All h, and behind them the last c, (T + 1, N, H); kept: the gates, c before each step, and tanh(c) after it."""
+    """All h followed by the last c, (T + 1, N, H); kept: the gates, c before each step, and tanh(c) after it."""
     (half, rest), weight = _halves(h), w_hidden.mT
     outputs, gates, before, squashed = [], [], [], []
     for t in range(inputs.shape[0]):
@@ -105,7 +113,7 @@ def _lstm(inputs: Any, h: Any, c: Any, w_hidden: Any) -> Body:
 def _pull_lstm(
     g: Any, plan: Any, inputs: Any, h: Any, c: Any, w_hidden: Any, gates: Any, before: Any, squashed: Any, y: Any
 ) -> tuple[Any, ...]:
-    """Backwards through time; what no step needs of another is computed for all at once."""
+    """Backpropagation through time; products that need no other step are computed for all steps at once."""
     i, f, new, o = _parts(gates, 4)
     slopes = [e.multiply(by, e.multiply(x, e.subtract(1.0, x))) for by, x in ((new, i), (before, f), (squashed, o))]
     slopes.insert(2, e.multiply(i, e.subtract(1.0, e.square(new))))
@@ -130,14 +138,32 @@ def _remake_lstm(plan: Any, inputs: Any, h: Any, c: Any, w_hidden: Any, gates: A
 _lstm_op = Composite("lstm", "matmul", _lstm, _pull_lstm, {1, 2, 3, "y"}, _remake_lstm)
 
 
-def lstm(x: Any, state: tuple[Any, Any], w_input: Any, w_hidden: Any, bias: Any = None) -> tuple[Any, tuple[Any, Any]]:
+def lstm(
+    x: ArrayLike,
+    state: tuple[ArrayLike, ArrayLike],
+    w_input: ArrayLike,
+    w_hidden: ArrayLike,
+    bias: ArrayLike | None = None,
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """Long short-term memory (Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000).
 
-    ``c = f c + i g``, ``h = o tanh(c)``; the gates i, f, g, o lie in this order in w_input (4H, features), w_hidden
-    (4H, H) and bias (4H,). ``state`` is (h, c), both (N, H).
+    ``c = f c + i g`` and ``h = o tanh(c)``, with the gates stored in the order i, f, g, o.
+
+    Args:
+        x: (T, N, features).
+        state: (h, c) before the first step, both (N, H).
+        w_input: (4H, features).
+        w_hidden: (4H, H).
+        bias: (4H,).
 
     Returns:
         h after every step, (T, N, H), and (h, c) after the last.
+
+    >>> import flnb
+    >>> h = c = flnb.zeros((1, 2))
+    >>> outputs, (h, c) = flnb.lstm(flnb.ones((3, 1, 5)), (h, c), flnb.ones((8, 5)), flnb.ones((8, 2)))
+    >>> outputs.shape, h.shape
+    ((3, 1, 2), (1, 2))
     """
     made = _run(_lstm_op, x, state, w_input, bias, (w_hidden,))
     return made[:-1], (made[-2], made[-1])
@@ -189,14 +215,34 @@ def _remake_gru(plan: Any, inputs: Any, h: Any, w_hidden: Any, *more: Any) -> An
 _gru_op = Composite("gru", "matmul", _gru, _pull_gru, {1, 2, 3, "y"}, _remake_gru)
 
 
-def gru(x: Any, state: Any, w_input: Any, w_hidden: Any, bias: Any = None, bias_hidden: Any = None) -> tuple[Any, Any]:
-    """Gated recurrent units (Cho et al. 2014), the reset gate after the product, as in cuDNN and torch.
+def gru(
+    x: ArrayLike,
+    state: ArrayLike,
+    w_input: ArrayLike,
+    w_hidden: ArrayLike,
+    bias: ArrayLike | None = None,
+    bias_hidden: ArrayLike | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Gated recurrent units (Cho et al. 2014), with the reset gate after the product, as in cuDNN and torch.
 
-    ``n = tanh(x W_n^T + b_n + r (h U_n^T + c_n))``, ``h = (1 - z) n + z h``; the gates r, z, n lie in this order in
-    w_input (3H, features), w_hidden (3H, H), bias and bias_hidden (3H,).
+    ``n = tanh(x W_n^T + b_n + r (h U_n^T + c_n))`` and ``h = (1 - z) n + z h``. The gates are stored in the order
+    r, z, n.
+
+    Args:
+        x: (T, N, features).
+        state: h before the first step, (N, H).
+        w_input: (3H, features).
+        w_hidden: (3H, H).
+        bias: (3H,).
+        bias_hidden: (3H,), added to h's product.
 
     Returns:
         h after every step, (T, N, H), and after the last, (N, H).
+
+    >>> import flnb
+    >>> outputs, h = flnb.gru(flnb.ones((3, 1, 5)), flnb.zeros((1, 2)), flnb.ones((6, 5)), flnb.ones((6, 2)))
+    >>> outputs.shape, h.shape
+    ((3, 1, 2), (1, 2))
     """
     hidden = (w_hidden,) if bias_hidden is None else (w_hidden, bias_hidden)
     outputs = _run(_gru_op, x, (state,), w_input, bias, hidden)
@@ -204,7 +250,7 @@ def gru(x: Any, state: Any, w_input: Any, w_hidden: Any, bias: Any = None, bias_
 
 
 def _parts(gates: Any, count: int) -> list[Any]:
-    """Gates that lie side by side in the last axis."""
+    """The gates stored side by side in the last axis."""
     n = gates.shape[-1] // count
     return [gates[..., i * n : (i + 1) * n] for i in range(count)]
 
@@ -215,13 +261,13 @@ def _before(h: Any, outputs: Any) -> Any:
 
 
 def _of_weight(g: Any, before: Any) -> Any:
-    """The gradient of w_hidden, by what every step's product gets (T, N, gates H) and was made of (T, N, H)."""
+    """The gradient of w_hidden, from the cotangents of all products (T, N, gates H) and h before each (T, N, H)."""
     rows = g.shape[0] * g.shape[1]
     return matmul(reshape(g, (rows, g.shape[-1])), reshape(before, (rows, before.shape[-1])), transpose_a=True)
 
 
 def _unsquashed(y: Any) -> Any:
-    """What tanh gives y of; where it is 1 to all digits, a number that is large enough."""
+    """The inverse of tanh; where y is 1 to all digits, a number that is large enough."""
     most = 1.0 - finfo(y.dtype).eps
     return e.atanh(clip(y, -most, most))
 
@@ -230,7 +276,7 @@ def _run(
     op: Composite, x: Any, state: tuple[Any, ...], w_input: Any, bias: Any, hidden: tuple[Any, ...],
     attributes: tuple[Any, ...] = (),
 ) -> Any:  # fmt: skip
-    """The inputs of all steps by one product, then the steps."""
+    """Multiply the inputs of all steps by their weights in one product, then run the steps."""
     x, w_input, state, hidden = asarray(x), asarray(w_input), tuple(map(asarray, state)), tuple(map(asarray, hidden))
     _check(op.name, x, state, w_input, bias if bias is None else asarray(bias), *hidden)
     return op(*in_one_dtype(linear(x, w_input, bias), *state, *hidden), attributes=attributes)[0]
@@ -239,7 +285,7 @@ def _run(
 def _check(
     op: str, x: Any, state: tuple[Any, ...], w_input: Any, bias: Any, w_hidden: Any, bias_hidden: Any = None
 ) -> None:
-    """Refuse shapes that do not fit, naming the first."""
+    """Raise a ValueError that names the first shape that does not fit."""
     gates = GATES[op]
     if x.ndim != 3 or not x.shape[0]:
         raise ValueError(f"{op}: expected x (T, N, features) with T > 0, got {x.shape}")

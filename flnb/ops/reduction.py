@@ -16,9 +16,20 @@ from flnb.ops import elementwise as e
 from flnb.ops.creation import arange, asarray, eye, full
 from flnb.ops.movement import broadcast_to, concat, expand_dims, flip, moveaxis, pad, permute_dims, reshape
 from flnb.ops.table import Op, Pull, named
-from flnb.tensor import axes_of, axis_of
+from flnb.tensor import ArrayLike, DTypeLike, Tensor, axes_of, axis_of
 
 INTEGER = np.dtype(np.int64)
+
+_TEXT = """{first}
+
+    ``axis`` is an int, several in a tuple, or None for all elements; with ``keepdims`` they stay with extent 1.
+
+    >>> import flnb
+    >>> flnb.{name}([[1, 2], [3, 4]], axis=0)
+    Tensor({values}, numpy)
+"""
+_CASTS = """
+    With ``dtype`` elements are cast to it first, and the result has it."""
 
 
 def reduced(shape: tuple[int, ...], axes: tuple[int, ...], keepdims: bool) -> tuple[int, ...]:
@@ -85,49 +96,65 @@ def _shifted(x: Any, step: int) -> Any:
 
 
 def _reduction(
-    name: str, doc: str, dtype: Callable[[np.dtype[Any]], Any], pull: Pull | None = None,
+    name: str, first: str, values: str, dtype: Callable[[np.dtype[Any]], Any], pull: Pull | None = None,
     needs_elements: bool = False, accepts: str = "any", real: bool = False,
 ) -> Callable[..., Any]:  # fmt: skip
     rule = _infer(dtype, needs_elements)
     op = Op(name, "reduction", rule, [pull], accepts=accepts, real=real, flops=lambda plan: plan.specs[0].size)
 
-    def apply(x: Any, /, axis: Any = None, keepdims: bool = False) -> Any:
+    def apply(x: ArrayLike, /, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
         x = asarray(x)
         axes = axes_of(axis, x.ndim, name)
         return dispatch.call(op, (x,), (tuple(range(x.ndim)) if axes is None else axes, bool(keepdims)))
 
-    apply.__doc__ = f"{doc} Over ``axis`` (an int or several; None: all); ``keepdims`` leaves extents of 1."
+    apply.__doc__ = _TEXT.format(first=first, name=name, values=values)
     return named(apply, op)
 
 
 def _casting(reduce: Callable[..., Any]) -> Callable[..., Any]:
     """A reduction that can be asked to compute in another dtype."""
 
-    def apply(x: Any, /, axis: Any = None, keepdims: bool = False, dtype: Any = None) -> Any:
+    def apply(
+        x: ArrayLike, /, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, dtype: DTypeLike = None
+    ) -> Tensor:
         if dtype is None:
             return reduce(x, axis, keepdims)
         return e.astype(reduce(e.astype(asarray(x), dtype, copy=False), axis, keepdims), dtype, copy=False)
 
-    apply.__doc__ = f"{reduce.__doc__} With ``dtype``, elements are cast to it first, and the result has it."
+    apply.__doc__ = (reduce.__doc__ or "").replace("extent 1.", "extent 1." + _CASTS)
     apply.__name__, apply.__qualname__, apply.__module__ = reduce.__name__, reduce.__name__, reduce.__module__
     return apply
 
 
 _each = Pull((), lambda g, plan, x, y: _expand(g, plan))
-sum = _casting(_reduction("sum", "Sum; integers narrower than 64 bits are summed in 64.", _widened, _each))
-prod = _casting(_reduction("prod", "Product; integers as in `sum`.", _widened, Pull({0}, _pull_prod)))
+sum = _casting(_reduction(
+    "sum", "Sum of elements; integers and bool are summed in 64 bits.", "[4, 6], int64[2]", _widened, _each
+))  # fmt: skip
+prod = _casting(_reduction(
+    "prod", "Product of elements; integers and bool are multiplied in 64 bits.", "[3, 8], int64[2]", _widened,
+    Pull({0}, _pull_prod),
+))  # fmt: skip
 _chosen = Pull({0, "y"}, _pull_extremum)
-max = _reduction("max", "Largest element.", lambda d: d, _chosen, needs_elements=True, real=True)
-min = _reduction("min", "Smallest element.", lambda d: d, _chosen, needs_elements=True, real=True)
-any = _reduction("any", "Whether any element is true.", lambda _: e.BOOL, accepts="bool")
-all = _reduction("all", "Whether all elements are true.", lambda _: e.BOOL, accepts="bool")
+max = _reduction(
+    "max", "Largest element; equal ones share the gradient.", "[3, 4], int64[2]", lambda d: d, _chosen,
+    needs_elements=True, real=True,
+)  # fmt: skip
+min = _reduction(
+    "min", "Smallest element; equal ones share the gradient.", "[1, 2], int64[2]", lambda d: d, _chosen,
+    needs_elements=True, real=True,
+)  # fmt: skip
+any = _reduction(
+    "any", "Whether any element is true, or not zero.", "[ True,  True], bool[2]", lambda _: e.BOOL, accepts="bool"
+)
+all = _reduction(
+    "all", "Whether all elements are true, or not zero.", "[ True,  True], bool[2]", lambda _: e.BOOL, accepts="bool"
+)
 
 
-def _arg(name: str) -> Callable[..., Any]:
+def _arg(name: str, extreme: str, values: str) -> Callable[..., Any]:
     op = Op(name, "reduction", _infer(lambda _: INTEGER, needs_elements=True), real=True)
 
-    def apply(x: Any, /, axis: int | None = None, keepdims: bool = False) -> Any:
-        """Index of the first extreme element along ``axis``, or in the flattened tensor; int64."""
+    def apply(x: ArrayLike, /, axis: int | None = None, keepdims: bool = False) -> Tensor:
         x = asarray(x)
         if axis is not None and not hasattr(axis, "__index__"):
             raise TypeError(f"{op.name}: axis must be one int or None, got {axis!r}")
@@ -137,11 +164,17 @@ def _arg(name: str) -> Callable[..., Any]:
         axes = axes_of(0 if axis is None else axis, x.ndim, op.name)
         return dispatch.call(op, (x,), (axes, bool(keepdims)))
 
+    apply.__doc__ = f"""Index of the first {extreme} element along ``axis``, int64; None counts in the flattened tensor.
+
+    >>> import flnb
+    >>> flnb.{name}([[1, 7], [5, 2]], axis=1)
+    Tensor({values}, int64[2], numpy)
+    """
     return named(apply, op)
 
 
-argmax = _arg("argmax")
-argmin = _arg("argmin")
+argmax = _arg("argmax", "largest", "[1, 0]")
+argmin = _arg("argmin", "smallest", "[0, 1]")
 
 
 def _pull_cumulative(g: Any, plan: Any, x: Any, y: Any) -> Any:
@@ -163,10 +196,12 @@ def _pull_running_product(g: Any, plan: Any, x: Any, y: Any) -> Any:
     return moveaxis(pulled, -1, axis)
 
 
-def _cumulative(name: str, pull: Pull, initial: int, doc: str) -> Callable[..., Any]:
+def _cumulative(name: str, pull: Pull, initial: int, what: str, values: str) -> Callable[..., Any]:
     op = Op(name, "reduction", lambda op, specs, _: (specs[0].shape, _widened(specs[0].dtype)), [pull])
 
-    def apply(x: Any, /, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Any:
+    def apply(
+        x: ArrayLike, /, axis: int | None = None, dtype: DTypeLike = None, include_initial: bool = False
+    ) -> Tensor:
         x = asarray(x) if dtype is None else e.astype(asarray(x), dtype, copy=False)
         if axis is None and x.ndim != 1:
             raise ValueError(f"{name}: give one axis, the tensor has {x.ndim} dimensions")
@@ -177,14 +212,19 @@ def _cumulative(name: str, pull: Pull, initial: int, doc: str) -> Callable[..., 
             return y
         return concat([full(reduced(x.shape, (position,), True), initial, y.dtype), y], axis=position)
 
-    apply.__doc__ = (
-        f"{doc} along ``axis`` (which may be left out for one dimension), with ``include_initial`` from {initial} on."
-    )
+    apply.__doc__ = f"""Running {what} along ``axis``, which may be omitted for a vector.
+
+    With ``include_initial`` they begin with {initial}, and are one more. With ``dtype`` elements are cast to it first.
+
+    >>> import flnb
+    >>> flnb.{name}([2, 3, 4])
+    Tensor({values}, int64[3], numpy)
+    """
     return named(apply, op)
 
 
-cumulative_sum = _cumulative("cumulative_sum", Pull((), _pull_cumulative), 0, "Running sums")
-cumulative_prod = _cumulative("cumulative_prod", Pull({0}, _pull_running_product), 1, "Running products")
+cumulative_sum = _cumulative("cumulative_sum", Pull((), _pull_cumulative), 0, "sums", "[2, 5, 9]")
+cumulative_prod = _cumulative("cumulative_prod", Pull({0}, _pull_running_product), 1, "products", "[ 2,  6, 24]")
 
 
 def _in_single(function: Callable[..., Any], x: Any, **options: Any) -> Any:
@@ -193,9 +233,15 @@ def _in_single(function: Callable[..., Any], x: Any, **options: Any) -> Any:
     return y if cast_target("sum") == y.dtype else e.astype(y, x.dtype)
 
 
-def mean(x: Any, /, axis: Any = None, keepdims: bool = False) -> Any:
-    """Arithmetic mean over ``axis``; integers are cast to the default floating dtype, half precision is computed in
-    float32."""
+def mean(x: ArrayLike, /, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
+    """Arithmetic mean over ``axis`` (an int, several, or None for all).
+
+    Integers are cast to the default floating dtype; half precision is summed in float32.
+
+    >>> import flnb
+    >>> flnb.mean([[1.0, 2.0], [3.0, 4.0]], axis=0)
+    Tensor([2., 3.], float32[2], numpy)
+    """
     x = floating(x)
     if x._spec.dtype.itemsize == 2:
         return _in_single(mean, x, axis=axis, keepdims=keepdims)
@@ -203,9 +249,18 @@ def mean(x: Any, /, axis: Any = None, keepdims: bool = False) -> Any:
     return e.multiply(total, total.size / x.size if x.size else float("nan"))
 
 
-def var(x: Any, /, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Any:
-    """Variance over ``axis``: mean squared deviation with ``n - correction`` in the denominator. Of complex numbers it
-    is real, the sum of the variances of their parts."""
+def var(
+    x: ArrayLike, /, axis: int | tuple[int, ...] | None = None, correction: float = 0.0, keepdims: bool = False
+) -> Tensor:
+    """Variance over ``axis`` (an int, several, or None for all): squared deviations over n - ``correction``.
+
+    The default 0 is the population's variance; 1 is the unbiased estimate from a sample. NaN where n <= correction.
+    Of complex numbers it is real: the sum of the variances of their parts.
+
+    >>> import flnb
+    >>> flnb.var([1.0, 3.0]), flnb.var([1.0, 3.0], correction=1)
+    (Tensor(1., float32[], numpy), Tensor(2., float32[], numpy))
+    """
     x = floating(x)
     if x._spec.dtype.itemsize == 2:
         return _in_single(var, x, axis=axis, correction=correction, keepdims=keepdims)
@@ -218,8 +273,15 @@ def var(x: Any, /, axis: Any = None, correction: float = 0.0, keepdims: bool = F
     return e.multiply(total, 1.0 / (n - correction))
 
 
-def std(x: Any, /, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Any:
-    """Standard deviation: the root of `var`, with gradient 0 where all elements are equal."""
+def std(
+    x: ArrayLike, /, axis: int | tuple[int, ...] | None = None, correction: float = 0.0, keepdims: bool = False
+) -> Tensor:
+    """Standard deviation over ``axis``: the square root of `var`, with gradient 0 where all elements are equal.
+
+    >>> import flnb
+    >>> flnb.std([1.0, 3.0])
+    Tensor(1., float32[], numpy)
+    """
     variance = var(x, axis=axis, correction=correction, keepdims=keepdims)
     if variance._node is None:
         return e.sqrt(variance)
@@ -227,12 +289,14 @@ def std(x: Any, /, axis: Any = None, correction: float = 0.0, keepdims: bool = F
     return e.where(zero, 0.0, e.sqrt(e.where(zero, 1.0, variance)))
 
 
-def diff(x: Any, /, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> Any:
+def diff(
+    x: ArrayLike, /, axis: int = -1, n: int = 1, prepend: ArrayLike | None = None, append: ArrayLike | None = None
+) -> Tensor:
     """Differences of neighbours along ``axis``, taken ``n`` times; ``prepend`` and ``append`` are joined on first.
 
     >>> import flnb
-    >>> flnb.diff(flnb.asarray([1, 4, 9])).tolist()
-    [3, 5]
+    >>> flnb.diff([1, 4, 9])
+    Tensor([3, 5], int64[2], numpy)
     """
     x = asarray(x)
     position = axis_of(axis, x.ndim, "diff")
@@ -247,6 +311,6 @@ def diff(x: Any, /, axis: int = -1, n: int = 1, prepend: Any = None, append: Any
 
 
 def floating(x: Any) -> Any:
-    """A tensor of floating point; what is none is cast to the default floating dtype."""
+    """A floating-point tensor: other dtypes are cast to the default one."""
     x = asarray(x)
     return x if is_float(x.dtype) else e.astype(x, default_dtype())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -13,21 +13,32 @@ from flnb.ops.indexing import take
 from flnb.ops.reduction import INTEGER, sum
 from flnb.ops.table import Op, describe
 
+if TYPE_CHECKING:
+    from flnb.tensor import ArrayLike, Tensor
 
-def count_nonzero(x: Any, /, axis: Any = None, keepdims: bool = False) -> Any:
-    """How many elements are not zero, over ``axis`` (an int or several; None: all); int64."""
+
+def count_nonzero(x: ArrayLike, /, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
+    """How many elements are not zero over ``axis`` (an int, several, or None for all); int64.
+
+    >>> import flnb
+    >>> flnb.count_nonzero([[1, 0], [0, 0]], axis=1)
+    Tensor([1, 0], int64[2], numpy)
+    """
     return sum(e.astype(asarray(x), np.bool_, copy=False), axis, keepdims)
 
 
 _nonzero = Op("nonzero", "movement", lambda op, specs, attributes: ((specs[0].ndim, attributes[0]), INTEGER))
 
 
-def nonzero(x: Any, /) -> tuple[Any, ...]:
-    """The positions of the elements that are not zero, row-major: for each dimension a vector of indices.
+def nonzero(x: ArrayLike, /) -> tuple[Tensor, ...]:
+    """Positions of the elements that are not zero, row-major: a vector of indices, int64, for each dimension.
 
     >>> import flnb
-    >>> [i.tolist() for i in flnb.nonzero(flnb.asarray([[0, 5], [6, 0]]))]
+    >>> [i.tolist() for i in flnb.nonzero([[0, 5], [6, 0]])]
     [[0, 1], [1, 0]]
+
+    Raises:
+        ValueError: a 0-d tensor.
     """
     x = asarray(x)
     if x.ndim == 0:
@@ -45,14 +56,17 @@ def _infer_searchsorted(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, .
 _searchsorted = Op("searchsorted", "reduction", _infer_searchsorted, real=True)
 
 
-def searchsorted(x1: Any, x2: Any, /, side: Literal["left", "right"] = "left", sorter: Any = None) -> Any:
+def searchsorted(
+    x1: ArrayLike, x2: ArrayLike, /, side: Literal["left", "right"] = "left", sorter: ArrayLike | None = None
+) -> Tensor:
     """Where to insert the elements of ``x2`` into the sorted vector ``x1`` so that it stays sorted; int64.
 
-    ``"left"`` gives the first such place, ``"right"`` the last. ``sorter`` is the `argsort` of an x1 that is unsorted.
+    Among equal elements ``"left"`` is the first such place and ``"right"`` the last. ``sorter`` is the `argsort` of an
+    unsorted x1.
 
     >>> import flnb
-    >>> flnb.searchsorted(flnb.asarray([1, 3, 5]), flnb.asarray([3, 4])).tolist()
-    [1, 2]
+    >>> flnb.searchsorted([1, 3, 5], [3, 4])
+    Tensor([1, 2], int64[2], numpy)
     """
     if side not in ("left", "right"):
         raise ValueError(f"searchsorted: side must be 'left' or 'right', got {side!r}")

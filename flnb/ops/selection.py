@@ -14,14 +14,14 @@ from flnb.ops.indexing import take_along_axis
 from flnb.ops.movement import permute_dims, reshape, squeeze
 from flnb.ops.sorting import sort
 from flnb.ops.table import Op
-from flnb.tensor import axes_of, axis_of
+from flnb.tensor import ArrayLike, Tensor, axes_of, axis_of
 
 
 class Chosen(NamedTuple):
     """Elements along an axis, and their indices there, int64."""
 
-    values: Any
-    indices: Any
+    values: Tensor
+    indices: Tensor
 
 
 def _shortened(shape: tuple[int, ...], axis: int, k: int, *_: Any) -> tuple[int, ...]:
@@ -33,13 +33,13 @@ _argtopk = Op(
 )  # fmt: skip
 
 
-def topk(x: Any, k: int, /, axis: int = -1, largest: bool = True) -> Chosen:
-    """The k largest (or smallest) elements along ``axis`` in order, largest (smallest) first, and their indices.
+def topk(x: ArrayLike, k: int, /, axis: int = -1, largest: bool = True) -> Chosen:
+    """The ``k`` largest elements along ``axis``, largest first, and their indices; or the smallest, smallest first.
 
     NaN counts as largest. Of equal elements any may be chosen.
 
     >>> import flnb
-    >>> values, indices = flnb.topk(flnb.asarray([1.0, 4.0, 2.0, 3.0]), 2)
+    >>> values, indices = flnb.topk([1.0, 4.0, 2.0, 3.0], 2)
     >>> values.tolist(), indices.tolist()
     ([4.0, 3.0], [1, 3])
 
@@ -54,7 +54,7 @@ def topk(x: Any, k: int, /, axis: int = -1, largest: bool = True) -> Chosen:
     return Chosen(take_along_axis(x, indices, axis=position), indices)
 
 
-def max_with_indices(x: Any, /, axis: int = -1, keepdims: bool = False) -> Chosen:
+def max_with_indices(x: ArrayLike, /, axis: int = -1, keepdims: bool = False) -> Chosen:
     """The largest element along ``axis`` and its index; of equal ones the first, which alone gets the gradient.
 
     >>> import flnb
@@ -64,8 +64,13 @@ def max_with_indices(x: Any, /, axis: int = -1, keepdims: bool = False) -> Chose
     return _extremum(r.argmax, x, axis, keepdims)
 
 
-def min_with_indices(x: Any, /, axis: int = -1, keepdims: bool = False) -> Chosen:
-    """The smallest element along ``axis`` and its index; of equal ones the first, which alone gets the gradient."""
+def min_with_indices(x: ArrayLike, /, axis: int = -1, keepdims: bool = False) -> Chosen:
+    """The smallest element along ``axis`` and its index; of equal ones the first, which alone gets the gradient.
+
+    >>> import flnb
+    >>> flnb.min_with_indices([[1, 5], [7, 2]]).indices
+    Tensor([0, 1], int64[2], numpy)
+    """
     return _extremum(r.argmin, x, axis, keepdims)
 
 
@@ -76,13 +81,14 @@ def _extremum(arg: Any, x: Any, axis: int, keepdims: bool) -> Chosen:
     return found if keepdims else Chosen(*(squeeze(part, axis=axis) for part in found))
 
 
-def median(x: Any, /, axis: Any = None, keepdims: bool = False) -> Any:
-    """The middle element over ``axis`` (an int or several; None: all), the mean of the two in the middle of an even
-    number; NaN where there is one.
+def median(x: ArrayLike, /, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
+    """The middle element over ``axis`` (an int, several, or None for all); NaN where there is one.
+
+    Of an even number of elements it is the mean of the two in the middle.
 
     >>> import flnb
-    >>> flnb.median(flnb.asarray([1.0, 9.0, 2.0, 4.0])).item()
-    3.0
+    >>> flnb.median([1.0, 9.0, 2.0, 4.0])
+    Tensor(3., float32[], numpy)
     """
     x = r.floating(x)
     found = axes_of(axis, x.ndim, "median")
@@ -98,11 +104,11 @@ def median(x: Any, /, axis: Any = None, keepdims: bool = False) -> Any:
     return reshape(e.where(e.isnan(ordered[..., -1]), ordered[..., -1], middle), shape)
 
 
-def embedding(indices: Any, weight: Any, /) -> Any:
+def embedding(indices: ArrayLike, weight: ArrayLike, /) -> Tensor:
     """Rows of ``weight`` (entries, features) at integer ``indices`` of any shape: (..., features).
 
     >>> import flnb
-    >>> flnb.embedding(flnb.asarray([2, 0]), flnb.asarray([[1.0], [2.0], [3.0]])).tolist()
+    >>> flnb.embedding([2, 0], flnb.asarray([[1.0], [2.0], [3.0]])).tolist()
     [[3.0], [1.0]]
 
     Raises:

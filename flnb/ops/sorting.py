@@ -14,7 +14,7 @@ from flnb.ops.movement import concat, flatten, reshape
 from flnb.ops.reduction import INTEGER, cumulative_sum, diff
 from flnb.ops.searching import nonzero
 from flnb.ops.table import Op, Pull, shaped
-from flnb.tensor import axis_of
+from flnb.tensor import ArrayLike, Tensor, axis_of
 
 
 def _pull_sort(g: Any, plan: Any, x: Any, y: Any) -> Any:
@@ -26,18 +26,23 @@ _sort = Op("sort", "movement", shaped(), (Pull({0}, _pull_sort),))
 _argsort = Op("argsort", "movement", lambda op, specs, _: (specs[0].shape, INTEGER))
 
 
-def sort(x: Any, /, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
-    """The elements in order along ``axis``; NaN counts as largest.
+def sort(x: ArrayLike, /, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
+    """Elements in ascending order along ``axis``, or descending; NaN counts as largest.
 
     >>> import flnb
-    >>> flnb.sort(flnb.asarray([2, 3, 1]), descending=True).tolist()
-    [3, 2, 1]
+    >>> flnb.sort([2, 3, 1], descending=True)
+    Tensor([3, 2, 1], int64[3], numpy)
     """
     return _ordered(_sort, x, axis, descending, stable)
 
 
-def argsort(x: Any, /, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
-    """The indices, int64, that put the elements along ``axis`` in order; equal ones stay in theirs if ``stable``."""
+def argsort(x: ArrayLike, /, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
+    """Indices, int64, that put the elements along ``axis`` in order; with ``stable`` equal ones stay in theirs.
+
+    >>> import flnb
+    >>> flnb.argsort([30, 10, 20])
+    Tensor([1, 2, 0], int64[3], numpy)
+    """
     return _ordered(_argsort, x, axis, descending, stable)
 
 
@@ -48,35 +53,36 @@ def _ordered(op: Op, x: Any, axis: int, descending: bool, stable: bool) -> Any:
 
 
 class UniqueAll(NamedTuple):
-    """What `unique_all` gives."""
+    """The results of `unique_all`."""
 
-    values: Any
-    indices: Any
-    inverse_indices: Any
-    counts: Any
+    values: Tensor
+    indices: Tensor
+    inverse_indices: Tensor
+    counts: Tensor
 
 
 class UniqueCounts(NamedTuple):
-    """What `unique_counts` gives."""
+    """The results of `unique_counts`."""
 
-    values: Any
-    counts: Any
+    values: Tensor
+    counts: Tensor
 
 
 class UniqueInverse(NamedTuple):
-    """What `unique_inverse` gives."""
+    """The results of `unique_inverse`."""
 
-    values: Any
-    inverse_indices: Any
+    values: Tensor
+    inverse_indices: Tensor
 
 
-def unique_all(x: Any, /) -> UniqueAll:
-    """The distinct values in order, where each occurs first, which of them each element is, and how often each occurs.
+def unique_all(x: ArrayLike, /) -> UniqueAll:
+    """Distinct values in ascending order, with first positions, inverse and counts.
 
-    Every NaN is distinct from all others.
+    ``indices``: where each value occurs first in the flattened x. ``inverse_indices``, in the shape of x: the place of
+    each element's value among them. ``counts``: how often each occurs. All int64. Each NaN is distinct from all others.
 
     >>> import flnb
-    >>> found = flnb.unique_all(flnb.asarray([7, 5, 7]))
+    >>> found = flnb.unique_all([7, 5, 7])
     >>> found.values.tolist(), found.indices.tolist(), found.inverse_indices.tolist(), found.counts.tolist()
     ([5, 7], [1, 0], [1, 0, 1], [1, 2])
     """
@@ -91,23 +97,35 @@ def unique_all(x: Any, /) -> UniqueAll:
     return UniqueAll(take(ordered, starts), take(order, starts), reshape(inverse, x.shape), counts)
 
 
-def unique_counts(x: Any, /) -> UniqueCounts:
-    """The distinct values in order, and how often each occurs."""
+def unique_counts(x: ArrayLike, /) -> UniqueCounts:
+    """Distinct values in ascending order, and how often each occurs, int64.
+
+    >>> import flnb
+    >>> values, counts = flnb.unique_counts([7, 5, 7])
+    >>> values.tolist(), counts.tolist()
+    ([5, 7], [1, 2])
+    """
     found = unique_all(x)
     return UniqueCounts(found.values, found.counts)
 
 
-def unique_inverse(x: Any, /) -> UniqueInverse:
-    """The distinct values in order, and which of them each element is, in the shape of ``x``."""
+def unique_inverse(x: ArrayLike, /) -> UniqueInverse:
+    """Distinct values in ascending order, and the place of each element's value among them, in the shape of ``x``.
+
+    >>> import flnb
+    >>> values, places = flnb.unique_inverse([7, 5, 7])
+    >>> values.tolist(), places.tolist()
+    ([5, 7], [1, 0, 1])
+    """
     found = unique_all(x)
     return UniqueInverse(found.values, found.inverse_indices)
 
 
-def unique_values(x: Any, /) -> Any:
-    """The distinct values in order.
+def unique_values(x: ArrayLike, /) -> Tensor:
+    """Distinct values in ascending order.
 
     >>> import flnb
-    >>> flnb.unique_values(flnb.asarray([7, 5, 7])).tolist()
-    [5, 7]
+    >>> flnb.unique_values([7, 5, 7])
+    Tensor([5, 7], int64[2], numpy)
     """
     return unique_all(x).values

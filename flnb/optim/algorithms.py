@@ -371,7 +371,7 @@ class Novograd(Optimizer):
 def _plus_decay(gradient: Tensor, data: Tensor, decay: float, out: Tensor) -> Tensor:
     """gradient + decay * data, in `out`, which is not the gradient."""
     ops.multiply(data, decay, out=out)
-    return ops.add(out, gradient, out=out)  # type: ignore[no-any-return]
+    return ops.add(out, gradient, out=out)
 
 
 def _average(average: Tensor, keep: float, value: Tensor, work: Tensor) -> None:

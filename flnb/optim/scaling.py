@@ -141,7 +141,7 @@ class _Scaled(Variable):
 
     __slots__ = ()
 
-    def __init__(self, loss: Variable) -> None:
+    def __init__(self, loss: Tensor) -> None:
         super().__init__(loss, requires_grad=False)
         self._node = loss._node
 

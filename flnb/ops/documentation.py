@@ -1,0 +1,218 @@
+"""The docstrings of elementwise ops, made from their rows and from this list of examples and first lines.
+
+abs([-1.5, 2.0]) = [1.5, 2. ] float32[2]
+    Absolute value; of a complex number its magnitude.
+acos([-1.0, 1.0]) = [3.1416, 0.    ] float32[2]
+    Inverse cosine in radians, 0 to pi; NaN outside [-1, 1].
+acosh([1.0, 2.0]) = [0.   , 1.317] float32[2]
+    Inverse hyperbolic cosine; NaN below 1.
+add([1, 2], 10) = [11, 12] int64[2]
+    Sum of two tensors: x1 + x2.
+asin([0.0, 1.0]) = [0.    , 1.5708] float32[2]
+    Inverse sine in radians, -pi/2 to pi/2; NaN outside [-1, 1].
+asinh([0.0, 1.0]) = [0.    , 0.8814] float32[2]
+    Inverse hyperbolic sine.
+atan([0.0, 1.0]) = [0.    , 0.7854] float32[2]
+    Inverse tangent in radians, -pi/2 to pi/2.
+atan2([1.0, 1.0], [1.0, -1.0]) = [0.7854, 2.3562] float32[2]
+    Angle of the point (x2, x1) in radians, -pi to pi: the inverse tangent of x1 / x2 by quadrant.
+atanh([0.0, 0.5]) = [0.    , 0.5493] float32[2]
+    Inverse hyperbolic tangent; infinite at -1 and 1, NaN outside.
+bitwise_and([6, 5], 3) = [2, 1] int64[2]
+    Bits that are set in both; for bool, logical and.
+bitwise_invert([0, 5]) = [-1, -6] int64[2]
+    Every bit flipped; for bool, logical not.
+bitwise_left_shift([1, 3], 2) = [ 4, 12] int64[2]
+    The bits of x1 moved x2 places to the left: x1 * 2**x2.
+bitwise_or([6, 5], 3) = [7, 7] int64[2]
+    Bits that are set in either; for bool, logical or.
+bitwise_right_shift([8, 5], 2) = [2, 1] int64[2]
+    The bits of x1 moved x2 places to the right: x1 // 2**x2.
+bitwise_xor([6, 5], 3) = [5, 6] int64[2]
+    Bits that are set in one but not both; for bool, logical xor.
+ceil([-1.5, 1.5]) = [-1.,  2.] float32[2]
+    The smallest integer not below x, in x's dtype.
+conj([1 + 2j]) = [1.-2.j] complex64[1]
+    Complex conjugate: the imaginary part negated; real numbers as they are.
+copysign([1.0, 2.0], [-1.0, 1.0]) = [-1.,  2.] float32[2]
+    The magnitude of x1 with the sign of x2.
+cos([0.0, 3.1415927]) = [ 1., -1.] float32[2]
+    Cosine of x in radians.
+cosh([0.0, 1.0]) = [1.    , 1.5431] float32[2]
+    Hyperbolic cosine.
+divide([1, 3], 2) = [0.5, 1.5] float32[2]
+    Quotient in floating point: x1 / x2; infinite or NaN where x2 is 0.
+equal([1, 2], 2) = [False,  True] bool[2]
+    Whether x1 == x2; NaN equals nothing.
+erf([0.0, 1.0]) = [0.    , 0.8427] float32[2]
+    Error function: 2 / sqrt(pi) times the integral of exp(-t**2) from 0 to x.
+exp([0.0, 1.0]) = [1.    , 2.7183] float32[2]
+    Exponential: e to the power of x.
+expm1([1e-8]) = [1.e-08] float32[1]
+    exp(x) - 1, exact for small x too.
+floor([-1.5, 1.5]) = [-2.,  1.] float32[2]
+    The largest integer not above x, in x's dtype.
+floor_divide([7, -7], 2) = [ 3, -4] int64[2]
+    Quotient rounded down to an integer: x1 // x2.
+greater([1, 2, 3], 2) = [False, False,  True] bool[3]
+    Whether x1 > x2; false where either is NaN.
+greater_equal([1, 2, 3], 2) = [False,  True,  True] bool[3]
+    Whether x1 >= x2; false where either is NaN.
+hypot([3.0, 5.0], [4.0, 12.0]) = [ 5., 13.] float32[2]
+    Length of the hypotenuse: sqrt(x1**2 + x2**2), without overflow.
+imag([1 + 2j]) = [2.] float32[1]
+    Imaginary part; 0 for real numbers.
+isfinite([1.0, float("inf")]) = [ True, False] bool[2]
+    Whether each element is finite: neither infinite nor NaN.
+isinf([1.0, float("-inf")]) = [False,  True] bool[2]
+    Whether each element is infinite, of either sign.
+isnan([1.0, float("nan")]) = [False,  True] bool[2]
+    Whether each element is NaN (not a number).
+less([1, 2, 3], 2) = [ True, False, False] bool[3]
+    Whether x1 < x2; false where either is NaN.
+less_equal([1, 2, 3], 2) = [ True,  True, False] bool[3]
+    Whether x1 <= x2; false where either is NaN.
+log([1.0, 10.0]) = [0.    , 2.3026] float32[2]
+    Natural logarithm; -inf at 0, NaN below.
+log10([1.0, 100.0]) = [0., 2.] float32[2]
+    Logarithm to base 10; -inf at 0, NaN below.
+log1p([1e-8]) = [1.e-08] float32[1]
+    log(1 + x), exact for small x too.
+log2([1.0, 8.0]) = [0., 3.] float32[2]
+    Logarithm to base 2; -inf at 0, NaN below.
+logaddexp([0.0, 1000.0], 0.0) = [6.9315e-01, 1.0000e+03] float32[2]
+    log(exp(x1) + exp(x2)), without overflow.
+logical_and([True, True], [True, False]) = [ True, False] bool[2]
+    Whether both are true; numbers are true where not zero.
+logical_not([True, False]) = [False,  True] bool[2]
+    Whether each element is false; numbers are false where zero.
+logical_or([True, False], [False, False]) = [ True, False] bool[2]
+    Whether either is true; numbers are true where not zero.
+logical_xor([True, True], [True, False]) = [False,  True] bool[2]
+    Whether one is true but not both; numbers are true where not zero.
+maximum([1, 5], [4, 2]) = [4, 5] int64[2]
+    The larger of two elements, NaN if either is; at a tie each gets half of the gradient.
+minimum([1, 5], [4, 2]) = [1, 2] int64[2]
+    The smaller of two elements, NaN if either is; at a tie each gets half of the gradient.
+multiply([1, 2], [10, 20]) = [10, 40] int64[2]
+    Product of two tensors, element by element: x1 * x2.
+negative([1, -2]) = [-1,  2] int64[2]
+    Each element negated: -x.
+nextafter([0.0], 1.0) = [1.e-45] float32[1]
+    The next representable number after x1 in the direction of x2.
+not_equal([1, 2], 2) = [ True, False] bool[2]
+    Whether x1 != x2; NaN differs from everything.
+positive([1, -2]) = [ 1, -2] int64[2]
+    Each element as it is: +x, a copy.
+pow([2.0, 3.0], [3.0, 0.5]) = [8.    , 1.7321] float32[2]
+    x1 to the power of x2; 0**0 is 1. Integers take no negative powers (ValueError).
+real([1 + 2j]) = [1.] float32[1]
+    Real part.
+reciprocal([0.5, 4.0]) = [2.  , 0.25] float32[2]
+    1 / x; infinite at 0.
+remainder([7, -7], 3) = [1, 2] int64[2]
+    Remainder of x1 // x2, with the sign of x2: x1 % x2.
+round([0.5, 1.5, 2.4]) = [0., 2., 2.] float32[3]
+    The nearest integer, in x's dtype; halves to the even one.
+sign([-3.0, 0.0, 2.0]) = [-1.,  0.,  1.] float32[3]
+    -1, 0 or 1 by the sign of x; for complex numbers x / abs(x).
+signbit([-0.0, 1.0]) = [ True, False] bool[2]
+    Whether the sign bit is set: also for -0.0.
+sin([0.0, 1.5707964]) = [0., 1.] float32[2]
+    Sine of x in radians.
+sinh([0.0, 1.0]) = [0.    , 1.1752] float32[2]
+    Hyperbolic sine.
+sqrt([4.0, 2.0]) = [2.    , 1.4142] float32[2]
+    Square root; NaN for negative numbers.
+square([3, -4]) = [ 9, 16] int64[2]
+    Each element times itself: x**2.
+subtract([1, 2], 10) = [-9, -8] int64[2]
+    Difference of two tensors: x1 - x2.
+tan([0.0, 0.7853982]) = [0., 1.] float32[2]
+    Tangent of x in radians.
+tanh([0.0, 1.0]) = [0.    , 0.7616] float32[2]
+    Hyperbolic tangent, between -1 and 1.
+trunc([-1.5, 1.5]) = [-1.,  1.] float32[2]
+    The integer part: x rounded towards zero, in x's dtype.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flnb.ops.table import Op
+    from flnb.tensor import Tensor
+
+__all__ = ["documented", "readable"]
+
+
+class Shown(str):
+    """An annotation that `inspect.signature` prints without quotes."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+_RESULT = {"out": Shown("Tensor | None"), "return": Shown("Tensor")}
+_ANNOTATIONS = (
+    {"x": Shown("ArrayLike"), **_RESULT},
+    {"x1": Shown("ArrayLike"), "x2": Shown("ArrayLike"), **_RESULT},
+)
+_ACCEPTED = {
+    "any": "Any dtype.",
+    "numeric": "Any dtype but bool.",
+    "float": "Any dtype; integers and bool are cast to `flnb.default_dtype()`.",
+    "integer": "An integer dtype.",
+    "bits": "An integer dtype or bool.",
+    "bool": "Any dtype; numbers are cast to bool.",
+}
+_MADE = {"boolean": "bool", "magnitude": "their dtype, of complex numbers that of their parts", "same": "their dtype"}
+_TEXT = """{first}
+
+    {accepted}{real}
+    {result}{gradient}
+    With ``out``, a Tensor of the result's shape and dtype, the result is written into it.
+
+    Raises:
+        {errors}
+
+    >>> import flnb
+    >>> flnb.{name}({arguments})
+    Tensor({values}, {spec}, numpy)
+"""
+_ENTRY = re.compile(r"^ *(\w+)\((.*)\) = (.*) (\w+\[.*\])\n +(.*)$", re.M)
+_EXAMPLES = {name: rest for name, *rest in _ENTRY.findall(__doc__ or "")}
+
+
+def readable(function: Any) -> Any:
+    """The function, whose signature `inspect` and IPython show without quotes from now on."""
+    inner = getattr(function, "__wrapped__", function)
+    inner.__annotations__ = {name: Shown(text) for name, text in inner.__annotations__.items()}
+    return function
+
+
+def documented(op: Op) -> Callable[..., Tensor]:
+    """The public function of an op of one or two tensors, with a signature and a docstring for readers."""
+    function: Any = op.entries[op.arity, ""]
+    function.__annotations__ = _ANNOTATIONS[op.arity - 1]
+    if op.name in _EXAMPLES:
+        function.__doc__ = _docstring(op, *_EXAMPLES[op.name])
+    return function
+
+
+def _docstring(op: Op, arguments: str, values: str, spec: str, first: str) -> str:
+    made = _MADE[op.infer.__name__]
+    shape, whose = "the shape of x", made.replace("their dtype", "its dtype")
+    errors = ["TypeError: a dtype that is not accepted, or values that are no numbers."]
+    if op.arity == 2:
+        shape, whose = "the shape to which x1 and x2 broadcast", made.replace("their dtype", "their common dtype")
+        errors.append("ValueError: shapes that do not broadcast.")
+    return _TEXT.format(
+        first=first, name=op.name, arguments=arguments, values=values, spec=spec, errors="\n        ".join(errors),
+        accepted=_ACCEPTED[op.accepts], real=" Complex numbers are refused." if op.real else "",
+        result=f"The result has {shape} and is bool." if made == "bool" else f"The result has {shape} and {whose}.",
+        gradient="" if op.differentiable else " It has no gradient.",
+    )  # fmt: skip
