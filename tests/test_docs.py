@@ -41,7 +41,7 @@ def test_signatures_are_shown_without_quotes(path, signature):
 def test_every_op_has_a_signature_with_types_and_examples_that_run(path):
     function = resolve(path)
     for parameter in inspect.signature(function).parameters.values():
-        assert str(parameter.annotation) != "Any"
+        assert str(parameter.annotation) != "Any" or parameter.name == "generator"  # of a module above
         assert parameter.annotation is not parameter.empty
     tests = doctest.DocTestFinder(recurse=False).find(function, path, module=False, globs={})
     assert sum(len(test.examples) for test in tests) > 0

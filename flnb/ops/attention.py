@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,13 +13,12 @@ from flnb.ops.dtypes import finfo
 from flnb.ops.linalg import matmul
 
 if TYPE_CHECKING:
-    from flnb.random import Generator
     from flnb.tensor import ArrayLike, Tensor
 
 
 def scaled_dot_product_attention(
     query: ArrayLike, key: ArrayLike, value: ArrayLike, mask: ArrayLike | None = None, dropout_p: float = 0.0,
-    is_causal: bool = False, scale: float | None = None, generator: Generator | None = None,
+    is_causal: bool = False, scale: float | None = None, generator: Any = None,
     bias: ArrayLike | None = None,
 ) -> Tensor:  # fmt: skip
     """Attention: softmax(scale * query key^T + mask + bias) value (Vaswani et al. 2017, section 3.2.1).
@@ -32,7 +31,7 @@ def scaled_dot_product_attention(
         dropout_p: the probability with which a weight is zeroed, in training.
         is_causal: each position attends only to itself and those before; not together with a mask.
         scale: 1 / sqrt(E) unless given.
-        generator: source of the random numbers for dropout.
+        generator: the `flnb.random.Generator` that dropout draws from; None: the session's.
         bias: numbers added to the scores in addition to any mask, broadcast to (..., L, S).
 
     Returns:

@@ -8,7 +8,7 @@ an overridden ``add`` sees the additions of a batch norm.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,9 +21,6 @@ from flnb.ops.dtypes import result_type
 from flnb.ops.movement import reshape
 from flnb.ops.table import Op, not_inferred
 from flnb.tensor import ArrayLike, Tensor, axes_of
-
-if TYPE_CHECKING:
-    from flnb.random import Generator
 
 Body = tuple[Any, tuple[Any, ...]]
 """What a composite's body gives: its result, and what else is kept for the pull."""
@@ -276,8 +273,10 @@ def cross_entropy(
     return _reduced(losses, targets, weight, logits.shape[1], reduction, counted)
 
 
-def dropout(x: ArrayLike, /, p: float = 0.5, training: bool = True, generator: Generator | None = None) -> Tensor:
+def dropout(x: ArrayLike, /, p: float = 0.5, training: bool = True, generator: Any = None) -> Tensor:
     """Zero each element with probability ``p`` and divide the others by 1 - p; the identity unless ``training``.
+
+    Random numbers are drawn from ``generator`` (`flnb.random.Generator`), or from the session's.
 
     >>> import flnb
     >>> flnb.dropout(flnb.ones(3), p=0.0)
