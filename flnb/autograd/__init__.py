@@ -1,4 +1,4 @@
-"""Reverse-mode differentiation: Variables, the tape, and functions that give derivatives."""
+"""Reverse-mode differentiation: Variables, the tape, and functions that return derivatives."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Stopping where a number goes wrong: NaN, infinity, or larger than a limit, in the forward pass or in backward.
+"""Stop where a number goes wrong: NaN, infinity, or larger than a limit, in the forward pass or in backward.
 
-Both functions are hooks on "an op ran" (`flnb.dispatch.observe`): they cost nothing where they are not used.
+Both functions observe ops (`flnb.dispatch.observe`): they cost nothing where they are not used.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _values(buffer: Any) -> np.ndarray[Any, Any]:
 
 
 def _kinds(values: np.ndarray[Any, Any], wrong: np.ndarray[Any, Any]) -> str:
-    """What is wrong: ``3 NaN, 1 -Inf`` or ``2 above the limit (largest 1e+12)``."""
+    """Describe what is wrong: ``3 NaN, 1 -Inf`` or ``2 above the limit (largest 1e+12)``."""
     nan = int(np.isnan(values).sum())
     counts = {"NaN": nan}
     if values.dtype.kind == "f":
@@ -95,7 +95,7 @@ def _kinds(values: np.ndarray[Any, Any], wrong: np.ndarray[Any, Any]) -> str:
 
 
 def _statistics(values: np.ndarray[Any, Any]) -> str:
-    """An input in one line: shape, range, mean, and how many elements are not finite."""
+    """Describe an input in one line: shape, range, mean, and how many elements are not finite."""
     about = f"{values.dtype.name}[{','.join(map(str, values.shape))}]"
     if not values.size or values.dtype.kind not in "fiu":
         return about
@@ -106,11 +106,11 @@ def _statistics(values: np.ndarray[Any, Any]) -> str:
 
 
 def breakpoint_if(condition: Any, *tensors: Any) -> Any:
-    """Stop in the debugger, at the caller's line, where a condition holds; gives the first tensor.
+    """Stop in the debugger, at the caller's line, if a condition holds; returns the first tensor.
 
     Args:
         condition: a bool, a tensor (any element), or a function of the tensors' values as NumPy arrays.
-        tensors: what to look at: in the debugger ``values`` is their list, as NumPy arrays.
+        tensors: the tensors to look at: in the debugger ``values`` is their list, as NumPy arrays.
 
     >>> import flnb
     >>> x = flnb.asarray([1.0, 2.0])
@@ -129,7 +129,7 @@ def breakpoint_if(condition: Any, *tensors: Any) -> Any:
 
 
 def debugger(frame: Any, values: list[np.ndarray[Any, Any]]) -> None:
-    """Open pdb in a frame, with ``values`` among its names. Replace it to debug otherwise."""
+    """Open pdb in a frame, with ``values`` among its names. Replace it to use another debugger."""
     from pdb import Pdb
 
     frame.f_locals["values"] = values

@@ -1,8 +1,8 @@
-"""The batched tensor, which a function under `vmap` sees in place of each of its examples, and its interpreter.
+"""The batched tensor, which replaces each example in a function under `vmap`, and the interpreter that handles it.
 
-It looks like one example and holds all of them, the batch as first axis of its value. A running vmap is an interpreter
-(`Level`): it finds the batching rule of every op on its tensors, runs public ops on the values, and wraps the result.
-The value may be a Variable (a gradient is taken through the vmap) or batched again (vmaps inside each other).
+It has the shape of one example and holds all of them: the batch is the first axis of its value. A running vmap is an
+interpreter (`Level`): it finds the batching rule of every op on its tensors, runs public ops on the values, and wraps
+the result. The value may be a Variable (a gradient is taken through the vmap) or batched again (nested vmaps).
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ KIND = "batched"
 
 
 class Level(Interpreter):
-    """One running vmap: how many examples, and how deep inside other vmaps."""
+    """One running vmap: its number of examples, and its depth inside other vmaps."""
 
     def __init__(self, size: int, depth: int) -> None:
         self.size = size
         self.depth = depth
 
     def batched(self, value: Any) -> Batched:
-        """A tensor that holds the examples along its first axis, looking like one of them."""
+        """Wrap a tensor that holds the examples along its first axis, so that it has the shape of one of them."""
         return Batched(value, self)
 
     def takes(self, op: Op) -> bool:
@@ -59,7 +59,7 @@ class Level(Interpreter):
         return op.body(*operands, *attributes) if made is None else (Batched(made, self), ())
 
     def write(self, op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...], out: Any) -> Any:
-        """Write a result over an existing tensor, which must have a value for each example, too."""
+        """Write a result over an existing tensor, which must have a value for each example as well."""
         if getattr(out, "_level", None) is not self and not any(getattr(x, "_level", None) is self for x in operands):
             return self.run(op, operands, attributes, out)
         result = self.apply(op, operands, attributes)
@@ -75,7 +75,7 @@ class Level(Interpreter):
 
 
 class Batched(Tensor):
-    """All examples of a tensor under `vmap`, looking like one of them."""
+    """All examples of a tensor under `vmap`, in the shape of one of them."""
 
     __slots__ = ("_batch", "_value")
 
@@ -117,15 +117,15 @@ class Batched(Tensor):
 
     @property
     def data(self) -> Batched:
-        """The same examples without a place on the tape, sharing memory."""
+        """The same examples off the tape, sharing memory."""
         return Batched(self._value.data if hasattr(self._value, "data") else self._value, self._batch)
 
     def detach(self) -> Batched:
-        """The same examples without a place on the tape, sharing memory."""
+        """The same examples off the tape, sharing memory."""
         return self.data
 
     def backward(self, grad: Any = None, retain_graph: bool = False, create_graph: bool = False) -> None:
-        """`flnb.Variable.backward` of every example: the leaves get the sum over the batch."""
+        """`flnb.Variable.backward` of every example: the leaves receive the sum over the batch."""
         if grad is None and self.size == 1:
             grad = ones_like(self)
         whole = innermost(self)
@@ -176,7 +176,7 @@ class Batched(Tensor):
 
 
 def _levels_of(x: Any) -> list[Level]:
-    """The vmaps a tensor is batched by, the innermost first."""
+    """The vmaps by which a tensor is batched, the innermost first."""
     found = []
     while x._level is not None:
         found.append(x._level)
@@ -185,7 +185,7 @@ def _levels_of(x: Any) -> list[Level]:
 
 
 def innermost(x: Any) -> Variable | Tensor:
-    """The tensor inside all batches, with every batch as an axis: the outermost vmap's first."""
+    """The tensor inside all batches, with every batch as an axis, the outermost vmap's first."""
     while x._level is not None:
         x = x._value
     return x  # type: ignore[no-any-return]
@@ -197,7 +197,7 @@ def replaced(x: Any, value: Any) -> Any:
 
 
 def expose(x: Any, level: Level) -> Any:
-    """A tensor with the batch of one vmap as its first axis; what is not batched by it is repeated along it."""
+    """A tensor with the batch of one vmap as its first axis; a tensor that is not batched by it is repeated."""
     if x._level is level:
         return x._value
     if x._level is None or x._level.depth < level.depth:
@@ -207,21 +207,21 @@ def expose(x: Any, level: Level) -> Any:
 
 
 def exposed(x: Any, batches: list[Level]) -> Any:
-    """A tensor with the batch of each of these vmaps, the innermost first, as an axis: the outermost vmap's first."""
+    """A tensor with the batches of these vmaps (innermost first) as its first axes, the outermost vmap's first."""
     for level in batches:
         x = expose(x, level)
     return x
 
 
 def enclosed(x: Any, batches: list[Level]) -> Any:
-    """`exposed` undone."""
+    """Inverse of `exposed`."""
     for level in reversed(batches):
         x = enclose(x, level)
     return x
 
 
 def enclose(x: Any, level: Level) -> Any:
-    """`expose` undone: the first axis is the batch of a vmap."""
+    """Inverse of `expose`: take the first axis as the batch of a vmap."""
     if x._level is None or x._level.depth < level.depth:
         return Batched(x, level)
     inner = permute_dims(x._value, (1, 0, *range(2, x.ndim + 1)))
@@ -229,7 +229,7 @@ def enclose(x: Any, level: Level) -> Any:
 
 
 def wrap(x: Any) -> Any:
-    """A tensor, batched by every vmap that runs here: each example gets its own."""
+    """A tensor batched by every vmap that runs here: each example gets its own."""
     have = _levels_of(x)
     for level in vmaps.get():
         if level not in have:

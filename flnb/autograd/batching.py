@@ -1,8 +1,8 @@
 """Batching rules: how an op on one example becomes the same op on all of them.
 
-A rule takes a `Call`, whose batched values have the batch as first axis, and gives the result's value, the batch first
-again. It calls public ops only, so the values may be Variables, or batched by another vmap. An op without a rule is
-run once per example.
+A rule takes a `Call`, whose batched values have the batch as first axis, and returns the result's value, the batch
+first again. It calls public ops only, so the values may be Variables, or batched by another vmap. An op without a rule
+is run once per example.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NUMBERS = (float, int, bool, complex)
 
 
 class Call(NamedTuple):
-    """An op's call under vmap: values with the batch as first axis where ``batched``, others as they came."""
+    """An op's call under vmap: values with the batch as first axis where ``batched``, others unchanged."""
 
     op: Any
     values: list[Any]
@@ -42,12 +42,12 @@ class Call(NamedTuple):
         return [self.whole(i) for i in range(len(self.values))]
 
     def run(self, *values: Any, attributes: tuple[Any, ...] | None = None) -> Any:
-        """The op on these values."""
+        """Run the op on these values."""
         return run(self.op, values, self.attributes if attributes is None else attributes)
 
 
 def run(op: Any, values: Any, attributes: tuple[Any, ...]) -> Any:
-    """An op of any kind on values and attributes."""
+    """Run an op of any kind on values and attributes."""
     made = dispatch.call(op, tuple(values), attributes)
     return made if op.body is None else made[0]
 
@@ -63,7 +63,7 @@ def batch(call: Call) -> Any:
 
 
 def compose(call: Call) -> Any:
-    """The value of a composite's call where it has a rule, so that it stays one node; None where it has none."""
+    """The value of a composite's call if it has a rule, so that it stays one node; None if it has none."""
     if not call.op.decomposes:
         return one_by_one(call)
     rule = RULES.get(call.op.name)
@@ -73,7 +73,7 @@ def compose(call: Call) -> Any:
 
 
 def one_by_one(call: Call) -> Any:
-    """A loop over the examples: right for every op."""
+    """Run an op in a loop over the examples: right for every op."""
     if call.size == 0:
         example = [zeros(x.shape[1:], x.dtype) if b else x for x, b in zip(call.values, call.batched, strict=True)]
         made = call.run(*example)
@@ -87,7 +87,7 @@ def one_by_one(call: Call) -> Any:
 
 
 def aligned(call: Call) -> list[Any]:
-    """The values with as many dimensions as the largest has, so that they broadcast with the batch in front."""
+    """The values with equally many dimensions, so that they broadcast with the batch in front."""
     ndim = max(call.ndim(i) for i in range(len(call.values)))
     return [
         _lead(x, ndim - call.ndim(i)) if b else x
@@ -96,12 +96,12 @@ def aligned(call: Call) -> list[Any]:
 
 
 def _lead(x: Any, count: int) -> Any:
-    """New dimensions of extent 1 after the batch."""
+    """Insert dimensions of extent 1 after the batch."""
     return reshape(x, (x.shape[0], *(1,) * count, *x.shape[1:])) if count else x
 
 
 def broadcast(call: Call) -> Any:
-    """Elementwise ops, and ops on the last axes of stacks, such as matmul."""
+    """The rule of elementwise ops, and of ops on the last axes of stacks, such as matmul."""
     return call.run(*aligned(call))
 
 
@@ -109,13 +109,13 @@ def broadcast(call: Call) -> Any:
 
 
 def reduce(call: Call) -> Any:
-    """Attributes ``(axes, ...)``, such as ``(axes, keepdims)``."""
+    """The rule of ops with attributes ``(axes, ...)``, such as ``(axes, keepdims)``."""
     axes, *more = call.attributes
     return call.run(call.whole(0), attributes=(tuple(a + 1 for a in axes), *more))
 
 
 def along(call: Call) -> Any:
-    """Attributes ``(axis, ...)``, counted from the front, of an op on one tensor."""
+    """The rule of ops on one tensor with attributes ``(axis, ...)``, counted from the front."""
     axis, *more = call.attributes
     return call.run(call.whole(0), attributes=(axis + 1, *more))
 
@@ -124,7 +124,7 @@ def along(call: Call) -> Any:
 
 
 def same(call: Call) -> Any:
-    """Ops that keep shape and know no axis."""
+    """The rule of ops that keep the shape and have no axis."""
     return call.run(call.whole(0))
 
 
@@ -153,7 +153,7 @@ def _place(call: Call) -> Any:
 def _layout(key: tuple[Any, ...], ndim: int) -> tuple[int, int]:
     """Where in ``x[key]`` the ``ndim`` dimensions of the indices begin, and how many others there are.
 
-    NumPy leaves them where the indices stand if those are neighbours, ints among them, and puts them first if not.
+    NumPy puts them where the indices are if those are neighbours, ints among them, and first otherwise.
     """
     advanced = [i for i, k in enumerate(key) if isinstance(k, int) or (isinstance(k, tuple) and k[0] == "index")]
     together = advanced[-1] - advanced[0] == len(advanced) - 1
@@ -161,7 +161,7 @@ def _layout(key: tuple[Any, ...], ndim: int) -> tuple[int, int]:
 
 
 def _indices(call: Call, first: int) -> tuple[list[Any], int]:
-    """The index tensors, those that are batched ready to broadcast, and the dimensions they broadcast to."""
+    """The index tensors, the batched ones ready to broadcast, and the dimensions to which they broadcast."""
     ndim = max(call.ndim(i) for i in range(first, len(call.values)))
     return [
         _lead(x, ndim - (x.ndim - 1)) if b else x
@@ -170,7 +170,7 @@ def _indices(call: Call, first: int) -> tuple[list[Any], int]:
 
 
 def _with_examples(call: Call, key: tuple[Any, ...], first: int) -> tuple[tuple[Any, ...], list[Any], int]:
-    """Key and indices with one more, the number of the example, in front: then all index dimensions come first."""
+    """Key and indices with the example's number as one more index in front: then all index dimensions come first."""
     indices, ndim = _indices(call, first)
     numbered = tuple(("index", k[1] + 1) if isinstance(k, tuple) and k[0] == "index" else k for k in key)
     examples = reshape(arange(call.size), (call.size, *(1,) * ndim))
@@ -178,7 +178,7 @@ def _with_examples(call: Call, key: tuple[Any, ...], first: int) -> tuple[tuple[
 
 
 def _has_truth(key: tuple[Any, ...]) -> bool:
-    """Whether a bool stands in the key: its new dimension is in none of the layouts below."""
+    """Whether the key contains a bool: its new dimension is in none of the layouts below."""
     return any(isinstance(k, tuple) and k[0] == "truth" for k in key)
 
 
@@ -214,22 +214,22 @@ def _scatter_add(call: Call) -> Any:
 
 
 def _fold(x: Any, axis: int) -> Any:
-    """The batch, in front, moved into the dimension that follows at ``axis`` (counted without the batch)."""
+    """Merge the batch, in front, into the dimension that follows at ``axis`` (counted without the batch)."""
     order = (*range(1, axis + 1), 0, *range(axis + 1, x.ndim))
     y = permute_dims(x, order) if axis else x
     return reshape(y, (*y.shape[:axis], y.shape[axis] * y.shape[axis + 1], *y.shape[axis + 2 :]))
 
 
 def _unfold(y: Any, axis: int, size: int) -> Any:
-    """`_fold` undone."""
+    """Inverse of `_fold`."""
     split = reshape(y, (*y.shape[:axis], size, y.shape[axis] // size if size else 0, *y.shape[axis + 1 :]))
     return permute_dims(split, (axis, *(a for a in range(split.ndim) if a != axis))) if axis else split
 
 
 def _folding(first: tuple[int, int] | None, second: tuple[int, int] | None) -> Callable[[Call], Any]:
-    """The rule of an op bilinear in two tensors: into which axis of an argument, and from which of the result.
+    """The rule of a bilinear op: into which axis of an argument the batch is folded, from which of the result unfolded.
 
-    For a call in which only the first argument is batched, and for one in which only the second is; with both
+    One pair for calls in which only the first argument is batched, one for those in which only the second is; with both
     batched there is one contraction per example.
     """
 
@@ -248,7 +248,7 @@ def _folding(first: tuple[int, int] | None, second: tuple[int, int] | None) -> C
 
 
 def _images(call: Call) -> Any:
-    """Ops that treat every image alike: all images of all examples are one batch."""
+    """The rule of ops that treat every image alike: all images of all examples are one batch."""
     if call.size == 0:
         return None
     return _unfold(call.run(*(_fold(x, 0) for x in call.wholes())), 0, call.size)

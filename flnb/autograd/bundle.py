@@ -1,4 +1,4 @@
-"""Several tensors as one, and apart again: for what must see all cotangents of a function at once."""
+"""Several tensors joined into one and split again, for code that must see all cotangents of a function at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["join", "split"]
 
 
 def join(tensors: Sequence[Any]) -> Any:
-    """All elements in one dimension; a single tensor as it is."""
+    """All elements of tensors in one dimension; a single tensor is returned as it is."""
     if len(tensors) == 1:
         return tensors[0]
     dtype = common_dtype([x.dtype for x in tensors])
@@ -21,7 +21,7 @@ def join(tensors: Sequence[Any]) -> Any:
 
 
 def split(joined: Any, like: Sequence[Any]) -> list[Any]:
-    """What `join` made one, in the shapes and dtypes of ``like``."""
+    """Inverse of `join`: tensors in the shapes and dtypes of ``like``."""
     if len(like) == 1:
         return [joined]
     parts, start = [], 0

@@ -1,8 +1,8 @@
-"""Checkpointing: keep a function's inputs instead of what its ops saved, and run it again in backward.
+"""Checkpointing: keep a function's inputs instead of the values its ops saved, and run it again in backward.
 
 T. Chen et al., "Training deep nets with sublinear memory cost", 2016. The function is recorded as it runs; then the
-graph of its inside is cut out, and one node takes its place, whose parents are all places outside that the graph led
-to: of the arguments and of Variables that the function closes over alike.
+graph of its inside is cut out and replaced by one node, whose parents are all places outside that the graph led to: of
+the arguments and of Variables that the function closes over alike.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ __all__ = ["checkpoint"]
 
 
 class _Checkpoint(Composite):
-    """The op of the nodes: it has no body that could stand for it, and is pulled by running the function again."""
+    """The op of checkpoint nodes: it has no body, and is pulled by running the function again."""
 
     traceable = decomposes = False
 
     def register(self) -> None:
-        """Not in the op table: it computes nothing by itself."""
+        """Do nothing: it computes nothing by itself and is not in the op table."""
 
 
 def _pull(g: Any, plan: Any, *saved: Any) -> list[Any]:
@@ -52,7 +52,7 @@ _op = _Checkpoint("checkpoint", "memory", _no_body, _pull)
 
 
 class _Run:
-    """One call of a checkpointed function: all that it takes to run it again and get the same."""
+    """One call of a checkpointed function: everything needed to run it again with the same result."""
 
     def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         self.function, self.arguments, self.keywords = function, arguments, keywords
@@ -66,7 +66,7 @@ class _Run:
         self.since = 0
 
     def ran(self, start: int) -> None:
-        """The function has run for the first time, from a sequence number on."""
+        """Note that the function has run for the first time, from this sequence number on."""
         self.since = dispatch.next_seq()
         cells = [x for x in _closed_over(self.function) if type(x) is Tensor]
         self.reads = [x for x in (*getattr(self.function, "reads", ()), *cells) if x._last_write <= start]
@@ -82,8 +82,10 @@ class _Run:
                 )
 
     def again(self) -> list[Any]:
-        """The function's results on the tape, with the same random numbers, in the same scope; afterwards generators
-        stand where they stood."""
+        """The function's results on the tape, from the same random numbers, in the same scope.
+
+        Afterwards generators are where they were before.
+        """
         now = [g.state for g, _ in self.generators]
         here = bus.threads.here
         outer, here.path = here.path, self.path
@@ -121,11 +123,11 @@ class _Run:
 
 
 def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that saves nothing inside for backward: it is run again there, to save memory for time.
+    """Make a function save nothing for backward and run again there instead, trading time for memory.
 
     Random numbers are the same in both runs. The function may close over Variables (the parameters of a module), take
-    and give dicts, lists and tuples of tensors, and contain checkpointed functions. It must compute the same when run
-    again; what else it does (moving a running mean, printing) it does twice.
+    and return dicts, lists and tuples of tensors, and contain checkpointed functions. It must compute the same when run
+    again; its side effects (moving a running mean, printing) happen twice.
 
     >>> import flnb
     >>> w = flnb.Variable([1.0, 2.0])
@@ -164,7 +166,7 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _made_since(start: int, result: Any) -> list[Any]:
-    """The tensors of a result that ops recorded since a sequence number have made."""
+    """The tensors of a result that were made by ops recorded since a sequence number."""
     return [y for y in leaves(result) if getattr(y, "_node", None) is not None and y._node[SEQ] > start]
 
 
@@ -173,8 +175,10 @@ def _name(function: Any) -> str:
 
 
 def _variables(function: Any, reached: set[int]) -> list[Any]:
-    """Variables that a function closes over or finds among the globals, or that are parameters of modules there, where
-    gradients flow to them."""
+    """Variables that a function refers to and gradients flow to.
+
+    It closes over them, finds them among the globals, or they are parameters of modules there.
+    """
     code, known = getattr(function, "__code__", None), getattr(function, "__globals__", {})
     named = [known[name] for name in (code.co_names if code is not None else ()) if name in known]
     about = [*_closed_over(function), *named, function, getattr(function, "__self__", None)]
@@ -194,7 +198,7 @@ def _content(cell: Any) -> Any:
 
 
 def _cut(result: Any, start: int, run: _Run) -> Variable:
-    """The same values, computed on the tape in one step from what they were computed from before ``start``."""
+    """The same values as one node, computed from the tensors before ``start`` that they depend on."""
     outside, read = _edges(result._node, start)
     run.parents = list(outside)
     specs = tuple(spec for _, spec in outside.values())
@@ -206,15 +210,17 @@ def _cut(result: Any, start: int, run: _Run) -> Variable:
 
 
 def _root(result: Any, start: int) -> Tensor:
-    """Whose memory a result shares, for the check of in-place writes; not what would keep the inside's graph."""
+    """The tensor whose memory a result shares, for the check of in-place writes, without the inside's graph."""
     root: Tensor = getattr(result, "_root", result)
     made_inside = root._node is not None and root._node[SEQ] > start
     return dispatch.detached(root._data, root._spec) if made_inside else root
 
 
 def _edges(root: Node, start: int) -> tuple[dict[int, tuple[Node, Any]], list[Variable]]:
-    """The places before ``start`` that a graph leads to, with what is known of the tensors there; and the Variables
-    from there that the graph saved, which must not be written before the function runs again."""
+    """The places before ``start`` that a graph leads to, and the Variables from there that it saved.
+
+    Those must not be written before the function runs again.
+    """
     found: dict[int, tuple[Node, Any]] = {}
     read: dict[int, Variable] = {}
     seen, stack = {root[SEQ]}, [root]

@@ -1,10 +1,10 @@
 """Pulls compiled to functions of buffers.
 
-A pull is a few public ops. Taken one by one these spend their time on finding plans and making Tensors, which are the
+A pull is a few public ops. Called one by one these spend their time on finding plans and making Tensors, which are the
 same for every node of one plan. So a pull is traced once (`flnb.dispatch.tracing`), and the trace becomes a function
 that calls the active backend's methods directly. Every op is still in it, one by one and through the same table: a
-backend that overrides one, memory managers and telemetry see what they always saw. A composite's gradient is one call
-where the backend takes it whole. A pull that asks for a value, or does anything but run ops, stays as it is.
+backend that overrides one, memory managers and telemetry see the same calls as before. A composite's gradient is one
+call if the backend takes it whole. A pull that asks for a value, or does anything but run ops, is not compiled.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PARAMETERS = "node, g, here, cotangents, owned, reached, leaves, own, lane, reta
 
 
 class Number:
-    """A Python number that a node saved, another one in every node: it can be given to an op, and nothing else."""
+    """A Python number that a node saved, different in every node: it can be passed to an op, and nothing else."""
 
     def __init__(self, name: str, kind: type) -> None:
         self.name, self.kind = name, kind
@@ -152,7 +152,7 @@ class _Script:
             self.untold = []
 
     def tell(self, depth: int) -> None:
-        """Add the line that writes the events of the ops since the last one."""
+        """Add the line that emits the events of the ops since the last one."""
         rows = []
         for i in range(0, len(self.untold), bus.ROW_OPS):
             codes = tuple(self.untold[i : i + bus.ROW_OPS])
@@ -216,7 +216,7 @@ class _Script:
         return self.name(x._data)
 
     def find(self, places: Sequence[int], depth: int) -> None:
-        """Add the lines that look up what parents have got."""
+        """Add the lines that look up the cotangents that parents have received."""
         for i in places:
             self.add(f"key{i} = p{i}[2]", f"before{i} = cotangents.get(key{i})", depth=depth)
 
@@ -323,7 +323,7 @@ def _joint(plan: Plan, saved: Sequence[Any]) -> list[Branch]:
 
 
 def _inputs(trace: Tracing, specs: Sequence[Any], read: Sequence[bool], inputs: list[tuple[Traced, str]]) -> list[Any]:
-    """What a node saved, as it stands in a trace; where it is found in the node is added to ``inputs``."""
+    """The values a node saved, as operands of a trace; where each is stored in the node is added to ``inputs``."""
     values: list[Any] = []
     for i, (spec, wanted) in enumerate(zip(specs, read, strict=True)):
         if not wanted:

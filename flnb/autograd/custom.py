@@ -25,11 +25,11 @@ __all__ = ["CustomOp", "GradientRuleError", "custom_op"]
 
 
 class GradientRuleError(RuntimeError):
-    """A custom op's vjp or jvp gave something that cannot be a gradient."""
+    """A custom op's vjp or jvp returned something that cannot be a gradient."""
 
 
 class CustomOp(Composite):
-    """What `custom_op` makes: call it with tensors, and with attributes by keyword."""
+    """An op made by `custom_op`: call it with tensors, and with attributes by keyword."""
 
     traceable = decomposes = False
 
@@ -48,7 +48,7 @@ class CustomOp(Composite):
         self.family = "custom"
 
     def register(self) -> None:
-        """Not in the op table: a cell that defines an op can run again, and no backend has a method for it."""
+        """Do nothing: a cell that defines an op can run again, and no backend has a method for it."""
 
     def __call__(self, *tensors: Any, attributes: tuple[Any, ...] | None = None, **given: Any) -> Any:
         if attributes is not None:  # as composites are called
@@ -74,17 +74,18 @@ class CustomOp(Composite):
         return self(*[asarray(x) for x in tensors], attributes=values)[0]
 
     def def_vjp(self, rule: Callable[..., Any]) -> Callable[..., Any]:
-        """Set the gradient: ``rule(g, y, *tensors, **attributes)`` gives one cotangent per tensor, None for none.
+        """Set the gradient: ``rule(g, y, *tensors, **attributes)`` returns one cotangent per tensor, None for none.
 
-        ``g`` is the cotangent of the result ``y``. One tensor's cotangent may be given as it is, several as a tuple.
-        Where it uses flnb's ops only, it can be differentiated again.
+        ``g`` is the cotangent of the result ``y``. A single tensor's cotangent may be returned as it is, several in a
+        tuple. If the rule uses flnb's ops only, it can be differentiated again.
         """
         self.vjp = rule
         return rule
 
     def def_jvp(self, rule: Callable[..., Any]) -> Callable[..., Any]:
-        """Set the directional derivative, which `flnb.jvp` takes instead of deriving it from the vjp:
-        ``rule(tangents, y, *tensors, **attributes)`` gives the tangent of ``y``, from one tangent per tensor.
+        """Set the directional derivative, which `flnb.jvp` uses instead of deriving it from the vjp.
+
+        ``rule(tangents, y, *tensors, **attributes)`` returns the tangent of ``y``, from one tangent per tensor.
         """
         self.jvp = rule
         return rule
@@ -118,7 +119,7 @@ class CustomOp(Composite):
         return self.plans.get(key) or self.plans.setdefault(key, Plan(self, specs, attributes, result._spec))
 
     def _parted(self, values: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """Tensors and attributes, which come one after the other."""
+        """Separate tensors and attributes, which come one after the other."""
         end = len(values) - len(self.keywords)
         return values[:end], values[end:]
 
@@ -144,7 +145,7 @@ class CustomOp(Composite):
         return self._cotangents(g, plan.attributes, tensors, y)
 
     def _cotangents(self, g: Any, attributes: tuple[Any, ...], tensors: list[Any], y: Any) -> list[Any]:
-        """What the user's vjp gives, checked."""
+        """The result of the user's vjp, checked."""
         if self.vjp is None:
             raise GradientRuleError(
                 f"custom op {self.name!r} has no gradient: define it with @{self.name}.def_vjp, as "
@@ -153,7 +154,7 @@ class CustomOp(Composite):
         return self._checked(self._ruled("vjp", g, y, tensors, attributes), tensors)
 
     def _tangent(self, tangents: list[Any], attributes: tuple[Any, ...], tensors: list[Any], y: Any) -> Any:
-        """What the user's jvp gives, checked."""
+        """The result of the user's jvp, checked."""
         made = self._ruled("jvp", tuple(tangents), y, tensors, attributes)
         if (made.shape, made.dtype) != (y.shape, y.dtype):
             raise GradientRuleError(
@@ -163,7 +164,7 @@ class CustomOp(Composite):
         return made
 
     def _ruled(self, which: str, given: Any, y: Any, tensors: list[Any], attributes: tuple[Any, ...]) -> Any:
-        """What the user's vjp or jvp gives."""
+        """The result of the user's vjp or jvp."""
         rule = getattr(self, which)
         try:
             return rule(given, y, *tensors, **self._named(attributes))
@@ -177,7 +178,7 @@ class CustomOp(Composite):
         return self._parts[:count]
 
     def _checked(self, made: Any, tensors: list[Any]) -> list[Any]:
-        """The cotangents a vjp gave: as many as tensors, each like its tensor."""
+        """Check a vjp's cotangents: as many as tensors, each like its tensor."""
         found = list(made) if isinstance(made, (tuple, list)) else [made]
         where = _line(self.vjp)
         if len(found) != len(tensors):
@@ -209,7 +210,7 @@ class _Transposed(Op):
         self.of, self.position, self.count = op, position, count
 
     def register(self) -> None:
-        """Not in the op table either."""
+        """Do nothing: not in the op table either."""
 
     def __call__(self, *tensors: Any, attributes: tuple[Any, ...] = ()) -> Any:
         return dispatch.call(self, tensors, attributes)[0]
@@ -238,7 +239,7 @@ class _Transposed(Op):
 
 
 def _values(saved: tuple[Any, ...]) -> list[Any]:
-    """What a node saved, for a user's rule: off the tape, unless the rule is recorded itself."""
+    """The values a node saved, for a user's rule: off the tape, unless the rule is recorded itself."""
     recorded = state.current().grad
     return [x if recorded or type(x) is Tensor else x.data for x in saved]
 
@@ -248,18 +249,18 @@ def _like(x: Tensor) -> str:
 
 
 def _line(function: Any) -> str:
-    """Where a user's function begins."""
+    """The line on which a user's function begins."""
     code = function.__code__
     return f"defined at {code.co_filename}:{code.co_firstlineno}"
 
 
 def custom_op(forward: Callable[..., Any]) -> CustomOp:
-    """Make an op of a function, whose gradient is then stated by `CustomOp.def_vjp`. A decorator.
+    """Make an op of a function, whose gradient is then stated by `CustomOp.def_vjp`; a decorator.
 
-    The function takes plain Tensors (and attributes by keyword only, which must be hashable) and gives one Tensor or
+    The function takes plain Tensors (and attributes by keyword only, which must be hashable) and returns one Tensor or
     NumPy array; it may use NumPy. The op is one node on the tape and known by the function's name in telemetry: as an
-    op where it gives an array, else as the scope of the ops it uses. Under `flnb.vmap` it runs once per
-    example. Check it with `flnb.testing.verify_grad`.
+    op if it returns an array, else as the scope of the ops it uses. Under `flnb.vmap` it runs once per example. Check
+    it with `flnb.testing.verify_grad`.
 
     >>> import flnb, numpy as np
     >>> @flnb.custom_op

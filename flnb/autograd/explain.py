@@ -1,4 +1,4 @@
-"""What the errors of a backward pass say: the op with its shapes, what was wrong, and the user's line."""
+"""The errors of a backward pass: the op with its shapes, what was wrong, and the user's line."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def line_of(node: Node) -> str:
 
 
 def creation_stack(x: Any) -> list[Line]:
-    """The user's lines that made a Variable, innermost first: one, or all under `creation_stacks`.
+    """The user's lines that made a Variable, innermost first: one, or all of them under `creation_stacks`.
 
-    Empty for a Variable that no recorded op made.
+    Empty for a Variable that was not made by a recorded op.
 
     >>> import flnb
     >>> y = flnb.Variable([1.0]) * 2.0
@@ -36,7 +36,7 @@ def creation_stack(x: Any) -> list[Line]:
 
 
 def in_words(node: Node) -> str:
-    """A node for a message: ``'multiply' of float32[2] and float32[2], giving float32[2], made at file:line: ...``."""
+    """Describe a node: ``'multiply' of float32[2] and float32[2], giving float32[2], made at file:line: ...``."""
     plan = node[PLAN]
     return f"{plan.op.name!r} of {describe(plan.specs)}, giving {plan.spec!r}, made at {line_of(node)}"
 
@@ -53,7 +53,7 @@ def freed(node: Node) -> RuntimeError:
 
 
 def passed_over(root: Node, tape: Tape) -> RuntimeError:
-    """The error for a tape whose walk has not pulled every node that a cotangent arrived at."""
+    """The error for a tape whose walk did not pull every node at which a cotangent arrived."""
     return RuntimeError(
         f"backward: {tape!r} did not pull every node that a cotangent arrived at: a part of the graph was walked back "
         f"before (give retain_graph=True to the first backward) or by another thread at the same time (give each a "
@@ -78,7 +78,7 @@ def check_unwritten(node: Node) -> None:
 
 
 def misshapen(node: Node, position: int, got: Any) -> ValueError:
-    """The error for a pull that gave a cotangent of another shape or dtype than its argument has."""
+    """The error for a pull that returned a cotangent of another shape or dtype than its argument has."""
     plan = node[PLAN]
     given = repr(got._spec) if isinstance(got, Tensor) else repr(got)
     return ValueError(
@@ -88,6 +88,6 @@ def misshapen(node: Node, position: int, got: Any) -> ValueError:
 
 
 def noted(error: Exception, node: Node, g: Any) -> None:
-    """Add to an error from a node's pull what it came from; in a walk inside a walk the inner one speaks alone."""
+    """Add the origin of a node to an error from its pull; in nested walks only the inner one adds it."""
     if not any(note.startswith("in backward") for note in getattr(error, "__notes__", ())):
         error.add_note(f"in backward, with a cotangent {g._spec!r}, through {in_words(node)}")

@@ -1,7 +1,7 @@
 """Hooks on gradients. A hooked place on the tape costs something, every other place nothing.
 
-A node that is listened to gets a plan of its own, whose joint pull sends the walk along its slow path; there the walk
-asks the plan what to do first. A leaf keeps its hooks where other nodes keep their parents.
+A hooked node gets a plan of its own, whose joint pull sends the walk along its slow path; there the walk asks the plan
+what to do first. A leaf stores its hooks where other nodes store their parents.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _numbers = itertools.count().__next__
 
 
 class Handle:
-    """What registering a hook gives: `remove` it, or use it as a context manager that does so at its end."""
+    """A registered hook: call `remove`, or use it as a context manager that removes it at its end."""
 
     def __init__(self, functions: dict[int, Any], function: Any) -> None:
         self._functions = functions
@@ -29,7 +29,7 @@ class Handle:
         functions[self._key] = function
 
     def remove(self) -> None:
-        """Take the hook away; nothing happens where it is gone."""
+        """Remove the hook; does nothing if it was removed before."""
         self._functions.pop(self._key, None)
 
     def __enter__(self) -> Self:
@@ -40,7 +40,7 @@ class Handle:
 
 
 class Hooks(tuple[()]):
-    """The hooks of a leaf, at the place where other nodes have their parents, of which it has none."""
+    """The hooks of a leaf, stored where other nodes have their parents, since a leaf has none."""
 
     functions: dict[int, Any]
 
@@ -51,7 +51,7 @@ class Hooks(tuple[()]):
 
 
 class Intercepted(Plan):
-    """A node's plan with something to do before the node is pulled: to its cotangent, or to what it saved."""
+    """A node's plan with a step before the node is pulled: on its cotangent, or on the values it saved."""
 
     __slots__ = ("original",)
 
@@ -63,11 +63,11 @@ class Intercepted(Plan):
         self.compiled = False
 
     def cotangent(self, g: Any) -> Any:
-        """The cotangent to go on with."""
+        """The cotangent with which to go on."""
         return g
 
     def values(self, saved: list[Any]) -> list[Any]:
-        """What the node saved."""
+        """The values that the node saved."""
         return saved
 
 
@@ -76,7 +76,7 @@ def _asked_first(*_: Any) -> Any:
 
 
 class Hooked(Intercepted):
-    """The plan of a node whose gradient somebody listens to."""
+    """The plan of a node that has hooks on its gradient."""
 
     __slots__ = ("functions",)
 
@@ -89,7 +89,7 @@ class Hooked(Intercepted):
 
 
 def called(functions: dict[int, Any], g: Any) -> Any:
-    """Call hooks in the order in which they were registered, each with what the one before left."""
+    """Call hooks in the order in which they were registered, each with the result of the one before."""
     if g._node is None and hasattr(g, "data"):
         g = g.data  # a plain Tensor, where the walk is not recorded
     for function in list(functions.values()):
@@ -109,7 +109,7 @@ def called(functions: dict[int, Any], g: Any) -> Any:
 
 
 def heard(node: Node, g: Any) -> Any:
-    """The cotangent that has arrived at a node or a leaf, after the hooks there."""
+    """Run the hooks of a node or leaf on the cotangent that arrived there; returns the cotangent to go on with."""
     plan = node[PLAN]
     if plan is None:
         return called(node[PARENTS].functions, g) if type(node[PARENTS]) is Hooks else g
@@ -120,7 +120,7 @@ def heard(node: Node, g: Any) -> Any:
 
 
 class Inside(Plan):
-    """The plan of a node that became part of another one: no gradient of its own will pass through it any more."""
+    """The plan of a node that became part of another one: no gradient of its own passes through it any more."""
 
     __slots__ = ("whole",)
 

@@ -1,9 +1,9 @@
-"""What ops save, kept elsewhere while it is idle, and brought back when its gradient is due.
+"""Values that ops save, stored elsewhere while they are idle, and brought back when their gradient is due.
 
-Moving a saved tensor is of use only where that frees its block: when nothing but the tape holds it any more. That is
-not so when it is saved, as the line that computed it still has it. So it waits, and whenever an op on large tensors is
-recorded, those that wait are asked who holds them. CPython counts references, and the tape's own are known here: the
-block's array, the tensors that know of writes to it, and views among these. One more is somebody else's.
+Moving a saved tensor helps only if that frees its block: if only the tape refers to it. That is not so at the moment it
+is saved, since the line that computed it still has it. So it waits, and whenever an op on large tensors is recorded,
+the references to waiting tensors are counted. CPython counts references, and the tape's own are known here: the block's
+array, the tensors that know of writes to it, and views among these. Any other reference belongs to the program.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ALONE = next(map(getrefcount, [object()]))  # what `getrefcount` says of an ite
 
 
 class Saved(NamedTuple):
-    """What is known of a saved tensor when `select` is asked whether it may move: by whom, where, and what it is."""
+    """Facts about a saved tensor, for `select` to decide whether it may move: the op, the place, and the tensor."""
 
     op: str
     scope: str
@@ -50,7 +50,7 @@ class Saved(NamedTuple):
 
 
 class Held:
-    """A block that saved tensors lie in: on its device, away, or both. It lives as long as their nodes do."""
+    """The block of saved tensors: on its device, away, or both. It lives as long as their nodes do."""
 
     __slots__ = ("__weakref__", "array", "code", "copy", "last", "like", "manager", "node", "roots", "store", "written")
 
@@ -67,18 +67,18 @@ class Held:
 
     @property
     def last_write(self) -> int:
-        """Sequence number of the last write to the block while it was not away (nobody can write there)."""
+        """Sequence number of the last write to the block while it was present (away, nothing can write to it)."""
         return max([self.written, *[root._last_write for root in self.roots]])
 
     def knows(self, x: Tensor) -> None:
-        """Remember the tensors at which writes to a saved one's memory are noted."""
+        """Remember the tensors in which writes to a saved tensor's memory are noted."""
         root = getattr(x, "_root", x)
         while root is not None and all(root is not known for known in self.roots):
             self.roots.append(root)
             root = getattr(root, "_root", None)
 
     def idle(self) -> bool:
-        """Whether nobody else refers to the block."""
+        """Whether nothing else refers to the block."""
         roots = self.roots
         named = Counter([id(getattr(root, "_root", None)) for root in roots])
         counts = zip(map(getrefcount, roots), map(id, roots), strict=True)
@@ -92,7 +92,7 @@ class Held:
         return next(map(getrefcount, [self.array.base])) == _ALONE + 1
 
     def move(self) -> None:
-        """Let go of the block; what lay there is kept by the store from now on, unless that is not worth it."""
+        """Release the block after storing its bytes elsewhere, unless that is not worth it."""
         if self.copy is None:
             block, t0 = self.array.base.block, clock()
             self.copy = self.store.put(self.array, self.code)
@@ -102,7 +102,7 @@ class Held:
         self.written, self.roots, self.array = self.last_write, [], None
 
     def present(self) -> Any:
-        """The block's array, brought back where it is away."""
+        """The block's array, brought back if it is away."""
         array = self.array
         if array is None:
             array = self.last()
@@ -127,7 +127,7 @@ class Held:
 
 
 class Part:
-    """One saved tensor: where in its block it lies. This is what stands for it on the tape."""
+    """One saved tensor: its place in its block. It represents the tensor on the tape."""
 
     __slots__ = ("held", "spec", "view")
 
@@ -153,13 +153,13 @@ class Part:
 
 
 class Keeping(Packing):
-    """Records on the tape around it, with what nodes save moved to a store while it is idle.
+    """A tape that records on the one around it and moves values that nodes save to a store while they are idle.
 
     Args:
-        store: where to (`flnb.memory.offload`).
+        store: the store (`flnb.memory.offload`).
         min_bytes: smaller blocks stay.
-        keep_last: so many of the idle stay, those saved last: backward begins with them.
-        select: asked about each tensor (`Saved`) whether it may move; None: all may.
+        keep_last: so many idle ones stay, those saved last: backward begins with them.
+        select: called with each tensor (`Saved`); returns whether it may move. None: all may.
     """
 
     name: ClassVar[str] = "keeping"
@@ -184,7 +184,7 @@ class Keeping(Packing):
         return recorded
 
     def settle(self) -> None:
-        """Move what is idle now, but for those saved last."""
+        """Move all idle tensors now, except those saved last."""
         idle = []
         for key, reference in list(self._waiting.items()):
             held = reference()

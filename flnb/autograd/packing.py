@@ -1,4 +1,4 @@
-"""Saved-tensor hooks: what ops save for their gradients goes through ``pack``, and back through ``unpack``."""
+"""Saved-tensor hooks: values that ops save for their gradients pass through ``pack``, and back through ``unpack``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["saved_tensors_hooks"]
 
 
 class Packed:
-    """A saved tensor as ``pack`` left it, and the place on the tape that it had."""
+    """A saved tensor as ``pack`` returned it, and the place on the tape that it had."""
 
     __slots__ = ("_spec", "place", "value")
 
@@ -29,7 +29,7 @@ class Packed:
 
     @property
     def _last_write(self) -> int:
-        """As a Tensor's, where the value is still the memory that was saved; a copy never changes."""
+        """The last write, as of a Tensor, where the value is still the memory that was saved; a copy never changes."""
         return getattr(self.value, "_last_write", 0)
 
 
@@ -58,7 +58,7 @@ class Unpacking(Intercepted):
 
 
 class Packing(Tape):
-    """Records on the tape around it, with what nodes save packed."""
+    """A tape that records on the one around it and packs the values that nodes save."""
 
     name: ClassVar[str] = "packing"
 
@@ -99,7 +99,7 @@ class Packing(Tape):
 
 
 def beneath() -> Tape | None:
-    """The tape that records here, without what packs on it: the innermost block alone packs."""
+    """The tape that records here, without those that pack: only the innermost block packs."""
     around: Tape | None = state.current().tape
     while isinstance(around, Packing):
         around = around.around
@@ -108,12 +108,12 @@ def beneath() -> Tape | None:
 
 @with_block
 def saved_tensors_hooks(pack: Callable[[Tensor], Any], unpack: Callable[[Any], Tensor]) -> Iterator[None]:
-    """Pass what ops save for their gradients through functions: to offload, compress or count it.
+    """Pass values that ops save for their gradients through functions: to offload, compress or count them.
 
     Args:
-        pack: takes each Tensor that an op inside the block saves, gives anything.
-        unpack: takes that again, gives the Tensor (of the same shape and dtype). Called in each backward that needs
-            it, wherever that runs. Of blocks inside each other the innermost holds.
+        pack: takes each Tensor that an op inside the block saves, returns anything.
+        unpack: takes that again, returns the Tensor (of the same shape and dtype). Called in each backward that needs
+            it, wherever that runs. Of nested blocks the innermost applies.
 
     >>> import flnb, numpy as np
     >>> saved = []

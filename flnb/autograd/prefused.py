@@ -1,8 +1,8 @@
 """A tape that makes one node of a registered sequence of ops, with one pull.
 
-Chains of tiny ops spend their time between the ops. Where the gradient of a sequence is registered, the tape replaces
-nodes as they are made: the last op's node takes over the parents of the first ones and what all of them saved, and the
-others are forgotten (001, section 5.2.1: pre-fused gradients).
+Chains of tiny ops spend their time between the ops. If the gradient of a sequence is registered, the tape replaces
+nodes as they are made: the last op's node takes over the parents of the first ones and the values that all of them
+saved, and the others are forgotten (001, section 5.2.1: pre-fused gradients).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Sequence:
-    """A registered sequence: what it looks like, and its gradient. Stands in for an op in a fused node's plan."""
+    """A registered sequence: its pattern and its gradient. It replaces the op in a fused node's plan."""
 
     name: str
     last: str
@@ -62,7 +62,7 @@ class Sequence:
         return self.pull.__module__.startswith("flnb.")
 
     def body(self, *_: Any) -> Any:
-        """What differentiating twice would run again: the values that went in were not kept."""
+        """Raise an error: the inputs, which differentiating twice needs, were not kept."""
         raise RuntimeError(
             f"the fused gradient of {self.name!r} cannot be differentiated again; record what is differentiated "
             f"twice on another tape: with flnb.use_tape('linked'): ..."
@@ -75,15 +75,15 @@ _by_last: dict[str, list[Sequence]] = {}
 
 
 def register_sequence(name: str, pattern: Pattern, pull: Callable[..., Any]) -> Sequence:
-    """Fuse a sequence of ops on the prefused tape; gives its entry. A name that is registered is replaced.
+    """Register a sequence of ops that the prefused tape fuses; returns its entry. A registered name is replaced.
 
     Args:
         name: shown in errors and by ``backward``'s messages.
         pattern: the last op's name and the patterns of its arguments, ``("log", ("add", "exp", "exp"))``; None is any
-            value, and arguments left out are None.
-        pull: ``pull(g, *parts)``, with a `Part` for each op in the pattern's order (the last op first), gives the
-            cotangents of the Nones in order. It calls public ops. A part's ``saved`` holds what the op itself saved
-            for its gradient: inputs and output, None where it reads none.
+            value, and omitted arguments are None.
+        pull: ``pull(g, *parts)``, with a `Part` for each op in the pattern's order (the last op first), returns the
+            cotangents of the Nones in order. It calls public ops. A part's ``saved`` holds the values that the op
+            itself saved for its gradient: inputs and output, None where it reads none.
 
     >>> import flnb
     >>> from flnb.autograd.prefused import register_sequence
@@ -122,10 +122,10 @@ def _spelled(pattern: Pattern) -> tuple[str, tuple[tuple[int, int, str], ...]]:
 
 
 class Prefused(Linked):
-    """Fuses registered sequences (`register_sequence`) into one node each.
+    """A tape that fuses registered sequences (`register_sequence`) into one node each.
 
-    A fused node has no place for what lies inside the sequence: gradients with respect to such a value, hooks set there
-    after it was used, or a second derivative, are errors that say so.
+    Values inside a fused sequence have no node: gradients with respect to such a value, hooks set there after it was
+    used, or a second derivative, are errors that say so.
 
     Attributes:
         fused: how many sequences were fused.
@@ -203,7 +203,7 @@ class _Made(NamedTuple):
 
 
 def _made(sequence: Sequence, parts: list[Node]) -> _Made | None:
-    """What all sequences of these plans have in common; None where they broadcast or were fused before."""
+    """The shared part of all sequences of these plans; None where they broadcast or were fused before."""
     plans = [part[PLAN] for part in parts]
     if any(type(p.op) is Sequence or p.shrinks.count(None) < len(p.shrinks) for p in plans):
         return None
@@ -238,7 +238,7 @@ def _made(sequence: Sequence, parts: list[Node]) -> _Made | None:
 
 
 def _alone(x: Any) -> Tensor:
-    """The value of a Variable without its node, which nothing needs any more; writes to one are seen on the other."""
+    """The value of a Variable without its node, which nothing needs any more; they share records of writes."""
     kept = dispatch.detached(x._data, x._spec)
     if hasattr(x, "_root"):
         kept._root = x._root
@@ -248,7 +248,7 @@ def _alone(x: Any) -> Tensor:
 
 
 def _logaddexp(g: Any, log: Part, _: Part, a: Part, b: Part) -> Any:
-    """g exp(a) / (exp(a) + exp(b)) and the like: the quotient is taken once."""
+    """g exp(a) / (exp(a) + exp(b)) and the like: the quotient is computed once."""
     share = e.divide(g, log.saved[0])
     return e.multiply(share, a.output), e.multiply(share, b.output)
 

@@ -1,8 +1,8 @@
-"""A tape that stores no branch through which no gradient can flow, and lets no zero flow through the others.
+"""A tape that stores no branch through which no gradient can flow, and passes no zero cotangent on.
 
-What is decided while the forward pass runs: floor, ceil, round and sign have derivative 0; so has a product with the
-number 0 in its other factor; `where` hands its gradient to one side where the condition is the same everywhere, and
-`maximum` and `minimum` of single numbers to the one that was chosen. What is left is decided as the walk goes.
+Decided while the forward pass runs: floor, ceil, round and sign have derivative 0; so has a product with the number 0
+in its other factor; `where` passes its gradient to one side where the condition is the same everywhere, and `maximum`
+and `minimum` of single numbers to the chosen one. The rest is decided during the walk.
 (001, section 5.2.1: pruning of graphs with millions of nodes.)
 """
 
@@ -25,7 +25,7 @@ __all__ = ["DEAD", "Pruning"]
 
 
 class Pruning(Linked):
-    """Prunes branches that cannot receive gradient, and zero cotangents.
+    """A tape that prunes branches that cannot receive gradient, and zero cotangents.
 
     Gradients are those of the default tape, except that a leaf which only zeros would reach gets None, and that
     nothing is computed of 0 times infinity.
@@ -78,7 +78,7 @@ class Pruning(Linked):
 
 
 def values(x: Any) -> Any:
-    """A tensor's values, read beside the tape and the event stream."""
+    """A tensor's values, read without a record on the tape or in the event stream."""
     return state.current().backend.to_numpy(x._data)
 
 

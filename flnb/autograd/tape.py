@@ -1,8 +1,8 @@
-"""Walking a tape back without recursion: cotangents are pulled through nodes, the latest first.
+"""Walk a tape back without recursion: cotangents are pulled through nodes, the latest first.
 
-Nodes carry a global sequence number, and whatever used a node's result has a larger one. So the nodes that were
-reached and not yet pulled wait in a heap: nothing is searched or sorted beforehand, and what waits is only as much as
-the graph is wide. Every node is emptied as soon as it was pulled, which frees what it saved while the walk goes on.
+Nodes carry a global sequence number, and every user of a node's result has a larger one. So the nodes that were
+reached and not yet pulled wait in a heap: nothing is searched or sorted beforehand, and the heap is only as large as
+the graph is wide. Every node is emptied as soon as it was pulled, which frees its saved values while the walk goes on.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ def backward(root: Variable, grad: Any, retain_graph: bool, create_graph: bool) 
 
 
 def _memory(gradient: Any) -> int:
-    """What tells whether two gradients are one."""
+    """The identity of a gradient's memory, by which two gradients are known to be one."""
     return id(gradient if gradient._level is not None else gradient._data)
 
 
 def grad_of(
     output: Variable, inputs: list[Variable], grad: Any = None, retain_graph: bool = False, create_graph: bool = False
 ) -> list[Tensor | None]:
-    """Gradients with respect to Variables anywhere on the tape, without touching ``.grad``; None where none flows."""
+    """Gradients with respect to Variables anywhere on the tape, without changing ``.grad``; None where none flows."""
     node, cotangent = _start(output, grad)
     stops = frozenset(x._node[SEQ] for x in inputs)
     with _modes(create_graph):
@@ -92,12 +92,12 @@ def _start(root: Variable, grad: Any) -> tuple[Node, Any]:
 
 
 def _made(node: Node) -> str:
-    """What made a node, for the end of an error message."""
+    """Describe what made a node, for the end of an error message."""
     return "" if node[PLAN] is None else f".\n  It is the result of {explain.in_words(node)}"
 
 
 def _modes(create_graph: bool) -> state.entered:
-    """The state that pulls run in."""
+    """The state in which pulls run."""
     here, name = state.current(), "pulling on a tape" if create_graph else "pulling"
     made = here.variants.get(name)
     if made is None:
@@ -106,13 +106,13 @@ def _modes(create_graph: bool) -> state.entered:
 
 
 class Linked(Tape):
-    """The default: a node is kept by its result and by what was computed from that, and goes with them."""
+    """The default tape: a node is referred to by its result and by nodes computed from it, and is freed with them."""
 
     name: ClassVar[str] = "linked"
 
     @property
     def mark(self) -> Any:
-        """None, for which the dispatcher makes nodes without asking; what derives from it is asked."""
+        """None, for which the dispatcher makes nodes without asking the tape; tapes derived from it are asked."""
         return None if type(self) is Linked else super().mark
 
 
@@ -124,7 +124,7 @@ def walk(
     stops: frozenset[int] = frozenset(),
     only_stops: bool = False,
 ) -> list[tuple[Node, Any]]:
-    """Pull a cotangent back from a node; the leaves, and nodes in ``stops``, that it reaches, with what arrives.
+    """Pull a cotangent back from a node; returns the leaves, and nodes in ``stops``, that it reaches, with their sums.
 
     With ``only_stops`` the walk goes nowhere else, and leaves the graph there as it is.
     """
@@ -149,7 +149,7 @@ def walk(
 
 
 def _go(under_way: Walk, root: Node, tape: Tape, finds_own: bool) -> None:
-    """Walk from a node until nothing that was reached is left."""
+    """Walk from a node until no reached node is left."""
     if root[PLAN] is None:
         under_way.leaves.append(root)
         return
@@ -160,7 +160,7 @@ def _go(under_way: Walk, root: Node, tape: Tape, finds_own: bool) -> None:
 
 
 def _owner(node: Node) -> Tape:
-    """The tape that recorded a node, the default one where that is gone."""
+    """The tape that recorded a node, or the default one if that is gone."""
     mark = node[MARK]
     if type(mark) is weakref.ref:
         mark = mark()
@@ -171,7 +171,7 @@ LINKED = Linked()
 
 
 def follow(walk: Walk, pull: Callable[[Node], None] | None = None) -> None:
-    """Pull every node that was reached, and those reached from there, in the order of falling sequence numbers."""
+    """Pull every node that was reached, and those reached from there, in falling order of sequence numbers."""
     pull = pull or walk.pull
     reached = walk.reached
     waiting: dict[int, Node] = {}

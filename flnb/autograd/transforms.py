@@ -1,4 +1,4 @@
-"""Functions that give derivatives of functions: gradients, products with Jacobians and Hessians, whole Jacobians.
+"""Functions that return derivatives of functions: gradients, products with Jacobians and Hessians, whole Jacobians.
 
 All of them nest in each other and in `vmap`. A derivative computed inside another transform, or of arguments that are
 on the tape already, is on the tape itself; at the outermost level the results are plain Tensors.
@@ -33,7 +33,7 @@ _depth: ContextVar[int] = ContextVar("flnb_transforms", default=0)
 
 @with_block
 def _differentiating() -> Iterator[bool]:
-    """Record gradients; whether another transform is around this one."""
+    """Record gradients; yields whether another transform is around this one."""
     depth = _depth.get()
     token = _depth.set(depth + 1)
     try:
@@ -66,7 +66,7 @@ def _plain(x: Any) -> Any:
 def _pulled(
     outputs: list[Any], inputs: list[Any], cotangents: list[Any], create_graph: bool, retain: bool = False
 ) -> list[Any]:
-    """The cotangents of inputs (from `_placed`), None where nothing arrives, from those of outputs."""
+    """The cotangents of inputs (from `_placed`) from those of outputs; None where none arrives."""
     level = inputs[0]._level if inputs else None
     if level is not None:  # each example's gradient: the batch is one more axis of everything
         here = [expose(x, level) for x in (*outputs, *inputs, *cotangents)]
@@ -82,8 +82,10 @@ def _pulled(
 
 
 def _inner(left: Any, right: Any) -> Any:
-    """The sum of the products of two lists of tensors, the second conjugated: a cotangent of z = x + iy is
-    dL/dx + i dL/dy, so that dL is the real part of the sum of dz times its conjugate."""
+    """The sum of the products of two lists of tensors, the second conjugated.
+
+    A cotangent of z = x + iy is dL/dx + i dL/dy, so that dL is the real part of the sum of dz times its conjugate.
+    """
     return reduce(add, [(a * (conj(b) if b.dtype.kind == "c" else b)).sum() for a, b in zip(left, right, strict=True)])
 
 
@@ -94,7 +96,7 @@ def _arranged(gradients: list[Any], inputs: list[Any], nested: bool) -> list[Any
 
 
 def _results(value: Any, name: str) -> list[Any]:
-    """The tensors a function gave."""
+    """The tensors that a function returned."""
     found = leaves(value)
     for y in found:
         if not isinstance(y, Tensor):
@@ -105,7 +107,7 @@ def _results(value: Any, name: str) -> list[Any]:
 
 
 def _number(value: Any, name: str) -> Any:
-    """The one number a function must give."""
+    """The one number that a function must return."""
     if not isinstance(value, Tensor):
         raise TypeError(
             f"{name}: the function must compute a Variable from its arguments, it returned {type(value).__name__}"
@@ -137,7 +139,7 @@ def _shapes(tensors: list[Any]) -> str:
 def _by(
     function: Callable[..., Any], positions: tuple[int, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]
 ) -> Callable[..., Any]:
-    """The function of the arguments at these positions alone, the others as they were given."""
+    """The function of the arguments at these positions alone; the others are fixed."""
 
     def of(*chosen: Any) -> Any:
         full = list(arguments)
@@ -149,7 +151,7 @@ def _by(
 
 
 def _evaluated(function: Callable[..., Any], primals: Any) -> tuple[list[Any], Any]:
-    """Inputs on the tape and the function's value, of a tuple of primals or of one."""
+    """Inputs on the tape and the function's value, for a tuple of primals or one."""
     inputs = [_placed(x) for x in leaves(primals)]
     arguments = rebuild(primals, inputs)
     return inputs, function(*arguments) if isinstance(primals, (tuple, list)) else function(arguments)
@@ -158,12 +160,12 @@ def _evaluated(function: Callable[..., Any], primals: Any) -> tuple[list[Any], A
 def value_and_grad(
     function: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """A function that gives ``(function(...), gradients)`` for the arguments in ``argnums``.
+    """Make a function that returns the value of ``function`` and its gradients by the arguments in ``argnums``.
 
     Args:
-        function: gives one number; or, with ``has_aux``, a pair of that and anything else.
-        argnums: positions of the arguments to differentiate: tensors, or dicts, lists and tuples of them. One int
-            gives one gradient, several give a tuple; each is arranged like its argument.
+        function: returns one number; or, with ``has_aux``, a pair of that and anything else.
+        argnums: positions of the arguments to differentiate by: tensors, or dicts, lists and tuples of them. For one
+            int the gradient is arranged like its argument, for several it is a tuple of such.
         has_aux: the first result is then the pair ``(number, anything else)``.
 
     >>> import flnb
@@ -197,9 +199,9 @@ def value_and_grad(
 
 
 def grad(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> Callable[..., Any]:
-    """A function that gives the gradient of a function of one number; with ``has_aux``, ``(gradient, aux)``.
+    """Make a function that returns the gradient of ``function``, which returns one number.
 
-    Arguments and errors as for `value_and_grad`.
+    With ``has_aux`` it returns ``(gradient, aux)``. Arguments and errors are those of `value_and_grad`.
 
     >>> import flnb
     >>> second = flnb.grad(flnb.grad(lambda x: x * x * x))
@@ -217,9 +219,10 @@ def grad(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_a
 
 
 def vjp(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
-    """``(function(*primals), pull)``, where ``pull(cotangent)`` is the tuple of ``cotangent^T J`` for each primal.
+    """The value of a function and its vector-Jacobian product: ``(function(*primals), pull)``.
 
-    ``pull`` may be called any number of times, with a cotangent arranged and shaped like the value.
+    ``pull(cotangent)`` returns the tuple of ``cotangent^T J``, one for each primal. It may be called any number of
+    times, with a cotangent arranged and shaped like the value.
 
     >>> import flnb
     >>> value, pull = flnb.vjp(lambda x, y: x * y, flnb.asarray([1.0, 2.0]), flnb.asarray([3.0, 4.0]))
@@ -246,7 +249,7 @@ def vjp(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[...,
 
 
 def jvp(function: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any, Any]:
-    """``(function(*primals), J tangents)``: the directional derivative, arranged like the value.
+    """The value of a function and its directional derivative: ``(function(*primals), J tangents)``, arranged alike.
 
     Derived from the gradients: a vjp is linear in its cotangent, and its own vjp is the jvp (J. Townsend, "A new trick
     for calculating Jacobian vector products", 2017). It costs about three evaluations.
@@ -254,7 +257,7 @@ def jvp(function: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any,
     Args:
         function: takes the primals.
         primals: a tuple of arguments, or one tensor.
-        tangents: the direction, like the primals.
+        tangents: the direction, arranged like the primals.
 
     >>> import flnb
     >>> value, tangent = flnb.jvp(lambda x: x * x, flnb.asarray([1.0, 2.0]), flnb.asarray([1.0, 0.5]))
@@ -279,7 +282,7 @@ def jvp(function: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any,
 
 
 def _along(gradients: list[Any], directions: list[Any], inputs: list[Any], nested: bool) -> list[Any]:
-    """The derivative, by inputs, of gradients projected on directions."""
+    """The derivative by inputs of gradients projected on directions."""
     pairs = [(g, v) for g, v in zip(gradients, directions, strict=True) if g is not None]
     if not pairs or not inputs:
         return [None] * len(inputs)
@@ -288,12 +291,12 @@ def _along(gradients: list[Any], directions: list[Any], inputs: list[Any], neste
 
 
 def hvp(function: Callable[..., Any], primals: Any, vectors: Any) -> Any:
-    """The Hessian of a function of one number, times vectors: without ever making the Hessian.
+    """The Hessian of a function of one number, times vectors, without ever computing the Hessian.
 
     Args:
-        function: takes the primals, gives one number.
+        function: takes the primals, returns one number.
         primals: a tuple of arguments, or one tensor.
-        vectors: like the primals, and so is the result.
+        vectors: arranged like the primals, and so is the result.
 
     >>> import flnb
     >>> flnb.hvp(lambda x: (x * x * x).sum(), flnb.asarray([1.0, 2.0]), flnb.asarray([1.0, 1.0])).tolist()
@@ -312,11 +315,11 @@ def hvp(function: Callable[..., Any], primals: Any, vectors: Any) -> Any:
 
 
 def jacobian(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
-    """A function that gives all derivatives of all results: for a result y and an argument x, shape y.shape + x.shape.
+    """Make a function that returns all derivatives of all results of ``function``.
 
-    One forward pass, and one backward pass of all rows together (`vmap` of the vjp). Arguments and results may be
-    dicts, lists and tuples: each result is replaced by its derivatives, arranged like the argument (like a tuple of
-    them for several ``argnums``).
+    For a result y and an argument x they have shape y.shape + x.shape. One forward pass, and one backward pass of all
+    rows together (`vmap` of the vjp). Arguments and results may be dicts, lists and tuples: each result is replaced by
+    its derivatives, arranged like the argument (like a tuple of them for several ``argnums``).
 
     >>> import flnb
     >>> flnb.jacobian(lambda x: x * x)(flnb.asarray([1.0, 2.0])).tolist()
@@ -350,9 +353,10 @@ def _rows(y: Any, inputs: list[Any], nested: bool) -> list[Any]:
 
 
 def hessian(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
-    """A function that gives all second derivatives of a function of one number: shape x.shape + x.shape.
+    """Make a function that returns all second derivatives of ``function``, which returns one number.
 
-    With several ``argnums``, a tuple (by the first derivative) of tuples (by the second).
+    They have shape x.shape + x.shape; with several ``argnums`` they are a tuple (by the first derivative) of tuples (by
+    the second).
 
     >>> import flnb
     >>> flnb.hessian(lambda x: (x * x * x).sum())(flnb.asarray([1.0, 2.0])).tolist()
@@ -365,7 +369,7 @@ def hessian(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0) ->
 
 
 def stop_gradient(x: Any) -> Any:
-    """The same values, through which no gradient flows: tensors, or dicts, lists and tuples of them. Shares memory.
+    """The same values without gradient flow: tensors, or dicts, lists and tuples of them; memory is shared.
 
     >>> import flnb
     >>> flnb.grad(lambda x: x * flnb.stop_gradient(x))(flnb.asarray(3.0)).item()

@@ -1,6 +1,6 @@
 """Arguments and results in dicts, lists, tuples and named tuples: their leaves, and the same containers around others.
 
-None holds no leaf. Everything that is no container is a leaf.
+None contains no leaf. Everything that is no container is a leaf.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ["leaves", "rebuild", "spread"]
 
 
 def leaves(tree: Any) -> list[Any]:
-    """What a tree holds, in order.
+    """The leaves of a tree, in order.
 
     >>> leaves({"a": 1, "b": (2, [3], None)})
     [1, 2, 3]
@@ -47,7 +47,7 @@ def _rebuilt(tree: Any, values: Iterator[Any]) -> Any:
 
 
 def spread(prefix: Any, tree: Any, what: str) -> list[Any]:
-    """One value for each leaf of a tree, from a tree that may stop higher up: a value there holds for all below.
+    """One value for each leaf of a tree, from a tree that may end higher up: a value there applies to all leaves below.
 
     >>> spread((0, {"w": 1, "b": None}), ("x", {"w": "y", "b": ["z", "z"]}), "in_axes")
     [0, 1, None, None]

@@ -28,13 +28,13 @@ GRADIENT, NAME, PARAMETER = 3, 4, 5
 class Variable(Tensor):
     """A Tensor through which gradients flow.
 
-    While gradients are recorded, in-place operators on a result compute a new Variable and bind the name to it: other
-    names of the old one, and what it is a view of, keep their values. Writing into one (``y[1:4] = v``, ``out=y``) is
-    an error.
+    While gradients are recorded, an in-place operator on a result computes a new Variable and binds the name to it:
+    other names of the old one, and the tensor it is a view of, keep their values. Writing into one (``y[1:4] = v``,
+    ``out=y``) is an error.
 
     Args:
-        data: a Tensor (shared, not copied), or what `flnb.asarray` takes.
-        requires_grad: whether ``backward`` leaves a gradient in ``.grad``. Needs a floating dtype, and data that
+        data: a Tensor (shared, not copied), or anything that `flnb.asarray` converts.
+        requires_grad: whether ``backward`` stores a gradient in ``.grad``. Needs a floating dtype, and data that
             does not require grad itself: no gradient would flow from the new leaf to it.
 
     >>> import flnb
@@ -68,7 +68,7 @@ class Variable(Tensor):
 
     @property
     def is_leaf(self) -> bool:
-        """Made by the user, not by an op on Variables that require grad."""
+        """Whether it was made by the user, not by an op on Variables that require grad."""
         return self._node is None or self._node[0] is None
 
     @property
@@ -94,7 +94,7 @@ class Variable(Tensor):
 
     @property
     def grad(self) -> Tensor | None:
-        """The gradient that ``backward`` summed up in this leaf, or where `retain_grad` was called; None before."""
+        """The gradient that ``backward`` summed up in this leaf, or after `retain_grad`; None before."""
         if self.is_leaf:
             return cast("Tensor | None", self._node[GRADIENT]) if self._node else None
         return getattr(self, "_retained", None)
@@ -109,7 +109,7 @@ class Variable(Tensor):
 
     @property
     def name(self) -> str:
-        """What the tape and the dashboard call this leaf."""
+        """The name of this leaf in the tape and the dashboard."""
         return str(self._node[NAME]) if self._node is not None and self._node[0] is None else ""
 
     @name.setter
@@ -118,7 +118,7 @@ class Variable(Tensor):
             self._node[NAME] = value
 
     def zero_grad(self) -> None:
-        """Forget the gradient."""
+        """Set the gradient to None."""
         if self._node is not None:
             self.grad = None
 
@@ -143,10 +143,10 @@ class Variable(Tensor):
         backward(self, grad, retain_graph, create_graph)
 
     def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> Handle:
-        """Call ``hook(gradient)`` whenever the whole gradient of this Variable is known; what it gives replaces it.
+        """Call ``hook(gradient)`` when this Variable's whole gradient is known; its result, unless None, replaces it.
 
         Returns:
-            A handle whose ``remove()`` takes the hook away.
+            A handle whose ``remove()`` removes the hook.
 
         >>> import flnb
         >>> x = flnb.Variable([1.0, 2.0])
@@ -181,7 +181,7 @@ class Variable(Tensor):
         listen(self._node, keep)
 
     def detach(self) -> Variable:
-        """The same values without a place on the tape, sharing memory."""
+        """The same values off the tape, sharing memory."""
         if self._node is not None:
             stacks.note_cut(schema.DETACH, self._node[2])
         return Variable(self.data, requires_grad=False)
@@ -235,7 +235,7 @@ class Variable(Tensor):
 
 
 def placed(value: Tensor, node: Any, root: Tensor | None = None) -> Variable:
-    """A value as a Variable at a place on the tape; `root` is whose memory it shares, itself if not another's."""
+    """A value as a Variable at a place on the tape; ``root`` is the tensor whose memory it shares, if not itself."""
     variable = object.__new__(Variable)
     variable._data, variable._spec, variable._node = value._data, value._spec, node
     variable._root = value if root is None else root
@@ -254,7 +254,7 @@ Variable._lift = Variable
 
 
 def _refuse_nan(loss: Variable) -> None:
-    """A step that follows would write NaN to all parameters."""
+    """Raise, since a step that follows would write NaN to all parameters."""
     values = loss._data
     if type(values) is np.ndarray and values.size == 1 and (value := values.item()) != value:
         raise FloatingPointError(

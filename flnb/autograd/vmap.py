@@ -18,18 +18,18 @@ __all__ = ["vmap"]
 
 
 def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable[..., Any]:
-    """A function that maps ``function`` over an axis of its arguments: the same as a loop over examples and a stack.
+    """Make a function that maps ``function`` over an axis of its arguments, like a loop over examples and a stack.
 
-    Inside, every op runs once, on the whole batch, where it has a batching rule, and once per example where it has
-    none. Each example draws its own random numbers. It composes with the other transforms both ways and with itself.
+    Inside, every op with a batching rule runs once, on the whole batch, and any other once per example. Each example
+    draws its own random numbers. It composes with the other transforms both ways and with itself.
 
     Args:
-        function: takes and gives tensors, or dicts, lists and tuples of them. Python control flow may depend on
+        function: takes and returns tensors, or dicts, lists and tuples of them. Python control flow may depend on
             unbatched values and on shapes.
         in_axes: the axis of each positional argument that runs over the examples, None for an argument (or a part of
             one) that all examples share: one int for all, or a tuple with one entry per argument. Keyword arguments
             are shared.
-        out_axes: where that axis goes in the results; None for a result that is the same for all.
+        out_axes: the position of that axis in the results; None for a result that is the same for all.
 
     >>> import flnb
     >>> rows, w = flnb.asarray([[1.0, 2.0], [3.0, 4.0]]), flnb.asarray([1.0, 10.0])

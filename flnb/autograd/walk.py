@@ -1,7 +1,7 @@
 """One backward under way: cotangents on their way from nodes to their parents.
 
-Over tensors of NumPy memory the buffers themselves travel, and pulls are compiled functions
-(`flnb.autograd.compiled_pulls`); all other walks are over tensors, through the public ops.
+If tensors are NumPy memory, the buffers themselves are passed on, and pulls are compiled functions
+(`flnb.autograd.compiled_pulls`); all other walks pass tensors, through the public ops.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Walk:
     """One backward under way. `pull` takes a node's cotangent and adds to those of its parents; it empties the node.
 
     Attributes:
-        cotangents: what has arrived at nodes that were not pulled yet, by sequence number: raw buffers where the walk
+        cotangents: the sums that have arrived at nodes not pulled yet, by sequence number: raw buffers if the walk
             is over tensors of NumPy memory and is not recorded itself, else tensors.
-        reached: nodes that a first cotangent has arrived at and that nobody has taken from this list yet; nodes
-            whose mark is `own` are left out (their tape finds them by itself).
+        reached: nodes at which a first cotangent has arrived, until the tape takes them from this list; nodes whose
+            mark is `own` are left out (their tape finds them by itself).
         retain: whether nodes stay as they are, for another backward.
     """
 
@@ -64,7 +64,7 @@ class Walk:
         self.pull: Callable[[Node], None] = self._compiled(here) if self.buffers else self._pull
 
     def _compiled(self, here: state.State) -> Callable[[Node], None]:
-        """`pull` over buffers, by the plans' compiled functions where they have them."""
+        """`pull` over buffers, by the plans' compiled functions if they have them."""
         cotangents, owned, reached, leaves, own = self.cotangents, self._owned, self.reached, self.leaves, self.own
         take, stops, retain, lane, min_block = cotangents.pop, self.stops, self.retain, self._lane, here.min_block
         plainly, in_blocks = (0, BLOCKS) if lane is None else (TOLD, TOLD | BLOCKS)
@@ -120,7 +120,7 @@ class Walk:
         return pull
 
     def _told(self, error: Exception, node: Node, g: Tensor) -> NoReturn:
-        """A compiled pull failed: run it by the public ops, which tell of those that work and of the one that fails."""
+        """Run a pull whose compiled form failed by the public ops, which report the one that fails."""
         if node[PARENTS] is not None:  # else it was a sum that failed
             try:
                 self._pulled(node, g)
@@ -217,7 +217,7 @@ class Walk:
         return found
 
     def _joint(self, plan: Any, node: Node, parents: tuple[Any, ...], g: Any, saved: list[Any]) -> Any:
-        """A composite's cotangents: by the backend's method for them, else by ops."""
+        """A composite's cotangents: by the backend's method, else by ops."""
         if self.buffers and plan.op.gradient is not None:
             data, wanted = [getattr(x, "_data", x) for x in saved], [p is not None for p in parents]
             made = dispatch.pull_whole(plan, state.current(), node[SEQ], g._data, data, wanted)
@@ -226,7 +226,7 @@ class Walk:
         return plan.joint(g, plan, *saved)
 
     def drop(self, node: Node) -> None:
-        """Forget the cotangent of a node and empty it: nothing flows on from there."""
+        """Discard the cotangent of a node and empty it: nothing flows on from there."""
         self.cotangents.pop(node[SEQ], None)
         if not self.retain:
             empty(node)
@@ -236,7 +236,7 @@ class Walk:
         return nullcontext() if self._statistics is None else self._statistics.watching()
 
     def end(self) -> list[tuple[Node, Any]]:
-        """Leaves and stops that cotangents arrived at, with their sums, the latest first."""
+        """Leaves and stops at which cotangents arrived, with their sums, the latest first."""
         found = [(leaf, self.cotangents.pop(leaf[SEQ])) for leaf in self.leaves]
         found = [(leaf, heard(leaf, self._tensor(g) if self.buffers else g)) for leaf, g in found]
         found.sort(key=lambda pair: -pair[0][SEQ])
@@ -246,7 +246,7 @@ class Walk:
 
 
 class Toward(Walk):
-    """A walk that goes only where it can reach one of its stops."""
+    """A walk that only goes where it can reach one of its stops."""
 
     def __init__(
         self, root: Node, cotangent: Any, retain: bool, create_graph: bool, stops: frozenset[int], own: Any
@@ -278,7 +278,8 @@ class Toward(Walk):
 def _leading_to(stops: frozenset[int], root: Node) -> set[int]:
     """Sequence numbers of the nodes from which a stop can be reached.
 
-    Freed nodes are among them, to be found out, and those of other tapes, which may know of more than their parents.
+    They include freed nodes, so that these are reported, and those of other tapes, which may have more than their
+    parents.
     """
     nodes, stack = {root[SEQ]: root}, [root]
     while stack:
@@ -301,7 +302,7 @@ def _leading_to(stops: frozenset[int], root: Node) -> set[int]:
 
 
 def empty(node: Node) -> None:
-    """Let go of what a node saved and of its parents."""
+    """Release a node's saved values and its parents."""
     node[1] = None
     del node[6:]
 
@@ -314,7 +315,7 @@ def _on_tape(node: Node, saved: list[Any]) -> list[Any]:
 def _through_body(plan: Any, parents: tuple[Any, ...], g: Any, saved: list[Any]) -> list[Any]:
     """A composite's gradient by its body's ops, on Variables, so that it has a graph of its own.
 
-    What arrives at a parent is the sum for all its places: it is given at the first.
+    A parent that occurs several times receives the sum at its first place.
     """
     from flnb.autograd.tape import walk  # a walk inside this one
 

@@ -1,4 +1,4 @@
-"""How a loss depends on a Variable: the way that a gradient takes, or what cut it, with the user's line."""
+"""How a loss depends on a Variable: the path of the gradient, or where it was cut, with the user's line."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ AGAIN = "flnb.why(lambda: <the loss>, x) computes the loss once more and says wh
 
 
 def why(loss: Variable | Callable[[], Any], x: Variable) -> Why:
-    """Why a Variable gets a gradient from a loss, or does not: the path, or what cut it.
+    """Explain why a Variable gets a gradient from a loss, or does not: the path, or where it was cut.
 
     Args:
-        loss: the loss before its `backward`, or a function without arguments that computes it. A function is run once,
-            and watched: then what cut the path is known too (`detach`, `no_grad`, an integer dtype, an op without a
-            gradient, or that `x` is never used), with its line. Values that leave flnb and return are not followed.
+        loss: the loss before its `backward`, or a function without arguments that computes it. A function is run once
+            and observed: then the cause of a cut is known as well (`detach`, `no_grad`, an integer dtype, an op without
+            a gradient, or that `x` is never used), with its line. Values that leave flnb and return are not followed.
         x: a leaf such as a parameter, or any Variable on the way.
 
     >>> import flnb
@@ -71,7 +71,7 @@ def _needs_none(x: Variable) -> str:
 
 
 def _path(loss: Variable, x: Variable) -> Why:
-    """The shortest way down the tape."""
+    """The shortest path down the tape."""
     root, goal = loss._node, x._node
     if root is None:
         return Why(False, reason=f"the loss itself is not on the tape; {AGAIN}")
@@ -109,7 +109,7 @@ class _Event(NamedTuple):
 
 
 class _Watch(Observer):
-    """Follows values through buffers, on the tape and off it."""
+    """Follow values through buffers, on the tape and off it."""
 
     def __init__(self, x: Variable) -> None:
         self.events: list[_Event] = []
@@ -122,13 +122,13 @@ class _Watch(Observer):
         """Their results, as buffers."""
 
     def after(self, op: Op, arguments: tuple[Any, ...], result: Any) -> None:
-        """Note the op and what went in and out."""
+        """Note the op with its input and output buffers."""
         inputs = tuple(self._number(buffer) for buffer in call_of(op, arguments).inputs)
         output = self._number(result, fresh=True)
         self.events.append(_Event(op, inputs, output, result.dtype, state.current().grad, stacks.caller()))
 
     def on_tape(self, node: Node) -> None:
-        """The op that ran last, or the composite that ended with it, is a node."""
+        """Note that the op that ran last, or the composite that ended with it, is a node."""
         if self.events and any(parent is not None and parent[SEQ] in self.below for parent in node[PARENTS]):
             self.below.add(node[SEQ])
             self.live.add(self.events[-1].output)
@@ -178,7 +178,7 @@ def _reason(event: _Event) -> str:
 
 
 class _Notes(Tape):
-    """A tape that tells which ops it recorded."""
+    """A tape that notes which ops it recorded."""
 
     def __init__(self, watch: _Watch) -> None:
         self._watch = watch
