@@ -9,10 +9,10 @@ __all__ = ["tune_gc"]
 
 
 class tune_gc:
-    """Freeze what exists now and look for cycles less often; undone when used as a context manager.
+    """Freeze the objects that exist now and look for cycles less often; undone when used as a context manager.
 
-    flnb's tapes are acyclic, so the collector finds nothing in them, yet it walks them again and again while they
-    grow. The library leaves the collector alone; `flnb lab` and you may call this.
+    flnb's tapes are acyclic, so the collector finds nothing in them, yet it walks them again and again while they grow.
+    The library leaves the collector alone; `flnb lab` and you may call this.
 
     >>> import flnb
     >>> with flnb.tune_gc():

@@ -1,7 +1,7 @@
 """The Tensor: a buffer and its spec. It knows nothing of gradients beyond a slot that stays empty.
 
-Operators and methods are the functions of `flnb.ops` themselves; those that need no arguments checked first are
-attached when `flnb.ops` is imported, so that ``a + b`` and ``flnb.add(a, b)`` are one call.
+Operators and methods are the functions of `flnb.ops` themselves; those whose arguments need no check are attached when
+`flnb.ops` is imported, so that ``a + b`` and ``flnb.add(a, b)`` are one call.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Tensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Extents of the dimensions."""
+        """Extents of the dimensions, a tuple of ints."""
         return self._spec.shape
 
     @property
@@ -80,16 +80,16 @@ class Tensor:
 
     @property
     def _last_write(self) -> int:
-        """Sequence number of the last in-place write to this tensor's memory, as far as it is known; 0: none."""
+        """Sequence number of the last known in-place write to this tensor's memory; 0: none."""
         return max(getattr(self, "_written", 0), getattr(getattr(self, "_root", self), "_written", 0))
 
     @property
     def device(self) -> str:
-        """Where the buffer lives."""
+        """Name of the device of the buffer: "cpu"."""
         return "cpu"
 
     def data_of(self, backend: TensorBackend) -> Any:
-        """The buffer, in the form this backend keeps: the only door to it.
+        """The buffer, in the form that this backend uses: the only access to it.
 
         Raises:
             TypeError: the tensor belongs to a backend with another kind of buffer.
@@ -102,9 +102,13 @@ class Tensor:
         return self._data
 
     def to(self, backend: str | type[TensorBackend] | TensorBackend) -> Tensor:
-        """This tensor's values on another backend (by name, class or instance); itself where the buffers are alike.
+        """This tensor's values on another backend (by name, class or instance); itself if the buffers are of one kind.
 
-        What lies in NumPy's arrays goes anywhere, under any backend; else the backend it comes from must be active.
+        NumPy arrays can be moved to any backend, under any backend; otherwise the tensor's own backend must be active.
+
+        >>> import flnb
+        >>> flnb.ones(2).to("numpy")
+        Tensor([1., 1.], float32[2], numpy)
         """
         target = registry.make("backend", backend)
         if target.buffer == self._spec.kind:
@@ -146,7 +150,7 @@ class Tensor:
         return int(kind), int(number)
 
     def to_device(self, device: str, /, *, stream: Any = None) -> Tensor:
-        """This tensor on a device of its backend, of which there is one, ``"cpu"``; `to` changes the backend."""
+        """This tensor on a device of its backend, which has only ``"cpu"``; `to` changes the backend."""
         check_device(device)
         if stream is not None:
             raise ValueError(f"to_device: device 'cpu' has no streams, got {stream!r}")
@@ -170,7 +174,7 @@ class Tensor:
         return self._values().reshape(()).item()
 
     def _values(self) -> np.ndarray[Any, Any]:
-        """The values for looking at, also of a Variable that requires grad."""
+        """The values for display or checks, also of a Variable that requires grad."""
         here = state.current().backend
         return cast("np.ndarray[Any, Any]", here.to_numpy(self.data_of(here)))
 
@@ -180,7 +184,7 @@ class Tensor:
         return self._spec.kind == here.kind and here.backend.has_values
 
     def _bounds(self) -> tuple[Any, Any]:
-        """The smallest and the largest element, for checks that name them; 0 where there are no values to check."""
+        """The smallest and the largest element, for checks that name them; 0 without values to check."""
         if not state.current().backend.has_values:
             return 0, 0
         values = self._values()
@@ -292,7 +296,7 @@ class Tensor:
 
 
 def _rebuild(values: np.ndarray[Any, Any]) -> Tensor:
-    """Unpickle."""
+    """Make a tensor of unpickled values."""
     return Tensor._of(values)
 
 

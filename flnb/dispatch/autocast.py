@@ -1,11 +1,11 @@
-"""Automatic mixed precision: lists of ops say what each computes in, and their inputs are cast to it, visibly.
+"""Automatic mixed precision: lists of ops state which dtype each computes in, and their inputs are cast to it, visibly.
 
-Micikevicius et al., 2018, "Mixed precision training"; levels as NVIDIA's Apex and Flashlight have them. Casts are
-`astype` ops like any other: on the tape, so that gradients come back in the dtype of what was cast, and in the record.
+Micikevicius et al., 2018, "Mixed precision training"; levels as in NVIDIA's Apex and Flashlight. Casts are `astype` ops
+like any other: on the tape, so that gradients come back in the dtype of the tensor that was cast, and in the record.
 
 A region is an interpreter: it casts an op's inputs and passes it on. A composite is one op: its inputs are cast, its
-body is not. Backward leaves regions out: it computes in the dtypes that forward has chosen. What is written with
-``out=`` is not cast.
+body is not. Backward does not use regions: it computes in the dtypes that forward has chosen. Ops that write with
+``out=`` are not cast.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ MIXED = ("batch_norm",)
 class Level(NamedTuple):
     """Names of ops whose float32 inputs are cast to half precision, and of those whose half ones are cast to float32.
 
-    ``"*"`` stands for all that compute; an op in both is computed in float32. The others promote: float32 wins.
+    ``"*"`` stands for all that compute; an op in both lists computes in float32. The others promote: float32 wins.
     """
 
     half: tuple[str, ...]
@@ -73,18 +73,18 @@ class autocast(state.use):
     """Compute chosen ops in half precision until the block, or the decorated function, ends.
 
     Args:
-        level: "O0" casts nothing, also inside another region. "O1" computes matrix products and convolutions in half
-            precision, sums, powers, logarithms, norms and losses in float32, the rest in what it is given. Of what is
-            half, batch norm gives half, which it computes in float32: what a network keeps is halved. "O2"
-            computes all but norms and losses in half precision, for a model whose parameters are half, too
+        level: "O0" casts nothing, even inside another region. "O1" computes matrix products and convolutions in half
+            precision; sums, powers, logarithms, norms and losses in float32; the rest in the dtype of its inputs. Batch
+            norm of half-precision inputs computes in float32 and returns half, so what a network saves is halved. "O2"
+            computes all but norms and losses in half precision, for a model whose parameters are half as well
             (``model.astype(flnb.float16, keep=nn.BatchNorm)``; optimizers then keep master weights in float32). "O3"
             computes everything in half precision.
-        dtype: of half precision, float16 or bfloat16 (which needs the extra "bfloat16").
-        half: names of ops in place of the level's, see `LEVELS`; they are in its other list no more. A composite such
-            as "layer_norm" is one op; a `custom_op` is given itself in place of a name.
-        full: names of those in float32 in place of the level's.
+        dtype: the half-precision dtype, float16 or bfloat16 (which needs the extra "bfloat16").
+        half: names of ops computed in half precision in place of the level's, see `LEVELS`; they leave its other list.
+            A composite such as "layer_norm" is one op; a `custom_op` is passed itself instead of a name.
+        full: names of ops computed in float32 in place of the level's.
 
-    A parameter is cast once in a region, and again when it was written or walked back. With float16, scale the loss:
+    A parameter is cast once in a region, and again after it was written or walked back. With float16, scale the loss:
     `flnb.optim.LossScaler` shows a whole training loop.
 
     >>> import flnb
@@ -135,7 +135,7 @@ class autocast(state.use):
 
 
 def _known(which: str, names: Collection[Any]) -> set[str]:
-    """Names of ops, checked, with ``"*"`` spelt out."""
+    """Names of ops, checked, with ``"*"`` expanded."""
     from flnb.ops.table import OPS
 
     if isinstance(names, str):
@@ -164,7 +164,7 @@ def _half_precision(dtype: Any) -> np.dtype[Any]:
 
 
 class Region(Interpreter):
-    """One region: the dtypes that ops compute in, and the casts of parameters that it has made."""
+    """One region: the dtypes that ops compute in, and the casts of parameters made so far."""
 
     def __init__(self, targets: dict[str, np.dtype[Any]]) -> None:
         self.targets = targets
@@ -210,7 +210,7 @@ class _Cast(NamedTuple):
 
 
 def _is_cast(dtype: np.dtype[Any], target: np.dtype[Any]) -> bool:
-    """Half precision is cast to float32 and float32 to half precision; float64 was chosen by somebody."""
+    """Whether a dtype takes part in casts: half precision and float32 do, float64 was chosen on purpose."""
     return dtype.name in HALVES if target is FLOAT32 else dtype == FLOAT32
 
 
@@ -219,13 +219,13 @@ def _regions() -> list[Region]:
 
 
 def forget_casts() -> None:
-    """Let go of the casts of parameters that the regions here have made."""
+    """Release the casts of parameters that the regions here have made."""
     for region in _regions():
         region.casts.clear()
 
 
 def without_casts() -> tuple[Interpreter, ...]:
-    """The interpreters that are active here, but for those that cast."""
+    """The interpreters that are active here, except those that cast."""
     return tuple([i for i in state.current().interpreters if not isinstance(i, Region)])
 
 
@@ -235,5 +235,5 @@ def with_own_casts() -> tuple[Interpreter, ...]:
 
 
 def cast_target(name: str) -> np.dtype[Any] | None:
-    """The dtype that an op of this name computes in here, None where that is left to its inputs."""
+    """The dtype that an op of this name computes in here, None where its inputs decide."""
     return next((region.targets.get(name) for region in _regions()), None)

@@ -1,10 +1,10 @@
 """The one crossing for compute: every op of every mode passes through here, is run, and becomes one event.
 
-The way of an op is written once, as text (`flnb.dispatch.templates`). `Entries` compiles it for a number of operands,
-with attributes or without, in new memory, in place or as a composite that a backend takes whole, once for each such
-form; every op gets a copy of that code, which CPython then specialises to the types the op meets.
+The steps of an op are written once, as text (`flnb.dispatch.templates`). `Entries` compiles it for a number of
+operands, with attributes or without, in new memory, in place or as a composite that a backend takes whole, once for
+each such form; every op gets a copy of that code, which CPython then specialises to the types the op meets.
 
-`flnb.interface.tape` says what a node is. The default tape's are made right here; another one is asked (`record`).
+`flnb.interface.tape` defines nodes. Those of the default tape are made right here; another tape is asked (`record`).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Entries(dict[tuple[int, str], Any]):
 
 
 def _unregistered(op: Op, *arguments: Any) -> Any:
-    """The entry of a composite that no backend can have a method for."""
+    """The entry of a composite for which no backend can have a method."""
     *tensors, attributes = arguments
     here = scoped() or state.session
     if here.interpreters:
@@ -105,7 +105,7 @@ def enter(op: Op, tensors: tuple[Any, ...], attributes: tuple[Any, ...], out: An
 
 
 def create(op: Op, spec: Spec, arguments: tuple[Any, ...], category: int = 0) -> Tensor:
-    """Run an op that makes a tensor from no tensor; ``arguments`` go to the method as they are, unseen by the plan."""
+    """Run an op that makes a tensor from no tensor; ``arguments`` are passed to the method unseen by the plan."""
     here = scoped() or state.session
     if here.interpreters:
         return here.interpreters[-1].create(op, spec, arguments, category)  # type: ignore[no-any-return]
@@ -143,7 +143,7 @@ def node(plan: Plan, parents: tuple[Any, ...], saved: tuple[Any, ...]) -> list[A
 
 
 def missed(op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...], out: Any = None) -> Any:
-    """The first call with a signature: make the plan, then run on promoted operands."""
+    """Make the plan of the first call with a signature, then run it on promoted operands."""
     here = scoped() or state.session
     if here.interpreters:
         return intercepted(op, operands, attributes, out)
@@ -169,7 +169,7 @@ def intercepted(op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...], 
 
 
 def by_body(op: Op, attributes: tuple[Any, ...], tensors: tuple[Any, ...], here: State) -> tuple[Any, tuple[Any, ...]]:
-    """Run a composite as the ops of its body, one node of the tape; its result and what it kept for its gradient.
+    """Run a composite as the ops of its body, one node of the tape; returns its result and what its gradient needs.
 
     ``body(*tensors, *attributes) -> (result, kept)`` sees plain Tensors. To differentiate twice, a walk runs the body
     again on Variables (`flnb.autograd.walk`).
@@ -223,13 +223,13 @@ def empty(plan: Plan, here: State, taped: bool) -> Any:
 
 
 def room(spec: Spec, plan: Plan, here: State, taped: int) -> Any:
-    """A buffer from the manager for something that a composite keeps for its gradient."""
+    """A buffer from the manager for a value that a composite saves for its gradient."""
     category = ACTIVATION if taped else here.category or TEMPORARY
     return here.backend.empty(spec, here.manager, here.min_block, plan.code, category)[0]
 
 
 def emit_edges(lane: Any, plan: Plan, seq: int, edges: list[int]) -> None:
-    """Record parents that do not fit the op's own record, five at a time."""
+    """Record parents that do not fit into the op's own record, five at a time."""
     code = schema.EDGE | plan.code >> 24 << 24
     for i in range(0, len(edges), 5):
         lane.pending += (code, perf_counter_ns(), seq, *edges[i : i + 5], 0, 0, 0, 0)[: schema.WORDS]
@@ -244,7 +244,7 @@ def note_cuts(plan: Plan, nodes: tuple[Any, ...]) -> None:
 
 
 def check_target(op: Op, plan: Plan, here: State, tensors: tuple[Any, ...]) -> None:
-    """Raise where an op's result cannot be written into the last of these tensors."""
+    """Raise if an op's result cannot be written into the last of these tensors."""
     out = tensors[-1]
     if not isinstance(out, Tensor):
         raise TypeError(f"{op.name}: out must be a flnb Tensor, got {type(out).__name__}")
@@ -260,7 +260,7 @@ def check_target(op: Op, plan: Plan, here: State, tensors: tuple[Any, ...]) -> N
 
 
 def mark_written(tensor: Tensor, own: bool = False) -> None:
-    """Note that a tensor's memory was written just now; or its ``own`` values, where it was given other memory."""
+    """Note that a tensor's memory was just written; or its ``own`` values, if it was given other memory."""
     global last_write
     root = tensor if own else getattr(tensor, "_root", tensor)
     root._written = last_write = next_seq()

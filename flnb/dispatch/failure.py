@@ -1,4 +1,4 @@
-"""An op that failed: its error learns the op, the inputs and the user's line, and a recording that it failed."""
+"""Failed ops: the error names the op, its inputs and the user's line, and a recording gets an event."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ SHOWN = 8  # tensors in a note
 
 
 def failed(error: Exception, plan: Plan, inputs: tuple[Any, ...]) -> None:
-    """A backend's method raised an error: say where, and record it."""
+    """Report an error that a backend's method raised: add where to it, and record it."""
     _tell(error, plan.op, inputs, plan.spec)
 
 
 def failed_call(error: Exception, op: Op, inputs: tuple[Any, ...]) -> None:
-    """A call with these inputs is wrong, or its result cannot be made."""
+    """Report an error in a call: its inputs are wrong, or its result cannot be made."""
     if isinstance(error.__context__, (KeyError, AttributeError)) and error.__cause__ is None:
         error.__suppress_context__ = True  # that no plan was found is how calls begin
     _tell(error, op, inputs, None)
 
 
 class _Called(NamedTuple):
-    """A public function, which may be no op itself: what is told of it."""
+    """A public function, which may be no op itself, in the form in which failures are recorded."""
 
     name: str
     family: str
 
 
 def failed_function(error: Exception, name: str, family: str, arguments: Iterable[Any]) -> None:
-    """A public function of ops refused its arguments, or what it did failed: told as of an op on its tensors."""
+    """Record that a public function raised, like an op on its tensors that failed."""
     tensors = tuple(_tensors(arguments))
     if not isinstance(error, Untraceable):
         _tell(error, _Called(name, family), tensors, None)
 
 
 def refused(error: Exception, name: str, *tensors: Tensor) -> Exception:
-    """The error of a function that checks its tensors itself, told: ``raise refused(ValueError(...), "reshape", x)``.
+    """Record the error of a function that checks its tensors itself: ``raise refused(ValueError(...), "reshape", x)``.
 
     For functions that are called too often to be wrapped (`flnb.ops.naming.public`).
     """

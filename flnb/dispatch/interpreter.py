@@ -1,9 +1,9 @@
-"""Interpreters: what happens to an op's call instead of running it at once.
+"""Interpreters: they see every op's call and decide what runs in its place.
 
-The state holds a stack of them, empty by default, and every op compares one pointer to find it so. The innermost one
-gets each call before its operands were promoted: it may run it as it is, or other ops in its place, for which the
-next interpreter outwards is asked. Batching (`flnb.vmap`), tracing, casting (`flnb.autocast`) and observing are
-such classes.
+The state holds a stack of them, empty by default; every op finds that out by comparing one pointer. The innermost one
+gets each call before its operands were promoted: it may run it as it is, or other ops in its place, for which the next
+interpreter outwards is asked. Batching (`flnb.vmap`), tracing, casting (`flnb.autocast`) and observing are such
+classes.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ __all__ = ["Interpreter", "use_interpreter"]
 
 
 class Interpreter:
-    """Base of interpreters: override `apply`, and what else differs. As it is, it runs every op as usual."""
+    """Base of interpreters: override `apply`, and what else differs. By itself it runs every op as usual."""
 
     def takes(self, op: Op) -> bool:
         """Whether a composite, such as softmax, comes as one call; if not, the ops of its body come one by one."""
         return False
 
     def apply(self, op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
-        """An op was called; returns its result (of a composite, the result and a tuple of what it kept)."""
+        """Handle the call of an op; returns its result (of a composite, also a tuple of what its gradient needs)."""
         return self.run(op, operands, attributes)
 
     def write(self, op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...], out: Any) -> Any:
-        """An op was called that writes into an existing tensor, which is returned."""
+        """Handle the call of an op that writes into an existing tensor, which is returned."""
         return self.run(op, operands, attributes, out)
 
     def create(self, op: Op, spec: Spec, arguments: tuple[Any, ...], category: int) -> Any:
-        """An op was called that makes a tensor from no tensor."""
+        """Handle the call of an op that makes a tensor from no tensor."""
         from flnb.dispatch.crossing import create
 
         with self.outside():
@@ -53,13 +53,13 @@ class Interpreter:
             return enter(op, operands, attributes, out)
 
     def outside(self) -> state.entered:
-        """The state around this interpreter, to call any function of flnb in."""
+        """The state around this interpreter, in which it may call any function of flnb."""
         return state.entered(state.current().beneath())
 
 
 @with_block
 def use_interpreter(interpreter: Interpreter) -> Iterator[Interpreter]:
-    """Let an interpreter see every op that is called inside, in this thread and context.
+    """Make an interpreter see every op that is called inside, in this thread and context.
 
     >>> import flnb
     >>> class Names(flnb.dispatch.interpreter.Interpreter):

@@ -1,4 +1,4 @@
-"""Leaves for telemetry: op records name them by number, and what they are called is told where somebody will look."""
+"""Leaves in telemetry: op records name them by number, and an event gives their name where an analysis will need it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST = 4096
 
 
 def tell(lane: Any, leaf: Node, spec: Spec) -> tuple[int, int]:
-    """Emit what a leaf is called; the code of a record about it, and its name's number."""
+    """Emit a leaf's name; returns the code of a record about it, and its name's number."""
     plan = intern.plans.id_of(intern.Plan("leaf", "memory", spec.shape, spec.dtype.name, spec.nbytes))
     name = intern.strings.id_of(leaf[NAME]) if leaf[NAME] else 0
     code = plan << schema.PLAN_SHIFT
@@ -27,7 +27,7 @@ def tell(lane: Any, leaf: Node, spec: Spec) -> tuple[int, int]:
 
 
 def tell_above(lane: Any, tensors: tuple[Any, ...]) -> None:
-    """Emit the leaves that tensors were computed from, where there are no more than `MOST` nodes between."""
+    """Emit the leaves from which tensors were computed, if there are no more than `MOST` nodes between."""
     waiting = [(node, x._spec) for x in tensors for node in [getattr(x, "_node", None)] if node is not None]
     seen: set[int] = set()
     while waiting and len(seen) < MOST:

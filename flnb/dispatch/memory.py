@@ -1,9 +1,9 @@
-"""The crossing to memory managers: every allocation and every free passes here, is checked, counted and told once.
+"""The crossing to memory managers: every allocation and every free passes here, is checked, counted and emitted once.
 
-An array's memory is kept by a small ctypes object that is the root of all its views. When the last of them goes, a
-weak reference to it lands in a queue and nothing else happens: whatever a manager's `free` does happens later, on a
-normal stack, in the next allocation or statistics call. No Python code runs in between, because CPython swallows a
-Ctrl-C that arrives in a finaliser.
+An array's memory is owned by a small ctypes object that is the root of all its views. When the last of them goes, a
+weak reference to it is put into a queue and nothing else happens: a manager's `free` is called later, on a normal
+stack, in the next allocation or statistics call. No Python code runs in between, because CPython swallows a Ctrl-C that
+arrives in a finaliser.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _KEEP_CODE = ~0xFFFFFF  # of a plan's code, the plan alone
 def allocate(
     manager: MemoryManager, nbytes: int, plan_code: int = 0, category: int = 0, hint: AllocHint | None = None
 ) -> Block:
-    """A block of at least ``nbytes`` bytes from ``manager``, counted and told to telemetry.
+    """Allocate a block of at least ``nbytes`` bytes from ``manager``, counted and emitted.
 
     Args:
         plan_code: the code of the op that allocates (`flnb.dispatch.plan.Plan.code`), 0 for none.
@@ -101,10 +101,10 @@ def allocate(
 
 
 def drain(mine: Block | None = None) -> None:
-    """Hand every dropped block back to the manager it came from.
+    """Return every dropped block to its manager.
 
-    Where its `free` raises, the block stays allocated, and whoever happens to drain gets a warning; the error itself
-    is for the caller that frees this very block, ``mine``.
+    If its `free` raises, the block stays allocated and a warning is issued; the error itself is raised only to the
+    caller that frees this very block, ``mine``.
     """
     while dropped:
         try:
@@ -159,7 +159,7 @@ def drain(mine: Block | None = None) -> None:
 
 
 def _keep(manager: MemoryManager, block: Block, size: int) -> None:
-    """Account again for a block that its manager failed to free: under a new id, as it was told to be free."""
+    """Count a block again that its manager failed to free: under a new id, since its free was emitted."""
     block.manager, block.id, block.size = manager, _next_id(), size  # `free` may have merged it before it failed
     manager.ledger.live[block.id] = block
     manager.ledger.allocated += size
@@ -168,13 +168,13 @@ def _keep(manager: MemoryManager, block: Block, size: int) -> None:
 
 
 def _tell(lane: bus.Lane, block: Any, segment: Any) -> None:
-    """Say that a block (a `Block` or a `BlockState`) exists, without saying what for."""
+    """Emit that a block (a `Block` or a `BlockState`) exists, without its op or category."""
     code = schema.ALLOC | block.category << 8
     lane.emit(code, clock(), block.id, block.address, block.size, block.requested, segment.id)
 
 
 def release(manager: MemoryManager, block: Block) -> None:
-    """Free a block that no array keeps (`array_in` frees its own).
+    """Free a block that no array owns (`array_in` frees its own).
 
     Raises:
         ValueError: the block is another manager's, or was freed before.
@@ -220,7 +220,7 @@ def owner_in(
     plan_code: int = 0,
     category: int = 0,
 ) -> Any:
-    """What ``make`` gives for a new block of ``nbytes`` bytes: an object whose attribute ``block`` is the block.
+    """Call ``make`` for a new block of ``nbytes`` bytes and return its result, an object with the block as ``block``.
 
     The block lives as long as this object, which is referred to weakly.
     """
@@ -243,21 +243,21 @@ def owner_in(
 
 
 def _memory(block: Block) -> Any:
-    """A block's bytes as an object that NumPy makes arrays of."""
+    """A block's bytes as an object of which NumPy makes arrays."""
     owner = _owner_types[block.size].from_address(block.address)
     owner.block = block
     return owner
 
 
 def block_of(array: Any) -> Block | None:
-    """The block that holds an array's (or view's) memory, None for memory that is NumPy's own."""
+    """The block that holds an array's (or view's) memory, None for memory of NumPy's own."""
     while isinstance(array, np.ndarray):
         array = array.base
     return getattr(array, "block", None)
 
 
 class _Sight(weakref.ref):  # type: ignore[type-arg]
-    """Sees the memory object of an array go. Its callback is the queue's own `append`: no Python code."""
+    """A weak reference to the memory object of an array. Its callback is the queue's own `append`: no Python code."""
 
     __slots__ = ("block",)
     block: Block
@@ -268,7 +268,7 @@ _append_dropped: Any = dropped.append
 
 
 class _OwnerTypes(dict[int, Any]):
-    """By size, the ctypes type of all blocks of that size: NumPy checks an array against its length."""
+    """The ctypes types of blocks by size: NumPy checks an array against their length."""
 
     def __missing__(self, size: int) -> Any:
         if len(self) > 4096:  # ever new sizes must not pile up types
@@ -281,7 +281,7 @@ _owner_types = _OwnerTypes()
 
 
 def _check(manager: MemoryManager, block: Block, nbytes: int) -> None:
-    """A manager typed into a cell must not write over foreign memory: its block has to lie in a segment it holds."""
+    """Raise unless a block is in a segment of its manager, which must not write over foreign memory."""
     segment = block.segment
     start, end = block.address, block.address + block.size
     inside = (
@@ -297,7 +297,7 @@ def _check(manager: MemoryManager, block: Block, nbytes: int) -> None:
 def _shortage(
     manager: MemoryManager, nbytes: int, plan_code: int, category: int, cause: BaseException
 ) -> OutOfMemoryError:
-    """The error for a request that failed: the sizes that explain it, told to telemetry, and what to do."""
+    """The error for a request that failed, with the sizes that explain it and what to do; it is emitted too."""
     lease, now, segments = manager.device, clock(), manager.snapshot()
     holes = [block.size for state in segments for block in state.blocks if not block.id]
     left = 0 if lease.capacity is None else max(0, lease.capacity - lease.device.reserved)
@@ -345,7 +345,7 @@ def _shortage(
 
 
 def _without_memory(state: SegmentState) -> SegmentState:
-    """The same without the handle: an error that somebody keeps must not keep the memory, too."""
+    """The same segment without its handle: an error that is stored must not keep the memory alive."""
     segment = state.segment
     return SegmentState(Segment(segment.address, segment.size, id=segment.id), state.blocks)
 
@@ -355,7 +355,7 @@ _asides: weakref.WeakKeyDictionary[MemoryManager, int] = weakref.WeakKeyDictiona
 
 @with_block
 def aside(manager: MemoryManager) -> Iterator[None]:
-    """A block that moves tensors to this manager, on another device than what is computed: runs count it apart."""
+    """Count a block that was moved to this manager, on another device than the computation's, apart in recordings."""
     before = _asides.get(manager, 0)
     manager.device.aside = True
     _asides[manager] = before + 1
@@ -368,9 +368,9 @@ def aside(manager: MemoryManager) -> Iterator[None]:
 
 
 def announce(lane: bus.Lane) -> None:
-    """Tell a recording that begins what the active manager holds, and those set aside: segments and live blocks.
+    """Emit to a recording that begins which segments and live blocks the active manager, and those set aside, hold.
 
-    What other managers hold is no part of the run; what they reserve and allocate while it lasts is.
+    Blocks of other managers are no part of the run; what those reserve and allocate while it lasts is.
     """
     drain()
     moved_to = [manager for manager, uses in _asides.items() if uses or manager.ledger.live]

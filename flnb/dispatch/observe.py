@@ -1,7 +1,7 @@
-"""Hooks on "an op ran": an observer is told of every primitive that runs in this thread and context.
+"""Observers of ops: they are called before and after every primitive that runs in this thread and context.
 
-Observers are heard by an interpreter, so that nothing is paid, and nothing is tested, where nobody observes. It belongs
-to the state, not to the backend: another backend chosen inside, or a backend class defined again, is observed as well.
+An interpreter calls them, so that nothing is paid or tested where none is active. It belongs to the state, not to the
+backend: another backend chosen inside, or a backend class defined again, is observed as well.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ __all__ = ["Call", "Observer", "call_of", "observe"]
 
 
 class Observer:
-    """Base of observers: override what you want to hear of.
+    """Base of observers: override the methods for the events of interest.
 
-    ``arguments`` are what the backend's method gets: raw buffers, then attributes, then perhaps the buffer to write
-    (`call_of` tells them apart). They belong to the program: copy what is to be kept, write to none of them. Ops that
-    an observer runs itself are not observed. What it raises ends the op and reaches the user.
+    ``arguments`` are those of the backend's method: raw buffers, then attributes, then perhaps the buffer to write
+    (`call_of` separates them). They belong to the program: copy what must be kept, write to none of them. Ops that an
+    observer runs itself are not observed. An error it raises ends the op and reaches the user.
     """
 
     def before(self, op: Op, arguments: tuple[Any, ...]) -> None:
-        """The op is about to run."""
+        """Called when the op is about to run."""
 
     def after(self, op: Op, arguments: tuple[Any, ...], result: Any) -> None:
-        """The op has run; ``result`` is the buffer that the method returned."""
+        """Called when the op has run; ``result`` is the buffer that the method returned."""
 
     def failed(self, op: Op, arguments: tuple[Any, ...], error: BaseException) -> None:
-        """The method raised ``error``, which goes on to the user."""
+        """Called when the method raised ``error``, which goes on to the user."""
 
 
 @with_block
 def observe(*observers: Observer) -> Iterator[None]:
-    """Tell these observers of every op that runs inside, in this thread and context.
+    """Call these observers for every op that runs inside, in this thread and context.
 
-    Blocks nest like brackets: the innermost is told `before` first and `after` last.
+    Blocks nest like brackets: the innermost one's `before` is called first and its `after` last.
 
     >>> import flnb
     >>> from flnb.dispatch.observe import Observer, observe
@@ -63,7 +63,7 @@ def observe(*observers: Observer) -> Iterator[None]:
 
 
 class _Observing(Interpreter):
-    """Runs every op by methods that one observer hears of. Outermost of all interpreters, it sees what really runs."""
+    """The interpreter that calls one observer. Outermost of all, it sees the ops that really run."""
 
     def __init__(self, observer: Observer) -> None:
         self.observer = observer
@@ -88,7 +88,7 @@ _telling = _Telling()
 
 
 def _observed(observer: Observer, op: Op, method: Callable[..., Any]) -> Callable[..., Any]:
-    """A backend's method of which an observer is told."""
+    """A backend's method with calls of an observer around it."""
 
     def run(*arguments: Any) -> Any:
         if _telling.now:
@@ -122,7 +122,7 @@ class Call(NamedTuple):
 
 
 def call_of(op: Op, arguments: tuple[Any, ...]) -> Call:
-    """Tell a method's arguments apart.
+    """Separate a method's arguments by role.
 
     >>> import flnb, numpy as np
     >>> call_of(flnb.ops.table.OPS["sum"], (np.ones(3), (0,), False, None))

@@ -1,7 +1,7 @@
-"""Specs and plans: what is known about a tensor, and about one op on tensors of known specs, without any value.
+"""Specs and plans: the facts about a tensor, and about one op on tensors of known specs, that need no values.
 
 An op looks its plan up by the specs of its inputs (and its attributes). The plan holds the output's spec, what the
-gradient needs and the number under which telemetry knows the op, so shape rules run once per signature.
+gradient needs and the op's number in telemetry, so shape rules run once per signature.
 """
 
 from __future__ import annotations
@@ -61,13 +61,12 @@ class Plan:
     """One op on inputs of known specs.
 
     Attributes:
-        weight: what the crossing compares with the manager's ``min_block``: the bytes of a result that needs new
-            memory, -1 for a view.
-        blank: the dtype of a 0-d result where NumPy would return a scalar, which is no buffer: it is given a plain
-            array to write to. None elsewhere.
+        weight: the bytes of a result that needs new memory, compared with the manager's ``min_block``; -1 for a view.
+        blank: the dtype of a 0-d result where NumPy would return a scalar, which is no buffer: the method then gets a
+            plain array to write to. None elsewhere.
         saves: for every set of operands that need a gradient (bit i: operand i), which inputs, and at the end whether
             the output, the node saves.
-        kept: of a composite that a backend takes whole, the specs of what it keeps for its gradient beside these.
+        kept: of a composite that a backend takes whole, the specs of what it saves for its gradient besides these.
         primitives: of such a composite, the names of the ops that its body and its gradient consist of; None until
             they are known.
         compiled: the pulls as functions of buffers (`flnb.autograd.compiled_pulls`).
@@ -110,7 +109,7 @@ class Plan:
         self.code = schema.OP | bus.FLOAT_TIMES | intern.plans.id_of(described) << schema.PLAN_SHIFT
 
     def constant(self, value: float, backend: Any) -> Any:
-        """A scalar as a 0-d buffer, kept for the next time (zeros are not: 0.0 == -0.0 as keys)."""
+        """A scalar as a 0-d buffer, stored for the next time (zeros are not: 0.0 == -0.0 as keys)."""
         promoted = [s for i, s in enumerate(self.specs) if i not in self.op.unpromoted]
         dtype = next(s.dtype for s in promoted if isinstance(s, Spec))
         try:
@@ -126,7 +125,7 @@ class Plan:
 
 
 class Saves(dict[int, tuple[bool, ...]]):
-    """By the set of operands that need a gradient, which inputs, and whether the output, a node saves."""
+    """Which inputs, and whether the output, a node saves, by the set of operands that need a gradient."""
 
     def __init__(self, op: Op, count: int) -> None:
         self.op, self.count = op, count

@@ -1,5 +1,7 @@
-"""What happens at the first call with a new signature: convert, promote, check, and make the plan.
+"""The first call with a new signature: convert, promote and check the operands, and make the plan.
 
+Promotion (array API 2024.12, and torch's choice where it leaves one): Python scalars are weak; of two dtypes of one
+kind the larger wins; mixed with floating point, the floating dtype wins, so int64 with float32 is float32.
 Inputs that differ from the common dtype are cast by the `astype` op first, visibly.
 """
 

@@ -44,12 +44,12 @@ def _offered(kind: str) -> dict[str, str]:
 
 
 def names(kind: str) -> list[str]:
-    """Every name that can be given for this kind (``"backend"``, ``"memory manager"`` or ``"tape"``)."""
+    """All names of this kind of part (``"backend"``, ``"memory manager"`` or ``"tape"``)."""
     return sorted(_offered(kind))
 
 
 def find(kind: str, name: str) -> type:
-    """The class of that name.
+    """The class with that name.
 
     Raises:
         ValueError: an unknown name; the message lists the known ones.
@@ -63,7 +63,7 @@ def find(kind: str, name: str) -> type:
 
 
 def parsed(kind: str, text: str) -> tuple[type, dict[str, str]]:
-    """The class and the settings of a name that may have some: ``"caching:split_limit=64MiB,recycling_limit=1GiB"``.
+    """The class and the settings in a name such as ``"caching:split_limit=64MiB,recycling_limit=1GiB"``.
 
     Raises:
         ValueError: an unknown name or setting, or one that is given twice; the message lists the known ones.
@@ -91,7 +91,7 @@ def parsed(kind: str, text: str) -> tuple[type, dict[str, str]]:
 
 
 def make(kind: str, what: Any) -> Any:
-    """An instance from a name, with settings or without (see `parsed`), a class or an instance.
+    """Make an instance from a name, with settings or without (see `parsed`), a class or an instance.
 
     Raises:
         ValueError: an unknown name or setting; the message lists the known ones.

@@ -1,4 +1,4 @@
-"""Names that are meant and not there: those of torch and NumPy, and a backend's methods that are nearly primitives."""
+"""Suggestions for unknown names: those of torch and NumPy, and methods of a backend that are nearly primitives."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ SIMILAR = 0.75
 
 
 def unknown(where: str, name: str, known: Sequence[str] = ()) -> AttributeError:
-    """The error of a name that a module or class has not, with flnb's spelling where it is another library's.
+    """The error for a name that a module or class does not have, with flnb's name if it is another library's.
 
     >>> unknown("module 'flnb'", "cat")
     AttributeError("module 'flnb' has no attribute 'cat'; in flnb: flnb.concat(tensors, axis=0)")
@@ -140,7 +140,7 @@ def unknown(where: str, name: str, known: Sequence[str] = ()) -> AttributeError:
 
 
 class Elsewhere:
-    """A method that another library's tensors have. It is none of ours: asking for it is an `AttributeError`."""
+    """A method that other libraries' tensors have: asking for it is an `AttributeError` that names flnb's way."""
 
     def __init__(self, name: str, meant: str) -> None:
         self.name, self.meant = name, meant
@@ -150,7 +150,7 @@ class Elsewhere:
 
 
 def misspelt(cls: type, operators: Sequence[Any] | None = None) -> dict[str, str]:
-    """Public methods of a user's backend that are no primitives but close to one, each with the one probably meant.
+    """Public methods of a user's backend that are close to primitives but none, each with the one probably meant.
 
     >>> import flnb
     >>> class Mine(flnb.backends.NumpyBackend):
@@ -184,7 +184,7 @@ _seen: weakref.WeakSet[type] = weakref.WeakSet()
 
 
 def warn_of_misspelt(cls: type) -> None:
-    """Warn, once for each class, of methods that nobody will call."""
+    """Warn, once for each class, of methods that are never called."""
     if cls in _seen or cls.__module__.startswith("flnb_backends."):
         return
     _seen.add(cls)

@@ -1,6 +1,6 @@
-"""Where in the user's program an op was called: one code object and an offset, made a file and a line when asked.
+"""Where in the user's program an op was called: a code object and an offset, turned into a file and a line on request.
 
-Taking them costs some 0.15 us, as no line is looked up and no frame is kept. Frames of flnb itself are passed over.
+Taking them costs about 0.15 us, as no line is looked up and no frame is stored. Frames of flnb itself are skipped.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def is_own(filename: str) -> bool:
 
 
 class _Own(dict[str, bool]):
-    """By file name, whether frames of it are looked behind: flnb's own, and with whole stacks every one."""
+    """Whether frames of a file are skipped, by file name: flnb's own, and with whole stacks every one."""
 
     full = False
 
@@ -46,7 +46,7 @@ own = _Own()
 
 
 class Stack(NamedTuple):
-    """All frames of the user, in the place of one: pairs of code and offset, innermost first."""
+    """All frames of the user instead of one: pairs of code and offset, innermost first."""
 
     f_code: tuple[tuple[CodeType, int], ...]
     f_lasti: int
@@ -68,7 +68,7 @@ def outside(frame: FrameType | None) -> Any:
 
 
 class creation_stacks:
-    """Remember whole stacks (``"full"``) or one line (``"line"``, as always) for every node, in all threads.
+    """Remember whole stacks (``"full"``) or one line (``"line"``, the default) for every node, in all threads.
 
     Undone when used as a context manager. Whole stacks cost about 1 us per op and some memory.
 
@@ -113,13 +113,13 @@ class Line(NamedTuple):
 
     @property
     def brief(self) -> str:
-        """Without the folder, for a table; a notebook's cell, whose file is only a number, is called that."""
+        """The line without its folder, for a table; a notebook's cell, whose file is a number, is called a cell."""
         name = "cell" if "ipykernel_" in self.file else os.path.basename(self.file)
         return f"{name}:{self.line}" + (f": {self.source}" if self.source else "")
 
 
 def lines(code: Any, lasti: int) -> list[Line]:
-    """What a node remembers, innermost first."""
+    """The lines stored in a node, innermost first."""
     pairs = code if isinstance(code, tuple) else ((code, lasti),) if code is not None else ()
     return [_line(c, i) for c, i in pairs]
 
@@ -142,12 +142,12 @@ def caller() -> str:
 
 
 def where(code: Any, lasti: int) -> str:
-    """What a node remembers, as text for an error message: ``file:line: source``, a line for each frame."""
+    """The lines stored in a node as text for an error message: ``file:line: source``, one for each frame."""
     return "\n    from ".join(map(str, lines(code, lasti))) or "an unknown line"
 
 
 def note_cut(reason: int, node: int) -> None:
-    """Record that the user's line cuts the tape, for `run.tape.why`. A no-op where nobody records."""
+    """Record that the user's line cuts the tape, for `run.tape.why`. Does nothing without a recording."""
     if bus.lanes is not None:
         code = schema.CUT | reason << schema.AUX_SHIFT
         bus.emit(code, clock(), node, told(*site()), bus.lanes.lane.context)
@@ -155,5 +155,5 @@ def note_cut(reason: int, node: int) -> None:
 
 @lru_cache(1024)
 def told(code: Any, lasti: int) -> int:
-    """What a node remembers, as the number of an interned string."""
+    """The lines stored in a node, as the number of an interned string."""
     return intern.strings.id_of(where(code, lasti))

@@ -1,4 +1,4 @@
-"""What is active here and now: the backend with its bound methods, the memory manager, gradient recording.
+"""The state: the active backend with its bound methods, the memory manager, and whether gradients are recorded.
 
 One immutable-by-convention `State` answers everything an op asks, through one ContextVar: `set_*` changes the
 session's state, `use_*` puts a changed copy above it until the block ends, also by an exception.
@@ -74,7 +74,7 @@ class State:
         live.add(self)
 
     def change(self, **parts: Any) -> None:
-        """Set these attributes and what follows from them."""
+        """Set these attributes and those that depend on them."""
         for name, value in parts.items():
             setattr(self, name, value)
         if "backend" in parts:
@@ -115,7 +115,7 @@ class State:
         return kernel
 
     def variant(self, name: str, **changes: Any) -> State:
-        """The same state with changes that are always the same for this name: made once, entered again and again."""
+        """The same state with a change that is always the same for this name: made once, entered again and again."""
         made = self.variants.get(name)
         if made is None:
             made = self.copy()
@@ -129,7 +129,7 @@ class State:
         return self.variants.get("beneath") or self.variant("beneath", interpreters=self.interpreters[:-1])
 
     def keeping(self) -> State:
-        """The same state inside a composite that is on the tape: what is allocated there are activations."""
+        """The same state inside a composite that is on the tape: its allocations are activations."""
         return self.variant("keeping", category=ACTIVATION)
 
     def recording(self, grad: bool) -> State:
@@ -152,7 +152,7 @@ operators: list[Any] = []
 
 
 def add_operator(op: Any) -> int:
-    """Give an op its place in every state's table."""
+    """Add an op to every state's table; returns its index there."""
     operators.append(op)
     for state in list(live):
         state.table.append(state.bound(op))
@@ -165,8 +165,8 @@ live: weakref.WeakSet[State] = weakref.WeakSet()
 def bind(backend: TensorBackend, op: Any) -> Callable[..., Any]:
     """The method that computes ``op`` on this backend.
 
-    One that a user wrote is checked to return a buffer, and may do without ``out``: what it returns is then copied to
-    where the dispatcher wants it. A missing primitive becomes an error when it is called, not before.
+    A user's method is checked to return a buffer, and may omit ``out``: its result is then copied to the buffer that
+    the dispatcher wants. A missing primitive becomes an error when it is called, not before.
     """
     method = getattr(backend, op.name, None)
     if method is None:
@@ -204,7 +204,7 @@ def bind(backend: TensorBackend, op: Any) -> Callable[..., Any]:
 
 
 def _supported(backend: TensorBackend, op: Any, method: Callable[..., Any]) -> Callable[..., Any]:
-    """The method, where a backend does without some dtypes: the plan that was asked for them may be another's."""
+    """The method with a check of its dtypes, for a backend without some: its plan may be another backend's."""
 
     def run(*arguments: Any) -> Any:
         result = method(*arguments)
@@ -232,7 +232,7 @@ vmaps: ContextVar[tuple[Any, ...]] = ContextVar("flnb_vmaps", default=())
 
 
 def current() -> State:
-    """The state that holds in this thread and context."""
+    """The state in this thread and context."""
     return _get() or session
 
 
@@ -244,9 +244,10 @@ def start(backend: str, manager: str) -> None:
 
 
 class entered(WithBlock[State]):
-    """Hold a state until the block ends.
+    """Enter a state until the block ends.
 
-    One object may be entered again and again, also while it is entered, as ``no_grad`` is by habit of other frameworks.
+    One object may be entered again and again, also while it is entered, as is done with ``no_grad`` in other
+    frameworks.
     """
 
     def __init__(self, state: State) -> None:
@@ -270,7 +271,7 @@ class entered(WithBlock[State]):
 
 
 class use(entered):
-    """Hold a changed copy of the current state until the block, or the decorated function, ends."""
+    """Enter a changed copy of the current state until the block, or the decorated function, ends."""
 
     def __init__(self, **changes: Any) -> None:
         self._changes = changes
@@ -301,7 +302,7 @@ class recording(entered):
 
 
 def _everywhere(part: str, value: Part) -> Part:
-    """Change the session's state, and those of the blocks under way that did not choose this part themselves."""
+    """Change the session's state, and the states of open blocks that did not choose this part themselves."""
     for state in list(live):
         if state is session or part not in state.scoped:
             state.change(**{part: value})
@@ -323,17 +324,22 @@ def use_backend(backend: str | type[TensorBackend] | TensorBackend) -> Iterator[
 
 
 def set_backend(backend: str | type[TensorBackend] | TensorBackend) -> TensorBackend:
-    """Compute with another backend, given by name, class or instance, for the rest of the session."""
+    """Compute with another backend, given by name, class or instance, for the rest of the session; returns the backend.
+
+    >>> import flnb
+    >>> flnb.set_backend("numpy").name
+    'numpy'
+    """
     chosen: TensorBackend = registry.make("backend", backend)
     return _everywhere("backend", chosen)
 
 
 @with_block
 def use_memory_manager(manager: str | type[MemoryManager] | MemoryManager) -> Iterator[MemoryManager]:
-    """Allocate from another manager, given by name (``"caching:split_limit=64MiB"``), class or instance, until the
-    block ends.
+    """Allocate from another manager, given by name, class or instance, until the block ends.
 
-    What was allocated inside stays valid afterwards: its blocks go back to the manager they came from.
+    A name may contain settings: ``"caching:split_limit=64MiB"``. Tensors allocated inside stay valid afterwards:
+    their blocks return to the manager they came from.
     """
     chosen = registry.make("memory manager", manager)
     with use(manager=chosen):
@@ -341,8 +347,15 @@ def use_memory_manager(manager: str | type[MemoryManager] | MemoryManager) -> It
 
 
 def set_memory_manager(manager: str | type[MemoryManager] | MemoryManager) -> MemoryManager:
-    """Allocate from another manager, given by name (``"caching:split_limit=64MiB"``), class or instance, for the rest
-    of the session."""
+    """Allocate from another manager, by name, class or instance, for the rest of the session.
+
+    A name may contain settings: ``"caching:split_limit=64MiB"``.
+
+    >>> import flnb
+    >>> before = flnb.set_memory_manager("exact")
+    >>> flnb.set_memory_manager("caching").name
+    'caching'
+    """
     chosen: MemoryManager = registry.make("memory manager", manager)
     return _everywhere("manager", chosen)
 
@@ -351,7 +364,7 @@ def set_memory_manager(manager: str | type[MemoryManager] | MemoryManager) -> Me
 def use_tape(tape: str | type[Tape] | Tape) -> Iterator[Tape]:
     """Record on another tape, given by name, class or instance, until the block ends.
 
-    Nodes remember their tape: a backward after the block goes back through the one that recorded.
+    Nodes remember their tape: a backward after the block uses the one that recorded.
 
     >>> import flnb
     >>> with flnb.use_tape("arena") as tape:
@@ -365,20 +378,30 @@ def use_tape(tape: str | type[Tape] | Tape) -> Iterator[Tape]:
 
 
 def set_tape(tape: str | type[Tape] | Tape) -> Tape:
-    """Record on another tape, given by name, class or instance, for the rest of the session."""
+    """Record on another tape, given by name, class or instance, for the rest of the session; returns the tape.
+
+    >>> import flnb
+    >>> tape = flnb.set_tape("pruning")
+    >>> tape = flnb.set_tape("linked")
+    """
     chosen: Tape = registry.make("tape", tape)
     return _everywhere("tape", chosen)
 
 
 def category(name: str) -> AbstractContextManager[State]:
-    """Label what is allocated inside, for the memory views: one of `CATEGORIES`."""
+    """Label the allocations inside, for the memory views, with one of `flnb_telemetry.schema.CATEGORIES`.
+
+    >>> import flnb
+    >>> with flnb.category("input"):
+    ...     batch = flnb.ones((1000, 1000))
+    """
     if name not in CATEGORIES:
         raise ValueError(f"category: got {name!r}, expected one of {', '.join(CATEGORIES)}")
     return use(category=CATEGORIES.index(name))
 
 
 def _replace_redefined(cls: type) -> None:
-    """Give the active instance of a class that was just defined again, by re-running its cell, the new code."""
+    """Replace the active instance's code when its class is defined again, by running its cell once more."""
     for state in list(live):
         for part in ("backend", "manager", "tape"):
             instance = getattr(state, part)

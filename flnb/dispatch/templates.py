@@ -1,7 +1,7 @@
-"""The text of the crossing: an op's way, once, in parts that each form of op is made of.
+"""The text of the crossing: the steps of an op, written once, in parts of which each form of op is composed.
 
 An entry finds the plan, takes the operands' buffers, asks for memory, calls the active backend's method, records the
-event and, where an operand is on the tape, the node. `entry_text` joins these parts for a form;
+event and, if an operand is on the tape, the node. `entry_text` joins these parts for a form;
 `flnb.dispatch.crossing` compiles them, once for each form, among the names that they use.
 """
 
@@ -15,13 +15,13 @@ __all__ = ["CREATE", "PULL", "RECORD", "SUM", "Form", "compiled", "entry_text", 
 
 
 class Form(NamedTuple):
-    """What the text of an entry depends on.
+    """Everything on which the text of an entry depends.
 
     Attributes:
         operands: how many tensors.
         attributed: whether a tuple of attributes follows them.
         numbers: whether one operand may be a Python number.
-        makes: "memory", "view", or "kept": a composite's result with what its gradient reads.
+        makes: "memory", "view", or "kept": a composite's result with the values that its gradient reads.
         into: "" for a new result, "out" to write into a tensor given last.
     """
 
@@ -43,7 +43,7 @@ class Form(NamedTuple):
 
     @property
     def again(self) -> str:
-        """The arguments of a function that takes the same call another way."""
+        """The arguments of a function that handles the same call another way."""
         return f"op, ({self.listed}), {'attributes' if self.attributed else '()'}" + (", out" if self.into else "")
 
 
@@ -236,7 +236,7 @@ def _spec(form: Form, x: str) -> str:
 
 
 def _key(form: Form) -> str:
-    """How the plan of a call is found: see `Op.key`."""
+    """The expression that finds the plan of a call: see `Op.key`."""
     keyed = "".join(f"s{x}, " for x in form.names)
     if form.attributed:
         return f"({keyed}attributes)"
@@ -244,7 +244,7 @@ def _key(form: Form) -> str:
 
 
 def _rest(form: Form) -> str:
-    """The way from the operands' buffers on."""
+    """The text after the operands' buffers were taken."""
     kept, view = form.makes == "kept", form.makes == "view"
     arguments = "".join(f"d{x}, " for x in form.names) + ("*attributes, " if form.attributed else "")
     run = RUN.format(

@@ -1,7 +1,7 @@
-"""Tracing: ops on tensors that have a spec and no value, written down in the order in which they were called.
+"""Tracing: ops on tensors that have a spec and no value, listed in the order in which they were called.
 
-What a trace contains are plans and operands: the static half of a program. A composite's plan is made from one
-(`outline`), a compiled pull is written from one (`flnb.autograd.compiled_pulls`).
+A trace consists of plans and operands: the static half of a program. A composite's plan is made from one (`outline`),
+a compiled pull is written from one (`flnb.autograd.compiled_pulls`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Step", "Traced", "Tracing", "Untraceable", "complete", "outline"]
 
 
 class Untraceable(Exception):  # not an error: the function runs as it is
-    """A function does something that cannot be written down: it asks for a value, or writes in place."""
+    """A function does something that cannot be traced: it asks for a value, or writes in place."""
 
 
 class Step(NamedTuple):
@@ -67,7 +67,7 @@ class Traced(Tensor):
 
 
 class Tracing(Interpreter):
-    """Writes down ops on traced tensors; whatever else is called runs.
+    """The interpreter that lists ops on traced tensors; everything else runs.
 
     Attributes:
         steps: the ops in order.
@@ -79,7 +79,7 @@ class Tracing(Interpreter):
         self.assumed: list[Traced] = []
 
     def input(self, spec: Spec) -> Traced:
-        """A tensor that the trace begins with."""
+        """Make a tensor with which the trace begins."""
         return Traced(self, spec, None)
 
     def apply(self, op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
@@ -88,7 +88,7 @@ class Tracing(Interpreter):
         return self.add(*plan_for(op, operands, attributes, state.current()))
 
     def add(self, plan: Plan, operands: tuple[Any, ...]) -> Traced:
-        """Write down an op; its result."""
+        """Add an op to the list; returns its result."""
         result = Traced(self, plan.spec, plan.op.writes_out or plan.op.name == "reshape")
         self.steps.append(Step(plan, operands, result))
         return result
@@ -114,7 +114,7 @@ def outline(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> Plan
 
 
 def complete(plan: Plan) -> Plan:
-    """Find the specs that a composite keeps for its gradient, and the primitives that it consists of."""
+    """Find the specs that a composite saves for its gradient, and the primitives of which it consists."""
     trace, op = Tracing(), plan.op
     inputs = [trace.input(spec) for spec in plan.specs]
     with use_interpreter(trace), state.recording(False):

@@ -1,4 +1,4 @@
-"""The contracts: what a tensor backend, a memory manager and a tape implement. Nothing here computes."""
+"""The contracts that a tensor backend, a memory manager and a tape implement. Nothing here computes."""
 
 from flnb.interface.memory import AllocHint, Block, MemoryDevice, MemoryManager, OutOfMemoryError, Segment
 from flnb.interface.tape import Tape

@@ -1,4 +1,4 @@
-"""The memory device: where segments come from, and the lease by which a manager holds them."""
+"""The memory device, from which segments come, and the lease by which a manager holds them."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ ADDRESSES = 1 << 60
 
 
 def in_words(nbytes: int) -> str:
-    """A size for people, exact bytes included: ``64.0 MiB (67108864 bytes)``."""
+    """A size as text, exact bytes included: ``64.0 MiB (67108864 bytes)``."""
     return f"{size(nbytes)} ({nbytes} bytes)" if nbytes >= 1024 else f"{nbytes} bytes"
 
 
 class OutOfMemoryError(MemoryError):
     """A request that neither the manager's free blocks nor its device can serve.
 
-    Attributes (bytes): ``request``; ``free``, all that nobody uses: holes in the manager's segments, and
-    ``unreserved``, what the device had left; ``largest_hole``, the largest free piece in any segment; ``reserved`` by
-    the manager; ``capacity`` of the device, None where it is not known (``unreserved`` is 0 then).
-    ``shortage`` is how memory lay then, None where no manager was asked through the crossing.
+    Attributes (bytes): ``request``; ``free``, all unused bytes: holes in the manager's segments, and ``unreserved``,
+    the rest of the device; ``largest_hole``, the largest free piece in any segment; ``reserved`` by the manager;
+    ``capacity`` of the device, None if unknown (``unreserved`` is 0 then). ``shortage`` is the memory's state at that
+    time, None if no manager was asked through the crossing.
     """
 
     request = free = unreserved = largest_hole = reserved = 0
@@ -48,7 +48,7 @@ class OutOfMemoryError(MemoryError):
         """What blocked the request and what would have worked: a `flnb.memory.Postmortem`, made when first asked for.
 
         Raises:
-            ValueError: the error was raised by hand, so it is not known how memory lay.
+            ValueError: the error was raised by hand, so the memory's state is unknown.
         """
         found = self.__dict__.get("_report")
         if found is None:
@@ -60,7 +60,7 @@ class OutOfMemoryError(MemoryError):
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """A contiguous range that a device lent out. ``handle`` keeps the memory alive; ``id`` is never used twice."""
+    """A contiguous range lent by a device. ``handle`` keeps the memory alive; ``id`` is never used twice."""
 
     address: int
     size: int
@@ -75,7 +75,7 @@ class MemoryDevice:
     A device that can make segments larger where they are implements `reserve_growing` and `resize` as well.
 
     Attributes:
-        capacity: the most bytes it lends at a time; None: not known, `reserve` raises `MemoryError` by itself.
+        capacity: the most bytes it lends at a time; None if unknown: then `reserve` raises `MemoryError` by itself.
         granularity: sizes are rounded up to multiples of this.
         addressable: whether NumPy can read and write there.
         min_block: the smallest tensor, in bytes, that is worth a block.
@@ -92,21 +92,21 @@ class MemoryDevice:
         self.reserved = 0
 
     def reserve(self, nbytes: int) -> Segment:
-        """A new segment of ``nbytes`` (a multiple of the granularity), or `MemoryError`."""
+        """Lend a new segment of ``nbytes`` (a multiple of the granularity), or raise `MemoryError`."""
         raise NotImplementedError(f"device {self.name!r} does not implement 'reserve'")
 
     def release(self, segment: Segment) -> None:
-        """Take a segment back. Nothing lies in it any more."""
+        """Take a segment back. It is no longer in use."""
         raise NotImplementedError(f"device {self.name!r} does not implement 'release'")
 
     def reserve_growing(self, nbytes: int) -> Segment:
-        """Like `reserve`, with as many addresses behind it as `resize` may ever need. Here: none."""
+        """Like `reserve`, with as many addresses behind the segment as `resize` may ever need. Here: none."""
         return self.reserve(nbytes)
 
     def resize(self, segment: Segment, nbytes: int) -> bool:
-        """Make a segment end after ``nbytes`` (a multiple of the granularity); False, and nothing done, if it cannot.
+        """Make a segment end after ``nbytes`` (a multiple of the granularity); False, without a change, if impossible.
 
-        The lease checks the capacity before, and sets ``segment.size`` after. Nothing lies in what is cut off.
+        The lease checks the capacity before, and sets ``segment.size`` after. The part that is cut off is not in use.
         """
         return False
 
@@ -116,7 +116,7 @@ class MemoryDevice:
 
 
 class Lease:
-    """What one manager holds of a device: the crossing between the two, with sums and events.
+    """The segments that one manager holds of a device: the crossing between the two, with sums and events.
 
     Everything but `reserve`, `resize` and `release` is the device's own.
     """
@@ -131,7 +131,7 @@ class Lease:
         self.aside = False  # not of the device that tensors are computed on: `flnb.dispatch.memory.aside`
 
     def reserve(self, nbytes: int, growing: bool = False) -> Segment:
-        """A segment of at least ``nbytes`` bytes, which `resize` will make larger if it is ``growing``.
+        """Reserve a segment of at least ``nbytes`` bytes, which `resize` will make larger if it is ``growing``.
 
         Raises:
             OutOfMemoryError: the device has no room for it.
@@ -147,10 +147,10 @@ class Lease:
         return segment
 
     def resize(self, segment: Segment, nbytes: int) -> bool:
-        """Whether the device made a segment at least ``nbytes`` large, or as small, without moving it.
+        """Make a segment at least ``nbytes`` large, or as small, in place; returns whether the device could.
 
         Raises:
-            OutOfMemoryError: the device has no room for what it would grow by.
+            OutOfMemoryError: the device has no room for the growth.
         """
         rounded = self._rounded("resize", nbytes)
         self._check_held("resize", segment)
@@ -163,7 +163,7 @@ class Lease:
         return done
 
     def release(self, segment: Segment) -> None:
-        """Give a segment back; `ValueError` when it is not held any more or never was."""
+        """Return a segment to the device; `ValueError` if it was returned before or never lent."""
         self._check_held("release", segment)
         del self.segments[segment.id]
         try:
@@ -180,7 +180,7 @@ class Lease:
         self.tell(kind, segment.id, segment.address, segment.size)
 
     def tell(self, kind: int, *words: int) -> None:
-        """An event of now."""
+        """Emit an event at the present time."""
         bus.emit(kind, clock(), *words)
 
     def _rounded(self, call: str, nbytes: int) -> int:

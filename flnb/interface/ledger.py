@@ -1,4 +1,4 @@
-"""The books the crossing keeps of one memory manager."""
+"""The crossing's accounts of one memory manager."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["Ledger"]
 
 
 class Ledger:
-    """What the crossing keeps of a manager: sums, live blocks, and who is inside.
+    """The crossing's accounts of a manager: sums, live blocks, and which thread is inside.
 
-    As a context manager it admits one thread at a time. A real lock costs more than an allocation's bookkeeping, so
-    the first thread only marks that it is inside; the lock begins when a second thread arrives and waits for it.
+    As a context manager it admits one thread at a time. A real lock costs more than an allocation's bookkeeping, so the
+    first thread only marks that it is inside; the lock begins when a second thread arrives and waits for it.
     """
 
     __slots__ = ("allocated", "allocs", "busy", "live", "lock", "owner", "peak", "shared")

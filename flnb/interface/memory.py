@@ -1,7 +1,7 @@
-"""The memory manager: who decides where a tensor's bytes lie. A manager is policy only.
+"""The memory manager: the policy that decides where a tensor's bytes are stored.
 
 It cuts blocks out of segments that it reserves from its device. Checking, counting, locking and events belong to
-`flnb.dispatch.memory`, which calls the plain methods below, so whatever is typed into a cell is measured for free.
+`flnb.dispatch.memory`, which calls the plain methods below, so a manager typed into a cell is measured at no cost.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ALIGNMENT = 64
 
 @dataclass(slots=True)
 class AllocHint:
-    """What an allocation is for. A manager that does not care sets ``wants_hint = False`` and saves the time."""
+    """The purpose of an allocation. A manager that does not need it sets ``wants_hint = False`` and saves the time."""
 
     shape: tuple[int, ...] = ()
     dtype: Any = None
@@ -79,20 +79,20 @@ class SegmentState(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Shortage:
-    """How memory lay when a request failed: what `OutOfMemoryError.report` is made from.
+    """The memory's state when a request failed, from which `OutOfMemoryError.report` is made.
 
-    It keeps the recording, whose events remedies are replayed from, until they were worked out or `let_go` is called;
-    an error that somebody keeps for long keeps no recording alive after that.
+    It holds the recording, from whose events remedies are replayed, until they were computed or `let_go` is called; an
+    error that is stored for long holds no recording after that.
 
     Attributes:
         t: when, ns of `time.perf_counter_ns`.
-        manager: who was asked.
-        segments: what it held, without the memory itself.
+        manager: the manager that was asked.
+        segments: its segments, without the memory itself.
         locks: the number of user locks of each block that has any, by id.
         waiting: ids of the locked blocks whose arrays are gone: they wait for their last `user_unlock`.
-        available: bytes that the device had left for this manager's segments and new ones; None: not known.
-        plan, category, scope: of what asked, as telemetry numbers and names them.
-        run: the recording that ran, None where nothing was recorded, or after `let_go`.
+        available: bytes that the device had left for this manager's segments and new ones; None if unknown.
+        plan, category, scope: of the op that asked, by their numbers and names in telemetry.
+        run: the active recording, None if there was none, or after `let_go`.
     """
 
     t: int
@@ -107,7 +107,7 @@ class Shortage:
     run: Any
 
     def let_go(self) -> None:
-        """Forget the recording: what was not worked out by now is not known any more."""
+        """Release the recording: remedies that were not computed by now no longer can be."""
         self.run = None
 
 
@@ -116,9 +116,9 @@ dropped: deque[Block] = deque()
 
 
 class MemoryManager(Replaceable):
-    """Base of all managers: implement `alloc` and `free`; `release_cached` and `snapshot` where there is more to say.
+    """Base of all managers: implement `alloc` and `free`; `release_cached` and `snapshot` if there is more to report.
 
-    This is a whole manager. Give it to `flnb.use_memory_manager`, or try it with `flnb.testing.check_manager`:
+    This is a whole manager. Pass it to `flnb.use_memory_manager`, or try it with `flnb.testing.check_manager`:
 
     >>> import flnb
     >>> from bisect import insort
@@ -196,11 +196,11 @@ class MemoryManager(Replaceable):
 
     @cached_property
     def min_block(self) -> int:
-        """Tensors of fewer bytes are left to NumPy."""
+        """The size in bytes below which tensors are left to NumPy."""
         return int(self.device.min_block)
 
     def alloc(self, nbytes: int, stream: int = 0, hint: AllocHint | None = None) -> Block:
-        """A block of at least ``nbytes`` bytes at a multiple of 64, or `MemoryError`."""
+        """Return a block of at least ``nbytes`` bytes at a multiple of 64, or raise `MemoryError`."""
         raise NotImplementedError(f"memory manager {self.name!r} does not implement 'alloc'")
 
     def free(self, block: Block) -> None:
@@ -208,17 +208,17 @@ class MemoryManager(Replaceable):
         raise NotImplementedError(f"memory manager {self.name!r} does not implement 'free'")
 
     def release_cached(self) -> int:
-        """Give segments that hold nothing back to the device; returns their bytes."""
+        """Return segments without live blocks to the device; returns their bytes."""
         return 0
 
     def user_lock(self, block: Block) -> None:
-        """Keep a block from being freed, though its array may go, until `user_unlock`. Locks are counted."""
+        """Keep a block from being freed, even if its array goes, until `user_unlock`. Locks are counted."""
         self._check_live(block, "user_lock")
         block.locks += 1
         self.device.tell(schema.LOCKED, block.id, block.locks)
 
     def user_unlock(self, block: Block) -> None:
-        """Take one lock off; the last one frees the block if its array went meanwhile."""
+        """Remove one lock; the last one frees the block if its array is gone."""
         self._check_live(block, "user_unlock")
         if not block.locks:
             raise ValueError(f"user_unlock: {block!r} is not locked")
@@ -256,7 +256,7 @@ class MemoryManager(Replaceable):
             return [SegmentState(segment, with_holes(segment, tiles[segment.id])) for segment in segments]
 
     def settle(self, block: Block | None = None) -> None:
-        """Hand back every block whose array is gone. An error of `free` is a warning, except about ``block``."""
+        """Free every block whose array is gone. An error of `free` is a warning, except about ``block``."""
         from flnb.dispatch.memory import drain
 
         drain(block)
@@ -271,10 +271,10 @@ class MemoryManager(Replaceable):
 
 
 def _told(cls: type[MemoryManager], given: tuple[Any, ...]) -> dict[str, Any]:
-    """What a constructor was told by position, without the device, which comes first.
+    """The positional arguments of a constructor by name, without the device, which comes first.
 
-    Names that it does not show (it is written in C, or behind a decorator) are made up: who makes another like it
-    hears of them, and gets none that was told less.
+    If the signature cannot be inspected (it is written in C, or behind a decorator), placeholder names are used, so
+    that re-creating the manager fails loudly instead of silently losing settings.
     """
     if not given:
         return {}

@@ -1,4 +1,4 @@
-"""What tensor backends, memory managers and tapes have in common: a name, and new code by running their cell again."""
+"""The common base of tensor backends, memory managers and tapes: a name, and new code by running their cell again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ redefined: list[Callable[[type], None]] = []
 
 
 class Replaceable:
-    """A part that can be swapped: its classes are known by their own name where they give none."""
+    """A part that can be replaced; a class without a name is known by its own."""
 
     name: ClassVar[str]
 

@@ -1,14 +1,15 @@
-"""The tape: what is remembered of the ops on Variables, and the order in which cotangents flow back through it.
+"""The tape: the record of ops on Variables, and the order in which cotangents flow back through it.
 
 An op whose inputs need a gradient makes a *node*, a list::
 
     [plan, parents, seq, mark, code, lasti, *saved inputs, saved output]
 
-``plan`` knows the op, its shapes and its pulls; ``parents`` are the nodes of the inputs, None where no gradient flows,
-and become None when the node is freed; ``seq`` counts up over the whole program; ``mark`` says which tape recorded it
-(None: the default); ``code`` and ``lasti`` say where the user called it (`flnb.dispatch.stacks`); then come the values
-that the pulls read, None where unread. A leaf's node is ``[None, (), -id, gradient, name, is_parameter]``. Nodes never
-point at Variables that point back at them, so reference counting alone frees a tape.
+``plan`` holds the op, its shapes and its pulls; ``parents`` are the nodes of the inputs, None where no gradient flows,
+and become None when the node is freed; ``seq`` counts up over the whole program; ``mark`` identifies the tape that
+recorded it (None: the default); ``code`` and ``lasti`` are the place in the user's program (`flnb.dispatch.stacks`);
+then come the values that the pulls read, None where unread. A leaf's node is
+``[None, (), -id, gradient, name, is_parameter]``. Nodes never point at Variables that point back at them, so reference
+counting alone frees a tape.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ PLAN, PARENTS, SEQ, MARK, CODE, LASTI, SAVED = range(7)
 class Tape(Replaceable):
     """Base of all tapes. Override `record`, `walk`, or both; each has a default that works alone.
 
-    A tape that keeps its nodes in one list, in the order in which they were made, and walks that list back:
+    A tape that stores its nodes in one list, in the order in which they were made, and walks that list back:
 
     >>> import flnb
     >>> class Flat(flnb.interface.Tape):
@@ -65,25 +66,25 @@ class Tape(Replaceable):
 
     @property
     def mark(self) -> Any:
-        """What its nodes remember it by."""
+        """The object in its nodes that identifies this tape."""
         return weakref.ref(self) if self.keeps_nodes else self
 
     @property
     def keep(self) -> Callable[[Node], None] | None:
-        """All that `record` does, where that is to add a node to the list: saves the crossing a call for each node."""
+        """The whole of `record`, if that is to add a node to the list: saves the crossing a call for each node."""
         return self.nodes.append if self.keeps_nodes and type(self).record is Tape.record else None
 
     def record(self, node: Node) -> Node | None:
-        """An op on the tape has run. What is returned becomes its result's place on the tape; None cuts the result off.
+        """Record an op's node; returns the node that becomes its result's place on the tape, None to cut it off.
 
-        ``node[PARENTS]`` and what is saved from ``node[SAVED]`` on may be replaced.
+        ``node[PARENTS]`` and the saved values from ``node[SAVED]`` on may be replaced.
         """
         if self.keeps_nodes:
             self.nodes.append(node)
         return node
 
     def walk(self, root: Node, walk: Walk) -> None:
-        """Call ``walk.pull(node)`` for nodes that the root was computed from, each after all that used its result.
+        """Call ``walk.pull(node)`` for nodes from which the root was computed, each after all users of its result.
 
         A node that no cotangent has reached is passed over. Nodes that ``walk.reached`` lists in the end (those of
         another tape, say) are pulled afterwards, in the order of their sequence numbers.

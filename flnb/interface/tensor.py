@@ -51,7 +51,7 @@ class TensorBackend(Replaceable):
     whole_dtypes: ClassVar[str] = ""
 
     def overridden(self) -> frozenset[str]:
-        """The primitives that classes of the user have made their own.
+        """The primitives that classes of the user have overridden.
 
         A composite that consists of one of these runs as the ops of its body, not by a method it inherits.
         """
@@ -59,17 +59,17 @@ class TensorBackend(Replaceable):
         return frozenset([name for c in users if c is not TensorBackend for name in vars(c)])
 
     def eval(self, *buffers: Any) -> None:
-        """Make sure these buffers hold values. Eager backends have nothing to do."""
+        """Make these buffers hold values. Eager backends have nothing to do."""
 
     def sync(self) -> None:
-        """Wait until everything launched has finished. Synchronous backends have nothing to do."""
+        """Wait until all launched work has finished. Synchronous backends have nothing to do."""
 
     def supports(self, dtype: Any) -> bool:
-        """Whether tensors of this dtype can be kept."""
+        """Whether tensors of this dtype can be stored."""
         return True
 
     def from_numpy(self, array: Any, out: Any = None) -> Any:
-        """A buffer of this backend with the values of a NumPy array, written into ``out`` when it is given."""
+        """A buffer of this backend with the values of a NumPy array, written into ``out`` if it is given."""
         raise NotImplementedError(f"backend {self.name!r} does not implement 'from_numpy'")
 
     def to_numpy(self, buffer: Any) -> Any:
@@ -81,11 +81,11 @@ class TensorBackend(Replaceable):
         raise NotImplementedError(f"backend {self.name!r} does not implement 'empty'")
 
     def base_of(self, buffer: Any) -> Any:
-        """The buffer that this one is a view of, None where it has memory of its own."""
+        """The buffer of which this one is a view, None if it has memory of its own."""
         return None
 
     def is_contiguous(self, buffer: Any) -> bool:
-        """Whether the elements lie in row-major order without gaps, so that a reshape is a view."""
+        """Whether the elements are in row-major order without gaps, so that a reshape is a view."""
         return True
 
     def __repr__(self) -> str:

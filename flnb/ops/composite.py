@@ -1,8 +1,8 @@
 """Functions of public ops that are one node on the tape, with a gradient stated for the whole.
 
 The body works on plain Tensors and returns ``(result, kept)``; the joint pull takes
-``(g, plan, *inputs, *kept, result)`` and gives one cotangent per input. Everything still runs on the primitives, so
-an overridden ``add`` sees the additions of a batch norm.
+``(g, plan, *inputs, *kept, result)`` and returns one cotangent per input. A backend may take a composite whole; if it
+overrides a primitive, the body runs, so an overridden ``add`` sees the additions of a batch norm.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Body = tuple[Any, tuple[Any, ...]]
 
 
 class Composite(Op):
-    """A row of the table without a backend method: a body of public ops and a joint pull.
+    """A row of the table with a body of public ops and a joint pull; a backend may have a method for it, or none.
 
     Args:
-        reads: which inputs (by position) and whether the result (``"y"``) the pull reads; it is given None for the
-            others, which need not be kept for it. Not given: all. What the body kept is always there.
-        remake: ``remake(plan, *saved)`` gives a value of the first input with which the body does the same, where that
+        reads: which inputs (by position) and whether the result (``"y"``) the pull reads; it gets None for the others,
+            which need not be saved for it. None: all. The values that the body kept are always passed.
+        remake: ``remake(plan, *saved)`` returns a value of the first input for which the body does the same, if that
             input is not saved: the body runs again when its gradient is differentiated.
 
     A pull that reads the result alone is differentiated itself: the result is on the tape then.
@@ -49,7 +49,7 @@ class Composite(Op):
         return dispatch.call(self, tensors, attributes)  # type: ignore[return-value]
 
     def remake(self, plan: Any, *saved: Any) -> Any:
-        """A value of the first input: nothing that led to it is recorded."""
+        """A value of the first input, computed without a record."""
         with state.recording(False):
             return self._remake(plan, *saved)  # type: ignore[misc]
 
@@ -176,7 +176,7 @@ def by_reduction(losses: Any, reduction: str) -> Any:
 def _reduced(losses: Any, targets: Any, weight: Any, classes: int, reduction: str, counted: Any = None) -> Any:
     """Losses of examples, each times its class's weight; the mean is divided by the sum of those weights.
 
-    ``counted``, of the losses' dtype, is 0 where an example is left out and 1 elsewhere.
+    ``counted``, of the losses' dtype, is 0 for an example that is left out and 1 for any other.
     """
     if weight is None and counted is None:
         return by_reduction(losses, reduction)
@@ -297,7 +297,7 @@ def _channels(x: Any, values: Any) -> Any:
 
 
 def _in_full(x: Any) -> Any:
-    """Half precision in float32, other dtypes as they are."""
+    """Cast half precision to float32; leave other dtypes as they are."""
     return e.astype(x, np.float32) if x.dtype.itemsize == 2 else x
 
 
@@ -306,7 +306,7 @@ def _given(x: Any, spec: Any) -> Any:
 
 
 def _batch_norm(x: Any, weight: Any, bias: Any, eps: float) -> Body:
-    """Half precision is computed in float32; the two large results, which are kept, are half again."""
+    """Compute half precision in float32; the two large results, which are saved, are half again."""
     axes, wide = (0, *range(2, x.ndim)), _in_full(x)
     mean = r.mean(wide, axis=axes, keepdims=True)
     centred = e.subtract(wide, mean)

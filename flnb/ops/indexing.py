@@ -25,7 +25,7 @@ TRUTHS = (("truth", True), ("truth", False))
 
 @lru_cache(4096)
 def basic(key: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The NumPy key of an encoded one without arrays, such that it gives a view and not a number."""
+    """The NumPy key of an encoded one without arrays, such that it makes a view and not a number."""
     return (*decode(key), ...)
 
 
@@ -39,7 +39,7 @@ def _decode(k: tuple[Any, ...], indices: tuple[Any, ...]) -> Any:
 
 
 def encode(key: Any, x: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], bool]:
-    """An index expression as a hashable key, its index tensors, and whether the key gives a view.
+    """An index expression as a hashable key, its index tensors, and whether the key makes a view.
 
     Raises:
         IndexError: too many indices, an index out of range, or something that cannot index.
@@ -55,7 +55,7 @@ _PLAIN = {int, type(None)}
 
 
 def _hashable(k: Any) -> tuple[Any, ...]:
-    """An int, None, ... or a slice of ints as something hashable; () for whatever else."""
+    """An int, None, ... or a slice of ints in a hashable form; () for anything else."""
     kind = type(k)
     if kind is slice:
         return (k.start, k.stop, k.step) if {type(k.start), type(k.stop), type(k.step)} <= _PLAIN else ()
@@ -70,7 +70,7 @@ def _basic(parts: tuple[tuple[Any, ...], ...], shape: tuple[int, ...]) -> tuple[
 
 
 class _Shaped(NamedTuple):
-    """Of a tensor, what a key without arrays depends on."""
+    """The facts about a tensor on which a key without arrays depends."""
 
     ndim: int
     shape: tuple[int, ...]
@@ -112,12 +112,12 @@ def _encoded(parts: list[Any], x: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]
 
 
 def _is_truth(k: Any) -> bool:
-    """A bool or a 0-d tensor of one: NumPy keeps everything, or nothing, under a new dimension."""
+    """Whether a part of a key is a bool, or a 0-d tensor of one: a new dimension with everything, or nothing."""
     return isinstance(k, (bool, np.bool_)) or (getattr(k, "ndim", None) == 0 and np.dtype(k.dtype).kind == "b")
 
 
 def _is_int(k: Any) -> bool:
-    """One position; of a batched tensor every example has its own, so that it indexes as a tensor."""
+    """Whether a part of a key is one position; a batched tensor has one per example, so it indexes as a tensor."""
     if not hasattr(k, "__index__") or isinstance(k, bool) or getattr(k, "_level", None) is not None:
         return False
     if getattr(k, "ndim", 0) > 0:
@@ -132,7 +132,7 @@ def _dimensions(k: Any) -> int:
 
 
 def _index_tensors(k: Any, x: Any, axis: int) -> list[Any]:
-    """Index tensors of one part; a mask becomes the positions where it holds."""
+    """Index tensors of one part; a mask becomes the positions of its true elements."""
     if not isinstance(k, (list, np.ndarray, Tensor, range)):
         raise IndexError(
             f"getitem: cannot index with {type(k).__name__}; use ints, slices, None, ... or int/bool arrays"
@@ -161,7 +161,7 @@ def _index_tensors(k: Any, x: Any, axis: int) -> list[Any]:
 
 
 def _shape(shape: tuple[int, ...], key: tuple[Any, ...], indices: tuple[Any, ...] = ()) -> tuple[int, ...]:
-    """What NumPy makes of the key, asked on an array without memory."""
+    """The shape that NumPy computes for the key, on an array without memory."""
     if indices:  # into an empty axis no index is right, not even the zeros that stand in below
         taken = [k for k in key if k is not None and k not in TRUTHS]
         shape = tuple(
@@ -226,7 +226,7 @@ def setitem(x: Any, key: Any, value: Any) -> None:
 
 
 def put_add(x: Any, places: tuple[Any, ...], shape: tuple[int, ...]) -> Any:
-    """Zeros of ``shape`` with ``x`` added at ``[places]``, one integer array for each of the first axes."""
+    """Zeros of ``shape`` to which ``x`` is added at ``[places]``, one integer array for each of the first axes."""
     key = (*(("index", i) for i in range(len(places))), *(("slice", None, None, None),) * (len(shape) - len(places)))
     return dispatch.call(_scatter_add, (x, *map(asarray, places)), (shape, key))
 

@@ -22,7 +22,7 @@ OPS: dict[str, Op] = {}
 class Pull(NamedTuple):
     """The gradient of one argument: the saved values it reads, and the function ``f(g, plan, *inputs, y)``.
 
-    ``reads`` are the positions of inputs, and ``"y"`` for the output; of the others the function gets None.
+    ``reads`` holds positions of inputs, and ``"y"`` for the output; the function gets None for all others.
     """
 
     reads: Collection[Any]
@@ -101,7 +101,7 @@ class Op:
             self.gradient = JointPull(f"{self.name}_pull", self.family, body=self.joint, joint=self.joint)
 
     def key(self, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
-        """What the plan of a call is found by: the specs and the attributes, the spec alone where that is all."""
+        """The key of a call's plan: the specs and the attributes, or the spec alone where that suffices."""
         return (*specs, attributes) if not self.arity else specs[0] if len(specs) == 1 else specs
 
     def _pulls(self, count: int) -> list[Pull | None]:
@@ -121,7 +121,7 @@ class Op:
         return _conjugated(pull) if self.holomorphic and has_complex else pull
 
     def saved(self, mask: int, count: int) -> tuple[bool, ...]:
-        """Which of the inputs, and at the end whether the output, the pulls of a set of arguments read.
+        """Which of the inputs, and at the end whether the output, are read by the pulls of a set of arguments.
 
         Bit i of ``mask`` is argument i. A composite's joint pull reads the same for every set.
         """
@@ -141,17 +141,17 @@ def not_inferred(op: Op, *_: Any) -> Any:
 
 @dataclass(eq=False, repr=False)
 class JointPull(Op):
-    """The gradient of a composite, for which a backend may have a method: ``NAME_pull``."""
+    """The gradient of a composite as a row, for which a backend may have a method: ``NAME_pull``."""
 
     infer: Callable[..., Any] = not_inferred
 
     def register(self) -> None:
-        """Enter it into the states' tables alone: nobody calls it by name."""
+        """Add it to the states' tables alone: it is never called by name."""
         self.index = state.add_operator(self)
 
 
 def _conjugated(pull: Callable[..., Any]) -> Callable[..., Any]:
-    """The pull for complex numbers of one written for real ones.
+    """The pull for complex numbers made from one written for real ones.
 
     A cotangent of z is dL/dRe z + i dL/dIm z, so that dL = Re(conj(g) dz); with y = f(z) holomorphic, that of z is
     conj(f'(z)) g, the conjugate of f'(z) conj(g).
@@ -166,17 +166,17 @@ def _conjugated(pull: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def shaped(rule: Callable[..., tuple[int, ...]] = lambda shape, *_: shape) -> Callable[..., Any]:
-    """The shape rule ``rule(shape of the first tensor, *attributes)``; the dtype stays."""
+    """Make the shape rule ``rule(shape of the first tensor, *attributes)``; the dtype stays."""
     return lambda op, specs, attributes: (rule(specs[0].shape, *attributes), specs[0].dtype)
 
 
 def named(function: Callable[..., Any], op: Op) -> Callable[..., Any]:
-    """A public function that goes by its op's name."""
+    """Name a public function after its op."""
     function.__name__ = function.__qualname__ = op.name
     function.__module__ = "flnb.ops"
     return function
 
 
 def describe(specs: Sequence[Any]) -> str:
-    """Specs for an error message: ``float32[2,3] and float32[4]``."""
+    """Specs as text for an error message: ``float32[2,3] and float32[4]``."""
     return " and ".join(repr(s) if isinstance(s, Spec) else s.__name__ for s in specs)

@@ -12,7 +12,7 @@ __all__ = ["Buddy"]
 
 
 class Buddy(Cached):
-    """Sizes are rounded up to powers of two; a larger block is halved until it fits, and halves that are free join.
+    """Sizes are powers of two; a larger block is halved until it fits, and halves that are both free are joined.
 
     Every call takes at most as many steps as there are sizes, and free memory is never in useless slivers. The price
     is inside the blocks: a quarter of them is waste on average, half at worst.
@@ -49,7 +49,7 @@ class Buddy(Cached):
         self.holes: defaultdict[int, dict[int, Segment]] = defaultdict(dict)  # by size, the segment of each address
 
     def alloc(self, nbytes: int, stream: int = 0, hint: AllocHint | None = None) -> Block:
-        """The smallest free block that is large enough, halved until it is no larger than need be."""
+        """The smallest free block that is large enough, halved as often as the request allows."""
         size = max(self.smallest, 1 << (nbytes - 1).bit_length()) if nbytes > 1 else self.smallest
         holes = self.holes
         have = min((hole for hole in holes if hole >= size and holes[hole]), default=0)
@@ -64,7 +64,7 @@ class Buddy(Cached):
         return Block(address, size, segment)
 
     def free(self, block: Block) -> None:
-        """Join the block with its other half, where that is free, and so on up to the whole segment."""
+        """Join the block with its other half if that is free, and so on up to the whole segment."""
         address, size, segment = block.address, block.size, block.segment
         begin, whole = segment.address, segment.size
         while size < whole:
@@ -84,7 +84,7 @@ class Buddy(Cached):
 
 
 def _power(what: str, nbytes: int) -> int:
-    """``nbytes``, if it is a power of two that keeps blocks aligned."""
+    """Check that ``nbytes`` is a power of two that keeps blocks aligned, and return it."""
     if nbytes & (nbytes - 1) or nbytes < ALIGNMENT:
         raise ValueError(f"Buddy({what}={nbytes}): expected a power of two, at least {ALIGNMENT} bytes")
     return nbytes

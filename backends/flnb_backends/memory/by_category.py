@@ -1,4 +1,4 @@
-"""The caching manager with long-lived tensors apart: what stays does not hold down segments of what comes and goes."""
+"""The caching manager with long-lived tensors in segments of their own, where they pin no segments of others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What managers share that keep segments: when these go back, and how limits are told."""
+"""The common part of managers that keep free segments: when these are returned, and how settings are given."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ UNLIMITED = 1 << 62
 
 
 class Cached(MemoryManager):
-    """A manager that keeps segments which hold nothing until somebody asks for them, or the device is full."""
+    """A manager that keeps free segments until `release_cached` is called, or the device is full."""
 
     wants_hint: ClassVar[bool] = False
     checked: ClassVar[bool] = False
 
     def release_cached(self) -> int:
-        """Give every segment that holds nothing back to the device; returns their bytes, which one event tells."""
+        """Return every free segment to the device; returns their bytes, which are reported in one event."""
         self.settle()
         with self.ledger:
             lease = self.device
@@ -35,11 +35,11 @@ class Cached(MemoryManager):
             return given
 
     def _release_free(self) -> None:
-        """Release what is free, forgetting each segment first: one that the device refuses stays reserved, unused."""
+        """Release free segments, forgetting each first: one that the device refuses stays reserved, unused."""
         raise NotImplementedError(f"memory manager {self.name!r} does not implement '_release_free'")
 
     def _reserve(self, nbytes: int) -> Segment:
-        """A new segment; where the device is full, what is free goes back and the request is made once more."""
+        """Reserve a segment; if the device is full, return free ones to it and try once more."""
         try:
             return self.device.reserve(nbytes)
         except MemoryError:
@@ -49,17 +49,17 @@ class Cached(MemoryManager):
 
 
 def rounded(nbytes: int, step: int) -> int:
-    """The smallest multiple of a step that is not less, and not zero."""
+    """The smallest positive multiple of a step that is not less."""
     return max(1, -(-nbytes // step)) * step
 
 
 def tunable(name: str, given: Any, variable: str, default: Any, read: Callable[[Any, str], Any] = bytes_of) -> Any:
-    """A manager's setting: what was given, or else the environment's, or else the default.
+    """A manager's setting: its argument, else the environment's, else the default.
 
     Args:
         name: for errors: ``"Buddy(arena=...)"``.
         variable: of the environment; one that ends in ``_MB`` holds a number of MiB.
-        read: makes the value (bytes, if nothing else is said) of what was given, and names its source in errors.
+        read: converts the setting (to bytes by default), and names its source in errors.
     """
     if given is None and (text := os.environ.get(variable)):
         given, name = text, f"the environment variable {variable}"

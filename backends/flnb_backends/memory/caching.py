@@ -1,10 +1,9 @@
-"""The caching manager: keeps what was freed, cuts large pieces up, and puts neighbours together again.
+"""The caching manager: it keeps freed memory, splits large pieces, and merges neighbours again.
 
 Sizes are rounded up to 512 bytes. Up to 1 MiB they come out of segments of 2 MiB, below 10 MiB out of 20 MiB, above
 out of a segment of their own, a multiple of 2 MiB. The best fit is taken: the smallest free piece, then the first in
-the oldest segment. What is left over is split off when it is worth keeping (512 bytes of a small piece, 1 MiB of a
-large one).
-When the device is full, segments that hold nothing go back and the request is tried once more.
+the oldest segment. The remainder is split off if it is worth keeping (512 bytes of a small piece, 1 MiB of a large
+one). When the device is full, free segments are returned and the request is tried once more.
 """
 
 from __future__ import annotations

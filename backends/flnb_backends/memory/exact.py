@@ -1,4 +1,4 @@
-"""Exact-size free lists: a block that was freed serves a request of the same size, and no other."""
+"""Exact-size free lists: a freed block serves a request of the same size, and no other."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The caching manager over segments that grow: what one request leaves free at the end, the next continues.
+"""The caching manager over segments that grow: the next request continues in the room that one leaves at the end.
 
-As PyTorch's expandable segments: a pool of small pieces and one of large pieces, one segment each, so that no room is
-lost between segments, and every rest is cut off, since it will be joined again with what follows.
+As in PyTorch's expandable segments: one segment for small pieces and one for large ones, so that no room is lost
+between segments, and every remainder is split off, since it will be merged again with its neighbour.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class HostDevice(MemoryDevice):
             return self._map(nbytes, nbytes)
 
     def resize(self, segment: Segment, nbytes: int) -> bool:
-        """Whether the map is large enough. Pages that are cut off go back at once."""
+        """Whether the map is large enough. Pages that are cut off are returned at once."""
         slab, anchor = segment.handle
         offset = segment.address - ctypes.addressof(anchor)
         if nbytes > len(slab) - offset:
@@ -81,7 +81,7 @@ class HostDevice(MemoryDevice):
 
 @cache
 def host() -> HostDevice:
-    """The one host device that managers use unless they are given another."""
+    """The one host device, which managers use unless they are given another."""
     return HostDevice()
 
 

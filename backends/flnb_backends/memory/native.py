@@ -1,4 +1,4 @@
-"""The native manager: every block is a segment of its own, straight from the device and straight back."""
+"""The native manager: every block is a segment of its own, reserved from the device and released to it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Native"]
 
 
 class Native(MemoryManager):
-    """No cache and no fragmentation, at the price of asking the device every time."""
+    """A manager without cache or fragmentation, at the price of asking the device every time."""
 
     name: ClassVar[str] = "native"
     wants_hint: ClassVar[bool] = False

@@ -1,7 +1,7 @@
-"""Best fit: pools of free pieces that are cut to size, and put together again with their neighbours.
+"""Best fit: pools of free pieces that are split to size, and merged again with their neighbours.
 
-`Fitting` does it over segments of fixed size, `Growing` over segments that become larger where they are. What derives
-from them says how sizes are rounded and which pool serves a request.
+`Fitting` does it over segments of fixed size, `Growing` over segments that become larger where they are. Derived
+classes decide how sizes are rounded and which pool serves a request.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class Pool:
     """Free pieces.
 
     Attributes:
-        entries: (size, number of the segment, address, piece), sorted. Not by address alone: the operating system gives
-            segments addresses in no order, and a program should get the same memory each time, and in a replay.
-        least: bytes; a smaller rest is not cut off.
-        recycling: bytes; a piece of this size or more is not given out again.
+        entries: (size, number of the segment, address, piece), sorted. Not by address alone: the operating system
+            returns addresses in no order, and a program should get the same memory each time, and in a replay.
+        least: bytes; a smaller remainder is not split off.
+        recycling: bytes; a piece of this size or more is not used again.
         end: of the segment that grows, a piece of no bytes that is never free: its left neighbour is the last one.
     """
 
@@ -71,7 +71,7 @@ class Pool:
 
 
 class Fitting(Cached):
-    """The smallest free piece that is large enough, the first in the oldest segment; the rest is cut off."""
+    """Best fit: the smallest free piece that is large enough, the oldest segment first; the rest is split off."""
 
     split_limit = UNLIMITED
     pools: tuple[Pool, ...] = ()
@@ -80,7 +80,7 @@ class Fitting(Cached):
     # the piece at hand at worst, never give memory out twice; a lost piece comes back with its neighbours.
 
     def take(self, pool: Pool, size: int) -> Piece:
-        """The best fitting free piece of a pool, or a piece of a new segment."""
+        """Take the best fitting free piece of a pool, or a piece of a new segment."""
         entries = pool.entries
         index = bisect_left(entries, (size,))
         if index < len(entries) and entries[index][0] < pool.recycling:
@@ -118,7 +118,7 @@ class Fitting(Cached):
         insort(pool.entries, (piece.size, piece.segment.id, piece.address, piece))
 
     def _recycled(self, piece: Piece) -> bool:
-        """Whether the piece and what is free beside it were a whole segment, too large to be kept, and went back."""
+        """Whether the piece and its free neighbours were a whole segment, too large to be kept, and were released."""
         beside = [one for one in (piece.left, piece.right) if one is not None and one.free]
         size = piece.size + sum(one.size for one in beside)
         if size < piece.pool.recycling or size != piece.segment.size:
@@ -135,12 +135,12 @@ class Fitting(Cached):
         return True
 
     def _grow(self, pool: Pool, size: int) -> Piece:
-        """A free piece of at least so many bytes, in no pool, out of a segment that the device gave for it."""
+        """A free piece of at least so many bytes, in no pool, out of a new segment."""
         segment = self._reserve(self._segment_size(size))
         return Piece(segment.address, segment.size, segment, pool)
 
     def _segment_size(self, size: int) -> int:
-        """How large a segment is asked for where so many bytes are needed."""
+        """The size of segment to request where so many bytes are needed."""
         return rounded(size, 2 * MIB)
 
     def _release_free(self) -> None:
@@ -155,9 +155,9 @@ class Fitting(Cached):
 
 
 class Growing(Fitting):
-    """Best fit over one segment for each pool, which grows by multiples of `step` bytes where its last piece ends.
+    """Best fit over one segment for each pool, which grows by multiples of `step` bytes at its end.
 
-    Where a device cannot make a segment larger, another one is begun. Free room at the end goes back when memory is
+    If a device cannot make a segment larger, another one is begun. Free room at the end is returned when memory is
     short or `release_cached` is called.
     """
 
@@ -202,7 +202,7 @@ class Growing(Fitting):
         super()._give_back(piece)
 
     def _trim(self, end: Piece) -> None:
-        """Cut the free room at a segment's end off, as far as the device's granularity lets it."""
+        """Return the free room at a segment's end, in multiples of the device's granularity."""
         last, segment = end.left, end.segment
         if last is None or last.left is None or not last.free:
             return

@@ -1,4 +1,4 @@
-"""A step that was recorded, packed offline, and given the same places whenever it comes again."""
+"""A recorded step, packed offline; whenever it comes again, its allocations get the same places."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = ["Plan", "Planned"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Plan:
-    """Where the allocations of a step go, in their order.
+    """The places of a step's allocations, in their order.
 
     Attributes:
-        offsets: int64 (m,), bytes from the segment's beginning, multiples of 64; -1 for what outlives the step and has
-            no place in the plan.
-        nbytes: int64 (m,), what each takes: its request, rounded up to a multiple of 64.
+        offsets: int64 (m,), bytes from the segment's beginning, multiples of 64; -1 for tensors that outlive the step
+            and have no place in the plan.
+        nbytes: int64 (m,), the bytes of each: its request, rounded up to a multiple of 64.
         height: bytes of the segment.
     """
 
@@ -40,22 +40,22 @@ class Plan:
 
 
 class Planned(Caching):
-    """Follows a plan (`flnb.memory.plan`): the k-th allocation of a step gets the k-th place, in one segment.
+    """Follow a plan (`flnb.memory.plan`): the k-th allocation of a step gets the k-th place, in one segment.
 
-    A step begins with ``flnb.step()``, or, outside of such blocks, where nothing lies in the plan's segment and a
-    request is like the plan's first. A request of another size than planned ends the plan for this step; one whose
-    place is still taken, because something lives longer than it did, leaves it. Both are served like those of
-    `Caching` and counted in ``missed``. What outlives a step comes from there by plan, and is not counted.
+    A step begins with ``flnb.step()``, or, outside of such blocks, when the plan's segment is empty and a request is
+    like the plan's first. A request of another size than planned ends the plan for this step; one whose place is still
+    taken, because a tensor lives longer than it did, is skipped. Both are served as by `Caching` and counted in
+    ``missed``. Tensors that outlive a step come from there by plan, and are not counted.
 
-    The plan is followed in one thread at a time: one that is in a step, or else one that begins the plan while nothing
-    lies in the segment. What others ask for meanwhile, such as workers that load data, is served like those of
-    `Caching`, and not counted.
+    The plan is followed in one thread at a time: one that is in a step, or else one that begins the plan while the
+    segment is empty. Requests of other threads, such as workers that load data, are served as by `Caching`, and not
+    counted.
 
     Args:
         device: where segments come from; the host when not given.
-        plan: a `Plan`, a `Packing`, or what `flnb.memory.plan` takes: a recording, the path of a saved one, a trace.
-            Not given: ``FLNB_MEM_PLAN``, a path; without it there is no plan, and this is `Caching`.
-        split_limit, recycling_limit: bytes, of `Caching`.
+        plan: a `Plan`, a `Packing`, or an argument of `flnb.memory.plan`: a recording, the path of a saved one, a
+            trace. Not given: ``FLNB_MEM_PLAN``, a path; without it there is no plan, and this is `Caching`.
+        split_limit, recycling_limit: bytes, as of `Caching`.
 
     >>> import flnb
     >>> step = flnb.memory.Trace.of_calls([1, 2, -1, 3, -2, -3], [512, 1024, 512])
@@ -89,7 +89,7 @@ class Planned(Caching):
         self.here: bus.Place | None = None  # of the thread in which the plan is followed
 
     def alloc(self, nbytes: int, stream: int = 0, hint: AllocHint | None = None) -> Block:
-        """The block at the place that is planned for it, or else as `Caching`."""
+        """The block at its planned place, or else as `Caching`."""
         sizes = self.sizes
         if not sizes:
             return super().alloc(nbytes)
@@ -122,7 +122,7 @@ class Planned(Caching):
         return Block(segment.address + begin, size, segment)
 
     def free(self, block: Block) -> None:
-        """The block's place is free again."""
+        """Make the block's place free again."""
         segment = self.segment
         if segment is None or block.segment is not segment:
             super().free(block)
@@ -134,7 +134,7 @@ class Planned(Caching):
         del self.taken[index]
 
     def stats(self) -> dict[str, int]:
-        """As of every manager, and ``missed``, the requests that were not served as planned."""
+        """The sums of every manager, and ``missed``, the requests that were not served as planned."""
         return super().stats() | {"missed": self.missed}
 
     def _follows(self, here: bus.Place, size: int) -> bool:
@@ -147,7 +147,7 @@ class Planned(Caching):
         return True
 
     def _miss(self, nbytes: int, turn: int) -> Block:
-        """Serve a request that the plan does not serve, and go on at this turn."""
+        """Serve a request that does not follow the plan, and go on at this turn."""
         self.turn = turn
         self.missed += 1
         return super().alloc(nbytes)
@@ -163,7 +163,7 @@ NOTHING = Plan(np.zeros(0, np.int64), np.zeros(0, np.int64), 0)
 
 
 def _plan(given: Any, name: str) -> Any:
-    """What has offsets, nbytes and a height; made now where it is none."""
+    """An object with offsets, nbytes and a height, made of the argument if it has none."""
     if not all(hasattr(given, attribute) for attribute in ("offsets", "nbytes", "height")):
         from flnb.memory.planning import plan
 

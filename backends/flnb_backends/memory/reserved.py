@@ -1,4 +1,4 @@
-"""A pool that is taken from the device before anything runs, so that nobody else takes it and no call waits for it."""
+"""A pool that is reserved before anything runs, so that no other program takes it and no call waits for it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["Reserved"]
 class Reserved(Fitting):
     """Best fit with splitting and merging in one segment that is reserved at the start and kept.
 
-    What does not fit there comes out of further segments, multiples of 2 MiB, while the device has room for them; only
-    these go back when memory is short.
+    Requests that do not fit there come out of further segments, multiples of 2 MiB, while the device has room for them;
+    only these are returned when memory is short.
 
     Args:
         device: where the pool comes from; the host when not given.

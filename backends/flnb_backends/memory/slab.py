@@ -78,7 +78,7 @@ class Slab(Cached):
         return slot
 
     def free(self, block: Block) -> None:
-        """Take the slot back, and the slab, if nothing else is in it."""
+        """Free the slot, and the slab if nothing else is in it."""
         shelf: Shelf = block.shelf  # type: ignore[attr-defined]
         shelves = self.open[shelf.size]
         shelf.live -= 1

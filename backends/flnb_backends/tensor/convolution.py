@@ -33,7 +33,7 @@ def windows(x: Array, kernel: Extents, stride: Extents, dilation: Extents) -> Ar
 
 
 def filled(value: float, shape: tuple[int, ...], dtype: np.dtype[Any], out: Array | None = None) -> Array:
-    """``out``, or a new array, with one value everywhere."""
+    """Fill ``out``, or a new array, with one value."""
     out = np.empty(shape, dtype) if out is None else out
     out.fill(value)
     return out

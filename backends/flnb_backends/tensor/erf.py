@@ -1,11 +1,11 @@
 """The error function without SciPy.
 
-In double precision Python's, element by element: that takes as long as NumPy takes for a rational approximation in
-each of several intervals.
+In double precision it is Python's, element by element: NumPy takes as long for a rational approximation in each of
+several intervals.
 
-In single precision as a hyperbolic tangent, which NumPy has in vector instructions: erf(x) = tanh(x p(x^2)) with a
-polynomial p whose relative error, as it arrives in the result, is at most 1e-7 (fitted by least squares whose weights
-follow the error: Lawson 1961). Where x is large, errors of p vanish in the tangent.
+In single precision it is a hyperbolic tangent, which NumPy has in vector instructions: erf(x) = tanh(x p(x^2)) with a
+polynomial p whose relative error in the result is at most 1e-7 (fitted by least squares whose weights follow the
+error: Lawson 1961). Where x is large, errors of p vanish in the tangent.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def normal_distribution(x: Array, out: Array, scratch: Array) -> None:
 
 
 def _single(x: Array, result: Array) -> None:
-    """Piece by piece, so that all that is read twice stays in the cache."""
+    """Compute piece by piece, so that arrays that are read twice stay in the cache."""
     given, wanted = x.reshape(-1), result.reshape(-1)
     scratch = np.empty((2, min(PIECE, given.size)), np.float32)
     for start in range(0, given.size, PIECE):

@@ -11,7 +11,7 @@ Axes = tuple[int, ...]
 
 
 class Fourier:
-    """The transforms of the NumPy backend. Sizes were made to fit before."""
+    """The transforms of the NumPy backend. Inputs have the right sizes already."""
 
     def fftn(self, x: Array, axes: Axes, norm: Any, out: Array | None = None) -> Array:
         return np.fft.fftn(x, axes=axes, norm=norm, out=out)

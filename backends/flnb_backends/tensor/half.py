@@ -1,8 +1,8 @@
-"""Half precision on NumPy: values are kept in float16 or bfloat16, sums of many of them are made in float32.
+"""Half precision on NumPy: values are stored in float16 or bfloat16, sums of many of them are computed in float32.
 
 NumPy adds float16 in float16 along all but the last axis, in `cumsum` and in `add.at`, where 2048 + 1 is 2048, and
-ml_dtypes adds bfloat16 so everywhere, where 256 + 1 is 256. Their matrix products sum in float32, but by a plain loop:
-on the backend's BLAS a float16 product takes a fraction of that, casts included.
+ml_dtypes adds bfloat16 in the same way everywhere, where 256 + 1 is 256. Their matrix products sum in float32, but by
+a plain loop: on the backend's BLAS a float16 product takes a fraction of that, casts included.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ def is_half(x: Any) -> bool:
 
 
 def single(x: Any) -> Any:
-    """A half array in float32; anything else as it is."""
+    """Cast a half-precision array to float32; return anything else as it is."""
     return x.astype(np.float32) if isinstance(x, np.ndarray) and is_half(x) else x
 
 
 def rounded(values: Any, x: Array, out: Array | None) -> Array:
-    """What was computed in float32, in the half precision of x."""
+    """Round a float32 result to the half precision of x."""
     if out is None:
         return np.asarray(values).astype(x.dtype)
     np.copyto(out, values, casting="unsafe")
@@ -35,7 +35,7 @@ def rounded(values: Any, x: Array, out: Array | None) -> Array:
 
 
 def in_single(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method ``(self, x, ..., out)`` that computes half arrays in float32 and rounds its result once."""
+    """Make a method ``(self, x, ..., out)`` compute half-precision arrays in float32 and round its result once."""
     last = method.__code__.co_argcount - 3  # of the arguments before out
 
     @wraps(method)

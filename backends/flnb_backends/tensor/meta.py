@@ -1,8 +1,8 @@
-"""The meta backend: shapes, dtypes and memory, without values. A model of any size runs on it in the time of its calls.
+"""The meta backend: shapes, dtypes and memory, without values. A model of any size runs in the time of its calls.
 
 Its primitives are not written one by one: the op table knows the shape and dtype of every result, and the dispatcher
-has asked for it already by the time a method is called. Only of views more is to be known, their strides: these are
-NumPy's, asked of an array that has the shape and strides of the tensor and is never read.
+has computed them by the time a method is called. Views also need strides: these are NumPy's, for an array that has the
+shape and strides of the tensor and is never read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _numpy = NumpyBackend()
 
 
 class Owner:
-    """What a buffer and its views keep alive, and their block with it."""
+    """The object that a buffer and its views keep alive, and their block with it."""
 
     __slots__ = ("__weakref__", "block")
     block: Block
@@ -40,12 +40,12 @@ class Owner:
 
 
 class Buffer:
-    """What a tensor keeps on the meta backend: its spec, its strides, and the owner of the block it would lie in.
+    """A tensor's buffer on the meta backend: its spec, its strides, and the owner of the block it would be stored in.
 
     Attributes:
-        strides: in bytes, of a view; None where the elements lie in row-major order without gaps.
-        owner: shared by views; None where there is no block.
-        base: the buffer that this one is a view of.
+        strides: in bytes, of a view; None if the elements are in row-major order without gaps.
+        owner: shared by views; None without a block.
+        base: the buffer of which this one is a view.
     """
 
     __slots__ = ("base", "owner", "spec", "strides")
@@ -65,11 +65,11 @@ class Buffer:
 
     @property
     def block(self) -> Block | None:
-        """The block that its memory would lie in."""
+        """The block that its memory would be in."""
         return None if self.owner is None else self.owner.block
 
     def outline(self) -> np.ndarray[Any, Any]:
-        """An array of this shape and these strides over memory that is not there: for asking NumPy about views."""
+        """An array of this shape and these strides over no memory, from which NumPy computes views."""
         return as_strided(np.empty((), self.dtype), self.shape, self.strides)
 
     def __repr__(self) -> str:
@@ -77,10 +77,10 @@ class Buffer:
 
 
 class MetaBackend(TensorBackend):
-    """Shapes and dtypes only: every op gives a tensor of the right shape and dtype, of which no element exists.
+    """Shapes and dtypes only: every op returns a tensor of the right shape and dtype without elements.
 
-    Memory is asked for as on any backend, from whatever manager is active; one on a `flnb.memory.SimulatedDevice` has
-    room for models of any size (`flnb.memory.dry_run`). What asks for a value is an error that says so.
+    Memory is allocated as on any backend, from the active manager; one on a `flnb.memory.SimulatedDevice` has room for
+    models of any size (`flnb.memory.dry_run`). Asking for a value is an error that says so.
 
     >>> import flnb
     >>> with flnb.use_backend("meta"), flnb.use_memory_manager(flnb.memory.Caching(flnb.memory.SimulatedDevice())):
@@ -109,7 +109,7 @@ class MetaBackend(TensorBackend):
         return Buffer(spec_of(array.shape, array.dtype, META)) if out is None else out
 
     def to_numpy(self, buffer: Buffer) -> NoReturn:
-        """There is nothing to give.
+        """Raise an error, as there are no values.
 
         Raises:
             TypeError: always.
@@ -121,7 +121,7 @@ class MetaBackend(TensorBackend):
         )
 
     def empty(self, spec: Spec, manager: Any, min_block: int, code: int = 0, category: int = 0) -> tuple[Buffer, int]:
-        """A buffer, with a block of its own where NumPy's would have one."""
+        """A buffer, with a block of its own if NumPy's would have one."""
         if spec.nbytes < min_block or not spec.nbytes:
             return Buffer(spec), 0
         owner = owner_in(manager, Owner, spec.shape, spec.dtype, spec.nbytes, code, category)
@@ -135,7 +135,7 @@ class MetaBackend(TensorBackend):
 
 
 def _computed(op: Op) -> Callable[..., Buffer]:
-    """What a primitive with new memory gives: the buffer that it is to write."""
+    """The result of a primitive with new memory: the buffer that it would write."""
 
     def method(*arguments: Any) -> Buffer:
         out = arguments[-1] if len(arguments) > op.arity else None
@@ -149,7 +149,7 @@ def _computed(op: Op) -> Callable[..., Buffer]:
 
 
 def _whole(*_: Any, out: Any) -> Any:
-    """A composite that NumPy takes whole, or its gradient: the buffers that it is to write."""
+    """The results of a composite that NumPy takes whole, or of its gradient: the buffers that it would write."""
     return out
 
 

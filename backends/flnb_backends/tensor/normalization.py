@@ -1,4 +1,4 @@
-"""Layer norm and batch norm whole; `flnb_backends.tensor.whole` says how their methods are called."""
+"""Layer norm and batch norm in one method each, called as `flnb_backends.tensor.whole` describes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference backend: every primitive by NumPy, on arrays that lie in the memory manager's blocks."""
+"""The reference backend: every primitive by NumPy, on arrays in the memory manager's blocks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Array = np.ndarray[Any, Any]
 
 
 def into(values: Array, out: Array | None) -> Array:
-    """The values in ``out``, cast to its dtype; without ``out`` as they are."""
+    """Write values into ``out``, cast to its dtype; without ``out`` return them."""
     if out is None:
         return values
     np.copyto(out, values, casting="unsafe")
@@ -72,8 +72,8 @@ def _position(function: Any) -> Any:
 class NumpyBackend(Whole, Convolution, Pooling, Fourier, LinearAlgebra, TensorBackend):
     """NumPy on the CPU: every primitive, every NumPy dtype, one thread of control.
 
-    Methods take and give `numpy.ndarray`. Derive from it and override what you want to change; every other op,
-    gradient, optimizer and loss then goes through your method:
+    Methods take and return `numpy.ndarray`. Derive from it and override methods; every other op, gradient, optimizer
+    and loss then goes through yours:
 
     >>> import flnb
     >>> class Counting(flnb.backends.NumpyBackend):

@@ -26,7 +26,7 @@ def piece(shape: Extents, dtype: np.dtype[Any]) -> Array:
 
 
 def places(x: Array, axis: int, kernel: int, stride: int, fit: int) -> list[Array]:
-    """For each place in a window along an axis, what all windows have there."""
+    """For each place in a window along an axis, the elements of all windows there."""
     before = (slice(None),) * axis
     return [x[(*before, slice(i, i + (fit - 1) * stride + 1, stride))] for i in range(kernel)]
 
@@ -52,7 +52,7 @@ def tiled(x: Array, split: Extents, order: Extents, starts: Array) -> tuple[Arra
 
 
 def has_nan(x: Array) -> bool:
-    """Whether there is one in a flat array, or may be one, in half precision."""
+    """Whether a flat array contains a NaN, or may contain one, in half precision."""
     if is_half(x):
         return True
     squares = np.dot(x, x)
@@ -60,7 +60,7 @@ def has_nan(x: Array) -> bool:
 
 
 def firsts(x: Array, y: Array, axis: int, kernel: int, stride: int) -> Iterator[Array]:
-    """For each place in a window along an axis, where it holds the window's first maximum, y; NaN is none."""
+    """For each place in a window along an axis, where it holds the window's first maximum, y; NaN counts as one."""
     left: Any = None
     whole = has_nan(y.reshape(-1))  # otherwise the last place has all that is left
     for i, place in enumerate(places(x, axis, kernel, stride, y.shape[axis])):

@@ -78,9 +78,9 @@ def row_maxima(x: Array) -> Array:
 
 
 def blocks(trailing: int, *arrays: Array) -> Iterable[Any]:
-    """Arrays of one shape as blocks (n, m) of whole rows, a row being the last axes: views where they are contiguous.
+    """Split arrays of one shape into blocks (n, m) of whole rows, the last axes; they are views if contiguous.
 
-    What is not contiguous is copied, block by block, and must not be written.
+    Arrays that are not contiguous are copied, block by block, and must not be written.
     """
     first = arrays[0]
     if not first.size:

@@ -1,13 +1,13 @@
-"""Composites and their joint pulls in one go by NumPy: fewer passes over memory than the ops of their bodies make.
+"""Composites and their joint pulls in one method each by NumPy: fewer passes over memory than the ops of their bodies.
 
 A method has its composite's name and takes the buffers of the inputs, the attributes, and ``out``, None or a tuple of
 C-contiguous buffers to write (each may be None); it returns ``(result, *kept)``. The method of the pull, ``NAME_pull``,
-takes the cotangent, the inputs, what was kept and the result, None where the pull does not read them, and the
-attributes; it returns a cotangent for each input, None where there is none.
+takes the cotangent, the inputs, the kept values and the result, None where the pull does not read them, and the
+attributes; it returns a cotangent for each input, None for none.
 
-All are for float32 and float64. None makes a temporary as large as a large input: that is computed in blocks that fit
+All are for float32 and float64. None makes a temporary as large as a large input: it is computed in blocks that fit
 into the cache, with the buffers of the results as scratch memory. Sums of rows are products with ones by BLAS, which
-takes a third of what `np.add.reduce` takes. Numbers are arrays without dimensions: ufuncs take those at once.
+takes a third of the time of `np.add.reduce`. Numbers are arrays without dimensions: ufuncs take those at once.
 """
 
 from __future__ import annotations
@@ -132,21 +132,21 @@ def _sigmoid(x: Array, half: float, out: Array) -> None:
 
 
 def _softmax(x: Array, y: Array) -> None:
-    """Of rows."""
+    """The softmax of rows."""
     np.subtract(x, row_maxima(x), y)
     np.exp(y, y)
     np.divide(y, row_sums(y), y)
 
 
 def _log_softmax(x: Array, y: Array) -> None:
-    """Of rows."""
+    """The logarithm of the softmax of rows."""
     np.subtract(x, row_maxima(x), y)
     total = row_sums(np.exp(y))
     np.subtract(y, np.log(total, total), y)
 
 
 class Softmax:
-    """Softmax and what is made of it. Along another axis than the last, it is reduced in place of rows."""
+    """Softmax and composites made of it. Along another axis than the last, that axis is reduced instead of rows."""
 
     def softmax(self, x: Array, axis: int, out: Out = None) -> tuple[Array, ...]:
         y = target(out, 0, x.shape, x.dtype)
@@ -230,7 +230,7 @@ class Softmax:
 
 
 def _places(targets: Array, n: int, classes: int) -> Array:
-    """Where the targets' scores are in flat (n, classes)."""
+    """The positions of the targets' scores in flat (n, classes)."""
     places: Array = np.arange(0, n * classes, classes)
     np.add(places, targets, places, casting="unsafe")  # unsigned targets, too
     return places
