@@ -163,6 +163,7 @@ def _describe() -> dict[str, Any]:
         "manager": here.manager.name,
         "device": device.name,
         "capacity": device.capacity,
+        "granularity": device.granularity,
         "min_block": here.min_block,
     }
 

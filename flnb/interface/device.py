@@ -83,7 +83,7 @@ class MemoryDevice:
     """
 
     name: ClassVar[str] = "device"
-    granularity: ClassVar[int] = 4096
+    granularity: int = 4096
     addressable: ClassVar[bool] = True
     min_block: ClassVar[int] = 0
 

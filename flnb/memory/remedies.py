@@ -186,8 +186,8 @@ def stand_in(device: Lease | MemoryDevice, capacity: int) -> MemoryDevice:
     """A device of addresses alone that lends as another one does: rounded alike, growing where that one grows."""
     real = device if isinstance(device, MemoryDevice) else device.device
     grows = type(real).resize is not MemoryDevice.resize
-    about = {"granularity": real.granularity} | ({} if grows else {"resize": MemoryDevice.resize})
-    made: MemoryDevice = type("StandIn", (SimulatedDevice,), about)(capacity)
+    kind: Any = SimulatedDevice if grows else type("StandIn", (SimulatedDevice,), {"resize": MemoryDevice.resize})
+    made: MemoryDevice = kind(capacity, real.granularity)
     return made
 
 

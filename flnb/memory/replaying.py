@@ -50,6 +50,10 @@ class Counter(Lease):
         """Nothing: this is no part of what is recorded."""
 
 
+class Unmade(ValueError):
+    """A manager that does not fit the device or the settings it is to be replayed with."""
+
+
 @dataclass(frozen=True, eq=False)
 class Outcome:
     """What one manager made of a trace. Sizes in bytes; "at the peak": when most requested bytes were live.
@@ -94,11 +98,11 @@ def play(
 
     ``tell`` is called with how many calls more are done with.
     """
-    lease = Counter(capacity if isinstance(capacity, MemoryDevice) else SimulatedDevice(capacity))
+    lease = Counter(capacity if isinstance(capacity, MemoryDevice) else SimulatedDevice(capacity, source.granularity))
     label, manager = _fresh(spec, lease, source)
     calls = source.calls
     blocks: dict[int, Any] = {}
-    peak = int(np.argmax(source.live)) + 1
+    peak = int(np.argmax(source.live)) + 1 if len(calls) else 0
     stops = sorted({*range(SLICE, len(calls), SLICE), peak, len(calls)})
     begin, spent, oom, at_peak = 0, 0.0, None, (float("nan"), float("nan"), 0)
     for stop in stops:
@@ -120,9 +124,9 @@ def play(
         if stop == peak:
             at_peak = _fragmentation(source, blocks, lease)
         begin = stop
-    made = lease.call + 1 if oom is None else lease.call
+    made = len(calls) if oom is None else lease.call
     reserved, live = _reserved(lease, made), source.live[:made]
-    ratio = float(reserved[peak - 1] / max(1, live[peak - 1])) if made >= peak else float("nan")
+    ratio = float(reserved[peak - 1] / max(1, live[peak - 1])) if made >= peak > 0 else float("nan")
     return Outcome(
         label, made, lease.peak, ratio, float(reserved.sum() / max(1, live.sum())), *at_peak,
         lease.native_calls, 1e9 * spent / max(1, made), oom, live, reserved,
@@ -166,7 +170,7 @@ def _fragmentation(source: Trace, blocks: dict[int, Any], lease: Counter) -> tup
         "size": np.array([s.size for s in held], np.int64),
     }
     free, total = holes(block, segment), int(block["size"].sum())
-    unusable = float(free[free < source.nbytes.max()].sum() / max(1, free.sum()))
+    unusable = float(free[free < source.nbytes.max(initial=0)].sum() / max(1, free.sum()))
     return unusable, float(1 - source.nbytes[live].sum() / max(1, total)), int(free.max(initial=0))
 
 
@@ -195,6 +199,8 @@ def _fresh(spec: Any, lease: Lease, asked: Trace | None = None) -> tuple[str, Me
         manager = factory(lease, **({"plan": asked} if factory is Planned else {}) | given)
     except TypeError as error:
         raise TypeError(f"replay: {spec!r} cannot be made for another device: {error}") from error
+    except ValueError as error:
+        raise Unmade(f"replay: {spec!r} cannot be made for this device: {error}") from error
     if not isinstance(manager, MemoryManager):
         raise TypeError(f"replay: {spec!r} gave {manager!r}, expected a memory manager")
     if manager.device is not lease:
@@ -231,12 +237,20 @@ def replay(
 
     Raises:
         TypeError: no source of a trace, or no manager that can be made for another device.
-        ValueError: no manager of that name, or it has no such setting.
+        ValueError: no manager of that name, or it has no such setting; or none of the managers can be made for the
+            device. If others can, `Replay.unmade` says which cannot and why ("reserved" needs a capacity).
     """
     asked, specs = trace(source), [managers] if isinstance(managers, str) else list(managers)
     with _bar(len(asked.calls) * len(specs)) if progress else nullcontext() as bar:
-        rows = tuple(play(asked, spec, capacity, bar and bar.update) for spec in specs)
-    return Replay(asked, rows, pack(asked, seconds))
+        rows, unmade = list[Outcome](), list[Unmade]()
+        for spec in specs:
+            try:
+                rows.append(play(asked, spec, capacity, bar and bar.update))
+            except Unmade as error:
+                unmade.append(error)
+        if unmade and not rows:
+            raise unmade[0]
+    return Replay(asked, tuple(rows), pack(asked, seconds), tuple(map(str, unmade)))
 
 
 def _bar(total: int) -> Any:

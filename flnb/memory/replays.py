@@ -76,11 +76,13 @@ class Replay:
         trace: what was asked of them.
         rows: in the order in which the managers were given.
         packing: the best offline packing found, which knew the whole trace beforehand.
+        unmade: why managers that were asked for are not among the rows.
     """
 
     trace: Trace
     rows: tuple[Outcome, ...]
     packing: Packing
+    unmade: tuple[str, ...] = ()
 
     def __getitem__(self, manager: str) -> Outcome:
         """The row of a manager."""
@@ -133,7 +135,7 @@ class Replay:
         for (name, *_), line in zip(rows, body, strict=True):  # a long name is a line of its own
             head += [name, line] if len(name) > NAME else [line]
         short = [f"{last}: {name}, {told}" for name, *_, told in rows if told != quantity.UNKNOWN]
-        about = wrap("* the best. " + FORMULA, WIDTH)
+        about = [line for text in (*self.unmade, "* the best. " + FORMULA) for line in wrap(text, WIDTH)]
         return "\n".join([f"{self.trace.name}: {self.trace!r}", *head, *short, *about])
 
     def _repr_html_(self) -> str:
@@ -141,7 +143,8 @@ class Replay:
         rows = _row("th", head) + "".join(_row("td", row) for row in body)
         return (
             "<table style='font-variant-numeric:tabular-nums;border-collapse:collapse'>"
-            f"<caption style='text-align:left;caption-side:bottom;max-width:60em'>{escape(FORMULA)}</caption>"
+            "<caption style='text-align:left;caption-side:bottom;max-width:60em'>"
+            f"{''.join(f'<div>{escape(text)}</div>' for text in (*self.unmade, FORMULA))}</caption>"
             f"<tbody>{rows}</tbody></table>"
         )
 

@@ -60,7 +60,7 @@ def rerun(source: Any, manager: Any = "caching", capacity: int | str | None = No
     """
     run = recording(source, "rerun")
     calls = trace(run)
-    lease = Notes(SimulatedDevice(capacity))
+    lease = Notes(SimulatedDevice(capacity, calls.granularity))
     label, made = _fresh(manager, lease, calls)
     place, done, error = _placed(calls, made, lease)
     found = _copied(run, f"{run.name} under {label}")

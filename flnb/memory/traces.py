@@ -55,6 +55,7 @@ class Trace:
         category: uint8 (m,), indices into `schema.CATEGORIES`.
         op, scope: what allocated, and in which module; "" where it is not known.
         shapes: of the tensors, () where it is not known.
+        granularity: of the device it was recorded on, bytes; replays round segments alike.
 
     >>> trace = Trace.of_calls([1, 2, -1, 3], [512, 1024, 2048])
     >>> trace
@@ -73,6 +74,7 @@ class Trace:
     op: Names
     scope: Names
     shapes: Sequence[tuple[int, ...]] = field(default=())
+    granularity: int = 512
 
     @classmethod
     def of_calls(cls, calls: ArrayLike, nbytes: ArrayLike, t: ArrayLike | None = None, name: str = "trace") -> Trace:
@@ -99,7 +101,7 @@ class Trace:
         Args:
             died: the largest int64 for what was never freed.
             seconds: makes seconds of such times.
-            about: category, op, scope, shapes.
+            about: category, op, scope, shapes, granularity.
         """
         freed = np.flatnonzero(died != np.iinfo(np.int64).max)
         t = np.concatenate([born, died[freed]])
@@ -129,12 +131,20 @@ class Trace:
             self.name, category=self.category[rows], op=Names(self.op.codes[rows], self.op.texts),
             scope=Names(self.scope.codes[rows], self.scope.texts),
             shapes=[self.shapes[row] for row in rows.tolist()] if len(self.shapes) else (),
+            granularity=self.granularity,
         )  # fmt: skip
 
     @cached_property
     def live(self) -> Ints:
-        """Requested bytes that are live after each call."""
-        return np.cumsum(np.sign(self.calls) * self.nbytes[np.abs(self.calls) - 1])
+        """Requested bytes that are live after each call.
+
+        Raises:
+            ValueError: they are more than an int64 can hold.
+        """
+        changes = np.sign(self.calls) * self.nbytes[np.abs(self.calls) - 1]
+        if np.cumsum(changes, dtype=np.float64).max(initial=0) >= 2.0**62:
+            raise ValueError(f"Trace: the live bytes of {self.name!r} are more than 2**62, which no device can hold")
+        return np.cumsum(changes)
 
     @property
     def peak_live(self) -> int:
@@ -196,8 +206,14 @@ def recorded(run: Recording, rows: schema.Columns) -> Trace:
         rows["t"], rows["end"], rows["requested"], run.seconds_at, run.name,
         category=rows["category"].astype(np.uint8), op=Names.of([plan.op for plan in about]),
         scope=Names.of([contexts[number].scope for number in rows["context"].tolist()]),
-        shapes=[plan.shape for plan in about],
+        shapes=[plan.shape for plan in about], granularity=_granularity(run.meta),
     )  # fmt: skip
+
+
+def _granularity(meta: dict[str, Any]) -> int:
+    """Of the device that a run was recorded on; older files name only the device."""
+    told = meta.get("granularity", 4096 if meta.get("device") == "host" else 512)
+    return told if type(told) is int and 0 < told <= 1 << 30 else 512
 
 
 def _check(calls: Ints, nbytes: Ints) -> None:

@@ -94,3 +94,38 @@ def test_an_unknown_row_lists_the_known() -> None:
 def test_one_name_is_one_manager() -> None:
     found = flnb.memory.replay(Trace.of_calls([1], [8]), "native")
     assert [row.manager for row in found.rows] == ["native"]
+
+
+@pytest.mark.parametrize("name", ["native", "exact", "caching"])
+def test_a_replay_rounds_segments_as_the_recorded_device_did(name: str) -> None:
+    with flnb.use_memory_manager(name), flnb.record("small") as run:
+        kept = [flnb.ones((count,)) for count in (1200, 1300, 5000)]
+        del kept
+    (row,) = flnb.memory.replay(run, [name]).rows
+    assert row.peak_reserved == int(run.memory.timeline().reserved.max())
+    assert flnb.memory.rerun(run, name).memory.peak.reserved == run.memory.peak.reserved
+    del run.meta["granularity"]  # older files have none
+    assert flnb.memory.replay(run, [name])[name].peak_reserved == row.peak_reserved
+
+
+def test_a_manager_that_needs_a_capacity_does_not_abort_the_others() -> None:
+    trace = Trace.of_calls([1, -1], [3 * MIB])
+    found = flnb.memory.replay(trace, ["reserved", "native"])
+    assert [row.manager for row in found.rows] == ["native"]
+    (why,) = found.unmade
+    assert "'reserved' cannot be made for this device" in why
+    assert "a share of a capacity, but the device 'simulated' has none" in why
+    for shown in (repr(found).replace("\n", " "), found._repr_html_()):
+        assert "give bytes such as reserve=" in shown
+    with pytest.raises(ValueError, match="a share of a capacity, but the device 'simulated' has none"):
+        flnb.memory.replay(trace, "reserved")
+    assert flnb.memory.replay(trace, ["reserved:reserve=8MiB"])["reserved(reserve=8MiB)"].peak_reserved == 8 * MIB
+
+
+@pytest.mark.parametrize("name", ["caching", "native", "planned", "buddy"])
+def test_an_empty_trace_asks_for_nothing(name: str) -> None:
+    found = flnb.memory.replay(Trace.of_calls([], []), [name])
+    (row,) = found.rows
+    assert (row.calls, row.first_oom, row.largest_hole) == (0, None, 0)
+    assert found.packing.height == 0
+    assert repr(found).startswith("trace: 0 calls, 0 allocations, at most 0 B live")

@@ -66,3 +66,9 @@ def test_a_run_without_allocations_says_why() -> None:
 def test_what_is_no_source_is_a_type_error() -> None:
     with pytest.raises(TypeError, match=r"expected a recording .*, got int"):
         flnb.memory.trace(3)
+
+
+def test_more_live_bytes_than_numbers_can_hold_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"the live bytes of 'trace' are more than 2\*\*62, which no device can hold"):
+        Trace.of_calls([1, 2], [2**62, 2**62]).live  # noqa: B018
+    assert Trace.of_calls([1, -1, 2], [2**61, 2**61]).peak_live == 2**61

@@ -12,6 +12,10 @@ __all__ = ["SimulatedDevice"]
 class SimulatedDevice(MemoryDevice):
     """Lends out ranges of addresses that are never used twice; nothing can be stored there.
 
+    Args:
+        capacity: bytes or a text with a unit; None for no limit.
+        granularity: sizes of segments are multiples of this; a GPU's 512 bytes, a host's 4096.
+
     >>> import flnb
     >>> device = flnb.memory.SimulatedDevice("80GiB")
     >>> manager = flnb.memory.Caching(device)
@@ -22,11 +26,11 @@ class SimulatedDevice(MemoryDevice):
     """
 
     name: ClassVar[str] = "simulated"
-    granularity: ClassVar[int] = 512
     addressable: ClassVar[bool] = False
 
-    def __init__(self, capacity: int | str | None = None) -> None:
+    def __init__(self, capacity: int | str | None = None, granularity: int = 512) -> None:
         super().__init__(capacity)
+        self.granularity = granularity
         self._next = 1 << 40
 
     def reserve(self, nbytes: int) -> Segment:
