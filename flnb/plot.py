@@ -15,6 +15,7 @@ from flnb_telemetry import palette, quantity, schema
 from flnb_telemetry.analysis.memory import FORMULAS
 from flnb_telemetry.analysis.roofline import Peaks, Point, measured, points
 from flnb_telemetry.extras import require
+from flnb_telemetry.safe_text import html_text
 
 from flnb.show.tapegraph import tape
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["TEMPLATE", "fragmentation", "memory", "op_times", "replay", "roofline", "tape"]
 
 POINTS = 10_000
+LONGEST = 100  # characters of a name
 TEETH, CRESTS = 60, 200
 """Rises of live memory that a figure can show one by one, and points that it has where there are more."""
 MIB = 2**20
@@ -55,7 +57,7 @@ TEMPLATE = {
 
 
 def _figure(title: str, x: str, y: str) -> Any:
-    layout = {"title": title, "xaxis": {"title": x}, "yaxis": {"title": y, "rangemode": "tozero"}}
+    layout = {"title": html_text(title, LONGEST), "xaxis": {"title": x}, "yaxis": {"title": y, "rangemode": "tozero"}}
     layout |= {"template": TEMPLATE, "margin": {"l": 64, "r": 24, "t": 56, "b": 48}}
     return require("plotly.graph_objects", "lab", "drawing a figure").Figure(layout=layout)
 
@@ -71,7 +73,7 @@ def op_times(run: Recording, top: int = 20) -> Any:
     figure = _figure(f"Op times of {run.name}", f"total time, {unit}", "")
     for family in dict.fromkeys(row.key[1] for row in rows[:top]):
         mine = [row for row in rows[:top] if row.key[1] == family]
-        times, names = [row.total / scale for row in mine], [row.key[0] for row in mine]
+        times, names = [row.total / scale for row in mine], [html_text(row.key[0], LONGEST) for row in mine]
         about = [
             f"{quantity.percent(row.share)}, {quantity.count(row.count)} calls, "
             f"mean {quantity.duration(row.mean)}, p99 {quantity.duration(row.p99)}"
@@ -216,9 +218,10 @@ def replay(found: Replay) -> Any:
     for i, row in enumerate(found.rows):
         colour = MANAGERS[i % len(MANAGERS)]
         calls, reserved = _crests(row.reserved)
-        label = row.manager if row.peak_reserved <= top else f"{row.manager}, up to {quantity.size(row.peak_reserved)}"
+        manager = html_text(row.manager, LONGEST)
+        label = manager if row.peak_reserved <= top else f"{manager}, up to {quantity.size(row.peak_reserved)}"
         figure.add_scatter(x=calls, y=reserved / MIB, name=label, line={"shape": "hv", "color": colour})
-        name, ratio = f"{row.manager} ", quantity.significant(row.ratio_at_peak)
+        name, ratio = f"{manager} ", quantity.significant(row.ratio_at_peak)
         about = {
             "text": [f"{ratio}×"],
             "textposition": "outside",
@@ -226,9 +229,7 @@ def replay(found: Replay) -> Any:
             "marker_color": colour,
             "showlegend": False,
         }
-        figure.add_bar(
-            x=[row.ratio_at_peak], y=[name], orientation="h", xaxis="x2", yaxis="y2", name=row.manager, **about
-        )
+        figure.add_bar(x=[row.ratio_at_peak], y=[name], orientation="h", xaxis="x2", yaxis="y2", name=manager, **about)
     for text, height in found.bounds.items():
         line = {"color": INK, "dash": "dot" if text == packed else "dash"}
         side = "top right" if text == packed else "bottom right"  # the two are often at one height
@@ -305,7 +306,7 @@ def _told(point: Point) -> str:
     plan = point.plan
     inputs = ", ".join(map(quantity.extents, plan.inputs))
     return (
-        f"<b>{plan.op}</b><br>{inputs} → {quantity.extents(plan.shape)} {plan.dtype}<br>"
+        f"<b>{html_text(plan.op, LONGEST)}</b><br>{inputs} → {quantity.extents(plan.shape)} {plan.dtype}<br>"
         f"{quantity.duration(point.median)} a call, {quantity.count(point.calls)} calls, "
         f"{quantity.percent(point.share)} of the time<br>"
         f"{quantity.significant(point.rate / 1e9)} GFLOP/s, {quantity.significant(point.intensity)} FLOPs per byte"

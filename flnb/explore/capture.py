@@ -13,6 +13,7 @@ from warnings import warn
 import flnb_telemetry
 import numpy as np
 from flnb_telemetry import bus, quantity, schema
+from flnb_telemetry.safe_text import safe_lines
 from flnb_telemetry.withblock import with_block
 
 from flnb.dispatch import state
@@ -103,7 +104,7 @@ class RecordedOp:
         open_cell(self.to_code(path))
 
     def __repr__(self) -> str:
-        return where(f"op {self.index}: {self.op}({self.call})", self.scope, self.phase, self.line)
+        return safe_lines(where(f"op {self.index}: {self.op}({self.call})", self.scope, self.phase, self.line))
 
 
 class Capture(Observer):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from flnb_telemetry.safe_text import WHOLE, html_text, safe_lines
 
 from flnb.explore.calls import NEW
 from flnb.explore.lockstep import Step, backends_of, lockstep
@@ -48,14 +49,15 @@ class Divergence:
     def __repr__(self) -> str:
         place = where(self.scope, self.phase, self.place.brief)
         head = f"first difference: op {self.index}, {self.op}{place and f' ({place})'}"
-        return f"{head}\n  {self.difference}\n  inputs {self.call}\n\n{self.script}"
+        return safe_lines(f"{head}\n  {self.difference}\n  inputs {self.call}") + f"\n\n{self.script}"
 
     def _repr_html_(self) -> str:
-        place = escape(where(self.scope, self.phase, between=" · "))
+        place = html_text(where(self.scope, self.phase, between=" · "))
         return (
-            f"<div><b>{escape(self.op)}</b>, op {self.index}, is the first that differs. {place}"
-            f"<div><code>{escape(self.place.brief)}</code></div><div>{escape(str(self.difference))}</div>"
-            f"<pre style='padding:8px;border:1px solid var(--jp-border-color2,#8884)'>{escape(self.script)}</pre></div>"
+            f"<div><b>{html_text(self.op)}</b>, op {self.index}, is the first that differs. {place}"
+            f"<div><code>{html_text(self.place.brief)}</code></div><div>{html_text(str(self.difference))}</div>"
+            "<pre style='padding:8px;border:1px solid var(--jp-border-color2,#8884)'>"
+            f"{html_text(self.script, WHOLE)}</pre></div>"
         )
 
 

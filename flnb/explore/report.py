@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from html import escape
+
+from flnb_telemetry.safe_text import html_text, safe_lines
 
 from flnb.explore.turns import Spread
 
@@ -101,7 +102,7 @@ class Report:
             numbers = "  ".join(f"{number:12}" for number in result.numbers).rstrip()
             state = f"ok      {numbers}" if result.passed else f"FAILED  {result.reason}"
             lines += [f"  {head:{width}}  {state}", *(f"  {'':{width}}    {detail}" for detail in result.details)]
-        return "\n".join(lines)
+        return safe_lines("\n".join(lines))
 
     def _repr_html_(self) -> str:
         columns = [name for name in ("backend", "error", "time") if any(getattr(r, name) for r in self.results)]
@@ -117,7 +118,7 @@ class Report:
         body = "".join(f"<tr>{''.join(map(_cell, _row(result, columns)))}</tr>" for result in self.results)
         return (
             f"<table style='font-variant-numeric:tabular-nums'><caption style='text-align:left;font-weight:600'>"
-            f"{escape(self.title)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+            f"{html_text(self.title)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
         )
 
 
@@ -129,8 +130,8 @@ def _row(result: Result, columns: list[str]) -> list[str]:
     good, bad = ("✓ ok", "--jp-success-color1,#2e7d32"), ("✗ failed", "--jp-error-color1,#d32f2f")
     mark, colour = good if result.passed else bad
     return [
-        _selecting(result.op, escape(result.check)) if result.op else escape(result.check),
-        *([escape(result.backend)] if "backend" in columns else []),
+        _selecting(result.op, html_text(result.check)) if result.op else html_text(result.check),
+        *([html_text(result.backend)] if "backend" in columns else []),
         f"<b style='color:var({colour});white-space:nowrap'>{mark}</b>",
         str(result.tried),
         *(f"<span style='white-space:nowrap'>{result.shown[name]}</span>" for name in columns if name != "backend"),
@@ -142,20 +143,20 @@ def _what(result: Result) -> str:
     """Reason, inputs, line and calls, one beneath the other."""
     clipped = "max-width:44em;overflow:hidden;text-overflow:ellipsis;white-space:nowrap"
     dim = "color:var(--jp-ui-font-color2,#777)"
-    parts = [escape(result.reason)] if result.reason else []
+    parts = [html_text(result.reason)] if result.reason else []
     if result.inputs and not result.passed:
-        parts.append(f"<span style='{dim}'>inputs</span> <code>{escape(result.inputs)}</code>")
+        parts.append(f"<span style='{dim}'>inputs</span> <code>{html_text(result.inputs)}</code>")
     if result.line:
-        line = escape(result.line, quote=True)
+        line = html_text(result.line)
         parts.append(f"<code title='{line}' style='display:block;background:none;{clipped};{dim}'>{line}</code>")
     if result.calls:
-        parts.append(f"<pre style='margin:4px 0 0'>{escape(chr(10).join(result.calls))}</pre>")
+        parts.append(f"<pre style='margin:4px 0 0'>{html_text(chr(10).join(result.calls))}</pre>")
     return "".join(f"<div>{part}</div>" for part in parts)
 
 
 def _selecting(op: str, text: str) -> str:
     """A button that selects the op in the dashboards of the page, if there are any: they listen for this event."""
-    event = f"new CustomEvent(&quot;flnb-select&quot;, {{detail: {{op: &quot;{escape(op)}&quot;}}}})"
+    event = f"new CustomEvent(&quot;flnb-select&quot;, {{detail: {{op: &quot;{html_text(op)}&quot;}}}})"
     style = "all:unset;cursor:pointer;text-decoration:underline dotted;font-family:var(--jp-code-font-family,monospace)"
     title = "select this op in the dashboard"
     return f"<button style='{style}' title='{title}' onclick='window.dispatchEvent({event})'>{text}</button>"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,6 +10,7 @@ import numpy as np
 from flnb_telemetry import Recording, load_run, quantity, tables
 from flnb_telemetry.analysis.memory import MemoryState
 from flnb_telemetry.extras import require
+from flnb_telemetry.safe_text import html_text
 
 if TYPE_CHECKING:
     from flnb_telemetry.intern import Frame
@@ -75,9 +75,9 @@ class Diff:
         head = "".join(f"<th>{name}</th>" for name in ("bytes", "blocks", "op", "where"))
         body = ""
         for cells, row in zip(self._cells(), self.rows, strict=False):
-            stack = escape("\n".join(map(str, row.stack)))
-            body += f'<tr title="{stack}">' + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
-        return f"<div>{escape(self._summary())}</div><table><tr>{head}</tr>{body}</table>"
+            stack = html_text("\n".join(map(str, row.stack)))
+            body += f'<tr title="{stack}">' + "".join(f"<td>{html_text(cell)}</td>" for cell in cells) + "</tr>"
+        return f"<div>{html_text(self._summary())}</div><table><tr>{head}</tr>{body}</table>"
 
     def to_pandas(self) -> Any:
         """A DataFrame of all rows; stacks as text, a line for each frame, the innermost first."""

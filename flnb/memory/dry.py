@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from html import escape
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,6 +12,7 @@ from flnb_backends.memory.simulated import SimulatedDevice
 from flnb_telemetry import Recording, bus, palette, quantity, record, schema, tables
 from flnb_telemetry.formats import svg
 from flnb_telemetry.intern import joined
+from flnb_telemetry.safe_text import html_text, safe_lines
 
 from flnb import ops, random
 from flnb.dispatch.state import use_backend, use_memory_manager
@@ -149,7 +149,9 @@ class DryRun:
         shares = [f"  {name:<16}{n:>10}  {quantity.percent(share):>7}" for name, n, share in self._shares()]
         table = [TITLES, *(row.cells() for row in self.held[:SHOWN])]
         rows = [f"  {line}" for line in tables.lines(table)]
-        return "\n".join([*self._facts(), *shares, f"the largest of {len(self.held)} tensors at the peak:", *rows])
+        return safe_lines(
+            "\n".join([*self._facts(), *shares, f"the largest of {len(self.held)} tensors at the peak:", *rows])
+        )
 
     def _repr_html_(self) -> str:
         first, *facts = self._facts()
@@ -163,14 +165,14 @@ class DryRun:
         rows = "".join(f"<tr>{''.join(_cell(tag, text) for text in cells)}</tr>" for tag, cells in table)
         memory = self.whole.memory
         return (
-            f"<div style='font-variant-numeric:tabular-nums'><b style='color:{colour}'>{escape(first)}</b>"
-            f"{''.join(f'<div>{escape(fact)}</div>' for fact in facts)}<table>{shares}</table>"
+            f"<div style='font-variant-numeric:tabular-nums'><b style='color:{colour}'>{html_text(first)}</b>"
+            f"{''.join(f'<div>{html_text(fact)}</div>' for fact in facts)}<table>{shares}</table>"
             f"{svg.memory_timeline(memory)}<table>{rows}</table>{svg.block_map(self.peak)}</div>"
         )
 
 
 def _cell(tag: str, text: str) -> str:
-    return f"<{tag} style='text-align:left'>{escape(text)}</{tag}>"
+    return f"<{tag} style='text-align:left'>{html_text(text)}</{tag}>"
 
 
 def _scopes(run: Recording, rows: Any) -> Any:

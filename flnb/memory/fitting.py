@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flnb_telemetry import quantity
+from flnb_telemetry.safe_text import safe_text
 
 from flnb.dispatch.state import current
 from flnb.interface.memory import MemoryManager
@@ -94,7 +95,7 @@ class Fit:
 
 
 def _listed(scopes: Iterable[str]) -> str:
-    return ", ".join(scopes) or "nothing"
+    return ", ".join(map(safe_text, scopes)) or "nothing"
 
 
 def fit(

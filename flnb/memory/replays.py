@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from html import escape
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flnb_telemetry import quantity, tables
 from flnb_telemetry.analysis.memory import FORMULAS
 from flnb_telemetry.extras import require
+from flnb_telemetry.safe_text import html_text, safe_lines, safe_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,7 +136,7 @@ class Replay:
             head += [name, line] if len(name) > NAME else [line]
         short = [f"{last}: {name}, {told}" for name, *_, told in rows if told != quantity.UNKNOWN]
         about = [line for text in (*self.unmade, "* the best. " + FORMULA) for line in wrap(text, WIDTH)]
-        return "\n".join([f"{self.trace.name}: {self.trace!r}", *head, *short, *about])
+        return safe_lines("\n".join([f"{safe_text(self.trace.name)}: {self.trace!r}", *head, *short, *about]))
 
     def _repr_html_(self) -> str:
         head, *body = self.cells()
@@ -144,7 +144,7 @@ class Replay:
         return (
             "<table style='font-variant-numeric:tabular-nums;border-collapse:collapse'>"
             "<caption style='text-align:left;caption-side:bottom;max-width:60em'>"
-            f"{''.join(f'<div>{escape(text)}</div>' for text in (*self.unmade, FORMULA))}</caption>"
+            f"{''.join(f'<div>{html_text(text)}</div>' for text in (*self.unmade, FORMULA))}</caption>"
             f"<tbody>{rows}</tbody></table>"
         )
 
@@ -152,7 +152,7 @@ class Replay:
 def _row(tag: str, cells: list[str]) -> str:
     made = ""
     for i, cell in enumerate(cells):
-        text = f"<b>{escape(cell[:-1])}</b>" if cell.endswith("*") else escape(cell)
+        text = f"<b>{html_text(cell[:-1])}</b>" if cell.endswith("*") else html_text(cell)
         made += (
             f"<{tag} style='padding:1px 8px;white-space:nowrap;text-align:{'right' if i else 'left'}'>{text}</{tag}>"
         )

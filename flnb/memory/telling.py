@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flnb_telemetry import quantity
+from flnb_telemetry import quantity, tables
+from flnb_telemetry.safe_text import safe_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,7 +88,7 @@ def told(report: Postmortem) -> str:
         result = [(r.what, peak(r.fits, r.peak, found.capacity), r.cost, verdict(r.fits)) for r in found.rows]
         lines += table([("Remedy", "Peak up to here", "Cost", "Result"), *result])
     lines += [found.unknown] if found.unknown else []
-    return "\n".join(lines)
+    return safe_lines("\n".join(lines))
 
 
 def peak(fits: bool, nbytes: int, capacity: int | None) -> str:
@@ -101,5 +102,4 @@ def verdict(fits: bool) -> str:
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Columns of texts, one line a row."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  " + "  ".join(f"{t:<{w}}" for t, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [f"  {line}" for line in tables.lines(rows)]

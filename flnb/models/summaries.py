@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass
-from html import escape
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flnb_backends.memory.native import Native
 from flnb_telemetry import bus, quantity, record, tables
+from flnb_telemetry.safe_text import html_text
 
 from flnb import models, ops, random
 from flnb.dispatch.state import use_memory_manager
@@ -116,7 +116,7 @@ def _html(tag: str, depth: int, cells: tuple[str, ...], share: float) -> str:
             style += f";padding-left:{0.5 + 1.2 * depth:.1f}em"
         if TITLES[i] == "FLOPs" and share:
             style += f";background:linear-gradient(to left,#4c8bf540 {100 * share:.1f}%,transparent 0)"
-        made += f"<{tag} style='{style}'>{escape(cell)}</{tag}>"
+        made += f"<{tag} style='{style}'>{html_text(cell)}</{tag}>"
     return made
 
 

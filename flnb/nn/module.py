@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flnb_telemetry import bus
+from flnb_telemetry.safe_text import safe_text
 
 from flnb import ops
 from flnb.autograd import Variable
@@ -284,14 +285,14 @@ class Module:
         if summary := self._summary():
             head += f"  # {summary}"
         children = ((name, child) for name, child in self._own() if isinstance(child, Module))
-        lines = [f"{name}: {child!r}".replace("\n", "\n  ") for name, child in children]
+        lines = [f"{safe_text(name)}: {child!r}".replace("\n", "\n  ") for name, child in children]
         return "\n  ".join([head, *lines])
 
 
 def _tell_where(error: Exception, module: Module) -> None:
     """An error from inside learns which module it was: the innermost one, by its path."""
     if not any(note.startswith("in module ") for note in getattr(error, "__notes__", ())):
-        error.add_note(f"in module {bus.threads.here.path} ({type(module).__name__})")
+        error.add_note(f"in module {safe_text(bus.threads.here.path)} ({type(module).__name__})")
 
 
 def _members(name: str, value: object) -> Iterator[tuple[str, Tensor | Module]]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import TYPE_CHECKING
 
 from flnb_telemetry import palette, quantity, schema
 from flnb_telemetry.analysis.memory import BlockView, SegmentView
 from flnb_telemetry.formats import svg
+from flnb_telemetry.safe_text import html_text
 
 from flnb.show.tensors import BOX, CODE, DIM
 
@@ -36,8 +36,9 @@ def manager_html(manager: MemoryManager) -> str:
     device = manager.device
     limit = "" if device.capacity is None else f" of {size(device.capacity)}"
     return (
-        f"<div style='{BOX};min-width:26em'><div><b>{escape(type(manager).__name__)}</b> "
-        f"<span style='{CODE}'>{escape(manager.name)}</span> <span style='{DIM}'>on {escape(device.name)}{limit}</span>"
+        f"<div style='{BOX};min-width:26em'><div><b>{html_text(type(manager).__name__)}</b> "
+        f"<span style='{CODE}'>{html_text(manager.name)}</span> "
+        f"<span style='{DIM}'>on {html_text(device.name)}{limit}</span>"
         f"</div><div style='{DIM}'>{sums}</div>{bars}<div style='{DIM}'>{legend}</div></div>"
     )
 

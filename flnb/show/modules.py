@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from html import escape
-
 import numpy as np
 from flnb_telemetry import quantity
+from flnb_telemetry.safe_text import html_text
 
 from flnb.nn.module import Module, Parameter
 from flnb.show.tensors import BOX, CODE, DIM, facts, norm, statistics, tensor_html
@@ -22,14 +21,12 @@ def module_html(module: Module) -> str:
 
 
 def _tree(name: str, module: Module, opened: bool) -> str:
-    label = f"<span style='{CODE}'>{escape(name)}</span> " if name else ""
+    label = f"<span style='{CODE}'>{html_text(name)}</span> " if name else ""
     size = sum(item.nbytes for item in module.parameters())
     count = module._summary() + (f", {quantity.size(size)}" if size else "")
     mode = "" if module.training else ", evaluating"
-    head = (
-        f"{label}<b>{type(module).__name__}</b><span style='{CODE}'>({escape(module.extra_repr())})</span> "
-        f"<span style='{DIM}'>{count}{mode}</span>"
-    )
+    kind, about = html_text(type(module).__name__), html_text(module.extra_repr())
+    head = f"{label}<b>{kind}</b><span style='{CODE}'>({about})</span> <span style='{DIM}'>{count}{mode}</span>"
     rows = [
         _leaf(child, member) if isinstance(member, Tensor) else _tree(child, member, False)
         for child, member in module._own()
@@ -48,7 +45,7 @@ def _leaf(name: str, tensor: Tensor) -> str:
     told = statistics(np.asarray(tensor._values())) if tensor._can_be_read() else facts(tensor)[0]
     if gradient is not None and gradient._can_be_read():
         told += f" · gradient {norm(gradient)}"
-    head = f"<span style='{CODE}'>{escape(name)} {tensor._spec!r}</span>{kind} <span style='{DIM}'>{told}</span>"
+    head = f"<span style='{CODE}'>{html_text(name)} {tensor._spec!r}</span>{kind} <span style='{DIM}'>{told}</span>"
     if tensor.size > OPENS or not tensor._can_be_read():
         return f"<div style='margin-left:1.1em'>{head}</div>"
     inside = f"<div style='margin:2px 0 4px 1.1em'>{tensor_html(tensor)}</div>"

@@ -7,12 +7,12 @@ that do not fit last. Everything in the picture is also in its tables.
 from __future__ import annotations
 
 from functools import cache
-from html import escape
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from flnb_telemetry import palette, quantity, schema
+from flnb_telemetry.safe_text import WHOLE, html_text
 
 from flnb.dispatch.stacks import is_own
 from flnb.memory import telling
@@ -99,7 +99,7 @@ def postmortem_html(report: Postmortem) -> str:
         for name, value in ((name, _number(value)) for name, value in telling.facts(report))
     )
     parts = [
-        f"<b>Out of memory</b> <span class='dim'>{escape(report.verdict)} · {escape(telling.where(report))}</span>",
+        f"<b>Out of memory</b> <span class='dim'>{html_text(f'{report.verdict} · {telling.where(report)}')}</span>",
         _map(report),
         _blockers("What blocks it", telling.blocked(report), report.blockers),
     ]
@@ -212,7 +212,7 @@ def _tile(tile: BlockState, base: int, whole: int, labels: dict[int, str]) -> st
         label = f"free {quantity.size(tile.size)}" if share >= NARROW else ""
         return f"<div class='tile hole' style='{at}' title='free {quantity.size(tile.size)}'>{label}</div>"
     category = schema.CATEGORIES[tile.category]
-    name = escape(labels.get(tile.id, ""))
+    name = html_text(labels.get(tile.id, ""))
     about = f"{name or f'block {tile.id}'}: {quantity.size(tile.size)} {category}"
     fill = f"background:var(--{category});color:var(--on-{category})"
     label = name if share >= NARROW else ""
@@ -228,11 +228,11 @@ def _place(offset: int, size: int, whole: int) -> str:
 def _blockers(title: str, about: str, blockers: Iterable[Blocker]) -> str:
     rows = []
     for blocker in blockers:
-        cells = [escape(text) for text in telling.row(blocker)]
+        cells = [html_text(text) for text in telling.row(blocker)]
         cells[0] = f"◆ <span class='code'>{cells[0]}</span>"
         cells[1] = _square(cells[1])
         rows.append(cells)
-    head = f"<b>{title}</b> <span class='dim'>{escape(about)}</span>"
+    head = f"<b>{title}</b> <span class='dim'>{html_text(about)}</span>"
     return head + (_table(telling.COLUMNS, rows) if rows else "")
 
 
@@ -244,7 +244,7 @@ def _square(category: str) -> str:
 def _remedies(found: Remedies) -> str:
     head = f"<b>What would have let this request through</b> <span class='dim'>{telling.NOTE}</span>"
     if found.unknown:
-        head += f"<div class='dim'>{escape(found.unknown)}</div>"
+        head += f"<div class='dim'>{html_text(found.unknown)}</div>"
     if not found.rows:
         return head
     capacity = found.capacity or 1
@@ -258,7 +258,7 @@ def _remedy(row: Remedy, capacity: int) -> list[str]:
     bar = f"<span class='bar'><i style='width:{share:.1f}%'></i></span>{peak}"
     result = telling.verdict(row.fits)
     return [
-        f"<span class='code'>{escape(row.what).replace('(', '(<wbr/>')}</span>", bar, escape(row.cost),
+        f"<span class='code'>{html_text(row.what).replace('(', '(<wbr/>')}</span>", bar, html_text(row.cost),
         result if row.fits else f"<span class='dim'>{result}</span>", _buttons(row),
     ]  # fmt: skip
 
@@ -268,7 +268,7 @@ def _buttons(row: Remedy) -> str:
     if not row.fits:
         return ""
     code, runs = action(row.what)
-    return f"<span data-code='{escape(code)}' data-what='{escape(row.what)}'{' data-runs' * runs}></span>"
+    return f"<span data-code='{html_text(code, WHOLE)}' data-what='{html_text(row.what)}'{' data-runs' * runs}></span>"
 
 
 def _table(columns: Iterable[str], rows: list[list[str]]) -> str:

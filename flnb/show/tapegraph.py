@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flnb_telemetry import palette, quantity
 from flnb_telemetry.analysis.tape import Tape, TapeLeaf, TapeNode
 from flnb_telemetry.extras import require
+from flnb_telemetry.safe_text import WHOLE, html_text, safe_lines
 
 if TYPE_CHECKING:
     from flnb_telemetry import Recording
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["tape"]
 
+LONGEST = 80  # characters of a line in a label
 NODES = 1500
 INK = "#6f757b"
 
@@ -65,8 +66,8 @@ class _Drawing:
                 self.box[item] = item
                 self._op(graph, self.tape.nodes[item], group)
             elif depth < self.depth and not (item.repeat and self.folded) and self._fits(item):
-                with graph.subgraph(name=f"cluster_{item.key}") as inner:
-                    inner.attr(label=item.name, color=INK, fontcolor=INK, style="rounded")
+                with graph.subgraph(name=f"cluster_{_label(item.key)}") as inner:
+                    inner.attr(label=_label(item.name), color=INK, fontcolor=INK, style="rounded")
                     self.level(inner, item, depth + 1)
             else:
                 self.box[item.first : item.last] = item.first
@@ -148,8 +149,8 @@ def _digraph() -> Any:
             try:
                 return super()._repr_mimebundle_(*args, **options)  # draws by `pipe`
             except FileNotFoundError as error:
-                html = f"<details><summary>source</summary><pre>{escape(self.source)}</pre></details>"
-                return {"text/plain": f"{error}\n\n{self.source}", "text/html": f"<p>{escape(str(error))}</p>{html}"}
+                html = f"<details><summary>source</summary><pre>{html_text(self.source, WHOLE)}</pre></details>"
+                return {"text/plain": f"{error}\n\n{self.source}", "text/html": f"<p>{html_text(str(error))}</p>{html}"}
 
     return Digraph
 
@@ -168,7 +169,8 @@ def _id(number: int) -> str:
 
 
 def _label(*lines: str) -> str:
-    return "\n".join(filter(None, lines)).replace("\\", "\\\\")  # a backslash begins an escape in graphviz
+    # a backslash begins an escape in graphviz
+    return safe_lines("\n".join(filter(None, lines)), LONGEST).replace("\\", "\\\\")
 
 
 def _gradient(item: TapeNode | TapeLeaf) -> list[str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flnb_telemetry import quantity
+from flnb_telemetry.safe_text import html_text
 
 from flnb.dispatch import state
 from flnb.dispatch.dtypes import is_float
@@ -31,7 +31,7 @@ BOX = (
 def tensor_html(tensor: Tensor) -> str:
     """HTML without scripts, in JupyterLab's colours."""
     head = f"<b>{type(tensor).__name__}</b> <span style='{CODE}'>{tensor._spec!r}</span>"
-    about = [escape(fact) for fact in facts(tensor)]
+    about = [html_text(fact) for fact in facts(tensor)]
     rows = [f"<div>{head} <span style='{DIM}'>{' · '.join(about)}</span></div>"]
     if tensor._can_be_read():
         values = np.asarray(tensor._values())
@@ -118,7 +118,7 @@ def _values_html(values: Array, what: str) -> list[str]:
     if shown:
         rows.append(f"<div>{shown}</div>")
     with np.printoptions(threshold=200, edgeitems=3, linewidth=100, precision=4):
-        numbers = escape(np.array2string(values, separator=", "))
+        numbers = html_text(np.array2string(values, separator=", "))
     pre = f"<pre style='margin:2px 0;overflow:auto;max-height:20em;background:none;{CODE}'>{numbers}</pre>"
     rows.append(f"<details{'' if shown else ' open'}><summary style='cursor:pointer'>values</summary>{pre}</details>")
     return rows

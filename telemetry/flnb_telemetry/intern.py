@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from flnb_telemetry import schema
+from flnb_telemetry.safe_text import safe_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,6 +88,7 @@ contexts = Table([Context("", 0)], Context._make)
 plans = Table([Plan("", "", (), "", 0)], Plan._make)
 
 NONE = np.empty((2, 0), np.int64)
+LONGEST = 400  # characters of a name, or of a line, that a browser gets
 MOST = 2**63 - 1  # bytes that fit in a column: a plan may ask for more, and fail
 
 
@@ -118,13 +120,14 @@ class Catalog:
             self.scope, self.phase = np.concatenate([known, np.array(new).T], axis=1)
 
     def told(self, name: str, first: int = 0) -> list[Any]:
-        """The items of a table ("strings", "plans", "contexts") from number `first` on, as JSON."""
+        """The items of a table ("strings", "plans", "contexts") from number `first` on, as JSON, safe to show."""
         items: list[Any] = list(getattr(self, name).items[first:])
         if name == "plans":
-            return [dict(zip(("op", "family", "shape", "dtype", "nbytes"), plan, strict=False)) for plan in items]
+            keys = ("op", "family", "shape", "dtype", "nbytes")
+            return [dict(zip(keys, (_shown(op), *plan), strict=False)) for op, *plan in items]
         if name == "contexts":
-            return [{"scope": scope, "phase": schema.PHASES[phase]} for scope, phase in items]
-        return items
+            return [{"scope": _shown(scope), "phase": schema.PHASES[phase]} for scope, phase in items]
+        return list(map(_shown, items))
 
     def named(self, ids: NDArray[Any]) -> NDArray[Any]:
         """The strings of string ids, as an object array."""
@@ -143,6 +146,10 @@ class Catalog:
         ahead = np.concatenate([earlier, np.array([node, scope])[:, ~back & (node > 0)]], axis=1)
         scope[back] = joined(node[back], ahead[0], ahead[1], scope[back])
         return scope, phase, ahead
+
+
+def _shown(name: str) -> str:
+    return safe_lines(name, LONGEST)
 
 
 def joined(ids: Ints, keys: Ints, values: Ints, otherwise: Any = 0) -> Ints:

@@ -19,6 +19,7 @@ from flnb_telemetry.livebackward import RECENT, Backwards
 from flnb_telemetry.livememory import LiveMemory
 from flnb_telemetry.livetape import PROTOCOL, LiveTape
 from flnb_telemetry.recording import Run, described
+from flnb_telemetry.safe_text import safe_lines, safe_text
 from flnb_telemetry.tally import Tally, buckets
 
 if TYPE_CHECKING:
@@ -197,12 +198,13 @@ class Live(Run):
                 self._recorded = recorded
 
     def _run(self) -> dict[str, Any]:
-        about = {name: str(self.meta.get(name) or "") for name in ("backend", "manager", "device")}
+        about = {name: safe_text(str(self.meta.get(name) or "")) for name in ("backend", "manager", "device")}
         numbers = {"capacity": self.meta.get("capacity"), "min_block": self.meta.get("min_block") or 0}
         state, error = self.state, self.error
         if self.failure is not None:
             state, error = "failed", f"the live view stopped: {self.failure!r}"
-        return {"id": self.number, "name": self.name, "state": state, "error": error} | about | numbers
+        error = None if error is None else safe_lines(error)
+        return {"id": self.number, "name": safe_text(self.name), "state": state, "error": error} | about | numbers
 
     def _counters(self, now: int, thinned: bool) -> dict[str, Any]:
         self._rate.append((now, self.events, self._sequence))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flnb_telemetry.analysis.levels import Group, Levels
+from flnb_telemetry.safe_text import safe_lines, safe_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -51,7 +52,15 @@ class LiveTape:
     def frame(self, name: str) -> dict[str, Any]:
         """The tape as the one frame of a run called `name`, for a view of it alone."""
         tape = self.tape
-        run = {"id": 1, "name": name, "state": "finished", "error": None, "backend": "", "manager": "", "device": ""}
+        run = {
+            "id": 1,
+            "name": safe_text(name),
+            "state": "finished",
+            "error": None,
+            "backend": "",
+            "manager": "",
+            "device": "",
+        }
         nothing = ("events", "events_per_s", "dropped", "telemetry_share", "buffer_used", "buffer_capacity", "tick_hz")
         counters = dict.fromkeys((*nothing, "small_bytes"), 0) | {"t": tape.t, "step": tape.index, "steps_total": None}
         counters |= dict.fromkeys(("dropped_first_step", "dropped_last_step", "step_seconds"))
@@ -161,14 +170,16 @@ class LiveTape:
         told = {key: getattr(node, key) for key in keys}
         told |= {"at": row, "norm": _number(node.norm), "health": int(self.graph.health[row])}
         if node.line:
-            told["line"] = _brief(node.line)
+            told["line"] = safe_text(_brief(node.line))
         failure = self.tape.failure
-        return told | {"failed": failure._asdict()} if failure is not None and failure.node == node.id else told
+        if failure is not None and failure.node == node.id:
+            told["failed"] = failure._asdict() | {"message": safe_lines(failure.message)}
+        return told
 
     def _leaf(self, row: int) -> dict[str, Any]:
         leaf = self.tape.leaves[row]
-        told = {key: getattr(leaf, key) for key in ("id", "name", "parameter", "plan", "bad")}
-        return told | {"norm": _number(leaf.norm)}
+        told = {key: getattr(leaf, key) for key in ("id", "parameter", "plan", "bad")}
+        return told | {"name": safe_text(leaf.name), "norm": _number(leaf.norm)}
 
     def _groups(self, group: Group, items: list[Group | int]) -> list[dict[str, Any]]:
         """What is told of the groups among the items of a level."""
@@ -189,7 +200,8 @@ class LiveTape:
             last = item.last - 1
             seen, norm = bool(graph.gradient.seen[last]), float(graph.gradient.norm[last])
             told.append({
-                "key": item.key, "name": item.name, "path": item.path, "first": item.first, "last": item.last,
+                "key": item.key, "name": safe_text(item.name), "path": safe_text(item.path),
+                "first": item.first, "last": item.last,
                 "ids": [int(graph.id[item.first]), int(graph.id[last])], "repeat": item.repeat,
                 "plan": int(graph.plan[last]), "health": self.levels.worst(item),
                 "failed": bool(graph.failed) and item.last == len(graph),

@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from functools import partial
-from html import escape
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -20,6 +19,7 @@ from flnb_telemetry.analysis.ops import OpStats
 from flnb_telemetry.extras import require
 from flnb_telemetry.formats import svg
 from flnb_telemetry.intern import Catalog, Frame
+from flnb_telemetry.safe_text import html_text, safe_lines, safe_text
 from flnb_telemetry.withblock import WithBlock
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ class Recording(Run):
     def summary(self) -> list[str]:
         """What the run was, one fact a line."""
         counted = len(self.steps["index"])
-        head = f"run {self.name!r} {self.state}: {quantity.duration(self.seconds * 1e9)}, {counted} steps, "
+        head = f"run '{safe_text(self.name)}' {self.state}: {quantity.duration(self.seconds * 1e9)}, {counted} steps, "
         facts = [head + f"{quantity.count(self.events)} events"]
         if self.captured is not None:
             facts.append(self.captured.summary())
@@ -286,10 +286,10 @@ class Recording(Run):
             parts.append(f"op time: {slowest}")
         if len(self.table("alloc")["t"]):
             parts.append(repr(self.memory))
-        return "\n".join(parts)
+        return safe_lines("\n".join(parts))
 
     def _repr_html_(self) -> str:
-        facts = "".join(f"<div>{escape(fact)}</div>" for fact in self.summary())
+        facts = "".join(f"<div>{html_text(fact)}</div>" for fact in self.summary())
         curves = "".join(svg.curve(name, m["step"], m["value"]) for name, m in self.metrics.items())
         return f"<div>{facts}{curves}{svg.memory_timeline(self.memory, self.seconds)}{svg.op_bars(self.ops)}</div>"
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import unicodedata
+from html import escape
 from typing import Any
 
-__all__ = ["brief", "safe_text"]
+__all__ = ["WHOLE", "brief", "html_text", "safe_lines", "safe_text"]
 
-LONGEST = 200  # characters of a name that are shown
+LONGEST, LONGEST_LINE = 200, 1000  # characters that are shown of a name, and of a line of a text
+WHOLE = 1 << 30  # for code, which is shown to be copied
 _HARMLESS = frozenset("\u200c\u200d")  # joiners, which scripts and emoji need
 _CONTROL = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
 
@@ -28,6 +30,20 @@ def safe_text(text: str, longest: int = LONGEST) -> str:
         return shown
     end = longest // 3
     return f"{shown[: longest - end - 1]}…{shown[len(shown) - end :]}"
+
+
+def safe_lines(text: str, longest: int = LONGEST_LINE) -> str:
+    """A text of several lines with each of them made safe to show."""
+    return "\n".join([safe_text(line, longest) for line in text.split("\n")])
+
+
+def html_text(text: str, longest: int = LONGEST_LINE) -> str:
+    r"""A text as HTML or SVG, also within an attribute: made safe to show, its markup escaped.
+
+    >>> html_text('<b>\x1b[31m"red"')
+    '&lt;b&gt;\\x1b[31m&quot;red&quot;'
+    """
+    return escape(safe_lines(text, longest))
 
 
 def _escaped(character: str) -> str:

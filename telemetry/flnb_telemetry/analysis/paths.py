@@ -8,6 +8,7 @@ import numpy as np
 
 from flnb_telemetry import quantity, schema
 from flnb_telemetry.analysis.graph import pairs
+from flnb_telemetry.safe_text import safe_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -32,8 +33,8 @@ class Why(NamedTuple):
 
     def __repr__(self) -> str:
         if not self.reached:
-            return f"no gradient arrives: {self.reason}" + (f"\n  at {self.line}" if self.line else "")
-        return "a gradient arrives, by\n" + "\n".join(f"  {step}" for step in self.path)
+            return safe_lines(f"no gradient arrives: {self.reason}" + (f"\n  at {self.line}" if self.line else ""))
+        return safe_lines("a gradient arrives, by\n" + "\n".join(f"  {step}" for step in self.path))
 
 
 def why(tape: Tape, x: Any) -> Why:

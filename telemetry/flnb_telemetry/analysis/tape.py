@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
@@ -15,6 +14,7 @@ from flnb_telemetry.analysis import graph as graphs
 from flnb_telemetry.analysis import paths
 from flnb_telemetry.analysis.levels import Group, Levels
 from flnb_telemetry.extras import require
+from flnb_telemetry.safe_text import html_text, safe_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -267,10 +267,10 @@ class Tape:
             ]
             where = f"begins at {', '.join(begins)}" if begins else "where it begins was not measured"
             lines.append(f"NaN or Inf in {bad} gradients, {where}")
-        return "\n".join(lines)
+        return safe_lines("\n".join(lines))
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(self.summary() if len(self.nodes) else repr(self))}</pre>"
+        return f"<pre>{html_text(self.summary() if len(self.nodes) else repr(self))}</pre>"
 
 
 def _line(node: TapeNode) -> str:

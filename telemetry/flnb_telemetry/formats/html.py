@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import TYPE_CHECKING
 
 from flnb_telemetry.formats import aside
+from flnb_telemetry.safe_text import html_text
 
 if TYPE_CHECKING:
     import os
@@ -25,7 +25,7 @@ def write_report(run: Recording, path: str | os.PathLike[str]) -> None:
         "Run": run._repr_html_(),
         "Ops": run.ops._repr_html_(),
         "Ops by scope and phase": run.ops.by("scope", "phase")._repr_html_(),
-        "Memory at its peak": run.memory.peak._repr_html_() + f"<pre>{escape(repr(run.memory))}</pre>",
+        "Memory at its peak": run.memory.peak._repr_html_() + f"<pre>{html_text(repr(run.memory))}</pre>",
         "Tape": run.tape._repr_html_(),
     }
     write_page(path, run.name, sections)
@@ -35,8 +35,8 @@ def write_page(path: str | os.PathLike[str], title: str, sections: Mapping[str, 
     """Write HTML under headings, aside first and then renamed."""
     body = "".join(f"<section><h2>{name}</h2>{text}</section>" for name, text in sections.items())
     page = (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        f"<style>{_STYLE}</style></head><body><h1>{escape(title)}</h1>{body}</body></html>"
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html_text(title)}</title>'
+        f"<style>{_STYLE}</style></head><body><h1>{html_text(title)}</h1>{body}</body></html>"
     )
     with aside(path) as part:
         part.write_text(page, encoding="utf-8")

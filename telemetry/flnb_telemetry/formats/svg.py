@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flnb_telemetry import palette, quantity, schema
+from flnb_telemetry.safe_text import html_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,7 @@ FLAT = 0.01  # of what is live: changes below that make no picture
 def picture(label: str, body: str, height: int = HEIGHT) -> str:
     """An SVG element in the surrounding text's colour, `label` for those who cannot see it."""
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(label)}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{html_text(label)}" '
         f'viewBox="0 0 {WIDTH} {height}" width="100%" '
         f'style="max-width:{WIDTH}px;display:block;margin:6px 0" font-family="sans-serif" font-size="11" '
         f'fill="currentColor">{body}</svg>'
@@ -45,7 +45,7 @@ def extremes(most: int, *levels: NDArray[Any]) -> Ints:
 
 
 def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{html_text(text)}</text>'
 
 
 def _path(shape: str, x: NDArray[np.float64], y: NDArray[np.float64], style: str) -> str:
@@ -54,7 +54,7 @@ def _path(shape: str, x: NDArray[np.float64], y: NDArray[np.float64], style: str
 
 
 def _box(x: float, y: float, width: float, height: float, style: str, title: str = "") -> str:
-    about = f"<title>{escape(title)}</title>" if title else ""
+    about = f"<title>{html_text(title)}</title>" if title else ""
     return f'<rect x="{x:.2f}" y="{y}" width="{width:.2f}" height="{height}" {style}>{about}</rect>'
 
 
