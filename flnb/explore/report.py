@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flnb_telemetry import tables
 from flnb_telemetry.safe_text import html_text, safe_lines
+from flnb_telemetry.tables import Markup
 
 from flnb.explore.turns import Spread
 
@@ -114,16 +116,8 @@ class Report:
             *(c for c in columns if c != "backend"),
             "",
         ]
-        head = "".join(f"<th style='text-align:left'>{name}</th>" for name in heads)
-        body = "".join(f"<tr>{''.join(map(_cell, _row(result, columns)))}</tr>" for result in self.results)
-        return (
-            f"<table style='font-variant-numeric:tabular-nums'><caption style='text-align:left;font-weight:600'>"
-            f"{html_text(self.title)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-        )
-
-
-def _cell(content: str) -> str:
-    return f"<td style='text-align:left;vertical-align:top'>{content}</td>"
+        rows = [list(map(Markup, _row(result, columns))) for result in self.results]
+        return tables.html([heads, *rows], caption=self.title)
 
 
 def _row(result: Result, columns: list[str]) -> list[str]:

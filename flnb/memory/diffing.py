@@ -11,12 +11,14 @@ from flnb_telemetry import Recording, load_run, quantity, tables
 from flnb_telemetry.analysis.memory import MemoryState
 from flnb_telemetry.extras import require
 from flnb_telemetry.safe_text import html_text
+from flnb_telemetry.tables import Markup
 
 if TYPE_CHECKING:
     from flnb_telemetry.intern import Frame
 
 __all__ = ["Diff", "DiffRow", "diff"]
 
+TITLES = ("bytes", "blocks", "op", "where")
 SHOWN = 20
 
 
@@ -68,16 +70,15 @@ class Diff:
         return f"live: {before} before, {after} after, {_signed(change, quantity.size(abs(change)))}{more}"
 
     def __repr__(self) -> str:
-        lines = tables.lines([("bytes", "blocks", "op", "where"), *self._cells()], ">><")
+        lines = tables.lines([TITLES, *self._cells()], ">><")
         return "\n".join([self._summary(), *(lines if self.rows else ["no difference"])])
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{name}</th>" for name in ("bytes", "blocks", "op", "where"))
-        body = ""
-        for cells, row in zip(self._cells(), self.rows, strict=False):
+        rows = []
+        for (*cells, place), row in zip(self._cells(), self.rows, strict=False):
             stack = html_text("\n".join(map(str, row.stack)))
-            body += f'<tr title="{stack}">' + "".join(f"<td>{html_text(cell)}</td>" for cell in cells) + "</tr>"
-        return f"<div>{html_text(self._summary())}</div><table><tr>{head}</tr>{body}</table>"
+            rows.append([*cells, Markup(f'<span title="{stack}">{html_text(place)}</span>')])
+        return f"<div>{html_text(self._summary())}</div>{tables.html([TITLES, *rows], '>><')}"
 
     def to_pandas(self) -> Any:
         """A DataFrame of all rows; stacks as text, a line for each frame, the innermost first."""

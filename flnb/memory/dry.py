@@ -13,6 +13,7 @@ from flnb_telemetry import Recording, bus, palette, quantity, record, schema, ta
 from flnb_telemetry.formats import svg
 from flnb_telemetry.intern import joined
 from flnb_telemetry.safe_text import html_text, safe_lines
+from flnb_telemetry.tables import Markup
 
 from flnb import ops, random
 from flnb.dispatch.state import use_backend, use_memory_manager
@@ -156,23 +157,20 @@ class DryRun:
     def _repr_html_(self) -> str:
         first, *facts = self._facts()
         colour = "var(--jp-success-color1,#388e3c)" if self.fits else "var(--jp-error-color1,#d32f2f)"
-        shares = "".join(
-            f"<tr><td>{name.replace('_', ' ')}</td><td style='text-align:right'>{n}</td><td style='min-width:220px'>"
-            f"<div style='background:{palette.CATEGORY[name][0]};height:10px;width:{100 * share:.1f}%'></div></td></tr>"
-            for name, n, share in self._shares()
-        )
-        table = [("th", TITLES), *(("td", row.cells()) for row in self.held[:SHOWN])]
-        rows = "".join(f"<tr>{''.join(_cell(tag, text) for text in cells)}</tr>" for tag, cells in table)
+        rows = [(name.replace("_", " "), n, _bar(name, share)) for name, n, share in self._shares()]
+        shares = tables.html(rows, "<><", titles=False)
+        held = tables.html([TITLES, *(row.cells() for row in self.held[:SHOWN])])
         memory = self.whole.memory
         return (
             f"<div style='font-variant-numeric:tabular-nums'><b style='color:{colour}'>{html_text(first)}</b>"
-            f"{''.join(f'<div>{html_text(fact)}</div>' for fact in facts)}<table>{shares}</table>"
-            f"{svg.memory_timeline(memory)}<table>{rows}</table>{svg.block_map(self.peak)}</div>"
+            f"{''.join(f'<div>{html_text(fact)}</div>' for fact in facts)}{shares}"
+            f"{svg.memory_timeline(memory)}{held}{svg.block_map(self.peak)}</div>"
         )
 
 
-def _cell(tag: str, text: str) -> str:
-    return f"<{tag} style='text-align:left'>{html_text(text)}</{tag}>"
+def _bar(category: str, share: float) -> Markup:
+    style = f"background:{palette.CATEGORY[category][0]};height:10px;width:{220 * share:.0f}px"
+    return Markup(f"<div style='min-width:220px'><div style='{style}'></div></div>")
 
 
 def _scopes(run: Recording, rows: Any) -> Any:

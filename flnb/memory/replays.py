@@ -10,6 +10,7 @@ from flnb_telemetry import quantity, tables
 from flnb_telemetry.analysis.memory import FORMULAS
 from flnb_telemetry.extras import require
 from flnb_telemetry.safe_text import html_text, safe_lines, safe_text
+from flnb_telemetry.tables import Markup
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,20 +141,5 @@ class Replay:
 
     def _repr_html_(self) -> str:
         head, *body = self.cells()
-        rows = _row("th", head) + "".join(_row("td", row) for row in body)
-        return (
-            "<table style='font-variant-numeric:tabular-nums;border-collapse:collapse'>"
-            "<caption style='text-align:left;caption-side:bottom;max-width:60em'>"
-            f"{''.join(f'<div>{html_text(text)}</div>' for text in (*self.unmade, FORMULA))}</caption>"
-            f"<tbody>{rows}</tbody></table>"
-        )
-
-
-def _row(tag: str, cells: list[str]) -> str:
-    made = ""
-    for i, cell in enumerate(cells):
-        text = f"<b>{html_text(cell[:-1])}</b>" if cell.endswith("*") else html_text(cell)
-        made += (
-            f"<{tag} style='padding:1px 8px;white-space:nowrap;text-align:{'right' if i else 'left'}'>{text}</{tag}>"
-        )
-    return f"<tr>{made}</tr>"
+        rows = [[Markup(f"<b>{html_text(c[:-1])}</b>") if c.endswith("*") else c for c in row] for row in body]
+        return tables.html([head, *rows], "<>") + "".join(f"<div>{html_text(t)}</div>" for t in (*self.unmade, FORMULA))

@@ -12,6 +12,7 @@ import numpy as np
 from flnb_backends.memory.native import Native
 from flnb_telemetry import bus, quantity, record, tables
 from flnb_telemetry.safe_text import html_text
+from flnb_telemetry.tables import Markup
 
 from flnb import models, ops, random
 from flnb.dispatch.state import use_memory_manager
@@ -93,31 +94,19 @@ class Summary:
     def _repr_html_(self) -> str:
         head, *body, total = self._lines()
         whole = max(1, self.total.flops)
-        shares = [0.0, *(row.flops / whole for row in self.rows), 0.0]
-        rows = "".join(
-            f"<tr style='{style}'>{_html(tag, depth, cells, share)}</tr>"
-            for (depth, cells), share, tag, style in zip(
-                [head, *body, total],
-                shares,
-                ["th", *["td"] * len(body), "th"],
-                ["", *[""] * len(body), "border-top:1px solid var(--jp-border-color1,#8888)"],
-                strict=True,
-            )
-        )
-        return f"<table style='font-variant-numeric:tabular-nums;border-collapse:collapse'>{rows}</table>"
+        rows = [_cells(*line, row.flops / whole) for line, row in zip(body, self.rows, strict=True)]
+        last = [Markup(f"<b>{html_text(cell)}</b>") for cell in total[1]]
+        return tables.html([head[1], *rows, last], "<<<>>>")
 
 
-def _html(tag: str, depth: int, cells: tuple[str, ...], share: float) -> str:
-    """The cells of one row; behind the FLOPs a bar as long as their share of the model's."""
-    made = ""
-    for i, cell in enumerate(cells):
-        style = f"padding:2px 0.7em;text-align:{'left' if i < 3 else 'right'}"
-        if not i:
-            style += f";padding-left:{0.5 + 1.2 * depth:.1f}em"
-        if TITLES[i] == "FLOPs" and share:
-            style += f";background:linear-gradient(to left,#4c8bf540 {100 * share:.1f}%,transparent 0)"
-        made += f"<{tag} style='{style}'>{html_text(cell)}</{tag}>"
-    return made
+def _cells(depth: int, cells: tuple[str, ...], share: float) -> list[str]:
+    """The cells of one row, the name indented; behind the FLOPs a bar as long as their share of the model's."""
+    styles = {TITLES[0]: f"padding-left:{1.2 * depth:.1f}em"}
+    styles["FLOPs"] = f"background:linear-gradient(to left,#4c8bf540 {100 * share:.1f}%,transparent 0);display:block"
+    return [
+        Markup(f"<span style='{styles[title]}'>{html_text(cell)}</span>") if title in styles else cell
+        for title, cell in zip(TITLES, cells, strict=True)
+    ]
 
 
 def summary(of: Module | Recipe | str, *inputs: Any, scale: str = "small", depth: int | None = None) -> Summary:

@@ -1,13 +1,20 @@
-"""Tables for a terminal."""
+"""Tables, for a terminal and as HTML."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
-from flnb_telemetry.safe_text import safe_text
+from flnb_telemetry.safe_text import html_text, safe_text
 
 LONGEST = 120  # characters of a cell
+CELL = "padding:1px 8px;vertical-align:top;text-align:"
+
+
+class Markup(str):
+    """A cell that is HTML already."""
+
+    __slots__ = ()
 
 
 def lines(rows: Sequence[Sequence[str]], sides: str = "<") -> list[str]:
@@ -24,6 +31,25 @@ def lines(rows: Sequence[Sequence[str]], sides: str = "<") -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     sides = sides.ljust(len(widths), sides[-1])[: len(widths)]
     return ["  ".join(f"{c:{s}{w}}" for c, s, w in zip(row, sides, widths, strict=True)).rstrip() for row in rows]
+
+
+def html(rows: Iterable[Sequence[str]], sides: str = "<", caption: str = "", titles: bool = True) -> str:
+    """Rows of texts as an HTML table; `sides` as for `lines`. The first row has the titles, unless there are none.
+
+    >>> html([("op", "count"), ("add<", Markup("<b>7</b>"))]).count("<b>")
+    1
+    """
+    made = "" if not caption else f'<caption style="text-align:left">{html_text(caption)}</caption>'
+    for number, row in enumerate(rows):
+        tag = "th" if titles and not number else "td"
+        cells = zip(sides.ljust(len(row), sides[-1]), row, strict=False)
+        made += "<tr>" + "".join(_cell(tag, side, cell) for side, cell in cells) + "</tr>"
+    return f'<table style="font-variant-numeric:tabular-nums;border-collapse:collapse">{made}</table>'
+
+
+def _cell(tag: str, side: str, cell: str) -> str:
+    text = cell if isinstance(cell, Markup) else html_text(cell)
+    return f'<{tag} style="{CELL}{"right" if side == ">" else "left"}">{text}</{tag}>'
 
 
 def _parts(cell: str) -> list[str]:

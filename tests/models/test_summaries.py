@@ -140,7 +140,7 @@ def test_it_is_shown_as_a_table_with_deeper_modules_indented(table):
     assert lines[-1].split()[:4] == ["total", "Net", "16×5,", "16×8"]
     html = table._repr_html_()
     assert html.count("<tr") == html.count("</tr>") == len(table) + 2
-    assert re.findall(r"padding-left:([\d.]+)em'>([\w]+)", html)[2:5] == [("0.5", "blocks"), ("1.7", "0"), ("2.9", "0")]
+    assert re.findall(r"padding-left:([\d.]+)em'>([\w]+)", html)[1:4] == [("0.0", "blocks"), ("1.2", "0"), ("2.4", "0")]
     share = 100 * table["conv"].flops / table.total.flops
     assert f"#4c8bf540 {share:.1f}%,transparent" in html
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from flnb_telemetry import quantity, schema, tables
 from flnb_telemetry.extras import require
-from flnb_telemetry.safe_text import html_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -110,11 +109,7 @@ class OpStats:
     def _repr_html_(self) -> str:
         if not self.rows:
             return "<p>no op events</p>"
-        side, body = ["left"] * len(self.keys) + ["right"] * len(SPELLED), ""
-        for tag, row in zip(["th"] + ["td"] * len(self), self.cells(), strict=True):
-            cells = zip(side, map(html_text, row), strict=True)
-            body += "<tr>" + "".join(f'<{tag} style="text-align:{at}">{cell}</{tag}>' for at, cell in cells) + "</tr>"
-        return f'<table style="font-variant-numeric:tabular-nums;border-collapse:collapse">{body}</table>'
+        return tables.html(self.cells(), "<" * len(self.keys) + ">")
 
 
 def _grouped(ops: schema.Columns, catalog: Catalog, keys: tuple[str, ...]) -> list[OpRow]:
