@@ -128,6 +128,7 @@ def detached(data: Any, spec: Any) -> Tensor:
 def pull_plan(plan: Plan) -> Plan:
     """The plan of a composite's joint pull, for telemetry."""
     plan.pull = Plan(plan.op.gradient, (plan.spec,), plan.attributes, plan.specs[0])
+    plan.pull.weight = max(spec.nbytes for spec in plan.specs)
     return plan.pull
 
 

@@ -61,7 +61,8 @@ class Plan:
     """One op on inputs of known specs.
 
     Attributes:
-        weight: the bytes of a result that needs new memory, compared with the manager's ``min_block``; -1 for a view.
+        weight: the bytes of a result that needs new memory, or of the largest of what a composite keeps, compared with
+            the manager's ``min_block``; -1 for a view.
         blank: the dtype of a 0-d result where NumPy would return a scalar, which is no buffer: the method then gets a
             plain array to write to. None elsewhere.
         saves: for every set of operands that need a gradient (bit i: operand i), which inputs, and at the end whether

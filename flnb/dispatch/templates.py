@@ -87,9 +87,11 @@ KEEP = """
 kernel = here.whole(plan, index)
 if kernel is None:
     return by_body(op, attributes, ({operands}), here)
-outs = [room(k, plan, here, mask) for k in plan.kept]
-buffer, alloc = empty(plan, here, mask != 0)
-outs = (buffer, *outs)
+outs, alloc = None, 0
+if plan.weight >= here.min_block or not here.backend.plain_buffers:
+    outs = [room(k, plan, here, mask) for k in plan.kept]
+    buffer, alloc = empty(plan, here, mask != 0)
+    outs = (buffer, *outs)
 """
 RUN = """
 if lanes is not None:
@@ -201,12 +203,14 @@ kernel = here.whole(plan, plan.op.gradient.index)
 if kernel is None:
     return None
 pull, lanes = plan.pull or pull_plan(plan), bus.lanes
-category = here.category or TEMPORARY
-made = [
-    here.backend.empty(spec, here.manager, here.min_block, pull.code, category) if want else (None, 0)
-    for spec, want in zip(plan.specs, wanted)
-]
-outs, alloc = [buffer for buffer, _ in made], max(number for _, number in made)
+outs, alloc = None, 0
+if pull.weight >= here.min_block or not here.backend.plain_buffers:
+    category = here.category or TEMPORARY
+    made = [
+        here.backend.empty(spec, here.manager, here.min_block, pull.code, category) if want else (None, 0)
+        for spec, want in zip(plan.specs, wanted)
+    ]
+    outs, alloc = [buffer for buffer, _ in made], max(number for _, number in made)
 """
     + RUN.format(method="kernel", plan="pull", operands="", arguments="g, *saved, *plan.attributes, out=outs")
     + EVENT.format(plan="pull", node="seq", edges="0, 0")

@@ -123,6 +123,7 @@ def complete(plan: Plan) -> Plan:
         saved = [x if read else None for x, read in zip(inputs, reads, strict=True)]
         op.joint(trace.input(result._spec), plan, *saved, *kept, result if reads_result else None)  # type: ignore[misc]
     plan.kept = tuple([x._spec for x in kept])
+    plan.weight = max(spec.nbytes for spec in (plan.spec, *plan.kept))
     plan.primitives = frozenset([step.plan.op.name for step in trace.steps])
     trace.steps.clear()
     return plan

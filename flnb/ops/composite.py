@@ -56,6 +56,9 @@ class Composite(Op):
 
 def in_one_dtype(*tensors: Any) -> list[Any]:
     """Cast tensors to their common dtype, so that each cotangent is cast back."""
+    dtype = tensors[0].dtype
+    if all(x.dtype == dtype for x in tensors):
+        return list(tensors)
     dtype = result_type(*tensors)
     return [x if x.dtype == dtype else e.astype(x, dtype) for x in tensors]
 
