@@ -26,17 +26,19 @@ from flnb.dispatch import state as _state
 from flnb.dispatch.autocast import autocast
 from flnb.dispatch.dtypes import DTYPES as _DTYPES
 from flnb.dispatch.dtypes import default_dtype, set_default_dtype
-from flnb.dispatch.spelling import unknown as _unknown
-from flnb.dispatch.stacks import creation_stacks
-from flnb.dispatch.state import (
-    category,
+from flnb.dispatch.parts import (
     set_backend,
+    set_memory_device,
     set_memory_manager,
     set_tape,
     use_backend,
+    use_memory_device,
     use_memory_manager,
     use_tape,
 )
+from flnb.dispatch.spelling import unknown as _unknown
+from flnb.dispatch.stacks import creation_stacks
+from flnb.dispatch.state import category
 from flnb.interface import OutOfMemoryError
 from flnb.ops import *
 from flnb.ops.documentation import readable as _readable
@@ -188,9 +190,10 @@ __all__ = [
     "enable_grad", "explore", "float16", "float32", "float64", "grad", "hessian", "hvp", "inf", "int16", "int32",
     "int64", "int8", "interface", "is_grad_enabled", "jacobian", "jvp", "load_run", "log", "magics", "manual_seed",
     "memory", "meters", "nan", "newaxis", "nn", "no_grad", "ops", "optim", "phase", "pi", "plot", "random", "record",
-    "saved_tensors_hooks", "scope", "set_backend", "set_default_dtype", "set_memory_manager", "set_tape", "step",
+    "saved_tensors_hooks", "scope", "set_backend", "set_default_dtype", "set_memory_device",
+    "set_memory_manager", "set_tape", "step",
     "stop_gradient", "telemetry", "testing", "tune_gc", "uint16", "uint32", "uint64", "uint8", "use_backend",
-    "use_memory_manager", "use_tape", "value_and_grad", "view", "vjp", "vmap", "why", "widgets",
+    "use_memory_device", "use_memory_manager", "use_tape", "value_and_grad", "view", "vjp", "vmap", "why", "widgets",
 ]  # fmt: skip
 __all__ += ["fft", "linalg", "models", "rand", "randn", "sparse", "speech", "vision"]
 __all__ += [name for name in ops.__all__ if name != "log"]

@@ -46,9 +46,11 @@ def doctor() -> str:
     from flnb_telemetry import tables
 
     import flnb
-    from flnb.dispatch import state
+    from flnb.dispatch import registry, state
+    from flnb.interface.part import CONTRACTS
 
-    current = state.current()
+    parts = state.current().parts
+    active = {kind: parts[c.slot].name if c.slot in parts else "none" for kind, c in CONTRACTS.items()}
     rows = [
         ("flnb", f"{flnb.__version__}  ({Path(flnb.__file__).parent})"),
         ("python", f"{platform.python_version()}  ({sys.executable})"),
@@ -56,8 +58,7 @@ def doctor() -> str:
         ("platform", platform.platform()),
         ("processors", str(os.cpu_count())),
         *((name, os.environ[name]) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS") if name in os.environ),
-        ("backend", f"{current.backend.name}  (available: {_entry_points('flnb.backends')})"),
-        ("memory manager", f"{current.manager.name}  (available: {_entry_points('flnb.memory_managers')})"),
+        *((kind, f"{active[kind]}  (available: {', '.join(registry.names(kind)) or 'none'})") for kind in CONTRACTS),
     ]
     for extra in sorted(importlib.metadata.metadata("flnb").get_all("Provides-Extra") or []):
         if packages := installed(extra):
@@ -73,10 +74,6 @@ def doctor() -> str:
 def _doctor(_: argparse.Namespace) -> int:
     print(doctor())
     return 0
-
-
-def _entry_points(group: str) -> str:
-    return ", ".join(sorted(point.name for point in importlib.metadata.entry_points(group=group))) or "none"
 
 
 def record(options: argparse.Namespace) -> int:

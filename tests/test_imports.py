@@ -39,7 +39,6 @@ flnb.dispatch.tracing flnb.ops.table types
 flnb.explore.capture flnb.show.cells function
 flnb.interface.device flnb.memory.postmortem function
 flnb.interface.memory flnb.dispatch.memory function
-flnb.interface.memory flnb_backends.memory.host function
 flnb.interface.tape flnb.autograd.walk types
 flnb.magics flnb function
 flnb.memory.pasteable flnb.memory eager

@@ -11,6 +11,7 @@ from flnb.autograd.explain import line_of
 from flnb.autograd.variable import NAME, Variable
 from flnb.dispatch import stacks, state
 from flnb.dispatch.observe import Observer, call_of, observe
+from flnb.dispatch.parts import use_tape
 from flnb.interface.tape import PARENTS, PLAN, SEQ, Node, Tape
 from flnb.ops.table import Op, describe
 from flnb.tensor import Tensor
@@ -52,7 +53,7 @@ def why(loss: Variable | Callable[[], Any], x: Variable) -> Why:
             f"why: expected the loss as a Variable, or a function that computes it; got {type(loss).__name__}"
         )
     watch = _Watch(x)
-    with observe(watch), state.use_tape(_Notes(watch)):
+    with observe(watch), use_tape(_Notes(watch)):
         made = loss()
     if not isinstance(made, Tensor):
         raise TypeError(f"why: the function must return the loss as a Variable, it returned {type(made).__name__}")

@@ -1,4 +1,4 @@
-"""Backends, memory managers and tapes by name: what flnb ships, and what other distributions offer as entry points."""
+"""Parts by name: what flnb ships, and what other distributions offer as entry points."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from importlib import import_module
 from inspect import Parameter, signature
 from typing import Any
 
-__all__ = ["find", "make", "names", "parsed"]
+from flnb.interface.part import CONTRACTS
 
-GROUPS = {"backend": "flnb.backends", "memory manager": "flnb.memory_managers", "tape": "flnb.tapes"}
+__all__ = ["find", "make", "names", "parsed"]
 
 SHIPPED = {
     "backend": {
@@ -27,6 +27,10 @@ SHIPPED = {
         "reserved": "flnb_backends.memory.reserved:Reserved",
         "by-category": "flnb_backends.memory.by_category:ByCategory",
     },
+    "memory device": {
+        "host": "flnb_backends.memory.host:HostDevice",
+        "simulated": "flnb_backends.memory.simulated:SimulatedDevice",
+    },
     "tape": {
         "linked": "flnb.autograd.tape:Linked",
         "arena": "flnb.autograd.arena:Arena",
@@ -40,11 +44,11 @@ SHIPPED = {
 def _offered(kind: str) -> dict[str, str]:
     from importlib.metadata import entry_points
 
-    return {point.name: point.value for point in entry_points(group=GROUPS[kind])} | SHIPPED[kind]
+    return {point.name: point.value for point in entry_points(group=CONTRACTS[kind].group)} | SHIPPED.get(kind, {})
 
 
 def names(kind: str) -> list[str]:
-    """All names of this kind of part (``"backend"``, ``"memory manager"`` or ``"tape"``)."""
+    """Every name that can be given for this kind of part, such as ``"memory manager"``."""
     return sorted(_offered(kind))
 
 
@@ -54,7 +58,7 @@ def find(kind: str, name: str) -> type:
     Raises:
         ValueError: an unknown name; the message lists the known ones.
     """
-    value = SHIPPED[kind].get(name) or _offered(kind).get(name)
+    value = SHIPPED.get(kind, {}).get(name) or _offered(kind).get(name)
     if value is None:
         raise ValueError(f"unknown {kind} {name!r}; known: {', '.join(names(kind))}")
     module, _, attribute = value.partition(":")
@@ -97,10 +101,7 @@ def make(kind: str, what: Any) -> Any:
         ValueError: an unknown name or setting; the message lists the known ones.
         TypeError: something else, or a class whose constructor needs arguments.
     """
-    from flnb.interface import MemoryManager, Tape, TensorBackend
-
-    contracts: dict[str, type] = {"backend": TensorBackend, "memory manager": MemoryManager, "tape": Tape}
-    expected = contracts[kind]
+    expected = CONTRACTS[kind]
     if isinstance(what, str):
         found, given = parsed(kind, what)
         what = found(**given)
@@ -108,7 +109,12 @@ def make(kind: str, what: Any) -> Any:
         what = what()
     if not isinstance(what, expected):
         raise TypeError(
-            f"expected the name, the class or an instance of a {kind} (a subclass of flnb.interface."
-            f"{expected.__name__}), got {what!r}"
+            f"expected the name, the class or an instance of a {kind} (a subclass of {_public(expected)}), got {what!r}"
         )
     return what
+
+
+def _public(contract: type) -> str:
+    """The name under which a contract is imported."""
+    module = contract.__module__
+    return f"{'flnb.interface' if module.startswith('flnb.interface.') else module}.{contract.__name__}"

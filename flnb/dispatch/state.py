@@ -11,31 +11,27 @@ import weakref
 from contextlib import suppress
 from contextvars import ContextVar
 from inspect import CO_VARARGS
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from flnb_telemetry.withblock import WithBlock, with_block
+from flnb_telemetry.withblock import WithBlock
 
 from flnb.dispatch import registry
 from flnb.dispatch.plan import scalar_families
 from flnb.dispatch.spelling import warn_of_misspelt
-from flnb.interface.replaceable import redefined
+from flnb.interface.device import choose_device
+from flnb.interface.part import Part
 from flnb.interface.tensor import TensorBackend
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
     from contextvars import Token
 
-    from flnb.interface import MemoryManager, Tape
+    from flnb.interface import MemoryDevice, MemoryManager, Tape
 
 
-__all__ = [
-    "CATEGORIES", "State", "category", "current", "recording", "set_backend", "set_memory_manager", "set_tape", "use",
-    "use_backend", "use_memory_manager", "use_tape",
-]  # fmt: skip
-
-Part = TypeVar("Part")
+__all__ = ["CATEGORIES", "State", "category", "current", "entered", "recording", "use"]
 
 CATEGORIES = ("unknown", "parameter", "gradient", "activation", "optimizer_state", "input", "temporary")
 ACTIVATION, TEMPORARY = 3, 6
@@ -45,52 +41,56 @@ class State:
     """The active backend, manager and modes. ``table[op.index]`` is the backend's bound method for an op."""
 
     __slots__ = (
-        "__weakref__", "backend", "category", "direct", "grad", "interpreters", "keep", "kind", "manager", "mark",
-        "min_block", "overridden", "scoped", "table", "tape", "variants",
+        "__weakref__", "backend", "category", "device", "direct", "grad", "interpreters", "keep", "kind", "manager",
+        "mark", "min_block", "overridden", "parts", "scoped", "table", "tape", "variants",
     )  # fmt: skip
 
     backend: TensorBackend
     manager: MemoryManager
+    min_block: int
     interpreters: tuple[Any, ...]
     """What sees every op's call before it runs (`flnb.dispatch.interpreter`), the innermost last."""
     direct: Any
     """The family of buffers whose plans run here at once: the backend's; where there are interpreters, none."""
     overridden: frozenset[str]
     """Primitives that a class derived from the one with whole composites has made its own."""
-    tape: Any
+    device: MemoryDevice
+    """Where managers that are made here take their segments from, unless they are given another."""
+    tape: Tape
     mark: Any
-    """The active `Tape`, None for the default, and what a node remembers it by: None for the default, whose
-    nodes the dispatcher makes itself."""
+    """The active tape, and what a node remembers it by: None for the default, whose nodes the dispatcher makes."""
     keep: Any
     """What adds a node to the list of a tape that has one and records nothing else, else None: asking costs more."""
     variants: dict[str, State]
     """States that `variant` made of this one, until it changes."""
 
-    def __init__(self, backend: TensorBackend, manager: MemoryManager) -> None:
+    def __init__(self, **parts: Part) -> None:
         self.scoped: frozenset[str] = frozenset()
         self.interpreters = ()
         self.grad, self.category = True, 0
-        self.change(backend=backend, manager=manager, tape=None)
+        self.parts: dict[str, Part] = {}
+        self.change(**parts)
         live.add(self)
 
-    def change(self, **parts: Any) -> None:
-        """Set these attributes and those that depend on them."""
-        for name, value in parts.items():
-            setattr(self, name, value)
-        if "backend" in parts:
-            warn_of_misspelt(type(self.backend))
-            self.kind = self.backend.buffer
-            self.overridden = self.backend.overridden()
-            if self.backend.scalar_results:
-                scalar_families.add(self.kind)
-            self.table = [self.bound(op) for op in operators]
-        if "manager" in parts:
-            self.min_block = max(self.manager.min_block, 0)
-        if "tape" in parts:
-            self.mark = None if self.tape is None else self.tape.mark
-            self.keep = None if self.tape is None else self.tape.keep
+    def change(self, **changes: Any) -> None:
+        """Set these parts and modes, and what follows from them."""
+        for name, value in changes.items():
+            if name in State.__slots__:
+                setattr(self, name, value)
+            if isinstance(value, Part):
+                self.parts = {**self.parts, name: value}
+                value.attach(self)
         self.direct = None if self.interpreters else self.kind
         self.variants = {}
+
+    def bind(self) -> None:
+        """Take the backend's methods, and what it says about itself."""
+        warn_of_misspelt(type(self.backend))
+        self.kind = self.backend.buffer
+        self.overridden = self.backend.overridden()
+        if self.backend.scalar_results:
+            scalar_families.add(self.kind)
+        self.table = [self.bound(op) for op in operators]
 
     def bound(self, op: Any) -> Callable[..., Any] | None:
         """The entry of the table for an op: the backend's method; None for a composite that it does not take whole."""
@@ -239,8 +239,14 @@ def current() -> State:
 def start(backend: str, manager: str) -> None:
     """Make the session's state. Called once, when `flnb` is imported; ``FLNB_MEM_MANAGER`` names another manager."""
     global session
-    manager = os.environ.get("FLNB_MEM_MANAGER") or manager
-    session = State(registry.make("backend", backend), registry.make("memory manager", manager))
+    device: MemoryDevice = registry.make("memory device", "host")
+    choose_device.append(lambda: current().device if session else device)
+    session = State(
+        backend=registry.make("backend", backend),
+        device=device,
+        manager=registry.make("memory manager", os.environ.get("FLNB_MEM_MANAGER") or manager),
+        tape=registry.make("tape", "linked"),
+    )
 
 
 class entered(WithBlock[State]):
@@ -301,93 +307,6 @@ class recording(entered):
         return recording(self._grad)
 
 
-def _everywhere(part: str, value: Part) -> Part:
-    """Change the session's state, and the states of open blocks that did not choose this part themselves."""
-    for state in list(live):
-        if state is session or part not in state.scoped:
-            state.change(**{part: value})
-    return value
-
-
-@with_block
-def use_backend(backend: str | type[TensorBackend] | TensorBackend) -> Iterator[TensorBackend]:
-    """Compute with another backend, given by name, class or instance, until the block ends.
-
-    >>> import flnb
-    >>> with flnb.use_backend("numpy") as backend:
-    ...     backend.name
-    'numpy'
-    """
-    chosen = registry.make("backend", backend)
-    with use(backend=chosen):
-        yield chosen
-
-
-def set_backend(backend: str | type[TensorBackend] | TensorBackend) -> TensorBackend:
-    """Compute with another backend, given by name, class or instance, for the rest of the session; returns the backend.
-
-    >>> import flnb
-    >>> flnb.set_backend("numpy").name
-    'numpy'
-    """
-    chosen: TensorBackend = registry.make("backend", backend)
-    return _everywhere("backend", chosen)
-
-
-@with_block
-def use_memory_manager(manager: str | type[MemoryManager] | MemoryManager) -> Iterator[MemoryManager]:
-    """Allocate from another manager, given by name, class or instance, until the block ends.
-
-    A name may contain settings: ``"caching:split_limit=64MiB"``. Tensors allocated inside stay valid afterwards:
-    their blocks return to the manager they came from.
-    """
-    chosen = registry.make("memory manager", manager)
-    with use(manager=chosen):
-        yield chosen
-
-
-def set_memory_manager(manager: str | type[MemoryManager] | MemoryManager) -> MemoryManager:
-    """Allocate from another manager, by name, class or instance, for the rest of the session.
-
-    A name may contain settings: ``"caching:split_limit=64MiB"``.
-
-    >>> import flnb
-    >>> before = flnb.set_memory_manager("exact")
-    >>> flnb.set_memory_manager("caching").name
-    'caching'
-    """
-    chosen: MemoryManager = registry.make("memory manager", manager)
-    return _everywhere("manager", chosen)
-
-
-@with_block
-def use_tape(tape: str | type[Tape] | Tape) -> Iterator[Tape]:
-    """Record on another tape, given by name, class or instance, until the block ends.
-
-    Nodes remember their tape: a backward after the block uses the one that recorded.
-
-    >>> import flnb
-    >>> with flnb.use_tape("arena") as tape:
-    ...     y = flnb.Variable([3.0]) * 2.0
-    >>> tape
-    <Arena tape 'arena', 1 node>
-    """
-    chosen = registry.make("tape", tape)
-    with use(tape=chosen):
-        yield chosen
-
-
-def set_tape(tape: str | type[Tape] | Tape) -> Tape:
-    """Record on another tape, given by name, class or instance, for the rest of the session; returns the tape.
-
-    >>> import flnb
-    >>> tape = flnb.set_tape("pruning")
-    >>> tape = flnb.set_tape("linked")
-    """
-    chosen: Tape = registry.make("tape", tape)
-    return _everywhere("tape", chosen)
-
-
 def category(name: str) -> AbstractContextManager[State]:
     """Label the allocations inside, for the memory views, with one of `flnb_telemetry.schema.CATEGORIES`.
 
@@ -398,17 +317,3 @@ def category(name: str) -> AbstractContextManager[State]:
     if name not in CATEGORIES:
         raise ValueError(f"category: got {name!r}, expected one of {', '.join(CATEGORIES)}")
     return use(category=CATEGORIES.index(name))
-
-
-def _replace_redefined(cls: type) -> None:
-    """Replace the active instance's code when its class is defined again, by running its cell once more."""
-    for state in list(live):
-        for part in ("backend", "manager", "tape"):
-            instance = getattr(state, part)
-            old = type(instance)
-            if (old.__module__, old.__qualname__) == (cls.__module__, cls.__qualname__):
-                instance.__class__ = cls
-                state.change(**{part: instance})
-
-
-redefined.append(_replace_redefined)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from flnb_telemetry import bus, schema
 
-from flnb.dispatch import registry, state
+from flnb.dispatch import registry
 from flnb.dispatch.observe import Observer, observe
+from flnb.dispatch.parts import use_backend
 from flnb.dispatch.stacks import Line, lines, site
 from flnb.explore.calls import OpCall, Outcome, call_before
 from flnb.explore.difference import Difference, difference
@@ -93,7 +94,7 @@ def lockstep(
     After each backend has run an op once, all are timed in turn, ``rounds`` times.
     """
     manual_seed(seed)
-    with state.use_backend(reference), observe(Lockstep(reference, others, tolerance, tell, rounds)):
+    with use_backend(reference), observe(Lockstep(reference, others, tolerance, tell, rounds)):
         return function()
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from flnb_telemetry import bus, schema
 from flnb_telemetry.quantity import bytes_of, size
 
+from flnb.interface.part import Part
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -69,7 +71,7 @@ class Segment:
     id: int = 0
 
 
-class MemoryDevice:
+class MemoryDevice(Part, kind="memory device", slot="device"):
     """Where segments come from. Implement `reserve` and `release`; capacity is checked before `reserve` is called.
 
     A device that can make segments larger where they are implements `reserve_growing` and `resize` as well.
@@ -113,6 +115,15 @@ class MemoryDevice:
     def __repr__(self) -> str:
         capacity = "unknown capacity" if self.capacity is None else in_words(self.capacity)
         return f"<{type(self).__name__}: {capacity}, {in_words(self.reserved)} reserved>"
+
+
+def default_device() -> MemoryDevice:
+    """The device of managers that are given none."""
+    return choose_device[-1]()
+
+
+choose_device: list[Callable[[], MemoryDevice]] = []
+"""How it is found, the last holds: `flnb.dispatch.state`, which knows the active one, adds to it."""
 
 
 class Lease:

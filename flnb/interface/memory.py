@@ -14,9 +14,9 @@ from typing import Any, ClassVar, NamedTuple
 
 from flnb_telemetry import schema
 
-from flnb.interface.device import Lease, MemoryDevice, OutOfMemoryError, Segment, in_words
+from flnb.interface.device import Lease, MemoryDevice, OutOfMemoryError, Segment, default_device, in_words
 from flnb.interface.ledger import Ledger
-from flnb.interface.replaceable import Replaceable
+from flnb.interface.part import Part
 
 __all__ = [
     "AllocHint", "Block", "BlockState", "Lease", "MemoryDevice", "MemoryManager", "OutOfMemoryError", "Segment",
@@ -115,8 +115,8 @@ dropped: deque[Block] = deque()
 """Blocks whose arrays are gone. A finaliser only appends; `flnb.dispatch.memory.drain` hands them back."""
 
 
-class MemoryManager(Replaceable):
-    """Base of all managers: implement `alloc` and `free`; `release_cached` and `snapshot` if there is more to report.
+class MemoryManager(Part, kind="memory manager", slot="manager"):
+    """Base of all managers: implement `alloc` and `free`; `release_cached` and `snapshot` where there is more to say.
 
     This is a whole manager. Pass it to `flnb.use_memory_manager`, or try it with `flnb.testing.check_manager`:
 
@@ -177,10 +177,8 @@ class MemoryManager(Replaceable):
     def __new__(cls, *given: Any, **named: Any) -> MemoryManager:
         self = super().__new__(cls)
         self.told = _told(cls, given) | {name: value for name, value in named.items() if name != "device"}
-        from flnb_backends.memory.host import host
-
         self.ledger = Ledger()  # here, so that an __init__ which forgets super().__init__ does no harm
-        self.device = Lease(host())
+        self.device = Lease(default_device())
         return self
 
     def __init__(self, device: MemoryDevice | Lease | None = None) -> None:
@@ -193,6 +191,10 @@ class MemoryManager(Replaceable):
                 f"{type(self).__name__}(device={device!r}): expected a MemoryDevice, such as flnb.memory.HostDevice() "
                 f"or flnb.memory.SimulatedDevice('8GiB'), got {type(device).__name__}"
             )
+
+    def attach(self, state: Any) -> None:
+        """Leave the tensors of a state that are too small for a block to the backend."""
+        state.min_block = max(self.min_block, 0)
 
     @cached_property
     def min_block(self) -> int:

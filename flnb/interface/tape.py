@@ -17,7 +17,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from flnb.interface.replaceable import Replaceable
+from flnb.interface.part import Part
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ Node = list[Any]
 PLAN, PARENTS, SEQ, MARK, CODE, LASTI, SAVED = range(7)
 
 
-class Tape(Replaceable):
+class Tape(Part, kind="tape"):
     """Base of all tapes. Override `record`, `walk`, or both; each has a default that works alone.
 
     A tape that stores its nodes in one list, in the order in which they were made, and walks that list back:
@@ -63,6 +63,10 @@ class Tape(Replaceable):
     name: ClassVar[str] = "abstract"
     keeps_nodes: ClassVar[bool] = False
     nodes: list[Node]
+
+    def attach(self, state: Any) -> None:
+        """Let the nodes of a state remember this tape."""
+        state.mark, state.keep = self.mark, self.keep
 
     @property
     def mark(self) -> Any:

@@ -23,12 +23,12 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import Any, ClassVar
 
-from flnb.interface.replaceable import Replaceable
+from flnb.interface.part import Part
 
 __all__ = ["TensorBackend"]
 
 
-class TensorBackend(Replaceable):
+class TensorBackend(Part, kind="backend"):
     """Base of all backends: subclass it, name it, and override the primitives.
 
     Attributes:
@@ -49,6 +49,10 @@ class TensorBackend(Replaceable):
     plain_buffers: ClassVar[bool] = False
     scalar_results: ClassVar[bool] = False
     whole_dtypes: ClassVar[str] = ""
+
+    def attach(self, state: Any) -> None:
+        """Bind this backend's methods to the ops of a state."""
+        state.bind()
 
     def overridden(self) -> frozenset[str]:
         """The primitives that classes of the user have overridden.

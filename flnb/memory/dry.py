@@ -16,7 +16,7 @@ from flnb_telemetry.safe_text import html_text, safe_lines
 from flnb_telemetry.tables import Markup
 
 from flnb import ops, random
-from flnb.dispatch.state import use_backend, use_memory_manager
+from flnb.dispatch.parts import use_backend, use_memory_manager
 from flnb.interface.memory import Lease, OutOfMemoryError
 from flnb.memory.replaying import _fresh
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from flnb_backends.memory.host import host
-
 import flnb.memory
 from flnb.dispatch import registry
+from flnb.interface.device import default_device
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,10 +28,10 @@ def manager(kind: type, told: Mapping[str, Any], lease: Lease, capacity: int) ->
         return None
     shipped = registry.SHIPPED["memory manager"]
     name = next((key for key, at in shipped.items() if at == f"{kind.__module__}:{kind.__name__}"), None)
-    if lease.device is host() and name is not None:
+    if lease.device is default_device() and name is not None:
         options = ",".join(f"{key}={value}" for key, value in told.items() if value is not None)
         return f'flnb.use_memory_manager("{name}{":" * bool(options)}{options}")'
-    device = "" if lease.device is host() else f"{_called(type(lease.device))}({_size(capacity)})"
+    device = "" if lease.device is default_device() else f"{_called(type(lease.device))}({_size(capacity)})"
     settings = [f"{key}={json.dumps(value)}" for key, value in told.items() if value is not None]
     return f"flnb.use_memory_manager({_called(kind)}({', '.join([device] * bool(device) + settings)}))"
 

@@ -15,7 +15,7 @@ from flnb_telemetry.safe_text import html_text
 from flnb_telemetry.tables import Markup
 
 from flnb import models, ops, random
-from flnb.dispatch.state import use_memory_manager
+from flnb.dispatch.parts import use_memory_manager
 from flnb.models.recipe import Recipe
 from flnb.tensor import Tensor
 

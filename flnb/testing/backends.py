@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from flnb.dispatch import registry, state
+from flnb.dispatch import registry
+from flnb.dispatch.parts import use_backend
 from flnb.dispatch.spelling import misspelt
 from flnb.dispatch.stacks import lines
 from flnb.explore.report import Report, Result
@@ -117,7 +118,7 @@ def _difference(got: Any, expected: Any, tolerance: float) -> tuple[str, float]:
 
 def _run(sample: Sample, backend: str | TensorBackend, inputs: list[Any]) -> tuple[Any, float]:
     """The sample's result, a Tensor where the backend has no values, and the seconds a call takes, in the middle."""
-    with state.use_backend(backend) as chosen:
+    with use_backend(backend) as chosen:
         tensors = [asarray(a) for a in inputs]
         made = sample.function(*tensors)  # the first call makes the plan, and is not timed
         result = np.array(made._values()) if chosen.has_values else made

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytest
-from flnb_backends.memory.host import host
 
 import flnb
+from flnb.interface.device import default_device
 from flnb.memory import Caching, ExactFit, HostDevice, MemoryManager, Native, OutOfMemoryError, pasteable
 from tests.memory.test_postmortem import Hoarder
 
@@ -220,7 +220,7 @@ def test_how_managers_are_written() -> None:
     assert pasteable.manager(Caching, {}, lease, 1000) == (
         "flnb.use_memory_manager(flnb.memory.Caching(flnb.memory.HostDevice(1000)))"
     )
-    here = Caching(host()).device
+    here = Caching(default_device()).device
     assert pasteable.manager(Caching, told, here, 1) == 'flnb.use_memory_manager("caching:split_limit=8MiB")'
     assert pasteable.manager(Hoarder, {}, here, 1) == "flnb.use_memory_manager(Hoarder())"
     assert pasteable.manager(Caching, {"plan": object()}, lease, 1) is None

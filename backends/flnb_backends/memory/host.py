@@ -5,13 +5,12 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
 from flnb.interface.memory import MemoryDevice, OutOfMemoryError, Segment, in_words
 
-__all__ = ["HostDevice", "host"]
+__all__ = ["HostDevice"]
 
 HUGE_PAGE = 2 << 20
 NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0)  # of Python 3.13
@@ -77,12 +76,6 @@ class HostDevice(MemoryDevice):
         segment.handle = None
         del anchor
         slab.close()
-
-
-@cache
-def host() -> HostDevice:
-    """The one host device, which managers use unless they are given another."""
-    return HostDevice()
 
 
 def _machine_memory() -> int:

@@ -1,0 +1,138 @@
+"""Swap parts, by name, class or instance: for a block (`use_*`), or for the rest of the session (`set_*`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flnb_telemetry.withblock import with_block
+
+from flnb.dispatch import registry
+from flnb.dispatch import state as states
+from flnb.interface.part import CONTRACTS, redefined
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+
+    from flnb.interface import MemoryDevice, MemoryManager, Tape, TensorBackend
+
+__all__ = [
+    "set_backend", "set_memory_device", "set_memory_manager", "set_part", "set_tape", "use_backend",
+    "use_memory_device", "use_memory_manager", "use_part", "use_tape",
+]  # fmt: skip
+
+
+@with_block
+def use_part(kind: str, what: Any) -> Iterator[Any]:
+    """Make a part of any kind active until the block ends: the ``"backend"``, the ``"memory manager"`` ...
+
+    Args:
+        kind: of the part, see `flnb.interface.Part`.
+        what: the name, with settings or without, the class or an instance.
+
+    >>> import flnb
+    >>> with flnb.dispatch.parts.use_part("tape", "arena") as tape:
+    ...     tape.name
+    'arena'
+    """
+    chosen = registry.make(kind, what)
+    with states.use(**{CONTRACTS[kind].slot: chosen}):
+        yield chosen
+
+
+def set_part(kind: str, what: Any) -> Any:
+    """Make a part of any kind active for the rest of the session; see `use_part`. Returns the instance.
+
+    Blocks under way that chose a part of this kind themselves keep it.
+    """
+    chosen, slot = registry.make(kind, what), CONTRACTS[kind].slot
+    for state in list(states.live):
+        if state is states.session or slot not in state.scoped:
+            state.change(**{slot: chosen})
+    return chosen
+
+
+def use_backend(backend: str | type[TensorBackend] | TensorBackend) -> AbstractContextManager[TensorBackend]:
+    """Compute with another backend, given by name, class or instance, until the block ends.
+
+    >>> import flnb
+    >>> with flnb.use_backend("numpy") as backend:
+    ...     backend.name
+    'numpy'
+    """
+    return use_part("backend", backend)
+
+
+def set_backend(backend: str | type[TensorBackend] | TensorBackend) -> TensorBackend:
+    """Compute with another backend, given by name, class or instance, for the rest of the session."""
+    chosen: TensorBackend = set_part("backend", backend)
+    return chosen
+
+
+def use_memory_manager(manager: str | type[MemoryManager] | MemoryManager) -> AbstractContextManager[MemoryManager]:
+    """Allocate from another manager, given by name (``"caching:split_limit=64MiB"``), class or instance, until the
+    block ends.
+
+    What was allocated inside stays valid afterwards: its blocks go back to the manager they came from.
+    """
+    return use_part("memory manager", manager)
+
+
+def set_memory_manager(manager: str | type[MemoryManager] | MemoryManager) -> MemoryManager:
+    """Allocate from another manager, given by name (``"caching:split_limit=64MiB"``), class or instance, for the rest
+    of the session."""
+    chosen: MemoryManager = set_part("memory manager", manager)
+    return chosen
+
+
+def use_memory_device(device: str | type[MemoryDevice] | MemoryDevice) -> AbstractContextManager[MemoryDevice]:
+    """Let managers that are made inside the block take their segments from another device.
+
+    Args:
+        device: the name (``"simulated:capacity=8GiB"``), the class or an instance.
+
+    >>> import flnb
+    >>> with flnb.use_memory_device("host:capacity=64MiB"), flnb.use_memory_manager("caching") as manager:
+    ...     manager.device.capacity
+    67108864
+    """
+    return use_part("memory device", device)
+
+
+def set_memory_device(device: str | type[MemoryDevice] | MemoryDevice) -> MemoryDevice:
+    """Let managers that are made in the rest of the session take their segments from another device."""
+    chosen: MemoryDevice = set_part("memory device", device)
+    return chosen
+
+
+def use_tape(tape: str | type[Tape] | Tape) -> AbstractContextManager[Tape]:
+    """Record on another tape, given by name, class or instance, until the block ends.
+
+    Nodes remember their tape: a backward after the block goes back through the one that recorded.
+
+    >>> import flnb
+    >>> with flnb.use_tape("arena") as tape:
+    ...     y = flnb.Variable([3.0]) * 2.0
+    >>> tape
+    <Arena tape 'arena', 1 node>
+    """
+    return use_part("tape", tape)
+
+
+def set_tape(tape: str | type[Tape] | Tape) -> Tape:
+    """Record on another tape, given by name, class or instance, for the rest of the session."""
+    chosen: Tape = set_part("tape", tape)
+    return chosen
+
+
+def _replace_redefined(cls: type) -> None:
+    """Give the active instance of a class that was just defined again, by re-running its cell, the new code."""
+    for state in list(states.live):
+        for slot, instance in state.parts.items():
+            old = type(instance)
+            if (old.__module__, old.__qualname__) == (cls.__module__, cls.__qualname__):
+                instance.__class__ = cls
+                state.change(**{slot: instance})
+
+
+redefined.append(_replace_redefined)
