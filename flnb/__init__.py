@@ -24,6 +24,7 @@ from flnb.autograd import *
 from flnb.collector import tune_gc
 from flnb.dispatch import state as _state
 from flnb.dispatch.autocast import autocast
+from flnb.dispatch.crossing import sync
 from flnb.dispatch.dtypes import DTYPES as _DTYPES
 from flnb.dispatch.dtypes import default_dtype, set_default_dtype
 from flnb.dispatch.parts import (
@@ -192,7 +193,7 @@ __all__ = [
     "memory", "meters", "nan", "newaxis", "nn", "no_grad", "ops", "optim", "phase", "pi", "plot", "random", "record",
     "saved_tensors_hooks", "scope", "set_backend", "set_default_dtype", "set_memory_device",
     "set_memory_manager", "set_tape", "step",
-    "stop_gradient", "telemetry", "testing", "tune_gc", "uint16", "uint32", "uint64", "uint8", "use_backend",
+    "stop_gradient", "sync", "telemetry", "testing", "tune_gc", "uint16", "uint32", "uint64", "uint8", "use_backend",
     "use_memory_device", "use_memory_manager", "use_tape", "value_and_grad", "view", "vjp", "vmap", "why", "widgets",
 ]  # fmt: skip
 __all__ += ["fft", "linalg", "models", "rand", "randn", "sparse", "speech", "vision"]

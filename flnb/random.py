@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+from flnb_telemetry.withblock import with_block
 
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import state
@@ -14,14 +16,15 @@ from flnb.ops.documentation import readable
 from flnb.ops.table import Op
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from flnb.tensor import DTypeLike, Tensor
 
     Shape = int | Sequence[int]
 
 __all__ = [
-    "Generator", "bernoulli", "default_generator", "manual_seed", "normal", "permutation", "rand", "randn", "uniform",
+    "Generator", "bernoulli", "current_generator", "default_generator", "manual_seed", "normal", "permutation", "rand",
+    "randn", "uniform", "use_generator",
 ]  # fmt: skip
 
 _uniform = Op("random_uniform", "memory", _no_rule)
@@ -68,18 +71,44 @@ class Generator:
 
 
 default_generator = Generator()
+"""The session's generator, which draws where no other one is chosen."""
+
+_chosen: ContextVar[Generator] = ContextVar("flnb_generator", default=default_generator)
+
+
+def current_generator() -> Generator:
+    """The generator that draws in this thread and context where none is given."""
+    return _chosen.get()
+
+
+@with_block
+def use_generator(generator: Generator) -> Iterator[Generator]:
+    """Draw from another generator until the block ends, in this thread alone: so each rank has numbers of its own.
+
+    >>> import flnb
+    >>> with flnb.random.use_generator(flnb.random.Generator(0)):
+    ...     x = flnb.random.uniform((2,))
+    >>> bool((x == flnb.random.uniform((2,), generator=flnb.random.Generator(0))).all())
+    True
+    """
+    token = _chosen.set(generator)
+    try:
+        yield generator
+    finally:
+        _chosen.reset(token)
 
 
 def manual_seed(seed: int) -> Generator:
-    """Seed the session's generator and return it.
+    """Seed the generator that draws here, the session's unless `use_generator` chose another, and return it.
 
     >>> import flnb
     >>> flnb.manual_seed(0).seed
     0
     """
-    default_generator.__dict__.pop("numpy", None)
-    default_generator.seed = seed
-    return default_generator
+    generator = current_generator()
+    generator.__dict__.pop("numpy", None)
+    generator.seed = seed
+    return generator
 
 
 def _drawn(op: Op, shape: Any, dtype: Any, arguments: tuple[Any, ...]) -> Any:
@@ -104,7 +133,7 @@ def uniform(
     >>> x.shape, bool((x >= -1.0).all() and (x < 1.0).all())
     ((2, 3), True)
     """
-    return _drawn(_uniform, shape, dtype, (low, high, (generator or default_generator).numpy))
+    return _drawn(_uniform, shape, dtype, (low, high, (generator or current_generator()).numpy))
 
 
 def normal(
@@ -116,7 +145,7 @@ def normal(
     >>> flnb.random.normal((2, 3), mean=5.0, generator=flnb.random.Generator(0)).shape
     (2, 3)
     """
-    return _drawn(_normal, shape, dtype, (mean, std, (generator or default_generator).numpy))
+    return _drawn(_normal, shape, dtype, (mean, std, (generator or current_generator()).numpy))
 
 
 def rand(*shape: int | Sequence[int], dtype: DTypeLike = None, generator: Generator | None = None) -> Tensor:
@@ -160,7 +189,7 @@ def permutation(n: int, generator: Generator | None = None) -> Tensor:
     >>> sorted(flnb.random.permutation(3).tolist())
     [0, 1, 2]
     """
-    return asarray((generator or default_generator).numpy.permutation(n).astype(np.int64))
+    return asarray((generator or current_generator()).numpy.permutation(n).astype(np.int64))
 
 
 for _function in (bernoulli, manual_seed, normal, permutation, rand, randn, uniform):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex, TypeAlias, cast
 import numpy as np
 
 from flnb.dispatch import registry, state
+from flnb.dispatch.plan import families
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -113,7 +114,7 @@ class Tensor:
         target = registry.make("backend", backend)
         if target.buffer == self._spec.kind:
             return self
-        values = self._data if self._spec.kind == "ndarray" else self.numpy()
+        values = self._data if families[self._spec.kind].reads_host else self.numpy()
         with state.use(backend=target):
             return Tensor._of(values)
 
@@ -176,7 +177,10 @@ class Tensor:
     def _values(self) -> np.ndarray[Any, Any]:
         """The values for display or checks, also of a Variable that requires grad."""
         here = state.current().backend
-        return cast("np.ndarray[Any, Any]", here.to_numpy(self.data_of(here)))
+        data = self.data_of(here)
+        if here.defers:
+            here.eval(data)
+        return cast("np.ndarray[Any, Any]", here.to_numpy(data))
 
     def _can_be_read(self) -> bool:
         """Whether the active backend knows its values."""
@@ -293,6 +297,14 @@ class Tensor:
         __truediv__ = __rtruediv__ = __itruediv__ = __floordiv__ = __mod__ = __pow__ = __rpow__ = _binary
         __rfloordiv__ = __ifloordiv__ = __rmod__ = __imod__ = __ipow__ = __imatmul__ = __lshift__ = __rshift__ = _binary
         __matmul__ = __rmatmul__ = __and__ = __or__ = __xor__ = __lt__ = __le__ = __gt__ = __ge__ = _binary
+
+
+def detached(data: Any, spec: Spec) -> Tensor:
+    """A Tensor around a buffer."""
+    tensor: Tensor = object.__new__(Tensor)
+    tensor._data = data
+    tensor._spec = spec
+    return tensor
 
 
 def _rebuild(values: np.ndarray[Any, Any]) -> Tensor:

@@ -25,7 +25,7 @@ from flnb.dispatch.autocast import forget_casts, with_own_casts
 from flnb.dispatch.plan import Plan
 from flnb.interface.tape import PARENTS, PLAN, SAVED, SEQ, Node
 from flnb.ops.composite import Composite
-from flnb.random import Generator, default_generator
+from flnb.random import Generator, current_generator
 from flnb.tensor import Tensor
 
 __all__ = ["checkpoint"]
@@ -59,7 +59,7 @@ class _Run:
         self.context = copy_context()  # backend, manager, vmaps: what holds now, also where backward runs
         self.path = bus.threads.here.path
         given = [x for x in leaves((arguments, keywords)) if isinstance(x, Generator)]
-        self.generators = [(g, g.state) for g in (default_generator, *given)]
+        self.generators = [(g, g.state) for g in (current_generator(), *given)]
         self.parents: list[int] = []
         self.reads: list[Any] = []
         self.specs: list[Any] = []

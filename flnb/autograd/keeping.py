@@ -20,7 +20,7 @@ from flnb_telemetry import bus, schema
 from flnb.autograd.packing import Packed, Packing
 from flnb.dispatch import memory
 from flnb.dispatch.crossing import detached
-from flnb.dispatch.plan import Spec, spec_of
+from flnb.dispatch.plan import Spec, families, spec_of
 from flnb.interface.tape import PLAN, SEQ
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ class Keeping(Packing):
             del self._waiting[id(held)]
 
     def _takes(self, x: Tensor, node: Node) -> bool:
-        block = memory.block_of(x._data) if x._spec.kind == "ndarray" else None
+        block = memory.block_of(x._data) if families[x._spec.kind].reads_host else None
         if block is None or block.requested < self.min_bytes or block.category in STAYING:
             return False
         if self.select is None:

@@ -165,7 +165,7 @@ def _stacked(column: tuple[Any, ...]) -> Tensor:
     first = column[0]
     if all(isinstance(item, np.ndarray) and item.dtype == first.dtype for item in column):
         _check_shapes(column)
-        if first.dtype.isnative and first.dtype.kind in "biufc" and state.current().kind == "ndarray":
+        if first.dtype.isnative and first.dtype.kind in "biufc" and state.current().backend.shares_memory:
             batch = ops.empty((len(column), *first.shape), first.dtype)
             np.stack(column, out=batch.numpy())  # straight into the tensor's memory
             return batch

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import sys
 from functools import lru_cache, partial
-from threading import get_ident
+from threading import Lock, get_ident
 from time import perf_counter, perf_counter_ns
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -23,10 +23,10 @@ from numpy import empty as new_array
 from flnb.dispatch import stacks, state
 from flnb.dispatch.failure import failed, failed_call
 from flnb.dispatch.plan import Plan, Spec
-from flnb.dispatch.promotion import foreign, plan_for
+from flnb.dispatch.promotion import adopted, plan_for
 from flnb.dispatch.state import ACTIVATION, TEMPORARY
 from flnb.dispatch.templates import CREATE, PULL, RECORD, SUM, Form, compiled, entry_text, function_text
-from flnb.tensor import Tensor
+from flnb.tensor import Tensor, detached
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +41,9 @@ next_seq = itertools.count(1).__next__
 
 last_write = 0
 """Sequence number of the latest in-place write: a tape recorded after it needs no check of its saved values."""
+
+_writing = Lock()
+"""Held while a write takes its number: `last_write` never falls, whichever threads write."""
 
 scoped = state._get
 new = object.__new__
@@ -117,14 +120,6 @@ def create(op: Op, spec: Spec, arguments: tuple[Any, ...], category: int = 0) ->
     return _created(plan, here, arguments, here.category or category or TEMPORARY)  # type: ignore[no-any-return]
 
 
-def detached(data: Any, spec: Any) -> Tensor:
-    """A Tensor around a buffer."""
-    tensor: Tensor = new(Tensor)
-    tensor._data = data
-    tensor._spec = spec
-    return tensor
-
-
 def pull_plan(plan: Plan) -> Plan:
     """The plan of a composite's joint pull, for telemetry."""
     plan.pull = Plan(plan.op.gradient, (plan.spec,), plan.attributes, plan.specs[0])
@@ -162,7 +157,7 @@ def intercepted(op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...], 
     """A call that does not run here at once: an interpreter sees it first, or its tensors are another backend's."""
     here = scoped() or state.session
     if not here.interpreters:
-        raise foreign(op, operands, here)
+        return enter(op, adopted(op, operands, here), attributes, out)
     first = here.interpreters[-1]
     if op.body is not None and not first.takes(op):
         return by_body(op, attributes, operands, here)
@@ -212,6 +207,15 @@ def by_body(op: Op, attributes: tuple[Any, ...], tensors: tuple[Any, ...], here:
         if lane is not None:
             emit_edges(lane, plan, seq, [p[2] if p is not None else 0 for p in parents])
     return result, kept
+
+
+def sync() -> None:
+    """Wait until everything that the active backend launched has finished. Returns at once for eager CPU backends.
+
+    >>> import flnb
+    >>> flnb.sync()
+    """
+    state.current().backend.sync()
 
 
 # Steps of the text that are not taken by every op ---------------------------------------------------------------------
@@ -264,7 +268,8 @@ def mark_written(tensor: Tensor, own: bool = False) -> None:
     """Note that a tensor's memory was just written; or its ``own`` values, if it was given other memory."""
     global last_write
     root = tensor if own else getattr(tensor, "_root", tensor)
-    root._written = last_write = next_seq()
+    with _writing:
+        root._written = last_write = next_seq()
 
 
 # The compiled text ----------------------------------------------------------------------------------------------------

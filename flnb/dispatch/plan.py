@@ -15,6 +15,7 @@ from flnb_telemetry import bus, intern, schema
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from flnb.interface import TensorBackend
     from flnb.ops.table import Op
 
 __all__ = ["Plan", "Spec", "spec_of"]
@@ -91,7 +92,7 @@ class Plan:
         self.kind = spec.kind
         self.differentiable = op.differentiable and spec.dtype.kind not in "biu"
         self.joint = op.joint_for(specs)
-        self.blank = spec.dtype if op.writes_out and spec.ndim == 0 and spec.kind in scalar_families else None
+        self.blank = spec.dtype if op.writes_out and spec.ndim == 0 and families[spec.kind].scalar_results else None
         self.weight = spec.nbytes if op.writes_out else -1
         self.compiled = self.primitives = self.pull = None
         self.kept = ()
@@ -136,5 +137,6 @@ class Saves(dict[int, tuple[bool, ...]]):
         return found
 
 
-scalar_families: set[str] = set()
-"""Families of buffers whose methods return scalars for 0-d results (`TensorBackend.scalar_results`)."""
+families: dict[str, type[TensorBackend]] = {}
+"""By family of buffers, a backend that works on it, which says what holds for all of the family: the class that was
+bound first."""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flnb.dispatch.dtypes import common_dtype, default_dtype, is_float
-from flnb.dispatch.plan import Plan, Spec, spec_of
-from flnb.tensor import Tensor
+from flnb.dispatch.plan import Plan, spec_of
+from flnb.tensor import Tensor, detached
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,17 +29,15 @@ def plan_for(
 ) -> tuple[Plan, tuple[Any, ...]]:
     """The plan of a call and its operands: tensors of one dtype and, where ops broadcast, a Python number."""
     if op.body is not None:
-        return _composite(op, arguments, attributes, here), arguments
+        arguments = adopted(op, arguments, here)
+        return _composite(op, arguments, attributes), arguments
     scalars = {i: type(x) for i, x in enumerate(arguments) if type(x) in (float, int, bool, complex)}
     kept = scalars if op.broadcasts and list(scalars.values()) in ([float], [int]) else {}
     kept = {} if any(i in op.unpromoted for i in kept) else kept
     weak = [i for i in scalars if i not in op.unpromoted]
     tensors = [x if isinstance(x, Tensor) or i in weak else _converted(op, x) for i, x in enumerate(arguments)]
-    tensors = _promoted(op, tensors, scalars, kept)
+    tensors = _promoted(op, list(adopted(op, tensors, here)), scalars, kept)
     specs = tuple(x._spec if isinstance(x, Tensor) else type(x) for x in tensors)
-    for spec in specs:
-        if isinstance(spec, Spec) and spec.kind is not here.kind:
-            raise foreign(op, tensors, here)
     return find_plan(op, specs, attributes, here), tuple(tensors)
 
 
@@ -55,16 +53,31 @@ def find_plan(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...], here:
     return plan
 
 
-def _composite(op: Op, tensors: tuple[Any, ...], attributes: tuple[Any, ...], here: State) -> Plan:
+def _composite(op: Op, tensors: tuple[Any, ...], attributes: tuple[Any, ...]) -> Plan:
     """The plan of a composite that the backend takes whole, from a run of its body without values."""
     from flnb.dispatch.tracing import outline
 
     specs = tuple([x._spec for x in tensors])
-    if any(spec.kind is not here.kind for spec in specs):
-        raise foreign(op, tensors, here)
     key = op.key(specs, attributes)
     plan = op.plans.get(key)
     return op.plans.setdefault(key, outline(op, specs, attributes)) if plan is None else plan
+
+
+def adopted(op: Op, operands: Sequence[Any], here: State) -> tuple[Any, ...]:
+    """Operands in the active backend's buffers: it is asked to adopt those of other families.
+
+    Raises:
+        TypeError: it does not, or a gradient is required of such an operand.
+    """
+    made = []
+    for x in operands:
+        if isinstance(x, Tensor) and x._spec.kind is not here.kind:
+            data = None if x._node is not None else here.backend.adopt(x._data, x._spec.kind)
+            if data is None:
+                raise foreign(op, operands, here)
+            x = detached(data, spec_of(x._spec.shape, x._spec.dtype, here.kind))
+        made.append(x)
+    return tuple(made)
 
 
 def foreign(op: Op, tensors: Sequence[Any], here: State) -> TypeError:

@@ -17,7 +17,7 @@ import numpy as np
 from flnb_telemetry.withblock import WithBlock
 
 from flnb.dispatch import registry
-from flnb.dispatch.plan import scalar_families
+from flnb.dispatch.plan import families
 from flnb.dispatch.spelling import warn_of_misspelt
 from flnb.interface.device import choose_device
 from flnb.interface.part import Part
@@ -88,8 +88,7 @@ class State:
         warn_of_misspelt(type(self.backend))
         self.kind = self.backend.buffer
         self.overridden = self.backend.overridden()
-        if self.backend.scalar_results:
-            scalar_families.add(self.kind)
+        families.setdefault(self.kind, type(self.backend))
         self.table = [self.bound(op) for op in operators]
 
     def bound(self, op: Any) -> Callable[..., Any] | None:
@@ -188,7 +187,7 @@ def bind(backend: TensorBackend, op: Any) -> Callable[..., Any]:
         if copies and len(arguments) != (op.arity or -1):
             *arguments, out = arguments  # type: ignore[assignment]
         result = method(*arguments)
-        if backend.buffer == "ndarray":
+        if backend.reads_host:
             if not hasattr(result, "dtype"):
                 raise TypeError(
                     f"{op.name} of backend {backend.name!r} returned {result!r:.40}, expected an array; "

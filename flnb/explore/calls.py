@@ -55,7 +55,7 @@ class OpCall:
         """Run it on a backend's method, on fresh copies of the inputs."""
         op = OPS[self.op]
         arrays = [kept.array() for kept in self.inputs]
-        native = backend.buffer == "ndarray"
+        native = backend.shares_memory
         buffers = arrays if native else [backend.from_numpy(a) for a in arrays]
         arguments = [*buffers, *copy.deepcopy(self.attributes)]
         target = self._target(backend, buffers, native)
@@ -152,10 +152,10 @@ def tensor(array: Any) -> Tensor:
     >>> tensor(np.ones((2, 3)).T).shape
     (3, 2)
     """
-    kind = state.current().kind
-    if kind != "ndarray" or not array.flags.writeable:
+    here = state.current()
+    if not here.backend.shares_memory or not array.flags.writeable:
         return asarray(array)
-    return dispatch.detached(array, spec_of(array.shape, array.dtype, kind))
+    return dispatch.detached(array, spec_of(array.shape, array.dtype, here.kind))
 
 
 def generator(state: dict[str, Any]) -> np.random.Generator:

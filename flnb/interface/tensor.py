@@ -37,6 +37,8 @@ class TensorBackend(Part, kind="backend"):
             subclass of the numpy backend keeps ``"ndarray"``); between families `Tensor.to` converts.
         has_values: whether buffers hold the elements of tensors; where not, checks of values are passed over.
         reads_host: whether buffers are NumPy arrays in this machine's memory, which can be read without the backend.
+        shares_memory: whether a NumPy array may be a buffer as it is, so that writing to one writes to the other.
+        defers: whether methods may return before their result has values, which `eval` then makes.
         plain_buffers: whether gradients may hand buffers from method to method without Tensors around them.
         scalar_results: whether methods return scalars for 0-d results unless they are given a buffer, as NumPy does.
         whole_dtypes: the dtypes, as characters of NumPy's, that its methods for composites (softmax ...) take.
@@ -46,6 +48,8 @@ class TensorBackend(Part, kind="backend"):
     buffer: ClassVar[str] = "abstract"
     has_values: ClassVar[bool] = True
     reads_host: ClassVar[bool] = False
+    shares_memory: ClassVar[bool] = False
+    defers: ClassVar[bool] = False
     plain_buffers: ClassVar[bool] = False
     scalar_results: ClassVar[bool] = False
     whole_dtypes: ClassVar[str] = ""
@@ -63,10 +67,14 @@ class TensorBackend(Part, kind="backend"):
         return frozenset([name for c in users if c is not TensorBackend for name in vars(c)])
 
     def eval(self, *buffers: Any) -> None:
-        """Make these buffers hold values. Eager backends have nothing to do."""
+        """Make sure that these buffers hold values. Called before values are read, where the backend `defers`."""
 
     def sync(self) -> None:
-        """Wait until all launched work has finished. Synchronous backends have nothing to do."""
+        """Wait until everything that was launched has finished. Called by `flnb.sync`."""
+
+    def adopt(self, buffer: Any, family: str) -> Any:
+        """A buffer of this backend for one of another family that entered an op; None: it is refused with an error."""
+        return None
 
     def supports(self, dtype: Any) -> bool:
         """Whether tensors of this dtype can be stored."""

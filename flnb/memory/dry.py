@@ -229,7 +229,7 @@ def _recorded(
 ) -> tuple[Recording, str, OutOfMemoryError | None]:
     """The program's run on the meta backend, the manager's label, and what ran out of memory."""
     label, manager = _fresh(spec, Lease(device))
-    drawn = random.default_generator.state
+    drawn = random.current_generator().state
     error: OutOfMemoryError | None = None
     with use_backend("meta"), use_memory_manager(manager):
         run: Recording
@@ -240,7 +240,7 @@ def _recorded(
         except OutOfMemoryError as shortage:
             error = shortage  # with its frames, from which its report tells who holds what
         finally:
-            random.default_generator.state = drawn
+            random.current_generator().state = drawn
     return run, label, error
 
 

@@ -182,11 +182,11 @@ def _prepared(of: Module | Recipe | str, inputs: tuple[Any, ...], scale: str) ->
 def _as_it_was(model: Module) -> Iterator[None]:
     """Afterwards, the model's buffers and the session's generator are as they were."""
     buffers = [(buffer, ops.asarray(buffer, copy=True)) for _, buffer in model.named_buffers()]
-    drawn = random.default_generator.state
+    drawn = random.current_generator().state
     try:
         yield
     finally:
-        random.default_generator.state = drawn
+        random.current_generator().state = drawn
         for buffer, value in buffers:
             ops.assign(buffer, value)
 

@@ -13,6 +13,7 @@ from flnb_telemetry import bus
 from flnb_telemetry.withblock import with_block
 
 from flnb.autograd.checkpoint import checkpoint
+from flnb.dispatch.plan import families
 from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class _Twice:
 
     def _again(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
         others = [(part, part.training) for part, mode in self.modes if part.training is not mode]
-        values = [(x, x._values().copy()) for _, x in self.module.named_buffers() if x._spec.kind == "ndarray"]
+        values = [(x, x._values().copy()) for _, x in self.module.named_buffers() if families[x._spec.kind].reads_host]
         try:
             for part, mode in others:
                 part.training = not mode

@@ -54,7 +54,7 @@ class SpecAugment(Module):
             )
         if not self.training:
             return x
-        draw, (n, length, channels) = random.default_generator.numpy, x.shape
+        draw, (n, length, channels) = random.current_generator().numpy, x.shape
         if self.time_warp and length >= 2 * self.time_warp + 4:
             x = _warped(x, draw, self.time_warp)
         widest = min(self.time_width, int(length * self.time_share))
@@ -113,7 +113,7 @@ class RawWavSpecAugment(Module):
             raise ValueError(f"RawWavSpecAugment: expected waves (N, ..., T) with T > 0, got {x.shape}")
         if not self.training:
             return x
-        draw, (n, *_, length) = random.default_generator.numpy, x.shape
+        draw, (n, *_, length) = random.current_generator().numpy, x.shape
         wide = (n, *(1,) * (x.ndim - 2))
         for _ in range(self.frequency_masks):
             low = draw.integers(self._first, self.bands, n)

@@ -51,7 +51,7 @@ def save_checkpoint(path: str | os.PathLike[str], /, **parts: Any) -> None:
     tree = {
         "states": {name: _encoded(_state(part), name, arrays) for name, part in parts.items() if _has_state(part)},
         "values": {name: _encoded(part, name, arrays) for name, part in parts.items() if not _has_state(part)},
-        "random": _encoded(flnb_random.default_generator.state, "random", arrays),
+        "random": _encoded(flnb_random.current_generator().state, "random", arrays),
     }
     write_whole(path, arrays, {"checkpoint": json.dumps(tree)}, purpose="nn.save_checkpoint")
 
@@ -80,7 +80,7 @@ def load_checkpoint(path: str | os.PathLike[str], /, *, random: bool = True, **p
     refuse(problems, f"the parts given; read from {path}")
     # First those that could not be asked: when one refuses, the others are put back.
     if random:
-        parts, states = {**parts, "random": flnb_random.default_generator}, {**states, "random": noise}
+        parts, states = {**parts, "random": flnb_random.current_generator()}, {**states, "random": noise}
     before: list[tuple[Any, Any]] = []
     try:
         for name in sorted(parts, key=lambda name: hasattr(parts[name], "mismatches")):

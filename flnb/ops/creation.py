@@ -170,7 +170,7 @@ def from_dlpack(x: ArrayLike, /, *, device: str | None = None, copy: bool | None
     if isinstance(x, np.ndarray):  # of which NumPy before 2.1 gives a read-only view
         array = x
     here = state.current()
-    if here.kind != "ndarray":
+    if not here.backend.shares_memory:
         raise TypeError(f"from_dlpack: backend {here.backend.name!r} cannot share host memory; give copy=True")
     return dispatch.detached(array, spec_of(array.shape, array.dtype, here.kind))
 

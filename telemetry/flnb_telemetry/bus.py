@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from contextvars import ContextVar
 from threading import get_ident
 from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING, Any
@@ -22,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flnb_telemetry import intern, schema
-from flnb_telemetry.withblock import WithBlock
+from flnb_telemetry.withblock import WithBlock, with_block
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -240,8 +241,30 @@ announcers: list[Callable[[Lane], None]] = []
 describers: list[Callable[[], dict[str, Any]]] = []
 """Called when a recording begins: facts for its `meta` (backend, manager, device, capacity, min_block)."""
 
-_step_number = -1  # the last step begun
-_step_open_t = 0  # where the next implicit step begins; 0: nowhere yet
+
+class Steps:
+    """The count of steps: of the program, or of a part of it that counts for itself (`own_steps`).
+
+    Attributes:
+        number: of the last step begun.
+        opens: when the next implicit step begins; 0: that is not known yet.
+    """
+
+    number: int = -1
+    opens: int = 0
+
+
+_steps: ContextVar[Steps] = ContextVar("flnb_steps", default=Steps())  # noqa: B039  # one for the program
+
+
+@with_block
+def own_steps() -> Iterator[None]:
+    """Count steps from 0 inside the block, in this thread: for ranks that are threads."""
+    token = _steps.set(Steps())
+    try:
+        yield
+    finally:
+        _steps.reset(token)
 
 
 def emit(code: int, t: int, a: int = 0, b: int = 0, c: int = 0, d: int = 0, e: int = 0, f: int = 0) -> None:
@@ -346,8 +369,8 @@ class step(WithBlock[int]):
         self._index = self._began = 0
 
     def begin(self) -> int:
-        global _step_number
-        _step_number = self._index = _step_number + 1 if self._given is None else int(self._given)
+        steps = _steps.get()
+        steps.number = self._index = steps.number + 1 if self._given is None else int(self._given)
         self._outer, self._began = threads.here.step, clock()
         threads.here.step = self._index
         return self._index
@@ -364,16 +387,15 @@ class step(WithBlock[int]):
 
 def mark_step(total: int = 0) -> None:
     """End a step here unless a `step` block is open: what an optimizer calls, so that plain loops show steps too."""
-    global _step_number
     if threads.here.step is None and lanes is not None:
-        _step_number += 1
-        _end_step(_step_open_t or clock(), _step_number, total)
+        steps = _steps.get()
+        steps.number += 1
+        _end_step(steps.opens or clock(), steps.number, total)
 
 
 def _end_step(t0: int, index: int, total: int) -> None:
-    global _step_open_t
     threads.here.walked = False
-    _step_open_t = t1 = clock()
+    _steps.get().opens = t1 = clock()
     emit(schema.STEP, t0, t1, index, total)
 
 
@@ -381,13 +403,14 @@ def current_step() -> int:
     """The index of the open step; between steps the one that ended last, until the next backward."""
     if threads.here.step is not None:
         return threads.here.step
-    return _step_number + 1 if threads.here.walked else max(0, _step_number)
+    number = _steps.get().number
+    return number + 1 if threads.here.walked else max(0, number)
 
 
 def restart_steps(t: int) -> None:
     """Begin counting at 0 again, the first implicit step at time t: what a new session does."""
-    global _step_number, _step_open_t
-    _step_number, _step_open_t = -1, t
+    steps = _steps.get()
+    steps.number, steps.opens = -1, t
     threads.here.walked = False
 
 

@@ -90,6 +90,7 @@ class NumpyBackend(Whole, Convolution, Pooling, Fourier, LinearAlgebra, TensorBa
     name: ClassVar[str] = "numpy"
     buffer: ClassVar[str] = "ndarray"
     reads_host: ClassVar[bool] = True
+    shares_memory: ClassVar[bool] = True
     plain_buffers: ClassVar[bool] = True
     whole_dtypes: ClassVar[str] = "fd"
     scalar_results: ClassVar[bool] = True
