@@ -28,6 +28,9 @@ from flnb.dispatch.crossing import sync
 from flnb.dispatch.dtypes import DTYPES as _DTYPES
 from flnb.dispatch.dtypes import default_dtype, set_default_dtype
 from flnb.dispatch.parts import (
+    active_facts as _active_facts,
+)
+from flnb.dispatch.parts import (
     set_backend,
     set_memory_device,
     set_memory_manager,
@@ -158,20 +161,7 @@ _state.start("numpy", "caching")
 globals().pop("tensor")  # the module: who looks for torch's function is told by `__getattr__`
 
 
-def _describe() -> dict[str, Any]:
-    here = _state.current()
-    device = here.manager.device
-    return {
-        "backend": here.backend.name,
-        "manager": here.manager.name,
-        "device": device.name,
-        "capacity": device.capacity,
-        "granularity": device.granularity,
-        "min_block": here.min_block,
-    }
-
-
-_describers.append(_describe)
+_describers.append(_active_facts)
 
 
 def _show_in_notebook() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from flnb_telemetry import bus
+from flnb_telemetry.parts import emit_parts
 from flnb_telemetry.withblock import with_block
 
 from flnb.dispatch import registry
@@ -22,6 +24,39 @@ __all__ = [
 ]  # fmt: skip
 
 
+def active_facts() -> dict[str, Any]:
+    """Names of the parts that are active here and facts about them, as recordings keep them in ``meta``."""
+    here = states.current()
+    device = here.manager.device
+    return {
+        "backend": here.backend.name,
+        "manager": here.manager.name,
+        "device": device.name,
+        "capacity": device.capacity,
+        "granularity": device.granularity,
+        "min_block": here.min_block,
+    }
+
+
+def _record(everywhere: bool = False) -> None:
+    """Record which parts this thread, or every thread, uses from now on."""
+    if bus.lanes is not None:
+        emit_parts(active_facts(), everywhere)
+
+
+class _Using(states.use):
+    """`states.use` for a part, which is recorded."""
+
+    def begin(self) -> states.State:
+        state = super().begin()
+        _record()
+        return state
+
+    def end(self, error: BaseException | None) -> None:
+        super().end(error)
+        _record()
+
+
 @with_block
 def use_part(kind: str, what: Any) -> Iterator[Any]:
     """Make a part of any kind active until the block ends: the ``"backend"``, the ``"memory manager"`` ...
@@ -36,7 +71,7 @@ def use_part(kind: str, what: Any) -> Iterator[Any]:
     'arena'
     """
     chosen = registry.make(kind, what)
-    with states.use(**{CONTRACTS[kind].slot: chosen}):
+    with _Using(**{CONTRACTS[kind].slot: chosen}):
         yield chosen
 
 
@@ -49,6 +84,7 @@ def set_part(kind: str, what: Any) -> Any:
     for state in list(states.live):
         if state is states.session or slot not in state.scoped:
             state.change(**{slot: chosen})
+    _record(everywhere=True)
     return chosen
 
 

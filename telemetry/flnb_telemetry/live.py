@@ -18,7 +18,7 @@ from flnb_telemetry.intern import NONE, joined
 from flnb_telemetry.livebackward import RECENT, Backwards
 from flnb_telemetry.livememory import LiveMemory
 from flnb_telemetry.livetape import PROTOCOL, LiveTape
-from flnb_telemetry.recording import Run, described
+from flnb_telemetry.recording import Run
 from flnb_telemetry.safe_text import safe_lines, safe_text
 from flnb_telemetry.tally import Tally, buckets
 
@@ -120,6 +120,8 @@ class Live(Run):
             self.events -= len(drops)
             self._drop_times = [*self._drop_times[:1], int(drops[:, 1].min()), int(drops[:, 3].max())]
         self._backwards.take(waiting)
+        self._used.take(waiting)
+        self.meta |= self._used.facts()
 
     def _count(self, ops: schema.Columns) -> None:
         catalog, plan, spent = self.catalog, ops["plan"], ops["t1"] - ops["t0"]
@@ -149,7 +151,6 @@ class Live(Run):
             self._fold()
             keyframe = keyframe or self.memory.incomplete or not self._sequence
             if keyframe:
-                self.meta |= described()
                 self._told.clear()
             arrays, thinned = self.memory.news(keyframe, self.start)
             now = clock()

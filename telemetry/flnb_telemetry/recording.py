@@ -19,6 +19,7 @@ from flnb_telemetry.analysis.ops import OpStats
 from flnb_telemetry.extras import require
 from flnb_telemetry.formats import svg
 from flnb_telemetry.intern import Catalog, Frame
+from flnb_telemetry.parts import UsedParts
 from flnb_telemetry.safe_text import html_text, safe_lines, safe_text
 from flnb_telemetry.withblock import WithBlock
 
@@ -51,6 +52,7 @@ class Run:
         self.end: int | None = None
         self.events = 0
         self.meta: dict[str, Any] = {}
+        self._used = UsedParts({})
         self.catalog = Catalog()
         self._lock = threading.Lock()
 
@@ -61,6 +63,7 @@ class Run:
     def begin(self) -> None:
         """Attach to the bus."""
         self.meta = described()
+        self._used = UsedParts(self.meta)
         self.session = pump.attach(self, buffer=self.buffer)
 
     def finish(self, error: BaseException | None = None) -> None:
@@ -111,6 +114,13 @@ class Recording(Run):
             self.over_limit += len(records) - len(fitting)
             if len(fitting):
                 self._batches.append((lane, fitting))
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Detach from the bus; `meta` names the parts that ran."""
+        super().finish(error)
+        used = UsedParts(self.meta)
+        used.take(list(self._batches))  # without the lock: nobody feeds any more
+        self.meta |= used.facts()
 
     def table(self, kind: str) -> schema.Columns:
         """The columns of one kind (see `schema.KINDS`) and the "lane" each row came from, in order of time."""

@@ -26,7 +26,7 @@ Ints: TypeAlias = "NDArray[np.int64]"
 
 OP, ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, OOM = range(1, 8)
 SCOPE, STEP, METRIC, GRAD_STAT, EDGE, DROPPED, LEAF, OP_FAILED, CUT, SEGMENT_RESIZE, TRANSFER, ASIDE = range(8, 20)
-LOCKED, RELEASED, WALK, NAN_ORIGIN = 20, 21, 22, 23
+LOCKED, RELEASED, WALK, NAN_ORIGIN, USE = 20, 21, 22, 23, 24
 
 CATEGORIES = ("unknown", "parameter", "gradient", "activation", "optimizer_state", "input", "temporary")
 PHASES = ("other", "forward", "backward", "optimizer")
@@ -80,6 +80,10 @@ KINDS: dict[str, Kind] = {
         Kind(EDGE, "edge", ("t", "node", "parent2", "parent3", "parent4", "parent5", "parent6"), plan="plan"),
         Kind(WALK, "walk", ("t", "node")),  # the next gradients are of a backward that began at this node
         Kind(NAN_ORIGIN, "nan_origin", ("t", "node")),  # where in it NaN or Inf came up first
+        # what this thread, or every one, uses from now on; names are numbers of strings, capacity -1: none
+        Kind(
+            USE, "use", ("t", "backend", "manager", "device", "capacity", "min_block", "granularity"), aux="everywhere"
+        ),
         Kind(DROPPED, "dropped", ("t", "count", "t_last")),
         Kind(OP_FAILED, "op_failed", ("t", "message", "node", "context", "parent0", "parent1"), plan="plan"),
         Kind(CUT, "cut", ("t", "node", "line", "context"), aux="reason"),

@@ -1,0 +1,78 @@
+"""Which backends and memory managers ran the ops of a recording, thread by thread."""
+
+from __future__ import annotations
+
+from collections import Counter
+from time import perf_counter_ns as clock
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from flnb_telemetry import bus, intern, schema
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Parts", "UsedParts", "emit_parts"]
+
+
+class Parts(NamedTuple):
+    """The parts that are active at one time, as `use` records and a recording's `meta` name them."""
+
+    backend: str = ""
+    manager: str = ""
+    device: str = ""
+    capacity: int | None = None
+    min_block: int = 0
+    granularity: int = 0
+
+
+def emit_parts(facts: dict[str, Any], everywhere: bool = False) -> None:
+    """Record that this thread, or every thread, uses these parts from now on (see `Parts` for the keys)."""
+    used = Parts(**facts)
+    backend, manager, device = map(intern.strings.id_of, used[:3])
+    capacity = -1 if used.capacity is None else used.capacity
+    code = schema.USE | int(everywhere) << schema.AUX_SHIFT
+    bus.emit(code, clock(), backend, manager, device, capacity, used.min_block, used.granularity)
+
+
+class UsedParts:
+    """Counts ops by the parts that were active when they ran."""
+
+    def __init__(self, meta: dict[str, Any]) -> None:
+        first = Parts(**{name: meta[name] for name in Parts._fields if name in meta})
+        self._first = self._everywhere = first
+        self._own: dict[int, Parts] = {}  # by lane, where they differ from those everywhere
+        self._ops: Counter[Parts] = Counter()
+
+    def take(self, batches: Sequence[tuple[int, schema.Records]]) -> None:
+        """Take in the next records of some lanes."""
+        told: list[tuple[int, int, bool, Parts]] = []
+        for lane, rows in batches:
+            for code, t, *numbers in rows[rows[:, 0] & 0xFF == schema.USE].tolist():
+                backend, manager, device = (intern.strings.items[number] for number in numbers[:3])
+                capacity, *others = numbers[3:]
+                parts = Parts(backend, manager, device, None if capacity < 0 else capacity, *others)
+                told.append((t, lane, bool(code >> schema.AUX_SHIFT & 1), parts))
+        told.sort(key=lambda one: one[0])
+        for lane, rows in batches:
+            here = [(t, parts) for t, of, all_, parts in told if all_ or of == lane]
+            begun = rows[rows[:, 0] & 0xFF == schema.OP, 1]
+            after = np.searchsorted([t for t, _ in here], begun, "right")
+            used = [self._own.get(lane, self._everywhere), *(parts for _, parts in here)]
+            for parts, count in zip(used, np.bincount(after, minlength=len(used)).tolist(), strict=True):
+                if count:
+                    self._ops[parts] += count
+        for _, lane, all_, parts in told:
+            if all_:
+                self._everywhere, self._own = parts, {}
+            else:
+                self._own[lane] = parts
+
+    def facts(self) -> dict[str, Any]:
+        """Names of the parts that ran most ops first; capacity and smallest block of the first. Empty for none."""
+        used = [parts for parts, _ in self._ops.most_common()] or [self._first]
+        if used == [self._first]:
+            return {}
+        backend, manager, device = (", ".join(dict.fromkeys(names)) for names in list(zip(*used, strict=True))[:3])
+        return used[0]._asdict() | {"backend": backend, "manager": manager, "device": device}

@@ -1,0 +1,88 @@
+"""A recording names the backends and managers that ran its ops, whichever way they were chosen."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from flnb_telemetry import Live, load_run, pump
+
+import flnb
+
+
+@pytest.fixture(autouse=True)
+def _alone() -> None:
+    """Here, unlike in the other files, flnb describes its parts."""
+
+
+class Other(flnb.backends.NumpyBackend):
+    name = "other"
+
+
+def test_parts_that_were_entered_inside_are_named() -> None:
+    live = Live("run")
+    with flnb.record() as run:
+        live.begin()
+        with flnb.use_backend(Other), flnb.use_memory_manager("native"):
+            flnb.ones((64, 64)) + 1.0
+    live.finish()
+    content, _ = live.frame(keyframe=True)
+    for told in (run.meta, content["run"]):
+        assert (told["backend"], told["manager"]) == ("other", "native")
+    assert "backend other, manager native" in repr(run)
+
+
+def test_parts_are_named_in_the_order_of_their_ops() -> None:
+    x = flnb.ones((4,))
+    with flnb.record() as run:
+        x + 1.0
+        with flnb.use_memory_manager("exact"):
+            with flnb.use_backend(Other):
+                for _ in range(4):
+                    x * 2.0
+            for _ in range(2):
+                x * 2.0
+    assert run.meta["backend"] == "other, numpy"
+    assert run.meta["manager"] == "exact, caching"
+
+
+def test_parts_of_the_session_are_told_to_all_threads() -> None:
+    x = flnb.ones((4,))
+    changed, done = threading.Event(), threading.Event()
+
+    def work() -> None:
+        changed.wait()
+        for _ in range(10):
+            x + 1.0
+        done.set()
+
+    thread = threading.Thread(target=work)
+    with flnb.record() as run:
+        thread.start()
+        flnb.set_memory_manager("native")
+        try:
+            changed.set()
+            done.wait()
+        finally:
+            flnb.set_memory_manager("caching")
+        thread.join()
+    assert run.meta["manager"] == "native"
+
+
+def test_a_run_whose_parts_did_not_change_says_what_it_said(tmp_path: object) -> None:
+    with flnb.record() as run:
+        flnb.ones((4,)) + 1.0
+        with flnb.use_backend(Other):
+            pass  # nothing ran there
+    assert (run.meta["backend"], run.meta["manager"], run.meta["device"]) == ("numpy", "caching", "host")
+
+
+def test_parts_are_kept_in_files(tmp_path: object) -> None:
+    path = f"{tmp_path}/run.flnb"
+    with flnb.record() as run, flnb.use_backend(Other):
+        flnb.asarray(np.ones(3)) + 1.0
+    run.save(path)
+    assert load_run(path).meta["backend"] == "other"
+    assert len(load_run(path).table("use")["t"]) == 2
+    assert pump.session is None
