@@ -13,6 +13,7 @@ from functools import wraps
 from typing import Any
 
 from flnb_telemetry import bus
+from flnb_telemetry.withblock import WithBlock
 
 from flnb.autograd.batched import innermost, replaced
 from flnb.autograd.bundle import join, split
@@ -82,23 +83,9 @@ class _Run:
                 )
 
     def again(self) -> list[Any]:
-        """The function's results on the tape, from the same random numbers, in the same scope.
-
-        Afterwards generators are where they were before.
-        """
-        now = [g.state for g, _ in self.generators]
-        here = bus.threads.here
-        outer, here.path = here.path, self.path
-        bus.set_phase(here.phase)  # events tell of the path from now on
-        try:
-            for g, before in self.generators:
-                g.state = before
+        """The function's results on the tape, from the same random numbers, in the same scope."""
+        with _Returned(self):
             return self.context.copy().run(self._results)
-        finally:
-            here.path = outer
-            bus.set_phase(here.phase)
-            for (g, _), after in zip(self.generators, now, strict=True):
-                g.state = after
 
     def _results(self) -> list[Any]:
         start = dispatch.next_seq()
@@ -120,6 +107,30 @@ class _Run:
         stops = frozenset(self.parents)
         arrived = {n[SEQ]: c for n, c in walk(result._node, g, create_graph, create_graph, stops)}
         return [arrived.get(seq) for seq in self.parents]
+
+
+class _Returned(WithBlock[None]):
+    """The scope and the random numbers of a run, until the block ends."""
+
+    def __init__(self, run: _Run) -> None:
+        self._run = run
+        self._path: str | None = None
+
+    def begin(self) -> None:
+        here, run = bus.threads.here, self._run
+        self._states = [g.state for g, _ in run.generators]
+        self._path, here.path = here.path, run.path
+        bus.set_phase(here.phase)  # events tell of the path from now on
+        for g, before in run.generators:
+            g.state = before
+
+    def end(self, error: BaseException | None) -> None:
+        here = bus.threads.here
+        if self._path is not None:
+            here.path = self._path
+            bus.set_phase(here.phase)
+            for (g, _), after in zip(self._run.generators, self._states, strict=True):
+                g.state = after
 
 
 def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -99,13 +99,10 @@ class CustomOp(Composite):
     def _forward(self, *arguments: Any) -> tuple[Any, tuple[Any, ...]]:
         """The body: the user's function in a scope of the op's name, and an event for what NumPy computed."""
         tensors, attributes = self._parted(arguments)
-        outer = bus.enter(self.name, bus.ENTER_BLOCK)
-        t0 = clock()
-        try:
+        with bus.scope(self.name):
+            t0 = clock()
             made = self.forward(*tensors, **self._named(attributes))
-        finally:
             t1 = clock()
-            bus.leave(outer)
         result = self._checked_result(made)
         if bus.lanes is not None and not isinstance(made, Tensor):
             lane = bus.lanes.lane

@@ -12,7 +12,7 @@ from functools import reduce, wraps
 from operator import add
 from typing import Any
 
-from flnb_telemetry.withblock import with_block
+from flnb_telemetry.withblock import holding, with_block
 
 from flnb.autograd.batched import Batched, enclose, expose, wrap
 from flnb.autograd.tape import grad_of
@@ -35,12 +35,8 @@ _depth: ContextVar[int] = ContextVar("flnb_transforms", default=0)
 def _differentiating() -> Iterator[bool]:
     """Record gradients; yields whether another transform is around this one."""
     depth = _depth.get()
-    token = _depth.set(depth + 1)
-    try:
-        with state.use(grad=True):
-            yield depth > 0
-    finally:
-        _depth.reset(token)
+    with holding(_depth, depth + 1), state.use(grad=True):
+        yield depth > 0
 
 
 def _placed(x: Any) -> Any:

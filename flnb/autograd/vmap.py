@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from flnb_telemetry.withblock import holding
+
 from flnb.autograd.batched import Batched, Level, expose
 from flnb.autograd.tree import leaves, rebuild, spread
 from flnb.dispatch.interpreter import use_interpreter
@@ -51,12 +53,8 @@ def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> C
         outer = vmaps.get()
         level = Level(_size(fronted, axes), len(outer) + 1)
         inputs = [x if axis is None else Batched(x, level) for x, axis in zip(fronted, axes, strict=True)]
-        token = vmaps.set((*outer, level))
-        try:
-            with use_interpreter(level):
-                result = function(*rebuild(arguments, inputs), **keywords)
-        finally:
-            vmaps.reset(token)
+        with holding(vmaps, (*outer, level)), use_interpreter(level):
+            result = function(*rebuild(arguments, inputs), **keywords)
         places = spread(out_axes, result, "vmap: out_axes")
         return rebuild(result, [_out(y, level, axis) for y, axis in zip(leaves(result), places, strict=True)])
 

@@ -120,15 +120,15 @@ class autocast(state.use):
         targets = dict.fromkeys(names_half, precision) | dict.fromkeys(names_full, FLOAT32)
         self._given: dict[str, Any] = {"level": level, "dtype": precision, "half": half, "full": full}
         self._targets = targets
-        self._tokens = []
+        super().__init__()
 
-    def __enter__(self) -> State:
+    def chosen(self) -> State:
         self._changes = {"interpreters": (*without_casts(), *([Region(self._targets)] if self._targets else []))}
-        return super().__enter__()
+        return super().chosen()
 
-    def __exit__(self, *error: object) -> None:
+    def end(self, error: BaseException | None) -> None:
         forget_casts()
-        super().__exit__(*error)
+        super().end(error)
 
     def _recreate_cm(self) -> autocast:
         return autocast(**self._given)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from threading import get_ident
 from time import perf_counter_ns as clock
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from flnb_telemetry import bus, intern, pump, schema
-from flnb_telemetry.withblock import with_block
+from flnb_telemetry.withblock import WithBlock
 
 from flnb.dispatch import state
 from flnb.interface.memory import (
@@ -38,7 +38,6 @@ from flnb.interface.memory import (
 __all__ = ["allocate", "announce", "array_in", "aside", "block_of", "drain", "owner_in", "release"]
 
 _next_id = count(1).__next__
-_pop_dropped = dropped.popleft
 _ndarray = np.ndarray
 OWNED, FREED = -1, 1  # in `Block.dropped`: an array's finaliser will free this block; it was freed by hand
 _KEEP_CODE = ~0xFFFFFF  # of a plan's code, the plan alone
@@ -58,104 +57,128 @@ def allocate(
     """
     if dropped:
         drain()
-    ledger = manager.ledger
     if nbytes < 0:
         raise ValueError(f"allocate: got {nbytes} bytes, expected 0 or more")
-    thread = get_ident()
-    locked, nested = thread != ledger.owner or ledger.shared, ledger.busy
-    if locked:
-        ledger.__enter__()
-    else:  # CPython changes threads only at calls and jumps back: none between the test and this line
-        ledger.busy = True
+    ledger = manager.ledger
+    block: Any = None
     try:
-        block = manager.alloc(nbytes, 0, hint)
-        if not isinstance(block, Block):
-            raise TypeError(f"memory manager {manager.name!r}: alloc({nbytes}) returned {block!r}, expected a Block")
-        block.id = number = _next_id()
-        block.manager = manager
-        block.requested = nbytes
-        block.category = category
-        if manager.checked:
-            _check(manager, block, nbytes)
-        ledger.allocs += 1
-        ledger.live[number] = block
-        ledger.allocated = allocated = ledger.allocated + block.size
-        if allocated > ledger.peak:
-            ledger.peak = allocated
+        with ledger.lock:
+            block = manager.alloc(nbytes, 0, hint)
+            if not isinstance(block, Block):
+                raise TypeError(
+                    f"memory manager {manager.name!r}: alloc({nbytes}) returned {block!r}, expected a Block"
+                )
+            block.id = number = _next_id()
+            block.manager = manager
+            block.requested = nbytes
+            block.category = category
+            if manager.checked:
+                _check(manager, block, nbytes)
+            ledger.allocs += 1
+            ledger.live[number] = block
+            ledger.allocated = allocated = ledger.allocated + block.size
+            if allocated > ledger.peak:
+                ledger.peak = allocated
+        lanes = bus.lanes
+        if lanes is not None:
+            lane = lanes.last
+            if lane.ident != get_ident():
+                lane = lanes.lane
+            code = schema.ALLOC | category << 8 | plan_code & _KEEP_CODE
+            segment = block.segment.id
+            lane.pending += (code, clock(), number, block.address, block.size, nbytes, segment, lane.context)
+        return block
     except MemoryError as error:
         raise _shortage(manager, nbytes, plan_code, category, error) from error
-    finally:
-        if locked:
-            ledger.__exit__()
-        else:
-            ledger.busy = nested
-    lanes = bus.lanes
-    if lanes is not None:
-        lane = lanes.last
-        if lane.ident != thread:
-            lane = lanes.lane
-        code = schema.ALLOC | category << 8 | plan_code & _KEEP_CODE
-        segment = block.segment.id
-        lane.pending += (code, clock(), number, block.address, block.size, nbytes, segment, lane.context)
-    return block
+    except BaseException as error:
+        if not isinstance(error, Exception):  # Ctrl-C: nobody has got the block
+            with ledger.lock:
+                if isinstance(block, Block):
+                    _give_up(manager, block)
+                manager.recover()
+        raise
+
+
+def _give_up(manager: MemoryManager, block: Block) -> None:
+    """Have a block freed that a manager has given and nobody else has."""
+    live = manager.ledger.live
+    if live.get(block.id) is not block:
+        block.id, block.manager = _next_id(), manager
+        live[block.id] = block
+    block.dropped = FREED
+    dropped.append(block)
 
 
 def drain(mine: Block | None = None) -> None:
     """Return every dropped block to its manager.
 
     If its `free` raises, the block stays allocated and a warning is issued; the error itself is raised only to the
-    caller that frees this very block, ``mine``.
+    caller that frees this very block, ``mine``. An entry leaves the queue when all is done, so that Ctrl-C loses none;
+    one that is found again then is no longer due.
     """
     while dropped:
         try:
-            block: Any = _pop_dropped()
+            entry: Any = dropped[0]
         except IndexError:  # another thread took it
             return
-        if type(block) is _Sight:
-            block = block.block
-            _sights.pop(block.id, None)
-        manager, size = block.manager, block.size  # `free` may merge the block with others
-        if manager is None:
+        sees = type(entry) is _Sight
+        block: Any = getattr(entry, "block", None) if sees else entry
+        manager = getattr(block, "manager", None)
+        if manager is None:  # it is free already
+            _forget(entry, getattr(block, "id", 0))
             continue
-        if block.locks:  # from now on it waits for its last user_unlock
-            if block.dropped <= FREED:
-                block.dropped = clock()
-            continue
-        lanes, thread = bus.lanes, get_ident()
-        if lanes is not None:  # told before `free`, which may release the segment
-            lane = lanes.last
-            if lane.ident != thread:
-                lane = lanes.lane
-            now = clock()
-            asked = block.dropped if block.dropped > FREED else now
-            segment = block.segment.id
-            lane.pending += (bus.FREE, now, block.id, block.address, size, asked, segment, lane.context)
         ledger = manager.ledger
-        locked, nested = thread != ledger.owner or ledger.shared, ledger.busy
-        if locked:
-            ledger.__enter__()
-        else:
-            ledger.busy = True
         try:
-            block.dropped = 0
-            block.manager = None
-            ledger.allocated -= size
-            del ledger.live[block.id]
-            manager.free(block)
-        except Exception as error:
-            _keep(manager, block, size)
-            if block is mine:
-                raise
-            warnings.warn(
-                f"flnb: memory manager {manager.name!r}: free({block!r}) raised {error!r}; the block stays allocated",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-        finally:
-            if locked:
-                ledger.__exit__()
-            else:
-                ledger.busy = nested
+            with ledger.lock:
+                number = block.id
+                if number in ledger.live and (_sights.get(number) is entry if sees else block.dropped > 0):
+                    if not block.locks:
+                        _free(manager, block, mine)
+                    elif block.dropped <= FREED:  # from now on it waits for its last user_unlock
+                        block.dropped = clock()
+                _forget(entry, number)
+        except BaseException as error:
+            if not isinstance(error, Exception):  # Ctrl-C
+                manager.recover()
+            raise
+
+
+def _forget(entry: Any, number: int) -> None:
+    """Take an entry out of the queue, and out of those that see the arrays of blocks."""
+    if _sights.get(number) is entry:
+        del _sights[number]
+    try:
+        dropped.remove(entry)
+    except ValueError:  # another thread did
+        pass
+
+
+def _free(manager: MemoryManager, block: Block, mine: Block | None) -> None:
+    """Hand a live block back."""
+    ledger, lanes, size = manager.ledger, bus.lanes, block.size  # `free` may merge the block with others
+    if lanes is not None:  # told before `free`, which may release the segment
+        lane = lanes.last
+        if lane.ident != get_ident():
+            lane = lanes.lane
+        now = clock()
+        asked = block.dropped if block.dropped > FREED else now
+        segment = block.segment.id
+        lane.pending += (bus.FREE, now, block.id, block.address, size, asked, segment, lane.context)
+    try:
+        del ledger.live[block.id]
+        ledger.allocated -= size
+        block.dropped = 0
+        block.manager = None
+        manager.free(block)
+    except Exception as error:
+        _keep(manager, block, size)
+        if block is mine:
+            raise
+        warnings.warn(
+            f"flnb: memory manager {manager.name!r}: free({block!r}) raised {error!r}; the block stays allocated",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 def _keep(manager: MemoryManager, block: Block, size: int) -> None:
@@ -182,7 +205,7 @@ def release(manager: MemoryManager, block: Block) -> None:
     manager._check_live(block, "release")
     if block.dropped == OWNED:
         raise ValueError(f"release: {block!r} holds an array; it is freed when the array and its views are deleted")
-    if block.dropped:
+    if block.dropped > FREED:
         raise ValueError(f"release: {block!r} was freed before and only waits for its last user_unlock")
     block.dropped = FREED
     dropped.append(block)
@@ -228,17 +251,18 @@ def owner_in(
     if manager.wants_hint:
         op = intern.plans.items[plan_code >> schema.PLAN_SHIFT][0]
         hint = AllocHint(shape, dtype, schema.CATEGORIES[category], op, bus.threads.here.path)
-    block = allocate(manager, nbytes, plan_code, category, hint)
+    block: Any = None
     try:
+        block = allocate(manager, nbytes, plan_code, category, hint)
         owner = make(block)
-        sight = _sights[block.id] = _Sight(owner, _append_dropped)
+        sight = _Sight(owner, _append_dropped)
         sight.block = block
         block.dropped = OWNED
+        _sights[block.id] = sight  # from now on the block goes with its owner
         return owner
-    except BaseException:  # Ctrl-C before anybody has the owner
-        _sights.pop(block.id, None)  # the only reference to it: its callback will not be called
-        block.dropped = FREED
-        _append_dropped(block)
+    except BaseException:
+        if block is not None and block.id not in _sights:
+            _give_up(manager, block)
         raise
 
 
@@ -350,21 +374,26 @@ def _without_memory(state: SegmentState) -> SegmentState:
     return SegmentState(Segment(segment.address, segment.size, id=segment.id), state.blocks)
 
 
-_asides: weakref.WeakKeyDictionary[MemoryManager, int] = weakref.WeakKeyDictionary()  # how many blocks use each
+_asides: weakref.WeakKeyDictionary[MemoryManager, set[int]] = weakref.WeakKeyDictionary()
+"""The blocks that use each manager of another device."""
 
 
-@with_block
-def aside(manager: MemoryManager) -> Iterator[None]:
-    """Count a block that was moved to this manager, on another device than the computation's, apart in recordings."""
-    before = _asides.get(manager, 0)
-    manager.device.aside = True
-    _asides[manager] = before + 1
-    if not before and bus.lanes is not None:
-        _announce(bus.lanes.lane, manager)
-    try:
-        yield
-    finally:
-        _asides[manager] -= 1
+class aside(WithBlock[None]):
+    """Count what is moved to this manager, on another device than the computation's, apart in recordings."""
+
+    def __init__(self, manager: MemoryManager) -> None:
+        self._manager = manager
+
+    def begin(self) -> None:
+        manager = self._manager
+        manager.device.aside = True
+        users = _asides.setdefault(manager, set())
+        users.add(id(self))
+        if len(users) == 1 and bus.lanes is not None:
+            _announce(bus.lanes.lane, manager)
+
+    def end(self, error: BaseException | None) -> None:
+        _asides.get(self._manager, set()).discard(id(self))
 
 
 def announce(lane: bus.Lane) -> None:
@@ -373,7 +402,7 @@ def announce(lane: bus.Lane) -> None:
     Blocks of other managers are no part of the run; what those reserve and allocate while it lasts is.
     """
     drain()
-    moved_to = [manager for manager, uses in _asides.items() if uses or manager.ledger.live]
+    moved_to = [manager for manager, users in _asides.items() if users or manager.ledger.live]
     for manager in (state.current().manager, *moved_to):
         _announce(lane, manager)
 

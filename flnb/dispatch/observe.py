@@ -6,11 +6,11 @@ backend: another backend chosen inside, or a backend class defined again, is obs
 
 from __future__ import annotations
 
-import threading
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from flnb_telemetry.withblock import with_block
+from flnb_telemetry.withblock import holding, with_block
 
 from flnb.dispatch import state
 from flnb.dispatch.interpreter import Interpreter
@@ -78,20 +78,15 @@ class _Observing(Interpreter):
         return super().outside()
 
 
-class _Telling(threading.local):
-    """Whether this thread is inside an observer, whose own ops are not observed."""
-
-    now = False
-
-
-_telling = _Telling()
+_telling: ContextVar[bool] = ContextVar("flnb_telling", default=False)
+"""Whether an observer is being told, whose own ops are not observed."""
 
 
 def _observed(observer: Observer, op: Op, method: Callable[..., Any]) -> Callable[..., Any]:
     """A backend's method with calls of an observer around it."""
 
     def run(*arguments: Any) -> Any:
-        if _telling.now:
+        if _telling.get():
             return method(*arguments)
         _tell(observer.before, op, arguments)
         try:
@@ -106,11 +101,8 @@ def _observed(observer: Observer, op: Op, method: Callable[..., Any]) -> Callabl
 
 
 def _tell(hook: Callable[..., None], *what: Any) -> None:
-    _telling.now = True
-    try:
+    with holding(_telling, True):
         hook(*what)
-    finally:
-        _telling.now = False
 
 
 class Call(NamedTuple):

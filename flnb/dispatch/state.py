@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import weakref
-from contextlib import suppress
 from contextvars import ContextVar
 from inspect import CO_VARARGS
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from flnb_telemetry.withblock import WithBlock
+from flnb_telemetry.withblock import holding
 
 from flnb.dispatch import registry
 from flnb.dispatch.plan import families
@@ -26,7 +25,6 @@ from flnb.interface.tensor import TensorBackend
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
-    from contextvars import Token
 
     from flnb.interface import MemoryDevice, MemoryManager, Tape
 
@@ -248,39 +246,31 @@ def start(backend: str, manager: str) -> None:
     )
 
 
-class entered(WithBlock[State]):
+class entered(holding[State]):
     """Enter a state until the block ends.
 
     One object may be entered again and again, also while it is entered, as is done with ``no_grad`` in other
     frameworks.
     """
 
-    def __init__(self, state: State) -> None:
-        self._state = state
-        self._tokens: list[Token[State | None]] = []
+    def __init__(self, state: State | None = None) -> None:
+        super().__init__(_scoped, state)
+
+    def begin(self) -> State:
+        self._value = self.chosen()
+        return super().begin()
 
     def chosen(self) -> State:
         """The state to hold."""
-        return self._state
-
-    def begin(self) -> State:
-        state = self.chosen()
-        self._tokens.extend(map(_scoped.set, (state,)))  # one call: Ctrl-C cannot come before the token is kept
-        return state
-
-    def end(self, error: BaseException | None) -> None:
-        if self._tokens:
-            with suppress(RuntimeError):  # it was reset, and then Ctrl-C came
-                _scoped.reset(self._tokens[-1])
-            self._tokens.pop()
+        return self._value
 
 
 class use(entered):
     """Enter a changed copy of the current state until the block, or the decorated function, ends."""
 
     def __init__(self, **changes: Any) -> None:
+        super().__init__()
         self._changes = changes
-        self._tokens = []
 
     def chosen(self) -> State:
         state = current().copy()
@@ -296,8 +286,8 @@ class recording(entered):
     """`use` for ``grad`` alone, at a third of its cost."""
 
     def __init__(self, grad: bool) -> None:
+        super().__init__()
         self._grad = grad
-        self._tokens = []
 
     def chosen(self) -> State:
         return current().recording(self._grad)

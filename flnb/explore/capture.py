@@ -228,7 +228,7 @@ def record(
         warn(
             f"flnb.record: {capture.summary()}; give a larger inputs_limit, or record fewer steps",
             RuntimeWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

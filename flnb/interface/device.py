@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import count
 from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakSet
 
 from flnb_telemetry import bus, schema
 from flnb_telemetry.quantity import bytes_of, size
@@ -14,6 +15,7 @@ from flnb.interface.part import Part
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Self
 
     from flnb.interface.memory import Shortage
 
@@ -81,17 +83,32 @@ class MemoryDevice(Part, kind="memory device", slot="device"):
         granularity: sizes are rounded up to multiples of this.
         addressable: whether NumPy can read and write there.
         min_block: the smallest tensor, in bytes, that is worth a block.
-        reserved: bytes lent out now, to all managers together.
     """
 
     name: ClassVar[str] = "device"
     granularity: int = 4096
     addressable: ClassVar[bool] = True
     min_block: ClassVar[int] = 0
+    _leases: WeakSet[Lease]
+    _apart: int
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        self = super().__new__(cls)
+        self._leases, self._apart = WeakSet(), 0
+        return self
 
     def __init__(self, capacity: int | str | None = None) -> None:
         self.capacity = None if capacity is None else bytes_of(capacity, f"the capacity of {type(self).__name__}")
-        self.reserved = 0
+
+    @property
+    def reserved(self) -> int:
+        """Bytes lent out now, to all managers together."""
+        return self._apart + sum([lease.reserved for lease in self._leases])
+
+    @reserved.setter
+    def reserved(self, nbytes: int) -> None:
+        """Count what is lent out without a lease."""
+        self._apart += nbytes - self.reserved
 
     def reserve(self, nbytes: int) -> Segment:
         """Lend a new segment of ``nbytes`` (a multiple of the granularity), or raise `MemoryError`."""
@@ -140,6 +157,7 @@ class Lease:
         self.device = device
         self.addressable = device.addressable  # asked for every array
         self.aside = False  # not of the device that tensors are computed on: `flnb.dispatch.memory.aside`
+        device._leases.add(self)
 
     def reserve(self, nbytes: int, growing: bool = False) -> Segment:
         """Reserve a segment of at least ``nbytes`` bytes, which `resize` will make larger if it is ``growing``.
@@ -187,8 +205,11 @@ class Lease:
     def _count(self, kind: int, segment: Segment, more: int) -> None:
         self.reserved += more
         self.peak = max(self.peak, self.reserved)
-        self.device.reserved += more
         self.tell(kind, segment.id, segment.address, segment.size)
+
+    def recount(self) -> None:
+        """Add up what is held: where a call was cut short by Ctrl-C, the sum may be that of before or after it."""
+        self.reserved = sum([segment.size for segment in self.segments.values()])
 
     def tell(self, kind: int, *words: int) -> None:
         """Emit an event at the present time."""
@@ -216,7 +237,3 @@ class Lease:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.device, name)
-
-    def __del__(self) -> None:
-        if self.reserved:  # the manager is gone with all its blocks, and so are the segments
-            self.device.reserved -= self.reserved

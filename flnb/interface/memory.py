@@ -213,6 +213,20 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
         """Return segments without live blocks to the device; returns their bytes."""
         return 0
 
+    def mend(self) -> None:
+        """Make free lists anew from ``self.ledger.live`` (blocks by id) and ``self.device.segments``.
+
+        Called where Ctrl-C cut `alloc`, `free` or `release_cached` short. A manager that does not implement it may lose
+        the block that it had in hand.
+        """
+
+    def recover(self) -> None:
+        """Make sums and free lists right again after a call that was cut short."""
+        with self.ledger.lock:
+            self.ledger.allocated = sum([block.size for block in self.ledger.live.values()])
+            self.device.recount()
+            self.mend()
+
     def user_lock(self, block: Block) -> None:
         """Keep a block from being freed, even if its array goes, until `user_unlock`. Locks are counted."""
         self._check_live(block, "user_lock")
@@ -249,7 +263,7 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
     def snapshot(self) -> list[SegmentState]:
         """Every segment with the blocks and holes that tile it, by address."""
         self.settle()
-        with self.ledger:
+        with self.ledger.lock:
             tiles: dict[int, list[BlockState]] = {number: [] for number in self.device.segments}
             for block in sorted(self.ledger.live.values(), key=lambda block: block.address):
                 state = BlockState(block.address, block.size, block.requested, block.id, block.category)

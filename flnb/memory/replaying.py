@@ -42,7 +42,6 @@ class Counter(Lease):
     def _count(self, kind: int, segment: Segment, more: int) -> None:
         self.reserved += more
         self.peak = max(self.peak, self.reserved)
-        self.device.reserved += more
         self.native_calls += 1
         self.changes.append((self.call, self.reserved))
 

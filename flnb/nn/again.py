@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from flnb_telemetry import bus
-from flnb_telemetry.withblock import with_block
+from flnb_telemetry.withblock import WithBlock
 
 from flnb.autograd.checkpoint import checkpoint
 from flnb.dispatch.plan import families
@@ -42,17 +42,20 @@ anywhere: list[_Marks] = []
 """Those of all contexts. While there are none, that is all that a call of a module asks."""
 
 
-@with_block
-def running_again(modules: Iterable[Module], where: Callable[[str], bool]) -> Iterator[None]:
+class running_again(WithBlock[None]):
     """Inside, calls of these modules are checkpointed where the path of scopes that they are called in says so."""
-    mine = _Marks(modules, where)
-    anywhere.append(mine)
-    _marks.set((*_marks.get(), mine))
-    try:
-        yield
-    finally:  # not what was there before: what began inside may end later
-        _marks.set(tuple(other for other in _marks.get() if other is not mine))
-        anywhere.remove(mine)
+
+    def __init__(self, modules: Iterable[Module], where: Callable[[str], bool]) -> None:
+        self._mine = _Marks(modules, where)
+
+    def begin(self) -> None:
+        anywhere.append(self._mine)
+        _marks.set((*_marks.get(), self._mine))
+
+    def end(self, error: BaseException | None) -> None:
+        # not what was there before: what began inside may end later
+        _marks.set(tuple(other for other in _marks.get() if other is not self._mine))
+        anywhere[:] = [other for other in anywhere if other is not self._mine]
 
 
 def call(module: Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:

@@ -95,18 +95,23 @@ class Module:
         )
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
-        outer = bus.enter(self._name)
+        here = bus.threads.here
+        outer = here.path
         try:
-            if self._hooks is not None:
-                return self._hooks.call(self, inputs, options)
-            if leaned:
-                return again.call(self, inputs, options)
-            return self.forward(*inputs, **options)
-        except Exception as error:
-            _tell_where(error, self)
-            raise
-        finally:
-            bus.leave(outer)
+            try:
+                bus.enter(self._name)
+                if self._hooks is not None:
+                    return self._hooks.call(self, inputs, options)
+                if leaned:
+                    return again.call(self, inputs, options)
+                return self.forward(*inputs, **options)
+            except Exception as error:
+                _tell_where(error, self)
+                raise
+            finally:
+                bus.leave(outer)
+        finally:  # once more, because Ctrl-C may have come before the line above
+            here.path = outer
 
     def _hooked(self) -> ModuleHooks:
         if self._hooks is None:

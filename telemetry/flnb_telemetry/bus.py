@@ -273,8 +273,8 @@ def emit(code: int, t: int, a: int = 0, b: int = 0, c: int = 0, d: int = 0, e: i
         lanes.lane.emit(code, t, a, b, c, d, e, f)
 
 
-def enter(name: str, event: int = schema.SCOPE | schema.ENTER_MODULE << schema.AUX_SHIFT) -> str:
-    """Enter a module's scope, cheaply; give the result to `leave` in a ``finally``. `scope` is the friendly form."""
+def enter(name: str, event: int = schema.SCOPE | schema.ENTER_MODULE << schema.AUX_SHIFT) -> None:
+    """Enter a module's scope, cheaply; `leave` it in a ``finally``. `scope` is the friendly form."""
     here = threads.here
     outer: str = here.path
     here.path = path = f"{outer}.{name}" if outer else name
@@ -285,11 +285,10 @@ def enter(name: str, event: int = schema.SCOPE | schema.ENTER_MODULE << schema.A
         context = _context_ids.get((path, here.phase))
         lane.context = context = here.context() if context is None else context
         lane.pending += (event, clock(), context, 0, 0, 0, 0, 0)
-    return outer
 
 
 def leave(outer: str) -> None:
-    """Leave the scope whose `enter` gave ``outer``."""
+    """Leave a scope that was entered where the path was ``outer``."""
     here = threads.here
     here.path = outer
     if lanes is not None:

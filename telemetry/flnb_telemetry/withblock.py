@@ -8,18 +8,18 @@ whichever way. That this went before it did its work is how a `WithBlock` learns
 from __future__ import annotations
 
 import weakref
-from contextlib import ContextDecorator, contextmanager
+from contextlib import ContextDecorator
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
+    from contextvars import ContextVar, Token
     from typing import ParamSpec
 
     P = ParamSpec("P")
 
-__all__ = ["WithBlock", "with_block"]
+__all__ = ["WithBlock", "holding", "with_block"]
 
 T = TypeVar("T")
 
@@ -81,32 +81,65 @@ class WithBlock(ContextDecorator, Generic[T]):
     __exit__ = _Exit()
 
 
-class _Generated(WithBlock[T]):
-    """The block of a generator function."""
+class holding(WithBlock[T]):
+    """Hold a value in a context variable until the block ends; one object may be entered again while it is."""
 
-    def __init__(self, make: Callable[[], AbstractContextManager[T]]) -> None:
-        self._make = make
-        self._made: AbstractContextManager[T] | None = None
+    def __init__(self, variable: ContextVar[Any], value: Any) -> None:
+        self._variable = variable
+        self._value: T = value
+        self._tokens: list[Token[Any]] = []
 
     def begin(self) -> T:
-        self._made = self._make()
-        return self._made.__enter__()
+        self._tokens.extend(map(self._variable.set, (self._value,)))  # one call: no Ctrl-C before the token is kept
+        return self._value
 
     def end(self, error: BaseException | None) -> None:
-        if self._made is not None:
-            about = (None,) * 3 if error is None else (type(error), error, error.__traceback__)
-            self._made.__exit__(*about)
+        if self._tokens:
+            try:
+                self._variable.reset(self._tokens[-1])
+            except RuntimeError:  # it was reset, and then Ctrl-C came
+                pass
+            self._tokens.pop()
+
+
+class _Generated(WithBlock[T]):
+    """The block of a generator function, which yields once."""
+
+    def __init__(self, make: Callable[[], Iterator[T]]) -> None:
+        self._make = make
+        self._generator: Any = None
+
+    def begin(self) -> T:
+        self._generator = self._make()
+        value: T = next(self._generator)
+        return value
+
+    def end(self, error: BaseException | None) -> None:
+        generator = self._generator
+        if generator is None:
+            return
+        if error is None:
+            for _ in generator:
+                raise RuntimeError(f"{self._make} yielded twice; expected one value, for the block")
+            return
+        try:
+            generator.throw(error)
+        except BaseException as raised:  # `with` raises the error itself again
+            if raised is not error and raised.__cause__ is not error and not isinstance(raised, StopIteration):
+                raise
 
     def _recreate_cm(self) -> _Generated[T]:
         return _Generated(self._make)
 
 
 def with_block(function: Callable[P, Iterator[T]]) -> Callable[P, WithBlock[T]]:
-    """`contextlib.contextmanager` that makes a `WithBlock`: as certain as the blocks inside the generator function."""
-    manager = contextmanager(function)
+    """Make a function of `WithBlock`s from a generator function, as `contextlib.contextmanager` does.
+
+    What the generator holds is as certain to end as the blocks inside it. Errors go through it, and on to the caller.
+    """
 
     @wraps(function)
     def made(*arguments: P.args, **options: P.kwargs) -> WithBlock[T]:
-        return _Generated(partial(manager, *arguments, **options))
+        return _Generated(partial(function, *arguments, **options))
 
     return made

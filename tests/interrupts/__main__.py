@@ -92,10 +92,9 @@ def place(point: Point) -> str:
     return f"{name}: {linecache.getline(file, line).strip()}"
 
 
-def unprotected() -> dict[str, str]:
+def unprotected(path: str) -> dict[str, str]:
     """The places that Python itself cannot protect, with the reason: lines `place | reason`."""
-    lines = UNPROTECTED.read_text().splitlines() if UNPROTECTED.exists() else []
-    rows = [line.split(" | ") for line in lines if line and not line.startswith("#")]
+    rows = [line.split(" | ") for line in Path(path).read_text().splitlines() if line and not line.startswith("#")]
     return {place.strip(): reason.strip() for place, reason in rows}
 
 
@@ -108,6 +107,8 @@ def main() -> int:
     parser.add_argument("--cold", action="store_true")
     parser.add_argument("--manager", default="caching")
     parser.add_argument("--only", default="")
+    parser.add_argument("--tell", action="store_true", help="also points that were not reached again")
+    parser.add_argument("--unprotected", default=UNPROTECTED)
     given = parser.parse_args()
     flnb.set_memory_manager(given.manager)
     if not given.cold:
@@ -140,21 +141,19 @@ def main() -> int:
             if child.ended():
                 del running[point]
                 found[point] = child.result
-    return report(found)
+    return report(found, unprotected(given.unprotected), given.tell)
 
 
-def report(found: dict[Point, list[str]]) -> int:
+def report(found: dict[Point, list[str]], listed: dict[str, str], tell: bool) -> int:
     """Print the outcomes; 1 where a point is broken that is not listed."""
-    listed = unprotected()
     outcomes: Counter[str] = Counter()
     for point, wrong in sorted(found.items()):
-        passed = [text for text in wrong if text.startswith("passed by")]
-        broken = [text for text in wrong if text not in passed]
+        broken = [text for text in wrong if text != trial.PASSED]
         kind = "sound" if not wrong else "never reached" if not broken else "broken"
-        if broken and place(point) in listed:
+        if broken and place(point) in listed and not point[0].startswith(trial.PACKAGES):
             kind = "listed"
         outcomes[kind] += 1
-        if kind == "broken":
+        if kind == "broken" or (kind == "never reached" and tell):
             print(f"\n{point[0]}:{point[1]} (time {point[2]})\n  {place(point)}")
             for text in wrong:
                 print(f"    {text}")

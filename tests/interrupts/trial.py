@@ -5,12 +5,16 @@ Everything here runs in a forked child, which ends with it.
 
 from __future__ import annotations
 
+import dis
 import gc
+import linecache
+import re
 import sys
 import threading
 import time
 from collections import Counter
 from pathlib import Path
+from types import MethodDescriptorType
 from typing import Any
 
 from flnb_telemetry import bus, pump
@@ -28,9 +32,30 @@ Point = tuple[str, int, int]
 """File, line, and which time the line is reached, from 1."""
 
 
+PASSED = "passed by: the step ended without an error"
+"""The outcome of a point that another run of the step does not reach."""
+
+
 def interruptible(filename: str) -> bool:
     """Whether a Ctrl-C is tried at the lines of a file: of the package, of its generated code, of `STANDARD`."""
     return filename.startswith(PACKAGES) or filename in STANDARD
+
+
+def uninterruptible(frame: Any) -> bool:
+    """Whether a line is that of a ``with`` over a lock, reached a second time, to release it.
+
+    Python looks for signals where a function begins, after a call and where a loop goes back. ``__exit__`` of a lock is
+    written in C and called at once after the block: a signal is raised before the block's end or after the release.
+    """
+    code = frame.f_code
+    first = dis.opname[code.co_code[frame.f_lasti]]
+    if first.startswith("LOAD_") and first != "LOAD_CONST":  # the lock's name: it is entered
+        return False
+    entered = re.match(r"\s*with ([\w.]+):", linecache.getline(code.co_filename, frame.f_lineno))
+    if entered is None:
+        return False
+    manager = eval(entered[1], frame.f_globals, frame.f_locals)
+    return isinstance(type(manager).__exit__, MethodDescriptorType)
 
 
 class Parts:
@@ -85,7 +110,7 @@ def points() -> Counter[tuple[str, int]]:
     found: Counter[tuple[str, int]] = Counter()
 
     def line(frame: Any, event: str, argument: Any) -> Any:
-        if event == "line":
+        if event == "line" and not uninterruptible(frame):
             found[frame.f_code.co_filename, frame.f_lineno] += 1
         return line
 
@@ -101,14 +126,14 @@ def points() -> Counter[tuple[str, int]]:
     return found
 
 
-def interrupted(parts: Parts, point: Point) -> bool:
-    """Run a step and raise KeyboardInterrupt at a point; whether the step ended so."""
+def interrupted(parts: Parts, point: Point) -> str:
+    """Run a step and raise KeyboardInterrupt at a point; the name of the error that the step ended with, or ""."""
     file, number, left = point
     lines: dict[Any, bool] = {}
 
     def line(frame: Any, event: str, argument: Any) -> Any:
         nonlocal left
-        if event == "line" and frame.f_lineno == number:
+        if event == "line" and frame.f_lineno == number and not uninterruptible(frame):
             left -= 1
             if left == 0:
                 sys.settrace(None)
@@ -124,20 +149,21 @@ def interrupted(parts: Parts, point: Point) -> bool:
     sys.settrace(call)
     try:
         parts.step()
-    except KeyboardInterrupt:
-        return True
+    except BaseException as error:
+        return type(error).__name__
     finally:
         sys.settrace(None)
-    return False
+    return ""
 
 
 def outcome(point: Point, expected: tuple[bytes, int], before: tuple[int, int, int], interval: float) -> list[str]:
-    """What is wrong after a step that was interrupted at a point; a first word "passed" where it was never reached."""
+    """What is wrong after a step that was interrupted at a point, a line each."""
     session = state.session
     parts: Parts | None = Parts()
     found = []
-    if not interrupted(parts, point):
-        found.append("passed by: the step ended without KeyboardInterrupt")
+    ended = interrupted(parts, point)
+    if ended != "KeyboardInterrupt":
+        found.append(f"ended by {ended}, not by KeyboardInterrupt" if ended else PASSED)
     found += _left_over(session, interval)
     found += _elsewhere()
     if not found:

@@ -96,7 +96,7 @@ def test_a_finaliser_only_queues(no_collector):
     assert not calls
     assert len(dropped) == 1
     b = array(manager, 10)
-    assert calls == ["drain"]
+    assert calls == ["_free"]
     del b
     manager.stats()
     assert len(calls) == 2

@@ -7,11 +7,14 @@ import sys
 import threading
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from flnb_backends.memory.caching import Caching
 from flnb_backends.memory.native import Native
+from flnb_backends.memory.reserved import Reserved
 from flnb_backends.memory.simulated import SimulatedDevice
 
+from flnb.dispatch import memory
 from flnb.dispatch.memory import allocate, release
 from tests.memory.test_crossing import array, managers
 
@@ -96,12 +99,12 @@ def test_a_second_thread_waits_until_the_first_is_out():
     allocate(manager, 1)
     thread.join()
     assert order == [("in", 1), ("out", 1), ("in", 2), ("out", 2)]
-    assert not manager.ledger.busy
+    assert "unlocked" in repr(manager.ledger.lock)
     assert manager.stats()["live"] == 2
 
 
 @managers
-def test_ctrl_c_anywhere_gives_no_memory_out_twice(Manager):
+def test_ctrl_c_anywhere_loses_no_memory_and_gives_none_out_twice(Manager):
     draw = random.Random(1)
     calls = [(draw.random() < 0.55, draw.choice((0, 0, 1, 2, 3, 13))) for _ in range(18)]
     moment = 1
@@ -131,19 +134,23 @@ def interrupt(Manager, moment, calls):
                 raise KeyboardInterrupt
         return trace
 
-    live, outer = [], sys.gettrace()
+    live, outer, block = [], sys.gettrace(), None
     for is_alloc, number in calls:
+        block = None if is_alloc or not live else live.pop(number % len(live))
         sys.settrace(trace if countdown > 0 else outer)
         try:
-            if is_alloc or not live:
+            if block is None:
                 live.append(allocate(manager, 300 << number))
             else:
-                release(manager, live.pop(number % len(live)))
+                release(manager, block)
         except KeyboardInterrupt:
-            pass
+            sys.settrace(outer)
+            manager.settle()
+            if block is not None and manager.ledger.live.get(block.id) is block:  # it had not begun
+                release(manager, block)
         finally:
             sys.settrace(outer)
-    assert not manager.ledger.busy
+    assert "unlocked" in repr(manager.ledger.lock)
     live += [allocate(manager, size) for size in (300, 5000, 100_000, 3 << 20)]
     for segment, blocks in manager.snapshot():
         position = segment.address
@@ -155,5 +162,57 @@ def interrupt(Manager, moment, calls):
     assert all(low[0] + low[1] <= high[0] for low, high in pairwise(places))
     for block in live:
         release(manager, block)
-    assert manager.stats()["reserved"] >= sum(state.segment.size for state in manager.snapshot())
+    manager.release_cached()
+    stats = manager.stats()
+    assert (stats["live"], stats["allocated"]) == (0, 0)
+    assert stats["reserved"] == (manager.first.size if isinstance(manager, Reserved) else 0)
+    assert manager.device.device.reserved == stats["reserved"]
     return countdown == -1
+
+
+def test_ctrl_c_anywhere_loses_no_array():
+    """Also where a notebook keeps the traceback, and with it whatever was being made."""
+    manager, kept = Caching(SimulatedDevice()), []
+    file, moment = allocate.__code__.co_filename, 0
+
+    def line(frame, event, arg):
+        nonlocal left
+        left -= event == "line"
+        if left == 0 and event == "line":
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return line
+
+    def owned():
+        for size in (600, 700):
+            memory.owner_in(manager, Owner, (size,), np.dtype("u1"), size)
+
+    left, outer = 0, sys.gettrace()
+    while left <= 0:
+        moment += 1
+        left = moment
+        sys.settrace(lambda frame, *_: line if frame.f_code.co_filename == file else None)
+        try:
+            owned()
+        except KeyboardInterrupt as error:
+            kept.append(error)
+        finally:
+            sys.settrace(outer)
+        allocated = [memory.owner_in(manager, Owner, (600,), np.dtype("u1"), 600) for _ in range(2)]
+        assert manager.stats()["live"] - 2 in (0, 1)  # one that is in the traceback
+        kept.clear()
+        assert manager.stats()["live"] == 2
+        assert len({owner.block.address for owner in allocated}) == 2
+        del allocated
+        assert manager.stats()["live"] == 0
+        assert not memory._sights
+    assert moment > 50
+    manager.release_cached()
+    assert manager.device.reserved == 0
+
+
+class Owner:
+    """What holds a block and can be referred to weakly."""
+
+    def __init__(self, block):
+        self.block = block

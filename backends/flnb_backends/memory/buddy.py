@@ -75,6 +75,21 @@ class Buddy(Cached):
             size <<= 1
         self.holes[size][address] = segment
 
+    def mend(self) -> None:
+        """Halve every segment down to what is free between its live blocks."""
+        self.holes.clear()
+        for segment, blocks in self._tiled():
+            waiting = [(segment.address, segment.size, blocks)]
+            while waiting:
+                address, size, inside = waiting.pop()
+                if not inside:
+                    self.holes[size][address] = segment
+                elif inside[0].size < size:
+                    size >>= 1
+                    middle = address + size
+                    waiting.append((address, size, [block for block in inside if block.address < middle]))
+                    waiting.append((middle, size, [block for block in inside if block.address >= middle]))
+
     def _release_free(self) -> None:
         for size, holes in list(self.holes.items()):
             for address, segment in list(holes.items()):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from flnb_telemetry import schema
 from flnb_telemetry.quantity import bytes_of
 
-from flnb.interface.memory import MemoryManager, Segment
+from flnb.interface.memory import Block, MemoryManager, Segment
 
 __all__ = ["UNLIMITED", "Cached", "rounded", "tunable"]
 
@@ -25,14 +25,26 @@ class Cached(MemoryManager):
     def release_cached(self) -> int:
         """Return every free segment to the device; returns their bytes, which are reported in one event."""
         self.settle()
-        with self.ledger:
-            lease = self.device
-            before, held = lease.reserved, len(lease.segments)
-            self._release_free()
-            given = int(before - lease.reserved)
-            if given:
-                lease.tell(schema.RELEASED, given, held - len(lease.segments))
-            return given
+        lease = self.device
+        try:
+            with self.ledger.lock:
+                before, held = lease.reserved, len(lease.segments)
+                self._release_free()
+                given = int(before - lease.reserved)
+        except BaseException:
+            self.recover()
+            raise
+        if given:
+            lease.tell(schema.RELEASED, given, held - len(lease.segments))
+        return given
+
+    def _tiled(self) -> list[tuple[Segment, list[Block]]]:
+        """Every segment with the live blocks in it, by address."""
+        live = sorted(self.ledger.live.values(), key=lambda block: block.address)
+        held: dict[int, list[Block]] = {number: [] for number in self.device.segments}
+        for block in live:
+            held[block.segment.id].append(block)
+        return [(segment, held[number]) for number, segment in list(self.device.segments.items())]
 
     def _release_free(self) -> None:
         """Release free segments, forgetting each first: one that the device refuses stays reserved, unused."""

@@ -41,6 +41,13 @@ class ExactFit(Cached):
         """Keep the segment for the next request of its size."""
         self.kept.setdefault(block.size, []).append(block.segment)
 
+    def mend(self) -> None:
+        """Keep every segment without a live block."""
+        self.kept = {}
+        for segment, blocks in self._tiled():
+            if not blocks:
+                self.kept.setdefault(segment.size, []).append(segment)
+
     def _release_free(self) -> None:
         for kept in self.kept.values():
             while kept:

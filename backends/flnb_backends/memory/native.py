@@ -23,3 +23,10 @@ class Native(MemoryManager):
     def free(self, block: Block) -> None:
         """Release the block's segment."""
         self.device.release(block.segment)
+
+    def mend(self) -> None:
+        """Release every segment without a live block."""
+        used = {block.segment.id for block in self.ledger.live.values()}
+        for segment in list(self.device.segments.values()):
+            if segment.id not in used:
+                self.device.release(segment)

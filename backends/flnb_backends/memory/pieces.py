@@ -28,7 +28,7 @@ class Piece(Block):
         self.right: Piece | None = None
 
     def unpool(self) -> None:
-        """Leave the pool; an interrupted call may have done it already."""
+        """Leave the pool."""
         entries = self.pool.entries
         index = bisect_left(entries, (self.size, self.segment.id, self.address))
         if index < len(entries) and entries[index][3] is self:
@@ -76,9 +76,6 @@ class Fitting(Cached):
     split_limit = UNLIMITED
     pools: tuple[Pool, ...] = ()
 
-    # Ctrl-C can interrupt these methods between any two calls. The order of the statements is such that it can lose
-    # the piece at hand at worst, never give memory out twice; a lost piece comes back with its neighbours.
-
     def take(self, pool: Pool, size: int) -> Piece:
         """Take the best fitting free piece of a pool, or a piece of a new segment."""
         entries = pool.entries
@@ -117,6 +114,34 @@ class Fitting(Cached):
             piece.join(right)
         insort(pool.entries, (piece.size, piece.segment.id, piece.address, piece))
 
+    def mend(self) -> None:
+        """Make the free pieces anew: what lies between live ones. Segments without any go back."""
+        for pool in self.pools:
+            pool.entries.clear()
+        for segment, blocks in self._tiled():
+            if blocks:
+                self._retile(segment, blocks)  # type: ignore[arg-type]
+            else:
+                self._emptied(segment)
+
+    def _retile(self, segment: Segment, live: list[Piece]) -> None:
+        """Link the live pieces of a segment with new free ones between them."""
+        pool, position, last, ends = live[0].pool, segment.address, None, segment.address + segment.size
+        for piece in (*live, None):
+            begins = ends if piece is None else piece.address
+            if begins > position:
+                hole = Piece(position, begins - position, segment, pool, last)
+                last = _linked(last, hole)
+                hole.keep()
+            if piece is not None:
+                piece.free = False
+                last, position = _linked(last, piece), begins + piece.size
+        _linked(last, None)
+
+    def _emptied(self, segment: Segment) -> None:
+        """Release a segment without a live piece."""
+        self.device.release(segment)
+
     def _recycled(self, piece: Piece) -> bool:
         """Whether the piece and its free neighbours were a whole segment, too large to be kept, and were released."""
         beside = [one for one in (piece.left, piece.right) if one is not None and one.free]
@@ -154,6 +179,15 @@ class Fitting(Cached):
         self.device.release(piece.segment)
 
 
+def _linked(left: Piece | None, right: Piece | None) -> Piece | None:
+    """Make two pieces neighbours; returns the right one."""
+    if left is not None:
+        left.right = right
+    if right is not None:
+        right.left = left
+    return right
+
+
 class Growing(Fitting):
     """Best fit over one segment for each pool, which grows by multiples of `step` bytes at its end.
 
@@ -189,6 +223,22 @@ class Growing(Fitting):
         piece.right = pool.end = Piece(segment.address + segment.size, 0, segment, pool, piece)
         pool.end.free = False
         return piece
+
+    def _retile(self, segment: Segment, live: list[Piece]) -> None:
+        super()._retile(segment, live)
+        end = live[0].pool.end
+        if end is not None and end.segment is segment:
+            last: Piece | None = live[-1]
+            while last is not None and last.right is not None:
+                last = last.right
+            _linked(last, end)
+            end.address = segment.address + segment.size
+
+    def _emptied(self, segment: Segment) -> None:
+        for pool in self.pools:
+            if pool.end is not None and pool.end.segment is segment:
+                pool.end = None
+        super()._emptied(segment)
 
     def _release_free(self) -> None:
         super()._release_free()

@@ -16,6 +16,8 @@ from flnb_backends.memory.caching import Caching
 if TYPE_CHECKING:
     from flnb_telemetry.schema import Ints
 
+    from flnb_backends.memory.pieces import Piece
+
 __all__ = ["Plan", "Planned"]
 
 
@@ -132,6 +134,20 @@ class Planned(Caching):
         if index == len(self.taken) or self.taken[index][0] != begin:
             raise ValueError(f"free: {block!r} of {self!r} was freed before")
         del self.taken[index]
+
+    def _retile(self, segment: Segment, live: list[Piece]) -> None:
+        if segment is self.segment:
+            self.taken = [
+                (block.address - segment.address, block.address - segment.address + block.size) for block in live
+            ]
+        else:
+            super()._retile(segment, live)
+
+    def _emptied(self, segment: Segment) -> None:
+        if segment is self.segment:
+            self.taken = []
+        else:
+            super()._emptied(segment)
 
     def stats(self) -> dict[str, int]:
         """The sums of every manager, and ``missed``, the requests that were not served as planned."""

@@ -10,7 +10,7 @@ from flnb_backends.memory.cached import tunable
 from flnb_backends.memory.pieces import MIN_BLOCK, Fitting, Piece, Pool
 
 if TYPE_CHECKING:
-    from flnb.interface.memory import AllocHint, Block, MemoryDevice
+    from flnb.interface.memory import AllocHint, Block, MemoryDevice, Segment
 
 __all__ = ["Reserved"]
 
@@ -42,8 +42,8 @@ class Reserved(Fitting):
         self.pool = Pool()
         self.pools = (self.pool,)
         segment = self.device.reserve(tunable("Reserved(reserve=...)", reserve, "FLNB_MEM_RESERVE", 0.9, self._bytes))
-        self.first = Piece(segment.address, segment.size, segment, self.pool)
-        self.first.keep()
+        self.first = segment
+        self._emptied(segment)
 
     def alloc(self, nbytes: int, stream: int = 0, hint: AllocHint | None = None) -> Block:
         """The best fitting free piece."""
@@ -68,5 +68,12 @@ class Reserved(Fitting):
         return max(1, int(share * device.capacity) // step) * step
 
     def _give_back(self, piece: Piece) -> None:
-        if piece is not self.first:
+        if piece.segment is not self.first:
             super()._give_back(piece)
+
+    def _emptied(self, segment: Segment) -> None:
+        """Keep the pool's segment, as one free piece."""
+        if segment is self.first:
+            Piece(segment.address, segment.size, segment, self.pool).keep()
+        else:
+            super()._emptied(segment)

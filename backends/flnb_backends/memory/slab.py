@@ -89,6 +89,22 @@ class Slab(Cached):
             shelves.pop(shelf, None)
             self.empty[shelf.segment.size].append(shelf.segment)
 
+    def mend(self) -> None:
+        """Make the shelves anew from the slots that live."""
+        self.open.clear()
+        self.empty.clear()
+        for segment, slots in self._tiled():
+            if not slots:
+                self.empty[segment.size].append(segment)
+                continue
+            shelf: Shelf = slots[0].shelf  # type: ignore[attr-defined]
+            taken = {slot.address for slot in slots}
+            shelf.fresh = segment.address + shelf.slots * shelf.size
+            places = range(segment.address, shelf.fresh, shelf.size)
+            shelf.free, shelf.live = [place for place in reversed(places) if place not in taken], len(slots)
+            if shelf.free:
+                self.open[shelf.size][shelf] = None
+
     def _shelf(self, size: int) -> Shelf:
         shared = size <= self.slab // 4
         room = self.slab if shared else rounded(size, self.device.granularity)
