@@ -18,7 +18,7 @@ def tried(*options):
 
 
 @pytest.mark.parametrize(
-    "options", [("--sample", "60"), ("--sample", "30", "--cold"), ("--sample", "15", "--manager", "native")], ids=str
+    "options", [("--sample", "60"), ("--sample", "20", "--cold"), ("--sample", "10", "--manager", "native")], ids=str
 )
 def test_a_training_step_can_be_interrupted_anywhere(options):
     done = tried(*options, "--seed", "11")
