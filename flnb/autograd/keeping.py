@@ -126,7 +126,7 @@ class Held:
             lane.emit(code, t0, t1, nbytes, block, self.copy.base.block.id, self.node, lane.context)
 
 
-class Part:
+class SavedTensor:
     """One saved tensor: its place in its block. It represents the tensor on the tape."""
 
     __slots__ = ("held", "spec", "view")
@@ -167,7 +167,7 @@ class Keeping(Packing):
     def __init__(
         self, store: Store, min_bytes: int, keep_last: int, select: Callable[[Saved], bool] | None, around: Tape | None
     ) -> None:
-        super().__init__(_no_pack, Part.unpacked, around)
+        super().__init__(_no_pack, SavedTensor.unpacked, around)
         self.store, self.min_bytes, self.keep_last, self.select = store, min_bytes, keep_last, select
         self._large: dict[Any, bool] = {}  # by plan
         self._waiting: dict[int, weakref.ref[Held]] = {}  # by id, those saved last at the end
@@ -217,7 +217,7 @@ class Keeping(Packing):
         held.knows(x)
         self._waiting.pop(id(held), None)
         self._waiting[id(held)] = weakref.ref(held)
-        return Packed(Part(held, array, x._data, x._spec), x._spec, place)
+        return Packed(SavedTensor(held, array, x._data, x._spec), x._spec, place)
 
 
 def _no_pack(_: Tensor) -> Any:

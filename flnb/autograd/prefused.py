@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from flnb.autograd.walk import Walk
     from flnb.tensor import Tensor
 
-__all__ = ["Part", "Prefused", "Sequence", "register_sequence"]
+__all__ = ["MatchedOp", "Prefused", "Sequence", "register_sequence"]
 
 Pattern = Any
 
 
-class Part(NamedTuple):
+class MatchedOp(NamedTuple):
     """One op of a sequence, as its fused pull sees it."""
 
     plan: Any
@@ -81,8 +81,8 @@ def register_sequence(name: str, pattern: Pattern, pull: Callable[..., Any]) -> 
         name: shown in errors and by ``backward``'s messages.
         pattern: the last op's name and the patterns of its arguments, ``("log", ("add", "exp", "exp"))``; None is any
             value, and omitted arguments are None.
-        pull: ``pull(g, *parts)``, with a `Part` for each op in the pattern's order (the last op first), returns the
-            cotangents of the Nones in order. It calls public ops. A part's ``saved`` holds the values that the op
+        pull: ``pull(g, *parts)``, with a `MatchedOp` for each op in the pattern's order (the last op first), returns
+            the cotangents of the Nones in order. It calls public ops. A part's ``saved`` holds the values that the op
             itself saved for its gradient: inputs and output, None where it reads none.
 
     >>> import flnb
@@ -223,7 +223,7 @@ def _made(sequence: Sequence, parts: list[Node]) -> _Made | None:
     cuts = list(pairwise(accumulate([len(part) - SAVED for part in parts], initial=0)))
 
     def joint(g: Any, _: Any, *saved: Any) -> Any:
-        return sequence.pull(g, *[Part(p, list(saved[a:b])) for p, (a, b) in zip(plans, cuts, strict=True)])
+        return sequence.pull(g, *[MatchedOp(p, list(saved[a:b])) for p, (a, b) in zip(plans, cuts, strict=True)])
 
     plan = copy(plans[0])
     plan.op, plan.joint = sequence, joint
@@ -247,13 +247,13 @@ def _alone(x: Any) -> Tensor:
     return kept
 
 
-def _logaddexp(g: Any, log: Part, _: Part, a: Part, b: Part) -> Any:
+def _logaddexp(g: Any, log: MatchedOp, _: MatchedOp, a: MatchedOp, b: MatchedOp) -> Any:
     """g exp(a) / (exp(a) + exp(b)) and the like: the quotient is computed once."""
     share = e.divide(g, log.saved[0])
     return e.multiply(share, a.output), e.multiply(share, b.output)
 
 
-def _logsumexp(g: Any, log: Part, total: Part, exp: Part) -> Any:
+def _logsumexp(g: Any, log: MatchedOp, total: MatchedOp, exp: MatchedOp) -> Any:
     shares = total.plan.pulls[0](e.divide(g, log.saved[0]), total.plan, *total.saved)
     return (e.multiply(shares, exp.output),)
 

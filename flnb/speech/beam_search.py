@@ -17,7 +17,7 @@ from typing import Any
 from flnb_telemetry.bus import scope
 
 from flnb.autograd import Variable
-from flnb.autograd.prefused import Part, register_sequence
+from flnb.autograd.prefused import MatchedOp, register_sequence
 from flnb.ops import logaddexp
 from flnb.speech.acceptors import START, Acceptor
 
@@ -212,7 +212,7 @@ def _no_path(acceptor: Acceptor, frames: int, beam: int | None) -> ValueError:
     return ValueError(f"no path through {states} states ends after {frames} frames; give more frames{wider}")
 
 
-def _arc(g: Any, meeting: Part, *additions: Part) -> tuple[Any, ...]:
+def _arc(g: Any, meeting: MatchedOp, *additions: MatchedOp) -> tuple[Any, ...]:
     """The gradient of ``logaddexp(other, score + step)``: what the arc gets goes to all of its summands."""
     other, along = (
         None if x is None else pull(g, meeting.plan, *meeting.saved)
