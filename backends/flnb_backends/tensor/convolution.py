@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from flnb.dispatch.state import CATEGORIES, current
 from flnb_backends.tensor.half import in_single
 
 TEMPORARY = CATEGORIES.index("temporary")
+SMALL = 8192
+"""Elements of an array that a single op is not slowed down by: below, calls into NumPy cost more than what they do."""
 Array = np.ndarray[Any, Any]
 Extents = tuple[int, ...]
 
@@ -32,6 +35,21 @@ def windows(x: Array, kernel: Extents, stride: Extents, dilation: Extents) -> Ar
     return as_strided(x, (*x.shape[:2], *fit, *kernel), (*x.strides[:2], *moves, *within))
 
 
+@lru_cache(64)
+def window_places(
+    shape: Extents, kernel: Extents, stride: Extents, padding: Extents, dilation: Extents
+) -> tuple[Array, Extents]:
+    """Where the elements of all windows are in a flat array, as columns (C x kernel, N x windows), and how many windows
+    there are each way. What is padding has the place behind the last element."""
+    size, rank = math.prod(shape), len(kernel)
+    around = [(0, 0), (0, 0), *((p, p) for p in padding)]
+    numbers = np.pad(np.arange(size).reshape(shape), around, constant_values=size)
+    view = windows(numbers, kernel, stride, dilation)
+    n, c, *fit = view.shape[: 2 + rank]
+    columns = view.transpose(1, *range(2 + rank, 2 + 2 * rank), 0, *range(2, 2 + rank))
+    return columns.reshape(c * math.prod(kernel), n * math.prod(fit)), tuple(fit)
+
+
 def filled(value: float, shape: tuple[int, ...], dtype: np.dtype[Any], out: Array | None = None) -> Array:
     """Fill ``out``, or a new array, with one value."""
     out = np.empty(shape, dtype) if out is None else out
@@ -40,7 +58,9 @@ def filled(value: float, shape: tuple[int, ...], dtype: np.dtype[Any], out: Arra
 
 
 def scratch(shape: Extents, dtype: np.dtype[Any]) -> Array:
-    """Memory for the duration of one op, from the active manager."""
+    """Memory for the duration of one op, from the active manager where it is worth a block."""
+    if math.prod(shape) < SMALL:
+        return np.empty(shape, dtype)
     here = current()
     array: Array = here.backend.empty(spec_of(shape, dtype), here.manager, here.min_block, 0, TEMPORARY)[0]
     return array
@@ -81,13 +101,19 @@ class Convolution:
         self, x: Array, kernel: Extents, stride: Extents, padding: Extents, dilation: Extents, groups: int
     ) -> tuple[Array, Extents]:
         """The windows as columns (groups, channels of a group x kernel, batch x windows), and how many each way."""
+        if x.size * math.prod(kernel) < SMALL:
+            places, fit = window_places(x.shape, kernel, stride, padding, dilation)
+            values = np.empty(x.size + 1, x.dtype)
+            values[:-1] = x.reshape(-1)
+            values[-1] = 0
+            return values.take(places).reshape(groups, len(places) // groups, places.shape[1]), fit
         view = windows(self._padded(x, padding), kernel, stride, dilation)
         rank = len(kernel)
-        n, c, *fit = view.shape[: 2 + rank]
-        columns = scratch((c, *kernel, n, *fit), x.dtype)
+        n, c, *extents = view.shape[: 2 + rank]
+        columns = scratch((c, *kernel, n, *extents), x.dtype)
         np.copyto(columns, view.transpose(1, *range(2 + rank, 2 + 2 * rank), 0, *range(2, 2 + rank)))
-        shape = (groups, c // groups * math.prod(kernel), n * math.prod(fit))
-        return columns.reshape(shape), tuple(fit)
+        shape = (groups, c // groups * math.prod(kernel), n * math.prod(extents))
+        return columns.reshape(shape), tuple(extents)
 
     def _rows(self, g: Array, groups: int) -> Array:
         """(N, O, *extents) as (groups, O / groups, N x extents)."""
