@@ -39,8 +39,10 @@ def fans(shape: Shape) -> tuple[int, int]:
     (36, 72)
 
     Raises:
-        ValueError: fewer than two axes.
+        ValueError: fewer than two axes, or a negative extent.
     """
+    if any(n < 0 for n in shape):
+        raise ValueError(f"init: a shape has extents >= 0, got {tuple(shape)}")
     if len(shape) < 2:
         raise ValueError(
             f"init: expected a weight (out, in, *kernel), got the shape {tuple(shape)}; use uniform or normal"
@@ -126,23 +128,23 @@ def kaiming_normal(
 def _kaiming(shape: Shape, mode: str, slope: float) -> float:
     if mode not in ("in", "out"):
         raise ValueError(f"init: mode must be 'in' or 'out', got {mode!r}")
-    return math.sqrt(2.0 / ((1.0 + slope**2) * fans(shape)[mode == "out"]))
+    return math.sqrt(2.0 / ((1.0 + slope**2) * max(1, fans(shape)[mode == "out"])))
 
 
 def glorot_uniform(shape: Shape, gain: float = 1.0, dtype: Any = None, generator: Generator | None = None) -> Any:
     """Evenly distributed in +-gain sqrt(6 / (fan in + fan out)) (Glorot and Bengio 2010, equation 16)."""
-    bound = gain * math.sqrt(6.0 / sum(fans(shape)))
+    bound = gain * math.sqrt(6.0 / max(1, sum(fans(shape))))
     return random.uniform(shape, -bound, bound, dtype, generator)
 
 
 def glorot_normal(shape: Shape, gain: float = 1.0, dtype: Any = None, generator: Generator | None = None) -> Any:
     """Normal with std gain sqrt(2 / (fan in + fan out)) (Glorot and Bengio 2010, equation 12)."""
-    return random.normal(shape, 0.0, gain * math.sqrt(2.0 / sum(fans(shape))), dtype, generator)
+    return random.normal(shape, 0.0, gain * math.sqrt(2.0 / max(1, sum(fans(shape)))), dtype, generator)
 
 
 def by_inputs(shape: Shape, inputs: int) -> Any:
     """Evenly distributed in +-1 / sqrt(inputs of one output): what layers begin with, as torch's."""
-    bound = 1.0 / math.sqrt(inputs)
+    bound = 1.0 / math.sqrt(max(1, inputs))
     return random.uniform(shape, -bound, bound)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from flnb.ops import elementwise as e
 from flnb.ops import reduction as r
 from flnb.ops.composite import Body, Composite, sigmoid
+from flnb.ops.creation import asarray
 from flnb.ops.movement import reshape
 from flnb.tensor import ArrayLike, Tensor, axis_of
 
@@ -150,7 +151,7 @@ def leaky_relu(x: ArrayLike, /, slope: float = 0.01) -> Tensor:
 def prelu(x: ArrayLike, weight: ArrayLike, /) -> Tensor:
     """x where positive, else ``weight`` * x, with learnt slopes (He et al. 2015, section 2.1).
 
-    ``weight`` is one slope, (1,), or one for each channel (axis 1) of x (N, C, ...), (C,).
+    ``weight`` is one slope, () or (1,), or one for each channel (axis 1) of x (N, C, ...), (C,).
 
     >>> import flnb
     >>> flnb.prelu([[-1.0, -1.0]], flnb.asarray([0.25, 0.5]))
@@ -159,11 +160,13 @@ def prelu(x: ArrayLike, weight: ArrayLike, /) -> Tensor:
     Raises:
         ValueError: neither one slope nor one for each channel.
     """
-    x = r.floating(x)
-    if weight.shape != (1,):
+    x, weight = r.floating(x), asarray(weight)
+    if weight.shape in ((), (1,)):
+        weight = reshape(weight, ()) if x.ndim == 0 else weight
+    else:
         if x.ndim < 2 or weight.shape != (x.shape[1],):
             raise ValueError(
-                f"prelu: expected a weight (1,) or (C,) for x (N, C, ...), got {weight.shape} and {x.shape}"
+                f"prelu: expected a weight (), (1,) or (C,) for x (N, C, ...), got {weight.shape} and {x.shape}"
             )
         weight = reshape(weight, (weight.shape[0], *(1,) * (x.ndim - 2)))
     return e.where(e.greater(x, 0.0), x, e.multiply(x, weight))

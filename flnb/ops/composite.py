@@ -125,7 +125,8 @@ def softmax(x: ArrayLike, /, axis: int = -1) -> Tensor:
     Tensor([0.09  , 0.2447, 0.6652], float32[3], numpy)
     """
     x = r.floating(x)
-    return _softmax_op(x, attributes=axes_of(axis, x.ndim, "softmax"))[0]  # type: ignore[arg-type]
+    axes: Any = axes_of(axis, x.ndim, "softmax")
+    return _softmax_op(x, attributes=axes)[0] if x._spec.size else e.copy(x)
 
 
 def _log_softmax(x: Any, axis: int) -> Body:
@@ -149,7 +150,8 @@ def log_softmax(x: ArrayLike, /, axis: int = -1) -> Tensor:
     Tensor([-1000.,     0.], float32[2], numpy)
     """
     x = r.floating(x)
-    return _log_softmax_op(x, attributes=axes_of(axis, x.ndim, "log_softmax"))[0]  # type: ignore[arg-type]
+    axes: Any = axes_of(axis, x.ndim, "log_softmax")
+    return _log_softmax_op(x, attributes=axes)[0] if x._spec.size else e.copy(x)
 
 
 def _checked_targets(op: str, scores: Any, targets: Any) -> Any:

@@ -133,7 +133,7 @@ def _dimensions(k: Any) -> int:
 
 def _index_tensors(k: Any, x: Any, axis: int) -> list[Any]:
     """Index tensors of one part; a mask becomes the positions of its true elements."""
-    if not isinstance(k, (list, np.ndarray, Tensor, range)):
+    if not isinstance(k, (list, tuple, np.ndarray, Tensor, range)):
         raise IndexError(
             f"getitem: cannot index with {type(k).__name__}; use ints, slices, None, ... or int/bool arrays"
         )

@@ -218,6 +218,8 @@ def pad(
         inside = dispatch.call(_pad, (ones_like(x, np.bool_),), (pairs, False))
         return e.where(inside, pad(x, pairs), single(asarray(value, x.dtype), "pad"))
     if mode == "constant":
+        if isinstance(value, complex) and x.dtype.kind != "c":
+            raise TypeError(f"pad: the value {value} does not fit {x._spec!r}; cast the tensor with .astype first")
         fill = complex(value) if x.dtype.kind == "c" else value if isinstance(value, int) else float(value)
         return dispatch.call(_pad, (x,), (pairs, fill))
     return _mirrored(x, pairs, mode)

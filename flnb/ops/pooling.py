@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from flnb.dispatch import crossing as dispatch
 from flnb.ops import elementwise as e
 from flnb.ops.convolution import Extents, axes, extents, output
-from flnb.ops.creation import asarray
 from flnb.ops.movement import pad
+from flnb.ops.reduction import floating
 from flnb.ops.table import Op, Pull, named
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def _windows(
     op: str, rank: int, x: Any, kernel_size: Any, stride: Any, padding: Any, fill: float
 ) -> tuple[Any, Extents, Extents]:
     """The padded image, the kernel and the stride, checked."""
-    x = asarray(x)
+    x = floating(x)
     if x.ndim != rank + 2:
         raise ValueError(f"{op}: expected x (N, C, {axes(rank)}), got {x._spec!r}")
     kernel = extents(kernel_size, rank, op, "kernel_size", 1)

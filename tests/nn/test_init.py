@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import flnb
+from flnb import nn
 from flnb.nn import init
 
 SHAPE = (60, 40, 3, 3)
@@ -86,3 +87,19 @@ def test_what_has_no_inputs_and_outputs_is_refused():
         init.glorot_normal((4,))
     with pytest.raises(ValueError, match="mode must be 'in' or 'out', got 'fan_in'"):
         init.kaiming_normal(SHAPE, "fan_in")
+
+
+@pytest.mark.parametrize("name", ["kaiming_uniform", "kaiming_normal", "glorot_uniform", "glorot_normal", "uniform"])
+def test_extents_of_zero_are_empty_and_negative_ones_refused(name):
+    make = getattr(init, name)
+    for shape in ((3, 0), (0, 3), (0, 0)):
+        assert make(shape).shape == shape
+    for shape in ((2, -3), (-2, 3)):
+        with pytest.raises(ValueError, match=rf"a shape has extents >= 0, got \({shape[0]}, {shape[1]}\)"):
+            make(shape)
+
+
+def test_layers_without_inputs_have_parameters_and_negative_ones_are_refused():
+    assert nn.Linear(0, 3)(flnb.zeros((2, 0))).shape == (2, 3)
+    with pytest.raises(ValueError, match=r"a shape has extents >= 0, got \(3, -1\)"):
+        nn.Linear(-1, 3)

@@ -137,3 +137,14 @@ def test_slopes_at_corners_and_far_out(function, at, slopes):
     x = flnb.Variable(flnb.asarray(at))
     function(x).sum().backward()
     assert x.grad.tolist() == slopes
+
+
+@pytest.mark.parametrize("x", [-2.0, [-2.0], [[-2.0, 1.0]]], ids=str)
+@pytest.mark.parametrize("weight", [0.25, [0.25]], ids=str)
+def test_prelu_of_any_shape_with_one_slope(x, weight):
+    values, slope = flnb.Variable(x), flnb.Variable(weight)
+    y = flnb.prelu(values, slope)
+    assert y.tolist() == np.where(np.asarray(x) > 0, x, 0.25 * np.asarray(x)).tolist()
+    y.sum().backward()
+    assert slope.grad.tolist() == (np.asarray(weight) * 0 - 2.0).tolist()
+    assert values.grad.tolist() == np.where(np.asarray(x) > 0, 1.0, 0.25).tolist()

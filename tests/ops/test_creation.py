@@ -122,6 +122,11 @@ def test_eye(k):
         (lambda: flnb.linspace(0, 1, -1), ValueError, "linspace: num must be 0 or more, got -1"),
         (lambda: flnb.arange(0, 1, 0), ValueError, "arange: step must not be 0"),
         (lambda: flnb.asarray(np.ones(2, complex), flnb.float32), TypeError, "complex128 to float32 loses the imagin"),
+        (
+            lambda: flnb.pad(flnb.zeros(2), ((1, 1),), 1j),
+            TypeError,
+            r"pad: the value 1j does not fit float32\[2\]",
+        ),
         (lambda: flnb.zeros((2.5,)), TypeError, "'float' object cannot be interpreted as an integer"),
         (lambda: flnb.ones(2).__array_namespace__(api_version="1999.1"), ValueError, "known: 2021.12, .* 2024.12"),
         (lambda: flnb.__array_namespace_info__().dtypes(kind="real"), ValueError, "unknown kind of dtype 'real'"),

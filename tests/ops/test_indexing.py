@@ -126,3 +126,14 @@ def test_take_and_take_along_axis_are_numpys(data):
 def test_bad_indices(call, kind, text):
     with pytest.raises(kind, match=text):
         call(flnb.zeros((2, 3)))
+
+
+@pytest.mark.parametrize("key", [(0, 2), (True, False, True), (), ((0, 1), (2, 0))], ids=str)
+def test_a_tuple_inside_an_index_is_a_list(key):
+    source = np.arange(6.0).reshape(2, 3)
+    x = flnb.asarray(source)
+    assert x[:, key].tolist() == source[:, key].tolist()
+    assert x[..., key, None].shape == source[..., key, None].shape
+    x[:, key] = 7.0
+    source[:, key] = 7.0
+    assert x.tolist() == source.tolist()

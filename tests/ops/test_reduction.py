@@ -50,3 +50,11 @@ def test_std_of_equal_elements_has_gradient_zero(axis):
     flnb.std(mixed, axis=1).sum().backward()
     assert mixed.grad.tolist() == [[0.0, 0.0], [-0.5, 0.5]]
     assert np.isnan(flnb.std(flnb.Variable([1.0, np.nan])).item())
+
+
+@pytest.mark.parametrize(("correction", "divisor"), [(0, 3), (-1, 4), (2.5, 0.5), (3, np.nan), (4, np.nan)])
+def test_the_variance_of_too_few_is_nan(correction, divisor):
+    x = np.array([[1.0, 2.0, 4.0], [3.0, 3.0, 3.0]])
+    expected = ((x - x.mean(1, keepdims=True)) ** 2).sum(1) / divisor
+    np.testing.assert_allclose(flnb.var(x, axis=1, correction=correction).numpy(), expected)
+    np.testing.assert_allclose(flnb.std(x, axis=1, correction=correction).numpy(), np.sqrt(expected))
