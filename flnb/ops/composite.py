@@ -126,7 +126,7 @@ def softmax(x: ArrayLike, /, axis: int = -1) -> Tensor:
     """
     x = r.floating(x)
     axes: Any = axes_of(axis, x.ndim, "softmax")
-    return _softmax_op(x, attributes=axes)[0] if x._spec.size else e.copy(x)
+    return _softmax_op(x, attributes=axes)[0] if x._spec.size else e.exp(x)
 
 
 def _log_softmax(x: Any, axis: int) -> Body:
@@ -151,7 +151,7 @@ def log_softmax(x: ArrayLike, /, axis: int = -1) -> Tensor:
     """
     x = r.floating(x)
     axes: Any = axes_of(axis, x.ndim, "log_softmax")
-    return _log_softmax_op(x, attributes=axes)[0] if x._spec.size else e.copy(x)
+    return _log_softmax_op(x, attributes=axes)[0] if x._spec.size else e.exp(x)
 
 
 def _checked_targets(op: str, scores: Any, targets: Any) -> Any:
