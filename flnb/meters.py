@@ -152,7 +152,8 @@ class MSEMeter(_Mean):
 
     def add(self, output: Any, target: Any) -> None:
         got, wanted = _alike("MSEMeter", output, target)
-        self._sum += float(((got.astype(np.float64) - wanted) ** 2).sum())
+        with np.errstate(all="ignore"):
+            self._sum += float(((got.astype(np.float64) - wanted) ** 2).sum())
         self._weight += wanted.size
 
 

@@ -14,6 +14,7 @@ from flnb_telemetry.withblock import holding, with_block
 
 from flnb.dispatch import state
 from flnb.dispatch.interpreter import Interpreter
+from flnb.dispatch.quiet import unnamed
 from flnb.dispatch.state import operators
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ _telling: ContextVar[bool] = ContextVar("flnb_telling", default=False)
 def _observed(observer: Observer, op: Op, method: Callable[..., Any]) -> Callable[..., Any]:
     """A backend's method with calls of an observer around it."""
 
+    @unnamed
     def run(*arguments: Any) -> Any:
         if _telling.get():
             return method(*arguments)

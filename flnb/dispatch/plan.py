@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from flnb_telemetry import bus, intern, schema
 
+from flnb.dispatch.quiet import quiet
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -56,6 +58,9 @@ def spec_of(shape: tuple[int, ...], dtype: np.dtype[Any], kind: str = "ndarray")
     if spec is None:
         spec = _specs.setdefault(key, Spec(shape, dtype, kind))
     return spec
+
+
+_array = quiet(np.asarray)
 
 
 class Plan:
@@ -115,7 +120,7 @@ class Plan:
         promoted = [s for i, s in enumerate(self.specs) if i not in self.op.unpromoted]
         dtype = next(s.dtype for s in promoted if isinstance(s, Spec))
         try:
-            buffer = backend.from_numpy(np.asarray(value, dtype))
+            buffer = backend.from_numpy(_array(value, dtype))
         except OverflowError:
             raise OverflowError(
                 f"{self.op.name}: the number {value} does not fit {dtype.name}, the tensor's dtype, which a number "

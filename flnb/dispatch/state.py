@@ -17,6 +17,7 @@ from flnb_telemetry.withblock import holding
 
 from flnb.dispatch import registry
 from flnb.dispatch.plan import families
+from flnb.dispatch.quiet import unnamed
 from flnb.dispatch.spelling import warn_of_misspelt
 from flnb.interface.device import choose_device
 from flnb.interface.part import Part
@@ -180,6 +181,7 @@ def bind(backend: TensorBackend, op: Any) -> Callable[..., Any]:
         return method  # type: ignore[no-any-return]
     copies = op.writes_out and not _accepts_out(method)
 
+    @unnamed
     def checked(*arguments: Any) -> Any:
         out = None
         if copies and len(arguments) != (op.arity or -1):
@@ -203,6 +205,7 @@ def bind(backend: TensorBackend, op: Any) -> Callable[..., Any]:
 def _supported(backend: TensorBackend, op: Any, method: Callable[..., Any]) -> Callable[..., Any]:
     """The method with a check of its dtypes, for a backend without some: its plan may be another backend's."""
 
+    @unnamed
     def run(*arguments: Any) -> Any:
         result = method(*arguments)
         if not backend.supports(result.dtype):

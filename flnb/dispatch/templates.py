@@ -291,8 +291,10 @@ _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 def compiled(text: str, filename: str, names: dict[str, Any]) -> dict[str, Any]:
-    """Run generated source among these names; tracebacks and debuggers find its lines."""
+    """Run generated source among these names; tracebacks and debuggers find its lines, and ufuncs called from it do not
+    warn (`flnb.dispatch.quiet`)."""
     filename = os.path.join(_FOLDER, filename)
     linecache.cache[filename] = len(text), None, text.splitlines(keepends=True), filename
+    names["__name__"] = None
     exec(compile(text, filename, "exec"), names)
     return names

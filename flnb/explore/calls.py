@@ -62,7 +62,7 @@ class OpCall:
         if target is not None or (op.writes_out and not op.arity):
             arguments.append(target)
         method = state.bind(backend, op)
-        with state.use(category=self.category):
+        with state.use(category=self.category), np.errstate(all="ignore"):
             t0 = time.perf_counter()
             try:
                 result = method(*arguments)

@@ -9,6 +9,7 @@ import numpy as np
 
 from flnb.dispatch import registry
 from flnb.dispatch.dtypes import is_float
+from flnb.dispatch.quiet import quiet
 from flnb.explore.calls import NEW, OpCall, Outcome, same_bits
 from flnb.explore.layout import keep
 from flnb.ops.table import OPS
@@ -45,6 +46,7 @@ class Difference:
         return self.what or f"no difference (largest error {self.error:.2e}, allowed {self.allowed:.2e})"
 
 
+@quiet
 def difference(call: OpCall, reference: TensorBackend, expected: Outcome, got: Outcome, tolerance: float) -> Difference:
     """What is wrong with ``got`` beside ``expected``: raised, wrote an input, shape, dtype, NaN, values.
 
@@ -93,8 +95,7 @@ def _sums(op: str) -> bool:
 def _without_cancelling(call: OpCall, reference: TensorBackend) -> float:
     """The largest value of the call on its inputs' absolute values."""
     positive = replace(call, inputs=tuple(keep(np.abs(k.array())) if is_float(k.dtype) else k for k in call.inputs))
-    with np.errstate(all="ignore"):
-        outcome = replace(positive, out=None if call.out != NEW else NEW).on(reference)
+    outcome = replace(positive, out=None if call.out != NEW else NEW).on(reference)
     values = np.abs(np.asarray(outcome.value, np.float64)) if outcome.error is None else np.zeros(())
     return float(values[np.isfinite(values)].max(initial=0.0))
 

@@ -12,6 +12,7 @@ from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import state
 from flnb.dispatch.dtypes import common_dtype, complex_dtype, default_dtype, dtype_of
 from flnb.dispatch.plan import spec_of
+from flnb.dispatch.quiet import quiet
 from flnb.ops.table import Op
 from flnb.tensor import ArrayLike, DTypeLike, Tensor, check_device
 
@@ -84,19 +85,24 @@ def asarray(obj: ArrayLike, dtype: DTypeLike = None, copy: bool | None = None, d
     dtype = None if dtype is None else dtype_of(dtype)
     if isinstance(obj, (list, tuple)) and _holds_tensors(obj):
         return _joined(obj, _common(obj) if dtype is None else dtype)
-    refuse_complex("asarray", getattr(obj, "dtype", dtype), dtype)
+    array = _array_of(obj, dtype)
+    spec = spec_of(array.shape, array.dtype, state.current().kind)
+    return dispatch.create(_from_numpy, spec, (array,), INPUT)
+
+
+@quiet
+def _array_of(values: Any, dtype: np.dtype[Any] | None) -> np.ndarray[Any, Any]:
+    """Values as a NumPy array of the dtype that their tensor will have."""
+    refuse_complex("asarray", getattr(values, "dtype", dtype), dtype)
     try:
-        array = np.asarray(obj, dtype=dtype)
+        array = np.asarray(values, dtype=dtype)
     except (ValueError, TypeError) as error:
         raise type(error)(f"asarray: {error}; expected numbers in nested lists of equal lengths") from None
     if array.dtype.kind not in "biufc" and array.dtype.name != "bfloat16":
-        raise TypeError(f"asarray: expected numbers, got {type(obj).__name__} of dtype {array.dtype}")
-    if dtype is None and not hasattr(obj, "dtype") and array.dtype.kind in "fc":
+        raise TypeError(f"asarray: expected numbers, got {type(values).__name__} of dtype {array.dtype}")
+    if dtype is None and not hasattr(values, "dtype") and array.dtype.kind in "fc":
         array = array.astype(default_dtype() if array.dtype.kind == "f" else complex_dtype())
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    spec = spec_of(array.shape, array.dtype, state.current().kind)
-    return dispatch.create(_from_numpy, spec, (array,), INPUT)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def _holds_tensors(values: Sequence[Any]) -> bool:
@@ -299,6 +305,9 @@ def arange(
     return dispatch.create(_arange, _spec((max(0, int(count)),), dtype, device), (first, step))
 
 
+_linspace = quiet(np.linspace)
+
+
 def linspace(
     start: complex,
     stop: complex,
@@ -318,7 +327,7 @@ def linspace(
         raise ValueError(f"linspace: num must be 0 or more, got {num}")
     if dtype is None:
         dtype = complex_dtype() if complex in (type(start), type(stop)) else default_dtype()
-    return asarray(np.linspace(start, stop, num, endpoint=endpoint), dtype, device=device)
+    return asarray(_linspace(start, stop, num, endpoint=endpoint), dtype, device=device)
 
 
 def eye(

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from flnb.dispatch.plan import spec_of
+from flnb.dispatch.quiet import quiet_methods
 from flnb.dispatch.state import CATEGORIES, current
 from flnb_backends.tensor.half import in_single
 
@@ -85,6 +86,7 @@ def flat(x: Array) -> Array:
     return x.reshape(*x.shape[:2], math.prod(x.shape[2:]))
 
 
+@quiet_methods
 class Convolution:
     """The convolution methods of the NumPy backend, for any number of dimensions."""
 

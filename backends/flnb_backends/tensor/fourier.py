@@ -6,10 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from flnb.dispatch.quiet import quiet_methods
+
 Array = np.ndarray[Any, Any]
 Axes = tuple[int, ...]
 
 
+@quiet_methods
 class Fourier:
     """The transforms of the NumPy backend. Inputs have the right sizes already."""
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from flnb.dispatch.quiet import quiet
+
 Array = np.ndarray[Any, Any]
 
 
@@ -26,6 +28,7 @@ def single(x: Any) -> Any:
     return x.astype(np.float32) if isinstance(x, np.ndarray) and is_half(x) else x
 
 
+@quiet
 def rounded(values: Any, x: Array, out: Array | None) -> Array:
     """Round a float32 result to the half precision of x."""
     if out is None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from flnb.dispatch.quiet import quiet_methods, unnamed
 from flnb_backends.tensor.half import is_half, rounded, single
 
 Array = np.ndarray[Any, Any]
@@ -45,9 +46,26 @@ def _into(values: Array, x: Array, out: Array | None) -> Array:
     return out
 
 
+@unnamed
+def _matmul(self: Any, a: Array, b: Array, out: Array | None = None) -> Array:
+    half, wanted = None, out
+    if a.itemsize == 2 and is_half(a):
+        half, a, b, out = a, single(a), single(b), None
+    if b.ndim == 2 and a.ndim > 2 and a.flags.c_contiguous and (out is None or out.flags.c_contiguous):
+        rows = math.prod(a.shape[:-1])  # one product instead of one of each example
+        into = None if out is None else out.reshape(rows, b.shape[1])
+        flat = np.matmul(a.reshape(rows, a.shape[-1]), b, into)
+        product: Array = flat.reshape(*a.shape[:-1], b.shape[1]) if out is None else out
+    else:
+        product = np.matmul(a, b, out)
+    return product if half is None else rounded(product, half, wanted)
+
+
+@quiet_methods
 class LinearAlgebra:
     """The decompositions and solvers of the NumPy backend."""
 
+    matmul = _matmul
     cholesky, inv, det = _plain("cholesky"), _plain("inv"), _plain("det")
     eigvalsh, svdvals = _plain("eigvalsh"), _plain("svdvals")
 
@@ -68,14 +86,3 @@ class LinearAlgebra:
 
     def slogdet(self, x: Array, out: Array | None = None) -> Array:
         return pack(lapack("slogdet", x), x, out)
-
-    def matmul(self, a: Array, b: Array, out: Array | None = None) -> Array:
-        if a.itemsize == 2 and is_half(a):
-            return rounded(LinearAlgebra.matmul(self, single(a), single(b)), a, out)
-        if b.ndim == 2 and a.ndim > 2 and a.flags.c_contiguous and (out is None or out.flags.c_contiguous):
-            rows = math.prod(a.shape[:-1])  # one product instead of one of each example
-            into = None if out is None else out.reshape(rows, b.shape[1])
-            flat: Array = np.matmul(a.reshape(rows, a.shape[-1]), b, into)
-            return flat.reshape(*a.shape[:-1], b.shape[1]) if out is None else out
-        product: Array = np.matmul(a, b, out)
-        return product

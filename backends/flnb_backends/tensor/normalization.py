@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from flnb.dispatch.quiet import quiet_methods
 from flnb_backends.tensor.rows import Array, Out, blocks, channel_sums, column_sums, examples, number, row_means, target
 
 __all__ = ["Normalization"]
 
 
+@quiet_methods
 class Normalization:
     """Normalised values by the statistics of rows (layer norm) and of channels (batch norm)."""
 

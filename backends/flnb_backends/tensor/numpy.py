@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flnb.dispatch.memory import array_in
+from flnb.dispatch.quiet import quiet, unnamed
 from flnb.interface import TensorBackend
 from flnb.ops.indexing import basic, decode
 from flnb_backends.tensor.convolution import Convolution, filled
@@ -21,6 +22,7 @@ from flnb_backends.tensor.whole import Whole
 Array = np.ndarray[Any, Any]
 
 
+@unnamed
 def into(values: Array, out: Array | None) -> Array:
     """Write values into ``out``, cast to its dtype; without ``out`` return them."""
     if out is None:
@@ -54,6 +56,7 @@ def _reduce(function: Any) -> Any:
 
 
 def _total(function: Any) -> Any:
+    @unnamed
     def method(self: Any, x: Array, axes: tuple[int, ...], keepdims: bool, out: Array | None = None) -> Any:
         if x.itemsize == 2 and is_half(x):
             return rounded(function(single(x), axis=axes, keepdims=keepdims), x, out)
@@ -117,10 +120,12 @@ class NumpyBackend(Whole, Convolution, Pooling, Fourier, LinearAlgebra, TensorBa
 
     # Creation
 
+    @unnamed
     def full(self, value: float, out: Array) -> Array:
         out.fill(value)
         return out
 
+    @unnamed
     def arange(self, start: float, step: float, out: Array) -> Array:
         out[...] = start + step * np.arange(out.size)
         return out
@@ -133,6 +138,7 @@ class NumpyBackend(Whole, Convolution, Pooling, Fourier, LinearAlgebra, TensorBa
     def empty_like(self, out: Array) -> Array:
         return out
 
+    @unnamed
     def random_uniform(self, low: float, high: float, source: np.random.Generator, out: Array) -> Array:
         if out.dtype in (np.float32, np.float64):
             source.random(out.shape, out.dtype, out)
@@ -143,6 +149,7 @@ class NumpyBackend(Whole, Convolution, Pooling, Fourier, LinearAlgebra, TensorBa
             out[...] = source.uniform(low, high, out.shape)
         return out
 
+    @unnamed
     def random_normal(self, mean: float, std: float, source: np.random.Generator, out: Array) -> Array:
         out[...] = source.normal(mean, std, out.shape)
         return out
@@ -178,6 +185,7 @@ class NumpyBackend(Whole, Convolution, Pooling, Fourier, LinearAlgebra, TensorBa
     def minimum(self, a: Array, b: Array, out: Array | None = None) -> Array:
         return np.minimum(a, b, out=out)
 
+    @quiet
     def erf(self, x: Array, out: Array | None = None) -> Array:
         return erf(x, out)
 
@@ -188,6 +196,7 @@ class NumpyBackend(Whole, Convolution, Pooling, Fourier, LinearAlgebra, TensorBa
         np.copyto(out, a, where=condition)
         return out
 
+    @unnamed
     def astype(self, x: Array, dtype: np.dtype[Any], out: Array | None = None) -> Array:
         return x.astype(dtype) if out is None else into(x, out)
 
@@ -200,10 +209,12 @@ class NumpyBackend(Whole, Convolution, Pooling, Fourier, LinearAlgebra, TensorBa
     any, all = _reduce(np.any), _reduce(np.all)
     argmax, argmin = _position(np.argmax), _position(np.argmin)
 
+    @quiet
     @in_single
     def cumulative_sum(self, x: Array, axis: int, out: Array | None = None) -> Array:
         return np.cumsum(x, axis=axis, out=out)
 
+    @quiet
     @in_single
     def cumulative_prod(self, x: Array, axis: int, out: Array | None = None) -> Array:
         return np.cumprod(x, axis=axis, out=out)
@@ -270,6 +281,7 @@ class NumpyBackend(Whole, Convolution, Pooling, Fourier, LinearAlgebra, TensorBa
                 return np.asarray(x.take(indices[0], axis, target, "wrap"))
         return into(np.asarray(x[decode(key, tuple(indices))]), target)
 
+    @quiet
     def scatter_add(self, g: Array, *arguments: Any) -> Array:
         *indices, shape, key, out = arguments
         if is_half(g):

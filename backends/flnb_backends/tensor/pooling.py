@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from flnb.dispatch.quiet import quiet_methods
 from flnb_backends.tensor.convolution import Array, Extents, filled, scratch
 from flnb_backends.tensor.half import is_half
 from flnb_backends.tensor.rows import PIECE, examples
@@ -93,6 +94,7 @@ def maxima(x: Array, kernel: Extents, stride: Extents, out: Array | None = None)
     return found
 
 
+@quiet_methods
 class Pooling:
     """The pooling methods of the NumPy backend, for any number of dimensions."""
 

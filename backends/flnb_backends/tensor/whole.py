@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from flnb.dispatch.quiet import quiet_methods
 from flnb_backends.tensor.erf import normal_distribution
 from flnb_backends.tensor.normalization import Normalization
 from flnb_backends.tensor.rows import Array, Out, blocks, blocks_along, number, row_maxima, row_sums, target
@@ -26,6 +27,7 @@ __all__ = ["Whole"]
 CUBIC, ROOT_EIGHT_OVER_PI = 0.044715, math.sqrt(8.0 / math.pi)
 
 
+@quiet_methods
 class Activations:
     """Elementwise composites."""
 
@@ -145,6 +147,7 @@ def _log_softmax(x: Array, y: Array) -> None:
     np.subtract(y, np.log(total, total), y)
 
 
+@quiet_methods
 class Softmax:
     """Softmax and composites made of it. Along another axis than the last, that axis is reduced instead of rows."""
 

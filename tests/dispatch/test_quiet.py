@@ -1,0 +1,72 @@
+"""What keeps NumPy's warnings away leaves the user's own NumPy as it is."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import flnb
+from flnb.dispatch import quiet as module
+from flnb.dispatch.quiet import quiet, quiet_methods, unnamed
+
+ZERO = np.zeros(2)
+
+
+def division(a, b):
+    return a / b
+
+
+def test_numpy_of_the_user_warns_as_before():
+    before = np.geterr()
+    x = flnb.asarray(ZERO)
+    flnb.softmax(flnb.log(x) / x) @ flnb.log_softmax(flnb.exp(x) / x)
+    assert np.geterr() == before
+    with pytest.warns(RuntimeWarning, match="divide by zero"):
+        np.log(ZERO)
+
+    class Own(flnb.backends.NumpyBackend):
+        def log(self, x):
+            return np.log(x)
+
+    with flnb.use_backend(Own), pytest.warns(RuntimeWarning, match="divide by zero"):
+        flnb.log(x)
+
+
+def test_an_error_state_that_the_user_chose_holds_for_elementwise_ops():
+    with np.errstate(divide="raise"), pytest.raises(FloatingPointError, match="divide by zero encountered in log"):
+        flnb.log(flnb.asarray(ZERO))
+    with np.errstate(all="raise"):
+        assert np.geterr()["over"] == "raise"
+        flnb.softmax(flnb.asarray([1e4, -1e4, np.inf]))
+        assert np.geterr()["over"] == "raise"
+
+
+@pytest.mark.parametrize("wrap", [quiet, unnamed])
+def test_wrapped_functions_do_not_warn_and_keep_their_names(wrap):
+    silent = wrap(division)
+    assert silent(ZERO, b=ZERO).tolist() == pytest.approx([np.nan] * 2, nan_ok=True)
+    assert (silent.__name__, silent.__doc__) == ("division", division.__doc__)
+    with pytest.warns(RuntimeWarning, match="invalid value"):
+        division(ZERO, ZERO)
+    with pytest.raises(ValueError, match="broadcast"):
+        silent(ZERO, np.zeros(3))
+    assert np.geterr()["divide"] == "warn"
+    found = []
+    thread = threading.Thread(target=lambda: found.append(silent(ZERO, ZERO)))
+    thread.start()
+    thread.join()
+    assert len(found) == 1
+
+
+def test_methods_of_a_class(monkeypatch):
+    @quiet_methods
+    class Methods:
+        log = np.log
+
+        def divide(self, a, b):
+            return a / b
+
+    Methods().divide(ZERO, ZERO)
+    assert Methods.log is np.log
+    monkeypatch.setattr(module, "_CHANGED", [])  # a NumPy that keeps its error state elsewhere
+    assert np.isnan(quiet(division)(ZERO, ZERO)).all()
