@@ -1,7 +1,7 @@
 /** Numbers by step: what was logged, and the gradient norms of the sampled steps. */
 
 import { Columns, entry } from "./columns.ts";
-import type { Column, Tape, TapeNode } from "./protocol.ts";
+import type { Column, TapeNorms } from "./protocol.ts";
 import type { Store } from "./store.ts";
 
 export type Metric = Columns<"step" | "t" | "value">;
@@ -29,16 +29,18 @@ export class NormHistory {
   constructor(private readonly store: Store) {}
 
   /** Of one node; the value is NaN where the gradient was bad. */
-  of(node: TapeNode): Metric | undefined {
+  of(node: TapeNorms["nodes"][number]): Metric | undefined {
     return this.nodes.get(this.key(node));
   }
 
-  /** Take in the norms of another step; whether one of all parameters is among them. */
-  take(tape: Tape): boolean {
+  /** Take in the norms of a backward; whether one of all parameters is among them. One under way is told again. */
+  take(tape: TapeNorms): boolean {
     const { step, t } = tape;
     for (const node of tape.nodes) {
       if (node.norm === null && !node.bad) continue;
-      entry(this.nodes, this.key(node), newMetric).append({ step, t, value: node.bad ? NaN : node.norm ?? NaN });
+      const value = node.bad ? NaN : node.norm ?? NaN;
+      const metric = entry(this.nodes, this.key(node), newMetric);
+      if (metric.last("step") !== step || !Object.is(metric.last("value"), value)) metric.append({ step, t, value });
     }
     const news = (tape.gradient !== null || tape.gradient_bad > 0) && t > (this.all.last("t") ?? -Infinity);
     if (news) this.all.append({ step, t, value: tape.gradient_bad ? NaN : tape.gradient! });
@@ -50,7 +52,7 @@ export class NormHistory {
     this.nodes.clear();
   }
 
-  private key(node: TapeNode): string {
+  private key(node: TapeNorms["nodes"][number]): string {
     return `${this.store.context(node.context)?.scope ?? ""}\0${this.store.plan(node.plan)?.op ?? ""}`;
   }
 }

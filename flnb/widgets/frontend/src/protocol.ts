@@ -115,23 +115,28 @@ export interface TapeGroup {
 /** What an open group shows: groups and places (`at`) of nodes; edges are pairs of places in `items`, one after the other. */
 export interface TapeLevel { key: string; items: (number | TapeGroup)[]; edges: number[]; entered: number[]; left: number[] }
 export interface TapePart { levels: TapeLevel[]; nodes: TapeNode[]; leaves: TapeLeaf[] }
-/** A tape, or of a long one as much as is needed at first. */
-export interface Tape extends TapePart {
+/** The gradients of one measured backward. */
+export interface TapeNorms {
   step: number;
   t: number;
+  /** Norm of the gradient of all parameters, and its bad values. */
+  gradient: number | null;
+  gradient_bad: number;
+  nodes: readonly Pick<TapeNode, "context" | "plan" | "norm" | "bad">[];
+}
+/** A tape, or of a long one as much as is needed at first. */
+export interface Tape extends TapePart, TapeNorms {
+  nodes: TapeNode[];
   truncated: number;
   /** Nodes in all. */
   count: number;
   /** The same for the same program: plans, scopes and edges. */
   structure: string;
-  /** Norm of the gradient of all parameters, and its bad values. */
-  gradient: number | null;
-  gradient_bad: number;
   /** (leaf id, place on the outermost level). */
   inputs: [number, number][];
 }
-/** Asks for more of the tape: levels to open, the way to a node, the next node that a text matches after another. */
-export interface TapeRequest { type: "tape"; open?: string[]; reveal?: number; search?: string; after?: number }
+/** Asks for more of the tape: levels to open, the way to a node, the next node that a text matches after another; or for the newest in place of one with NaN. */
+export interface TapeRequest { type: "tape"; open?: string[]; reveal?: number; search?: string; after?: number; newest?: true }
 export interface TapeAnswer extends TapePart {
   type: "tape";
   structure: string;
@@ -186,6 +191,8 @@ export interface FrameHead {
   contexts?: TableDelta<Context>;
   arrays: Record<string, [ArrayType, number, number]>;
   tape?: Tape;
+  /** What was measured after the tape that is shown, where that is kept for its NaN. */
+  norms?: TapeNorms;
   /** Of a whole recording: which part this is, from 0 to the last. */
   part?: [number, number];
   /** Of two recordings side by side: which one. */

@@ -41,6 +41,8 @@ export class Store {
   readonly metrics = new Map<string, Metric>();
   readonly memory = new MemoryLog();
   tape: Tape | null = null;
+  /** The step of the newest measured backward, where the tape is an earlier one that is kept for its NaN. */
+  newest: number | null = null;
   /** Call stacks of blocks, by context, as far as they were asked for; null where the answer is awaited. */
   readonly stacks = new Map<number, readonly string[] | null>();
   /** The newest answer to what was asked of the tape. */
@@ -306,6 +308,11 @@ export class Store {
       this.versions.memory++;
     }
     if (head.tape) this.applyTape(head.tape);
+    if (head.tape || head.norms) this.newest = head.norms?.step ?? null;
+    if (head.norms) {
+      this.versions.tape++;
+      if (this.norms.take(head.norms)) this.versions.metrics++;
+    }
     this.landed = head.part?.[0] === head.part?.[1] && head.run.whole === true;
     if (this.landed && this.following) this.land();
     this.versions.frame++;
@@ -329,7 +336,7 @@ export class Store {
     this.norms.clear();
     this.tables.clear();
     this.memory.clear();
-    this.tape = this.answer = null;
+    this.tape = this.answer = this.newest = null;
     this.stacks.clear();
     this.selection = null;
     this.cursor = this.limit = null;
@@ -360,7 +367,7 @@ export class Store {
   private applyTape(tape: Tape): void {
     // An interrupt in the middle of backward() leaves a stump: the last whole tape tells more.
     if (this.tape && this.tape.leaves.length > 0 && tape.leaves.length === 0 && tape.count < this.tape.count / 2) return;
-    const same = this.tape?.step === tape.step && this.tape.t === tape.t;
+    const same = this.tape?.t === tape.t; // the step may be known only later
     this.tape = tape;
     this.versions.tape++;
     if (!same && this.norms.take(tape)) this.versions.metrics++;

@@ -62,10 +62,15 @@ export class TapeDetails {
 
   private hint(): void {
     const { model } = this;
-    const origins = model.nodes.flatMap((info, at) => (info.health === "origin" ? [at] : []));
-    const parts: HTMLElement[] = [h("div", { class: "fl-none" }, "Click a node for its gradient, time and saved tensors. Enter or a second click opens a module.")];
-    if (origins.length > 0) parts.push(h("div", { class: "fl-section" }, "NaN begins at"), this.list(origins));
-    const norms = model.nodes.flatMap((info, at) => (info.node.norm !== null && Number.isFinite(info.node.norm) && !model.arrivesBad(at) ? [{ at, norm: info.node.norm }] : []));
+    const { origins } = model;
+    const spoiled = model.leaves.flatMap((_, leaf) => (model.leafBad(leaf) ? [leaf] : []));
+    const parts: HTMLElement[] = [];
+    if (origins.length > 0) parts.push(h("div", { class: "fl-section fl-error" }, "NaN begins at"), this.list(origins));
+    if (spoiled.length > 0) parts.push(h("div", { class: "fl-section fl-error" }, "NaN reached"), this.leafList(spoiled));
+    if (spoiled.length > 0 && origins.length === 0)
+      parts.push(h("div", { class: "fl-none" }, "Where it begins was not measured: no operation reported it. The next backward is measured; flnb.record(grad_interval=0) measures all."));
+    parts.push(h("div", { class: "fl-none" }, "Click a node for its gradient, time and saved tensors. Enter or a second click opens a module."));
+    const norms = model.nodes.flatMap((info, at) => (info.node.norm !== null && Number.isFinite(info.node.norm) && info.health === "fine" ? [{ at, norm: info.node.norm }] : []));
     if (norms.length > 1) {
       norms.sort((a, b) => b.norm - a.norm);
       parts.push(h("div", { class: "fl-section" }, "Largest gradients"), this.list(norms.slice(0, 4).map(({ at }) => at)));
@@ -221,11 +226,11 @@ export class TapeDetails {
     const list = h("ul", { class: "fl-rowlist" });
     for (const at of nodes.slice(0, LIST)) {
       const info = this.model.nodes[at]!;
-      const bad = this.model.arrivesBad(at);
+      const bad = this.model.arrivesBad(at) || info.health === "origin";
       const button = h("button", { type: "button", title: info.plan ? `${info.op} ${shapeText(info.plan.shape)}` : info.op },
         h("i", { class: "fl-swatch", style: `background:${this.context.theme.family(info.family)}` }),
         h("span", { class: "fl-code" }, info.scope && !info.scope.endsWith(info.op) ? `${info.scope.split(".").slice(-2).join(".")}.${info.op}` : info.scope || info.op),
-        h("span", { class: bad ? "fl-unitright fl-error" : "fl-unitright" }, bad ? "NaN" : significant(info.node.norm ?? NaN)));
+        h("span", { class: bad ? "fl-unitright fl-error" : "fl-unitright" }, info.health === "origin" ? "NaN begins" : bad ? "NaN" : significant(info.node.norm ?? NaN)));
       button.addEventListener("click", () => {
         if (this.model.tape) actions.select(selectionOfNode(store, info.node, this.model.tape));
       });

@@ -1,6 +1,7 @@
 /** Where do gradients vanish, explode or become NaN? The Tape panel of the overview and the Tape view. */
 
-import { attribute, h } from "../dom.ts";
+import { attribute, h, setText } from "../dom.ts";
+import { integer } from "../format.ts";
 import { Tip } from "../memory/tip.ts";
 import { buttonGroup, Panel } from "../panel.ts";
 import type { DataTable, View, ViewContext } from "../view.ts";
@@ -27,6 +28,7 @@ class TapeView implements View {
   private readonly canvas: TapeCanvas;
   private readonly host = h("div", { style: "position:relative;flex:1;min-height:0;overflow:hidden" });
   private readonly none = h("div", { class: "fl-none", style: "position:absolute;inset:0" }, "No tape yet: the graph of a step appears after its backward().");
+  private readonly newest = h("button", { type: "button", class: "fl-button", hidden: true, title: "Show the newest tape in place of the one with NaN" });
   private readonly tip: Tip;
   private readonly details: TapeDetails | null;
   private readonly families: HTMLElement | null;
@@ -45,6 +47,8 @@ class TapeView implements View {
   private measured = "";
   private laid = "";
   private shown = -1;
+  /** The graph, and where its NaN begins or its forward ended, that was brought into sight. */
+  private alarmed = "";
   private drawn = "";
   /** The reader moved the picture: new steps leave it where it is. */
   private moved = false;
@@ -59,7 +63,8 @@ class TapeView implements View {
     this.tip = new Tip(this.host);
     this.families = full ? h("div", { class: "fl-wideonly", style: "display:flex;gap:12px;font-size:11px;color:var(--fl-dim);overflow:hidden" }) : null;
     if (this.families) this.panel.tools.append(this.families);
-    this.panel.tools.append(this.buttons());
+    this.newest.addEventListener("click", () => context.actions.ask({ type: "tape", newest: true }));
+    this.panel.tools.append(this.newest, this.buttons());
     this.finder = new Finder(context, this.model, full);
     this.details = full ? new TapeDetails(context, this.model) : null;
     this.element = this.details ? h("div", { class: "fl-split", style: "height:100%;width:100%" }, this.panel.element, this.details.element) : this.panel.element;
@@ -145,7 +150,7 @@ class TapeView implements View {
       this.layout = this.rows = null;
       return;
     }
-    const key = `${model.structure} ${width} ${height} ${model.known} ${this.full ? model.origin : ""} ${[...this.opening.chosen].map(([name, open]) => name + Number(open)).join()}`;
+    const key = `${model.structure} ${width} ${height} ${model.known} ${model.origin} ${[...this.opening.chosen].map(([name, open]) => name + Number(open)).join()}`;
     if (key === this.laid) return;
     const fresh = this.shown !== model.structure;
     const refit = this.laid === "" || fresh;
@@ -165,13 +170,22 @@ class TapeView implements View {
     this.layout = dragged(layoutTape(model.tree, this.opening.open, this.measures), this.shifts);
     this.above = Math.max(this.above, this.layout.above);
     this.plates = platesOf(this.layout, model);
-    if (fresh && this.full) this.finder.show(model.nodes.findIndex((info) => info.health === "origin" || info.node.failed !== undefined));
+    this.alarm();
     if (refit || (!this.moved && !this.anchor)) this.fit();
     else this.hold();
     this.spread();
     if (before && this.anchor) this.motion.begin(before, (wasAt - canvas.camera.x) / canvas.camera.scale, this.anchor.key, performance.now());
     if (!this.anchor || isOpen(model.groups.get(this.anchor.key) ?? model.tree.root, this.opening.open) === this.opening.chosen.get(this.anchor.key)) this.anchor = null;
     this.write();
+  }
+
+  /** Brings where a NaN begins, or the forward ended, into sight: once, also where only that is new. */
+  private alarm(): void {
+    const { model } = this;
+    const at = model.origins[0] ?? model.nodes.findIndex((info) => info.node.failed !== undefined);
+    const key = `${model.structure} ${model.origin} ${at}`;
+    if (key !== this.alarmed) this.finder.show(at);
+    this.alarmed = key;
   }
 
   /** Keeps the anchor where it is on the screen. */
@@ -244,6 +258,9 @@ class TapeView implements View {
     const { said, label } = this.model.tape ? about(this.model, this.opening.open) : { said: "", label: null };
     this.panel.sub = [said, this.model.tape ? this.finder.text : ""].filter(Boolean).join(" · ");
     if (label !== null) attribute(this.canvas.surface.canvas, "aria-label", label);
+    const { newest } = this.context.store;
+    this.newest.hidden = newest === null;
+    if (newest !== null) setText(this.newest, `to step ${integer(newest)}`);
     if (label !== null && this.families) showFamilies(this.families, this.model, theme);
   }
 

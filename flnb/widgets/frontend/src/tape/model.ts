@@ -79,7 +79,7 @@ export class TapeModel {
       };
     });
     this.nodes.forEach((info, at) => info.parents.forEach((parent) => this.nodes[parent]!.consumers.push(at)));
-    this.origin = this.nodes.flatMap((info) => (info.health === "origin" ? [info.node.at] : [])).join();
+    this.origin = this.origins.map((at) => this.nodes[at]!.node.at).join();
     this.tree = treeOf(tape);
     this.groups = new Map([...allGroups(this.tree.root)].map((group) => [group.key, group]));
     const levels = tape.levels.map((level) => level.key).sort().join();
@@ -87,6 +87,11 @@ export class TapeModel {
     if (levels !== this.levels) this.known++;
     this.signature = tape.structure;
     this.levels = levels;
+  }
+
+  /** Indices of the nodes where NaN or Inf begins, the first of the backward first. */
+  get origins(): number[] {
+    return this.nodes.flatMap((info, at) => (info.health === "origin" ? [at] : [])).reverse();
   }
 
   /** Index of a node by its id, -1 where it is not known. */

@@ -84,9 +84,10 @@ export function about(model: TapeModel, open: ReadonlySet<string>): { said: stri
   const what = groups.some((group) => group.path) ? "modules" : "groups";
   const modules = groups.length === 0 ? "no modules" : opened === 0 ? `${what} collapsed` : `${opened} of ${groups.length} ${what} open`;
   const left = tape.truncated > 0 ? `${integer(tape.truncated)} older ${tape.truncated === 1 ? "node" : "nodes"} left out` : "";
-  const origin = model.nodes.find((info) => info.health === "origin");
+  const origin = model.nodes[model.origins[0] ?? -1];
+  const bad = !origin && tape.gradient_bad > 0 ? "NaN in gradients" : "";
   const failed = model.nodes.find((info) => info.node.failed);
-  const parts = [failed ? `failed at ${failed.op}` : "", tape.step >= 0 ? `step ${integer(tape.step)}` : "", origin ? `NaN begins at ${origin.op}` : "", nodeCount(tape.count), modules, left];
+  const parts = [failed ? `failed at ${failed.op}` : "", tape.step >= 0 ? `step ${integer(tape.step)}` : "", origin ? `NaN begins at ${origin.op}` : bad, nodeCount(tape.count), modules, left];
   return {
     said: parts.filter(Boolean).join(" · "),
     label: `Tape graph${tape.step >= 0 ? ` of step ${tape.step}` : ""}: ${nodeCount(tape.count)}, ${modules}${origin ? `, NaN begins at ${origin.op} ${origin.scope}` : ""}. Arrow keys move between boxes, Enter opens a module.`,

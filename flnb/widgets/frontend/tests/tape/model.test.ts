@@ -84,6 +84,46 @@ describe("the model of a run", () => {
     expect(model.nodes.slice(3).every((info) => info.health === "fine")).toBe(true);
   });
 
+  it("names where a NaN begins in the order of the backward", () => {
+    const { store, model } = run({ steps: 60 }, 1);
+    const whole = store.tape!;
+    const nodes = whole.nodes.map((node) => ({ ...node, health: node.at === 3 || node.at === 9 ? 2 as const : 0 as const }));
+    store.tape = { ...whole, nodes };
+    store.versions.tape++;
+    model.update();
+    expect(model.origins.map((at) => model.nodes[at]!.node.at)).toEqual([9, 3]);
+  });
+
+  it("keeps a tape with NaN and goes on with the norms of later steps", () => {
+    const { store } = run({ steps: 40, nanStep: 40 }, 3);
+    const simulation = new Simulation({ steps: 40 });
+    simulation.advance(0.04);
+    const { content, buffers } = simulation.frame(true);
+    const tape = store.tape!;
+    const { context, plan } = tape.nodes[0]!;
+    const norms = (step: number, norm: number) => ({ step, t: tape.t + step, gradient: norm, gradient_bad: 0, nodes: [{ context, plan, norm, bad: 0 }] });
+    const sent = (more: object): void => {
+      const { tape: _, ...head } = content;
+      store.receive({ ...head, ...more, keyframe: true, run: store.run! }, buffers, 2000);
+    };
+    sent({ norms: norms(41, 2) });
+    sent({ norms: norms(42, 3) });
+    expect([store.tape, store.newest]).toEqual([tape, 42]);
+    expect([store.norms.all.last("step"), store.norms.all.last("value")]).toEqual([42, 3]);
+    expect(store.norms.of({ context, plan, norm: 0, bad: 0 })!.last("value")).toBe(3);
+    sent({ tape: { ...tape, step: 43, t: tape.t + 43, gradient: 1, gradient_bad: 0 } });
+    expect([store.tape!.step, store.newest]).toEqual([43, null]);
+  });
+
+  it("has one point a step of a backward that is told as it grows", () => {
+    const { store } = run({ steps: 60 }, 1);
+    const whole = store.tape!;
+    const [first, second] = whole.nodes;
+    const before = store.norms.of(first!)!.length;
+    for (const nodes of [[first!], [first!, second!]]) store.norms.take({ ...whole, step: 1000, t: whole.t + nodes.length, gradient: null, nodes: nodes.map((node) => ({ ...node, norm: 7 })) });
+    expect(store.norms.of(first!)!.length).toBe(before + 1);
+  });
+
   it("is empty before the first backward", () => {
     const model = new TapeModel(new Store());
     model.update();
