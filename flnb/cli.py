@@ -224,7 +224,7 @@ def parser() -> argparse.ArgumentParser:
     one("--steps", type=int, default=2)
     one("--optimizer", metavar="NAME", help="of flnb.optim (default: SGD with momentum)")
     one("-o", "--output", metavar="FILE", help="also save the recording, for flnb view and flnb replay")
-    one = command("replay", replay, "ask other memory managers what a recorded run asked of its own")
+    one = command("replay", replay, "replay a recorded run's allocations on other memory managers")
     one("file", metavar="FILE", help="a saved run")
     line = "names with settings, with commas between: caching,buddy,caching:split_limit=64MiB (default: caching)"
     one("--managers", default="caching", metavar="NAMES", help=line)

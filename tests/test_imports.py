@@ -41,7 +41,7 @@ flnb.interface.device flnb.memory.postmortem function
 flnb.interface.memory flnb.dispatch.memory function
 flnb.interface.tape flnb.autograd.walk types
 flnb.magics flnb function
-flnb.memory.pasteable flnb.memory eager
+flnb.memory.code_snippets flnb.memory eager
 flnb.plot flnb.memory types
 flnb.testing.gradients flnb eager
 flnb.testing.samples flnb eager

@@ -23,16 +23,16 @@ from flnb_telemetry.formats.torch_snapshot import load_snapshot
 from flnb.dispatch.memory import allocate, block_of, release
 from flnb.dispatch.state import current
 from flnb.interface.memory import AllocHint, Block, MemoryDevice, MemoryManager, OutOfMemoryError, Segment, SegmentState
+from flnb.memory.counterpart import rerun
 from flnb.memory.diffing import Diff, diff
-from flnb.memory.dry import DryRun, dry_run
+from flnb.memory.dry_runs import DryRun, dry_run
 from flnb.memory.fitting import Fit, fit
-from flnb.memory.leaning import lean
 from flnb.memory.offloading import Codec, LossyCast, Moves, Zlib, compress, offload
 from flnb.memory.packing import Packing, pack
 from flnb.memory.planning import plan
 from flnb.memory.postmortem import Postmortem
+from flnb.memory.recompute import lean
 from flnb.memory.replaying import Outcome, Replay, replay
-from flnb.memory.rerunning import rerun
 from flnb.memory.traces import Trace, trace
 
 __all__ = [
@@ -46,7 +46,7 @@ __all__ = [
 
 
 def stats(manager: MemoryManager | None = None) -> dict[str, int]:
-    """Sums and counts of a manager, the active one when none is given.
+    """Return sums and counts of a manager, the active one when none is given.
 
     Bytes: allocated, reserved, cached (reserved but not allocated), peak_allocated, peak_reserved.
     Counts: allocs, frees, live (blocks), segments.
@@ -55,7 +55,7 @@ def stats(manager: MemoryManager | None = None) -> dict[str, int]:
 
 
 def snapshot(manager: MemoryManager | None = None) -> list[SegmentState]:
-    """Every segment of a manager with the blocks and holes that tile it."""
+    """Return every segment of a manager with the blocks and holes inside it."""
     return (manager or current().manager).snapshot()
 
 

@@ -1,4 +1,4 @@
-"""What is allocated in one state of memory and not in another, by who allocated it, whatever the addresses."""
+"""The difference between two states of memory, by op and call stack, independent of addresses."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class DiffRow(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes more than before."""
+        """Change in bytes."""
         return self.bytes_after - self.bytes_before
 
     @property
     def blocks(self) -> int:
-        """Blocks more than before."""
+        """Change in the number of blocks."""
         return self.blocks_after - self.blocks_before
 
 
@@ -91,7 +91,7 @@ class Diff:
 
 
 def diff(before: Any, after: Any) -> Diff:
-    """What is allocated after and not before, by op and call stack, or scope where no stack is known.
+    """Compare two states of memory by op and call stack (by scope if no stack is known).
 
     Blocks are never matched by address, so two steps, two runs or two processes can be compared.
 
@@ -138,7 +138,7 @@ def _state(source: Any) -> MemoryState:
 
 
 def _held(state: MemoryState) -> list[tuple[tuple[str, str, tuple[Frame, ...]], int, int]]:
-    """Of each op and place the requested bytes and blocks that live."""
+    """Count the live blocks and their requested bytes for each op and place."""
     block, catalog = state.block, state.catalog
     pairs, group = np.unique(np.stack([block["plan"].astype(np.int64), block["context"]]), axis=1, return_inverse=True)
     group = group.reshape(-1)

@@ -1,9 +1,9 @@
-"""Training in less memory: what modules save for backward is kept, made again, or moved away, so that a step fits.
+"""Training in less memory: decide which saved tensors to keep, recompute or offload so that a step fits a capacity.
 
 T. Chen et al., "Training deep nets with sublinear memory cost", 2016: a module that is checkpointed keeps its inputs
 and output, and runs again in backward. What is offloaded (`flnb.memory.offload`) waits on another device. What both do
-to the lifetimes of a recorded step is worked out from its events (`lifetimes`, `idling`); the changed trace is
-replayed, and only what the replay says is promised.
+to the lifetimes of a recorded step is worked out from its events (`lifetimes`, `offload_lifetimes`); the changed trace
+is replayed, and only what the replay says is promised.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from flnb_telemetry.safe_text import safe_text
 
 from flnb.dispatch.state import current
 from flnb.interface.memory import MemoryManager
-from flnb.memory.choosing import METHODS, bandwidth_of, choices, costs, with_choice
-from flnb.memory.idling import shortest
-from flnb.memory.leaning import lean
+from flnb.memory.candidates import METHODS, bandwidth_of, choices, costs, with_choice
 from flnb.memory.lifetimes import Activation, Step
+from flnb.memory.offload_lifetimes import shortest
+from flnb.memory.recompute import lean
 from flnb.memory.remedies import stand_in
 from flnb.memory.replaying import play
 from flnb.memory.traces import recording
@@ -42,7 +42,7 @@ TRIED = 64
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Fit:
-    """What to do about what modules save, so that a step fits. Sizes in bytes.
+    """A plan of which modules to recompute and offload so that a step fits. Sizes in bytes.
 
     Attributes:
         recompute: the scopes of the modules to run again in backward; offload: of those whose saved tensors are moved
@@ -177,7 +177,7 @@ def fit(
 
 
 def _nothing(step: Step, name: str, methods: Sequence[str]) -> str:
-    """Why there is no choice, and what to do."""
+    """Describe why nothing can be recomputed or offloaded, and what to do."""
     called = ", ".join(dict.fromkeys(call.scope for call in step.calls if step.outermost(call.scope) == call.scope))
     if not called:
         return (
@@ -185,9 +185,9 @@ def _nothing(step: Step, name: str, methods: Sequence[str]) -> str:
             f"step (forward and backward) of a model of flnb.nn modules"
         )
     return (
-        f"of what the modules of the run {name!r} ({called}) saved for backward, nothing can be dealt with by "
-        f"{' or '.join(methods)}: only tensors that one module makes and uses inside are, not those that it takes or "
-        f"gives; call modules that follow each other in the forward of one around them (nn.Sequential)"
+        f"of what the modules of the run {name!r} ({called}) saved for backward, nothing can use "
+        f"{' or '.join(methods)}: only tensors created and consumed inside one module qualify, not its inputs or "
+        f"outputs; call modules that follow each other in the forward of one around them (nn.Sequential)"
     )
 
 

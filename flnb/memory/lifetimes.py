@@ -1,4 +1,4 @@
-"""What checkpointing a module does to the lifetimes of a recorded step, worked out from its events.
+"""How recomputing (checkpointing) modules changes the tensor lifetimes of a recorded step.
 
 The calls of modules are the scopes that were entered and left. What one call allocated and did not free before it
 ended was saved for backward, or is its output. Checkpointed, the first goes when the call ends and is made again when
@@ -16,8 +16,8 @@ import numpy as np
 from flnb_telemetry import schema
 from flnb_telemetry.analysis.memory import NEVER
 
-from flnb.memory.idling import STAYING, Idle, movable, moved
 from flnb.memory.nodes import Node, Nodes
+from flnb.memory.offload_lifetimes import STAYING, Idle, movable, moved
 from flnb.memory.traces import Trace, trace
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Call(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Something to do about what modules save: "recompute" or "offload" it.
+    """A method ("recompute" or "offload") applied to some modules.
 
     Attributes:
         worth: bytes x calls for which they are not there; seconds: what that takes.
@@ -102,21 +102,21 @@ class Step:
 
     @cached_property
     def movable(self) -> dict[int, Idle]:
-        """Blocks that could be elsewhere for a while."""
+        """Blocks that could be offloaded for a while."""
         return movable(self)
 
     def own(self, scope: str) -> str:
-        """A scope from the outermost module on, without the user's scopes around it; "" where there is no module."""
+        """Return a scope without the user's scopes around its outermost module; "" if it has no module."""
         outside = max((path for path in self.around if f"{scope}.".startswith(f"{path}.")), key=len, default="")
         return scope.removeprefix(outside).removeprefix(".")
 
     def outermost(self, scope: str) -> str:
-        """The scope of the outermost module around an op, "" where there is none."""
+        """Return the scope of the outermost module around an op, "" if there is none."""
         own = self.own(scope)
         return own and scope.removesuffix(own) + own.partition(".")[0]
 
     def recomputable(self) -> list[Choice]:
-        """Modules that could be checkpointed."""
+        """Return the modules that could be recomputed."""
         worth: dict[str, float] = defaultdict(float)
         single: dict[str, bool] = defaultdict(lambda: True)
         born, died = self.trace.lifetimes
@@ -130,7 +130,7 @@ class Step:
         return [Choice("recompute", (scope,), worth[scope], self.seconds(scope)) for scope in useful]
 
     def offloadable(self, bandwidth: float) -> list[Choice]:
-        """Modules whose saved tensors could be moved, those together that save the same; bandwidth in bytes/s."""
+        """Return the modules that could be offloaded, grouped if they save the same tensors; bandwidth in bytes/s."""
         worth: dict[frozenset[str], float] = defaultdict(float)
         nbytes: dict[frozenset[str], int] = defaultdict(int)
         for row, away, back in moved(self, {scope for idle in self.movable.values() for scope in idle.scopes}):
@@ -141,11 +141,11 @@ class Step:
         return [Choice("offload", tuple(sorted(s)), worth[s], nbytes[s] / bandwidth) for s in worth if worth[s] > 0]
 
     def seconds(self, scope: str) -> float:
-        """What running a scope's calls once more takes."""
+        """Return the time that running a scope's calls once more takes."""
         return sum(call.seconds for call in self.calls if call.scope == scope)
 
     def decided(self, recompute: Collection[str], offload: Collection[str]) -> tuple[Activation, ...]:
-        """What happens to each tensor that ops saved; see `changed`."""
+        """Return the decision for each saved tensor; see `changed`."""
         asked, (born, _) = self.trace, self.trace.lifetimes
         calls = [call for call in self.calls if call.scope in recompute]
         again = {row for call in calls for row in range_of(born, call).tolist() if row not in call.outputs}
@@ -163,7 +163,7 @@ class Step:
         )
 
     def changed(self, recompute: Iterable[str], offload: Collection[str] = ()) -> tuple[Trace, int]:
-        """The trace, had modules been checkpointed, and had what others save been moved away; and the bytes moved.
+        """Return the trace as it would be with modules recomputed and others offloaded, and the bytes moved.
 
         Args:
             recompute: the scopes of the former, of which none may lie in another.
@@ -238,7 +238,7 @@ class Step:
         return [call for span in found if (call := self._call(*span)) is not None]
 
     def _call(self, scope: str, since: float, until: float) -> Call | None:
-        """The call between two times, None where no gradient goes through it."""
+        """Return the call between two times, or None if no gradient goes through it."""
         nodes = self.nodes
         first, last = (int(i) for i in np.searchsorted(nodes.t0, [since, until]))
         inside = nodes.between(first, last)
@@ -263,7 +263,7 @@ class Step:
         return any(not first <= node.first < last for node in self.nodes.read_by[row])
 
     def _outside(self, row: int, call: Call) -> int:
-        """Until when a call's output is held, which in the recording was held longest by what the call saved."""
+        """Return when a call's output would be freed if the call itself saved nothing."""
         until = call.end
         for node in self.nodes.read_by[row]:
             if call.begin <= np.searchsorted(self._at, node.t0, "right") - 1 < call.end:
@@ -274,14 +274,14 @@ class Step:
         return until
 
     def passed_on(self, node: Node, made: int) -> float:
-        """When the outermost call of a module ended that read a block and is not around the call that made it."""
+        """Return when the last outermost call ended that read a block made by another call."""
         born, begins, ends = self._at[made], self._begins, self._ends
         around = (begins <= node.t0) & (node.t0 <= ends) & ~((begins <= born) & (born <= ends))
         return float(ends[around].max(initial=node.t1))
 
 
 def range_of(born: Ints, call: Any) -> Ints:
-    """The allocations that were made in a call: a `Call`, or a pair of begin and end."""
+    """Return the range of allocations made during a call: a `Call`, or a pair (begin, end)."""
     begin, end = (call.begin, call.end) if isinstance(call, Call) else call
     first, last = np.searchsorted(born, [begin, end])
     return np.arange(first, last)

@@ -1,4 +1,4 @@
-"""What a recording says of the tape: the ops that gradients go through, the blocks they read, made and saved."""
+"""The tape as reconstructed from a recording: ops with gradients and the blocks they read, made and saved."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Node:
 
 
 class Nodes:
-    """The nodes of a recording in order of time, and by block who reads and who saves it.
+    """The tape nodes of a recording in order of time; for each block its readers and savers.
 
     Args:
         trace: of the recording; rows: by number of an allocation, its row there.
@@ -98,7 +98,7 @@ class Nodes:
             self._add(group, plan, parents, contexts[table["context"][first]].scope)
 
     def _add(self, group: Ints, plan: Plan, parents: list[int], scope: str) -> None:
-        """One more node: its rows in the table of ops, and the nodes that its inputs are results of (0: of none)."""
+        """Add a node, given its rows in the table of ops and the nodes of its inputs (0: no node)."""
         first, last = int(group[0]), int(group[-1])
         seq = int(self.node[first])
         t0, t1, pulled = float(self.t0[first]), float(self.t1[last]), self._pulled.get(seq)
@@ -124,7 +124,7 @@ class Nodes:
             self.saved_by[row].append(node)
 
     def _grouped(self) -> list[Ints]:
-        """The rows of each node's forward."""
+        """Return the rows of each node's forward ops."""
         forward = np.flatnonzero((self.node > 0) & ~self.back)
         forward = forward[np.argsort(self.node[forward], kind="stable")]
         groups = np.split(forward, np.flatnonzero(np.diff(self.node[forward])) + 1) if len(forward) else []
@@ -141,7 +141,7 @@ class Nodes:
         return found[::-1]
 
     def _pulls(self) -> dict[int, tuple[int, int]]:
-        """When each node was pulled."""
+        """Return when each node was pulled (its backward ran)."""
         rows = np.flatnonzero(self.back & (self.node > 0))
         born, _ = self.trace.lifetimes
         later = np.append(born, len(self.trace))
@@ -159,7 +159,7 @@ class Nodes:
     def _saves(
         self, node: Node, plan: Plan, parents: list[int], inputs: list[int | None], made: list[int]
     ) -> list[int]:
-        """The blocks that a node keeps: of inputs and result those that its pull reads, and what its body kept."""
+        """Return the blocks a node saves: inputs and result that its pull reads, and what its body kept."""
         op, count = OPS[plan.op], len(plan.inputs)
         found: list[int] = []
         if op.joint is not None:
@@ -186,32 +186,32 @@ class Nodes:
         return None
 
     def held_alone(self, row: int) -> bool | None:
-        """Whether the tape held a block longest: it went with the last node that saved it; None: that is not known."""
+        """Return whether a block was freed together with the last node that saved it; None if unknown."""
         (born, died), n = self.trace.lifetimes, len(self.trace)
         last = max((node.pulled[1] if node.pulled else n for node in self.saved_by.get(row, ())), default=n)
         later = int(np.searchsorted(born, last))  # what is let go of is freed when memory is next asked for
         return bool(died[row] <= born[later]) if later < len(born) else None
 
     def between(self, first: int, last: int) -> list[Node]:
-        """The nodes whose rows in the table of ops begin at ``first`` or later, and before ``last``."""
+        """Return the nodes whose rows in the table of ops begin in [first, last)."""
         begin, end = (bisect_left(self.list, row, key=lambda node: node.first) for row in (first, last))
         return self.list[begin:end]
 
     def following(self, t: float) -> int:
-        """The index of the first allocation after a time: what was let go of before is freed there."""
+        """Return the index of the first allocation after a time."""
         born, _ = self.trace.lifetimes
         later = int(np.searchsorted(born, np.searchsorted(self._at, t, "right")))
         return int(born[later]) if later < len(born) else len(self.trace)
 
 
 def _largest(plan: Plan) -> int:
-    """Bytes of the largest tensor of an op."""
+    """Return the bytes of the largest tensor of an op."""
     item = plan.nbytes / max(1, math.prod(plan.shape))
     return max([plan.nbytes, *(round(item * math.prod(shape)) for shape in plan.inputs)])
 
 
 def usual(plans: Ints, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-    """For each op the median of what all ops of its plan took: the same work counts the same.
+    """Return for each op the median time of all ops with the same plan.
 
     >>> usual(np.array([7, 3, 7, 7]), np.array([1.0, 5.0, 9.0, 2.0]))
     array([2., 5., 2., 2.])

@@ -1,4 +1,4 @@
-"""Saved tensors kept elsewhere until their gradient is due: on another device, or compressed.
+"""Offloading: saved tensors are stored on another device, or compressed, until their gradient is computed.
 
 The schedule is `flnb.autograd.keeping`'s; here is where tensors go (a `Store`) and what moved (`Moves`).
 
@@ -36,7 +36,7 @@ ACTIVATION = schema.CATEGORIES.index("activation")
 
 @dataclass
 class Moves:
-    """What moved: how many blocks, their bytes, the seconds it took, each away and back.
+    """Counts of the moves in each direction: blocks, bytes and seconds.
 
     ``stored_bytes`` is what those that went away take where they are kept: less than ``away_bytes`` if compressed.
     """
@@ -68,7 +68,7 @@ class Moves:
 
 
 class Store:
-    """Where the values of blocks are kept, as they are or encoded. Copies lie in blocks of a manager's.
+    """Storage for the values of blocks, plain or encoded, in blocks of another manager.
 
     ``held`` knows by the number of a block what is kept of it; ``recent`` what came back last and may be needed again.
     """
@@ -82,7 +82,7 @@ class Store:
         self.keep_last = max(2, keep_last)  # both inputs of an op are results of others, which saved them as well
 
     def put(self, array: Any, code: int) -> Any:
-        """A copy in a block, from which `get` makes the array again; None where that is not worth it."""
+        """Return a stored copy from which `get` restores the array, or None if storing it is not worthwhile."""
         kept = array if self.codec is None else self.codec.encode(array)
         if kept is None or (self.codec is not None and kept.nbytes >= array.nbytes):
             return None
@@ -91,14 +91,14 @@ class Store:
         return copy
 
     def get(self, copy: Any, out: Any) -> None:
-        """Write into an array what was put."""
+        """Restore a stored copy into an array."""
         if self.codec is None:
             np.copyto(out, copy)
         else:
             self.codec.decode(copy, out)
 
     def returned(self, held: Held) -> None:
-        """Something came back: what came back before others is let go of, as its copy is still there."""
+        """Note that a block came back; release earlier ones whose copy still exists."""
         self.recent.append(weakref.ref(held))
         while len(self.recent) > self.keep_last:
             old = self.recent.popleft()()
@@ -107,7 +107,7 @@ class Store:
 
 
 class Codec:
-    """How to make arrays smaller: derive from it and give it to `compress`.
+    """A compression method: derive from it and pass it to `compress`.
 
     Attributes:
         name: for messages; that of one that loses something begins with "lossy".
@@ -116,7 +116,7 @@ class Codec:
     name = "codec"
 
     def encode(self, array: Any) -> Any:
-        """Another array with what `decode` needs; None: this one stays as it is."""
+        """Return a smaller array from which `decode` restores this one, or None to leave it as it is."""
         raise NotImplementedError(f"codec {self.name!r} does not implement 'encode'")
 
     def decode(self, encoded: Any, out: Any) -> None:
@@ -135,7 +135,7 @@ class Zlib(Codec):
         self.name, self.level = "zlib", level
 
     def encode(self, array: Any) -> Any:
-        """Bytes; None where they are more than nine tenths of what they were."""
+        """Return the compressed bytes, or None if they are more than nine tenths of the original."""
         found = np.frombuffer(zlib.compress(array.reshape(-1).view(np.uint8), self.level), np.uint8)
         return found if found.nbytes <= 0.9 * array.nbytes else None
 
@@ -152,7 +152,7 @@ class LossyCast(Codec):
         self.name = f"lossy-{self.dtype.name}"
 
     def encode(self, array: Any) -> Any:
-        """The cast array; None for what is no larger, not floating, or too large a number."""
+        """Return the cast array, or None if it would not be smaller, is not floating, or would overflow."""
         if array.dtype.kind != "f" or array.dtype.itemsize <= self.dtype.itemsize:
             return None
         try:

@@ -1,4 +1,4 @@
-"""Plans for `flnb.memory.Planned`: of what was recorded, the part that comes again, packed."""
+"""Plans for `flnb.memory.Planned`: the repeating part of a recording, packed offline."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def plan(source: Any, step: int | None = None, seconds: float = 5.0) -> Plan:
 
 
 def _window(run: Recording, step: int | None) -> tuple[int, int, int]:
-    """The time in which the calls of the plan are made, ns, and in which lane; -1 for all of them."""
+    """Return begin and end (ns) of the planned calls and their lane; lane -1 for all."""
     steps = run.table("step")
     if count := len(steps["t0"]):
         step = -min(2, count) if step is None else step

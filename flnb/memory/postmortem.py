@@ -1,4 +1,4 @@
-"""After memory ran out: what blocked the request, who holds it, and what would have worked (`OutOfMemoryError.report`).
+"""The report of an out-of-memory error: what blocked the request, who owns it, and what would have worked.
 
 Everything is made from what the error kept of that moment, from the frames it passed through and, where one ran, from
 the recording. Without a recording nothing is predicted.
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flnb_telemetry import intern, schema
 
-from flnb.memory.holders import Holder, Model, holders, models
+from flnb.memory.owners import Model, Owner, models, owners
 from flnb.memory.remedies import Remedies, search
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Closest(NamedTuple):
 
     @property
     def freed(self) -> int:
-        """Bytes that would have to go."""
+        """Bytes that would have to be freed."""
         return sum(block.size for block in self.blocks)
 
 
@@ -125,13 +125,13 @@ class Postmortem:
         return found
 
     def __repr__(self) -> str:
-        from flnb.memory.telling import told
+        from flnb.memory.report_text import as_text
 
-        return told(self)
+        return as_text(self)
 
 
 def postmortem(error: OutOfMemoryError) -> Postmortem:
-    """The report of an error; see `OutOfMemoryError.report`."""
+    """Create the report of an error; see `OutOfMemoryError.report`."""
     at = error.shortage
     if at is None:
         raise ValueError(
@@ -144,7 +144,7 @@ def postmortem(error: OutOfMemoryError) -> Postmortem:
     reserved = sum(state.segment.size for state in at.segments)
     closest = closest_segment(at, error.request)
     blocks = closest.blocks if closest is not None else sorted(live, key=lambda block: -block.size)[:SHOWN]
-    about = _About(at, holders(error.__traceback__))
+    about = _About(at, owners(error.__traceback__))
     plan = intern.plans.items[at.plan]
     return Postmortem(
         request=error.request,
@@ -181,7 +181,7 @@ def _verdict(error: OutOfMemoryError, at: Shortage, gaps: list[int]) -> str:
 
 
 def closest_segment(at: Shortage, request: int) -> Closest | None:
-    """The place for a request where the fewest bytes have to go; locked blocks go last of all."""
+    """Return the place for a request where the fewest bytes have to be freed; locked blocks count most."""
     best: tuple[int, int, Closest] | None = None
     for state in at.segments:
         tiles = state.blocks
@@ -202,9 +202,9 @@ def _cost(tile: BlockState, at: Shortage) -> int:
 
 
 class _About:
-    """What is known of blocks: from the recording, where there is one, and from who holds them."""
+    """Facts about blocks, from the recording (if there is one) and from their owners."""
 
-    def __init__(self, at: Shortage, held: dict[int, Holder]) -> None:
+    def __init__(self, at: Shortage, held: dict[int, Owner]) -> None:
         self.at, self.held = at, held
         self.rows: dict[int, tuple[Any, Any, int]] = {}
         if at.run is not None:
@@ -216,13 +216,13 @@ class _About:
                     self.rows[number] = (plans[plan], contexts[context], t)
 
     def blocker(self, block: BlockState) -> Blocker:
-        holder = self.held.get(block.id, Holder())
+        owner = self.held.get(block.id, Owner())
         plan, context, born = self.rows.get(block.id, (intern.plans.items[0], intern.contexts.items[0], self.at.t))
         traced = bool(plan.op)  # what lived when the recording began is announced without its op
-        shape = holder.shape if holder.shape is not None else plan.shape if traced else None
-        held = "a user lock alone: its array is gone" if block.id in self.at.waiting else holder.held
+        shape = owner.shape if owner.shape is not None else plan.shape if traced else None
+        held = "a user lock alone: its array is gone" if block.id in self.at.waiting else owner.held
         return Blocker(
-            block.id, block.size, schema.CATEGORIES[block.category], holder.names,
-            plan.op or holder.op, context.scope, shape, holder.line,
+            block.id, block.size, schema.CATEGORIES[block.category], owner.names,
+            plan.op or owner.op, context.scope, shape, owner.line,
             (self.at.t - born) / 1e9 if traced else None, held, self.at.locks.get(block.id, 0),
         )  # fmt: skip

@@ -15,10 +15,10 @@ from flnb_telemetry.analysis.memory import NEVER
 
 from flnb.dispatch import registry
 from flnb.interface.memory import MemoryDevice
-from flnb.memory import pasteable
-from flnb.memory.choosing import METHODS, bandwidth_of, choices, costs, with_choice
-from flnb.memory.idling import shortest
+from flnb.memory import code_snippets as snippets
+from flnb.memory.candidates import METHODS, bandwidth_of, choices, costs, with_choice
 from flnb.memory.lifetimes import Step
+from flnb.memory.offload_lifetimes import shortest
 from flnb.memory.replaying import Outcome, play
 from flnb.memory.traces import Names, Trace, recorded
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from flnb_telemetry.schema import Columns, Ints
 
     from flnb.interface.memory import Lease, MemoryManager, Shortage
-    from flnb.memory.holders import Model
+    from flnb.memory.owners import Model
     from flnb.memory.postmortem import Blocker
 
 __all__ = ["Remedies", "Remedy", "requests_until", "search", "stand_in"]
@@ -76,7 +76,7 @@ class Remedies:
 
     @property
     def fitting(self) -> tuple[Remedy, ...]:
-        """Those after which the request would have fitted."""
+        """The remedies with which the request would have fitted."""
         return tuple(row for row in self.rows if row.fits)
 
 
@@ -93,7 +93,7 @@ class Candidate(NamedTuple):
 def search(
     at: Shortage, request: int, blockers: tuple[Blocker, ...], cached: int, models: Mapping[str, Model]
 ) -> Remedies:
-    """Replay what might have helped.
+    """Replay all candidate remedies and return those that fit.
 
     Args:
         blockers: blocks whose going is tried.
@@ -150,7 +150,7 @@ def _not_reproduced(at: Shortage, same: Outcome, trace: Trace) -> str:
 
 
 def requests_until(at: Shortage) -> Columns:
-    """The blocks of one manager (the rows of `Memory.block`) that were made until the shortage, as they were then.
+    """Return the blocks of one manager (rows of `Memory.block`) as they were at the shortage.
 
     Blocks of segments that it does not hold and that nobody released are another manager's.
     """
@@ -164,7 +164,7 @@ def requests_until(at: Shortage) -> Columns:
 
 
 def with_request(trace: Trace, at: Shortage, request: int) -> Trace:
-    """The trace and one call more: the request that failed."""
+    """Return the trace with the failed request appended."""
     catalog = at.run.catalog
 
     def one_more(column: Names, text: str) -> Names:
@@ -183,7 +183,7 @@ def with_request(trace: Trace, at: Shortage, request: int) -> Trace:
 
 
 def stand_in(device: Lease | MemoryDevice, capacity: int) -> MemoryDevice:
-    """A device of addresses alone that lends as another one does: rounded alike, growing where that one grows."""
+    """Return a simulated device with another device's granularity and ability to grow."""
     real = device if isinstance(device, MemoryDevice) else device.device
     grows = type(real).resize is not MemoryDevice.resize
     kind: Any = SimulatedDevice if grows else type("StandIn", (SimulatedDevice,), {"resize": MemoryDevice.resize})
@@ -209,7 +209,7 @@ def _tried(candidate: Candidate, same: Outcome, device: MemoryDevice) -> Remedy:
 def _candidates(
     at: Shortage, trace: Trace, rows: Columns, blockers: tuple[Blocker, ...], cached: int, models: Mapping[str, Model]
 ) -> Iterator[tuple[str, Candidate]]:
-    """What might help, the most promising first, each in a group of which only the best is shown."""
+    """Yield candidates (group, candidate), the most promising first; of each group only the best is shown."""
     if cached:
         yield "release", Candidate("flnb.memory.release_cached()", trace, _releasing(at.manager, len(trace.nbytes)))
     yield from _deleted(at, trace, rows, blockers)
@@ -217,13 +217,13 @@ def _candidates(
     yield from _tuned(at, trace)
     for name in registry.names("memory manager"):
         if name not in (at.manager.name, "planned"):  # that one needs a plan of a whole step, which this one is not
-            code = pasteable.manager(registry.find("memory manager", name), {}, at.manager.device, at.available or 0)
+            code = snippets.manager(registry.find("memory manager", name), {}, at.manager.device, at.available or 0)
             if code is not None:
                 yield name, Candidate(code, trace, name)
 
 
 def _releasing(manager: MemoryManager, last: int) -> Callable[[Lease], MemoryManager]:
-    """Makes a manager like another that is told to release what it caches just before its last request."""
+    """Return a factory of a manager that releases its cache just before its last request."""
 
     def made(lease: Lease) -> MemoryManager:
         inner: Any = type(manager)(lease, **manager.told)
@@ -245,7 +245,7 @@ def _releasing(manager: MemoryManager, last: int) -> Callable[[Lease], MemoryMan
 def _deleted(
     at: Shortage, trace: Trace, rows: Columns, blockers: tuple[Blocker, ...]
 ) -> Iterator[tuple[str, Candidate]]:
-    """What a user can let go of: variables that nothing else holds, and locks."""
+    """Yield what the user could free: variables that nothing else refers to, and locks."""
     row_of = {number: row for row, number in enumerate(rows["alloc_id"].tolist())}
     free = [b for b in dict.fromkeys(blockers) if b.id in row_of and b.category not in STEADY and _by_hand(b)]
     for chosen in [[b] for b in free] + ([free] if len(free) > 1 else []):
@@ -263,7 +263,7 @@ def _by_hand(blocker: Blocker) -> bool:
 
 
 def without(trace: Trace, rows: Ints) -> Trace:
-    """The trace, had some allocations been freed just before its last call."""
+    """Return the trace with some allocations freed just before its last call."""
     born, died = trace.lifetimes
     tick = Trace.TICK
     ends = np.where(died < len(trace), died * tick, NEVER)
@@ -287,7 +287,7 @@ def _leaner(
         roots = dict.fromkeys(scope.partition(".")[0] for scope in told)
         written = tuple(dict.fromkeys(text for root in roots for text in models[root].written))
         cost = costs(sum(map(step.seconds, again)), nbytes, nbytes / rate)
-        return Candidate(pasteable.lean(written, "recompute" if again else "offload", told), changed, at.manager, cost)
+        return Candidate(snippets.lean(written, "recompute" if again else "offload", told), changed, at.manager, cost)
 
     for method in METHODS:
         found = [
@@ -308,7 +308,7 @@ def _leaner(
 
 
 def _levels(found: list[str], models: Mapping[str, Model]) -> Iterator[tuple[str, ...]]:
-    """For each depth of modules, those that can run again, with others like them that have not run yet."""
+    """Yield for each depth the modules that can be recomputed, with similar ones that have not run yet."""
     for depth in sorted({scope.count(".") for scope in found} - {0}):
         here = [scope for scope in found if scope.count(".") == depth]
         roots = dict.fromkeys(scope.partition(".")[0] for scope in here)
@@ -318,7 +318,7 @@ def _levels(found: list[str], models: Mapping[str, Model]) -> Iterator[tuple[str
 
 
 def _tuned(at: Shortage, trace: Trace) -> Iterator[tuple[str, Candidate]]:
-    """The manager with other limits, where it has such."""
+    """Yield the manager with other values of its settings."""
     manager = at.manager
     parameters = inspect.signature(type(manager).__init__).parameters
     largest = int(trace.nbytes.max())
@@ -327,7 +327,7 @@ def _tuned(at: Shortage, trace: Trace) -> Iterator[tuple[str, Candidate]]:
         if name in parameters:
             for limit in sizes:
                 told = {**manager.told, name: f"{limit >> 20}MiB"}
-                code = pasteable.manager(type(manager), told, manager.device, at.available or 0)
+                code = snippets.manager(type(manager), told, manager.device, at.available or 0)
                 if code is not None:
                     yield name, Candidate(code, trace, _like(manager, told))
 

@@ -1,4 +1,4 @@
-"""What if: the calls of a trace made again, to other managers, on a device of addresses alone."""
+"""Replays: the calls of a trace made to other managers, on a simulated device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flnb_telemetry.analysis.memory import holes
 from flnb.dispatch import registry
 from flnb.interface.memory import AllocHint, Lease, MemoryDevice, MemoryManager, OutOfMemoryError, Segment
 from flnb.memory.packing import pack
-from flnb.memory.replays import Replay
+from flnb.memory.replay_table import Replay
 from flnb.memory.traces import Trace, trace
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ SLICE = 1 << 15
 
 
 class Counter(Lease):
-    """What a manager holds of a device, counted: no events, so that a recording that runs is not disturbed."""
+    """A lease that counts what a manager reserves and emits no events, so that a running recording is not disturbed."""
 
     def __init__(self, device: MemoryDevice) -> None:
         super().__init__(device)
@@ -46,7 +46,7 @@ class Counter(Lease):
         self.changes.append((self.call, self.reserved))
 
     def tell(self, kind: int, *words: int) -> None:
-        """Nothing: this is no part of what is recorded."""
+        """Emit nothing: a replay is not part of what is recorded."""
 
 
 class Unmade(ValueError):
@@ -93,7 +93,7 @@ def play(
     capacity: int | str | MemoryDevice | None = None,
     tell: Callable[[int], object] | None = None,
 ) -> Outcome:
-    """Make the calls of a trace to one manager; see `replay`. A device may be given in place of its capacity.
+    """Make the calls of a trace to one manager and measure it; a device may be given in place of its capacity.
 
     ``tell`` is called with how many calls more are done with.
     """
@@ -154,7 +154,7 @@ def _hint(source: Trace, row: int) -> AllocHint:
 
 
 def _fragmentation(source: Trace, blocks: dict[int, Any], lease: Counter) -> tuple[float, float, int]:
-    """The share of free memory that is unusable for the largest request, internal waste, and the largest hole."""
+    """Return the share of free bytes unusable for the largest request, the internal waste, and the largest hole."""
     live = np.fromiter(blocks, np.int64, len(blocks)) - 1
     block = {
         "segment_id": np.array([b.segment.id for b in blocks.values()], np.int64),
@@ -185,7 +185,7 @@ def _reserved(lease: Counter, made: int) -> Ints:
 
 
 def _fresh(spec: Any, lease: Lease, asked: Trace | None = None) -> tuple[str, MemoryManager]:
-    """A manager that has done nothing yet, on this lease, and its label. Without a plan, `Planned` plans the trace."""
+    """Return the label and a fresh manager on this lease. Without a plan, `Planned` plans the trace."""
     given: dict[str, Any] = {}
     factory: Any = spec
     if isinstance(spec, str):
@@ -216,7 +216,7 @@ def replay(
     progress: bool = False,
     seconds: float = 5.0,
 ) -> Replay:
-    """Ask other memory managers what a recorded program asked of its own.
+    """Replay a recorded program's allocations on other memory managers.
 
     Args:
         source: what `flnb.memory.trace` takes: a recording, a saved one, a trace.

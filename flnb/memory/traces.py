@@ -32,7 +32,7 @@ class Names:
 
     @classmethod
     def of(cls, values: Sequence[str]) -> Names:
-        """The column that holds these texts."""
+        """Create the column of these texts."""
         number = {text: i for i, text in enumerate(dict.fromkeys(values))}
         return cls(np.fromiter((number[text] for text in values), np.int32, len(values)), tuple(number))
 
@@ -78,7 +78,7 @@ class Trace:
 
     @classmethod
     def of_calls(cls, calls: ArrayLike, nbytes: ArrayLike, t: ArrayLike | None = None, name: str = "trace") -> Trace:
-        """A trace written by hand.
+        """Create a trace by hand.
 
         Raises:
             ValueError: an allocation that is made twice, out of turn or never, freed twice or before it is made.
@@ -96,7 +96,7 @@ class Trace:
     def of_lifetimes(
         cls, born: Ints, died: Ints, nbytes: Ints, seconds: Any, name: str, **about: Any
     ) -> Trace:  # fmt: skip
-        """From the times (any integers, in order of birth) at which each allocation was made and freed.
+        """Create a trace from the times (any integers, in order of birth) of allocation and free.
 
         Args:
             died: the largest int64 for what was never freed.
@@ -112,7 +112,7 @@ class Trace:
         return cls(name, calls, np.asarray(nbytes, np.int64), seconds(t[order]), **about)
 
     def with_lifetimes(self, rows: Ints, born: Ints, died: Ints) -> Trace:
-        """Other lifetimes: what if this had been freed earlier, or made again.
+        """Return the trace with other lifetimes: what if a tensor had been freed earlier, or made again?
 
         Args:
             rows: which allocation of this trace each one is like; one may occur again, or not at all.
@@ -169,7 +169,7 @@ class Trace:
 
 
 def trace(source: Any) -> Trace:
-    """The trace of a `Recording`, of a file (a saved run or a PyTorch memory snapshot), or a `Trace` itself.
+    """Return the trace of a `Recording`, of a file (saved run or PyTorch memory snapshot), or a `Trace` itself.
 
     Raises:
         TypeError: something else.
@@ -182,7 +182,7 @@ def trace(source: Any) -> Trace:
 
 
 def recording(source: Any, function: str, more: str = "") -> Recording:
-    """A recording, or the one that lies under a path, for a function of `flnb.memory`, which takes ``more`` besides."""
+    """Return a recording given itself or its path; `function` and `more` are for the error message."""
     run = load_run(source) if isinstance(source, (str, Path)) else source
     if not isinstance(run, Recording):
         raise TypeError(
@@ -193,7 +193,7 @@ def recording(source: Any, function: str, more: str = "") -> Recording:
 
 
 def recorded(run: Recording, rows: schema.Columns) -> Trace:
-    """The trace of some blocks of a recording, in order of birth; those of `Memory.block`, or of this form."""
+    """Return the trace of some blocks of a recording (rows like `Memory.block`, in order of birth)."""
     catalog = run.catalog
     if not len(rows["t"]):
         raise ValueError(
@@ -211,7 +211,7 @@ def recorded(run: Recording, rows: schema.Columns) -> Trace:
 
 
 def _granularity(meta: dict[str, Any]) -> int:
-    """Of the device that a run was recorded on; older files name only the device."""
+    """Return the granularity of the device a run was recorded on; older files store only the device's name."""
     told = meta.get("granularity", 4096 if meta.get("device") == "host" else 512)
     return told if type(told) is int and 0 < told <= 1 << 30 else 512
 

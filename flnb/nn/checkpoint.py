@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flnb import random as flnb_random
-from flnb.nn.fitting import refuse
+from flnb.nn.mismatches import refuse
 from flnb.nn.saving import read_whole, write_whole
 from flnb.tensor import Tensor
 

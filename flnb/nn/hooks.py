@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from flnb.autograd.bundle import join, split
 from flnb.autograd.tree import leaves, rebuild
 from flnb.dispatch.state import current
-from flnb.nn import again
+from flnb.nn import recompute
 from flnb.ops.movement import permute_dims
 from flnb.tensor import Tensor
 
@@ -36,7 +36,7 @@ class ModuleHooks:
         passage = _Passage(module, list(self.backward.values())) if self.backward and current().grad else None
         if passage is not None:
             inputs = passage.enter(inputs)
-        output = again.call(module, inputs, options)
+        output = recompute.call(module, inputs, options)
         for hook in list(self.after.values()):
             given = hook(module, inputs, output)
             if given is not None:

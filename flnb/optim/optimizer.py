@@ -13,7 +13,7 @@ from flnb.autograd.variable import PARAMETER
 from flnb.dispatch.autocast import without_casts
 from flnb.dispatch.plan import spec_of
 from flnb.dispatch.state import category, use
-from flnb.nn.fitting import mismatches, refuse
+from flnb.nn.mismatches import mismatches, refuse
 from flnb.optim.gathered import gathered, plain
 from flnb.tensor import Tensor
 

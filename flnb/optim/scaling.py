@@ -10,7 +10,7 @@ from flnb import ops
 from flnb.autograd import Variable
 from flnb.dispatch.autocast import without_casts
 from flnb.dispatch.state import use
-from flnb.nn.fitting import mismatches, refuse
+from flnb.nn.mismatches import mismatches, refuse
 from flnb.optim.clipping import gradients_of
 from flnb.optim.optimizer import SINGLE, updating
 

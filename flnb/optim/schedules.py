@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flnb.nn.fitting import mismatches, refuse
+from flnb.nn.mismatches import mismatches, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from flnb_telemetry import bus
 
-from flnb.nn.fitting import refuse
+from flnb.nn.mismatches import refuse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

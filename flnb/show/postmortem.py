@@ -15,7 +15,7 @@ from flnb_telemetry import palette, quantity, schema
 from flnb_telemetry.safe_text import WHOLE, html_text
 
 from flnb.dispatch.stacks import is_own
-from flnb.memory import telling
+from flnb.memory import report_text
 from flnb.show.remedying import action
 
 if TYPE_CHECKING:
@@ -96,12 +96,12 @@ def postmortem_html(report: Postmortem) -> str:
     """HTML in JupyterLab's colours, light or dark. It needs no scripts: where they run, remedies have buttons."""
     numbers = "".join(
         f"<div><div class='dim'>{name}</div><b>{value}</b></div>"
-        for name, value in ((name, _number(value)) for name, value in telling.facts(report))
+        for name, value in ((name, _number(value)) for name, value in report_text.facts(report))
     )
     parts = [
-        f"<b>Out of memory</b> <span class='dim'>{html_text(f'{report.verdict} · {telling.where(report)}')}</span>",
+        f"<b>Out of memory</b> <span class='dim'>{html_text(f'{report.verdict} · {report_text.where(report)}')}</span>",
         _map(report),
-        _blockers("What blocks it", telling.blocked(report), report.blockers),
+        _blockers("What blocks it", report_text.blocked(report), report.blockers),
     ]
     if report.locked:
         parts.append(_blockers("Under user locks", "they stay until user_unlock", report.locked))
@@ -228,12 +228,12 @@ def _place(offset: int, size: int, whole: int) -> str:
 def _blockers(title: str, about: str, blockers: Iterable[Blocker]) -> str:
     rows = []
     for blocker in blockers:
-        cells = [html_text(text) for text in telling.row(blocker)]
+        cells = [html_text(text) for text in report_text.row(blocker)]
         cells[0] = f"◆ <span class='code'>{cells[0]}</span>"
         cells[1] = _square(cells[1])
         rows.append(cells)
     head = f"<b>{title}</b> <span class='dim'>{html_text(about)}</span>"
-    return head + (_table(telling.COLUMNS, rows) if rows else "")
+    return head + (_table(report_text.COLUMNS, rows) if rows else "")
 
 
 def _square(category: str) -> str:
@@ -242,7 +242,7 @@ def _square(category: str) -> str:
 
 
 def _remedies(found: Remedies) -> str:
-    head = f"<b>What would have let this request through</b> <span class='dim'>{telling.NOTE}</span>"
+    head = f"<b>What would have let this request through</b> <span class='dim'>{report_text.NOTE}</span>"
     if found.unknown:
         head += f"<div class='dim'>{html_text(found.unknown)}</div>"
     if not found.rows:
@@ -254,9 +254,9 @@ def _remedies(found: Remedies) -> str:
 
 def _remedy(row: Remedy, capacity: int) -> list[str]:
     share = min(100.0, 100 * row.peak / capacity) if row.fits else 100.0
-    peak = telling.peak(row.fits, row.peak, capacity)
+    peak = report_text.peak(row.fits, row.peak, capacity)
     bar = f"<span class='bar'><i style='width:{share:.1f}%'></i></span>{peak}"
-    result = telling.verdict(row.fits)
+    result = report_text.verdict(row.fits)
     return [
         f"<span class='code'>{html_text(row.what).replace('(', '(<wbr/>')}</span>", bar, html_text(row.cost),
         result if row.fits else f"<span class='dim'>{result}</span>", _buttons(row),

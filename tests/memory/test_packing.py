@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import flnb
 from flnb.memory import Packing, Trace
-from flnb.memory.packing.fitting import fitted, orders, swept
+from flnb.memory.packing.first_fit import fitted, orders, swept
 from flnb.memory.packing.problem import Problem, taken_apart
 from flnb.memory.packing.searching import search
 

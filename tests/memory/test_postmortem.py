@@ -10,7 +10,7 @@ import flnb
 import flnb.nn as nn
 from flnb.dispatch import registry
 from flnb.memory import Caching, HostDevice, MemoryManager, OutOfMemoryError, SimulatedDevice
-from flnb.memory.holders import holders
+from flnb.memory.owners import owners
 
 if TYPE_CHECKING:
     from flnb.memory.postmortem import Postmortem
@@ -217,8 +217,8 @@ def test_variables_of_scripts_and_of_notebooks_are_told_apart(more: dict[str, An
     script = compile("x = flnb.zeros((1 << 18,))\n1 / 0", "/some/where/train.py", "exec")
     with pytest.raises(ZeroDivisionError) as caught:
         exec(script, {"flnb": flnb, **more})
-    (holder,) = [one for one in holders(caught.value.__traceback__).values() if one.names == ("x",)]
-    assert holder.held == f"a variable of {whose}"
+    (owner,) = [one for one in owners(caught.value.__traceback__).values() if one.names == ("x",)]
+    assert owner.held == f"a variable of {whose}"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 import flnb
 from flnb.interface.device import default_device
-from flnb.memory import Caching, ExactFit, HostDevice, MemoryManager, Native, OutOfMemoryError, pasteable
+from flnb.memory import Caching, ExactFit, HostDevice, MemoryManager, Native, OutOfMemoryError, code_snippets
 from tests.memory.test_postmortem import Hoarder
 
 if TYPE_CHECKING:
@@ -216,11 +216,11 @@ def test_how_managers_are_written() -> None:
     lease = Caching(HostDevice("3GiB")).device
     told = {"split_limit": "8MiB", "recycling_limit": None}
     expected = 'flnb.use_memory_manager(flnb.memory.Caching(flnb.memory.HostDevice("3GiB"), split_limit="8MiB"))'
-    assert pasteable.manager(Caching, told, lease, 3 << 30) == expected
-    assert pasteable.manager(Caching, {}, lease, 1000) == (
+    assert code_snippets.manager(Caching, told, lease, 3 << 30) == expected
+    assert code_snippets.manager(Caching, {}, lease, 1000) == (
         "flnb.use_memory_manager(flnb.memory.Caching(flnb.memory.HostDevice(1000)))"
     )
     here = Caching(default_device()).device
-    assert pasteable.manager(Caching, told, here, 1) == 'flnb.use_memory_manager("caching:split_limit=8MiB")'
-    assert pasteable.manager(Hoarder, {}, here, 1) == "flnb.use_memory_manager(Hoarder())"
-    assert pasteable.manager(Caching, {"plan": object()}, lease, 1) is None
+    assert code_snippets.manager(Caching, told, here, 1) == 'flnb.use_memory_manager("caching:split_limit=8MiB")'
+    assert code_snippets.manager(Hoarder, {}, here, 1) == "flnb.use_memory_manager(Hoarder())"
+    assert code_snippets.manager(Caching, {"plan": object()}, lease, 1) is None

@@ -19,7 +19,7 @@ from flnb_telemetry import quantity
 from flnb_telemetry.quantity import bytes_of
 
 from flnb.interface.memory import ALIGNMENT
-from flnb.memory.packing.fitting import fitted, orders, swept
+from flnb.memory.packing.first_fit import fitted, orders, swept
 from flnb.memory.packing.problem import Problem, taken_apart
 from flnb.memory.packing.searching import HIGHEST, search
 from flnb.memory.traces import trace
@@ -37,7 +37,7 @@ FAR = 1 << 62
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Packing:
-    """Where each allocation of a trace lies in one piece of memory.
+    """The offsets of all allocations of a trace in one piece of memory.
 
     Attributes:
         offsets: int64 (m,), bytes from its beginning, for the k-th allocation at [k - 1].

@@ -1,4 +1,4 @@
-"""Steps in which some modules keep nothing for backward: they run again there, or what they saved was moved away."""
+"""Recompute and offload by hand: steps in which some modules save nothing for backward, or their saved tensors move."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from flnb_telemetry.withblock import with_block
 
-from flnb.memory.idling import LEAST, inside
+from flnb.memory.offload_lifetimes import LEAST, inside
 from flnb.memory.offloading import offload as offloading
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ __all__ = ["lean"]
 def lean(
     model: Any, recompute: str | Sequence[str] = (), offload: str | Sequence[str] = (), to: Any = None
 ) -> Iterator[Any]:
-    """Steps inside (forward and backward) take less memory: some modules do not keep what they save for backward.
+    """Run the steps inside (forward and backward) in less memory by recomputing or offloading modules.
 
     Gradients are the same to the last bit. Buffers that a module writes (a running mean) are moved once, not twice.
     It holds for calls made inside, in this thread, and for no copy of a module.
@@ -42,7 +42,7 @@ def lean(
         TypeError: the model is no module, or a scope no text.
         RuntimeError: in backward, when parameters, buffers or inputs of a module that runs again were written between.
     """
-    from flnb.nn.again import running_again
+    from flnb.nn.recompute import running_again
 
     roots = _roots(model)
     again, away = (
@@ -69,7 +69,7 @@ def _roots(model: Any) -> list[Any]:
 
 
 def _texts(scopes: Any, which: str) -> tuple[str, ...]:
-    """One scope, or several."""
+    """Return one scope or several as a tuple."""
     found = (scopes,) if isinstance(scopes, str) else tuple(scopes) if hasattr(scopes, "__iter__") else (scopes,)
     wrong = [scope for scope in found if not isinstance(scope, str)]
     if wrong:
@@ -85,7 +85,7 @@ class _Places:
     somebody calls by hand, which begin with their own."""
 
     def __init__(self, roots: list[Any], asked: tuple[str, ...]) -> None:
-        from flnb.nn.again import scopes
+        from flnb.nn.recompute import scopes
 
         parts = [part for root in roots for _, part in root.named_modules()]  # which names them
         known = dict.fromkeys(scope for root in roots for scope, _ in scopes(root))
@@ -110,15 +110,15 @@ class _Places:
         return bool(self.anywhere or self.exact)
 
     def have(self, path: str) -> bool:
-        """Whether a path of scopes is that of one of the modules."""
+        """Return whether a path is that of one of the modules."""
         return path in self.exact or any(f".{path}".endswith(f".{scope}") for scope in self.anywhere)
 
     def cover(self, path: str) -> bool:
-        """Whether it is, or is inside of one."""
+        """Return whether a path is that of one of the modules or inside one."""
         return inside(path, self.exact) or any(f".{scope}." in f".{path}." for scope in self.anywhere)
 
 
 def _ends(scope: str) -> list[str]:
-    """A scope without what is around it, the longest first."""
+    """Return all endings of a scope, the longest first."""
     parts = scope.split(".")
     return [".".join(parts[i:]) for i in range(len(parts))]

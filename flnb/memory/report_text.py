@@ -1,4 +1,4 @@
-"""A post-mortem as text, for a terminal."""
+"""The text of an out-of-memory report, for a terminal."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
     from flnb.memory.postmortem import Blocker, Postmortem
 
-__all__ = ["COLUMNS", "NOTE", "facts", "told"]
+__all__ = ["COLUMNS", "NOTE", "facts", "as_text"]
 
 
 def facts(report: Postmortem) -> list[tuple[str, str]]:
-    """The numbers that explain it, each with its name."""
+    """Return the numbers that explain the error, each with its name."""
     size = quantity.size
     left = report.unreserved
     return [
@@ -29,7 +29,7 @@ def facts(report: Postmortem) -> list[tuple[str, str]]:
 
 
 def where(report: Postmortem) -> str:
-    """Who asked, of whom."""
+    """Describe the request: op, scope, manager, device and capacity."""
     op = report.op or "somebody"
     scope = f" ({report.scope})" if report.scope else ""
     capacity = "of unknown capacity" if report.capacity is None else f"capacity {quantity.size(report.capacity)}"
@@ -39,7 +39,7 @@ def where(report: Postmortem) -> str:
 
 
 def blocked(report: Postmortem) -> str:
-    """What would have to go, in words."""
+    """Describe what would have to be freed."""
     closest = report.closest
     if closest is None:
         return "no segment is large enough for the request; these are the largest blocks"
@@ -51,7 +51,7 @@ def blocked(report: Postmortem) -> str:
 
 
 def row(blocker: Blocker) -> tuple[str, ...]:
-    """A blocker as the texts of a table: `COLUMNS`."""
+    """Return a blocker as the cells of a table row; see `COLUMNS`."""
     dash = quantity.UNKNOWN
     locks = f"{blocker.locks} user lock{'s' if blocker.locks > 1 else ''}" if blocker.locks else ""
     held = ", ".join(part for part in (blocker.held, locks) if part)
@@ -71,8 +71,8 @@ NOTE = (
 """On remedies."""
 
 
-def told(report: Postmortem) -> str:
-    """The report as text, tables included."""
+def as_text(report: Postmortem) -> str:
+    """Return the report as text, tables included."""
     lines = [f"Out of memory: {report.verdict}", where(report)]
     lines.append(", ".join(f"{name} {value}" for name, value in facts(report)))
     if report.cached:
@@ -92,7 +92,7 @@ def told(report: Postmortem) -> str:
 
 
 def peak(fits: bool, nbytes: int, capacity: int | None) -> str:
-    """A predicted peak, of which only "over the capacity" is known where the request did not fit."""
+    """Return a predicted peak as text; if the request did not fit, only "over the capacity" is known."""
     return quantity.size(nbytes) if fits else f"over {quantity.size(capacity or nbytes)}"
 
 
@@ -101,5 +101,5 @@ def verdict(fits: bool) -> str:
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns of texts, one line a row."""
+    """Return an indented table, one line a row."""
     return [f"  {line}" for line in tables.lines(rows)]

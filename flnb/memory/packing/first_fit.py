@@ -1,4 +1,4 @@
-"""Packings made block by block, each in a hole between those that are there already."""
+"""First-fit and best-fit packings: blocks are placed one by one in holes between those already placed."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ ABOVE = 1 << 62
 
 
 def orders(problem: Problem) -> Iterator[Ints]:
-    """By size x lifetime, by size, by lifetime, each the largest first, and as they are born."""
+    """Yield orders in which to place blocks: by size x lifetime, by size, by lifetime (largest first), and by birth."""
     lifetime, nbytes = problem.end - problem.begin, problem.nbytes
     for keys in (nbytes * lifetime, nbytes), (nbytes, lifetime), (lifetime, nbytes), (-problem.begin, nbytes):
         yield np.lexsort([-key for key in reversed(keys)])
 
 
 def swept(problem: Problem) -> Ints:
-    """Offsets: blocks in the order of birth, in the smallest hole between those alive. No other takes so little time.
+    """Return offsets by online best fit: blocks in order of birth, each in the smallest free hole. The quickest method.
 
     What a manager could do that keeps one piece of memory and merges what is freed with its neighbours.
     """
@@ -86,7 +86,7 @@ def swept(problem: Problem) -> Ints:
 
 
 def fitted(problem: Problem, order: Ints, tight: bool, deadline: float) -> Ints | None:
-    """Offsets: each block in its turn in the lowest hole that is large enough or, tight, in the smallest.
+    """Return offsets: each block in its turn in the lowest hole that is large enough or, if tight, in the smallest.
 
     None where the time was too short.
     """
@@ -124,7 +124,7 @@ def fitted(problem: Problem, order: Ints, tight: bool, deadline: float) -> Ints 
 
 
 class _Slices:
-    """The blocks that have their places, by the slices of time that they live in. Blocks are in the order of birth."""
+    """The blocks already placed, indexed by slices of time. Blocks are in order of birth."""
 
     def __init__(self, begin: Ints, end: Ints) -> None:
         wanted = max(1, len(begin) // SLICE)
@@ -141,7 +141,7 @@ class _Slices:
         self.born_before = np.searchsorted(begin, np.arange(int(end.max()) + 1)).tolist()
 
     def add(self, row: int, born: int, died: int) -> None:
-        """The block has its place."""
+        """Add a placed block."""
         first, last = born // self.width, (died - 1) // self.width + 1
         if last - first == 1:
             self.table[first, self.used[first]] = row
@@ -151,7 +151,7 @@ class _Slices:
         self.placed[row] = True
 
     def near(self, born: int, died: int) -> Ints:
-        """All blocks that may live in [born, died): of the first slice, and those that are born after it."""
+        """Return all placed blocks that may overlap [born, died)."""
         first = born // self.width
         here = self.table[first, : self.used[first]]
         later = (first + 1) * self.width

@@ -1,4 +1,4 @@
-"""What offloading does to the lifetimes of a recorded step, worked out from its events.
+"""How offloading saved tensors changes the tensor lifetimes of a recorded step.
 
 By the schedule of `flnb.memory.offload`: a block that ops saved goes once nothing but the tape holds it, when the next
 op on large tensors is recorded, and is back when the first of the nodes that saved it is pulled. Who else holds a block
@@ -35,7 +35,7 @@ STAYING = frozenset(schema.CATEGORIES.index(name) for name in ("parameter", "opt
 
 
 class Moved(NamedTuple):
-    """A block that is away for a while: when it goes, and when each of its copies comes and goes, in ticks."""
+    """A block that is offloaded for a while: when it leaves and when each of its copies exists, in ticks."""
 
     row: int
     away: int
@@ -50,7 +50,7 @@ class Idle(NamedTuple):
 
 
 def inside(scope: str, modules: Collection[str]) -> bool:
-    """Whether a scope is that of one of some modules, or of one inside it."""
+    """Return whether a scope is that of one of the modules, or inside one."""
     return any(scope == module or scope.startswith(f"{module}.") for module in modules)
 
 
@@ -75,7 +75,7 @@ def movable(step: Step) -> dict[int, Idle]:
 
 
 def moved(step: Step, modules: Collection[str], again: Collection[Call] = ()) -> list[Moved]:
-    """What moves where all that some modules save may, but for what is made or read in calls that run again."""
+    """Return the blocks that move if these modules are offloaded, except those of calls that are recomputed."""
     at, run_again = step.trace.t, {node.seq for call in again for node in call.nodes}
     nodes = [node for node in step.nodes.list if node.seq not in run_again]
     ends = [float(at[min(call.end, len(at) - 1)]) for call in again]
@@ -93,7 +93,7 @@ def moved(step: Step, modules: Collection[str], again: Collection[Call] = ()) ->
 
 
 def shortest(step: Step, modules: Collection[str], again: Collection[Call] = ()) -> tuple[str, ...]:
-    """Modules that have the same effect as some modules, inner ones named by what is around them where possible."""
+    """Return the fewest modules with the same effect, an outer module in place of all its inner ones."""
     found = tuple(dict.fromkeys(modules))
     rows = {one.row for one in moved(step, found, again)}
     for outer in sorted({scope[:end] for scope in found for end, c in enumerate(scope) if c == "."}, key=len):
@@ -105,7 +105,7 @@ def shortest(step: Step, modules: Collection[str], again: Collection[Call] = ())
 
 
 def _returns(step: Step, nodes: list[Node], going: Collection[int]) -> dict[int, list[tuple[int, int]]]:
-    """When each block that went comes back and goes again, as nodes that saved it are pulled one after another."""
+    """Return when each offloaded block comes back and leaves again as the nodes that saved it are pulled."""
     tick, n = Trace.TICK, len(step.trace)
     _, died = step.trace.lifetimes
     found: dict[int, list[tuple[int, int]]] = {row: [] for row in going}

@@ -1,4 +1,4 @@
-"""Who holds a block: variables of the frames that an error passed through, and the tape that hangs from these."""
+"""Owners of blocks: variables in the frames of a traceback, and the tape reachable from them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import TracebackType
 
-__all__ = ["Holder", "Model", "holders", "models"]
+__all__ = ["Owner", "Model", "owners", "models"]
 
 
-class Holder(NamedTuple):
-    """What is known of a block's tensor: its variables, whose they are, the ops that saved it, the line of its op."""
+class Owner(NamedTuple):
+    """The owners of a block: variables and their frames, the ops that saved it, the line of its op."""
 
     names: tuple[str, ...] = ()
     owners: tuple[str, ...] = ()
@@ -27,24 +27,24 @@ class Holder(NamedTuple):
     op: str = ""
     shape: tuple[int, ...] | None = None
 
-    def joined(self, other: Holder) -> Holder:
-        """Both together; where both know one thing, this one's."""
+    def joined(self, other: Owner) -> Owner:
+        """Merge two; where both have a value, this one's is used."""
         shape = other.shape if self.shape is None else self.shape
-        return Holder(
+        return Owner(
             tuple(dict.fromkeys(self.names + other.names)), tuple(dict.fromkeys(self.owners + other.owners)),
             tuple(dict.fromkeys(self.gradients + other.gradients)), self.line or other.line, self.op or other.op, shape,
         )  # fmt: skip
 
     @property
     def held(self) -> str:
-        """By whom, in words."""
+        """The owners as text."""
         tape = [f"the tape, for the gradient of {', '.join(self.gradients)}"] if self.gradients else []
         return "; ".join([*self.owners, *tape])
 
 
-def holders(trace: TracebackType | None) -> dict[int, Holder]:
-    """By block id, who holds it, as far as the frames of a traceback lead there."""
-    found: dict[int, Holder] = {}
+def owners(trace: TracebackType | None) -> dict[int, Owner]:
+    """Return the owners of each block (by id) reachable from the frames of a traceback."""
+    found: dict[int, Owner] = {}
     roots: dict[int, Node] = {}
     frames = []
     while trace is not None:
@@ -60,11 +60,11 @@ def holders(trace: TracebackType | None) -> dict[int, Holder]:
                 where = lines(node[CODE], node[LASTI]) if node is not None and node[PLAN] is not None else []
                 op = node[PLAN].op.name if node is not None and node[PLAN] is not None else ""
                 line = where[0].brief if where else ""
-                _add(found, tensor, Holder((name,), (f"a variable of {_called(frame)}",), (), line, op, tensor.shape))
+                _add(found, tensor, Owner((name,), (f"a variable of {_called(frame)}",), (), line, op, tensor.shape))
     for node in _reached(roots):
         for saved in node[SAVED:]:
             if isinstance(saved, Tensor):
-                _add(found, saved, Holder((), (), (node[PLAN].op.name,)))
+                _add(found, saved, Owner((), (), (node[PLAN].op.name,)))
     return found
 
 
@@ -77,11 +77,11 @@ class Model(NamedTuple):
 
 
 def models(trace: TracebackType | None) -> dict[str, Model]:
-    """The modules in variables of the users' frames of a traceback, by the scope in which each is called.
+    """Return the modules in the user's variables of a traceback, by the scope in which each is called.
 
     Those of one scope are written with variables of one frame; where none has all of them they are left out.
     """
-    from flnb.nn.again import scopes
+    from flnb.nn.recompute import scopes
 
     frames: list[dict[str, list[tuple[str, list[Any]]]]] = []  # of each, by scope, variables with the modules in them
     while trace is not None:
@@ -105,7 +105,7 @@ def models(trace: TracebackType | None) -> dict[str, Model]:
 
 
 def _modules_in(variables: dict[str, Any]) -> dict[str, list[tuple[str, list[Any]]]]:
-    """By the scope of modules, how to write those in a variable, alone or in a list, tuple or dict, and them."""
+    """Return for each scope the modules found in variables, also nested ones, and how to write them in code."""
     found: dict[str, list[tuple[str, list[Any]]]] = {}
     for name, value in variables.items():
         if name != "self" and not name.startswith("_"):
@@ -123,22 +123,22 @@ def _modules_in(variables: dict[str, Any]) -> dict[str, list[tuple[str, list[Any
 
 
 def _called(frame: Any) -> str:
-    """Whose variables a frame has: a function's, those of a notebook (or of another IPython), of a script."""
+    """Describe whose variables a frame has: a function's, a notebook's, a script's."""
     code = frame.f_code
     if not code.co_name.startswith("<"):
         return f"{code.co_name}()"
     return "the notebook" if "get_ipython" in frame.f_globals else os.path.basename(code.co_filename)
 
 
-def _add(found: dict[int, Holder], tensor: Tensor, holder: Holder) -> None:
+def _add(found: dict[int, Owner], tensor: Tensor, owner: Owner) -> None:
     block = block_of(tensor._data)
     if block is not None:
         before = found.get(block.id)
-        found[block.id] = holder if before is None else before.joined(holder)
+        found[block.id] = owner if before is None else before.joined(owner)
 
 
 def _tensors(variables: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    """The tensors in a frame's variables: alone, in lists, tuples and dicts, and those of modules."""
+    """Yield the tensors in a frame's variables, also in lists, tuples, dicts and modules."""
     shown = [(name, value) for name, value in variables.items() if not name.startswith("_")]
     for name, value in sorted(shown, key=lambda item: not isinstance(item[1], Tensor)):  # plain variables first
         for path, tensor in _inside(name, value):
@@ -161,7 +161,7 @@ def _inside(name: str, value: Any) -> Iterable[tuple[str, Tensor]]:
 
 
 def _reached(roots: dict[int, Node]) -> Iterator[Node]:
-    """Every node of the tape below some, without leaves."""
+    """Yield every tape node reachable from these roots, without leaves."""
     waiting, seen = list(roots.values()), set(roots)
     while waiting:
         node = waiting.pop()

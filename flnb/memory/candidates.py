@@ -1,4 +1,4 @@
-"""What can be done about what modules save for backward, in the order of its use for its price."""
+"""Candidates for recompute and offload: what modules save for backward, ordered by benefit per cost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ METHODS = ("recompute", "offload")
 
 
 def choices(step: Step, methods: Sequence[str], bandwidth: float) -> list[Choice]:
-    """What can be done, the most bytes x waiting time for the time it costs first."""
+    """Return all candidates, the most (bytes x waiting time) per second of cost first."""
     found = step.recomputable() if "recompute" in methods else []
     found += step.offloadable(bandwidth) if "offload" in methods else []
     return sorted(found, key=lambda choice: -choice.worth / max(1e-9, choice.seconds))
@@ -34,7 +34,7 @@ def choices(step: Step, methods: Sequence[str], bandwidth: float) -> list[Choice
 def with_choice(
     again: tuple[str, ...], away: tuple[str, ...], choice: Choice
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What is recomputed and what is offloaded with one choice more."""
+    """Return the recomputed and the offloaded scopes with one more choice added."""
     if choice.method == "offload":
         return again, tuple(dict.fromkeys(away + choice.scopes))
     (scope,) = choice.scopes
@@ -46,14 +46,14 @@ def _nested(a: str, b: str) -> bool:
 
 
 def costs(seconds: float, nbytes: int, moving: float) -> str:
-    """What a plan costs, in words."""
+    """Describe what a plan costs."""
     again = f"recomputing takes {quantity.duration(1e9 * seconds)}"
     away = f"moving {quantity.size(nbytes)} takes {quantity.duration(1e9 * moving)}"
     return ", ".join([again] * bool(seconds) + [away] * bool(nbytes)) or "none"
 
 
 def bandwidth_of(run: Recording | None) -> float:
-    """Bytes a second of the moves of a recording, or of copies in the host's memory, there and back, made now."""
+    """Return the bandwidth in bytes/s: of the moves in a recording, else measured now by copying host memory."""
     if run is not None and len((moves := run.table("transfer"))["t0"]):
         return float(moves["nbytes"].sum() / max(1e-9, (moves["t1"] - moves["t0"]).sum() / 1e9))
     nbytes, best = 4 << 20, float("inf")

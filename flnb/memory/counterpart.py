@@ -1,4 +1,4 @@
-"""A recorded program's blocks as another manager would have placed them: a recording again, to be looked at."""
+"""The counterpart of a recording: the same program with its blocks placed by another memory manager."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["rerun"]
 
 
 class Notes(Counter):
-    """A lease that notes when segments came, went and were resized: (call, kind, id, address, size)."""
+    """A lease that logs each change of a segment as (call, kind, id, address, size)."""
 
     def __init__(self, device: SimulatedDevice) -> None:
         super().__init__(device)
@@ -33,7 +33,7 @@ class Notes(Counter):
 
 
 def rerun(source: Any, manager: Any = "caching", capacity: int | str | None = None) -> Recording:
-    """A recording with another memory manager's blocks and segments; its ops, steps, tape and times stay as they are.
+    """Return a copy of a recording with the blocks and segments of another memory manager.
 
     So `flnb.view(run, flnb.memory.rerun(run, "buddy"))` shows two managers beside each other, at any moment of a run;
     figures alone, of many managers at once, are `flnb.memory.replay`'s.
@@ -73,7 +73,7 @@ def rerun(source: Any, manager: Any = "caching", capacity: int | str | None = No
 
 
 def _placed(calls: Trace, manager: MemoryManager, lease: Notes) -> tuple[Ints, int, str | None]:
-    """Address, size and segment of each block, shape (3, m); the calls that were made; why there were no more."""
+    """Return address, size and segment of each block, shape (3, m); the calls made; the error that ended them."""
     place = np.zeros((3, len(calls.nbytes)), np.int64)
     blocks: dict[int, Block] = {}
     try:
@@ -92,7 +92,7 @@ def _placed(calls: Trace, manager: MemoryManager, lease: Notes) -> tuple[Ints, i
 
 
 def _tables(run: Recording, calls: Trace, lease: Notes, place: Ints, done: int) -> dict[str, Columns]:
-    """The events of blocks and segments in the places that the calls gave them."""
+    """Return the tables of block and segment events at their new addresses."""
     rows, (born, died) = run.memory.block, calls.lifetimes
     alive, freed = np.flatnonzero(born < done), np.flatnonzero(died < done)
     tables = {"alloc": _rows(run.table("alloc"), rows, alive, place) | {"t": rows["t"][alive]}}
@@ -109,7 +109,7 @@ def _tables(run: Recording, calls: Trace, lease: Notes, place: Ints, done: int) 
 
 
 def _copied(run: Recording, name: str) -> Recording:
-    """A recording that has ended, with the same tables."""
+    """Return a finished recording with the same tables."""
     found = Recording(name)
     found.tables = {kind: run.table(kind) for kind in schema.KINDS}
     found.catalog, found.meta, found.captured = run.catalog, dict(run.meta), run.captured

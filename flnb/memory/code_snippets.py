@@ -1,4 +1,4 @@
-"""Remedies as code that can be pasted: `use_memory_manager` with a manager on a device like the one that was full."""
+"""Remedies as lines of code to paste, such as `use_memory_manager` with a manager on a device of the same capacity."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["lean", "manager"]
 
 
 def manager(kind: type, told: Mapping[str, Any], lease: Lease, capacity: int) -> str | None:
-    """The line that makes a manager of a class the active one, on a device like a lease's; None: it has no such line.
+    """Return the line that activates a manager of this class on a similar device, or None if no line can say so.
 
     Args:
         told: its settings.
@@ -37,7 +37,7 @@ def manager(kind: type, told: Mapping[str, Any], lease: Lease, capacity: int) ->
 
 
 def lean(models: tuple[str, ...], method: str, scopes: tuple[str, ...]) -> str:
-    """The line that runs steps with modules recomputed or offloaded (`flnb.memory.lean`).
+    """Return the line that runs steps with modules recomputed or offloaded (`flnb.memory.lean`).
 
     Args:
         models: variables of modules; "*" before one that holds several.
@@ -49,7 +49,7 @@ def lean(models: tuple[str, ...], method: str, scopes: tuple[str, ...]) -> str:
 
 
 def _called(kind: type) -> str:
-    """A class by the name that a cell knows it by: flnb's from flnb, others by their own."""
+    """Return the name by which a notebook cell reaches a class: flnb's own through flnb, others by their bare name."""
     return f"flnb.memory.{kind.__name__}" if getattr(flnb.memory, kind.__name__, None) is kind else kind.__name__
 
 

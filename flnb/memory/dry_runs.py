@@ -51,7 +51,7 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DryRun:
-    """What `dry_run` found. Prints as text and shows itself in a notebook.
+    """The result of `dry_run`. Prints as text, and as HTML in a notebook.
 
     Attributes:
         title: what ran.
@@ -78,7 +78,7 @@ class DryRun:
 
     @cached_property
     def peak(self) -> MemoryState:
-        """The moment when most bytes were allocated (of `whole`)."""
+        """The state of memory when most bytes were allocated (of `whole`)."""
         return self.whole.memory.peak
 
     @property
@@ -109,7 +109,7 @@ class DryRun:
 
     @cached_property
     def when(self) -> str:
-        """Where the peak was: the step, the phase, the op and its module."""
+        """When the peak occurred: the step, the phase, the op and its module."""
         memory, run = self.whole.memory, self.whole
         row = int(np.searchsorted(memory.block["t"], memory.start + round(self.peak.t * 1e9), "right")) - 1
         if row < 0:
@@ -123,7 +123,7 @@ class DryRun:
         return f"{step}{'' if phase == 'other' else f'{phase}, '}in {op!r}{f' of {scope}' if scope else ''}"
 
     def _facts(self) -> list[str]:
-        """What there is to say, one fact a line."""
+        """Return the facts, one a line."""
         room = "a device without limit" if self.capacity is None else f"a device of {quantity.size(self.capacity)}"
         took = quantity.duration(self.seconds * 1e9)
         lines = [f"{self.title} on {self.manager} and {room}: {'fits' if self.fits else 'DOES NOT FIT'} ({took})"]
@@ -174,7 +174,7 @@ def _bar(category: str, share: float) -> Markup:
 
 
 def _scopes(run: Recording, rows: Any) -> Any:
-    """The modules (string ids) of some blocks: those of the ops that made them, in backward of the op they are for."""
+    """Return the module (string id) of each block: that of its op, for backward ops that of their forward op."""
     block, op = run.memory.block, run.table("op")
     scope, _, _ = run.catalog.places(op["context"], op["node"])
     return joined(block["alloc_id"][rows], op["alloc_id"], scope, run.catalog.scope[block["context"][rows]])
@@ -189,7 +189,7 @@ def dry_run(
     batch: int | None = None,
     scale: str = "paper",
 ) -> DryRun:
-    """Run a program without values, on addresses alone, and say what memory it takes: seconds for a model of any size.
+    """Run a program without values and report the memory it would take, in seconds for a model of any size.
 
     Args:
         what: a function without arguments, which is called once and has to do everything, also build its model; or a
@@ -227,7 +227,7 @@ def dry_run(
 def _recorded(
     title: str, program: Callable[[], object], spec: Any, device: SimulatedDevice
 ) -> tuple[Recording, str, OutOfMemoryError | None]:
-    """The program's run on the meta backend, the manager's label, and what ran out of memory."""
+    """Return the program's recording on the meta backend, the manager's label, and the out-of-memory error, if any."""
     label, manager = _fresh(spec, Lease(device))
     drawn = random.current_generator().state
     error: OutOfMemoryError | None = None
@@ -245,7 +245,7 @@ def _recorded(
 
 
 def _program(what: Any, steps: int, optimizer: Any, batch: int | None, scale: str) -> tuple[str, Callable[[], object]]:
-    """The name of what is to run, and a function that runs it."""
+    """Return the name of the program and a function that runs it."""
     from flnb import models
 
     recipe = models.get(what) if isinstance(what, str) else what
@@ -282,7 +282,7 @@ def _train(recipe: Recipe, steps: int, optimizer: Callable[..., Any], batch: int
 
 
 def _optimizer(given: Any) -> Callable[..., Any]:
-    """What makes an optimizer of parameters."""
+    """Return the function that creates an optimizer from parameters."""
     from flnb import optim
 
     if given is None:

@@ -1,4 +1,4 @@
-"""What a replay found: a table of managers, beside what is live and what a packing offline needs."""
+"""The result of a replay: a table of managers beside the live bytes and the offline packing."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Replay:
     unmade: tuple[str, ...] = ()
 
     def __getitem__(self, manager: str) -> Outcome:
-        """The row of a manager."""
+        """Return the row of a manager."""
         for row in self.rows:
             if row.manager == manager:
                 return row
