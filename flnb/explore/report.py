@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 from flnb_telemetry import tables
-from flnb_telemetry.safe_text import html_text, safe_lines
+from flnb_telemetry.safe_text import html_text, safe_lines, safe_text
 from flnb_telemetry.tables import Markup
 
 from flnb.explore.turns import Spread
@@ -150,7 +151,8 @@ def _what(result: Result) -> str:
 
 def _selecting(op: str, text: str) -> str:
     """A button that selects the op in the dashboards of the page, if there are any: they listen for this event."""
-    event = f"new CustomEvent(&quot;flnb-select&quot;, {{detail: {{op: &quot;{html_text(op)}&quot;}}}})"
+    detail = json.dumps(safe_text(op))  # a text of JavaScript, which quotes in a name must not end
+    event = html_text(f'new CustomEvent("flnb-select", {{detail: {{op: {detail}}}}})')
     style = "all:unset;cursor:pointer;text-decoration:underline dotted;font-family:var(--jp-code-font-family,monospace)"
     title = "select this op in the dashboard"
     return f"<button style='{style}' title='{title}' onclick='window.dispatchEvent({event})'>{text}</button>"

@@ -1,5 +1,7 @@
 """Reports as text and as HTML."""
 
+import re
+
 import pytest
 
 from flnb.explore.report import Report, Result
@@ -38,6 +40,13 @@ def test_a_click_on_an_op_tells_the_dashboard():
     html = REPORT._repr_html_()
     assert html.count("flnb-select") == 2  # rows without an op have no button
     assert "{detail: {op: &quot;exp&quot;}}" in html
+
+
+def test_quotes_in_the_name_of_an_op_run_no_script():
+    name = 'x"}}); alert(1); //\\'
+    html = Report("kit", (Result(name, True, 1, op=name),))._repr_html_()
+    (script,) = re.findall(r"onclick='([^']*)'", html)
+    assert r"op: &quot;x\&quot;}}); alert(1); //\\&quot;}" in script
 
 
 def test_rows_are_found_by_name_failed_ones_first():
