@@ -41,7 +41,7 @@ def _say(text: str) -> None:
 
 
 def doctor() -> str:
-    """What is installed and active, as text: versions, extras with what they lack, `dot`, backend, threads."""
+    """Describe what is installed and active: versions, extras with what they lack, `dot`, backend, threads."""
     import numpy
     from flnb_telemetry import tables
 
@@ -136,7 +136,7 @@ def export(options: argparse.Namespace) -> int:
 
 
 def bench(options: argparse.Namespace) -> int:
-    """Print what training takes, model by model and then as a table; 1 where a model could not be trained."""
+    """Print the time and memory of training, by model and then as a table; 1 if a model could not be trained."""
     from flnb.bench import WorkerError, table
     from flnb.bench.command import bench
 
@@ -154,7 +154,7 @@ def bench(options: argparse.Namespace) -> int:
 
 
 def dry_run(options: argparse.Namespace) -> int:
-    """Print what memory training a model takes, and save the run where asked to; 1 where it does not fit."""
+    """Print the memory that training a model takes, and save the run on request; returns 1 if it does not fit."""
     import flnb
 
     given = options.steps, options.optimizer, options.batch, options.size
@@ -167,7 +167,7 @@ def dry_run(options: argparse.Namespace) -> int:
 
 
 def replay(options: argparse.Namespace) -> int:
-    """Print what other managers make of a recorded run, or also write it, with a figure, as one HTML file."""
+    """Replay a recorded program's allocations on other memory managers: a table, or one HTML file with a figure."""
     import flnb
 
     managers = re.split(r",(?![^,:]*=)", options.managers)  # no comma before one more setting of the manager before it
@@ -191,7 +191,7 @@ def parser() -> argparse.ArgumentParser:
     commands.add_parser("lab", help=line, usage="flnb lab [PATH] [JupyterLab's flags]", description=LAB)
 
     def command(name: str, act: Callable[[argparse.Namespace], int], line: str) -> Callable[..., argparse.Action]:
-        """A command that `act` carries out; gives what adds arguments to it."""
+        """A command that calls `act`; returns the function that adds its arguments."""
         added = commands.add_parser(name, help=line)
         added.set_defaults(act=act)
         return added.add_argument

@@ -1,4 +1,4 @@
-"""Meters: numbers gathered over many steps. `add` takes what a step gave, `value` is the figure, `reset` begins anew.
+"""Meters: figures over many steps. `add` takes the results of a step, `value` is the figure, `reset` begins anew.
 
 Outputs and targets may be Tensors, Variables, NumPy arrays or lists.
 """
@@ -37,7 +37,7 @@ class _Mean:
 
 
 class AverageMeter(_Mean):
-    """The mean of what was added, each with its weight; NaN while empty. Tensors and Variables count as their number.
+    """The weighted mean of the numbers added; NaN while empty. Tensors and Variables of one element are numbers.
 
     >>> loss = AverageMeter()
     >>> loss.add(1.0, weight=64)
@@ -47,12 +47,13 @@ class AverageMeter(_Mean):
     """
 
     def add(self, value: Any, weight: float = 1.0) -> None:
+        """Add a number or the mean of a tensor, with a weight."""
         self._sum += (value.item() if hasattr(value, "item") else float(value)) * weight
         self._weight += weight
 
 
 class CountMeter:
-    """How often each thing came: a dict from what was added to its count.
+    """How often each key was added: a dict from keys to counts.
 
     >>> seen = CountMeter()
     >>> seen.add("cat")
@@ -65,13 +66,16 @@ class CountMeter:
         self.reset()
 
     def reset(self) -> None:
+        """Begin anew."""
         self._counts: dict[Hashable, int] = {}
 
     def add(self, key: Hashable, count: int = 1) -> None:
+        """Count keys."""
         self._counts[key] = self._counts.get(key, 0) + count
 
     @property
     def value(self) -> dict[Hashable, int]:
+        """The count of each key."""
         return dict(self._counts)
 
     def __repr__(self) -> str:
@@ -91,6 +95,7 @@ class EditDistanceMeter(_Mean):
     """
 
     def reset(self) -> None:
+        """Begin anew."""
         super().reset()
         self.deletions = self.insertions = self.substitutions = 0
 
@@ -136,6 +141,7 @@ class FrameErrorMeter(_Mean):
     """
 
     def add(self, output: Any, target: Any) -> None:
+        """Add the outputs and targets of a step."""
         got, wanted = _alike("FrameErrorMeter", output, target)
         self._sum += float((got != wanted).sum())
         self._weight += wanted.size
@@ -151,6 +157,7 @@ class MSEMeter(_Mean):
     """
 
     def add(self, output: Any, target: Any) -> None:
+        """Add the outputs and targets of a step."""
         got, wanted = _alike("MSEMeter", output, target)
         with np.errstate(all="ignore"):
             self._sum += float(((got.astype(np.float64) - wanted) ** 2).sum())
@@ -158,7 +165,7 @@ class MSEMeter(_Mean):
 
 
 class TimeMeter:
-    """Seconds between `start` and `stop`, added up; `add` counts what was done in them, for seconds per unit.
+    """Seconds between `start` and `stop`, summed up; `add` counts units of work in them, for seconds per unit.
 
     >>> work = TimeMeter()
     >>> with work:
@@ -176,14 +183,16 @@ class TimeMeter:
         self._began: float | None = None
 
     def start(self) -> None:
-        """Run from now on; what runs already goes on."""
+        """Run from now on; does nothing if it runs already."""
         if self._began is None:
             self._began = time.perf_counter()
 
     def stop(self) -> None:
+        """Stop the clock."""
         self._seconds, self._began = self.value, None
 
     def add(self, units: float = 1) -> None:
+        """Count units of work done, such as examples."""
         self._units += units
 
     @property

@@ -41,11 +41,11 @@ ORDER = {
 class Sparse:
     """A matrix that stores some of its elements; the others are 0. Made by `coo`, `csr`, `csc` and the ``from_*``.
 
-    Elements that are stored twice add up. The order in which they were given is kept.
+    Elements that are stored twice add up. They stay in their given order.
 
     Attributes:
-        values: what is stored, a tensor of shape (stored,).
-        rows, columns: where, int64 arrays of shape (stored,).
+        values: the stored elements, a tensor of shape (stored,).
+        rows, columns: their positions, int64 arrays of shape (stored,).
         shape: (M, N).
     """
 
@@ -67,11 +67,11 @@ class Sparse:
         return put_add(self.values, (self.rows, self.columns), self.shape)
 
     def to_coo(self) -> tuple[NDArray[Any], tuple[Ints, Ints]]:
-        """``(values, (rows, columns))`` as NumPy arrays: what ``scipy.sparse.coo_array`` takes."""
+        """``(values, (rows, columns))`` as NumPy arrays, the argument of ``scipy.sparse.coo_array``."""
         return np.array(self.values._values()), (self.rows.copy(), self.columns.copy())
 
     def to_csr(self) -> tuple[NDArray[Any], Ints, Ints]:
-        """``(values, columns, row starts)`` as NumPy arrays, row by row: what ``scipy.sparse.csr_array`` takes."""
+        """``(values, columns, row starts)`` as NumPy arrays, row by row, the argument of ``scipy.sparse.csr_array``."""
         return _compressed(self.values, self.rows, self.columns, self.shape[0])
 
     def to_csc(self) -> tuple[NDArray[Any], Ints, Ints]:
@@ -87,7 +87,7 @@ class Sparse:
 
 
 def coo(values: Any, places: tuple[Any, Any], shape: tuple[int, int]) -> Sparse:
-    """A matrix from values (stored,) and their ``(rows, columns)``.
+    """Make a matrix from values (stored,) and their ``(rows, columns)``.
 
     >>> import flnb
     >>> flnb.sparse.coo([1.0, 2.0], ([0, 0], [1, 1]), (1, 2)).todense().tolist()
@@ -104,7 +104,11 @@ def coo(values: Any, places: tuple[Any, Any], shape: tuple[int, int]) -> Sparse:
 
 
 def csr(values: Any, columns: Any, starts: Any, shape: tuple[int, int]) -> Sparse:
-    """A matrix from values row by row, their columns, and where each row starts (M + 1 numbers, ``indptr``).
+    """Make a matrix from values row by row, their columns, and where each row starts (M + 1 numbers, ``indptr``).
+
+    >>> import flnb
+    >>> flnb.sparse.csr([1.0, 2.0], [0, 2], [0, 1, 2], (2, 3)).todense().tolist()
+    [[1.0, 0.0, 0.0], [0.0, 0.0, 2.0]]
 
     Raises:
         ValueError: lengths that differ, columns outside of the shape, starts that do not rise from 0 to the end.
@@ -114,17 +118,26 @@ def csr(values: Any, columns: Any, starts: Any, shape: tuple[int, int]) -> Spars
 
 
 def csc(values: Any, rows: Any, starts: Any, shape: tuple[int, int]) -> Sparse:
-    """A matrix from values column by column, their rows, and where each column starts (N + 1 numbers, ``indptr``).
+    """Make a matrix from values column by column, their rows, and where each column starts (N + 1 numbers).
+
+    >>> import flnb
+    >>> flnb.sparse.csc([1.0, 2.0], [0, 1], [0, 1, 1, 2], (2, 3)).todense().tolist()
+    [[1.0, 0.0, 0.0], [0.0, 0.0, 2.0]]
 
     Raises:
-        ValueError: as `csr`.
+        ValueError: as of `csr`.
     """
     m, n = _shape("csc", shape)
     return _uncompressed("csc", "row", values, rows, starts, n, m).T
 
 
 def from_dense(x: Any) -> Sparse:
-    """The elements of a matrix (M, N) that are not 0 now; a Variable's gradient comes back to it, 0 elsewhere."""
+    """Store the elements of a matrix (M, N) that are not 0 now; a Variable's gradient flows back to it, 0 elsewhere.
+
+    >>> import flnb
+    >>> flnb.sparse.from_dense([[0.0, 2.0]]).values
+    Tensor([2.], float32[1], numpy)
+    """
     x = asarray(x)
     if x.ndim != 2:
         raise ValueError(f"sparse.from_dense: expected a matrix, got {x._spec!r}")
@@ -133,10 +146,16 @@ def from_dense(x: Any) -> Sparse:
 
 
 def from_scipy(matrix: Any) -> Sparse:
-    """A copy of a ``scipy.sparse`` matrix or array of any format.
+    """Copy a ``scipy.sparse`` matrix or array of any format.
+
+    >>> import flnb
+    >>> from types import SimpleNamespace as Like  # a scipy.sparse.csr_array(...) in its place
+    >>> matrix = Like(tocoo=lambda: Like(data=[2.0], row=[0], col=[1], shape=(1, 2)))
+    >>> flnb.sparse.from_scipy(matrix).todense().tolist()
+    [[0.0, 2.0]]
 
     Raises:
-        TypeError: something without ``tocoo()``.
+        TypeError: an object without ``tocoo()``.
     """
     if not hasattr(matrix, "tocoo"):
         raise TypeError(

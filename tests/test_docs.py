@@ -56,3 +56,74 @@ def test_help_shows_an_elementwise_op_as_a_function_of_flnb():
     assert "Complex numbers are refused." in text
     with pytest.raises(TypeError, match=r"^exp\(\) missing 1 required positional argument: 'x'"):
         flnb.exp()
+
+
+def public_names():
+    """Every public function and class of `flnb` and its public modules, by the first path that leads to it."""
+    found, waiting, seen = {}, [("flnb", flnb)], {flnb}
+    while waiting:
+        path, module = waiting.pop()
+        for name in module.__all__:
+            member = getattr(module, name)
+            ours = getattr(member, "__module__", getattr(member, "__name__", "")).startswith("flnb")
+            if inspect.ismodule(member) and hasattr(member, "__all__") and member not in seen:
+                seen.add(member)
+                waiting.append((f"{path}.{name}", member))
+            elif callable(member) and ours:
+                found.setdefault(member, f"{path}.{name}")
+    return {path: member for member, path in found.items()}
+
+
+PUBLIC = public_names()
+NO_EXAMPLE_YET = {  # shrink it
+    "flnb.dashboard", "flnb.view", "flnb.load_run", "flnb.memory.allocate", "flnb.memory.block_of",
+    "flnb.memory.release", "flnb.memory.release_cached", "flnb.memory.snapshot", "flnb.memory.stats",
+    "flnb.memory.trace", "flnb.plot.fragmentation", "flnb.plot.memory", "flnb.plot.op_times", "flnb.plot.replay",
+    "flnb.plot.roofline", "flnb.plot.tape", "flnb.telemetry.attach", "flnb.telemetry.detach", "flnb.telemetry.flush",
+    "flnb.telemetry.log", "flnb.telemetry.record", "flnb.telemetry.write_report",
+    "flnb.data.cifar10",  # of a file to be downloaded
+    "flnb.explore.inputs_of",  # of a recording in this kernel: flnb.record(inputs=True) shows it
+}  # fmt: skip
+
+
+def check_first_line(text, path):
+    first = text.strip().split("\n")[0]
+    assert len(first) <= 116, f"{path}: the first line is too long"
+    assert first.endswith((".", ":")), f"{path}: the first line is no sentence: {first}"
+    if not path.startswith(("flnb.memory", "flnb.plot", "flnb.telemetry")):
+        assert not first.startswith(("This ", "What ", "Gives ", "Tells ")), f"{path}: {first}"
+
+
+def shown_by_its_module(member):
+    """Whether the docstring of the module that defines it has an example with its name."""
+    text = inspect.getmodule(member).__doc__ or ""
+    return ">>> " in text and member.__name__ in text
+
+
+@pytest.mark.parametrize("path", sorted(PUBLIC))
+def test_every_public_name_has_a_docstring_whose_first_line_a_stranger_can_read(path):
+    member = PUBLIC[path]
+    text = vars(member).get("__doc__") if inspect.isclass(member) else inspect.getdoc(member)
+    assert text, f"{path} has no docstring"
+    check_first_line(text, path)
+
+
+@pytest.mark.parametrize("path", sorted(p for p, member in PUBLIC.items() if not inspect.isclass(member)))
+def test_every_public_function_has_an_example(path):
+    shown = ">>> " in inspect.getdoc(PUBLIC[path]) or shown_by_its_module(PUBLIC[path])
+    assert shown != (path in NO_EXAMPLE_YET), f"{path}: add an example, or take it off the list"
+
+
+BY_CLASS = ("forward",)  # documented by its class: x's and the result's shapes
+
+
+@pytest.mark.parametrize("path", sorted(p for p, member in PUBLIC.items() if inspect.isclass(member)))
+def test_every_public_method_has_a_docstring(path):
+    """A method that overrides one of a base class inherits its docstring; those of a backend are the ops' own."""
+    cls = PUBLIC[path]
+    for name, member in vars(cls).items():
+        inner = getattr(member, "__func__", getattr(member, "fget", member))
+        if name.startswith("_") or name in BY_CLASS or not inspect.isfunction(inner):
+            continue
+        text = inspect.getdoc(getattr(cls, name)) or getattr(flnb.ops.table.OPS.get(name), "name", "")
+        assert text, f"{path}.{name} has no docstring"

@@ -24,16 +24,36 @@ __all__ = [
 
 
 def no_grad() -> Any:
-    """Record no gradients inside: ``with flnb.no_grad(): ...``, or as a decorator."""
+    """Record no gradients inside: ``with flnb.no_grad(): ...``, or as a decorator.
+
+    >>> import flnb
+    >>> w = flnb.Variable([1.0])
+    >>> with flnb.no_grad():
+    ...     y = w * 2.0
+    >>> y.requires_grad
+    False
+    """
     stacks.note_cut(schema.NO_GRAD, 0)
     return state.recording(False)
 
 
 def enable_grad() -> Any:
-    """Record gradients inside, also within `no_grad`."""
+    """Record gradients inside, also within `no_grad`; a context manager or a decorator.
+
+    >>> import flnb
+    >>> with flnb.no_grad(), flnb.enable_grad():
+    ...     y = flnb.Variable([1.0]) * 2.0
+    >>> y.requires_grad
+    True
+    """
     return state.recording(True)
 
 
 def is_grad_enabled() -> bool:
-    """Whether ops on Variables that require grad are recorded here."""
+    """Whether ops on Variables that require grad are recorded here.
+
+    >>> import flnb
+    >>> flnb.is_grad_enabled()
+    True
+    """
     return state.current().grad

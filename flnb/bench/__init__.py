@@ -1,4 +1,4 @@
-"""Models timed side by side, each in a process of its own: `flnb bench`, and what `benchmarks models` is made of."""
+"""Models timed side by side, each in a process of its own: `flnb bench`, and the base of `benchmarks models`."""
 
 from flnb.bench.contestant import Contestant
 from flnb.bench.worker import Worker, WorkerError

@@ -26,18 +26,18 @@ def bench(
     names: Sequence[str] = (), scale: str = "small", backends: Sequence[str] = (), rounds: int = 5,
     seconds: float = 0.5, count: int = 1,
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
-    """Train each model on each backend, in turn, and give the rows of a table: times, memory, the costliest ops.
+    """Train each model on each backend, in turn; returns the rows of a table: times, memory, the costliest ops.
 
     Args:
         names: of models, by default the six of table 3.
         scale: "small" or "paper".
-        backends: names, by default all that compute values. Where there are several, ratios are to the first.
+        backends: names, by default all that compute values. Of several, ratios are to the first.
         rounds: how often each takes its turn.
         seconds: how long a turn takes, about; at least one iteration with and one without the optimizer.
         count: threads of each process.
 
     Raises:
-        ValueError: a model, scale or backend that there is not.
+        ValueError: an unknown model, scale or backend.
         WorkerError: a model that could not be trained.
     """
     backends = list(backends) or computing()

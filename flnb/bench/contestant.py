@@ -1,4 +1,4 @@
-"""What one framework does in a comparison: it trains a model, says how long it took and what memory it needed."""
+"""One framework in a comparison: it trains a model and reports time and memory."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ CHECKED = 2
 class Contestant:
     """A model, its batch and SGD with momentum in one framework, made in a worker's process and called by its pipe.
 
-    A subclass imports its framework, trains something tiny (what is loaded at first use is not the model's memory),
-    calls ``super().__init__()``, builds the model, and writes the methods that raise NotImplementedError here.
+    A subclass imports its framework, trains something tiny (memory loaded at first use is not the model's), calls
+    ``super().__init__()``, builds the model, and writes the methods that raise NotImplementedError here.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Contestant:
         raise NotImplementedError
 
     def sync(self) -> None:
-        """Wait for what was launched; nothing to do where computing is over when a call returns."""
+        """Wait for launched work; does nothing where a call returns after its computation."""
 
     def in_double(self) -> tuple[float, Iterable[Any]]:
         """Loss and gradients of a new model with the initial weights, in float64, on `CHECKED` examples, as arrays.
@@ -68,7 +68,7 @@ class Contestant:
         return {"grown": grown, **self.counted()}
 
     def check(self, path: str) -> float:
-        """Write the gradients of `in_double` to an .npz file and give the loss."""
+        """Write the gradients of `in_double` to an .npz file and return the loss."""
         loss, gradients = self.in_double()
         np.savez(path, *gradients)
         return loss
@@ -83,9 +83,9 @@ def drop_nothing(modules: Iterable[Any], kind: type) -> None:
 
 
 def resident(field: str = "VmRSS") -> int | None:
-    """Bytes of this process in memory, now or (VmHWM) at most so far; None where there is no /proc to ask.
+    """Bytes of this process in memory, now or (VmHWM) at most so far; None without /proc.
 
-    `getrusage` would count what the parent had, too, in a process that was forked from a large one.
+    `getrusage` would count the parent's memory as well, in a process that was forked from a large one.
     """
     status = Path("/proc/self/status")
     if not status.exists():

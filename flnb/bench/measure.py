@@ -18,10 +18,10 @@ MOST = 200
 
 
 class Measured(NamedTuple):
-    """What was found of one contestant: seconds of an iteration with and without the optimizer, one number a round.
+    """The measurements of one contestant: seconds of an iteration with and without the optimizer, one number a round.
 
     `busy` is the share of the wall's time in which its process computed, all threads together: less than the number
-    of threads where other programs took the processor away.
+    of threads if other programs took the processor away.
     """
 
     trained: list[float]
@@ -50,11 +50,11 @@ def threads(count: int) -> dict[str, str]:
 
 
 def measure(workers: Sequence[Worker], rounds: int, seconds: float, clock: str = "wall") -> list[Measured]:
-    """Time the contestants that live in these workers, and were asked for their memory, which warms them up.
+    """Time the contestants in these workers, which were warmed up when they were asked for their memory.
 
-    A round gives each, one after the other, as many iterations as take about `seconds`, at least two: half of them
-    with the optimizer, half without. `clock` is "wall", or "processor" for a machine that others use, too; the time of
-    several threads then adds up.
+    In a round each runs, one after the other, as many iterations as take about `seconds`, at least two: half of them
+    with the optimizer, half without. `clock` is "wall", or "processor" for a machine that others use as well; the time
+    of several threads then adds up.
     """
     iterations = {}
     for worker in workers:

@@ -26,9 +26,9 @@ class Training(Contestant):
     """The model in flnb.
 
     Args:
-        model, scale: as `flnb.models.get` and its recipes know them.
+        model, scale: names for `flnb.models.get` and its recipes.
         backend: the name of the backend.
-        weights: an .npz file of initial parameters with which all begin; who finds none writes it.
+        weights: an .npz file of initial parameters with which all begin; the first contestant writes it.
     """
 
     def __init__(self, model: str, scale: str, backend: str, weights: str) -> None:

@@ -1,6 +1,6 @@
-"""An object that lives in a process of its own and does what it is told over a pipe.
+"""An object in a process of its own, whose methods are called over a pipe.
 
-What is compared in one run then shares neither memory nor threads, has its own environment (threads and the settings
+Contestants of one run then share neither memory nor threads, have their own environment (threads and the settings
 of malloc are read once, when a process starts), and can still take turns.
 """
 
@@ -19,13 +19,13 @@ __all__ = ["Worker", "WorkerError", "serve"]
 
 
 class WorkerError(RuntimeError):
-    """Something failed in a worker's process; the message says in whose, at what, and the error there."""
+    """An error in a worker's process; the message names the process, the call, and the error there."""
 
 
 class Worker:
     """A process with one object, made by ``target(**arguments)``; `call` calls its methods.
 
-    Arguments and results are what JSON can say. The process ends when the block does, or with `close`.
+    Arguments and results are JSON values. The process ends with the block, or with `close`.
 
     >>> with Worker("counter", "collections:Counter", {"a": 2}) as worker:
     ...     worker.call("total")
@@ -63,7 +63,7 @@ class Worker:
             raise
 
     def call(self, method: str, /, **arguments: Any) -> Any:
-        """What the object's method gives for these arguments."""
+        """Call the object's method with these arguments and return its result."""
         try:
             self._requests.write(json.dumps([method, arguments]) + "\n")
             self._requests.flush()
@@ -97,7 +97,7 @@ class Worker:
 
 
 def serve() -> None:
-    """A worker's process: the first line names what to make, every further one a method, until there are no more."""
+    """Run a worker's process: the first line names the object to make, every further one a method to call."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print must not be taken for an answer
     made: Any = None

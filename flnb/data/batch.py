@@ -19,11 +19,11 @@ __all__ = ["BatchDataset", "padded"]
 
 
 class BatchDataset(Dataset):
-    """Groups of `size` samples stacked; the smaller rest is a batch of its own (`last="include"`) or left out ("skip").
+    """Stack groups of `size` samples; a smaller remainder is a batch too (`last="include"`) or skipped ("skip").
 
     With `lengths`, one for each sample of `dataset`, batches are dynamic: neighbours join while their number times the
-    longest of them is at most `size`, which bounds a padded batch's memory. Shuffle such batches, not what is below.
-    `collate(samples)` makes the batch from a list of samples where stacking is not what is wanted (`padded`).
+    longest of them is at most `size`, which bounds a padded batch's memory. Shuffle such batches, not the samples
+    below. `collate(samples)` makes the batch from a list of samples if it is not to be stacked (`padded`).
 
     >>> import flnb
     >>> from flnb.data import TensorDataset

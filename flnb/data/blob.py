@@ -84,7 +84,7 @@ class BlobDataset(Dataset):
 
 
 class FileBlobDataset(BlobDataset):
-    """The samples of a file that `write` or `BlobDataset.save` made, read when asked for. Nothing in it is executed.
+    """The samples of a file that `write` or `BlobDataset.save` made, read on request. Nothing in it is executed.
 
     Pickled, it is its path: worker processes open the file themselves.
 

@@ -38,15 +38,15 @@ ANEW = f"get {URL} (170,498,071 bytes, MD5 {MD5}) and pass its path, or that of 
 
 
 def cifar10(path: str | os.PathLike[str], checksum: bool = True) -> tuple[TensorDataset, TensorDataset]:
-    """(training set, test set): 50,000 and 10,000 images (N, 3, 32, 32) uint8, labels (N,) int64.
+    """Read CIFAR-10: (training set, test set), 50,000 and 10,000 images (N, 3, 32, 32) uint8, labels (N,) int64.
 
     `path` is the archive "cifar-10-python.tar.gz" or its unpacked folder "cifar-10-batches-py"; nothing is downloaded.
     The names of the labels are `CIFAR10_CLASSES`. With `checksum`, only the published files are read; without it also
     others of that format. Krizhevsky, 2009, "Learning multiple layers of features from tiny images", chapter 3.
 
     Raises:
-        FileNotFoundError: nothing is at `path`, or a file is missing in it; tells where the archive is.
-        ValueError: a file that is not the published one, not whole, or not in CIFAR-10's format.
+        FileNotFoundError: nothing is at `path`, or a file is missing in it; names the source of the archive.
+        ValueError: a file that is not the published one, incomplete, or not in CIFAR-10's format.
     """
     source = Path(path)
     if not source.exists():
@@ -62,7 +62,7 @@ def cifar10(path: str | os.PathLike[str], checksum: bool = True) -> tuple[Tensor
 
 
 def _contents(source: Path, checksum: bool) -> Iterator[tuple[str, bytes]]:
-    """Names and contents of the files that hold images, as they stand in the folder or the archive."""
+    """Names and contents of the files with images, in the order of the folder or the archive."""
     if source.is_dir():
         for name in BATCHES:
             if (source / name).is_file():
@@ -117,7 +117,7 @@ def _batch(name: str, content: bytes) -> tuple[np.ndarray[Any, Any], np.ndarray[
 
 
 class _Kept:
-    """Stands where the pickle names NumPy's array and dtype: keeps what they would be made of, makes nothing."""
+    """Replaces NumPy's array and dtype in the pickle: stores their arguments, makes nothing."""
 
     def __init__(self, *args: Any) -> None:
         self.args = args
@@ -127,7 +127,7 @@ class _Kept:
 
 
 class _Reader(pickle.Unpickler):
-    """A pickle may call whatever it names, so names are not looked up: three stand for `_Kept`, others are refused."""
+    """A reader that looks up no names, as a pickle may call them: three are replaced by `_Kept`, others are refused."""
 
     def find_class(self, module: str, name: str) -> type[_Kept]:
         if (module, name) in {("numpy.core.multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype")}:

@@ -27,7 +27,7 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass
 class Position:
-    """Where an epoch stands: the index is that of the next item."""
+    """The position in an epoch: the index is that of the next item."""
 
     epoch: int
     index: int = 0
@@ -72,7 +72,7 @@ class Dataset:
         return fixed
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        """One epoch; each `for` is the next one, from 0, or what is left of the one that `state` was set to."""
+        """Iterate one epoch; each `for` is the next one, from 0, or the rest of the one that `state` was set to."""
         position = self._resumed or Position(self._epochs)
         self._latest, self._resumed, self._epochs = position, None, position.epoch + 1
         return self._follow(self._at_epoch(position.epoch), position)
@@ -86,13 +86,13 @@ class Dataset:
         position.epoch, position.index = position.epoch + 1, 0
 
     def _items(self, epoch: int, start: int) -> Generator[tuple[Any, ...], None, None]:
-        """What is left of an epoch from item `start`, of a dataset that is fixed at that epoch."""
+        """The rest of an epoch from item `start`, of a dataset that is fixed at that epoch."""
         for index in range(start, len(self)):
             yield self[index]
 
     @property
     def state(self) -> dict[str, int]:
-        """Where the epoch begun last stands, for a checkpoint; set it, and the next `for` goes on with the rest.
+        """The position in the latest epoch, for a checkpoint; set it, and the next `for` continues with the rest.
 
         `epoch` counts from 0, `index` is that of the next item, `size` the length, which is checked when it is set.
 

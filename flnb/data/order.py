@@ -86,7 +86,7 @@ class SpanDataset(ResampleDataset):
 def round_robin(samples: int, part: int, parts: int, batch: int = 1, allow_empty: bool = False) -> Indices:
     """The indices that one of several processes works on: batches are dealt in turn, every index to one part.
 
-    What is left after the last whole round is shared out in even runs; if it gives some part nothing, it is left out
+    The remainder after the last whole round is divided into even runs; if some part would get nothing, it is left out
     so that all parts take equally many steps, unless `allow_empty`.
 
     >>> [round_robin(11, part, 2, batch=2).tolist() for part in range(2)]

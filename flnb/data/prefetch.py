@@ -16,13 +16,13 @@ __all__ = ["PrefetchDataset"]
 class PrefetchDataset(Dataset):
     """The same items in the same order; while one is used, `workers` make up to `ahead` of the next ones.
 
-    It goes outermost: only iterating prefetches, indexing asks `dataset` itself. Threads do where loading waits for
-    files or spends its time in NumPy. With `processes=True` each worker is a new Python process (started by *spawn*)
-    that keeps a pickled copy of `dataset`, made when the first epoch begins, until `close()` or the end; arrays come
-    back through shared memory. Classes and functions must then be importable, which those of a notebook's cells are
-    not, and a script needs `if __name__ == "__main__":` around what it runs.
+    It is the outermost dataset: only iterating prefetches, indexing asks `dataset` itself. Threads suffice if loading
+    waits for files or spends its time in NumPy. With `processes=True` each worker is a new Python process (started by
+    *spawn*) with a pickled copy of `dataset`, made when the first epoch begins, until `close()` or the end; arrays are
+    returned through shared memory. Classes and functions must then be importable, which those of a notebook's cells are
+    not, and a script needs `if __name__ == "__main__":` around its main program.
 
-    What a worker raises is raised here, in its item's turn and with the worker's stack. The epoch then ends.
+    An error in a worker is raised here, in its item's turn and with the worker's stack. The epoch then ends.
 
     >>> import flnb
     >>> from flnb.data import BatchDataset, TensorDataset

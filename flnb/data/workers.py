@@ -1,4 +1,4 @@
-"""What `PrefetchDataset` has its items made by: threads of one epoch, or processes that stay."""
+"""The workers of `PrefetchDataset`: threads of one epoch, or processes that stay."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ALIGN = 64
 
 
 class Threads:
-    """Items made by threads, each in the context (backend, memory manager) of the one who iterates."""
+    """Make items in threads, each in the context (backend, memory manager) of the iterating thread."""
 
     def __init__(self, count: int) -> None:
         from concurrent.futures import ThreadPoolExecutor
@@ -59,7 +59,7 @@ class Array(NamedTuple):
 
 
 class Processes:
-    """Items made by processes that each keep a copy of the dataset; arrays come back through shared memory.
+    """Make items in processes with a copy of the dataset each; arrays are returned through shared memory.
 
     A job has a *slot*, a block that only its worker writes to until the job's end. The first items come pickled; they
     show how large the slots should be. All blocks are made and removed here, so that a worker's death leaves none.
@@ -179,7 +179,7 @@ _attached: dict[int, SharedMemory] = {}
 
 
 def _begin(pickled: bytes) -> None:
-    """Called once in each worker. The dataset is unpickled with the first job, whose error then says what is wrong."""
+    """Start a worker. The dataset is unpickled with the first job, whose error then says what is wrong."""
     import signal
 
     global _pickled
@@ -189,7 +189,7 @@ def _begin(pickled: bytes) -> None:
 
 
 def _end_with_parent() -> None:
-    """A parent that was killed could not tell its workers to end."""
+    """End with the parent, which cannot tell its workers to end if it is killed."""
     import multiprocessing
 
     parent = multiprocessing.parent_process()

@@ -62,12 +62,27 @@ _default = np.dtype(np.float32)
 
 
 def default_dtype() -> np.dtype[Any]:
-    """The dtype of tensors made from Python floats: float32 unless `set_default_dtype` changed it."""
+    """The dtype of tensors made from Python floats: float32 unless `set_default_dtype` changed it.
+
+    >>> import flnb
+    >>> flnb.default_dtype()
+    dtype('float32')
+    """
     return _default
 
 
 def set_default_dtype(dtype: Any) -> None:
-    """Set the dtype of tensors made from Python floats and of ``zeros``, ``ones`` and the random functions."""
+    """Set the dtype of tensors made from Python floats and of ``zeros``, ``ones`` and the random functions.
+
+    Raises:
+        TypeError: a dtype that is not floating point.
+
+    >>> import flnb
+    >>> flnb.set_default_dtype(flnb.float64)
+    >>> flnb.asarray([0.5]).dtype
+    dtype('float64')
+    >>> flnb.set_default_dtype(flnb.float32)
+    """
     global _default
     chosen = dtype_of(dtype)
     if chosen.kind != "f":

@@ -78,7 +78,7 @@ def use_part(kind: str, what: Any) -> Iterator[Any]:
 def set_part(kind: str, what: Any) -> Any:
     """Make a part of any kind active for the rest of the session; see `use_part`. Returns the instance.
 
-    Blocks under way that chose a part of this kind themselves keep it.
+    Open blocks that chose a part of this kind themselves are not affected.
     """
     chosen, slot = registry.make(kind, what), CONTRACTS[kind].slot
     for state in list(states.live):
@@ -100,29 +100,44 @@ def use_backend(backend: str | type[TensorBackend] | TensorBackend) -> AbstractC
 
 
 def set_backend(backend: str | type[TensorBackend] | TensorBackend) -> TensorBackend:
-    """Compute with another backend, given by name, class or instance, for the rest of the session."""
+    """Compute with another backend, given by name, class or instance, for the rest of the session; returns it.
+
+    >>> import flnb
+    >>> flnb.set_backend("numpy").name
+    'numpy'
+    """
     chosen: TensorBackend = set_part("backend", backend)
     return chosen
 
 
 def use_memory_manager(manager: str | type[MemoryManager] | MemoryManager) -> AbstractContextManager[MemoryManager]:
-    """Allocate from another manager, given by name (``"caching:split_limit=64MiB"``), class or instance, until the
-    block ends.
+    """Allocate from another manager, given by name, class or instance, until the block ends.
 
-    What was allocated inside stays valid afterwards: its blocks go back to the manager they came from.
+    A name may contain settings: ``"caching:split_limit=64MiB"``. Tensors allocated inside stay valid afterwards:
+    their blocks return to the manager they came from.
+
+    >>> import flnb
+    >>> with flnb.use_memory_manager("exact") as manager:
+    ...     x = flnb.ones((1000, 1000))
+    >>> manager.stats()["live"]
+    1
     """
     return use_part("memory manager", manager)
 
 
 def set_memory_manager(manager: str | type[MemoryManager] | MemoryManager) -> MemoryManager:
-    """Allocate from another manager, given by name (``"caching:split_limit=64MiB"``), class or instance, for the rest
-    of the session."""
+    """Allocate from another manager, given by name, class or instance, for the rest of the session; returns it.
+
+    >>> import flnb
+    >>> flnb.set_memory_manager("caching").name
+    'caching'
+    """
     chosen: MemoryManager = set_part("memory manager", manager)
     return chosen
 
 
 def use_memory_device(device: str | type[MemoryDevice] | MemoryDevice) -> AbstractContextManager[MemoryDevice]:
-    """Let managers that are made inside the block take their segments from another device.
+    """Make managers that are created inside the block take their segments from another device.
 
     Args:
         device: the name (``"simulated:capacity=8GiB"``), the class or an instance.
@@ -136,7 +151,12 @@ def use_memory_device(device: str | type[MemoryDevice] | MemoryDevice) -> Abstra
 
 
 def set_memory_device(device: str | type[MemoryDevice] | MemoryDevice) -> MemoryDevice:
-    """Let managers that are made in the rest of the session take their segments from another device."""
+    """Make managers that are created in the rest of the session take their segments from another device; returns it.
+
+    >>> import flnb
+    >>> flnb.set_memory_device("host").name
+    'host'
+    """
     chosen: MemoryDevice = set_part("memory device", device)
     return chosen
 
@@ -144,7 +164,7 @@ def set_memory_device(device: str | type[MemoryDevice] | MemoryDevice) -> Memory
 def use_tape(tape: str | type[Tape] | Tape) -> AbstractContextManager[Tape]:
     """Record on another tape, given by name, class or instance, until the block ends.
 
-    Nodes remember their tape: a backward after the block goes back through the one that recorded.
+    Nodes remember their tape: a backward after the block uses the one that recorded.
 
     >>> import flnb
     >>> with flnb.use_tape("arena") as tape:
@@ -156,13 +176,18 @@ def use_tape(tape: str | type[Tape] | Tape) -> AbstractContextManager[Tape]:
 
 
 def set_tape(tape: str | type[Tape] | Tape) -> Tape:
-    """Record on another tape, given by name, class or instance, for the rest of the session."""
+    """Record on another tape, given by name, class or instance, for the rest of the session; returns it.
+
+    >>> import flnb
+    >>> flnb.set_tape("linked").name
+    'linked'
+    """
     chosen: Tape = set_part("tape", tape)
     return chosen
 
 
 def _replace_redefined(cls: type) -> None:
-    """Give the active instance of a class that was just defined again, by re-running its cell, the new code."""
+    """Replace the active instance's code when its class is defined again, by running its cell once more."""
     for state in list(states.live):
         for slot, instance in state.parts.items():
             old = type(instance)

@@ -100,7 +100,7 @@ class OpCall:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What running a call gave: the result or the error, seconds, and the first input it wrote unasked (-1: none)."""
+    """The outcome of a call: the result or the error, seconds, and the first input it wrote unasked (-1: none)."""
 
     value: Any = None
     error: Exception | None = None
@@ -146,7 +146,7 @@ def digest(values: Any) -> str:
 def tensor(array: Any) -> Tensor:
     """A tensor in the memory of a NumPy array, not copied, so that strides and alignment stay.
 
-    On a backend that keeps other buffers than NumPy arrays, a copy.
+    A copy on a backend whose buffers are not NumPy arrays.
 
     >>> import numpy as np
     >>> tensor(np.ones((2, 3)).T).shape
@@ -159,7 +159,7 @@ def tensor(array: Any) -> Tensor:
 
 
 def generator(state: dict[str, Any]) -> np.random.Generator:
-    """A NumPy generator in this state (of its ``bit_generator``): what a recorded random op drew from.
+    """A NumPy generator in this state (of its ``bit_generator``), from which a recorded random op drew.
 
     >>> import numpy as np
     >>> source = np.random.default_rng(3)

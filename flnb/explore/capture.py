@@ -63,7 +63,7 @@ class RecordedOp:
         return self.call.op
 
     def arrays(self) -> list[Array]:
-        """Fresh copies of its inputs, which lie in memory as they did."""
+        """Fresh copies of its inputs, with their layout in memory."""
         return [kept.array() for kept in self.call.inputs]
 
     def again(self) -> Tensor:
@@ -108,7 +108,7 @@ class RecordedOp:
 
 
 class Capture(Observer):
-    """Keeps the inputs of what runs, as long as they fit into ``limit`` bytes; equal memory is kept once."""
+    """Stores the inputs of ops that run, as long as they fit into ``limit`` bytes; equal memory is stored once."""
 
     def __init__(self, run: Recording, limit: int) -> None:
         self.number, self.limit = run.number, limit
@@ -186,7 +186,7 @@ class Capture(Observer):
         return chosen[-1] if chosen else None
 
     def summary(self) -> str:
-        """How much was kept, and what was not."""
+        """How much was stored, and what was not."""
         text = f"inputs of {len(self)} ops kept ({quantity.size(self.nbytes)})"
         return f"{text}, of {self.missed} not: beyond {quantity.size(self.limit)}" if self.missed else text
 
@@ -201,10 +201,10 @@ def record(
     """Record everything that runs inside: ``with flnb.record() as run: train()``, then ``run.ops`` and the rest.
 
     Args:
-        name: what the run is called.
-        inputs: keep the inputs of each op of this thread, so that ``run.calls[i]`` can be opened in a cell
+        name: the name of the run.
+        inputs: store the inputs of each op of this thread, so that ``run.calls[i]`` can be opened in a cell
             (`RecordedOp`). Copying them costs time, which the recorded times of ops then include.
-        inputs_limit: bytes that these may take; the inputs of what comes later are not kept, which is told.
+        inputs_limit: the most bytes of these inputs; later ones are not stored, and a note says so.
         options: ``buffer``, ``limit`` and ``grad_interval`` of `flnb_telemetry.record`.
 
     >>> import flnb
@@ -237,8 +237,8 @@ def inputs_of(source: int | str | os.PathLike[str], index: int = -1) -> list[Arr
 
     Raises:
         LookupError: a recording that is not, or no longer, in this kernel.
-        IndexError: an op whose inputs were not kept.
-        ValueError: a file that is not whole, or something else. Nothing in a file is executed.
+        IndexError: an op whose inputs were not stored.
+        ValueError: a file that is incomplete, or something else. Nothing in a file is executed.
     """
     if isinstance(source, int):
         capture = _captures.get(source)

@@ -20,7 +20,7 @@ __all__ = ["compare_backends"]
 
 
 class _Row:
-    """What is known of one op on one backend."""
+    """The facts about one op on one backend."""
 
     def __init__(self, rounds: int) -> None:
         self.calls = self.failures = 0

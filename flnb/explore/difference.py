@@ -1,4 +1,4 @@
-"""What differs between two runs of one call, and how much of it rounding may explain."""
+"""The difference between two runs of one call, and how much of it rounding may explain."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Difference:
 
     @property
     def kind(self) -> str:
-        """The first words, which say what sort of difference it is; of an error, its type."""
+        """The first words, which name the sort of difference; of an error, its type."""
         return " ".join(self.what.split()[: 2 if self.what.startswith("raised") else 1])
 
     def __bool__(self) -> bool:
@@ -48,10 +48,10 @@ class Difference:
 
 @quiet
 def difference(call: OpCall, reference: TensorBackend, expected: Outcome, got: Outcome, tolerance: float) -> Difference:
-    """What is wrong with ``got`` beside ``expected``: raised, wrote an input, shape, dtype, NaN, values.
+    """Describe what is wrong with ``got``, compared with ``expected``: error, written input, shape, dtype, NaN, values.
 
     Values may differ by ``tolerance`` (or 8 units in the last place, 32 in sums, if more) of the largest one; where a
-    sum cancels, of the largest that the reference gives for the inputs' absolute values.
+    sum cancels, of the largest that the reference returns for the inputs' absolute values.
     """
     if expected.error is not None:
         same = got.error is not None
@@ -127,11 +127,11 @@ def compare_op(
     tolerance: float = 1e-10,
     repeats: int = 1,
 ) -> Difference:
-    """Run one primitive on two backends, on the same inputs: what differs, false if nothing does.
+    """Run one primitive on two backends, on the same inputs; returns what differs, false if nothing does.
 
     Args:
-        inputs: NumPy arrays; each backend gets copies that lie in memory as these do.
-        attributes: what the backends' methods take after their tensors.
+        inputs: NumPy arrays; each backend gets copies with their layout in memory.
+        attributes: the arguments of the backends' methods after their tensors.
         backends: the reference and the other: names, classes or instances.
         out: write into this input, or into a new buffer (-1); None lets the method make one.
         result: shape and dtype of the new buffer.

@@ -1,7 +1,7 @@
-"""Arrays with the way they lie in memory: kept aside bit for bit, rebuilt smaller, and written as code.
+"""Arrays with their layout in memory: stored bit for bit, rebuilt smaller, and written as code.
 
-An op's result can depend on more than its inputs' values: on the order of axes in memory, gaps, alignment. What is to
-be reproduced must keep them.
+An op's result can depend on more than its inputs' values: on the order of axes in memory, gaps, alignment. A
+reproduction must preserve them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Kept:
 
     @property
     def order(self) -> str:
-        """How it lies in memory, in a word, nothing where it is C-contiguous."""
+        """Its layout in memory in a word, nothing if it is C-contiguous."""
         return "" if Layout.of(self.array()).plain else " strided"
 
 
@@ -132,7 +132,7 @@ class Layout:
 
 
 def canonical(array: Array) -> Array:
-    """A copy laid out as the code of its layout will lay it out, which knows nothing of axes of extent 1.
+    """A copy in the layout that the code of its layout will produce, which ignores axes of extent 1.
 
     >>> import numpy as np
     >>> canonical(np.flip(np.arange(12.0).reshape(3, 4), 1)[:, :1]).strides

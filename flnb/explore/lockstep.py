@@ -32,7 +32,7 @@ __all__ = ["Step", "backends_of", "lockstep"]
 
 @dataclass(frozen=True)
 class Step:
-    """One op of the program on one other backend: the call, what came of it, and where the program made it.
+    """One op of the program on one other backend: the call, its outcome, and its place in the program.
 
     ``seconds`` and ``reference`` are of that backend and the reference, one number a round.
     """
@@ -50,7 +50,7 @@ class Step:
 
 
 class Lockstep(Observer):
-    """Runs each op of the reference on the other backends, and tells of each."""
+    """Runs each op of the reference on the other backends, and reports each."""
 
     def __init__(
         self, reference: TensorBackend, others: Sequence[TensorBackend], tolerance: float,
@@ -89,7 +89,7 @@ def lockstep(
     function: Callable[[], Any], reference: TensorBackend, others: Sequence[TensorBackend], tolerance: float,
     tell: Callable[[Step], None], seed: int = 0, rounds: int = 0,
 ) -> Any:  # fmt: skip
-    """Call ``function`` on the reference with the session's generator seeded; ``tell`` hears of every op.
+    """Call ``function`` on the reference with the session's generator seeded; ``tell`` is called with every op.
 
     After each backend has run an op once, all are timed in turn, ``rounds`` times.
     """

@@ -30,7 +30,7 @@ REPEATS = 64  # for a backend that is wrong only now and then
 
 
 class Minimised:
-    """A call being made smaller. ``call`` is the smallest so far, ``found`` what differs there."""
+    """A call being made smaller. ``call`` is the smallest so far, ``found`` its difference."""
 
     def __init__(
         self, call: OpCall, reference: TensorBackend, other: TensorBackend, tolerance: float, seconds: float
@@ -111,7 +111,7 @@ def _by_rule(call: OpCall, kind: str = "ndarray") -> tuple[tuple[int, ...], np.d
 
 
 def _with(call: OpCall, index: int, values: Array, like: Kept | None = None) -> OpCall | None:
-    """The call with another array as an input, laid out as ``like`` is; None where nothing would change."""
+    """The call with another array as an input, in the layout of ``like``; None if nothing would change."""
     old = call.inputs[index]
     if like is not None:
         values = Layout.of(like.array(), values.shape).filled(values)[1]

@@ -1,4 +1,4 @@
-"""What the conformance kits give back: a table, true when every check passed."""
+"""The result of the conformance kits: a table, true if every check passed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Result:
 
     @property
     def details(self) -> list[str]:
-        """What belongs to a failure, beneath its reason."""
+        """The text below a failure's reason."""
         return [
             *([f"inputs {self.inputs}"] if self.inputs and not self.passed else []),
             *([self.line] if self.line and not self.passed else []),
@@ -71,7 +71,7 @@ class Result:
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """What a conformance kit found: true when every check passed, and shows itself as a table."""
+    """The result of a conformance kit: true if every check passed; shown as a table."""
 
     subject: str
     results: tuple[Result, ...]

@@ -35,7 +35,7 @@ class Spread(NamedTuple):
 
 
 def in_turn(who: Sequence[Who], work: Callable[[Who], Found], rounds: int) -> list[list[Found]]:
-    """What `work` gives for each, a list of one entry a round; another is the first in each round.
+    """The results of `work` for each, a list of one entry a round; another is the first in each round.
 
     >>> in_turn("ab", str.upper, rounds=2)
     [['A', 'A'], ['B', 'B']]
@@ -49,7 +49,7 @@ def in_turn(who: Sequence[Who], work: Callable[[Who], Found], rounds: int) -> li
 
 
 def ratios(over: Sequence[float], under: Sequence[float]) -> Spread:
-    """Of two lists with an entry a round: the spread of the rounds' ratios. What slows a round slows both.
+    """The spread of the rounds' ratios of two lists with an entry a round: a slow round slows both.
 
     >>> ratios([2.0, 9.0, 4.0], [1.0, 3.0, 2.0])
     Spread(median=2.0, least=2.0, most=3.0)

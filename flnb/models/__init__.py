@@ -60,7 +60,7 @@ _CLASSES = {kind: module for module, (kinds, _) in _CONTENTS.items() for kind in
 
 
 def names() -> tuple[str, ...]:
-    """What `get` knows, in alphabetical order.
+    """The names that `get` knows, in alphabetical order.
 
     >>> "lenet" in names()
     True
@@ -69,7 +69,7 @@ def names() -> tuple[str, ...]:
 
 
 def get(name: str) -> Recipe:
-    """The recipe of that name: how the model is built, what it is fed and its loss.
+    """The recipe of a model by name: how it is built, its inputs and its loss.
 
     >>> get("lenet").parameters["paper"]
     61706

@@ -1,4 +1,4 @@
-"""A transformer that hears: tokens for frames of speech."""
+"""A transformer for speech recognition: tokens for frames of speech."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def utterances(frames: int, bands: int, tokens: int) -> Draw:
 def frame_loss(model: Module, x: Any, targets: Any) -> Any:
     """Mean cross-entropy of every third frame's token: targets (N, ceil(T / 3)).
 
-    This stands in for the paper's loss, CTC (Graves et al. 2006), whose targets are not aligned to frames: flnb has it
-    for one utterance at a time, as the `flnb.speech.path_score` of a `flnb.speech.ctc`.
+    It replaces the paper's loss, CTC (Graves et al. 2006), whose targets are not aligned to frames: flnb has it for one
+    utterance at a time, as the `flnb.speech.path_score` of a `flnb.speech.ctc`.
     """
     return token_loss(model(x), targets)
 

@@ -24,16 +24,16 @@ __all__ = ["BERT", "RECIPES", "masked_loss", "masked_tokens"]
 
 
 class BERT(Module):
-    """Tokens (N, T) -> logits (N, T, vocabulary), each from all tokens (Devlin et al. 2019, section 3).
+    """Logits of tokens from all tokens around them: (N, T) -> (N, T, vocabulary) (Devlin et al. 2019, section 3).
 
-    Called as ``bert(tokens, positions)`` with the hidden positions (N, K), it gives their logits (N, K, vocabulary)
+    Called as ``bert(tokens, positions)`` with the hidden positions (N, K), it returns their logits (N, K, vocabulary)
     alone, which is all that the masked language model needs. Layers are the paper's: attention and two maps with GELU,
     each followed by a norm; embeddings of tokens and learnt positions are summed and normed.
 
     The defaults have 406M parameters, as many as the "BERT-like" network of Flashlight's table 3, which is not
-    described further. They are BERT's large size (section 3) without what belongs to pairs of sentences, the 50,265
-    tokens of RoBERTa (Liu et al. 2019, section 4.4), and a linear map of its own to them. Nor does the table give the
-    length of its sequences; 128 here, as in most of BERT's training (appendix A.2).
+    described further. They are BERT's large size (section 3) without the parts for pairs of sentences, the 50,265
+    tokens of RoBERTa (Liu et al. 2019, section 4.4), and a linear map of its own to them. The table does not state the
+    length of its sequences either; 128 here, as in most of BERT's training (appendix A.2).
 
     >>> import flnb
     >>> bert = BERT(vocabulary=50, features=8, heads=2, layers=1, length=16)

@@ -1,4 +1,4 @@
-"""An LSTM that tells what a video shows, looking at the frames it chooses at each word."""
+"""An LSTM that describes a video, looking at the frames it chooses at each word."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class SoftAttention(Module):
 
 
 class Captioner(Module):
-    """Frames (N, F, features) and a sentence (N, L) -> logits (N, L, vocabulary) of each word from those before it.
+    """Logits (N, L, vocabulary) of each word of a sentence (N, L) from those before it and frames (N, F, features).
 
-    The LSTM begins with maps of the mean frame, and reads the word before and what attention gives for its state,
-    scaled by a gate (Xu et al. 2015, section 4.2.1). Words are scored from its state, the attended frames and the word
-    before. Before the first word there is none, and zeros are read.
+    The LSTM begins with maps of the mean frame, and reads the previous word and the frames attended from its state,
+    scaled by a gate (Xu et al. 2015, section 4.2.1). Words are scored from its state, the attended frames and the
+    previous word. Before the first word zeros are read.
 
     The defaults are the sizes of the code of Yao et al. 2015, from which Theano's benchmark comes: frames are the 1024
     features of a GoogLeNet.

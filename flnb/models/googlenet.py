@@ -50,14 +50,15 @@ class Inception(Module):
 
 
 class GoogLeNet(Module):
-    """Images (N, channels, image, image) -> logits (N, classes) (Szegedy et al. 2015, section 5 and table 1).
+    """Image classifier (N, channels, image, image) -> logits (N, classes) (Szegedy et al. 2015, section 5).
 
-    The paper's network with 5 x 5 convolutions and biases, without batch norm, and without the response normalisation
-    that its figure 3 has twice (it trains nothing). With ``auxiliary`` two classifiers on 4a and 4d are built too
-    (section 5): while training, the model gives three logits: its own, of 4a, of 4d. ``width`` scales all channels.
+    The paper's network (table 1) with 5 x 5 convolutions and biases, without batch norm, and without the response
+    normalisation that its figure 3 has twice (it trains nothing). With ``auxiliary`` two classifiers on 4a and 4d are
+    built too (section 5): while training, the model returns three logits: its own, of 4a, of 4d. ``width`` scales all
+    channels.
 
     Without them it has 6,998,552 parameters, with them 13,378,280. The column "params" of table 1 counts weights in
-    units of 1024; the channels of the same rows give its numbers to 8%, but for the first convolution: 9,408 weights
+    units of 1024; the channels of the same rows lead to its numbers to 8%, but for the first convolution: 9,408 weights
     (7 x 7 x 3 x 64), where the table has 2.7K.
 
     >>> import flnb

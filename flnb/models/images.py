@@ -1,4 +1,4 @@
-"""What the models of images share: their classifier, random batches, checks of sizes, initial values."""
+"""The common parts of image models: their classifier, random batches, checks of sizes, initial values."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["Convolutional", "begin_rectified", "expect_images", "extent_after", 
 
 
 class Convolutional(Module):
-    """Images (N, channels, image, image) -> logits (N, classes): convolutions, then linear maps with dropout.
+    """Image classifier (N, channels, image, image) -> logits (N, classes): convolutions, then linear maps with dropout.
 
-    ``widths`` are the channels that ``features`` leave, the features of the hidden maps, and the classes. Dropout
-    stands before each hidden map, or after its rectifier where ``before`` is false.
+    ``widths`` are the channels that ``features`` produce, the features of the hidden maps, and the classes. Dropout is
+    before each hidden map, or after its rectifier if ``before`` is false.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ def expect_images(model: object, x: Any, channels: int, extent: int | None = Non
 
 
 def extent_after(model: Module, image: int) -> int:
-    """Height and width of what the square convolutions and poolings of `model`, one after another, leave of an image.
+    """Height and width of an image after the square convolutions and poolings of `model`, one after another.
 
     Raises:
         ValueError: nothing is left.

@@ -13,10 +13,10 @@ __all__ = ["LSTMLM", "RECIPES", "next_word_loss"]
 
 
 class LSTMLM(Module):
-    """Words (N, T) -> logits (N, T, vocabulary) of the word that follows each, and the state after the last.
+    """Logits of the word that follows each: words (N, T) -> (N, T, vocabulary), and the state after the last.
 
-    Layers of LSTM over embeddings as wide as they are; dropout only on what is not recurrent (Zaremba et al. 2014,
-    section 3.2). The state (h, c), each (layers, N, features), is that to begin the next piece of the text with.
+    Layers of LSTM over embeddings of the same width; dropout only on connections that are not recurrent (Zaremba et al.
+    2014, section 3.2). The state (h, c), each (layers, N, features), begins the next piece of the text.
 
     >>> import flnb
     >>> model = LSTMLM(vocabulary=50, features=8)

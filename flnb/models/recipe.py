@@ -1,4 +1,4 @@
-"""Recipe: what is needed to build a model of the literature, to feed it, and to train it."""
+"""Recipe: everything needed to build a model of the literature, to feed it, and to train it."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Recipe:
     """A model in two scales, "paper" and "small": one class, other settings.
 
     Attributes:
-        name: what `flnb.models.get` knows it by.
+        name: its name for `flnb.models.get`.
         model: the class; ``model(**settings[scale])`` is the model.
-        source: the paper, with the section or table that gives the architecture.
+        source: the paper, with the section or table that describes the architecture.
         settings: keyword arguments of the class, by scale.
         parameters: exactly how many numbers are trained, by scale.
         batch_sizes: examples in a batch, by scale; of "paper", as it was measured there.
         draws: makes a batch of random examples, by scale.
-        loss: ``loss(model, *batch)`` gives a scalar Variable.
+        loss: ``loss(model, *batch)`` returns a scalar Variable.
 
     >>> import flnb
     >>> recipe = flnb.models.get("mlp")

@@ -1,4 +1,4 @@
-"""What each module of a model computes, trains and keeps, taken from the events of one recorded forward pass."""
+"""What each module of a model computes, trains and stores, taken from the events of one recorded forward pass."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ TITLES = ("module", "kind", "output", "parameters", "FLOPs", "kept")
 
 @dataclass(frozen=True)
 class Row:
-    """One module, with all that is inside it.
+    """One module, with everything inside it.
 
     Attributes:
         path: its dotted path; "" for the model itself.
         kind: the name of its class.
-        output: the shapes that its last call gave; empty where nobody calls it.
+        output: the shapes of the result of its last call; empty if it was not called.
         parameters: how many numbers it trains; a shared parameter counts once.
         flops: estimated floating-point operations of the forward pass; a multiplication with an addition is two.
-        kept: bytes of the tensors made inside that are there when the forward pass ends: activations for backward, and
+        kept: bytes of the tensors made inside that exist when the forward pass ends: activations for backward, and
             its result.
     """
 
@@ -61,9 +61,9 @@ class Row:
 
 @dataclass(frozen=True, repr=False)
 class Summary:
-    """The table that `summary` gives: iterate its rows, index it by path; ``total`` is the whole model.
+    """The table that `summary` returns: iterate its rows, index it by path; ``total`` is the whole model.
 
-    Prints as a table, with names indented by depth, and shows itself as one in a notebook.
+    Prints as a table, with names indented by depth, and is shown as one in a notebook.
     """
 
     rows: tuple[Row, ...]
@@ -110,16 +110,16 @@ def _cells(depth: int, cells: tuple[str, ...], share: float) -> list[str]:
 
 
 def summary(of: Module | Recipe | str, *inputs: Any, scale: str = "small", depth: int | None = None) -> Summary:
-    """Run a model forward once, recorded, and tell what each of its modules did.
+    """Run a model forward once, recorded, and report what each of its modules did.
 
     Args:
-        of: a module; or a recipe, or the name of one, of which a model is built and given a batch.
-        inputs: what the module is called with: tensors or NumPy arrays. A recipe needs none.
+        of: a module; or a recipe, or the name of one, of which a model is built with a batch.
+        inputs: the inputs of the module: tensors or NumPy arrays. A recipe needs none.
         scale: of the recipe, "small" or "paper".
-        depth: leave out what lies deeper: 1 shows the model's own parts only.
+        depth: how deep to report: 1 shows the model's own parts only.
 
     The model runs in its present mode and is afterwards as it was: its buffers (running statistics) and the session's
-    random numbers are put back, and no gradient is computed.
+    random numbers are restored, and no gradient is computed.
 
     >>> import flnb
     >>> flnb.models.summary(flnb.models.MLP((64, 32, 10)), flnb.ones((16, 64)))

@@ -1,4 +1,4 @@
-"""What the models of tokens share: random ones, the check of those they are called with, initial weights, the loss."""
+"""The common parts of token models: random tokens, the check of inputs, initial weights, the loss."""
 
 from __future__ import annotations
 

@@ -15,42 +15,67 @@ __all__ = [
 
 
 class ReLU(Module):
-    """max(x, 0), elementwise."""
+    """Rectified linear unit: max(x, 0), elementwise.
+
+    >>> import flnb, flnb.nn as nn
+    >>> nn.ReLU()(flnb.asarray([-1.0, 2.0]))
+    Tensor([0., 2.], float32[2], numpy)
+    """
 
     def forward(self, x: Any) -> Any:
         return ops.relu(x)
 
 
 class ReLU6(Module):
-    """x limited to [0, 6]."""
+    """x limited to the range from 0 to 6.
+
+    >>> import flnb, flnb.nn as nn
+    >>> nn.ReLU6()(flnb.asarray([-1.0, 9.0]))
+    Tensor([0., 6.], float32[2], numpy)
+    """
 
     def forward(self, x: Any) -> Any:
         return ops.relu6(x)
 
 
 class Sigmoid(Module):
-    """1 / (1 + exp(-x))."""
+    """Logistic function: 1 / (1 + exp(-x)).
+
+    >>> import flnb, flnb.nn as nn
+    >>> nn.Sigmoid()(flnb.asarray([0.0]))
+    Tensor([0.5], float32[1], numpy)
+    """
 
     def forward(self, x: Any) -> Any:
         return ops.sigmoid(x)
 
 
 class Tanh(Module):
-    """The hyperbolic tangent."""
+    """Hyperbolic tangent.
+
+    >>> import flnb, flnb.nn as nn
+    >>> nn.Tanh()(flnb.asarray([0.0, 1.0]))
+    Tensor([0.    , 0.7616], float32[2], numpy)
+    """
 
     def forward(self, x: Any) -> Any:
         return ops.tanh(x)
 
 
 class Log(Module):
-    """The natural logarithm."""
+    """Natural logarithm.
+
+    >>> import flnb, flnb.nn as nn
+    >>> nn.Log()(flnb.asarray([1.0, 10.0]))
+    Tensor([0.    , 2.3026], float32[2], numpy)
+    """
 
     def forward(self, x: Any) -> Any:
         return ops.log(x)
 
 
 class HardTanh(Module):
-    """x limited to [low, high].
+    """x limited to the range from ``low`` to ``high``.
 
     >>> import flnb
     >>> HardTanh()(flnb.asarray([-3.0, 0.5])).tolist()
@@ -65,7 +90,12 @@ class HardTanh(Module):
 
 
 class LeakyReLU(Module):
-    """x where positive, else ``slope`` x."""
+    """x where positive, else ``slope`` * x.
+
+    >>> import flnb, flnb.nn as nn
+    >>> nn.LeakyReLU(0.1)(flnb.asarray([-1.0, 2.0]))
+    Tensor([-0.1,  2. ], float32[2], numpy)
+    """
 
     def __init__(self, slope: float = 0.01) -> None:
         self.slope = slope
@@ -90,7 +120,12 @@ class PReLU(Module):
 
 
 class ELU(Module):
-    """x where positive, else alpha (exp(x) - 1)."""
+    """Exponential linear unit: x where positive, else alpha * (exp(x) - 1).
+
+    >>> import flnb, flnb.nn as nn
+    >>> nn.ELU()(flnb.asarray([-1.0, 2.0]))
+    Tensor([-0.6321,  2.    ], float32[2], numpy)
+    """
 
     def __init__(self, alpha: float = 1.0) -> None:
         self.alpha = alpha
@@ -100,7 +135,12 @@ class ELU(Module):
 
 
 class ThresholdReLU(Module):
-    """x where above ``threshold``, else ``value``."""
+    """x where above ``threshold``, else ``value``.
+
+    >>> import flnb, flnb.nn as nn
+    >>> nn.ThresholdReLU(0.5)(flnb.asarray([0.1, 0.9]))
+    Tensor([0. , 0.9], float32[2], numpy)
+    """
 
     def __init__(self, threshold: float = 0.0, value: float = 0.0) -> None:
         self.threshold, self.value = threshold, value
@@ -110,7 +150,12 @@ class ThresholdReLU(Module):
 
 
 class GLU(Module):
-    """The first half along ``axis`` times the sigmoid of the second, so that the axis is halved."""
+    """Gated linear unit: the first half along ``axis`` times the sigmoid of the second, so that the axis is halved.
+
+    >>> import flnb, flnb.nn as nn
+    >>> nn.GLU()(flnb.asarray([3.0, 0.0]))
+    Tensor([1.5], float32[1], numpy)
+    """
 
     def __init__(self, axis: int = -1) -> None:
         self.axis = axis
@@ -120,7 +165,12 @@ class GLU(Module):
 
 
 class Swish(Module):
-    """x sigmoid(beta x); SiLU with beta = 1."""
+    """x * sigmoid(beta * x); SiLU with beta = 1.
+
+    >>> import flnb, flnb.nn as nn
+    >>> nn.Swish()(flnb.asarray([-1.0, 2.0]))
+    Tensor([-0.2689,  1.7616], float32[2], numpy)
+    """
 
     def __init__(self, beta: float = 1.0) -> None:
         self.beta = beta
@@ -130,7 +180,12 @@ class Swish(Module):
 
 
 class GELU(Module):
-    """x times the normal distribution function of x, or its approximation by "tanh"."""
+    """Gaussian error linear unit: x times the normal distribution function of x, or its approximation by "tanh".
+
+    >>> import flnb, flnb.nn as nn
+    >>> nn.GELU()(flnb.asarray([-1.0, 2.0]))
+    Tensor([-0.1587,  1.9545], float32[2], numpy)
+    """
 
     def __init__(self, approximate: str = "none") -> None:
         self.approximate = approximate
@@ -140,7 +195,12 @@ class GELU(Module):
 
 
 class Softmax(Module):
-    """exp(x) / sum(exp(x)) along ``axis``."""
+    """Exponentials of the elements divided by their sum along ``axis``.
+
+    >>> import flnb, flnb.nn as nn
+    >>> nn.Softmax()(flnb.asarray([1.0, 2.0, 3.0]))
+    Tensor([0.09  , 0.2447, 0.6652], float32[3], numpy)
+    """
 
     def __init__(self, axis: int = -1) -> None:
         self.axis = axis
@@ -150,7 +210,7 @@ class Softmax(Module):
 
 
 class LogSoftmax(Module):
-    """log(softmax(x)) along `axis`.
+    """Logarithm of the softmax along ``axis``.
 
     >>> import flnb
     >>> round(float(flnb.exp(LogSoftmax()(flnb.asarray([[1.0, 2.0]]))).sum()), 5)

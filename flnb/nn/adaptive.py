@@ -1,7 +1,7 @@
-"""Many classes or words, most of them rare: rare ones in clusters of smaller width (Grave et al. 2017).
+"""Softmax and embedding for many classes, most of them rare: rare ones in narrower clusters (Grave et al. 2017).
 
-Softmax and embedding share their cutoffs: entries are sorted, frequent ones first; those below the first cutoff are
-one cluster, those between two cutoffs another.
+Both share their cutoffs: entries are sorted, frequent ones first; those below the first cutoff are one cluster, those
+between two cutoffs another.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ __all__ = ["AdaptiveEmbedding", "AdaptiveSoftmax", "AdaptiveSoftmaxLoss"]
 
 
 class AdaptiveSoftmax(Module):
-    """(N, in_features) -> log-probabilities (N, classes).
+    """Log-probabilities of many classes, most of them rare: (N, in_features) -> (N, classes).
 
-    Classes are sorted, frequent ones first. Those below the first of ``cutoffs`` are scored by ``head`` beside one
-    score for each cluster between the others; cluster i is scored through in_features / ``factor`` ** (i + 1) features.
+    Classes are sorted, frequent ones first. Those below the first of ``cutoffs`` are scored by ``head``, together with
+    one score for each cluster between the others; cluster i is scored through in_features / ``factor`` ** (i + 1)
+    features.
 
     >>> import flnb
     >>> softmax = AdaptiveSoftmax(8, 20, [4, 10])
@@ -59,9 +60,9 @@ class AdaptiveSoftmax(Module):
 
 
 class AdaptiveSoftmaxLoss(Module):
-    """-log probability of targets (N,) by an `AdaptiveSoftmax` of x (N, in_features); "mean", "sum" or "none".
+    """Negative log-likelihood of targets (N,) by an `AdaptiveSoftmax` of x (N, in_features); "mean", "sum" or "none".
 
-    Each cluster is computed only for the examples whose target lies in it, which is what makes it fast.
+    Each cluster is computed only for the examples whose target is in it, which makes it fast.
 
     >>> import flnb
     >>> loss = AdaptiveSoftmaxLoss(AdaptiveSoftmax(8, 20, [4, 10]))
@@ -95,7 +96,7 @@ class AdaptiveSoftmaxLoss(Module):
 
 
 class AdaptiveEmbedding(Module):
-    """Integers below ``entries``, of any shape -> (..., features): rare words have narrower rows, each cluster its map.
+    """Rows for integers below ``entries``, of any shape -> (..., features); rare ones are narrower.
 
     Cluster i has rows of features / ``factor`` ** i and a linear map to all features (Baevski and Auli 2019, section
     3). Rows begin normal with variance 1 / width, maps as `init.glorot_uniform`.
@@ -156,7 +157,7 @@ def _clusters(targets: Any, bounds: tuple[int, ...]) -> Iterator[tuple[int, Any,
 
 
 def _in_order(found: list[Any], order: list[Any]) -> Any:
-    """What was found cluster by cluster, put at its places."""
+    """Put values found cluster by cluster at their places."""
     return ops.concat(found)[ops.argsort(ops.concat(order))]
 
 

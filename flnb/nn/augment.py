@@ -17,16 +17,16 @@ Draw = np.random.Generator
 
 
 class SpecAugment(Module):
-    """Spectra x (N, T, F), in each example's own places masked along frequency and time, and warped along time.
+    """Mask spectra x (N, T, F) along frequency and time, differently in each example, and warp them along time.
 
     Each mask has a width drawn evenly from 0 to ``frequency_width`` channels or ``time_width`` steps, the latter at
-    most ``time_share`` of T. After `eval()` x is handed on. Park et al. 2019, "SpecAugment: a simple data augmentation
-    method for automatic speech recognition", section 2; the defaults are its policy LD without warping.
+    most ``time_share`` of T. After `eval()` x is returned unchanged. Park et al. 2019, "SpecAugment: a simple data
+    augmentation method for automatic speech recognition", section 2; the defaults are its policy LD without warping.
 
     Args:
-        time_warp: a step of the middle is moved by at most so many steps, and what is beside it is stretched and
-            squeezed linearly; sequences of less than 2 time_warp + 4 steps are left.
-        value: what masks put, or "mean" for the mean of each example.
+        time_warp: a step of the middle is moved by at most so many steps, and its neighbourhood is stretched and
+            squeezed linearly; sequences of less than 2 time_warp + 4 steps are not warped.
+        value: the value of masked elements, or "mean" for the mean of each example.
 
     >>> import flnb
     >>> SpecAugment(frequency_width=3)(flnb.ones((2, 50, 8))).shape
@@ -67,9 +67,10 @@ class RawWavSpecAugment(Module):
     """`SpecAugment` of raw waves x (..., T): bands of frequencies filtered out, spans of samples masked.
 
     Frequencies from ``low_hz`` to ``high_hz`` are cut in ``bands`` of equal width on the mel scale, of which up to
-    ``frequency_width`` neighbours are taken out by the difference of two low-pass filters (sinc under a Blackman window
-    of at most ``max_kernel`` samples; below what such a kernel can separate, no band begins). As Flashlight's module
-    of this name, but each example has bands and spans of its own. After `eval()` x is handed on.
+    ``frequency_width`` neighbours are removed by the difference of two low-pass filters (sinc under a Blackman window
+    of at most ``max_kernel`` samples; below the frequencies that such a kernel can separate, no band begins). Like
+    Flashlight's module of this name, but each example has bands and spans of its own. After `eval()` x is returned
+    unchanged.
 
     >>> import flnb
     >>> RawWavSpecAugment(time_width=100)(flnb.ones((2, 1, 4000))).shape
@@ -124,7 +125,7 @@ class RawWavSpecAugment(Module):
         return _masked(x, over_time.reshape(*wide, length), self.value)
 
     def _band(self, low: int, high: int) -> npt.NDArray[Any]:
-        """The kernel that lets pass what lies between two edges, centred in as many samples as the longest has."""
+        """The kernel that passes the frequencies between two edges, centred in as many samples as the longest has."""
         half = int(self._halves[self._first])
         kernel = np.zeros(2 * half + 1)
         for edge, sign in ((high, 1.0), (low, -1.0)) if high > low else ():
@@ -133,7 +134,7 @@ class RawWavSpecAugment(Module):
         return kernel
 
     def _without(self, x: Any, kernels: npt.NDArray[Any], wide: tuple[int, ...]) -> Any:
-        """x minus what the kernels (N, K) of its examples let pass."""
+        """x minus the frequencies that the kernels (N, K) of its examples pass."""
         length, taps = x.shape[-1], kernels.shape[-1]
         whole = length + taps - 1
         response = np.fft.rfft(kernels, whole).reshape(*wide, -1)

@@ -25,7 +25,7 @@ class TDSBlock(Module):
     2019, "Sequence-to-sequence speech recognition with time-depth separable convolutions", section 3.1.
 
     Args:
-        future: how many of the kernel_size - 1 neighbours of a step lie after it; half of them unless given.
+        future: how many of the kernel_size - 1 neighbours of a step are after it; half of them unless given.
 
     >>> import flnb
     >>> TDSBlock(channels=2, kernel_size=5, width=8)(flnb.ones((3, 2, 20, 8))).shape
@@ -75,11 +75,11 @@ class TDSBlock(Module):
 class Conformer(Module):
     """Half of a feed-forward part, self-attention, a convolution, the other half, a layer norm.
 
-    x (N, T, features) keeps its shape; ``mask`` (N, T), bool, is true where a sequence is and false where it was
-    filled up: what stands there changes nothing at other steps. Gulati et al. 2020, "Conformer: convolution-augmented
-    transformer for speech recognition", section 2, with two changes of Flashlight's: positions as in
-    `MultiheadAttention` with ``context``, and a layer norm in the convolution where the paper has a batch norm, so that
-    examples of a batch stay apart.
+    x (N, T, features) keeps its shape; ``mask`` (N, T), bool, is true on a sequence and false on its padding, whose
+    values change nothing at other steps. Gulati et al. 2020, "Conformer: convolution-augmented transformer for speech
+    recognition", section 2, with two changes of Flashlight's: positions as in `MultiheadAttention` with ``context``,
+    and a layer norm in the convolution where the paper has a batch norm, so that examples of a batch do not affect each
+    other.
 
     >>> import flnb
     >>> Conformer(features=8, heads=2, feedforward=16, kernel_size=3)(flnb.ones((3, 5, 8))).shape

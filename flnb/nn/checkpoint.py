@@ -57,15 +57,21 @@ def save_checkpoint(path: str | os.PathLike[str], /, **parts: Any) -> None:
 
 
 def load_checkpoint(path: str | os.PathLike[str], /, *, random: bool = True, **parts: Any) -> dict[str, Any]:
-    """Read a file of `save_checkpoint` into `parts`, each under the name it was saved with; gives the plain values.
+    """Read a file of `save_checkpoint` into `parts`, each under the name it was saved with; returns the plain values.
 
-    Parts of the file that are not asked for are passed over. With `random`, the session's generator goes on where it
-    was.
+    Parts of the file that are not asked for are ignored. With `random`, the session's generator continues from its
+    saved state.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is not whole, or no checkpoint; or parts do not fit: lists every missing, unexpected and
+        ValueError: it is incomplete, or no checkpoint; or parts do not fit: lists every missing, unexpected and
             mis-shaped name of all of them. Nothing has been loaded then.
+
+    >>> import flnb, flnb.nn as nn
+    >>> net = nn.Linear(2, 1)
+    >>> nn.save_checkpoint("last.safetensors", model=net, epoch=3)
+    >>> nn.load_checkpoint("last.safetensors", model=net)
+    {'epoch': 3}
     """
     arrays, metadata = read_whole(path, purpose="nn.load_checkpoint", saved_by="nn.save_checkpoint(path, ...)")
     if "checkpoint" not in metadata:
@@ -126,7 +132,7 @@ def _put(part: Any, state: Any) -> None:
 
 
 def _encoded(value: Any, name: str, arrays: dict[str, Any]) -> Any:
-    """`value` as JSON can hold it, its arrays put into `arrays`."""
+    """`value` in a form that JSON can hold, its arrays put into `arrays`."""
     if isinstance(value, (Tensor, np.ndarray)):
         while name in arrays:  # {"a.b": x, "a": {"b": y}}
             name += "+"

@@ -1,4 +1,4 @@
-"""Modules that hold modules: in order, by index or by name; one added to its input, one left out now and then."""
+"""Modules that contain modules: in order, by index or by name; one added to its input, one skipped now and then."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Container(Module):
     """
 
     def add(self, name: str, module: Module) -> None:
-        """Append ``module``, or put it in place of the one with that name."""
+        """Append ``module``, or replace the one with that name."""
         kind = type(self).__name__
         if not isinstance(module, Module):
             raise TypeError(f"flnb: {kind} takes modules, got {type(module).__name__} as {name!r}")
@@ -64,7 +64,7 @@ class Sequential(Container):
 
 
 class _Uncalled(Container):
-    """A container whose modules are called by its owner: their scopes bear its name too, as nobody enters its own."""
+    """A container whose modules are called by its owner: their scopes contain its name, as it is never called."""
 
     def _path(self, name: str) -> str:
         return f"{self._name}.{name}"
@@ -89,9 +89,11 @@ class ModuleList(_Uncalled):
         self.extend(modules)
 
     def append(self, module: Module) -> None:
+        """Add a module at the end."""
         self.add(str(len(self)), module)
 
     def extend(self, modules: Iterable[Module]) -> None:
+        """Add modules at the end."""
         for module in modules:
             self.append(module)
 
@@ -113,12 +115,15 @@ class ModuleDict(_Uncalled):
             self.add(name, module)
 
     def keys(self) -> list[str]:
+        """The names."""
         return list(self._held())
 
     def values(self) -> list[Module]:
+        """The modules."""
         return list(self._held().values())
 
     def items(self) -> list[tuple[str, Module]]:
+        """Pairs of name and module."""
         return list(self._held().items())
 
     def __iter__(self) -> Iterator[str]:
@@ -139,7 +144,8 @@ class ModuleDict(_Uncalled):
 class Residual(Module):
     """x + module(x) (He et al. 2016); with a ``shortcut``, shortcut(x) + module(x).
 
-    Raises ValueError where the two shapes differ: broadcasting would hide a mistake.
+    Raises:
+        ValueError: the two shapes differ: broadcasting would hide a mistake.
 
     >>> import flnb
     >>> from flnb.nn import Identity
@@ -162,9 +168,9 @@ class Residual(Module):
 
 
 class LayerDrop(Module):
-    """module(x), but in training x itself with probability ``p``: a layer less (Fan et al. 2020, section 3.2).
+    """Call a module, but in training skip it with probability ``p`` and return x (Fan et al. 2020, section 3.2).
 
-    What else is given, such as a mask, goes to the module. After `eval()` the module is always called.
+    Other arguments, such as a mask, are passed to the module. After `eval()` the module is always called.
 
     >>> import flnb
     >>> from flnb.nn import Transform

@@ -44,7 +44,9 @@ class _Conv(Module):
 
 
 class Conv1d(_Conv):
-    """(N, in_channels, W) -> (N, out_channels, W'); weight (out, in / groups, kw), bias (out,).
+    """Convolution over time: (N, in_channels, W) -> (N, out_channels, W').
+
+    Its parameters are weight (out, in / groups, kw) and bias (out,).
 
     >>> import flnb
     >>> Conv1d(2, 4, 3, stride=2)(flnb.ones((1, 2, 9))).shape
@@ -55,7 +57,9 @@ class Conv1d(_Conv):
 
 
 class Conv2d(_Conv):
-    """(N, in_channels, H, W) -> (N, out_channels, H', W'); weight (out, in / groups, kh, kw), bias (out,).
+    """Convolution of images: (N, in_channels, H, W) -> (N, out_channels, H', W').
+
+    Its parameters are weight (out, in / groups, kh, kw) and bias (out,).
 
     >>> import flnb
     >>> Conv2d(1, 4, 3, padding=1)(flnb.ones((2, 1, 8, 8))).shape
@@ -66,7 +70,9 @@ class Conv2d(_Conv):
 
 
 class Conv3d(_Conv):
-    """(N, in_channels, D, H, W) -> (N, out_channels, D', H', W'); weight (out, in / groups, kd, kh, kw), bias (out,).
+    """Convolution of volumes: (N, in_channels, D, H, W) -> (N, out_channels, D', H', W').
+
+    Its parameters are weight (out, in / groups, kd, kh, kw) and bias (out,).
 
     >>> import flnb
     >>> Conv3d(1, 4, (1, 3, 3))(flnb.ones((2, 1, 2, 8, 8))).shape
@@ -79,8 +85,8 @@ class Conv3d(_Conv):
 class AsymmetricConv1d(Conv1d):
     """A `Conv1d` whose output at step t sees past and future unequally; W' is W / stride, rounded up.
 
-    Of the (kernel_size - 1) dilation neighbours of a step, the share ``future_part`` lies after it: 0 for none of them
-    (a causal convolution), 0.5 for a symmetric one, 1 for all. Zeros stand where the sequence has ended.
+    Of the (kernel_size - 1) dilation neighbours of a step, the share ``future_part`` is after it: 0 for none of them
+    (a causal convolution), 0.5 for a symmetric one, 1 for all. The sequence is padded with zeros.
 
     >>> import flnb
     >>> causal = AsymmetricConv1d(1, 1, 3, future_part=0.0, bias=False)
@@ -120,13 +126,18 @@ class _Pool(Module):
 
 
 class MaxPool1d(_Pool):
-    """(N, C, W) -> (N, C, W'): the largest value of each window; `stride` defaults to `kernel_size`."""
+    """Largest value of each window: (N, C, W) -> (N, C, W'); `stride` defaults to `kernel_size`.
+
+    >>> import flnb, flnb.nn as nn
+    >>> nn.MaxPool1d(2)(flnb.ones((1, 3, 8))).shape
+    (1, 3, 4)
+    """
 
     function = "max_pool1d"
 
 
 class MaxPool2d(_Pool):
-    """(N, C, H, W) -> (N, C, H', W'): the largest value of each window; `stride` defaults to `kernel_size`.
+    """Largest value of each window: (N, C, H, W) -> (N, C, H', W'); `stride` defaults to `kernel_size`.
 
     >>> import flnb
     >>> MaxPool2d(2)(flnb.ones((1, 3, 8, 8))).shape
@@ -137,19 +148,29 @@ class MaxPool2d(_Pool):
 
 
 class MaxPool3d(_Pool):
-    """(N, C, D, H, W) -> (N, C, D', H', W'): the largest value of each window; `stride` defaults to `kernel_size`."""
+    """Largest value of each window: (N, C, D, H, W) -> (N, C, D', H', W'); `stride` defaults to `kernel_size`.
+
+    >>> import flnb, flnb.nn as nn
+    >>> nn.MaxPool3d(2)(flnb.ones((1, 3, 4, 4, 4))).shape
+    (1, 3, 2, 2, 2)
+    """
 
     function = "max_pool3d"
 
 
 class AvgPool1d(_Pool):
-    """(N, C, W) -> (N, C, W'): the mean of each window, padding counted as zeros."""
+    """Mean of each window: (N, C, W) -> (N, C, W'), padding counted as zeros.
+
+    >>> import flnb, flnb.nn as nn
+    >>> nn.AvgPool1d(2)(flnb.ones((1, 3, 8))).shape
+    (1, 3, 4)
+    """
 
     function = "avg_pool1d"
 
 
 class AvgPool2d(_Pool):
-    """(N, C, H, W) -> (N, C, H', W'): the mean of each window, padding counted as zeros.
+    """Mean of each window: (N, C, H, W) -> (N, C, H', W'), padding counted as zeros.
 
     >>> import flnb
     >>> AvgPool2d(2)(flnb.ones((1, 3, 8, 8))).shape
@@ -160,6 +181,11 @@ class AvgPool2d(_Pool):
 
 
 class AvgPool3d(_Pool):
-    """(N, C, D, H, W) -> (N, C, D', H', W'): the mean of each window, padding counted as zeros."""
+    """Mean of each window: (N, C, D, H, W) -> (N, C, D', H', W'), padding counted as zeros.
+
+    >>> import flnb, flnb.nn as nn
+    >>> nn.AvgPool3d(2)(flnb.ones((1, 3, 4, 4, 4))).shape
+    (1, 3, 2, 2, 2)
+    """
 
     function = "avg_pool3d"

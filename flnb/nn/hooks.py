@@ -28,7 +28,7 @@ class ModuleHooks:
         self.backward: dict[int, Any] = {}
 
     def call(self, module: Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """`module.forward` with everybody asked."""
+        """Call `module.forward` with its hooks."""
         for hook in list(self.before.values()):
             given = hook(module, inputs)
             if given is not None:
@@ -45,11 +45,11 @@ class ModuleHooks:
 
 
 class _Passage:
-    """One call of a module whose gradients are listened to.
+    """One call of a module with hooks on its gradients.
 
     All inputs that need a gradient pass through one place on the tape, and so do all outputs, so that hooks see their
-    cotangents together. It knows of them only the specs (None where there is no gradient): the tensors would hold the
-    graph, which holds this.
+    cotangents together. It stores only their specs (None without a gradient): the tensors would hold the graph, which
+    holds this.
     """
 
     def __init__(self, module: Module, hooks: list[Callable[..., Any]]) -> None:
@@ -67,18 +67,18 @@ class _Passage:
         return _through(output, self.begin)
 
     def begin(self, g: Any) -> None:
-        """The cotangents of the outputs are known."""
+        """Take the cotangents of the outputs."""
         self.grad_output = _spread(g, self.outputs)
         if self.inputs.count(None) == len(self.inputs):
             self.tell(tuple(self.inputs))
 
     def arrive(self, g: Any) -> Any:
-        """The cotangents of the inputs are known; the hooks may replace them."""
+        """Take the cotangents of the inputs; the hooks may replace them."""
         replaced = self.tell(_spread(g, self.inputs))
         return None if replaced is None else join([r for r in replaced if r is not None])
 
     def tell(self, grad_input: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """Call the hooks; the replaced cotangents of the inputs, None where no hook replaced any."""
+        """Call the hooks; returns the replaced cotangents of the inputs, None if no hook replaced any."""
         changed = None
         for hook in self.hooks:
             given = hook(self.module, grad_input, self.grad_output)
@@ -88,7 +88,7 @@ class _Passage:
         return changed
 
     def _checked(self, given: tuple[Any, ...], grad_input: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Raise unless a hook's replacement is like what it replaces."""
+        """Raise unless a hook's replacement has the spec of the value that it replaces."""
         got, expected = ([None if g is None else (g.shape, g.dtype.name) for g in gs] for gs in (given, grad_input))
         if got != expected:
             raise ValueError(
@@ -103,12 +103,12 @@ def _listens(x: Any) -> bool:
 
 
 def _specs(tree: Any) -> list[Any]:
-    """What is known of each tensor that needs a gradient; None for the others."""
+    """The spec of each tensor that needs a gradient; None for the others."""
     return [x._spec if _listens(x) else None for x in leaves(tree) if isinstance(x, Tensor)]
 
 
 def _through(tree: Any, hook: Callable[[Any], Any]) -> Any:
-    """The same tree with every tensor that needs a gradient led through one place that is listened to."""
+    """The same tree with every tensor that needs a gradient led through one hooked place."""
     on_tape = [x for x in leaves(tree) if _listens(x)]
     if not on_tape:
         return tree

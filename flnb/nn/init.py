@@ -33,7 +33,7 @@ LEAST_MASS = 0.01
 
 
 def fans(shape: Shape) -> tuple[int, int]:
-    """How many inputs each output of a weight (out, in, *kernel) has, and how many outputs each input.
+    """The number of inputs of each output of a weight (out, in, *kernel), and the number of outputs of each input.
 
     >>> fans((8, 4, 3, 3))
     (36, 72)
@@ -52,15 +52,24 @@ def fans(shape: Shape) -> tuple[int, int]:
 
 
 def constant(shape: Shape, value: float, dtype: Any = None) -> Any:
-    """One number everywhere."""
+    """A tensor with one number everywhere.
+
+    >>> import flnb.nn as nn
+    >>> nn.init.constant((2,), 0.5)
+    Tensor([0.5, 0.5], float32[2], numpy)
+    """
     return ops.full(tuple(shape), value, dtype=dtype or default_dtype())
 
 
 def identity(shape: Shape, dtype: Any = None) -> Any:
-    """Ones on the diagonal of a matrix (out, in), zeros elsewhere.
+    """A matrix (out, in) with ones on the diagonal and zeros elsewhere.
 
     Raises:
         ValueError: not two axes.
+
+    >>> import flnb.nn as nn
+    >>> nn.init.identity((2, 2)).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
     """
     if len(shape) != 2:
         raise ValueError(f"init.identity: expected the shape of a matrix (out, in), got {tuple(shape)}")
@@ -70,14 +79,24 @@ def identity(shape: Shape, dtype: Any = None) -> Any:
 def uniform(
     shape: Shape, low: float = 0.0, high: float = 1.0, dtype: Any = None, generator: Generator | None = None
 ) -> Any:
-    """Evenly distributed in [low, high)."""
+    """Uniform random numbers in [low, high).
+
+    >>> import flnb.nn as nn
+    >>> nn.init.uniform((2, 3)).shape
+    (2, 3)
+    """
     return random.uniform(shape, low, high, dtype, generator)
 
 
 def normal(
     shape: Shape, mean: float = 0.0, std: float = 1.0, dtype: Any = None, generator: Generator | None = None
 ) -> Any:
-    """Normally distributed."""
+    """Normally distributed random numbers.
+
+    >>> import flnb.nn as nn
+    >>> nn.init.normal((2, 3)).shape
+    (2, 3)
+    """
     return random.normal(shape, mean, std, dtype, generator)
 
 
@@ -85,10 +104,14 @@ def truncated_normal(
     shape: Shape, mean: float = 0.0, std: float = 1.0, low: float = -2.0, high: float = 2.0, dtype: Any = None,
     generator: Generator | None = None,
 ) -> Any:  # fmt: skip
-    """Normally distributed, but within [low, high]: what falls outside is drawn again.
+    """Normally distributed random numbers within [low, high]: those outside are drawn again.
 
     Raises:
-        ValueError: less than a hundredth of the distribution lies between low and high.
+        ValueError: less than a hundredth of the distribution is between low and high.
+
+    >>> import flnb, flnb.nn as nn
+    >>> bool((flnb.abs(nn.init.truncated_normal((100,))) <= 2.0).all())
+    True
     """
     below_low, below_high = ((1.0 + math.erf((cut - mean) / (std * ROOT_OF_TWO))) / 2.0 for cut in (low, high))
     if not below_high - below_low >= LEAST_MASS:
@@ -105,7 +128,12 @@ def truncated_normal(
 def kaiming_uniform(
     shape: Shape, mode: str = "in", slope: float = 0.0, dtype: Any = None, generator: Generator | None = None
 ) -> Any:
-    """Evenly distributed with the standard deviation of `kaiming_normal`."""
+    """Uniform random numbers with the standard deviation of `kaiming_normal`.
+
+    >>> import flnb.nn as nn
+    >>> nn.init.kaiming_uniform((64, 3, 3, 3)).shape
+    (64, 3, 3, 3)
+    """
     bound = ROOT_OF_THREE * _kaiming(shape, mode, slope)
     return random.uniform(shape, -bound, bound, dtype, generator)
 
@@ -113,9 +141,9 @@ def kaiming_uniform(
 def kaiming_normal(
     shape: Shape, mode: str = "in", slope: float = 0.0, dtype: Any = None, generator: Generator | None = None
 ) -> Any:
-    """Normal with std sqrt(2 / ((1 + slope^2) fan)) (He et al. 2015, section 2.2).
+    """Normal random numbers with deviation sqrt(2 / ((1 + slope^2) fan)) (He et al. 2015, section 2.2).
 
-    It keeps the variance before a rectifier whose negative side has ``slope`` (0: ReLU): of activations with mode
+    They keep the variance before a rectifier whose negative side has ``slope`` (0: ReLU): of activations with mode
     "in", of gradients with mode "out".
 
     >>> import flnb
@@ -132,18 +160,28 @@ def _kaiming(shape: Shape, mode: str, slope: float) -> float:
 
 
 def glorot_uniform(shape: Shape, gain: float = 1.0, dtype: Any = None, generator: Generator | None = None) -> Any:
-    """Evenly distributed in +-gain sqrt(6 / (fan in + fan out)) (Glorot and Bengio 2010, equation 16)."""
+    """Uniform random numbers in +-gain sqrt(6 / (fan in + fan out)) (Glorot and Bengio 2010, equation 16).
+
+    >>> import flnb.nn as nn
+    >>> nn.init.glorot_uniform((2, 3)).shape
+    (2, 3)
+    """
     bound = gain * math.sqrt(6.0 / max(1, sum(fans(shape))))
     return random.uniform(shape, -bound, bound, dtype, generator)
 
 
 def glorot_normal(shape: Shape, gain: float = 1.0, dtype: Any = None, generator: Generator | None = None) -> Any:
-    """Normal with std gain sqrt(2 / (fan in + fan out)) (Glorot and Bengio 2010, equation 12)."""
+    """Normal random numbers with deviation gain sqrt(2 / (fan in + fan out)) (Glorot and Bengio 2010, equation 12).
+
+    >>> import flnb.nn as nn
+    >>> nn.init.glorot_normal((2, 3)).shape
+    (2, 3)
+    """
     return random.normal(shape, 0.0, gain * math.sqrt(2.0 / max(1, sum(fans(shape)))), dtype, generator)
 
 
 def by_inputs(shape: Shape, inputs: int) -> Any:
-    """Evenly distributed in +-1 / sqrt(inputs of one output): what layers begin with, as torch's."""
+    """Uniform random numbers in +-1 / sqrt(inputs of one output): the default of layers, as in torch."""
     bound = 1.0 / math.sqrt(max(1, inputs))
     return random.uniform(shape, -bound, bound)
 

@@ -12,7 +12,9 @@ __all__ = ["Dropout", "Embedding", "Linear", "PositionEmbedding", "SinusoidalPos
 
 
 class Linear(Module):
-    """(..., in_features) -> (..., out_features): x @ weight.T + bias; weight (out, in), bias (out,).
+    """Affine map of the last axis, (..., in_features) -> (..., out_features): x @ weight.T + bias.
+
+    Its parameters are weight (out, in) and bias (out,).
 
     >>> import flnb
     >>> Linear(3, 2)(flnb.ones((7, 3))).shape
@@ -29,7 +31,7 @@ class Linear(Module):
 
 
 class Embedding(Module):
-    """Integers of any shape -> (..., features): rows of weight (entries, features), at first normal(0, 1).
+    """Rows of a weight (entries, features) for integers of any shape -> (..., features); at first normal(0, 1).
 
     >>> import flnb
     >>> Embedding(10, 4)(flnb.asarray([[1, 2, 9]])).shape
@@ -62,7 +64,7 @@ class Dropout(Module):
 
 
 class PositionEmbedding(Module):
-    """x (N, T, features) plus a learnt row for each position, T at most ``max_length`` (Gehring et al. 2017).
+    """Add a learnt row for each position to x (N, T, features), T at most ``max_length`` (Gehring et al. 2017).
 
     Rows begin normal with std 0.02, as in BERT (Devlin et al. 2019).
 
@@ -80,9 +82,10 @@ class PositionEmbedding(Module):
 
 
 class SinusoidalPositionEmbedding(Module):
-    """x (N, T, features) plus sin and cos of the position, T at most ``max_length`` (Vaswani et al. 2017, section 3.5).
+    """Add sin and cos of the position to x (N, T, features), T at most ``max_length`` (Vaswani et al. 2017).
 
-    Feature 2 i has sin(t / 10000^(2 i / features)), feature 2 i + 1 the cosine. Nothing is learnt or saved.
+    Feature 2 i has sin(t / 10000^(2 i / features)), feature 2 i + 1 the cosine (section 3.5). Nothing is learnt or
+    saved.
 
     >>> import flnb
     >>> SinusoidalPositionEmbedding(16, 4)(flnb.zeros((1, 2, 4)))[0, 0].tolist()

@@ -16,7 +16,7 @@ class _Loss(Module):
 
 
 class CrossEntropyLoss(_Loss):
-    """-log softmax(logits)[target]: logits (N, classes), integer targets (N,).
+    """Cross-entropy of logits (N, classes) with integer targets (N,): -log softmax(logits)[target].
 
     ``weight`` (classes,) counts classes differently, also in the mean; it is a buffer. Targets that are
     ``ignore_index`` are left out.
@@ -37,7 +37,7 @@ class CrossEntropyLoss(_Loss):
 
 
 class MSELoss(_Loss):
-    """(x - targets) squared, of one shape.
+    """Mean squared error: (x - targets) squared, of one shape.
 
     >>> import flnb
     >>> MSELoss("sum")(flnb.asarray([1.0, 2.0]), flnb.asarray([1.0, 4.0])).item()
@@ -49,21 +49,36 @@ class MSELoss(_Loss):
 
 
 class L1Loss(_Loss):
-    """abs(x - targets), of one shape: the mean absolute error (MAE)."""
+    """Mean absolute error: abs(x - targets), of one shape.
+
+    >>> import flnb, flnb.nn as nn
+    >>> nn.L1Loss()(flnb.asarray([1.0, 2.0]), flnb.asarray([1.0, 4.0]))
+    Tensor(1., float32[], numpy)
+    """
 
     def forward(self, x: Any, targets: Any) -> Any:
         return ops.l1_loss(x, targets, self.reduction)
 
 
 class BCELoss(_Loss):
-    """Binary cross-entropy of probabilities and targets in [0, 1], of one shape."""
+    """Binary cross-entropy of probabilities and targets in [0, 1], of one shape.
+
+    >>> import flnb, flnb.nn as nn
+    >>> nn.BCELoss()(flnb.asarray([0.5]), flnb.asarray([1.0]))
+    Tensor(0.6931, float32[], numpy)
+    """
 
     def forward(self, p: Any, targets: Any) -> Any:
         return ops.binary_cross_entropy(p, targets, self.reduction)
 
 
 class BCEWithLogitsLoss(_Loss):
-    """Binary cross-entropy of sigmoid(x) and targets in [0, 1], of one shape, which overflows nowhere."""
+    """Binary cross-entropy of sigmoid(x) and targets in [0, 1], of one shape, without overflow.
+
+    >>> import flnb, flnb.nn as nn
+    >>> nn.BCEWithLogitsLoss()(flnb.asarray([0.0]), flnb.asarray([1.0]))
+    Tensor(0.6931, float32[], numpy)
+    """
 
     def forward(self, x: Any, targets: Any) -> Any:
         return ops.binary_cross_entropy_with_logits(x, targets, self.reduction)

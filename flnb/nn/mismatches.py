@@ -1,4 +1,4 @@
-"""Whether a saved state fits what it is loaded into: every missing, unexpected and mis-shaped name at once."""
+"""Checks of a saved state before it is loaded: every missing, unexpected and mis-shaped name at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["mismatches", "refuse"]
 
 
 def mismatches(own: Mapping[str, Any], state: Mapping[str, Any]) -> list[str]:
-    """One line for each name of `state` that does not fit `own`. What has a shape in `own` must have it in `state`.
+    """One line for each name of `state` that does not fit `own`. A value with a shape in `own` must have it in `state`.
 
     >>> mismatches({"weight": np.zeros(2), "steps": 0}, {"weight": np.zeros(3), "rate": 1.0})
     ['missing: steps', 'unexpected: rate', 'mis-shaped: weight: got (3,) float64, expected (2,) float64']

@@ -82,7 +82,7 @@ class Module:
                     self._lengthen(path, member)
 
     def _lengthen(self, path: str, part: Module) -> None:
-        """Let the parameters of a part, which was built before this module, be known by their path from here."""
+        """Add this module's name to the paths of the parameters of a part that was built before it."""
         inside = list(part._named_members())
         if all(member is not self for _, member in inside):
             for name, member in inside:
@@ -90,6 +90,7 @@ class Module:
                     _call_it(member, f"{path}.{name}")
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
+        """Compute the result: override it, and call the module itself, which enters its scope and runs its hooks."""
         raise NotImplementedError(
             f"flnb: {type(self).__name__} has no forward(); define `def forward(self, x): ...` and call the module"
         )
@@ -120,15 +121,15 @@ class Module:
         return hooks
 
     def register_forward_pre_hook(self, hook: Callable[[Module, tuple[Any, ...]], Any]) -> Handle:
-        """Call ``hook(module, inputs)`` before each `forward`; what it gives replaces the inputs.
+        """Call ``hook(module, inputs)`` before each `forward`; its result, unless None, replaces the inputs.
 
         Returns:
-            A handle whose ``remove()`` takes the hook away.
+            A handle whose ``remove()`` removes the hook.
         """
         return Handle(self._hooked().before, hook)
 
     def register_forward_hook(self, hook: Callable[[Module, tuple[Any, ...], Any], Any]) -> Handle:
-        """Call ``hook(module, inputs, output)`` after each `forward`; what it gives replaces the output.
+        """Call ``hook(module, inputs, output)`` after each `forward`; its result, unless None, replaces the output.
 
         >>> import flnb
         >>> class Double(Module):
@@ -145,8 +146,8 @@ class Module:
         """Call ``hook(module, grad_input, grad_output)`` whenever gradients have passed back through a call.
 
         Both are tuples with one gradient per tensor of the call's positional inputs and of its output, None for a
-        tensor without; what the hook gives replaces ``grad_input``. Where no input needs a gradient it is called as
-        soon as those of the output are known.
+        tensor without; the hook's result, unless None, replaces ``grad_input``. If no input needs a gradient, the hook
+        is called as soon as those of the output are known.
         """
         return Handle(self._hooked().backward, hook)
 
@@ -169,7 +170,7 @@ class Module:
                 _call_it(member, path)
 
     def _path(self, name: str) -> str:
-        """What a member is called: its name here, since the scope of this module is entered around its own."""
+        """The name of a member: its name here, since the scope of this module is entered around its own."""
         return name
 
     def _renamed(self, name: str) -> None:
@@ -192,6 +193,7 @@ class Module:
         return ((name, item) for name, item in self._named_tensors() if isinstance(item, Parameter))
 
     def parameters(self) -> list[Parameter]:
+        """Every Parameter of this module and all below, once."""
         return [item for _, item in self.named_parameters()]
 
     def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
@@ -205,14 +207,15 @@ class Module:
         return self
 
     def eval(self) -> Module:
+        """Put this module and all below into evaluation mode, see `train`."""
         return self.train(False)
 
     def astype(self, dtype: Any, keep: type[Module] | tuple[type[Module], ...] = ()) -> Module:
-        """Cast the parameters and buffers that are floating point, here and below, in place; gives the module.
+        """Cast the floating-point parameters and buffers, here and below, in place; returns the module.
 
-        Modules of the types in `keep`, with all below them, stay as they are: half precision is not for the statistics
-        of batch norm. The gradients there were are gone. Make the optimizer afterwards; for parameters in half
-        precision it keeps master weights in float32.
+        Modules of the types in `keep`, with all below them, stay as they are: half precision does not suit the
+        statistics of batch norm. Gradients are discarded. Make the optimizer afterwards; for parameters in half
+        precision it has master weights in float32.
 
         >>> import flnb
         >>> from flnb.nn import BatchNorm, Linear, Sequential
@@ -229,10 +232,11 @@ class Module:
         return self
 
     def half(self, keep: type[Module] | tuple[type[Module], ...] = ()) -> Module:
-        """`astype` float16."""
+        """Cast to float16, see `astype`."""
         return self.astype(np.float16, keep)
 
     def zero_grad(self) -> None:
+        """Set the gradients of all parameters to None."""
         for parameter in self.parameters():
             parameter.grad = None
 
@@ -241,23 +245,24 @@ class Module:
         return {name: ops.asarray(_plain(item), copy=True) for name, item in self._named_tensors()}
 
     def mismatches(self, state: Mapping[str, Any]) -> list[str]:
-        """What keeps `state` from being loaded, a line each: names that are missing, unexpected or mis-shaped."""
+        """Reasons why `state` cannot be loaded, a line each: names that are missing, unexpected or mis-shaped."""
         return mismatches(dict(self._named_tensors()), state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Write `state` (arrays or tensors by dotted path) into this module, in place.
 
-        Raises ValueError that lists every missing, unexpected and mis-shaped name; then nothing has been written.
+        Raises:
+            ValueError: lists every missing, unexpected and mis-shaped name; then nothing has been written.
         """
         refuse(self.mismatches(state), type(self).__name__)
         for name, item in self._named_tensors():
             ops.assign(_plain(item), _plain(ops.asarray(state[name], dtype=item.dtype)))
 
     def to(self, backend: str | type[TensorBackend] | TensorBackend) -> Module:
-        """Move parameters and buffers to another backend (by name, class or instance), in place; gives the module.
+        """Move parameters and buffers to another backend (by name, class or instance), in place; returns the module.
 
-        Gradients that there were are gone; make the optimizer afterwards, or load its state again. Where the backend
-        works on the same buffers nothing is done.
+        Gradients are discarded; make the optimizer afterwards, or load its state again. Nothing is done if the backend
+        works on the same buffers.
 
         >>> import flnb
         >>> from flnb.nn import Linear
@@ -295,7 +300,7 @@ class Module:
 
 
 def _tell_where(error: Exception, module: Module) -> None:
-    """An error from inside learns which module it was: the innermost one, by its path."""
+    """Add to an error which module it came from: the innermost one, by its path."""
     if not any(note.startswith("in module ") for note in getattr(error, "__notes__", ())):
         error.add_note(f"in module {safe_text(bus.threads.here.path)} ({type(module).__name__})")
 
@@ -315,7 +320,7 @@ def _members(name: str, value: object) -> Iterator[tuple[str, Tensor | Module]]:
 
 
 def _call_it(member: Tensor | Module, path: str) -> None:
-    """Give a module the name that its scope will have, and a parameter the longest path it is known by."""
+    """Name a module as its scope will be named, and a parameter by its longest known path."""
     if isinstance(member, Module):
         member._renamed(path)
     elif isinstance(member, Parameter) and path.endswith(member.name):
@@ -323,7 +328,7 @@ def _call_it(member: Tensor | Module, path: str) -> None:
 
 
 def _become(item: Tensor, new: Tensor) -> None:
-    """Put other values, of another dtype or on another backend, into a parameter or buffer; its gradient goes."""
+    """Put values of another dtype or backend into a parameter or buffer; its gradient is discarded."""
     item._data, item._spec, item._root = new._data, new._spec, new
     if isinstance(item, Variable):
         item.zero_grad()

@@ -15,7 +15,7 @@ __all__ = ["BatchNorm", "GroupNorm", "LayerNorm", "Normalize", "WeightNorm"]
 
 
 class BatchNorm(Module):
-    """Normalises each channel (axis 1) of (N, C) or (N, C, H, W) by the batch's mean and variance.
+    """Normalise each channel (axis 1) of (N, C) or (N, C, H, W) by the batch's mean and variance.
 
     In training it also moves the buffers running_mean and running_var by `momentum`; after `eval()` it uses them.
 
@@ -41,9 +41,9 @@ class BatchNorm(Module):
 
 
 class LayerNorm(Module):
-    """Normalises each example over its last axes, of extents ``shape``.
+    """Normalise each example over its last axes, of extents ``shape``.
 
-    Weight and bias are ``shape``; without ``affine`` there is neither, without ``bias`` the weight alone.
+    Weight and bias are of ``shape``; without ``affine`` there is neither, without ``bias`` the weight alone.
 
     >>> import flnb
     >>> LayerNorm(3)(flnb.asarray([[1.0, 2.0, 3.0]])).detach().numpy().round(2).tolist()
@@ -60,7 +60,7 @@ class LayerNorm(Module):
 
 
 class GroupNorm(Module):
-    """Normalises ``groups`` of neighbouring channels of each example of (N, channels, ...) (Wu and He 2018).
+    """Normalise ``groups`` of neighbouring channels of each example of (N, channels, ...) (Wu and He 2018).
 
     >>> import flnb
     >>> GroupNorm(2, 4)(flnb.ones((1, 4, 3))).shape
@@ -88,7 +88,7 @@ def _affine(shape: tuple[int, ...], wanted: bool, bias: bool = True) -> tuple[Pa
 
 
 class Normalize(Module):
-    """x scaled to the p-norm ``value`` along ``axis``.
+    """Scale x to the p-norm ``value`` along ``axis``.
 
     >>> import flnb
     >>> Normalize(p=1)(flnb.asarray([1.0, 3.0])).tolist()
@@ -106,7 +106,7 @@ class Normalize(Module):
 
 
 class WeightNorm(Module):
-    """A module whose weight is magnitude * direction / |direction| (Salimans and Kingma 2016, equation 2).
+    """Replace a module's weight by magnitude * direction / |direction| (Salimans and Kingma 2016, equation 2).
 
     The norm is over all axes but ``axis``. Both are parameters of this module in place of the weight, which the module
     has only while it is called.

@@ -12,7 +12,7 @@ __all__ = ["GRU", "LSTM", "RNN"]
 
 
 class _Recurrent(Module):
-    """What the three share; a subclass runs one layer in one direction."""
+    """The common base of the three; a subclass runs one layer in one direction."""
 
     gates: ClassVar[int]
     states: ClassVar[int] = 1
@@ -33,7 +33,7 @@ class _Recurrent(Module):
                 setattr(self, f"{name}_{suffix}", Parameter(init.by_inputs(shape, hidden)))
 
     def _suffixes(self) -> list[str]:
-        """Of the names of the parameters of every layer and direction."""
+        """Suffixes of the names of the parameters of every layer and direction."""
         ends = ("", "_reverse") if self.bidirectional else ("",)
         return [f"l{layer}{end}" for layer in range(self.layers) for end in ends]
 
@@ -74,7 +74,7 @@ class _Recurrent(Module):
 class RNN(_Recurrent):
     """Elman's network (`flnb.rnn`): x (T, N, in_features) -> h of the last layer (T, N, hidden), and last states.
 
-    States are (layers * directions, N, hidden); both directions lie side by side in the last axis of the outputs.
+    States are (layers * directions, N, hidden); both directions are joined in the last axis of the outputs.
 
     >>> import flnb
     >>> outputs, last = RNN(3, 4, layers=2)(flnb.ones((7, 5, 3)))
@@ -116,7 +116,13 @@ class LSTM(_Recurrent):
 
 
 class GRU(_Recurrent):
-    """Gated recurrent units (`flnb.gru`), with states as of `RNN`."""
+    """Gated recurrent units (`flnb.gru`), with states as of `RNN`.
+
+    >>> import flnb, flnb.nn as nn
+    >>> outputs, h = nn.GRU(5, 4)(flnb.ones((3, 2, 5)))
+    >>> outputs.shape, h.shape
+    ((3, 2, 4), (1, 2, 4))
+    """
 
     gates = 3
 

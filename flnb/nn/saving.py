@@ -1,4 +1,4 @@
-"""nn.save and nn.load: one safetensors file, written aside and renamed; nothing is loaded by half."""
+"""Save and load models: one safetensors file, written under another name and renamed; nothing is loaded by half."""
 
 from __future__ import annotations
 
@@ -42,10 +42,16 @@ def save(model: Module | Mapping[str, Tensor], path: str | os.PathLike[str]) -> 
 
 
 def load(model: Module, path: str | os.PathLike[str]) -> None:
-    """Read `path` into `model`, in place.
+    """Read `path` into `model`, in place; after an error the model is as it was before.
 
-    Raises FileNotFoundError; ValueError for a file that is not whole, or that lists everything that does not fit.
-    In each case the model is as it was before.
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is incomplete; or lists everything that does not fit.
+
+    >>> import flnb.nn as nn
+    >>> net = nn.Linear(2, 1)
+    >>> nn.save(net, "net.safetensors")
+    >>> nn.load(net, "net.safetensors")
     """
     arrays, metadata = read_whole(path, purpose="nn.load", saved_by="nn.save(model, path)")
     if "checkpoint" in metadata:

@@ -1,4 +1,4 @@
-"""Modules without parameters that hand on, reshape, pad or cast."""
+"""Modules without parameters that pass x on, reshape, pad or cast it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ __all__ = ["Flatten", "Identity", "Padding", "PrecisionCast", "Reorder", "Transf
 
 
 class Identity(Module):
-    """x as it came."""
+    """Return x unchanged.
+
+    >>> import flnb, flnb.nn as nn
+    >>> nn.Identity()(flnb.ones(2))
+    Tensor([1., 1.], float32[2], numpy)
+    """
 
     def forward(self, x: Any) -> Any:
         return x
@@ -79,9 +84,9 @@ class Flatten(Module):
 
 
 class Padding(Module):
-    """x surrounded: ``widths`` holds (before, after) for each of the last axes; the axes before stay as they are.
+    """Surround x with elements: ``widths`` holds (before, after) for each of the last axes.
 
-    ``mode`` is "constant" (by ``value``), "edge", "symmetric" or "reflect", as in `flnb.pad`.
+    ``mode`` is "constant" (``value``), "edge", "symmetric" or "reflect", as in `flnb.pad`.
 
     >>> import flnb
     >>> Padding([(1, 0)], value=9.0)(flnb.ones((1, 2))).tolist()
@@ -99,7 +104,7 @@ class Padding(Module):
 
 
 class PrecisionCast(Module):
-    """x in another dtype; its gradient comes back in the first.
+    """Cast x to another dtype; its gradient comes back in the first.
 
     >>> import flnb
     >>> PrecisionCast("float64")(flnb.ones(2)).dtype

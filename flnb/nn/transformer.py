@@ -23,9 +23,9 @@ class MultiheadAttention(Module):
 
     Called as ``attention(query, key, value, mask, is_causal)``: query (N, L, features), key and value (N, S, features);
     key defaults to the query, value to the key. The mask, broadcast to (N, heads, L, S), is bool, true where to attend,
-    or numbers added to the scores. Gives (N, L, features).
+    or numbers added to the scores. Returns (N, L, features).
 
-    With ``context``, scores also depend on how far apart query and key are: query i times row j - i of ``relative``,
+    With ``context``, scores also depend on the distance of query and key: query i times row j - i of ``relative``,
     the same for all heads (Shaw et al. 2018, section 3.2). Sequences are then at most ``context`` long.
 
     >>> import flnb
@@ -59,7 +59,7 @@ class MultiheadAttention(Module):
         return self.out_proj(ops.reshape(ops.permute_dims(y, (0, 2, 1, 3)), query.shape))
 
     def _projected(self, query: Any, key: Any, value: Any) -> list[Any]:
-        """Of one input in one product, of several each by its third of the weight."""
+        """Project one input by one product, several each by its third of the weight."""
         n = self.features
         thirds = [slice(i * n, (i + 1) * n) for i in range(3)]
         if key is None and value is None:
@@ -79,7 +79,7 @@ class MultiheadAttention(Module):
         return ops.permute_dims(ops.reshape(x, (n, length, self.heads, features // self.heads)), (0, 2, 1, 3))
 
     def _by_distance(self, q: Any, keys: int) -> Any:
-        """The part of the scores (N, heads, L, S) that q (N, heads, L, E) and the distances of the keys give."""
+        """The part of the scores (N, heads, L, S) that depends on q (N, heads, L, E) and the distances of the keys."""
         n, heads, length, features = q.shape
         if max(length, keys) > self.context:
             raise ValueError(
@@ -95,7 +95,7 @@ class MultiheadAttention(Module):
 
 
 class _Layer(Module):
-    """What encoder and decoder layers share: two linear maps, and each part added to what it was made of."""
+    """The common base of encoder and decoder layers: two linear maps, and a residual around each part."""
 
     def _make(
         self, features: int, feedforward: int, dropout: float, activation: str, norm_first: bool, bias: bool = True
@@ -108,7 +108,7 @@ class _Layer(Module):
         self.dropout = Dropout(dropout)
 
     def _added(self, x: Any, norm: LayerNorm, part: Callable[[Any], Any]) -> Any:
-        """x and ``part`` of it, with the norm after the sum, or before the part."""
+        """The sum of x and ``part`` of it, with the norm after the sum, or before the part."""
         if self.norm_first:
             return x + self.dropout(part(norm(x)))
         return norm(x + self.dropout(part(x)))
@@ -120,8 +120,8 @@ class _Layer(Module):
 class TransformerEncoderLayer(_Layer):
     """Self-attention, then two linear maps, each with a residual and a layer norm (Vaswani et al. 2017, section 3.1).
 
-    The norm comes after the sum, or with ``norm_first`` before attention and maps (Xiong et al. 2020). Without
-    ``bias``, nothing in it has one, the norms neither. For ``context`` and masks see `MultiheadAttention`.
+    The norm comes after the sum, or with ``norm_first`` before attention and maps (Xiong et al. 2020). Without ``bias``
+    no part has one, including the norms. For ``context`` and masks see `MultiheadAttention`.
 
     >>> import flnb
     >>> TransformerEncoderLayer(8, 2, 16)(flnb.ones((3, 5, 8))).shape
@@ -184,7 +184,8 @@ class Transformer(Module):
 
     Called as ``transformer(source, target, mask, target_mask, memory_mask, is_causal)``: source (N, S, features) and
     target (N, L, features), already embedded and with positions; masks as in `MultiheadAttention`: of the source to
-    itself, of the target to itself, of the target to the source; ``is_causal`` is the target's. Gives (N, L, features).
+    itself, of the target to itself, of the target to the source; ``is_causal`` is the target's. Returns (N, L,
+    features).
 
     >>> import flnb
     >>> small = Transformer(8, 2, encoder_layers=1, decoder_layers=1, feedforward=16)

@@ -156,7 +156,7 @@ def ifftn(
 def rfftn(
     x: ArrayLike, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str = "backward"
 ) -> Tensor:  # fmt: skip
-    """`fftn` of a real tensor, with only the frequencies 0 to n // 2 of the last axis; the others are their conjugates.
+    """`fftn` of a real tensor; of the last axis only frequencies 0 to n // 2, the others are their conjugates.
 
     >>> import flnb
     >>> flnb.fft.rfftn(flnb.ones((2, 4))).shape

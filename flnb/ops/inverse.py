@@ -103,7 +103,7 @@ _det = Op(
 
 
 def det(x: ArrayLike, /) -> Tensor:
-    """Determinants (...) of square matrices (..., N, N); a gradient needs the inverse, so there x must not be singular.
+    """Determinants (...) of square matrices (..., N, N); to differentiate, x must not be singular.
 
     >>> import flnb
     >>> flnb.linalg.det([[2.0, 0.0], [0.0, 4.0]])

@@ -1,4 +1,4 @@
-"""The algorithms, each with the arithmetic and the defaults of torch's where torch has it."""
+"""Optimizers, each with the arithmetic and the defaults of torch's where torch has it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ __all__ = ["NAG", "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "AMSgrad", "Nov
 
 
 class SGD(Optimizer):
-    """data -= lr * v, where v = momentum * v + gradient (+ weight_decay * data).
+    """Stochastic gradient descent with momentum.
 
-    With `nesterov` the step looks ahead: data -= lr * (gradient + momentum * v). Momentum: Polyak, 1964, "Some methods
-    of speeding up the convergence of iteration methods"; as written here and Nesterov's: Sutskever et al., 2013, "On
-    the importance of initialization and momentum in deep learning", section 2.
+    ``data -= lr * v``, where ``v = momentum * v + gradient (+ weight_decay * data)``. With `nesterov` the step looks
+    ahead: ``data -= lr * (gradient + momentum * v)``. Momentum: Polyak, 1964, "Some methods of speeding up the
+    convergence of iteration methods"; as written here and Nesterov's: Sutskever et al., 2013, "On the importance of
+    initialization and momentum in deep learning", section 2.
 
     >>> import flnb, flnb.nn as nn
     >>> weight = nn.Parameter(flnb.asarray([3.0]))
@@ -55,6 +56,7 @@ class SGD(Optimizer):
         self.descend(data, gradient, state, scratch[0])
 
     def descend(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], work: Tensor) -> None:
+        """Step along the momentum, or the gradient without one."""
         if self.momentum:
             velocity = state["momentum"]
             ops.multiply(velocity, self.momentum, out=velocity)
@@ -93,10 +95,10 @@ class NAG(SGD):
 
 
 class Adam(Optimizer):
-    """data -= lr * m / (sqrt(v) + eps), with m and v the bias-corrected averages of the gradient and of its square.
+    """Steps by the average gradient over the root of the average square (Kingma and Ba 2015).
 
-    `weight_decay` adds weight_decay * data to the gradient. Kingma and Ba, 2015, "Adam: a method for stochastic
-    optimization", algorithm 1.
+    ``data -= lr * m / (sqrt(v) + eps)``, with m and v the bias-corrected averages of the gradient and of its square.
+    `weight_decay` adds weight_decay * data to the gradient. "Adam: a method for stochastic optimization", algorithm 1.
 
     >>> import flnb, flnb.nn as nn
     >>> weight = nn.Parameter(flnb.asarray([3.0, -8.0]))
@@ -127,6 +129,7 @@ class Adam(Optimizer):
         self.descend(data, gradient, state, scratch[0])
 
     def descend(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], work: Tensor) -> None:
+        """Step along the average gradient over the root of the average square."""
         mean, square, keep = state["mean"], state["square"], 1.0 - self.beta1
         ops.multiply(gradient, keep, out=work)
         ops.multiply(mean, self.beta1, out=mean)
@@ -144,7 +147,7 @@ class Adam(Optimizer):
         ops.subtract(data, work, out=data)
 
     def scale(self, state: dict[str, Tensor]) -> Tensor:
-        """The average of squares that the step is divided by the root of."""
+        """The average of squares by whose root the step is divided."""
         return state["square"]
 
 
@@ -198,10 +201,11 @@ class AMSgrad(Adam):
 
 
 class RMSProp(Optimizer):
-    """data -= lr * gradient / (sqrt(s) + eps), s the average of gradient^2, of the variance if `centered`.
+    """Steps by the gradient over the root of its average square (Tieleman and Hinton 2012).
 
-    With `momentum` the quotients are summed up as SGD's gradients are. Tieleman and Hinton, 2012, "Lecture 6.5:
-    rmsprop", Coursera; centred: Graves, 2013, "Generating sequences with recurrent neural networks", section 4.2.
+    ``data -= lr * gradient / (sqrt(s) + eps)``, s the average of gradient^2, or the variance if `centered`. With
+    `momentum` the quotients are summed up as SGD's gradients are. "Lecture 6.5: rmsprop", Coursera; centred: Graves,
+    2013, "Generating sequences with recurrent neural networks", section 4.2.
 
     >>> import flnb, flnb.nn as nn
     >>> weight = nn.Parameter(flnb.asarray([3.0]))
@@ -250,9 +254,10 @@ class RMSProp(Optimizer):
 
 
 class Adadelta(Optimizer):
-    """data -= lr * d, d = sqrt(t + eps) / sqrt(s + eps) * gradient; s, t the averages of gradient^2 and of d^2.
+    """Steps whose size adapts to earlier steps, without a learning rate to tune (Zeiler 2012).
 
-    Zeiler, 2012, "ADADELTA: an adaptive learning rate method", algorithm 1.
+    ``data -= lr * d``, ``d = sqrt(t + eps) / sqrt(s + eps) * gradient``; s, t the averages of gradient^2 and of d^2.
+    "ADADELTA: an adaptive learning rate method", algorithm 1.
 
     >>> import flnb, flnb.nn as nn
     >>> weight = nn.Parameter(flnb.asarray([3.0]))
@@ -290,9 +295,10 @@ class Adadelta(Optimizer):
 
 
 class Adagrad(Optimizer):
-    """data -= lr / (1 + (n - 1) * lr_decay) * gradient / (sqrt(s) + eps) in update n, s the sum of gradient^2.
+    """Steps by the gradient over the root of the sum of all its squares (Duchi et al. 2011).
 
-    Duchi et al., 2011, "Adaptive subgradient methods for online learning and stochastic optimization", figure 1.
+    ``data -= lr / (1 + (n - 1) * lr_decay) * gradient / (sqrt(s) + eps)`` in update n, s the sum of gradient^2.
+    "Adaptive subgradient methods for online learning and stochastic optimization", figure 1.
 
     >>> import flnb, flnb.nn as nn
     >>> weight = nn.Parameter(flnb.asarray([3.0]))
@@ -326,10 +332,11 @@ class Adagrad(Optimizer):
 
 
 class Novograd(Optimizer):
-    """data -= lr * m, m = beta1 * m + gradient / (sqrt(v) + eps) (+ weight_decay * data), v one number per parameter.
+    """Momentum of gradients that are normalised per parameter (Ginsburg et al. 2019).
 
-    v is the average of the gradient's squared norm, begun with the first. Ginsburg et al., 2019, "Stochastic gradient
-    methods with layer-wise adaptive moments for training of deep networks", algorithm 1.
+    ``data -= lr * m``, ``m = beta1 * m + gradient / (sqrt(v) + eps) (+ weight_decay * data)``, v one number per
+    parameter: the average of the gradient's squared norm, begun with the first. "Stochastic gradient methods with
+    layer-wise adaptive moments for training of deep networks", algorithm 1.
 
     >>> import flnb, flnb.nn as nn
     >>> weight = nn.Parameter(flnb.asarray([3.0, 4.0]))
@@ -369,20 +376,20 @@ class Novograd(Optimizer):
 
 
 def _plus_decay(gradient: Tensor, data: Tensor, decay: float, out: Tensor) -> Tensor:
-    """gradient + decay * data, in `out`, which is not the gradient."""
+    """Compute gradient + decay * data in `out`, which is not the gradient."""
     ops.multiply(data, decay, out=out)
     return ops.add(out, gradient, out=out)
 
 
 def _average(average: Tensor, keep: float, value: Tensor, work: Tensor) -> None:
-    """average = keep * average + (1 - keep) * value."""
+    """Update average = keep * average + (1 - keep) * value."""
     ops.multiply(average, keep, out=average)
     ops.multiply(value, 1.0 - keep, out=work)
     ops.add(average, work, out=average)
 
 
 def _subtract(data: Tensor, step: Tensor, rate: float, work: Tensor) -> None:
-    """data -= rate * step."""
+    """Update data -= rate * step."""
     ops.multiply(step, rate, out=work)
     ops.subtract(data, work, out=data)
 

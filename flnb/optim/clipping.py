@@ -21,7 +21,7 @@ __all__ = ["clip_grad_norm", "clip_grad_value", "gradients_of"]
 
 
 def gradients_of(parameters: Iterable[Variable]) -> list[Tensor]:
-    """The gradients that there are, as plain Tensors to write to."""
+    """The existing gradients, as plain Tensors to write to."""
     found = [item.grad for item in parameters]
     return [g.data if isinstance(g, Variable) else g for g in found if g is not None]
 
@@ -29,10 +29,10 @@ def gradients_of(parameters: Iterable[Variable]) -> list[Tensor]:
 def clip_grad_norm(
     parameters: Iterable[Variable], max_norm: float, p: float = 2.0, error_if_nonfinite: bool = False
 ) -> float:
-    """Shrink all gradients by one factor where their common p-norm is above `max_norm`; gives the norm as it was.
+    """Shrink all gradients by one factor if their common p-norm is above `max_norm`; returns the norm before.
 
     Pascanu et al., 2013, "On the difficulty of training recurrent neural networks", algorithm 1. Parameters without
-    gradient are passed over. A norm that is not finite makes all gradients NaN, so that it shows.
+    gradient are skipped. A norm that is not finite makes all gradients NaN, so that it is noticed.
 
     Args:
         p: at least 1; ``float("inf")`` for the largest magnitude.

@@ -1,8 +1,8 @@
 """Small parameters updated as one vector: a dozen ops for all of them, in place of a dozen for each.
 
-An update of a few kilobytes is spent on calls, not on arithmetic. Where an algorithm treats every element alike, in
-many ops (`Optimizer.gathers`), the elements of several parameters can be laid side by side: three copies a parameter,
-and the same bits come out.
+An update of a few kilobytes is spent on calls, not on arithmetic. If an algorithm treats every element alike, in
+many ops (`Optimizer.gathers`), the elements of several parameters are stored side by side: three copies a parameter,
+and the same bits result.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ LONGEST = 256 << 10
 
 
 class Gathered:
-    """Parameters of one dtype laid side by side, with the optimizer's state for them.
+    """Parameters of one dtype side by side in one vector, with the optimizer's state for them.
 
     Those that follow each other, have a gradient and have been updated as often are updated together: one without a
-    gradient parts its neighbours. Copied or unpickled, the optimizer has none of these, as its tensors are no views.
+    gradient separates its neighbours. Copied or unpickled, the optimizer has none of these, as its tensors are no
+    views.
 
     Args:
         members: the parameters' positions among the optimizer's.
@@ -61,7 +62,7 @@ class Gathered:
         return [whole[a:b].reshape(item.shape) for item, (a, b) in zip(self._items, ends, strict=True)]
 
     def update(self, optimizer: Optimizer) -> set[int]:
-        """Update what stands together; the positions of those parameters."""
+        """Update the parameters that can be updated together; returns their positions."""
         counts = [optimizer._counts[index] if self._fits(i) else -1 - i for i, index in enumerate(self.members)]
         done: set[int] = set()
         first = 0
@@ -74,7 +75,7 @@ class Gathered:
         return done
 
     def _fits(self, i: int) -> bool:
-        """Whether a member has a gradient like it, and the memory that it had: shared since, it is updated alone."""
+        """Whether a member has a gradient of its spec, and still its memory: shared since, it is updated alone."""
         item = self._items[i]
         if item._data is not self._buffers[i]:
             self._buffers[i] = None
@@ -95,7 +96,7 @@ class Gathered:
             ops.assign(item.data, value)
 
     def _run(self, first: int, last: int) -> tuple[Any, ...]:
-        """What `Optimizer.update` takes, for some members: views that are kept."""
+        """The arguments of `Optimizer.update` for some members: views that are stored."""
         place = slice(self._ends[first], self._ends[last])
         data, gradient, *work = (whole[place] for whole in self._room)
         state = {slot: whole[place] for slot, whole in self._state.items()}
@@ -106,10 +107,10 @@ class Gathered:
 
 
 def gathered(optimizer: Optimizer, like: Sequence[Tensor]) -> list[Gathered]:
-    """Vectors of an optimizer's small parameters that have memory of their own, of one dtype each.
+    """Make vectors of an optimizer's small parameters that have memory of their own, of one dtype each.
 
     Args:
-        like: for each parameter, a tensor as it is updated.
+        like: for each parameter, a tensor of the dtype in which it is updated.
     """
     if not optimizer.gathers:
         return []
@@ -137,7 +138,7 @@ def gathered(optimizer: Optimizer, like: Sequence[Tensor]) -> list[Gathered]:
 
 
 def _owner(buffer: Any) -> int:
-    """Which memory a buffer is of: views have that of what they are views of."""
+    """The memory of a buffer; that of a view is its base's."""
     while (base := getattr(buffer, "base", None)) is not None:
         buffer = base
     return id(buffer)

@@ -1,4 +1,4 @@
-"""What optimizers share: checking, state allocated once, the loop over parameters."""
+"""The common base of optimizers: checks, state allocated once, the loop over parameters."""
 
 from __future__ import annotations
 
@@ -36,17 +36,18 @@ def updating() -> AbstractContextManager[State]:
 
 
 def _dtype(item: Variable) -> np.dtype[Any]:
-    """What a parameter is updated in."""
+    """The dtype in which a parameter is updated."""
     return SINGLE if item.dtype.itemsize == 2 else item.dtype
 
 
 class Optimizer:
-    """Updates parameters from their gradients. Subclasses name their `slots` and `scratch` and write `update`.
+    """Base of optimizers, which update parameters from their gradients.
 
-    `slots` are Tensors kept per parameter, like it; `numbers` are single numbers kept per parameter, `scratch` is the
-    number of work buffers (shared by parameters of one shape). All are allocated at the first step, counted as
-    "optimizer_state"; later steps allocate nothing. Settings such as `lr` are plain attributes: assign to them, or have
-    a `Schedule` do it. Parts of a model that are trained differently have an optimizer each, stepped by `Together`.
+    Subclasses name their `slots` and `scratch` and write `update`. `slots` are Tensors stored per parameter, like it;
+    `numbers` are single numbers stored per parameter, `scratch` is the number of work buffers (shared by parameters of
+    one shape). All are allocated at the first step, counted as "optimizer_state"; later steps allocate nothing.
+    Settings such as `lr` are plain attributes: assign to them, or have a `Schedule` do it. Parts of a model that are
+    trained differently have an optimizer each, stepped by `Together`.
 
     A parameter in half precision has a master weight in float32: it is part of the state, `update` gets it in place of
     the parameter, and it is rounded to the parameter after each step.
@@ -108,7 +109,8 @@ class Optimizer:
     def update(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
         """Write the new value of one parameter into `data`; `gradient` must stay as it is.
 
-        `self.count` says which update of this parameter it is, from 1: one without gradient is passed over in a step.
+        `self.count` is the number of this update of the parameter, from 1: a parameter without gradient is skipped in a
+        step.
         """
         raise NotImplementedError(f"flnb: {type(self).__name__} defines no update(data, gradient, state, scratch)")
 
@@ -116,16 +118,20 @@ class Optimizer:
         return vars(self) | {"_gathered": []}  # a copy's tensors are no views of one another
 
     def step(self) -> None:
-        """Update every parameter that has a gradient. Raises RuntimeError where none has."""
+        """Update every parameter that has a gradient.
+
+        Raises:
+            RuntimeError: no parameter has one.
+        """
         self.update_all()
         bus.mark_step()
 
     def parts(self) -> list[Optimizer]:
-        """Itself: the optimizers that this one is made of, see `Together`."""
+        """The optimizers of which this one consists: itself; see `Together`."""
         return [self]
 
     def update_all(self) -> None:
-        """What `step` does, without telling telemetry that a training step is over."""
+        """Update like `step`, without reporting to telemetry that a training step is over."""
         if all(item.grad is None for item in self.parameters):
             raise RuntimeError(
                 f"flnb: {type(self).__name__}.step(): no parameter has a gradient; call loss.backward() first, on a "
@@ -150,7 +156,7 @@ class Optimizer:
                         raise self._recast(index, item)
 
     def _step_master(self, item: Variable, gradient: Tensor, state: dict[str, Tensor]) -> None:
-        """Update a parameter in half precision by way of its master weight."""
+        """Update a parameter in half precision through its master weight."""
         master = state[MASTER]
         if item._last_write > master._last_write and not bool(ops.all(master.astype(item.dtype) == item.data)):
             ops.assign(master, item.data)  # somebody else has written the parameter, as by loading weights
@@ -166,6 +172,7 @@ class Optimizer:
         )
 
     def zero_grad(self) -> None:
+        """Set the gradients of all parameters to None."""
         for item in self.parameters:
             item.grad = None
 
@@ -183,7 +190,7 @@ class Optimizer:
         }
 
     def mismatches(self, state: Mapping[str, Any]) -> list[str]:
-        """What keeps `state` from being loaded, a line each: names that are missing, unexpected or mis-shaped."""
+        """Reasons why `state` cannot be loaded, a line each: names that are missing, unexpected or mis-shaped."""
         if problems := mismatches(dict.fromkeys(("kind", "steps", "counts", "settings", "state")), state):
             return problems
         slots: dict[str, Any] = {}
@@ -200,9 +207,10 @@ class Optimizer:
         return other + mismatches(dict.fromkeys(self._settings), state["settings"]) + mismatches(slots, state["state"])
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over steps, settings (the learning rate too) and slots, the latter in place.
+        """Load steps, settings (the learning rate too) and slots, the latter in place.
 
-        Raises ValueError that lists every missing, unexpected and mis-shaped name; then nothing has been changed.
+        Raises:
+            ValueError: lists every missing, unexpected and mis-shaped name; then nothing has been changed.
 
         >>> import flnb, flnb.nn as nn
         >>> weight = nn.Parameter(flnb.asarray([3.0]))

@@ -25,7 +25,7 @@ __all__ = ["LossScaler"]
 
 
 class LossScaler:
-    """Multiplies the loss by `scale`, divides the gradients by it, and skips steps whose gradients are not finite.
+    """Multiply the loss by `scale`, divide the gradients by it, and skip steps whose gradients are not finite.
 
     After such a step the scale is multiplied by `backoff`, after `every` good ones in a row by `growth`. Micikevicius
     et al., 2018, "Mixed precision training", section 3.2; the adaptive scale as in torch's GradScaler.
@@ -79,14 +79,14 @@ class LossScaler:
         self._finite: bool | None = None  # of the gradients, once they are unscaled
 
     def scaled(self, loss: Variable) -> Variable:
-        """The loss to call ``backward`` on; where it is NaN, `step` will skip."""
+        """The loss to call ``backward`` on; if it is NaN, `step` will skip."""
         with use(interpreters=without_casts()):
             return _Scaled((ops.astype(loss, SINGLE) if loss.dtype.itemsize == 2 else loss) * self.scale)
 
     def unscale(self) -> bool:
-        """Divide the gradients by the scale, in place, once a step; gives whether they are finite.
+        """Divide the gradients by the scale, in place, once a step; returns whether they are finite.
 
-        `step` does it too; call it before where gradients are looked at or clipped.
+        `step` does it too; call it before gradients are inspected or clipped.
         """
         if self._finite is None:
             with bus.phase("optimizer"), updating():
@@ -99,14 +99,14 @@ class LossScaler:
         return self._finite
 
     def _widened(self) -> list[Tensor]:
-        """All gradients, those in half precision replaced by float32: what is small there would vanish unscaled."""
+        """All gradients, half precision replaced by float32, in which small ones do not vanish when unscaled."""
         for item in self.optimizer.parameters:
             if item.grad is not None and item.grad.dtype.itemsize == 2:
                 item.grad = ops.astype(item.grad, SINGLE)
         return gradients_of(self.optimizer.parameters)
 
     def step(self) -> bool:
-        """Step the optimizer if the gradients are finite, and adapt the scale; gives whether it stepped."""
+        """Step the optimizer if the gradients are finite, and adapt the scale; returns whether it stepped."""
         finite = self.unscale()
         self._finite = None
         if finite:
@@ -125,6 +125,7 @@ class LossScaler:
         return False
 
     def state_dict(self) -> dict[str, Any]:
+        """The scale and the number of good steps, for a checkpoint."""
         return {"scale": self.scale, "good": self.good}
 
     def mismatches(self, state: Mapping[str, Any]) -> list[str]:
@@ -132,6 +133,7 @@ class LossScaler:
         return mismatches(self.state_dict(), state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load the scale and the number of good steps."""
         refuse(self.mismatches(state), "LossScaler")
         self.scale, self.good = state["scale"], state["good"]
 

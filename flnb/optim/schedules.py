@@ -1,4 +1,4 @@
-"""Learning-rate schedules: a rule gives the factor of step n, a Schedule multiplies the optimizer's rate with it."""
+"""Learning-rate schedules: a rule returns the factor of step n, a Schedule multiplies the optimizer's rate by it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["Chain", "Cosine", "Exponential", "LinearWarmUp", "Schedule", "StepDe
 
 
 class Schedule:
-    """Sets ``optimizer.lr`` to its first value times ``rule(n)``, n the number of calls of ``step()`` so far.
+    """Set ``optimizer.lr`` to its first value times ``rule(n)``, n the number of calls of ``step()`` so far.
 
-    A rule is any function of n, such as those of this module. What the rate is depends on n alone, so a schedule
-    is resumed from two numbers.
+    A rule is any function of n, such as those of this module. The rate depends on n alone, so a schedule is resumed
+    from two numbers.
 
     >>> import flnb, flnb.nn as nn, flnb.optim as optim
     >>> optimizer = optim.SGD([nn.Parameter(flnb.ones(2))], lr=0.8)
@@ -50,10 +50,11 @@ class Schedule:
             part.lr = base * factor
 
     def state_dict(self) -> dict[str, Any]:
+        """The number of steps and the first rate."""
         return {"steps": self.steps, "base": list(self.base)}
 
     def mismatches(self, state: Mapping[str, Any]) -> list[str]:
-        """What keeps `state` from being loaded, a line each."""
+        """Reasons why `state` cannot be loaded, a line each."""
         problems = mismatches(self.state_dict(), state)
         if not problems and len(state["base"]) != len(self.base):
             problems.append(f"base: got {len(state['base'])} learning rates, expected {len(self.base)}")
@@ -71,7 +72,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class StepDecay:
-    """factor ** (n // every).
+    """Multiply by ``factor`` after every ``every`` steps: factor ** (n // every).
 
     >>> [StepDecay(every=2, factor=0.5)(n) for n in range(5)]
     [1.0, 1.0, 0.5, 0.5, 0.25]
@@ -89,7 +90,7 @@ class StepDecay:
 
 @dataclass(frozen=True)
 class Exponential:
-    """factor ** n.
+    """Multiply by ``factor`` after every step: factor ** n.
 
     >>> [Exponential(0.5)(n) for n in range(3)]
     [1.0, 0.5, 0.25]
@@ -103,9 +104,7 @@ class Exponential:
 
 @dataclass(frozen=True)
 class Cosine:
-    """From 1 to `floor` on half a cosine in `steps` steps, then `floor`.
-
-    Loshchilov and Hutter, 2017, "SGDR: stochastic gradient descent with warm restarts", equation 5 without restarts.
+    """Fall from 1 to `floor` along half a cosine in `steps` steps, then stay at `floor`.
 
     >>> [round(Cosine(4, floor=0.2)(n), 3) for n in range(6)]
     [1.0, 0.883, 0.6, 0.317, 0.2, 0.2]
@@ -123,9 +122,7 @@ class Cosine:
 
 @dataclass(frozen=True)
 class LinearWarmUp:
-    """From `start` to 1 on a straight line in `steps` steps, then 1.
-
-    Goyal et al., 2017, "Accurate, large minibatch SGD: training ImageNet in 1 hour", section 2.2.
+    """Rise from `start` to 1 along a straight line in `steps` steps, then stay at 1.
 
     >>> [LinearWarmUp(2, start=0.5)(n) for n in range(4)]
     [0.5, 0.75, 1.0, 1.0]

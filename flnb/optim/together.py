@@ -18,7 +18,7 @@ __all__ = ["Together"]
 
 
 class Together:
-    """Steps several optimizers as one, each with its own algorithm and settings: what others call parameter groups.
+    """Step several optimizers as one, each with its own algorithm and settings, like parameter groups elsewhere.
 
     >>> import flnb, flnb.nn as nn, flnb.optim as optim
     >>> net = nn.Linear(3, 2)
@@ -48,9 +48,11 @@ class Together:
 
     @property
     def parameters(self) -> list[Variable]:
+        """The parameters of all optimizers."""
         return [item for part in self.optimizers for item in part.parameters]
 
     def parts(self) -> list[Optimizer]:
+        """The optimizers."""
         return list(self.optimizers)
 
     def step(self) -> None:
@@ -61,6 +63,7 @@ class Together:
         bus.mark_step()
 
     def zero_grad(self) -> None:
+        """Set all gradients to None."""
         for part in self.optimizers:
             part.zero_grad()
 
@@ -69,7 +72,7 @@ class Together:
         return {str(index): part.state_dict() for index, part in enumerate(self.optimizers)}
 
     def mismatches(self, state: Mapping[str, Any]) -> list[str]:
-        """What keeps `state` from being loaded, a line each."""
+        """Reasons why `state` cannot be loaded, a line each."""
         own = {str(index): part for index, part in enumerate(self.optimizers)}
         problems = [f"missing: optimizer {key}" for key in own if key not in state]
         problems += [f"unexpected: optimizer {key}" for key in state if key not in own]

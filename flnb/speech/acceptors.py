@@ -1,7 +1,7 @@
-"""Acceptors: which sequences of tokens, one a frame, are paths, and what each step scores.
+"""Acceptors: which sequences of tokens, one a frame, are paths, and the score of each step.
 
-A criterion compares two of them: the *numerator* holds the paths that say the target, the *denominator* all that a
-search holds for possible (`flnb.speech.beam_search`).
+A criterion compares two of them: the *numerator* holds the paths that spell the target, the *denominator* all that a
+search considers possible (`flnb.speech.beam_search`).
 """
 
 from __future__ import annotations
@@ -38,10 +38,15 @@ class Acceptor(NamedTuple):
 
 
 def bigram(transitions: Any) -> Acceptor:
-    """All sequences of tokens. A state is the token that was said last.
+    """All sequences of tokens. A state is the latest token.
 
     Args:
-        transitions: scores ``[from, to]`` of going from a token to a token, itself included, shape (tokens, tokens).
+        transitions: scores ``[from, to]`` of one token after another, or after itself, shape (tokens, tokens).
+
+    >>> import flnb
+    >>> acceptor = flnb.speech.bigram(flnb.zeros((2, 2)))
+    >>> round(flnb.speech.path_score(acceptor, flnb.zeros((3, 2))).item(), 4)  # log of 8 paths
+    2.0794
     """
     weight = _Weights(transitions)
     tokens = range(transitions.shape[0])
@@ -51,9 +56,14 @@ def bigram(transitions: Any) -> Acceptor:
 
 
 def forced(tokens: Sequence[int], transitions: Any = None) -> Acceptor:
-    """The paths that say ``tokens`` in this order, each for one frame or more, without blanks.
+    """The paths that spell ``tokens`` in this order, each for one frame or more, without blanks.
 
-    State i has said ``tokens[i]``.
+    In state i the latest token is ``tokens[i]``.
+
+    >>> import flnb
+    >>> acceptor = flnb.speech.forced([0, 1])
+    >>> round(flnb.speech.path_score(acceptor, flnb.zeros((3, 2))).item(), 4)  # log of 2 paths: 001 and 011
+    0.6931
     """
     if not len(tokens):
         raise ValueError("forced: got no tokens, expected one or more; without blanks, silence is a token too")
@@ -63,8 +73,13 @@ def forced(tokens: Sequence[int], transitions: Any = None) -> Acceptor:
 def ctc(tokens: Sequence[int], blank: int = 0) -> Acceptor:
     """The paths that collapse to ``tokens`` by connectionist temporal classification's rule: repetitions, then blanks.
 
-    With emissions that are log-probabilities in every frame, the negative `path_score` of it is the CTC loss
-    (A. Graves et al., 2006, section 3.2).
+    With emissions that are log-probabilities in every frame, its negative `path_score` is the CTC loss (A. Graves et
+    al., 2006, section 3.2).
+
+    >>> import flnb
+    >>> acceptor = flnb.speech.ctc([1], blank=0)
+    >>> round(flnb.speech.path_score(acceptor, flnb.zeros((2, 2))).item(), 4)  # log of 3 paths: 01, 10 and 11
+    1.0986
     """
     said = [blank]
     for token in tokens:
@@ -83,7 +98,7 @@ def lexicon(
     scores: Sequence[Any] | None = None,
     sentence: Sequence[int] | None = None,
 ) -> Acceptor:
-    """The paths that say words, each letter for one frame or more: any words in any order, or those of a sentence.
+    """The paths that spell words, each letter for one frame or more: any words in any order, or those of a sentence.
 
     Args:
         words: each the tokens of its letters.

@@ -35,7 +35,7 @@ def path_score(
     Args:
         emissions: scores of each token in each frame, shape (frames, tokens), floating point.
         beam: states kept after every frame, the best first, 1 or more; None keeps all.
-        keep: for every frame, states that are kept beside the beam.
+        keep: for every frame, states that are kept in addition to the beam.
 
     Raises:
         ValueError: a beam of no states; or no path ends in time, because there are too few frames or the beam lost
@@ -109,7 +109,7 @@ def beam_search_loss(numerator: Acceptor, denominator: Acceptor, emissions: Any,
 
 
 def common_states(numerator: Acceptor, denominator: Acceptor, frames: int) -> list[set[int]]:
-    """For every frame, the denominator's states on complete paths that say what a path of the numerator says.
+    """For every frame, the denominator's states on complete paths that spell what a path of the numerator spells.
 
     >>> from flnb.speech import common_states, forced
     >>> common_states(forced([7, 8]), forced([7, 8, 8]), 3)
@@ -213,7 +213,7 @@ def _no_path(acceptor: Acceptor, frames: int, beam: int | None) -> ValueError:
 
 
 def _arc(g: Any, meeting: MatchedOp, *additions: MatchedOp) -> tuple[Any, ...]:
-    """The gradient of ``logaddexp(other, score + step)``: what the arc gets goes to all of its summands."""
+    """The gradient of ``logaddexp(other, score + step)``: the arc's cotangent goes to all of its summands."""
     other, along = (
         None if x is None else pull(g, meeting.plan, *meeting.saved)
         for x, pull in zip(meeting.saved[:2], meeting.plan.pulls, strict=True)

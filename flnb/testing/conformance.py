@@ -1,4 +1,4 @@
-"""`flnb.testing.conformance`: the kit for whatever part somebody has written."""
+"""`flnb.testing.conformance`: the right kit for a part of your own."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def conformance(part: Any, **options: Any) -> Report:
     """Check a backend (`check_backend`) or a memory manager (`check_manager`), by name, class or instance.
 
     Args:
-        part: a manager is given by its name or class, as each check needs a fresh one.
-        options: what the kit takes: ``tolerance`` and ``dtypes``, or ``capacity``, ``examples`` and ``seed``.
+        part: the part; a manager by its name or class, as each check needs a fresh one.
+        options: arguments of the kit: ``tolerance`` and ``dtypes``, or ``capacity``, ``examples`` and ``seed``.
 
     >>> import flnb.testing
     >>> report = flnb.testing.conformance("numpy")

@@ -28,7 +28,7 @@ class GradientError(AssertionError):
 
 
 def verify_grad(function: Callable[..., Any], inputs: Sequence[Any], order: int = 2, tolerance: float = 1e-6) -> int:
-    """Check the gradients of ``function`` at ``inputs`` (float64 arrays are differentiated); gives how many were.
+    """Check the gradients of ``function`` at ``inputs`` (float64 arrays are differentiated); returns how many.
 
     The output is projected on a random vector, and each gradient on a random direction, so that one number is
     compared with a five-point central difference. With ``order`` 2 the same is done for the projected gradient. A
@@ -98,7 +98,7 @@ def _projected(function: Any, points: list[Array], wanted: list[int], weight: Ar
 
 
 class _Check:
-    """The differences of a sum of terms, a function of arrays, compared with what a gradient says."""
+    """Compares differences of a sum of terms, a function of arrays, with a gradient."""
 
     def __init__(self, terms: Callable[[list[Array]], Array], points: list[Array], tolerance: float) -> None:
         self.terms, self.points, self.tolerance = terms, points, tolerance

@@ -1,4 +1,4 @@
-"""The conformance kit for memory managers: does a class keep the contract, and if not, the shortest way to see it."""
+"""The conformance kit for memory managers: whether a class satisfies the contract, and if not, the shortest proof."""
 
 from __future__ import annotations
 
@@ -110,11 +110,11 @@ class Held:
 
 
 class Crash(Exception):
-    """A call raised or returned what it must not."""
+    """A call raised an error or returned something that is forbidden."""
 
 
 class Trial:
-    """A fresh manager on a fresh device, what was called so far, and what the manager must hold by now."""
+    """A fresh manager on a fresh device, the calls so far, and the blocks that the manager must hold by now."""
 
     def __init__(self, manager: MemoryManager, biggest: int) -> None:
         self.manager, self.biggest = manager, biggest
@@ -161,7 +161,7 @@ class Trial:
             self.held.remove(held)
 
     def call(self, text: str, method: Callable[..., Any], *arguments: Any) -> Any:
-        """What the method gives."""
+        """Call a method of the manager and return its result."""
         self.done.append(text)
         try:
             return method(*arguments)

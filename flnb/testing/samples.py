@@ -40,7 +40,12 @@ REDUCTIONS = ("sum", "prod", "max", "min", "argmax", "argmin")
 
 
 def samples(seed: int = 0) -> list[Sample]:
-    """Every op of the table, most of them several times: broadcast, 0-d, empty, non-contiguous, with scalars."""
+    """Calls of every op of the table, most ops several times: broadcast, 0-d, empty, non-contiguous, with scalars.
+
+    >>> import flnb
+    >>> sorted({sample.op for sample in flnb.testing.samples()})[:3]
+    ['abs', 'acos', 'acosh']
+    """
     rng = np.random.default_rng(seed)
     parts = (_elementwise, _reductions, _searches, _movement, _arrangements, _products, _composites, _creation)
     return [

@@ -12,7 +12,7 @@ from flnb.testing.sample import Array, Sample
 
 
 def _spread(rng: np.random.Generator, *shape: int) -> Array:
-    """Matrices whose singular values lie between 1 and 2, well apart."""
+    """Matrices whose singular values are between 1 and 2, well apart."""
     m, n = shape[-2:]
     k = min(m, n)
     if not np.prod(shape):
@@ -37,7 +37,7 @@ def _signed(vectors: Any) -> Any:
 
 
 def completing(vectors: Any, count: int) -> Any:
-    """The projection onto what the vectors after the first span, which does not depend on how they turn."""
+    """The projection onto the span of the vectors after the first, which does not depend on their rotation."""
     others = vectors[..., count:]
     return ops.matmul(others, ops.conj(others).mT)
 

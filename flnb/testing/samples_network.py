@@ -1,4 +1,4 @@
-"""Samples of what networks are made of: convolution, pooling, activations, attention, choosing."""
+"""Samples of the ops of networks: convolution, pooling, activations, attention, selection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What functions of pictures are given, checked: every error names the function, what it got and what it takes."""
+"""Checks of the arguments of functions of pictures: every error names the function, what it got and what it takes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def picture(op: str, x: Any, method: str = "linear") -> Any:
 
 
 def whole(given: Any) -> int:
-    """A whole number of 1 or more; 0 for what is none."""
+    """Check for a whole number of 1 or more; 0 if it is none."""
     try:
         return max(index(given), 0)
     except TypeError:
@@ -59,7 +59,7 @@ def pair(op: str, name: str, given: Any, parts: str = "(rows, columns)", least: 
 
 
 def floats(op: str, name: str, given: Any, shape: tuple[int, ...]) -> Any:
-    """A tensor, which may require grad, of that shape; what is none in float64, and finite."""
+    """A tensor of that shape, which may require grad; anything else is converted to float64, and must be finite."""
     known = hasattr(given, "_spec")
     try:
         made = floating(given) if known else np.asarray(given, np.float64)
@@ -81,7 +81,7 @@ def limits(dtype: Any) -> tuple[float, float]:
 
 
 def outside(op: str, dtype: Any, value: Any) -> Any:
-    """The value of what lies outside, as a number that does not change the pictures' dtype."""
+    """The value of pixels outside, as a number that does not change the pictures' dtype."""
     if dtype.kind not in "biu":
         return value
     number = finite(op, f"the value outside of pictures of {dtype}", value)

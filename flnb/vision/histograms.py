@@ -46,10 +46,10 @@ def _bins(x: Any, edges: Matrix) -> Any:
 
 
 def histogram(x: Any, bins: int = 256, bounds: tuple[float, float] | None = None) -> Any:
-    """How many pixels of each picture lie in each of ``bins`` equal intervals: (..., bins), int64.
+    """How many pixels of each picture are in each of ``bins`` equal intervals: (..., bins), int64.
 
     Unless ``bounds`` are given they are (0, 1) for floating point and bool, the least and the most of integers of 8 and
-    16 bits, and (0, 255) for wider ones, as lists become. What lies outside is not counted.
+    16 bits, and (0, 255) for wider ones, such as lists. Values outside are not counted.
 
     Raises:
         ValueError: no picture, bins that are not a whole number of 1 or more, or bounds that do not rise.
@@ -68,13 +68,13 @@ def histogram(x: Any, bins: int = 256, bounds: tuple[float, float] | None = None
 
 
 def equalize(x: Any, bins: int = 256, bounds: tuple[float, float] | None = None) -> Any:
-    """Each picture with values spread so that equally many lie in equal intervals of ``bounds`` (see `histogram`).
+    """Spread the values of each picture so that equal intervals of ``bounds`` contain equally many (see `histogram`).
 
     A value becomes the share of pixels in the bins below its own and in it, of those above the lowest (Gonzalez and
     Woods, "Digital image processing", section 3.3). The dtype stays; there is no gradient.
 
     Raises:
-        ValueError: as of `histogram`, and bounds that the dtype has not.
+        ValueError: as of `histogram`, and bounds that the dtype does not have.
 
     >>> import flnb
     >>> flnb.vision.equalize(flnb.asarray([[50, 51], [52, 53]])).tolist()

@@ -21,22 +21,21 @@ if TYPE_CHECKING:
 
 
 def sample(x: Any, rows: Any, columns: Any, method: str = "linear", value: float = 0.0) -> Any:
-    """The picture at positions, which may lie between pixels; the gradient by "linear" ones is that of the line.
+    """Values of the picture at positions, which may be between pixels; "linear" ones have gradients by position.
 
-    A pixel that is not finite counts only where its weight is not 0.
+    A pixel that is not finite counts only if its weight is not 0.
 
     Args:
         x: (..., H, W).
         rows, columns: of one shape S.
         method: "linear" between the four pixels around, or "nearest".
-        value: of what lies outside, as do positions that are not finite; where integers or bool are kept
-            ("nearest"), one of theirs.
+        value: of positions outside or not finite; if integers or bool are kept ("nearest"), one of theirs.
 
     Returns:
         (..., *S).
 
     Raises:
-        ValueError: no picture, another method, positions of two shapes, or a value that the dtype has not.
+        ValueError: no picture, another method, positions of two shapes, or a value that the dtype does not have.
 
     >>> import flnb
     >>> flnb.vision.sample(flnb.asarray([[0.0, 2.0], [4.0, 6.0]]), [0.5, 1.0], [0.5, 5.0]).tolist()
@@ -81,7 +80,7 @@ def affine(
     x: Any, matrix: Any, shift: Any = (0.0, 0.0), size: Sequence[int] | None = None, method: str = "linear",
     value: float = 0.0,
 ) -> Any:  # fmt: skip
-    """What lay at p, measured from the picture's centre, lies at ``matrix @ p + shift`` from the centre of the new one.
+    """Move each point p, measured from the picture's centre, to ``matrix @ p + shift`` from the new picture's centre.
 
     Args:
         x: (..., H, W).
@@ -90,7 +89,7 @@ def affine(
         size: of the result; that of x unless given.
         method, value: as of `sample`.
 
-    A matrix or a shift that requires grad has a gradient, too.
+    A matrix or a shift that requires grad has a gradient as well.
 
     Raises:
         ValueError: no picture, another method, a matrix, shift or size of another shape, or a value as of `sample`.

@@ -26,13 +26,13 @@ def _along(x: Any, rows: Matrix, columns: Matrix) -> Any:
 
 
 def resize(x: Any, size: Sequence[int], method: str = "linear", antialias: bool = False) -> Any:
-    """The picture in another size (rows, columns), its corners where they were.
+    """Scale a picture to another size (rows, columns); its corners stay corners.
 
     Args:
         x: (..., H, W).
         size: (H', W').
         method: "linear" between the nearest pixels, the outermost beyond; or "nearest", which keeps the dtype.
-        antialias: smaller pictures are means of all the pixels they cover, weighted by a triangle, as Pillow's.
+        antialias: smaller pictures are means of all the pixels they cover, weighted by a triangle, as in Pillow.
 
     Raises:
         ValueError: no picture, another method, or a size that is not two whole numbers of 1 or more.
@@ -58,13 +58,13 @@ def _triangles(centres: Matrix, n: int, antialias: bool) -> Matrix:
 
 
 def gaussian_filter(x: Any, sigma: float | Sequence[float], truncate: float = 4.0, mode: str = "symmetric") -> Any:
-    """The picture smoothed by a normal distribution of standard deviation ``sigma`` pixels.
+    """Smooth a picture by a normal distribution of standard deviation ``sigma`` pixels.
 
     Args:
         x: (..., H, W).
         sigma: one number, or (down the rows, along the columns); 0 smooths nothing.
         truncate: standard deviations after which the distribution is cut off.
-        mode: what lies beyond the edge: "symmetric", "reflect" or "edge", as of `flnb.pad`.
+        mode: the picture beyond its edge: "symmetric", "reflect" or "edge", as of `flnb.pad`.
 
     Raises:
         ValueError: no picture, another mode, or a sigma or truncate that is negative or not finite.

@@ -317,7 +317,12 @@ def set_phase(phase: int) -> int:
 
 
 class scope(WithBlock[None]):
-    """Name what happens inside: ``with flnb.scope("block1"): ...`` or as a decorator. Scopes nest with dots."""
+    """Name the ops inside: ``with flnb.scope("block1"): ...``, or as a decorator. Nested scopes are joined by dots.
+
+    >>> import flnb
+    >>> with flnb.scope("head"):
+    ...     y = flnb.ones(3) * 2.0
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -337,7 +342,15 @@ class scope(WithBlock[None]):
 
 
 class phase(WithBlock[None]):
-    """Say which phase of a step runs inside: ``with flnb.phase("optimizer"): ...``; an unknown one is a ValueError."""
+    """Name the phase of a step that runs inside: ``with flnb.phase("optimizer"): ...``.
+
+    Raises:
+        ValueError: an unknown phase.
+
+    >>> import flnb
+    >>> with flnb.phase("optimizer"):
+    ...     w = flnb.ones(3) - 0.1
+    """
 
     def __init__(self, name: str) -> None:
         if name not in schema.PHASES:
@@ -358,7 +371,14 @@ class phase(WithBlock[None]):
 
 
 class step(WithBlock[int]):
-    """Mark one training step: ``with flnb.step(): ...``. The index counts on from the step before when not given."""
+    """Mark one training step: ``with flnb.step(): ...``. By default the index counts on from the last step's.
+
+    >>> import flnb
+    >>> with flnb.record() as run:
+    ...     for _ in range(2):
+    ...         with flnb.step() as index:
+    ...             flnb.log(loss=1.0 / (index + 1))
+    """
 
     def __init__(self, index: int | None = None, total: int | None = None) -> None:
         if index is not None and not hasattr(index, "__index__"):
