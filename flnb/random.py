@@ -77,7 +77,13 @@ _chosen: ContextVar[Generator] = ContextVar("flnb_generator", default=default_ge
 
 
 def current_generator() -> Generator:
-    """The generator that draws in this thread and context where none is given."""
+    """The generator from which this thread and context draws if none is given.
+
+    >>> import flnb
+    >>> with flnb.random.use_generator(flnb.random.Generator(7)):
+    ...     flnb.random.current_generator().seed
+    7
+    """
     return _chosen.get()
 
 
@@ -192,5 +198,5 @@ def permutation(n: int, generator: Generator | None = None) -> Tensor:
     return asarray((generator or current_generator()).numpy.permutation(n).astype(np.int64))
 
 
-for _function in (bernoulli, manual_seed, normal, permutation, rand, randn, uniform):
+for _function in (bernoulli, current_generator, manual_seed, normal, permutation, rand, randn, uniform):
     readable(_function)
