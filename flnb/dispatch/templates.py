@@ -58,7 +58,7 @@ if plan.kind is not here.direct:
     return intercepted({again})
 """
 OPERAND = """
-d{x}, n{x}, lift = {x}._data, {x}._node, {x}._lift or lift
+d{x}, n{x}, lift = {x}._data, {x}._node, {lift}
 """
 OPERAND_OR_NUMBER = """
 if s{x} is t{x}:
@@ -66,16 +66,17 @@ if s{x} is t{x}:
     if d{x} is None:
         d{x} = plan.constant({x}, here.backend)
 else:
-    d{x}, n{x}, lift = {x}._data, {x}._node, {x}._lift or lift
+    d{x}, n{x}, lift = {x}._data, {x}._node, {lift}
 """
 NEED = """
 mask = 0
 lanes = bus.lanes
 if here.grad:
-    if plan.differentiable:
-        mask = {mask}
-    elif lanes is not None:
-        note_cuts(plan, ({nodes}))
+    mask = {mask}
+    if mask and not plan.differentiable:
+        mask = 0
+        if lanes is not None:
+            note_cuts(plan, ({nodes}))
 """
 ALLOCATE = """
 if plan.weight >= here.min_block:
@@ -141,7 +142,8 @@ result._spec = plan.spec
 if not mask:
     result._node = None
     return {result}
-({keeps}keep_y), kept = plan.saves[mask], None
+{keeps}keep_y = plan.saves[mask]
+kept = None
 if keep_y:
     kept = detached(data, plan.spec)
     {keep_root}
@@ -224,10 +226,13 @@ def entry_text(form: Form) -> str:
     names = form.names
     find = FIND.format(specs="; ".join(_spec(form, x) for x in names), key=_key(form), again=form.again)
     operand = OPERAND_OR_NUMBER if form.numbers else OPERAND
-    body = find + "lift = None\n" + "".join(operand.format(x=x) for x in names) + _rest(form)
+    read = "lift = None\n" if form.numbers or not names else ""
+    for x in names:
+        read += operand.format(x=x, lift=f"{x}._lift" if x == names[0] else f"{x}._lift or lift")
+    body = find + read + _rest(form)
     parameters = [*names, *(["attributes"] if form.attributed else []), *(["out"] if form.into else [])]
     if not form.attributed and not form.into:
-        parameters += ["/", "*", "out=None"]
+        parameters += ["/", "out=None"]  # shown as keyword-only; calls of what is would not be specialised
         body = f"if out is not None:\n    return write(op, ({form.listed}), (), out)\n" + body
     inner = function_text("apply", ", ".join(parameters), body) + "return apply\n"
     return function_text("make", "op, plans, index", inner)

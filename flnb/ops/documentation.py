@@ -140,6 +140,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -197,7 +198,10 @@ def readable(function: Any) -> Any:
 def documented(op: Op) -> Callable[..., Tensor]:
     """The public function of an op of one or two tensors, with a signature and a docstring for readers."""
     function: Any = op.entries[op.arity, ""]
-    function.__annotations__ = _ANNOTATIONS[op.arity - 1]
+    function.__annotations__ = types = _ANNOTATIONS[op.arity - 1]
+    *tensors, out = [Parameter(x, Parameter.POSITIONAL_ONLY, annotation=types[x]) for x in types if x != "return"]
+    out = out.replace(kind=Parameter.KEYWORD_ONLY, default=None)
+    function.__signature__ = Signature([*tensors, out], return_annotation=types["return"])
     if op.name in _EXAMPLES:
         function.__doc__ = _docstring(op, *_EXAMPLES[op.name])
     return function
