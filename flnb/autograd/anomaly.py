@@ -34,7 +34,7 @@ def detect_anomaly(limit: float = 1e10) -> Iterator[None]:
 
     In a backward pass the error also names the op of the forward pass whose gradient it was, and that op's line.
     Every result is read once more, so programs run perhaps twice as long. Minus infinity from ``log(0)`` counts, too:
-    give ``limit=float("inf")`` to look for NaN alone.
+    pass ``limit=float("inf")`` to look for NaN alone.
 
     >>> import flnb, numpy as np
     >>> x = flnb.Variable([1.0, 0.0])
@@ -44,7 +44,7 @@ def detect_anomaly(limit: float = 1e10) -> Iterator[None]:
     flnb.autograd.anomaly.AnomalyError: 'log' gave 1 -Inf of 2 elements (float32[2]), the first at (1,)...
 
     Raises:
-        AnomalyError: with the node's op, the user's line and what the inputs were like.
+        AnomalyError: with the node's op, the user's line and statistics of the inputs.
     """
     if not limit > 0:
         raise ValueError(f"detect_anomaly: limit must be positive, got {limit}")

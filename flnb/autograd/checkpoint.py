@@ -149,7 +149,7 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
     True
 
     Raises:
-        RuntimeError: in backward, when the function gives results of other shapes or dtypes than before.
+        RuntimeError: in backward, if the function returns other shapes or dtypes than before.
     """
 
     @wraps(function, updated=())

@@ -176,7 +176,7 @@ class Keeping(Packing):
         plan = node[PLAN]
         recorded = super().record(node)
         large = self._large.get(plan)
-        if large is None:  # an op on small tensors is quicker than to ask who holds what
+        if large is None:  # an op on small tensors is quicker than counting references
             sizes = [spec.nbytes for spec in (plan.spec, *plan.specs) if isinstance(spec, Spec)]
             large = self._large[plan] = max(sizes) >= self.min_bytes
         if large:

@@ -128,7 +128,7 @@ def saved_tensors_hooks(pack: Callable[[Tensor], Any], unpack: Callable[[Any], T
     ([(2,)], [2.71875, 7.390625])
 
     Raises:
-        TypeError: in backward, when ``unpack`` gives something else than a tensor like the one that was packed.
+        TypeError: in backward, if ``unpack`` returns anything but a tensor of the packed one's spec.
     """
     with state.use(tape=Packing(pack, unpack, beneath())):
         yield

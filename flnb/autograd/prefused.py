@@ -145,7 +145,7 @@ class Prefused(Linked):
                 part = parents[argument] if argument < len(parents) else None
                 if part is None or part[PLAN] is None or part[PARENTS] is None or part[PLAN].op.name != name:
                     break
-                if type(part[PLAN]) not in (Plan, Inside):  # somebody listens there, or keeps what it saved elsewhere
+                if type(part[PLAN]) not in (Plan, Inside):  # hooked, or its saved values are stored elsewhere
                     break
                 if part[SEQ] < dispatch.last_write:  # what it saved may have changed, which its own node would tell
                     break

@@ -29,10 +29,10 @@ KEEP_PLAN = ~0xFFFFFF
 
 
 class Statistics:
-    """Measures one recorded backward pass from `root` and emits what it finds as it goes.
+    """Measures one recorded backward pass from `root` and emits each node's statistics at once.
 
     Attributes:
-        left: how many more nodes are measured; 0 where nobody asked and no NaN or Inf has appeared.
+        left: how many more nodes are measured; 0 if not requested and no NaN or Inf has appeared.
         alarms: the floating-point errors that NumPy has reported since the last node was checked.
     """
 
@@ -114,7 +114,7 @@ class Statistics:
             with np.errstate(all="ignore"):
                 if not any(_bad(g._data) for _, g in reached):
                     return
-            bus.want_grad_stats = True  # nobody saw where it began: look at the next pass from its beginning
+            bus.want_grad_stats = True  # its beginning was missed: look at the next pass from its start
         for leaf, g in reached:
             norm, bad, size = measure(g._data)
             code, name = leaves.tell(lanes.lane, leaf, g._spec)

@@ -170,8 +170,8 @@ def value_and_grad(
     (9.0, [6.0])
 
     Raises:
-        TypeError: arguments that are no floating-point tensors; a function that gives no tensor.
-        ValueError: a function that gives more than one number.
+        TypeError: arguments that are no floating-point tensors; a function that returns no tensor.
+        ValueError: a function that returns more than one number.
     """
     positions = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
@@ -226,7 +226,7 @@ def vjp(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[...,
     [[3.0, 40.0], [1.0, 20.0]]
 
     Raises:
-        TypeError: primals that are no floating-point tensors; a function that gives no tensors.
+        TypeError: primals that are no floating-point tensors; a function that returns no tensors.
         ValueError: a cotangent that is not like the value.
     """
     with _differentiating() as inside:
@@ -261,7 +261,7 @@ def jvp(function: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any,
     [2.0, 2.0]
 
     Raises:
-        TypeError: primals that are no floating-point tensors; a function that gives no tensors.
+        TypeError: primals that are no floating-point tensors; a function that returns no tensors.
         ValueError: tangents that are not like the primals.
     """
     with _differentiating() as inside:
@@ -322,7 +322,7 @@ def jacobian(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -
     [[2.0, 0.0], [0.0, 4.0]]
 
     Raises:
-        TypeError: arguments that are no floating-point tensors; a function that gives no tensors.
+        TypeError: arguments that are no floating-point tensors; a function that returns no tensors.
     """
     positions = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 

@@ -158,7 +158,7 @@ class Variable(Tensor):
 
         Raises:
             RuntimeError: this Variable does not require grad.
-            ValueError: in backward, when the hook gives something that is not like the gradient.
+            ValueError: in backward, if the hook returns something of another spec than the gradient.
         """
         return listen(self._node, hook)
 

@@ -232,7 +232,7 @@ class Walk:
             empty(node)
 
     def watching(self) -> AbstractContextManager[Any]:
-        """What the whole walk runs inside, so that NaN and Inf are noticed."""
+        """The context of the whole walk, in which NaN and Inf are noticed."""
         return nullcontext() if self._statistics is None else self._statistics.watching()
 
     def end(self) -> list[tuple[Node, Any]]:

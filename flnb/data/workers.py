@@ -184,7 +184,7 @@ def _begin(pickled: bytes) -> None:
 
     global _pickled
     _pickled = pickled
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who iterates
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the iterating process
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

@@ -48,7 +48,7 @@ SENSITIVE = (
 
 
 MIXED = ("batch_norm",)
-"""Ops that compute in float32 what they are given, and give, in half precision: none of their inputs is cast."""
+"""Ops that take and return half precision but compute in float32: none of their inputs is cast."""
 
 
 class Level(NamedTuple):

@@ -282,7 +282,7 @@ _NAMES: dict[str, Any] = {
     "own": stacks.own, "plan_for": plan_for, "pull_plan": pull_plan, "room": room, "scoped": scoped, "stacks": stacks,
     "state": state, "write": write,
 }  # fmt: skip
-"""What the text refers to."""
+"""The names in the text."""
 
 
 def _compile(text: str, filename: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Dtypes: their names, the default one, and the dtype that an op on several computes in.
 
 Promotion (array API 2024.12, and torch's choice where it leaves one): Python scalars are weak; of two dtypes of one
-kind the larger wins; mixed with floating point, the floating dtype wins, so int64 with float32 gives float32.
+kind the larger wins; mixed with floating point, the floating dtype wins, so int64 with float32 is float32.
 """
 
 from __future__ import annotations

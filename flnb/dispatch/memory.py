@@ -91,7 +91,7 @@ def allocate(
     except MemoryError as error:
         raise _shortage(manager, nbytes, plan_code, category, error) from error
     except BaseException as error:
-        if not isinstance(error, Exception):  # Ctrl-C: nobody has got the block
+        if not isinstance(error, Exception):  # Ctrl-C: the block reached no caller
             with ledger.lock:
                 if isinstance(block, Block):
                     _give_up(manager, block)
@@ -100,7 +100,7 @@ def allocate(
 
 
 def _give_up(manager: MemoryManager, block: Block) -> None:
-    """Have a block freed that a manager has given and nobody else has."""
+    """Free a block that a manager returned and nothing refers to."""
     live = manager.ledger.live
     if live.get(block.id) is not block:
         block.id, block.manager = _next_id(), manager
@@ -156,7 +156,7 @@ def _forget(entry: Any, number: int) -> None:
 def _free(manager: MemoryManager, block: Block, mine: Block | None) -> None:
     """Hand a live block back."""
     ledger, lanes, size = manager.ledger, bus.lanes, block.size  # `free` may merge the block with others
-    if lanes is not None:  # told before `free`, which may release the segment
+    if lanes is not None:  # emitted before `free`, which may release the segment
         lane = lanes.last
         if lane.ident != get_ident():
             lane = lanes.lane
@@ -379,7 +379,7 @@ _asides: weakref.WeakKeyDictionary[MemoryManager, set[int]] = weakref.WeakKeyDic
 
 
 class aside(WithBlock[None]):
-    """Count what is moved to this manager, on another device than the computation's, apart in recordings."""
+    """Count blocks moved to this manager, on another device than the computation's, apart in recordings."""
 
     def __init__(self, manager: MemoryManager) -> None:
         self._manager = manager
@@ -410,7 +410,7 @@ def announce(lane: bus.Lane) -> None:
 def _announce(lane: bus.Lane, manager: MemoryManager) -> None:
     try:
         states = manager.snapshot()
-    except Exception as error:  # somebody's experiment must not stop a recording
+    except Exception as error:  # a manager under test must not stop a recording
         warnings.warn(f"flnb: {manager!r} is missing from the recording's start: {error!r}", stacklevel=2)
         return
     for segment, blocks in states:

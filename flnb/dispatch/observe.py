@@ -80,7 +80,7 @@ class _Observing(Interpreter):
 
 
 _telling: ContextVar[bool] = ContextVar("flnb_telling", default=False)
-"""Whether an observer is being told, whose own ops are not observed."""
+"""Whether an observer is being called, whose own ops are not observed."""
 
 
 def _observed(observer: Observer, op: Op, method: Callable[..., Any]) -> Callable[..., Any]:

@@ -83,7 +83,7 @@ class State:
         self.variants = {}
 
     def bind(self) -> None:
-        """Take the backend's methods, and what it says about itself."""
+        """Take the backend's methods and the facts about it."""
         warn_of_misspelt(type(self.backend))
         self.kind = self.backend.buffer
         self.overridden = self.backend.overridden()

@@ -107,7 +107,7 @@ class MemoryDevice(Part, kind="memory device", slot="device"):
 
     @reserved.setter
     def reserved(self, nbytes: int) -> None:
-        """Count what is lent out without a lease."""
+        """Count bytes that are lent without a lease."""
         self._apart += nbytes - self.reserved
 
     def reserve(self, nbytes: int) -> Segment:
@@ -208,7 +208,7 @@ class Lease:
         self.tell(kind, segment.id, segment.address, segment.size)
 
     def recount(self) -> None:
-        """Add up what is held: where a call was cut short by Ctrl-C, the sum may be that of before or after it."""
+        """Add up the segments: after a call that Ctrl-C interrupted, the sum may be that of before or after it."""
         self.reserved = sum([segment.size for segment in self.segments.values()])
 
     def tell(self, kind: int, *words: int) -> None:

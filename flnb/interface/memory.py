@@ -163,8 +163,8 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
         device: where segments come from, ``self.device.reserve(nbytes)`` and ``.release(segment)``.
         min_block: tensors of fewer bytes do not come here; the device's own unless set.
         wants_hint: whether `alloc` is given an `AllocHint` (0.5 us each); otherwise None.
-        checked: whether every block is checked to lie in a segment that the manager holds.
-        told: what its constructor was told beside the device, by which another like it can be made.
+        checked: whether every block is checked to be in a segment that the manager holds.
+        told: the arguments of its constructor besides the device, by which another like it can be made.
     """
 
     name: ClassVar[str] = "abstract"

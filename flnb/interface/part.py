@@ -18,7 +18,7 @@ class Part:
     """Base of the contracts. A contract names its kind; classes that derive from it implement it.
 
     That is all a new kind of part needs: `flnb.dispatch.parts` makes it from names, classes and instances, swaps it
-    for a block or for the session, and gives the active instance the code of a class that is defined again.
+    for a block or for the session, and replaces the active instance's code if its class is defined again.
 
     >>> import flnb
     >>> from flnb.dispatch import parts, state
@@ -31,8 +31,8 @@ class Part:
     'good morning'
 
     Attributes:
-        kind: what it is called in messages and where it is asked for.
-        slot: the name under which a state holds it; the kind, unless the contract gives another.
+        kind: its name in messages and in `use_part`.
+        slot: the name under which a state holds it; the kind, unless the contract has another.
         group: the entry points of installed distributions that offer implementations.
         name: of an implementation, the class name where none is given.
     """

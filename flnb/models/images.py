@@ -58,7 +58,7 @@ def expect_images(model: object, x: Any, channels: int, extent: int | None = Non
     """Refuse an x that is not (N, channels, extent, extent); with no extent, of any height and width.
 
     Raises:
-        ValueError: what was expected and what was got.
+        ValueError: another shape; names it and the expected one.
     """
     heights = tuple(x.shape[2:])
     if x.ndim != 4 or x.shape[1] != channels or (extent is not None and heights != (extent, extent)):

@@ -138,7 +138,7 @@ def summary(of: Module | Recipe | str, *inputs: Any, scale: str = "small", depth
     root = ".".join(filter(None, (bus.threads.here.path, model._name)))
     with _as_it_was(model), _outputs(model) as outputs, record(grad_interval=None) as run:
         with use_memory_manager(EveryTensor()) as manager:
-            began = perf_counter_ns()  # blocks told of before are not the model's
+            began = perf_counter_ns()  # blocks from before are not the model's
             result = forward()
             manager.stats()  # takes in what was dropped: that is recorded now
         del result

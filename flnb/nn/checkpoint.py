@@ -39,7 +39,7 @@ def save_checkpoint(path: str | os.PathLike[str], /, **parts: Any) -> None:
     >>> folder.cleanup()
 
     Raises:
-        TypeError: something in a part's state is neither an array nor JSON; its name is told.
+        TypeError: a value in a part's state is neither an array nor JSON; the message names it.
         ValueError: a part is called "random", which stands for the session's generator.
     """
     if "random" in parts:

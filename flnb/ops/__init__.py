@@ -82,7 +82,7 @@ def _attach() -> None:
 
 
 def _names(tensor: Any) -> list[str]:
-    """What a tensor has, without the names that only say where they are to be found."""
+    """Names of a tensor's members, without those that only name flnb's equivalent."""
     return [name for name in object.__dir__(tensor) if not isinstance(getattr_static(tensor, name), Elsewhere)]
 
 

@@ -69,7 +69,7 @@ def scaled_dot_product_attention(
     elif mask is None:
         weights = softmax(scores)
     elif asarray(mask).dtype.kind == "b":
-        least = finfo(scores.dtype).min  # not -inf, of which a whole row gives NaN
+        least = finfo(scores.dtype).min  # not -inf: a whole row of it would make NaN
         weights = e.where(mask, softmax(e.where(mask, scores, least)), 0.0)
     else:
         weights = softmax(e.add(scores, mask))

@@ -23,7 +23,7 @@ from flnb.ops.table import Op, not_inferred
 from flnb.tensor import ArrayLike, Tensor, axes_of
 
 Body = tuple[Any, tuple[Any, ...]]
-"""What a composite's body gives: its result, and what else is kept for the pull."""
+"""The result of a composite's body, and the other values that its pull reads."""
 
 
 class Composite(Op):

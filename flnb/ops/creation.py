@@ -173,7 +173,7 @@ def from_dlpack(x: ArrayLike, /, *, device: str | None = None, copy: bool | None
     array = np.from_dlpack(x)
     if copy:
         return asarray(array)
-    if isinstance(x, np.ndarray):  # of which NumPy before 2.1 gives a read-only view
+    if isinstance(x, np.ndarray):  # of which NumPy before 2.1 returns a read-only view
         array = x
     here = state.current()
     if not here.backend.shares_memory:

@@ -86,7 +86,7 @@ def isdtype(dtype: DTypeLike, kind: DTypeLike | tuple[DTypeLike, ...]) -> bool:
 def result_type(*arrays_and_dtypes: ArrayLike | DTypeLike) -> Dtype:
     """The dtype that an op computes in, given tensors, dtypes and Python scalars, which count little.
 
-    Of two dtypes of one kind the larger wins; integers with floating point give the floating dtype, whatever the
+    Of two dtypes of one kind the larger wins; integers with floating point become the floating dtype, whatever the
     integers' width: int64 with float32 is float32.
 
     >>> import flnb

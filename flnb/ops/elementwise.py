@@ -90,7 +90,7 @@ def _flat(g: Any, plan: Any, x: Any, y: Any) -> Any:
     return multiply(g, 0.0)
 
 
-# One tensor: the pull takes the cotangent g, the input x and the output y, each None unless it is named in `uses`.
+# One tensor: the pull takes the cotangent g, the input x and the output y, each None unless `reads` names it.
 
 negative: Function = _unary("negative", (), lambda g, plan, x, y: negative(g), accepts="numeric")
 positive: Function = _unary("positive", (), lambda g, plan, x, y: g, accepts="numeric")

@@ -53,7 +53,7 @@ class Op:
         unpromoted: positions of arguments that keep their own dtype (conditions, indices).
         flops: estimated floating-point operations of a plan's call.
         body: of a composite, the ops it consists of (`flnb.ops.composite`).
-        joint: of a composite, the one pull of all arguments, which gets what the body kept after the inputs.
+        joint: of a composite, the one pull of all arguments, which gets the body's kept values after the inputs.
         reads: what that reads of the inputs and the output, as in `Pull`; None: all of them.
     """
 

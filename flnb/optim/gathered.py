@@ -25,7 +25,7 @@ __all__ = ["LARGEST", "Gathered", "gathered", "plain"]
 LARGEST = 32 << 10
 """Bytes of the largest parameter that is copied: of larger ones, the copies take as long as the calls."""
 LONGEST = 256 << 10
-"""Bytes of a vector at most: what is copied is still in the cache when it is read."""
+"""Most bytes of a vector: the copy is still in the cache when it is read."""
 
 
 class Gathered:

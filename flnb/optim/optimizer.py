@@ -159,7 +159,7 @@ class Optimizer:
         """Update a parameter in half precision through its master weight."""
         master = state[MASTER]
         if item._last_write > master._last_write and not bool(ops.all(master.astype(item.dtype) == item.data)):
-            ops.assign(master, item.data)  # somebody else has written the parameter, as by loading weights
+            ops.assign(master, item.data)  # the parameter was written elsewhere, as by loading weights
         self.update(master, ops.astype(gradient, master.dtype, copy=False), state, self._scratch[master._spec])
         ops.assign(item.data, master)
         master._written = item._last_write

@@ -76,7 +76,7 @@ class Buddy(Cached):
         self.holes[size][address] = segment
 
     def mend(self) -> None:
-        """Halve every segment down to what is free between its live blocks."""
+        """Halve every segment down to the free room between its live blocks."""
         self.holes.clear()
         for segment, blocks in self._tiled():
             waiting = [(segment.address, segment.size, blocks)]

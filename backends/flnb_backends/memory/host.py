@@ -22,7 +22,7 @@ class HostDevice(MemoryDevice):
     Private, so that a forked child cannot write into its parent's tensors.
 
     Args:
-        capacity: bytes or a text such as ``"8GiB"``; what the machine (or its container) has when not given.
+        capacity: bytes or a text such as ``"8GiB"``; the memory of the machine (or its container) if not given.
     """
 
     name: ClassVar[str] = "host"

@@ -115,7 +115,7 @@ class Fitting(Cached):
         insort(pool.entries, (piece.size, piece.segment.id, piece.address, piece))
 
     def mend(self) -> None:
-        """Make the free pieces anew: what lies between live ones. Segments without any go back."""
+        """Make the free pieces anew from the gaps between live ones. Segments without live ones are released."""
         for pool in self.pools:
             pool.entries.clear()
         for segment, blocks in self._tiled():

@@ -85,7 +85,7 @@ class Planned(Caching):
         self.sizes: list[int] = found.nbytes.tolist()
         self.height: int = found.height
         self.segment: Segment | None = None  # reserved when it is first needed
-        self.taken: list[tuple[int, int]] = []  # (begin, end) of what lies in it, sorted
+        self.taken: list[tuple[int, int]] = []  # (begin, end) of its blocks, sorted
         self.turn = self.missed = 0
         self.step: int | None = None
         self.here: bus.Place | None = None  # of the thread in which the plan is followed

@@ -22,7 +22,7 @@ from flnb_backends.tensor.half import in_single
 
 TEMPORARY = CATEGORIES.index("temporary")
 SMALL = 8192
-"""Elements of an array that a single op is not slowed down by: below, calls into NumPy cost more than what they do."""
+"""Elements of an array below which calls into NumPy cost more than their work."""
 Array = np.ndarray[Any, Any]
 Extents = tuple[int, ...]
 
