@@ -66,7 +66,7 @@ class _Run:
         self.specs: list[Any] = []
         self.since = 0
 
-    def ran(self, start: int) -> None:
+    def note_run(self, start: int) -> None:
         """Note that the function has run for the first time, from this sequence number on."""
         self.since = dispatch.next_seq()
         cells = [x for x in _closed_over(self.function) if type(x) is Tensor]
@@ -82,7 +82,7 @@ class _Run:
                     f"gradient; write to a copy, or move the write after backward"
                 )
 
-    def again(self) -> list[Any]:
+    def run_again(self) -> list[Any]:
         """The function's results on the tape, from the same random numbers, in the same scope."""
         with _Returned(self):
             return self.context.copy().run(self._results)
@@ -102,7 +102,7 @@ class _Run:
         """The cotangents of the node's parents."""
         if dispatch.last_write > self.since:
             self._check_unwritten()
-        (result,) = self.again()
+        (result,) = self.run_again()
         create_graph = state.current().grad
         stops = frozenset(self.parents)
         arrived = {n[SEQ]: c for n, c in walk(result._node, g, create_graph, create_graph, stops)}
@@ -167,8 +167,8 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
             inner = [innermost(y) for y in made]
             run.specs = [y._spec for y in inner]
             joined = join(inner)
-        whole = _cut(joined, start, run)
-        run.ran(start)
+        whole = _collapse(joined, start, run)
+        run.note_run(start)
         del joined
         ids = {id(y): part for y, part in zip(made, split(whole, inner), strict=True)}
         return rebuild(result, [replaced(y, ids[id(y)]) if id(y) in ids else y for y in leaves(result)])
@@ -208,7 +208,7 @@ def _content(cell: Any) -> Any:
         return None
 
 
-def _cut(result: Any, start: int, run: _Run) -> Variable:
+def _collapse(result: Any, start: int, run: _Run) -> Variable:
     """The same values as one node, computed from the tensors before ``start`` that they depend on."""
     outside, read = _edges(result._node, start)
     run.parents = list(outside)

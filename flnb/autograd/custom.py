@@ -98,7 +98,7 @@ class CustomOp(Composite):
 
     def _forward(self, *arguments: Any) -> tuple[Any, tuple[Any, ...]]:
         """The body: the user's function in a scope of the op's name, and an event for what NumPy computed."""
-        tensors, attributes = self._parted(arguments)
+        tensors, attributes = self._split(arguments)
         with bus.scope(self.name):
             t0 = clock()
             made = self.forward(*tensors, **self._named(attributes))
@@ -115,7 +115,7 @@ class CustomOp(Composite):
         key = (specs, attributes)
         return self.plans.get(key) or self.plans.setdefault(key, Plan(self, specs, attributes, result._spec))
 
-    def _parted(self, values: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    def _split(self, values: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """Separate tensors and attributes, which come one after the other."""
         end = len(values) - len(self.keywords)
         return values[:end], values[end:]
@@ -148,11 +148,11 @@ class CustomOp(Composite):
                 f"custom op {self.name!r} has no gradient: define it with @{self.name}.def_vjp, as "
                 f"def rule(g, y, {', '.join(map(self._name, range(len(tensors))))}): ..."
             )
-        return self._checked(self._ruled("vjp", g, y, tensors, attributes), tensors)
+        return self._checked(self._call_rule("vjp", g, y, tensors, attributes), tensors)
 
     def _tangent(self, tangents: list[Any], attributes: tuple[Any, ...], tensors: list[Any], y: Any) -> Any:
         """The result of the user's jvp, checked."""
-        made = self._ruled("jvp", tuple(tangents), y, tensors, attributes)
+        made = self._call_rule("jvp", tuple(tangents), y, tensors, attributes)
         if (made.shape, made.dtype) != (y.shape, y.dtype):
             raise GradientRuleError(
                 f"the jvp of custom op {self.name!r} gave {_like(made)}, expected {_like(y)} like the result; "
@@ -160,7 +160,7 @@ class CustomOp(Composite):
             )
         return made
 
-    def _ruled(self, which: str, given: Any, y: Any, tensors: list[Any], attributes: tuple[Any, ...]) -> Any:
+    def _call_rule(self, which: str, given: Any, y: Any, tensors: list[Any], attributes: tuple[Any, ...]) -> Any:
         """The result of the user's vjp or jvp."""
         rule = getattr(self, which)
         try:

@@ -10,7 +10,8 @@ from flnb.ops.table import describe
 from flnb.tensor import Tensor
 
 __all__ = [
-    "Line", "check_unwritten", "creation_stack", "freed", "in_words", "line_of", "misshapen", "noted", "passed_over",
+    "Line", "add_origin", "check_unwritten", "creation_stack", "describe_node", "freed_error", "line_of",
+    "shape_error", "skipped_error",
 ]  # fmt: skip
 
 Line = stacks.Line
@@ -35,13 +36,13 @@ def creation_stack(x: Any) -> list[Line]:
     return [] if node is None or node[PLAN] is None else stacks.lines(node[CODE], node[LASTI])
 
 
-def in_words(node: Node) -> str:
+def describe_node(node: Node) -> str:
     """Describe a node: ``'multiply' of float32[2] and float32[2], giving float32[2], made at file:line: ...``."""
     plan = node[PLAN]
     return f"{plan.op.name!r} of {describe(plan.specs)}, giving {plan.spec!r}, made at {line_of(node)}"
 
 
-def freed(node: Node) -> RuntimeError:
+def freed_error(node: Node) -> RuntimeError:
     """The error for a node that was walked back before, or freed by its tape (which says why: ``why_freed``)."""
     why = getattr(
         node[MARK],
@@ -49,15 +50,15 @@ def freed(node: Node) -> RuntimeError:
         "was walked back before and freed; give retain_graph=True to the first backward, or compute the forward pass "
         "again",
     )
-    return RuntimeError(f"backward: the graph through {node[PLAN].op.name!r} {why}.\n  It is {in_words(node)}")
+    return RuntimeError(f"backward: the graph through {node[PLAN].op.name!r} {why}.\n  It is {describe_node(node)}")
 
 
-def passed_over(root: Node, tape: Tape) -> RuntimeError:
+def skipped_error(root: Node, tape: Tape) -> RuntimeError:
     """The error for a tape whose walk did not pull every node at which a cotangent arrived."""
     return RuntimeError(
         f"backward: {tape!r} did not pull every node that a cotangent arrived at: a part of the graph was walked back "
         f"before (give retain_graph=True to the first backward) or by another thread at the same time (give each a "
-        f"tape), or its walk leaves nodes out.\n  The walk began at {in_words(root)}"
+        f"tape), or its walk leaves nodes out.\n  The walk began at {describe_node(root)}"
     )
 
 
@@ -73,11 +74,11 @@ def check_unwritten(node: Node) -> None:
                 raise RuntimeError(
                     f"backward: {what} of {plan.op.name!r}, {x._spec!r}, was saved for the gradient and then written "
                     f"in place (write {written} after node {seq}); write to a copy, or move the write after "
-                    f"backward.\n  It was saved by {in_words(node)}"
+                    f"backward.\n  It was saved by {describe_node(node)}"
                 )
 
 
-def misshapen(node: Node, position: int, got: Any) -> ValueError:
+def shape_error(node: Node, position: int, got: Any) -> ValueError:
     """The error for a pull that returned a cotangent of another shape or dtype than its argument has."""
     plan = node[PLAN]
     given = repr(got._spec) if isinstance(got, Tensor) else repr(got)
@@ -87,7 +88,7 @@ def misshapen(node: Node, position: int, got: Any) -> ValueError:
     )
 
 
-def noted(error: Exception, node: Node, g: Any) -> None:
+def add_origin(error: Exception, node: Node, g: Any) -> None:
     """Add the origin of a node to an error from its pull; in nested walks only the inner one adds it."""
     if not any(note.startswith("in backward") for note in getattr(error, "__notes__", ())):
-        error.add_note(f"in backward, with a cotangent {g._spec!r}, through {in_words(node)}")
+        error.add_note(f"in backward, with a cotangent {g._spec!r}, through {describe_node(node)}")

@@ -14,7 +14,7 @@ from flnb.dispatch.plan import Plan
 from flnb.interface.tape import PARENTS, PLAN, Node
 from flnb.tensor import Tensor
 
-__all__ = ["Handle", "Hooks", "Inside", "Intercepted", "heard", "listen"]
+__all__ = ["Handle", "Hooks", "Inside", "Intercepted", "run_hooks", "listen"]
 
 
 _numbers = itertools.count().__next__
@@ -85,10 +85,10 @@ class Hooked(Intercepted):
         self.functions: dict[int, Any] = {}
 
     def cotangent(self, g: Any) -> Any:
-        return called(self.functions, g)
+        return call_in_turn(self.functions, g)
 
 
-def called(functions: dict[int, Any], g: Any) -> Any:
+def call_in_turn(functions: dict[int, Any], g: Any) -> Any:
     """Call hooks in the order in which they were registered, each with the result of the one before."""
     if g._node is None and hasattr(g, "data"):
         g = g.data  # a plain Tensor, where the walk is not recorded
@@ -108,11 +108,11 @@ def called(functions: dict[int, Any], g: Any) -> Any:
     return g
 
 
-def heard(node: Node, g: Any) -> Any:
+def run_hooks(node: Node, g: Any) -> Any:
     """Run the hooks of a node or leaf on the cotangent that arrived there; returns the cotangent to go on with."""
     plan = node[PLAN]
     if plan is None:
-        return called(node[PARENTS].functions, g) if type(node[PARENTS]) is Hooks else g
+        return call_in_turn(node[PARENTS].functions, g) if type(node[PARENTS]) is Hooks else g
     while isinstance(plan, Intercepted):
         g = plan.cotangent(g)
         plan = plan.original

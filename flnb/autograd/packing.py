@@ -98,7 +98,7 @@ class Packing(Tape):
             return Packed(self.pack(given), x._spec, place)
 
 
-def beneath() -> Tape | None:
+def unpacked_tape() -> Tape | None:
     """The tape that records here, without those that pack: only the innermost block packs."""
     around: Tape | None = state.current().tape
     while isinstance(around, Packing):
@@ -130,5 +130,5 @@ def saved_tensors_hooks(pack: Callable[[Tensor], Any], unpack: Callable[[Any], T
     Raises:
         TypeError: in backward, if ``unpack`` returns anything but a tensor of the packed one's spec.
     """
-    with state.use(tape=Packing(pack, unpack, beneath())):
+    with state.use(tape=Packing(pack, unpack, unpacked_tape())):
         yield

@@ -95,7 +95,7 @@ def register_sequence(name: str, pattern: Pattern, pull: Callable[..., Any]) -> 
     >>> y._node[0].op.name, tape.fused
     ('decay', 1)
     """
-    last, steps = _spelled(pattern)
+    last, steps = _ops_of(pattern)
     entry = Sequence(name, last, steps, pull)
     for entries in _by_last.values():
         entries[:] = [old for old in entries if old.name != name]
@@ -103,7 +103,7 @@ def register_sequence(name: str, pattern: Pattern, pull: Callable[..., Any]) -> 
     return entry
 
 
-def _spelled(pattern: Pattern) -> tuple[str, tuple[tuple[int, int, str], ...]]:
+def _ops_of(pattern: Pattern) -> tuple[str, tuple[tuple[int, int, str], ...]]:
     """The last op of a pattern, and its other ops in order."""
     steps: list[tuple[int, int, str]] = []
 
@@ -162,7 +162,7 @@ class Prefused(Linked):
         try:
             made = self._plans[key]
         except KeyError:
-            made = self._plans[key] = _made(sequence, parts)
+            made = self._plans[key] = _shared_facts(sequence, parts)
         if made is None:
             return None
         parents = tuple([parts[part][PARENTS][argument] for part, argument in made.edges])
@@ -184,7 +184,7 @@ class Prefused(Linked):
             if type(node[PLAN].op) is Sequence and node[PARENTS] is not None and not stops.isdisjoint(node[-1]):
                 raise RuntimeError(
                     f"the gradient with respect to a value inside {node[PLAN].op.name!r} was fused away; record on "
-                    f"another tape: with flnb.use_tape('linked'): ...\n  It is {explain.in_words(node)}"
+                    f"another tape: with flnb.use_tape('linked'): ...\n  It is {explain.describe_node(node)}"
                 )
             walk.pull(node)
 
@@ -202,7 +202,7 @@ class _Made(NamedTuple):
     """The plans of the other ops' nodes from now on: a hook there is refused."""
 
 
-def _made(sequence: Sequence, parts: list[Node]) -> _Made | None:
+def _shared_facts(sequence: Sequence, parts: list[Node]) -> _Made | None:
     """The shared part of all sequences of these plans; None where they broadcast or were fused before."""
     plans = [part[PLAN] for part in parts]
     if any(type(p.op) is Sequence or p.shrinks.count(None) < len(p.shrinks) for p in plans):

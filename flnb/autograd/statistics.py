@@ -67,7 +67,7 @@ class Statistics:
         self.left -= 1
         norm, bad, size = measure(g)
         nbytes = sum(x._spec.nbytes for x in saved if isinstance(x, Tensor))
-        line = stacks.told(node[CODE], node[LASTI])
+        line = stacks.interned(node[CODE], node[LASTI])
         self._emit(
             schema.GRAD_STAT | node[PLAN].code & KEEP_PLAN, node[SEQ], bus.float_bits(norm), bad, size, line, nbytes
         )

@@ -82,18 +82,20 @@ def _start(root: Variable, grad: Any) -> tuple[Node, Any]:
         if root.size != 1:
             raise RuntimeError(
                 f"backward: a gradient starts from one number, this Variable has shape {root.shape}; reduce it first "
-                f"(.sum(), .mean()), or give the cotangent: backward(grad){_made(node)}"
+                f"(.sum(), .mean()), or give the cotangent: backward(grad){_describe_origin(node)}"
             )
         return node, ones_like(root)
     grad = asarray(grad, dtype=root.dtype)
     if grad.shape != root.shape:
-        raise ValueError(f"backward: grad must have the Variable's shape {root.shape}, got {grad.shape}{_made(node)}")
+        raise ValueError(
+            f"backward: grad must have the Variable's shape {root.shape}, got {grad.shape}{_describe_origin(node)}"
+        )
     return node, grad
 
 
-def _made(node: Node) -> str:
+def _describe_origin(node: Node) -> str:
     """Describe what made a node, for the end of an error message."""
-    return "" if node[PLAN] is None else f".\n  It is the result of {explain.in_words(node)}"
+    return "" if node[PLAN] is None else f".\n  It is the result of {explain.describe_node(node)}"
 
 
 def _modes(create_graph: bool) -> state.entered:
@@ -135,12 +137,12 @@ def walk(
     lane = bus.lanes.lane if bus.lanes is not None else None
     try:
         if lane is None:
-            _go(under_way, root, tape, finds_own)
+            _walk_from(under_way, root, tape, finds_own)
         else:
             outer = lane.node
             try:
                 with bus.phase("backward"), under_way.watching():
-                    _go(under_way, root, tape, finds_own)
+                    _walk_from(under_way, root, tape, finds_own)
             finally:
                 lane.node = outer
         return under_way.end()
@@ -148,7 +150,7 @@ def walk(
         del under_way.pull  # it refers to the walk: no cycle is left behind
 
 
-def _go(under_way: Walk, root: Node, tape: Tape, finds_own: bool) -> None:
+def _walk_from(under_way: Walk, root: Node, tape: Tape, finds_own: bool) -> None:
     """Walk from a node until no reached node is left."""
     if root[PLAN] is None:
         under_way.leaves.append(root)
@@ -156,7 +158,7 @@ def _go(under_way: Walk, root: Node, tape: Tape, finds_own: bool) -> None:
     tape.walk(root, under_way)
     follow(under_way)
     if finds_own and any(seq > 0 for seq in under_way.cotangents):
-        raise explain.passed_over(root, tape)
+        raise explain.skipped_error(root, tape)
 
 
 def _owner(node: Node) -> Tape:

@@ -32,14 +32,14 @@ _depth: ContextVar[int] = ContextVar("flnb_transforms", default=0)
 
 
 @with_block
-def _differentiating() -> Iterator[bool]:
+def _differentiate() -> Iterator[bool]:
     """Record gradients; yields whether another transform is around this one."""
     depth = _depth.get()
     with holding(_depth, depth + 1), state.use(grad=True):
         yield depth > 0
 
 
-def _placed(x: Any) -> Any:
+def _place(x: Any) -> Any:
     """A tensor at a place of its own on the tape: a view of one that is on it, else a new leaf, one per example."""
     x = wrap(asarray(x))
     if x._node is not None:
@@ -59,15 +59,15 @@ def _plain(x: Any) -> Any:
     return x.data if isinstance(x, (Variable, Batched)) else x
 
 
-def _pulled(
+def _pull_back(
     outputs: list[Any], inputs: list[Any], cotangents: list[Any], create_graph: bool, retain: bool = False
 ) -> list[Any]:
-    """The cotangents of inputs (from `_placed`) from those of outputs; None where none arrives."""
+    """The cotangents of inputs (from `_place`) from those of outputs; None where none arrives."""
     level = inputs[0]._level if inputs else None
     if level is not None:  # each example's gradient: the batch is one more axis of everything
         here = [expose(x, level) for x in (*outputs, *inputs, *cotangents)]
         ends = len(outputs), len(outputs) + len(inputs)
-        found = _pulled(here[: ends[0]], here[ends[0] : ends[1]], here[ends[1] :], create_graph, retain)
+        found = _pull_back(here[: ends[0]], here[ends[0] : ends[1]], here[ends[1] :], create_graph, retain)
         return [None if g is None else enclose(g, level) for g in found]
     pairs = [(y, u) for y, u in zip(outputs, cotangents, strict=True) if y._node is not None]
     if not pairs:
@@ -85,7 +85,7 @@ def _inner(left: Any, right: Any) -> Any:
     return reduce(add, [(a * (conj(b) if b.dtype.kind == "c" else b)).sum() for a, b in zip(left, right, strict=True)])
 
 
-def _arranged(gradients: list[Any], inputs: list[Any], nested: bool) -> list[Any]:
+def _finish(gradients: list[Any], inputs: list[Any], nested: bool) -> list[Any]:
     """Zeros where no gradient arrived; plain Tensors unless they are to be differentiated again."""
     filled = [zeros_like(x) if g is None else g for g, x in zip(gradients, inputs, strict=True)]
     return filled if nested else [_plain(g) for g in filled]
@@ -132,7 +132,7 @@ def _shapes(tensors: list[Any]) -> str:
     return f"{len(tensors)} tensors of shapes {', '.join(str(tuple(getattr(x, 'shape', ()))) for x in tensors)}"
 
 
-def _by(
+def _function_of(
     function: Callable[..., Any], positions: tuple[int, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]
 ) -> Callable[..., Any]:
     """The function of the arguments at these positions alone; the others are fixed."""
@@ -146,9 +146,9 @@ def _by(
     return of
 
 
-def _evaluated(function: Callable[..., Any], primals: Any) -> tuple[list[Any], Any]:
+def _evaluate(function: Callable[..., Any], primals: Any) -> tuple[list[Any], Any]:
     """Inputs on the tape and the function's value, for a tuple of primals or one."""
-    inputs = [_placed(x) for x in leaves(primals)]
+    inputs = [_place(x) for x in leaves(primals)]
     arguments = rebuild(primals, inputs)
     return inputs, function(*arguments) if isinstance(primals, (tuple, list)) else function(arguments)
 
@@ -180,12 +180,12 @@ def value_and_grad(
         if any(not -len(arguments) <= i < len(arguments) for i in positions):
             raise ValueError(f"grad: argnums {argnums} do not fit a call with {len(arguments)} positional arguments")
         trees = tuple(arguments[i] for i in positions)
-        with _differentiating() as inside:
+        with _differentiate() as inside:
             nested = inside or _on_tape(trees)
-            inputs, result = _evaluated(_by(function, positions, arguments, keywords), trees)
+            inputs, result = _evaluate(_function_of(function, positions, arguments, keywords), trees)
             value, aux = result if has_aux else (result, None)
-            found = _pulled([_number(value, "grad")], inputs, [ones_like(value)], create_graph=nested)
-            gradients = rebuild(trees, _arranged(found, inputs, nested))
+            found = _pull_back([_number(value, "grad")], inputs, [ones_like(value)], create_graph=nested)
+            gradients = rebuild(trees, _finish(found, inputs, nested))
         value = value if nested else _plain(value)
         if has_aux:
             value = value, aux if nested else rebuild(aux, [_plain(x) for x in leaves(aux)])
@@ -229,16 +229,16 @@ def vjp(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[...,
         TypeError: primals that are no floating-point tensors; a function that returns no tensors.
         ValueError: a cotangent that is not like the value.
     """
-    with _differentiating() as inside:
+    with _differentiate() as inside:
         nested = inside or _on_tape(primals)
-        inputs, value = _evaluated(function, primals)
+        inputs, value = _evaluate(function, primals)
         outputs = _results(value, "vjp")
 
     def pull(cotangent: Any) -> tuple[Any, ...]:
         given = _tangents("cotangent", "vjp", cotangent, value, outputs)
-        with _differentiating() as inside:
+        with _differentiate() as inside:
             again = nested or inside or _on_tape(given)
-            gradients = _arranged(_pulled(outputs, inputs, given, again, True), inputs, again)
+            gradients = _finish(_pull_back(outputs, inputs, given, again, True), inputs, again)
         return rebuild(primals, gradients)  # type: ignore[no-any-return]
 
     return (value if nested else rebuild(value, [_plain(y) for y in outputs])), pull
@@ -264,26 +264,26 @@ def jvp(function: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any,
         TypeError: primals that are no floating-point tensors; a function that returns no tensors.
         ValueError: tangents that are not like the primals.
     """
-    with _differentiating() as inside:
+    with _differentiate() as inside:
         nested = inside or _on_tape((primals, tangents))
-        inputs, value = _evaluated(function, primals)
+        inputs, value = _evaluate(function, primals)
         outputs = _results(value, "jvp")
         directions = _tangents("tangents", "jvp", tangents, primals, inputs)
-        probes = [_placed(zeros_like(y)) if y._node is not None else zeros_like(y) for y in outputs]
-        linear = _pulled(outputs, inputs, probes, create_graph=True)
-        found = _along(linear, directions, [p for p in probes if p._node is not None], nested)
+        probes = [_place(zeros_like(y)) if y._node is not None else zeros_like(y) for y in outputs]
+        linear = _pull_back(outputs, inputs, probes, create_graph=True)
+        found = _project(linear, directions, [p for p in probes if p._node is not None], nested)
         pushed = iter(found)
-        out = _arranged([next(pushed) if p._node is not None else None for p in probes], outputs, nested)
+        out = _finish([next(pushed) if p._node is not None else None for p in probes], outputs, nested)
     return (value if nested else rebuild(value, [_plain(y) for y in outputs])), rebuild(value, out)
 
 
-def _along(gradients: list[Any], directions: list[Any], inputs: list[Any], nested: bool) -> list[Any]:
+def _project(gradients: list[Any], directions: list[Any], inputs: list[Any], nested: bool) -> list[Any]:
     """The derivative by inputs of gradients projected on directions."""
     pairs = [(g, v) for g, v in zip(gradients, directions, strict=True) if g is not None]
     if not pairs or not inputs:
         return [None] * len(inputs)
     total = _inner(*zip(*pairs, strict=True))
-    return _pulled([total], inputs, [ones_like(total)], create_graph=nested)
+    return _pull_back([total], inputs, [ones_like(total)], create_graph=nested)
 
 
 def hvp(function: Callable[..., Any], primals: Any, vectors: Any) -> Any:
@@ -301,12 +301,12 @@ def hvp(function: Callable[..., Any], primals: Any, vectors: Any) -> Any:
     Raises:
         TypeError, ValueError: as for `grad`, and vectors that are not like the primals.
     """
-    with _differentiating() as inside:
+    with _differentiate() as inside:
         nested = inside or _on_tape((primals, vectors))
-        inputs, value = _evaluated(function, primals)
+        inputs, value = _evaluate(function, primals)
         directions = _tangents("vectors", "hvp", vectors, primals, inputs)
-        first = _pulled([_number(value, "hvp")], inputs, [ones_like(value)], create_graph=True)
-        products = _arranged(_along(first, directions, inputs, nested), inputs, nested)
+        first = _pull_back([_number(value, "hvp")], inputs, [ones_like(value)], create_graph=True)
+        products = _finish(_project(first, directions, inputs, nested), inputs, nested)
     return rebuild(primals, products)
 
 
@@ -329,9 +329,9 @@ def jacobian(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -
     @wraps(function, updated=())
     def derivatives(*arguments: Any, **keywords: Any) -> Any:
         trees = tuple(arguments[i] for i in positions)
-        with _differentiating() as inside:
+        with _differentiate() as inside:
             nested = inside or _on_tape(trees)
-            inputs, value = _evaluated(_by(function, positions, arguments, keywords), trees)
+            inputs, value = _evaluate(_function_of(function, positions, arguments, keywords), trees)
             blocks = []
             for y in _results(value, "jacobian"):
                 found = rebuild(trees, _rows(y, inputs, nested))
@@ -344,7 +344,7 @@ def jacobian(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -
 def _rows(y: Any, inputs: list[Any], nested: bool) -> list[Any]:
     """The derivatives of one result by each input."""
     basis = reshape(eye(y.size, dtype=y.dtype), (y.size, *y.shape))
-    rows = vmap(lambda u: _arranged(_pulled([y], inputs, [u], nested, True), inputs, nested))(basis)
+    rows = vmap(lambda u: _finish(_pull_back([y], inputs, [u], nested, True), inputs, nested))(basis)
     return [reshape(r, (*y.shape, *x.shape)) for r, x in zip(rows, inputs, strict=True)]
 
 

@@ -13,7 +13,7 @@ from flnb_telemetry import bus
 
 from flnb.autograd import explain
 from flnb.autograd.compiled_pulls import BLOCKS, TOLD, compile_pulls
-from flnb.autograd.hooks import Intercepted, heard
+from flnb.autograd.hooks import Intercepted, run_hooks
 from flnb.autograd.statistics import Statistics
 from flnb.autograd.variable import placed
 from flnb.dispatch import crossing as dispatch
@@ -109,7 +109,7 @@ class Walk:
                     pull_slowly(node, g)
                     return
             except Exception as error:
-                self._told(error, node, dispatch.detached(g, plan.spec))
+                self._explain_failure(error, node, dispatch.detached(g, plan.spec))
             if alarms and watch is not None:
                 given = [cotangents[p[2]] for p in parents if p is not None and p[2] in cotangents]
                 statistics = watch if watch.check(node, g, node[6:], given) else None
@@ -119,14 +119,14 @@ class Walk:
 
         return pull
 
-    def _told(self, error: Exception, node: Node, g: Tensor) -> NoReturn:
+    def _explain_failure(self, error: Exception, node: Node, g: Tensor) -> NoReturn:
         """Run a pull whose compiled form failed by the public ops, which report the one that fails."""
         if node[PARENTS] is not None:  # else it was a sum that failed
             try:
                 self._pulled(node, g)
             except Exception as told:
                 raise told from error.__cause__
-        explain.noted(error, node, g)  # it worked this time
+        explain.add_origin(error, node, g)  # it worked this time
         raise error
 
     def _pull(self, node: Node) -> None:
@@ -168,10 +168,10 @@ class Walk:
         """A node's parents with their cotangents. The node is emptied."""
         plan, parents, seq = node[PLAN], node[PARENTS], node[SEQ]
         if seq in self.stops:
-            self.arrived.append((node, heard(node, g)))
+            self.arrived.append((node, run_hooks(node, g)))
             return []
         if parents is None:
-            raise explain.freed(node)
+            raise explain.freed_error(node)
         if seq < dispatch.last_write:
             explain.check_unwritten(node)
         saved, watch = node[SAVED:], self._statistics
@@ -183,7 +183,7 @@ class Walk:
         try:
             found = self._pulled_from(plan, node, parents, g, saved)
         except Exception as error:
-            explain.noted(error, node, g)
+            explain.add_origin(error, node, g)
             raise
         if watch is not None:
             watch.check(node, g._data, saved, [gi._data for _, gi in found], seen)
@@ -212,7 +212,7 @@ class Walk:
             if plan.shrinks[i] is not None:
                 gi = sum_to(gi, plan.shrinks[i])
             if gi._spec is not plan.specs[i] and gi._level is None:
-                raise explain.misshapen(node, i, gi)
+                raise explain.shape_error(node, i, gi)
             found.append((parent, gi))
         return found
 
@@ -238,7 +238,7 @@ class Walk:
     def end(self) -> list[tuple[Node, Any]]:
         """Leaves and stops at which cotangents arrived, with their sums, the latest first."""
         found = [(leaf, self.cotangents.pop(leaf[SEQ])) for leaf in self.leaves]
-        found = [(leaf, heard(leaf, self._tensor(g) if self.buffers else g)) for leaf, g in found]
+        found = [(leaf, run_hooks(leaf, self._tensor(g) if self.buffers else g)) for leaf, g in found]
         found.sort(key=lambda pair: -pair[0][SEQ])
         if self._statistics is not None:
             self._statistics.end(found)

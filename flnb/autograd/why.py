@@ -85,13 +85,13 @@ def _path(loss: Variable, x: Variable) -> Why:
 
     way = shortest(root[SEQ], goal[SEQ], above)
     if way:
-        return Why(True, tuple(_told(nodes[seq]) for seq in way))
+        return Why(True, tuple(_describe_node(nodes[seq]) for seq in way))
     if any(node[PARENTS] is None for node in nodes.values()):
         return Why(False, reason=f"the graph was walked back and freed: ask before backward; or {AGAIN}")
     return Why(False, reason=f"nothing that the loss was computed from on the tape read it; {AGAIN}")
 
 
-def _told(node: Node) -> str:
+def _describe_node(node: Node) -> str:
     if node[PLAN] is None:
         return node[NAME] or f"leaf {-node[SEQ]}"
     plan = node[PLAN]

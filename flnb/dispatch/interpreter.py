@@ -54,7 +54,7 @@ class Interpreter:
 
     def outside(self) -> state.entered:
         """The state around this interpreter, in which it may call any function of flnb."""
-        return state.entered(state.current().beneath())
+        return state.entered(state.current().without_innermost())
 
 
 @with_block

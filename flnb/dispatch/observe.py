@@ -71,10 +71,10 @@ class _Observing(Interpreter):
 
     def outside(self) -> Any:
         here = state.current()
-        if "beneath" not in here.variants:
-            beneath = here.beneath()
-            beneath.table = [
-                m and _observed(self.observer, op, m) for op, m in zip(operators, beneath.table, strict=True)
+        if "without_innermost" not in here.variants:
+            around = here.without_innermost()
+            around.table = [
+                m and _observed(self.observer, op, m) for op, m in zip(operators, around.table, strict=True)
             ]
         return super().outside()
 

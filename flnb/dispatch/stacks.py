@@ -18,7 +18,7 @@ from flnb_telemetry import bus, intern, schema
 if TYPE_CHECKING:
     from types import CodeType, FrameType
 
-__all__ = ["Line", "caller", "creation_stacks", "is_own", "lines", "outside", "own", "site", "told", "where"]
+__all__ = ["Line", "caller", "creation_stacks", "is_own", "lines", "outside", "own", "site", "interned", "where"]
 
 _PACKAGES = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))), os.path.dirname(flnb_telemetry.__file__))
 _ROOTS = tuple(package + os.sep for package in _PACKAGES)
@@ -150,10 +150,10 @@ def note_cut(reason: int, node: int) -> None:
     """Record that the user's line cuts the tape, for `run.tape.why`. Does nothing without a recording."""
     if bus.lanes is not None:
         code = schema.CUT | reason << schema.AUX_SHIFT
-        bus.emit(code, clock(), node, told(*site()), bus.lanes.lane.context)
+        bus.emit(code, clock(), node, interned(*site()), bus.lanes.lane.context)
 
 
 @lru_cache(1024)
-def told(code: Any, lasti: int) -> int:
+def interned(code: Any, lasti: int) -> int:
     """The lines stored in a node, as the number of an interned string."""
     return intern.strings.id_of(where(code, lasti))

@@ -122,9 +122,11 @@ class State:
             self.variants[name] = made
         return made
 
-    def beneath(self) -> State:
+    def without_innermost(self) -> State:
         """The same state without the innermost interpreter, for the ops that it runs."""
-        return self.variants.get("beneath") or self.variant("beneath", interpreters=self.interpreters[:-1])
+        return self.variants.get("without_innermost") or self.variant(
+            "without_innermost", interpreters=self.interpreters[:-1]
+        )
 
     def keeping(self) -> State:
         """The same state inside a composite that is on the tape: its allocations are activations."""

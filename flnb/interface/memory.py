@@ -176,7 +176,9 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
 
     def __new__(cls, *given: Any, **named: Any) -> MemoryManager:
         self = super().__new__(cls)
-        self.told = _told(cls, given) | {name: value for name, value in named.items() if name != "device"}
+        self.told = _constructor_arguments(cls, given) | {
+            name: value for name, value in named.items() if name != "device"
+        }
         self.ledger = Ledger()  # here, so that an __init__ which forgets super().__init__ does no harm
         self.device = Lease(default_device())
         return self
@@ -286,7 +288,7 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
         return f"<{self.name}: {in_words(self.ledger.allocated)} of {in_words(self.device.reserved)} in use>"
 
 
-def _told(cls: type[MemoryManager], given: tuple[Any, ...]) -> dict[str, Any]:
+def _constructor_arguments(cls: type[MemoryManager], given: tuple[Any, ...]) -> dict[str, Any]:
     """The positional arguments of a constructor by name, without the device, which comes first.
 
     If the signature cannot be inspected (it is written in C, or behind a decorator), placeholder names are used, so

@@ -260,12 +260,12 @@ def _keeping(
     store: Store, what: str, min_bytes: int | str, keep_last: int, select: Callable[[Saved], bool] | None
 ) -> Iterator[Moves]:
     from flnb.autograd.keeping import Keeping  # above this layer, and here only when it is asked for
-    from flnb.autograd.packing import beneath
+    from flnb.autograd.packing import unpacked_tape
 
     if keep_last < 0:
         raise ValueError(f"{what}: keep_last is how many idle blocks stay, 0 or more, got {keep_last}")
     nbytes = quantity.bytes_of(min_bytes, f"{what}(min_bytes=...)")
-    tape = Keeping(store, nbytes, keep_last, select, beneath())
+    tape = Keeping(store, nbytes, keep_last, select, unpacked_tape())
     with state.use(tape=tape):
         yield store.moves
     tape.settle()  # the functions inside have ended, and what they held is free to go

@@ -78,10 +78,10 @@ def _attach() -> None:
     for name, meant in (foreign | {name: f"flnb.{name}" for name in __all__}).items():
         if not hasattr(Tensor, name):
             setattr(Tensor, name, Elsewhere(name, meant))
-    Tensor.__dir__ = _names  # type: ignore[method-assign, assignment]
+    Tensor.__dir__ = _public_names  # type: ignore[method-assign, assignment]
 
 
-def _names(tensor: Any) -> list[str]:
+def _public_names(tensor: Any) -> list[str]:
     """Names of a tensor's members, without those that only name flnb's equivalent."""
     return [name for name in object.__dir__(tensor) if not isinstance(getattr_static(tensor, name), Elsewhere)]
 

@@ -178,7 +178,7 @@ def by_reduction(losses: Any, reduction: str) -> Any:
     return losses if reduction == "none" else getattr(r, reduction)(losses)
 
 
-def _reduced(losses: Any, targets: Any, weight: Any, classes: int, reduction: str, counted: Any = None) -> Any:
+def _reduce_losses(losses: Any, targets: Any, weight: Any, classes: int, reduction: str, counted: Any = None) -> Any:
     """Losses of examples, each times its class's weight; the mean is divided by the sum of those weights.
 
     ``counted``, of the losses' dtype, is 0 for an example that is left out and 1 for any other.
@@ -214,7 +214,7 @@ def nll_loss(
     """
     targets = _checked_targets("nll_loss", log_probabilities, targets)
     losses = e.negative(log_probabilities[arange(targets.shape[0]), targets])
-    return _reduced(losses, targets, weight, log_probabilities.shape[1], reduction)
+    return _reduce_losses(losses, targets, weight, log_probabilities.shape[1], reduction)
 
 
 def _cross_entropy(x: Any, targets: Any, reduction: str) -> Body:
@@ -275,7 +275,7 @@ def cross_entropy(
     elif weight is None:
         return _cross_entropy_op(logits, targets, attributes=(reduction,))[0]
     losses = _cross_entropy_op(logits, targets, attributes=("none",))[0]
-    return _reduced(losses, targets, weight, logits.shape[1], reduction, counted)
+    return _reduce_losses(losses, targets, weight, logits.shape[1], reduction, counted)
 
 
 def dropout(x: ArrayLike, /, p: float = 0.5, training: bool = True, generator: Any = None) -> Tensor:
@@ -301,32 +301,32 @@ def _channels(x: Any, values: Any) -> Any:
     return reshape(values, (1, values.shape[0], *(1,) * (x.ndim - 2)))
 
 
-def _in_full(x: Any) -> Any:
+def _in_float32(x: Any) -> Any:
     """Cast half precision to float32; leave other dtypes as they are."""
     return e.astype(x, np.float32) if x.dtype.itemsize == 2 else x
 
 
-def _given(x: Any, spec: Any) -> Any:
+def _cast_like(x: Any, spec: Any) -> Any:
     return e.astype(x, spec.dtype, copy=False)
 
 
 def _batch_norm(x: Any, weight: Any, bias: Any, eps: float) -> Body:
     """Compute half precision in float32; the two large results, which are saved, are half again."""
-    axes, wide = (0, *range(2, x.ndim)), _in_full(x)
+    axes, wide = (0, *range(2, x.ndim)), _in_float32(x)
     mean = r.mean(wide, axis=axes, keepdims=True)
     centred = e.subtract(wide, mean)
     variance = r.mean(e.square(centred), axis=axes, keepdims=True)
     inverse = e.divide(1.0, e.sqrt(e.add(variance, eps)))
     normal = e.multiply(centred, inverse)
     y = e.add(e.multiply(normal, _channels(x, weight)), _channels(x, bias))
-    return _given(y, x), (_given(normal, x), inverse, mean, variance)
+    return _cast_like(y, x), (_cast_like(normal, x), inverse, mean, variance)
 
 
 def _pull_batch_norm(
     g: Any, plan: Any, x: Any, weight: Any, bias: Any, normal: Any, inverse: Any, mean: Any, variance: Any, y: Any
 ) -> tuple[Any, ...]:
     """Ioffe and Szegedy 2015, section 3, with the sums shared between the three gradients."""
-    axes, g, normal = (0, *range(2, g.ndim)), _in_full(g), _in_full(normal)
+    axes, g, normal = (0, *range(2, g.ndim)), _in_float32(g), _in_float32(normal)
     g_bias = r.sum(g, axis=axes)
     g_weight = r.sum(e.multiply(g, normal), axis=axes)
     share = 1.0 / (g.size // g.shape[1])
@@ -335,13 +335,13 @@ def _pull_batch_norm(
     )
     scale = e.multiply(inverse, _channels(g, weight))
     cotangents = e.multiply(e.subtract(g, means), scale), g_weight, g_bias
-    return tuple(map(_given, cotangents, plan.specs))
+    return tuple(map(_cast_like, cotangents, plan.specs))
 
 
 _batch_norm_op = Composite(
     "batch_norm", "norm", _batch_norm, _pull_batch_norm, {1, 2},
-    remake=lambda plan, x, weight, bias, normal, inverse, mean, *_: _given(
-        e.add(e.divide(_in_full(normal), inverse), mean), plan.specs[0]
+    remake=lambda plan, x, weight, bias, normal, inverse, mean, *_: _cast_like(
+        e.add(e.divide(_in_float32(normal), inverse), mean), plan.specs[0]
     ),
 )  # fmt: skip
 
@@ -380,7 +380,7 @@ def batch_norm(
         scale = e.multiply(weight, inverse)
         shift = e.subtract(bias, e.multiply(running_mean, scale))
         y = e.add(e.multiply(x, _channels(x, scale)), _channels(x, shift))
-        return _given(y, x) if x.dtype.itemsize == 2 else y
+        return _cast_like(y, x) if x.dtype.itemsize == 2 else y
     n = x.size // x.shape[1]
     if n < 2:
         raise ValueError(f"batch_norm: training needs more than one value per channel, got shape {x.shape}")

@@ -50,7 +50,7 @@ def _infer(dtype: Callable[[np.dtype[Any]], Any], needs_elements: bool = False) 
     return infer
 
 
-def _widened(dtype: np.dtype[Any]) -> Any:
+def _accumulator(dtype: np.dtype[Any]) -> Any:
     """Sums of small integers and bools are counted in 64 bits, as the array API says."""
     return INTEGER if dtype.kind in "bi" else np.dtype(np.uint64) if dtype.kind == "u" else dtype
 
@@ -128,10 +128,10 @@ def _casting(reduce: Callable[..., Any]) -> Callable[..., Any]:
 
 _each = Pull((), lambda g, plan, x, y: _expand(g, plan))
 sum = _casting(_reduction(
-    "sum", "Sum of elements; integers and bool are summed in 64 bits.", "[4, 6], int64[2]", _widened, _each
+    "sum", "Sum of elements; integers and bool are summed in 64 bits.", "[4, 6], int64[2]", _accumulator, _each
 ))  # fmt: skip
 prod = _casting(_reduction(
-    "prod", "Product of elements; integers and bool are multiplied in 64 bits.", "[3, 8], int64[2]", _widened,
+    "prod", "Product of elements; integers and bool are multiplied in 64 bits.", "[3, 8], int64[2]", _accumulator,
     Pull({0}, _pull_prod),
 ))  # fmt: skip
 _chosen = Pull({0, "y"}, _pull_extremum)
@@ -197,7 +197,7 @@ def _pull_running_product(g: Any, plan: Any, x: Any, y: Any) -> Any:
 
 
 def _cumulative(name: str, pull: Pull, initial: int, what: str, values: str) -> Callable[..., Any]:
-    op = Op(name, "reduction", lambda op, specs, _: (specs[0].shape, _widened(specs[0].dtype)), [pull])
+    op = Op(name, "reduction", lambda op, specs, _: (specs[0].shape, _accumulator(specs[0].dtype)), [pull])
 
     def apply(
         x: ArrayLike, /, axis: int | None = None, dtype: DTypeLike = None, include_initial: bool = False
@@ -227,7 +227,7 @@ cumulative_sum = _cumulative("cumulative_sum", Pull((), _pull_cumulative), 0, "s
 cumulative_prod = _cumulative("cumulative_prod", Pull({0}, _pull_running_product), 1, "products", "[ 2,  6, 24]")
 
 
-def _in_single(function: Callable[..., Any], x: Any, **options: Any) -> Any:
+def _in_float32(function: Callable[..., Any], x: Any, **options: Any) -> Any:
     """A mean of half precision by way of float32, as the sum may overflow; it stays there where autocast wants sums."""
     y = function(e.astype(x, np.float32), **options)
     return y if cast_target("sum") == y.dtype else e.astype(y, x.dtype)
@@ -244,7 +244,7 @@ def mean(x: ArrayLike, /, axis: int | tuple[int, ...] | None = None, keepdims: b
     """
     x = floating(x)
     if x._spec.dtype.itemsize == 2:
-        return _in_single(mean, x, axis=axis, keepdims=keepdims)
+        return _in_float32(mean, x, axis=axis, keepdims=keepdims)
     total = sum(x, axis=axis, keepdims=keepdims)
     return e.multiply(total, total.size / x.size if x.size else float("nan"))
 
@@ -263,7 +263,7 @@ def var(
     """
     x = floating(x)
     if x._spec.dtype.itemsize == 2:
-        return _in_single(var, x, axis=axis, correction=correction, keepdims=keepdims)
+        return _in_float32(var, x, axis=axis, correction=correction, keepdims=keepdims)
     centred = e.subtract(x, mean(x, axis=axis, keepdims=True))
     squares = e.square(centred) if x.dtype.kind != "c" else e.add(e.square(e.real(centred)), e.square(e.imag(centred)))
     total = sum(squares, axis=axis, keepdims=keepdims)
