@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from functools import cached_property
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -11,6 +12,7 @@ from flnb_telemetry.withblock import with_block
 
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import state
+from flnb.dispatch.brief import brief
 from flnb.ops.creation import _no_rule, _spec, asarray
 from flnb.ops.documentation import readable
 from flnb.ops.table import Op
@@ -110,7 +112,12 @@ def manual_seed(seed: int) -> Generator:
     >>> import flnb
     >>> flnb.manual_seed(0).seed
     0
+
+    Raises:
+        TypeError: a seed that is no int of 0 or more; the generator stays as it was.
     """
+    if not isinstance(seed, Integral) or seed < 0:
+        raise TypeError(f"manual_seed: seed must be an int >= 0, got {brief(seed)}")
     generator = current_generator()
     generator.__dict__.pop("numpy", None)
     generator.seed = seed

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex, TypeAlias, cast
 import numpy as np
 
 from flnb.dispatch import registry, state
+from flnb.dispatch.brief import brief
 from flnb.dispatch.plan import families
 
 if TYPE_CHECKING:
@@ -314,8 +315,8 @@ def _rebuild(values: np.ndarray[Any, Any]) -> Tensor:
 
 def check_device(device: Any) -> None:
     """Refuse a device other than the backend's own."""
-    if device not in (None, "cpu"):
-        raise ValueError(f"device must be 'cpu' (or None), got {device!r}; another backend computes elsewhere")
+    if device is not None and not (isinstance(device, str) and device == "cpu"):
+        raise ValueError(f"device must be 'cpu' (or None), got {brief(device)}; another backend computes elsewhere")
 
 
 def axes_of(axis: SupportsIndex | tuple[int, ...] | None, ndim: int, op: str) -> tuple[int, ...] | None:

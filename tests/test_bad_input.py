@@ -5,6 +5,9 @@ tests/optim/test_scaling.py, tests/data, tests/nn/test_saving.py and tests/nn/te
 """
 
 import importlib.util
+import inspect
+import itertools
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +20,7 @@ import flnb
 import flnb.data as data
 import flnb.nn as nn
 import flnb.optim as optim
+import flnb.vision
 
 NEEDS_SAFETENSORS = pytest.mark.skipif(
     importlib.util.find_spec("safetensors") is None, reason="checkpoints need the extra lab"
@@ -292,3 +296,48 @@ def test_a_save_that_is_cut_off_leaves_the_old_checkpoint(tmp_path, how):
     again = nn.Linear(40, 40)
     assert nn.load_checkpoint(path, model=again) == {"epoch": 7}
     unchanged(again, before)
+
+
+MISPLACED = [flnb.asarray(np.full((3, 4), 0.1234567)), [flnb.asarray([0.1234567])] * 2, np.full(3, 0.1234567)]
+NAMESPACES = [flnb.ops, flnb.linalg, flnb.fft, flnb.random, flnb.vision, flnb.nn.init]
+
+
+@pytest.mark.parametrize("module", NAMESPACES, ids=lambda module: module.__name__)
+def test_errors_name_shapes_and_not_elements(module):
+    telling = {}
+    for name in module.__all__:
+        function = getattr(module, name)
+        if isinstance(function, type) or not callable(function):
+            continue
+        given = inspect.signature(function).parameters.values()
+        places = [p for p in given if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        needed = sum(p.default is p.empty for p in places)
+        for at, wrong, other in itertools.product(range(len(places)), MISPLACED, (2, (3, 4), MISPLACED[0])):
+            arguments = [MISPLACED[0], *[other] * len(places)][: max(needed, at + 1)]
+            arguments[at] = wrong
+            try:
+                function(*arguments)
+            except Exception as error:
+                if re.search(r"0\.1235|array\(\[", str(error)):
+                    telling[name, places[at].name] = str(error)
+    assert not telling
+
+
+def test_a_seed_that_is_none_leaves_the_generator_as_it_was():
+    for seed in (flnb.ones(2), 1.5, -1):
+        with pytest.raises(TypeError, match=r"manual_seed: seed must be an int >= 0, got "):
+            flnb.manual_seed(seed)
+    assert flnb.rand(2).shape == (2,)
+
+
+def test_a_weight_in_place_of_a_shape_is_told():
+    x, weight, bias = flnb.ones((2, 3)), flnb.ones(3), flnb.zeros(3)
+    with pytest.raises(
+        TypeError,
+        match=r"layer_norm: shape must be .* got Tensor float32\[3\]; call layer_norm\(x, shape, weight, bias\)",
+    ):
+        flnb.layer_norm(x, weight, bias)
+    with pytest.raises(TypeError, match=r"group_norm: groups must be one int, got Tensor float32\[3\]"):
+        flnb.group_norm(x, weight, bias)
+    with pytest.raises(ValueError, match=r"device must be 'cpu' \(or None\), got \[Tensor float32\[3\], 1\]"):
+        flnb.asarray(1.0, device=[weight, 1])

@@ -17,6 +17,7 @@ import numpy as np
 from flnb_telemetry.extras import require
 
 from flnb.dispatch import state
+from flnb.dispatch.brief import brief
 from flnb.dispatch.crossing import enter
 from flnb.dispatch.interpreter import Interpreter
 from flnb.tensor import Tensor
@@ -112,7 +113,7 @@ class autocast(state.use):
     ) -> None:  # fmt: skip
         if level not in LEVELS:
             raise ValueError(
-                f"autocast: got level {level!r}, expected one of {', '.join(LEVELS)}; a dtype goes into dtype="
+                f"autocast: got level {brief(level)}, expected one of {', '.join(LEVELS)}; a dtype goes into dtype="
             )
         chosen, precision = LEVELS[level], _half_precision(dtype)
         names_half = _known("half", chosen.half if half is None else half)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flnb.dispatch.brief import brief
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -45,10 +47,10 @@ def dtype_of(given: Any) -> Dtype:
     except TypeError:
         from difflib import get_close_matches  # 5 ms
 
-        near = get_close_matches(str(given).split(".")[-1], DTYPES, 1)
+        near = get_close_matches(brief(given).strip("'").split(".")[-1], DTYPES, 1)
         meant = f"did you mean {near[0]!r}? " if near else ""
         raise TypeError(
-            f"{given!r} is no dtype; {meant}known are {', '.join(DTYPES)} and, with the extra 'bfloat16', "
+            f"{brief(given)} is no dtype; {meant}known are {', '.join(DTYPES)} and, with the extra 'bfloat16', "
             f"ml_dtypes.bfloat16"
         ) from None
 

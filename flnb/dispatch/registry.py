@@ -6,6 +6,7 @@ from importlib import import_module
 from inspect import Parameter, signature
 from typing import Any
 
+from flnb.dispatch.brief import brief
 from flnb.interface.part import CONTRACTS
 
 __all__ = ["find", "make", "names", "parsed"]
@@ -109,7 +110,8 @@ def make(kind: str, what: Any) -> Any:
         what = what()
     if not isinstance(what, expected):
         raise TypeError(
-            f"expected the name, the class or an instance of a {kind} (a subclass of {_public(expected)}), got {what!r}"
+            f"expected the name, the class or an instance of a {kind} (a subclass of {_public(expected)}), got "
+            f"{brief(what)}"
         )
     return what
 

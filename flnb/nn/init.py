@@ -12,6 +12,7 @@ import math
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from flnb import ops, random
+from flnb.dispatch.brief import brief
 from flnb.dispatch.dtypes import default_dtype
 from flnb.dispatch.spelling import unknown
 
@@ -42,10 +43,10 @@ def fans(shape: Shape) -> tuple[int, int]:
         ValueError: fewer than two axes, or a negative extent.
     """
     if any(n < 0 for n in shape):
-        raise ValueError(f"init: a shape has extents >= 0, got {tuple(shape)}")
+        raise ValueError(f"init: a shape has extents >= 0, got {brief(shape)}")
     if len(shape) < 2:
         raise ValueError(
-            f"init: expected a weight (out, in, *kernel), got the shape {tuple(shape)}; use uniform or normal"
+            f"init: expected a weight (out, in, *kernel), got the shape {brief(shape)}; use uniform or normal"
         )
     kernel = math.prod(shape[2:])
     return shape[1] * kernel, shape[0] * kernel
@@ -72,7 +73,7 @@ def identity(shape: Shape, dtype: Any = None) -> Any:
     [[1.0, 0.0], [0.0, 1.0]]
     """
     if len(shape) != 2:
-        raise ValueError(f"init.identity: expected the shape of a matrix (out, in), got {tuple(shape)}")
+        raise ValueError(f"init.identity: expected the shape of a matrix (out, in), got {brief(shape)}")
     return ops.eye(*shape, dtype=dtype or default_dtype())
 
 
@@ -155,7 +156,7 @@ def kaiming_normal(
 
 def _kaiming(shape: Shape, mode: str, slope: float) -> float:
     if mode not in ("in", "out"):
-        raise ValueError(f"init: mode must be 'in' or 'out', got {mode!r}")
+        raise ValueError(f"init: mode must be 'in' or 'out', got {brief(mode)}")
     return math.sqrt(2.0 / ((1.0 + slope**2) * max(1, fans(shape)[mode == "out"])))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flnb import ops
+from flnb.dispatch.brief import brief
 from flnb.dispatch.dtypes import default_dtype
 from flnb.dispatch.state import category
 from flnb.linalg import vector_norm
@@ -123,7 +124,7 @@ class WeightNorm(Module):
         if not isinstance(weight, Parameter):
             raise TypeError(
                 f"WeightNorm: expected a module with a parameter {name!r}, got "
-                f"{type(module).__name__} with {weight!r:.60}"
+                f"{type(module).__name__} with {brief(weight)}"
             )
         self.parameter = name
         self._others = tuple(i for i in range(weight.ndim) if i != axis % weight.ndim)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from flnb.dispatch.brief import brief
 from flnb.ops import elementwise as e
 from flnb.ops import reduction as r
 from flnb.ops.composite import Body, Composite, sigmoid
@@ -56,7 +57,7 @@ def gelu(x: ArrayLike, /, approximate: str = "none") -> Tensor:
     Tensor([-0.1587,  0.    ,  1.9545], float32[3], numpy)
     """
     if approximate not in ("none", "tanh"):
-        raise ValueError(f"gelu: approximate must be 'none' or 'tanh', got {approximate!r}")
+        raise ValueError(f"gelu: approximate must be 'none' or 'tanh', got {brief(approximate)}")
     x = r.floating(x)
     return (_gelu_op if approximate == "none" else _gelu_tanh_op)(x)[0]
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from flnb.dispatch.brief import brief
 from flnb.dispatch.plan import size_of, spec_of
 from flnb.ops import elementwise as e
 from flnb.ops.creation import arange, asarray
@@ -47,7 +48,7 @@ def meshgrid(*arrays: ArrayLike, indexing: Literal["xy", "ij"] = "xy") -> list[T
     ([[1, 1, 1], [2, 2, 2]], [[3, 4, 5], [3, 4, 5]])
     """
     if indexing not in ("xy", "ij"):
-        raise ValueError(f"meshgrid: indexing must be 'xy' or 'ij', got {indexing!r}")
+        raise ValueError(f"meshgrid: indexing must be 'xy' or 'ij', got {brief(indexing)}")
     vectors = [asarray(x) for x in arrays]
     if any(x.ndim > 1 for x in vectors):
         raise ValueError(f"meshgrid: expected vectors, got shapes {', '.join(str(x.shape) for x in vectors)}")
@@ -145,7 +146,7 @@ def roll(x: ArrayLike, /, shift: int | tuple[int, ...], axis: int | tuple[int, .
     axes = axis if isinstance(axis, tuple) else (axis,)
     shifts = shift if isinstance(shift, tuple) else (shift,) * len(axes)
     if len(shifts) != len(axes):
-        raise ValueError(f"roll: shift {shift} and axis {axis} must be as many")
+        raise ValueError(f"roll: shift {brief(shift)} and axis {brief(axis)} must be as many")
     for by, one in zip(shifts, axes, strict=True):
         position = axis_of(one, x.ndim, "roll")
         n = x.shape[position]

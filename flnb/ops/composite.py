@@ -14,6 +14,7 @@ import numpy as np
 
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import state
+from flnb.dispatch.brief import brief
 from flnb.ops import elementwise as e
 from flnb.ops import reduction as r
 from flnb.ops.creation import arange, asarray
@@ -174,7 +175,7 @@ def _checked_targets(op: str, scores: Any, targets: Any) -> Any:
 def by_reduction(losses: Any, reduction: str) -> Any:
     """Reduce the losses of elements to their "mean" or "sum", or return them as they are ("none")."""
     if reduction not in ("mean", "sum", "none"):
-        raise ValueError(f"loss: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+        raise ValueError(f"loss: reduction must be 'mean', 'sum' or 'none', got {brief(reduction)}")
     return losses if reduction == "none" else getattr(r, reduction)(losses)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flnb.dispatch import crossing as dispatch
+from flnb.dispatch.brief import brief
 from flnb.ops import elementwise as e
 from flnb.ops.movement import reshape
 from flnb.ops.table import Op, Pull, describe, named
@@ -31,7 +32,7 @@ def extents(value: Any, rank: int, op: str, name: str, least: int) -> Extents:
     each = (value,) * rank if isinstance(value, int) else tuple(value)
     if len(each) != rank or any(not isinstance(n, int) or n < least for n in each):
         wanted = "one int" if rank == 1 else f"one or {('two', 'three')[rank - 2]} ints"
-        raise ValueError(f"{op}: {name} must be {wanted} >= {least}, got {value!r}")
+        raise ValueError(f"{op}: {name} must be {wanted} >= {least}, got {brief(value)}")
     return each
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import state
+from flnb.dispatch.brief import brief
 from flnb.dispatch.dtypes import common_dtype, complex_dtype, default_dtype, dtype_of
 from flnb.dispatch.plan import spec_of
 from flnb.dispatch.quiet import quiet
@@ -46,7 +47,7 @@ def refuse_complex(op: str, dtype: Any, target: Any) -> None:
 def _spec(shape: Any, dtype: Any, device: Any = None) -> Any:
     if isinstance(dtype, int):
         raise TypeError(
-            f"expected a dtype after the shape, got {dtype}; a shape is one tuple: zeros(({shape}, {dtype}))"
+            f"expected a dtype after the shape, got {dtype}; a shape is one tuple: zeros(({brief(shape)}, {dtype}))"
         )
     check_device(device)
     return spec_of(_shape(shape), dtype_of(dtype) if dtype is not None else default_dtype(), state.current().kind)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from flnb.dispatch import crossing as dispatch
+from flnb.dispatch.brief import brief
 from flnb.dispatch.dtypes import real_dtype
 from flnb.ops import elementwise as e
 from flnb.ops.creation import asarray
@@ -218,7 +219,7 @@ def qr(x: ArrayLike, /, *, mode: str = "reduced") -> QRResult:
     """
     x = asarray(x)
     if mode not in ("reduced", "complete"):
-        raise ValueError(f"qr: mode must be 'reduced' or 'complete', got {mode!r}")
+        raise ValueError(f"qr: mode must be 'reduced' or 'complete', got {brief(mode)}")
     m, n = matrices("qr", x._spec)[-2:]
     return QRResult(*results(_qr, x, _qr_shapes(m, n, mode), mode))
 

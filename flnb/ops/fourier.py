@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flnb.dispatch import crossing as dispatch
+from flnb.dispatch.brief import brief
 from flnb.dispatch.dtypes import default_dtype, is_float, real_dtype
 from flnb.ops import elementwise as e
 from flnb.ops.arranging import roll
@@ -116,7 +117,7 @@ def _sized(name: str, x: Any, axes: tuple[int, ...], sizes: Any) -> Any:
 
 def _checked(name: str, x: Any, s: Any, axes: Any, norm: str) -> tuple[Any, tuple[int, ...]]:
     if norm not in DUAL:
-        raise ValueError(f"{name}: norm must be 'backward', 'ortho' or 'forward', got {norm!r}")
+        raise ValueError(f"{name}: norm must be 'backward', 'ortho' or 'forward', got {brief(norm)}")
     chosen = _axes(name, x, s, axes)
     x = _sized(name, x, chosen, s)
     if not chosen or 0 in [x.shape[a] for a in chosen]:

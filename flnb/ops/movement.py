@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from flnb.dispatch import crossing as dispatch
+from flnb.dispatch.brief import brief
 from flnb.dispatch.failure import refused
 from flnb.dispatch.plan import size_of
 from flnb.ops import elementwise as e
@@ -81,7 +82,9 @@ def permute_dims(x: ArrayLike, /, axes: Sequence[int]) -> Tensor:
     x = asarray(x)
     order = _order(tuple(axes), x.ndim)
     if order is None:
-        raise ValueError(f"permute_dims: axes {tuple(axes)} are no permutation of the {x.ndim} dimensions of {x.shape}")
+        raise ValueError(
+            f"permute_dims: axes {brief(tuple(axes))} are no permutation of the {x.ndim} dimensions of {x.shape}"
+        )
     return dispatch.call(_permute, (x,), (order,))
 
 
@@ -130,7 +133,9 @@ def broadcast_to(x: ArrayLike, /, shape: Sequence[int]) -> Tensor:
         return x
     pairs = zip(reversed(x.shape), reversed(target), strict=False)
     if x.ndim > len(target) or any(n not in (1, m) for n, m in pairs):
-        raise refused(ValueError(f"broadcast_to: shape {x.shape} does not broadcast to {target}"), "broadcast_to", x)
+        raise refused(
+            ValueError(f"broadcast_to: shape {x.shape} does not broadcast to {brief(target)}"), "broadcast_to", x
+        )
     return dispatch.call(_broadcast, (x,), (target,))
 
 
@@ -230,7 +235,7 @@ def _mirrored(x: Any, pairs: tuple[tuple[int, int], ...], mode: Any) -> Any:
     from flnb.ops.indexing import take
 
     if mode not in ("edge", "symmetric", "reflect"):
-        raise ValueError(f"pad: mode must be 'constant', 'edge', 'symmetric' or 'reflect', got {mode!r}")
+        raise ValueError(f"pad: mode must be 'constant', 'edge', 'symmetric' or 'reflect', got {brief(mode)}")
     for axis, pair in enumerate(pairs):
         if any(pair):
             if x.shape[axis] == 0:

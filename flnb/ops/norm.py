@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from flnb.dispatch.brief import brief
 from flnb.ops import elementwise as e
 from flnb.ops import reduction as r
 from flnb.ops.creation import asarray
@@ -72,7 +73,7 @@ def matrix_norm(x: ArrayLike, /, *, keepdims: bool = False, ord: float | str = "
     elif ord in (2, -2, "nuc"):
         sums = svdvals(x)
     else:
-        raise ValueError(f"matrix_norm: ord must be 'fro', 'nuc', 1, -1, 2, -2, inf or -inf, got {ord!r}")
+        raise ValueError(f"matrix_norm: ord must be 'fro', 'nuc', 1, -1, 2, -2, inf or -inf, got {brief(ord)}")
     reduce = r.sum if ord == "nuc" else r.max if ord in (1, 2, INFINITY) else r.min
     y = reduce(sums, axis=-1)
     return expand_dims(expand_dims(y, axis=-1), axis=-1) if keepdims else y

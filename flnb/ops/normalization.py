@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Integral
+from operator import index
 from typing import TYPE_CHECKING, Any
 
+from flnb.dispatch.brief import brief
 from flnb.ops import elementwise as e
 from flnb.ops import reduction as r
 from flnb.ops.composite import Body, Composite, in_one_dtype
@@ -49,6 +52,16 @@ def _remake_layer_norm(plan: Any, *saved: Any) -> Any:
 _layer_norm_op = Composite("layer_norm", "norm", _layer_norm, _pull_layer_norm, {1, 2}, _remake_layer_norm)
 
 
+def _extents(shape: Any) -> tuple[int, ...]:
+    try:
+        return tuple(map(index, shape)) if isinstance(shape, (tuple, list)) else (index(shape),)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"layer_norm: shape must be the extents of the last axes, one int or several, got {brief(shape)}; call "
+            f"layer_norm(x, shape, weight, bias), for example with shape=weight.shape"
+        ) from None
+
+
 def layer_norm(
     x: ArrayLike,
     shape: int | Sequence[int],
@@ -65,10 +78,11 @@ def layer_norm(
     Tensor([-1.2247,  0.    ,  1.2247], float32[3], numpy)
 
     Raises:
+        TypeError: a shape that is none, such as a weight in its place.
         ValueError: shapes that do not fit, or a bias without a weight.
     """
     x = r.floating(x)
-    extents = (shape,) if isinstance(shape, int) else tuple(shape)
+    extents = _extents(shape)
     affine = [parameter for parameter in (weight, bias) if parameter is not None]
     if not extents or x.shape[-len(extents) :] != extents or any(p.shape != extents for p in affine):
         got = "".join(f", {name} {p.shape}" for name, p in (("weight", weight), ("bias", bias)) if p is not None)
@@ -96,6 +110,8 @@ def group_norm(
     """
     x = r.floating(x)
     affine = [parameter for parameter in (weight, bias) if parameter is not None]
+    if not isinstance(groups, Integral):
+        raise TypeError(f"group_norm: groups must be one int, got {brief(groups)}")
     if x.ndim < 2 or groups < 1 or x.shape[1] % groups or any(p.shape != (x.shape[1],) for p in affine):
         raise ValueError(
             f"group_norm: expected x (N, C, ...) with C divisible by {groups} groups and weight and bias (C,), got x "

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flnb.dispatch.brief import brief
 from flnb.ops import elementwise as e
 from flnb.ops.composite import Body, Composite, in_one_dtype, relu, sigmoid
 from flnb.ops.creation import asarray
@@ -83,7 +84,7 @@ def rnn(
     ([1.0, 2.0, 3.0], 3.0)
     """
     if nonlinearity not in NONLINEARITIES:
-        raise ValueError(f"rnn: nonlinearity must be 'tanh' or 'relu', got {nonlinearity!r}")
+        raise ValueError(f"rnn: nonlinearity must be 'tanh' or 'relu', got {brief(nonlinearity)}")
     outputs = _run(_rnn_op, x, (state,), w_input, bias, (w_hidden,), (nonlinearity,))
     return outputs, outputs[-1]
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch.autocast import cast_target
+from flnb.dispatch.brief import brief
 from flnb.dispatch.dtypes import default_dtype, is_float
 from flnb.dispatch.plan import size_of
 from flnb.ops import elementwise as e
@@ -157,7 +158,7 @@ def _arg(name: str, extreme: str, values: str) -> Callable[..., Any]:
     def apply(x: ArrayLike, /, axis: int | None = None, keepdims: bool = False) -> Tensor:
         x = asarray(x)
         if axis is not None and not hasattr(axis, "__index__"):
-            raise TypeError(f"{op.name}: axis must be one int or None, got {axis!r}")
+            raise TypeError(f"{op.name}: axis must be one int or None, got {brief(axis)}")
         if axis is None and x.ndim != 1:
             flat = dispatch.call(op, (reshape(x, (x.size,)),), ((0,), False))
             return reshape(flat, (1,) * x.ndim) if keepdims else flat

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from flnb.dispatch import crossing as dispatch
+from flnb.dispatch.brief import brief
 from flnb.ops import elementwise as e
 from flnb.ops.creation import asarray
 from flnb.ops.indexing import take
@@ -69,6 +70,6 @@ def searchsorted(
     Tensor([1, 2], int64[2], numpy)
     """
     if side not in ("left", "right"):
-        raise ValueError(f"searchsorted: side must be 'left' or 'right', got {side!r}")
+        raise ValueError(f"searchsorted: side must be 'left' or 'right', got {brief(side)}")
     x1 = asarray(x1) if sorter is None else take(x1, sorter)
     return dispatch.call(_searchsorted, (x1, asarray(x2)), (side,))

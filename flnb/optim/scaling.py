@@ -9,6 +9,7 @@ from flnb_telemetry import bus
 from flnb import ops
 from flnb.autograd import Variable
 from flnb.dispatch.autocast import without_casts
+from flnb.dispatch.brief import brief
 from flnb.dispatch.state import use
 from flnb.nn.mismatches import mismatches, refuse
 from flnb.optim.clipping import gradients_of
@@ -72,7 +73,7 @@ class LossScaler:
         if not (scale > 0.0 and growth >= 1.0 and 0.0 < backoff < 1.0 and every >= 1):
             raise ValueError(
                 "flnb: LossScaler: expected scale > 0, growth >= 1, 0 < backoff < 1 and every >= 1, got "
-                f"scale={scale}, growth={growth}, backoff={backoff}, every={every}"
+                f"scale={brief(scale)}, growth={brief(growth)}, backoff={brief(backoff)}, every={brief(every)}"
             )
         self.optimizer, self.scale, self.good = optimizer, scale, 0
         self.growth, self.backoff, self.every, self.minimum = growth, backoff, every, minimum

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from flnb.dispatch.brief import brief
 from flnb.nn.mismatches import mismatches, refuse
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ class Chain:
 
     def __post_init__(self) -> None:
         if min(self.rules, default=None) != 0:
-            raise ValueError(f"flnb: Chain: the first rule must begin at step 0, got steps {sorted(self.rules)}")
+            raise ValueError(f"flnb: Chain: the first rule must begin at step 0, got steps {brief(sorted(self.rules))}")
 
     def __call__(self, n: int) -> float:
         start = max(begin for begin in self.rules if begin <= n)

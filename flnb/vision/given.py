@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from flnb.dispatch.brief import brief
 from flnb.ops.creation import asarray
 from flnb.ops.dtypes import finfo, iinfo
 from flnb.ops.reduction import floating
@@ -18,7 +19,7 @@ def picture(op: str, x: Any, method: str = "linear") -> Any:
     if x.ndim < 2 or 0 in x.shape[-2:]:
         raise ValueError(f"vision.{op}: expected pictures (..., H, W) with one pixel or more, got {x._spec!r}")
     if method not in ("linear", "nearest"):
-        raise ValueError(f"vision.{op}: method must be 'linear' or 'nearest', got {method!r}")
+        raise ValueError(f"vision.{op}: method must be 'linear' or 'nearest', got {brief(method)}")
     return x if method == "nearest" else floating(x)
 
 
@@ -33,7 +34,9 @@ def whole(given: Any) -> int:
 def sized(op: str, given: Any) -> tuple[int, ...]:
     extents = tuple(map(whole, given)) if hasattr(given, "__len__") and np.ndim(given) == 1 else ()
     if len(extents) != 2 or 0 in extents:
-        raise ValueError(f"vision.{op}: expected a size (rows, columns), whole numbers of 1 or more, got {given!r}")
+        raise ValueError(
+            f"vision.{op}: expected a size (rows, columns), whole numbers of 1 or more, got {brief(given)}"
+        )
     return extents
 
 
@@ -44,7 +47,7 @@ def finite(op: str, name: str, given: Any, least: float = -math.inf) -> float:
         number = math.nan
     if not (math.isfinite(number) and number >= least):
         limit = "" if least == -math.inf else f" of {least:g} or more"
-        raise ValueError(f"vision.{op}: expected {name} to be a finite number{limit}, got {given!r}")
+        raise ValueError(f"vision.{op}: expected {name} to be a finite number{limit}, got {brief(given)}")
     return number
 
 
@@ -54,7 +57,7 @@ def pair(op: str, name: str, given: Any, parts: str = "(rows, columns)", least: 
     except TypeError:
         both = []
     if len(both) != 2:
-        raise ValueError(f"vision.{op}: expected {name} to be two numbers {parts}, got {given!r}")
+        raise ValueError(f"vision.{op}: expected {name} to be two numbers {parts}, got {brief(given)}")
     return [finite(op, f"both of {name} {parts}", value, least) for value in both]
 
 
@@ -67,7 +70,8 @@ def floats(op: str, name: str, given: Any, shape: tuple[int, ...]) -> Any:
         made = np.empty(0)
     if made.shape != shape or not (known or np.isfinite(made).all()):
         raise ValueError(
-            f"vision.{op}: expected a {name} {shape} of (row, column), finite, got {given._spec if known else given!r}"
+            f"vision.{op}: expected a {name} {shape} of (row, column), finite, got "
+            f"{given._spec if known else brief(given)}"
         )
     return asarray(made)
 
@@ -89,6 +93,6 @@ def outside(op: str, dtype: Any, value: Any) -> Any:
     if not (number.is_integer() and low <= number <= high):
         raise ValueError(
             f"vision.{op}: expected a value outside that {dtype} has, a whole number of {low} to {high}, got "
-            f"{value!r}; cast the pictures first, as x.astype(flnb.float32)"
+            f"{brief(value)}; cast the pictures first, as x.astype(flnb.float32)"
         )
     return bool(value) if dtype.kind == "b" else int(value)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flnb.dispatch.brief import brief
 from flnb.ops import elementwise as e
 from flnb.ops.arranging import repeat
 from flnb.ops.creation import arange, asarray, ones
@@ -25,8 +26,8 @@ def _edges(op: str, x: Any, bins: int, bounds: Any) -> Matrix:
     low, high = pair(op, "bounds", _bounds(x.dtype) if bounds is None else bounds, "(low, high)")
     if not whole(bins) or not low < high:
         raise ValueError(
-            f"vision.{op}: expected a whole number of bins, 1 or more, between rising bounds, got {bins!r} between "
-            f"{low:g} and {high:g}"
+            f"vision.{op}: expected a whole number of bins, 1 or more, between rising bounds, got {brief(bins)} "
+            f"between {low:g} and {high:g}"
         )
     return np.linspace(low, high, bins + 1)
 

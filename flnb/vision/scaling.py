@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flnb.dispatch.brief import brief
 from flnb.ops.creation import asarray
 from flnb.ops.linalg import matmul
 from flnb.ops.movement import concat, pad, reshape
@@ -80,7 +81,7 @@ def gaussian_filter(x: Any, sigma: float | Sequence[float], truncate: float = 4.
     down, along = pair("gaussian_filter", "sigma", sigma, least=0.0)
     truncate = finite("gaussian_filter", "truncate", truncate, least=0.0)
     if mode not in ("symmetric", "reflect", "edge"):
-        raise ValueError(f"vision.gaussian_filter: mode must be 'symmetric', 'reflect' or 'edge', got {mode!r}")
+        raise ValueError(f"vision.gaussian_filter: mode must be 'symmetric', 'reflect' or 'edge', got {brief(mode)}")
     return _smoothed(_smoothed(x, -2, down, truncate, mode), -1, along, truncate, mode)
 
 

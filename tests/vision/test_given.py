@@ -29,7 +29,7 @@ REFUSED = [
     (lambda: vision.affine(X, np.eye(2), size=(-1, 3)), "whole numbers of 1 or more, got (-1, 3)"),
     (
         lambda: vision.affine(X, np.eye(3)),
-        "vision.affine: expected a matrix (2, 2) of (row, column), finite, got array",
+        "vision.affine: expected a matrix (2, 2) of (row, column), finite, got ndarray float64",
     ),
     (
         lambda: vision.affine(X, flnb.eye(3)),
