@@ -106,7 +106,8 @@ class Plan:
         # An input's shape where broadcasting enlarged it, so that its gradient must be summed back.
         enlarged = [op.broadcasts and isinstance(s, Spec) and s.shape != spec.shape for s in specs]
         self.shrinks = tuple(s.shape if grew else None for s, grew in zip(specs, enlarged, strict=True))
-        self.saves = Saves(op, len(specs))
+        count = len(specs)
+        self.saves: Any = [op.saved(m, count) for m in range(1 << count)] if count < 3 else Saves(op, count)
         shapes = tuple(s.shape if isinstance(s, Spec) else () for s in specs)
         saved = sum(
             s.nbytes for s, kept in zip((*specs, spec), self.saves[-1], strict=True) if kept and type(s) is Spec
