@@ -12,12 +12,14 @@ from __future__ import annotations
 import builtins as _builtins
 import math as _math
 import sys as _sys
-from importlib import import_module
+from importlib.util import find_spec as _find_spec
 from typing import TYPE_CHECKING, Any
 
 from flnb_telemetry.bus import describers as _describers
 from flnb_telemetry.bus import log as _log_metrics
 from flnb_telemetry.bus import phase, scope, step
+from flnb_telemetry.extras import late as _late
+from flnb_telemetry.extras import tool as _tool
 
 from flnb import autograd, dispatch, fft, interface, linalg, ops, random
 from flnb.autograd import *
@@ -40,6 +42,7 @@ from flnb.dispatch.parts import (
     use_memory_manager,
     use_tape,
 )
+from flnb.dispatch.recording import record
 from flnb.dispatch.spelling import unknown as _unknown
 from flnb.dispatch.stacks import creation_stacks
 from flnb.dispatch.state import category
@@ -73,7 +76,7 @@ if TYPE_CHECKING:
         widgets,
     )
     from flnb.autograd.anomaly import breakpoint_if, detect_anomaly
-    from flnb.explore import bisect, compare_backends, record
+    from flnb.explore import bisect, compare_backends
     from flnb.magics import load_ipython_extension as load_ipython_extension
     from flnb.tensor import ArrayLike
     from flnb.widgets.dashboard import dashboard
@@ -97,7 +100,6 @@ _LAZY = {
     "detect_anomaly": "flnb.autograd.anomaly",
     "load_ipython_extension": "flnb.magics",
     "load_run": "flnb_telemetry",
-    "record": "flnb.explore",
     "view": "flnb.widgets.finished",
 }
 _MODULES = (
@@ -109,9 +111,9 @@ _MODULES = (
 def __getattr__(name: str) -> Any:
     """Import what not everybody uses when it is asked for, so that `import flnb` stays quick."""
     if name in _LAZY:
-        value = getattr(import_module(_LAZY[name]), name)
+        value = _tool(_LAZY[name], name)
     elif name in _MODULES:
-        value = import_module(f"flnb.{name}")
+        value = _tool(f"flnb.{name}")
     else:
         raise _unknown("module 'flnb'", name, __dir__())
     globals()[name] = value
@@ -158,6 +160,20 @@ def __array_namespace_info__() -> _Info:
 
 
 _state.start("numpy", "caching")
+
+
+def _register_tools() -> None:
+    """Tell core where the tools are that it asks something of: each is imported when it is first called."""
+    from flnb_backends.memory.planned import Planned
+
+    from flnb.dispatch import recording
+
+    recording.tools["inputs"] = _late("flnb.explore.capture", "keep_inputs")
+    OutOfMemoryError.reporter = staticmethod(_late("flnb.memory.postmortem", "postmortem"))
+    Planned.planner = staticmethod(_late("flnb.memory.planning", "plan"))
+
+
+_register_tools()
 globals().pop("tensor")  # the module: who looks for torch's function is told by `__getattr__`
 
 
@@ -168,8 +184,8 @@ def _show_in_notebook() -> None:
     """Where IPython runs this, tensors, modules and managers show themselves (`flnb.show`)."""
     ipython = _sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
-    if shell is not None:
-        import_module("flnb.show").register(shell)
+    if shell is not None and _find_spec("flnb.show") is not None:
+        _tool("flnb.show").register(shell)
 
 
 _show_in_notebook()

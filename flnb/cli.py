@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import os
-import platform
 import re
 import runpy
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,56 +19,13 @@ flag is JupyterLab's own, for instance --no-browser, --port=8899, --ServerApp.ip
 kernels."""
 
 
-def installed(extra: str) -> list[tuple[str, str | None]]:
-    """The packages of an extra with their versions (None: missing), read from flnb's own metadata."""
-    ours = [line for line in importlib.metadata.requires("flnb") or [] if re.search(f"extra == .{extra}['\"]", line)]
-    names = [re.split(r"[^\w.-]", line)[0] for line in ours]
-    return [(name, _version(name)) for name in names if name != "flnb"]
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def _say(text: str) -> None:
     print(f"flnb {text}", file=sys.stderr)
 
 
-def doctor() -> str:
-    """Describe what is installed and active: versions, extras with what they lack, `dot`, backend, threads."""
-    import numpy
-    from flnb_telemetry import tables
-
-    import flnb
-    from flnb.dispatch import registry, state
-    from flnb.interface.part import CONTRACTS
-
-    parts = state.current().parts
-    active = {kind: parts[c.slot].name if c.slot in parts else "none" for kind, c in CONTRACTS.items()}
-    rows = [
-        ("flnb", f"{flnb.__version__}  ({Path(flnb.__file__).parent})"),
-        ("python", f"{platform.python_version()}  ({sys.executable})"),
-        ("numpy", numpy.__version__),
-        ("platform", platform.platform()),
-        ("processors", str(os.cpu_count())),
-        *((name, os.environ[name]) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS") if name in os.environ),
-        *((kind, f"{active[kind]}  (available: {', '.join(registry.names(kind)) or 'none'})") for kind in CONTRACTS),
-    ]
-    for extra in sorted(importlib.metadata.metadata("flnb").get_all("Provides-Extra") or []):
-        if packages := installed(extra):
-            missing = [name for name, version in packages if version is None]
-            complete = f"complete: {', '.join(f'{name} {version}' for name, version in packages)}"
-            lacking = f"missing {', '.join(missing)}: pip install 'flnb[{extra}]'"
-            rows.append((f"extra {extra}", lacking if missing else complete))
-    lacking = "not found: install Debian's graphviz package to draw tape graphs with flnb.plot.tape"
-    rows.append(("dot", shutil.which("dot") or lacking))
-    return "\n".join(tables.lines(rows))
-
-
 def _doctor(_: argparse.Namespace) -> int:
+    from flnb.doctor import doctor
+
     print(doctor())
     return 0
 

@@ -12,6 +12,7 @@ import os
 from typing import Any
 
 from flnb import show
+from flnb.collector import tune_gc
 
 USAGE = "usage: %flnb dashboard  or  %flnb doctor"
 
@@ -30,7 +31,7 @@ class Magics:
 
             return dashboard()
         if word == "doctor":
-            from flnb.cli import doctor
+            from flnb.doctor import doctor
 
             print(doctor())
             return None
@@ -42,7 +43,7 @@ class Magics:
         With ``--inputs`` the inputs of each op are kept, so that ``run.calls[i]`` opens in a cell. Other options are a
         `ValueError` that lists this one.
         """
-        import flnb
+        from flnb.dispatch.recording import record
 
         words = line.split()
         unknown = [word for word in words if word.startswith("--") and word != "--inputs"]
@@ -51,7 +52,7 @@ class Magics:
         name = " ".join(word for word in words if word != "--inputs")
         first, last = self._compiled(cell)
         namespace = self.shell.user_ns
-        with flnb.record(name or "cell", inputs="--inputs" in words) as run:
+        with record(name or "cell", inputs="--inputs" in words) as run:
             namespace["run"] = run
             exec(first, namespace)
             result = None if last is None else eval(last, namespace)
@@ -79,6 +80,4 @@ def load_ipython_extension(shell: Any) -> None:
     shell.register_magic_function(magics.record, "cell", "record")
     show.register(shell)
     if os.environ.get("FLNB_TUNE_GC") == "1":  # set by `flnb lab`: fewer pauses of the cyclic collector
-        import flnb
-
-        flnb.tune_gc()
+        tune_gc()

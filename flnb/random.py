@@ -13,9 +13,9 @@ from flnb_telemetry.withblock import with_block
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import state
 from flnb.dispatch.brief import brief
+from flnb.dispatch.table import Op
 from flnb.ops.creation import _no_rule, _spec, asarray
 from flnb.ops.documentation import readable
-from flnb.ops.table import Op
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

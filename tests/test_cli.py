@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import flnb
-from flnb import cli, lab
+from flnb import cli, doctor, lab
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,15 +69,15 @@ def test_doctor_says_what_is_there(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_doctor_names_what_an_extra_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        cli, "installed", lambda extra: [("plotly", None), ("pyarrow", "1.0")] if extra == "lab" else []
+        doctor, "installed", lambda extra: [("plotly", None), ("pyarrow", "1.0")] if extra == "lab" else []
     )
-    assert "missing plotly: pip install 'flnb[lab]'" in cli.doctor()
+    assert "missing plotly: pip install 'flnb[lab]'" in doctor.doctor()
 
 
 def test_installed_reads_an_extra_from_the_metadata() -> None:
-    names = [name for name, _ in cli.installed("lab")]
+    names = [name for name, _ in doctor.installed("lab")]
     assert {"jupyterlab", "anywidget", "plotly", "pyarrow", "scikit-learn"} <= set(names)
-    assert cli.installed("no such extra") == []
+    assert doctor.installed("no such extra") == []
 
 
 def test_export_then_view(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,7 +105,7 @@ def test_ctrl_c_while_jupyterlab_is_imported_is_no_traceback(monkeypatch: pytest
 def test_what_a_broken_installation_left_behind_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken-1.0.dist-info").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
-    assert "numpy" in cli.doctor()
+    assert "numpy" in doctor.doctor()
 
 
 def test_record_then_view(script: Path, tmp_path: Path) -> None:

@@ -2,70 +2,24 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
-import re
 import subprocess
 import sys
-from functools import cache
-from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+from flnb_telemetry import extras
 
-ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = {
-    "flnb": ROOT / "flnb",
-    "flnb_telemetry": ROOT / "telemetry" / "flnb_telemetry",
-    "flnb_backends": ROOT / "backends" / "flnb_backends",
-}
-STOREYS = ["faces", "tools", "library", "core"]
-CIRCLE = 101
-"""Modules in the largest circle of imports, those inside functions included. It may only shrink; the goal is 10."""
+from tests.rooms import Import, imports, modules, room
+
+CIRCLE = 10
+"""The most modules in a circle of imports, those inside functions included."""
 UPWARD = """
 flnb.autograd.keeping flnb.memory.offloading types
-flnb.bench.training flnb eager
-flnb.cli flnb function
-flnb.dispatch.autocast flnb.ops.table function
-flnb.dispatch.autocast flnb.ops.table types
-flnb.dispatch.crossing flnb.ops.table types
-flnb.dispatch.failure flnb.ops.table types
-flnb.dispatch.interpreter flnb.ops.table types
-flnb.dispatch.observe flnb.ops.table types
-flnb.dispatch.plan flnb.ops.table types
-flnb.dispatch.promotion flnb.ops.table types
-flnb.dispatch.tracing flnb.ops.table types
-flnb.explore.capture flnb.show.cells function
-flnb.interface.device flnb.memory.postmortem function
-flnb.interface.memory flnb.dispatch.memory function
-flnb.interface.tape flnb.autograd.walk types
-flnb.magics flnb function
-flnb.memory.code_snippets flnb.memory eager
-flnb.plot flnb.memory types
-flnb.testing.gradients flnb eager
-flnb.testing.samples flnb eager
-flnb.widgets.proposals flnb eager
-flnb.widgets.proposals flnb.memory types
-flnb_backends flnb eager
-flnb_backends.memory.planned flnb.memory.planning function
 flnb_telemetry.formats.parquet flnb_telemetry.formats.torch_snapshot function
 flnb_telemetry.recording flnb_telemetry.formats.torch_export function
 """
 """Imports that point up today. The list may only shrink: one that is repaired has to leave it."""
-
-
-def modules() -> dict[str, Path]:
-    """Every module of ours by its dotted name."""
-    found = {}
-    for name, folder in PACKAGES.items():
-        for path in sorted(folder.rglob("*.py")):
-            if "node_modules" in path.parts:
-                continue
-            parts = path.relative_to(folder).with_suffix("").parts
-            dotted = ".".join([name, *parts])
-            found[dotted.removesuffix(".__init__")] = path
-    return found
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="one fork for each module")
@@ -165,70 +119,9 @@ for name in " .nn .optim .data .interface .testing .telemetry .memory .models .s
     run(program)
 
 
-class Import(NamedTuple):
-    """An import of one of our modules; ``kind``: when the module is imported (eager), inside a function, for types."""
-
-    source: str
-    target: str
-    kind: str
-
-
-@cache
-def imports() -> list[Import]:
-    """Every import of ours in our modules: eager, inside functions and for types."""
-    paths = modules()
-    found: set[Import] = set()
-
-    def visit(source: str, node: ast.AST, kind: str) -> None:
-        for child in ast.iter_child_nodes(node):
-            for target in targets(child):
-                ours = next((name for name in (target, target.rpartition(".")[0]) if name in paths), source)
-                if ours != source:
-                    found.add(Import(source, ours, kind))
-            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
-                visit(source, ast.Module(child.body, []), "types")
-                visit(source, ast.Module(child.orelse, []), kind)
-            elif isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-                visit(source, child, "function" if kind == "eager" else kind)
-            else:
-                visit(source, child, kind)
-
-    for name, path in paths.items():
-        visit(name, ast.parse(path.read_text()), "eager")
-    return sorted(found)
-
-
-def targets(node: ast.AST) -> list[str]:
-    """The dotted names that a node imports, ``import_module("name")`` included."""
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    if isinstance(node, ast.ImportFrom):
-        return [f"{node.module}.{alias.name}" for alias in node.names]
-    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
-        return [str(a.value) for a in node.args[:1] if isinstance(a, ast.Constant)]
-    return []
-
-
-@cache
-def rooms() -> dict[str, int]:
-    """The height of each room: its line in the table in ARCHITECTURE.md, counted from below."""
-    (table,) = re.findall(r"```rooms\n(.*?)```", (ROOT / "ARCHITECTURE.md").read_text(), re.DOTALL)
-    lines = [line.partition("#")[0].split() for line in table.splitlines()]
-    assert [line[0] for line in lines if line[0] in STOREYS] == STOREYS
-    lines = [line[1:] if line[0] in STOREYS else line for line in lines]
-    return {room: height for height, line in enumerate(reversed(lines)) for room in line}
-
-
-def height(module: str) -> int:
-    """That of the room with the longest name that begins this module's."""
-    fitting = [room for room in rooms() if f"{module}.".startswith(f"{room}.") and (room != "flnb" or module == "flnb")]
-    assert fitting, f"{module} is in no room: add it to the table in ARCHITECTURE.md"
-    return rooms()[max(fitting, key=len)]
-
-
 def test_imports_point_down() -> None:
     """Of any kind: eager, inside functions, for types."""
-    upward = {i for i in imports() if height(i.target) > height(i.source)}
+    upward = {i for i in imports() if room(i.target).height > room(i.source).height}
     listed = {Import(*line.split()) for line in UPWARD.strip().splitlines()}
     new, gone = sorted(upward - listed), sorted(listed - upward)
     assert not new, "these point up: " + "; ".join(f"{i.source} imports {i.target} ({i.kind})" for i in new)
@@ -266,3 +159,11 @@ def test_circles_are_small() -> None:
             edges[one.source].add(one.target)
     largest = circles(edges)[0]
     assert len(largest) <= CIRCLE, f"a circle of {len(largest)} modules: {', '.join(sorted(largest))}"
+
+
+def test_a_missing_tool_is_named() -> None:
+    with pytest.raises(ImportError, match=r"flnb.no_such_tool is missing: this installation of flnb has the core"):
+        extras.tool("flnb.no_such_tool", "show")
+    with pytest.raises(ImportError, match=r"flnb.no_such_tool is missing"):
+        extras.late("flnb.no_such_tool.below", "show")()
+    assert extras.late("json", "loads")("[1]") == [1]

@@ -78,7 +78,7 @@ def test_an_unknown_word_names_the_known_ones(shell: Any) -> None:
 
 def test_under_flnb_lab_the_collector_is_tuned(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[bool] = []
-    monkeypatch.setattr(flnb, "tune_gc", lambda: calls.append(True), raising=False)
+    monkeypatch.setattr(flnb.magics, "tune_gc", lambda: calls.append(True), raising=False)
     flnb.load_ipython_extension(shell)
     assert not calls
     monkeypatch.setenv("FLNB_TUNE_GC", "1")

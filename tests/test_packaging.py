@@ -79,7 +79,7 @@ def test_every_required_package_is_in_the_extra_that_its_error_names() -> None:
         assert distribution.get(package, package) in names, f"{file}: {package} is not in flnb[{extra}]"
 
 
-@pytest.mark.parametrize("group", ["flnb.backends", "flnb.memory_managers", "flnb.tapes"])
+@pytest.mark.parametrize("group", ["flnb.backends", "flnb.memory_managers", "flnb.memory_devices", "flnb.tapes"])
 def test_entry_points_load(group: str) -> None:
     declared = PROJECT["project"]["entry-points"][group]
     for name, target in declared.items():

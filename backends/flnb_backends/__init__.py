@@ -1,6 +1,6 @@
 """Implementations of flnb's interfaces: tensor backends and memory managers. Public as `flnb.backends`."""
 
-import flnb  # noqa: F401  # first: it makes the session, which imports from here
+from flnb import interface  # noqa: F401  # first: flnb makes the session, which imports from here
 from flnb_backends.tensor.meta import MetaBackend
 from flnb_backends.tensor.numpy import NumpyBackend
 

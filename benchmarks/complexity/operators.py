@@ -27,8 +27,8 @@ MATCH = {
 def flnb() -> dict[str, list[str]]:
     """The op table; composites have a body of other ops, so that a backend implements only the rest."""
     import flnb
+    from flnb.dispatch.table import OPS
     from flnb.ops.composite import Composite
-    from flnb.ops.table import OPS
 
     assert flnb.add  # the package fills the table
     required = sorted(name for name, op in OPS.items() if not isinstance(op, Composite))

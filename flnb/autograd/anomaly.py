@@ -19,7 +19,7 @@ from flnb.tensor import Tensor
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from flnb.ops.table import Op
+    from flnb.dispatch.table import Op
 
 __all__ = ["AnomalyError", "breakpoint_if", "detect_anomaly"]
 

@@ -11,8 +11,8 @@ from itertools import islice
 from operator import itemgetter
 from typing import ClassVar
 
-from flnb.autograd.walk import Walk, empty
-from flnb.interface.tape import SEQ, Node, Tape
+from flnb.autograd.walk import empty
+from flnb.interface.tape import SEQ, Node, Tape, Walk
 
 __all__ = ["Arena"]
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from flnb.autograd.variable import Variable
-    from flnb.ops.table import Op
+    from flnb.dispatch.table import Op
 
 __all__ = ["Batched", "Level", "enclose", "expose", "innermost", "replaced", "wrap"]
 

@@ -18,14 +18,15 @@ import numpy as np
 from flnb_telemetry import bus
 
 from flnb.dispatch import crossing, state
+from flnb.dispatch.failure import Untraceable
 from flnb.dispatch.interpreter import use_interpreter
 from flnb.dispatch.plan import Plan, Spec
 from flnb.dispatch.promotion import find_plan
+from flnb.dispatch.table import OPS
 from flnb.dispatch.templates import compiled
-from flnb.dispatch.tracing import Traced, Tracing, Untraceable
+from flnb.dispatch.tracing import Traced, Tracing
 from flnb.interface.tape import SAVED
 from flnb.ops.movement import sum_to
-from flnb.ops.table import OPS
 
 __all__ = ["Compiled", "compile_pulls"]
 

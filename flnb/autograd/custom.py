@@ -15,10 +15,10 @@ from flnb.autograd.tape import grad_of
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import state
 from flnb.dispatch.plan import Plan
+from flnb.dispatch.table import Op, Pull, not_inferred
 from flnb.ops.composite import Composite
 from flnb.ops.creation import asarray, zeros_like
 from flnb.ops.movement import stack
-from flnb.ops.table import Op, Pull, not_inferred
 from flnb.tensor import Tensor
 
 __all__ = ["CustomOp", "GradientRuleError", "custom_op"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from flnb.dispatch import stacks
+from flnb.dispatch.table import describe
 from flnb.interface.tape import CODE, LASTI, MARK, PLAN, SAVED, SEQ, Node, Tape
-from flnb.ops.table import describe
 from flnb.tensor import Tensor
 
 __all__ = [

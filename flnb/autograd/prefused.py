@@ -17,14 +17,14 @@ from flnb.autograd.hooks import Inside
 from flnb.autograd.tape import Linked, follow
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch.plan import Plan
+from flnb.dispatch.table import OPS
 from flnb.interface.tape import PARENTS, PLAN, SAVED, SEQ, Node
 from flnb.ops import elementwise as e
-from flnb.ops.table import OPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flnb.autograd.walk import Walk
+    from flnb.interface.tape import Walk
     from flnb.tensor import Tensor
 
 __all__ = ["MatchedOp", "Prefused", "Sequence", "register_sequence"]

@@ -19,7 +19,7 @@ from flnb.tensor import Tensor
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flnb.autograd.walk import Walk
+    from flnb.interface.tape import Walk
 
 __all__ = ["DEAD", "Pruning"]
 

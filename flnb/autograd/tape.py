@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from heapq import heappop, heappush, heapreplace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from flnb_telemetry import bus
@@ -25,6 +25,9 @@ from flnb.interface.tape import MARK, PLAN, SEQ, Node, Tape
 from flnb.ops import elementwise as e
 from flnb.ops.creation import asarray, ones_like
 from flnb.tensor import Tensor
+
+if TYPE_CHECKING:
+    from flnb.interface import tape as contract
 
 __all__ = ["Linked", "Walk", "backward", "grad_of", "walk"]
 
@@ -172,7 +175,7 @@ def _owner(node: Node) -> Tape:
 LINKED = Linked()
 
 
-def follow(walk: Walk, pull: Callable[[Node], None] | None = None) -> None:
+def follow(walk: contract.Walk, pull: Callable[[Node], None] | None = None) -> None:
     """Pull every node that was reached, and those reached from there, in falling order of sequence numbers."""
     pull = pull or walk.pull
     reached = walk.reached

@@ -19,10 +19,10 @@ from flnb.autograd.variable import placed
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import state
 from flnb.dispatch.plan import spec_of
+from flnb.dispatch.table import OPS
 from flnb.interface.tape import MARK, PARENTS, PLAN, SAVED, SEQ, Node
 from flnb.ops import elementwise as e
 from flnb.ops.movement import sum_to
-from flnb.ops.table import OPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,8 +12,8 @@ from flnb.autograd.variable import NAME, Variable
 from flnb.dispatch import stacks, state
 from flnb.dispatch.observe import Observer, call_of, observe
 from flnb.dispatch.parts import use_tape
+from flnb.dispatch.table import Op, describe
 from flnb.interface.tape import PARENTS, PLAN, SEQ, Node, Tape
-from flnb.ops.table import Op, describe
 from flnb.tensor import Tensor
 
 __all__ = ["Why", "why"]

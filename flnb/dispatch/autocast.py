@@ -20,13 +20,14 @@ from flnb.dispatch import state
 from flnb.dispatch.brief import brief
 from flnb.dispatch.crossing import enter
 from flnb.dispatch.interpreter import Interpreter
+from flnb.dispatch.table import OPS
 from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from flnb.dispatch.state import State
-    from flnb.ops.table import Op
+    from flnb.dispatch.table import Op
 
 __all__ = ["LEVELS", "Level", "autocast"]
 
@@ -137,8 +138,6 @@ class autocast(state.use):
 
 def _known(which: str, names: Collection[Any]) -> set[str]:
     """Names of ops, checked, with ``"*"`` expanded."""
-    from flnb.ops.table import OPS
-
     if isinstance(names, str):
         raise TypeError(f"autocast: {which} is a list of names of ops, got the text {names!r}; write [{names!r}]")
     given = {item if isinstance(item, str) else item.name for item in names}

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from flnb.dispatch.state import State
-    from flnb.ops.table import Op
+    from flnb.dispatch.table import Op
 
 __all__ = ["accumulate", "call", "create", "detached", "next_seq", "node", "write"]
 

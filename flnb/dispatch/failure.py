@@ -9,18 +9,21 @@ from flnb_telemetry import bus, intern, schema
 
 from flnb.dispatch import leaves, stacks
 from flnb.dispatch.plan import Spec
-from flnb.dispatch.tracing import Untraceable
 from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from flnb.dispatch.plan import Plan
-    from flnb.ops.table import Op
+    from flnb.dispatch.table import Op
 
-__all__ = ["failed", "failed_call", "failed_function", "refused"]
+__all__ = ["Untraceable", "failed", "failed_call", "failed_function", "refused"]
 
 SHOWN = 8  # tensors in a note
+
+
+class Untraceable(Exception):
+    """A function cannot be written down: it asks for a value, or writes in place. No failure: it runs as it is."""
 
 
 def failed(error: Exception, plan: Plan, inputs: tuple[Any, ...]) -> None:

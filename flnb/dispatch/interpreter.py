@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from flnb_telemetry.withblock import with_block
 
-from flnb.dispatch import state
+from flnb.dispatch import crossing, state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from flnb.dispatch.plan import Spec
-    from flnb.ops.table import Op
+    from flnb.dispatch.table import Op
 
 __all__ = ["Interpreter", "use_interpreter"]
 
@@ -40,17 +40,13 @@ class Interpreter:
 
     def create(self, op: Op, spec: Spec, arguments: tuple[Any, ...], category: int) -> Any:
         """Handle the call of an op that makes a tensor from no tensor."""
-        from flnb.dispatch.crossing import create
-
         with self.outside():
-            return create(op, spec, arguments, category)
+            return crossing.create(op, spec, arguments, category)
 
     def run(self, op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...] = (), out: Any = None) -> Any:
         """Run an op as it would be run without this interpreter."""
-        from flnb.dispatch.crossing import enter
-
         with self.outside():
-            return enter(op, operands, attributes, out)
+            return crossing.enter(op, operands, attributes, out)
 
     def outside(self) -> state.entered:
         """The state around this interpreter, in which it may call any function of flnb."""

@@ -22,6 +22,7 @@ from flnb_telemetry import bus, intern, pump, schema
 from flnb_telemetry.withblock import WithBlock
 
 from flnb.dispatch import state
+from flnb.interface.ledger import Ledger
 from flnb.interface.memory import (
     ALIGNMENT,
     AllocHint,
@@ -179,6 +180,9 @@ def _free(manager: MemoryManager, block: Block, mine: Block | None) -> None:
             RuntimeWarning,
             stacklevel=3,
         )
+
+
+Ledger.drain = staticmethod(drain)
 
 
 def _keep(manager: MemoryManager, block: Block, size: int) -> None:

@@ -20,7 +20,7 @@ from flnb.dispatch.state import operators
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from flnb.ops.table import Op
+    from flnb.dispatch.table import Op
 
 __all__ = ["Call", "Observer", "call_of", "observe"]
 
@@ -119,7 +119,7 @@ def call_of(op: Op, arguments: tuple[Any, ...]) -> Call:
     """Separate a method's arguments by role.
 
     >>> import flnb, numpy as np
-    >>> call_of(flnb.ops.table.OPS["sum"], (np.ones(3), (0,), False, None))
+    >>> call_of(flnb.dispatch.table.OPS["sum"], (np.ones(3), (0,), False, None))
     Call(inputs=(array([1., 1., 1.]),), attributes=((0,), False), out=None)
     """
     out = None

@@ -17,8 +17,8 @@ from flnb.dispatch.quiet import quiet
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from flnb.dispatch.table import Op
     from flnb.interface import TensorBackend
-    from flnb.ops.table import Op
 
 __all__ = ["Plan", "Spec", "spec_of"]
 

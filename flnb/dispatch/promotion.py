@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flnb.dispatch.state import State
-    from flnb.ops.table import Op
+    from flnb.dispatch.table import Op
 
 __all__ = ["find_plan", "foreign", "plan_for"]
 
@@ -55,12 +55,10 @@ def find_plan(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...], here:
 
 def _composite(op: Op, tensors: tuple[Any, ...], attributes: tuple[Any, ...]) -> Plan:
     """The plan of a composite that the backend takes whole, from a run of its body without values."""
-    from flnb.dispatch.tracing import outline
-
     specs = tuple([x._spec for x in tensors])
     key = op.key(specs, attributes)
     plan = op.plans.get(key)
-    return op.plans.setdefault(key, outline(op, specs, attributes)) if plan is None else plan
+    return op.plans.setdefault(key, op.outline(specs, attributes)) if plan is None else plan
 
 
 def adopted(op: Op, operands: Sequence[Any], here: State) -> tuple[Any, ...]:

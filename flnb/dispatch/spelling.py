@@ -149,21 +149,20 @@ class Elsewhere:
         raise AttributeError(f"{owner.__name__!r} object has no attribute {self.name!r}; in flnb: {self.meant}")
 
 
-def misspelt(cls: type, operators: Sequence[Any] | None = None) -> dict[str, str]:
+def misspelt(cls: type, operators: Sequence[Any]) -> dict[str, str]:
     """Public methods of a user's backend that are close to primitives but none, each with the one probably meant.
 
     >>> import flnb
     >>> class Mine(flnb.backends.NumpyBackend):
     ...     def _helper(self): ...
     >>> Mine.mutliply = lambda self, a, b, out=None: a
-    >>> misspelt(Mine)
+    >>> misspelt(Mine, flnb.dispatch.state.operators)
     {'mutliply': 'multiply'}
     """
-    from flnb.dispatch import state
     from flnb.interface import TensorBackend
 
     ours = [c for c in cls.__mro__ if c.__module__.startswith(("flnb_backends.", "flnb.interface."))]
-    known = {op.name for op in operators or state.operators}
+    known = {op.name for op in operators}
     known |= {name for c in ours for name in vars(c)} | set(dir(TensorBackend))
     odd = [
         name
@@ -183,12 +182,12 @@ def misspelt(cls: type, operators: Sequence[Any] | None = None) -> dict[str, str
 _seen: weakref.WeakSet[type] = weakref.WeakSet()
 
 
-def warn_of_misspelt(cls: type) -> None:
+def warn_of_misspelt(cls: type, operators: Sequence[Any]) -> None:
     """Warn, once for each class, of methods that are never called."""
     if cls in _seen or cls.__module__.startswith("flnb_backends."):
         return
     _seen.add(cls)
-    for name, meant in misspelt(cls).items():
+    for name, meant in misspelt(cls, operators).items():
         warnings.warn(
             f"backend {cls.__name__}: the method {name!r} is no primitive and is never called; did you mean {meant!r}? "
             f"If it is meant to be a helper, begin its name with an underscore",

@@ -84,7 +84,7 @@ class State:
 
     def bind(self) -> None:
         """Take the backend's methods and the facts about it."""
-        warn_of_misspelt(type(self.backend))
+        warn_of_misspelt(type(self.backend), operators)
         self.kind = self.backend.buffer
         self.overridden = self.backend.overridden()
         families.setdefault(self.kind, type(self.backend))
@@ -105,9 +105,7 @@ class State:
         if kernel is None or plan.spec.dtype.char not in self.backend.whole_dtypes:
             return None
         if plan.primitives is None:  # the plan was made where no backend took it whole
-            from flnb.dispatch.tracing import complete
-
-            complete(plan)
+            plan.op.complete(plan)
         if self.overridden and plan.op.name not in self.overridden and not self.overridden.isdisjoint(plan.primitives):
             return None
         return kernel
@@ -148,7 +146,7 @@ class State:
 
 
 operators: list[Any] = []
-"""Every op, at its index. Appended by `flnb.ops.table.Op`; the states' tables follow."""
+"""Every op, at its index. Appended by `flnb.dispatch.table.Op`; the states' tables follow."""
 
 
 def add_operator(op: Any) -> int:

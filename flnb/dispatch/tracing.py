@@ -1,7 +1,7 @@
 """Tracing: ops on tensors that have a spec and no value, listed in the order in which they were called.
 
-A trace consists of plans and operands: the static half of a program. A composite's plan is made from one (`outline`),
-a compiled pull is written from one (`flnb.autograd.compiled_pulls`).
+A trace consists of plans and operands: the static half of a program. A composite's plan is made from one
+(`flnb.dispatch.table.Op.outline`), a compiled pull is written from one (`flnb.autograd.compiled_pulls`).
 """
 
 from __future__ import annotations
@@ -9,19 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from flnb.dispatch import state
-from flnb.dispatch.interpreter import Interpreter, use_interpreter
-from flnb.dispatch.plan import Plan, Spec
+from flnb.dispatch.failure import Untraceable
+from flnb.dispatch.interpreter import Interpreter
 from flnb.dispatch.promotion import plan_for
 from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
-    from flnb.ops.table import Op
+    from flnb.dispatch.plan import Plan, Spec
+    from flnb.dispatch.table import Op
 
-__all__ = ["Step", "Traced", "Tracing", "Untraceable", "complete", "outline"]
-
-
-class Untraceable(Exception):  # not an error: the function runs as it is
-    """A function does something that cannot be traced: it asks for a value, or writes in place."""
+__all__ = ["Step", "Traced", "Tracing"]
 
 
 class Step(NamedTuple):
@@ -98,32 +95,3 @@ class Tracing(Interpreter):
 
     def write(self, *_: Any) -> NoReturn:
         raise Untraceable
-
-
-def outline(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> Plan:
-    """The plan of a composite, from a run of its body without values.
-
-    Raises:
-        Untraceable: the body depends on values.
-    """
-    trace = Tracing()
-    with use_interpreter(trace), state.recording(False):
-        result, _ = op.body(*map(trace.input, specs), *attributes)  # type: ignore[misc]
-    trace.steps.clear()  # its tensors refer to the trace: no cycle is left behind
-    return complete(Plan(op, specs, attributes, result._spec))
-
-
-def complete(plan: Plan) -> Plan:
-    """Find the specs that a composite saves for its gradient, and the primitives of which it consists."""
-    trace, op = Tracing(), plan.op
-    inputs = [trace.input(spec) for spec in plan.specs]
-    with use_interpreter(trace), state.recording(False):
-        result, kept = op.body(*inputs, *plan.attributes)  # type: ignore[misc]
-        *reads, reads_result = plan.saves[-1]
-        saved = [x if read else None for x, read in zip(inputs, reads, strict=True)]
-        op.joint(trace.input(result._spec), plan, *saved, *kept, result if reads_result else None)  # type: ignore[misc]
-    plan.kept = tuple([x._spec for x in kept])
-    plan.weight = max(spec.nbytes for spec in (plan.spec, *plan.kept))
-    plan.primitives = frozenset([step.plan.op.name for step in trace.steps])
-    trace.steps.clear()
-    return plan

@@ -1,7 +1,8 @@
 """Looking into backends: comparing them op by op, finding the first op that differs, reopening a recorded op."""
 
+from flnb.dispatch.recording import record
 from flnb.explore.calls import OpCall, digest, generator, run_op, tensor
-from flnb.explore.capture import RecordedOp, inputs_of, record
+from flnb.explore.capture import RecordedOp, inputs_of
 from flnb.explore.compare import compare_backends
 from flnb.explore.difference import Difference, compare_op
 from flnb.explore.divergence import Divergence, bisect

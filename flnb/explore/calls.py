@@ -14,16 +14,16 @@ from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import state
 from flnb.dispatch.observe import call_of
 from flnb.dispatch.plan import spec_of
+from flnb.dispatch.table import OPS
 from flnb.explore.layout import Kept, keep
 from flnb.ops.creation import asarray
-from flnb.ops.table import OPS
 from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from flnb.dispatch.table import Op
     from flnb.interface import TensorBackend
-    from flnb.ops.table import Op
 
 __all__ = ["OpCall", "Outcome", "call_before", "digest", "generator", "run_op", "tensor"]
 

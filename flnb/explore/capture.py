@@ -8,13 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
-from warnings import warn
 
-import flnb_telemetry
 import numpy as np
 from flnb_telemetry import bus, quantity, schema
 from flnb_telemetry.safe_text import safe_lines
-from flnb_telemetry.withblock import with_block
 
 from flnb.dispatch import state
 from flnb.dispatch.observe import Observer, observe
@@ -26,13 +23,14 @@ from flnb.explore.script import literal, save, where
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from flnb_telemetry.recording import Recording
 
-    from flnb.ops.table import Op
+    from flnb.dispatch.table import Op
     from flnb.tensor import Tensor
 
-__all__ = ["Capture", "RecordedOp", "inputs_of", "record"]
+__all__ = ["Capture", "RecordedOp", "inputs_of", "keep_inputs"]
 
 Array = np.ndarray[Any, Any]
 
@@ -194,42 +192,11 @@ class Capture(Observer):
 _captures: weakref.WeakValueDictionary[int, Capture] = weakref.WeakValueDictionary()
 
 
-@with_block
-def record(
-    name: str = "run", *, inputs: bool = False, inputs_limit: str | int = "256MiB", **options: Any
-) -> Iterator[Recording]:
-    """Record everything that runs inside: ``with flnb.record() as run: train()``, then ``run.ops`` and the rest.
-
-    Args:
-        name: the name of the run.
-        inputs: store the inputs of each op of this thread, so that ``run.calls[i]`` can be opened in a cell
-            (`RecordedOp`). Copying them costs time, which the recorded times of ops then include.
-        inputs_limit: the most bytes of these inputs; later ones are not stored, and a note says so.
-        options: ``buffer``, ``limit`` and ``grad_interval`` of `flnb_telemetry.record`.
-
-    >>> import flnb
-    >>> with flnb.record(inputs=True) as run:
-    ...     y = flnb.ones((2,)) + 1.0
-    >>> run.calls[1]
-    op 1: add(float32[2], float32[]), <doctest flnb.explore.capture.record[1]>:2: y = flnb.ones((2,)) + 1.0
-    >>> run.calls[1].again().tolist()
-    [2.0, 2.0]
-    """
-    limit = quantity.bytes_of(inputs_limit, "record(inputs_limit=...)")
-    with flnb_telemetry.record(name, **options) as run:
-        if not inputs:
-            yield run
-            return
-        run.captured = capture = Capture(run, limit)
-        _captures[run.number] = capture
-        with observe(capture):
-            yield run
-    if capture.missed:
-        warn(
-            f"flnb.record: {capture.summary()}; give a larger inputs_limit, or record fewer steps",
-            RuntimeWarning,
-            stacklevel=4,
-        )
+def keep_inputs(run: Recording, limit: int) -> AbstractContextManager[None]:
+    """A block in which the inputs of this thread's ops are kept as ``run.captured``, in at most ``limit`` bytes."""
+    run.captured = capture = Capture(run, limit)
+    _captures[run.number] = capture
+    return observe(capture)
 
 
 def inputs_of(source: int | str | os.PathLike[str], index: int = -1) -> list[Array]:

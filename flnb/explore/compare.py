@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flnb.dispatch import state
 from flnb.dispatch.spelling import misspelt
 from flnb.explore.lockstep import Step, backends_of, lockstep
 from flnb.explore.report import Report, Result
@@ -95,7 +96,7 @@ def compare_backends(
     results += [
         Result(f"method {name!r}", False, 0, f"is no primitive and never called; did you mean {meant!r}?", (), shown[i])
         for i, other in enumerate(others)
-        for name, meant in misspelt(type(other)).items()
+        for name, meant in misspelt(type(other), state.operators).items()
     ]
     return Report(f"{', '.join(names)} beside {reference.name}", tuple(results))
 

@@ -10,9 +10,9 @@ import numpy as np
 from flnb.dispatch import registry
 from flnb.dispatch.dtypes import is_float
 from flnb.dispatch.quiet import quiet
+from flnb.dispatch.table import OPS
 from flnb.explore.calls import NEW, OpCall, Outcome, same_bits
 from flnb.explore.layout import keep
-from flnb.ops.table import OPS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -24,8 +24,8 @@ from flnb.random import manual_seed
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from flnb.dispatch.table import Op
     from flnb.interface import TensorBackend
-    from flnb.ops.table import Op
 
 __all__ = ["Step", "backends_of", "lockstep"]
 

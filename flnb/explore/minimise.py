@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flnb.dispatch.plan import spec_of
+from flnb.dispatch.table import OPS
 from flnb.explore.calls import NEW, OpCall
 from flnb.explore.difference import Difference, diverges
 from flnb.explore.layout import Kept, Layout, canonical, keep
-from flnb.ops.table import OPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -42,6 +42,8 @@ class OutOfMemoryError(MemoryError):
     request = free = unreserved = largest_hole = reserved = 0
     capacity: int | None = None
     shortage: Shortage | None = None
+    reporter: ClassVar[Callable[[OutOfMemoryError], Any]]
+    """Makes the `report`; the memory lab's, registered by flnb."""
 
     def __init__(self, message: str = "", **about: Any) -> None:
         super().__init__(message)
@@ -56,9 +58,7 @@ class OutOfMemoryError(MemoryError):
         """
         found = self.__dict__.get("_report")
         if found is None:
-            from flnb.memory.postmortem import postmortem
-
-            found = self.__dict__["_report"] = postmortem(self)
+            found = self.__dict__["_report"] = type(self).reporter(self)
         return found
 
 

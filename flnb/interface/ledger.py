@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from flnb.interface.memory import Block
 
 __all__ = ["Ledger"]
@@ -13,6 +15,9 @@ __all__ = ["Ledger"]
 
 class Ledger:
     """The crossing's accounts of a manager: sums, live blocks by id, and the lock that admits one thread at a time."""
+
+    drain: ClassVar[Callable[[Block | None], None]]
+    """Hands back every block whose array is gone: `flnb.dispatch.memory.drain`, which puts itself here."""
 
     __slots__ = ("allocated", "allocs", "live", "lock", "peak")
 

@@ -275,9 +275,7 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
 
     def settle(self, block: Block | None = None) -> None:
         """Free every block whose array is gone. An error of `free` is a warning, except about ``block``."""
-        from flnb.dispatch.memory import drain
-
-        drain(block)
+        Ledger.drain(block)
 
     def _check_live(self, block: Block, call: str) -> None:
         if block.manager is not self:

@@ -15,19 +15,42 @@ counting alone frees a tape.
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from flnb.interface.part import Part
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flnb.autograd.walk import Walk
 
-__all__ = ["CODE", "LASTI", "MARK", "PARENTS", "PLAN", "SAVED", "SEQ", "Node", "Tape"]
+__all__ = ["CODE", "LASTI", "MARK", "PARENTS", "PLAN", "SAVED", "SEQ", "Node", "Tape", "Walk"]
 
 Node = list[Any]
 PLAN, PARENTS, SEQ, MARK, CODE, LASTI, SAVED = range(7)
+
+
+class Walk(Protocol):
+    """One backward under way, as a tape sees it.
+
+    Attributes:
+        pull: takes a node's cotangent and adds to those of its parents; the node is empty afterwards.
+        reached: nodes that a first cotangent has arrived at and that nobody has taken from this list yet.
+        retain: whether nodes stay as they are, for another backward.
+        create_graph: whether the backward is itself recorded.
+        cotangents: what has arrived at nodes that were not pulled yet, by sequence number; raw buffers where `buffers`.
+        stops: sequence numbers of the nodes that the walk goes towards; empty: the leaves.
+    """
+
+    pull: Callable[[Node], None]
+    reached: list[Node]
+    retain: bool
+    create_graph: bool
+    buffers: bool
+    cotangents: dict[int, Any]
+    stops: frozenset[int]
+
+    def drop(self, node: Node) -> None:
+        """Empty a node without pulling it."""
 
 
 class Tape(Part, kind="tape"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import flnb.memory
 from flnb.dispatch import registry
 from flnb.interface.device import default_device
 
@@ -50,7 +49,7 @@ def lean(models: tuple[str, ...], method: str, scopes: tuple[str, ...]) -> str:
 
 def _called(kind: type) -> str:
     """Return the name by which a notebook cell reaches a class: flnb's own through flnb, others by their bare name."""
-    return f"flnb.memory.{kind.__name__}" if getattr(flnb.memory, kind.__name__, None) is kind else kind.__name__
+    return f"flnb.memory.{kind.__name__}" if kind.__module__.startswith("flnb_backends.") else kind.__name__
 
 
 def _size(nbytes: int) -> str:

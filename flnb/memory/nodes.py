@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from flnb_telemetry import schema
 
-from flnb.ops.table import OPS
+from flnb.dispatch.table import OPS
 
 if TYPE_CHECKING:
     from flnb_telemetry import Recording

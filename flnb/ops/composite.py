@@ -15,12 +15,12 @@ import numpy as np
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import state
 from flnb.dispatch.brief import brief
+from flnb.dispatch.table import Op, not_inferred
 from flnb.ops import elementwise as e
 from flnb.ops import reduction as r
 from flnb.ops.creation import arange, asarray
 from flnb.ops.dtypes import result_type
 from flnb.ops.movement import reshape
-from flnb.ops.table import Op, not_inferred
 from flnb.tensor import ArrayLike, Tensor, axes_of
 
 Body = tuple[Any, tuple[Any, ...]]

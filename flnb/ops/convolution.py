@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch.brief import brief
+from flnb.dispatch.table import Op, Pull, describe, named
 from flnb.ops import elementwise as e
 from flnb.ops.movement import reshape
-from flnb.ops.table import Op, Pull, describe, named
 
 if TYPE_CHECKING:
     from flnb.tensor import ArrayLike, Tensor

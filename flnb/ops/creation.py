@@ -14,7 +14,7 @@ from flnb.dispatch.brief import brief
 from flnb.dispatch.dtypes import common_dtype, complex_dtype, default_dtype, dtype_of
 from flnb.dispatch.plan import spec_of
 from flnb.dispatch.quiet import quiet
-from flnb.ops.table import Op
+from flnb.dispatch.table import Op
 from flnb.tensor import ArrayLike, DTypeLike, Tensor, check_device
 
 INPUT = 5

@@ -10,6 +10,7 @@ import numpy as np
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch.brief import brief
 from flnb.dispatch.dtypes import real_dtype
+from flnb.dispatch.table import Op, Pull
 from flnb.ops import elementwise as e
 from flnb.ops.creation import asarray
 from flnb.ops.dtypes import finfo
@@ -17,7 +18,6 @@ from flnb.ops.inverse import solve
 from flnb.ops.linalg import adjoint, matmul
 from flnb.ops.movement import concat, expand_dims
 from flnb.ops.packed import Shape, matrices, packed, plain, results, square
-from flnb.ops.table import Op, Pull
 
 if TYPE_CHECKING:
     from flnb.tensor import ArrayLike, Tensor

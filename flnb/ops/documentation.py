@@ -144,7 +144,7 @@ from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flnb.ops.table import Op
+    from flnb.dispatch.table import Op
     from flnb.tensor import Tensor
 
 __all__ = ["documented", "readable"]

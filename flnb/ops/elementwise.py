@@ -14,9 +14,9 @@ from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import state
 from flnb.dispatch.dtypes import dtype_of, is_float, real_dtype
 from flnb.dispatch.plan import Spec
+from flnb.dispatch.table import Op, Pull, describe, shaped
 from flnb.ops.creation import asarray, refuse_complex, zeros_like
 from flnb.ops.documentation import documented
-from flnb.ops.table import Op, Pull, describe, shaped
 from flnb.tensor import ArrayLike, DTypeLike, Tensor, check_device
 
 BOOL = np.dtype(bool)

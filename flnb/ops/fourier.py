@@ -16,11 +16,11 @@ import numpy as np
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch.brief import brief
 from flnb.dispatch.dtypes import default_dtype, is_float, real_dtype
+from flnb.dispatch.table import Op, Pull, shaped
 from flnb.ops import elementwise as e
 from flnb.ops.arranging import roll
 from flnb.ops.creation import arange, asarray
 from flnb.ops.movement import concat, pad
-from flnb.ops.table import Op, Pull, shaped
 
 if TYPE_CHECKING:
     from flnb.tensor import ArrayLike, DTypeLike, Tensor

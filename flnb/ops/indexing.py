@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flnb.dispatch import crossing as dispatch
+from flnb.dispatch.table import Op, Pull, shaped
 from flnb.ops.creation import arange, asarray
 from flnb.ops.elementwise import assign
 from flnb.ops.movement import broadcast_to, reshape
-from flnb.ops.table import Op, Pull, shaped
 from flnb.tensor import ArrayLike, Tensor, axis_of
 
 MOST = 66  # operands of an indexing op: the tensor, values, and an index for each of NumPy's 64 dimensions

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch.dtypes import real_dtype
+from flnb.dispatch.table import Op, Pull, describe
 from flnb.ops import elementwise as e
 from flnb.ops.creation import asarray, eye
 from flnb.ops.dtypes import finfo
 from flnb.ops.linalg import adjoint, batched, conjugate, matmul
 from flnb.ops.movement import broadcast_to, expand_dims, reshape, sum_to
 from flnb.ops.packed import matrices, packed, plain, results, square
-from flnb.ops.table import Op, Pull, describe
 
 if TYPE_CHECKING:
     from flnb.tensor import ArrayLike, Tensor

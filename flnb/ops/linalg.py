@@ -11,13 +11,13 @@ import numpy as np
 
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch.failure import refused
+from flnb.dispatch.table import Op, Pull, describe
 from flnb.ops import elementwise as e
 from flnb.ops.arranging import roll
 from flnb.ops.creation import asarray
 from flnb.ops.movement import expand_dims, permute_dims, reshape, sum_to
 from flnb.ops.packed import matrices
 from flnb.ops.reduction import sum
-from flnb.ops.table import Op, Pull, describe
 
 if TYPE_CHECKING:
     from flnb.tensor import ArrayLike, DTypeLike, Tensor

@@ -13,9 +13,9 @@ from flnb.dispatch import crossing as dispatch
 from flnb.dispatch.brief import brief
 from flnb.dispatch.failure import refused
 from flnb.dispatch.plan import size_of
+from flnb.dispatch.table import Op, Pull, describe, shaped
 from flnb.ops import elementwise as e
 from flnb.ops.creation import asarray, ones_like, single
-from flnb.ops.table import Op, Pull, describe, shaped
 from flnb.tensor import ArrayLike, Tensor, axes_of, axis_of
 
 _reshape = Op(

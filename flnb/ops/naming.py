@@ -8,8 +8,8 @@ from typing import Any
 
 from flnb.dispatch.failure import failed_function
 from flnb.dispatch.spelling import KEYWORDS
+from flnb.dispatch.table import OPS
 from flnb.ops.documentation import readable
-from flnb.ops.table import OPS
 
 __all__ = ["public"]
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch.plan import size_of
+from flnb.dispatch.table import Op, Pull
 from flnb.ops import elementwise as e
 from flnb.ops.movement import reshape
-from flnb.ops.table import Op, Pull
 
 Shape = tuple[int, ...]
 

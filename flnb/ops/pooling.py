@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flnb.dispatch import crossing as dispatch
+from flnb.dispatch.table import Op, Pull, named
 from flnb.ops import elementwise as e
 from flnb.ops.convolution import Extents, axes, extents, output
 from flnb.ops.movement import pad
 from flnb.ops.reduction import floating
-from flnb.ops.table import Op, Pull, named
 
 if TYPE_CHECKING:
     from flnb.tensor import ArrayLike, Tensor

@@ -13,10 +13,10 @@ from flnb.dispatch.autocast import cast_target
 from flnb.dispatch.brief import brief
 from flnb.dispatch.dtypes import default_dtype, is_float
 from flnb.dispatch.plan import size_of
+from flnb.dispatch.table import Op, Pull, named
 from flnb.ops import elementwise as e
 from flnb.ops.creation import arange, asarray, eye, full
 from flnb.ops.movement import broadcast_to, concat, expand_dims, flip, moveaxis, pad, permute_dims, reshape
-from flnb.ops.table import Op, Pull, named
 from flnb.tensor import ArrayLike, DTypeLike, Tensor, axes_of, axis_of
 
 INTEGER = np.dtype(np.int64)

@@ -8,11 +8,11 @@ import numpy as np
 
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch.brief import brief
+from flnb.dispatch.table import Op, describe
 from flnb.ops import elementwise as e
 from flnb.ops.creation import asarray
 from flnb.ops.indexing import take
 from flnb.ops.reduction import INTEGER, sum
-from flnb.ops.table import Op, describe
 
 if TYPE_CHECKING:
     from flnb.tensor import ArrayLike, Tensor

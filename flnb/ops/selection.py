@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch.plan import size_of
+from flnb.dispatch.table import Op
 from flnb.ops import elementwise as e
 from flnb.ops import reduction as r
 from flnb.ops.creation import asarray
 from flnb.ops.indexing import take_along_axis
 from flnb.ops.movement import permute_dims, reshape, squeeze
 from flnb.ops.sorting import sort
-from flnb.ops.table import Op
 from flnb.tensor import ArrayLike, Tensor, axes_of, axis_of
 
 

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flnb.dispatch import crossing as dispatch
+from flnb.dispatch.table import Op, Pull, shaped
 from flnb.ops import elementwise as e
 from flnb.ops.creation import asarray, ones
 from flnb.ops.indexing import take, take_along_axis
 from flnb.ops.movement import concat, flatten, reshape
 from flnb.ops.reduction import INTEGER, cumulative_sum, diff
 from flnb.ops.searching import nonzero
-from flnb.ops.table import Op, Pull, shaped
 from flnb.tensor import ArrayLike, Tensor, axis_of
 
 

@@ -12,6 +12,7 @@ from flnb.dispatch import registry
 from flnb.dispatch.parts import use_backend
 from flnb.dispatch.spelling import misspelt
 from flnb.dispatch.stacks import lines
+from flnb.dispatch.state import operators
 from flnb.explore.report import Report, Result
 from flnb.ops.creation import asarray
 from flnb.tensor import Tensor
@@ -52,7 +53,7 @@ def check_backend(
         for dtype in dtypes:
             rows.setdefault(sample.op, []).append(_trial(sample, chosen, np.dtype(dtype), tolerance))
     results = [_row(op, trials, chosen) for op, trials in rows.items()]
-    for name, meant in misspelt(type(chosen)).items():
+    for name, meant in misspelt(type(chosen), operators).items():
         reason = f"is no primitive and never called; did you mean {meant!r}?"
         results.append(Result(f"method {name!r}", False, 0, reason, line=_line(chosen, name)))
     return Report(f"backend {chosen.name}", tuple(results))

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-import flnb
 from flnb.autograd import Variable
 from flnb.autograd.tape import grad_of
+from flnb.ops import asarray
 
 __all__ = ["GradientError", "verify_grad"]
 
@@ -52,7 +52,7 @@ def verify_grad(function: Callable[..., Any], inputs: Sequence[Any], order: int 
             f"verify_grad: nothing to check: inputs are differentiated where they are float64, these are "
             f"{', '.join(a.dtype.name for a in arrays)}; finite differences need that precision"
         )
-    sample = function(*[flnb.asarray(a) for a in arrays])
+    sample = function(*[asarray(a) for a in arrays])
     if sample.dtype.kind in "biu":
         return 0
     weight = rng.normal(size=sample.shape)
@@ -60,7 +60,7 @@ def verify_grad(function: Callable[..., Any], inputs: Sequence[Any], order: int 
 
     def value(points: list[Array]) -> Array:
         """The output times the weights: its sum is a scalar function of the inputs."""
-        return np.asarray(function(*[flnb.asarray(a) for a in points])._values() * weight)
+        return np.asarray(function(*[asarray(a) for a in points])._values() * weight)
 
     def slope(points: list[Array]) -> Array:
         """The gradient of that function times all directions at once."""
@@ -81,7 +81,7 @@ def verify_grad(function: Callable[..., Any], inputs: Sequence[Any], order: int 
         for i, g in zip(wanted, grad_of(output, sources, create_graph=graph), strict=True):
             first.of(i, g, directions[i], "first order")
             if graph and g is not None:
-                projection = (g * flnb.asarray(directions[i])).sum() + projection
+                projection = (g * asarray(directions[i])).sum() + projection
     if order > 1:
         second = _Check(slope, arrays, tolerance)
         curved = getattr(projection, "requires_grad", False)
@@ -93,8 +93,8 @@ def verify_grad(function: Callable[..., Any], inputs: Sequence[Any], order: int 
 
 def _projected(function: Any, points: list[Array], wanted: list[int], weight: Array) -> tuple[list[Any], Any]:
     """Variables of the arguments that are differentiated, and the weighted sum of the output."""
-    arguments = [Variable(a) if i in wanted else flnb.asarray(a) for i, a in enumerate(points)]
-    return [arguments[i] for i in wanted], (function(*arguments) * flnb.asarray(weight)).sum()
+    arguments = [Variable(a) if i in wanted else asarray(a) for i, a in enumerate(points)]
+    return [arguments[i] for i in wanted], (function(*arguments) * asarray(weight)).sum()
 
 
 class _Check:

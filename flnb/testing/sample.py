@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from flnb.dispatch import crossing as dispatch
-from flnb.ops.table import OPS
+from flnb.dispatch.table import OPS
 
 Array = np.ndarray[Any, Any]
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-import flnb
-from flnb import ops
+from flnb import ops, random
 from flnb.testing.sample import Sample
 from flnb.testing.sample import apart as _apart
 from flnb.testing.sample import direct as _direct
@@ -192,12 +191,12 @@ def _composites(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _creation(rng: np.random.Generator) -> Iterator[Sample]:
-    yield Sample("from_numpy", lambda x: flnb.asarray(x), (rng.normal(size=(2, 3)).astype(np.float32),))
+    yield Sample("from_numpy", lambda x: ops.asarray(x), (rng.normal(size=(2, 3)).astype(np.float32),))
     yield Sample("full", lambda: ops.full((2, 3), 2.5), ())
     yield Sample("arange", lambda: ops.arange(1, 9, 2), ())
     yield Sample("eye", lambda: ops.eye(2, 3, k=-1), ())
     yield Sample("empty_like", lambda: ops.empty((2, 3), dtype=np.int64) * 0, ())
     yield Sample("from_numpy", lambda: ops.linspace(0, 1, 5), (), "linspace")
     for name in ("uniform", "normal"):
-        draw = getattr(flnb.random, name)
-        yield Sample(f"random_{name}", lambda f=draw: f((3, 4), generator=flnb.random.Generator(5)), ())
+        draw = getattr(random, name)
+        yield Sample(f"random_{name}", lambda f=draw: f((3, 4), generator=random.Generator(5)), ())

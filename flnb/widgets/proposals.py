@@ -14,16 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flnb_telemetry import quantity, schema
+from flnb_telemetry.recording import record
 
-import flnb
+from flnb.dispatch.parts import use_memory_manager
 from flnb.dispatch.state import current
+from flnb.memory.fitting import fit
+from flnb.memory.traces import trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from flnb_telemetry import Recording
 
-    from flnb.memory import Fit
+    from flnb.memory.fitting import Fit
 
 __all__ = ["Proposals"]
 
@@ -103,7 +106,7 @@ class Proposals:
             raise ValueError("A proposal needs a recording that has ended.")
         recorded = run.meta.get("manager")
         manager = self._manager if self._manager.name == recorded or recorded is None else recorded
-        self._plan = flnb.memory.fit(run, capacity, manager)
+        self._plan = fit(run, capacity, manager)
         return self._told(self._plan)
 
     def _told(self, plan: Fit) -> dict[str, Any]:
@@ -128,16 +131,16 @@ class Proposals:
         told = self._told(plan)
         assert self._step is not None
         try:
-            with flnb.use_memory_manager(self._manager):
+            with use_memory_manager(self._manager):
                 self._manager.release_cached()
                 began = perf_counter()
-                with flnb.record(f"within {quantity.size(plan.capacity)}") as after, plan.apply(self._model):
+                with record(f"within {quantity.size(plan.capacity)}") as after, plan.apply(self._model):
                     self._step()
                 seconds = perf_counter() - began
         except Exception as error:
             return told | {"error": f"{type(error).__name__}: {error}"}
         reserved = int(after.memory.timeline().reserved.max(initial=0))
-        live = flnb.memory.trace(after).peak_live
+        live = trace(after).peak_live
         return told | {"measured": {"peak": reserved, "live": live, "seconds": seconds}}
 
 

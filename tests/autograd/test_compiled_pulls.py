@@ -10,7 +10,7 @@ import flnb
 from flnb.autograd import walk as walking
 from flnb.autograd.compiled_pulls import compile_pulls
 from flnb.dispatch.plan import Plan
-from flnb.ops.table import OPS, Pull
+from flnb.dispatch.table import OPS, Pull
 
 WAYS = ("slow", "light", "in blocks")
 

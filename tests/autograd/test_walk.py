@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import flnb
+from flnb.dispatch.table import OPS
 from flnb.interface.tape import PLAN
-from flnb.ops.table import OPS
 
 
 def test_errors_of_a_walk_name_the_users_line():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import flnb
-from flnb.ops.table import OPS
+from flnb.dispatch.table import OPS
 from flnb.testing import samples
 
 RANDOM = ("random_uniform", "random_normal")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import flnb
 from flnb.dispatch.plan import spec_of
-from flnb.ops.table import OPS
+from flnb.dispatch.table import OPS
 
 PIECE = rows.PIECE
 WHOLE = Whole()

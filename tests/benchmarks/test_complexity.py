@@ -97,9 +97,9 @@ def test_names_that_add_convolve_and_sum(name: str, kinds: list[str]) -> None:
 def test_flnb_has_the_operators_of_its_table() -> None:
     found = operators.operators("flnb")
     assert found is not None
-    assert found["counts"]["operators"] == len(flnb.ops.table.OPS)
+    assert found["counts"]["operators"] == len(flnb.dispatch.table.OPS)
     assert found["counts"]["operators"] - found["counts"]["primitives"] == sum(
-        op.body is not None for op in flnb.ops.table.OPS.values()
+        op.body is not None for op in flnb.dispatch.table.OPS.values()
     )
     assert {"add"} <= set(found["names"]["add"])
     assert found["counts"]["add"] == len(found["names"]["add"])
@@ -143,7 +143,7 @@ def test_bytes_are_those_of_the_installed_files(monkeypatch: pytest.MonkeyPatch)
     assert ours["requires"] == ["numpy"]
     assert ours["bytes with requirements"] == ours["bytes"] + row["bytes"]
     held = {str(path.relative_to(installed.ROOT)) for path in installed.files("flnb")}
-    assert {"flnb/ops/table.py", "flnb/py.typed", "telemetry/flnb_telemetry/bus.py"} <= held
+    assert {"flnb/dispatch/table.py", "flnb/py.typed", "telemetry/flnb_telemetry/bus.py"} <= held
     assert not [name for name in held if "frontend" in name or "__pycache__" in name]
 
 

@@ -10,9 +10,9 @@ import flnb.nn as nn
 import flnb.optim as optim
 from flnb.dispatch import state
 from flnb.dispatch.autocast import LEVELS, NORMS_AND_LOSSES, PRODUCTS, SENSITIVE
+from flnb.dispatch.table import OPS
 from flnb.interface.tape import SAVED
 from flnb.ops.composite import Composite
-from flnb.ops.table import OPS
 from flnb.testing import samples
 
 HALF, FULL = np.dtype(np.float16), np.dtype(np.float32)

@@ -7,7 +7,7 @@ import pytest
 
 import flnb
 from flnb.dispatch import crossing, promotion
-from flnb.ops.table import OPS
+from flnb.dispatch.table import OPS
 
 
 @pytest.mark.parametrize("x", [np.asarray([1.5, -2.0], np.float32), np.asarray([3, -4]), np.asarray(2.0)])

@@ -9,7 +9,7 @@ import pytest
 import flnb
 from flnb.dispatch import crossing, state
 from flnb.dispatch.observe import Observer, call_of, observe
-from flnb.ops.table import OPS
+from flnb.dispatch.table import OPS
 
 
 class Log(Observer):

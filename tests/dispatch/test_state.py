@@ -10,7 +10,7 @@ import flnb
 from flnb import nn
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import registry, state
-from flnb.ops.table import OPS, Op, shaped
+from flnb.dispatch.table import OPS, Op, shaped
 from flnb.optim import Adam
 
 

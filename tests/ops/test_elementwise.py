@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 
 import flnb
+from flnb.dispatch.table import OPS
 from flnb.ops.dtypes import dtypes_of_kind
-from flnb.ops.table import OPS
 
 FLOATS = dtypes_of_kind("real floating")
 INTEGERS = dtypes_of_kind("integral")

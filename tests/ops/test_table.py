@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import flnb
-from flnb.ops.table import OPS
+from flnb.dispatch.table import OPS
 from flnb.testing import check_backend, samples, verify_grad
 
 SAMPLES = samples()

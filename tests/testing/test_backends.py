@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import flnb
-from flnb.ops.table import OPS
+from flnb.dispatch.table import OPS
 from flnb.testing import backends, check_backend, conformance
 from flnb.testing.sample import Sample
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import flnb
+from flnb.dispatch.table import OPS
 from flnb.ops.composite import Composite
-from flnb.ops.table import OPS
 from flnb.testing import GradientError, verify_grad
 
 X = np.random.default_rng(2).uniform(0.5, 1.5, (3, 4))

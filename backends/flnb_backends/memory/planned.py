@@ -14,6 +14,8 @@ from flnb_backends.memory.cached import rounded, tunable
 from flnb_backends.memory.caching import Caching
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from flnb_telemetry.schema import Ints
 
     from flnb_backends.memory.pieces import Piece
@@ -71,6 +73,8 @@ class Planned(Caching):
     """
 
     name: ClassVar[str] = "planned"
+    planner: ClassVar[Callable[[Any], Plan]]
+    """Makes a plan of a recording or a trace: `flnb.memory.plan`, registered by flnb."""
 
     def __init__(
         self,
@@ -181,9 +185,7 @@ NOTHING = Plan(np.zeros(0, np.int64), np.zeros(0, np.int64), 0)
 def _plan(given: Any, name: str) -> Any:
     """An object with offsets, nbytes and a height, made of the argument if it has none."""
     if not all(hasattr(given, attribute) for attribute in ("offsets", "nbytes", "height")):
-        from flnb.memory.planning import plan
-
-        given = plan(given)
+        given = Planned.planner(given)
     if (given.offsets % ALIGNMENT * (given.offsets >= 0)).any():
         raise ValueError(
             f"flnb: {name} places allocations at offsets that are no multiples of {ALIGNMENT}: pack(alignment=64)"

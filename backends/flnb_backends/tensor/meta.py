@@ -14,8 +14,8 @@ from numpy.lib.stride_tricks import as_strided
 
 from flnb.dispatch.memory import owner_in
 from flnb.dispatch.plan import Spec, spec_of
+from flnb.dispatch.table import OPS, Op
 from flnb.interface import TensorBackend
-from flnb.ops.table import OPS, Op
 from flnb_backends.tensor.numpy import NumpyBackend
 
 if TYPE_CHECKING:

@@ -12,7 +12,9 @@ from typing import Any, ClassVar, NamedTuple
 
 from flnb.dispatch import state
 from flnb.dispatch.crossing import Entries
+from flnb.dispatch.interpreter import use_interpreter
 from flnb.dispatch.plan import Plan, Spec
+from flnb.dispatch.tracing import Tracing
 
 __all__ = ["OPS", "Op", "Pull", "describe", "named", "shaped"]
 
@@ -131,6 +133,34 @@ class Op:
             read = {r for i, pull in enumerate(self._pulls(count)) if pull and mask >> i & 1 for r in pull.reads}
         return tuple(i in read for i in (*range(count), "y"))
 
+    def outline(self, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> Plan:
+        """The plan of a composite, from a run of its body without values.
+
+        Raises:
+            Untraceable: the body depends on values.
+        """
+        trace = Tracing()
+        with use_interpreter(trace), state.recording(False):
+            result, _ = self.body(*map(trace.input, specs), *attributes)  # type: ignore[misc]
+        trace.steps.clear()  # its tensors refer to the trace: no cycle is left behind
+        return self.complete(Plan(self, specs, attributes, result._spec))
+
+    def complete(self, plan: Plan) -> Plan:
+        """Find the specs that a composite keeps for its gradient, and the primitives that it consists of."""
+        trace = Tracing()
+        inputs = [trace.input(spec) for spec in plan.specs]
+        with use_interpreter(trace), state.recording(False):
+            result, kept = self.body(*inputs, *plan.attributes)  # type: ignore[misc]
+            *reads, reads_result = plan.saves[-1]
+            saved = [x if read else None for x, read in zip(inputs, reads, strict=True)]
+            last = result if reads_result else None
+            self.joint(trace.input(result._spec), plan, *saved, *kept, last)  # type: ignore[misc]
+        plan.kept = tuple([x._spec for x in kept])
+        plan.weight = max(spec.nbytes for spec in (plan.spec, *plan.kept))
+        plan.primitives = frozenset([step.plan.op.name for step in trace.steps])
+        trace.steps.clear()
+        return plan
+
     def __repr__(self) -> str:
         return f"<op {self.name}>"
 
@@ -156,7 +186,7 @@ def _conjugated(pull: Callable[..., Any]) -> Callable[..., Any]:
     A cotangent of z is dL/dRe z + i dL/dIm z, so that dL = Re(conj(g) dz); with y = f(z) holomorphic, that of z is
     conj(f'(z)) g, the conjugate of f'(z) conj(g).
     """
-    from flnb.ops.elementwise import conj
+    conj = OPS["conj"].entries[1, ""]
 
     def pulled(g: Any, plan: Any, *saved: Any) -> Any:
         found = pull(conj(g), plan, *saved)

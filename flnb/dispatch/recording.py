@@ -1,0 +1,57 @@
+"""`flnb.record`: telemetry's recording, with the inputs of ops where these are asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from warnings import warn
+
+import flnb_telemetry
+from flnb_telemetry import quantity
+from flnb_telemetry.withblock import with_block
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from flnb_telemetry.recording import Recording
+
+__all__ = ["record"]
+
+tools: dict[str, Callable[[Recording, int], AbstractContextManager[None]]] = {}
+"""Under "inputs": sets ``run.captured`` and keeps the inputs of ops there: `flnb.explore`, registered by flnb."""
+
+
+@with_block
+def record(
+    name: str = "run", *, inputs: bool = False, inputs_limit: str | int = "256MiB", **options: Any
+) -> Iterator[Recording]:
+    """Record everything that runs inside: ``with flnb.record() as run: train()``, then ``run.ops`` and the rest.
+
+    Args:
+        name: the name of the run.
+        inputs: store the inputs of each op of this thread, so that ``run.calls[i]`` can be opened in a cell
+            (`flnb.explore.RecordedOp`). Copying them costs time, which the recorded times of ops then include.
+        inputs_limit: the most bytes of these inputs; later ones are not stored, and a note says so.
+        options: ``buffer``, ``limit`` and ``grad_interval`` of `flnb_telemetry.record`.
+
+    >>> import flnb
+    >>> with flnb.record(inputs=True) as run:
+    ...     y = flnb.ones((2,)) + 1.0
+    >>> run.calls[1]
+    op 1: add(float32[2], float32[]), <doctest flnb.dispatch.recording.record[1]>:2: y = flnb.ones((2,)) + 1.0
+    >>> run.calls[1].again().tolist()
+    [2.0, 2.0]
+    """
+    limit = quantity.bytes_of(inputs_limit, "record(inputs_limit=...)")
+    with flnb_telemetry.record(name, **options) as run:
+        if not inputs:
+            yield run
+            return
+        with tools["inputs"](run, limit):
+            yield run
+    if run.captured.missed:
+        warn(
+            f"flnb.record: {run.captured.summary()}; give a larger inputs_limit, or record fewer steps",
+            RuntimeWarning,
+            stacklevel=4,
+        )

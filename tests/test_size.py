@@ -1,0 +1,59 @@
+"""Sizes: no long function, and no more code than today's; what is deleted is not written again elsewhere."""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from functools import cache
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.rooms import ROOT, modules, room
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LONGEST = 60
+"""Lines of a function without its docstring."""
+
+
+@cache
+def code_lines(path: Path) -> int:
+    """Lines with code: no blank ones, no comments, no docstrings."""
+    source = path.read_text()
+    lines: set[int] = set()
+    ignored = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in ignored:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            lines.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return len(lines)
+
+
+def body_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of a function without its docstring, comments and blank lines included."""
+    described = len((ast.get_docstring(node, clean=False) or "").splitlines())
+    return (node.end_lineno or 0) - node.lineno + 1 - described
+
+
+def test_no_function_is_long() -> None:
+    functions = [
+        (path.relative_to(ROOT), node.name, body_lines(node))
+        for path in [*modules().values(), *(ROOT / "benchmarks").rglob("*.py")]
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    ]
+    assert len(functions) > 2000
+    assert [f"{path}: {name} has {count} lines" for path, name, count in functions if count > LONGEST] == []
+
+
+@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 14_300, 11_500), ("", 27_800, 24_500)])
+def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
+    """``most`` may only become smaller, until it is the goal."""
+    total = sum(code_lines(path) for name, path in modules().items() if storey in ("", room(name).storey))
+    what = storey or "all Python"
+    assert total <= most, f"{what} has {total} lines of code, at most {most} are allowed (the goal is {goal})"
