@@ -117,6 +117,34 @@ def test_what_is_no_number(name):
             check(name, inputs, attributes)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", NAMES)
+def test_cotangents_that_are_no_numbers(name, dtype, monkeypatch):
+    """Values and cotangents from a list of odd ones, contiguous and not, in one block and in many.
+
+    What overflows in sums is infinite or NaN by their order: norms get none that do.
+    """
+    largest = 1e3 if name.endswith("_norm") else float(np.finfo(dtype).max)
+    odd = np.array([0.0, -0.0, np.nan, 1.0, np.inf, -2.0, -np.inf, largest, -largest, 1e-30, 90.0, -90.0], dtype)
+
+    def cotangent(shape):
+        return np.resize(np.roll(odd, 5), shape)
+
+    for piece in (PIECE, 64):
+        monkeypatch.setattr(rows, "PIECE", piece)
+        for x in (np.resize(odd, (7, 9)), np.resize(odd, (5, 4, 6)).T, np.resize(odd[3:4], (3, 4))):
+            for inputs, attributes in calls(name, x):
+                check(name, inputs, attributes, g=cotangent)
+
+
+@pytest.mark.parametrize("out", [False, True], ids=["new", "out"])
+@pytest.mark.parametrize("name", [name for name in NAMES if OPS[name].family == "elementwise"])
+def test_one_number_without_dimensions(name, out):
+    for value in (0.5, 0.0, -np.inf, np.nan):
+        for inputs, attributes in calls(name, np.array(value)):
+            check(name, inputs, attributes, out)
+
+
 @pytest.mark.parametrize("name", sorted({*NAMES} - {"batch_norm"}))  # which asks for two values a channel
 @pytest.mark.parametrize("shape", [(0, 4), (2, 0, 4), (4, 0)], ids=str)
 def test_without_elements(name, shape):
