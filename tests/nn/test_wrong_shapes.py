@@ -42,7 +42,7 @@ CALLS = {
     "slopes of PReLU": (
         lambda: nn.PReLU(3),
         [(2, 4)],
-        "prelu: expected a weight (1,) or (C,) for x (N, C, ...), got (3,) and (2, 4)",
+        "prelu: expected a weight (), (1,) or (C,) for x (N, C, ...), got (3,) and (2, 4)",
     ),
     "halves of GLU": (nn.GLU, [(2, 3)], "glu: expected an even number of elements along axis -1"),
     "features of LayerNorm": (
