@@ -63,7 +63,7 @@ class Held:
         self.code, self.node = node[PLAN].code, node[SEQ]
         self.roots: list[Tensor] = []
         self.written = 0
-        store.held[block.id] = self
+        store.held.add(self, block.id)
 
     @property
     def last_write(self) -> int:
@@ -112,7 +112,7 @@ class Held:
             self.store.get(self.copy, array)
             self.array, self.last = array, weakref.ref(array)
             block: Any = memory.block_of(array)
-            self.store.held[block.id] = self
+            self.store.held.add(self, block.id)
             self._tell(self.store.back, t0, block.id)
             self.store.returned(self)
         return array

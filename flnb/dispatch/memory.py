@@ -23,6 +23,7 @@ from flnb_telemetry.withblock import WithBlock
 
 from flnb.dispatch import state
 from flnb.interface.ledger import Ledger
+from flnb.interface.living import Living
 from flnb.interface.memory import (
     ALIGNMENT,
     AllocHint,
@@ -378,8 +379,8 @@ def _without_memory(state: SegmentState) -> SegmentState:
     return SegmentState(Segment(segment.address, segment.size, id=segment.id), state.blocks)
 
 
-_asides: weakref.WeakKeyDictionary[MemoryManager, set[int]] = weakref.WeakKeyDictionary()
-"""The blocks that use each manager of another device."""
+_asides: Living[MemoryManager] = Living()
+"""Managers of another device than the computation's."""
 
 
 class aside(WithBlock[None]):
@@ -391,13 +392,13 @@ class aside(WithBlock[None]):
     def begin(self) -> None:
         manager = self._manager
         manager.device.aside = True
-        users = _asides.setdefault(manager, set())
-        users.add(id(self))
-        if len(users) == 1 and bus.lanes is not None:
+        manager.device.users.add(id(self))
+        _asides.add(manager)
+        if len(manager.device.users) == 1 and bus.lanes is not None:
             _announce(bus.lanes.lane, manager)
 
     def end(self, error: BaseException | None) -> None:
-        _asides.get(self._manager, set()).discard(id(self))
+        self._manager.device.users.discard(id(self))
 
 
 def announce(lane: bus.Lane) -> None:
@@ -406,7 +407,7 @@ def announce(lane: bus.Lane) -> None:
     Blocks of other managers are no part of the run; what those reserve and allocate while it lasts is.
     """
     drain()
-    moved_to = [manager for manager, users in _asides.items() if users or manager.ledger.live]
+    moved_to = [manager for manager in _asides if manager.device.users or manager.ledger.live]
     for manager in (state.current().manager, *moved_to):
         _announce(lane, manager)
 

@@ -7,7 +7,6 @@ session's state, `use_*` puts a changed copy above it until the block ends, also
 from __future__ import annotations
 
 import os
-import weakref
 from contextvars import ContextVar
 from inspect import CO_VARARGS
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from flnb.dispatch.plan import families
 from flnb.dispatch.quiet import unnamed
 from flnb.dispatch.spelling import warn_of_misspelt
 from flnb.interface.device import choose_device
+from flnb.interface.living import Living
 from flnb.interface.part import Part
 from flnb.interface.tensor import TensorBackend
 
@@ -157,7 +157,7 @@ def add_operator(op: Any) -> int:
     return len(operators) - 1
 
 
-live: weakref.WeakSet[State] = weakref.WeakSet()
+live: Living[State] = Living()
 
 
 def bind(backend: TensorBackend, op: Any) -> Callable[..., Any]:

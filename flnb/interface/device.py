@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from itertools import count
 from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING, Any, ClassVar
-from weakref import WeakSet
 
 from flnb_telemetry import bus, schema
 from flnb_telemetry.quantity import bytes_of, size
 
+from flnb.interface.living import Living
 from flnb.interface.part import Part
 
 if TYPE_CHECKING:
@@ -89,12 +89,12 @@ class MemoryDevice(Part, kind="memory device", slot="device"):
     granularity: int = 4096
     addressable: ClassVar[bool] = True
     min_block: ClassVar[int] = 0
-    _leases: WeakSet[Lease]
+    _leases: Living[Lease]
     _apart: int
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         self = super().__new__(cls)
-        self._leases, self._apart = WeakSet(), 0
+        self._leases, self._apart = Living(), 0
         return self
 
     def __init__(self, capacity: int | str | None = None) -> None:
@@ -157,6 +157,7 @@ class Lease:
         self.device = device
         self.addressable = device.addressable  # asked for every array
         self.aside = False  # not of the device that tensors are computed on: `flnb.dispatch.memory.aside`
+        self.users: set[int] = set()  # the blocks that use it so
         device._leases.add(self)
 
     def reserve(self, nbytes: int, growing: bool = False) -> Segment:

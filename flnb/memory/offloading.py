@@ -22,6 +22,7 @@ from flnb_telemetry import quantity, schema
 from flnb_telemetry.withblock import with_block
 
 from flnb.dispatch import memory, registry, state
+from flnb.interface.living import Living
 from flnb.interface.memory import MemoryDevice, MemoryManager
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class Store:
         self.manager, self.moves, self.codec = manager, Moves(manager), codec
         directions = (schema.AWAY, schema.BACK), (schema.COMPRESSED, schema.RESTORED)
         self.away, self.back = directions[codec is not None]
-        self.held: weakref.WeakValueDictionary[int, Held] = weakref.WeakValueDictionary()
+        self.held: Living[Held] = Living()
         self.recent: deque[weakref.ref[Held]] = deque()
         self.keep_last = max(2, keep_last)  # both inputs of an op are results of others, which saved them as well
 

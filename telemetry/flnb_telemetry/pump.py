@@ -202,12 +202,22 @@ def attach(sink: Sink, *, buffer: int = bus.DEFAULT_BUFFER, interval: float = IN
             if current is None:
                 current = session = Session(buffer, interval)  # before it has a thread, so that `detach` finds it
                 bus.restart_steps(current.started)
-                current.thread.start()
+                _start(current.thread)
             current.interval = min(current.interval, interval)
             current.add(sink)
             return current
     except BaseException:
         detach(sink)
+        raise
+
+
+def _start(thread: threading.Thread) -> None:
+    """Start a thread. Where Ctrl-C comes while `Condition.wait` gives its lock up, that raises a RuntimeError of it."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise error.__context__ from None
         raise
 
 

@@ -1,8 +1,9 @@
 """`python -m tests.interrupts`: Ctrl-C at every line that a recorded training step runs, each in a process of its own.
 
-Options: `--sample N` tries that many points drawn with `--seed S`; `--jobs J` processes at a time; `--cold` the first
-step of a process, in which plans and pulls are made, instead of a later one; `--manager NAME`; `--only TEXT` points
-whose place has that text.
+Options: `--sample N` tries that many points drawn with `--seed S`; `--signals N` sends real signals at that many random
+moments instead, which Python raises wherever it looks for them; `--jobs J` processes at a time; `--cold` the first step
+of a process, in which plans and pulls are made, instead of a later one; `--manager NAME`; `--only TEXT` points whose
+place has that text; `--tell` names points that were not reached again.
 """
 
 from __future__ import annotations
@@ -86,10 +87,14 @@ _swallowed: list[str] = []
 
 
 def place(point: Point) -> str:
-    """A point as people and `unprotected.txt` know it: file, function's line and its text."""
+    """A point as people and `unprotected.txt` know it: the line's file, function and text."""
     file, line, _ = point
+    if not file:
+        return f"a signal after {line} us"
     name = os.path.relpath(file, trial.ROOT) if file.startswith(str(trial.ROOT)) else os.path.basename(file)
-    return f"{name}: {linecache.getline(file, line).strip()}"
+    above = (linecache.getline(file, number) for number in range(line, 0, -1))
+    function = next((text.split("(")[0].split()[-1] for text in above if text.lstrip().startswith("def ")), "")
+    return f"{name}, {function}: {linecache.getline(file, line).strip()}"
 
 
 def unprotected(path: str) -> dict[str, str]:
@@ -103,6 +108,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.interrupts", description=__doc__.splitlines()[0])
     parser.add_argument("--sample", type=int)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--signals", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--cold", action="store_true")
     parser.add_argument("--manager", default="caching")
@@ -120,7 +126,11 @@ def main() -> int:
     points = [(f, n, k + 1) for f, n, count in sorted(counts) for k in range(min(count, OCCURRENCES))]
     total = len(points)
     points = [point for point in points if given.only in place(point)]
-    if given.sample is not None:
+    if given.signals:
+        seconds = in_child(trial.duration)
+        points = [("", random.Random(i).randrange(1, int(seconds * 1e6)), i) for i in range(given.signals)]
+        total = len(points)
+    elif given.sample is not None:
         points = random.Random(given.seed).sample(points, min(given.sample, len(points)))
 
     def tried(point: Point) -> Any:
@@ -158,7 +168,9 @@ def report(found: dict[Point, list[str]], listed: dict[str, str], tell: bool) ->
             for text in wrong:
                 print(f"    {text}")
     ours = sum(1 for point in found if point[0].startswith(trial.PACKAGES))
-    print(f"\n{ours} points at our lines, {len(found) - ours} in the standard library: {dict(outcomes)}")
+    signals = sum(1 for point in found if not point[0])
+    others = len(found) - ours - signals
+    print(f"\n{ours} points at our lines, {others} in the standard library, {signals} signals: {dict(outcomes)}")
     return 1 if outcomes["broken"] else 0
 
 

@@ -9,6 +9,7 @@ import dis
 import gc
 import linecache
 import re
+import signal
 import sys
 import threading
 import time
@@ -29,7 +30,7 @@ PACKAGES = tuple(str(ROOT / folder) + "/" for folder in ("flnb", "telemetry", "b
 STANDARD = (threading.__file__, sys.modules["contextlib"].__file__)
 
 Point = tuple[str, int, int]
-"""File, line, and which time the line is reached, from 1."""
+"""File, line, and which time the line is reached, from 1; or, without a file, microseconds until a signal comes."""
 
 
 PASSED = "passed by: the step ended without an error"
@@ -95,6 +96,14 @@ def trained() -> tuple[bytes, int]:
     return parts.weights(), len(run.table("op")["t0"])
 
 
+def duration() -> float:
+    """Seconds that a step takes."""
+    parts = Parts()
+    began = time.perf_counter()
+    parts.step()
+    return time.perf_counter() - began
+
+
 def in_use() -> tuple[int, int, int]:
     """Live blocks, their bytes and reserved bytes of the active manager, when all that is free went back."""
     manager = state.current().manager
@@ -126,8 +135,26 @@ def points() -> Counter[tuple[str, int]]:
     return found
 
 
+def signalled(parts: Parts, seconds: float) -> str:
+    """Run a step, and send this process a signal after a time, as a terminal does; the error's name as below."""
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    ended = ""
+    try:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            parts.step()
+        except BaseException as error:
+            ended = type(error).__name__
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+    except KeyboardInterrupt:  # it came when the step was over
+        pass
+    return ended
+
+
 def interrupted(parts: Parts, point: Point) -> str:
     """Run a step and raise KeyboardInterrupt at a point; the name of the error that the step ended with, or ""."""
+    if not point[0]:
+        return signalled(parts, point[1] / 1e6)
     file, number, left = point
     lines: dict[Any, bool] = {}
 

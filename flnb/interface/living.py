@@ -1,0 +1,49 @@
+"""Objects that are known while they live."""
+
+from __future__ import annotations
+
+import weakref
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Living"]
+
+T = TypeVar("T")
+
+
+class Living(Generic[T]):
+    """The objects that were added and still live, by key.
+
+    Unlike the classes of `weakref`, it runs no Python code when an object goes: CPython would swallow a Ctrl-C there.
+
+    >>> class Thing: ...
+    >>> things, one = Living(), Thing()
+    >>> things.add(one, "first")
+    >>> things.get("first") is one, len(list(things))
+    (True, 1)
+    >>> del one
+    >>> things.get("first"), list(things)
+    (None, [])
+    """
+
+    def __init__(self) -> None:
+        self._refs: dict[Any, weakref.ref[Any]] = {}
+
+    def add(self, item: T, key: Any = None) -> None:
+        """Know an object by a key, its identity unless one is given."""
+        key = id(item) if key is None else key
+        self._refs[key] = weakref.ref(item, partial(self._refs.pop, key))
+
+    def get(self, key: Any) -> T | None:
+        """The object of a key, None where there is none any more."""
+        ref = self._refs.get(key)
+        return None if ref is None else ref()
+
+    def __iter__(self) -> Iterator[T]:
+        for ref in list(self._refs.values()):
+            item = ref()
+            if item is not None:
+                yield item
