@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy
 from flnb_telemetry import tables
+from flnb_telemetry.safe_text import LONGEST_LINE
 
 from flnb.dispatch import registry, state
 from flnb.interface.part import CONTRACTS
@@ -54,4 +55,4 @@ def doctor() -> str:
             rows.append((f"extra {extra}", lacking if missing else complete))
     lacking = "not found: install Debian's graphviz package to draw tape graphs with flnb.plot.tape"
     rows.append(("dot", shutil.which("dot") or lacking))
-    return "\n".join(tables.lines(rows))
+    return "\n".join(tables.lines(rows, longest=LONGEST_LINE))

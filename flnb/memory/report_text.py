@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flnb_telemetry import quantity, tables
-from flnb_telemetry.safe_text import safe_lines
+from flnb_telemetry.safe_text import LONGEST_LINE, safe_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -102,4 +102,4 @@ def verdict(fits: bool) -> str:
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return an indented table, one line a row."""
-    return [f"  {line}" for line in tables.lines(rows)]
+    return [f"  {line}" for line in tables.lines(rows, longest=LONGEST_LINE)]  # code to be copied is among them

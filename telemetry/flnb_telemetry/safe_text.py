@@ -6,7 +6,7 @@ import unicodedata
 from html import escape
 from typing import Any
 
-__all__ = ["WHOLE", "brief", "html_text", "safe_lines", "safe_text"]
+__all__ = ["LONGEST_LINE", "WHOLE", "brief", "html_text", "safe_lines", "safe_text"]
 
 LONGEST, LONGEST_LINE = 200, 1000  # characters that are shown of a name, and of a line of a text
 WHOLE = 1 << 30  # for code, which is shown to be copied

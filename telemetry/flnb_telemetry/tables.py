@@ -17,17 +17,17 @@ class Markup(str):
     __slots__ = ()
 
 
-def lines(rows: Sequence[Sequence[str]], sides: str = "<") -> list[str]:
+def lines(rows: Sequence[Sequence[str]], sides: str = "<", longest: int = LONGEST) -> list[str]:
     """Rows of texts, aligned; `sides` says how each column is, "<" or ">", its last for all that follow.
 
-    A text of several lines makes its row as high; names are made safe to show.
+    A text of several lines makes its row as high; cells are made safe to show, of at most `longest` characters.
 
     >>> lines([("op", "count"), ("add", "7")], "<>")
     ['op   count', 'add      7']
     >>> lines([("op", "time\\nper call"), ("add", "7 ns")], "<>")
     ['op       time', '     per call', 'add      7 ns']
     """
-    rows = [line for row in rows for line in zip_longest(*(_parts(cell) for cell in row), fillvalue="")]
+    rows = [line for row in rows for line in zip_longest(*(_parts(cell, longest) for cell in row), fillvalue="")]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     sides = sides.ljust(len(widths), sides[-1])[: len(widths)]
     return ["  ".join(f"{c:{s}{w}}" for c, s, w in zip(row, sides, widths, strict=True)).rstrip() for row in rows]
@@ -52,5 +52,5 @@ def _cell(tag: str, side: str, cell: str) -> str:
     return f'<{tag} style="{CELL}{"right" if side == ">" else "left"}">{text}</{tag}>'
 
 
-def _parts(cell: str) -> list[str]:
-    return [safe_text(line, LONGEST) for line in cell.split("\n")]
+def _parts(cell: str, longest: int) -> list[str]:
+    return [safe_text(line, longest) for line in cell.split("\n")]
