@@ -7,9 +7,11 @@ backend: another backend chosen inside, or a backend class defined again, is obs
 from __future__ import annotations
 
 from contextvars import ContextVar
+from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from flnb_telemetry import bus
 from flnb_telemetry.withblock import holding, with_block
 
 from flnb.dispatch import state
@@ -90,13 +92,17 @@ def _observed(observer: Observer, op: Op, method: Callable[..., Any]) -> Callabl
     def run(*arguments: Any) -> Any:
         if _telling.get():
             return method(*arguments)
+        called = clock()
         _tell(observer.before, op, arguments)
+        began = clock()
         try:
             result = method(*arguments)
         except BaseException as error:
             _tell(observer.failed, op, arguments, error)
             raise
+        ended = clock()
         _tell(observer.after, op, arguments, result)
+        bus.exclude(began - called, clock() - ended)  # the op's own time is recorded
         return result
 
     return run

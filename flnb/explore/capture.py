@@ -155,9 +155,10 @@ class Capture(Observer):
                 own = np.flatnonzero(events["lane"] == lane)
                 mine = [(t, op) for number, t, op in self._kept if number == lane]
                 at = np.searchsorted(events["t0"][own], [round(t * 1e9) for t, _ in mine], "right") - 1
-                for place, (t, op) in zip(at.tolist(), mine, strict=True):
-                    if place >= 0 and round(t * 1e9) <= events["t1"][own[place]]:  # else its event was dropped
-                        index = int(own[place])
+                for place, (_, op) in zip(at.tolist(), mine, strict=True):
+                    index = int(own[place]) if place >= 0 else -1
+                    name = run.catalog.plans.items[events["plan"][index]].op if place >= 0 else ""
+                    if name == op.op and index not in found:  # else its event was dropped
                         found[index] = replace(op, index=index)
             self._rows = len(self._kept), dict(sorted(found.items()))
         return self._rows[1]

@@ -18,7 +18,7 @@ import threading
 from contextvars import ContextVar
 from threading import get_ident
 from time import perf_counter_ns as clock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -38,6 +38,9 @@ ROW = 2 << schema.AUX_SHIFT
 ROW_OPS = 3
 FREE = schema.FREE_REQUESTED | ROW
 """The code of a record for both, `free_requested` and `free_completed`; word 5 is the time of the first."""
+EXCLUDED = schema.OP | 4 << schema.AUX_SHIFT
+"""The code of a row before an op's: words 1 and 2 are nanoseconds at the beginning and the end of the op's time that
+are not its own. `exclude` emits it."""
 DEFAULT_BUFFER = 16 << 20
 _BATCH = 512 * schema.WORDS
 
@@ -89,6 +92,18 @@ def _opened(records: schema.Records, rows: NDArray[np.bool_]) -> schema.Records:
     return opened
 
 
+def _own_times(records: schema.Records, excluded: NDArray[np.bool_]) -> schema.Records:
+    """Records without the rows that say which part of the next op's time is not its own, which is taken off."""
+    kept = np.flatnonzero(~excluded)
+    rows = np.flatnonzero(excluded)
+    op = np.searchsorted(kept, rows)
+    rows, op = rows[op < len(kept)], op[op < len(kept)]
+    found = records[kept]
+    np.add.at(found[:, 1], op, records[rows, 1])
+    np.subtract.at(found[:, 2], op, records[rows, 2])
+    return found
+
+
 def _both(records: schema.Records, freed: NDArray[np.bool_]) -> schema.Records:
     """Records in which each of these became two."""
     opened = np.repeat(records, 1 + freed, axis=0)
@@ -127,9 +142,11 @@ class Lane:
         self.pending += (code, t, a, b, c, d, e, f)
 
     def drain(self) -> schema.Records:
-        """Take out what was written since the last drain, shape (n, 8); drops are a `dropped` record at the end."""
+        """Remove and return the records since the last drain, shape (n, 8); a `dropped` record at the end counts drops."""
         pending = self.pending
         written = len(pending)  # the writer may append meanwhile, and does nothing else
+        while written and pending[written - schema.WORDS] == EXCLUDED:
+            written -= schema.WORDS  # what it belongs to has not been written
         taken = pending[: min(written, self.limit)]
         if written > self.limit:
             lost = pending[self.limit : written]
@@ -148,7 +165,7 @@ def _ns(t: float) -> int:
 
 
 def _packed_or_dropped(record: list[Any]) -> bytes:
-    """One record, or that it was dropped for a value that is no int64: somebody's memory manager may have given it."""
+    """One record, or a `dropped` one if a value is no int64, as a user's memory manager may return it."""
     try:
         return _pack_one(*record)
     except struct.error:
@@ -174,6 +191,9 @@ def _packed(numbers: list[Any]) -> schema.Records:
     records[single, 0] &= ~FLOAT_TIMES
     if rows.any():
         records = _opened(records, rows)
+    excluded = records[:, 0] == EXCLUDED
+    if excluded.any():
+        records = _own_times(records, excluded)
     freed = records[:, 0] == FREE
     return _both(records, freed) if freed.any() else records
 
@@ -271,6 +291,50 @@ def emit(code: int, t: int, a: int = 0, b: int = 0, c: int = 0, d: int = 0, e: i
     """Emit one record from this thread if anybody records. For rare events; ops inline this."""
     if lanes is not None:
         lanes.lane.emit(code, t, a, b, c, d, e, f)
+
+
+def exclude(before: int, after: int) -> None:
+    """Take nanoseconds off the beginning and the end of the time of the op that this thread is about to record."""
+    if lanes is not None:
+        lanes.lane.emit(EXCLUDED, before, after)
+
+
+class _OthersOnly:
+    """In place of a lane's list of numbers: records of ops are left out, all others are kept."""
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
+
+    def __iadd__(self, row: tuple[Any, ...]) -> Self:
+        if row[0] & 0xFF != schema.OP:
+            self.rows += row
+        return self
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, at: Any) -> Any:
+        return self.rows[at]
+
+    def __delitem__(self, at: Any) -> None:
+        del self.rows[at]
+
+
+class uncounted(WithBlock[None]):
+    """Leave the ops of this thread out of recordings inside, as those that are repeated to be timed."""
+
+    def __init__(self) -> None:
+        self._lane: Lane | None = None
+
+    def begin(self) -> None:
+        if lanes is not None and not isinstance(lanes.lane.pending, _OthersOnly):
+            self._lane = lanes.lane
+            self._lane.pending = _OthersOnly(self._lane.pending)
+
+    def end(self, error: BaseException | None) -> None:
+        lane, self._lane = self._lane, None
+        if lane is not None and isinstance(lane.pending, _OthersOnly):
+            lane.pending = lane.pending.rows
 
 
 def enter(name: str, event: int = schema.SCOPE | schema.ENTER_MODULE << schema.AUX_SHIFT) -> None:
@@ -405,7 +469,7 @@ class step(WithBlock[int]):
 
 
 def mark_step(total: int = 0) -> None:
-    """End a step here unless a `step` block is open: what an optimizer calls, so that plain loops show steps too."""
+    """End a step here unless a `step` block is open. Optimizers call it, so that plain loops have steps too."""
     if threads.here.step is None and lanes is not None:
         steps = _steps.get()
         steps.number += 1
@@ -427,7 +491,7 @@ def current_step() -> int:
 
 
 def restart_steps(t: int) -> None:
-    """Begin counting at 0 again, the first implicit step at time t: what a new session does."""
+    """Restart step numbers at 0, with the first implicit step at time t. A new session calls it."""
     steps = _steps.get()
     steps.number, steps.opens = -1, t
     threads.here.walked = False
