@@ -48,7 +48,7 @@ def shipped(name: str, folder: Path | None = None) -> Path:
 
 
 def opened(named: str | None) -> Path:
-    """What a PATH means: a file or folder, or the name of a notebook that comes with flnb; without one the first."""
+    """Resolve PATH to a file or folder, or to the notebook of that name in flnb; without one, the first of these."""
     if named is None:
         return shipped(NOTEBOOKS[0])
     target = Path(named)

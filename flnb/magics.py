@@ -74,7 +74,7 @@ class Magics:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Register the magics with an IPython shell: what `%load_ext flnb` calls."""
+    """Register the magics with an IPython shell; `%load_ext flnb` calls this."""
     magics = Magics(shell)
     shell.register_magic_function(magics.flnb, "line", "flnb")
     shell.register_magic_function(magics.record, "cell", "record")

@@ -90,7 +90,7 @@ def op_times(run: Recording, top: int = 20) -> Any:
 
 
 def memory(run: Recording) -> Any:
-    """Live bytes over time, stacked by category, and what is reserved, as a plotly figure.
+    """Live bytes over time, stacked by category, and reserved bytes, as a plotly figure.
 
     Where more than twice the peak is reserved, the legend says how much and the axis ends above the bands. Saved
     tensors that moved (`flnb.memory.offload`, `compress`) are marks on top of the bands; a line says how much was away.
@@ -203,7 +203,7 @@ def fragmentation(run: Recording, request: int | None = None) -> Any:
 
 
 def replay(found: Replay) -> Any:
-    """What managers reserved, call by call, over what was live and the bounds; beside it reserved / live at the peak.
+    """Bytes reserved by managers, call by call, over live bytes and bounds; beside it reserved / live at the peak.
 
     A plotly figure of a `flnb.memory.replay`. Of long traces each point is the most of the calls that it stands for.
     """
@@ -259,7 +259,7 @@ def _crests(series: Ints) -> tuple[Ints, Ints]:
 
 
 def roofline(run: Recording, peaks: Peaks | None = None) -> Any:
-    """FLOP/s of every op of a run against its FLOPs per byte, under what the machine reaches, as a plotly figure.
+    """FLOP/s of every op of a run against its FLOPs per byte, under the machine's limits, as a plotly figure.
 
     One point for each op and its shapes: the call in the middle, coloured by family, as large as its share of the time.
     FLOPs are estimates; bytes are the least possible, inputs read and the result written once. Without `peaks` they
@@ -302,7 +302,7 @@ def roofline(run: Recording, peaks: Peaks | None = None) -> Any:
 
 
 def _told(point: Point) -> str:
-    """What hovering over a point says."""
+    """The text of a point's tooltip."""
     plan = point.plan
     inputs = ", ".join(map(quantity.extents, plan.inputs))
     return (

@@ -20,7 +20,7 @@ SEGMENTS, BLOCKS = 12, 200  # drawn at most
 
 
 def manager_html(manager: MemoryManager) -> str:
-    """What a manager holds: sums, and its segments as bars in which blocks have the colours of their categories."""
+    """A manager's memory: sums, and its segments as bars with blocks in the colours of their categories."""
     stats = manager.stats()
     size = quantity.size
     many = "" if stats["segments"] == 1 else "s"

@@ -147,7 +147,7 @@ def show_error(shell: Any, kind: type[BaseException], error: OutOfMemoryError, t
 
 
 def show_after(result: Any) -> None:
-    """After a cell ran: where it ended for lack of memory, show the report below what another handler showed."""
+    """After a cell that ran out of memory, show the report below the other handler's output."""
     from IPython.display import display
 
     error = result.error_in_exec

@@ -58,7 +58,7 @@ class _Drawing:
         """For each node the first node of the box in which it is drawn."""
 
     def level(self, graph: Any, group: Group, depth: int) -> None:
-        """What is in an open group; groups in it as boxes, or closed as one node."""
+        """Draw the contents of an open group, with its groups as boxes or, closed, as one node each."""
         items = self.levels.level(group).items
         self.drawn += len(items)
         for item in items:
@@ -87,7 +87,7 @@ class _Drawing:
         graph.node(_id(node.id), label, fillcolor=colour, **bad)
 
     def _module(self, graph: Any, group: Group) -> None:
-        """A closed module: how many ops, its output, times, and what it saved."""
+        """Label of a closed module: number of ops, output, times and saved bytes."""
         columns = self.tape.graph
         part = slice(group.first, group.last)
         last = self.tape.nodes[group.last - 1]

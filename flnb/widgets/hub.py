@@ -40,7 +40,7 @@ class Source(Protocol):
         """The news since the last frame (or, as a keyframe, everything) as content and one buffer."""
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
-        """What the browser asks for beside frames: levels of the tape, as content; None for nothing."""
+        """Answer a request of the browser, such as levels of the tape, as content; None for no answer."""
 
 
 class Hub:

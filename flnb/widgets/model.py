@@ -150,7 +150,7 @@ class RunWidget(anywidget.AnyWidget):
 
 
 def fallback(run: Recording | None) -> str:
-    """What stands in the dashboard's place where no kernel is behind the page: HTML without scripts."""
+    """HTML without scripts, shown in the dashboard's place on a page without a kernel."""
     if run is None:
         return "<p>The live dashboard of flnb needs a running kernel; nothing was recorded when this was saved.</p>"
     return f"<div><p>The live dashboard of flnb, as it was when this was saved.</p>{run._repr_html_()}</div>"

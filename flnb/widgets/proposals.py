@@ -145,7 +145,7 @@ class Proposals:
 
 
 def choices(run: Recording, plan: Fit) -> list[dict[str, Any]]:
-    """What is done to each module: the plan's by their size, then the largest that keep what they save.
+    """The choice for each module: those of the plan by size, then the largest modules that keep their saved tensors.
 
     ``bytes``: of its blocks that live at the recorded peak; ``seconds``: of running its forward ops again.
     """
@@ -197,7 +197,7 @@ def _forward_seconds(run: Recording) -> dict[str, float]:
 
 
 def code(plan: Fit) -> str:
-    """What does the same in a cell, for a ``model`` and a ``step`` of the reader's."""
+    """Code that applies the plan in a cell, for the reader's own ``model`` and ``step``."""
     parts = [f"{name}={list(scopes)!r}" for name in ("recompute", "offload") if (scopes := getattr(plan, name))]
     return f"with flnb.memory.lean({', '.join(['model', *parts])}):\n    step()  # forward and backward"
 

@@ -142,7 +142,7 @@ class Lane:
         self.pending += (code, t, a, b, c, d, e, f)
 
     def drain(self) -> schema.Records:
-        """Remove and return the records since the last drain, shape (n, 8); a `dropped` record at the end counts drops."""
+        """Remove and return the records since the last drain, shape (n, 8); a final `dropped` record counts drops."""
         pending = self.pending
         written = len(pending)  # the writer may append meanwhile, and does nothing else
         while written and pending[written - schema.WORDS] == EXCLUDED:

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def require(module: str, extra: str, purpose: str = "") -> Any:
-    """Import an optional module; when it is missing, an `ImportError` says what for and which extra brings it.
+    """Import an optional module; if missing, raise an `ImportError` that names the purpose and the extra to install.
 
     >>> require("json", extra="lab").dumps(1)
     '1'

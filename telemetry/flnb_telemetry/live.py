@@ -78,7 +78,7 @@ class Live(Run):
         self._newest: LiveTape | None = None  # the tape after the one that is shown, if that is not the last
 
     def finish(self, error: BaseException | None = None) -> None:
-        """Detach from the bus; what was collected stays."""
+        """Detach from the bus; the collected data stays."""
         self._share = self._cost()
         super().finish(error)
 
@@ -172,7 +172,7 @@ class Live(Run):
         return content, buffer
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
-        """What a reader asks of the tape (see `LiveTape.answer`), None without one. Levels once opened stay told.
+        """Answer a request about the tape (see `LiveTape.answer`); None without one. Opened levels stay in all frames.
 
         Asked for the `newest` tape, the next frames have that one, in place of one with NaN or Inf.
         """
@@ -236,7 +236,7 @@ class Live(Run):
         }
 
     def _cost(self) -> float:
-        """What recording and this view of it cost, as a share of the time since they began."""
+        """Cost of recording and of this view, as a share of the time since they began."""
         if self.session is None:
             return 0.0
         return min(1.0, self.session.share() + self._frame_ns / max(1, clock() - self.session.started))
@@ -250,7 +250,7 @@ class Live(Run):
         return {name: column for name, column in found.items() if len(column)}
 
     def _history(self) -> Arrays:
-        """The steps and metrics that were not told yet."""
+        """The steps and metrics that were not sent yet."""
         found: Arrays = {}
         for kind, names in TOLD.items():
             rows = self._past[kind]
@@ -262,7 +262,7 @@ class Live(Run):
         return found
 
     def _names(self) -> dict[str, Any]:
-        """What the intern tables have that was not told yet."""
+        """The entries of the intern tables that were not sent yet."""
         self.catalog.refresh()
         found: dict[str, Any] = {}
         for name in ("strings", "plans", "contexts"):

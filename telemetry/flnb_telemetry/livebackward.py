@@ -66,7 +66,7 @@ class Backwards:
     def news(
         self, steps: schema.Records, leaves: schema.Records, ended: bool, start: int, catalog: Catalog
     ) -> tuple[LiveTape | None, LiveTape | None]:
-        """The tape to show, and the newest one where that is another; each None where it has been told already.
+        """The tape to show, and the newest one if it is another; each is None if it has been returned already.
 
         It is told when its step has ended; before that when no gradient came for a while, and again with the others.
         """

@@ -58,7 +58,7 @@ class LiveRecording(Live):
         self._tape = LiveTape(run.tape) if len(run.tape.nodes) else None
 
     def frames(self) -> Iterator[tuple[dict[str, Any], bytes]]:
-        """The content and the buffer of each frame, in order; each call tells everything anew."""
+        """The content and the buffer of each frame, in order; each call starts anew."""
         self._told.clear()
         parts = list(self._parts())
         run, counters = self._run() | {"whole": True}, self._counters(self.end or 0, False)
@@ -74,7 +74,7 @@ class LiveRecording(Live):
             yield content, buffer
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
-        """What a reader asks for: the call stack of a context's blocks; else of the tape (see `LiveTape.answer`)."""
+        """Answer a request for the call stack of a context's blocks, or about the tape (see `LiveTape.answer`)."""
         if request.get("type") != "stack":
             return super().answer(request)
         frames = self.recording.stacks.get(int(request.get("context") or 0), ())

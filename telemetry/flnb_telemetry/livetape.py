@@ -82,7 +82,7 @@ class LiveTape:
         return self._head() | head | self._part(keys, len(graph.leaf_id) <= LEAVES)
 
     def norms(self) -> dict[str, Any]:
-        """What was measured of a tape that is not shown, for the curves over the steps, as JSON."""
+        """Gradient norms of a tape that is not shown, for the curves over the steps, as JSON."""
         graph = self.graph
         rows = np.flatnonzero(graph.gradient.seen)
         columns = (graph.context, graph.plan, graph.gradient.bad, graph.gradient.norm)
@@ -103,7 +103,7 @@ class LiveTape:
         }
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """What a reader asks for: levels to `open`, a node to `reveal`, a text to `search`. The unknown is left out."""
+        """Answer a request: levels to `open`, a node to `reveal`, a text to `search`. Unknown keys are ignored."""
         opened, reveal, search = (request.get(key) for key in ("open", "reveal", "search"))
         keys = [key for key in opened if isinstance(key, str)] if isinstance(opened, list) else []
         content: dict[str, Any] = {"type": "tape", "structure": self.structure, "step": self.tape.index}
@@ -182,7 +182,7 @@ class LiveTape:
         return told | {"name": safe_text(leaf.name), "norm": _number(leaf.norm)}
 
     def _groups(self, group: Group, items: list[Group | int]) -> list[dict[str, Any]]:
-        """What is told of the groups among the items of a level."""
+        """Messages for the groups among the items of a level."""
         inner = [item for item in items if isinstance(item, Group)]
         if not inner:
             return []

@@ -84,7 +84,7 @@ class Session:
                 work()
 
     def ask(self, work: Callable[[], None]) -> None:
-        """Have the pump's thread do something, and wait until it is done; raises what that raised.
+        """Run a function on the pump's thread and wait until it is done; raises the function's errors.
 
         What was asked is done also where Ctrl-C ends the wait.
         """
@@ -112,11 +112,11 @@ class Session:
             raise failures[0]
 
     def drain(self) -> None:
-        """Feed the sinks what was written until now."""
+        """Feed the sinks everything written until now."""
         self.ask(self._drain)
 
     def _drain(self, everything: bool = True) -> None:
-        """Feed the sinks what was written until now; or only what fills half a buffer or comes from ended threads."""
+        """Feed the sinks everything written until now, or only lanes that are half full or whose thread has ended."""
         began = thread_time_ns()
         for lane in list(self.lanes):
             ended = not lane.thread.is_alive()  # asked first: then the drain below sees its last record
@@ -146,7 +146,7 @@ class Session:
                 bus.want_grad_stats = True
 
     def add(self, sink: Sink) -> None:
-        """Feed a sink from now on, first with what the announcers say exists already for the caller."""
+        """Feed a sink from now on, beginning with announcements of the blocks and segments that exist already."""
         self.ask(partial(self._add, sink, copy_context()))
 
     def _add(self, sink: Sink, caller: Context) -> None:
@@ -162,7 +162,7 @@ class Session:
         self._want_grad_stats()
 
     def remove(self, sink: Sink) -> None:
-        """Feed a sink what it has coming and let it go; the session is over when none is left."""
+        """Feed a sink its remaining records and remove it; the session ends with its last sink."""
         self.ask(partial(self._remove, sink))
 
     def _remove(self, sink: Sink) -> None:
@@ -178,11 +178,11 @@ class Session:
 
     @property
     def buffer_used(self) -> int:
-        """Bytes waiting in the fullest lane; `capacity` is what each lane may hold."""
+        """Bytes waiting in the fullest lane; `capacity` is the limit of each lane."""
         return max((lane.undrained for lane in list(self.lanes)), default=0)
 
     def share(self) -> float:
-        """What telemetry costs as a share of the time since the session began, 0 to 1."""
+        """Cost of telemetry as a share of the time since the session began, 0 to 1."""
         wall = max(1, clock() - self.started)
         return min(1.0, (self.events * event_ns() + self.pump_ns) / wall)
 
@@ -247,7 +247,7 @@ def recording() -> Sink | None:
 
 
 def event_ns() -> float:
-    """What one event costs the thread that emits it, two clock readings included; measured once, in about 1 ms."""
+    """Nanoseconds an event costs its thread, two clock readings included; measured once, in about 1 ms."""
     global _event_ns
     if _event_ns is None:
         lane = bus.Lane(0)

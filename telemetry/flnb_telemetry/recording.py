@@ -149,7 +149,7 @@ class Recording(Run):
 
     @property
     def stacks(self) -> dict[int, tuple[Frame, ...]]:
-        """By context, its call stack, innermost frame first, where a snapshot of PyTorch told it."""
+        """Call stacks by context, innermost frame first, as read from a PyTorch snapshot."""
         return self.catalog.stacks
 
     @property
@@ -167,7 +167,7 @@ class Recording(Run):
 
     @property
     def calls(self) -> Any:
-        """The ops that ran, with their inputs: `calls[i]` is the i-th of the recording, iterating gives all kept.
+        """The ops that ran, with their inputs: `calls[i]` is the i-th of the recording; iterate over all stored ones.
 
         Raises:
             LookupError: their inputs were not kept.
@@ -193,7 +193,7 @@ class Recording(Run):
 
     @property
     def metrics(self) -> dict[str, schema.Columns]:
-        """What `log` recorded: for each name the columns step, t and value."""
+        """Metrics recorded by `log`: for each name the columns step, t and value."""
         table = self.in_seconds(self.table("metric"))
         return {
             self.catalog.strings.items[number]: {key: table[key][chosen] for key in ("step", "t", "value")}
@@ -260,7 +260,7 @@ class Recording(Run):
         raise TypeError(f"the recording {self.name!r} cannot be pickled: save it with run.save(path), then load_run")
 
     def summary(self) -> list[str]:
-        """What the run was, one fact a line."""
+        """Facts about the run, one a line."""
         counted = len(self.steps["index"])
         head = f"run '{safe_text(self.name)}' {self.state}: {quantity.duration(self.seconds * 1e9)}, {counted} steps, "
         facts = [head + f"{quantity.count(self.events)} events"]

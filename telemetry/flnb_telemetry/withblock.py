@@ -68,7 +68,7 @@ class WithBlock(ContextDecorator, Generic[T]):
     _watch: _Watch | None = None
 
     def begin(self) -> T:
-        """Enter the block; returns what ``as`` names."""
+        """Enter the block; returns the value for ``as``."""
         raise NotImplementedError
 
     def end(self, error: BaseException | None) -> None:

@@ -224,7 +224,7 @@ class Levels:
     # ---- one level of them
 
     def level(self, group: Group) -> Level:
-        """What an open group shows."""
+        """The items of an open group and the edges between them."""
         found = self._made.get(group.key)
         if found is None:
             items = self._children(group)

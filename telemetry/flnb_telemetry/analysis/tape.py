@@ -154,7 +154,7 @@ class Tape:
 
     @cached_property
     def failure(self) -> Failure | None:
-        """What ended the forward, where that was an error: its op is the last node. None where all went well."""
+        """The error that ended the forward pass, whose op is the last node; None if there was none."""
         if not self.graph.failed:
             return None
         last = self.nodes[-1]
@@ -164,7 +164,7 @@ class Tape:
 
     @cached_property
     def leaves(self) -> tuple[TapeLeaf, ...]:
-        """What the ops read that no op made: parameters and inputs."""
+        """The tensors that ops read and no op made: parameters and inputs."""
         graph, found = self.graph, []
         columns = (graph.leaf_id, graph.leaf_plan, graph.leaf_name, graph.leaf_parameter)
         for row, (number, plan, name, parameter) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
@@ -222,7 +222,7 @@ class Tape:
         return (name, count, *times, quantity.size(saved), f"{quantity.extents(last.shape)} {last.dtype}", norm)
 
     def why(self, x: Any) -> Why:
-        """Why the gradient of this tape's loss reaches x, or does not: the way from the loss down, or what cut it.
+        """Explain why the loss's gradient reaches x or does not: the path from the loss, or the line that cut it.
 
         `x` is a Variable, the name of a leaf ("net.stem.weight" or, where one alone ends so, "stem.weight"), or a node
         of the tape or its number. Events know the line of a `detach` and of a `no_grad`; `flnb.why` watches a function
@@ -231,7 +231,7 @@ class Tape:
         return paths.why(self, x)
 
     def to_networkx(self) -> Any:
-        """The graph as a `networkx.DiGraph`: an edge from what is read to what reads it.
+        """The graph as a `networkx.DiGraph`, with an edge from each node to the nodes that read it.
 
         Nodes are numbered as on the tape (leaves are negative) and carry the fields of `TapeNode` or `TapeLeaf` and a
         `kind`: op, parameter or input. Needs networkx, of the extra "lab".
@@ -280,7 +280,7 @@ def _line(node: TapeNode) -> str:
 
 
 def of(table: Table, start: int, catalog: Catalog, index: int | None = None, limit: int | None = None) -> Tape:
-    """The tape of a step, or without `index` of the backward `worth_showing`, or without any of what was last on tape.
+    """The tape of a step; without `index`, of the backward `worth_showing`, or if there is none, of the last forward.
 
     `table` gives the columns of a kind, as `Recording.table` does; times count from `start`. Of a longer tape the
     `limit` nodes nearest to the loss are taken. A step that is not there is a `LookupError`.

@@ -195,7 +195,7 @@ class _Machine:
         return value
 
     def gathered(self, items: list[Any]) -> list[Any]:
-        """What is kept of a list's items. The memo forgets those that are empty dicts now."""
+        """The items of a list that are stored. The memo forgets those that are empty dicts now."""
         kept = self.gather(items)
         if spent := {id(item) for item in items if item.__class__ is dict and not item}:
             memo = self.memo

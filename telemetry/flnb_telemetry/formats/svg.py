@@ -132,7 +132,7 @@ def block_map(state: MemoryState) -> str:
 
 
 def segment_bars(every: Sequence[SegmentView], text: str, limit: int = 24) -> str:
-    """Segments as bars of one scale with their blocks in them, below a text; what stays empty is free."""
+    """Segments as bars of one scale with their blocks, below a text; empty parts are free."""
     segments = sorted(every, key=lambda segment: segment.size, reverse=True)[:limit]
     if not segments:
         return "<p>no segments</p>"

@@ -107,7 +107,7 @@ _LIBRARY = re.compile(r"[/\\](?:torch|site-packages|dist-packages)[/\\]")
 
 
 def described(frames: tuple[Frame, ...]) -> tuple[str, str]:
-    """The op and the place of a call stack, as far as it tells.
+    """The op and the place of a call stack, as far as they are known.
 
     The op is the outermost of PyTorch's operators in it, where it has C++ frames, otherwise the innermost function. The
     place is the innermost line of Python outside installed packages.

@@ -41,7 +41,7 @@ class Ranges:
         self.begins[first:last], self.ends[first:last] = [begin], [end]
 
     def remove(self, begin: int, end: int) -> tuple[int, ...]:
-        """Take a range out; gives the addresses at which ranges were cut in two."""
+        """Remove a range; returns the addresses at which ranges were cut in two."""
         first, last = bisect_right(self.ends, begin), bisect_left(self.begins, end)
         if first >= last:
             return ()
