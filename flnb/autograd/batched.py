@@ -1,7 +1,7 @@
 """The batched tensor, which replaces each example in a function under `vmap`, and the interpreter that handles it.
 
 It has the shape of one example and holds all of them: the batch is the first axis of its value. A running vmap is an
-interpreter (`Level`): it finds the batching rule of every op on its tensors, runs public ops on the values, and wraps
+interpreter (`Vmap`): it finds the batching rule of every op on its tensors, runs public ops on the values, and wraps
 the result. The value may be a Variable (a gradient is taken through the vmap) or batched again (nested vmaps).
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from flnb.autograd.batching import Call, batch, compose
+from flnb.autograd.batching import BatchedCall, batch, compose
 from flnb.autograd.hooks import listen
 from flnb.dispatch.interpreter import Interpreter
 from flnb.dispatch.plan import spec_of
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from flnb.autograd.variable import Variable
     from flnb.dispatch.table import Op
 
-__all__ = ["Batched", "Level", "enclose", "expose", "innermost", "replaced", "wrap"]
+__all__ = ["Batched", "Vmap", "enclose", "expose", "innermost", "replaced", "wrap"]
 
 KIND = "batched"
 """The buffer family in a batched tensor's spec."""
 
 
-class Level(Interpreter):
+class Vmap(Interpreter):
     """One running vmap: its number of examples, and its depth inside other vmaps."""
 
     def __init__(self, size: int, depth: int) -> None:
@@ -51,7 +51,7 @@ class Level(Interpreter):
         if not any(whole):
             return self.run(op, operands, attributes)
         values = [x._value if b else x for x, b in zip(operands, whole, strict=True)]
-        call = Call(op, values, whole, attributes, self.size)
+        call = BatchedCall(op, values, whole, attributes, self.size)
         with self.outside():
             made = batch(call) if op.body is None else compose(call)
         if op.body is None:
@@ -79,17 +79,17 @@ class Batched(Tensor):
 
     __slots__ = ("_batch", "_value")
 
-    _batch: Level
+    _batch: Vmap
     _value: Any
     _lift = Tensor  # not None: a composite op takes the path on which it finds that there is no buffer
 
-    def __init__(self, value: Any, level: Level) -> None:
+    def __init__(self, value: Any, level: Vmap) -> None:
         self._value = value
         self._batch = level
         self._spec = spec_of(value.shape[1:], value.dtype, KIND)
 
     @property
-    def _level(self) -> Level:
+    def _level(self) -> Vmap:
         return self._batch
 
     @property
@@ -175,7 +175,7 @@ class Batched(Tensor):
         return f"Batched({self._facts()})"
 
 
-def _levels_of(x: Any) -> list[Level]:
+def _levels_of(x: Any) -> list[Vmap]:
     """The vmaps by which a tensor is batched, the innermost first."""
     found = []
     while x._level is not None:
@@ -196,7 +196,7 @@ def replaced(x: Any, value: Any) -> Any:
     return value if x._level is None else Batched(replaced(x._value, value), x._level)
 
 
-def expose(x: Any, level: Level) -> Any:
+def expose(x: Any, level: Vmap) -> Any:
     """A tensor with the batch of one vmap as its first axis; a tensor that is not batched by it is repeated."""
     if x._level is level:
         return x._value
@@ -206,21 +206,21 @@ def expose(x: Any, level: Level) -> Any:
     return Batched(permute_dims(inner, (1, 0, *range(2, inner.ndim))), x._level)
 
 
-def exposed(x: Any, batches: list[Level]) -> Any:
+def exposed(x: Any, batches: list[Vmap]) -> Any:
     """A tensor with the batches of these vmaps (innermost first) as its first axes, the outermost vmap's first."""
     for level in batches:
         x = expose(x, level)
     return x
 
 
-def enclosed(x: Any, batches: list[Level]) -> Any:
+def enclosed(x: Any, batches: list[Vmap]) -> Any:
     """Inverse of `exposed`."""
     for level in reversed(batches):
         x = enclose(x, level)
     return x
 
 
-def enclose(x: Any, level: Level) -> Any:
+def enclose(x: Any, level: Vmap) -> Any:
     """Inverse of `expose`: take the first axis as the batch of a vmap."""
     if x._level is None or x._level.depth < level.depth:
         return Batched(x, level)

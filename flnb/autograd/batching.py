@@ -1,8 +1,8 @@
 """Batching rules: how an op on one example becomes the same op on all of them.
 
-A rule takes a `Call`, whose batched values have the batch as first axis, and returns the result's value, the batch
-first again. It calls public ops only, so the values may be Variables, or batched by another vmap. An op without a rule
-is run once per example.
+A rule takes a `BatchedCall`, whose batched values have the batch as first axis, and returns the result's value, the
+batch first again. It calls public ops only, so the values may be Variables, or batched by another vmap. An op without
+a rule is run once per example.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from flnb.dispatch import crossing as dispatch
 from flnb.ops.creation import arange, asarray, zeros
 from flnb.ops.movement import broadcast_to, concat, permute_dims, reshape, stack
 
-__all__ = ["RULES", "Call", "batch", "compose"]
+__all__ = ["RULES", "BatchedCall", "batch", "compose"]
 
 NUMBERS = (float, int, bool, complex)
 
 
-class Call(NamedTuple):
+class BatchedCall(NamedTuple):
     """An op's call under vmap: values with the batch as first axis where ``batched``, others unchanged."""
 
     op: Any
@@ -52,7 +52,7 @@ def run(op: Any, values: Any, attributes: tuple[Any, ...]) -> Any:
     return made if op.body is None else made[0]
 
 
-def batch(call: Call) -> Any:
+def batch(call: BatchedCall) -> Any:
     """The value of a primitive's call: by its rule, by that of its family, or example by example."""
     call = call._replace(values=[x if isinstance(x, NUMBERS) else asarray(x) for x in call.values])
     rule = RULES.get(call.op.name)
@@ -62,7 +62,7 @@ def batch(call: Call) -> Any:
     return one_by_one(call) if value is None else value
 
 
-def compose(call: Call) -> Any:
+def compose(call: BatchedCall) -> Any:
     """The value of a composite's call if it has a rule, so that it stays one node; None if it has none."""
     if not call.op.decomposes:
         return one_by_one(call)
@@ -72,7 +72,7 @@ def compose(call: Call) -> Any:
     return None if rule is None else rule(call)
 
 
-def one_by_one(call: Call) -> Any:
+def one_by_one(call: BatchedCall) -> Any:
     """Run an op in a loop over the examples: right for every op."""
     if call.size == 0:
         example = [zeros(x.shape[1:], x.dtype) if b else x for x, b in zip(call.values, call.batched, strict=True)]
@@ -86,7 +86,7 @@ def one_by_one(call: Call) -> Any:
 # Elementwise, and all that broadcasts over leading axes ---------------------------------------------------------------
 
 
-def aligned(call: Call) -> list[Any]:
+def aligned(call: BatchedCall) -> list[Any]:
     """The values with equally many dimensions, so that they broadcast with the batch in front."""
     ndim = max(call.ndim(i) for i in range(len(call.values)))
     return [
@@ -100,7 +100,7 @@ def _lead(x: Any, count: int) -> Any:
     return reshape(x, (x.shape[0], *(1,) * count, *x.shape[1:])) if count else x
 
 
-def broadcast(call: Call) -> Any:
+def broadcast(call: BatchedCall) -> Any:
     """The rule of elementwise ops, and of ops on the last axes of stacks, such as matmul."""
     return call.run(*aligned(call))
 
@@ -108,13 +108,13 @@ def broadcast(call: Call) -> Any:
 # Reductions and scans: attributes begin with an axis or several -------------------------------------------------------
 
 
-def reduce(call: Call) -> Any:
+def reduce(call: BatchedCall) -> Any:
     """The rule of ops with attributes ``(axes, ...)``, such as ``(axes, keepdims)``."""
     axes, *more = call.attributes
     return call.run(call.whole(0), attributes=(tuple(a + 1 for a in axes), *more))
 
 
-def along(call: Call) -> Any:
+def along(call: BatchedCall) -> Any:
     """The rule of ops on one tensor with attributes ``(axis, ...)``, counted from the front."""
     axis, *more = call.attributes
     return call.run(call.whole(0), attributes=(axis + 1, *more))
@@ -123,17 +123,17 @@ def along(call: Call) -> Any:
 # Movement -------------------------------------------------------------------------------------------------------------
 
 
-def same(call: Call) -> Any:
+def same(call: BatchedCall) -> Any:
     """The rule of ops that keep the shape and have no axis."""
     return call.run(call.whole(0))
 
 
-def _broadcast_to(call: Call) -> Any:
+def _broadcast_to(call: BatchedCall) -> Any:
     (shape,) = call.attributes
     return broadcast_to(_lead(call.whole(0), len(shape) - call.ndim(0)), (call.size, *shape))
 
 
-def _pad(call: Call) -> Any:
+def _pad(call: BatchedCall) -> Any:
     widths, value = call.attributes
     return call.run(call.whole(0), attributes=(((0, 0), *widths), value))
 
@@ -142,7 +142,7 @@ ALL = ("slice", None, None, None)
 """``:`` in an encoded key."""
 
 
-def _place(call: Call) -> Any:
+def _place(call: BatchedCall) -> Any:
     shape, key = call.attributes
     return call.run(call.whole(0), attributes=((call.size, *shape), (ALL, *key)))
 
@@ -160,7 +160,7 @@ def _layout(key: tuple[Any, ...], ndim: int) -> tuple[int, int]:
     return (advanced[0] if together else 0), len(key) - len(advanced)
 
 
-def _indices(call: Call, first: int) -> tuple[list[Any], int]:
+def _indices(call: BatchedCall, first: int) -> tuple[list[Any], int]:
     """The index tensors, the batched ones ready to broadcast, and the dimensions to which they broadcast."""
     ndim = max(call.ndim(i) for i in range(first, len(call.values)))
     return [
@@ -169,7 +169,7 @@ def _indices(call: Call, first: int) -> tuple[list[Any], int]:
     ], ndim
 
 
-def _with_examples(call: Call, key: tuple[Any, ...], first: int) -> tuple[tuple[Any, ...], list[Any], int]:
+def _with_examples(call: BatchedCall, key: tuple[Any, ...], first: int) -> tuple[tuple[Any, ...], list[Any], int]:
     """Key and indices with the example's number as one more index in front: then all index dimensions come first."""
     indices, ndim = _indices(call, first)
     numbered = tuple(("index", k[1] + 1) if isinstance(k, tuple) and k[0] == "index" else k for k in key)
@@ -182,7 +182,7 @@ def _has_truth(key: tuple[Any, ...]) -> bool:
     return any(isinstance(k, tuple) and k[0] == "truth" for k in key)
 
 
-def _gather(call: Call) -> Any:
+def _gather(call: BatchedCall) -> Any:
     (key,) = call.attributes
     if _has_truth(key):
         return None
@@ -198,7 +198,7 @@ def _gather(call: Call) -> Any:
     return permute_dims(y, (0, *rest[:start], *found, *rest[start:]))
 
 
-def _scatter_add(call: Call) -> Any:
+def _scatter_add(call: BatchedCall) -> Any:
     shape, key = call.attributes
     if _has_truth(key):
         return None
@@ -226,14 +226,14 @@ def _unfold(y: Any, axis: int, size: int) -> Any:
     return permute_dims(split, (axis, *(a for a in range(split.ndim) if a != axis))) if axis else split
 
 
-def _folding(first: tuple[int, int] | None, second: tuple[int, int] | None) -> Callable[[Call], Any]:
+def _folding(first: tuple[int, int] | None, second: tuple[int, int] | None) -> Callable[[BatchedCall], Any]:
     """The rule of a bilinear op: into which axis of an argument the batch is folded, from which of the result unfolded.
 
     One pair for calls in which only the first argument is batched, one for those in which only the second is; with both
     batched there is one contraction per example.
     """
 
-    def rule(call: Call) -> Any:
+    def rule(call: BatchedCall) -> Any:
         if all(call.batched) or call.size == 0:
             return None
         at = 0 if call.batched[0] else 1
@@ -247,7 +247,7 @@ def _folding(first: tuple[int, int] | None, second: tuple[int, int] | None) -> C
     return rule
 
 
-def _images(call: Call) -> Any:
+def _images(call: BatchedCall) -> Any:
     """The rule of ops that treat every image alike: all images of all examples are one batch."""
     if call.size == 0:
         return None
@@ -255,7 +255,7 @@ def _images(call: Call) -> Any:
 
 
 # The rule of every op that has one, by the op's name; elementwise ops need none.
-RULES: dict[str, Callable[[Call], Any]] = {
+RULES: dict[str, Callable[[BatchedCall], Any]] = {
     **dict.fromkeys(("sum", "prod", "max", "min", "any", "all", "argmax", "argmin"), reduce),
     **dict.fromkeys(
         ("cumulative_sum", "cumulative_prod", "sort", "argsort", "argtopk", "softmax", "log_softmax"), along

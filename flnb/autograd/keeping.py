@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 from flnb_telemetry import bus, schema
 
-from flnb.autograd.packing import Packed, Packing
+from flnb.autograd.packing import Packed, PackingTape
 from flnb.dispatch import memory
 from flnb.dispatch.crossing import detached
 from flnb.dispatch.plan import Spec, families, spec_of
@@ -49,7 +49,7 @@ class Saved(NamedTuple):
     alloc_id: int
 
 
-class Held:
+class SavedBlock:
     """The block of saved tensors: on its device, away, or both. It lives as long as their nodes do."""
 
     __slots__ = ("__weakref__", "array", "code", "copy", "last", "like", "manager", "node", "roots", "store", "written")
@@ -131,7 +131,7 @@ class SavedTensor:
 
     __slots__ = ("held", "spec", "view")
 
-    def __init__(self, held: Held, array: Any, data: Any, spec: Any) -> None:
+    def __init__(self, held: SavedBlock, array: Any, data: Any, spec: Any) -> None:
         self.held, self.spec = held, spec
         self.view: Any = None
         if data is not array:
@@ -152,7 +152,7 @@ class SavedTensor:
         return tensor
 
 
-class Keeping(Packing):
+class Keeping(PackingTape):
     """A tape that records on the one around it and moves values that nodes save to a store while they are idle.
 
     Args:
@@ -170,7 +170,7 @@ class Keeping(Packing):
         super().__init__(_no_pack, SavedTensor.unpacked, around)
         self.store, self.min_bytes, self.keep_last, self.select = store, min_bytes, keep_last, select
         self._large: dict[Any, bool] = {}  # by plan
-        self._waiting: dict[int, weakref.ref[Held]] = {}  # by id, those saved last at the end
+        self._waiting: dict[int, weakref.ref[SavedBlock]] = {}  # by id, those saved last at the end
 
     def record(self, node: Node) -> Node | None:
         plan = node[PLAN]
@@ -212,7 +212,7 @@ class Keeping(Packing):
         block = array.base.block
         held = self.store.held.get(block.id)
         if held is None:
-            held = Held(array, block, self.store, node)
+            held = SavedBlock(array, block, self.store, node)
         held.array = array
         held.knows(x)
         self._waiting.pop(id(held), None)

@@ -57,7 +57,7 @@ class Unpacking(Intercepted):
         return x if packed.place is None else placed(x, packed.place)
 
 
-class Packing(Tape):
+class PackingTape(Tape):
     """A tape that records on the one around it and packs the values that nodes save."""
 
     name: ClassVar[str] = "packing"
@@ -101,7 +101,7 @@ class Packing(Tape):
 def unpacked_tape() -> Tape | None:
     """The tape that records here, without those that pack: only the innermost block packs."""
     around: Tape | None = state.current().tape
-    while isinstance(around, Packing):
+    while isinstance(around, PackingTape):
         around = around.around
     return around
 
@@ -130,5 +130,5 @@ def saved_tensors_hooks(pack: Callable[[Tensor], Any], unpack: Callable[[Any], T
     Raises:
         TypeError: in backward, if ``unpack`` returns anything but a tensor of the packed one's spec.
     """
-    with state.use(tape=Packing(pack, unpack, unpacked_tape())):
+    with state.use(tape=PackingTape(pack, unpack, unpacked_tape())):
         yield

@@ -16,7 +16,7 @@ import numpy as np
 from flnb_telemetry import bus, schema
 
 from flnb.autograd.hooks import Intercepted
-from flnb.dispatch import leaves, stacks, state
+from flnb.dispatch import failure, stacks, state
 from flnb.interface.tape import CODE, LASTI, PLAN, SEQ
 from flnb.tensor import Tensor
 
@@ -117,7 +117,7 @@ class Statistics:
             bus.want_grad_stats = True  # its beginning was missed: look at the next pass from its start
         for leaf, g in reached:
             norm, bad, size = measure(g._data)
-            code, name = leaves.tell(lanes.lane, leaf, g._spec)
+            code, name = failure.emit_leaf(lanes.lane, leaf, g._spec)
             self._emit(schema.GRAD_STAT | code, leaf[SEQ], bus.float_bits(norm), bad, size, name)
 
     def _emit(self, code: int, node: int, *words: int) -> None:

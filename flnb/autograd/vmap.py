@@ -8,7 +8,7 @@ from typing import Any
 
 from flnb_telemetry.withblock import holding
 
-from flnb.autograd.batched import Batched, Level, expose
+from flnb.autograd.batched import Batched, Vmap, expose
 from flnb.autograd.tree import leaves, rebuild, spread
 from flnb.dispatch.interpreter import use_interpreter
 from flnb.dispatch.state import vmaps
@@ -51,7 +51,7 @@ def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> C
         flat = leaves(arguments)
         fronted = [_fronted(i, x, axis) for i, (x, axis) in enumerate(zip(flat, axes, strict=True))]
         outer = vmaps.get()
-        level = Level(_size(fronted, axes), len(outer) + 1)
+        level = Vmap(_size(fronted, axes), len(outer) + 1)
         inputs = [x if axis is None else Batched(x, level) for x, axis in zip(fronted, axes, strict=True)]
         with holding(vmaps, (*outer, level)), use_interpreter(level):
             result = function(*rebuild(arguments, inputs), **keywords)
@@ -90,7 +90,7 @@ def _size(inputs: list[Any], axes: list[int | None]) -> int:
     return int(next(iter(sizes.values())))
 
 
-def _out(y: Any, level: Level, axis: int | None) -> Any:
+def _out(y: Any, level: Vmap, axis: int | None) -> Any:
     """A result with the examples at ``axis``."""
     if not isinstance(y, Tensor):
         if axis is None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from flnb.dispatch.state import State
     from flnb.dispatch.table import Op
 
-__all__ = ["LEVELS", "Level", "autocast"]
+__all__ = ["LEVELS", "CastLevel", "autocast"]
 
 FLOAT32, HALVES = np.dtype(np.float32), ("float16", "bfloat16")
 EVERYTHING = ("*",)
@@ -53,7 +53,7 @@ MIXED = ("batch_norm",)
 """Ops that take and return half precision but compute in float32: none of their inputs is cast."""
 
 
-class Level(NamedTuple):
+class CastLevel(NamedTuple):
     """Names of ops whose float32 inputs are cast to half precision, and of those whose half ones are cast to float32.
 
     ``"*"`` stands for all that compute; an op in both lists computes in float32. The others promote: float32 wins.
@@ -64,10 +64,10 @@ class Level(NamedTuple):
 
 
 LEVELS = {
-    "O0": Level((), ()),
-    "O1": Level(PRODUCTS, SENSITIVE),
-    "O2": Level(EVERYTHING, NORMS_AND_LOSSES),
-    "O3": Level(EVERYTHING, ()),
+    "O0": CastLevel((), ()),
+    "O1": CastLevel(PRODUCTS, SENSITIVE),
+    "O2": CastLevel(EVERYTHING, NORMS_AND_LOSSES),
+    "O3": CastLevel(EVERYTHING, ()),
 }
 
 

@@ -1,4 +1,7 @@
-"""Failed ops: the error names the op, its inputs and the user's line, and a recording gets an event."""
+"""Failed ops: the error names the op, its inputs and the user's line, and a recording gets an event.
+
+Op records name leaves by number; an event gives their name where an analysis will need it.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flnb_telemetry import bus, intern, schema
 
-from flnb.dispatch import leaves, stacks
+from flnb.dispatch import stacks
 from flnb.dispatch.plan import Spec
+from flnb.interface.tape import PARENTS, PLAN, SEQ, Node
 from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -17,9 +21,12 @@ if TYPE_CHECKING:
     from flnb.dispatch.plan import Plan
     from flnb.dispatch.table import Op
 
-__all__ = ["Untraceable", "failed", "failed_call", "failed_function", "refused"]
+__all__ = ["Untraceable", "emit_leaf", "failed", "failed_call", "failed_function", "refused"]
 
 SHOWN = 8  # tensors in a note
+NAME, PARAMETER = 4, 5  # of a leaf's node
+MOST = 4096
+"""Nodes that are looked through for leaves."""
 
 
 class Untraceable(Exception):
@@ -85,7 +92,7 @@ def _tell(error: Exception, op: Op | _Called, inputs: tuple[Any, ...], expected:
         dtype = result.dtype.name if result is not None else ""
         about = intern.Plan(op.name, op.family, expected.shape if expected else (), dtype, 0, 0, shapes)
         message = intern.strings.id_of(f"{type(error).__name__}: {error}\n{error.__notes__[0]}")
-        leaves.tell_above(lane, inputs)
+        emit_leaves_above(lane, inputs)
         parents = [node[2] for node in (getattr(x, "_node", None) for x in inputs) if node is not None]
         code = schema.OP_FAILED | intern.plans.id_of(about) << schema.PLAN_SHIFT
         lane.emit(code, clock(), message, lane.node, lane.context, *[*parents, 0, 0][:2])
@@ -93,3 +100,28 @@ def _tell(error: Exception, op: Op | _Called, inputs: tuple[Any, ...], expected:
 
 def _brief(x: Any) -> str:
     return repr(x) if isinstance(x, (int, float, complex)) else type(x).__name__
+
+
+def emit_leaf(lane: Any, leaf: Node, spec: Spec) -> tuple[int, int]:
+    """Emit a leaf's name; returns the code of a record about it, and its name's number."""
+    plan = intern.plans.id_of(intern.Plan("leaf", "memory", spec.shape, spec.dtype.name, spec.nbytes))
+    name = intern.strings.id_of(leaf[NAME]) if leaf[NAME] else 0
+    code = plan << schema.PLAN_SHIFT
+    lane.emit(schema.LEAF | code, clock(), leaf[SEQ], name, int(leaf[PARAMETER]))
+    return code, name
+
+
+def emit_leaves_above(lane: Any, tensors: tuple[Any, ...]) -> None:
+    """Emit the leaves from which tensors were computed, if there are no more than `MOST` nodes between."""
+    waiting = [(node, x._spec) for x in tensors for node in [getattr(x, "_node", None)] if node is not None]
+    seen: set[int] = set()
+    while waiting and len(seen) < MOST:
+        node, spec = waiting.pop()
+        if node[SEQ] in seen:
+            continue
+        seen.add(node[SEQ])
+        if node[PLAN] is None:
+            emit_leaf(lane, node, spec)
+        else:
+            above = zip(node[PARENTS] or (), node[PLAN].specs, strict=False)
+            waiting += [(p, s) for p, s in above if p is not None and isinstance(s, Spec)]

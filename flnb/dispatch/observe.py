@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from flnb.dispatch.table import Op
 
-__all__ = ["Call", "Observer", "call_of", "observe"]
+__all__ = ["MethodCall", "Observer", "call_of", "observe"]
 
 
 class Observer:
@@ -113,7 +113,7 @@ def _tell(hook: Callable[..., None], *what: Any) -> None:
         hook(*what)
 
 
-class Call(NamedTuple):
+class MethodCall(NamedTuple):
     """The arguments of a backend's method by their role: input buffers, attributes, the buffer to write (or None)."""
 
     inputs: tuple[Any, ...]
@@ -121,18 +121,18 @@ class Call(NamedTuple):
     out: Any
 
 
-def call_of(op: Op, arguments: tuple[Any, ...]) -> Call:
+def call_of(op: Op, arguments: tuple[Any, ...]) -> MethodCall:
     """Separate a method's arguments by role.
 
     >>> import flnb, numpy as np
     >>> call_of(flnb.dispatch.table.OPS["sum"], (np.ones(3), (0,), False, None))
-    Call(inputs=(array([1., 1., 1.]),), attributes=((0,), False), out=None)
+    MethodCall(inputs=(array([1., 1., 1.]),), attributes=((0,), False), out=None)
     """
     out = None
     if op.writes_out and (not op.arity or len(arguments) > op.arity):
         *arguments, out = arguments  # type: ignore[assignment]
     count = op.arity or next((i for i, x in enumerate(arguments) if not _is_buffer(x)), len(arguments))
-    return Call(tuple(arguments[:count]), tuple(arguments[count:]), out)
+    return MethodCall(tuple(arguments[:count]), tuple(arguments[count:]), out)
 
 
 def _is_buffer(value: Any) -> bool:

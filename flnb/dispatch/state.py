@@ -228,7 +228,7 @@ _get = _scoped.get
 
 
 vmaps: ContextVar[tuple[Any, ...]] = ContextVar("flnb_vmaps", default=())
-"""The vmaps that run here (`flnb.autograd.batched.Level`), the outermost first."""
+"""The vmaps that run here (`flnb.autograd.batched.Vmap`), the outermost first."""
 
 
 def current() -> State:

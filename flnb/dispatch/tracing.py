@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from flnb.dispatch.plan import Plan, Spec
     from flnb.dispatch.table import Op
 
-__all__ = ["Step", "Traced", "Tracing"]
+__all__ = ["Traced", "TracedOp", "Tracing"]
 
 
-class Step(NamedTuple):
+
+
+class TracedOp(NamedTuple):
     """One op of a trace: its plan, its operands (traced tensors, tensors with values, numbers), and its result."""
 
     plan: Plan
@@ -72,7 +74,7 @@ class Tracing(Interpreter):
     """
 
     def __init__(self) -> None:
-        self.steps: list[Step] = []
+        self.steps: list[TracedOp] = []
         self.assumed: list[Traced] = []
 
     def input(self, spec: Spec) -> Traced:
@@ -87,7 +89,7 @@ class Tracing(Interpreter):
     def add(self, plan: Plan, operands: tuple[Any, ...]) -> Traced:
         """Add an op to the list; returns its result."""
         result = Traced(self, plan.spec, plan.op.writes_out or plan.op.name == "reshape")
-        self.steps.append(Step(plan, operands, result))
+        self.steps.append(TracedOp(plan, operands, result))
         return result
 
     def create(self, op: Op, spec: Spec, arguments: tuple[Any, ...], category: int) -> Any:

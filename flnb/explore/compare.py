@@ -8,7 +8,7 @@ import numpy as np
 
 from flnb.dispatch import state
 from flnb.dispatch.spelling import misspelt
-from flnb.explore.lockstep import Step, backends_of, lockstep
+from flnb.explore.lockstep import ComparedOp, backends_of, lockstep
 from flnb.explore.report import Report, Result
 from flnb.explore.turns import ratios
 
@@ -28,9 +28,9 @@ class _Row:
         self.error = 0.0
         self.seconds, self.reference = np.zeros((2, rounds))  # of all calls
         self.line = ""
-        self.first: Step | None = None
+        self.first: ComparedOp | None = None
 
-    def add(self, step: Step) -> None:
+    def add(self, step: ComparedOp) -> None:
         self.calls += 1
         self.error = max(self.error, step.difference.error)
         self.seconds += step.seconds
@@ -86,7 +86,7 @@ def compare_backends(
     names = _distinct(others)
     rows: dict[tuple[int, str], _Row] = {}
 
-    def tell(step: Step) -> None:
+    def tell(step: ComparedOp) -> None:
         which = next(i for i, other in enumerate(others) if other is step.backend)
         rows.setdefault((which, step.call.op), _Row(rounds)).add(step)
 

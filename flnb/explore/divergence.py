@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from flnb_telemetry.safe_text import WHOLE, html_text, safe_lines
 
 from flnb.explore.calls import NEW
-from flnb.explore.lockstep import Step, backends_of, lockstep
+from flnb.explore.lockstep import ComparedOp, backends_of, lockstep
 from flnb.explore.minimise import Minimised, minimise
 from flnb.explore.script import array_code, literal, named_backend, save, where
 
@@ -94,10 +94,10 @@ def bisect(
     print(flnb.explore.compare_op("tanh", [x0], backends=["numpy", Faulty]))
     """
     reference, other = backends_of([a, b], "bisect")
-    steps: list[Step] = []
+    steps: list[ComparedOp] = []
     count = 0
 
-    def tell(step: Step) -> None:
+    def tell(step: ComparedOp) -> None:
         nonlocal count
         if step.difference:
             steps.append(step)
@@ -119,7 +119,7 @@ def bisect(
     return Divergence(step.call.op, count, *where, step.difference, found, step.call, script)
 
 
-def _script(small: Minimised, step: Step, names: list[tuple[str, str]], tolerance: float) -> str:
+def _script(small: Minimised, step: ComparedOp, names: list[tuple[str, str]], tolerance: float) -> str:
     call = small.call
     lines = ["import numpy as np, flnb", *dict.fromkeys(line for _, line in names if line)]
     at = f", {step.place.brief}" if step.place.source and step.place.file[0] != "<" else ""

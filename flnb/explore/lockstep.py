@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from flnb.dispatch.table import Op
     from flnb.interface import TensorBackend
 
-__all__ = ["Step", "backends_of", "lockstep"]
+__all__ = ["ComparedOp", "backends_of", "lockstep"]
 
 
 @dataclass(frozen=True)
-class Step:
+class ComparedOp:
     """One op of the program on one other backend: the call, its outcome, and its place in the program.
 
     ``seconds`` and ``reference`` are of that backend and the reference, one number a round.
@@ -54,7 +54,7 @@ class Lockstep(Observer):
 
     def __init__(
         self, reference: TensorBackend, others: Sequence[TensorBackend], tolerance: float,
-        tell: Callable[[Step], None], rounds: int,
+        tell: Callable[[ComparedOp], None], rounds: int,
     ) -> None:  # fmt: skip
         self.reference, self.others, self.tolerance, self.tell = reference, others, tolerance, tell
         self.rounds = rounds
@@ -79,7 +79,7 @@ class Lockstep(Observer):
         reference, *timed = in_turn((self.reference, *self.others), self._seconds, self.rounds)  # all are warm now
         for other, got, seconds in zip(self.others, outcomes, timed, strict=True):
             found = difference(self.call, self.reference, expected, got, self.tolerance)
-            self.tell(Step(self.call, other, expected, got, seconds, reference, found, *where))
+            self.tell(ComparedOp(self.call, other, expected, got, seconds, reference, found, *where))
 
     def _seconds(self, backend: TensorBackend) -> float:
         return self.call.on(backend).seconds
@@ -87,7 +87,7 @@ class Lockstep(Observer):
 
 def lockstep(
     function: Callable[[], Any], reference: TensorBackend, others: Sequence[TensorBackend], tolerance: float,
-    tell: Callable[[Step], None], seed: int = 0, rounds: int = 0,
+    tell: Callable[[ComparedOp], None], seed: int = 0, rounds: int = 0,
 ) -> Any:  # fmt: skip
     """Call ``function`` on the reference with the session's generator seeded; ``tell`` is called with every op.
 

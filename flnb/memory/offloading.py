@@ -28,7 +28,7 @@ from flnb.interface.memory import MemoryDevice, MemoryManager
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from flnb.autograd.keeping import Held, Saved
+    from flnb.autograd.keeping import Saved, SavedBlock
 
 __all__ = ["Codec", "LossyCast", "Moves", "Zlib", "compress", "offload"]
 
@@ -78,8 +78,8 @@ class Store:
         self.manager, self.moves, self.codec = manager, Moves(manager), codec
         directions = (schema.AWAY, schema.BACK), (schema.COMPRESSED, schema.RESTORED)
         self.away, self.back = directions[codec is not None]
-        self.held: Living[Held] = Living()
-        self.recent: deque[weakref.ref[Held]] = deque()
+        self.held: Living[SavedBlock] = Living()
+        self.recent: deque[weakref.ref[SavedBlock]] = deque()
         self.keep_last = max(2, keep_last)  # both inputs of an op are results of others, which saved them as well
 
     def put(self, array: Any, code: int) -> Any:
@@ -98,7 +98,7 @@ class Store:
         else:
             self.codec.decode(copy, out)
 
-    def returned(self, held: Held) -> None:
+    def returned(self, held: SavedBlock) -> None:
         """Note that a block came back; release earlier ones whose copy still exists."""
         self.recent.append(weakref.ref(held))
         while len(self.recent) > self.keep_last:
