@@ -43,8 +43,8 @@ from flnb.dispatch.parts import (
     use_tape,
 )
 from flnb.dispatch.recording import record
+from flnb.dispatch.source_lines import creation_stacks
 from flnb.dispatch.spelling import unknown as _unknown
-from flnb.dispatch.stacks import creation_stacks
 from flnb.dispatch.state import category
 from flnb.interface import OutOfMemoryError
 from flnb.ops import *

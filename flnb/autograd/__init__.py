@@ -14,7 +14,7 @@ from flnb.autograd.transforms import grad, hessian, hvp, jacobian, jvp, stop_gra
 from flnb.autograd.variable import Variable
 from flnb.autograd.vmap import vmap
 from flnb.autograd.why import why
-from flnb.dispatch import stacks, state
+from flnb.dispatch import source_lines, state
 
 __all__ = [
     "CustomOp", "GradientRuleError", "Variable", "checkpoint", "creation_stack", "custom_op", "enable_grad", "grad",
@@ -33,7 +33,7 @@ def no_grad() -> Any:
     >>> y.requires_grad
     False
     """
-    stacks.note_cut(schema.NO_GRAD, 0)
+    source_lines.note_cut(schema.NO_GRAD, 0)
     return state.recording(False)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from flnb_telemetry.withblock import with_block
 
-from flnb.dispatch import stacks, state
+from flnb.dispatch import source_lines, state
 from flnb.dispatch.dtypes import is_float
 from flnb.dispatch.observe import Observer, call_of, observe
 from flnb.tensor import Tensor
@@ -73,7 +73,7 @@ class _Guard(Observer):
         raise AnomalyError(
             f"{op.name!r} gave {_kinds(values, wrong)} of {values.size} elements "
             f"({values.dtype.name}[{','.join(map(str, values.shape))}]), the first at {first}, "
-            f"called at {stacks.caller()}{inputs}"
+            f"called at {source_lines.caller()}{inputs}"
         )
 
 
@@ -121,7 +121,7 @@ def breakpoint_if(condition: Any, *tensors: Any) -> Any:
     holds = condition(*values) if callable(condition) else condition
     if np.asarray(holds._values() if isinstance(holds, Tensor) else holds).any():
         frame = sys._getframe(1)
-        print(f"breakpoint_if: {stacks.caller()}")
+        print(f"breakpoint_if: {source_lines.caller()}")
         for i, value in enumerate(values):
             print(f"  values[{i}]: {_statistics(value)}")
         debugger(frame, values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flnb.dispatch import stacks
+from flnb.dispatch import source_lines
 from flnb.dispatch.table import describe
 from flnb.interface.tape import CODE, LASTI, MARK, PLAN, SAVED, SEQ, Node, Tape
 from flnb.tensor import Tensor
@@ -14,12 +14,12 @@ __all__ = [
     "shape_error", "skipped_error",
 ]  # fmt: skip
 
-Line = stacks.Line
+Line = source_lines.Line
 
 
 def line_of(node: Node) -> str:
     """The line of the user that made a node, as ``file:line: source``."""
-    return stacks.where(node[CODE], node[LASTI])
+    return source_lines.where(node[CODE], node[LASTI])
 
 
 def creation_stack(x: Any) -> list[Line]:
@@ -33,7 +33,7 @@ def creation_stack(x: Any) -> list[Line]:
     'y = flnb.Variable([1.0]) * 2.0'
     """
     node = x._node
-    return [] if node is None or node[PLAN] is None else stacks.lines(node[CODE], node[LASTI])
+    return [] if node is None or node[PLAN] is None else source_lines.lines(node[CODE], node[LASTI])
 
 
 def describe_node(node: Node) -> str:

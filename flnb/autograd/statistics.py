@@ -16,7 +16,7 @@ import numpy as np
 from flnb_telemetry import bus, schema
 
 from flnb.autograd.hooks import Intercepted
-from flnb.dispatch import failure, stacks, state
+from flnb.dispatch import failure, source_lines, state
 from flnb.interface.tape import CODE, LASTI, PLAN, SEQ
 from flnb.tensor import Tensor
 
@@ -67,7 +67,7 @@ class Statistics:
         self.left -= 1
         norm, bad, size = measure(g)
         nbytes = sum(x._spec.nbytes for x in saved if isinstance(x, Tensor))
-        line = stacks.interned(node[CODE], node[LASTI])
+        line = source_lines.interned(node[CODE], node[LASTI])
         self._emit(
             schema.GRAD_STAT | node[PLAN].code & KEEP_PLAN, node[SEQ], bus.float_bits(norm), bad, size, line, nbytes
         )

@@ -12,7 +12,7 @@ from flnb_telemetry import schema
 
 from flnb.autograd.hooks import Handle, listen
 from flnb.dispatch import crossing as dispatch
-from flnb.dispatch import stacks, state
+from flnb.dispatch import source_lines, state
 from flnb.dispatch.dtypes import is_float
 from flnb.ops.creation import asarray
 from flnb.tensor import Tensor
@@ -183,7 +183,7 @@ class Variable(Tensor):
     def detach(self) -> Variable:
         """The same values off the tape, sharing memory."""
         if self._node is not None:
-            stacks.note_cut(schema.DETACH, self._node[2])
+            source_lines.note_cut(schema.DETACH, self._node[2])
         return Variable(self.data, requires_grad=False)
 
     @property

@@ -9,7 +9,7 @@ from flnb_telemetry.analysis.paths import Why, shortest
 
 from flnb.autograd.explain import line_of
 from flnb.autograd.variable import NAME, Variable
-from flnb.dispatch import stacks, state
+from flnb.dispatch import source_lines, state
 from flnb.dispatch.observe import Observer, call_of, observe
 from flnb.dispatch.parts import use_tape
 from flnb.dispatch.table import Op, describe
@@ -126,7 +126,7 @@ class _Watch(Observer):
         """Note the op with its input and output buffers."""
         inputs = tuple(self._number(buffer) for buffer in call_of(op, arguments).inputs)
         output = self._number(result, fresh=True)
-        self.events.append(_Event(op, inputs, output, result.dtype, state.current().grad, stacks.caller()))
+        self.events.append(_Event(op, inputs, output, result.dtype, state.current().grad, source_lines.caller()))
 
     def on_tape(self, node: Node) -> None:
         """Note that the op that ran last, or the composite that ended with it, is a node."""

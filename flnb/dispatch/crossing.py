@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from flnb_telemetry import bus, schema
 from numpy import empty as new_array
 
-from flnb.dispatch import stacks, state
+from flnb.dispatch import source_lines, state
 from flnb.dispatch.failure import failed, failed_call
 from flnb.dispatch.plan import Plan, Spec
 from flnb.dispatch.promotion import adopted, plan_for
@@ -245,7 +245,7 @@ def note_cuts(plan: Plan, nodes: tuple[Any, ...]) -> None:
     reason = schema.INTEGER if plan.spec.dtype.kind in "biu" else schema.NO_RULE
     for place in nodes:
         if place is not None:
-            stacks.note_cut(reason, place[2])
+            source_lines.note_cut(reason, place[2])
 
 
 def check_target(op: Op, plan: Plan, here: State, tensors: tuple[Any, ...]) -> None:
@@ -279,8 +279,8 @@ _NAMES: dict[str, Any] = {
     "clock": perf_counter, "detached": detached, "emit_edges": emit_edges, "empty": empty, "failed": failed,
     "frame_at": sys._getframe, "get_ident": get_ident, "intercepted": intercepted, "mark_written": mark_written,
     "missed": missed, "new": new, "new_array": new_array, "next_seq": next_seq, "note_cuts": note_cuts,
-    "own": stacks.own, "plan_for": plan_for, "pull_plan": pull_plan, "room": room, "scoped": scoped, "stacks": stacks,
-    "state": state, "write": write,
+    "own": source_lines.own, "plan_for": plan_for, "pull_plan": pull_plan, "room": room, "scoped": scoped,
+    "source_lines": source_lines, "state": state, "write": write,
 }  # fmt: skip
 """The names in the text."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flnb_telemetry import bus, intern, schema
 
-from flnb.dispatch import stacks
+from flnb.dispatch import source_lines
 from flnb.dispatch.plan import Spec
 from flnb.interface.tape import PARENTS, PLAN, SEQ, Node
 from flnb.tensor import Tensor
@@ -84,7 +84,7 @@ def _tell(error: Exception, op: Op | _Called, inputs: tuple[Any, ...], expected:
     each[SHOWN:] = [f"{len(each) - SHOWN} more"] if len(each) > SHOWN else []
     given = f" of {' and '.join(each)}" if each else ""
     giving = f", giving {expected!r}" if expected is not None else ""
-    error.add_note(f"in {op.name!r}{given}{giving}, called at {stacks.caller()}")
+    error.add_note(f"in {op.name!r}{given}{giving}, called at {source_lines.caller()}")
     if bus.lanes is not None:
         lane = bus.lanes.lane
         shapes = tuple(s.shape if isinstance(s, Spec) else () for s in specs)

@@ -152,7 +152,7 @@ NODE = """
 frame = frame_at(1)
 code = frame.f_code
 if own[code.co_filename]:
-    frame = stacks.outside(frame)
+    frame = source_lines.outside(frame)
     code = frame.f_code
 mark = here.mark
 node = [plan, {parents}, seq, mark, code, frame.f_lasti, {saved}]

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["Traced", "TracedOp", "Tracing"]
 
 
-
-
 class TracedOp(NamedTuple):
     """One op of a trace: its plan, its operands (traced tensors, tensors with values, numbers), and its result."""
 

@@ -15,7 +15,7 @@ from flnb_telemetry.safe_text import safe_lines
 
 from flnb.dispatch import state
 from flnb.dispatch.observe import Observer, observe
-from flnb.dispatch.stacks import lines, site
+from flnb.dispatch.source_lines import lines, site
 from flnb.explore.calls import OpCall, call_before, digest, run_op
 from flnb.explore.layout import Kept
 from flnb.explore.script import literal, save, where

@@ -17,7 +17,7 @@ from flnb.explore.script import array_code, literal, named_backend, save, where
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flnb.dispatch.stacks import Line
+    from flnb.dispatch.source_lines import Line
     from flnb.explore.calls import OpCall
     from flnb.explore.difference import Difference
 

@@ -15,7 +15,7 @@ from flnb_telemetry import bus, schema
 from flnb.dispatch import registry
 from flnb.dispatch.observe import Observer, observe
 from flnb.dispatch.parts import use_backend
-from flnb.dispatch.stacks import Line, lines, site
+from flnb.dispatch.source_lines import Line, lines, site
 from flnb.explore.calls import OpCall, Outcome, call_before
 from flnb.explore.difference import Difference, difference
 from flnb.explore.turns import in_turn

@@ -6,8 +6,8 @@ An op whose inputs need a gradient makes a *node*, a list::
 
 ``plan`` holds the op, its shapes and its pulls; ``parents`` are the nodes of the inputs, None where no gradient flows,
 and become None when the node is freed; ``seq`` counts up over the whole program; ``mark`` identifies the tape that
-recorded it (None: the default); ``code`` and ``lasti`` are the place in the user's program (`flnb.dispatch.stacks`);
-then come the values that the pulls read, None where unread. A leaf's node is
+recorded it (None: the default); ``code`` and ``lasti`` are the place in the user's program, see
+`flnb.dispatch.source_lines`; then come the values that the pulls read, None where unread. A leaf's node is
 ``[None, (), -id, gradient, name, is_parameter]``. Nodes never point at Variables that point back at them, so reference
 counting alone frees a tape.
 """

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flnb.dispatch.memory import block_of
-from flnb.dispatch.stacks import is_own, lines
+from flnb.dispatch.source_lines import is_own, lines
 from flnb.interface.tape import CODE, LASTI, PARENTS, PLAN, SAVED, Node
 from flnb.tensor import Tensor
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from flnb_telemetry import palette, quantity, schema
 from flnb_telemetry.safe_text import WHOLE, html_text
 
-from flnb.dispatch.stacks import is_own
+from flnb.dispatch.source_lines import is_own
 from flnb.memory import report_text
 from flnb.show.remedying import action
 

@@ -11,8 +11,8 @@ from flnb_telemetry import bus
 
 from flnb.dispatch import registry
 from flnb.dispatch.parts import use_backend
+from flnb.dispatch.source_lines import lines
 from flnb.dispatch.spelling import misspelt
-from flnb.dispatch.stacks import lines
 from flnb.dispatch.state import operators
 from flnb.explore.report import Report, Result
 from flnb.ops.creation import asarray

@@ -14,7 +14,7 @@ from flnb.ops.indexing import put_add, take_along_axis
 from flnb.ops.movement import reshape
 from flnb.ops.reduction import cumulative_sum, min
 from flnb.ops.searching import searchsorted
-from flnb.vision.given import limits, pair, picture, whole
+from flnb.vision.arguments import limits, pair, picture, whole
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

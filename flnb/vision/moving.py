@@ -14,7 +14,7 @@ from flnb.ops.inverse import inv
 from flnb.ops.linalg import matmul
 from flnb.ops.movement import reshape
 from flnb.ops.reduction import floating
-from flnb.vision.given import finite, floats, outside, pair, picture, sized
+from flnb.vision.arguments import finite, floats, outside, pair, picture, sized
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from flnb.dispatch.brief import brief
 from flnb.ops.creation import asarray
 from flnb.ops.linalg import matmul
 from flnb.ops.movement import concat, pad, reshape
-from flnb.vision.given import finite, pair, picture, sized
+from flnb.vision.arguments import finite, pair, picture, sized
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
