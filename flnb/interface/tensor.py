@@ -54,6 +54,12 @@ class TensorBackend(Part, kind="backend"):
     scalar_results: ClassVar[bool] = False
     whole_dtypes: ClassVar[str] = ""
 
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if "buffer" in cls.__dict__:  # a family of its own: what held for NumPy's arrays need not hold for it
+            for fact in {"reads_host", "shares_memory"} - cls.__dict__.keys():
+                setattr(cls, fact, False)
+
     def attach(self, state: Any) -> None:
         """Bind this backend's methods to the ops of a state."""
         state.bind()

@@ -51,10 +51,14 @@ class Foreign(NumpyBackend):
     """Arrays of a family of their own, which takes NumPy's in."""
 
     buffer = "foreign"
-    shares_memory = False
 
     def adopt(self, buffer: Any, family: str) -> Any:
         return buffer.copy() if family == "ndarray" else None
+
+
+def test_what_holds_for_numpys_arrays_is_not_inherited_with_another_family() -> None:
+    assert (Foreign.reads_host, Foreign.shares_memory, Foreign.scalar_results) == (False, False, True)
+    assert (Deferring.reads_host, Deferring.shares_memory) == (True, True)
 
 
 def test_tensors_of_another_family_are_adopted_where_the_backend_does_so() -> None:

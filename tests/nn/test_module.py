@@ -239,7 +239,7 @@ def test_a_module_moves_to_a_backend_of_other_buffers_and_back():
             self.values = values
 
     class Elsewhere(flnb.backends.NumpyBackend):
-        name, buffer, reads_host, shares_memory = "elsewhere", "boxed", False, False
+        name, buffer = "elsewhere", "boxed"
 
         def from_numpy(self, array, out=None):
             return Boxed(np.array(array))
