@@ -117,6 +117,11 @@ def test_a_nan_between_two_samples_is_marked_and_in_view(notebook: Page, screens
     aside = page.locator("aside:visible").first.inner_text()
     assert aside.upper().startswith("NAN BEGINS AT")
     assert "sqrt" in aside.splitlines()[1]
+    colours = page.locator("aside:visible").first.evaluate(
+        "side => ['.fl-rowlist .fl-unitright', '.fl-sub, .fl-dim, .fl-none'].map("
+        "name => getComputedStyle(side.querySelector(name)).color)"
+    )
+    assert colours[0] != colours[1], "the first of the list is red"
     canvas = page.locator("canvas[aria-label^='Tape graph']:visible").first.bounding_box()
     assert canvas is not None
     found = [box for box in page.evaluate("() => window.__flnb.view.targets") if box["name"] == "sqrt"]

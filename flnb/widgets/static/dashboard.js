@@ -161,7 +161,7 @@ function m(a,e={},...t){let n=document.createElement(a);for(let[s,r]of Object.en
 .fl-rowlist button{border:0;background:none;width:100%;text-align:left;padding:2px 12px;display:flex;gap:8px;cursor:pointer;align-items:baseline}
 .fl-rowlist button:hover{background:var(--fl-hover)}
 .fl-rowlist .fl-code{overflow:hidden;text-overflow:ellipsis;white-space:nowrap;min-width:0}
-.fl-rowlist .fl-unitright{margin-left:auto;white-space:nowrap;color:var(--fl-dim);font-size:11px}
+.fl-rowlist .fl-unitright{margin-left:auto;white-space:nowrap;color:var(--fl-dim);font-size:11px}.fl-rowlist .fl-unitright.fl-error,.fl-section.fl-error{color:var(--fl-error)}
 
 .fl-root .fl-stack{list-style:none;margin:0;padding:0 12px}
 .fl-root .fl-stack li{margin:0;padding:1px 0;overflow-wrap:anywhere}
