@@ -109,7 +109,7 @@ _MODULES = (
 
 
 def __getattr__(name: str) -> Any:
-    """Import what not everybody uses when it is asked for, so that `import flnb` stays quick."""
+    """Import rarely used names when they are asked for, so that `import flnb` stays quick."""
     if name in _LAZY:
         value = _tool(_LAZY[name], name)
     elif name in _MODULES:
@@ -181,7 +181,7 @@ _describers.append(_active_facts)
 
 
 def _show_in_notebook() -> None:
-    """Where IPython runs this, tensors, modules and managers show themselves (`flnb.show`)."""
+    """Register the notebook displays of tensors, modules and managers (`flnb.show`) if IPython runs this."""
     ipython = _sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if shell is not None and _find_spec("flnb.show") is not None:
@@ -206,5 +206,4 @@ __all__ += ["fft", "linalg", "models", "rand", "randn", "sparse", "speech", "vis
 __all__ += [name for name in ops.__all__ if name != "log"]
 __all__ = [name for name in __all__ if not hasattr(_builtins, name)]  # a star import leaves Python's sum, bool, ... be
 for _name in __all__:
-    if hasattr(globals().get(_name), "__annotations__") and not isinstance(globals()[_name], type):
-        _readable(globals()[_name])
+    _readable(globals().get(_name))

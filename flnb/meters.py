@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from flnb.ops.documentation import readable
 from flnb.tensor import Tensor
 
 __all__ = [
@@ -273,3 +274,7 @@ def _sequence(name: str, values: Any) -> list[Any]:
     if array.ndim != 1:
         raise ValueError(f"flnb: EditDistanceMeter's {name} is a sequence (one axis), got shape {array.shape}")
     return array.tolist()  # type: ignore[no-any-return]
+
+
+for _name in __all__:
+    readable(globals()[_name])

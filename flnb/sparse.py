@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flnb.ops.creation import asarray
+from flnb.ops.documentation import readable
 from flnb.ops.indexing import put_add
 from flnb.ops.movement import expand_dims
-from flnb.tensor import Tensor
+from flnb.tensor import ArrayLike, Tensor
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -86,7 +87,7 @@ class Sparse:
         return f"Sparse({len(self.rows)} of {m} x {n} elements, {self.dtype.name})"
 
 
-def coo(values: Any, places: tuple[Any, Any], shape: tuple[int, int]) -> Sparse:
+def coo(values: ArrayLike, places: tuple[ArrayLike, ArrayLike], shape: tuple[int, int]) -> Sparse:
     """Make a matrix from values (stored,) and their ``(rows, columns)``.
 
     >>> import flnb
@@ -103,7 +104,7 @@ def coo(values: Any, places: tuple[Any, Any], shape: tuple[int, int]) -> Sparse:
     return Sparse(values, _inside("coo", "row", rows, m), _inside("coo", "column", columns, n), (m, n))
 
 
-def csr(values: Any, columns: Any, starts: Any, shape: tuple[int, int]) -> Sparse:
+def csr(values: ArrayLike, columns: ArrayLike, starts: ArrayLike, shape: tuple[int, int]) -> Sparse:
     """Make a matrix from values row by row, their columns, and where each row starts (M + 1 numbers, ``indptr``).
 
     >>> import flnb
@@ -117,7 +118,7 @@ def csr(values: Any, columns: Any, starts: Any, shape: tuple[int, int]) -> Spars
     return _uncompressed("csr", "column", values, columns, starts, m, n)
 
 
-def csc(values: Any, rows: Any, starts: Any, shape: tuple[int, int]) -> Sparse:
+def csc(values: ArrayLike, rows: ArrayLike, starts: ArrayLike, shape: tuple[int, int]) -> Sparse:
     """Make a matrix from values column by column, their rows, and where each column starts (N + 1 numbers).
 
     >>> import flnb
@@ -131,7 +132,7 @@ def csc(values: Any, rows: Any, starts: Any, shape: tuple[int, int]) -> Sparse:
     return _uncompressed("csc", "row", values, rows, starts, n, m).T
 
 
-def from_dense(x: Any) -> Sparse:
+def from_dense(x: ArrayLike) -> Sparse:
     """Store the elements of a matrix (M, N) that are not 0 now; a Variable's gradient flows back to it, 0 elsewhere.
 
     >>> import flnb
@@ -246,3 +247,7 @@ def _compressed(values: Tensor, outer: Ints, inner: Ints, count: int) -> tuple[N
     order = np.lexsort((inner, outer))
     starts = np.concatenate([[0], np.cumsum(np.bincount(outer, minlength=count))])
     return np.array(values._values())[order], inner[order], starts
+
+
+for _name in __all__:
+    readable(globals()[_name])

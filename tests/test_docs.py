@@ -29,6 +29,8 @@ def resolve(path):
                 "dtype: DTypeLike = None) -> Tensor"),
         ("linalg.inv", "(x: ArrayLike, /) -> Tensor"),
         ("fft.fft", "(x: ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str = 'backward') -> Tensor"),
+        ("nn.Linear", "(in_features: int, out_features: int, bias: bool = True) -> None"),
+        ("Tensor.to", "(self, backend: str | type[TensorBackend] | TensorBackend) -> Tensor"),
         ("random.rand", "(*shape: int | Sequence[int], dtype: DTypeLike = None, generator: Generator | None = None) "
                         "-> Tensor"),
     ],

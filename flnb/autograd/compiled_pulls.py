@@ -166,7 +166,7 @@ class _Script:
             self.untold = []
 
     def branch(self, branch: Branch) -> None:
-        """Add the lines of one branch: find what the parents have got, run the trace, and give."""
+        """Add the lines of one branch: find the parents' cotangents, run the trace, and add its results to them."""
         depth = 1
         if branch.condition:
             self.add(f"if {branch.condition}:", depth=1)
@@ -244,7 +244,7 @@ class _Script:
             self.add(f"owned.add(key{i})", depth=depth + 1)
 
     def function(self, name: str) -> Callable[..., Any]:
-        """What was written, as a function; it returns True where the node must be pulled the slow way."""
+        """The written lines as a function, which returns True if the node must be pulled the slow way."""
         text = "\n".join([f"def pull({PARAMETERS}):", *self.lines])
         names = compiled(text, f"<pull of {name}>", self.names)
         return names["pull"]  # type: ignore[no-any-return]

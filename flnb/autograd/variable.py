@@ -15,7 +15,7 @@ from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import source_lines, state
 from flnb.dispatch.dtypes import is_float
 from flnb.ops.creation import asarray
-from flnb.tensor import Tensor
+from flnb.tensor import ArrayLike, Tensor
 
 __all__ = ["Variable", "placed"]
 
@@ -122,7 +122,7 @@ class Variable(Tensor):
         if self._node is not None:
             self.grad = None
 
-    def backward(self, grad: Any = None, retain_graph: bool = False, create_graph: bool = False) -> None:
+    def backward(self, grad: ArrayLike | None = None, retain_graph: bool = False, create_graph: bool = False) -> None:
         """Compute the gradient of this Variable with respect to all leaves, adding it to their ``.grad``.
 
         Args:

@@ -147,7 +147,7 @@ class _Watch(Observer):
         return known
 
     def cut(self, loss: Tensor) -> Why:
-        """Where the values of x that went into the loss left the tape for the last time."""
+        """The place where the values of x that went into the loss left the tape for the last time."""
         goal = self._number(loss._data)
         if goal in self.live:
             return Why(False, reason="the loss that was returned is detached from the tape: by .detach() or .data")

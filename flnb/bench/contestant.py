@@ -45,7 +45,7 @@ class Contestant:
         raise NotImplementedError
 
     def counted(self) -> dict[str, Any]:
-        """As the framework counts: ``live``, the most bytes of tensors at a time; ``allocations`` of an iteration."""
+        """The framework's counts: ``live``, the most bytes of tensors at a time; ``allocations`` of an iteration."""
         raise NotImplementedError
 
     def run(self, iterations: int, update: bool) -> dict[str, float]:

@@ -9,9 +9,13 @@ from flnb.data.digits import digits
 from flnb.data.order import ResampleDataset, ShuffleDataset, SpanDataset, round_robin
 from flnb.data.prefetch import PrefetchDataset
 from flnb.data.progress import progress
+from flnb.ops.documentation import readable
 
 __all__ = [
     "CIFAR10_CLASSES", "BatchDataset", "BlobDataset", "ConcatDataset", "Dataset", "FileBlobDataset", "MergeDataset",
     "PrefetchDataset", "ResampleDataset", "ShuffleDataset", "SpanDataset", "TensorDataset", "TransformDataset",
     "cifar10", "digits", "padded", "progress", "round_robin", "stacked",
 ]  # fmt: skip
+
+for _name in __all__:
+    readable(globals()[_name])

@@ -81,7 +81,7 @@ class BatchDataset(Dataset):
 
 
 def packed(lengths: Sequence[int], budget: int) -> list[int]:
-    """Where groups of neighbours begin (and the last one ends) that hold number x longest <= budget, greedily.
+    """Where groups of neighbours begin (and the last one ends) for which number x longest <= budget, greedily.
 
     >>> packed([2, 3, 3, 6], 6)
     [0, 2, 3, 4]

@@ -130,7 +130,7 @@ class Dataset:
         return index % size
 
     def _check_all(self, indices: Any) -> Indices:
-        """These indices counted from the start."""
+        """Check indices, and count them from the start."""
         given, size = np.asarray(indices), len(self)
         if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
             raise TypeError(

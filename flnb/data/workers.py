@@ -50,7 +50,7 @@ class Job(NamedTuple):
 
 
 class Array(NamedTuple):
-    """Where a worker put an array of an item."""
+    """The place in which a worker put an array of an item."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]

@@ -56,7 +56,7 @@ def dtype_of(given: Any) -> Dtype:
 
 
 def real_dtype(dtype: Dtype) -> Dtype:
-    """Of complex numbers the dtype of their parts, of others theirs."""
+    """The dtype of the parts of complex numbers; any other dtype as it is."""
     return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
 
 

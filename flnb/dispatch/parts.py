@@ -25,7 +25,7 @@ __all__ = [
 
 
 def active_facts() -> dict[str, Any]:
-    """Names of the parts that are active here and facts about them, as recordings keep them in ``meta``."""
+    """Names of the parts that are active here and facts about them, as recordings store them in ``meta``."""
     here = states.current()
     device = here.manager.device
     return {

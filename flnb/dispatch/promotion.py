@@ -62,7 +62,7 @@ def _composite(op: Op, tensors: tuple[Any, ...], attributes: tuple[Any, ...]) ->
 
 
 def adopted(op: Op, operands: Sequence[Any], here: State) -> tuple[Any, ...]:
-    """Operands in the active backend's buffers: it is asked to adopt those of other families.
+    """Operands as buffers of the active backend, which may adopt those of other families.
 
     Raises:
         TypeError: it does not, or a gradient is required of such an operand.

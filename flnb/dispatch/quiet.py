@@ -27,7 +27,7 @@ Class = TypeVar("Class", bound=type)
 
 
 def _error_state() -> list[tuple[Any, Any]]:
-    """What `np.errstate` changes: one context variable and its value; nothing where NumPy keeps it elsewhere."""
+    """The context variable that `np.errstate` changes, and its value; nothing where NumPy stores it elsewhere."""
     before = copy_context()
     with np.errstate(all="ignore"):
         return [(variable, value) for variable, value in copy_context().items() if before.get(variable) is not value]

@@ -84,7 +84,7 @@ class Op:
 
     @property
     def direct(self) -> bool:
-        """Of a composite: whether its joint pull is differentiated as it is, because it reads the output alone."""
+        """Whether a composite's joint pull is differentiated as it is, because it reads the output alone."""
         return self.reads == {"y"}
 
     def __post_init__(self) -> None:
@@ -115,7 +115,7 @@ class Op:
         return tuple(p and self._for(specs, p.function) for p in self._pulls(len(specs)))
 
     def joint_for(self, specs: Sequence[Any]) -> Callable[..., Any] | None:
-        """Of a composite, the joint pull for a call on tensors of these specs."""
+        """A composite's joint pull for a call on tensors of these specs."""
         return self.joint and self._for(specs, self.joint)
 
     def _for(self, specs: Sequence[Any], pull: Callable[..., Any]) -> Callable[..., Any]:

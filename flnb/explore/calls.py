@@ -1,4 +1,4 @@
-"""One op apart from any program: its inputs kept bit for bit, so that it can be run again anywhere, on any backend."""
+"""One op apart from any program: its inputs stored bit for bit, to run it again anywhere, on any backend."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class OpCall:
 
     @property
     def nbytes(self) -> int:
-        """Bytes kept."""
+        """Bytes of the stored inputs."""
         return sum(len(kept.memory) for kept in self.inputs)
 
     def __str__(self) -> str:

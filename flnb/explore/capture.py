@@ -1,4 +1,4 @@
-"""Recording with inputs: each op's real inputs are kept beside its event, so that it can be opened in a cell."""
+"""Recording with inputs: each op's real inputs are stored with its event, so that it can be opened in a cell."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class Capture(Observer):
         return len(self._kept)
 
     def rows(self) -> dict[int, RecordedOp]:
-        """The kept ops by their place among the recording's op events, in order of time."""
+        """The stored ops by their place among the recording's op events, in order of time."""
         run = self._run()
         if run is None:
             raise RuntimeError(f"recording {self.number} is gone; keep it in a variable, or open ops from files")

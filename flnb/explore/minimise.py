@@ -1,7 +1,7 @@
 """The smallest call that still shows a difference: shapes, layout, then values are made simpler while it stays.
 
 Delta debugging (Zeller and Hildebrandt 2002) on the parts of a call. A candidate counts only if the reference runs it
-and its result has the shape that the op's rule says.
+and its result has the shape that the op's rule requires.
 """
 
 from __future__ import annotations

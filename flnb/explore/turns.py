@@ -27,7 +27,7 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Spread:
-        """Of one number or more; ValueError of none."""
+        """The spread of one number or more; ValueError of none."""
         numbers = sorted(values)
         if not numbers:
             raise ValueError("Spread.of: expected one number or more, got none")

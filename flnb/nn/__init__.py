@@ -46,6 +46,7 @@ from flnb.nn.recurrent import GRU, LSTM, RNN
 from flnb.nn.saving import load, save
 from flnb.nn.shaping import Flatten, Identity, Padding, PrecisionCast, Reorder, Transform, View
 from flnb.nn.transformer import MultiheadAttention, Transformer, TransformerDecoderLayer, TransformerEncoderLayer
+from flnb.ops.documentation import readable
 
 __all__ = [
     "AdaptiveEmbedding", "AdaptiveSoftmax", "AdaptiveSoftmaxLoss", "AsymmetricConv1d", "AvgPool1d", "AvgPool2d",
@@ -63,3 +64,7 @@ __all__ = [
 
 def __getattr__(name: str) -> NoReturn:
     raise unknown("module 'flnb.nn'", name, __all__)
+
+
+for _name in __all__:
+    readable(globals()[_name])

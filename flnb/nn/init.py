@@ -9,17 +9,19 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from flnb import ops, random
 from flnb.dispatch.brief import brief
 from flnb.dispatch.dtypes import default_dtype
 from flnb.dispatch.spelling import unknown
+from flnb.ops.documentation import readable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flnb.random import Generator
+    from flnb.tensor import DTypeLike, Tensor
 
     Shape = Sequence[int]
 
@@ -52,7 +54,7 @@ def fans(shape: Shape) -> tuple[int, int]:
     return shape[1] * kernel, shape[0] * kernel
 
 
-def constant(shape: Shape, value: float, dtype: Any = None) -> Any:
+def constant(shape: Shape, value: float, dtype: DTypeLike = None) -> Tensor:
     """A tensor with one number everywhere.
 
     >>> import flnb.nn as nn
@@ -62,7 +64,7 @@ def constant(shape: Shape, value: float, dtype: Any = None) -> Any:
     return ops.full(tuple(shape), value, dtype=dtype or default_dtype())
 
 
-def identity(shape: Shape, dtype: Any = None) -> Any:
+def identity(shape: Shape, dtype: DTypeLike = None) -> Tensor:
     """A matrix (out, in) with ones on the diagonal and zeros elsewhere.
 
     Raises:
@@ -78,8 +80,8 @@ def identity(shape: Shape, dtype: Any = None) -> Any:
 
 
 def uniform(
-    shape: Shape, low: float = 0.0, high: float = 1.0, dtype: Any = None, generator: Generator | None = None
-) -> Any:
+    shape: Shape, low: float = 0.0, high: float = 1.0, dtype: DTypeLike = None, generator: Generator | None = None
+) -> Tensor:
     """Uniform random numbers in [low, high).
 
     >>> import flnb.nn as nn
@@ -90,8 +92,8 @@ def uniform(
 
 
 def normal(
-    shape: Shape, mean: float = 0.0, std: float = 1.0, dtype: Any = None, generator: Generator | None = None
-) -> Any:
+    shape: Shape, mean: float = 0.0, std: float = 1.0, dtype: DTypeLike = None, generator: Generator | None = None
+) -> Tensor:
     """Normally distributed random numbers.
 
     >>> import flnb.nn as nn
@@ -102,9 +104,9 @@ def normal(
 
 
 def truncated_normal(
-    shape: Shape, mean: float = 0.0, std: float = 1.0, low: float = -2.0, high: float = 2.0, dtype: Any = None,
+    shape: Shape, mean: float = 0.0, std: float = 1.0, low: float = -2.0, high: float = 2.0, dtype: DTypeLike = None,
     generator: Generator | None = None,
-) -> Any:  # fmt: skip
+) -> Tensor:  # fmt: skip
     """Normally distributed random numbers within [low, high]: those outside are drawn again.
 
     Raises:
@@ -127,8 +129,8 @@ def truncated_normal(
 
 
 def kaiming_uniform(
-    shape: Shape, mode: str = "in", slope: float = 0.0, dtype: Any = None, generator: Generator | None = None
-) -> Any:
+    shape: Shape, mode: str = "in", slope: float = 0.0, dtype: DTypeLike = None, generator: Generator | None = None
+) -> Tensor:
     """Uniform random numbers with the standard deviation of `kaiming_normal`.
 
     >>> import flnb.nn as nn
@@ -140,8 +142,8 @@ def kaiming_uniform(
 
 
 def kaiming_normal(
-    shape: Shape, mode: str = "in", slope: float = 0.0, dtype: Any = None, generator: Generator | None = None
-) -> Any:
+    shape: Shape, mode: str = "in", slope: float = 0.0, dtype: DTypeLike = None, generator: Generator | None = None
+) -> Tensor:
     """Normal random numbers with deviation sqrt(2 / ((1 + slope^2) fan)) (He et al. 2015, section 2.2).
 
     They keep the variance before a rectifier whose negative side has ``slope`` (0: ReLU): of activations with mode
@@ -160,7 +162,9 @@ def _kaiming(shape: Shape, mode: str, slope: float) -> float:
     return math.sqrt(2.0 / ((1.0 + slope**2) * max(1, fans(shape)[mode == "out"])))
 
 
-def glorot_uniform(shape: Shape, gain: float = 1.0, dtype: Any = None, generator: Generator | None = None) -> Any:
+def glorot_uniform(
+    shape: Shape, gain: float = 1.0, dtype: DTypeLike = None, generator: Generator | None = None
+) -> Tensor:
     """Uniform random numbers in +-gain sqrt(6 / (fan in + fan out)) (Glorot and Bengio 2010, equation 16).
 
     >>> import flnb.nn as nn
@@ -171,7 +175,9 @@ def glorot_uniform(shape: Shape, gain: float = 1.0, dtype: Any = None, generator
     return random.uniform(shape, -bound, bound, dtype, generator)
 
 
-def glorot_normal(shape: Shape, gain: float = 1.0, dtype: Any = None, generator: Generator | None = None) -> Any:
+def glorot_normal(
+    shape: Shape, gain: float = 1.0, dtype: DTypeLike = None, generator: Generator | None = None
+) -> Tensor:
     """Normal random numbers with deviation gain sqrt(2 / (fan in + fan out)) (Glorot and Bengio 2010, equation 12).
 
     >>> import flnb.nn as nn
@@ -181,7 +187,7 @@ def glorot_normal(shape: Shape, gain: float = 1.0, dtype: Any = None, generator:
     return random.normal(shape, 0.0, gain * math.sqrt(2.0 / max(1, sum(fans(shape)))), dtype, generator)
 
 
-def by_inputs(shape: Shape, inputs: int) -> Any:
+def by_inputs(shape: Shape, inputs: int) -> Tensor:
     """Uniform random numbers in +-1 / sqrt(inputs of one output): the default of layers, as in torch."""
     bound = 1.0 / math.sqrt(max(1, inputs))
     return random.uniform(shape, -bound, bound)
@@ -189,3 +195,7 @@ def by_inputs(shape: Shape, inputs: int) -> Any:
 
 def __getattr__(name: str) -> NoReturn:
     raise unknown("module 'flnb.nn.init'", name, __all__)
+
+
+for _name in __all__:
+    readable(globals()[_name])

@@ -47,7 +47,7 @@ class Embedding(Module):
 
 
 class Dropout(Module):
-    """In training, sets each element to zero with probability `p` and scales the others by 1 / (1 - p).
+    """Zero each element with probability `p` in training, and scale the others by 1 / (1 - p).
 
     >>> import flnb
     >>> Dropout(0.5).eval()(flnb.ones((2,))).numpy().tolist()

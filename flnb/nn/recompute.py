@@ -1,6 +1,6 @@
-"""Modules that keep nothing for backward and run again there: which those are, here and now (`flnb.memory.lean`).
+"""Modules that save nothing for backward and run again there: which ones, here and now (`flnb.memory.lean`).
 
-Nothing is noted in the modules themselves, so that what is copied, saved or called in another context is as it was.
+Nothing is noted in the modules themselves, so that copies, files and calls in another context are unaffected.
 """
 
 from __future__ import annotations

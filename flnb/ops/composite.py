@@ -326,7 +326,7 @@ def _batch_norm(x: Any, weight: Any, bias: Any, eps: float) -> Body:
 def _pull_batch_norm(
     g: Any, plan: Any, x: Any, weight: Any, bias: Any, normal: Any, inverse: Any, mean: Any, variance: Any, y: Any
 ) -> tuple[Any, ...]:
-    """Ioffe and Szegedy 2015, section 3, with the sums shared between the three gradients."""
+    """The gradients of batch norm (Ioffe and Szegedy 2015, section 3), which share their sums."""
     axes, g, normal = (0, *range(2, g.ndim)), _in_float32(g), _in_float32(normal)
     g_bias = r.sum(g, axis=axes)
     g_weight = r.sum(e.multiply(g, normal), axis=axes)

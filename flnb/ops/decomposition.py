@@ -74,7 +74,7 @@ def _gaps(w: Any, cotangent: Any) -> Any:
 
 
 def _pull_cholesky(g: Any, plan: Any, x: Any, y: Any) -> Any:
-    """Murray, "Differentiation of the Cholesky decomposition" (2016), equation 10."""
+    """The gradient of cholesky (Murray, "Differentiation of the Cholesky decomposition", 2016, equation 10)."""
     upper = adjoint(y)
     half = solve(upper, lower(matmul(upper, g), 0.5))
     return symmetric(adjoint(solve(upper, adjoint(half))))
@@ -103,7 +103,10 @@ def cholesky(x: ArrayLike, /, *, upper: bool = False) -> Tensor:
 
 
 def _pull_eigh(g: list[Any], _: Any, y: list[Any]) -> Any:
-    """Giles, "Collected matrix derivative results for forward and reverse mode AD" (2008), section 3.1."""
+    """The gradient of eigh.
+
+    Giles, "Collected matrix derivative results for forward and reverse mode AD" (2008), section 3.1.
+    """
     (g_values, g_vectors), (w, v) = g, y
     g_values, w = plain(g_values), plain(w)
     turned = matmul(adjoint(v), g_vectors)
@@ -187,7 +190,10 @@ def _qr_shapes(m: int, n: int, mode: str) -> tuple[Shape, ...]:
 
 
 def _pull_qr(g: list[Any], x: Any, y: list[Any], mode: str) -> Any:
-    """Walter and Lehmann, "Walter's algorithm for the derivative of QR" (2010); wide matrices by their square part."""
+    """The gradient of qr; wide matrices by their square part.
+
+    Walter and Lehmann, "Walter's algorithm for the derivative of QR" (2010).
+    """
     (g_q, g_r), (q, r) = g, y
     m, n = x.shape[-2:]
     if q.shape[-1] > n:
@@ -233,7 +239,7 @@ def _svd_shapes(m: int, n: int, full: bool) -> tuple[Shape, ...]:
 
 
 def _pull_svd(g: list[Any], x: Any, y: list[Any], full: bool) -> Any:
-    """Townsend, "Differentiating the singular value decomposition" (2016), equations 31 to 38."""
+    """The gradient of svd (Townsend, "Differentiating the singular value decomposition", 2016, equations 31 to 38)."""
     (g_u, g_s, g_vh), (u, s, vh) = g, y
     g_s, s = plain(g_s), plain(s)
     v, g_v, count = adjoint(vh), adjoint(g_vh), s.shape[-1]

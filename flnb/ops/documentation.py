@@ -141,6 +141,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from inspect import Parameter, Signature
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -188,11 +189,16 @@ _ENTRY = re.compile(r"^ *(\w+)\((.*)\) = (.*) (\w+\[.*\])\n +(.*)$", re.M)
 _EXAMPLES = {name: rest for name, *rest in _ENTRY.findall(__doc__ or "")}
 
 
-def readable(function: Any) -> Any:
-    """The function, whose signature `inspect` and IPython show without quotes from now on."""
-    inner = getattr(function, "__wrapped__", function)
-    inner.__annotations__ = {name: Shown(text) for name, text in inner.__annotations__.items()}
-    return function
+def readable(member: Any) -> Any:
+    """The function or class, whose signatures `inspect` and IPython show without quotes from now on."""
+    inner = getattr(member, "__wrapped__", member)
+    if isinstance(inner, type):
+        for own in vars(inner).values():
+            if not isinstance(own, type):
+                readable(own)
+    elif isinstance(inner, FunctionType):
+        inner.__annotations__ = {name: Shown(text) for name, text in inner.__annotations__.items()}
+    return member
 
 
 def documented(op: Op) -> Callable[..., Tensor]:

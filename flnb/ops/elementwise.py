@@ -72,7 +72,7 @@ def _binary(
 
 
 def _extremum(name: str, wide: Function, strict: Function) -> Function:
-    """The argument that was chosen takes the gradient; at a tie both get half."""
+    """Make maximum or minimum: the chosen argument takes the gradient; at a tie both get half."""
 
     def share(g: Any, a: Any, b: Any) -> Any:
         twice = add(astype(wide(a, b), g.dtype), astype(strict(a, b), g.dtype))
@@ -243,7 +243,7 @@ def _slope(a: Any, b: Any) -> Any:
 
 
 def _rate(a: Any, y: Any) -> Any:
-    """What y = a^b grows by with b, over y: log(a), and 0 for real a < 0 and at a = 0, unless y is infinite there."""
+    """The rate at which y = a^b grows with b: log(a), and 0 for real a < 0 and at a = 0, unless y is infinite."""
     if not hasattr(a, "dtype"):
         if a == 0:
             return negative(astype(isinf(y), y.dtype))

@@ -48,7 +48,7 @@ def _infer_irfftn(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -
 
 
 def _half(z: Any, axis: int, size: int, weight: float) -> Any:
-    """A half-spectrum, its frequencies that stand for two multiplied by a weight: all but 0 and, if even, size / 2."""
+    """A half-spectrum with a weight on frequencies that stand for two: all but 0 and, if the size is even, size / 2."""
     weights = np.full(size // 2 + 1, weight)
     weights[0] = 1.0
     if size % 2 == 0:

@@ -113,7 +113,10 @@ def det(x: ArrayLike, /) -> Tensor:
 
 
 def _pull_slogdet(g: Any, x: Any, results: Any) -> Any:
-    """With t = tr(inv(x) dx), the logarithm changes by Re t, and the sign of complex determinants by i Im t sign."""
+    """The gradient of slogdet.
+
+    With t = tr(inv(x) dx), the logarithm changes by Re t, and the sign of complex determinants by i Im t sign.
+    """
     turned, along = g
     if x.dtype.kind == "c":
         across = e.multiply(e.imag(e.multiply(turned, e.conj(results[0]))), 1j)
@@ -137,7 +140,10 @@ def slogdet(x: ArrayLike, /) -> SlogdetResult:
 
 
 def _pull_pinv(g: Any, plan: Any, x: Any, rtol: Any, y: Any) -> Any:
-    """Golub and Pereyra, "The differentiation of pseudo-inverses and nonlinear least squares" (1973), eq. 4.12."""
+    """The gradient of pinv.
+
+    Golub and Pereyra, "The differentiation of pseudo-inverses and nonlinear least squares" (1973), eq. 4.12.
+    """
     gh, yh = adjoint(g), adjoint(y)
     pulled = e.negative(matmul(yh, matmul(g, yh)))
     rows = matmul(matmul(gh, y), yh)

@@ -54,7 +54,7 @@ def _infer(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[tuple[in
 
 
 def _of_right(g: Any, plan: Any, a: Any, b: Any, y: Any) -> Any:
-    """For one matrix that multiplies many, one product over all their rows: the sum costs nothing, nor its memory."""
+    """The gradient of the right matrix; for one that multiplies many, one product over all their rows."""
     shape = plan.specs[1].shape
     if len(shape) > 2 or a.ndim == 2:
         return sum_to(matmul(adjoint(a), g), shape)

@@ -51,7 +51,7 @@ def l1_loss(x: ArrayLike, targets: ArrayLike, reduction: str = "mean") -> Tensor
 
 
 def _log(log: Any, x: Any, valid: Any, elsewhere: float) -> Any:
-    """A logarithm that is never below the least, and is not asked for where there is none."""
+    """A logarithm limited from below, and computed only where it is valid."""
     return e.maximum(e.where(valid, log(e.where(valid, x, elsewhere)), LEAST_LOG), LEAST_LOG)
 
 

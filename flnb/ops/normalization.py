@@ -32,7 +32,7 @@ def _layer_norm(x: Any, *more: Any) -> Body:
 
 
 def _pull_layer_norm(g: Any, plan: Any, x: Any, *more: Any) -> tuple[Any, ...]:
-    """Ba et al. 2016: both sums over the axes are shared, as in the gradient of batch norm."""
+    """The gradients of layer norm (Ba et al. 2016); both sums over the axes are shared, as in batch norm."""
     *affine, normal, inverse, _, _ = more
     count, _ = plan.attributes
     axes, examples = tuple(range(-count, 0)), tuple(range(g.ndim - count))

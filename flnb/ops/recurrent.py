@@ -171,7 +171,7 @@ def lstm(
 
 
 def _gru(inputs: Any, h: Any, w_hidden: Any, *bias: Any) -> Body:
-    """All h; kept: the gates r, z, n, and what n was given of h before r was multiplied to it."""
+    """All h; kept: the gates r, z, n, and the summand of n that r multiplies."""
     cut, outputs, gates, given = 2 * h.shape[-1], [], [], []
     for t in range(inputs.shape[0]):
         ours, theirs = inputs[t], linear(h, w_hidden, *bias)
@@ -186,7 +186,7 @@ def _gru(inputs: Any, h: Any, w_hidden: Any, *bias: Any) -> Body:
 
 
 def _pull_gru(g: Any, plan: Any, inputs: Any, h: Any, w_hidden: Any, *more: Any) -> tuple[Any, ...]:
-    """As of `_pull_lstm`; r, z and n have the same slopes for both their summands but n, of which r lets through."""
+    """Backpropagation through time; r, z and n have equal slopes for both their summands, but r scales one of n's."""
     *bias, gates, given, y = more
     (r, z, n), before = _parts(gates, 3), _before(h, y)
     of_n = e.multiply(e.subtract(1.0, z), e.subtract(1.0, e.square(n)))

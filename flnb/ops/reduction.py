@@ -52,7 +52,7 @@ def _infer(dtype: Callable[[np.dtype[Any]], Any], needs_elements: bool = False) 
 
 
 def _accumulator(dtype: np.dtype[Any]) -> Any:
-    """Sums of small integers and bools are counted in 64 bits, as the array API says."""
+    """The dtype of a sum: small integers and bool are summed in 64 bits, as the array API requires."""
     return INTEGER if dtype.kind in "bi" else np.dtype(np.uint64) if dtype.kind == "u" else dtype
 
 
@@ -113,7 +113,7 @@ def _reduction(
 
 
 def _casting(reduce: Callable[..., Any]) -> Callable[..., Any]:
-    """A reduction that can be asked to compute in another dtype."""
+    """Add an argument ``dtype``, in which to compute, to a reduction."""
 
     def apply(
         x: ArrayLike, /, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, dtype: DTypeLike = None
@@ -229,7 +229,7 @@ cumulative_prod = _cumulative("cumulative_prod", Pull({0}, _pull_running_product
 
 
 def _in_float32(function: Callable[..., Any], x: Any, **options: Any) -> Any:
-    """A mean of half precision by way of float32, as the sum may overflow; it stays there where autocast wants sums."""
+    """Compute a mean of half precision in float32, since the sum may overflow; autocast may leave the result there."""
     y = function(e.astype(x, np.float32), **options)
     return y if cast_target("sum") == y.dtype else e.astype(y, x.dtype)
 

@@ -130,7 +130,7 @@ class LossScaler:
         return {"scale": self.scale, "good": self.good}
 
     def mismatches(self, state: Mapping[str, Any]) -> list[str]:
-        """What keeps `state` from being loaded, a line each."""
+        """Reasons why `state` cannot be loaded, a line each."""
         return mismatches(self.state_dict(), state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

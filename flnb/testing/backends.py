@@ -85,7 +85,7 @@ def _row(op: str, trials: list[Trial], backend: TensorBackend) -> Result:
 
 
 def _line(backend: TensorBackend, method: str) -> str:
-    """Where a method is defined, nothing for one that was not written in Python."""
+    """The line on which a method is defined, nothing for one that was not written in Python."""
     code = getattr(getattr(type(backend), method, None), "__code__", None)
     return lines(code, -1)[0].brief if code is not None else ""
 
@@ -103,7 +103,7 @@ def _trial(sample: Sample, backend: TensorBackend, dtype: np.dtype[Any], toleran
 
 
 def _difference(got: Any, expected: Any, tolerance: float) -> tuple[str, float]:
-    """What is wrong with a result (or nothing), and the largest error."""
+    """Describe what is wrong with a result (or nothing); returns the largest error as well."""
     if (got.shape, got.dtype) != (expected.shape, expected.dtype):
         return f"got {got.dtype.name}{list(got.shape)}, expected {expected.dtype.name}{list(expected.shape)}", 0.0
     if isinstance(got, Tensor):  # which has no values

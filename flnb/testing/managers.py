@@ -93,7 +93,7 @@ class Call(NamedTuple):
 
 @dataclass(eq=False)
 class Held:
-    """A live block and its place when it was given, under the name that the calls know it by."""
+    """A live block, its place when it was allocated, and its name in the calls."""
 
     name: str
     block: Block
@@ -318,7 +318,7 @@ def _shrink(calls: list[Call], broken: Trial, attempt: Callable[[list[Call]], Tr
 
 
 def _simpler(calls: list[Call]) -> Iterator[list[Call]]:
-    """With all that follows or one call left out, or one size made smaller."""
+    """Simpler sequences: all calls after one or one call left out, or one size made smaller."""
     for i in range(len(calls)):
         yield calls[:i]
         yield calls[:i] + calls[i + 1 :]

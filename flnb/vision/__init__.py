@@ -11,6 +11,7 @@ gradients by the picture, to any order. Where values are mixed, integers become 
 
 from __future__ import annotations
 
+from flnb.ops.documentation import readable
 from flnb.vision.histograms import equalize, histogram
 from flnb.vision.moving import affine, rotate, sample, shear, translate
 from flnb.vision.scaling import gaussian_filter, resize
@@ -18,3 +19,6 @@ from flnb.vision.scaling import gaussian_filter, resize
 __all__ = [
     "affine", "equalize", "gaussian_filter", "histogram", "resize", "rotate", "sample", "shear", "translate",
 ]  # fmt: skip
+
+for _name in __all__:
+    readable(globals()[_name])

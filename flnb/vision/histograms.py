@@ -1,4 +1,4 @@
-"""How often the values of pictures occur, and pictures in which they occur equally often."""
+"""Histograms of pictures, and pictures with even ones."""
 
 from __future__ import annotations
 

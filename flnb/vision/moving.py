@@ -1,4 +1,4 @@
-"""By a position for each pixel: pictures sampled anywhere, moved, turned and sheared."""
+"""Pictures sampled at any positions, moved, rotated and sheared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""By weights for the rows and for the columns: pictures of other sizes, and smoothed ones."""
+"""Pictures scaled to other sizes and smoothed, by weights for rows and for columns."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def resize(x: Any, size: Sequence[int], method: str = "linear", antialias: bool 
 
 
 def _triangles(centres: Matrix, n: int, antialias: bool) -> Matrix:
-    """For each centre the weights of n pixels: they fall linearly with the distance, and add up to 1."""
+    """Weights of n pixels for each centre: they fall linearly with the distance, and add up to 1."""
     reach = n / len(centres) if antialias and len(centres) < n else 1.0
     weights = np.maximum(0.0, 1.0 - np.abs(centres[:, None] - 0.5 - np.arange(n)) / reach)
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
