@@ -169,8 +169,8 @@ def _register_tools() -> None:
     from flnb.dispatch import recording
 
     recording.tools["inputs"] = _late("flnb.explore.capture", "keep_inputs")
-    OutOfMemoryError.reporter = staticmethod(_late("flnb.memory.postmortem", "postmortem"))
-    Planned.planner = staticmethod(_late("flnb.memory.planning", "plan"))
+    OutOfMemoryError.reporter = staticmethod(_late("flnb.memory_lab.postmortem", "postmortem"))
+    Planned.planner = staticmethod(_late("flnb.memory_lab.planning", "plan"))
 
 
 _register_tools()

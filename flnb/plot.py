@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from flnb_telemetry.schema import Ints
     from numpy.typing import NDArray
 
-    from flnb.memory.replay_table import Replay
+    from flnb.memory_lab.replay_table import Replay
 
 __all__ = ["TEMPLATE", "fragmentation", "memory", "op_times", "replay", "roofline", "tape"]
 

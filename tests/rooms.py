@@ -64,12 +64,12 @@ def imports() -> list[Import]:
 
 
 def targets(node: ast.AST) -> list[str]:
-    """The dotted names that a node imports, ``import_module("name")`` included."""
+    """The dotted names that a node imports, by ``import_module("name")``, `extras.tool` and `extras.late` as well."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):
         return [f"{node.module}.{alias.name}" for alias in node.names]
-    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "tool", "late")):
         return [str(a.value) for a in node.args[:1] if isinstance(a, ast.Constant)]
     return []
 
@@ -101,3 +101,8 @@ def room(module: str) -> Room:
     fitting = [name for name in rooms() if f"{module}.".startswith(f"{name}.") and (name != "flnb" or module == "flnb")]
     assert fitting, f"{module} is in no room: add it to the table in ARCHITECTURE.md"
     return rooms()[max(fitting, key=len)]
+
+
+def removed(module: str) -> bool:
+    """Whether a module is one of the tools, which core must do without."""
+    return module in modules() and room(module).storey in ("programs", "tools")

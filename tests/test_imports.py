@@ -15,9 +15,6 @@ from tests.rooms import Import, imports, modules, room
 CIRCLE = 10
 """The most modules in a circle of imports, those inside functions included."""
 UPWARD = """
-flnb.autograd.keeping flnb.memory.offloading types
-flnb_telemetry.formats.parquet flnb_telemetry.formats.torch_snapshot function
-flnb_telemetry.recording flnb_telemetry.formats.torch_export function
 """
 """Imports that point up today. The list may only shrink: one that is repaired has to leave it."""
 

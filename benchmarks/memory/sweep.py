@@ -10,7 +10,7 @@ import numpy as np
 
 from flnb.dispatch import registry
 from flnb.memory import AllocHint, Block, MemoryManager, OutOfMemoryError
-from flnb.memory.replaying import play
+from flnb.memory_lab.replaying import play
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -26,8 +26,8 @@ from flnb.interface.tape import PLAN, SEQ
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from flnb.autograd.offloading import Store
     from flnb.interface.tape import Node, Tape
-    from flnb.memory.offloading import Store
     from flnb.tensor import Tensor
 
 __all__ = ["Keeping", "Saved"]

@@ -19,14 +19,14 @@ SHIPPED = {
     "memory manager": {
         "native": "flnb_backends.memory.native:Native",
         "caching": "flnb_backends.memory.caching:Caching",
-        "exact": "flnb_backends.memory.exact:ExactFit",
+        "exact": "flnb_backends.memory.teaching.exact:ExactFit",
         "expandable": "flnb_backends.memory.expandable:Expandable",
         "best-fit": "flnb_backends.memory.best_fit:BestFit",
-        "buddy": "flnb_backends.memory.buddy:Buddy",
-        "slab": "flnb_backends.memory.slab:Slab",
+        "buddy": "flnb_backends.memory.teaching.buddy:Buddy",
+        "slab": "flnb_backends.memory.teaching.slab:Slab",
         "planned": "flnb_backends.memory.planned:Planned",
         "reserved": "flnb_backends.memory.reserved:Reserved",
-        "by-category": "flnb_backends.memory.by_category:ByCategory",
+        "by-category": "flnb_backends.memory.teaching.by_category:ByCategory",
     },
     "memory device": {
         "host": "flnb_backends.memory.host:HostDevice",
@@ -34,9 +34,9 @@ SHIPPED = {
     },
     "tape": {
         "linked": "flnb.autograd.tape:Linked",
-        "arena": "flnb.autograd.arena:Arena",
-        "pruning": "flnb.autograd.pruning:Pruning",
-        "prefused": "flnb.autograd.prefused:Prefused",
+        "arena": "flnb.autograd.teaching.arena:Arena",
+        "pruning": "flnb.autograd.teaching.pruning:Pruning",
+        "prefused": "flnb.autograd.teaching.prefused:Prefused",
     },
 }
 """The same lines as in pyproject.toml (a test compares them): reading all installed metadata costs 20 ms."""

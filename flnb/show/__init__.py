@@ -19,7 +19,7 @@ HTML = {
     ("flnb.autograd.variable", "Variable"): ("flnb.show.tensors", "tensor_html"),
     ("flnb.nn.module", "Module"): ("flnb.show.modules", "module_html"),
     ("flnb.interface.memory", "MemoryManager"): ("flnb.show.managers", "manager_html"),
-    ("flnb.memory.postmortem", "Postmortem"): ("flnb.show.postmortem", "postmortem_html"),
+    ("flnb.memory_lab.postmortem", "Postmortem"): ("flnb.show.postmortem", "postmortem_html"),
 }
 """What shows objects of a class, imported when the first is shown."""
 

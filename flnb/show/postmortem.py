@@ -15,15 +15,15 @@ from flnb_telemetry import palette, quantity, schema
 from flnb_telemetry.safe_text import WHOLE, html_text
 
 from flnb.dispatch.source_lines import is_own
-from flnb.memory import report_text
+from flnb.memory_lab import report_text
 from flnb.show.remedying import action
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from flnb.interface.memory import BlockState, OutOfMemoryError
-    from flnb.memory.postmortem import Blocker, Postmortem
-    from flnb.memory.remedies import Remedies, Remedy
+    from flnb.memory_lab.postmortem import Blocker, Postmortem
+    from flnb.memory_lab.remedies import Remedies, Remedy
 
 __all__ = ["postmortem_html", "show_after", "show_error"]
 

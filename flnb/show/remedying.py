@@ -20,7 +20,7 @@ class Action(NamedTuple):
 
 
 def action(what: str) -> Action:
-    """The code of a remedy (`flnb.memory.remedies.Remedy.what`) as a cell of its own.
+    """The code of a remedy (`flnb.memory_lab.remedies.Remedy.what`) as a cell of its own.
 
     What goes behind ``with`` around the program is set for the session where it is a manager; else the program has to
     be put in by hand.

@@ -17,7 +17,7 @@ from typing import Any
 from flnb_telemetry.bus import scope
 
 from flnb.autograd import Variable
-from flnb.autograd.prefused import MatchedOp, register_sequence
+from flnb.autograd.teaching.prefused import MatchedOp, register_sequence
 from flnb.ops import logaddexp
 from flnb.speech.acceptors import START, Acceptor
 

@@ -18,15 +18,15 @@ from flnb_telemetry.recording import record
 
 from flnb.dispatch.parts import use_memory_manager
 from flnb.dispatch.state import current
-from flnb.memory.fitting import fit
-from flnb.memory.traces import trace
+from flnb.memory_lab.fitting import fit
+from flnb.memory_lab.traces import trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from flnb_telemetry import Recording
 
-    from flnb.memory.fitting import Fit
+    from flnb.memory_lab.fitting import Fit
 
 __all__ = ["Proposals"]
 

@@ -16,7 +16,7 @@ from flnb_telemetry import bus, pump, quantity, schema
 from flnb_telemetry.analysis import tape
 from flnb_telemetry.analysis.memory import Memory
 from flnb_telemetry.analysis.ops import OpStats
-from flnb_telemetry.extras import require
+from flnb_telemetry.extras import require, tool
 from flnb_telemetry.formats import svg
 from flnb_telemetry.intern import Catalog, Frame
 from flnb_telemetry.parts import UsedParts
@@ -252,9 +252,9 @@ class Recording(Run):
         That is pytorch.org/memory_viz or `python -m torch.cuda._memory_viz trace_plot FILE`; `load_run` reads it again.
         Frames are call stacks where the run has them, else the op and, as their file, the scope.
         """
-        from flnb_telemetry.formats import torch_export
+        from flnb_telemetry import formats
 
-        torch_export.save_snapshot(self, path)
+        tool(*formats.FOREIGN["write"].split(":"))(self, path)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"the recording {self.name!r} cannot be pickled: save it with run.save(path), then load_run")

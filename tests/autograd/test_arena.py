@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import flnb
-from flnb.autograd.arena import Arena
+from flnb.autograd.teaching.arena import Arena
 from tests.autograd.test_tapes import Stack
 
 

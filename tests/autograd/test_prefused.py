@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import flnb
-from flnb.autograd.prefused import Prefused, register_sequence
 from flnb.autograd.tape import grad_of
+from flnb.autograd.teaching.prefused import Prefused, register_sequence
 from flnb.interface.tape import PARENTS, PLAN, SAVED
 from flnb.speech import beam_search  # noqa: F401  # registers its sequences
 from tests.autograd.test_tapes import leaves
@@ -202,7 +202,7 @@ def test_a_user_registers_a_sequence():
         np.testing.assert_allclose(x.grad.numpy(), v.numpy() if not v.requires_grad else v.detach().numpy())
         np.testing.assert_allclose(v.grad.numpy(), (x + w).detach().numpy())
     finally:
-        from flnb.autograd import prefused
+        from flnb.autograd.teaching import prefused
 
         prefused._by_last["multiply"].clear()
     with pytest.raises(ValueError, match=r"no op is named 'add_up' \(in 'add_up'\)"):

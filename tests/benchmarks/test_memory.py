@@ -24,7 +24,7 @@ from benchmarks.memory.sweep import (
     needed,
 )
 from flnb.memory import SimulatedDevice, Trace
-from flnb.memory.replaying import play
+from flnb.memory_lab.replaying import play
 
 MIB = 1 << 20
 

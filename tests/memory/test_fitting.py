@@ -12,7 +12,7 @@ import pytest
 import flnb
 import flnb.nn as nn
 from flnb.memory import Caching, ExactFit, Fit, HostDevice, MemoryManager, Native, lean
-from flnb.memory.lifetimes import Step
+from flnb.memory_lab.lifetimes import Step
 
 if TYPE_CHECKING:
     from pathlib import Path

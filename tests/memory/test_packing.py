@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import flnb
 from flnb.memory import Packing, Trace
-from flnb.memory.packing.first_fit import fitted, orders, swept
-from flnb.memory.packing.problem import Problem, taken_apart
-from flnb.memory.packing.searching import search
+from flnb.memory_lab.packing.first_fit import fitted, orders, swept
+from flnb.memory_lab.packing.problem import Problem, taken_apart
+from flnb.memory_lab.packing.searching import search
 
 Lifetime = tuple[int, int, int]  # born, died, bytes
 
@@ -176,20 +176,20 @@ def test_what_lives_all_the_time_lies_at_the_bottom_and_steps_are_packed_apart()
 
 def test_a_packing_is_kept_until_more_time_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
-    packed = flnb.memory.packing.packed
+    packed = flnb.memory_lab.packing.packed
 
     def counted(born: Any, died: Any, nbytes: Any, seconds: float, *how: int) -> Packing:
         asked.append(seconds)
         return replace(packed(born, died, nbytes, seconds, *how), height=1 << 40)  # never optimal
 
-    monkeypatch.setattr(flnb.memory.packing, "packed", counted)
+    monkeypatch.setattr(flnb.memory_lab.packing, "packed", counted)
     calls, sizes = [1, 2, -1, 3], [1001, 1002, 1003]
     first = flnb.memory.pack(Trace.of_calls(calls, sizes), 0.5)
     assert flnb.memory.pack(Trace.of_calls(calls, sizes), 0.25) is first  # the same in another object
     assert flnb.memory.pack(Trace.of_calls(calls, sizes), 0.75) is not first
     flnb.memory.pack(Trace.of_calls(calls, sizes), 0.75, alignment=512)
     assert asked == [0.5, 0.75, 0.75]
-    for size in range(flnb.memory.packing.KEPT):
+    for size in range(flnb.memory_lab.packing.KEPT):
         flnb.memory.pack(Trace.of_calls([1], [size]), 0.0)
     flnb.memory.pack(Trace.of_calls(calls, sizes), 0.5)
     assert asked[-1] == 0.5

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import flnb
 import flnb.nn as nn
 from flnb.memory import Block, Caching, HostDevice, Plan, Planned, SimulatedDevice, Trace
-from flnb.memory.replaying import Counter
+from flnb.memory_lab.replaying import Counter
 from tests.memory.test_managers import MIB, Model, calls, replayed, tiled
 
 STEP = Trace.of_calls([1, 2, -1, 3, 4, -2, -3, -4], [3 * MIB, 5000, 2 * MIB, 64])

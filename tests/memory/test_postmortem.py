@@ -10,10 +10,10 @@ import flnb
 import flnb.nn as nn
 from flnb.dispatch import registry
 from flnb.memory import Caching, HostDevice, MemoryManager, OutOfMemoryError, SimulatedDevice
-from flnb.memory.owners import owners
+from flnb.memory_lab.owners import owners
 
 if TYPE_CHECKING:
-    from flnb.memory.postmortem import Postmortem
+    from flnb.memory_lab.postmortem import Postmortem
 
 pytestmark = pytest.mark.usefixtures("nothing_held")
 

@@ -12,11 +12,12 @@ import pytest
 
 import flnb
 from flnb.interface.device import default_device
-from flnb.memory import Caching, ExactFit, HostDevice, MemoryManager, Native, OutOfMemoryError, code_snippets
+from flnb.memory import Caching, ExactFit, HostDevice, MemoryManager, Native, OutOfMemoryError
+from flnb.memory_lab import code_snippets
 from tests.memory.test_postmortem import Hoarder
 
 if TYPE_CHECKING:
-    from flnb.memory.postmortem import Postmortem
+    from flnb.memory_lab.postmortem import Postmortem
 
 pytestmark = pytest.mark.usefixtures("nothing_held")
 

@@ -9,7 +9,7 @@ import pytest
 
 import flnb
 from flnb.memory import Replay, Trace
-from flnb.memory.replaying import SLICE
+from flnb.memory_lab.replaying import SLICE
 
 MIB = 1 << 20
 TRACE = Trace.of_calls([1, 2, -1, 3, -2, -3], [3 * MIB, 2 * MIB, 4 * MIB], name="by hand")
@@ -90,7 +90,7 @@ def test_progress_counts_every_call_of_every_manager(monkeypatch: pytest.MonkeyP
         def update(self, n: int) -> None:
             told.append(n)
 
-    monkeypatch.setattr("flnb.memory.replaying._bar", lambda total: told.append(total) or Bar())
+    monkeypatch.setattr("flnb.memory_lab.replaying._bar", lambda total: told.append(total) or Bar())
     count = SLICE + 5
     trace = Trace.of_calls([sign * k for k in range(1, count) for sign in (1, -1)], [MIB] * (count - 1))
     flnb.memory.replay(trace, ["native", "caching"], progress=True, capacity="2MiB", seconds=0)

@@ -9,7 +9,7 @@ import pickletools
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from flnb_telemetry.formats.plain_pickle import PickleError, encoded, read
+from flnb_telemetry.foreign.plain_pickle import PickleError, encoded, read
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

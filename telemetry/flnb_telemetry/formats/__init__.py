@@ -7,6 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+FOREIGN = {
+    "read": "flnb_telemetry.foreign.torch_snapshot:load_snapshot",
+    "write": "flnb_telemetry.foreign.torch_export:save_snapshot",
+}
+"""Who reads and writes the memory snapshots of PyTorch: looked up here, imported when one is met."""
+
 
 @contextmanager
 def aside(path: str | os.PathLike[str]) -> Iterator[Path]:

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from flnb_telemetry import schema
-from flnb_telemetry.extras import require
-from flnb_telemetry.formats import aside
+from flnb_telemetry.extras import require, tool
+from flnb_telemetry.formats import FOREIGN, aside
 from flnb_telemetry.intern import Catalog, Context, Frame, Plan, Table
 from flnb_telemetry.recording import Recording, columns
 from flnb_telemetry.safe_text import safe_text
@@ -73,9 +73,8 @@ def load_run(path: str | os.PathLike[str]) -> Recording:
         raise FileNotFoundError(f"flnb.load_run: no file {os.fspath(path)!r}; save one with run.save(path)")
     with open(path, "rb") as file:
         if file.read(1) == b"\x80":  # a pickle
-            from flnb_telemetry.formats.torch_snapshot import load_snapshot
-
-            return load_snapshot(path)
+            run: Recording = tool(*FOREIGN["read"].split(":"))(path)
+            return run
     parquet = require("pyarrow.parquet", "lab", "loading a run")
     try:
         with zipfile.ZipFile(path) as archive:

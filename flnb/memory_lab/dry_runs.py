@@ -18,7 +18,7 @@ from flnb_telemetry.tables import Markup
 from flnb import ops, random
 from flnb.dispatch.parts import use_backend, use_memory_manager
 from flnb.interface.memory import Lease, OutOfMemoryError
-from flnb.memory.replaying import _fresh
+from flnb.memory_lab.replaying import _fresh
 
 if TYPE_CHECKING:
     from collections.abc import Callable

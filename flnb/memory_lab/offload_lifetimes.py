@@ -16,13 +16,13 @@ import numpy as np
 from flnb_telemetry import schema
 from flnb_telemetry.analysis.memory import NEVER
 
-from flnb.memory.traces import Trace
+from flnb.memory_lab.traces import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from flnb.memory.lifetimes import Call, Step
-    from flnb.memory.nodes import Node
+    from flnb.memory_lab.lifetimes import Call, Step
+    from flnb.memory_lab.nodes import Node
 
 __all__ = ["LEAST", "STAYING", "Idle", "Moved", "inside", "movable", "moved", "shortest"]
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from flnb_telemetry.schema import Ints
 
-    from flnb.memory.packing.problem import Problem
+    from flnb.memory_lab.packing.problem import Problem
 
 __all__ = ["HIGHEST", "search"]
 

@@ -3,7 +3,8 @@
 Dynamic storage allocation, as in MiniMalloc (Moffitt 2023, ASPLOS) and TelaMalloc (Maas et al. 2022, ASPLOS). First
 what costs nothing: what lives as long as all others together lies at the bottom, and what is left falls into parts
 that share no moment, each packed on its own. Then for each part orders of first and best fit; then, where a part is
-still higher than it must be, a search (`flnb.memory.packing.searching`) or, for large parts, better and better orders.
+still higher than it must be, a search (`flnb.memory_lab.packing.searching`) or, for large parts, better and better
+orders.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from flnb_telemetry import quantity
 from flnb_telemetry.quantity import bytes_of
 
 from flnb.interface.memory import ALIGNMENT
-from flnb.memory.packing.first_fit import fitted, orders, swept
-from flnb.memory.packing.problem import Problem, taken_apart
-from flnb.memory.packing.searching import HIGHEST, search
-from flnb.memory.traces import trace
+from flnb.memory_lab.packing.first_fit import fitted, orders, swept
+from flnb.memory_lab.packing.problem import Problem, taken_apart
+from flnb.memory_lab.packing.searching import HIGHEST, search
+from flnb.memory_lab.traces import trace
 
 if TYPE_CHECKING:
     from flnb_telemetry.schema import Ints

@@ -17,13 +17,13 @@ from flnb_telemetry.safe_text import safe_text
 
 from flnb.dispatch.state import current
 from flnb.interface.memory import MemoryManager
-from flnb.memory.candidates import METHODS, bandwidth_of, choices, costs, with_choice
-from flnb.memory.lifetimes import Activation, Step
-from flnb.memory.offload_lifetimes import shortest
-from flnb.memory.recompute import lean
-from flnb.memory.remedies import stand_in
-from flnb.memory.replaying import play
-from flnb.memory.traces import recording
+from flnb.memory_lab.candidates import METHODS, bandwidth_of, choices, costs, with_choice
+from flnb.memory_lab.lifetimes import Activation, Step
+from flnb.memory_lab.offload_lifetimes import shortest
+from flnb.memory_lab.recompute import lean
+from flnb.memory_lab.remedies import stand_in
+from flnb.memory_lab.replaying import play
+from flnb.memory_lab.traces import recording
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from flnb_telemetry import Recording
 
-    from flnb.memory.replaying import Outcome
-    from flnb.memory.traces import Trace
+    from flnb.memory_lab.replaying import Outcome
+    from flnb.memory_lab.traces import Trace
 
 __all__ = ["Fit", "fit"]
 

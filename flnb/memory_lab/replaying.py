@@ -15,9 +15,9 @@ from flnb_telemetry.analysis.memory import holes
 
 from flnb.dispatch import registry
 from flnb.interface.memory import AllocHint, Lease, MemoryDevice, MemoryManager, OutOfMemoryError, Segment
-from flnb.memory.packing import pack
-from flnb.memory.replay_table import Replay
-from flnb.memory.traces import Trace, trace
+from flnb.memory_lab.packing import pack
+from flnb.memory_lab.replay_table import Replay
+from flnb.memory_lab.traces import Trace, trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

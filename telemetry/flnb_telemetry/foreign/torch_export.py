@@ -15,10 +15,10 @@ import numpy as np
 
 from flnb_telemetry import schema
 from flnb_telemetry.analysis.memory import NEVER
+from flnb_telemetry.foreign.plain_pickle import encoded
+from flnb_telemetry.foreign.torch_segments import met
+from flnb_telemetry.foreign.torch_snapshot import MIN_BLOCK, OURS
 from flnb_telemetry.formats import aside
-from flnb_telemetry.formats.plain_pickle import encoded
-from flnb_telemetry.formats.torch_segments import met
-from flnb_telemetry.formats.torch_snapshot import MIN_BLOCK, OURS
 
 if TYPE_CHECKING:
     import os

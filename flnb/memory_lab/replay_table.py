@@ -15,9 +15,9 @@ from flnb_telemetry.tables import Markup
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flnb.memory.packing import Packing
-    from flnb.memory.replaying import Outcome
-    from flnb.memory.traces import Trace
+    from flnb.memory_lab.packing import Packing
+    from flnb.memory_lab.replaying import Outcome
+    from flnb.memory_lab.traces import Trace
 
 __all__ = ["FORMULA", "Replay"]
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from flnb_telemetry import Recording
 
-    from flnb.memory.lifetimes import Choice, Step
+    from flnb.memory_lab.lifetimes import Choice, Step
 
 __all__ = ["METHODS", "bandwidth_of", "choices", "costs", "with_choice"]
 

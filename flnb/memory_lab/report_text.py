@@ -10,7 +10,7 @@ from flnb_telemetry.safe_text import LONGEST_LINE, safe_lines
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flnb.memory.postmortem import Blocker, Postmortem
+    from flnb.memory_lab.postmortem import Blocker, Postmortem
 
 __all__ = ["COLUMNS", "NOTE", "facts", "as_text"]
 

@@ -16,9 +16,9 @@ import numpy as np
 from flnb_telemetry import schema
 from flnb_telemetry.analysis.memory import NEVER
 
-from flnb.memory.nodes import Node, Nodes
-from flnb.memory.offload_lifetimes import STAYING, Idle, movable, moved
-from flnb.memory.traces import Trace, trace
+from flnb.memory_lab.nodes import Node, Nodes
+from flnb.memory_lab.offload_lifetimes import STAYING, Idle, movable, moved
+from flnb.memory_lab.traces import Trace, trace
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

@@ -86,7 +86,7 @@ def register_sequence(name: str, pattern: Pattern, pull: Callable[..., Any]) -> 
             itself saved for its gradient: inputs and output, None where it reads none.
 
     >>> import flnb
-    >>> from flnb.autograd.prefused import register_sequence
+    >>> from flnb.autograd.teaching.prefused import register_sequence
     >>> def pull(g, exp, negative):
     ...     return (-(g * exp.output),)
     >>> entry = register_sequence("decay", ("exp", "negative"), pull)

@@ -8,14 +8,14 @@ import numpy as np
 from flnb_backends.memory.simulated import SimulatedDevice
 from flnb_telemetry import Recording, schema
 
-from flnb.memory.replaying import Counter, _fresh, _hint
-from flnb.memory.traces import recording, trace
+from flnb.memory_lab.replaying import Counter, _fresh, _hint
+from flnb.memory_lab.traces import recording, trace
 
 if TYPE_CHECKING:
     from flnb_telemetry.schema import Columns, Ints
 
     from flnb.interface.memory import Block, MemoryManager, Segment
-    from flnb.memory.traces import Trace
+    from flnb.memory_lab.traces import Trace
 
 __all__ = ["rerun"]
 

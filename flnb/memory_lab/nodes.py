@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from flnb_telemetry.schema import Ints
     from numpy.typing import NDArray
 
-    from flnb.memory.traces import Trace
+    from flnb.memory_lab.traces import Trace
 
 __all__ = ["Node", "Nodes"]
 

@@ -6,34 +6,40 @@ flnb.memory.stats()
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from flnb_backends.memory.best_fit import BestFit
-from flnb_backends.memory.buddy import Buddy
-from flnb_backends.memory.by_category import ByCategory
 from flnb_backends.memory.caching import Caching
-from flnb_backends.memory.exact import ExactFit
 from flnb_backends.memory.expandable import Expandable
 from flnb_backends.memory.host import HostDevice
 from flnb_backends.memory.native import Native
 from flnb_backends.memory.planned import Plan, Planned
 from flnb_backends.memory.reserved import Reserved
 from flnb_backends.memory.simulated import SimulatedDevice
-from flnb_backends.memory.slab import Slab
-from flnb_telemetry.formats.torch_snapshot import load_snapshot
+from flnb_backends.memory.teaching.buddy import Buddy
+from flnb_backends.memory.teaching.by_category import ByCategory
+from flnb_backends.memory.teaching.exact import ExactFit
+from flnb_backends.memory.teaching.slab import Slab
+from flnb_telemetry.extras import tool as _tool
 
+from flnb.autograd.offloading import Codec, LossyCast, Moves, Zlib, compress, offload
 from flnb.dispatch.memory import allocate, block_of, release
 from flnb.dispatch.state import current
 from flnb.interface.memory import AllocHint, Block, MemoryDevice, MemoryManager, OutOfMemoryError, Segment, SegmentState
-from flnb.memory.counterpart import rerun
-from flnb.memory.diffing import Diff, diff
-from flnb.memory.dry_runs import DryRun, dry_run
-from flnb.memory.fitting import Fit, fit
-from flnb.memory.offloading import Codec, LossyCast, Moves, Zlib, compress, offload
-from flnb.memory.packing import Packing, pack
-from flnb.memory.planning import plan
-from flnb.memory.postmortem import Postmortem
-from flnb.memory.recompute import lean
-from flnb.memory.replaying import Outcome, Replay, replay
-from flnb.memory.traces import Trace, trace
+
+if TYPE_CHECKING:
+    from flnb_telemetry.foreign.torch_snapshot import load_snapshot
+
+    from flnb.memory_lab.counterpart import rerun
+    from flnb.memory_lab.diffing import Diff, diff
+    from flnb.memory_lab.dry_runs import DryRun, dry_run
+    from flnb.memory_lab.fitting import Fit, fit
+    from flnb.memory_lab.packing import Packing, pack
+    from flnb.memory_lab.planning import plan
+    from flnb.memory_lab.postmortem import Postmortem
+    from flnb.memory_lab.recompute import lean
+    from flnb.memory_lab.replaying import Outcome, Replay, replay
+    from flnb.memory_lab.traces import Trace, trace
 
 __all__ = [
     "AllocHint", "BestFit", "Block", "Buddy", "ByCategory", "Caching", "Codec", "Diff", "DryRun", "ExactFit",
@@ -43,6 +49,34 @@ __all__ = [
     "fit", "lean", "load_snapshot", "offload", "pack", "plan", "release", "release_cached", "replay", "rerun",
     "snapshot", "stats", "trace", "unlock",
 ]  # fmt: skip
+
+
+_LAB = {
+    "flnb_telemetry.foreign.torch_snapshot": "load_snapshot",
+    "flnb.memory_lab.counterpart": "rerun",
+    "flnb.memory_lab.diffing": "Diff diff",
+    "flnb.memory_lab.dry_runs": "DryRun dry_run",
+    "flnb.memory_lab.fitting": "Fit fit",
+    "flnb.memory_lab.packing": "Packing pack",
+    "flnb.memory_lab.planning": "plan",
+    "flnb.memory_lab.postmortem": "Postmortem",
+    "flnb.memory_lab.recompute": "lean",
+    "flnb.memory_lab.replaying": "Outcome Replay replay",
+    "flnb.memory_lab.traces": "Trace trace",
+}
+"""Names of the memory lab and of foreign formats, which are imported when they are asked for."""
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _LAB.items():
+        if name in names.split():
+            value = globals()[name] = _tool(home, name)
+            return value
+    raise AttributeError(f"module 'flnb.memory' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def stats(manager: MemoryManager | None = None) -> dict[str, int]:

@@ -11,7 +11,7 @@ from flnb_telemetry import Recording, load_run
 from flnb_telemetry.analysis.memory import NEVER
 
 from flnb.interface.memory import ALIGNMENT
-from flnb.memory.packing import pack, packed
+from flnb.memory_lab.packing import pack, packed
 
 __all__ = ["plan"]
 

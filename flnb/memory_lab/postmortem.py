@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flnb_telemetry import intern, schema
 
-from flnb.memory.owners import Model, Owner, models, owners
-from flnb.memory.remedies import Remedies, search
+from flnb.memory_lab.owners import Model, Owner, models, owners
+from flnb.memory_lab.remedies import Remedies, search
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -125,7 +125,7 @@ class Postmortem:
         return found
 
     def __repr__(self) -> str:
-        from flnb.memory.report_text import as_text
+        from flnb.memory_lab.report_text import as_text
 
         return as_text(self)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from flnb_telemetry.formats import torch_events as te
+from flnb_telemetry.foreign import torch_events as te
 
 if TYPE_CHECKING:
     from flnb_telemetry.schema import Columns, Ints

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from flnb_telemetry.withblock import with_block
 
-from flnb.memory.offload_lifetimes import LEAST, inside
-from flnb.memory.offloading import offload as offloading
+from flnb.autograd.offloading import offload as offloading
+from flnb.memory_lab.offload_lifetimes import LEAST, inside
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -15,10 +15,10 @@ import numpy as np
 
 from flnb_telemetry import schema
 from flnb_telemetry.analysis.memory import NEVER
-from flnb_telemetry.formats import torch_events as te
+from flnb_telemetry.foreign import torch_events as te
+from flnb_telemetry.foreign.plain_pickle import PickleError, read
+from flnb_telemetry.foreign.torch_segments import Held, held_over
 from flnb_telemetry.formats.parquet import RunFileError
-from flnb_telemetry.formats.plain_pickle import PickleError, read
-from flnb_telemetry.formats.torch_segments import Held, held_over
 from flnb_telemetry.intern import Catalog, Context, Plan, Table
 from flnb_telemetry.recording import Recording, columns
 from flnb_telemetry.safe_text import brief

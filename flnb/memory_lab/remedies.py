@@ -15,12 +15,12 @@ from flnb_telemetry.analysis.memory import NEVER
 
 from flnb.dispatch import registry
 from flnb.interface.memory import MemoryDevice
-from flnb.memory import code_snippets as snippets
-from flnb.memory.candidates import METHODS, bandwidth_of, choices, costs, with_choice
-from flnb.memory.lifetimes import Step
-from flnb.memory.offload_lifetimes import shortest
-from flnb.memory.replaying import Outcome, play
-from flnb.memory.traces import Names, Trace, recorded
+from flnb.memory_lab import code_snippets as snippets
+from flnb.memory_lab.candidates import METHODS, bandwidth_of, choices, costs, with_choice
+from flnb.memory_lab.lifetimes import Step
+from flnb.memory_lab.offload_lifetimes import shortest
+from flnb.memory_lab.replaying import Outcome, play
+from flnb.memory_lab.traces import Names, Trace, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from flnb_telemetry.schema import Columns, Ints
 
     from flnb.interface.memory import Lease, MemoryManager, Shortage
-    from flnb.memory.owners import Model
-    from flnb.memory.postmortem import Blocker
+    from flnb.memory_lab.owners import Model
+    from flnb.memory_lab.postmortem import Blocker
 
 __all__ = ["Remedies", "Remedy", "requests_until", "search", "stand_in"]
 

@@ -1,0 +1,1 @@
+"""File formats of other programs: PyTorch's memory snapshots, read and written without PyTorch."""
