@@ -84,7 +84,7 @@ class CountMeter:
 
 
 class EditDistanceMeter(_Mean):
-    """Edits that turn targets into outputs, over the targets' lengths: the word or letter error rate, 0.1 for 10%.
+    """Word or letter error rate: edits that turn targets into outputs, over the targets' lengths; 0.1 is 10%.
 
     `deletions` of the target's items, `insertions` of items it has not and `substitutions` are counted apart, on one
     cheapest path (Wagner and Fischer 1974) that prefers substitutions. NaN while the targets are empty.

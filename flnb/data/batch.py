@@ -98,7 +98,7 @@ def packed(lengths: Sequence[int], budget: int) -> list[int]:
 
 
 def padded(samples: list[tuple[Any, ...]], value: float = 0) -> tuple[Tensor, ...]:
-    """Samples as one batch (`collate`), each column's entries filled up at their ends with `value` to the largest.
+    """Stack samples as one batch (for `collate`), padding each column's entries at their ends with `value`.
 
     >>> import numpy as np
     >>> x, n = padded([(np.ones(2), 2), (np.ones(3), 3)])

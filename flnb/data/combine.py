@@ -13,7 +13,7 @@ __all__ = ["ConcatDataset", "MergeDataset", "TransformDataset"]
 
 
 class ConcatDataset(Dataset):
-    """One dataset after the other.
+    """Concatenate datasets: the samples of one after those of the other.
 
     >>> import flnb
     >>> from flnb.data import TensorDataset
@@ -47,7 +47,7 @@ class ConcatDataset(Dataset):
 
 
 class MergeDataset(Dataset):
-    """Datasets of one length side by side: sample i has the entries of every one's sample i.
+    """Merge datasets of one length: sample i has the entries of sample i of each.
 
     >>> import flnb
     >>> from flnb.data import TensorDataset
@@ -77,7 +77,7 @@ class MergeDataset(Dataset):
 
 
 class TransformDataset(Dataset):
-    """Each entry of a sample through its function; None leaves it as it is.
+    """Apply a function to each entry of a sample; None leaves an entry as it is.
 
     >>> import flnb
     >>> from flnb.data import TensorDataset

@@ -34,7 +34,9 @@ class Position:
 
 
 class Dataset:
-    """Write `__len__` and `__getitem__(index) -> tuple of arrays`; `take(indices)` too where many at once is faster.
+    """Base of datasets: write `__len__` and `__getitem__(index)`, which returns a tuple of arrays.
+
+    Write `take(indices)` as well if many items at once are faster.
 
     >>> from flnb.data import BatchDataset
     >>> class Squares(Dataset):
@@ -144,7 +146,7 @@ class Dataset:
 
 
 def stacked(samples: Sequence[tuple[Any, ...]]) -> tuple[Tensor, ...]:
-    """Samples as one batch: column by column, stacked along a new first axis.
+    """Stack samples as one batch: column by column, along a new first axis.
 
     >>> import numpy as np
     >>> x, y = stacked([(np.zeros(3), 1), (np.ones(3), 2)])

@@ -10,7 +10,7 @@ from flnb.dispatch.dtypes import default_dtype
 
 
 def digits(test: int = 360, seed: int = 0) -> tuple[TensorDataset, TensorDataset]:
-    """(training set, test set) of the 1,797 digits, split by `seed`: the same split everywhere and always.
+    """Load the 1,797 digits as (training set, test set), split by `seed`: the same split everywhere and always.
 
     Images are (N, 1, 8, 8) in the default dtype from 0 (paper) to 1 (ink), labels (N,) int64. Needs the extra "lab".
 

@@ -14,7 +14,7 @@ __all__ = ["ResampleDataset", "ShuffleDataset", "SpanDataset", "round_robin"]
 
 
 class ResampleDataset(Dataset):
-    """The samples of `dataset` with these indices, in this order; an index may come twice, or count from the end.
+    """Select samples of `dataset` by indices, in their order; an index may occur twice, or count from the end.
 
     >>> import flnb
     >>> from flnb.data import TensorDataset
@@ -40,7 +40,7 @@ class ResampleDataset(Dataset):
 
 
 class ShuffleDataset(ResampleDataset):
-    """Another order of the same samples, a different one in each epoch, all fixed by `seed`.
+    """Shuffle the samples of a dataset, differently in each epoch; `seed` determines all orders.
 
     >>> import flnb
     >>> from flnb.data import TensorDataset
@@ -64,7 +64,7 @@ class ShuffleDataset(ResampleDataset):
 
 
 class SpanDataset(ResampleDataset):
-    """`length` samples from number `start` on; without a length all that follow.
+    """Select `length` samples from number `start` on; without a length all that follow.
 
     >>> import flnb
     >>> from flnb.data import TensorDataset

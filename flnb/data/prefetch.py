@@ -14,7 +14,7 @@ __all__ = ["PrefetchDataset"]
 
 
 class PrefetchDataset(Dataset):
-    """The same items in the same order; while one is used, `workers` make up to `ahead` of the next ones.
+    """Prepare up to `ahead` of the next items in `workers` while one is used; items and order stay the same.
 
     It is the outermost dataset: only iterating prefetches, indexing asks `dataset` itself. Threads suffice if loading
     waits for files or spends its time in NumPy. With `processes=True` each worker is a new Python process (started by

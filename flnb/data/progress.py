@@ -9,9 +9,9 @@ from flnb_telemetry.extras import require
 
 
 def progress(iterable: Iterable[Any] | None, desc: str = "", total: int | None = None, **options: Any) -> Any:
-    """Iterate under a bar (tqdm.auto's, to which `options` go); `.set_postfix(loss=...)` writes beside it.
+    """Show a progress bar (tqdm.auto's, with its `options`) while iterating; `.set_postfix(loss=...)` writes beside it.
 
-    Without an iterable, `.update(n)` says that n more of the total are done.
+    Without an iterable, `.update(n)` counts n more of the total as done.
 
     >>> import io
     >>> sum(progress([1, 2, 3], "adding", file=io.StringIO()))

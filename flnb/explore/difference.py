@@ -28,7 +28,7 @@ ULPS_OF_SUMS = 32  # and where it is a sum of many
 
 @dataclass(frozen=True)
 class Difference:
-    """Empty (false) where two results agree. ``error`` and ``allowed`` are absolute, of the largest error."""
+    """The difference of two results as text, empty (false) if they agree; ``error`` and ``allowed`` are absolute."""
 
     what: str = ""
     error: float = 0.0

@@ -12,7 +12,7 @@ __all__ = ["AlexNet", "RECIPES"]
 
 
 class AlexNet(Convolutional):
-    """Images (N, channels, image, image) -> logits (N, classes), with one column of convolutions.
+    """Image classifier (N, channels, image, image) -> logits (N, classes), with one column of convolutions.
 
     The variant of Krizhevsky 2014 ("One weird trick", footnote 1), as torchvision has it: without the two columns and
     without the response normalisation of Krizhevsky et al. 2012 (section 3.5). ``widths`` are the channels of the five

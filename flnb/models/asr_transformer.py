@@ -17,7 +17,7 @@ KERNEL, STRIDE = 7, 3
 
 
 class ASRTransformer(Module):
-    """Log-mel frames (N, T, bands) -> logits (N, ceil(T / 3), tokens) (Likhomanenko et al. 2020).
+    """Speech recogniser: log-mel frames (N, T, bands) -> logits (N, ceil(T / 3), tokens) (Likhomanenko et al. 2020).
 
     Each utterance is normalised; a gated convolution over 7 frames takes every third; sines and cosines of the
     position are added; transformer layers without biases follow, and a linear map to the tokens.

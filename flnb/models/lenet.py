@@ -13,7 +13,7 @@ __all__ = ["LeNet", "RECIPES"]
 
 
 class LeNet(Module):
-    """Images (N, channels, image, image) -> logits (N, classes) (LeCun et al. 1998, section II.B and figure 2).
+    """Image classifier (N, channels, image, image) -> logits (N, classes) (LeCun et al. 1998, section II.B, figure 2).
 
     Two convolutions, each followed by tanh and average pooling by 2, then three linear maps; ``widths`` are the
     channels of the convolutions C1 and C3 and the features of C5 and F6. Of the paper's 60,000 parameters this differs,

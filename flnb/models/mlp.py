@@ -16,7 +16,7 @@ __all__ = ["MLP", "RECIPES"]
 
 
 class MLP(Module):
-    """(N, ...) -> (N, widths[-1]): linear maps from each width to the next, with a ReLU and dropout between.
+    """Linear maps from each width to the next, with a ReLU and dropout between: (N, ...) -> (N, widths[-1]).
 
     The axes of x after the first are flattened; their product must be ``widths[0]``.
 

@@ -12,7 +12,7 @@ __all__ = ["OverFeat", "RECIPES"]
 
 
 class OverFeat(Convolutional):
-    """Images (N, channels, image, image) -> logits (N, classes) (Sermanet et al. 2014, table 1: the fast model).
+    """Image classifier (N, channels, image, image) -> logits (N, classes) (Sermanet et al. 2014, table 1, fast model).
 
     ``widths`` are the channels of the five convolutions, ``hidden`` the features of the two hidden linear maps, which
     dropout precedes (section 3.2). Table 4 of the paper states 145 million parameters.

@@ -73,7 +73,7 @@ BLOCKS: dict[str, type[Basic] | type[Bottleneck]] = {"basic": Basic, "bottleneck
 
 
 class ResNet(Module):
-    """Images (N, channels, H, W) -> logits (N, classes) (He et al. 2016, section 3.3 and table 1).
+    """Image classifier (N, channels, H, W) -> logits (N, classes) (He et al. 2016, section 3.3 and table 1).
 
     A 7 x 7 convolution and max pooling quarter the image, then stage i has ``depths[i]`` blocks, "basic" or
     "bottleneck", of ``width * 2**i`` channels; each stage but the first halves the image. Names of parameters and

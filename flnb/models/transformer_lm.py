@@ -15,7 +15,7 @@ STD = 0.02
 
 
 class TransformerLM(Module):
-    """Tokens (N, T) -> logits (N, T, vocabulary) of the token that follows each (Radford et al. 2019, section 2.3).
+    """Logits of the token that follows each: (N, T) -> (N, T, vocabulary) (Radford et al. 2019, section 2.3).
 
     Each position attends to itself and those before. Norms come before attention and maps, and one after the last
     layer; the output's weight is that of the embedding. The defaults are the smallest model of table 2, GPT-2: 124M

@@ -12,7 +12,7 @@ __all__ = ["VGG", "RECIPES"]
 
 
 class VGG(Convolutional):
-    """Images (N, channels, image, image) -> logits (N, classes) (Simonyan and Zisserman 2015, table 1).
+    """Image classifier (N, channels, image, image) -> logits (N, classes) (Simonyan and Zisserman 2015, table 1).
 
     Stage i has ``depths[i]`` 3 x 3 convolutions of ``widths[i]`` channels, then max pooling by 2: (1, 1, 2, 2, 2) is
     the paper's network A (VGG-11), (2, 2, 3, 3, 3) D (VGG-16). Two hidden linear maps of ``hidden`` features follow,

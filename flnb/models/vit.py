@@ -14,7 +14,7 @@ __all__ = ["VisionTransformer", "RECIPES"]
 
 
 class VisionTransformer(Module):
-    """Images (N, channels, image, image) -> logits (N, classes) (Dosovitskiy et al. 2021, section 3.1).
+    """Image classifier (N, channels, image, image) -> logits (N, classes) (Dosovitskiy et al. 2021, section 3.1).
 
     Squares of ``patch`` pixels are mapped to ``features``, a learnt class token is put before them and learnt positions
     are added; ``layers`` encoder layers (norm first, GELU) follow, and the token's output is mapped to logits. ViT-B/16

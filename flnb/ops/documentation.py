@@ -164,12 +164,12 @@ _ANNOTATIONS = (
     {"x1": Shown("ArrayLike"), "x2": Shown("ArrayLike"), **_RESULT},
 )
 _ACCEPTED = {
-    "any": "Any dtype.",
-    "numeric": "Any dtype but bool.",
-    "float": "Any dtype; integers and bool are cast to `flnb.default_dtype()`.",
-    "integer": "An integer dtype.",
-    "bits": "An integer dtype or bool.",
-    "bool": "Any dtype; numbers are cast to bool.",
+    "any": "Takes any dtype.",
+    "numeric": "Takes any dtype but bool.",
+    "float": "Takes any dtype; integers and bool are cast to `flnb.default_dtype()`.",
+    "integer": "Takes an integer dtype.",
+    "bits": "Takes an integer dtype or bool.",
+    "bool": "Takes any dtype; numbers are cast to bool.",
 }
 _MADE = {"boolean": "bool", "magnitude": "their dtype, of complex numbers that of their parts", "same": "their dtype"}
 _TEXT = """{first}

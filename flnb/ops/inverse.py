@@ -183,7 +183,7 @@ def pinv(x: ArrayLike, /, *, rtol: ArrayLike | None = None) -> Tensor:
 
 
 def matrix_power(x: ArrayLike, n: int, /) -> Tensor:
-    """x (..., N, N) multiplied n times with itself, by repeated squaring; negative n multiplies the inverse.
+    """Power of square matrices x (..., N, N), by repeated squaring; a negative n multiplies the inverse.
 
     >>> import flnb
     >>> flnb.linalg.matrix_power(flnb.asarray([[1.0, 1.0], [0.0, 1.0]]), 5).tolist()

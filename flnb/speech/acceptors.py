@@ -38,7 +38,7 @@ class Acceptor(NamedTuple):
 
 
 def bigram(transitions: Any) -> Acceptor:
-    """All sequences of tokens. A state is the latest token.
+    """The acceptor of all sequences of tokens. A state is the latest token.
 
     Args:
         transitions: scores ``[from, to]`` of one token after another, or after itself, shape (tokens, tokens).

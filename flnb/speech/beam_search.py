@@ -78,7 +78,7 @@ def _arrivals(acceptor: Acceptor, alive: dict[int, Any], frame: _Frame) -> dict[
 
 
 def beam_search_loss(numerator: Acceptor, denominator: Acceptor, emissions: Any, beam: int | None = None) -> Any:
-    """The negative log-probability of the target's paths among all that the search holds for possible; 0 or more.
+    """The negative log-probability of the target's paths among all that the search considers; 0 or more.
 
     Training by it makes the search, as it is with its beam, prefer the target. The numerator is not pruned, and in the
     denominator the states that the target's own paths go through are kept beside the beam: else a search that loses

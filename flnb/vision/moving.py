@@ -115,7 +115,7 @@ def _moved(
 
 
 def translate(x: Any, shift: Any, method: str = "linear", value: float = 0.0) -> Any:
-    """The picture moved down and to the right by ``shift`` (rows, columns), also fractions of pixels.
+    """Move a picture down and to the right by ``shift`` (rows, columns), also by fractions of pixels.
 
     Raises:
         ValueError: no picture, another method, a shift that is not two numbers, or a value as of `sample`.
@@ -128,7 +128,7 @@ def translate(x: Any, shift: Any, method: str = "linear", value: float = 0.0) ->
 
 
 def rotate(x: Any, degrees: float, expand: bool = False, method: str = "linear", value: float = 0.0) -> Any:
-    """The picture turned counter-clockwise about its centre; with ``expand`` so large that it holds all of it.
+    """Rotate a picture counter-clockwise about its centre; with ``expand`` the result is large enough for all of it.
 
     Raises:
         ValueError: no picture, another method, degrees that are not finite, or a value as of `sample`.
@@ -146,7 +146,7 @@ def rotate(x: Any, degrees: float, expand: bool = False, method: str = "linear",
 
 
 def shear(x: Any, factors: Sequence[float], method: str = "linear", value: float = 0.0) -> Any:
-    """Each column moved down by ``factors[0]`` more than the one before, each row right by ``factors[1]`` more.
+    """Shear a picture: each column moves down by ``factors[0]`` more than the last, each row right by ``factors[1]``.
 
     The centre stays where it is.
 

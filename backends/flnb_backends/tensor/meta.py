@@ -77,7 +77,7 @@ class Buffer:
 
 
 class MetaBackend(TensorBackend):
-    """Shapes and dtypes only: every op returns a tensor of the right shape and dtype without elements.
+    """A backend without values: every op returns a tensor of the right shape and dtype without elements.
 
     Memory is allocated as on any backend, from the active manager; one on a `flnb.memory.SimulatedDevice` has room for
     models of any size (`flnb.memory.dry_run`). Asking for a value is an error that says so.

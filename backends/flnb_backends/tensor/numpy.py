@@ -73,7 +73,7 @@ def _position(function: Any) -> Any:
 
 
 class NumpyBackend(Whole, Convolution, Pooling, Fourier, LinearAlgebra, TensorBackend):
-    """NumPy on the CPU: every primitive, every NumPy dtype, one thread of control.
+    """The reference backend: NumPy on the CPU, every primitive, every NumPy dtype, one thread of control.
 
     Methods take and return `numpy.ndarray`. Derive from it and override methods; every other op, gradient, optimizer
     and loss then goes through yours:
