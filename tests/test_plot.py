@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flnb_telemetry import bus, intern, palette, pump, record, schema, step
+from flnb_telemetry import bus, encoding, intern, palette, pump, record, schema, step
 from flnb_telemetry.analysis.roofline import Peaks
 
 import flnb
@@ -41,9 +41,9 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
                 op("add", "elementwise", t, 1_000_000, 2, (1, 0))
                 op("log\\odd", "elementwise", t, 500_000, 3, (2, 0))
             for number, norm, bad in ((3, 1.0, 0), (2, 2.0, 4), (1, 3.0, 0)):
-                bus.emit(schema.GRAD_STAT, t, number, bus.float_bits(norm), bad, 8, 0, 64)
+                bus.emit(schema.GRAD_STAT, t, number, encoding.float_bits(norm), bad, 8, 0, 64)
             name = intern.strings.id_of("conv.weight")
-            bus.emit(schema.GRAD_STAT | 1 << 8, t, -1, bus.float_bits(9.0), 0, 8, name)
+            bus.emit(schema.GRAD_STAT | 1 << 8, t, -1, encoding.float_bits(9.0), 0, 8, name)
             while time.perf_counter_ns() < t + 3_000_000:
                 pass  # the step ends after what happened in it
         for i in (0, 2, 4):

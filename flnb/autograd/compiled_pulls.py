@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
-from flnb_telemetry import bus
+from flnb_telemetry import encoding
 
 from flnb.dispatch import crossing, state
 from flnb.dispatch.failure import Untraceable
@@ -155,11 +155,11 @@ class _Script:
     def tell(self, depth: int) -> None:
         """Add the line that emits the events of the ops since the last one."""
         rows = []
-        for i in range(0, len(self.untold), bus.ROW_OPS):
-            codes = tuple(self.untold[i : i + bus.ROW_OPS])
-            times = [f"t{i + j}" if j <= len(codes) else "0" for j in range(bus.ROW_OPS + 1)]
+        for i in range(0, len(self.untold), encoding.ROW_OPS):
+            codes = tuple(self.untold[i : i + encoding.ROW_OPS])
+            times = [f"t{i + j}" if j <= len(codes) else "0" for j in range(encoding.ROW_OPS + 1)]
             rows.append(
-                f"{bus.row_code(codes)}, {times[0]}, {times[1]}, 0, node[2], lane.context, {times[2]}, {times[3]}"
+                f"{encoding.row_code(codes)}, {times[0]}, {times[1]}, 0, node[2], lane.context, {times[2]}, {times[3]}"
             )
         if rows:
             self.add(f"lane.pending += ({', '.join(rows)})", depth=depth)

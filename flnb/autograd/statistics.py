@@ -13,7 +13,7 @@ from time import perf_counter_ns as clock
 from typing import Any
 
 import numpy as np
-from flnb_telemetry import bus, schema
+from flnb_telemetry import bus, encoding, schema
 
 from flnb.autograd.hooks import Intercepted
 from flnb.dispatch import failure, source_lines, state
@@ -69,7 +69,13 @@ class Statistics:
         nbytes = sum(x._spec.nbytes for x in saved if isinstance(x, Tensor))
         line = source_lines.interned(node[CODE], node[LASTI])
         self._emit(
-            schema.GRAD_STAT | node[PLAN].code & KEEP_PLAN, node[SEQ], bus.float_bits(norm), bad, size, line, nbytes
+            schema.GRAD_STAT | node[PLAN].code & KEEP_PLAN,
+            node[SEQ],
+            encoding.float_bits(norm),
+            bad,
+            size,
+            line,
+            nbytes,
         )
         if bad:
             self._begins(node)
@@ -118,7 +124,7 @@ class Statistics:
         for leaf, g in reached:
             norm, bad, size = measure(g._data)
             code, name = failure.emit_leaf(lanes.lane, leaf, g._spec)
-            self._emit(schema.GRAD_STAT | code, leaf[SEQ], bus.float_bits(norm), bad, size, name)
+            self._emit(schema.GRAD_STAT | code, leaf[SEQ], encoding.float_bits(norm), bad, size, name)
 
     def _emit(self, code: int, node: int, *words: int) -> None:
         lanes = bus.lanes

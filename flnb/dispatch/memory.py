@@ -18,7 +18,7 @@ from time import perf_counter_ns as clock
 from typing import Any
 
 import numpy as np
-from flnb_telemetry import bus, intern, pump, schema
+from flnb_telemetry import bus, encoding, intern, pump, schema
 from flnb_telemetry.withblock import WithBlock
 
 from flnb.dispatch import state
@@ -165,7 +165,7 @@ def _free(manager: MemoryManager, block: Block, mine: Block | None) -> None:
         now = clock()
         asked = block.dropped if block.dropped > FREED else now
         segment = block.segment.id
-        lane.pending += (bus.FREE, now, block.id, block.address, size, asked, segment, lane.context)
+        lane.pending += (encoding.FREE, now, block.id, block.address, size, asked, segment, lane.context)
     try:
         del ledger.live[block.id]
         ledger.allocated -= size

@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from flnb_telemetry import bus, intern, schema
+from flnb_telemetry import encoding, intern, schema
 
 from flnb.dispatch.quiet import quiet
 
@@ -114,7 +114,7 @@ class Plan:
         )
         about = (op.name, op.family, spec.shape, spec.dtype.name, spec.nbytes, op.flops(self), shapes, saved)
         described = intern.Plan(*about)
-        self.code = schema.OP | bus.FLOAT_TIMES | intern.plans.id_of(described) << schema.PLAN_SHIFT
+        self.code = schema.OP | encoding.FLOAT_TIMES | intern.plans.id_of(described) << schema.PLAN_SHIFT
 
     def constant(self, value: float, backend: Any) -> Any:
         """A scalar as a 0-d buffer, stored for the next time (zeros are not: 0.0 == -0.0 as keys)."""

@@ -13,110 +13,27 @@ is dropped, the newest first, and counted.
 
 from __future__ import annotations
 
-import struct
 import threading
 from contextvars import ContextVar
 from threading import get_ident
 from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-
 from flnb_telemetry import intern, schema
+from flnb_telemetry.encoding import (
+    EXCLUDED,
+    count_events,
+    float_bits,
+    nanoseconds,
+    packed,
+)  # fmt: skip
 from flnb_telemetry.withblock import WithBlock, with_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from numpy.typing import NDArray
 
-FLOAT_TIMES = 1 << schema.AUX_SHIFT
-"""In the code of an op's record whose times are float seconds of `time.perf_counter`, which cost less than ints."""
-ROW = 2 << schema.AUX_SHIFT
-"""In the code of a row that stands for up to `ROW_OPS` ops in a row, each beginning where the one before ended: words
-1, 2, 6 and 7 are the float seconds between them. `row_code` gives the code."""
-ROW_OPS = 3
-FREE = schema.FREE_REQUESTED | ROW
-"""The code of a record for both, `free_requested` and `free_completed`; word 5 is the time of the first."""
-EXCLUDED = schema.OP | 4 << schema.AUX_SHIFT
-"""The code of a row before an op's: words 1 and 2 are nanoseconds at the beginning and the end of the op's time that
-are not its own. `exclude` emits it."""
 DEFAULT_BUFFER = 16 << 20
-_BATCH = 512 * schema.WORDS
-
-_pack = struct.Struct("@" + "qddqqqdd" * 512).pack  # native, as NumPy reads it: a tenth quicker than "="
-_pack_one = struct.Struct("@qddqqqdd").pack
-_bits_of = struct.Struct("<d").pack
-_int_of = struct.Struct("<q").unpack
-
-
-_KIND = (1 << schema.PLAN_SHIFT) - 1
-_ROW_KIND = schema.OP | FLOAT_TIMES | ROW
-_rows: dict[tuple[int, ...], int] = {}  # the codes of ops, and the code of the row that stands for them
-_row_ops: list[tuple[int, ...]] = []  # the codes of a row's ops, by its number
-_new_row = threading.Lock()
-
-
-def row_code(codes: tuple[int, ...]) -> int:
-    """The code of the row that stands for ops with these codes, run without a pause by one thread for one node."""
-    with _new_row:
-        code = _rows.get(codes)
-        if code is None:
-            _row_ops.append(codes)
-            code = _rows[codes] = _ROW_KIND | (len(_row_ops) - 1) << schema.PLAN_SHIFT
-        return code
-
-
-def _events(numbers: list[Any]) -> int:
-    """How many events flat numbers are."""
-    codes = numbers[:: schema.WORDS]
-    return sum(
-        len(_row_ops[code >> schema.PLAN_SHIFT]) if code & _KIND == _ROW_KIND else 1 + (code == FREE) for code in codes
-    )
-
-
-def _opened(records: schema.Records, rows: NDArray[np.bool_]) -> schema.Records:
-    """Records in which each of these rows became one record for each of its ops."""
-    numbers, which = np.unique(records[rows, 0] >> schema.PLAN_SHIFT, return_inverse=True)
-    known = [_row_ops[number] for number in numbers.tolist()]
-    counts = np.ones(len(records), np.int64)
-    counts[rows] = np.array([len(codes) for codes in known])[which]
-    opened = np.repeat(records, counts, axis=0)
-    at = np.flatnonzero(np.repeat(rows, counts))
-    within = (np.arange(len(opened)) - np.repeat(np.cumsum(counts) - counts, counts))[at]
-    codes = np.array([(*codes, 0, 0)[:ROW_OPS] for codes in known]) & ~FLOAT_TIMES
-    times, each = opened[at][:, [1, 2, 6, 7]], np.arange(len(at))
-    opened[at, 0] = codes[np.repeat(which, counts[rows]), within]
-    opened[at, 1], opened[at, 2] = times[each, within], times[each, within + 1]
-    opened[at, 6:] = 0
-    return opened
-
-
-def _own_times(records: schema.Records, excluded: NDArray[np.bool_]) -> schema.Records:
-    """Records without the rows that say which part of the next op's time is not its own, which is taken off."""
-    kept = np.flatnonzero(~excluded)
-    rows = np.flatnonzero(excluded)
-    op = np.searchsorted(kept, rows)
-    rows, op = rows[op < len(kept)], op[op < len(kept)]
-    found = records[kept]
-    np.add.at(found[:, 1], op, records[rows, 1])
-    np.subtract.at(found[:, 2], op, records[rows, 2])
-    return found
-
-
-def _both(records: schema.Records, freed: NDArray[np.bool_]) -> schema.Records:
-    """Records in which each of these became two."""
-    opened = np.repeat(records, 1 + freed, axis=0)
-    first = np.flatnonzero(freed) + np.arange(np.count_nonzero(freed))
-    opened[first, 0], opened[first, 1] = schema.FREE_REQUESTED, opened[first, 5]
-    opened[first + 1, 0] = schema.FREE_COMPLETED
-    opened[first, 5] = opened[first + 1, 5] = 0
-    return opened
-
-
-def float_bits(value: float) -> int:
-    """The 64 bits of a float as a signed integer, the form in which floats travel in a record."""
-    return int(_int_of(_bits_of(value))[0])
 
 
 class Lane:
@@ -150,52 +67,14 @@ class Lane:
         taken = pending[: min(written, self.limit)]
         if written > self.limit:
             lost = pending[self.limit : written]
-            taken += (schema.DROPPED, _ns(lost[1]), _events(lost), _ns(lost[-7]), 0, 0, 0, 0)
+            taken += (schema.DROPPED, nanoseconds(lost[1]), count_events(lost), nanoseconds(lost[-7]), 0, 0, 0, 0)
         del pending[:written]
-        return _packed(taken)
+        return packed(taken)
 
     @property
     def undrained(self) -> int:
         """Bytes waiting for the pump."""
         return len(self.pending) * 8
-
-
-def _ns(t: float) -> int:
-    return int(t * 1e9) if isinstance(t, float) else t
-
-
-def _packed_or_dropped(record: list[Any]) -> bytes:
-    """One record, or a `dropped` one if a value is no int64, as a user's memory manager may return it."""
-    try:
-        return _pack_one(*record)
-    except struct.error:
-        t = _ns(record[1])
-        return _pack_one(schema.DROPPED, t, _events(record), t, 0, 0, 0, 0)
-
-
-def _packed(numbers: list[Any]) -> schema.Records:
-    """Flat numbers as rows of eight int64; float seconds of ops become nanoseconds."""
-    whole = len(numbers) // _BATCH * _BATCH
-    try:
-        parts = [_pack(*numbers[i : i + _BATCH]) for i in range(0, whole, _BATCH)]
-        parts += [_pack_one(*numbers[i : i + 8]) for i in range(whole, len(numbers), 8)]
-    except struct.error:
-        parts = [_packed_or_dropped(numbers[i : i + 8]) for i in range(0, len(numbers), 8)]
-    records = np.frombuffer(bytearray().join(parts), np.int64).reshape(-1, 8)
-    kinds = records[:, 0] & _KIND
-    single, rows = kinds == (schema.OP | FLOAT_TIMES), kinds == _ROW_KIND
-    for words, seconds in ((slice(1, 3), single | rows), (slice(6, 8), rows)):
-        doubles = records.view(np.float64)[:, words]
-        np.multiply(doubles, 1e9, out=doubles, where=seconds[:, None])
-        records[:, words] = np.rint(doubles)
-    records[single, 0] &= ~FLOAT_TIMES
-    if rows.any():
-        records = _opened(records, rows)
-    excluded = records[:, 0] == EXCLUDED
-    if excluded.any():
-        records = _own_times(records, excluded)
-    freed = records[:, 0] == FREE
-    return _both(records, freed) if freed.any() else records
 
 
 NOBODY = Lane(0, 0)

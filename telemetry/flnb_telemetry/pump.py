@@ -19,7 +19,7 @@ from time import perf_counter, thread_time_ns
 from time import perf_counter_ns as clock
 from typing import Protocol
 
-from flnb_telemetry import bus, schema
+from flnb_telemetry import bus, encoding, schema
 
 INTERVAL = 0.033
 SWITCH_INTERVAL = 0.001
@@ -251,7 +251,7 @@ def event_ns() -> float:
     global _event_ns
     if _event_ns is None:
         lane = bus.Lane(0)
-        count, code = 2048, schema.OP | bus.FLOAT_TIMES
+        count, code = 2048, schema.OP | encoding.FLOAT_TIMES
         best = 1 << 62
         for _ in range(3):
             lane.pending.clear()

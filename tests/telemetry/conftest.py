@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from flnb_telemetry import bus, intern, log, pump, record, schema, step
+from flnb_telemetry import bus, encoding, intern, log, pump, record, schema, step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,7 +113,7 @@ class Program:
     def gradient(self, node: int, norm: float, *, bad: int = 0, saved: int = 0, name: str = "") -> None:
         self.t += 1
         code = schema.GRAD_STAT | (1 << schema.AUX_SHIFT if name else 0)
-        bus.emit(code, self.t, node, bus.float_bits(norm), bad, 64, intern.strings.id_of(name), saved)
+        bus.emit(code, self.t, node, encoding.float_bits(norm), bad, 64, intern.strings.id_of(name), saved)
 
 
 DTYPES = {"f64": np.float64, "f32": np.float32, "i32": np.int32, "u32": np.uint32, "u8": np.uint8}

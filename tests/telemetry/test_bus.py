@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flnb_telemetry import bus, intern, pump, schema
+from flnb_telemetry import bus, encoding, intern, pump, schema
 
 
 @pytest.mark.parametrize("capacity", [64, 128, 1024, 8192, 640_000])
@@ -54,7 +54,7 @@ def test_a_drain_beside_a_writing_thread_loses_and_repeats_nothing() -> None:
 def test_times_in_seconds_and_numbers_of_all_sizes_arrive() -> None:
     lane = bus.Lane(1)
     for i in range(600):  # more than one batch
-        lane.pending += (schema.OP | bus.FLOAT_TIMES | 7 << 24, 0.25 + i, 0.5 + i, i, -i, 1 << 62, -(1 << 62), 3)
+        lane.pending += (schema.OP | encoding.FLOAT_TIMES | 7 << 24, 0.25 + i, 0.5 + i, i, -i, 1 << 62, -(1 << 62), 3)
     lane.emit(schema.ALLOC, 123_456_789_012_345, (1 << 53) - 1, 1 << 47)
     rows = lane.drain()
     assert rows[:600, 0].tolist() == [schema.OP | 7 << 24] * 600
@@ -64,9 +64,9 @@ def test_times_in_seconds_and_numbers_of_all_sizes_arrive() -> None:
 
 
 def test_a_row_of_several_ops_arrives_as_one_record_for_each() -> None:
-    codes = tuple(schema.OP | bus.FLOAT_TIMES | plan << 24 for plan in (7, 8, 9))
-    three, two = bus.row_code(codes), bus.row_code(codes[:2])
-    assert bus.row_code(codes) == three != two
+    codes = tuple(schema.OP | encoding.FLOAT_TIMES | plan << 24 for plan in (7, 8, 9))
+    three, two = encoding.row_code(codes), encoding.row_code(codes[:2])
+    assert encoding.row_code(codes) == three != two
     lane = bus.Lane(1)
     lane.pending += (codes[0], 0.5, 1.0, 11, 12, 13, 14, 15)
     for i in range(600):  # more than one batch
@@ -83,7 +83,7 @@ def test_a_row_of_several_ops_arrives_as_one_record_for_each() -> None:
 
 
 def test_a_row_of_several_ops_that_is_lost_counts_as_many() -> None:
-    code = bus.row_code(tuple(schema.OP | bus.FLOAT_TIMES | plan << 24 for plan in (7, 8, 9)))
+    code = encoding.row_code(tuple(schema.OP | encoding.FLOAT_TIMES | plan << 24 for plan in (7, 8, 9)))
     lane = bus.Lane(1, 64)
     lane.emit(schema.OP, 1)
     for _ in range(4):
