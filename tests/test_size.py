@@ -51,7 +51,7 @@ def test_no_function_is_long() -> None:
     assert [f"{path}: {name} has {count} lines" for path, name, count in functions if count > LONGEST] == []
 
 
-@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 14_300, 11_500), ("", 27_800, 24_500)])
+@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 14_000, 11_500), ("", 27_550, 24_500)])
 def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     """``most`` may only become smaller, until it is the goal."""
     total = sum(code_lines(path) for name, path in modules().items() if storey in ("", room(name).storey))

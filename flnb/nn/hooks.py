@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from flnb.autograd.bundle import join, split
 from flnb.autograd.tree import leaves, rebuild
 from flnb.dispatch.state import current
-from flnb.nn import recompute
 from flnb.ops.movement import permute_dims
 from flnb.tensor import Tensor
 
@@ -16,7 +15,17 @@ if TYPE_CHECKING:
 
     from flnb.nn.module import Module
 
-__all__ = ["ModuleHooks"]
+__all__ = ["ModuleHooks", "run_forward", "scope_hooks"]
+
+scope_hooks: list[Callable[[Module, tuple[Any, ...], dict[str, Any]], Any]] = []
+"""Called with a module, its inputs and options in place of `forward`, inside its scope: the latest one alone."""
+
+
+def run_forward(module: Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """Run `module.forward`, or the latest of the scope hooks in its place."""
+    for hook in scope_hooks[-1:]:  # another thread may take the last one away
+        return hook(module, inputs, options)
+    return module.forward(*inputs, **options)
 
 
 class ModuleHooks:
@@ -36,7 +45,7 @@ class ModuleHooks:
         passage = _Passage(module, list(self.backward.values())) if self.backward and current().grad else None
         if passage is not None:
             inputs = passage.enter(inputs)
-        output = recompute.call(module, inputs, options)
+        output = run_forward(module, inputs, options)
         for hook in list(self.after.values()):
             given = hook(module, inputs, output)
             if given is not None:

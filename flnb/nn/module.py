@@ -14,10 +14,8 @@ from flnb.autograd.hooks import Handle
 from flnb.dispatch.autocast import without_casts
 from flnb.dispatch.dtypes import is_float
 from flnb.dispatch.state import category, use
-from flnb.nn import recompute
-from flnb.nn.hooks import ModuleHooks
+from flnb.nn.hooks import ModuleHooks, run_forward, scope_hooks
 from flnb.nn.mismatches import mismatches, refuse
-from flnb.nn.recompute import anywhere as leaned
 from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -103,8 +101,8 @@ class Module:
                 bus.enter(self._name)
                 if self._hooks is not None:
                     return self._hooks.call(self, inputs, options)
-                if leaned:
-                    return recompute.call(self, inputs, options)
+                if scope_hooks:
+                    return run_forward(self, inputs, options)
                 return self.forward(*inputs, **options)
             except Exception as error:
                 _tell_where(error, self)

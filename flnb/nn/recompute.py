@@ -14,6 +14,7 @@ from flnb_telemetry.withblock import WithBlock
 
 from flnb.autograd.checkpoint import checkpoint
 from flnb.dispatch.plan import families
+from flnb.nn.hooks import scope_hooks
 from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from flnb.nn.module import Module
 
-__all__ = ["anywhere", "call", "running_again", "scopes"]
+__all__ = ["running_again", "scopes"]
 
 
 class _Marks:
@@ -35,11 +36,15 @@ class _Marks:
         known = self.modules.get(id(module))
         return known is not None and known() is module and self.where(path)
 
+    def __call__(self, module: Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """Call `module.forward`, inside its scope; checkpointed where any marks of this context say so."""
+        path = bus.threads.here.path
+        if any(marks.has(module, path) for marks in _marks.get()):
+            return checkpoint(_Twice(module))(*inputs, **options)
+        return module.forward(*inputs, **options)
+
 
 _marks: ContextVar[tuple[_Marks, ...]] = ContextVar("marks", default=())
-
-anywhere: list[_Marks] = []
-"""Those of all contexts. While there are none, that is all that a call of a module asks."""
 
 
 class running_again(WithBlock[None]):
@@ -49,21 +54,13 @@ class running_again(WithBlock[None]):
         self._mine = _Marks(modules, where)
 
     def begin(self) -> None:
-        anywhere.append(self._mine)
+        scope_hooks.append(self._mine)
         _marks.set((*_marks.get(), self._mine))
 
     def end(self, error: BaseException | None) -> None:
         # not what was there before: what began inside may end later
         _marks.set(tuple(other for other in _marks.get() if other is not self._mine))
-        anywhere[:] = [other for other in anywhere if other is not self._mine]
-
-
-def call(module: Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """`module.forward`, inside of its scope; checkpointed where that is wanted."""
-    path = bus.threads.here.path
-    if any(marks.has(module, path) for marks in _marks.get()):
-        return checkpoint(_Twice(module))(*inputs, **options)
-    return module.forward(*inputs, **options)
+        scope_hooks[:] = [other for other in scope_hooks if other is not self._mine]
 
 
 class _Twice:
