@@ -93,7 +93,7 @@ class _Run:
             found = [innermost(y) for y in _made_since(start, self.function(*self.arguments, **self.keywords))]
             if [y._spec for y in found] != self.specs:
                 raise RuntimeError(
-                    f"checkpoint: {_name(self.function)} gave {[y._spec for y in found]} when backward ran it "
+                    f"checkpoint: {_name(self.function)} returned {[y._spec for y in found]} when backward ran it "
                     f"again, {self.specs} before; a checkpointed function must compute the same each time"
                 )
             return [join(found)]

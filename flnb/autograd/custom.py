@@ -123,7 +123,8 @@ class CustomOp(Composite):
     def _checked_result(self, made: Any) -> Any:
         if made is None or isinstance(made, (tuple, list, dict)):
             raise TypeError(
-                f"{self.name}: a custom op gives one tensor, this gave {type(made).__name__} ({_line(self.forward)})"
+                f"{self.name}: a custom op returns one tensor, this returned {type(made).__name__} "
+                f"({_line(self.forward)})"
             )
         result = asarray(made)
         return result.data if getattr(result, "_node", None) is not None else result
@@ -155,7 +156,7 @@ class CustomOp(Composite):
         made = self._call_rule("jvp", tuple(tangents), y, tensors, attributes)
         if (made.shape, made.dtype) != (y.shape, y.dtype):
             raise GradientRuleError(
-                f"the jvp of custom op {self.name!r} gave {_like(made)}, expected {_like(y)} like the result; "
+                f"the jvp of custom op {self.name!r} returned {_like(made)}, expected {_like(y)} like the result; "
                 f"{_line(self.jvp)}"
             )
         return made
@@ -180,7 +181,7 @@ class CustomOp(Composite):
         where = _line(self.vjp)
         if len(found) != len(tensors):
             raise GradientRuleError(
-                f"the vjp of custom op {self.name!r} gave {len(found)} gradients, expected {len(tensors)}, one for "
+                f"the vjp of custom op {self.name!r} returned {len(found)} gradients, expected {len(tensors)}, one for "
                 f"each of {', '.join(map(self._name, range(len(tensors))))} (None for one without); {where}"
             )
         for i, (g, x) in enumerate(zip(found, tensors, strict=True)):
@@ -189,7 +190,7 @@ class CustomOp(Composite):
             g = found[i] = asarray(g)
             if (g.shape, g.dtype) != (x.shape, x.dtype) and x.dtype.kind == "f":
                 raise GradientRuleError(
-                    f"the vjp of custom op {self.name!r} gave {_like(g)} as the gradient of argument {i} "
+                    f"the vjp of custom op {self.name!r} returned {_like(g)} as the gradient of argument {i} "
                     f"({self._name(i)}), expected {_like(x)} like the argument; {where}"
                 )
         return found

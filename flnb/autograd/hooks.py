@@ -101,8 +101,8 @@ def call_in_turn(functions: dict[int, Any], g: Any) -> Any:
             code = getattr(function, "__code__", None)
             line = f" (defined at {code.co_filename}:{code.co_firstlineno})" if code else ""
             raise ValueError(
-                f"a hook on a gradient must give None or another gradient like it, {g._spec!r}; "
-                f"{getattr(function, '__name__', function)!r} gave {got}{line}"
+                f"a hook on a gradient must return None or another gradient like it, {g._spec!r}; "
+                f"{getattr(function, '__name__', function)!r} returned {got}{line}"
             )
         g = given
     return g

@@ -51,8 +51,8 @@ class Unpacking(Intercepted):
         if not isinstance(x, Tensor) or x._spec is not packed._spec:
             got = repr(x._spec) if isinstance(x, Tensor) else type(x).__name__
             raise TypeError(
-                f"saved_tensors_hooks: unpack must give the tensor that was packed, {packed._spec!r} saved by "
-                f"{self.op.name!r}; it gave {got}"
+                f"saved_tensors_hooks: unpack must return the tensor that was packed, {packed._spec!r} saved by "
+                f"{self.op.name!r}; it returned {got}"
             )
         return x if packed.place is None else placed(x, packed.place)
 

@@ -96,9 +96,11 @@ def _results(value: Any, name: str) -> list[Any]:
     found = leaves(value)
     for y in found:
         if not isinstance(y, Tensor):
-            raise TypeError(f"{name}: the function must compute tensors from its arguments, it gave {type(y).__name__}")
+            raise TypeError(
+                f"{name}: the function must compute tensors from its arguments, it returned {type(y).__name__}"
+            )
     if not found:
-        raise TypeError(f"{name}: the function gave nothing; end it with `return`")
+        raise TypeError(f"{name}: the function returned nothing; end it with `return`")
     return found
 
 
@@ -110,8 +112,8 @@ def _number(value: Any, name: str) -> Any:
         )
     if value.size != 1:
         raise ValueError(
-            f"{name}: the function must give one number, it gave shape {value.shape}; reduce it (.sum(), .mean()), or "
-            f"use flnb.jacobian or flnb.vjp"
+            f"{name}: the function must return one number, it returned shape {value.shape}; reduce it (.sum(), "
+            f".mean()), or use flnb.jacobian or flnb.vjp"
         )
     return value
 

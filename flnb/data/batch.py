@@ -56,7 +56,9 @@ class BatchDataset(Dataset):
         self.dataset, self.size, self.last, self.collate = dataset, size, last, collate
         if lengths is not None:
             if last == "skip":
-                raise ValueError('flnb: BatchDataset with lengths has no smaller rest to leave out; drop last="skip"')
+                raise ValueError(
+                    'BatchDataset: last="skip" has no effect with lengths (there is no incomplete batch); remove it'
+                )
             if len(lengths) != samples:
                 raise ValueError(f"flnb: BatchDataset got {len(lengths)} lengths for {samples} samples")
             self._bounds = packed(lengths, size)

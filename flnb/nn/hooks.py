@@ -102,7 +102,7 @@ class _Passage:
         if got != expected:
             raise ValueError(
                 f"register_full_backward_hook: a hook of {type(self.module).__name__} must give None or gradients "
-                f"like those of the inputs, {expected}; it gave {got}"
+                f"like those of the inputs, {expected}; it returned {got}"
             )
         return given
 

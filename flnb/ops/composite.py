@@ -167,7 +167,7 @@ def _checked_targets(op: str, scores: Any, targets: Any) -> Any:
         least, most = targets._bounds()
         raise IndexError(
             f"{op}: labels go from {least} to {most}, but the scores have {scores.shape[1]} classes: "
-            f"labels must lie between 0 and {scores.shape[1] - 1}"
+            f"labels must be between 0 and {scores.shape[1] - 1}"
         )
     return targets
 

@@ -145,9 +145,9 @@ def wrong(rule):
 @pytest.mark.parametrize(
     ("rule", "text"),
     [
-        (lambda g, y, x, w: g * 2.0 * w, r"gave 1 gradients, expected 2, one for each of x, w"),
-        (lambda g, y, x, w: (g * 2.0 * w, g), r"gave float64\[3,4\] .* argument 1 \(w\), expected float64\[4\]"),
-        (lambda g, y, x, w: ((g * 2.0 * w).astype("float32"), None), r"gave float32\[3,4\] .* argument 0 \(x\)"),
+        (lambda g, y, x, w: g * 2.0 * w, r"returned 1 gradients, expected 2, one for each of x, w"),
+        (lambda g, y, x, w: (g * 2.0 * w, g), r"returned float64\[3,4\] .* argument 1 \(w\), expected float64\[4\]"),
+        (lambda g, y, x, w: ((g * 2.0 * w).astype("float32"), None), r"returned float32\[3,4\] .* argument 0 \(x\)"),
     ],
     ids=["count", "shape", "dtype"],
 )  # fmt: skip
@@ -181,7 +181,7 @@ def test_an_error_inside_a_rule_names_the_op_and_both_lines():
         (lambda: flnb.custom_op(3), TypeError, "expected a Python function, got int"),
         (lambda: by_numpy()(X, X), TypeError, r"squash: takes 1 tensors \(x\), got 2; give attributes by keyword"),
         (lambda: by_numpy()(X, size=1), TypeError, r"no attribute named 'size'; it has \['scale'\]"),
-        (lambda: flnb.custom_op(lambda x: None)(X), TypeError, "gives one tensor, this gave NoneType"),
+        (lambda: flnb.custom_op(lambda x: None)(X), TypeError, "returns one tensor, this returned NoneType"),
         (lambda: flnb.custom_op(lambda x, *, k: x)(X), TypeError, "the attribute 'k' is missing"),
     ],
 )
@@ -203,7 +203,9 @@ def test_without_a_rule_backward_says_how_to_give_one():
 def test_a_jvp_of_another_shape_is_an_error():
     op = by_numpy()
     op.def_jvp(lambda tangents, y, x, *, scale: tangents[0].sum())
-    with pytest.raises(GradientRuleError, match=r"jvp of custom op 'squash' gave float64\[\], expected float64\[3,4\]"):
+    with pytest.raises(
+        GradientRuleError, match=r"jvp of custom op 'squash' returned float64\[\], expected float64\[3,4\]"
+    ):
         flnb.jvp(op, flnb.asarray(X), flnb.asarray(X))
 
 

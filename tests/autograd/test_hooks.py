@@ -93,7 +93,9 @@ def test_what_a_hook_gives_must_be_like_the_gradient():
     (x * 2.0).register_hook(halve)
     y = x * 2.0
     y.register_hook(halve)
-    with pytest.raises(ValueError, match=r"like it, float64\[3\]; 'halve' gave float64\[2\] \(defined at .*test_hooks"):
+    with pytest.raises(
+        ValueError, match=r"like it, float64\[3\]; 'halve' returned float64\[2\] \(defined at .*test_hooks"
+    ):
         y.sum().backward()
 
 
@@ -194,6 +196,6 @@ def test_unpack_must_give_back_what_was_packed():
         y = flnb.exp(flnb.Variable(X)).sum()
     with pytest.raises(
         TypeError,
-        match=r"unpack must give the tensor that was packed, float64\[3\] saved by 'exp'; it gave float64\[1\]",
+        match=r"unpack must return the tensor that was packed, float64\[3\] saved by 'exp'; it returned float64\[1\]",
     ):
         y.backward()  # fmt: skip

@@ -91,7 +91,7 @@ def test_several_inputs_and_outputs_in_containers():
 def test_what_replaces_gradients_must_be_like_them():
     m = Scale(2.0)
     m.register_full_backward_hook(lambda module, gi, go: gi[0][:, :2])
-    with pytest.raises(ValueError, match=r"hook of Scale .* \[\(\(1, 3\), 'float32'\)\]; it gave \[\(\(1, 2\)"):
+    with pytest.raises(ValueError, match=r"hook of Scale .* \[\(\(1, 3\), 'float32'\)\]; it returned \[\(\(1, 2\)"):
         m(flnb.Variable(X)).sum().backward()
 
 
