@@ -215,7 +215,7 @@ def _places(name: str, what: str, given: Any, values: Tensor) -> Ints:
     found = np.array(given._values() if isinstance(given, Tensor) else given)
     if values.ndim != 1 or found.shape != values.shape or (found.size and found.dtype.kind not in "iu"):
         raise ValueError(
-            f"sparse.{name}: expected values (stored,) and as many integer {what}, got {values._spec!r} and "
+            f"sparse.{name}: expected values of shape (n,) and n integer {what}, got {values._spec!r} and "
             f"{found.dtype.name}{list(found.shape)}; {ORDER[name]}"
         )
     return found.astype(np.int64)

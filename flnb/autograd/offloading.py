@@ -121,7 +121,7 @@ class Codec:
         raise NotImplementedError(f"codec {self.name!r} does not implement 'encode'")
 
     def decode(self, encoded: Any, out: Any) -> None:
-        """Write into ``out``, an array of the shape and dtype of the one that was encoded."""
+        """Write the decoded array into ``out``, which has the shape and dtype of the array that was encoded."""
         raise NotImplementedError(f"codec {self.name!r} does not implement 'decode'")
 
 

@@ -232,7 +232,7 @@ class Walk:
             empty(node)
 
     def watching(self) -> AbstractContextManager[Any]:
-        """The context of the whole walk, in which NaN and Inf are noticed."""
+        """Context manager around the whole backward, in which NaN and Inf are noted for the recording."""
         return nullcontext() if self._statistics is None else self._statistics.watching()
 
     def end(self) -> list[tuple[Node, Any]]:
@@ -313,7 +313,7 @@ def _on_tape(node: Node, saved: list[Any]) -> list[Any]:
 
 
 def _through_body(plan: Any, parents: tuple[Any, ...], g: Any, saved: list[Any]) -> list[Any]:
-    """A composite's gradient by its body's ops, on Variables, so that it has a graph of its own.
+    """The gradient of a composite through its body's ops on Variables, so that it can be differentiated again.
 
     A parent that occurs several times receives the sum at its first place.
     """

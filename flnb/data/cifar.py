@@ -132,4 +132,6 @@ class _Reader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> type[_Kept]:
         if (module, name) in {("numpy.core.multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype")}:
             return _Kept
-        raise pickle.UnpicklingError(f"it names {module}.{name}, which no file of CIFAR-10 does; nothing was executed")
+        raise pickle.UnpicklingError(
+            f"the pickle names {module}.{name}, which no file of CIFAR-10 does; nothing was executed"
+        )

@@ -238,7 +238,7 @@ class Step:
         return [call for span in found if (call := self._call(*span)) is not None]
 
     def _call(self, scope: str, since: float, until: float) -> Call | None:
-        """Return the call between two times, or None if no gradient goes through it."""
+        """Return a module's call between two times, or None if no gradient flows through it."""
         nodes = self.nodes
         first, last = (int(i) for i in np.searchsorted(nodes.t0, [since, until]))
         inside = nodes.between(first, last)

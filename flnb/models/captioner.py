@@ -106,7 +106,7 @@ class Captioner(Module):
 
 
 def captions(frames: int, features: int, words: int, vocabulary: int) -> Draw:
-    """Batches of normal frames (N, frames, features), float32, and sentences (N, words), int64: the targets."""
+    """Random batches: normally distributed frames (N, frames, features), float32, and sentences (N, words), int64."""
 
     def draw(generator: np.random.Generator, size: int) -> Batch:
         x = generator.standard_normal((size, frames, features), dtype=np.float32)

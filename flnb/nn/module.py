@@ -80,7 +80,7 @@ class Module:
                     self._lengthen(path, member)
 
     def _lengthen(self, path: str, part: Module) -> None:
-        """Add this module's name to the paths of the parameters of a part that was built before it."""
+        """Prefix this module's name to the parameter paths of a submodule that was built before this module."""
         inside = list(part._named_members())
         if all(member is not self for _, member in inside):
             for name, member in inside:

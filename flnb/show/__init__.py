@@ -40,7 +40,7 @@ def register(shell: Any) -> None:
 
 
 def _later(module: str, name: str) -> Callable[..., Any]:
-    """A formatter that is imported when it is called; what a formatter of all types is asked to leave out is not."""
+    """A formatter whose module is imported at its first call; it ignores the types that IPython asks it to exclude."""
     return lambda shown, **_: getattr(import_module(module), name)(shown)
 
 

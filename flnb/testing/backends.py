@@ -85,7 +85,7 @@ def _row(op: str, trials: list[Trial], backend: TensorBackend) -> Result:
 
 
 def _line(backend: TensorBackend, method: str) -> str:
-    """The line on which a method is defined, nothing for one that was not written in Python."""
+    """File and line where a method is defined; an empty text if it was not written in Python."""
     code = getattr(getattr(type(backend), method, None), "__code__", None)
     return lines(code, -1)[0].brief if code is not None else ""
 

@@ -49,8 +49,8 @@ def verify_grad(function: Callable[..., Any], inputs: Sequence[Any], order: int 
     narrow = [] if wanted else [i for i, a in enumerate(arrays) if a.dtype.kind == "f"]
     if narrow and _projected(function, arrays, narrow, np.ones(()))[1].requires_grad:
         raise TypeError(
-            f"verify_grad: nothing to check: inputs are differentiated where they are float64, these are "
-            f"{', '.join(a.dtype.name for a in arrays)}; finite differences need that precision"
+            f"verify_grad: nothing to check: only float64 inputs are checked, as finite differences need that precision; "
+            f"got {', '.join(a.dtype.name for a in arrays)}"
         )
     sample = function(*[asarray(a) for a in arrays])
     if sample.dtype.kind in "biu":
@@ -63,7 +63,7 @@ def verify_grad(function: Callable[..., Any], inputs: Sequence[Any], order: int 
         return np.asarray(function(*[asarray(a) for a in points])._values() * weight)
 
     def slope(points: list[Array]) -> Array:
-        """The gradient of that function times all directions at once."""
+        """The derivatives along all directions, from one backward through the projected function."""
         variables, output = _projected(function, points, wanted, weight)
         found = grad_of(output, variables)
         terms = [g.numpy() * directions[i] for g, i in zip(found, wanted, strict=True) if g is not None]

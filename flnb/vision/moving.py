@@ -151,7 +151,8 @@ def shear(x: Any, factors: Sequence[float], method: str = "linear", value: float
     The centre stays where it is.
 
     Raises:
-        ValueError: no picture, another method, factors that are not two numbers, or a value as of `sample`.
+        ValueError: x is no picture, the method is unknown, the factors are not two numbers, or `sample` refuses the
+            value.
         LinAlgError: factors whose product is 1, which leave no area.
 
     >>> import flnb

@@ -133,9 +133,10 @@ class _Generated(WithBlock[T]):
 
 
 def with_block(function: Callable[P, Iterator[T]]) -> Callable[P, WithBlock[T]]:
-    """Make a function of `WithBlock`s from a generator function, as `contextlib.contextmanager` does.
+    """Turn a generator function into a function that returns a `WithBlock`, as `contextlib.contextmanager` does.
 
-    What the generator holds is as certain to end as the blocks inside it. Errors go through it, and on to the caller.
+    The blocks that are open at its ``yield`` end even if Ctrl-C arrives there. Errors are raised at the ``yield``, and
+    go on to the caller.
     """
 
     @wraps(function)

@@ -180,7 +180,7 @@ class Fitting(Cached):
 
 
 def _linked(left: Piece | None, right: Piece | None) -> Piece | None:
-    """Make two pieces neighbours; returns the right one."""
+    """Link two pieces as neighbours, left then right; returns the right-hand piece."""
     if left is not None:
         left.right = right
     if right is not None:

@@ -40,8 +40,10 @@ def windows(x: Array, kernel: Extents, stride: Extents, dilation: Extents) -> Ar
 def window_places(
     shape: Extents, kernel: Extents, stride: Extents, padding: Extents, dilation: Extents
 ) -> tuple[Array, Extents]:
-    """Where the elements of all windows are in a flat array, as columns (C x kernel, N x windows), and how many windows
-    there are each way. What is padding has the place behind the last element."""
+    """Flat indices of the elements of all windows, as columns (C x kernel, N x windows), and the windows each way.
+
+    Padding has the index behind the last element.
+    """
     size, rank = math.prod(shape), len(kernel)
     around = [(0, 0), (0, 0), *((p, p) for p in padding)]
     numbers = np.pad(np.arange(size).reshape(shape), around, constant_values=size)

@@ -61,7 +61,10 @@ def has_nan(x: Array) -> bool:
 
 
 def firsts(x: Array, y: Array, axis: int, kernel: int, stride: int) -> Iterator[Array]:
-    """For each place in a window along an axis, where it holds the window's first maximum, y; NaN counts as one."""
+    """For each offset in a window along an axis, a mask of the windows whose first maximum is there.
+
+    ``y`` are the maxima; NaN counts as a maximum.
+    """
     left: Any = None
     whole = has_nan(y.reshape(-1))  # otherwise the last place has all that is left
     for i, place in enumerate(places(x, axis, kernel, stride, y.shape[axis])):

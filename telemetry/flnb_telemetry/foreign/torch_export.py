@@ -133,7 +133,7 @@ def _clash(segment: Columns) -> bool:
 
 
 class _Stacks:
-    """What is told once and referred to by number: keys, names, frames, and the stack of each block."""
+    """Tables of the export in which keys, names, frames and the stacks of blocks are stored once and numbered."""
 
     def __init__(self, run: Recording, block: Columns) -> None:
         self.texts = {text: i for i, text in enumerate((*KEYS, *ACTIONS, *schema.CATEGORIES))}
