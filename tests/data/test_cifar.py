@@ -166,7 +166,9 @@ def test_a_malicious_pickle_executes_nothing(where, tmp_path, folder):
     assert mark.exists()  # it does what it says, elsewhere
     mark.rmdir()
     (folder / "data_batch_1").write_bytes(attack)
-    with pytest.raises(ValueError, match=r"it names \w+\.mkdir, which no file of CIFAR-10 does; nothing was executed"):
+    with pytest.raises(
+        ValueError, match=r"the pickle names \w+\.mkdir, which no file of CIFAR-10 does; nothing was executed"
+    ):
         cifar10(folder, checksum=False)
     assert not mark.exists()
 
