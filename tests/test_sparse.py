@@ -88,7 +88,7 @@ def test_it_says_what_it_is():
 @pytest.mark.parametrize(
     ("call", "kind", "message"),
     [
-        (lambda: sparse.coo([1.0], ([0, 1], [0]), (2, 2)), ValueError, r"as many integer rows, got float32\[1\] and"),
+        (lambda: sparse.coo([1.0], ([0, 1], [0]), (2, 2)), ValueError, r"and n integer rows, got float32\[1\] and"),
         (lambda: sparse.coo([1.0], ([0.5], [0]), (2, 2)), ValueError, r"integer rows.*float64\[1\]"),
         (lambda: sparse.coo([1.0], ([2], [0]), (2, 2)), ValueError, "row numbers go from 2 to 2, there are 2 rows"),
         (lambda: sparse.csr([1.0], [5], [0, 1], (1, 3)), ValueError, "column numbers go from 5 to 5"),

@@ -49,8 +49,8 @@ def verify_grad(function: Callable[..., Any], inputs: Sequence[Any], order: int 
     narrow = [] if wanted else [i for i, a in enumerate(arrays) if a.dtype.kind == "f"]
     if narrow and _projected(function, arrays, narrow, np.ones(()))[1].requires_grad:
         raise TypeError(
-            f"verify_grad: nothing to check: only float64 inputs are checked, as finite differences need that precision; "
-            f"got {', '.join(a.dtype.name for a in arrays)}"
+            f"verify_grad: nothing to check: only float64 inputs are checked, as finite differences need that "
+            f"precision; got {', '.join(a.dtype.name for a in arrays)}"
         )
     sample = function(*[asarray(a) for a in arrays])
     if sample.dtype.kind in "biu":
