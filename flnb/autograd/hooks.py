@@ -51,7 +51,7 @@ class Hooks(tuple[()]):
 
 
 class Intercepted(Plan):
-    """A node's plan with a step before the node is pulled: on its cotangent, or on the values it saved."""
+    """Wraps a node's plan so that a hook runs just before its pull, on the cotangent or on the saved values."""
 
     __slots__ = ("original",)
 

@@ -46,7 +46,7 @@ own = _Own()
 
 
 class Stack(NamedTuple):
-    """All frames of the user instead of one: pairs of code and offset, innermost first."""
+    """The user's whole call stack, where a node usually stores one frame: pairs of code and offset, innermost first."""
 
     f_code: tuple[tuple[CodeType, int], ...]
     f_lasti: int
@@ -155,5 +155,5 @@ def note_cut(reason: int, node: int) -> None:
 
 @lru_cache(1024)
 def interned(code: Any, lasti: int) -> int:
-    """The lines stored in a node, as the number of an interned string."""
+    """The number of the interned string that holds a node's source lines."""
     return intern.strings.id_of(where(code, lasti))

@@ -83,7 +83,7 @@ class State:
         self.variants = {}
 
     def bind(self) -> None:
-        """Take the backend's methods and the facts about it."""
+        """Look up the active backend's methods and facts once, so that ops need not."""
         warn_of_misspelt(type(self.backend), operators)
         self.kind = self.backend.buffer
         self.overridden = self.backend.overridden()

@@ -17,11 +17,11 @@ __all__ = ["lean", "manager"]
 
 
 def manager(kind: type, told: Mapping[str, Any], lease: Lease, capacity: int) -> str | None:
-    """Return the line that activates a manager of this class on a similar device, or None if no line can say so.
+    """Return the line of code that activates a manager like the recorded one, or None if one line cannot express it.
 
     Args:
-        told: its settings.
-        capacity: of that device, bytes, where it is not the machine's own memory.
+        told: the manager's settings.
+        capacity: of the device in bytes; None for the machine's own memory.
     """
     if not all(value is None or isinstance(value, (str, int, float)) for value in told.values()):
         return None

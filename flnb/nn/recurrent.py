@@ -132,5 +132,5 @@ class GRU(_Recurrent):
 
 
 def _sum(b_input: Any, b_hidden: Any) -> Any:
-    """The two biases of torch's layout, which are only ever added."""
+    """The sum of torch's two biases (of input and state), the only form in which they are used."""
     return None if b_input is None else b_input + b_hidden

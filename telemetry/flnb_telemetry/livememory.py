@@ -61,7 +61,7 @@ class Lives:
 
 
 class LiveMemory:
-    """Fold records in with `fold`; take what is to be told with `news`."""
+    """Running summary of memory events: `fold` adds records, `news` returns what changed since its last call."""
 
     def __init__(self) -> None:
         self.blocks, self.segments = Lives(), Lives()

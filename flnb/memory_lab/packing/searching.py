@@ -135,7 +135,7 @@ class _Search:
         return True
 
     def place(self, state: _State, part: Span) -> Answer:
-        """Whether the open blocks of a part that cannot be taken apart can be placed."""
+        """Whether all blocks not placed yet can be placed, in a part of the problem that does not split further."""
         self.nodes -= 1
         if self.nodes < 0 or monotonic() > self.deadline:
             raise _Spent
