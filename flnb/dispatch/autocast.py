@@ -190,7 +190,7 @@ class Region(Interpreter):
         ])  # fmt: skip
 
     def _parameter(self, x: Any, target: np.dtype[Any], grad: bool) -> Any:
-        """The cast of a parameter: an earlier one if the parameter was not written since and gradients still reach it."""
+        """The cast of a parameter: an earlier one if it was not written since and gradients still reach it."""
         kept = self.casts.get((id(x), target))
         if kept is None or not kept.serves(x, grad):
             kept = self.casts[id(x), target] = _Cast(x, x._last_write, x.astype(target))

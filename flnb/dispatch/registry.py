@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from importlib import import_module
 from inspect import Parameter, signature
 from typing import Any
@@ -61,7 +62,9 @@ def find(kind: str, name: str) -> type:
     """
     value = SHIPPED.get(kind, {}).get(name) or _offered(kind).get(name)
     if value is None:
-        raise ValueError(f"unknown {kind} {name!r}; known: {', '.join(names(kind))}")
+        meant = get_close_matches(name, names(kind), 1)
+        hint = f"; did you mean {meant[0]!r}?" if meant else ""
+        raise ValueError(f"unknown {kind} {name!r}; known: {', '.join(names(kind))}{hint}")
     module, _, attribute = value.partition(":")
     found: type = getattr(import_module(module), attribute)
     return found

@@ -79,7 +79,7 @@ SPELT = {
     },
     **dict.fromkeys(("copy_", "fill_"), "flnb.assign(x, value)"),
     "zero_": "flnb.assign(x, 0)",
-    **dict.fromkeys(("backward", "grad", "zero_grad"), "those of a Variable, flnb.Variable(x)"),
+    **dict.fromkeys(("backward", "grad", "zero_grad"), "methods of a Variable: start with x = flnb.Variable(values)"),
     "inference_mode": "flnb.no_grad()",
     "set_grad_enabled": "flnb.no_grad() and flnb.enable_grad()",
     **dict.fromkeys(("save", "load"), "flnb.nn.save(module, path), flnb.nn.load(module, path)"),

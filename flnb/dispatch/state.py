@@ -15,7 +15,7 @@ import numpy as np
 from flnb_telemetry.withblock import holding
 
 from flnb.dispatch import registry
-from flnb.dispatch.plan import families
+from flnb.dispatch.plan import families, spec_of
 from flnb.dispatch.quiet import unnamed
 from flnb.dispatch.spelling import warn_of_misspelt
 from flnb.interface.device import choose_device
@@ -24,7 +24,7 @@ from flnb.interface.part import Part
 from flnb.interface.tensor import TensorBackend
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
     from flnb.interface import MemoryDevice, MemoryManager, Tape
@@ -194,12 +194,31 @@ def bind(backend: TensorBackend, op: Any) -> Callable[..., Any]:
                     f"end the method with `return`"
                 )
             result = np.asarray(result)  # NumPy's reductions give scalars, which are no buffers
+            check_result(backend, op, arguments, result)
         if out is None:
             return result
         out[...] = result
         return out
 
     return checked
+
+
+def check_result(backend: TensorBackend, op: Any, arguments: Sequence[Any], result: Any) -> None:
+    """Raise TypeError if a user's method returned another shape or dtype than the plan of its call says.
+
+    Nothing is checked where a Python number is among the operands: the buffers do not tell which plan it was.
+    """
+    tensors = [x for x in arguments[: op.arity or None] if isinstance(x, np.ndarray)]
+    attributes = () if op.arity else tuple(arguments[len(tensors) :])
+    try:
+        plan = op.plans.get(op.key(tuple(spec_of(x.shape, x.dtype, backend.buffer) for x in tensors), attributes))
+    except TypeError:  # attributes that cannot be looked up
+        return
+    if plan is not None and (result.shape, result.dtype) != (plan.spec.shape, plan.spec.dtype):
+        raise TypeError(
+            f"{op.name} of backend {backend.name!r} returned {result.dtype.name}[{','.join(map(str, result.shape))}], "
+            f"expected {plan.spec!r}"
+        )
 
 
 def _supported(backend: TensorBackend, op: Any, method: Callable[..., Any]) -> Callable[..., Any]:

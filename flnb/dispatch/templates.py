@@ -89,7 +89,7 @@ kernel = here.whole(plan, index)
 if kernel is None:
     return by_body(op, attributes, ({operands}), here)
 outs, alloc = None, 0
-if plan.weight >= here.min_block or not here.backend.plain_buffers:
+if plan.weight >= here.min_block or not here.backend.has_values:
     outs = [room(k, plan, here, mask) for k in plan.kept]
     buffer, alloc = empty(plan, here, mask != 0)
     outs = (buffer, *outs)
@@ -206,7 +206,7 @@ if kernel is None:
     return None
 pull, lanes = plan.pull or pull_plan(plan), bus.lanes
 outs, alloc = None, 0
-if pull.weight >= here.min_block or not here.backend.plain_buffers:
+if pull.weight >= here.min_block or not here.backend.has_values:
     category = here.category or TEMPORARY
     made = [
         here.backend.empty(spec, here.manager, here.min_block, pull.code, category) if want else (None, 0)

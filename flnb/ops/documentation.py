@@ -216,7 +216,10 @@ def documented(op: Op) -> Callable[..., Tensor]:
 def _docstring(op: Op, arguments: str, values: str, spec: str, first: str) -> str:
     made = _MADE[op.infer.__name__]
     shape, whose = "the shape of x", made.replace("their dtype", "its dtype")
-    errors = ["TypeError: a dtype that is not accepted, or values that are no numbers."]
+    errors = [
+        "TypeError: a dtype that is not accepted, or values that are no numbers.",
+        "ValueError: an ``out`` of another shape or dtype.",
+    ]
     if op.arity == 2:
         shape, whose = "the shape to which x1 and x2 broadcast", made.replace("their dtype", "their common dtype")
         errors.append("ValueError: shapes that do not broadcast.")

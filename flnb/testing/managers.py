@@ -85,7 +85,7 @@ def _serves(manager: MemoryManager, nbytes: int) -> bool:
 
 
 class Call(NamedTuple):
-    """One step of a trial: an ``alloc`` of n bytes, or an operation on the block that was allocated n allocations ago."""
+    """One step of a trial: an ``alloc`` of n bytes, or an operation on the block of n allocations ago."""
 
     what: str
     amount: int

@@ -367,3 +367,25 @@ def test_a_recording_may_end_in_another_context_than_it_began_in():
     _ = flnb.ones((2,)) * 2.0
     block.__exit__(None, None, None)
     assert run.ops["multiply"].count == 1
+
+
+def test_what_a_users_method_returns_is_held_against_the_plan() -> None:
+    class First(flnb.backends.NumpyBackend):
+        def add(self, x, y, out=None):  # type: ignore[no-untyped-def]
+            return x
+
+        def sum(self, x, axes, keepdims, out=None):  # type: ignore[no-untyped-def]
+            return np.float64(3)
+
+    with flnb.use_backend(First):
+        x, y = flnb.ones((3,)), flnb.ones((2, 3))
+        with pytest.raises(TypeError, match=r"add of backend 'First' returned float32\[3\], expected float32\[2,3\]"):
+            x + y
+        assert (y + y).shape == (2, 3)
+        with pytest.raises(TypeError, match=r"sum of backend 'First' returned float64\[\], expected float32\[\]"):
+            y.sum()
+
+
+def test_a_misspelt_name_is_guessed() -> None:
+    with pytest.raises(ValueError, match=r"unknown memory manager 'cachng'; known: .*; did you mean 'caching'\?"):
+        flnb.use_memory_manager("cachng").__enter__()
