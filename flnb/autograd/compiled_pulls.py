@@ -34,7 +34,7 @@ LONGEST = 32
 """Ops in a pull that is worth compiling: longer pulls spend their time elsewhere."""
 TOLD, BLOCKS = 1, 2
 """Bits of a way to pull: with an event for each op; with results in blocks of the memory manager."""
-PARAMETERS = "node, g, here, cotangents, owned, reached, leaves, own, lane, retain"
+PARAMETERS = "node, g, here, table, cotangents, owned, reached, leaves, own, lane, retain"
 
 
 class Number:
@@ -187,7 +187,7 @@ class _Script:
             arguments = ", ".join([*operands, *map(self.name, step.plan.attributes), "{}"]).removesuffix(
                 ", {}" if not step.plan.op.writes_out else ""
             )
-            self.run(step.plan, result, f"here.table[{step.plan.op.index}]({arguments})", depth)
+            self.run(step.plan, result, f"table[{step.plan.op.index}]({arguments})", depth)
             read = [id(x) for x in step.operands if isinstance(x, Traced)]
             done = {named[x] for x in read if last[x] == n and x not in needed}
             if self.blocks and done:  # memory goes when no op will read it any more
@@ -237,7 +237,7 @@ class _Script:
         self.add("else:", depth=depth)
         # NumPy takes three times as long to add to one number in place as to make a new one
         reuse = (f"before{i}", f"key{i} in owned") if spec.size > 1 else None
-        self.run(plan, f"sum{i}", f"here.table[add](before{i}, {g}, {{}})", depth + 1, reuse)
+        self.run(plan, f"sum{i}", f"table[add](before{i}, {g}, {{}})", depth + 1, reuse)
         self.give(rest, depth + 1)
         self.add(f"cotangents[key{i}] = sum{i}", depth=depth + 1)
         if spec.size > 1:

@@ -67,6 +67,7 @@ class Walk:
         """`pull` over buffers, by the plans' compiled functions if they have them."""
         cotangents, owned, reached, leaves, own = self.cotangents, self._owned, self.reached, self.leaves, self.own
         take, stops, retain, lane, min_block = cotangents.pop, self.stops, self.retain, self._lane, here.min_block
+        table = here.table
         plainly, in_blocks = (0, BLOCKS) if lane is None else (TOLD, TOLD | BLOCKS)
         watch = self._statistics
         statistics = watch if watch is not None and watch.left else None
@@ -105,7 +106,7 @@ class Walk:
             way = plainly if compiled.weight < min_block else in_blocks
             try:
                 run = compiled.ways[way] or compiled.write(way)
-                if run(node, g, here, cotangents, owned, reached, leaves, own, lane, retain):
+                if run(node, g, here, table, cotangents, owned, reached, leaves, own, lane, retain):
                     pull_slowly(node, g)
                     return
             except Exception as error:
