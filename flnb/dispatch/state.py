@@ -94,7 +94,7 @@ class State:
         """The entry of the table for an op: the backend's method; None for a composite that it does not take whole."""
         if op.body is not None:
             return getattr(self.backend, op.name, None)
-        method = bind(self.backend, op)
+        method = bind(self.backend, op, planned=True)
         if type(self.backend).supports is not TensorBackend.supports:
             method = _supported(self.backend, op, method)
         return method
@@ -160,11 +160,12 @@ def add_operator(op: Any) -> int:
 live: Living[State] = Living()
 
 
-def bind(backend: TensorBackend, op: Any) -> Callable[..., Any]:
+def bind(backend: TensorBackend, op: Any, planned: bool = False) -> Callable[..., Any]:
     """The method that computes ``op`` on this backend.
 
     A user's method is checked to return a buffer, and may omit ``out``: its result is then copied to the buffer that
-    the dispatcher wants. A missing primitive becomes an error when it is called, not before.
+    the dispatcher wants. If its calls are ``planned``, shape and dtype of the result are checked, too. A missing
+    primitive becomes an error when it is called, not before.
     """
     method = getattr(backend, op.name, None)
     if method is None:
@@ -194,7 +195,8 @@ def bind(backend: TensorBackend, op: Any) -> Callable[..., Any]:
                     f"end the method with `return`"
                 )
             result = np.asarray(result)  # NumPy's reductions give scalars, which are no buffers
-            check_result(backend, op, arguments, result)
+            if planned:
+                check_result(backend, op, arguments if copies or not op.writes_out else arguments[:-1], result)
         if out is None:
             return result
         out[...] = result
@@ -209,7 +211,7 @@ def check_result(backend: TensorBackend, op: Any, arguments: Sequence[Any], resu
     Nothing is checked where a Python number is among the operands: the buffers do not tell which plan it was.
     """
     tensors = [x for x in arguments[: op.arity or None] if isinstance(x, np.ndarray)]
-    attributes = () if op.arity else tuple(arguments[len(tensors) :])
+    attributes = () if op.arity else tuple(arguments[len(tensors) :])  # ``out``, which comes last, is not among them
     try:
         plan = op.plans.get(op.key(tuple(spec_of(x.shape, x.dtype, backend.buffer) for x in tensors), attributes))
     except TypeError:  # attributes that cannot be looked up

@@ -49,7 +49,7 @@ def test_failures_name_error_inputs_and_the_method():
 
 def test_shapes_and_dtypes_of_a_users_results_are_checked():
     report = conformance(Faulty)
-    assert report["argmax"].reason == "argmax-all: got int32[], expected int64[]"
+    assert "argmax of backend 'Faulty' returned int32[], expected int64[]" in report["argmax"].reason
     assert (
         report["sqrt"].reason
         == "sqrt: TypeError: sqrt of backend 'Faulty' returned float64[1,4], expected float64[3,4]"
