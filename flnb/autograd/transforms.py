@@ -1,7 +1,7 @@
 """Functions that return derivatives of functions: gradients, products with Jacobians and Hessians, whole Jacobians.
 
-All of them nest in each other and in `vmap`. A derivative computed inside another transform, or of arguments that are
-on the tape already, is on the tape itself; at the outermost level the results are plain Tensors.
+All of them nest in each other and in `vmap`. A derivative that is computed inside another transform, or from arguments
+that already require grad, is itself recorded on the tape; at the outermost level the results are plain Tensors.
 """
 
 from __future__ import annotations
@@ -28,71 +28,76 @@ from flnb.tensor import Tensor
 __all__ = ["grad", "hessian", "hvp", "jacobian", "jvp", "stop_gradient", "value_and_grad", "vjp"]
 
 _depth: ContextVar[int] = ContextVar("flnb_transforms", default=0)
-"""How many transforms differentiate here, one inside the other."""
+"""How many of these transforms the running code is inside of."""
 
 
 @with_block
 def _differentiate() -> Iterator[bool]:
-    """Record gradients; yields whether another transform is around this one."""
+    """Record gradients inside the block; yields whether the block is inside that of another transform."""
     depth = _depth.get()
     with holding(_depth, depth + 1), state.use(grad=True):
         yield depth > 0
 
 
 def _place(x: Any) -> Any:
-    """A tensor at a place of its own on the tape: a view of one that is on it, else a new leaf, one per example."""
+    """Put a tensor at a node of its own on the tape, by which derivatives with respect to it are taken.
+
+    The result is a view of a tensor that is on the tape already, else a new leaf.
+    """
     x = wrap(asarray(x))
-    if x._node is not None:
-        return permute_dims(x, range(x.ndim))
-    return _leaf(x)
+    return _leaf(x) if x._node is None else permute_dims(x, range(x.ndim))
 
 
 def _leaf(x: Any) -> Any:
-    return Batched(_leaf(x._value), x._level) if x._level is not None else Variable(x)
+    """Make a tensor a leaf of the tape; one that `vmap` batches becomes a batched tensor around a leaf."""
+    return Variable(x) if x._level is None else Batched(_leaf(x._value), x._level)
 
 
 def _on_tape(trees: Any) -> bool:
+    """Whether any tensor in a container is the result of recorded ops, or a leaf that requires grad."""
     return any(getattr(x, "_node", None) is not None for x in leaves(trees))
 
 
-def _plain(x: Any) -> Any:
-    return x.data if isinstance(x, (Variable, Batched)) else x
+def _untaped(tree: Any, nested: bool) -> Any:
+    """Replace Variables in a container by plain Tensors, unless ``nested``: an outer transform needs their graph."""
+    return tree if nested else rebuild(tree, [x.data if isinstance(x, Variable | Batched) else x for x in leaves(tree)])
 
 
 def _pull_back(
     outputs: list[Any], inputs: list[Any], cotangents: list[Any], create_graph: bool, retain: bool = False
 ) -> list[Any]:
-    """The cotangents of inputs (from `_place`) from those of outputs; None where none arrives."""
+    """Vector-Jacobian product: the cotangents of ``inputs``, which `_place` returned, given those of ``outputs``.
+
+    An output that is None or off the tape is left out; an input that no gradient reaches gets None.
+    """
     level = inputs[0]._level if inputs else None
-    if level is not None:  # each example's gradient: the batch is one more axis of everything
-        here = [expose(x, level) for x in (*outputs, *inputs, *cotangents)]
-        ends = len(outputs), len(outputs) + len(inputs)
-        found = _pull_back(here[: ends[0]], here[ends[0] : ends[1]], here[ends[1] :], create_graph, retain)
-        return [None if g is None else enclose(g, level) for g in found]
-    pairs = [(y, u) for y, u in zip(outputs, cotangents, strict=True) if y._node is not None]
+    pairs = [(y, u) for y, u in zip(outputs, cotangents, strict=True) if y is not None and y._node is not None]
     if not pairs:
         return [None] * len(inputs)
-    if len(pairs) == 1:
-        return grad_of(pairs[0][0], inputs, pairs[0][1], retain_graph=retain, create_graph=create_graph)
-    return grad_of(_inner(*zip(*pairs, strict=True)), inputs, None, retain_graph=retain, create_graph=create_graph)
+    if level is not None:  # each example's gradient: the batch is one more axis of everything
+        outputs, cotangents = ([expose(x, level) for x in side] for side in zip(*pairs, strict=True))
+        found = _pull_back(outputs, [expose(x, level) for x in inputs], cotangents, create_graph, retain)
+        return [None if g is None else enclose(g, level) for g in found]
+    y, u = pairs[0] if len(pairs) == 1 else (_inner(*zip(*pairs, strict=True)), None)
+    return grad_of(y, inputs, u, retain_graph=retain, create_graph=create_graph)
 
 
 def _inner(left: Any, right: Any) -> Any:
-    """The sum of the products of two lists of tensors, the second conjugated.
+    """Inner product of two lists of tensors as one number: the sum of all products, the second factor conjugated.
 
-    A cotangent of z = x + iy is dL/dx + i dL/dy, so that dL is the real part of the sum of dz times its conjugate.
+    The cotangent of z = x + iy is dL/dx + i dL/dy, so that dL is the real part of the inner product of dz with it.
     """
     return reduce(add, [(a * (conj(b) if b.dtype.kind == "c" else b)).sum() for a, b in zip(left, right, strict=True)])
 
 
 def _finish(gradients: list[Any], inputs: list[Any], nested: bool) -> list[Any]:
-    """Zeros where no gradient arrived; plain Tensors unless they are to be differentiated again."""
+    """Replace None by zeros like the input; the results are plain Tensors unless ``nested``."""
     filled = [zeros_like(x) if g is None else g for g, x in zip(gradients, inputs, strict=True)]
-    return filled if nested else [_plain(g) for g in filled]
+    return _untaped(filled, nested)  # type: ignore[no-any-return]
 
 
 def _results(value: Any, name: str) -> list[Any]:
-    """The tensors that a function returned."""
+    """The tensors in what a function returned; a `TypeError` in the name of the transform if there is anything else."""
     found = leaves(value)
     for y in found:
         if not isinstance(y, Tensor):
@@ -105,7 +110,7 @@ def _results(value: Any, name: str) -> list[Any]:
 
 
 def _number(value: Any, name: str) -> Any:
-    """The one number that a function must return."""
+    """Return ``value`` if it is a tensor of one element, else raise an error in the name of the transform."""
     if not isinstance(value, Tensor):
         raise TypeError(
             f"{name}: the function must compute a Variable from its arguments, it returned {type(value).__name__}"
@@ -119,7 +124,13 @@ def _number(value: Any, name: str) -> Any:
 
 
 def _tangents(what: str, name: str, given: Any, like: Any, tensors: list[Any]) -> list[Any]:
-    """Vectors that must match tensors in container, shape and (by a cast) dtype."""
+    """Return the leaves of ``given`` as vectors like ``tensors``: as many, of equal shapes, cast to their dtypes.
+
+    Args:
+        what: "tangents", "vectors" or "cotangent", for error messages.
+        name: the name of the transform, for error messages.
+        like: the container whose arrangement ``given`` should have had.
+    """
     found = leaves(given)
     if len(found) != len(tensors):
         raise ValueError(f"{name}: {what} must be like {_shapes(leaves(like))}, got {_shapes(found)}")
@@ -134,25 +145,47 @@ def _shapes(tensors: list[Any]) -> str:
     return f"{len(tensors)} tensors of shapes {', '.join(str(tuple(getattr(x, 'shape', ()))) for x in tensors)}"
 
 
-def _function_of(
-    function: Callable[..., Any], positions: tuple[int, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]
-) -> Callable[..., Any]:
-    """The function of the arguments at these positions alone; the others are fixed."""
-
-    def of(*chosen: Any) -> Any:
-        full = list(arguments)
-        for i, x in zip(positions, chosen, strict=True):
-            full[i] = x
-        return function(*full, **keywords)
-
-    return of
-
-
 def _evaluate(function: Callable[..., Any], primals: Any) -> tuple[list[Any], Any]:
-    """Inputs on the tape and the function's value, for a tuple of primals or one."""
+    """Call a function with its primals (a tuple, or one) on the tape; returns their leaves and the function's value."""
     inputs = [_place(x) for x in leaves(primals)]
     arguments = rebuild(primals, inputs)
-    return inputs, function(*arguments) if isinstance(primals, (tuple, list)) else function(arguments)
+    return inputs, function(*arguments) if isinstance(primals, tuple | list) else function(arguments)
+
+
+def _by_arguments(
+    function: Callable[..., Any], argnums: int | tuple[int, ...], name: str, derive: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Make the function that calls ``function`` with its arguments at ``argnums`` on the tape and returns derivatives.
+
+    Args:
+        name: that of the transform, for errors.
+        derive: called as ``derive(result, inputs, nested, arranged)``: what the function returned, the leaves of the
+            chosen arguments, whether the derivatives will be differentiated in turn, and a function that arranges
+            one value per leaf as the arguments are.
+    """
+    positions = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+
+    @wraps(function, updated=())
+    def derivatives(*arguments: Any, **keywords: Any) -> Any:
+        if any(not -len(arguments) <= i < len(arguments) for i in positions):
+            raise ValueError(f"{name}: argnums {argnums} do not fit a call with {len(arguments)} positional arguments")
+        trees = tuple(arguments[i] for i in positions)
+
+        def of_chosen(*chosen: Any) -> Any:
+            full = list(arguments)
+            for i, x in zip(positions, chosen, strict=True):
+                full[i] = x
+            return function(*full, **keywords)
+
+        def arranged(values: list[Any]) -> Any:
+            found = rebuild(trees, values)
+            return found[0] if isinstance(argnums, int) else found
+
+        with _differentiate() as inside:
+            inputs, result = _evaluate(of_chosen, trees)
+            return derive(result, inputs, inside or _on_tape(trees), arranged)
+
+    return derivatives
 
 
 def value_and_grad(
@@ -161,10 +194,10 @@ def value_and_grad(
     """Make a function that returns the value of ``function`` and its gradients by the arguments in ``argnums``.
 
     Args:
-        function: returns one number; or, with ``has_aux``, a pair of that and anything else.
-        argnums: positions of the arguments to differentiate by: tensors, or dicts, lists and tuples of them. For one
-            int the gradient is arranged like its argument, for several it is a tuple of such.
-        has_aux: the first result is then the pair ``(number, anything else)``.
+        function: returns one number; with ``has_aux`` the pair ``(number, anything else)``.
+        argnums: positions of the arguments to differentiate by, which may be tensors, or dicts, lists and tuples of
+            tensors. For one int the gradient is arranged like that argument, for a tuple it is a tuple of gradients.
+        has_aux: whether ``function`` returns such a pair; the value is then the whole pair.
 
     >>> import flnb
     >>> value, gradient = flnb.value_and_grad(lambda x: (x * x).sum())(flnb.asarray([3.0]))
@@ -175,31 +208,20 @@ def value_and_grad(
         TypeError: arguments that are no floating-point tensors; a function that returns no tensor.
         ValueError: a function that returns more than one number.
     """
-    positions = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
-    @wraps(function, updated=())
-    def differentiated(*arguments: Any, **keywords: Any) -> tuple[Any, Any]:
-        if any(not -len(arguments) <= i < len(arguments) for i in positions):
-            raise ValueError(f"grad: argnums {argnums} do not fit a call with {len(arguments)} positional arguments")
-        trees = tuple(arguments[i] for i in positions)
-        with _differentiate() as inside:
-            nested = inside or _on_tape(trees)
-            inputs, result = _evaluate(_function_of(function, positions, arguments, keywords), trees)
-            value, aux = result if has_aux else (result, None)
-            found = _pull_back([_number(value, "grad")], inputs, [ones_like(value)], create_graph=nested)
-            gradients = rebuild(trees, _finish(found, inputs, nested))
-        value = value if nested else _plain(value)
-        if has_aux:
-            value = value, aux if nested else rebuild(aux, [_plain(x) for x in leaves(aux)])
-        return value, gradients[0] if isinstance(argnums, int) else tuple(gradients)
+    def derive(result: Any, inputs: list[Any], nested: bool, arranged: Callable[..., Any]) -> tuple[Any, Any]:
+        value = _number(result[0] if has_aux else result, "grad")
+        found = _pull_back([value], inputs, [ones_like(value)], nested)
+        return _untaped(result, nested), arranged(_finish(found, inputs, nested))
 
-    return differentiated
+    return _by_arguments(function, argnums, "grad", derive)
 
 
 def grad(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> Callable[..., Any]:
     """Make a function that returns the gradient of ``function``, which returns one number.
 
-    With ``has_aux`` it returns ``(gradient, aux)``. Arguments and errors are those of `value_and_grad`.
+    With ``has_aux``, ``function`` returns the pair ``(number, aux)``, and the new function ``(gradient, aux)``.
+    Arguments and errors are those of `value_and_grad`.
 
     >>> import flnb
     >>> second = flnb.grad(flnb.grad(lambda x: x * x * x))
@@ -217,10 +239,10 @@ def grad(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_a
 
 
 def vjp(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
-    """The value of a function and its vector-Jacobian product: ``(function(*primals), pull)``.
+    """Return ``(function(*primals), pull)``: the value of a function, and its vector-Jacobian product as a function.
 
-    ``pull(cotangent)`` returns the tuple of ``cotangent^T J``, one for each primal. It may be called any number of
-    times, with a cotangent arranged and shaped like the value.
+    ``pull(cotangent)`` returns a tuple with ``cotangent^T J`` for each primal, J being the Jacobian by that primal. It
+    may be called any number of times, with a cotangent that is arranged and shaped like the value.
 
     >>> import flnb
     >>> value, pull = flnb.vjp(lambda x, y: x * y, flnb.asarray([1.0, 2.0]), flnb.asarray([3.0, 4.0]))
@@ -243,17 +265,18 @@ def vjp(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[...,
             gradients = _finish(_pull_back(outputs, inputs, given, again, True), inputs, again)
         return rebuild(primals, gradients)  # type: ignore[no-any-return]
 
-    return (value if nested else rebuild(value, [_plain(y) for y in outputs])), pull
+    return _untaped(value, nested), pull
 
 
 def jvp(function: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any, Any]:
-    """The value of a function and its directional derivative: ``(function(*primals), J tangents)``, arranged alike.
+    """Return ``(function(*primals), J tangents)``: the value of a function and its derivative along a direction.
 
-    Derived from the gradients: a vjp is linear in its cotangent, and its own vjp is the jvp (J. Townsend, "A new trick
-    for calculating Jacobian vector products", 2017). It costs about three evaluations.
+    The derivative is arranged like the value. It is computed by reverse mode: a vjp is linear in its cotangent, and its
+    own vjp is the jvp (J. Townsend, "A new trick for calculating Jacobian vector products", 2017). The cost is about
+    three evaluations of the function.
 
     Args:
-        function: takes the primals.
+        function: called with the primals as its arguments.
         primals: a tuple of arguments, or one tensor.
         tangents: the direction, arranged like the primals.
 
@@ -271,30 +294,23 @@ def jvp(function: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any,
         inputs, value = _evaluate(function, primals)
         outputs = _results(value, "jvp")
         directions = _tangents("tangents", "jvp", tangents, primals, inputs)
-        probes = [_place(zeros_like(y)) if y._node is not None else zeros_like(y) for y in outputs]
-        linear = _pull_back(outputs, inputs, probes, create_graph=True)
-        found = _project(linear, directions, [p for p in probes if p._node is not None], nested)
-        pushed = iter(found)
-        out = _finish([next(pushed) if p._node is not None else None for p in probes], outputs, nested)
-    return (value if nested else rebuild(value, [_plain(y) for y in outputs])), rebuild(value, out)
-
-
-def _project(gradients: list[Any], directions: list[Any], inputs: list[Any], nested: bool) -> list[Any]:
-    """The derivative by inputs of gradients projected on directions."""
-    pairs = [(g, v) for g, v in zip(gradients, directions, strict=True) if g is not None]
-    if not pairs or not inputs:
-        return [None] * len(inputs)
-    total = _inner(*zip(*pairs, strict=True))
-    return _pull_back([total], inputs, [ones_like(total)], create_graph=nested)
+        live = [y for y in outputs if y._node is not None]
+        probes = [_place(zeros_like(y)) for y in live]
+        linear = _pull_back(live, inputs, probes, create_graph=True)
+        pushed = iter(_pull_back(linear, probes, directions, nested))
+        out = _finish([None if y._node is None else next(pushed) for y in outputs], outputs, nested)
+    return _untaped(value, nested), rebuild(value, out)
 
 
 def hvp(function: Callable[..., Any], primals: Any, vectors: Any) -> Any:
-    """The Hessian of a function of one number, times vectors, without ever computing the Hessian.
+    """Multiply the Hessian of a function that returns one number by vectors, without computing the Hessian itself.
+
+    The product costs about as much as two gradients.
 
     Args:
-        function: takes the primals, returns one number.
+        function: called with the primals as its arguments; returns one number.
         primals: a tuple of arguments, or one tensor.
-        vectors: arranged like the primals, and so is the result.
+        vectors: what to multiply by, arranged like the primals; the result is arranged so too.
 
     >>> import flnb
     >>> flnb.hvp(lambda x: (x * x * x).sum(), flnb.asarray([1.0, 2.0]), flnb.asarray([1.0, 1.0])).tolist()
@@ -308,16 +324,20 @@ def hvp(function: Callable[..., Any], primals: Any, vectors: Any) -> Any:
         inputs, value = _evaluate(function, primals)
         directions = _tangents("vectors", "hvp", vectors, primals, inputs)
         first = _pull_back([_number(value, "hvp")], inputs, [ones_like(value)], create_graph=True)
-        products = _finish(_project(first, directions, inputs, nested), inputs, nested)
+        products = _finish(_pull_back(first, inputs, directions, nested), inputs, nested)
     return rebuild(primals, products)
 
 
 def jacobian(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
     """Make a function that returns all derivatives of all results of ``function``.
 
-    For a result y and an argument x they have shape y.shape + x.shape. One forward pass, and one backward pass of all
-    rows together (`vmap` of the vjp). Arguments and results may be dicts, lists and tuples: each result is replaced by
-    its derivatives, arranged like the argument (like a tuple of them for several ``argnums``).
+    The derivatives of a result y by an argument x have shape ``y.shape + x.shape``. They take one forward pass, and one
+    backward pass of all rows together (`vmap` of the vjp). Arguments and results may be dicts, lists and tuples: each
+    result is replaced by its derivatives, arranged like the argument (a tuple of these for several ``argnums``).
+
+    A complex result has the derivative dy/dz of a holomorphic function, so that its product with a direction is the
+    `jvp`; for another function it is the Wirtinger derivative (dy/da - i dy/db) / 2 by z = a + ib. The derivative of a
+    real result by a complex argument is its gradient dy/da + i dy/db, as `grad` returns it.
 
     >>> import flnb
     >>> flnb.jacobian(lambda x: x * x)(flnb.asarray([1.0, 2.0])).tolist()
@@ -326,35 +346,33 @@ def jacobian(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -
     Raises:
         TypeError: arguments that are no floating-point tensors; a function that returns no tensors.
     """
-    positions = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
-    @wraps(function, updated=())
-    def derivatives(*arguments: Any, **keywords: Any) -> Any:
-        trees = tuple(arguments[i] for i in positions)
-        with _differentiate() as inside:
-            nested = inside or _on_tape(trees)
-            inputs, value = _evaluate(_function_of(function, positions, arguments, keywords), trees)
-            blocks = []
-            for y in _results(value, "jacobian"):
-                found = rebuild(trees, _rows(y, inputs, nested))
-                blocks.append(found[0] if isinstance(argnums, int) else found)
+    def derive(value: Any, inputs: list[Any], nested: bool, arranged: Callable[..., Any]) -> Any:
+        blocks = [arranged(_rows(y, inputs, nested)) for y in _results(value, "jacobian")]
         return rebuild(value, blocks)
 
-    return derivatives
+    return _by_arguments(function, argnums, "jacobian", derive)
 
 
 def _rows(y: Any, inputs: list[Any], nested: bool) -> list[Any]:
-    """The derivatives of one result by each input."""
-    basis = reshape(eye(y.size, dtype=y.dtype), (y.size, *y.shape))
-    rows = vmap(lambda u: _finish(_pull_back([y], inputs, [u], nested, True), inputs, nested))(basis)
-    return [reshape(r, (*y.shape, *x.shape)) for r, x in zip(rows, inputs, strict=True)]
+    """The derivatives of one result by each input, of shape ``y.shape + input.shape``."""
+
+    def pulled(unit: complex) -> list[Any]:
+        basis = reshape(unit * eye(y.size, dtype=y.dtype), (y.size, *y.shape))
+        rows = vmap(lambda u: _finish(_pull_back([y], inputs, [u], nested, True), inputs, nested))(basis)
+        return [reshape(r, (*y.shape, *x.shape)) for r, x in zip(rows, inputs, strict=True)]
+
+    if y.dtype.kind != "c":
+        return pulled(1.0)
+    pairs = zip(pulled(1.0), pulled(1.0j), strict=True)  # the pull of u is that of conj(u) dy/dx, conjugated
+    return [(conj(a) + 1.0j * conj(b)) / 2.0 if a.dtype.kind == "c" else a + 1.0j * b for a, b in pairs]
 
 
 def hessian(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
     """Make a function that returns all second derivatives of ``function``, which returns one number.
 
-    They have shape x.shape + x.shape; with several ``argnums`` they are a tuple (by the first derivative) of tuples (by
-    the second).
+    For an argument x they have shape ``x.shape + x.shape``. With several ``argnums`` the result is a tuple of tuples:
+    the first index is the argument of the first derivative, the second index that of the second.
 
     >>> import flnb
     >>> flnb.hessian(lambda x: (x * x * x).sum())(flnb.asarray([1.0, 2.0])).tolist()
@@ -367,7 +385,9 @@ def hessian(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0) ->
 
 
 def stop_gradient(x: Any) -> Any:
-    """The same values without gradient flow: tensors, or dicts, lists and tuples of them; memory is shared.
+    """Return the same values, sharing memory, as constants through which no gradient flows.
+
+    ``x`` is a tensor, or a dict, list or tuple of tensors.
 
     >>> import flnb
     >>> flnb.grad(lambda x: x * flnb.stop_gradient(x))(flnb.asarray(3.0)).item()

@@ -367,3 +367,26 @@ def test_complex_vjps_of_several_results_are_the_sums_of_those_of_one():
         for f, u in zip(functions, cotangents, strict=True)
     )
     assert np.sum(np.conj(together) * V).real == pytest.approx(slope, rel=1e-8)
+
+
+ANALYTIC = [lambda x: x * x, lambda x: flnb.exp(x * (2 - 1j)), lambda x: flnb.cumulative_sum(x * x)]
+
+
+@pytest.mark.parametrize("function", ANALYTIC)
+def test_a_jacobian_of_a_holomorphic_function_is_its_complex_derivative(function):
+    """Column j is the change along the real axis of element j, which `jvp` computes too."""
+    expected = [difference(lambda x: function(flnb.asarray(x)).numpy(), Z, unit) for unit in np.eye(3)]
+    found = flnb.jacobian(function)(Z).numpy()
+    np.testing.assert_allclose(found, np.stack(expected, axis=1), rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(found @ V, flnb.jvp(function, Z, V)[1].numpy(), rtol=1e-12)
+
+
+def test_a_jacobian_of_complex_results_by_real_arguments_has_both_parts():
+    x = np.array([0.5, 2.0])
+    expected = np.diag(1j * np.exp(1j * x))
+    np.testing.assert_allclose(flnb.jacobian(lambda x: flnb.exp(x * 1j))(x).numpy(), expected, rtol=1e-12)
+
+
+def test_a_jacobian_of_a_function_that_is_not_holomorphic_is_its_wirtinger_derivative():
+    np.testing.assert_allclose(flnb.jacobian(lambda z: flnb.conj(z) * z)(Z).numpy(), np.diag(np.conj(Z)), rtol=1e-12)
+    np.testing.assert_array_equal(flnb.jacobian(flnb.conj)(Z).numpy(), np.zeros((3, 3)))
