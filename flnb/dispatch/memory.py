@@ -41,7 +41,7 @@ __all__ = ["allocate", "announce", "array_in", "aside", "block_of", "drain", "ow
 
 _next_id = count(1).__next__
 _ndarray = np.ndarray
-OWNED, FREED = -1, 1  # in `Block.dropped`: an array's finaliser will free this block; it was freed by hand
+FREED = 1  # in `Block.dropped`, where no time is as early: the block was freed by hand
 _KEEP_CODE = ~0xFFFFFF  # of a plan's code, the plan alone
 
 
@@ -121,37 +121,34 @@ def drain(mine: Block | None = None) -> None:
     while dropped:
         try:
             entry: Any = dropped[0]
+            owned = type(entry) is _Owner
+            block: Any = entry.block if owned else entry
+            manager = block.manager
+            ledger = manager.ledger
         except IndexError:  # another thread took it
             return
-        sees = type(entry) is _Sight
-        block: Any = getattr(entry, "block", None) if sees else entry
-        manager = getattr(block, "manager", None)
-        if manager is None:  # it is free already
-            _forget(entry, getattr(block, "id", 0))
+        except AttributeError:  # the block is free already, or Ctrl-C came before the array owned it
+            _forget(entry)
             continue
-        ledger = manager.ledger
         try:
             with ledger.lock:
-                number = block.id
-                if number in ledger.live and (_sights.get(number) is entry if sees else block.dropped > 0):
+                if block.id in ledger.live and (block.owner is entry if owned else block.dropped):
                     if not block.locks:
                         _free(manager, block, mine)
                     elif block.dropped <= FREED:  # from now on it waits for its last user_unlock
                         block.dropped = clock()
-                _forget(entry, number)
+                _forget(entry)
         except BaseException as error:
             if not isinstance(error, Exception):  # Ctrl-C
                 manager.recover()
             raise
 
 
-def _forget(entry: Any, number: int) -> None:
-    """Take an entry out of the queue, and out of those that see the arrays of blocks."""
-    if _sights.get(number) is entry:
-        del _sights[number]
+def _forget(entry: Any) -> None:
+    """Take an entry out of the queue of dropped blocks, where another thread may have done so before."""
     try:
         dropped.remove(entry)
-    except ValueError:  # another thread did
+    except ValueError:
         pass
 
 
@@ -170,7 +167,7 @@ def _free(manager: MemoryManager, block: Block, mine: Block | None) -> None:
         del ledger.live[block.id]
         ledger.allocated -= size
         block.dropped = 0
-        block.manager = None
+        block.owner = block.manager = None
         manager.free(block)
     except Exception as error:
         _keep(manager, block, size)
@@ -208,10 +205,10 @@ def release(manager: MemoryManager, block: Block) -> None:
         ValueError: the block is another manager's, or was freed before.
     """
     manager._check_live(block, "release")
-    if block.dropped == OWNED:
-        raise ValueError(f"release: {block!r} holds an array; it is freed when the array and its views are deleted")
     if block.dropped > FREED:
         raise ValueError(f"release: {block!r} was freed before and only waits for its last user_unlock")
+    if block.owner is not None:
+        raise ValueError(f"release: {block!r} holds an array; it is freed when the array and its views are deleted")
     block.dropped = FREED
     dropped.append(block)
     drain(block)
@@ -260,20 +257,19 @@ def owner_in(
     try:
         block = allocate(manager, nbytes, plan_code, category, hint)
         owner = make(block)
-        sight = _Sight(owner, _append_dropped)
-        sight.block = block
-        block.dropped = OWNED
-        _sights[block.id] = sight  # from now on the block goes with its owner
+        reference = _Owner(owner, _append_dropped)
+        reference.block = block
+        block.owner = reference  # from now on the block goes with its owner
         return owner
     except BaseException:
-        if block is not None and block.id not in _sights:
+        if block is not None and block.owner is None:
             _give_up(manager, block)
         raise
 
 
 def _memory(block: Block) -> Any:
     """A block's bytes as an object of which NumPy makes arrays."""
-    owner = _owner_types[block.size].from_address(block.address)
+    owner = _memory_of_size[block.size](block.address)
     owner.block = block
     return owner
 
@@ -285,28 +281,31 @@ def block_of(array: Any) -> Block | None:
     return getattr(array, "block", None)
 
 
-class _Sight(weakref.ref):  # type: ignore[type-arg]
-    """A weak reference to the memory object of an array. Its callback is the queue's own `append`: no Python code."""
+class _Owner(weakref.ref):  # type: ignore[type-arg]
+    """A weak reference to the object from which NumPy made an array, with the block that goes when it does.
+
+    Its callback is the `append` of the queue `dropped` itself, so that no Python code runs in a finaliser.
+    """
 
     __slots__ = ("block",)
     block: Block
 
 
-_sights: dict[int, _Sight] = {}
 _append_dropped: Any = dropped.append
 
 
-class _OwnerTypes(dict[int, Any]):
-    """The ctypes types of blocks by size: NumPy checks an array against their length."""
+class _MemoryOfSize(dict[int, Any]):
+    """By size, the function that makes an object of this many bytes at an address: NumPy checks arrays against it."""
 
     def __missing__(self, size: int) -> Any:
         if len(self) > 4096:  # ever new sizes must not pile up types
             self.clear()
-        self[size] = found = type("BlockMemory", (ctypes.c_char * size,), {"__slots__": ("block",)})
+        kind: Any = type("BlockMemory", (ctypes.c_char * size,), {"__slots__": ("block",)})
+        self[size] = found = kind.from_address
         return found
 
 
-_owner_types = _OwnerTypes()
+_memory_of_size = _MemoryOfSize()
 
 
 def _check(manager: MemoryManager, block: Block, nbytes: int) -> None:

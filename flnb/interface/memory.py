@@ -41,12 +41,13 @@ class AllocHint:
 class Block:
     """A range of a segment given to one array: ``Block(address, size, segment)``. Managers may subclass it.
 
-    The manager sets address, size (bytes, rounded as it likes) and segment; the crossing fills in the rest: ``id``
-    (never used twice), ``requested`` bytes, ``category``, the number of user ``locks``, ``dropped`` (when its array
-    went, ns) and ``manager``, which is None while the block is free.
+    The manager sets address, size (bytes, rounded as it likes) and segment; flnb fills in the rest when it allocates:
+    ``id`` (never used twice), ``requested`` bytes, ``category``, the number of user ``locks``, ``owner`` (a weak
+    reference to the object from which NumPy made the array, None for a block allocated by hand), ``dropped`` (the time
+    in ns at which a locked block's array went) and ``manager``, which is None while the block is free.
     """
 
-    __slots__ = ("address", "category", "dropped", "id", "locks", "manager", "requested", "segment", "size")
+    __slots__ = ("address", "category", "dropped", "id", "locks", "manager", "owner", "requested", "segment", "size")
 
     def __init__(self, address: int, size: int, segment: Segment) -> None:
         self.address = address
@@ -54,6 +55,7 @@ class Block:
         self.segment = segment
         self.id = self.requested = self.category = self.dropped = self.locks = 0
         self.manager: MemoryManager | None = None
+        self.owner: Any = None
 
     def __repr__(self) -> str:
         state = f"block {self.id}" if self.manager else "free block"

@@ -18,13 +18,20 @@ MIN_BLOCK = 512
 
 
 class Piece(Block):
-    """A block, free or not, that knows its neighbours in the segment and the pool it belongs to."""
+    """A block, in use or free, with links to its neighbours in the segment and to the pool it belongs to."""
 
     __slots__ = ("free", "left", "pool", "right")
 
     def __init__(self, address: int, size: int, segment: Segment, pool: Pool, left: Piece | None = None) -> None:
-        super().__init__(address, size, segment)
-        self.free, self.pool, self.left = True, pool, left
+        # like Block.__init__, whose call would take as long as the rest
+        self.address = address
+        self.size = size
+        self.segment = segment
+        self.id = self.requested = self.category = self.dropped = self.locks = 0
+        self.free = True
+        self.pool = pool
+        self.left = left
+        self.manager = self.owner = None
         self.right: Piece | None = None
 
     def unpool(self) -> None:
@@ -60,14 +67,17 @@ class Pool:
         least: bytes; a smaller remainder is not split off.
         recycling: bytes; a piece of this size or more is not used again.
         end: of the segment that grows, a piece of no bytes that is never free: its left neighbour is the last one.
+        spare: the free piece that was merged into its left neighbour last. It serves as the next remainder, since
+            creating a piece takes as long as the rest of a split.
     """
 
-    __slots__ = ("end", "entries", "least", "recycling")
+    __slots__ = ("end", "entries", "least", "recycling", "spare")
 
     def __init__(self, least: int = MIN_BLOCK, recycling: int = UNLIMITED) -> None:
         self.entries: list[tuple[int, int, int, Piece]] = []
         self.least, self.recycling = least, recycling
         self.end: Piece | None = None
+        self.spare: Piece | None = None
 
 
 class Fitting(Cached):
@@ -86,7 +96,15 @@ class Fitting(Cached):
             piece = self._grow(pool, size)
         whole = piece.size
         if whole - size >= pool.least and whole < self.split_limit:
-            rest = Piece(piece.address + size, whole - size, piece.segment, pool, piece)
+            rest = pool.spare
+            if rest is None:
+                rest = Piece(piece.address + size, whole - size, piece.segment, pool, piece)
+            else:
+                pool.spare = None
+                rest.address = piece.address + size
+                rest.size = whole - size
+                rest.segment = piece.segment
+                rest.left = piece
             rest.right = right = piece.right
             if right is not None:
                 right.left = rest
@@ -112,6 +130,7 @@ class Fitting(Cached):
         if right is not None and right.free:
             right.unpool()
             piece.join(right)
+            pool.spare = right
         insort(pool.entries, (piece.size, piece.segment.id, piece.address, piece))
 
     def mend(self) -> None:
