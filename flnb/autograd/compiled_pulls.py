@@ -34,7 +34,8 @@ LONGEST = 32
 """Ops in a pull that is worth compiling: longer pulls spend their time elsewhere."""
 TOLD, BLOCKS = 1, 2
 """Bits of a way to pull: with an event for each op; with results in blocks of the memory manager."""
-PARAMETERS = "node, g, here, table, cotangents, owned, reached, leaves, own, lane, retain"
+AROUND = "here, table, cotangents, owned, reached, leaves, own, lane, retain"
+"""What the compiled functions are given of a walk, in one tuple."""
 
 
 class Number:
@@ -88,7 +89,7 @@ class Compiled:
 
     Attributes:
         weight: bytes of the largest result: where the manager has blocks for those, they must be asked for.
-        ways: ``way(node, g, here, cotangents, ...)`` takes the buffer ``g`` from a node to its parents.
+        ways: ``way(node, g, around)`` takes the buffer ``g`` from a node to its parents (see `AROUND`).
     """
 
     def __init__(self, plan: Plan, branches: list[Branch]) -> None:
@@ -245,7 +246,7 @@ class _Script:
 
     def function(self, name: str) -> Callable[..., Any]:
         """The written lines as a function, which returns True if the node must be pulled the slow way."""
-        text = "\n".join([f"def pull({PARAMETERS}):", *self.lines])
+        text = "\n".join(["def pull(node, g, around):", f"    {AROUND} = around", *self.lines])
         names = compiled(text, f"<pull of {name}>", self.names)
         return names["pull"]  # type: ignore[no-any-return]
 

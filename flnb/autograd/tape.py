@@ -37,20 +37,26 @@ GRADIENT_CATEGORY = state.CATEGORIES.index("gradient")
 def backward(root: Variable, grad: Any, retain_graph: bool, create_graph: bool) -> None:
     """See `Variable.backward`."""
     node, cotangent = _start(root, grad)
-    with _modes(create_graph):
-        taken = {_memory(cotangent)}
-        found = walk(node, cotangent, retain_graph or create_graph, create_graph)[::-1]
-        while found:
-            leaf, gradient = found.pop()  # not kept here, so that one that is copied goes at once
-            old = leaf[GRADIENT]
-            if old is not None:
-                gradient = e.add(old, gradient)
-            elif _memory(gradient) in taken or hasattr(gradient, "_root"):
-                gradient = e.copy(gradient)  # a leaf's gradient is its own: writing to it must change no other
-            taken.add(_memory(gradient))
-            if not create_graph and type(gradient) is not Tensor:
-                gradient = dispatch.detached(gradient._data, gradient._spec)
-            leaf[GRADIENT] = gradient
+    state.run_in(_pulling(create_graph), _accumulate, node, cotangent, retain_graph, create_graph)
+
+
+def _accumulate(node: Node, cotangent: Any, retain_graph: bool, create_graph: bool) -> None:
+    """Add the gradients that a cotangent pulled back from a node gives to those of the leaves."""
+    taken = {_memory(cotangent)}
+    found = walk(node, cotangent, retain_graph or create_graph, create_graph)
+    found.reverse()
+    while found:
+        leaf, gradient = found.pop()  # not kept here, so that one that is copied goes at once
+        old, memory = leaf[GRADIENT], _memory(gradient)
+        if old is not None:
+            gradient = e.add(old, gradient)
+        elif memory in taken or hasattr(gradient, "_root"):
+            gradient = e.copy(gradient)  # a leaf's gradient is its own: writing to it must change no other
+        else:
+            taken.add(memory)
+        if not create_graph and type(gradient) is not Tensor:
+            gradient = dispatch.detached(gradient._data, gradient._spec)
+        leaf[GRADIENT] = gradient
 
 
 def _memory(gradient: Any) -> int:
@@ -64,8 +70,9 @@ def grad_of(
     """Gradients with respect to Variables anywhere on the tape, without changing ``.grad``; None where none flows."""
     node, cotangent = _start(output, grad)
     stops = frozenset(x._node[SEQ] for x in inputs)
-    with _modes(create_graph):
-        found = {n[SEQ]: g for n, g in walk(node, cotangent, retain_graph or create_graph, create_graph, stops, True)}
+    retain = retain_graph or create_graph
+    reached = state.run_in(_pulling(create_graph), walk, node, cotangent, retain, create_graph, stops, True)
+    found = {n[SEQ]: g for n, g in reached}
     gradients = [found.get(x._node[SEQ]) for x in inputs]
     if create_graph:
         return gradients
@@ -88,6 +95,8 @@ def _start(root: Variable, grad: Any) -> tuple[Node, Any]:
                 f"(.sum(), .mean()), or give the cotangent: backward(grad){_describe_origin(node)}"
             )
         return node, ones_like(root)
+    if type(grad) is Tensor and grad._spec is root._spec:
+        return node, grad
     grad = asarray(grad, dtype=root.dtype)
     if grad.shape != root.shape:
         raise ValueError(
@@ -101,13 +110,13 @@ def _describe_origin(node: Node) -> str:
     return "" if node[PLAN] is None else f".\n  It is the result of {explain.describe_node(node)}"
 
 
-def _modes(create_graph: bool) -> state.entered:
+def _pulling(create_graph: bool) -> state.State:
     """The state in which pulls run."""
     here, name = state.current(), "pulling on a tape" if create_graph else "pulling"
     made = here.variants.get(name)
     if made is None:
         made = here.variant(name, grad=create_graph, category=GRADIENT_CATEGORY, interpreters=without_casts())
-    return state.entered(made)
+    return made
 
 
 class Linked(Tape):

@@ -95,17 +95,19 @@ class Variable(Tensor):
     @property
     def grad(self) -> Tensor | None:
         """The gradient that ``backward`` summed up in this leaf, or after `retain_grad`; None before."""
-        if self.is_leaf:
-            return cast("Tensor | None", self._node[GRADIENT]) if self._node else None
+        node = self._node
+        if node is None or node[0] is None:
+            return cast("Tensor | None", node[GRADIENT]) if node is not None else None
         return getattr(self, "_retained", None)
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
-        if not self.is_leaf or self._node is None:
+        node = self._node
+        if node is None or node[0] is not None:
             raise RuntimeError("only a leaf that requires grad has a gradient")
         if value is not None and value.shape != self.shape:
             raise ValueError(f"grad: expected shape {self.shape}, got {value.shape}")
-        self._node[GRADIENT] = value
+        node[GRADIENT] = value
 
     @property
     def name(self) -> str:

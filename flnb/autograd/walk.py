@@ -65,32 +65,14 @@ class Walk:
 
     def _compiled(self, here: state.State) -> Callable[[Node], None]:
         """`pull` over buffers, by the plans' compiled functions if they have them."""
-        cotangents, owned, reached, leaves, own = self.cotangents, self._owned, self.reached, self.leaves, self.own
-        take, stops, retain, lane, min_block = cotangents.pop, self.stops, self.retain, self._lane, here.min_block
-        table = here.table
+        take, lane, min_block, watch = self.cotangents.pop, self._lane, here.min_block, self._statistics
+        around = (
+            here, here.table, self.cotangents, self._owned, self.reached, self.leaves, self.own, lane, self.retain
+        )  # fmt: skip
         plainly, in_blocks = (0, BLOCKS) if lane is None else (TOLD, TOLD | BLOCKS)
-        watch = self._statistics
-        statistics = watch if watch is not None and watch.left else None
-        alarms = watch.alarms if watch is not None else None
-
-        def give(parent: Node, g: Any) -> None:
-            key = parent[2]
-            before = cotangents.get(key)
-            if before is None:
-                cotangents[key] = g
-                if key < 0:
-                    leaves.append(parent)
-                elif parent[3] is not own:
-                    reached.append(parent)
-            else:
-                cotangents[key] = self._sum(key, self._tensor(before), self._tensor(g))._data
-
-        def pull_slowly(node: Node, g: Any) -> None:
-            for parent, gi in self._pulled(node, dispatch.detached(g, node[0].spec)):
-                give(parent, gi._data)
+        stops = self.stops
 
         def pull(node: Node) -> None:
-            nonlocal statistics
             seq = node[2]
             g = take(seq, None)
             if g is None:  # every path to it was cut
@@ -99,26 +81,29 @@ class Walk:
             compiled = plan.compiled
             if compiled is None and parents is not None:
                 compiled = compile_pulls(plan, node[6:])
-            if not compiled or seq < dispatch.last_write or parents is None or seq in stops or statistics is not None:
-                pull_slowly(node, g)
-                statistics = watch if watch is not None and watch.left > 0 else None  # others may go the quick way
+            watched = watch is not None and watch.left > 0
+            if not compiled or seq < dispatch.last_write or parents is None or seq in stops or watched:
+                self._pull_over(node, dispatch.detached(g, plan.spec))
                 return
             way = plainly if compiled.weight < min_block else in_blocks
             try:
                 run = compiled.ways[way] or compiled.write(way)
-                if run(node, g, here, table, cotangents, owned, reached, leaves, own, lane, retain):
-                    pull_slowly(node, g)
+                if run(node, g, around):
+                    self._pull_over(node, dispatch.detached(g, plan.spec))
                     return
             except Exception as error:
                 self._explain_failure(error, node, dispatch.detached(g, plan.spec))
-            if alarms and watch is not None:
-                given = [cotangents[p[2]] for p in parents if p is not None and p[2] in cotangents]
-                statistics = watch if watch.check(node, g, node[6:], given) else None
-            if not retain:
+            if watch is not None and watch.alarms:
+                watch.check(node, g, node[6:], self._arrived_at(parents))
+            if not around[-1]:
                 node[1] = None
                 del node[6:]
 
         return pull
+
+    def _arrived_at(self, parents: tuple[Any, ...]) -> list[Any]:
+        """What has arrived at a node's parents so far."""
+        return [self.cotangents[p[2]] for p in parents if p is not None and p[2] in self.cotangents]
 
     def _explain_failure(self, error: Exception, node: Node, g: Tensor) -> NoReturn:
         """Run a pull whose compiled form failed by the public ops, which report the one that fails."""
@@ -133,19 +118,21 @@ class Walk:
     def _pull(self, node: Node) -> None:
         """`pull` over tensors."""
         g = self.cotangents.pop(node[SEQ], None)
-        if g is None:
-            return
+        if g is not None:
+            self._pull_over(node, g)
+
+    def _pull_over(self, node: Node, g: Any) -> None:
+        """Pull a cotangent, a Tensor, through a node by the public ops."""
         for parent, gi in self._pulled(node, g):
             key = parent[SEQ]
             before = self.cotangents.get(key)
             if before is not None:
-                self.cotangents[key] = self._sum(key, before, gi)
-                continue
-            self.cotangents[key] = gi
-            if key < 0:
+                gi = self._sum(key, self._tensor(before) if self.buffers else before, gi)
+            elif key < 0:
                 self.leaves.append(parent)
             elif parent[MARK] is not self.own:
                 self.reached.append(parent)
+            self.cotangents[key] = gi._data if self.buffers else gi
 
     def _tensor(self, buffer: Any) -> Tensor:
         """A cotangent's buffer as a Tensor; one of memory that another buffer owns says so, as views do."""
@@ -202,7 +189,7 @@ class Walk:
             saved = _on_tape(node, saved)
         if plan.joint is not None:
             whole = _through_body(plan, parents, g, saved) if by_body else self._joint(plan, node, parents, g, saved)
-        found = []
+        found: list[tuple[Node, Any]] = []
         for i, parent in enumerate(parents):
             pull = plan.pulls[i] if whole is None else None
             if parent is None or whole is pull is None:
@@ -237,10 +224,14 @@ class Walk:
         return nullcontext() if self._statistics is None else self._statistics.watching()
 
     def end(self) -> list[tuple[Node, Any]]:
-        """Leaves and stops at which cotangents arrived, with their sums, the latest first."""
-        found = [(leaf, self.cotangents.pop(leaf[SEQ])) for leaf in self.leaves]
-        found = [(leaf, run_hooks(leaf, self._tensor(g) if self.buffers else g)) for leaf, g in found]
-        found.sort(key=lambda pair: -pair[0][SEQ])
+        """The stops, then the leaves in order of creation, at which cotangents arrived, with their sums."""
+        found: list[tuple[Node, Any]] = []
+        for leaf in self.leaves:
+            g = self.cotangents.pop(leaf[SEQ])
+            g = self._tensor(g) if self.buffers else g
+            found.append((leaf, g if type(leaf[PARENTS]) is tuple else run_hooks(leaf, g)))
+        if len(found) > 1:
+            found.sort(key=lambda pair: -pair[0][SEQ])
         if self._statistics is not None:
             self._statistics.end(found)
         return [*self.arrived, *found]

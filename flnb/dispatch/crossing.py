@@ -182,8 +182,7 @@ def by_body(op: Op, attributes: tuple[Any, ...], tensors: tuple[Any, ...], here:
     if lane is not None:
         lane.node = seq or outer
     try:
-        with state.entered(here.keeping() if seq else here):
-            made, kept = body(*plain, *attributes)
+        made, kept = state.run_in(here.keeping() if seq else here, body, *plain, *attributes)
     except Exception as error:
         failed_call(error, op, tensors)
         raise

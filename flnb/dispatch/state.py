@@ -7,9 +7,9 @@ session's state, `use_*` puts a changed copy above it until the block ends, also
 from __future__ import annotations
 
 import os
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from inspect import CO_VARARGS
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from flnb_telemetry.withblock import holding
@@ -243,6 +243,7 @@ def _accepts_out(method: Any) -> bool:
     return code is None or "out" in code.co_varnames[: code.co_argcount] or bool(code.co_flags & CO_VARARGS)
 
 
+T = TypeVar("T")
 session: State = None  # type: ignore[assignment]  # made by flnb/__init__ once every op is declared
 _scoped: ContextVar[State | None] = ContextVar("flnb_state", default=None)
 _get = _scoped.get
@@ -268,6 +269,13 @@ def start(backend: str, manager: str) -> None:
         manager=registry.make("memory manager", os.environ.get("FLNB_MEM_MANAGER") or manager),
         tape=registry.make("tape", "linked"),
     )
+
+
+def run_in(state: State, function: Callable[..., T], *arguments: Any) -> T:
+    """Call a function in a state. It runs in a copied context, so that nothing is to be undone, even after Ctrl-C."""
+    context = copy_context()
+    context.run(_scoped.set, state)
+    return context.run(function, *arguments)
 
 
 class entered(holding[State]):
