@@ -43,7 +43,7 @@ class Tensor:
 
     _data: Any
     _spec: Spec
-    _root: Tensor  # the tensor whose memory a view shares; unset in tensors that own theirs
+    _root: Tensor  # the tensor whose memory this one shares, where writes are noted; unset in tensors that own theirs
     _written: int  # sequence number of the last in-place write; unset until there is one
     _node: Any = None
     _lift: ClassVar[Any] = None
@@ -83,7 +83,11 @@ class Tensor:
     @property
     def _last_write(self) -> int:
         """Sequence number of the last known in-place write to this tensor's memory; 0: none."""
-        return max(getattr(self, "_written", 0), getattr(getattr(self, "_root", self), "_written", 0))
+        last, x = getattr(self, "_written", 0), self
+        while hasattr(x, "_root"):
+            x = x._root
+            last = max(last, getattr(x, "_written", 0))
+        return last
 
     @property
     def device(self) -> str:

@@ -104,7 +104,7 @@ class Store:
         while len(self.recent) > self.keep_last:
             old = self.recent.popleft()()
             if old is not None and old is not held:
-                old.array = None
+                old.owner = None
 
 
 class Codec:

@@ -1,4 +1,4 @@
-"""Saved-tensor hooks: values that ops save for their gradients pass through ``pack``, and back through ``unpack``."""
+"""Saved-tensor hooks: ``pack`` replaces the tensors that ops save for their gradients, ``unpack`` brings them back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ __all__ = ["saved_tensors_hooks"]
 
 
 class Packed:
-    """A saved tensor as ``pack`` returned it, and the place on the tape that it had."""
+    """What a node stores in place of a saved tensor: the value that ``pack`` returned for it.
+
+    Attributes:
+        _spec: shape and dtype of the tensor, which ``unpack`` must return.
+        place: the node of which the tensor is the result; None if no gradient flows to it.
+    """
 
     __slots__ = ("_spec", "place", "value")
 
@@ -29,12 +34,12 @@ class Packed:
 
     @property
     def _last_write(self) -> int:
-        """The last write, as of a Tensor, where the value is still the memory that was saved; a copy never changes."""
+        """Number of the last in-place write to the value; 0 if it is no tensor in the memory that was saved."""
         return getattr(self.value, "_last_write", 0)
 
 
 class Unpacking(Intercepted):
-    """The plan of a node that saved packed values."""
+    """The plan (op, shapes, gradient rules) of a node that stores `Packed` values: it unpacks them in backward."""
 
     __slots__ = ("unpack",)
 
@@ -46,6 +51,7 @@ class Unpacking(Intercepted):
         return [self._unpacked(x) if isinstance(x, Packed) else x for x in saved]
 
     def _unpacked(self, packed: Packed) -> Tensor:
+        """Call the user's ``unpack``; returns its result, checked, at the place on the tape that was packed."""
         with state.use(grad=False):
             x = self.unpack(packed.value)
         if not isinstance(x, Tensor) or x._spec is not packed._spec:
@@ -58,13 +64,22 @@ class Unpacking(Intercepted):
 
 
 class PackingTape(Tape):
-    """A tape that records on the one around it and packs the values that nodes save."""
+    """Base of the tapes that let nodes store something in place of the tensors that they save.
+
+    Args:
+        unpack: turns what a node stores back into the tensor.
+        around: the tape that was active before, which records the nodes; None: the default tape.
+    """
 
     name: ClassVar[str] = "packing"
 
-    def __init__(self, pack: Callable[[Tensor], Any], unpack: Callable[[Any], Tensor], around: Tape | None) -> None:
-        self.pack, self.unpack, self.around = pack, unpack, around
+    def __init__(self, unpack: Callable[[Any], Tensor], around: Tape | None) -> None:
+        self.unpack, self.around = unpack, around
         self._plans: dict[Any, Unpacking] = {}
+
+    def packed(self, x: Tensor, node: Node) -> Any:
+        """Return what a node stores in place of a saved tensor; ``x`` itself to leave it as it is."""
+        return x
 
     def record(self, node: Node) -> Node | None:
         node[MARK] = None if self.around is None else self.around.mark
@@ -73,33 +88,30 @@ class PackingTape(Tape):
             return None
         plan = recorded[PLAN]
         places = [*recorded[PARENTS], *[None] * len(recorded)]  # inputs come first in what is saved
-        saved = zip(recorded[SAVED:], places, strict=False)
-        packed = [
-            self._packed(x, place, recorded) if isinstance(x, Tensor) and self._takes(x, recorded) else x
-            for x, place in saved
-        ]
-        if not any(type(x) is Packed for x in packed):
-            return recorded
-        recorded[SAVED:] = packed
-        unpacking = self._plans.get(plan)
-        if unpacking is None:
-            unpacking = self._plans[plan] = Unpacking(plan, self.unpack)
-        recorded[PLAN] = unpacking
+        for i, (x, place) in enumerate(zip(recorded[SAVED:], places, strict=False), start=SAVED):
+            value = self.packed(x, recorded) if isinstance(x, Tensor) else x
+            if value is not x:
+                recorded[i] = Packed(value, x._spec, place)
+                recorded[PLAN] = self._plans.get(plan) or self._plans.setdefault(plan, Unpacking(plan, self.unpack))
         return recorded
 
-    def _takes(self, x: Tensor, node: Node) -> bool:
-        """Whether a tensor that a node saves is packed."""
-        return True
 
-    def _packed(self, x: Tensor, place: Node | None, node: Node) -> Packed:
+class _Hooks(PackingTape):
+    """The tape of `saved_tensors_hooks`, which calls the user's functions."""
+
+    def __init__(self, pack: Callable[[Tensor], Any], unpack: Callable[[Any], Tensor], around: Tape | None) -> None:
+        super().__init__(unpack, around)
+        self.pack = pack
+
+    def packed(self, x: Tensor, node: Node) -> Any:
         given = dispatch.detached(x._data, x._spec)
-        given._root = getattr(x, "_root", x)  # writes to the memory are known there
+        given._root = x  # writes to the memory are noted there
         with state.use(grad=False):
-            return Packed(self.pack(given), x._spec, place)
+            return self.pack(given)
 
 
 def unpacked_tape() -> Tape | None:
-    """The tape that records here, without those that pack: only the innermost block packs."""
+    """Return the active tape, or if that packs the one around it: of nested blocks only the innermost packs."""
     around: Tape | None = state.current().tape
     while isinstance(around, PackingTape):
         around = around.around
@@ -108,12 +120,14 @@ def unpacked_tape() -> Tape | None:
 
 @with_block
 def saved_tensors_hooks(pack: Callable[[Tensor], Any], unpack: Callable[[Any], Tensor]) -> Iterator[None]:
-    """Pass values that ops save for their gradients through functions: to offload, compress or count them.
+    """Pass every tensor that an op inside the block saves for its gradient through a pair of functions.
+
+    They may move the tensors elsewhere, compress or count them. Of nested blocks only the innermost applies.
 
     Args:
-        pack: takes each Tensor that an op inside the block saves, returns anything.
-        unpack: takes that again, returns the Tensor (of the same shape and dtype). Called in each backward that needs
-            it, wherever that runs. Of nested blocks the innermost applies.
+        pack: called with each Tensor that an op saves; what it returns is stored in its place.
+        unpack: called with what ``pack`` returned, in each backward that needs the tensor, wherever that runs; returns
+            a Tensor of the same shape and dtype.
 
     >>> import flnb, numpy as np
     >>> saved = []
@@ -128,7 +142,7 @@ def saved_tensors_hooks(pack: Callable[[Tensor], Any], unpack: Callable[[Any], T
     ([(2,)], [2.71875, 7.390625])
 
     Raises:
-        TypeError: in backward, if ``unpack`` returns anything but a tensor of the packed one's spec.
+        TypeError: in backward, if ``unpack`` returns anything but a tensor of the shape and dtype that were packed.
     """
-    with state.use(tape=PackingTape(pack, unpack, unpacked_tape())):
+    with state.use(tape=_Hooks(pack, unpack, unpacked_tape())):
         yield

@@ -266,7 +266,9 @@ def check_target(op: Op, plan: Plan, here: State, tensors: tuple[Any, ...]) -> N
 def mark_written(tensor: Tensor, own: bool = False) -> None:
     """Note that a tensor's memory was just written; or its ``own`` values, if it was given other memory."""
     global last_write
-    root = tensor if own else getattr(tensor, "_root", tensor)
+    root = tensor
+    while not own and hasattr(root, "_root"):
+        root = root._root
     with _writing:
         root._written = last_write = next_seq()
 

@@ -53,7 +53,7 @@ def facts(tensor: Tensor) -> list[str]:
     block = block_of(tensor._data)
     size = quantity.size(tensor.nbytes)
     told = [here.backend.name, f"block {block.id}, {size}" if block else f"{size}, no block of its own"]
-    if hasattr(tensor, "_root") and getattr(tensor, "_root", tensor)._data is not tensor._data:
+    if here.backend.base_of(tensor._data) is not None:
         told.append("a view")
     if not here.backend.is_contiguous(tensor._data):
         told.append("not contiguous")

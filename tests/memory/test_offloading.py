@@ -310,6 +310,19 @@ def test_what_was_written_in_place_still_raises(manager, hooks, late):
         y.backward()
 
 
+def test_a_write_through_a_view_that_is_older_than_the_saving_is_found_after_both_are_gone(manager):
+    x = start()
+    with offload(keep_last=0):
+        h = x * 2.0
+        view = h.data[0]
+        y = flnb.tanh(flnb.square(h))
+        view += 1.0
+        del h, view
+        y = y.sum() + tower(x)
+    with pytest.raises(RuntimeError, match=r"input 0 of 'square'.* was saved for the gradient and then written"):
+        y.backward()
+
+
 def test_writing_to_what_moved_is_not_possible_and_to_others_allowed(manager):
     x = start()
     with offload(keep_last=0):
