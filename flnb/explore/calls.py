@@ -1,4 +1,4 @@
-"""One op apart from any program: its inputs stored bit for bit, to run it again anywhere, on any backend."""
+"""A single call of an op, stored with its inputs bit for bit so that it can be run again on any backend."""
 
 from __future__ import annotations
 
@@ -28,20 +28,22 @@ if TYPE_CHECKING:
 __all__ = ["OpCall", "Outcome", "call_before", "digest", "generator", "run_op", "tensor"]
 
 Array = np.ndarray[Any, Any]
-NEW = -1  # of `OpCall.out`: a buffer of its own
+NEW = -1  # a value of `OpCall.out`: the result goes into a newly allocated buffer
 
 
 @dataclass(frozen=True)
 class OpCall:
-    """One call of a primitive.
+    """One call of a primitive op.
 
     Attributes:
-        op: its name in the table.
-        inputs: the input buffers before it ran.
-        attributes: what the method gets after them; sources of random numbers in the state before it ran.
-        out: which input is written in place, `NEW` for a buffer of its own, None where the method makes one.
-        result: shape and dtype of that buffer, where there is one.
-        category: what its memory was counted as (index into `flnb.dispatch.state.CATEGORIES`).
+        op: the op's name in the op table.
+        inputs: the input arrays as they were before the op ran.
+        attributes: the arguments of the backend's method after the input arrays; random generators among them are in
+            the state they had before the op ran.
+        out: the index of the input that is written in place, `NEW` if the result goes into a newly allocated buffer,
+            or None if the backend's method allocates the result.
+        result: shape and dtype of the output buffer; None where `out` is None.
+        category: the memory category of the result, an index into `flnb.dispatch.state.CATEGORIES`.
     """
 
     op: str
@@ -52,7 +54,7 @@ class OpCall:
     category: int = 0
 
     def on(self, backend: TensorBackend) -> Outcome:
-        """Run it on a backend's method, on fresh copies of the inputs."""
+        """Run the call on a backend, on fresh copies of the inputs. An exception is returned, not raised."""
         op = OPS[self.op]
         arrays = [kept.array() for kept in self.inputs]
         native = backend.shares_memory
@@ -70,15 +72,18 @@ class OpCall:
                 return Outcome(error=error, seconds=time.perf_counter() - t0)
             backend.sync()
         seconds = time.perf_counter() - t0
-        given = result if native else backend.to_numpy(result)
-        written = -1
-        for i, (kept, buffer) in enumerate(zip(self.inputs, buffers, strict=True)):
-            after = buffer if native else backend.to_numpy(buffer)
-            if i != self.out and not same_bits(after, kept.array()):
-                written = i
-        return Outcome(given, None, seconds, written)
+        value, *after = (one if native else backend.to_numpy(one) for one in (result, *buffers))
+        changed = [
+            i for i, (x, kept) in enumerate(zip(after, self.inputs, strict=True)) if not same_bits(x, kept.array())
+        ]
+        written = next((i for i in changed if i != self.out), -1)
+        return Outcome(value, None, seconds, written)
 
     def _target(self, backend: TensorBackend, buffers: Sequence[Any], native: bool) -> Any:
+        """The buffer to write the result to: an input, a new buffer of the backend, or None.
+
+        ``native`` says that the backend's buffers are NumPy arrays.
+        """
         if self.out is None:
             return None
         if self.out != NEW:
@@ -89,18 +94,17 @@ class OpCall:
         here = state.current()
         return backend.empty(spec_of(shape, dtype, backend.buffer), here.manager, here.min_block, 0, 0)[0]
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the stored inputs."""
-        return sum(len(kept.memory) for kept in self.inputs)
-
     def __str__(self) -> str:
         return ", ".join(map(str, self.inputs)) or "no tensors"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a call: the result or the error, seconds, and the first input it wrote unasked (-1: none)."""
+    """The result of a call, or the exception that it raised.
+
+    ``seconds`` is the time it took; ``written`` the index of the first input that the call changed although it was not
+    asked to, or -1.
+    """
 
     value: Any = None
     error: Exception | None = None
@@ -109,7 +113,7 @@ class Outcome:
 
 
 def call_before(op: Op, arguments: tuple[Any, ...], backend: TensorBackend) -> OpCall:
-    """The call that a backend's method is about to get (`flnb.dispatch.observe.Observer.before`)."""
+    """Store the call that a backend's method is about to get; for `flnb.dispatch.observe.Observer.before`."""
     inputs, attributes, out = call_of(op, arguments)
     kept = tuple(keep(np.asarray(backend.to_numpy(x))) for x in inputs)
     where, result = None, None
@@ -121,9 +125,10 @@ def call_before(op: Op, arguments: tuple[Any, ...], backend: TensorBackend) -> O
 
 
 def same_bits(a: Any, b: Any) -> bool:
-    """Whether two arrays agree in shape, dtype and every bit, NaNs and signs of zeros included.
+    """Return whether two arrays have the same shape, dtype and bits, including NaN payloads and signs of zeros.
 
     >>> import numpy as np
+    >>> from flnb.explore.calls import same_bits
     >>> same_bits(np.array([0.0]), np.array([-0.0])), same_bits(np.array([np.nan]), np.array([np.nan]))
     (False, True)
     """
@@ -132,9 +137,10 @@ def same_bits(a: Any, b: Any) -> bool:
 
 
 def digest(values: Any) -> str:
-    """Sixteen hexadecimal digits for the bits of an array or tensor, its shape and its dtype.
+    """Hash the bits, shape and dtype of an array or tensor to sixteen hexadecimal digits.
 
     >>> import numpy as np
+    >>> from flnb.explore import digest
     >>> digest(np.zeros(2)) == digest(np.zeros(2)), digest(np.zeros(2)) == digest(-np.zeros(2))
     (True, False)
     """
@@ -144,11 +150,12 @@ def digest(values: Any) -> str:
 
 
 def tensor(array: Any) -> Tensor:
-    """A tensor in the memory of a NumPy array, not copied, so that strides and alignment stay.
+    """Return a tensor that shares the memory of a NumPy array, so that its strides and alignment are preserved.
 
-    A copy on a backend whose buffers are not NumPy arrays.
+    The array is copied if it is read-only, or if the active backend's buffers are not NumPy arrays.
 
     >>> import numpy as np
+    >>> from flnb.explore import tensor
     >>> tensor(np.ones((2, 3)).T).shape
     (3, 2)
     """
@@ -159,9 +166,13 @@ def tensor(array: Any) -> Tensor:
 
 
 def generator(state: dict[str, Any]) -> np.random.Generator:
-    """A NumPy generator in this state (of its ``bit_generator``), from which a recorded random op drew.
+    """Return a NumPy random generator in a given state, such as that from which a recorded random op drew.
+
+    Args:
+        state: a dictionary as ``Generator.bit_generator.state`` returns it.
 
     >>> import numpy as np
+    >>> from flnb.explore import generator
     >>> source = np.random.default_rng(3)
     >>> same = generator(source.bit_generator.state)
     >>> source.random() == same.random()
@@ -173,17 +184,19 @@ def generator(state: dict[str, Any]) -> np.random.Generator:
 
 
 def run_op(name: str, *inputs: Any, attributes: tuple[Any, ...] = (), result: Any = None) -> Tensor:
-    """Run one primitive of the op table on the active backend, by the table's name and attributes.
+    """Run one primitive op on the active backend and return its result.
 
     Args:
-        inputs: arrays (used as they lie in memory) or tensors.
-        attributes: what the backend's method takes after its tensors.
-        result: shape and dtype, for ops that make a tensor from none (full, arange, random_normal ...).
+        name: the op's name in the op table, which is the name of the backend's method.
+        inputs: tensors, or NumPy arrays, whose layout in memory is preserved.
+        attributes: the arguments of the backend's method after its tensors.
+        result: shape and dtype of the result, for ops without tensor inputs (full, arange, random_normal ...).
 
     Raises:
-        KeyError: no op of that name.
+        KeyError: no op has that name.
 
     >>> import numpy as np
+    >>> from flnb.explore import run_op
     >>> run_op("sum", np.ones((2, 3)), attributes=((1,), False)).tolist()
     [3.0, 3.0]
     """

@@ -1,4 +1,4 @@
-"""Recording with inputs: each op's real inputs are stored with its event, so that it can be opened in a cell."""
+"""Recordings that also store the inputs of every op, so that an op can be run again in a notebook cell."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flnb.dispatch.observe import Observer, observe
 from flnb.dispatch.source_lines import lines, site
 from flnb.explore.calls import OpCall, call_before, digest, run_op
 from flnb.explore.layout import Kept
-from flnb.explore.script import literal, save, where
+from flnb.explore.script import literal, result_code, save, where
 
 if TYPE_CHECKING:
     import os
@@ -37,13 +37,17 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, repr=False)
 class RecordedOp:
-    """One op of a recording with its real inputs.
+    """One op of a recording, with its inputs.
 
     Attributes:
-        run, index: the recording's number, and the op's place in it.
-        call: inputs and attributes; ``bits`` the digest of its result's bits.
-        scope, phase, line: where the program ran it.
-        backend: the name of the backend that computed it.
+        run: the number of the recording in this process.
+        index: the position of the op among the recording's ops.
+        call: the op's inputs and attributes.
+        bits: a hash of the result, by `flnb.explore.digest`.
+        scope: the path of the module that called the op, such as "net.0".
+        phase: "forward", "backward", "optimizer" or "other".
+        line: the line of the user's program, with its file.
+        backend: the name of the backend that computed the op.
     """
 
     run: int
@@ -57,25 +61,25 @@ class RecordedOp:
 
     @property
     def op(self) -> str:
-        """Its name in the op table."""
+        """The op's name in the op table."""
         return self.call.op
 
     def arrays(self) -> list[Array]:
-        """Fresh copies of its inputs, with their layout in memory."""
+        """Return copies of the inputs with their original layout in memory."""
         return [kept.array() for kept in self.call.inputs]
 
     def again(self) -> Tensor:
-        """Run it again, on the active backend."""
+        """Run the op again on the active backend and return its result."""
         call = self.call
         made = call.result if not call.inputs or call.op == "from_numpy" else None
         return run_op(call.op, *self.arrays(), attributes=call.attributes, result=made)
 
     def to_code(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Python that runs it again with its real inputs and says whether the bits are the same.
+        """Return Python code that runs the op again with its inputs and prints whether the result has the same bits.
 
         Args:
-            path: an ``.npz`` file to write the inputs to, for another kernel; without it the code asks the recording,
-                which must still be in this kernel.
+            path: an ``.npz`` file to which the inputs are written, so that the code also runs in another process.
+                Without it the code takes them from the recording, which must still exist in this process.
         """
         call = self.call
         source = f"{self.run}, {self.index}"
@@ -88,15 +92,15 @@ class RecordedOp:
         if names:
             code.append(f"[{', '.join(names)}] = flnb.explore.inputs_of({source})  # {call}")
         options = f", attributes={literal(call.attributes)}" if call.attributes else ""
-        if call.result is not None and (not names or self.op == "from_numpy"):
-            options += f', result=({call.result[0]}, "{call.result[1].name}")'
+        if not names or self.op == "from_numpy":
+            options += result_code(call)
         arguments = ", ".join([f'"{self.op}"', *names])
         code.append(f"y = flnb.explore.run_op({arguments}{options})")
         code.append(f'print("the same bits as recorded:", flnb.explore.digest(y) == "{self.bits}")')
         return "\n".join([*code, "y"])
 
     def open_in_cell(self, path: str | os.PathLike[str] | None = None) -> None:
-        """Put its code into a new cell below this one. Needs to be called in a notebook's cell."""
+        """Put the code of `to_code` into a new notebook cell below the one that calls this method."""
         from flnb.show.cells import open_cell
 
         open_cell(self.to_code(path))
@@ -106,7 +110,10 @@ class RecordedOp:
 
 
 class Capture(Observer):
-    """Stores the inputs of ops that run, as long as they fit into ``limit`` bytes; equal memory is stored once."""
+    """The inputs of a recording's ops, as far as they fit into ``limit`` bytes; equal arrays are stored once.
+
+    It is an observer of ops while the recording runs, and ``run.calls`` afterwards: ``run.calls[i]`` is op i.
+    """
 
     def __init__(self, run: Recording, limit: int) -> None:
         self.number, self.limit = run.number, limit
@@ -118,7 +125,7 @@ class Capture(Observer):
         self._rows: tuple[int, dict[int, RecordedOp]] = (-1, {})
 
     def before(self, op: Op, arguments: tuple[Any, ...]) -> None:
-        """Copy the inputs before the op can write to them."""
+        """Copy the op's inputs before it can write to them."""
         call = call_before(op, arguments, state.current().backend)
         fresh = sum(len(kept.memory) for kept in call.inputs if kept.memory not in self._memory)
         if self.nbytes + fresh > self.limit:
@@ -130,7 +137,7 @@ class Capture(Observer):
         self._call = replace(call, inputs=shared)
 
     def after(self, op: Op, arguments: tuple[Any, ...], result: Any) -> None:
-        """Note the result's bits and the place."""
+        """Store the op with a hash of its result and the line of the program."""
         here, lanes = bus.threads.here, bus.lanes
         if self._call is None or lanes is None:
             return
@@ -144,10 +151,12 @@ class Capture(Observer):
         return len(self._kept)
 
     def rows(self) -> dict[int, RecordedOp]:
-        """The stored ops by their place among the recording's op events, in order of time."""
+        """Return the stored ops by their position among the recording's op events, in order of time."""
         run = self._run()
         if run is None:
-            raise RuntimeError(f"recording {self.number} is gone; keep it in a variable, or open ops from files")
+            raise RuntimeError(
+                f"recording {self.number} was deleted; keep it in a variable, or save its ops by to_code(path)"
+            )
         if self._rows[0] != len(self._kept):
             events = run.table("op")
             found = {}
@@ -168,11 +177,8 @@ class Capture(Observer):
         if index < 0 and run is not None:
             index += len(run.table("op")["t0"])
         if index not in rows:
-            why = (
-                f"the inputs of {self.missed} ops did not fit into {quantity.size(self.limit)}"
-                if self.missed
-                else ("its inputs were not kept, or there is no such op")
-            )
+            full = f"the inputs of {self.missed} ops did not fit into {quantity.size(self.limit)}"
+            why = full if self.missed else "its inputs were not kept, or there is no such op"
             raise IndexError(f"op {index} cannot be opened: {why}; kept are the inputs of {len(rows)} ops")
         return rows[index]
 
@@ -180,12 +186,12 @@ class Capture(Observer):
         return iter(self.rows().values())
 
     def last(self, op: str, scope: str | None = None) -> RecordedOp | None:
-        """The op of this name, and in this scope where that is given, that ran last."""
+        """Return the last op of this name (called by the module with the path ``scope``, if given), or None."""
         chosen = [one for one in self if one.op == op and scope in (None, one.scope)]
         return chosen[-1] if chosen else None
 
     def summary(self) -> str:
-        """How much was stored, and what was not."""
+        """Describe in one line how many ops' inputs were stored, and how many did not fit."""
         text = f"inputs of {len(self)} ops kept ({quantity.size(self.nbytes)})"
         return f"{text}, of {self.missed} not: beyond {quantity.size(self.limit)}" if self.missed else text
 
@@ -194,19 +200,29 @@ _captures: weakref.WeakValueDictionary[int, Capture] = weakref.WeakValueDictiona
 
 
 def keep_inputs(run: Recording, limit: int) -> AbstractContextManager[None]:
-    """A block in which the inputs of this thread's ops are kept as ``run.captured``, in at most ``limit`` bytes."""
+    """Return a context that stores the inputs of this thread's ops as ``run.captured``, up to ``limit`` bytes."""
     run.captured = capture = Capture(run, limit)
     _captures[run.number] = capture
     return observe(capture)
 
 
 def inputs_of(source: int | str | os.PathLike[str], index: int = -1) -> list[Array]:
-    """The inputs of a recorded op: from recording number ``source`` in this kernel and the op's place, or from a file.
+    """Return the inputs of a recorded op, as arrays with their original layout in memory.
+
+    Args:
+        source: the number of a recording of this process, or the path of a file that `RecordedOp.to_code` wrote.
+        index: the position of the op in the recording; of no effect for a file.
+
+    >>> import flnb
+    >>> with flnb.record(inputs=True) as run:
+    ...     y = flnb.exp(flnb.asarray([0.0, 1.0]))
+    >>> flnb.explore.inputs_of(run.number, 1)
+    [array([0., 1.], dtype=float32)]
 
     Raises:
-        LookupError: a recording that is not, or no longer, in this kernel.
-        IndexError: an op whose inputs were not stored.
-        ValueError: a file that is incomplete, or something else. Nothing in a file is executed.
+        LookupError: the recording is not in this process, or was deleted.
+        IndexError: the inputs of the op were not stored.
+        ValueError: the file is incomplete, or of another kind. Nothing in a file is executed.
     """
     if isinstance(source, int):
         capture = _captures.get(source)
@@ -227,7 +243,7 @@ def inputs_of(source: int | str | os.PathLike[str], index: int = -1) -> list[Arr
 
 
 def _read(file: Any, i: int) -> Array:
-    """One array of a file that `save` wrote. NumPy refuses a layout that leaves the memory beside it."""
+    """Read array ``i`` of a file that `save` wrote. NumPy raises an error for strides beyond the stored memory."""
     offset, start, *rest = file[f"layout{i}"].tolist()
     shape, strides = tuple(rest[: len(rest) // 2]), tuple(rest[len(rest) // 2 :])
     memory, dtype = file[f"memory{i}"].tobytes(), np.dtype(str(file[f"dtype{i}"]))

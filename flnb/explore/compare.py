@@ -1,8 +1,8 @@
-"""`flnb.compare_backends`: every op of a program on several backends side by side."""
+"""`flnb.compare_backends`: run every op of a program on several backends and compare results and times."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -15,57 +15,52 @@ from flnb.explore.turns import ratios
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from flnb.explore.difference import Difference
     from flnb.interface import TensorBackend
 
 __all__ = ["compare_backends"]
 
 
-class _Row:
-    """The facts about one op on one backend."""
+class _Call(NamedTuple):
+    """One call of an op on a backend, without its arrays: inputs as text, line, difference, times of the rounds."""
 
-    def __init__(self, rounds: int) -> None:
-        self.calls = self.failures = 0
-        self.error = 0.0
-        self.seconds, self.reference = np.zeros((2, rounds))  # of all calls
-        self.line = ""
-        self.first: ComparedOp | None = None
+    inputs: str
+    line: str
+    difference: Difference
+    seconds: list[float]
+    reference: list[float]
 
-    def add(self, step: ComparedOp) -> None:
-        self.calls += 1
-        self.error = max(self.error, step.difference.error)
-        self.seconds += step.seconds
-        self.reference += step.reference
-        self.line = self.line or step.place.brief
-        if step.difference:
-            self.failures += 1
-            self.first = self.first or step
 
-    def result(self, op: str, backend: str) -> Result:
-        first, reason, inputs = self.first, "", ""
-        if first is not None:
-            reason = f"{first.difference}" + (f" ({self.failures} of {self.calls} calls)" if self.calls > 1 else "")
-            inputs = str(first.call)
-        line = first.place.brief if first is not None else self.line
-        time = ratios(self.seconds.tolist(), self.reference.tolist())
-        error = self.error if first is None or self.error else None
-        return Result(op, first is None, self.calls, reason, (), backend, error, time, inputs, line, op)
+def _result(op: str, backend: str, calls: list[_Call]) -> Result:
+    """Make the row of the report for one op on one backend."""
+    failed = [call for call in calls if call.difference]
+    shown = failed[0] if failed else calls[0]
+    reason = str(shown.difference) if failed else ""
+    if failed and len(calls) > 1:
+        reason += f" ({len(failed)} of {len(calls)} calls)"
+    error = max(call.difference.error for call in calls)
+    time = ratios(*np.sum([(call.seconds, call.reference) for call in calls], axis=0).tolist())
+    inputs, line = shown.inputs if failed else "", shown.line
+    error_shown = None if failed and not error else error
+    return Result(op, not failed, len(calls), reason, (), backend, error_shown, time, inputs, line, op)
 
 
 def compare_backends(
     function: Callable[[], Any], backends: Sequence[Any], *, tolerance: float = 1e-10, seed: int = 0, rounds: int = 7
 ) -> Report:
-    """Run a program on the first backend, and each of its ops on the others too, on the same inputs.
+    """Run a program on a reference backend, and each of its ops also on other backends, with the same inputs.
 
-    The report has a row for each op and backend: whether it passed, the largest error, the time beside the reference's
-    (the median of the rounds, and the least and the most of them), and of the first call that differs, the inputs and
-    the line. In a notebook it is a table, in which a click on an op selects it in the dashboard.
+    The returned report has a row for each op and backend: whether it passed, the largest error, the time as a multiple
+    of the reference's (median, minimum and maximum over the rounds), and the inputs and source line of the first call
+    that differs. In a notebook it is a table, in which a click on an op selects it in the dashboard.
 
     Args:
-        function: called once, without arguments, with the session's random numbers seeded.
-        backends: names, classes or instances; the first is the reference.
-        tolerance: of the largest error, relative to the largest value; 8 units in the last place (32 in sums) are
-            always allowed.
-        rounds: how often each op is timed on every backend, by turns, after it ran there once.
+        function: called once, without arguments.
+        backends: two or more names, classes or instances; the first is the reference.
+        tolerance: allowed error, relative to the largest value of a result; 8 units in the last place (32 in sums)
+            are always allowed.
+        seed: seed of the session's random generator before the program runs.
+        rounds: how often each op is timed on every backend, in turn, after it ran there once.
 
     >>> import numpy as np, flnb
     >>> class Rounded(flnb.backends.NumpyBackend):
@@ -78,21 +73,22 @@ def compare_backends(
     'largest error 4.87e-02, allowed 1.57e-06; 2 of 2 values differ; at [0] 1.6 where 1.6487212 was expected'
 
     Raises:
-        ValueError: fewer than two backends, or no round.
+        ValueError: fewer than two backends, or ``rounds`` below 1.
     """
     if rounds < 1:
         raise ValueError(f"compare_backends: rounds must be 1 or more, got {rounds}")
     reference, *others = backends_of(backends, "compare_backends")
     names = _distinct(others)
-    rows: dict[tuple[int, str], _Row] = {}
+    calls: list[dict[str, list[_Call]]] = [{} for _ in others]
 
-    def tell(step: ComparedOp) -> None:
+    def report(step: ComparedOp) -> None:
         which = next(i for i, other in enumerate(others) if other is step.backend)
-        rows.setdefault((which, step.call.op), _Row(rounds)).add(step)
+        call = _Call(str(step.call), step.place.brief, step.difference, step.seconds, step.reference)
+        calls[which].setdefault(step.call.op, []).append(call)
 
-    lockstep(function, reference, others, tolerance, tell, seed, rounds)
+    lockstep(function, reference, others, tolerance, report, seed, rounds)
     shown = names if len(others) > 1 else [""]
-    results = [row.result(op, shown[which]) for (which, op), row in sorted(rows.items(), key=lambda item: item[0][0])]
+    results = [_result(op, name, made) for name, ops in zip(shown, calls, strict=True) for op, made in ops.items()]
     results += [
         Result(f"method {name!r}", False, 0, f"is no primitive and never called; did you mean {meant!r}?", (), shown[i])
         for i, other in enumerate(others)
@@ -102,6 +98,6 @@ def compare_backends(
 
 
 def _distinct(backends: Sequence[TensorBackend]) -> list[str]:
-    """The backends' names, numbered where two are alike."""
+    """Return the names of the backends, with a number behind those that occur more than once."""
     names = [backend.name for backend in backends]
     return [n if names.count(n) == 1 else f"{n} {names[: i + 1].count(n)}" for i, n in enumerate(names)]

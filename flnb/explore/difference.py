@@ -1,4 +1,4 @@
-"""The difference between two runs of one call, and how much of it rounding may explain."""
+"""Comparison of the results of one op call on two backends, with an allowance for rounding."""
 
 from __future__ import annotations
 
@@ -22,13 +22,19 @@ if TYPE_CHECKING:
 __all__ = ["Difference", "compare_op", "difference"]
 
 Array = np.ndarray[Any, Any]
-ULPS = 8  # a correct result of another algorithm may be this many units of the largest value's last place away
-ULPS_OF_SUMS = 32  # and where it is a sum of many
+ULPS = 8  # allowed error of a correct result, in units in the last place of the largest value
+ULPS_OF_SUMS = 32  # allowed error of reductions and matrix products
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference of two results as text, empty (false) if they agree; ``error`` and ``allowed`` are absolute."""
+    """How two results differ; false if they agree.
+
+    Attributes:
+        what: the difference as text, empty if the results agree.
+        error: the largest absolute error.
+        allowed: the largest absolute error that counts as agreement.
+    """
 
     what: str = ""
     error: float = 0.0
@@ -36,7 +42,7 @@ class Difference:
 
     @property
     def kind(self) -> str:
-        """The first words, which name the sort of difference; of an error, its type."""
+        """The first word of the text, or "raised" and the exception's type: alike for differences with one cause."""
         return " ".join(self.what.split()[: 2 if self.what.startswith("raised") else 1])
 
     def __bool__(self) -> bool:
@@ -48,10 +54,11 @@ class Difference:
 
 @quiet
 def difference(call: OpCall, reference: TensorBackend, expected: Outcome, got: Outcome, tolerance: float) -> Difference:
-    """Describe what is wrong with ``got``, compared with ``expected``: error, written input, shape, dtype, NaN, values.
+    """Compare the outcome ``got`` of a call with the outcome ``expected`` of the reference backend.
 
-    Values may differ by ``tolerance`` (or 8 units in the last place, 32 in sums, if more) of the largest one; where a
-    sum cancels, of the largest that the reference returns for the inputs' absolute values.
+    Checks for exceptions, shape, dtype, inputs that were overwritten, NaNs, infinities and values. Values may differ by
+    ``tolerance`` times the largest value (or 8 units in its last place, 32 in sums, if that is more). Where a sum
+    cancels, the largest value is that of the same call on the inputs' absolute values.
     """
     if expected.error is not None:
         same = got.error is not None
@@ -89,11 +96,12 @@ def difference(call: OpCall, reference: TensorBackend, expected: Outcome, got: O
 
 
 def _sums(op: str) -> bool:
+    """Return whether an op adds up many terms, so that rounding errors accumulate."""
     return OPS[op].family in ("reduction", "matmul") or op == "scatter_add"
 
 
 def _without_cancelling(call: OpCall, reference: TensorBackend) -> float:
-    """The largest value of the call on its inputs' absolute values."""
+    """Return the largest finite value of the call on its inputs' absolute values, where nothing cancels."""
     positive = replace(call, inputs=tuple(keep(np.abs(k.array())) if is_float(k.dtype) else k for k in call.inputs))
     outcome = replace(positive, out=None if call.out != NEW else NEW).on(reference)
     values = np.abs(np.asarray(outcome.value, np.float64)) if outcome.error is None else np.zeros(())
@@ -101,17 +109,19 @@ def _without_cancelling(call: OpCall, reference: TensorBackend) -> float:
 
 
 def _eps(dtype: np.dtype[Any]) -> float:
+    """Return the distance from 1 to the next larger number of a floating-point dtype."""
     return 2.0**-7 if dtype.name == "bfloat16" else float(np.finfo(dtype).eps)
 
 
 def _at(text: str, a: Array, b: Array, wrong: Array) -> str:
-    """The text with how many differ, and the first of them."""
+    """Insert into a text how many values differ and of how many, and append the first pair of such values."""
     where = tuple(int(i) for i in np.argwhere(wrong)[0])
     inside = f"at {list(where)} " if where else ""
     return f"{text.format(int(wrong.sum()), wrong.size)}; {inside}{b[where]!s} where {a[where]!s} was expected"
 
 
 def _named(error: Exception) -> str:
+    """Format an exception as its type and message."""
     return f"{type(error).__name__}: {error}"
 
 
@@ -127,24 +137,29 @@ def compare_op(
     tolerance: float = 1e-10,
     repeats: int = 1,
 ) -> Difference:
-    """Run one primitive on two backends, on the same inputs; returns what differs, false if nothing does.
+    """Run one primitive op on two backends with the same inputs, and return how the results differ.
+
+    The returned object is false if they agree; printed, it describes the difference.
 
     Args:
-        inputs: NumPy arrays; each backend gets copies with their layout in memory.
+        name: the op's name in the op table.
+        inputs: NumPy arrays; each backend gets copies with the same layout in memory.
         attributes: the arguments of the backends' methods after their tensors.
-        backends: the reference and the other: names, classes or instances.
-        out: write into this input, or into a new buffer (-1); None lets the method make one.
-        result: shape and dtype of the new buffer.
-        category: of memory (index into `flnb.dispatch.state.CATEGORIES`), 2 within a backward.
-        tolerance: of the largest error, relative to the largest value.
-        repeats: try again this often: for a backend that is wrong only now and then.
+        backends: the reference backend and the one to compare with it, as names, classes or instances.
+        out: the index of the input to write the result to, or -1 for a new buffer; by default the backend's method
+            allocates the result.
+        result: shape and dtype of the new buffer, where ``out`` is -1.
+        category: the memory category of the result, an index into `flnb.dispatch.state.CATEGORIES`; 2 stands for
+            gradients, as in a backward.
+        tolerance: allowed error, relative to the largest value.
+        repeats: how often to try, for a backend that is wrong only sometimes.
 
     >>> import numpy as np
     >>> import flnb
     >>> class Off(flnb.backends.NumpyBackend):
     ...     def exp(self, x, out=None):
     ...         return np.multiply(np.exp(x), 1.001, out)
-    >>> print(compare_op("exp", [np.zeros(2)], (), ["numpy", Off]))
+    >>> print(flnb.explore.compare_op("exp", [np.zeros(2)], (), ["numpy", Off]))
     largest error 1.00e-03, allowed 1.00e-10; 2 of 2 values differ; at [0] 1.001 where 1.0 was expected
     """
     if result is not None:
@@ -158,7 +173,10 @@ def compare_op(
 def diverges(
     call: OpCall, reference: TensorBackend, other: TensorBackend, tolerance: float, repeats: int = 1
 ) -> Difference:
-    """The difference between two backends on a call; with repeats, the first that one of them shows."""
+    """Compare two backends on a call, up to ``repeats`` times; returns the first difference.
+
+    Results of one backend that change from time to time count as a difference, too.
+    """
     expected = call.on(reference)
     found = Difference()
     first: Outcome | None = None

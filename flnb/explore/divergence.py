@@ -1,8 +1,9 @@
-"""`flnb.bisect`: the first op on which two backends differ, as a script of at most ten lines."""
+"""`flnb.bisect`: find the first op on which two backends differ, and write a short script that shows it."""
 
 from __future__ import annotations
 
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from flnb_telemetry.safe_text import WHOLE, html_text, safe_lines
 from flnb.explore.calls import NEW
 from flnb.explore.lockstep import ComparedOp, backends_of, lockstep
 from flnb.explore.minimise import Minimised, minimise
-from flnb.explore.script import array_code, literal, named_backend, save, where
+from flnb.explore.script import array_code, definition, literal, result_code, save, where
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,14 +27,17 @@ __all__ = ["Divergence", "bisect"]
 
 @dataclass(frozen=True, repr=False)
 class Divergence:
-    """The first op on which two backends differ.
+    """The first op of a program on which two backends differ.
 
     Attributes:
-        op, index: its name, and how many ops ran before it.
-        place, scope, phase: the user's line, the module, the phase.
-        difference: in the program; ``smallest`` in the script.
+        op: the op's name in the op table.
+        index: the number of ops that ran before it.
+        place, scope, phase: line of the program, path of the module, and phase in which the op was called.
+        difference: the difference in the program.
+        smallest: the difference that the script shows.
         call: the inputs and attributes as the program had them.
-        script: at most ten lines of Python that show the difference.
+        script: Python code that shows the difference in an empty namespace: at most ten lines, after the source of the
+            backend's class if that cannot be imported.
     """
 
     op: str
@@ -62,23 +66,24 @@ class Divergence:
 
 
 class _Found(Exception):
-    """Ends the program at the first difference."""
+    """Raised to end the program at the first difference."""
 
 
 def bisect(
     function: Callable[[], Any], a: Any, b: Any, *, tolerance: float = 1e-10, seed: int = 0
 ) -> Divergence | None:
-    """The first op of ``function()`` on which backend ``b`` differs from backend ``a``; None if none does.
+    """Find the first op of ``function()`` on which backend ``b`` differs from backend ``a``; None if none does.
 
-    The program runs on ``a``; every op is run on ``b`` too, on the same inputs, until one differs: by more than
-    rounding may (``tolerance`` of the largest value, or 8 units in the last place, 32 in sums), in shape or dtype, by
-    an error, by writing to an input. Its inputs are then made as small and simple as the difference allows, with their
-    dtypes and, where it matters, their layout in memory.
+    The program runs on ``a``, and every op also on ``b`` with the same inputs, until one differs: by more than rounding
+    explains, in shape or dtype, by an exception, or by writing to an input. The op's inputs are then made as small and
+    simple as the difference allows; they keep their dtypes and, where it matters, their layout in memory.
 
     Args:
-        function: called once, without arguments; it is left by an exception at the first difference.
+        function: called once, without arguments; an exception ends it at the first difference.
         a, b: names, classes or instances of backends.
-        seed: of the session's random numbers.
+        tolerance: allowed error, relative to the largest value of a result; 8 units in the last place (32 in sums)
+            are always allowed.
+        seed: seed of the session's random generator before the program runs.
 
     >>> import numpy as np, flnb
     >>> class Faulty(flnb.backends.NumpyBackend):
@@ -89,6 +94,9 @@ def bisect(
     ('tanh', (8, 8))
     >>> print(found.script)
     import numpy as np, flnb
+    class Faulty(flnb.backends.NumpyBackend):
+        def tanh(self, x, out=None):
+            return np.tanh(x if x.size < 3 else x + 1, out)
     # tanh on "numpy" and Faulty
     x0 = np.ones((1, 3), "float32")
     print(flnb.explore.compare_op("tanh", [x0], backends=["numpy", Faulty]))
@@ -97,33 +105,35 @@ def bisect(
     steps: list[ComparedOp] = []
     count = 0
 
-    def tell(step: ComparedOp) -> None:
+    def report(step: ComparedOp) -> None:
         nonlocal count
         if step.difference:
             steps.append(step)
             raise _Found
         count += 1
 
-    try:
-        lockstep(function, reference, [other], tolerance, tell, seed)
-    except _Found:
-        pass
+    with suppress(_Found):
+        lockstep(function, reference, [other], tolerance, report, seed)
     if not steps:
         return None
     step = steps[0]
     small = minimise(step.call, reference, other, tolerance)
-    names = [named_backend(given, made) for given, made in ((a, reference), (b, other))]
-    script = _script(small, step, names, tolerance)
+    given = [f'"{one}"' if isinstance(one, str) else type(made) for one, made in ((a, reference), (b, other))]
+    script = _script(small, step, given, tolerance)
     found = small.found or step.difference
     where = step.place, step.scope, step.phase
     return Divergence(step.call.op, count, *where, step.difference, found, step.call, script)
 
 
-def _script(small: Minimised, step: ComparedOp, names: list[tuple[str, str]], tolerance: float) -> str:
+def _script(small: Minimised, step: ComparedOp, backends: list[Any], tolerance: float) -> str:
+    """Write the code that shows a difference on two backends, each a class or the code of a name."""
     call = small.call
-    lines = ["import numpy as np, flnb", *dict.fromkeys(line for _, line in names if line)]
+    names = [one if isinstance(one, str) else one.__name__ for one in backends]
+    lines = ["import numpy as np, flnb"]
+    for one in dict.fromkeys(one for one in backends if isinstance(one, type)):
+        lines += definition(one, one.__name__)
     at = f", {step.place.brief}" if step.place.source and step.place.file[0] != "<" else ""
-    lines.append(f"# {call.op} on {names[0][0]} and {names[1][0]}{at}"[:110])
+    lines.append(f"# {call.op} on {names[0]} and {names[1]}{at}"[:110])
     made = {f"x{i}": array_code(kept) for i, kept in enumerate(call.inputs)}
     long = [name for name, text in made.items() if text is None]
     if long:
@@ -145,11 +155,7 @@ def _script(small: Minimised, step: ComparedOp, names: list[tuple[str, str]], to
         )
         if value != usual
     )
-    if call.out == NEW and call.result is not None:
-        options += f', result=({call.result[0]}, "{call.result[1].name}")'
-    attributes = f", {literal(call.attributes)}" if call.attributes else ""
-    backends = ", ".join(name for name, _ in names)
-    lines.append(
-        f'print(flnb.explore.compare_op("{call.op}", [{", ".join(made)}]{attributes}, backends=[{backends}]{options}))'
-    )
-    return "\n".join(lines)
+    if call.out == NEW:
+        options += result_code(call)
+    options = f"{f', {literal(call.attributes)}' if call.attributes else ''}, backends=[{', '.join(names)}]{options}"
+    return "\n".join([*lines, f'print(flnb.explore.compare_op("{call.op}", [{", ".join(made)}]{options}))'])

@@ -1,7 +1,7 @@
-"""Arrays with their layout in memory: stored bit for bit, rebuilt smaller, and written as code.
+"""Copies of arrays that preserve the layout in memory, layouts of other sizes, and code that makes such arrays.
 
-An op's result can depend on more than its inputs' values: on the order of axes in memory, gaps, alignment. A
-reproduction must preserve them.
+The result of an op can depend on more than its inputs' values: on the order of axes in memory, on gaps between
+elements and on alignment. Whoever wants to reproduce a result must preserve these.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ import numpy as np
 __all__ = ["Kept", "Layout", "canonical", "keep"]
 
 Array = np.ndarray[Any, Any]
-LINE = 64  # bytes of a cache line: NumPy's loops may begin differently within one
+LINE = 64  # bytes of a cache line; the vectorised loops of NumPy may depend on the position within it
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A copy of an array's memory with its layout. ``offset`` is where element 0 begins, ``start`` the address % 64."""
+    """A copy of the memory of an array, with dtype, shape and strides.
+
+    ``offset`` is the number of bytes in ``memory`` before element 0 (negative strides need some), ``start`` the address
+    of the original memory modulo 64.
+    """
 
     memory: bytes = field(repr=False)
     dtype: np.dtype[Any]
@@ -30,7 +34,7 @@ class Kept:
     start: int = 0
 
     def array(self) -> Array:
-        """A fresh array with the same values, strides and alignment."""
+        """Return a new array with the same values, strides and alignment to 64 bytes."""
         if 0 in self.shape:
             return np.empty(self.shape, self.dtype)
         room = np.empty(len(self.memory) + LINE, np.uint8)
@@ -39,16 +43,12 @@ class Kept:
         return np.ndarray(self.shape, self.dtype, room, skip + self.offset, self.strides)
 
     def __str__(self) -> str:
-        return f"{self.dtype.name}[{','.join(map(str, self.shape))}]{self.order}"
-
-    @property
-    def order(self) -> str:
-        """Its layout in memory in a word, nothing if it is C-contiguous."""
-        return "" if Layout.of(self.array()).plain else " strided"
+        strided = "" if Layout.of(self.array()).plain else " strided"
+        return f"{self.dtype.name}[{','.join(map(str, self.shape))}]{strided}"
 
 
 def keep(array: Array) -> Kept:
-    """Copy the memory that an array covers, gaps included.
+    """Copy the memory that an array spans, including the gaps between its elements.
 
     >>> import numpy as np
     >>> kept = keep(np.arange(6.0).reshape(2, 3).T)
@@ -66,7 +66,15 @@ def keep(array: Array) -> Kept:
 
 @dataclass(frozen=True)
 class Layout:
-    """How to make an array of some layout from a C-contiguous base: slice it, permute its axes, flip, broadcast."""
+    """A recipe for an array with a certain layout in memory, starting from a C-contiguous base array.
+
+    Attributes:
+        base: the shape of the base array.
+        key: the slices to take of the base, one for each axis.
+        axes: the permutation of the axes of that slice.
+        flips: the axes to flip after the permutation.
+        shape: the shape to which the outcome is broadcast.
+    """
 
     base: tuple[int, ...]
     key: tuple[slice, ...]
@@ -76,7 +84,7 @@ class Layout:
 
     @classmethod
     def of(cls, like: Array, shape: tuple[int, ...] | None = None) -> Layout:
-        """The layout of an array, for an array of another shape (same number of axes) when that is given."""
+        """Return the layout of the array ``like``, or one of the same kind for another shape with as many axes."""
         shape = like.shape if shape is None else shape
         still = [n > 1 and s == 0 for n, s in zip(like.shape, like.strides, strict=True)]
         extents = [1 if fixed else n for n, fixed in zip(shape, still, strict=True)]
@@ -102,11 +110,14 @@ class Layout:
 
     @property
     def plain(self) -> bool:
-        """C-contiguous."""
+        """Whether arrays of this layout are C-contiguous."""
         return self.base == self.shape and self.axes == tuple(range(len(self.shape))) and not self.flips
 
     def filled(self, values: Array) -> tuple[Array, Array]:
-        """A base that holds ``values``, gaps repeating the first, and the array of this layout in it."""
+        """Return a base array and the array of this layout within it, which is filled with ``values``.
+
+        Elements of the base that are not part of the array repeat the first value.
+        """
         base = np.full(self.base, values.flat[0] if values.size else 0, values.dtype)
         key: Any = (*self.key, Ellipsis)  # of a 0-d array too, a view
         seen = base[key].transpose(self.axes)
@@ -116,7 +127,7 @@ class Layout:
         return base, seen if seen.shape == self.shape else np.broadcast_to(seen, self.shape)
 
     def code(self, base: str) -> str:
-        """Python that makes the array from the code of its base."""
+        """Return Python code that makes an array of this layout; ``base`` is the code of the base array."""
         text = base
         if any(k != slice(0, n) for k, n in zip(self.key, self.base, strict=True)):
             inside = ", ".join(f":{k.stop}" + (f":{k.step}" if (k.step or 1) > 1 else "") for k in self.key)
@@ -132,9 +143,10 @@ class Layout:
 
 
 def canonical(array: Array) -> Array:
-    """A copy in the layout that the code of its layout will produce, which ignores axes of extent 1.
+    """Copy an array into the layout that the code of `Layout` produces, which ignores the strides of axes of extent 1.
 
     >>> import numpy as np
+    >>> from flnb.explore.layout import canonical
     >>> canonical(np.flip(np.arange(12.0).reshape(3, 4), 1)[:, :1]).strides
     (16, 8)
     """

@@ -1,7 +1,7 @@
-"""Running a program on one backend while every op is run on others too, on the same inputs.
+"""Running a program on a reference backend while every op also runs on other backends, with the same inputs.
 
-Op by op there is nothing that errors of earlier ops could spread to, no control flow that could part, and the program,
-with all that it changes, runs once.
+Comparing op by op keeps errors of earlier ops from spreading, all backends follow the same control flow, and the
+program, with its side effects, runs once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flnb.dispatch import registry
 from flnb.dispatch.observe import Observer, observe
 from flnb.dispatch.parts import use_backend
 from flnb.dispatch.source_lines import Line, lines, site
-from flnb.explore.calls import OpCall, Outcome, call_before
+from flnb.explore.calls import OpCall, call_before
 from flnb.explore.difference import Difference, difference
 from flnb.explore.turns import in_turn
 from flnb.random import manual_seed
@@ -32,15 +32,19 @@ __all__ = ["ComparedOp", "backends_of", "lockstep"]
 
 @dataclass(frozen=True)
 class ComparedOp:
-    """One op of the program on one other backend: the call, its outcome, and its place in the program.
+    """One op of a program, compared on one backend with the reference.
 
-    ``seconds`` and ``reference`` are of that backend and the reference, one number a round.
+    Attributes:
+        call: the op with its inputs.
+        backend: the backend that was compared.
+        seconds: times of the op on that backend, one for each round.
+        reference: times of the op on the reference, one for each round.
+        difference: how the two results differ.
+        place, scope, phase: line of the program, path of the module, and phase in which the op was called.
     """
 
     call: OpCall
     backend: TensorBackend
-    expected: Outcome
-    got: Outcome
     seconds: list[float]
     reference: list[float]
     difference: Difference
@@ -50,56 +54,51 @@ class ComparedOp:
 
 
 class Lockstep(Observer):
-    """Runs each op of the reference on the other backends, and reports each."""
+    """An observer that runs each op of the reference on other backends too, and calls ``report`` with each comparison.
+
+    ``rounds`` is how often each op is timed on every backend.
+    """
 
     def __init__(
         self, reference: TensorBackend, others: Sequence[TensorBackend], tolerance: float,
-        tell: Callable[[ComparedOp], None], rounds: int,
+        report: Callable[[ComparedOp], None], rounds: int,
     ) -> None:  # fmt: skip
-        self.reference, self.others, self.tolerance, self.tell = reference, others, tolerance, tell
-        self.rounds = rounds
+        self.reference, self.others, self.tolerance, self.rounds = reference, others, tolerance, rounds
+        self.report = report
         self.call: OpCall
 
     def before(self, op: Op, arguments: tuple[Any, ...]) -> None:
-        """Keep the inputs, which the op may write to."""
+        """Store the inputs, to which the op may write."""
         self.call = call_before(op, arguments, self.reference)
 
     def after(self, op: Op, arguments: tuple[Any, ...], result: Any) -> None:
-        """Run the others."""
-        self._compare(Outcome(np.array(self.reference.to_numpy(result))))
-
-    def failed(self, op: Op, arguments: tuple[Any, ...], error: BaseException) -> None:
-        """The program goes no further: nothing to compare with."""
-
-    def _compare(self, real: Outcome) -> None:
-        place = bus.threads.here
-        where = lines(*site())[0], place.path, schema.PHASES[place.phase]
-        expected, *outcomes = (self.call.on(backend) for backend in (self.reference, *self.others))
-        expected = replace(expected, value=real.value, error=None)
-        reference, *timed = in_turn((self.reference, *self.others), self._seconds, self.rounds)  # all are warm now
-        for other, got, seconds in zip(self.others, outcomes, timed, strict=True):
-            found = difference(self.call, self.reference, expected, got, self.tolerance)
-            self.tell(ComparedOp(self.call, other, expected, got, seconds, reference, found, *where))
-
-    def _seconds(self, backend: TensorBackend) -> float:
-        return self.call.on(backend).seconds
+        """Run the op on every backend and report how each result differs from the program's."""
+        real, here, call = np.array(self.reference.to_numpy(result)), bus.threads.here, self.call
+        where = lines(*site())[0], here.path, schema.PHASES[here.phase]
+        expected, *outcomes = (call.on(backend) for backend in (self.reference, *self.others))
+        expected = replace(expected, value=real, error=None)
+        timed = in_turn((self.reference, *self.others), lambda b: call.on(b).seconds, self.rounds)  # all are warm now
+        for other, got, seconds in zip(self.others, outcomes, timed[1:], strict=True):
+            found = difference(call, self.reference, expected, got, self.tolerance)
+            self.report(ComparedOp(call, other, seconds, timed[0], found, *where))
 
 
 def lockstep(
     function: Callable[[], Any], reference: TensorBackend, others: Sequence[TensorBackend], tolerance: float,
-    tell: Callable[[ComparedOp], None], seed: int = 0, rounds: int = 0,
+    report: Callable[[ComparedOp], None], seed: int = 0, rounds: int = 0,
 ) -> Any:  # fmt: skip
-    """Call ``function`` on the reference with the session's generator seeded; ``tell`` is called with every op.
+    """Call ``function()`` on the reference backend and compare each of its ops on the other backends.
 
-    After each backend has run an op once, all are timed in turn, ``rounds`` times.
+    The session's random generator is seeded before. ``report`` is called with every comparison. After each backend has
+    run an op once, all backends are timed in turn, ``rounds`` times. Returns the function's result.
     """
     manual_seed(seed)
-    with use_backend(reference), observe(Lockstep(reference, others, tolerance, tell, rounds)):
+    with use_backend(reference), observe(Lockstep(reference, others, tolerance, report, rounds)):
         return function()
 
 
 def backends_of(given: Sequence[Any], what: str) -> list[TensorBackend]:
-    """Backends from names, classes and instances: two or more."""
+    """Make backends from two or more names, classes or instances; ``what`` is the caller's name for the error."""
     if isinstance(given, str) or len(given) < 2:
         raise ValueError(f"{what}: expected two or more backends, the reference first, got {given!r}")
     return [registry.make("backend", one) for one in given]

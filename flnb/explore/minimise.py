@@ -1,7 +1,7 @@
-"""The smallest call that still shows a difference: shapes, layout, then values are made simpler while it stays.
+"""Shrinking an op call on which two backends differ: smaller shapes, a plainer memory layout, then simpler values.
 
-Delta debugging (Zeller and Hildebrandt 2002) on the parts of a call. A candidate counts only if the reference runs it
-and its result has the shape that the op's rule requires.
+This is delta debugging (Zeller and Hildebrandt 2002) on the parts of a call. A smaller call is accepted only if the
+reference backend runs it, its result has the shape that the op's rule requires, and the backends still differ.
 """
 
 from __future__ import annotations
@@ -26,11 +26,14 @@ if TYPE_CHECKING:
 __all__ = ["Minimised", "minimise"]
 
 Array = np.ndarray[Any, Any]
-REPEATS = 64  # for a backend that is wrong only now and then
+REPEATS = 64  # tries of a call on a backend that is wrong only sometimes
 
 
 class Minimised:
-    """A call being made smaller. ``call`` is the smallest so far, ``found`` its difference."""
+    """A call that is being shrunk: ``call`` is the smallest so far, ``found`` the difference that it shows.
+
+    ``repeats`` is how often a call is tried until it shows a difference.
+    """
 
     def __init__(
         self, call: OpCall, reference: TensorBackend, other: TensorBackend, tolerance: float, seconds: float
@@ -43,16 +46,12 @@ class Minimised:
             self.repeats = REPEATS
             self.found = self._try(call)
 
-    @property
-    def reproduced(self) -> bool:
-        """Whether the difference shows outside of the program at all."""
-        return bool(self.found)
-
     def _try(self, call: OpCall) -> Difference:
+        """Return how the two backends differ on a call."""
         return diverges(call, self.reference, self.other, self.tolerance, self.repeats)
 
     def take(self, candidate: OpCall | None) -> bool:
-        """Make the candidate the call if it is valid and shows a difference of the same kind."""
+        """Accept a smaller call if it is valid and shows a difference of the same kind; returns whether it was."""
         if candidate is None or time.monotonic() > self.deadline or not _valid(candidate, self.reference):
             return False
         with np.errstate(all="ignore"):
@@ -66,9 +65,9 @@ class Minimised:
 def minimise(
     call: OpCall, reference: TensorBackend, other: TensorBackend, tolerance: float, seconds: float = 15.0
 ) -> Minimised:
-    """Make a call on which two backends differ as small and simple as it can be made within some seconds."""
+    """Make a call on which two backends differ as small and simple as is possible in the given seconds."""
     now = Minimised(call, reference, other, tolerance, seconds)
-    if not now.reproduced:
+    if not now.found:  # the difference does not show outside of the program
         return now
     now.take(replace(now.call, category=0))
     sources = tuple(np.random.default_rng(0) if isinstance(a, np.random.Generator) else a for a in call.attributes)
@@ -89,6 +88,7 @@ def minimise(
 
 
 def _valid(call: OpCall, reference: TensorBackend) -> bool:
+    """Return whether the reference runs a call, and its result has shape and dtype by the op's rule."""
     with np.errstate(all="ignore"):
         outcome = call.on(reference)
     if outcome.error is not None or outcome.written >= 0:
@@ -97,11 +97,12 @@ def _valid(call: OpCall, reference: TensorBackend) -> bool:
 
 
 def _ruled(call: OpCall) -> bool:
+    """Return whether the op has a rule for the shape and dtype of its result."""
     return OPS[call.op].infer.__name__ != "_no_rule"
 
 
 def _by_rule(call: OpCall, kind: str = "ndarray") -> tuple[tuple[int, ...], np.dtype[Any]] | None:
-    """Shape and dtype of the result by the op's rule; None where it refuses the inputs."""
+    """Return shape and dtype of the result by the op's rule, or None if the rule raises an error for the inputs."""
     op = OPS[call.op]
     try:
         shape, dtype = op.infer(op, tuple(spec_of(k.shape, k.dtype, kind) for k in call.inputs), call.attributes)
@@ -111,7 +112,7 @@ def _by_rule(call: OpCall, kind: str = "ndarray") -> tuple[tuple[int, ...], np.d
 
 
 def _with(call: OpCall, index: int, values: Array, like: Kept | None = None) -> OpCall | None:
-    """The call with another array as an input, in the layout of ``like``; None if nothing would change."""
+    """Return the call with other values as input ``index``, in the layout of ``like``; None if nothing changes."""
     old = call.inputs[index]
     if like is not None:
         values = Layout.of(like.array(), values.shape).filled(values)[1]
@@ -122,7 +123,7 @@ def _with(call: OpCall, index: int, values: Array, like: Kept | None = None) -> 
 
 
 def _smaller(call: OpCall) -> Iterator[OpCall]:
-    """Calls with one extent made smaller: in all inputs and attributes that have it, or in one axis alone."""
+    """Yield calls in which one extent is smaller, on all axes and in all attributes that have it or on one axis."""
     extents = sorted({n for kept in call.inputs for n in kept.shape if n > 1}, reverse=True)
     if call.result is not None and not call.inputs:
         extents = sorted({n for n in call.result[0] if n > 1}, reverse=True)
@@ -140,6 +141,14 @@ def _smaller(call: OpCall) -> Iterator[OpCall]:
 
 
 def _cut(call: OpCall, chosen: tuple[tuple[int, int], ...], part: slice, n: int, attributes: tuple[Any, ...]) -> OpCall:
+    """Return the call with a slice of some axes of its inputs, and with other attributes.
+
+    Args:
+        chosen: pairs of an input's index and an axis of it.
+        part: the slice to take on these axes.
+        n: the old extent, which is also replaced in the shape of the result.
+        attributes: the new attributes.
+    """
     inputs = []
     for i, kept in enumerate(call.inputs):
         axes = {axis for which, axis in chosen if which == i}
@@ -153,20 +162,20 @@ def _cut(call: OpCall, chosen: tuple[tuple[int, int], ...], part: slice, n: int,
 
 
 def _with_result(call: OpCall) -> OpCall:
-    """The call with the shape of its result by the op's rule."""
+    """Return the call with its result's shape and dtype computed by the op's rule, where they are needed."""
     result = _by_rule(call) if call.out == NEW and _ruled(call) else None
     return call if result is None else replace(call, result=result)
 
 
 def _replaced(value: Any, n: int, m: int) -> Any:
-    """Attributes with every extent n as m."""
+    """Return an attribute, a tuple or an integer, with every integer ``n`` replaced by ``m``."""
     if isinstance(value, tuple):
         return tuple(_replaced(part, n, m) for part in value)
     return m if type(value) is int and value == n else value
 
 
 def _simplify(now: Minimised, index: int) -> None:
-    """Simpler values for one input: all alike, counting, rounded; else as many as possible set to one value."""
+    """Simplify the values of one input: all equal, counting or rounded; or else as many of them as possible zero."""
     kept = now.call.inputs[index]
     values = kept.array()
     if not values.size:
@@ -185,6 +194,7 @@ def _simplify(now: Minimised, index: int) -> None:
 
 
 def _simple(values: Array) -> Iterator[Array]:
+    """Yield simpler arrays of the same shape and dtype, the simplest first."""
     counted = np.arange(values.size).reshape(values.shape)
     for value in (1, 0, 2):
         yield np.full(values.shape, value, values.dtype)

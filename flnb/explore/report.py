@@ -1,4 +1,4 @@
-"""The result of the conformance kits: a table, true if every check passed."""
+"""The report of `check_backend`, `check_manager` and `compare_backends`: a table, true if every check passed."""
 
 from __future__ import annotations
 
@@ -13,21 +13,26 @@ from flnb.explore.turns import Spread
 
 __all__ = ["Report", "Result"]
 
+DIM = "color:var(--jp-ui-font-color2,#777)"
+MEASURED = ("backend", "error", "time")  # columns that are left out where no row has them
+
 
 @dataclass(frozen=True)
 class Result:
     """One row of a report.
 
     Attributes:
-        check: what was checked: an op, or a rule in words.
-        tried: how many calls.
-        reason: why it failed; ``calls`` is the shortest sequence found that shows it.
-        backend: on which backend, where a report has several.
+        check: what was checked: the name of an op, or a rule in words.
+        passed: whether the check passed.
+        tried: the number of calls.
+        reason: why the check failed, or an empty text.
+        calls: the shortest sequence of calls found that shows the failure, as code; or further failures.
+        backend: the name of the backend, in reports on several backends.
         error: largest absolute error of all calls.
-        time: of all calls, as a multiple of the reference's; of several rounds the median with the least and the most.
+        time: time of all calls as a multiple of the reference's, with its spread if it was taken in several rounds.
         inputs: shapes and dtypes of the first call that failed.
-        line: of the source: where that call was made, or the method that failed.
-        op: name of the op in the table, by which other views can show it.
+        line: the source line of that call, or of the method that failed.
+        op: the op's name in the op table, by which a click selects it in the dashboard.
     """
 
     check: str
@@ -53,34 +58,37 @@ class Result:
         return {"error": error, "time": time}
 
     @property
-    def numbers(self) -> list[str]:
-        """Calls, and largest error and time where they were measured."""
+    def numbers(self) -> str:
+        """The number of calls, the largest error and the time in one line of aligned text."""
         error, time = self.shown.values()
-        measured = [error if error in ("", "exact") else f"error {error}", time and f"time {time}"]
-        return [f"{self.tried} call{'' if self.tried == 1 else 's'}", *filter(None, measured)]
+        calls = f"{self.tried} call{'' if self.tried == 1 else 's'}"
+        error = error if error in ("", "exact") else f"error {error}"
+        return "  ".join(f"{text:12}" for text in (calls, error, time and f"time {time}") if text).rstrip()
 
     @property
     def details(self) -> list[str]:
-        """The text below a failure's reason."""
-        return [
-            *([f"inputs {self.inputs}"] if self.inputs and not self.passed else []),
-            *([self.line] if self.line and not self.passed else []),
-            *self.calls,
-        ]
+        """The lines of text below a failure's reason: inputs, source line and calls."""
+        failure = [] if self.passed else [self.inputs and f"inputs {self.inputs}", self.line]
+        return [*filter(None, failure), *self.calls]
 
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """The result of a conformance kit: true if every check passed; shown as a table."""
+    """The results of several checks: true if all passed, shown as a table.
+
+    Attributes:
+        subject: what was checked, such as "backend numpy".
+        results: one `Result` for each check.
+    """
 
     subject: str
     results: tuple[Result, ...]
 
     def __bool__(self) -> bool:
-        return all(result.passed for result in self.results)
+        return not self.failed
 
     def __getitem__(self, check: str) -> Result:
-        """The first row of a check, one that failed before others."""
+        """Return the result of a check by its name; of several with that name, one that failed comes first."""
         found = sorted((r for r in self.results if r.check == check), key=lambda r: r.passed)
         if not found:
             raise KeyError(f"no check {check!r} in this report; it has {', '.join(r.check for r in self.results)}")
@@ -88,70 +96,61 @@ class Report:
 
     @property
     def failed(self) -> tuple[Result, ...]:
-        """The rows of the checks that failed."""
+        """The results of the checks that failed."""
         return tuple(result for result in self.results if not result.passed)
 
     @property
     def title(self) -> str:
-        """The outcome in one line."""
+        """One line that says how many checks failed."""
         total, failed = len(self.results), len(self.failed)
         return f"{self.subject}: {f'{failed} of {total} checks failed' if failed else f'all {total} checks passed'}"
 
     def __repr__(self) -> str:
-        heads = [" ".join(filter(None, (r.check, f"({r.backend})" if r.backend else ""))) for r in self.results]
+        heads = [f"{r.check} ({r.backend})" if r.backend else r.check for r in self.results]
         width = max(map(len, heads), default=0)
         lines = [self.title]
         for head, result in zip(heads, self.results, strict=True):
-            numbers = "  ".join(f"{number:12}" for number in result.numbers).rstrip()
-            state = f"ok      {numbers}" if result.passed else f"FAILED  {result.reason}"
+            state = f"ok      {result.numbers}" if result.passed else f"FAILED  {result.reason}"
             lines += [f"  {head:{width}}  {state}", *(f"  {'':{width}}    {detail}" for detail in result.details)]
         return safe_lines("\n".join(lines))
 
     def _repr_html_(self) -> str:
-        columns = [name for name in ("backend", "error", "time") if any(getattr(r, name) for r in self.results)]
-        heads = [
-            "check",
-            *columns[: columns.count("backend")],
-            "",
-            "calls",
-            *(c for c in columns if c != "backend"),
-            "",
-        ]
-        rows = [list(map(Markup, _row(result, columns))) for result in self.results]
-        return tables.html([heads, *rows], caption=self.title)
+        heads = "check", "backend", "", "calls", "error", "time", ""
+        rows = [_cells(result) for result in self.results]
+        used = [i for i, head in enumerate(heads) if head not in MEASURED or any(row[i] for row in rows)]
+        return tables.html([[row[i] for i in used] for row in (heads, *rows)], caption=self.title)
 
 
-def _row(result: Result, columns: list[str]) -> list[str]:
+def _cells(result: Result) -> list[Markup]:
+    """Return the HTML cells of a result: check, backend, outcome, calls, error, time, and details of a failure."""
     good, bad = ("✓ ok", "--jp-success-color1,#2e7d32"), ("✗ failed", "--jp-error-color1,#d32f2f")
     mark, colour = good if result.passed else bad
-    return [
-        _selecting(result.op, html_text(result.check)) if result.op else html_text(result.check),
-        *([html_text(result.backend)] if "backend" in columns else []),
-        f"<b style='color:var({colour});white-space:nowrap'>{mark}</b>",
-        str(result.tried),
-        *(f"<span style='white-space:nowrap'>{result.shown[name]}</span>" for name in columns if name != "backend"),
-        _what(result),
-    ]
+    check = html_text(result.check)
+    error, time = (text and f"<span style='white-space:nowrap'>{text}</span>" for text in result.shown.values())
+    cells = (
+        _button(result.op, check) if result.op else check, html_text(result.backend),
+        f"<b style='color:var({colour});white-space:nowrap'>{mark}</b>", str(result.tried), error, time, _what(result),
+    )  # fmt: skip
+    return list(map(Markup, cells))
 
 
 def _what(result: Result) -> str:
-    """Reason, inputs, line and calls, one beneath the other."""
+    """Return HTML with the reason of a failure, its inputs, source line and calls, one below the other."""
     clipped = "max-width:44em;overflow:hidden;text-overflow:ellipsis;white-space:nowrap"
-    dim = "color:var(--jp-ui-font-color2,#777)"
     parts = [html_text(result.reason)] if result.reason else []
     if result.inputs and not result.passed:
-        parts.append(f"<span style='{dim}'>inputs</span> <code>{html_text(result.inputs)}</code>")
+        parts.append(f"<span style='{DIM}'>inputs</span> <code>{html_text(result.inputs)}</code>")
     if result.line:
         line = html_text(result.line)
-        parts.append(f"<code title='{line}' style='display:block;background:none;{clipped};{dim}'>{line}</code>")
+        parts.append(f"<code title='{line}' style='display:block;background:none;{clipped};{DIM}'>{line}</code>")
     if result.calls:
         parts.append(f"<pre style='margin:4px 0 0'>{html_text(chr(10).join(result.calls))}</pre>")
     return "".join(f"<div>{part}</div>" for part in parts)
 
 
-def _selecting(op: str, text: str) -> str:
-    """A button that selects the op in the dashboards of the page, if there are any: they listen for this event."""
-    detail = json.dumps(safe_text(op))  # a text of JavaScript, which quotes in a name must not end
+def _button(op: str, text: str) -> str:
+    """Return an HTML button that selects an op in the page's dashboards, which listen for the event it dispatches."""
+    detail = json.dumps(safe_text(op))  # a JavaScript string: quotes in a name are escaped
     event = html_text(f'new CustomEvent("flnb-select", {{detail: {{op: {detail}}}}})')
     style = "all:unset;cursor:pointer;text-decoration:underline dotted;font-family:var(--jp-code-font-family,monospace)"
     title = "select this op in the dashboard"

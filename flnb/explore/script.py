@@ -1,9 +1,15 @@
-"""A call as Python code that a person can read: arrays as short expressions, or from a file where they are long."""
+"""Python code that a person can read and run: arrays as short expressions, classes with what they use."""
 
 from __future__ import annotations
 
+import ast
+import builtins
+import inspect
+import linecache
 import sys
+import textwrap
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,20 +19,22 @@ from flnb.explore.layout import Kept, Layout
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from flnb.interface import TensorBackend
+    from flnb.explore.calls import OpCall
 
-__all__ = ["array_code", "literal", "named_backend", "save", "where"]
+__all__ = ["array_code", "definition", "literal", "result_code", "save", "where"]
 
-LONGEST = 64  # elements that are written out
+LONGEST = 64  # elements of an array that is written out
 
 
 def literal(value: Any) -> str:
-    """Python that makes an attribute: numbers, tuples, dtypes, a source of random numbers in its state."""
+    """Return Python code for an attribute of an op: a number, tuple, dtype, or random generator in its state."""
     if isinstance(value, tuple):
         inside = ", ".join(map(literal, value))
         return f"({inside},)" if len(value) == 1 else f"({inside})"
+    if isinstance(value, list):
+        return f"[{', '.join(map(literal, value))}]"
     if isinstance(value, np.dtype):
         return f'np.dtype("{value.name}")'
     if isinstance(value, np.generic):
@@ -40,8 +48,13 @@ def literal(value: Any) -> str:
     return repr(value)
 
 
+def result_code(call: OpCall) -> str:
+    """Return the keyword argument ``result=(shape, dtype)`` as code, with a comma before it; empty without a result."""
+    return "" if call.result is None else f', result=({call.result[0]}, "{call.result[1].name}")'
+
+
 def array_code(kept: Kept) -> str | None:
-    """An expression for an array with its layout; None where its values are too many to write."""
+    """Return an expression that makes an array with its layout in memory; None if it has too many values to write."""
     layout = Layout.of(kept.array())
     base, _ = layout.filled(np.array(kept.array()))
     made = _values(base)
@@ -49,50 +62,73 @@ def array_code(kept: Kept) -> str | None:
 
 
 def _values(base: np.ndarray[Any, Any]) -> str | None:
+    """Return an expression for the values of a C-contiguous array, or None if there are too many irregular ones."""
     name, shape = base.dtype.name, base.shape
-    if base.size > 1 or not shape:
-        first = base.flat[0] if base.size else 0
-        if base.size and base.tobytes() == np.full(shape, first, base.dtype).tobytes():
-            number = literal(np.asarray(first).item())
-            if number in ("1.0", "1", "0.0", "0"):
-                return f'np.{"ones" if number[0] == "1" else "zeros"}({shape}, "{name}")'
-            return f'np.full({shape}, {number}, "{name}")'
+    if not base.size:
+        return f'np.zeros({shape}, "{name}")'
+    first = base.flat[0]
+    if (base.size > 1 or not shape) and base.tobytes() == np.full(shape, first, base.dtype).tobytes():
+        number = literal(np.asarray(first).item())
+        if number in ("1.0", "1", "0.0", "0"):
+            return f'np.{"ones" if number[0] == "1" else "zeros"}({shape}, "{name}")'
+        return f'np.full({shape}, {number}, "{name}")'
     counted = np.arange(base.size).reshape(shape)
     for text, values in (
-        ("{}", counted),
-        ("{} % 7 + 1", counted % 7 + 1),
-        ("{} % 7 * 0.25 - 0.75", counted % 7 * 0.25 - 0.75),
+        ("np.arange({})", counted),
+        ("(np.arange({}) % 7 + 1)", counted % 7 + 1),
+        ("(np.arange({}) % 7 * 0.25 - 0.75)", counted % 7 * 0.25 - 0.75),
     ):
         if base.size > 8 and base.tobytes() == np.asarray(values, base.dtype).tobytes():
-            made = text.format(f"np.arange({base.size})")
-            made = f"({made})" if made[-1] != ")" else made
-            return f'{made}.reshape({shape}).astype("{name}")'
-    if base.size > LONGEST:
-        return None
-    numbers = _listed(base.tolist())
-    return f'np.array({numbers}, "{name}")' if base.size else f'np.zeros({shape}, "{name}")'
-
-
-def _listed(values: Any) -> str:
-    if isinstance(values, list):
-        return f"[{', '.join(map(_listed, values))}]"
-    return literal(values)
+            return f'{text.format(base.size)}.reshape({shape}).astype("{name}")'
+    return None if base.size > LONGEST else f'np.array({literal(base.tolist())}, "{name}")'
 
 
 def where(*parts: str, between: str = ", ") -> str:
-    """Scope, phase and line of an op, as far as they say something."""
+    """Join the texts for module, phase and line of an op, leaving out empty ones and the phase "other"."""
     return between.join(part for part in parts if part and part != "other")
 
 
-def named_backend(given: Any, backend: TensorBackend) -> tuple[str, str]:
-    """How a script names a backend, and the import that it needs for it (or nothing)."""
-    if isinstance(given, str):
-        return f'"{given}"', ""
-    cls = type(backend)
-    importable = getattr(sys.modules.get(cls.__module__), cls.__name__, None) is cls
-    if not importable or cls.__module__ == "__main__":  # typed into a cell: the script runs where it is defined
-        return cls.__name__, ""
-    return cls.__name__, f"from {cls.__module__} import {cls.__name__}"
+def definition(value: Any, name: str, known: frozenset[str] = frozenset(("np", "flnb"))) -> list[str]:
+    """Return lines of code after which ``name`` stands for a value, in a namespace that has the names in ``known``.
+
+    Modules, classes and functions are imported. Of those that cannot be, because they were typed into a cell or made in
+    a function, the source is returned, after the definitions of the globals and enclosing variables that it uses.
+    """
+    if isinstance(value, ModuleType):
+        return [f"import {value.__name__}{f' as {name}' * (name != value.__name__)}"]
+    if not isinstance(value, (type, FunctionType)):
+        return [f"{name} = {literal(value)}"]
+    module: Any = sys.modules.get(value.__module__)
+    importable = value.__module__ != "__main__" and getattr(module, value.__name__, None) is value
+    if importable:
+        return [f"from {value.__module__} import {value.__name__}{f' as {name}' * (name != value.__name__)}"]
+    functions = [f for f in (value, *vars(value).values()) if isinstance(f, FunctionType)]
+    for function in functions:
+        code = function.__code__
+        text = "".join(linecache.getlines(code.co_filename))
+        for node in ast.walk(ast.parse(text)):
+            if not isinstance(node, (ast.ClassDef, ast.FunctionDef)) or node.name != value.__name__:
+                continue
+            if node.lineno <= code.co_firstlineno <= (node.end_lineno or 0):
+                source = textwrap.dedent("\n".join(text.splitlines()[node.lineno - 1 : node.end_lineno]))
+                return [*_used(node, functions, known | {name}), *source.splitlines()]
+    bases = getattr(value, "__bases__", ())  # a class without methods
+    made = [line for base in bases for line in definition(base, base.__name__, known)]
+    return [*made, f"class {name}({', '.join(base.__name__ for base in bases)}): pass"] if bases else []
+
+
+def _used(node: ast.AST, functions: Sequence[FunctionType], known: frozenset[str]) -> Iterator[str]:
+    """Yield code that defines the global names used in the source of a class or function, except those in ``known``."""
+    around = dict(functions[0].__globals__)
+    for function in functions:
+        around |= inspect.getclosurevars(function).nonlocals
+    names = [part for part in ast.walk(node) if isinstance(part, ast.Name)]
+    own = {part.arg for part in ast.walk(node) if isinstance(part, ast.arg)}
+    own |= {part.id for part in names if isinstance(part.ctx, ast.Store)}
+    for name in dict.fromkeys(part.id for part in names):
+        if name in around and name not in own | known | vars(builtins).keys():
+            yield from definition(around[name], name, known)
+            known |= {name}
 
 
 def save(inputs: Sequence[Kept], path: str | os.PathLike[str]) -> None:

@@ -1,4 +1,4 @@
-"""Fair comparison on a machine that others use too: work done in turn, and ratios taken round by round."""
+"""Fair timing on a shared machine: the candidates take turns, and ratios are taken within each round."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ Found = TypeVar("Found")
 
 
 class Spread(NamedTuple):
-    """The median of some numbers with the least and the most of them.
+    """The median, minimum and maximum of some numbers.
 
+    >>> from flnb.bench import Spread
     >>> Spread.of([3.0, 1.0, 2.0])
     Spread(median=2.0, least=1.0, most=3.0)
     """
@@ -27,7 +28,7 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Spread:
-        """The spread of one number or more; ValueError of none."""
+        """Return the spread of one or more numbers; raises a ValueError for none."""
         numbers = sorted(values)
         if not numbers:
             raise ValueError("Spread.of: expected one number or more, got none")
@@ -35,8 +36,11 @@ class Spread(NamedTuple):
 
 
 def in_turn(who: Sequence[Who], work: Callable[[Who], Found], rounds: int) -> list[list[Found]]:
-    """The results of `work` for each, a list of one entry a round; another is the first in each round.
+    """Call `work` with each candidate once a round; returns for each a list with one result a round.
 
+    Each round begins with another candidate, so that none profits from its place in the order.
+
+    >>> from flnb.bench import in_turn
     >>> in_turn("ab", str.upper, rounds=2)
     [['A', 'A'], ['B', 'B']]
     """
@@ -49,8 +53,11 @@ def in_turn(who: Sequence[Who], work: Callable[[Who], Found], rounds: int) -> li
 
 
 def ratios(over: Sequence[float], under: Sequence[float]) -> Spread:
-    """The spread of the rounds' ratios of two lists with an entry a round: a slow round slows both.
+    """Return the spread of the ratios of two lists of times, which have one entry a round.
 
+    The ratios are taken round by round, because a disturbance slows both candidates of a round.
+
+    >>> from flnb.bench import ratios
     >>> ratios([2.0, 9.0, 4.0], [1.0, 3.0, 2.0])
     Spread(median=2.0, least=2.0, most=3.0)
     """
@@ -58,8 +65,9 @@ def ratios(over: Sequence[float], under: Sequence[float]) -> Spread:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Rows of equal keys as aligned text.
+    """Format dictionaries with the same keys as a table of aligned text; the keys are the titles.
 
+    >>> from flnb.bench import table
     >>> print(table([{"a": 1, "name": "x"}, {"a": 10, "name": "yy"}]))
     a   name
     1   x

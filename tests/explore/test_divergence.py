@@ -1,5 +1,9 @@
 """Planted faults: the op is found, and a script of at most ten lines shows what it does wrong."""
 
+import linecache
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -278,3 +282,35 @@ def test_a_planted_fault_is_found_and_shown(what, capsys):
     assert shown.strip()
     exec(found.script.replace(cls.__name__, "Sound"), {})
     assert "no difference" in capsys.readouterr().out
+
+
+CELL = """
+import numpy
+import numpy as np
+import flnb
+from flnb.backends import NumpyBackend
+
+LIMIT, x = 3, object()
+
+def shifted(x):
+    return numpy.tanh(x if x.size < LIMIT else x + 1)
+
+class Base(NumpyBackend):
+    name = "base"
+
+def make(factor):
+    class Faulty(Base):
+        def tanh(self, x, out=None):
+            return np.multiply(shifted(x), factor, out)
+    return Faulty
+"""
+
+
+def test_the_script_of_a_backend_typed_into_a_cell_runs_alone(monkeypatch):
+    monkeypatch.setitem(linecache.cache, "<cell>", (len(CELL), None, CELL.splitlines(keepends=True), "<cell>"))
+    cell = {"__name__": "__main__"}
+    exec(compile(CELL, "<cell>", "exec"), cell)
+    found = flnb.bisect(lambda: flnb.tanh(flnb.zeros((4, 4))), "numpy", cell["make"](1.0))
+    alone = subprocess.run([sys.executable, "-c", found.script], capture_output=True, text=True, check=True)
+    assert alone.stdout.startswith("largest error"), found.script
+    assert "x = " not in found.script
