@@ -45,28 +45,42 @@ def encode(key: Any, x: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], bool]:
         IndexError: too many indices, an index out of range, or something that cannot index.
     """
     parts = list(key) if isinstance(key, tuple) else [key]
-    plain = [_hashable(k) for k in parts]
-    if all(plain):
-        return _basic(tuple(plain), x.shape), (), True
-    return _encoded(parts, x)
+    hashable = [_hashable(k) for k in parts]
+    if not all(hashable):
+        return _encoded(parts, x)
+    encoded, axes = _known(tuple(hashable), x.shape)
+    if not axes:
+        return encoded, (), True
+    tensors = [k for k in parts if isinstance(k, Tensor)]
+    return encoded, tuple([_checked(k, x, axis) for k, axis in zip(tensors, axes, strict=True)]), False
 
 
 _PLAIN = {int, type(None)}
 
 
 def _hashable(k: Any) -> tuple[Any, ...]:
-    """An int, None, ... or a slice of ints in a hashable form; () for anything else."""
+    """The part of a key on which its encoding depends, in a hashable form; () where that is unknown.
+
+    An int, None, ..., a slice of ints, or for a tensor of integers what stands for it.
+    """
     kind = type(k)
     if kind is slice:
         return (k.start, k.stop, k.step) if {type(k.start), type(k.stop), type(k.step)} <= _PLAIN else ()
+    if kind is Tensor:
+        spec = k._spec
+        return (POSITIONS,) if spec.ndim and spec.size and spec.dtype.kind in "iu" else ()
     return (k,) if kind is int or k is None or k is Ellipsis else ()
 
 
 @lru_cache(4096)
-def _basic(parts: tuple[tuple[Any, ...], ...], shape: tuple[int, ...]) -> tuple[Any, ...]:
-    """The encoded key of parts that `_hashable` returned."""
+def _known(parts: tuple[tuple[Any, ...], ...], shape: tuple[int, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    """The encoded key of parts that `_hashable` returned, and the axes of its index tensors."""
     key = [slice(*part) if len(part) == 3 else part[0] for part in parts]
-    return _encoded(key, _Shaped(len(shape), shape))[0]
+    return _encoded(key, _Shaped(len(shape), shape))[:2]
+
+
+POSITIONS = object()
+"""Stands for a tensor of integers in a key of which only the encoding is wanted."""
 
 
 class _Shaped(NamedTuple):
@@ -104,7 +118,7 @@ def _encoded(parts: list[Any], x: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]
             view = False
         else:
             view = False
-            found = _index_tensors(k, x, axis)
+            found = [axis] if k is POSITIONS else _index_tensors(k, x, axis)
             encoded += [("index", len(indices) + i) for i in range(len(found))]
             indices += found
         axis += _dimensions(k)
@@ -152,12 +166,23 @@ def _index_tensors(k: Any, x: Any, axis: int) -> list[Any]:
         return [asarray(given.astype(np.int64))]
     if given.dtype.kind not in "iu":
         raise IndexError(f"getitem: an index array must be integer or bool, got {given.dtype}")
-    if isinstance(given, Tensor) and given._are_positions(x.shape[axis]):
-        return [given]
-    least, most = given._bounds() if isinstance(given, Tensor) else (given.min(), given.max())
+    if isinstance(given, Tensor):
+        return [_checked(given, x, axis)]
+    _check_range(given.min(), given.max(), x, axis)
+    return [asarray(given)]
+
+
+def _checked(indices: Any, x: Any, axis: int) -> Any:
+    """The same indices, all of which must be in the range of an axis."""
+    if not indices._are_positions(x.shape[axis]):
+        _check_range(*indices._bounds(), x, axis)
+    return indices
+
+
+def _check_range(least: Any, most: Any, x: Any, axis: int) -> None:
+    """Raise unless indices between these two are positions along an axis."""
     if least < -x.shape[axis] or most >= x.shape[axis]:
         raise IndexError(f"getitem: indices {least} to {most} are out of range for axis {axis} of shape {x.shape}")
-    return [asarray(given)]
 
 
 def _shape(shape: tuple[int, ...], key: tuple[Any, ...], indices: tuple[Any, ...] = ()) -> tuple[int, ...]:
