@@ -175,7 +175,8 @@ def _index_tensors(k: Any, x: Any, axis: int) -> list[Any]:
 def _checked(indices: Any, x: Any, axis: int) -> Any:
     """The same indices, all of which must be in the range of an axis."""
     if not indices._are_positions(x.shape[axis]):
-        _check_range(*indices._bounds(), x, axis)
+        least, most = indices._bounds()
+        _check_range(least, most, x, axis)
     return indices
 
 
