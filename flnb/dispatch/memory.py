@@ -15,7 +15,7 @@ from collections.abc import Callable
 from itertools import count
 from threading import get_ident
 from time import perf_counter_ns as clock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flnb_telemetry import bus, encoding, intern, pump, schema
@@ -36,6 +36,9 @@ from flnb.interface.memory import (
     dropped,
     in_words,
 )  # fmt: skip
+
+if TYPE_CHECKING:
+    from flnb_telemetry.lane import Lane
 
 __all__ = ["allocate", "announce", "array_in", "aside", "block_of", "drain", "owner_in", "release"]
 
@@ -192,7 +195,7 @@ def _keep(manager: MemoryManager, block: Block, size: int) -> None:
         _tell(bus.lanes.lane, block, block.segment)
 
 
-def _tell(lane: bus.Lane, block: Any, segment: Any) -> None:
+def _tell(lane: Lane, block: Any, segment: Any) -> None:
     """Emit that a block (a `Block` or a `BlockState`) exists, without its op or category."""
     code = schema.ALLOC | block.category << 8
     lane.emit(code, clock(), block.id, block.address, block.size, block.requested, segment.id)
@@ -400,7 +403,7 @@ class aside(WithBlock[None]):
         self._manager.device.users.discard(id(self))
 
 
-def announce(lane: bus.Lane) -> None:
+def announce(lane: Lane) -> None:
     """Emit to a recording that begins which segments and live blocks the active manager, and those set aside, hold.
 
     Blocks of other managers are no part of the run; what those reserve and allocate while it lasts is.
@@ -411,7 +414,7 @@ def announce(lane: bus.Lane) -> None:
         _announce(lane, manager)
 
 
-def _announce(lane: bus.Lane, manager: MemoryManager) -> None:
+def _announce(lane: Lane, manager: MemoryManager) -> None:
     try:
         states = manager.snapshot()
     except Exception as error:  # a manager under test must not stop a recording

@@ -1,14 +1,15 @@
-"""The event bus: one buffer per thread, and what user code says about where it is.
+"""The event bus: one buffer of events per thread, and the scope, phase and step that user code declares.
 
-Off, telemetry costs one ``bus.lanes is None`` per event. On, an event is eight numbers added to this thread's list:
+While nothing records, an event costs the check ``bus.lanes is None``. Else it is eight numbers, which are appended to a
+list of the thread that emits it:
 
     lanes = bus.lanes
     if lanes is not None:
         lane = lanes.lane
         lane.pending += (code, t0, t1, alloc_id, node, lane.context, parent0, parent1)
 
-The pump (`flnb_telemetry.pump`) takes the numbers out and packs them into records. What exceeds a lane's budget by then
-is dropped, the newest first, and counted.
+A background thread (`flnb_telemetry.pump`) takes the numbers out and packs them into records. If a buffer then holds
+more than its limit, the newest events are dropped and counted.
 """
 
 from __future__ import annotations
@@ -20,86 +21,13 @@ from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING, Any, Self
 
 from flnb_telemetry import intern, schema
-from flnb_telemetry.encoding import (
-    EXCLUDED,
-    count_events,
-    float_bits,
-    nanoseconds,
-    packed,
-)  # fmt: skip
+from flnb_telemetry.encoding import EXCLUDED, float_bits
 from flnb_telemetry.withblock import WithBlock, with_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-
-DEFAULT_BUFFER = 16 << 20
-
-
-class Lane:
-    """One thread's buffer: written by its thread alone, drained by whoever holds the session's drain lock.
-
-    ``pending`` is one flat list of numbers, eight a record: adding a tuple to it is one call, and leaves no container
-    behind for the garbage collector. Words 1, 2, 6 and 7 travel as doubles, so they are below 2**53.
-    """
-
-    __slots__ = ("context", "ident", "limit", "node", "number", "pending", "thread")
-
-    def __init__(self, number: int, capacity: int = DEFAULT_BUFFER) -> None:
-        self.pending: Any = []  # a list; mypy has it that a list takes no tuple by +=
-        self.limit = max(1, capacity // schema.RECORD_BYTES) * schema.WORDS
-        self.context = self.node = 0
-        self.number = number
-        self.thread, self.ident = threading.current_thread(), get_ident()
-
-    def emit(
-        self, code: int, t: float, a: float = 0, b: int = 0, c: int = 0, d: int = 0, e: int = 0, f: int = 0
-    ) -> None:
-        """Write one record."""
-        self.pending += (code, t, a, b, c, d, e, f)
-
-    def drain(self) -> schema.Records:
-        """Remove and return the records since the last drain, shape (n, 8); a final `dropped` record counts drops."""
-        pending = self.pending
-        written = len(pending)  # the writer may append meanwhile, and does nothing else
-        while written and pending[written - schema.WORDS] == EXCLUDED:
-            written -= schema.WORDS  # what it belongs to has not been written
-        taken = pending[: min(written, self.limit)]
-        if written > self.limit:
-            lost = pending[self.limit : written]
-            taken += (schema.DROPPED, nanoseconds(lost[1]), count_events(lost), nanoseconds(lost[-7]), 0, 0, 0, 0)
-        del pending[:written]
-        return packed(taken)
-
-    @property
-    def undrained(self) -> int:
-        """Bytes waiting for the pump."""
-        return len(self.pending) * 8
-
-
-NOBODY = Lane(0, 0)
-"""A lane that no thread takes for its own."""
-NOBODY.ident = 0
-
-
-class Lanes:
-    """`lanes.lane` is this thread's lane, made when the thread first asks. Ops ask ``lanes.last`` first, the lane that
-    was asked for last: comparing its ``ident`` with the thread's takes half as long as looking a thread-local up."""
-
-    __slots__ = ("_new", "_own", "last")
-
-    def __init__(self, new_lane: Callable[[], Lane]) -> None:
-        self._own, self._new = threading.local(), new_lane
-        self.last = NOBODY
-
-    @property
-    def lane(self) -> Lane:
-        lane: Lane | None = getattr(self._own, "lane", None)
-        if lane is None:
-            self._own.lane = lane = self._new()
-            lane.context = threads.here.context()
-        self.last = lane
-        return lane
+    from flnb_telemetry.lane import Lane, Lanes
 
 
 _LEAVE = schema.SCOPE
@@ -107,7 +35,11 @@ _context_ids: dict[Any, int] = intern.contexts.ids
 
 
 class Place:
-    """Where a thread is, kept whether or not anybody records, so that a recording begun inside a scope is right."""
+    """The scope path, phase and step of one thread; kept up to date also while nothing records.
+
+    `step` is the index of the open `step` block, or None; `walked` is True if a backward pass ran since the last step
+    ended, so that the next implicit step is under way.
+    """
 
     __slots__ = ("path", "phase", "step", "walked")
 
@@ -115,16 +47,17 @@ class Place:
         self.path = ""
         self.phase = 0
         self.step: int | None = None
-        self.walked = False  # a backward ran since the last step ended: the next implicit step is under way
+        self.walked = False
 
     def context(self) -> int:
+        """Return the number of the scope path and phase in `intern.contexts`."""
         key = (self.path, self.phase)
         number: int | None = _context_ids.get(key)
         return intern.contexts.id_of(key) if number is None else number
 
 
 class _Threads(threading.local):
-    """`threads.here` is this thread's place."""
+    """A thread-local: ``threads.here`` is the `Place` of the calling thread."""
 
     def __init__(self) -> None:
         self.here = Place()
@@ -132,21 +65,21 @@ class _Threads(threading.local):
 
 threads = _Threads()
 lanes: Lanes | None = None
-"""None while nobody records."""
+"""The threads' buffers; None while nothing records."""
 want_grad_stats = False
-"""Set by the pump now and then; the next backward takes it down and emits `grad_stat` for every node and leaf."""
+"""Set by the pump at intervals; the next backward pass resets it and emits a `grad_stat` event per node and leaf."""
 announcers: list[Callable[[Lane], None]] = []
-"""Called with a lane when a recording begins: emit there what exists already (segments, live blocks)."""
+"""Functions called when a recording begins, with a buffer to which they emit the existing segments and live blocks."""
 describers: list[Callable[[], dict[str, Any]]] = []
-"""Called when a recording begins: facts for its `meta` (backend, manager, device, capacity, min_block)."""
+"""Functions called when a recording begins; they return facts for its `meta` (backend, manager, device, ...)."""
 
 
 class Steps:
-    """The count of steps: of the program, or of a part of it that counts for itself (`own_steps`).
+    """A counter of training steps: one for the program, and one for each block of `own_steps`.
 
     Attributes:
-        number: of the last step begun.
-        opens: when the next implicit step begins; 0: that is not known yet.
+        number: the index of the step that began last, -1 before the first.
+        opens: the time in ns at which the next implicit step begins, 0 while unknown.
     """
 
     number: int = -1
@@ -158,7 +91,7 @@ _steps: ContextVar[Steps] = ContextVar("flnb_steps", default=Steps())  # noqa: B
 
 @with_block
 def own_steps() -> Iterator[None]:
-    """Count steps from 0 inside the block, in this thread: for ranks that are threads."""
+    """Give the calling thread a step counter of its own, from 0, inside the block: for ranks that run as threads."""
     token = _steps.set(Steps())
     try:
         yield
@@ -167,19 +100,25 @@ def own_steps() -> Iterator[None]:
 
 
 def emit(code: int, t: int, a: int = 0, b: int = 0, c: int = 0, d: int = 0, e: int = 0, f: int = 0) -> None:
-    """Emit one record from this thread if anybody records. For rare events; ops inline this."""
+    """Emit one event from the calling thread, or do nothing while nothing records. For rare events; ops inline this.
+
+    Args:
+        code: the kind of event and the fields packed beside it (see `schema`).
+        t: the time in ns of `time.perf_counter_ns`.
+        a, b, c, d, e, f: the kind's further numbers, in the order of `schema.KINDS`.
+    """
     if lanes is not None:
         lanes.lane.emit(code, t, a, b, c, d, e, f)
 
 
 def exclude(before: int, after: int) -> None:
-    """Take nanoseconds off the beginning and the end of the time of the op that this thread is about to record."""
+    """Subtract nanoseconds from the beginning and end of the duration of the op that this thread records next."""
     if lanes is not None:
         lanes.lane.emit(EXCLUDED, before, after)
 
 
 class _OthersOnly:
-    """In place of a lane's list of numbers: records of ops are left out, all others are kept."""
+    """Stands in for a buffer's list of numbers: discards the records of ops and passes on all others."""
 
     def __init__(self, rows: Any) -> None:
         self.rows = rows
@@ -200,7 +139,7 @@ class _OthersOnly:
 
 
 class uncounted(WithBlock[None]):
-    """Leave the ops of this thread out of recordings inside, as those that are repeated to be timed."""
+    """Leave this thread's ops out of all recordings inside the block, such as ops repeated to be timed."""
 
     def __init__(self) -> None:
         self._lane: Lane | None = None
@@ -217,7 +156,7 @@ class uncounted(WithBlock[None]):
 
 
 def enter(name: str, event: int = schema.SCOPE | schema.ENTER_MODULE << schema.AUX_SHIFT) -> None:
-    """Enter a module's scope, cheaply; `leave` it in a ``finally``. `scope` is the friendly form."""
+    """Enter the scope `name` of a module, at less cost than `scope`; the caller must `leave` it in a ``finally``."""
     here = threads.here
     outer: str = here.path
     here.path = path = f"{outer}.{name}" if outer else name
@@ -231,7 +170,7 @@ def enter(name: str, event: int = schema.SCOPE | schema.ENTER_MODULE << schema.A
 
 
 def leave(outer: str) -> None:
-    """Leave a scope that was entered where the path was ``outer``."""
+    """Leave the current scope and return to the path `outer`, the path before `enter`."""
     here = threads.here
     here.path = outer
     if lanes is not None:
@@ -244,11 +183,11 @@ def leave(outer: str) -> None:
 
 
 ENTER_BLOCK = schema.SCOPE | schema.ENTER_BLOCK << schema.AUX_SHIFT
-"""The event for `enter` of a scope that is no module's."""
+"""The event that `enter` emits for a scope other than a module's."""
 
 
 def set_phase(phase: int) -> int:
-    """Set this thread's phase (index into `schema.PHASES`) and return the one before."""
+    """Set the calling thread's phase, an index into `schema.PHASES`, and return the previous one."""
     here = threads.here
     before: int = here.phase
     here.phase = phase
@@ -260,7 +199,9 @@ def set_phase(phase: int) -> int:
 
 
 class scope(WithBlock[None]):
-    """Name the ops inside: ``with flnb.scope("block1"): ...``, or as a decorator. Nested scopes are joined by dots.
+    """Name the part of the program inside the block, or a decorated function: ``with flnb.scope("block1"): ...``.
+
+    Statistics, tapes and memory reports group ops by scope; the names of nested scopes are joined by dots.
 
     >>> import flnb
     >>> with flnb.scope("head"):
@@ -285,7 +226,7 @@ class scope(WithBlock[None]):
 
 
 class phase(WithBlock[None]):
-    """Name the phase of a step that runs inside: ``with flnb.phase("optimizer"): ...``.
+    """Say which phase of a training step runs inside the block: "forward", "backward", "optimizer" or "other".
 
     Raises:
         ValueError: an unknown phase.
@@ -314,7 +255,11 @@ class phase(WithBlock[None]):
 
 
 class step(WithBlock[int]):
-    """Mark one training step: ``with flnb.step(): ...``. By default the index counts on from the last step's.
+    """Mark one training step: ``with flnb.step(): ...``. The block's value is the step's index.
+
+    Args:
+        index: the step's number; by default one more than the last step's, from 0 in a new recording.
+        total: how many steps the run will have, for displays; None if unknown.
 
     >>> import flnb
     >>> with flnb.record() as run:
@@ -348,7 +293,7 @@ class step(WithBlock[int]):
 
 
 def mark_step(total: int = 0) -> None:
-    """End a step here unless a `step` block is open. Optimizers call it, so that plain loops have steps too."""
+    """End an implicit step now, unless a `step` block is open. Optimizers call it, so that plain loops have steps."""
     if threads.here.step is None and lanes is not None:
         steps = _steps.get()
         steps.number += 1
@@ -356,13 +301,14 @@ def mark_step(total: int = 0) -> None:
 
 
 def _end_step(t0: int, index: int, total: int) -> None:
+    """Emit the event of a step that began at t0 (ns) and ends now."""
     threads.here.walked = False
     _steps.get().opens = t1 = clock()
     emit(schema.STEP, t0, t1, index, total)
 
 
 def current_step() -> int:
-    """The index of the open step; between steps the one that ended last, until the next backward."""
+    """Return the index of the open step; between steps that of the last one, or after a backward pass the next."""
     if threads.here.step is not None:
         return threads.here.step
     number = _steps.get().number
@@ -370,16 +316,26 @@ def current_step() -> int:
 
 
 def restart_steps(t: int) -> None:
-    """Restart step numbers at 0, with the first implicit step at time t. A new session calls it."""
+    """Count the caller's steps from 0 again; the first implicit step begins at time t (ns)."""
     steps = _steps.get()
     steps.number, steps.opens = -1, t
     threads.here.walked = False
 
 
 def log(**metrics: float) -> None:
-    """Record numbers of the current step: ``flnb.log(loss=loss, accuracy=0.98)``. Free of cost while nobody records.
+    """Record metrics of the current step: ``flnb.log(loss=loss, accuracy=0.98)``. Does nothing while nothing records.
 
-    Anything that ``float()`` takes will do; what it does not take is a `TypeError` that names the metric.
+    Args:
+        **metrics: numbers by name; whatever ``float()`` accepts, such as a tensor of one element.
+
+    Raises:
+        TypeError: a value is not one number; the message names the metric.
+
+    >>> import flnb
+    >>> with flnb.record() as run:
+    ...     flnb.log(loss=0.25, accuracy=0.9)
+    >>> run.metrics["loss"]["value"].tolist()
+    [0.25]
     """
     if lanes is None:
         return

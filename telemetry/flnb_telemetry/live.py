@@ -18,7 +18,7 @@ from flnb_telemetry.intern import NONE, joined
 from flnb_telemetry.livebackward import RECENT, Backwards
 from flnb_telemetry.livememory import LiveMemory
 from flnb_telemetry.livetape import PROTOCOL, LiveTape
-from flnb_telemetry.recording import Run
+from flnb_telemetry.run import Run
 from flnb_telemetry.safe_text import safe_lines, safe_text
 from flnb_telemetry.tally import Tally, buckets
 
@@ -210,19 +210,22 @@ class Live(Run):
     def _counters(self, now: int, thinned: bool) -> dict[str, Any]:
         self._rate.append((now, self.events, self._sequence))
         before, events, frames = self._rate[0]
-        span = max(1, now - before) / 1e9
+        span, seconds = max(1, now - before) / 1e9, self.seconds_at(self.end or now)
+        rate = (self.events - events) / span if self.end is None else self.events / max(1e-9, seconds)
         steps, session = self._past["step"], self.session
         recent = steps[-10:]
-        step, total = recent[-1, 3:5].tolist() if len(recent) else (None, None)
+        step, total = recent[-1, 3:5].tolist() if len(recent) else (None, 0)
+        if self.end is not None and step is not None:
+            total = total or step + 1  # the last step of a run that has ended is the last of all
         # the first step that ended after a drop, or the last one
         ended_after = np.searchsorted(steps[:, 2], self._drop_times)
         dropped = steps[np.minimum(ended_after, len(steps) - 1), 3].tolist() if len(steps) else []
         return {
-            "t": ((self.end or now) - self.start) / 1e9,
+            "t": seconds,
             "step": step,
             "steps_total": total or None,
             "events": self.events,
-            "events_per_s": (self.events - events) / span,
+            "events_per_s": rate,
             "dropped": self.dropped,
             "dropped_first_step": dropped[0] if dropped else None,
             "dropped_last_step": dropped[-1] if dropped else None,

@@ -12,7 +12,6 @@ import numpy as np
 from flnb_telemetry import schema
 from flnb_telemetry.analysis import tape
 from flnb_telemetry.livetape import LiveTape
-from flnb_telemetry.recording import columns
 
 if TYPE_CHECKING:
     from flnb_telemetry.analysis.tape import Measured
@@ -91,7 +90,7 @@ class Backwards:
     def _measured(self) -> list[Measured]:
         if not self._samples:
             return []
-        stats, walks = (columns(schema.KINDS[name], self._samples) for name in ("grad_stat", "walk"))
+        stats, walks = (schema.table(schema.KINDS[name], self._samples) for name in ("grad_stat", "walk"))
         return tape.measured(stats, walks)
 
     def _of(self, *kept: Measured) -> Batches:
@@ -119,7 +118,7 @@ class Backwards:
         batches |= dict.fromkeys(KINDS, samples) | dict.fromkeys(("edge", "op_failed"), recent)
 
         def table(name: str) -> schema.Columns:
-            return columns(schema.KINDS[name], batches[name])
+            return schema.table(schema.KINDS[name], batches[name])
 
         # Of a tape of which all was measured the older records are not looked through.
         batches["op"] = [(lane, part[part[:, 4] >= first]) for lane, part in recent]

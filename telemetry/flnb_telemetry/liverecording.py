@@ -62,7 +62,6 @@ class LiveRecording(Live):
         self._told.clear()
         parts = list(self._parts())
         run, counters = self._run() | {"whole": True}, self._counters(self.end or 0, False)
-        counters["events_per_s"] = self.events / max(1e-9, self.recording.seconds)
         for number, told in enumerate([self._tables() | self._history(), *parts]):
             index, buffer = packed(told)
             content = {"type": "frame", "protocol": PROTOCOL, "keyframe": number == 0, "seq": number + 1}

@@ -1,6 +1,13 @@
-"""From the lanes to whoever listens: a session holds the lanes of all threads, a daemon thread drains them to sinks.
+"""Carry events from the threads that write them to the recordings and dashboards that listen.
 
-The session exists while there is at least one sink.
+A `Session` holds one buffer (`Lane`) per thread and a daemon thread, the pump, which empties the buffers into all
+attached sinks. `attach` starts it with the first sink, `detach` ends it with the last.
+
+There is one session per process, shared by all recordings on purpose: an op writes its event once, into the buffer of
+its thread, however many recordings listen, and so does not become slower with a second one. Whatever belongs to one
+recording (its events, its limit, its gradient interval, its beginning and end) is kept by the sink or per sink; a
+recording in one thread therefore neither ends nor shortens one in another. Every recording sees the events of all
+threads; the "lane" column of its tables tells the threads apart.
 """
 
 from __future__ import annotations
@@ -20,59 +27,71 @@ from time import perf_counter_ns as clock
 from typing import Protocol
 
 from flnb_telemetry import bus, encoding, schema
+from flnb_telemetry.lane import DEFAULT_BUFFER, NOBODY, Lane, Lanes, numbers_in
 
 INTERVAL = 0.033
 SWITCH_INTERVAL = 0.001
-PATIENCE = 0.2  # seconds after which whoever waits for the pump looks whether it runs
+PATIENCE = 0.2  # seconds after which a thread that waits for the pump checks that the pump runs
 
 
 class Sink(Protocol):
-    """What a session feeds."""
+    """What a session sends records to, such as a recording or a dashboard's live view."""
 
     grad_interval: float | None
-    """Seconds between two backwards whose gradient norms are wanted; None for never."""
+    """Seconds between two backward passes whose gradient norms are measured; None never asks for them."""
     live: bool
-    """Whether it wants records as they come; otherwise when a buffer fills, at a flush, and at the end, so that making
-    records of what the threads wrote takes no time from them meanwhile."""
+    """True: receive records every few milliseconds. False: receive them when a buffer is half full, at a flush and at
+    the end, so that the pump takes no time from the program in between."""
     failure: BaseException | None
-    """What `feed` raised, after which the sink is fed no more."""
+    """The error that `feed` raised, after which the sink receives nothing more; None without an error."""
 
     def feed(self, lane: int, records: schema.Records) -> None:
-        """Take the next rows of a lane, shape (n, 8), in the order in which its thread wrote them; they are yours."""
+        """Receive the next records, shape (n, 8), of the thread with the number `lane`, in the order it wrote them.
+
+        The sink may keep and change the array.
+        """
 
 
 class Session:
-    """One stretch of recording: lanes, sinks and the pump thread. `attach` and `detach` make and end it.
+    """The buffers of all threads, the sinks, and the pump thread between them, while at least one sink is attached.
 
-    Sinks come, are fed and go on the pump's thread alone: Ctrl-C reaches only the main thread, so it cannot tear that.
+    Sinks are added, fed and removed on the pump's thread only: Ctrl-C is raised in the main thread, so it cannot
+    interrupt these in the middle.
+
+    Args:
+        capacity: bytes of records that may wait in each thread's buffer; further ones are dropped and counted.
+        interval: seconds between two rounds of the pump.
     """
 
     def __init__(self, capacity: int, interval: float) -> None:
         self.capacity = capacity
         self.interval = interval
         self.sinks: list[Sink] = []
-        self.lanes: list[bus.Lane] = []
+        self.lanes: list[Lane] = []
         self.started = clock()
         self.events = 0
         self.pump_ns = 0
         self.over = False
         self._numbers = itertools.count(1)
-        self._grad_due: dict[int, int] = {}
+        self._grad_due: dict[Sink, int] = {}  # the time (ns) from which on a sink wants gradient norms again
         self._asked: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._working = threading.RLock()
         self._switch = sys.getswitchinterval()
         self.thread = threading.Thread(target=self._run, name="flnb-telemetry", daemon=True)
 
-    def new_lane(self) -> bus.Lane:
-        """A lane for the calling thread."""
-        lane = bus.Lane(next(self._numbers), self.capacity)
+    def new_lane(self) -> Lane:
+        """Create the buffer of the calling thread."""
+        lane = Lane(next(self._numbers), self.capacity)
+        lane.context = bus.threads.here.context()
         self.lanes.append(lane)
         return lane
 
     def _run(self) -> None:
-        """Drain now and then, and do what is asked, until the last sink has gone. Threads change places up to five
-        times as often as usual meanwhile: NumPy gives the GIL up in every call of it, and a training loop in pure
-        Python would keep it 5 ms each time."""
+        """Empty the buffers every `interval` seconds and run what `ask` queued, until the last sink is removed.
+
+        Meanwhile the interpreter switches threads every millisecond instead of every five: each NumPy call of the pump
+        gives up the GIL, and a training loop in pure Python would hold it for 5 ms each time.
+        """
         sys.setswitchinterval(min(self._switch, SWITCH_INTERVAL))
         while not self.over:
             try:
@@ -84,9 +103,9 @@ class Session:
                 work()
 
     def ask(self, work: Callable[[], None]) -> None:
-        """Run a function on the pump's thread and wait until it is done; raises the function's errors.
+        """Run a function on the pump's thread and wait until it returns; its errors are raised here.
 
-        What was asked is done also where Ctrl-C ends the wait.
+        The function runs to its end even if Ctrl-C interrupts the wait.
         """
         if get_ident() == self.thread.ident:
             work()
@@ -94,7 +113,7 @@ class Session:
         done = threading.Lock()
         failures: list[BaseException] = []
 
-        def told() -> None:
+        def run() -> None:
             try:
                 with self._working:
                     work()
@@ -103,25 +122,21 @@ class Session:
             done.release()
 
         done.acquire()
-        self._asked.put(told)
+        self._asked.put(run)
         while not done.acquire(timeout=PATIENCE):
-            if not self.thread.is_alive() or sys.is_finalizing():  # it never began, or will not go on
+            if not self.thread.is_alive() or sys.is_finalizing():  # the pump never started, or is stopped for good
                 while not self._asked.empty():
                     self._asked.get()()
         if failures:
             raise failures[0]
 
-    def drain(self) -> None:
-        """Feed the sinks everything written until now."""
-        self.ask(self._drain)
-
     def _drain(self, everything: bool = True) -> None:
-        """Feed the sinks everything written until now, or only lanes that are half full or whose thread has ended."""
+        """Empty the buffers into the sinks: all of them, or only those half full and those of ended threads."""
         began = thread_time_ns()
         for lane in list(self.lanes):
-            ended = not lane.thread.is_alive()  # asked first: then the drain below sees its last record
+            ended = not lane.thread.is_alive()  # read first: then the drain below sees the thread's last record
             if ended and bus.lanes is not None and bus.lanes.last is lane:
-                bus.lanes.last, ended = bus.NOBODY, False  # a new thread with its ident may write there just now
+                bus.lanes.last, ended = NOBODY, False  # a new thread with the same ident may be writing there
             if not (everything or ended or len(lane.pending) > lane.limit // 2):
                 continue
             records = lane.drain()
@@ -131,7 +146,7 @@ class Session:
                     try:
                         sink.feed(lane.number, records)
                     except Exception as error:
-                        sink.failure = error  # the program that is being watched goes on
+                        sink.failure = error  # the recorded program continues
                         self.sinks.remove(sink)
             if ended:
                 self.lanes.remove(lane)
@@ -139,20 +154,27 @@ class Session:
         self.pump_ns += thread_time_ns() - began
 
     def _want_grad_stats(self) -> None:
+        """Request gradient norms from the next backward pass if a sink's interval has passed."""
         now = clock()
         for sink in self.sinks:
-            if sink.grad_interval is not None and now >= self._grad_due.get(id(sink), 0):
-                self._grad_due[id(sink)] = now + int(sink.grad_interval * 1e9)
+            if sink.grad_interval is not None and now >= self._grad_due.get(sink, 0):
+                self._grad_due[sink] = now + int(sink.grad_interval * 1e9)
                 bus.want_grad_stats = True
 
-    def add(self, sink: Sink) -> None:
-        """Feed a sink from now on, beginning with announcements of the blocks and segments that exist already."""
-        self.ask(partial(self._add, sink, copy_context()))
+    def add(self, sink: Sink, buffer: int) -> None:
+        """Feed a sink from now on, first with records of the memory blocks and segments that already exist.
 
-    def _add(self, sink: Sink, caller: Context) -> None:
+        Of the buffers (bytes per thread) that the sinks of a session ask for, the largest is used.
+        """
+        self.ask(partial(self._add, sink, buffer, copy_context()))
+
+    def _add(self, sink: Sink, buffer: int, caller: Context) -> None:
         self._drain()
-        bus.lanes = bus.lanes or bus.Lanes(self.new_lane)
-        lane = bus.Lane(0, 1 << 34)
+        self.capacity = max(self.capacity, buffer)
+        for lane in self.lanes:
+            lane.limit = numbers_in(self.capacity)
+        bus.lanes = bus.lanes or Lanes(self.new_lane)
+        lane = Lane(0, 1 << 34)
         for announce in bus.announcers:
             caller.run(announce, lane)
         records = lane.drain()
@@ -162,7 +184,7 @@ class Session:
         self._want_grad_stats()
 
     def remove(self, sink: Sink) -> None:
-        """Feed a sink its remaining records and remove it; the session ends with its last sink."""
+        """Feed a sink the records written until now and remove it; removing the last sink ends the session."""
         self.ask(partial(self._remove, sink))
 
     def _remove(self, sink: Sink) -> None:
@@ -171,6 +193,7 @@ class Session:
             bus.lanes = None
         self._drain()
         self.sinks = [other for other in self.sinks if other is not sink]
+        self._grad_due.pop(sink, None)
         if not self.sinks and session is self:
             session, self.over = None, True
             bus.want_grad_stats = False
@@ -178,11 +201,11 @@ class Session:
 
     @property
     def buffer_used(self) -> int:
-        """Bytes waiting in the fullest lane; `capacity` is the limit of each lane."""
+        """Bytes waiting in the fullest of the threads' buffers; `capacity` is the limit of each."""
         return max((lane.undrained for lane in list(self.lanes)), default=0)
 
     def share(self) -> float:
-        """Cost of telemetry as a share of the time since the session began, 0 to 1."""
+        """Estimate the CPU time that telemetry took, as a share (0 to 1) of the time since the session began."""
         wall = max(1, clock() - self.started)
         return min(1.0, (self.events * event_ns() + self.pump_ns) / wall)
 
@@ -192,19 +215,37 @@ _lock = threading.RLock()
 _event_ns: float | None = None
 
 
-def attach(sink: Sink, *, buffer: int = bus.DEFAULT_BUFFER, interval: float = INTERVAL) -> Session:
-    """Feed ``sink`` from now on. The first sink begins a session, with ``buffer`` bytes for each thread at most."""
+def attach(sink: Sink, *, buffer: int = DEFAULT_BUFFER, interval: float = INTERVAL) -> Session:
+    """Feed `sink` with the events of all threads from now on, until `detach(sink)`.
+
+    Args:
+        sink: an object with `feed(lane, records)` and the other members of `pump.Sink`, such as a `Recording`.
+        buffer: bytes of records that may wait in each thread's buffer; further ones are dropped and counted. Where
+            several sinks are attached, the largest of their buffers is used.
+        interval: seconds between two rounds of the thread that empties the buffers; the shortest of all sinks is used.
+
+    Returns:
+        The session, which all attached sinks share.
+
+    >>> import flnb
+    >>> run = flnb.telemetry.Recording("mine")
+    >>> session = flnb.telemetry.attach(run)
+    >>> y = flnb.ones(3) * 2.0
+    >>> flnb.telemetry.detach(run)
+    >>> run.ops["multiply"].count
+    1
+    """
     global session
     try:
         with _lock:
             event_ns()
             current = session
             if current is None:
-                current = session = Session(buffer, interval)  # before it has a thread, so that `detach` finds it
+                current = session = Session(buffer, interval)  # stored before its thread starts: `detach` must find it
                 bus.restart_steps(current.started)
                 _start(current.thread)
             current.interval = min(current.interval, interval)
-            current.add(sink)
+            current.add(sink, buffer)
             return current
     except BaseException:
         detach(sink)
@@ -212,7 +253,7 @@ def attach(sink: Sink, *, buffer: int = bus.DEFAULT_BUFFER, interval: float = IN
 
 
 def _start(thread: threading.Thread) -> None:
-    """Start a thread. Where Ctrl-C comes while `Condition.wait` gives its lock up, that raises a RuntimeError of it."""
+    """Start a thread, and raise Ctrl-C as itself where `Condition.wait` turned it into a RuntimeError."""
     try:
         thread.start()
     except RuntimeError as error:
@@ -222,7 +263,15 @@ def _start(thread: threading.Thread) -> None:
 
 
 def detach(sink: Sink) -> None:
-    """Feed ``sink`` everything emitted until now and let it go; a no-op for one that is not attached."""
+    """Feed `sink` all events emitted until now and stop feeding it; does nothing if it is not attached.
+
+    Warns if the sink's `feed` raised an error, after which it has received nothing.
+
+    >>> import flnb
+    >>> run = flnb.telemetry.Recording("mine")
+    >>> session = flnb.telemetry.attach(run)
+    >>> flnb.telemetry.detach(run)
+    """
     with _lock:
         current = session
         if current is not None:
@@ -234,23 +283,36 @@ def detach(sink: Sink) -> None:
 
 
 def flush() -> None:
-    """Feed the sinks everything emitted until now."""
+    """Deliver all events emitted until now to the attached sinks, and return when they have them.
+
+    >>> import flnb
+    >>> run = flnb.telemetry.Recording("mine")
+    >>> session = flnb.telemetry.attach(run)
+    >>> y = flnb.ones(3)
+    >>> flnb.telemetry.flush()
+    >>> run.events > 0
+    True
+    >>> flnb.telemetry.detach(run)
+    """
     current = session
     if current is not None:
-        current.drain()
+        current.ask(current._drain)
 
 
 def recording() -> Sink | None:
-    """The sink that has kept everything for longest, None while nobody records."""
+    """Return the attached sink that is no live view and was attached first; None if there is none."""
     current = session
     return next((sink for sink in list(current.sinks) if not sink.live), None) if current is not None else None
 
 
 def event_ns() -> float:
-    """Nanoseconds an event costs its thread, two clock readings included; measured once, in about 1 ms."""
+    """Return the nanoseconds that a thread needs to write an event, two clock readings included.
+
+    The first call measures it, in about 1 ms.
+    """
     global _event_ns
     if _event_ns is None:
-        lane = bus.Lane(0)
+        lane = Lane(0)
         count, code = 2048, schema.OP | encoding.FLOAT_TIMES
         best = 1 << 62
         for _ in range(3):
@@ -268,7 +330,7 @@ def event_ns() -> float:
 def _after_fork() -> None:
     global session, _lock
     session, _lock = None, threading.RLock()
-    bus.lanes, bus.want_grad_stats = None, False  # a forked child starts with telemetry off: it has no pump
+    bus.lanes, bus.want_grad_stats = None, False  # a forked child has no pump thread: telemetry starts switched off
 
 
 if hasattr(os, "register_at_fork"):

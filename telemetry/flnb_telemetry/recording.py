@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
-import platform
-import sys
-import threading
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from flnb_telemetry import bus, pump, quantity, schema
+from flnb_telemetry import pump, quantity, schema
 from flnb_telemetry.analysis import tape
 from flnb_telemetry.analysis.memory import Memory
 from flnb_telemetry.analysis.ops import OpStats
 from flnb_telemetry.extras import require, tool
 from flnb_telemetry.formats import svg
-from flnb_telemetry.intern import Catalog, Frame
 from flnb_telemetry.parts import UsedParts
+from flnb_telemetry.run import Run
 from flnb_telemetry.safe_text import html_text, safe_lines, safe_text
 from flnb_telemetry.withblock import WithBlock
 
@@ -27,87 +22,66 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator
 
-BLOCK = 4096  # records
-_numbers = itertools.count(1)
+    from flnb_telemetry.intern import Frame
+
 watchers: list[Callable[[Recording], None]] = []
-"""Called with each recording just before it begins and again when it has ended (see its `state`): how a dashboard
-follows what is recorded."""
+"""Functions called with each recording just before it begins and again when it has ended (see its `state`), so that a
+dashboard can follow it."""
 
 
-class Run:
-    """What a recording and a live view are alike: a sink with a name, a beginning, a state and an end."""
+class _Table:
+    """The columns of the events that a recording held at one time, by kind; each kind is computed once.
 
-    live = False
-    failure: BaseException | None = None
-    buffer = bus.DEFAULT_BUFFER
-    session: pump.Session | None = None
+    Analyses keep it instead of the recording: a reference cycle would keep all records alive.
+    """
 
-    def __init__(self, name: str, grad_interval: float | None, state: str) -> None:
-        self.name = name
-        self.number = next(_numbers)
-        self.grad_interval = grad_interval
-        self.state = state
-        self.error: str | None = None
-        self.start = time.perf_counter_ns()
-        self.end: int | None = None
-        self.events = 0
-        self.meta: dict[str, Any] = {}
-        self._used = UsedParts({})
-        self.catalog = Catalog()
-        self._lock = threading.Lock()
+    def __init__(self, events: int, batches: schema.Batches, known: dict[str, schema.Columns]) -> None:
+        self.events, self._batches, self._known = events, batches, dict(known)
 
-    def feed(self, lane: int, records: schema.Records) -> None:
-        """Take rows from the pump."""
-        raise NotImplementedError
-
-    def begin(self) -> None:
-        """Attach to the bus."""
-        self.meta = described()
-        self._used = UsedParts(self.meta)
-        self.session = pump.attach(self, buffer=self.buffer)
-
-    def finish(self, error: BaseException | None = None) -> None:
-        """Detach from the bus; with an error the run is "failed" but just as complete."""
-        try:
-            pump.detach(self)
-        finally:
-            self.end = time.perf_counter_ns()
-            self.state = "finished" if error is None else "failed"
-            self.error = None if error is None else f"{type(error).__name__}: {error}".rstrip(": ")
-
-    def seconds_at(self, t: Any) -> Any:
-        """Times in ns (an array or one) as seconds since the beginning."""
-        return (t - self.start) / 1e9
-
-    def in_seconds(self, table: schema.Columns) -> schema.Columns:
-        """A table of events with its times as seconds since the beginning."""
-        times = table.keys() & {"t", "t0", "t1", "t_last"}
-        return table | {name: self.seconds_at(table[name]) for name in times}
+    def __call__(self, kind: str) -> schema.Columns:
+        """Return the columns of one kind, such as "op"."""
+        what = schema.kind_of(kind)
+        if kind not in self._known:
+            self._known[kind] = schema.table(what, self._batches)
+        return dict(self._known[kind])
 
 
 class Recording(Run):
-    """What `record` gives and `load_run` reads. Complete as soon as the block ends, however it ended.
+    """The events of a program and the analyses of them: `flnb.record` yields one, `flnb.load_run` reads one.
 
-    Analyses: `ops`, `memory`, `tape`, `metrics`, `steps`. Single ops: `calls`. Raw data: `table(kind)`, `to_pandas`,
-    `to_arrow`, `save`. While still recording, each answers from what was recorded until then. Times are seconds since
-    the beginning, except in `table`, which gives the records' own `perf_counter` nanoseconds (from `start` on).
-    `tables`: what a file held, in place of what a pump feeds.
+    It is complete as soon as the block of `record` ends, even by an error; while recording, each analysis covers the
+    events until now.
+
+    Analyses: `ops`, `memory`, `tape`, `metrics`, `steps`, and `calls` for single ops. Raw data: `table(kind)`,
+    `to_pandas`, `to_arrow`, `save`. Times are seconds since the beginning, except in `table`, which has nanoseconds of
+    `time.perf_counter_ns`, as `start` has.
+
+    Args:
+        name: what displays call it.
+        limit: bytes of records to keep; further ones are counted in `dropped`.
+        grad_interval: seconds between two backward passes whose gradient norms are measured; None measures none.
+
+    >>> import flnb
+    >>> with flnb.record("demo") as run:
+    ...     y = flnb.ones((2, 3)) + 1.0
+    >>> run.name, run.state, run.ops["add"].count
+    ('demo', 'finished', 1)
     """
 
     captured: Any = None
-    """What keeps the inputs of ops, where those are kept."""
+    """The stored inputs of ops (`flnb.explore.Calls`), None unless `flnb.record(inputs=True)` stored them."""
 
     def __init__(self, name: str = "run", *, limit: int = 1 << 30, grad_interval: float | None = 0.5) -> None:
         super().__init__(name, grad_interval, "recording")
-        self.over_limit = 0  # records that came when `limit` bytes were held already
+        self.over_limit = 0  # records that arrived after `limit` bytes
         self._limit = limit // schema.RECORD_BYTES
-        self._batches: list[tuple[int, schema.Records]] = []
-        self.tables: dict[str, schema.Columns] = {}
-        self._columns: dict[str, tuple[int, schema.Columns]] = {}
-        self._made: dict[str, tuple[int, Any]] = {}
+        self._batches: schema.Batches = []
+        self.tables: dict[str, schema.Columns] = {}  # those of a file, which has no batches
+        self._table = _Table(-1, [], {})
+        self._analyses: dict[str, Any] = {}  # made from _table
 
     def feed(self, lane: int, records: schema.Records) -> None:
-        """Take rows from the pump."""
+        """Receive the next records, shape (n, 8), of the thread with the number `lane`."""
         with self._lock:
             fitting = records[: self._limit - self.events]
             self.events += len(fitting)
@@ -116,84 +90,89 @@ class Recording(Run):
                 self._batches.append((lane, fitting))
 
     def finish(self, error: BaseException | None = None) -> None:
-        """Detach from the bus; `meta` names the parts that ran."""
+        """Receive the last events and stop; `meta` then names the backends and managers that ran."""
         super().finish(error)
         used = UsedParts(self.meta)
-        used.take(list(self._batches))  # without the lock: nobody feeds any more
+        used.take(list(self._batches))  # no lock: nothing is fed any more
         self.meta |= used.facts()
 
     def table(self, kind: str) -> schema.Columns:
-        """The columns of one kind (see `schema.KINDS`) and the "lane" each row came from, in order of time."""
-        return self._present()[1](kind)
+        """Return the events of one kind as named columns, in order of time.
 
-    def _present(self) -> tuple[int, Callable[[str], schema.Columns]]:
-        """The number of events held now, and `table` of these without this recording.
+        Args:
+            kind: a name in `flnb_telemetry.schema.KINDS`, such as "op" or "alloc".
 
-        What is made from it is kept here, and must not lead back here: such a cycle would keep all records.
+        Returns:
+            NumPy arrays of one length by name; "lane" numbers the thread that emitted each event. Times are ns of
+            `time.perf_counter_ns`.
+
+        Raises:
+            KeyError: an unknown kind.
         """
+        return self._now()(kind)
+
+    def _now(self) -> _Table:
+        """Return the tables of all events that have been emitted until now."""
         if self.end is None:
             pump.flush()
         self.catalog.refresh()
-        if self.tables:
-            return self.events, partial(_read, self.tables)
         with self._lock:
-            return self.events, partial(_held, list(self._batches), self.events, self._columns)
+            if self._table.events != self.events:
+                self._table = _Table(self.events, list(self._batches), self.tables)
+                self._analyses.clear()
+            return self._table
 
-    def _cached(self, key: str, make: Callable[[Callable[[str], schema.Columns]], Any]) -> Any:
-        """What `make` gave of the table of the events held now."""
-        events, table = self._present()
-        found = self._made.get(key)
-        if found is None or found[0] != events:
-            found = self._made[key] = (events, make(table))
-        return found[1]
+    def _cached(self, key: str, make: Callable[[_Table], Any]) -> Any:
+        """Return `make(table)` of the events until now, computed once as long as no new events arrive."""
+        table = self._now()
+        if key not in self._analyses:
+            self._analyses[key] = make(table)
+        return self._analyses[key]
 
     @property
     def stacks(self) -> dict[int, tuple[Frame, ...]]:
-        """Call stacks by context, innermost frame first, as read from a PyTorch snapshot."""
+        """Call stacks, innermost frame first, by the context id of memory blocks; only PyTorch snapshots have them."""
         return self.catalog.stacks
 
     @property
     def seconds(self) -> float:
-        """How long the recording lasted (until now, while it runs)."""
+        """The duration of the recording in seconds, until now while it runs."""
         return float(self.seconds_at(self.end or time.perf_counter_ns()))
 
     @property
     def ops(self) -> OpStats:
-        """Op statistics, a row for each op name; `.by("scope", "phase")` for others, `.sort(column)`, `.to_pandas()`.
-
-        The ops that ran one by one are in `calls`.
-        """
+        """Statistics of the ops, one row per op name; `.by("scope", "phase")` groups otherwise. See `OpStats`."""
         return OpStats(self.table("op"), self.catalog)
 
     @property
     def calls(self) -> Any:
-        """The ops that ran, with their inputs: `calls[i]` is the i-th of the recording; iterate over all stored ones.
+        """The single ops with their inputs: `calls[i]` is the i-th op that ran; iterate over all stored ones.
 
         Raises:
-            LookupError: their inputs were not kept.
+            LookupError: the run was not recorded with `flnb.record(inputs=True)`.
         """
         if self.captured is None:
             raise LookupError(
-                "run.calls: single ops are kept, with their inputs, by flnb.record(inputs=True) only; statistics are "
-                "in run.ops, times and places in run.to_pandas()"
+                "run.calls: the inputs of single ops were not stored; record with flnb.record(inputs=True). Statistics "
+                "of all ops are in run.ops, their times and scopes in run.to_pandas()"
             )
         return self.captured
 
     @property
     def memory(self) -> Memory:
-        """Memory over time: `.timeline()`, `.at(t)`, `.peak`, `.fragmentation()`."""
+        """Memory over time: `.timeline()`, `.at(t)`, `.peak` and `.fragmentation()`. See `Memory`."""
         memory: Memory = self._cached("memory", lambda table: Memory(table, self.start, self.catalog))
         return memory
 
     @property
     def steps(self) -> schema.Columns:
-        """One row for each step: index, t0, t1 and seconds (s), total (steps in all, 0 if unknown)."""
+        """The training steps as columns: index, t0 and t1 (s), seconds, and total (planned steps, 0 if unknown)."""
         table = self.in_seconds(self.table("step"))
         return {key: table[key] for key in ("index", "t0", "t1", "total")} | {"seconds": table["t1"] - table["t0"]}
 
     @property
     def metrics(self) -> dict[str, schema.Columns]:
-        """Metrics recorded by `log`: for each name the columns step, t and value."""
+        """The metrics recorded by `flnb.log`: for each name the columns step, t (s) and value."""
         table = self.in_seconds(self.table("metric"))
         return {
             self.catalog.strings.items[number]: {key: table[key][chosen] for key in ("step", "t", "value")}
@@ -203,20 +182,24 @@ class Recording(Run):
 
     @property
     def dropped(self) -> int:
-        """Events that were lost, because a buffer was full or the recording had reached its limit."""
+        """The number of events lost because a thread's buffer was full or the recording reached its limit."""
         return int(self.table("dropped")["count"].sum()) + self.over_limit
 
     @property
     def tape(self) -> tape.Tape:
-        """The tape of the last backward whose gradients were measured; `.step(i)` for that of a step.
+        """The tape (the graph of differentiated ops) of the last backward pass whose gradient norms were measured.
 
-        Where gradients had NaN or Inf it is the first of the last backwards in a row that had them.
+        If that pass produced NaN or Inf, it is the first of the consecutive passes that did. `.step(i)` returns the
+        tape of another step.
         """
         found: tape.Tape = self._cached("tape", lambda table: tape.of(table, self.start, self.catalog))
         return found
 
     def to_pandas(self, kind: str = "op") -> Any:
-        """A DataFrame of `table(kind)`: ids spelled out (op, family, dtype, shape, scope, phase), times in seconds."""
+        """Return the events of one kind as a pandas DataFrame, with names (op, shape, scope, ...) in place of ids.
+
+        Times are seconds since the beginning. Needs pandas, of the extra "lab".
+        """
         found, catalog = self.in_seconds(self.table(kind)), self.catalog
         named: schema.Columns = {}
         if "plan" in found:
@@ -237,20 +220,23 @@ class Recording(Run):
         return require("pandas", "lab", "a DataFrame").DataFrame(named | found)
 
     def to_arrow(self, kind: str = "op") -> Any:
-        """A `pyarrow.Table` of `table(kind)`: ids and nanoseconds as recorded."""
+        """Return `table(kind)` as a `pyarrow.Table`: ids and nanoseconds as recorded. Needs pyarrow."""
         return require("pyarrow", "lab", "an Arrow table").table(self.table(kind))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the run to a `.flnb` file, aside first and then renamed. Needs pyarrow."""
+        """Write the run to a `.flnb` file, which `flnb.load_run` reads. Needs pyarrow.
+
+        An existing file is replaced only when the new one is complete.
+        """
         from flnb_telemetry.formats import parquet
 
         parquet.save(self, path)
 
     def to_torch_snapshot(self, path: str | os.PathLike[str]) -> None:
-        """Write the memory of the run as a PyTorch memory snapshot, which PyTorch's viewer shows.
+        """Write the memory events of the run as a PyTorch memory snapshot; `flnb.load_run` reads it again.
 
-        That is pytorch.org/memory_viz or `python -m torch.cuda._memory_viz trace_plot FILE`; `load_run` reads it again.
-        Frames are call stacks where the run has them, else the op and, as their file, the scope.
+        pytorch.org/memory_viz and `python -m torch.cuda._memory_viz trace_plot FILE` display it. An allocation's call
+        stack is that of the run if it has any, else one frame with the op as its function and the scope as its file.
         """
         from flnb_telemetry import formats
 
@@ -260,9 +246,10 @@ class Recording(Run):
         raise TypeError(f"the recording {self.name!r} cannot be pickled: save it with run.save(path), then load_run")
 
     def summary(self) -> list[str]:
-        """Facts about the run, one a line."""
-        counted = len(self.steps["index"])
-        head = f"run '{safe_text(self.name)}' {self.state}: {quantity.duration(self.seconds * 1e9)}, {counted} steps, "
+        """Return the facts about the run that its repr begins with, one text each."""
+        numbers = self.steps["index"].tolist()
+        steps = f"{len(numbers)} steps" + (f" ({numbers[0]} to {numbers[-1]})" if numbers and numbers[0] else "")
+        head = f"run '{safe_text(self.name)}' {self.state}: {quantity.duration(self.seconds * 1e9)}, {steps}, "
         facts = [head + f"{quantity.count(self.events)} events"]
         if self.captured is not None:
             facts.append(self.captured.summary())
@@ -305,15 +292,21 @@ class Recording(Run):
 
 
 class record(WithBlock[Recording]):
-    """Record everything that runs inside: ``with flnb.record() as run: train()``, then ``run.ops`` and the rest.
+    """Record everything that runs inside: ``with flnb.record() as run: train()``, then read ``run.ops`` and the rest.
 
     Args:
-        name: what the run is called.
-        buffer: bytes of records (64 each) that a thread may have waiting ("16MiB" or an int); what is beyond when they
-            are next taken is dropped and counted. As Python numbers, waiting records take some three times as much.
-        limit: bytes the whole recording may hold; beyond, events are dropped and counted.
-        grad_interval: seconds between two backwards whose gradient norms are taken; None for those alone that make NaN
-            or Inf.
+        name: what displays call the run.
+        buffer: bytes of records (64 each) that may wait in each thread's buffer ("16MiB" or an int); further ones are
+            dropped and counted. As Python numbers, waiting records take about three times as much.
+        limit: bytes of records that the whole recording may hold; further events are dropped and counted.
+        grad_interval: seconds between two backward passes whose gradient norms are measured; None measures only those
+            that produce NaN or Inf.
+
+    >>> import flnb
+    >>> with flnb.telemetry.record("demo") as run:
+    ...     y = flnb.ones(3) * 2.0
+    >>> run.ops["multiply"].count
+    1
     """
 
     def __init__(
@@ -348,56 +341,15 @@ class record(WithBlock[Recording]):
 
 
 def _tell(run: Recording) -> None:
+    """Call all `watchers` with a recording that begins or has ended."""
     for watch in watchers[:]:
         watch(run)
 
 
 def _moved(moves: schema.Columns) -> Iterator[str]:
-    """The moves of saved tensors in words, by direction."""
+    """Describe the transfers of saved tensors, one text for each direction, from the table of kind "transfer"."""
     for direction in np.unique(moves["direction"]):
         chosen = moves["direction"] == direction
         spent, nbytes = (moves["t1"] - moves["t0"])[chosen].sum(), moves["nbytes"][chosen].sum()
         count = quantity.count(int(chosen.sum()))
         yield f"{count} {schema.DIRECTIONS[direction]} ({quantity.size(nbytes)} in {quantity.duration(spent)})"
-
-
-def _read(tables: dict[str, schema.Columns], kind: str) -> schema.Columns:
-    """The columns of one kind, of those that a file held."""
-    return dict(tables[schema.kind_of(kind).name])
-
-
-def _held(
-    batches: list[tuple[int, schema.Records]], events: int, made: dict[str, tuple[int, schema.Columns]], kind: str
-) -> schema.Columns:
-    """The columns of one kind, of a recording's first batches; `made` keeps those that were asked for last."""
-    what = schema.kind_of(kind)
-    found = made.get(kind)
-    if found is None or found[0] != events:
-        found = made[kind] = (events, columns(what, batches))
-    return dict(found[1])
-
-
-def columns(kind: schema.Kind, batches: list[tuple[int, schema.Records]]) -> schema.Columns:
-    """The columns of one kind from batches of records and the lane of each, in order of time."""
-    chosen = [(lane, rows, (rows[:, 0] & 0xFF) == kind.number) for lane, rows in batches]
-    count = [int(np.count_nonzero(which)) for _, _, which in chosen]
-    words, at = np.empty((schema.WORDS, sum(count)), np.int64), 0
-    for _, rows, which in chosen:
-        for first in range(0, len(rows), BLOCK):  # turned round while it is in the cache
-            part = rows[first : first + BLOCK][which[first : first + BLOCK]]
-            words[:, at : at + len(part)] = part.T
-            at += len(part)
-    lane = np.repeat(np.array([lane for lane, _, _ in chosen], np.int32), count)
-    if (words[1, 1:] < words[1, :-1]).any():
-        order = np.argsort(words[1], kind="stable")
-        words, lane = words[:, order], lane[order]
-    return schema.columns(kind, words.T) | {"lane": lane}
-
-
-def described() -> dict[str, Any]:
-    """Facts about this process, with what the describers on the bus add (backend, manager, device, capacity)."""
-    facts: dict[str, Any] = {"began": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "schema": schema.VERSION}
-    facts |= {"python": platform.python_version(), "numpy": np.__version__, "platform": sys.platform}
-    for describe in bus.describers:
-        facts |= describe()
-    return facts

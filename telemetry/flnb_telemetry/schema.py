@@ -17,12 +17,15 @@ if TYPE_CHECKING:
 VERSION = 1
 WORDS = 8
 RECORD_BYTES = 8 * WORDS
+BLOCK = 4096  # records
 
 Records: TypeAlias = "NDArray[np.int64]"
 """Rows of eight words, shape (n, 8)."""
 Columns: TypeAlias = "dict[str, NDArray[Any]]"
 """Named columns of one kind, all of one length."""
 Ints: TypeAlias = "NDArray[np.int64]"
+Batches: TypeAlias = "list[tuple[int, Records]]"
+"""Batches of records, each with the number of the thread that emitted it."""
 
 OP, ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, OOM = range(1, 8)
 SCOPE, STEP, METRIC, GRAD_STAT, EDGE, DROPPED, LEAF, OP_FAILED, CUT, SEGMENT_RESIZE, TRANSFER, ASIDE = range(8, 20)
@@ -130,3 +133,23 @@ def rows(kind: Kind, table: Columns) -> Records:
         if name:
             made[:, word] = table[name].view(np.int64) if name in kind.floats else table[name]
     return made
+
+
+def table(kind: Kind, batches: Batches) -> Columns:
+    """Collect the events of one kind from batches of records as columns, in order of time.
+
+    A column "lane" holds the number of the thread that emitted each event.
+    """
+    chosen = [(lane, rows, (rows[:, 0] & 0xFF) == kind.number) for lane, rows in batches]
+    count = [int(np.count_nonzero(which)) for _, _, which in chosen]
+    words, at = np.empty((WORDS, sum(count)), np.int64), 0
+    for _, rows, which in chosen:
+        for first in range(0, len(rows), BLOCK):  # transposed while it is in the cache
+            part = rows[first : first + BLOCK][which[first : first + BLOCK]]
+            words[:, at : at + len(part)] = part.T
+            at += len(part)
+    lane = np.repeat(np.array([lane for lane, _, _ in chosen], np.int32), count)
+    if (words[1, 1:] < words[1, :-1]).any():
+        order = np.argsort(words[1], kind="stable")
+        words, lane = words[:, order], lane[order]
+    return columns(kind, words.T) | {"lane": lane}

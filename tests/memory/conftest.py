@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from flnb_telemetry import bus, schema
+from flnb_telemetry.lane import Lane, Lanes
 
 import flnb
 from flnb.dispatch.memory import drain
@@ -34,8 +35,8 @@ def manager() -> Iterator[MemoryManager]:
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[tuple[str, dict[str, int]]]]:
     """Records as (kind name, columns): read after the calls under test."""
     drain()
-    lane = bus.Lane(0)
-    monkeypatch.setattr(bus, "lanes", bus.Lanes(lambda: lane))
+    lane = Lane(0)
+    monkeypatch.setattr(bus, "lanes", Lanes(lambda: lane))
 
     def rows() -> list[Any]:
         found = []

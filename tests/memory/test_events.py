@@ -8,6 +8,7 @@ from flnb_backends.memory.host import HostDevice
 from flnb_backends.memory.native import Native
 from flnb_backends.memory.simulated import SimulatedDevice
 from flnb_telemetry import bus, schema
+from flnb_telemetry.lane import Lane
 
 import flnb
 from flnb.dispatch.memory import allocate, announce, block_of, release
@@ -95,7 +96,7 @@ def test_a_recording_that_begins_later_hears_of_what_exists():
     manager = Caching()
     a = array(manager, 1000, category=1)
     other = array(Caching(), 1000)  # of a manager that is not active: no part of the run
-    lane = bus.Lane(0)
+    lane = Lane(0)
     with flnb.use_memory_manager(manager):
         announce(lane)
     block = block_of(a)
@@ -117,7 +118,7 @@ def test_a_broken_manager_does_not_stop_a_recording():
             UserWarning, match=r"<Broken: .* is missing from the recording's start: RuntimeError\('lost count'\)"
         ),
     ):
-        announce(bus.Lane(0))
+        announce(Lane(0))
 
 
 def test_locks_and_what_is_released_are_in_the_recording():

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from flnb_telemetry import bus, encoding, intern, pump, schema
+from flnb_telemetry.lane import Lane
 
 
 @pytest.mark.parametrize("capacity", [64, 128, 1024, 8192, 640_000])
 def test_lane_keeps_its_capacity_and_counts_the_rest_exactly(capacity: int) -> None:
-    lane = bus.Lane(1, capacity)
+    lane = Lane(1, capacity)
     fits = capacity // 64
     for i in range(fits + 37):
         lane.emit(schema.OP, 1000 + i, i)
@@ -26,7 +27,7 @@ def test_lane_keeps_its_capacity_and_counts_the_rest_exactly(capacity: int) -> N
 
 
 def test_drain_between_writes_gives_each_record_once() -> None:
-    lane = bus.Lane(1, 4096)
+    lane = Lane(1, 4096)
     parts = []
     rng = np.random.default_rng(0)
     for i in range(5000):
@@ -41,7 +42,7 @@ def test_drain_between_writes_gives_each_record_once() -> None:
 
 
 def test_a_drain_beside_a_writing_thread_loses_and_repeats_nothing() -> None:
-    lane = bus.Lane(1)
+    lane = Lane(1)
     writer = threading.Thread(target=lambda: [lane.emit(schema.OP, i, i, i) for i in range(50_000)])
     parts = []
     writer.start()
@@ -52,7 +53,7 @@ def test_a_drain_beside_a_writing_thread_loses_and_repeats_nothing() -> None:
 
 
 def test_times_in_seconds_and_numbers_of_all_sizes_arrive() -> None:
-    lane = bus.Lane(1)
+    lane = Lane(1)
     for i in range(600):  # more than one batch
         lane.pending += (schema.OP | encoding.FLOAT_TIMES | 7 << 24, 0.25 + i, 0.5 + i, i, -i, 1 << 62, -(1 << 62), 3)
     lane.emit(schema.ALLOC, 123_456_789_012_345, (1 << 53) - 1, 1 << 47)
@@ -67,7 +68,7 @@ def test_a_row_of_several_ops_arrives_as_one_record_for_each() -> None:
     codes = tuple(schema.OP | encoding.FLOAT_TIMES | plan << 24 for plan in (7, 8, 9))
     three, two = encoding.row_code(codes), encoding.row_code(codes[:2])
     assert encoding.row_code(codes) == three != two
-    lane = bus.Lane(1)
+    lane = Lane(1)
     lane.pending += (codes[0], 0.5, 1.0, 11, 12, 13, 14, 15)
     for i in range(600):  # more than one batch
         lane.pending += (three, i + 0.25, i + 0.5, 0, 5, 6, i + 0.75, i + 1.0)
@@ -84,7 +85,7 @@ def test_a_row_of_several_ops_arrives_as_one_record_for_each() -> None:
 
 def test_a_row_of_several_ops_that_is_lost_counts_as_many() -> None:
     code = encoding.row_code(tuple(schema.OP | encoding.FLOAT_TIMES | plan << 24 for plan in (7, 8, 9)))
-    lane = bus.Lane(1, 64)
+    lane = Lane(1, 64)
     lane.emit(schema.OP, 1)
     for _ in range(4):
         lane.pending += (code, 0.25, 0.5, 0, 5, 6, 0.75, 1.0)
@@ -92,7 +93,7 @@ def test_a_row_of_several_ops_that_is_lost_counts_as_many() -> None:
 
 
 def test_a_value_that_is_no_int64_drops_its_record_alone() -> None:
-    lane = bus.Lane(1, 4096)
+    lane = Lane(1, 4096)
     lane.emit(schema.OP, 4)
     lane.emit(schema.ALLOC, 5, 1, 1 << 64)
     lane.emit(schema.ALLOC, 6, 1, 64.0)

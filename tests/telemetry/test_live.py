@@ -13,6 +13,7 @@ import pytest
 from flnb_telemetry import Live, bus, log, pump, record, schema, step
 from flnb_telemetry.live import packed
 from flnb_telemetry.livememory import EVENTS, FINISHED, POINTS
+from flnb_telemetry.liverecording import LiveRecording
 from flnb_telemetry.tally import WORST, Tally, buckets
 
 
@@ -224,6 +225,27 @@ def test_drops_are_counted_and_placed_in_steps(program: Any, live: Any) -> None:
     assert counters["dropped_first_step"] is not None
     assert counters["buffer_capacity"] == 1024
     assert 0 < counters["telemetry_share"] <= 1
+
+
+@pytest.mark.parametrize("total", [None, 20])
+def test_the_figures_of_a_run_that_has_ended_stand(program: Any, live: Any, total: int | None) -> None:
+    live.begin()
+    with record() as run:
+        for index in range(1000, 1010):
+            with step(index, total):
+                program.op()
+    live.finish()
+    seen = [live.frame(keyframe=False)[0]["counters"] for _ in range(3) if time.sleep(0.01) is None]
+    shown = [(one["events_per_s"], one["t"], one["step"], one["steps_total"]) for one in seen]
+    assert shown == [shown[0]] * 3
+    rate, seconds, *steps = shown[0]
+    assert rate == pytest.approx(live.events / seconds)
+    assert rate > 0
+    assert steps == [1009, total or 1010]
+    counters = next(iter(LiveRecording(run).frames()))[0]["counters"]
+    assert [counters["step"], counters["steps_total"]] == steps
+    assert counters["events_per_s"] == pytest.approx(run.events / run.seconds)
+    assert "10 steps (1000 to 1009)" in run.summary()[0]
 
 
 def test_small_outputs_outside_blocks_are_added_up(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flnb_telemetry import bus, encoding, schema
+from flnb_telemetry.lane import Lane
 
 import flnb
 import flnb.testing
@@ -48,14 +49,14 @@ def test_comparing_backends_leaves_the_times_of_ops_alone() -> None:
 
 
 def test_a_row_and_its_op_may_be_drained_apart() -> None:
-    lane = bus.Lane(1)
+    lane = Lane(1)
     lane.emit(encoding.EXCLUDED, 30, 50)
     lane.emit(encoding.EXCLUDED, 1, 2)
     assert not len(lane.drain())
     lane.emit(schema.OP, 1000, 2000)
     lane.emit(schema.OP, 3000, 4000)
     assert lane.drain()[:, :3].tolist() == [[schema.OP, 1031, 1948], [schema.OP, 3000, 4000]]
-    full = bus.Lane(1, schema.RECORD_BYTES)
+    full = Lane(1, schema.RECORD_BYTES)
     full.emit(encoding.EXCLUDED, 1, 1)
     full.emit(schema.OP, 1000, 2000)
     assert (full.drain()[:, 0] & 0xFF).tolist() == [schema.DROPPED]  # its op was dropped

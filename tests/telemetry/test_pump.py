@@ -9,7 +9,8 @@ import warnings
 from typing import Any
 
 import pytest
-from flnb_telemetry import bus, intern, pump, schema
+from flnb_telemetry import bus, intern, pump, record, schema, step
+from flnb_telemetry.lane import NOBODY
 
 from tests.telemetry.conftest import Collector
 
@@ -66,7 +67,7 @@ def test_lanes_of_ended_threads_are_let_go_and_their_drops_kept(sink: Any) -> No
         thread.start()
         thread.join()
     pump.flush()
-    assert bus.lanes.last is bus.NOBODY
+    assert bus.lanes.last is NOBODY
     pump.flush()  # the lane used last stays for a while: a new thread may have the ended one's ident
     assert not session.lanes  # this thread has none: it has emitted nothing
     assert sink.rows(schema.DROPPED)[:, 2].tolist() == [2] * 5
@@ -165,3 +166,48 @@ def test_the_switch_interval_is_put_back() -> None:
     assert sys.getswitchinterval() <= before
     pump.detach(sink)
     assert sys.getswitchinterval() == before
+
+
+def test_recordings_in_two_threads_neither_end_nor_shorten_each_other(program: Any) -> None:
+    """They overlap; each begins, ends and counts its steps by itself, and has the buffer that it asked for."""
+    small, large = record("small", buffer=64), record("large", buffer="1MiB")
+    begun, ended = threading.Event(), threading.Event()
+    runs: dict[str, Any] = {}
+
+    def rank() -> None:
+        with bus.own_steps(), large as run:
+            begun.set()
+            assert ended.wait(10)
+            for _ in range(3):
+                with step():
+                    for _ in range(100):
+                        bus.lanes.lane.emit(schema.OP, time.perf_counter_ns())
+            runs["large"] = run
+
+    thread = threading.Thread(target=rank)
+    with small as runs["small"]:
+        thread.start()
+        assert begun.wait(10)
+        with step(7):
+            program.op()
+    session = pump.session
+    ended.set()
+    thread.join()
+    assert session is not None
+    assert session.capacity == 1 << 20
+    assert runs["small"].state == runs["large"].state == "finished"
+    assert runs["small"].steps["index"].tolist() == [7]
+    assert runs["large"].steps["index"].tolist() in ([7, 0, 1, 2], [0, 1, 2])  # the first may see its beginning
+    assert (len(runs["small"].table("op")["t0"]), runs["small"].dropped) == (1, 0)
+    assert runs["large"].dropped == 0
+    assert len(runs["large"].table("op")["t0"]) >= 300
+    assert pump.session is bus.lanes is None
+
+
+def test_a_sink_that_goes_leaves_nothing_behind(sink: Any) -> None:
+    first = Collector()
+    first.grad_interval = 60
+    session = pump.attach(sink)
+    pump.attach(first)
+    pump.detach(first)
+    assert not session._grad_due

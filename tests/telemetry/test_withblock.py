@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from flnb_telemetry import bus, pump, recording, withblock
+from flnb_telemetry import bus, pump, recording, run, withblock
 from flnb_telemetry.withblock import WithBlock, with_block
 
 if TYPE_CHECKING:
@@ -110,11 +110,11 @@ def test_a_recording_ends_and_leaves_no_thread() -> None:
         deadline = time.monotonic() + 2
         while "flnb-telemetry" in [thread.name for thread in threading.enumerate()]:
             assert time.monotonic() < deadline
-        with recording.record() as run:
+        with recording.record() as found:
             bus.log(number=1.0)
-        assert run.metrics["number"]["value"].tolist() == [1.0]
+        assert found.metrics["number"]["value"].tolist() == [1.0]
 
-    assert everywhere(recorded, check, withblock, pump, recording) > 100
+    assert everywhere(recorded, check, withblock, pump, recording, run) > 100
 
 
 def test_a_block_knows_the_error_that_left_it() -> None:

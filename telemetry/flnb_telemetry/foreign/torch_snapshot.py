@@ -20,7 +20,7 @@ from flnb_telemetry.foreign.plain_pickle import PickleError, read
 from flnb_telemetry.foreign.torch_segments import Held, held_over
 from flnb_telemetry.formats.parquet import RunFileError
 from flnb_telemetry.intern import Catalog, Context, Plan, Table
-from flnb_telemetry.recording import Recording, columns
+from flnb_telemetry.recording import Recording
 from flnb_telemetry.safe_text import brief
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _recording(
     t = _times(events, start > 0)
     first, last = (int(t[0]), int(t[-1])) if len(t) else (0, 0)
     start = start if 0 < start <= first else first - 1
-    tables: dict[str, Columns] = {name: columns(kind, []) for name, kind in schema.KINDS.items()}
+    tables: dict[str, Columns] = {name: schema.table(kind, []) for name, kind in schema.KINDS.items()}
     block = _blocks(events, t, [block for _, blocks in states for block in blocks], start)
     held = [held for held, _ in states]
     cuts = about.get("cuts")
@@ -282,7 +282,7 @@ OURS = "flnb"
 
 def _ooms(events: te.Events, t: Ints, context: Ints, run: Recording) -> Columns:
     """What was asked for when memory ran out, with the holes that there were then."""
-    table = columns(schema.kind_of("oom"), [])
+    table = schema.table(schema.kind_of("oom"), [])
     rows = []
     for i, told in sorted(events.ooms.items()):
         left = told.get("device_free", 0)

@@ -1,4 +1,4 @@
-"""A run as one self-contained HTML file: nothing fetched, and no scripts but those of figures."""
+"""HTML files that fetch nothing: the report of a run, and pages made of given sections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,18 @@ _STYLE = (
 
 
 def write_report(run: Recording, path: str | os.PathLike[str]) -> None:
-    """Write the report: tables and drawings, no scripts."""
+    """Write a report of a run as one HTML file of tables and drawings: ops, memory at its peak, tape.
+
+    The file fetches nothing and has no scripts. An existing file is replaced only when the new one is complete.
+
+    >>> import pathlib
+    >>> import flnb
+    >>> with flnb.record("demo") as run:
+    ...     y = flnb.ones(3) * 2.0
+    >>> flnb.telemetry.write_report(run, "report.html")
+    >>> pathlib.Path("report.html").read_text(encoding="utf-8").count("<h2>")
+    5
+    """
     sections = {
         "Run": run._repr_html_(),
         "Ops": run.ops._repr_html_(),
@@ -32,7 +43,7 @@ def write_report(run: Recording, path: str | os.PathLike[str]) -> None:
 
 
 def write_page(path: str | os.PathLike[str], title: str, sections: Mapping[str, str]) -> None:
-    """Write HTML under headings, aside first and then renamed."""
+    """Write a page with a title and, for each heading, a text that is HTML already."""
     body = "".join(f"<section><h2>{name}</h2>{text}</section>" for name, text in sections.items())
     page = (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html_text(title)}</title>'

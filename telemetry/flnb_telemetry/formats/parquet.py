@@ -20,7 +20,7 @@ from flnb_telemetry import schema
 from flnb_telemetry.extras import require, tool
 from flnb_telemetry.formats import FOREIGN, aside
 from flnb_telemetry.intern import Catalog, Context, Frame, Plan, Table
-from flnb_telemetry.recording import Recording, columns
+from flnb_telemetry.recording import Recording
 from flnb_telemetry.safe_text import safe_text
 
 FORMAT = "flnb run"
@@ -65,9 +65,21 @@ def _manifest(run: Recording, kinds: dict[str, int]) -> dict[str, Any]:
 
 
 def load_run(path: str | os.PathLike[str]) -> Recording:
-    """Read a run that `Recording.save` wrote, or a PyTorch memory snapshot (see `torch_snapshot.load_snapshot`).
+    """Read a run that `Recording.save` wrote, or a PyTorch memory snapshot (see `flnb.memory.load_snapshot`).
 
-    Raises `FileNotFoundError`, and `RunFileError` for a file that is damaged, of a newer version or something else.
+    Args:
+        path: a `.flnb` file, which needs pyarrow, or a pickle of `torch.cuda.memory._dump_snapshot`.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        RunFileError: it is damaged, of a newer version of flnb, or no run at all.
+
+    >>> import flnb
+    >>> with flnb.record("demo") as run:
+    ...     y = flnb.ones(3) * 2.0
+    >>> run.save("demo.flnb")
+    >>> flnb.load_run("demo.flnb").ops["multiply"].count
+    1
     """
     if not Path(path).exists():
         raise FileNotFoundError(f"flnb.load_run: no file {os.fspath(path)!r}; save one with run.save(path)")
@@ -80,7 +92,7 @@ def load_run(path: str | os.PathLike[str]) -> Recording:
         with zipfile.ZipFile(path) as archive:
             manifest = json.loads(_member(archive, "manifest.json"))
             _check(path, manifest)
-            tables = {name: columns(kind, []) for name, kind in schema.KINDS.items()}
+            tables = {name: schema.table(kind, []) for name, kind in schema.KINDS.items()}
             for name in [name for name, count in manifest["kinds"].items() if count]:
                 data = _member(archive, f"{name}.parquet")
                 tables[name] = _table(parquet, data, tables[name], manifest["kinds"][name])

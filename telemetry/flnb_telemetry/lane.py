@@ -1,0 +1,94 @@
+"""The buffer of events of one thread, and the buffers of all threads."""
+
+from __future__ import annotations
+
+import threading
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+from flnb_telemetry import schema
+from flnb_telemetry.encoding import EXCLUDED, count_events, nanoseconds, packed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DEFAULT_BUFFER = 16 << 20
+
+
+def numbers_in(nbytes: int) -> int:
+    """Return how many numbers the records that fit in so many bytes have, for at least one record."""
+    return max(1, nbytes // schema.RECORD_BYTES) * schema.WORDS
+
+
+class Lane:
+    """The event buffer of one thread: that thread alone writes it, the pump alone empties it.
+
+    Attributes:
+        pending: a flat list of numbers, eight for each record. Adding a tuple to it is one call and leaves no container
+            for the garbage collector. The numbers 1, 2, 6 and 7 of a record are stored as doubles on their way, so they
+            must be below 2**53.
+        limit: how many numbers `drain` takes; what exceeds it is dropped.
+        number: names the thread in recordings.
+        context, node: the thread's current context (see `intern.Context`) and the tape node of the last op.
+    """
+
+    __slots__ = ("context", "ident", "limit", "node", "number", "pending", "thread")
+
+    def __init__(self, number: int, capacity: int = DEFAULT_BUFFER) -> None:
+        self.pending: Any = []  # a list; mypy knows no list += tuple
+        self.limit = numbers_in(capacity)
+        self.context = self.node = 0
+        self.number = number
+        self.thread, self.ident = threading.current_thread(), get_ident()
+
+    def emit(
+        self, code: int, t: float, a: float = 0, b: int = 0, c: int = 0, d: int = 0, e: int = 0, f: int = 0
+    ) -> None:
+        """Append one record: its code, a time in ns and up to six further numbers, as `schema.KINDS` lists them."""
+        self.pending += (code, t, a, b, c, d, e, f)
+
+    def drain(self) -> schema.Records:
+        """Remove and return all records, shape (n, 8); if some were dropped, a last `dropped` record counts them."""
+        pending = self.pending
+        written = len(pending)  # its thread may append further records meanwhile
+        while written and pending[written - schema.WORDS] == EXCLUDED:
+            written -= schema.WORDS  # the op that it belongs to has not been written yet
+        taken = pending[: min(written, self.limit)]
+        if written > self.limit:
+            lost = pending[self.limit : written]
+            taken += (schema.DROPPED, nanoseconds(lost[1]), count_events(lost), nanoseconds(lost[-7]), 0, 0, 0, 0)
+        del pending[:written]
+        return packed(taken)
+
+    @property
+    def undrained(self) -> int:
+        """Bytes waiting to be drained."""
+        return len(self.pending) * 8
+
+
+NOBODY = Lane(0, 0)
+"""A buffer that belongs to no thread: stands in `Lanes.last` while there is no last one."""
+NOBODY.ident = 0
+
+
+class Lanes:
+    """The buffers of all threads: ``lanes.lane`` is that of the calling thread, created on first use.
+
+    ``lanes.last`` is the buffer that was returned last. Ops compare its ``ident`` with their thread's, which takes half
+    as long as looking up a thread-local.
+    """
+
+    __slots__ = ("_new", "_own", "last")
+
+    def __init__(self, new_lane: Callable[[], Lane]) -> None:
+        self._own, self._new = threading.local(), new_lane
+        self.last = NOBODY
+
+    @property
+    def lane(self) -> Lane:
+        """The buffer of the calling thread."""
+        lane: Lane | None = getattr(self._own, "lane", None)
+        if lane is None:
+            self._own.lane = lane = self._new()
+        self.last = lane
+        return lane

@@ -1,0 +1,88 @@
+"""What a recording and a dashboard's live view have in common."""
+
+from __future__ import annotations
+
+import itertools
+import platform
+import sys
+import threading
+import time
+from typing import Any
+
+import numpy as np
+
+from flnb_telemetry import bus, pump, schema
+from flnb_telemetry.intern import Catalog
+from flnb_telemetry.lane import DEFAULT_BUFFER
+from flnb_telemetry.parts import UsedParts
+
+_numbers = itertools.count(1)
+
+
+class Run:
+    """Base class of `Recording` and `Live`: a receiver of events with a name, a beginning, a state and an end.
+
+    Args:
+        name: what displays call it.
+        grad_interval: seconds between two backward passes whose gradient norms are measured; None never asks for them.
+        state: "waiting" or "recording"; later "finished" or "failed".
+
+    `start` and `end` are times of `time.perf_counter_ns` (`end` None while it runs), `error` is the text of the error
+    that ended it, `meta` holds facts such as the backend, and `catalog` the names behind the ids in records.
+    """
+
+    live = False
+    failure: BaseException | None = None
+    buffer = DEFAULT_BUFFER
+    session: pump.Session | None = None
+
+    def __init__(self, name: str, grad_interval: float | None, state: str) -> None:
+        self.name = name
+        self.number = next(_numbers)
+        self.grad_interval = grad_interval
+        self.state = state
+        self.error: str | None = None
+        self.start = time.perf_counter_ns()
+        self.end: int | None = None
+        self.events = 0
+        self.meta: dict[str, Any] = {}
+        self._used = UsedParts({})
+        self.catalog = Catalog()
+        self._lock = threading.Lock()
+
+    def feed(self, lane: int, records: schema.Records) -> None:
+        """Receive the next records, shape (n, 8), of the thread with the number `lane`."""
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        """Start to receive the events of all threads."""
+        self.meta = _facts()
+        self._used = UsedParts(self.meta)
+        self.session = pump.attach(self, buffer=self.buffer)
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Receive the last events and stop. Given the error that ended the program, the state becomes "failed"."""
+        try:
+            pump.detach(self)
+        finally:
+            self.end = time.perf_counter_ns()
+            self.state = "finished" if error is None else "failed"
+            self.error = None if error is None else f"{type(error).__name__}: {error}".rstrip(": ")
+
+    def seconds_at(self, t: Any) -> Any:
+        """Convert a time, or an array of times, of `perf_counter_ns` to seconds since the beginning of the run."""
+        return (t - self.start) / 1e9
+
+    def in_seconds(self, table: schema.Columns) -> schema.Columns:
+        """Return a table of events with its time columns in seconds since the beginning of the run."""
+        times = table.keys() & {"t", "t0", "t1", "t_last"}
+        return table | {name: self.seconds_at(table[name]) for name in times}
+
+
+def _facts() -> dict[str, Any]:
+    """Describe this process for `meta`: versions, platform, and what `bus.describers` add (backend, manager, ...)."""
+    facts: dict[str, Any] = {"began": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "schema": schema.VERSION}
+    facts |= {"python": platform.python_version(), "numpy": np.__version__, "platform": sys.platform}
+    for describe in bus.describers:
+        facts |= describe()
+    return facts
