@@ -1,4 +1,4 @@
-"""The conformance kit for tensor backends: every op of the table beside the NumPy reference."""
+"""`flnb.testing.check_backend`: every op of the op table on a backend, compared with NumPy's results and times."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["check_backend"]
 
 CALLS, ENOUGH = 5, 2e-3
-"""How often a sample is timed at most, and seconds after which it was often enough."""
+"""Timed calls of a sample at most, and the seconds in all after which no further call is timed."""
 
 
 def check_backend(
@@ -33,16 +33,17 @@ def check_backend(
     tolerance: float = 1e-6,
     dtypes: tuple[str, ...] = ("float64", "float32"),
 ) -> Report:
-    """Run every op of the table on ``backend`` and on NumPy, and compare shapes, dtypes and values.
+    """Run every op of the op table on ``backend`` and on NumPy, and compare shapes, dtypes and values.
 
-    The report has a row for each op: whether it passed, the largest error, the time beside NumPy's (of each sample the
-    median of some calls), and where it failed, the inputs and the line of the method. Methods that are misspelt
-    primitives are rows that fail.
+    The returned report is true if every op passed. It has a row for each op: the largest error, the time as a multiple
+    of NumPy's, and for a failure the inputs and the line of the backend's method. A method whose name looks like a
+    misspelt op is a row that fails.
 
     Args:
         backend: a name, a class or an instance.
-        tolerance: of the error relative to the largest value, in float64; float32 is allowed its own precision.
-        dtypes: in which floating dtypes to try.
+        tolerance: allowed error relative to the largest value, in float64; at least 100 times the dtype's precision
+            is always allowed.
+        dtypes: the floating-point dtypes of the inputs.
 
     >>> import flnb.testing
     >>> bool(flnb.testing.check_backend("numpy"))
@@ -61,7 +62,11 @@ def check_backend(
 
 
 class Trial(NamedTuple):
-    """One sample on a backend: what is wrong (or nothing), the largest error, seconds here and on the reference."""
+    """The outcome of one sample on a backend.
+
+    ``reason`` says what is wrong, or is empty; ``inputs`` are shapes and dtypes; ``seconds`` and ``reference`` are the
+    times of a call on the backend and on NumPy.
+    """
 
     sample: Sample
     reason: str
@@ -72,6 +77,7 @@ class Trial(NamedTuple):
 
 
 def _row(op: str, trials: list[Trial], backend: TensorBackend) -> Result:
+    """Summarise the trials of one op as a row of the report."""
     bad = [trial for trial in trials if trial.reason]
     first = bad[0] if bad else trials[0]
     time = sum(t.seconds for t in trials) / max(sum(t.reference for t in trials), 1e-9)
@@ -85,12 +91,13 @@ def _row(op: str, trials: list[Trial], backend: TensorBackend) -> Result:
 
 
 def _line(backend: TensorBackend, method: str) -> str:
-    """File and line where a method is defined; an empty text if it was not written in Python."""
+    """Return file and line of a backend's method as text, empty if the method is not written in Python."""
     code = getattr(getattr(type(backend), method, None), "__code__", None)
     return lines(code, -1)[0].brief if code is not None else ""
 
 
 def _trial(sample: Sample, backend: TensorBackend, dtype: np.dtype[Any], tolerance: float) -> Trial:
+    """Run a sample on NumPy and on a backend, its float64 inputs cast to ``dtype``, and compare."""
     inputs = [a.astype(dtype) if a.dtype == np.float64 else a for a in sample.inputs]
     expected, reference = _run(sample, "numpy", inputs)
     shapes = ", ".join(f"{a.dtype.name}[{','.join(map(str, a.shape))}]" for a in inputs) or "none"
@@ -103,10 +110,10 @@ def _trial(sample: Sample, backend: TensorBackend, dtype: np.dtype[Any], toleran
 
 
 def _difference(got: Any, expected: Any, tolerance: float) -> tuple[str, float]:
-    """Describe what is wrong with a result (or nothing); returns the largest error as well."""
+    """Describe how a result differs from the expected one (empty if it does not); also return the largest error."""
     if (got.shape, got.dtype) != (expected.shape, expected.dtype):
         return f"got {got.dtype.name}{list(got.shape)}, expected {expected.dtype.name}{list(expected.shape)}", 0.0
-    if isinstance(got, Tensor):  # which has no values
+    if isinstance(got, Tensor):  # of a backend without values
         return "", 0.0
     if expected.dtype.kind not in "fc":
         wrong = int((got != expected).sum())
@@ -119,7 +126,7 @@ def _difference(got: Any, expected: Any, tolerance: float) -> tuple[str, float]:
 
 
 def _run(sample: Sample, backend: str | TensorBackend, inputs: list[Any]) -> tuple[Any, float]:
-    """The sample's result, a Tensor where the backend has no values, and the seconds a call takes, in the middle."""
+    """Run a sample; returns its result, as an array unless the backend computes no values, and the median time."""
     with use_backend(backend) as chosen:
         tensors = [asarray(a) for a in inputs]
         made = sample.function(*tensors)  # the first call makes the plan, and is not timed
@@ -134,4 +141,5 @@ def _run(sample: Sample, backend: str | TensorBackend, inputs: list[Any]) -> tup
 
 
 def _largest(values: Any) -> float:
+    """Return the largest magnitude in an array, 0 for an empty one."""
     return float(np.abs(values).max()) if np.size(values) else 0.0

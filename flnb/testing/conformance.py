@@ -1,4 +1,4 @@
-"""`flnb.testing.conformance`: the right kit for a part of your own."""
+"""`flnb.testing.conformance`: check a backend or a memory manager, whichever is given."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ __all__ = ["conformance"]
 
 
 def conformance(part: Any, **options: Any) -> Report:
-    """Check a backend (`check_backend`) or a memory manager (`check_manager`), by name, class or instance.
+    """Check a backend by `check_backend`, or a memory manager by `check_manager`, and return the report.
 
     Args:
-        part: the part; a manager by its name or class, as each check needs a fresh one.
-        options: arguments of the kit: ``tolerance`` and ``dtypes``, or ``capacity``, ``examples`` and ``seed``.
+        part: the name, class or instance of a backend, or the name or class of a memory manager.
+        options: arguments of the check: ``tolerance`` and ``dtypes`` for a backend; ``capacity``, ``examples`` and
+            ``seed`` for a manager.
 
     >>> import flnb.testing
     >>> report = flnb.testing.conformance("numpy")
@@ -28,7 +29,7 @@ def conformance(part: Any, **options: Any) -> Report:
     (True, True)
 
     Raises:
-        TypeError: an instance of a memory manager, or something that is neither.
+        TypeError: an instance of a memory manager, or something that is no backend.
     """
     if isinstance(part, str) and part in registry.names("memory manager"):
         return check_manager(type(registry.make("memory manager", part)), **options)

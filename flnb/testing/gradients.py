@@ -1,4 +1,4 @@
-"""Gradients checked against finite differences, in both orders, by random projections."""
+"""`flnb.testing.verify_grad`: first and second derivatives checked against finite differences."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["GradientError", "verify_grad"]
 Array = np.ndarray[Any, Any]
 
 STEPS = (1e-4, 1e-3, 1e-5)
-"""Distances of the points: the first serves most functions, the others noisy and steep ones."""
+"""Step sizes of the finite differences: the first suits most functions, the others noisy and steep ones."""
 ROUNDING = 1e-11
-"""Of the sum of the absolute terms: what finite differences are off by rounding alone."""
+"""Rounding error of a finite difference, relative to the sum of the absolute terms of the function."""
 SEARCHED = 4096
-"""Gradients of at most this many elements are searched for the wrong one."""
+"""Largest size of a gradient that is searched for its wrong element."""
 
 
 class GradientError(AssertionError):
@@ -28,20 +28,26 @@ class GradientError(AssertionError):
 
 
 def verify_grad(function: Callable[..., Any], inputs: Sequence[Any], order: int = 2, tolerance: float = 1e-6) -> int:
-    """Check the gradients of ``function`` at ``inputs`` (float64 arrays are differentiated); returns how many.
+    """Check the gradients of ``function`` at ``inputs``; returns how many arguments were differentiated.
 
-    The output is projected on a random vector, and each gradient on a random direction, so that one number is
-    compared with a five-point central difference. With ``order`` 2 the same is done for the projected gradient. A
-    floating-point output that is not on the tape must not change with the inputs (0 is returned then).
+    The output is projected on a random vector and each gradient on a random direction, so that one number is compared
+    with a five-point central difference. With ``order`` 2 the derivative of the projected gradient is checked in the
+    same way. An output that records no gradient must not change with the inputs, and 0 is returned.
+
+    Args:
+        function: takes tensors and returns one.
+        inputs: arrays; those of float64 are differentiated, as finite differences need that precision.
+        order: 1 for first derivatives only, 2 for second derivatives too.
+        tolerance: allowed relative error of the projected gradients.
 
     >>> import numpy as np, flnb.testing
     >>> flnb.testing.verify_grad(lambda x: x * x, [np.array([1.0, 2.0])])
     1
 
     Raises:
-        TypeError: floating-point inputs, and none of them float64.
-        GradientError: relative error above ``tolerance``; names the argument, the position in it that is farthest
-            off, the order, and both values.
+        TypeError: there are floating-point inputs, but none of float64.
+        GradientError: the relative error exceeds ``tolerance``. The message names the argument, the element with the
+            largest error, the order of the derivative, and both values.
     """
     rng = np.random.default_rng(0)
     arrays = [np.asarray(x) for x in inputs]
@@ -59,11 +65,11 @@ def verify_grad(function: Callable[..., Any], inputs: Sequence[Any], order: int 
     directions = {i: rng.normal(size=arrays[i].shape) for i in wanted}
 
     def value(points: list[Array]) -> Array:
-        """The output times the weights: its sum is a scalar function of the inputs."""
+        """Return the output times random weights; the sum of it is the scalar that is differentiated."""
         return np.asarray(function(*[asarray(a) for a in points])._values() * weight)
 
     def slope(points: list[Array]) -> Array:
-        """The derivatives along all directions, from one backward through the projected function."""
+        """Return the products of the gradients and the random directions; their sum is differentiated once more."""
         variables, output = _projected(function, points, wanted, weight)
         found = grad_of(output, variables)
         terms = [g.numpy() * directions[i] for g, i in zip(found, wanted, strict=True) if g is not None]
@@ -92,20 +98,23 @@ def verify_grad(function: Callable[..., Any], inputs: Sequence[Any], order: int 
 
 
 def _projected(function: Any, points: list[Array], wanted: list[int], weight: Array) -> tuple[list[Any], Any]:
-    """Variables of the arguments that are differentiated, and the weighted sum of the output."""
+    """Call the function with the arguments in ``wanted`` as Variables; returns these and the output's weighted sum."""
     arguments = [Variable(a) if i in wanted else asarray(a) for i, a in enumerate(points)]
     return [arguments[i] for i in wanted], (function(*arguments) * asarray(weight)).sum()
 
 
 class _Check:
-    """Compares differences of a sum of terms, a function of arrays, with a gradient."""
+    """Comparison of a gradient with finite differences of a function.
+
+    ``terms`` takes all arguments and returns an array whose sum is the function; ``points`` are the arguments.
+    """
 
     def __init__(self, terms: Callable[[list[Array]], Array], points: list[Array], tolerance: float) -> None:
         self.terms, self.points, self.tolerance = terms, points, tolerance
         self.rounding = ROUNDING * float(np.abs(terms(points)).sum())
 
     def of(self, argument: int, gradient: Any, direction: Array, order: str) -> None:
-        """Compare along a direction; where they differ, find the element that is farthest off."""
+        """Compare the gradient by one argument along a direction; raises an error that names its most wrong element."""
         claimed = np.zeros(direction.shape) if gradient is None else np.asarray(gradient._values())
         wrong = self._difference(argument, claimed, direction)
         if wrong is None:
@@ -126,7 +135,7 @@ class _Check:
         )
 
     def _difference(self, argument: int, claimed: Array, direction: Array) -> tuple[float, float, float] | None:
-        """The smallest relative error over the step sizes, with both values; None where it is allowed."""
+        """Return the smallest relative error over all step sizes, with both values; None if it is allowed."""
         says, best = float((claimed * direction).sum()), (np.inf, 0.0, 0.0)
         for h in STEPS:
             measured = self._slope(argument, direction, h)
@@ -139,9 +148,10 @@ class _Check:
         return best
 
     def _slope(self, argument: int, direction: Array, h: float) -> float:
-        """The five-point central difference along a direction."""
+        """Return the five-point central difference along a direction with step size ``h``."""
 
         def at(t: float) -> float:
+            """Return the function's value with the argument moved by ``t`` times the direction."""
             moved = [a + t * direction if i == argument else a for i, a in enumerate(self.points)]
             return float(self.terms(moved).sum())
 

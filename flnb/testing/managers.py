@@ -1,9 +1,9 @@
-"""The conformance kit for memory managers: whether a class satisfies the contract, and if not, the shortest proof."""
+"""`flnb.testing.check_manager`: random calls of a memory manager, shortened to the fewest that show a failure."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -22,16 +22,19 @@ Factory = Callable[[MemoryDevice], MemoryManager]
 
 
 def check_manager(factory: Factory, capacity: int | str = "256MiB", examples: int = 40, seed: int = 0) -> Report:
-    """Try a memory manager on a simulated device with random calls, and shorten the sequence where they fail.
+    """Test a memory manager with random sequences of calls on a simulated device.
+
+    The returned report is true if all rules hold: for instance blocks do not overlap, freed memory is usable again. A
+    failure shows the shortest sequence of calls that was found to break the rule.
 
     Args:
-        factory: called with a device, gives a fresh manager: a subclass of `MemoryManager`, or a function.
-        capacity: of the device, bytes or a text with a unit.
-        examples: random sequences for each check, of 3 to 40 calls.
-        seed: the same seed tries the same sequences.
+        factory: a subclass of `MemoryManager`, or a function that takes a device and returns a new manager.
+        capacity: the device's memory, in bytes or as text with a unit.
+        examples: the number of random sequences, of 3 to 40 calls each, that every rule is checked on.
+        seed: the seed of the random sequences.
 
     Raises:
-        TypeError: the factory takes no device or gives no manager.
+        TypeError: the factory does not take a device or does not return a manager.
 
     >>> import flnb
     >>> bool(flnb.testing.check_manager(flnb.memory.Caching, examples=5))
@@ -61,31 +64,37 @@ def check_manager(factory: Factory, capacity: int | str = "256MiB", examples: in
 
 
 class Adjoining(SimulatedDevice):
-    """Each segment begins where the one before it ends, so that blocks merged across their border are found."""
+    """A simulated device whose segments adjoin, so that a manager that merges blocks of two segments is found out."""
 
     def _range(self, nbytes: int, room: int) -> Segment:
+        """Return a segment of ``nbytes`` usable bytes that begins where the one before it ends."""
         address = self._next
         self._next += room
         return Segment(address, nbytes, room, self)
 
 
 def _new(factory: Factory, capacity: int) -> MemoryManager:
+    """Make a manager on a new simulated device."""
     manager = factory(Adjoining(capacity))
     if not isinstance(manager, MemoryManager):
-        raise TypeError(f"check_manager: {factory!r} gave no flnb.interface.MemoryManager when called with a device")
+        raise TypeError(f"check_manager: {factory!r} returned {manager!r} for a device, expected a MemoryManager")
     return manager
 
 
 def _serves(manager: MemoryManager, nbytes: int) -> bool:
+    """Return whether a manager has memory for a request; an error of another kind is left for the trials to meet."""
     try:
         allocate(manager, nbytes)
-    except Exception as error:  # the trials will meet what is no shortage again
+    except Exception as error:
         return not isinstance(error, MemoryError)
     return True
 
 
 class Call(NamedTuple):
-    """One step of a trial: an ``alloc`` of n bytes, or an operation on the block of n allocations ago."""
+    """One call of a trial: an ``alloc`` of `amount` bytes, or a method called with a live block.
+
+    The block is the one that was allocated `amount` blocks before the last, counted around.
+    """
 
     what: str
     amount: int
@@ -93,7 +102,7 @@ class Call(NamedTuple):
 
 @dataclass(eq=False)
 class Held:
-    """A live block, its place when it was allocated, and its name in the calls."""
+    """A live block with its name in the printed calls, the bytes requested, and its number of user locks."""
 
     name: str
     block: Block
@@ -110,21 +119,28 @@ class Held:
 
 
 class Crash(Exception):
-    """A call raised an error or returned something that is forbidden."""
+    """Raised if a call of the manager raises an unexpected error or returns a wrong value."""
 
 
 class Trial:
-    """A fresh manager on a fresh device, the calls so far, and the blocks that the manager must hold by now."""
+    """A new manager on a new device, with a model of the blocks that must be live.
+
+    Attributes:
+        held: the live blocks; those that were freed under a user lock are live until it is released.
+        done: the calls made so far, as code.
+        broken: what is wrong, or an empty text.
+        biggest: the largest request that a new manager of this kind serves, in bytes.
+    """
 
     def __init__(self, manager: MemoryManager, biggest: int) -> None:
         self.manager, self.biggest = manager, biggest
-        self.held: list[Held] = []  # also those freed under a lock
+        self.held: list[Held] = []
         self.allocs = self.peak = 0
         self.done: list[str] = []
         self.broken = ""
 
     def do(self, what: str, amount: int) -> None:
-        """Make one call, unless there is no block to do it to; the model follows."""
+        """Make one call of the manager and update the model; does nothing if the call needs a block and has none."""
         if what == "alloc":
             self.alloc(amount)
         elif what == "release_cached":
@@ -137,7 +153,7 @@ class Trial:
             self.act(what, self.held[-1 - amount % len(self.held)])
 
     def alloc(self, nbytes: int) -> bool:
-        """Whether the manager gave a block."""
+        """Request a block; returns whether there was memory for it."""
         name = chr(97 + self.allocs % 26) * (1 + self.allocs // 26)
         self.allocs += 1
         try:
@@ -150,7 +166,7 @@ class Trial:
         return True
 
     def act(self, what: str, held: Held) -> None:
-        """Free, lock or unlock a block, unless it is freed or not locked."""
+        """Free, lock or unlock a block; does nothing if it was freed, or is to be unlocked without a lock."""
         if {"free": held.freed, "user_unlock": not held.locks}.get(what):
             return
         method = partial(release, self.manager) if what == "free" else getattr(self.manager, what)
@@ -161,7 +177,7 @@ class Trial:
             self.held.remove(held)
 
     def call(self, text: str, method: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a method of the manager and return its result."""
+        """Call a method of the manager and return its result; ``text`` is the call as code."""
         self.done.append(text)
         try:
             return method(*arguments)
@@ -172,11 +188,11 @@ class Trial:
 
     @property
     def allocated(self) -> int:
-        """Bytes of the blocks that are live."""
+        """Bytes of all live blocks."""
         return sum(held.size for held in self.held)
 
     def free_all(self) -> None:
-        """Unlock and free whatever is live."""
+        """Free every live block and release its locks."""
         for held in list(self.held):
             self.act("free", held)
             while held.locks:
@@ -184,31 +200,32 @@ class Trial:
 
 
 def _attempt(new: Callable[[], MemoryManager], biggest: int, title: str, calls: list[Call]) -> Trial:
-    """Make the calls and apply a rule after each; what broke is in the trial's ``broken``."""
+    """Make the calls on a new manager and apply the rule named ``title``; the trial's ``broken`` says what is wrong."""
     trial = Trial(new(), biggest)
-    after_each, at_end = AFTER_EACH.get(title, _nothing), AT_END.get(title, _nothing)
     try:
         for call in calls:
             trial.do(*call)
-            trial.broken = next(after_each(trial), "")
+            trial.broken = next(iter(AFTER_EACH.get(title, _no_rule)(trial)), "")
             if trial.broken:
                 return trial
-        trial.broken = next(at_end(trial), "")
-    except Crash as crash:  # a failure of its own row, the end of the trial for the others
+        trial.broken = next(iter(AT_END.get(title, _no_rule)(trial)), "")
+    except Crash as crash:  # reported by the rule "calls succeed" alone
         trial.broken = str(crash) if title == CALLS_SUCCEED else ""
     except Exception as error:  # from the manager's own stats or snapshot
         trial.broken = f"{type(error).__name__}: {error}"
     return trial
 
 
-# Rules: they yield what is wrong after a call, or at the end of the calls.
+# The rules: each yields texts that say what is wrong after a call, or after all calls.
 
 
-def _nothing(trial: Trial) -> Iterator[str]:
-    yield from ()
+def _no_rule(trial: Trial) -> Iterable[str]:
+    """Check nothing but the calls themselves."""
+    return ()
 
 
 def _placement(trial: Trial) -> Iterator[str]:
+    """Check that each block is large enough, aligned, and inside a segment that is still reserved."""
     for held in trial.held:
         segment = held.block.segment
         if held.size < held.requested:
@@ -222,11 +239,13 @@ def _placement(trial: Trial) -> Iterator[str]:
 
 
 def _no_overlap(trial: Trial) -> Iterator[str]:
+    """Check that no two live blocks overlap."""
     by_address = sorted(trial.held, key=lambda held: (held.start, held.end))
     yield from (f"{low} overlaps {high}" for low, high in pairwise(by_address) if low.end > high.start)
 
 
 def _tiling(trial: Trial) -> Iterator[str]:
+    """Check that the blocks of `MemoryManager.snapshot` fill each segment without gaps and list all live blocks."""
     seen = set()
     for segment, blocks in trial.manager.snapshot():
         position = segment.address
@@ -244,6 +263,7 @@ def _tiling(trial: Trial) -> Iterator[str]:
 
 
 def _sums(trial: Trial) -> Iterator[str]:
+    """Check the numbers of `MemoryManager.stats` against the model."""
     sums = {"live": len(trial.held), "allocated": trial.allocated, "peak_allocated": trial.peak}
     stats = trial.manager.stats()
     for key, value in (sums | {"reserved": trial.manager.device.reserved}).items():
@@ -252,21 +272,24 @@ def _sums(trial: Trial) -> Iterator[str]:
 
 
 def _locks(trial: Trial) -> Iterator[str]:
+    """Check that blocks that were freed while user locks hold them are still live."""
     for held in trial.held:
         if held.block.manager is not trial.manager:
             yield f"{held.name} was freed although {held.locks} user locks hold it"
 
 
 def _usable_again(trial: Trial) -> Iterator[str]:
+    """Free everything and check that the largest request of a new manager is served again."""
     trial.free_all()
     if not trial.alloc(trial.biggest):
         yield (
-            f"everything was freed, but {trial.biggest} bytes, which a fresh manager serves, are not to be had: "
+            f"everything was freed, but a request of {trial.biggest} bytes, which a new manager serves, fails: "
             f"free memory was not merged with its neighbours, not reused, or not given back to the device"
         )
 
 
 def _recovers(trial: Trial) -> Iterator[str]:
+    """Allocate until memory runs out, free one block, and check that a request of the same size is served."""
     trial.free_all()
     nbytes, capacity = trial.biggest // 3, trial.manager.device.capacity
     while trial.alloc(nbytes):
@@ -275,12 +298,12 @@ def _recovers(trial: Trial) -> Iterator[str]:
     if trial.held:
         trial.act("free", trial.held[0])
         if not trial.alloc(nbytes):
-            yield f"after out of memory, {nbytes} bytes were freed, but as many are not to be had again"
+            yield f"after out of memory, {nbytes} bytes were freed, but a request of as many bytes fails again"
 
 
 CALLS_SUCCEED = "calls succeed"
-AFTER_EACH = {
-    CALLS_SUCCEED: _nothing,
+AFTER_EACH: dict[str, Callable[[Trial], Iterable[str]]] = {
+    CALLS_SUCCEED: _no_rule,
     "size, place, segment": _placement,
     "blocks do not overlap": _no_overlap,
     "snapshot tiles the segments": _tiling,
@@ -291,10 +314,11 @@ AT_END = {"freed memory is usable again": _usable_again, "recovers from out of m
 
 
 PAGES = (64, 512, 4096, 1 << 20, 2 << 20, 20 << 20)
-"""Where managers and devices round to: sizes at, just below and just above multiples of these are tried."""
+"""Sizes to whose multiples managers and devices round; requests at, just below and just above these are tried."""
 
 
 def _random_calls(draw: random.Random, length: int, biggest: int) -> list[Call]:
+    """Draw a random sequence of calls; requests are at most half of ``biggest``, so that several fit."""
     calls = []
     weights = {"alloc": 10, "free": 8, "user_lock": 1, "user_unlock": 1, "release_cached": 0.5}
     for what in draw.choices(tuple(weights), tuple(weights.values()), k=length):
@@ -307,7 +331,7 @@ def _random_calls(draw: random.Random, length: int, biggest: int) -> list[Call]:
 
 
 def _shrink(calls: list[Call], broken: Trial, attempt: Callable[[list[Call]], Trial]) -> Trial:
-    """The simplest broken trial that is found: the one given, where no simpler calls break the rule again."""
+    """Return the simplest trial found that breaks the rule, starting from the calls of the trial ``broken``."""
     while True:
         for candidate in _simpler(calls):
             if (trial := attempt(candidate)).broken:
@@ -318,7 +342,7 @@ def _shrink(calls: list[Call], broken: Trial, attempt: Callable[[list[Call]], Tr
 
 
 def _simpler(calls: list[Call]) -> Iterator[list[Call]]:
-    """Simpler sequences: all calls after one or one call left out, or one size made smaller."""
+    """Yield simpler sequences: without one call, without it and all that follow, or with one smaller request."""
     for i in range(len(calls)):
         yield calls[:i]
         yield calls[:i] + calls[i + 1 :]

@@ -1,4 +1,4 @@
-"""One call of an op, with inputs at which it can be checked."""
+"""A sample call of an op, with inputs at which its result and gradient can be checked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,14 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Sample:
-    """A call of the table's op ``op``: ``function(*inputs)``, the inputs NumPy arrays (float64 ones are checked)."""
+    """A sample call of an op.
+
+    Attributes:
+        op: the op's name in the op table.
+        function: takes tensors and calls the op, possibly with others around it.
+        inputs: NumPy arrays, the function's arguments; gradients are checked by those of float64.
+        note: what is special about the call, such as "strided".
+    """
 
     op: str
     function: Callable[..., Any]
@@ -28,11 +35,11 @@ class Sample:
 
 
 def apart(rng: np.random.Generator, *shape: int) -> Array:
-    """Values in (0.5, 2.5), no two within 0.01: away from ties, zeros and the ends of domains."""
+    """Return random values in (0.5, 2.5) that are well apart, so that ties, zeros and ends of domains are avoided."""
     size = int(np.prod(shape))
     return (0.5 + 2.0 * (rng.permutation(size) + rng.uniform(0.2, 0.8, size)) / max(size, 1)).reshape(shape)
 
 
 def direct(op: str, inputs: tuple[Array, ...], *attributes: Any, note: str = "") -> Sample:
-    """A primitive that has no public function, called as it is."""
+    """Make a sample of a primitive op that has no public function."""
     return Sample(op, lambda *tensors: dispatch.call(OPS[op], tensors, attributes), inputs, note)

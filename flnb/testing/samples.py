@@ -1,6 +1,6 @@
-"""Small inputs for every op of the table, at points where gradients are well-conditioned.
+"""`flnb.testing.samples`: sample calls of every op, with small inputs at which gradients are well-conditioned.
 
-One list serves the gradient check of the whole table, the comparison of backends, and anybody's own tests.
+They are used to check the gradients of all ops and to compare backends.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ UNARY = (
     "real", "imag", "conj", "isnan", "isinf", "isfinite", "signbit",
 )  # fmt: skip
 DOMAINS = {"asin": (0.35, 0.0), "acos": (0.35, 0.0), "atanh": (0.35, 0.0), "acosh": (1.0, 0.7), "tan": (0.5, 0.0)}
-"""Scale and shift of the arguments of functions that are not smooth on (0.5, 2.5)."""
+"""Scale and shift of the arguments, for functions that are not smooth everywhere on (0.5, 2.5)."""
 BINARY = (
     "add", "subtract", "multiply", "divide", "remainder", "floor_divide", "pow", "maximum", "minimum", "atan2", "hypot",
     "logaddexp", "copysign", "nextafter",
@@ -39,7 +39,10 @@ REDUCTIONS = ("sum", "prod", "max", "min", "argmax", "argmin")
 
 
 def samples(seed: int = 0) -> list[Sample]:
-    """Calls of every op of the table, most ops several times: broadcast, 0-d, empty, non-contiguous, with scalars.
+    """Return sample calls of every op: broadcast, 0-d, empty and non-contiguous arrays, Python scalars.
+
+    Args:
+        seed: seed of the random inputs.
 
     >>> import flnb
     >>> sorted({sample.op for sample in flnb.testing.samples()})[:3]
@@ -55,6 +58,7 @@ def samples(seed: int = 0) -> list[Sample]:
 
 
 def _elementwise(rng: np.random.Generator) -> Iterator[Sample]:
+    """Yield samples of elementwise ops of one to three arguments."""
     for name in (*UNARY, *DOMAINS):
         function = getattr(ops, name)
         scale, shift = DOMAINS.get(name, (1.0, 0.0))
@@ -88,6 +92,7 @@ def _elementwise(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _reductions(rng: np.random.Generator) -> Iterator[Sample]:
+    """Yield samples of reductions and cumulative ops."""
     for name in REDUCTIONS:
         function = getattr(ops, name)
         yield Sample(name, function, (_apart(rng, 3, 4),), "all")
@@ -111,6 +116,7 @@ def _reductions(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _searches(rng: np.random.Generator) -> Iterator[Sample]:
+    """Yield samples of sorting, searching and set functions."""
     for axis, descending in ((0, False), (-1, True)):
         note = f"axis {axis}{' descending' if descending else ''}"
         for name in ("sort", "argsort"):
@@ -126,6 +132,7 @@ def _searches(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _movement(rng: np.random.Generator) -> Iterator[Sample]:
+    """Yield samples of primitives that reshape, join, pad, index and scatter."""
     yield Sample("reshape", lambda x: ops.reshape(x, (2, 6)), (_apart(rng, 3, 4),))
     yield Sample("reshape", lambda x: ops.reshape(x.T, (12,)), (_apart(rng, 4, 3),), "strided")
     yield Sample("permute_dims", lambda x: ops.permute_dims(x, (2, 0, 1)), (_apart(rng, 2, 3, 4),))
@@ -145,6 +152,7 @@ def _movement(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _arrangements(rng: np.random.Generator) -> Iterator[Sample]:
+    """Yield samples of functions that rearrange elements, made of other ops."""
     index = np.array([[2, 0], [1, 1], [0, 2]])
     yield Sample("gather", lambda x, i: ops.take_along_axis(x, i, axis=1), (_apart(rng, 3, 4), index), "along axis")
     yield Sample("gather", lambda x: ops.take(x, [1, 0, 1], axis=1), (_apart(rng, 3, 4),), "take")
@@ -161,12 +169,14 @@ def _arrangements(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _put(x: Any, values: Any, index: Any) -> Any:
+    """Return a copy of ``x`` with ``values`` written to columns of its first row."""
     target = x.copy()
     target[0, index] = values
     return target
 
 
 def _products(rng: np.random.Generator) -> Iterator[Sample]:
+    """Yield samples of matrix products."""
     yield Sample("matmul", ops.matmul, (_apart(rng, 3, 4), _apart(rng, 4, 2)))
     yield Sample("matmul", ops.matmul, (_apart(rng, 2, 1, 3, 4), _apart(rng, 3, 4, 2)), "batched")
     yield Sample("matmul", ops.matmul, (_apart(rng, 4), _apart(rng, 4, 2)), "vector")
@@ -174,6 +184,7 @@ def _products(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _composites(rng: np.random.Generator) -> Iterator[Sample]:
+    """Yield samples of activations, losses and batch normalization."""
     yield Sample("relu", ops.relu, (_apart(rng, 3, 4) - 1.5,))
     yield Sample("sigmoid", ops.sigmoid, (_apart(rng, 3, 4) - 1.5,))
     for axis in (0, -1):
@@ -191,6 +202,7 @@ def _composites(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _creation(rng: np.random.Generator) -> Iterator[Sample]:
+    """Yield samples of ops that make tensors from no tensor."""
     yield Sample("from_numpy", lambda x: ops.asarray(x), (rng.normal(size=(2, 3)).astype(np.float32),))
     yield Sample("full", lambda: ops.full((2, 3), 2.5), ())
     yield Sample("arange", lambda: ops.arange(1, 9, 2), ())

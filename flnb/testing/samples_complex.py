@@ -1,4 +1,4 @@
-"""Samples of complex numbers: functions of real arrays that go through them, so that they are checked like others."""
+"""Sample calls with complex numbers: functions of real arrays that compute with complex ones in between."""
 
 from __future__ import annotations
 
@@ -15,26 +15,28 @@ if TYPE_CHECKING:
 
 
 def _complex(x: Any) -> Any:
-    """Complex numbers of their real and imaginary parts."""
+    """Return the complex tensor with real part ``x[0]`` and imaginary part ``x[1]``."""
     return ops.add(x[0], ops.multiply(x[1], 1j))
 
 
 def _real(z: Any) -> Any:
-    """A real number of each complex one, in which both parts count."""
+    """Return a real tensor that depends on both the real and the imaginary part of ``z``."""
     return ops.subtract(ops.multiply(ops.real(z), 1.3), ops.multiply(ops.imag(z), 0.7))
 
 
 def _gram(z: Any) -> Any:
-    """A Hermitian positive definite matrix of any."""
+    """Return the Hermitian positive definite matrix ``z @ z^H``."""
     return ops.matmul(z, ops.conj(z).mT)
 
 
 def _eigh(z: Any) -> Any:
+    """Return ``exp(w)`` and the eigenvectors multiplied to a matrix, which does not depend on the vectors' phases."""
     w, v = linalg.eigh(_gram(z))
     return ops.matmul(ops.multiply(v, ops.expand_dims(ops.exp(w), axis=-2)), ops.conj(v).mT)
 
 
 def _svd(z: Any) -> Any:
+    """Return ``u @ diag(exp(s)) @ vh``, which does not depend on the phases of the singular vectors."""
     u, s, vh = linalg.svd(z, full_matrices=False)
     return ops.matmul(ops.multiply(u, ops.expand_dims(ops.exp(s), axis=-2)), vh)
 
@@ -90,7 +92,7 @@ REAL: dict[str, tuple[str, Callable[[Any], Any]]] = {
 
 
 def complex_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    """Functions of one complex matrix, of two, transforms of real ones, and those without a gradient."""
+    """Yield samples of complex elementwise ops, linear algebra and Fourier transforms."""
 
     def normal(*shape: int) -> Array:
         return rng.normal(size=shape)

@@ -1,4 +1,4 @@
-"""Samples of linear algebra: batched, wide and tall, non-contiguous, empty."""
+"""Sample calls of linear algebra: batched, wide, tall, non-contiguous and empty matrices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flnb.testing.sample import Array, Sample
 
 
 def _spread(rng: np.random.Generator, *shape: int) -> Array:
-    """Matrices whose singular values are between 1 and 2, well apart."""
+    """Return random matrices whose singular values are spread evenly from 1 to 2."""
     m, n = shape[-2:]
     k = min(m, n)
     if not np.prod(shape):
@@ -23,26 +23,28 @@ def _spread(rng: np.random.Generator, *shape: int) -> Array:
 
 
 def _definite(x: Any) -> Any:
-    """A symmetric positive definite matrix from any."""
+    """Return the symmetric positive definite matrix ``x @ x^T + I``."""
     return ops.add(ops.matmul(x, x.mT), ops.eye(x.shape[-1], dtype=x.dtype))
 
 
 def _symmetric(x: Any) -> Any:
+    """Return ``x + x^T``."""
     return ops.add(x, x.mT)
 
 
 def _signed(vectors: Any) -> Any:
-    """Columns multiplied by the sign of their first element, which a decomposition is free to choose."""
+    """Multiply columns by the sign of their first element, because a decomposition may choose that sign freely."""
     return ops.multiply(vectors, ops.sign(vectors[..., :1, :]))
 
 
 def completing(vectors: Any, count: int) -> Any:
-    """The projection onto the span of the vectors after the first, which does not depend on their rotation."""
+    """Return the projection onto the columns from ``count`` on, which does not depend on how these are rotated."""
     others = vectors[..., count:]
     return ops.matmul(others, ops.conj(others).mT)
 
 
 def _right_vectors(x: Any) -> Any:
+    """Return the right singular vectors of ``x`` as columns with fixed signs."""
     return _signed(linalg.svd(x, full_matrices=False).Vh.mT)
 
 
@@ -62,7 +64,7 @@ ANY = {
 
 
 def linalg_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    """Every op of `flnb.linalg` and the products of the main namespace."""
+    """Yield samples of all ops of `flnb.linalg`, and of matrix products."""
     for name, function in SQUARE.items():
         yield Sample(name, function, (_spread(rng, 3, 3),))
         yield Sample(name, function, (_spread(rng, 2, 1, 3, 3),), "batched")
@@ -81,6 +83,7 @@ def linalg_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _several_results(rng: np.random.Generator) -> Iterator[Sample]:
+    """Yield samples of decompositions, one for each of their results."""
     for shape in ((3, 3), (2, 4, 3), (3, 4)):
         note = "x".join(map(str, shape))
         yield Sample("qr", lambda x: linalg.qr(x).R, (_spread(rng, *shape),), f"R {note}")
@@ -106,6 +109,7 @@ def _several_results(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _systems(rng: np.random.Generator) -> Iterator[Sample]:
+    """Yield samples of linear systems and matrix powers."""
     yield Sample("solve", linalg.solve, (_spread(rng, 3, 3), rng.normal(size=(3, 2))))
     yield Sample("solve", linalg.solve, (_spread(rng, 3, 3), rng.normal(size=3)), "vector")
     yield Sample("solve", linalg.solve, (_spread(rng, 2, 1, 3, 3), rng.normal(size=(4, 3, 2))), "broadcast")
@@ -117,6 +121,7 @@ def _systems(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _norms(rng: np.random.Generator) -> Iterator[Sample]:
+    """Yield samples of vector and matrix norms."""
     for p in (0, 1, 2, 3, 0.5, np.inf, -np.inf, -1):
         op, inputs = "sqrt" if p == 2 else "abs", (rng.normal(size=(2, 3, 2)),)
         yield Sample(op, lambda x, p=p: linalg.vector_norm(x, axis=1, ord=p), inputs, f"vector norm {p}")
@@ -132,6 +137,8 @@ def _norms(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _products(rng: np.random.Generator) -> Iterator[Sample]:
+    """Yield samples of products of matrices and vectors, and of diagonals."""
+
     def normal(*shape: int) -> Array:
         return rng.normal(size=shape)
 

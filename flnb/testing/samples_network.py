@@ -1,4 +1,4 @@
-"""Samples of the ops of networks: convolution, pooling, activations, attention, selection."""
+"""Sample calls of neural network ops: convolution, pooling, activations, losses, attention, recurrent layers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KERNELS = {1: (3,), 2: (3, 2), 3: (2, 2, 1)}
 
 
 def network_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    """Every op of a network that is not in the array API."""
+    """Yield samples of all neural network ops that are not part of the array API standard."""
     yield from _activations(rng)
     yield from _attention(rng)
     yield from _normalizations(rng)
@@ -38,6 +38,7 @@ def network_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _convolutions(rng: np.random.Generator, rank: int) -> Iterator[Sample]:
+    """Yield samples of convolutions over ``rank`` axes and of the ops that compute their gradients."""
     name, size, kernel = f"conv{rank}d", SIZES[rank], KERNELS[rank]
     function = getattr(ops, name)
     yield Sample(name, function, (apart(rng, 2, 3, *size), apart(rng, 2, 3, *kernel)))
@@ -55,6 +56,7 @@ def _convolutions(rng: np.random.Generator, rank: int) -> Iterator[Sample]:
 
 
 def _poolings(rng: np.random.Generator, rank: int) -> Iterator[Sample]:
+    """Yield samples of pooling over ``rank`` axes and of the ops that compute its gradients."""
     name, size, two = f"max_pool{rank}d", (4, 6, 2)[:rank], (2,) * rank
     half = tuple(n // 2 for n in size)
     largest, mean = getattr(ops, name), getattr(ops, f"avg_pool{rank}d")
@@ -66,6 +68,7 @@ def _poolings(rng: np.random.Generator, rank: int) -> Iterator[Sample]:
 
 
 def _activations(rng: np.random.Generator) -> Iterator[Sample]:
+    """Yield samples of activation functions."""
     for shape, note in (((3, 4), ""), ((), "0d"), ((0, 2), "empty")):
         yield Sample("gelu", ops.gelu, (rng.normal(size=shape),), note)
         yield Sample("gelu_tanh", lambda x: ops.gelu(x, approximate="tanh"), (rng.normal(size=shape),), note)
@@ -84,6 +87,7 @@ def _activations(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _normalizations(rng: np.random.Generator) -> Iterator[Sample]:
+    """Yield samples of layer, group and Lp normalization."""
     affine = tuple(rng.normal(size=(3, 2)) for _ in range(2))
     for count in (0, 1, 2):
         inputs = (rng.normal(size=(4, 3, 2)), *affine[:count])
@@ -98,6 +102,7 @@ def _normalizations(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _losses(rng: np.random.Generator) -> Iterator[Sample]:
+    """Yield samples of loss functions, with each reduction."""
     for shape, note in (((3, 4), ""), ((0, 2), "empty")):
         pairs = apart(rng, *shape) / 3.0, rng.uniform(size=shape)
         for f in (ops.binary_cross_entropy, ops.binary_cross_entropy_with_logits):
@@ -109,9 +114,11 @@ def _losses(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _attention(rng: np.random.Generator) -> Iterator[Sample]:
+    """Yield samples of attention, with masks and biases."""
     attend = ops.scaled_dot_product_attention
 
     def inputs(*batch: int) -> tuple[Array, ...]:
+        """Return random queries, keys and values."""
         shapes = ((*batch, 3, 2), (*batch, 4, 2), (*batch, 4, 5))
         return tuple(rng.normal(size=shape) for shape in shapes)
 
@@ -124,6 +131,7 @@ def _attention(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _choices(rng: np.random.Generator) -> Iterator[Sample]:
+    """Yield samples of ops that select elements: top k, maximum with index, median, embedding, labels' scores."""
     for axis, k, largest in ((-1, 2, True), (0, 3, False), (1, 0, True), (1, 4, True)):
         inputs, note = (apart(rng, 3, 4),), f"topk {k} along {axis}"
         yield Sample("gather", lambda x, a=axis, k=k, m=largest: ops.topk(x, k, a, m).values, inputs, note)
@@ -142,13 +150,17 @@ def _choices(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _paddings(rng: np.random.Generator) -> Iterator[Sample]:
+    """Yield samples of padding with values of the array."""
     widths = ((1, 0), (2, 3))
     for mode in ("edge", "symmetric", "reflect"):
         yield Sample("gather", lambda x, m=mode: ops.pad(x, widths, mode=m), (apart(rng, 2, 3),), f"pad {mode}")
 
 
 def _recurrences(rng: np.random.Generator) -> Iterator[Sample]:
+    """Yield samples of recurrent layers."""
+
     def inputs(gates: int, n: int = 2) -> tuple[Array, ...]:
+        """Return a random sequence of batch size ``n``, the initial state, and weights and biases of all gates."""
         shapes = (3, n, 3), (n, 2), (2 * gates, 3), (2 * gates, 2), (2 * gates,)
         return tuple(rng.normal(size=shape) for shape in shapes)
 

@@ -1,4 +1,4 @@
-"""Samples without elements and without dimensions, for every op that takes such tensors."""
+"""Sample calls with tensors without elements and with tensors without dimensions, for every op that takes such."""
 
 from __future__ import annotations
 
@@ -10,77 +10,63 @@ import numpy as np
 from flnb import fft, linalg, ops
 from flnb.testing.sample import Array, Sample, direct
 
-INDEX = ("index", 0)
 LABELS = np.zeros(0, np.int64)
 
+EITHER: dict[str, Callable[[Any], Any]] = {
+    "astype": lambda x: ops.astype(x, np.float64) * 1.0,
+    "broadcast_to": lambda x: ops.broadcast_to(x, (2, *x.shape)),
+    "concat": lambda x: ops.stack([x, x]),
+    "copy": ops.copy,
+    "flip": ops.flip,
+    "pad": lambda x: ops.pad(x, ((1, 2),) * x.ndim),
+    "permute_dims": lambda x: ops.permute_dims(x, tuple(range(x.ndim))[::-1]),
+    "prod": ops.prod,
+    "relu": ops.relu,
+    "reshape": lambda x: ops.reshape(x, (1, *x.shape, 1)),
+    "sigmoid": ops.sigmoid,
+    "slice": lambda x: x[None] * x[...],
+    "sum": ops.sum,
+    "where": lambda x: ops.where(x > 1.0, x * x, 1.0),
+}
+"""Functions for tensors of shape (0, 3) and ()."""
 EMPTY: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
-    "astype": (lambda x: ops.astype(x, np.float64) * 1.0, (0, 3)),
-    "broadcast_to": (lambda x: ops.broadcast_to(x, (2, 0, 3)), (0, 3)),
-    "concat": (lambda x: ops.concat([x, x]), (0, 2)),
-    "copy": (ops.copy, (0, 3)),
     "cross_entropy": (lambda x: ops.cross_entropy(x, LABELS, "none"), (0, 3)),
     "cumulative_prod": (lambda x: ops.cumulative_prod(x, axis=0), (0, 3)),
     "cumulative_sum": (lambda x: ops.cumulative_sum(x, axis=1), (0, 3)),
     "eigh": (lambda x: linalg.eigh(x).eigenvectors, (2, 0, 0)),
-    "flip": (ops.flip, (2, 0)),
     "gather": (lambda x: x[:, [0, 1, 0]], (0, 2)),
     "ifftn": (lambda x: ops.real(fft.ifft(x)), (0, 4)),
     "irfftn": (fft.irfft, (0, 4)),
     "log_softmax": (ops.log_softmax, (0, 3)),
     "max": (lambda x: ops.max(x, axis=1), (0, 3)),
     "min": (lambda x: ops.min(x, axis=1), (0, 3)),
-    "pad": (lambda x: ops.pad(x, ((1, 1), (0, 2))), (0, 2)),
-    "permute_dims": (lambda x: x.T, (2, 0)),
     "prod": (lambda x: ops.prod(x, axis=0), (0, 2)),
-    "relu": (ops.relu, (0, 3)),
-    "reshape": (lambda x: ops.reshape(x, (0, 5)), (2, 0)),
     "rfftn": (lambda x: ops.real(fft.rfft(x)), (0, 4)),
-    "sigmoid": (ops.sigmoid, (0, 3)),
     "slice": (lambda x: x[..., 0], (0, 2)),
     "softmax": (ops.softmax, (0, 3)),
-    "where": (lambda x: ops.where(x > 1.0, x, 1.0), (0, 3)),
-    **{
-        f"max_pool{n}d": (lambda x, n=n: getattr(ops, f"max_pool{n}d")(x, 2), (0, 2, *(4,) * n)) for n in (1, 2, 3)
-    },
-}  # fmt: skip
-ZERO_DIMENSIONAL: dict[str, Callable[..., Any]] = {
-    "astype": lambda x: ops.astype(x, np.float64) * 1.0,
-    "broadcast_to": lambda x: ops.broadcast_to(x, (2, 3)),
-    "concat": lambda x: ops.stack([x, x]),
-    "copy": ops.copy,
-    "flip": ops.flip,
-    "gather": lambda x: x[True],
-    "max": ops.max,
-    "min": ops.min,
-    "pad": lambda x: ops.pad(x, ()),
-    "permute_dims": lambda x: ops.permute_dims(x, ()),
-    "prod": ops.prod,
-    "relu": ops.relu,
-    "reshape": lambda x: ops.reshape(x, (1, 1)),
-    "sigmoid": ops.sigmoid,
-    "slice": lambda x: x[None] * x[...],
-    "sort": ops.median,
-    "sum": ops.sum,
-    "where": lambda x: ops.where(x > 1.0, x * x, 1.0),
+    "max_pool1d": (lambda x: ops.max_pool1d(x, 2), (0, 2, 4)),
+    "max_pool2d": (lambda x: ops.max_pool2d(x, 2), (0, 2, 4, 4)),
+    "max_pool3d": (lambda x: ops.max_pool3d(x, 2), (0, 2, 4, 4, 4)),
 }
+ZERO_DIMENSIONAL = {"gather": lambda x: x[True], "max": ops.max, "min": ops.min, "sort": ops.median}
 
 
 def small_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    """Tensors of no elements, and of one without dimensions."""
-    for op, (function, shape) in EMPTY.items():
+    """Yield samples with tensors of no elements, and with tensors of one element and no dimensions."""
+    for op, (function, shape) in ({name: (f, (0, 3)) for name, f in EITHER.items()} | EMPTY).items():
         yield Sample(op, function, (rng.uniform(0.5, 1.5, shape),), "nothing")
     yield Sample("gather", lambda x: x[LABELS], (rng.normal(size=(3, 2)),), "nothing chosen")
     yield Sample("slice", lambda x: x[1:1], (rng.normal(size=(3, 2)),), "nothing chosen")
-    for op, function in ZERO_DIMENSIONAL.items():
+    for op, function in (EITHER | ZERO_DIMENSIONAL).items():
         yield Sample(op, function, (rng.uniform(1.5, 2.5, ()),), "no dimension")
     yield direct("place", (np.zeros(0),), (5,), (("slice", 1, 1, None),), note="nothing")
-    yield direct("scatter_add", (np.zeros(0), LABELS), (4,), (INDEX,), note="nothing")
+    yield direct("scatter_add", (np.zeros(0), LABELS), (4,), (("index", 0),), note="nothing")
     for rank in (1, 2, 3):
         yield from _without_examples(rng, rank)
 
 
 def _without_examples(rng: np.random.Generator, rank: int) -> Iterator[Sample]:
-    """Convolution and pooling of no images."""
+    """Yield samples of convolution and pooling over ``rank`` axes, for a batch of no images."""
 
     def shaped(*shape: int) -> Array:
         return rng.normal(size=shape)
