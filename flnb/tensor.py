@@ -16,7 +16,7 @@ from flnb.dispatch.brief import brief
 from flnb.dispatch.plan import families
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Self
 
     from flnb.dispatch.plan import Spec
@@ -323,33 +323,32 @@ def check_device(device: Any) -> None:
         raise ValueError(f"device must be 'cpu' (or None), got {brief(device)}; another backend computes elsewhere")
 
 
-def axes_of(axis: SupportsIndex | tuple[int, ...] | None, ndim: int, op: str) -> tuple[int, ...] | None:
-    """An axis argument as a sorted tuple of non-negative ints; None stays None.
+def axes_of(axis: SupportsIndex | Sequence[int] | None, ndim: int, op: str) -> tuple[int, ...]:
+    """Convert an ``axis`` argument (an int, several, or None for all) to a sorted tuple of ints from 0 to ndim - 1.
+
+    For a 0-d tensor, axis 0 and -1 are accepted, as in NumPy, and the result is empty. ``op`` is named in errors.
 
     Raises:
-        ValueError: repeated, or out of range (then an IndexError too, as in NumPy), naming the op.
+        ValueError: an axis occurs twice, or is out of range (`numpy.exceptions.AxisError`, which is an IndexError too).
     """
     if axis is None:
-        return None
+        return tuple(range(ndim))
     if type(axis) is int and -ndim <= axis < ndim:
         return (axis % ndim,)
-    given = axis if isinstance(axis, tuple) else tuple(axis) if isinstance(axis, list) else (axis,)
-    axes = []
-    for a in given:
-        position = operator.index(a)
-        if not -ndim <= position < max(ndim, 1):
-            raise np.exceptions.AxisError(f"{op}: axis {position} is out of range for a tensor of {ndim} dimensions")
-        axes.append(position % max(ndim, 1))
-    if len(set(axes)) != len(axes):
+    given = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
+    if not ndim and given in ((), (0,), (-1,)):
+        return ()
+    axes = {axis_of(a, ndim, op) for a in given}
+    if len(axes) != len(given):
         raise ValueError(f"{op}: axis {axis} names a dimension twice")
-    return tuple(sorted(axes)) if ndim else ()
+    return tuple(sorted(axes))
 
 
 def axis_of(axis: SupportsIndex, ndim: int, op: str) -> int:
-    """One axis as a non-negative int.
+    """Convert one axis to an int from 0 to ndim - 1; ``op`` is named in errors. A 0-d tensor has no axis.
 
     Raises:
-        ValueError: out of range, naming the op (an IndexError too, as in NumPy). A 0-d tensor has no axis.
+        ValueError: the axis is out of range (`numpy.exceptions.AxisError`, which is an IndexError too).
     """
     position = operator.index(axis)
     if not -ndim <= position < ndim:

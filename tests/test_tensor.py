@@ -137,7 +137,7 @@ def test_masks_read_and_write():
         (np.array([True, False, True]), r"a mask of shape \(3,\) does not fit"),
         (1.5, "cannot index with float"),
         ("a", "cannot index with str"),
-        ((..., ...), r"only one \.\.\."),
+        ((..., ...), r"expected at most one \.\.\. in an index, got 2"),
     ],
 )
 def test_bad_indices(key, text):

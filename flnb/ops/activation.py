@@ -1,4 +1,4 @@
-"""Activations with a gradient of their own, and gated ones."""
+"""Activation functions: most are composites with one backward function (`flnb.ops.composite`)."""
 
 from __future__ import annotations
 
@@ -20,28 +20,30 @@ CUBIC = 0.044715
 
 
 def _gelu(x: Any) -> Body:
-    below = e.multiply(e.add(e.erf(e.multiply(x, ONE_OVER_ROOT_TWO)), 1.0), 0.5)
-    return e.multiply(x, below), (below,)
+    """x times the normal distribution function of x, which the gradient reads too."""
+    below = (e.erf(x * ONE_OVER_ROOT_TWO) + 1.0) * 0.5
+    return x * below, (below,)
 
 
 def _pull_gelu(g: Any, plan: Any, x: Any, below: Any, y: Any) -> tuple[Any, ...]:
-    density = e.multiply(e.exp(e.multiply(e.square(x), -0.5)), ONE_OVER_ROOT_TWO_PI)
-    return (e.multiply(g, e.add(below, e.multiply(x, density))),)
+    """Gradient of gelu; ``below`` is the normal distribution function of x."""
+    density = e.exp(e.square(x) * -0.5) * ONE_OVER_ROOT_TWO_PI
+    return (g * (below + x * density),)
 
 
 _gelu_op = Composite("gelu", "elementwise", _gelu, _pull_gelu, {0})
 
 
 def _gelu_tanh(x: Any) -> Body:
-    cubic = e.multiply(x, e.add(e.multiply(e.square(x), CUBIC), 1.0))
-    gate = sigmoid(e.multiply(cubic, ROOT_EIGHT_OVER_PI))  # (1 + tanh(z)) / 2 = sigmoid(2 z)
-    return e.multiply(x, gate), (gate,)
+    """x times a gate that approximates the normal distribution function of x: (1 + tanh(z)) / 2 = sigmoid(2 z)."""
+    gate = sigmoid(x * (e.square(x) * CUBIC + 1.0) * ROOT_EIGHT_OVER_PI)
+    return x * gate, (gate,)
 
 
 def _pull_gelu_tanh(g: Any, plan: Any, x: Any, gate: Any, y: Any) -> tuple[Any, ...]:
-    slope = e.add(e.multiply(e.square(x), 3.0 * CUBIC * ROOT_EIGHT_OVER_PI), ROOT_EIGHT_OVER_PI)
-    inner = e.add(e.multiply(e.multiply(slope, x), e.subtract(1.0, gate)), 1.0)
-    return (e.multiply(g, e.multiply(inner, gate)),)
+    """Gradient of gelu approximated by a tanh; ``gate`` is the factor of x in the result."""
+    slope = e.square(x) * (3.0 * CUBIC * ROOT_EIGHT_OVER_PI) + ROOT_EIGHT_OVER_PI
+    return (g * ((slope * x * (1.0 - gate) + 1.0) * gate),)
 
 
 _gelu_tanh_op = Composite("gelu_tanh", "elementwise", _gelu_tanh, _pull_gelu_tanh, {0})
@@ -50,7 +52,7 @@ _gelu_tanh_op = Composite("gelu_tanh", "elementwise", _gelu_tanh, _pull_gelu_tan
 def gelu(x: ArrayLike, /, approximate: str = "none") -> Tensor:
     """Gaussian error linear unit: x times the normal distribution function of x (Hendrycks and Gimpel 2016).
 
-    With ``approximate="tanh"`` its approximation by a tanh.
+    With ``approximate="tanh"`` a tanh approximates the distribution function.
 
     >>> import flnb
     >>> flnb.gelu([-1.0, 0.0, 2.0])
@@ -63,21 +65,19 @@ def gelu(x: ArrayLike, /, approximate: str = "none") -> Tensor:
 
 
 def _swish(x: Any, beta: float) -> Body:
-    gate = sigmoid(x if beta == 1.0 else e.multiply(x, beta))
-    return e.multiply(x, gate), (gate,)
+    """x times sigmoid(beta x), which the gradient reads too."""
+    gate = sigmoid(x if beta == 1.0 else x * beta)
+    return x * gate, (gate,)
 
 
-def _pull_swish(g: Any, plan: Any, x: Any, gate: Any, y: Any) -> tuple[Any, ...]:
-    (beta,) = plan.attributes
-    slope = e.multiply(e.multiply(y, e.subtract(1.0, gate)), beta)
-    return (e.multiply(g, e.add(gate, slope)),)
-
-
-_swish_op = Composite("swish", "elementwise", _swish, _pull_swish)
+_swish_op = Composite(
+    "swish", "elementwise", _swish,
+    lambda g, plan, x, gate, y: (g * (gate + y * (1.0 - gate) * plan.attributes[0]),),
+)  # fmt: skip
 
 
 def swish(x: ArrayLike, /, beta: float = 1.0) -> Tensor:
-    """x * sigmoid(beta * x) (Ramachandran et al. 2017); with beta = 1 also called SiLU.
+    """Swish, x * sigmoid(beta * x) (Ramachandran et al. 2017); with beta = 1 also called SiLU.
 
     >>> import flnb
     >>> flnb.swish([-1.0, 0.0, 2.0])
@@ -101,20 +101,17 @@ def glu(x: ArrayLike, /, axis: int = -1) -> Tensor:
     if x.shape[position] % 2:
         raise ValueError(f"glu: expected an even number of elements along axis {axis}, got {x._spec!r}")
     half, before = x.shape[position] // 2, (slice(None),) * position
-    return e.multiply(x[(*before, slice(None, half))], sigmoid(x[(*before, slice(half, None))]))
+    return x[(*before, slice(None, half))] * sigmoid(x[(*before, slice(half, None))])
 
 
 def _elu(x: Any, alpha: float) -> Body:
-    below = e.multiply(e.expm1(e.minimum(x, 0.0)), alpha)  # of the negative part: exp of the other may overflow
-    return e.where(e.greater(x, 0.0), x, below), ()
+    """Compute expm1 of the negative part of x alone, since that of large positive numbers overflows."""
+    return e.where(x > 0.0, x, e.expm1(e.minimum(x, 0.0)) * alpha), ()
 
 
-def _pull_elu(g: Any, plan: Any, x: Any, y: Any) -> tuple[Any, ...]:
-    (alpha,) = plan.attributes
-    return (e.multiply(g, e.where(e.greater(x, 0.0), 1.0, e.add(y, alpha))),)
-
-
-_elu_op = Composite("elu", "elementwise", _elu, _pull_elu)
+_elu_op = Composite(
+    "elu", "elementwise", _elu, lambda g, plan, x, y: (g * e.where(x > 0.0, 1.0, y + plan.attributes[0]),)
+)
 
 
 def elu(x: ArrayLike, /, alpha: float = 1.0) -> Tensor:
@@ -127,20 +124,14 @@ def elu(x: ArrayLike, /, alpha: float = 1.0) -> Tensor:
     return _elu_op(r.floating(x), attributes=(float(alpha),))[0]
 
 
-def _leaky_relu(x: Any, slope: float) -> Body:
-    return e.where(e.greater(x, 0.0), x, e.multiply(x, slope)), ()
-
-
-def _pull_leaky_relu(g: Any, plan: Any, x: Any, y: Any) -> tuple[Any, ...]:
-    (slope,) = plan.attributes
-    return (e.where(e.greater(x, 0.0), g, e.multiply(g, slope)),)
-
-
-_leaky_relu_op = Composite("leaky_relu", "elementwise", _leaky_relu, _pull_leaky_relu, {0})
+_leaky_relu_op = Composite(
+    "leaky_relu", "elementwise", lambda x, slope: (e.where(x > 0.0, x, x * slope), ()),
+    lambda g, plan, x, y: (e.where(x > 0.0, g, g * plan.attributes[0]),), {0},
+)  # fmt: skip
 
 
 def leaky_relu(x: ArrayLike, /, slope: float = 0.01) -> Tensor:
-    """x where positive, else ``slope`` * x (Maas et al. 2013); the gradient at 0 is the slope.
+    """Leaky ReLU: x where positive, else ``slope`` * x (Maas et al. 2013); the gradient at 0 is the slope.
 
     >>> import flnb
     >>> flnb.leaky_relu([-1.0, 2.0], slope=0.1)
@@ -150,16 +141,16 @@ def leaky_relu(x: ArrayLike, /, slope: float = 0.01) -> Tensor:
 
 
 def prelu(x: ArrayLike, weight: ArrayLike, /) -> Tensor:
-    """x where positive, else ``weight`` * x, with learnt slopes (He et al. 2015, section 2.1).
+    """Parametric ReLU: x where positive, else ``weight`` * x, with learnt slopes (He et al. 2015, section 2.1).
 
-    ``weight`` is one slope, () or (1,), or one for each channel (axis 1) of x (N, C, ...), (C,).
+    ``weight`` holds one slope, with shape () or (1,), or one slope for each channel of x (N, C, ...), with shape (C,).
 
     >>> import flnb
     >>> flnb.prelu([[-1.0, -1.0]], flnb.asarray([0.25, 0.5]))
     Tensor([[-0.25, -0.5 ]], float32[1,2], numpy)
 
     Raises:
-        ValueError: neither one slope nor one for each channel.
+        ValueError: a weight that holds neither one slope nor one for each channel.
     """
     x, weight = r.floating(x), asarray(weight)
     if weight.shape in ((), (1,)):
@@ -170,20 +161,18 @@ def prelu(x: ArrayLike, weight: ArrayLike, /) -> Tensor:
                 f"prelu: expected a weight (), (1,) or (C,) for x (N, C, ...), got {weight.shape} and {x.shape}"
             )
         weight = reshape(weight, (weight.shape[0], *(1,) * (x.ndim - 2)))
-    return e.where(e.greater(x, 0.0), x, e.multiply(x, weight))
-
-
-def _hardtanh(x: Any, low: float, high: float) -> Body:
-    return e.minimum(e.maximum(x, low), high), ()
+    return e.where(x > 0.0, x, x * weight)
 
 
 def _pull_hardtanh(g: Any, plan: Any, x: Any, y: Any) -> tuple[Any, ...]:
+    """Gradient of hardtanh, read from its result y: g strictly between the limits, else 0."""
     low, high = plan.attributes
-    inside = e.logical_and(e.greater(y, low), e.less(y, high))
-    return (e.multiply(g, e.astype(inside, g.dtype)),)
+    return (g * e.astype(e.logical_and(y > low, y < high), g.dtype),)
 
 
-_hardtanh_op = Composite("hardtanh", "elementwise", _hardtanh, _pull_hardtanh, {"y"})
+_hardtanh_op = Composite(
+    "hardtanh", "elementwise", lambda x, low, high: (e.minimum(e.maximum(x, low), high), ()), _pull_hardtanh, {"y"}
+)
 
 
 def hardtanh(x: ArrayLike, /, low: float = -1.0, high: float = 1.0) -> Tensor:
@@ -194,7 +183,7 @@ def hardtanh(x: ArrayLike, /, low: float = -1.0, high: float = 1.0) -> Tensor:
     Tensor([-1. ,  0.5,  1. ], float32[3], numpy)
 
     Raises:
-        ValueError: low not below high.
+        ValueError: ``low`` is not less than ``high``.
     """
     if not low < high:
         raise ValueError(f"hardtanh: expected low < high, got {low} and {high}")
@@ -212,11 +201,11 @@ def relu6(x: ArrayLike, /) -> Tensor:
 
 
 def threshold(x: ArrayLike, /, at: float, value: float = 0.0) -> Tensor:
-    """x where above ``at``, else ``value``.
+    """Replace elements that are not above ``at`` by ``value``.
 
     >>> import flnb
     >>> flnb.threshold([0.1, 0.9], at=0.5)
     Tensor([0. , 0.9], float32[2], numpy)
     """
     x = r.floating(x)
-    return e.where(e.greater(x, at), x, value)
+    return e.where(x > at, x, value)

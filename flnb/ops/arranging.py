@@ -1,4 +1,4 @@
-"""Repeating, shifting and taking apart: functions of the movement primitives."""
+"""Functions that repeat, shift, split and mask tensors, made of ops that move elements."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from flnb.dispatch.plan import size_of, spec_of
 from flnb.ops import elementwise as e
 from flnb.ops.creation import arange, asarray
 from flnb.ops.indexing import take
-from flnb.ops.movement import broadcast_to, concat, expand_dims, flatten, moveaxis, reshape
+from flnb.ops.movement import along_axis, broadcast_to, concat, expand_dims, flatten, moveaxis, reshape
+from flnb.ops.packed import matrices
 from flnb.tensor import ArrayLike, DTypeLike, Tensor, axis_of
 
 
 def broadcast_arrays(*arrays: ArrayLike) -> list[Tensor]:
-    """All tensors broadcast to their common shape, as read-only views; dtypes stay.
+    """Broadcast all tensors to their common shape, as read-only views; dtypes stay.
 
     Raises:
-        ValueError: shapes that do not broadcast.
+        ValueError: the shapes do not broadcast.
 
     >>> import flnb
     >>> a, b = flnb.broadcast_arrays([1, 2], [[3], [4]])
@@ -38,9 +39,10 @@ def broadcast_arrays(*arrays: ArrayLike) -> list[Tensor]:
 
 
 def meshgrid(*arrays: ArrayLike, indexing: Literal["xy", "ij"] = "xy") -> list[Tensor]:
-    """Coordinates of a grid: one vector per dimension becomes as many tensors of the grid's shape.
+    """Make coordinate tensors of a grid: of n vectors, one per dimension, n tensors of the grid's shape.
 
-    With ``"ij"`` the i-th vector varies along dimension i; with ``"xy"`` the first two dimensions are exchanged.
+    With ``indexing="ij"`` the values of the i-th vector vary along dimension i of the results; with ``"xy"`` the first
+    two dimensions of the results are exchanged.
 
     >>> import flnb
     >>> rows, columns = flnb.meshgrid([1, 2], [3, 4, 5], indexing="ij")
@@ -54,14 +56,12 @@ def meshgrid(*arrays: ArrayLike, indexing: Literal["xy", "ij"] = "xy") -> list[T
         raise ValueError(f"meshgrid: expected vectors, got shapes {', '.join(str(x.shape) for x in vectors)}")
     n = len(vectors)
     order = [1, 0, *range(2, n)] if indexing == "xy" and n > 1 else list(range(n))
-    spread = [
-        reshape(x, tuple(-1 if i == axis else 1 for i in range(n))) for x, axis in zip(vectors, order, strict=True)
-    ]
+    spread = [along_axis(x, axis, n) for x, axis in zip(vectors, order, strict=True)]
     return [e.copy(x) for x in broadcast_arrays(*spread)]
 
 
 def unstack(x: ArrayLike, /, axis: int = 0) -> tuple[Tensor, ...]:
-    """The slices of a tensor along ``axis``, each without that dimension.
+    """Split a tensor into its slices along ``axis``, each without that dimension.
 
     >>> import flnb
     >>> [row.tolist() for row in flnb.unstack([[1, 2], [3, 4]])]
@@ -75,7 +75,7 @@ def unstack(x: ArrayLike, /, axis: int = 0) -> tuple[Tensor, ...]:
 def repeat(x: ArrayLike, repeats: ArrayLike, /, axis: int | None = None) -> Tensor:
     """Repeat each element, or each slice along ``axis``, several times in a row.
 
-    ``repeats`` is one integer for all or one for each; with ``axis=None`` the tensor is flattened first.
+    ``repeats`` is one integer for all elements or slices, or one for each; with ``axis=None`` x is flattened first.
 
     >>> import flnb
     >>> flnb.repeat([1, 2], [1, 3])
@@ -141,12 +141,12 @@ def roll(x: ArrayLike, /, shift: int | tuple[int, ...], axis: int | tuple[int, .
     x = asarray(x)
     if axis is None:
         if isinstance(shift, tuple):
-            raise ValueError(f"roll: shift {shift} needs as many axes")
+            raise ValueError(f"roll: the shifts {shift} need as many axes: give axis a tuple of {len(shift)} ints")
         return reshape(roll(flatten(x), shift, 0), x.shape)
     axes = axis if isinstance(axis, tuple) else (axis,)
     shifts = shift if isinstance(shift, tuple) else (shift,) * len(axes)
     if len(shifts) != len(axes):
-        raise ValueError(f"roll: shift {brief(shift)} and axis {brief(axis)} must be as many")
+        raise ValueError(f"roll: expected as many shifts as axes, got shift {brief(shift)} and axis {brief(axis)}")
     for by, one in zip(shifts, axes, strict=True):
         position = axis_of(one, x.ndim, "roll")
         n = x.shape[position]
@@ -158,7 +158,9 @@ def roll(x: ArrayLike, /, shift: int | tuple[int, ...], axis: int | tuple[int, .
 
 
 def tril(x: ArrayLike, /, k: int = 0) -> Tensor:
-    """Lower triangles of matrices (..., M, N): zeros above the ``k``-th diagonal (0: the main one, 1: above it).
+    """Lower triangles of matrices (..., M, N), with zeros above the ``k``-th diagonal.
+
+    Diagonal 0 is the main one, 1 the one above it.
 
     >>> import flnb
     >>> flnb.tril([[1, 2], [3, 4]]).tolist()
@@ -168,7 +170,9 @@ def tril(x: ArrayLike, /, k: int = 0) -> Tensor:
 
 
 def triu(x: ArrayLike, /, k: int = 0) -> Tensor:
-    """Upper triangles of matrices (..., M, N): zeros below the ``k``-th diagonal (0: the main one, 1: above it).
+    """Upper triangles of matrices (..., M, N), with zeros below the ``k``-th diagonal.
+
+    Diagonal 0 is the main one, 1 the one above it.
 
     >>> import flnb
     >>> flnb.triu([[1, 2], [3, 4]]).tolist()
@@ -178,9 +182,8 @@ def triu(x: ArrayLike, /, k: int = 0) -> Tensor:
 
 
 def _triangle(x: Any, k: int, name: str, compare: Any) -> Any:
+    """Set elements of matrices to 0 where ``compare(row + k, column)`` is false."""
     x = asarray(x)
-    if x.ndim < 2:
-        raise ValueError(f"{name}: expected matrices, two dimensions or more, got shape {x.shape}")
-    rows, columns = x.shape[-2:]
+    rows, columns = matrices(name, x._spec)[-2:]
     kept = compare(arange(rows)[:, None] + k, arange(columns))
-    return e.where(kept, x, False)  # which is zero in every dtype
+    return e.where(kept, x, False)  # False is zero in every dtype

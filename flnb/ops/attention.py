@@ -1,4 +1,4 @@
-"""Attention."""
+"""Scaled dot-product attention."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def scaled_dot_product_attention(
         key: (..., S, E).
         value: (..., S, F).
         mask: broadcast to (..., L, S): bool, true where to attend, or numbers added to the scores.
-        dropout_p: the probability with which a weight is zeroed, in training.
-        is_causal: each position attends only to itself and those before; not together with a mask.
+        dropout_p: the probability with which each attention weight is zeroed; pass 0 outside of training.
+        is_causal: whether each position attends only to itself and earlier ones; not together with a mask.
         scale: 1 / sqrt(E) unless given.
         generator: the `flnb.random.Generator` that dropout draws from; None: the session's.
         bias: numbers added to the scores in addition to any mask, broadcast to (..., L, S).
 
     Returns:
-        (..., L, F). Zeros where nothing may be attended to.
+        (..., L, F), in the dtype of query, key and value; zeros for a query whose mask is false for every key.
 
     >>> import flnb
     >>> x = flnb.asarray([[1.0, 0.0], [0.0, 1.0]])
@@ -43,11 +43,8 @@ def scaled_dot_product_attention(
     Tensor([1., 0.], float32[2], numpy)
     """
     query, key, value = asarray(query), asarray(key), asarray(value)
-    if (
-        min(query.ndim, key.ndim, value.ndim) < 2
-        or query.shape[-1] != key.shape[-1]
-        or key.shape[-2] != value.shape[-2]
-    ):
+    fit = min(query.ndim, key.ndim, value.ndim) > 1
+    if not fit or query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
         raise ValueError(
             f"scaled_dot_product_attention: expected query (..., L, E), key (..., S, E) and value (..., S, F), got "
             f"{query._spec!r}, {key._spec!r} and {value._spec!r}"
@@ -55,22 +52,22 @@ def scaled_dot_product_attention(
     length, features = query.shape[-2:]
     if is_causal and mask is not None:
         raise ValueError("scaled_dot_product_attention: give a mask or is_causal, not both")
-    scores = matmul(e.multiply(query, features**-0.5 if scale is None else scale), key, transpose_b=True)
+    scores = matmul(query * (features**-0.5 if scale is None else scale), key, transpose_b=True)
     computed = scores.dtype
-    if computed.itemsize == 2:  # its range holds no number that hides every score and can be subtracted from
+    if computed.itemsize == 2:  # the largest float16 would not outweigh every score
         scores = e.astype(scores, np.float32)
     if bias is not None:
-        scores = e.add(scores, bias)
-    if is_causal and bias is not None:  # it may hide all that a row sees: what comes later must not be chosen then
+        scores = scores + bias
+    if is_causal and bias is not None:  # a bias of -inf may hide all earlier positions, but later ones stay hidden
         mask, is_causal = asarray(np.tri(length, key.shape[-2], dtype=bool)), False
-    if is_causal:  # added, not chosen: of an addition the gradient is free, and no row is wholly hidden
+    if is_causal:  # add a large negative number: cheaper to differentiate than `where`, and each row sees itself
         hidden = np.full((length, key.shape[-2]), finfo(scores.dtype).min / 2, scores.dtype)
-        weights = softmax(e.add(scores, asarray(np.triu(hidden, 1))))
+        weights = softmax(scores + asarray(np.triu(hidden, 1)))
     elif mask is None:
         weights = softmax(scores)
     elif asarray(mask).dtype.kind == "b":
-        least = finfo(scores.dtype).min  # not -inf: a whole row of it would make NaN
+        least = finfo(scores.dtype).min  # not -inf, since the softmax of a row of -inf is NaN
         weights = e.where(mask, softmax(e.where(mask, scores, least)), 0.0)
     else:
-        weights = softmax(e.add(scores, mask))
+        weights = softmax(scores + mask)
     return matmul(dropout(e.astype(weights, computed, copy=False), dropout_p, generator=generator), value)

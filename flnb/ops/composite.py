@@ -1,8 +1,10 @@
-"""Functions of public ops that are one node on the tape, with a gradient stated for the whole.
+"""Composites: ops made of other public ops, such as softmax, with one backward function for the whole.
 
-The body works on plain Tensors and returns ``(result, kept)``; the joint pull takes
-``(g, plan, *inputs, *kept, result)`` and returns one cotangent per input. A backend may take a composite whole; if it
-overrides a primitive, the body runs, so an overridden ``add`` sees the additions of a batch norm.
+The body of a composite computes on plain Tensors and returns ``(result, kept)``; ``kept`` holds intermediate values
+that the backward function reads. The backward function is called as ``pull(g, plan, *inputs, *kept, result)``: ``g``
+is the gradient of the loss with respect to the result, ``plan`` stores the shapes, dtypes and attributes of the call.
+It returns one gradient per input. A backend may implement a composite as one method of its own. If a user's backend
+overrides an op that a composite consists of, such as ``add``, the body runs instead, so that the override is called.
 """
 
 from __future__ import annotations
@@ -21,22 +23,25 @@ from flnb.ops import reduction as r
 from flnb.ops.creation import arange, asarray
 from flnb.ops.dtypes import result_type
 from flnb.ops.movement import reshape
-from flnb.tensor import ArrayLike, Tensor, axes_of
+from flnb.tensor import ArrayLike, Tensor, axis_of
 
 Body = tuple[Any, tuple[Any, ...]]
-"""The result of a composite's body, and the other values that its pull reads."""
+"""What the body of a composite returns: the result, and the intermediate values that its backward function reads."""
 
 
 class Composite(Op):
-    """A row of the table with a body of public ops and a joint pull; a backend may have a method for it, or none.
+    """An op that consists of other public ops and is recorded as one node, with one backward function.
 
     Args:
-        reads: which inputs (by position) and whether the result (``"y"``) the pull reads; it gets None for the others,
-            which need not be saved for it. None: all. The values that the body kept are always passed.
-        remake: ``remake(plan, *saved)`` returns a value of the first input for which the body does the same, if that
-            input is not saved: the body runs again when its gradient is differentiated.
-
-    A pull that reads the result alone is differentiated itself: the result is on the tape then.
+        name: the op's name, as recordings show it; also that of the backend's method for it, if it has one.
+        family: the op's colour in the dashboard, as "elementwise" or "norm".
+        body: ``body(*inputs, *attributes) -> (result, kept)``, with the intermediate values to save in ``kept``.
+        pull: the backward function ``pull(g, plan, *inputs, *kept, result)``, which returns one gradient per input.
+        reads: positions of the inputs that ``pull`` reads, and ``"y"`` if it reads the result. It gets None for the
+            others, so that they need not be saved. None means all. Values in ``kept`` are always passed.
+        remake: for a composite whose first input is not saved: ``remake(plan, *saved)`` returns a value of that input
+            for which the body computes the same. The body runs again on it when a gradient is itself differentiated;
+            a pull that reads the result alone is differentiated directly and needs none.
     """
 
     def __init__(
@@ -50,27 +55,22 @@ class Composite(Op):
         return dispatch.call(self, tensors, attributes)  # type: ignore[return-value]
 
     def remake(self, plan: Any, *saved: Any) -> Any:
-        """A value of the first input, computed without a record."""
+        """Recompute a value of the first input, which was not saved, without recording gradients."""
         with state.recording(False):
             return self._remake(plan, *saved)  # type: ignore[misc]
 
 
 def in_one_dtype(*tensors: Any) -> list[Any]:
-    """Cast tensors to their common dtype, so that each cotangent is cast back."""
-    dtype = tensors[0].dtype
-    if all(x.dtype == dtype for x in tensors):
-        return list(tensors)
-    dtype = result_type(*tensors)
+    """Cast tensors to their common dtype by an op that is recorded, so that gradients are cast back."""
+    dtypes = {x.dtype for x in tensors}
+    dtype = dtypes.pop() if len(dtypes) == 1 else result_type(*tensors)
     return [x if x.dtype == dtype else e.astype(x, dtype) for x in tensors]
 
 
-def _relu(x: Any) -> Body:
-    return e.maximum(x, 0.0), ()
-
-
 _relu_op = Composite(
-    "relu", "elementwise", _relu, lambda g, plan, x, y: (e.multiply(g, e.astype(e.greater(y, 0.0), g.dtype)),), {"y"}
-)
+    "relu", "elementwise", lambda x: (e.maximum(x, 0.0), ()),
+    lambda g, plan, x, y: (g * e.astype(y > 0.0, g.dtype),), {"y"},
+)  # fmt: skip
 
 
 def relu(x: ArrayLike, /) -> Tensor:
@@ -83,13 +83,9 @@ def relu(x: ArrayLike, /) -> Tensor:
     return _relu_op(r.floating(x))[0]
 
 
-def _sigmoid(x: Any) -> Body:
-    return e.multiply(e.add(e.tanh(e.multiply(x, 0.5)), 1.0), 0.5), ()
-
-
 _sigmoid_op = Composite(
-    "sigmoid", "elementwise", _sigmoid,
-    lambda g, plan, x, y: (e.multiply(g, e.multiply(y, e.subtract(1.0, y))),), {"y"},
+    "sigmoid", "elementwise", lambda x: ((e.tanh(x * 0.5) + 1.0) * 0.5, ()),
+    lambda g, plan, x, y: (g * (y * (1.0 - y)),), {"y"},
 )  # fmt: skip
 
 
@@ -104,16 +100,21 @@ def sigmoid(x: ArrayLike, /) -> Tensor:
 
 
 def _softmax(x: Any, axis: int) -> Body:
-    shifted = e.exp(e.subtract(x, r.max(x, axis=axis, keepdims=True)))
-    return e.divide(shifted, r.sum(shifted, axis=axis, keepdims=True)), ()
+    powers = e.exp(x - r.max(x, axis, keepdims=True))
+    return powers / r.sum(powers, axis, keepdims=True), ()
 
 
-def _pull_softmax(g: Any, plan: Any, x: Any, y: Any) -> tuple[Any, ...]:
-    inner = r.sum(e.multiply(g, y), axis=plan.attributes[0], keepdims=True)
-    return (e.multiply(y, e.subtract(g, inner)),)
+_softmax_op = Composite(
+    "softmax", "norm", _softmax,
+    lambda g, plan, x, y: (y * (g - r.sum(g * y, *plan.attributes, keepdims=True)),), {"y"},
+)  # fmt: skip
 
 
-_softmax_op = Composite("softmax", "norm", _softmax, _pull_softmax, {"y"})
+def _along(op: Composite, x: Any, axis: int) -> Any:
+    """Apply softmax or log-softmax along an axis; an empty tensor, which has no maximum, stays empty."""
+    x = r.floating(x)
+    position = axis_of(axis, x.ndim, op.name)
+    return op(x, attributes=(position,))[0] if x._spec.size else e.exp(x)
 
 
 def softmax(x: ArrayLike, /, axis: int = -1) -> Tensor:
@@ -125,22 +126,18 @@ def softmax(x: ArrayLike, /, axis: int = -1) -> Tensor:
     >>> flnb.softmax([1.0, 2.0, 3.0])
     Tensor([0.09  , 0.2447, 0.6652], float32[3], numpy)
     """
-    x = r.floating(x)
-    axes: Any = axes_of(axis, x.ndim, "softmax")
-    return _softmax_op(x, attributes=axes)[0] if x._spec.size else e.exp(x)
+    return _along(_softmax_op, x, axis)
 
 
 def _log_softmax(x: Any, axis: int) -> Body:
-    shifted = e.subtract(x, r.max(x, axis=axis, keepdims=True))
-    return e.subtract(shifted, e.log(r.sum(e.exp(shifted), axis=axis, keepdims=True))), ()
+    shifted = x - r.max(x, axis, keepdims=True)
+    return shifted - e.log(r.sum(e.exp(shifted), axis, keepdims=True)), ()
 
 
-def _pull_log_softmax(g: Any, plan: Any, x: Any, y: Any) -> tuple[Any, ...]:
-    total = r.sum(g, axis=plan.attributes[0], keepdims=True)
-    return (e.subtract(g, e.multiply(e.exp(y), total)),)
-
-
-_log_softmax_op = Composite("log_softmax", "norm", _log_softmax, _pull_log_softmax, {"y"})
+_log_softmax_op = Composite(
+    "log_softmax", "norm", _log_softmax,
+    lambda g, plan, x, y: (g - e.exp(y) * r.sum(g, *plan.attributes, keepdims=True),), {"y"},
+)  # fmt: skip
 
 
 def log_softmax(x: ArrayLike, /, axis: int = -1) -> Tensor:
@@ -150,12 +147,11 @@ def log_softmax(x: ArrayLike, /, axis: int = -1) -> Tensor:
     >>> flnb.log_softmax([0.0, 1000.0])
     Tensor([-1000.,     0.], float32[2], numpy)
     """
-    x = r.floating(x)
-    axes: Any = axes_of(axis, x.ndim, "log_softmax")
-    return _log_softmax_op(x, attributes=axes)[0] if x._spec.size else e.exp(x)
+    return _along(_log_softmax_op, x, axis)
 
 
 def _checked_targets(op: str, scores: Any, targets: Any) -> Any:
+    """Convert targets (N,) to a tensor and check that they are classes of the scores (N, classes)."""
     targets = asarray(targets)
     if scores.ndim != 2 or targets.shape != scores.shape[:1]:
         raise ValueError(
@@ -180,9 +176,15 @@ def by_reduction(losses: Any, reduction: str) -> Any:
 
 
 def _reduce_losses(losses: Any, targets: Any, weight: Any, classes: int, reduction: str, counted: Any = None) -> Any:
-    """Losses of examples, each times its class's weight; the mean is divided by the sum of those weights.
+    """Weight the losses (N,) of examples by class, then reduce them; a mean is divided by the sum of the weights.
 
-    ``counted``, of the losses' dtype, is 0 for an example that is left out and 1 for any other.
+    Args:
+        losses: (N,), floating point.
+        targets: (N,), the classes of the examples.
+        weight: (classes,), or None for equal weights.
+        classes: the number of classes.
+        reduction: "mean", "sum" or "none".
+        counted: (N,), in the losses' dtype: 0 for an example to leave out, 1 for any other. None: none is left out.
     """
     if weight is None and counted is None:
         return by_reduction(losses, reduction)
@@ -191,11 +193,9 @@ def _reduce_losses(losses: Any, targets: Any, weight: Any, classes: int, reducti
         weight = asarray(weight)
         if weight.shape != (classes,):
             raise ValueError(f"loss: expected one weight for each of {classes} classes, got {weight._spec!r}")
-        each = weight[targets] if counted is None else e.multiply(weight[targets], counted)
-    losses = e.multiply(losses, each)
-    if reduction == "mean":
-        return e.divide(r.sum(losses), r.sum(each))
-    return by_reduction(losses, reduction)
+        each = weight[targets] if counted is None else weight[targets] * counted
+    losses = losses * each
+    return r.sum(losses) / r.sum(each) if reduction == "mean" else by_reduction(losses, reduction)
 
 
 def nll_loss(
@@ -227,14 +227,14 @@ def _pull_cross_entropy(g: Any, plan: Any, x: Any, targets: Any, log_p: Any, y: 
     n, classes = plan.specs[0].shape
     targets = e.astype(targets, np.int64, copy=False)  # small dtypes do not hold every class
     hit = e.equal(reshape(targets, (n, 1)), arange(classes))
-    each = reshape(g, (n, 1)) if plan.attributes[0] == "none" else g
-    each = e.multiply(each, 1.0 / max(n, 1)) if plan.attributes[0] == "mean" else each
-    return e.multiply(e.subtract(e.exp(log_p), e.astype(hit, log_p.dtype)), each), None
+    (reduction,) = plan.attributes
+    each = reshape(g, (n, 1)) if reduction == "none" else g * (1.0 / max(n, 1)) if reduction == "mean" else g
+    return (e.exp(log_p) - e.astype(hit, log_p.dtype)) * each, None
 
 
 _cross_entropy_op = Composite(
     "cross_entropy", "norm", _cross_entropy, _pull_cross_entropy, {1},
-    remake=lambda plan, x, targets, log_p, y: log_p,  # whose own log-softmax it is
+    remake=lambda plan, x, targets, log_p, y: log_p,  # log-softmax leaves it as it is
 )  # fmt: skip
 
 
@@ -295,10 +295,11 @@ def dropout(x: ArrayLike, /, p: float = 0.5, training: bool = True, generator: A
     from flnb.random import uniform
 
     keep = e.greater_equal(uniform(x.shape, dtype=x.dtype, generator=generator), p)
-    return e.multiply(x, e.multiply(e.astype(keep, x.dtype), 1.0 / (1.0 - p)))
+    return x * (e.astype(keep, x.dtype) * (1.0 / (1.0 - p)))
 
 
 def _channels(x: Any, values: Any) -> Any:
+    """Reshape one value per channel, (C,), so that it broadcasts against x (N, C, ...)."""
     return reshape(values, (1, values.shape[0], *(1,) * (x.ndim - 2)))
 
 
@@ -308,42 +309,39 @@ def _in_float32(x: Any) -> Any:
 
 
 def _cast_like(x: Any, spec: Any) -> Any:
+    """Cast a tensor to the dtype of another tensor, or of its spec (shape and dtype)."""
     return e.astype(x, spec.dtype, copy=False)
 
 
 def _batch_norm(x: Any, weight: Any, bias: Any, eps: float) -> Body:
-    """Compute half precision in float32; the two large results, which are saved, are half again."""
+    """Batch norm of x (N, C, ...); half precision is computed in float32, and the two large results cast back."""
     axes, wide = (0, *range(2, x.ndim)), _in_float32(x)
-    mean = r.mean(wide, axis=axes, keepdims=True)
-    centred = e.subtract(wide, mean)
-    variance = r.mean(e.square(centred), axis=axes, keepdims=True)
-    inverse = e.divide(1.0, e.sqrt(e.add(variance, eps)))
-    normal = e.multiply(centred, inverse)
-    y = e.add(e.multiply(normal, _channels(x, weight)), _channels(x, bias))
+    mean = r.mean(wide, axes, keepdims=True)
+    centred = wide - mean
+    variance = r.mean(e.square(centred), axes, keepdims=True)
+    inverse = 1.0 / e.sqrt(variance + eps)
+    normal = centred * inverse
+    y = normal * _channels(x, weight) + _channels(x, bias)
     return _cast_like(y, x), (_cast_like(normal, x), inverse, mean, variance)
 
 
 def _pull_batch_norm(
     g: Any, plan: Any, x: Any, weight: Any, bias: Any, normal: Any, inverse: Any, mean: Any, variance: Any, y: Any
 ) -> tuple[Any, ...]:
-    """The gradients of batch norm (Ioffe and Szegedy 2015, section 3), which share their sums."""
+    """Gradients of x, weight and bias (Ioffe and Szegedy 2015, section 3); that of x reuses the sums of the others."""
     axes, g, normal = (0, *range(2, g.ndim)), _in_float32(g), _in_float32(normal)
-    g_bias = r.sum(g, axis=axes)
-    g_weight = r.sum(e.multiply(g, normal), axis=axes)
+    g_bias = r.sum(g, axes)
+    g_weight = r.sum(g * normal, axes)
     share = 1.0 / (g.size // g.shape[1])
-    means = e.add(
-        _channels(g, e.multiply(g_bias, share)), e.multiply(normal, _channels(g, e.multiply(g_weight, share)))
-    )
-    scale = e.multiply(inverse, _channels(g, weight))
-    cotangents = e.multiply(e.subtract(g, means), scale), g_weight, g_bias
-    return tuple(map(_cast_like, cotangents, plan.specs))
+    means = _channels(g, g_bias * share) + normal * _channels(g, g_weight * share)
+    g_x = (g - means) * (inverse * _channels(g, weight))
+    return tuple(map(_cast_like, (g_x, g_weight, g_bias), plan.specs))
 
 
 _batch_norm_op = Composite(
     "batch_norm", "norm", _batch_norm, _pull_batch_norm, {1, 2},
     remake=lambda plan, x, weight, bias, normal, inverse, mean, *_: _cast_like(
-        e.add(e.divide(_in_float32(normal), inverse), mean), plan.specs[0]
-    ),
+        _in_float32(normal) / inverse + mean, plan.specs[0]),
 )  # fmt: skip
 
 
@@ -377,10 +375,8 @@ def batch_norm(
     if x.ndim < 2 or weight.shape != (x.shape[1],):
         raise ValueError(f"batch_norm: weight {weight.shape} does not fit x {x.shape}: expected (N, C, ...) and (C,)")
     if not training:
-        inverse = e.divide(1.0, e.sqrt(e.add(running_var, eps)))
-        scale = e.multiply(weight, inverse)
-        shift = e.subtract(bias, e.multiply(running_mean, scale))
-        y = e.add(e.multiply(x, _channels(x, scale)), _channels(x, shift))
+        scale = weight * (1.0 / e.sqrt(e.add(running_var, eps)))
+        y = x * _channels(x, scale) + _channels(x, bias - e.multiply(running_mean, scale))
         return _cast_like(y, x) if x.dtype.itemsize == 2 else y
     n = x.size // x.shape[1]
     if n < 2:
@@ -388,10 +384,8 @@ def batch_norm(
     inputs = [x, weight, bias] if x.dtype.itemsize == 2 else in_one_dtype(x, weight, bias)
     y, (_, _, mean, variance) = _batch_norm_op(*inputs, attributes=(eps,))
     if running_mean is not None and running_var is not None:
-        for running, batch, share in (
-            (running_mean, mean, momentum), (running_var, variance, momentum * n / (n - 1)),
-        ):  # fmt: skip
+        shares = (running_mean, mean, momentum), (running_var, variance, momentum * n / (n - 1))
+        for running, batch, share in shares:
             e.multiply(running, 1.0 - momentum, out=running)
-            batch = e.astype(reshape(batch, running.shape), running.dtype, copy=False)
-            e.add(running, e.multiply(batch, share), out=running)
+            e.add(running, _cast_like(reshape(batch, running.shape), running) * share, out=running)
     return y

@@ -1,4 +1,9 @@
-"""Elementwise primitives and their gradients, one row each."""
+"""Elementwise ops and their gradients: one entry of the op table each.
+
+In the functions of gradients, ``g`` is the gradient of the loss with respect to the result, ``plan`` stores the shapes
+and dtypes of the call, ``x`` (or ``a`` and ``b``) is the input and ``y`` the result. An input that `Pull` does not name
+among the values it reads is None there, so that it need not be saved.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +31,7 @@ Function = Callable[..., Tensor]
 
 
 def broadcast(op: Op, specs: tuple[Any, ...]) -> tuple[int, ...]:
-    """The broadcast shape of specs; Python scalars (given as their type) have none."""
+    """Broadcast the shapes of an op's operands, given as `Spec`; a Python scalar, given as its type, has none."""
     shapes = [s.shape for s in specs if isinstance(s, Spec)]
     if all(s == shapes[0] for s in shapes):
         return tuple(shapes[0])
@@ -40,17 +45,17 @@ def broadcast(op: Op, specs: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 def same(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """The result has the inputs' broadcast shape and their dtype."""
+    """Shape rule: the result has the shape to which the operands broadcast, and their dtype."""
     return broadcast(op, specs), next(s.dtype for s in reversed(specs) if isinstance(s, Spec))
 
 
 def boolean(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """The result has the inputs' broadcast shape and dtype bool."""
+    """Shape rule: the result has the shape to which the operands broadcast, and dtype bool."""
     return broadcast(op, specs), BOOL
 
 
 def magnitude(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """The result is real: of complex numbers it has the dtype of their parts."""
+    """Shape rule: the result is real; for complex numbers it has the dtype of their real parts."""
     return specs[0].shape, real_dtype(specs[0].dtype)
 
 
@@ -58,6 +63,11 @@ def _unary(
     name: str, reads: Collection[Any] = (), pull: Function | None = None, accepts: str = "float", infer: Any = same,
     real: bool = False, holomorphic: bool = True,
 ) -> Function:  # fmt: skip
+    """Declare an op of one tensor and return its public function; the arguments are those of `Op`.
+
+    ``pull(g, plan, x, y)`` returns the gradient of x; it gets None for x unless ``reads`` holds 0, and for the result y
+    unless it holds "y".
+    """
     pulls = (Pull(reads, pull),) if pull else ()
     row = Op(name, "elementwise", infer, pulls, arity=1, accepts=accepts, real=real, holomorphic=holomorphic)
     return documented(row)
@@ -67,16 +77,20 @@ def _binary(
     name: str, a: Pull | None = None, b: Pull | None = None, accepts: str = "numeric", infer: Any = same,
     real: bool = False,
 ) -> Function:  # fmt: skip
+    """Declare an op of two tensors and return its public function; ``a`` and ``b`` are the operands' gradients."""
     row = Op(name, "elementwise", infer, (a, b), arity=2, broadcasts=True, accepts=accepts, real=real)
     return documented(row)
 
 
 def _extremum(name: str, wide: Function, strict: Function) -> Function:
-    """Make maximum or minimum: the chosen argument takes the gradient; at a tie both get half."""
+    """Declare maximum or minimum; ``wide`` and ``strict`` compare with and without equality.
+
+    The chosen operand gets the gradient; where both are equal, each gets half.
+    """
 
     def share(g: Any, a: Any, b: Any) -> Any:
-        twice = add(astype(wide(a, b), g.dtype), astype(strict(a, b), g.dtype))
-        return multiply(g, multiply(twice, 0.5))
+        """The part of the gradient that belongs to a."""
+        return g * ((astype(wide(a, b), g.dtype) + astype(strict(a, b), g.dtype)) * 0.5)
 
     first, second = (
         Pull({0, 1}, lambda g, plan, a, b, y: share(g, a, b)),
@@ -85,157 +99,132 @@ def _extremum(name: str, wide: Function, strict: Function) -> Function:
     return _binary(name, first, second, real=True)
 
 
-def _flat(g: Any, plan: Any, x: Any, y: Any) -> Any:
-    """The gradient of a function that is constant between its jumps."""
-    return multiply(g, 0.0)
+def _flat(g: Any, plan: Any, *_: Any) -> Any:
+    """Zero, the gradient of a function that is constant between its jumps."""
+    return g * 0.0
 
 
-# One tensor: the pull takes the cotangent g, the input x and the output y, each None unless `reads` names it.
+# Of one tensor
 
-negative: Function = _unary("negative", (), lambda g, plan, x, y: negative(g), accepts="numeric")
-positive: Function = _unary("positive", (), lambda g, plan, x, y: g, accepts="numeric")
-abs: Function = _unary(
-    "abs", {0}, lambda g, plan, x, y: multiply(g, sign(x)), accepts="numeric", infer=magnitude, holomorphic=False
-)
-sign: Function = _unary("sign", {0, "y"}, lambda g, plan, x, y: _turn(g, x, y), accepts="numeric", holomorphic=False)
-exp: Function = _unary("exp", {"y"}, lambda g, plan, x, y: multiply(g, y))
-expm1: Function = _unary("expm1", {"y"}, lambda g, plan, x, y: multiply(g, add(y, 1.0)))
-log: Function = _unary("log", {0}, lambda g, plan, x, y: divide(g, x))
-log1p: Function = _unary("log1p", {0}, lambda g, plan, x, y: divide(g, add(x, 1.0)))
-log2: Function = _unary("log2", {0}, lambda g, plan, x, y: divide(g, multiply(x, math.log(2.0))))
-log10: Function = _unary("log10", {0}, lambda g, plan, x, y: divide(g, multiply(x, math.log(10.0))))
-sqrt: Function = _unary("sqrt", {"y"}, lambda g, plan, x, y: divide(multiply(g, 0.5), y))
-square: Function = _unary("square", {0}, lambda g, plan, x, y: multiply(multiply(g, 2.0), x), accepts="numeric")
-reciprocal: Function = _unary("reciprocal", {"y"}, lambda g, plan, x, y: negative(multiply(g, multiply(y, y))))
-sin: Function = _unary("sin", {0}, lambda g, plan, x, y: multiply(g, cos(x)))
-cos: Function = _unary("cos", {0}, lambda g, plan, x, y: negative(multiply(g, sin(x))))
-tan: Function = _unary("tan", {"y"}, lambda g, plan, x, y: multiply(g, add(multiply(y, y), 1.0)))
-asin: Function = _unary("asin", {0}, lambda g, plan, x, y: divide(g, sqrt(subtract(1.0, square(x)))))
-acos: Function = _unary("acos", {0}, lambda g, plan, x, y: negative(divide(g, sqrt(subtract(1.0, square(x))))))
-atan: Function = _unary("atan", {0}, lambda g, plan, x, y: divide(g, add(square(x), 1.0)))
-sinh: Function = _unary("sinh", {0}, lambda g, plan, x, y: multiply(g, cosh(x)))
-cosh: Function = _unary("cosh", {0}, lambda g, plan, x, y: multiply(g, sinh(x)))
-tanh: Function = _unary("tanh", {"y"}, lambda g, plan, x, y: multiply(g, subtract(1.0, multiply(y, y))))
-asinh: Function = _unary("asinh", {0}, lambda g, plan, x, y: divide(g, sqrt(add(square(x), 1.0))))
-acosh: Function = _unary(
-    "acosh", {0}, lambda g, plan, x, y: divide(g, multiply(sqrt(subtract(x, 1.0)), sqrt(add(x, 1.0))))
-)
-atanh: Function = _unary("atanh", {0}, lambda g, plan, x, y: divide(g, subtract(1.0, square(x))))
-erf: Function = _unary(
-    "erf", {0}, lambda g, plan, x, y: multiply(multiply(g, TWO_OVER_ROOT_PI), exp(negative(square(x)))), real=True
-)
-floor: Function = _unary("floor", (), _flat, accepts="numeric", real=True)
-ceil: Function = _unary("ceil", (), _flat, accepts="numeric", real=True)
-trunc: Function = _unary("trunc", (), _flat, accepts="numeric", real=True)
-round: Function = _unary("round", (), _flat, accepts="numeric")
+negative = _unary("negative", (), lambda g, plan, x, y: -g, "numeric")
+positive = _unary("positive", (), lambda g, plan, x, y: g, "numeric")
+abs = _unary("abs", {0}, lambda g, plan, x, y: g * sign(x), "numeric", magnitude, holomorphic=False)
+sign: Function = _unary("sign", {0, "y"}, lambda g, plan, x, y: _turn(g, x, y), "numeric", holomorphic=False)
+exp: Function = _unary("exp", {"y"}, lambda g, plan, x, y: g * y)
+expm1 = _unary("expm1", {"y"}, lambda g, plan, x, y: g * (y + 1.0))
+log = _unary("log", {0}, lambda g, plan, x, y: g / x)
+log1p = _unary("log1p", {0}, lambda g, plan, x, y: g / (x + 1.0))
+log2 = _unary("log2", {0}, lambda g, plan, x, y: g / (x * math.log(2.0)))
+log10 = _unary("log10", {0}, lambda g, plan, x, y: g / (x * math.log(10.0)))
+sqrt: Function = _unary("sqrt", {"y"}, lambda g, plan, x, y: g * 0.5 / y)
+square: Function = _unary("square", {0}, lambda g, plan, x, y: g * 2.0 * x, "numeric")
+reciprocal = _unary("reciprocal", {"y"}, lambda g, plan, x, y: -(g * (y * y)))
+sin: Function = _unary("sin", {0}, lambda g, plan, x, y: g * cos(x))
+cos: Function = _unary("cos", {0}, lambda g, plan, x, y: -(g * sin(x)))
+tan = _unary("tan", {"y"}, lambda g, plan, x, y: g * (y * y + 1.0))
+asin = _unary("asin", {0}, lambda g, plan, x, y: g / sqrt(1.0 - square(x)))
+acos = _unary("acos", {0}, lambda g, plan, x, y: -(g / sqrt(1.0 - square(x))))
+atan = _unary("atan", {0}, lambda g, plan, x, y: g / (square(x) + 1.0))
+sinh: Function = _unary("sinh", {0}, lambda g, plan, x, y: g * cosh(x))
+cosh: Function = _unary("cosh", {0}, lambda g, plan, x, y: g * sinh(x))
+tanh = _unary("tanh", {"y"}, lambda g, plan, x, y: g * (1.0 - y * y))
+asinh = _unary("asinh", {0}, lambda g, plan, x, y: g / sqrt(square(x) + 1.0))
+acosh = _unary("acosh", {0}, lambda g, plan, x, y: g / (sqrt(x - 1.0) * sqrt(x + 1.0)))
+atanh = _unary("atanh", {0}, lambda g, plan, x, y: g / (1.0 - square(x)))
+erf = _unary("erf", {0}, lambda g, plan, x, y: g * TWO_OVER_ROOT_PI * exp(-square(x)), real=True)
+floor = _unary("floor", (), _flat, "numeric", real=True)
+ceil = _unary("ceil", (), _flat, "numeric", real=True)
+trunc = _unary("trunc", (), _flat, "numeric", real=True)
+round = _unary("round", (), _flat, "numeric")
 real: Function = _unary(
-    "real",
-    {0},
-    lambda g, plan, x, y: astype(g, x.dtype, copy=False),
-    accepts="numeric",
-    infer=magnitude,
-    holomorphic=False,
+    "real", {0}, lambda g, plan, x, y: astype(g, x.dtype, copy=False), "numeric", magnitude, holomorphic=False
 )
-imag: Function = _unary(
-    "imag", {0}, lambda g, plan, x, y: multiply(g, 1j if x.dtype.kind == "c" else 0.0),
-    accepts="numeric", infer=magnitude,
+imag = _unary(
+    "imag", {0}, lambda g, plan, x, y: g * (1j if x.dtype.kind == "c" else 0.0), "numeric", magnitude,
     holomorphic=False,
 )  # fmt: skip
-conj: Function = _unary("conj", (), lambda g, plan, x, y: conj(g), accepts="numeric", holomorphic=False)
-isnan: Function = _unary("isnan", accepts="any", infer=boolean)
-isinf: Function = _unary("isinf", accepts="any", infer=boolean)
-isfinite: Function = _unary("isfinite", accepts="any", infer=boolean)
-signbit: Function = _unary("signbit", infer=boolean, real=True)
-logical_not: Function = _unary("logical_not", accepts="bool", infer=boolean)
-bitwise_invert: Function = _unary("bitwise_invert", accepts="bits")
+conj: Function = _unary("conj", (), lambda g, plan, x, y: conj(g), "numeric", holomorphic=False)
+isnan = _unary("isnan", accepts="any", infer=boolean)
+isinf = _unary("isinf", accepts="any", infer=boolean)
+isfinite = _unary("isfinite", accepts="any", infer=boolean)
+signbit = _unary("signbit", infer=boolean, real=True)
+logical_not = _unary("logical_not", accepts="bool", infer=boolean)
+bitwise_invert = _unary("bitwise_invert", accepts="bits")
 
 
 def _turn(g: Any, x: Any, y: Any) -> Any:
-    """The gradient of sign: 0 for real numbers; for complex y = x / abs(x) the part of g across y, over abs(x)."""
-    if x.dtype.kind != "c":
-        return _flat(g, None, x, y)
-    along = multiply(y, real(multiply(conj(y), g)))
-    return divide(subtract(g, along), abs(x))
+    """Gradient of sign: 0 for real x; for complex x, y = x / abs(x) turns by the part of g perpendicular to y."""
+    return _flat(g, None) if x.dtype.kind != "c" else (g - y * real(conj(y) * g)) / abs(x)
 
 
-# Two tensors: the pulls take g, a, b and y. Saved arguments may be Python numbers, so these use operators.
+# Of two tensors. A saved operand may be a Python number.
 
-add: Function = _binary("add", Pull((), lambda g, plan, a, b, y: g), Pull((), lambda g, plan, a, b, y: g))
-subtract: Function = _binary(
-    "subtract", Pull((), lambda g, plan, a, b, y: g), Pull((), lambda g, plan, a, b, y: negative(g))
-)
-multiply: Function = _binary(
-    "multiply", Pull({1}, lambda g, plan, a, b, y: multiply(g, b)), Pull({0}, lambda g, plan, a, b, y: multiply(g, a))
-)
-divide: Function = _binary(
+_passed = Pull((), lambda g, plan, a, b, y: g)
+_negated = Pull((), lambda g, plan, a, b, y: -g)
+_zero = Pull((), _flat)
+add = _binary("add", _passed, _passed)
+subtract = _binary("subtract", _passed, _negated)
+multiply = _binary("multiply", Pull({1}, lambda g, plan, a, b, y: g * b), Pull({0}, lambda g, plan, a, b, y: g * a))
+divide = _binary(
     "divide",
-    Pull({1}, lambda g, plan, a, b, y: divide(g, b)),
-    Pull({1, "y"}, lambda g, plan, a, b, y: negative(multiply(g, divide(y, b)))),
-    accepts="float",
+    Pull({1}, lambda g, plan, a, b, y: g / b),
+    Pull({1, "y"}, lambda g, plan, a, b, y: -(g * (y / b))),
+    "float",
 )
-floor_divide: Function = _binary("floor_divide", real=True)
-remainder: Function = _binary(
-    "remainder",
-    Pull((), lambda g, plan, a, b, y: g),
-    Pull({0, 1}, lambda g, plan, a, b, y: negative(multiply(g, floor_divide(a, b)))),
-    real=True,
-)
+floor_divide = _binary("floor_divide", real=True)
+remainder = _binary("remainder", _passed, Pull({0, 1}, lambda g, plan, a, b, y: -(g * (a // b))), real=True)
 pow: Function = _binary(
     "pow",
-    Pull({0, 1}, lambda g, plan, a, b, y: multiply(g, _slope(a, b))),
-    Pull({0, "y"}, lambda g, plan, a, b, y: multiply(g, multiply(y, _rate(a, y)))),
+    Pull({0, 1}, lambda g, plan, a, b, y: g * _slope(a, b)),
+    Pull({0, "y"}, lambda g, plan, a, b, y: g * (y * _rate(a, y))),
 )
-atan2: Function = _binary(
+atan2 = _binary(
     "atan2",
     Pull({0, 1}, lambda g, plan, a, b, y: g * (b / (a * a + b * b))),
-    Pull({0, 1}, lambda g, plan, a, b, y: -(g * (a / (a * a + b * b)))),
-    accepts="float", real=True,
+    Pull({0, 1}, lambda g, plan, a, b, y: -(g * (a / (a * a + b * b)))), "float", real=True,
 )  # fmt: skip
-hypot: Function = _binary(
+hypot = _binary(
     "hypot", Pull({0, "y"}, lambda g, plan, a, b, y: g * (a / y)), Pull({1, "y"}, lambda g, plan, a, b, y: g * (b / y)),
-    accepts="float", real=True,
+    "float", real=True,
 )  # fmt: skip
-logaddexp: Function = _binary(
+logaddexp = _binary(
     "logaddexp",
     Pull({0, "y"}, lambda g, plan, a, b, y: g * _share(a, y)),
-    Pull({1, "y"}, lambda g, plan, a, b, y: g * _share(b, y)),
-    accepts="float", real=True,
+    Pull({1, "y"}, lambda g, plan, a, b, y: g * _share(b, y)), "float", real=True,
 )  # fmt: skip
 copysign: Function = _binary(
     "copysign",
     Pull({0, 1}, lambda g, plan, a, b, y: g * copysign(1.0, a) * copysign(1.0, b)),
-    Pull((), lambda g, plan, a, b, y: multiply(g, 0.0)),
-    accepts="float", real=True,
-)  # fmt: skip
-nextafter: Function = _binary(
-    "nextafter", Pull((), lambda g, plan, a, b, y: g), Pull((), lambda g, plan, a, b, y: multiply(g, 0.0)),
-    accepts="float", real=True,
-)  # fmt: skip
+    _zero,
+    "float",
+    real=True,
+)
+nextafter = _binary("nextafter", _passed, _zero, "float", real=True)
 equal: Function = _binary("equal", accepts="any", infer=boolean)
 not_equal: Function = _binary("not_equal", accepts="any", infer=boolean)
-less: Function = _binary("less", accepts="any", infer=boolean, real=True)
-less_equal: Function = _binary("less_equal", accepts="any", infer=boolean, real=True)
+less = _binary("less", accepts="any", infer=boolean, real=True)
+less_equal = _binary("less_equal", accepts="any", infer=boolean, real=True)
 greater: Function = _binary("greater", accepts="any", infer=boolean, real=True)
-greater_equal: Function = _binary("greater_equal", accepts="any", infer=boolean, real=True)
+greater_equal = _binary("greater_equal", accepts="any", infer=boolean, real=True)
 maximum: Function = _extremum("maximum", greater_equal, greater)
 minimum: Function = _extremum("minimum", less_equal, less)
 logical_and: Function = _binary("logical_and", accepts="bool", infer=boolean)
 logical_or: Function = _binary("logical_or", accepts="bool", infer=boolean)
-logical_xor: Function = _binary("logical_xor", accepts="bool", infer=boolean)
-bitwise_and: Function = _binary("bitwise_and", accepts="bits")
-bitwise_or: Function = _binary("bitwise_or", accepts="bits")
-bitwise_xor: Function = _binary("bitwise_xor", accepts="bits")
-bitwise_left_shift: Function = _binary("bitwise_left_shift", accepts="integer")
-bitwise_right_shift: Function = _binary("bitwise_right_shift", accepts="integer")
+logical_xor = _binary("logical_xor", accepts="bool", infer=boolean)
+bitwise_and = _binary("bitwise_and", accepts="bits")
+bitwise_or = _binary("bitwise_or", accepts="bits")
+bitwise_xor = _binary("bitwise_xor", accepts="bits")
+bitwise_left_shift = _binary("bitwise_left_shift", accepts="integer")
+bitwise_right_shift = _binary("bitwise_right_shift", accepts="integer")
 
 
 def _share(a: Any, y: Any) -> Any:
-    """exp(a - y), the share of a in logaddexp; 0 where y is -inf, the log of an empty sum, instead of NaN."""
-    return exp(subtract(a, maximum(y, -65504.0 if y.dtype == HALF else -3e38)))
+    """Derivative of y = logaddexp(a, b) by a: exp(a - y), and 0 instead of NaN where a, b and y are -inf."""
+    return exp(a - maximum(y, -65504.0 if y.dtype == HALF else -3e38))
 
 
 def _slope(a: Any, b: Any) -> Any:
-    """b a^(b - 1), and 0 at b = 0 where a is 0, infinite or NaN: a^0 is 1 everywhere."""
+    """Derivative of a^b by a: b a^(b - 1), and 0 at b = 0 even where a is 0, infinite or NaN, since a^0 is always 1."""
     if not hasattr(b, "dtype"):
         return b * pow(a, b - 1.0) if b else zeros_like(a)
     odd = logical_or(equal(a, 0.0), logical_not(isfinite(a)))
@@ -243,17 +232,18 @@ def _slope(a: Any, b: Any) -> Any:
 
 
 def _rate(a: Any, y: Any) -> Any:
-    """The rate at which y = a^b grows with b: log(a), and 0 for real a < 0 and at a = 0, unless y is infinite."""
+    """Derivative of y = a^b by b, divided by y: log(a); 0 for real a < 0; at a = 0 it is 0, or -1 if y is infinite."""
     if not hasattr(a, "dtype"):
         if a == 0:
-            return negative(astype(isinf(y), y.dtype))
+            return -astype(isinf(y), y.dtype)
         return cmath.log(a) if y.dtype.kind == "c" else math.log(a) if a > 0 else 0.0
     has_log = not_equal(a, 0.0) if a.dtype.kind == "c" else greater(a, 0.0)
     poles = logical_and(equal(a, 0.0), isinf(y))
-    return subtract(multiply(log(where(has_log, a, 1.0)), astype(has_log, a.dtype)), astype(poles, a.dtype))
+    return log(where(has_log, a, 1.0)) * astype(has_log, a.dtype) - astype(poles, a.dtype)
 
 
 def _infer_where(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape rule of `where`: the shape to which all three operands broadcast, and the dtype of the last two."""
     if specs[0].dtype != BOOL:
         raise TypeError(f"where: the condition must be bool, got {specs[0]!r}; compare first, e.g. x > 0")
     return broadcast(op, specs), next(s.dtype for s in specs[1:] if isinstance(s, Spec))
@@ -271,12 +261,12 @@ _where = Op(
 
 
 def where(condition: ArrayLike, x: ArrayLike, y: ArrayLike, /) -> Tensor:
-    """Elements of ``x`` where ``condition`` holds, elsewhere of ``y``.
+    """Choose elements of ``x`` where ``condition`` is true, else of ``y``.
 
-    The three broadcast; the result has the common dtype of x and y. Gradients flow only to the chosen elements.
+    The three operands broadcast. The result has the common dtype of x and y. Only chosen elements get a gradient.
 
     Raises:
-        TypeError: a condition that is not bool.
+        TypeError: ``condition`` is not bool.
 
     >>> import flnb
     >>> flnb.where([True, False, True], [1, 2, 3], 0)
@@ -288,8 +278,8 @@ def where(condition: ArrayLike, x: ArrayLike, y: ArrayLike, /) -> Tensor:
 def clip(x: ArrayLike, /, min: ArrayLike | None = None, max: ArrayLike | None = None) -> Tensor:
     """Limit elements to the range from ``min`` to ``max``.
 
-    Both are numbers or tensors that broadcast; None sets no limit. The result has the dtype of x. The gradient flows to
-    the elements within the limits, and to a limit where an element is beyond it.
+    Each limit is a number, a tensor that broadcasts against x, or None for no limit. The result has the dtype of x.
+    Elements within the limits, the limits included, get the gradient; beyond a limit, the limit gets it.
 
     >>> import flnb
     >>> flnb.clip([-2.0, 0.5, 3.0], 0.0, 1.0)
@@ -308,18 +298,19 @@ def clip(x: ArrayLike, /, min: ArrayLike | None = None, max: ArrayLike | None = 
 
 
 def _clipped(x: Any, min: Any, max: Any) -> Any:
+    """Limit elements by `maximum` and `minimum`, in the dtype of x."""
     y = x if min is None else maximum(x, min)
     y = y if max is None else minimum(y, max)
     return y if y.dtype == x.dtype else astype(y, x.dtype)
 
 
 def astype(x: ArrayLike, dtype: DTypeLike, /, *, copy: bool = True, device: str | None = None) -> Tensor:
-    """Convert a tensor to another dtype; floating point is rounded towards zero where integers are asked for.
+    """Convert a tensor to another dtype; floating-point numbers become integers by rounding towards zero.
 
-    ``copy=False`` returns x itself if it has the dtype already. The gradient is cast back.
+    With ``copy=False`` x itself is returned if it has the dtype already. The gradient is cast to the dtype of x.
 
     Raises:
-        TypeError: from complex to real, which would lose the imaginary part.
+        TypeError: x is complex and ``dtype`` real, so that the imaginary part would be lost.
 
     >>> import flnb
     >>> flnb.astype(flnb.asarray([1.7, -1.7]), flnb.int64)
@@ -334,7 +325,7 @@ def astype(x: ArrayLike, dtype: DTypeLike, /, *, copy: bool = True, device: str 
 
 
 def biased(y: Any, bias: Any) -> Any:
-    """A product plus its bias; a float32 bias does not widen what autocast computed in half precision."""
+    """Add a bias to a product; where autocast computed the product in half precision, a float32 bias is cast to it."""
     computed = y._spec.dtype
     if bias.dtype is not computed and computed.itemsize == 2 and is_float(computed) and bias.dtype == np.float32:
         bias = astype(asarray(bias), computed)
@@ -348,12 +339,12 @@ _astype = Op(
 
 
 def _uncast(g: Any, dtype: np.dtype[Any]) -> Any:
-    """A cotangent in the dtype before a cast: its real part, where real numbers became complex."""
+    """Cast the gradient of `astype` to the input's dtype: to its real part if real numbers became complex."""
     return astype(real(g) if g.dtype.kind == "c" and dtype.kind != "c" else g, dtype)
 
 
 def copy(x: ArrayLike, /) -> Tensor:
-    """A copy of the tensor in new memory, row-major.
+    """Copy a tensor to new memory, in row-major order.
 
     >>> import flnb
     >>> x = flnb.asarray([1, 2])
@@ -367,12 +358,12 @@ _copy = Op("copy", "movement", shaped(), [Pull((), lambda g, plan, x, y: g)], un
 
 
 def assign(target: Tensor, value: ArrayLike, /) -> Tensor:
-    """Write ``value`` over the elements of ``target``, in place, and return ``target``.
+    """Write ``value`` into ``target`` in place, and return ``target``.
 
-    The value is broadcast and cast to the target's shape and dtype.
+    The value is broadcast to the target's shape and cast to its dtype.
 
     Raises:
-        RuntimeError: the target is a Variable that requires grad, while gradients are recorded.
+        RuntimeError: ``target`` is a Variable that requires grad, and gradients are recorded.
 
     >>> import flnb
     >>> flnb.assign(flnb.zeros(3), 7)

@@ -1,4 +1,4 @@
-"""Losses of numbers against numbers, with the reductions "mean", "sum" and "none"."""
+"""Regression and binary classification losses, with the reductions "mean", "sum" and "none"."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ LEAST_VARIANCE = 1e-12
 
 
 def _paired(op: str, x: Any, targets: Any) -> tuple[Any, Any]:
-    """Predictions and targets of one shape, floating point: broadcasting here is a mistake more often than a wish."""
+    """Convert predictions and targets to floating-point tensors of one dtype, and check that their shapes are equal.
+
+    They are not broadcast: (N, 1) against (N,) is usually a mistake, and would give N * N losses.
+    """
     x = r.floating(x)
     targets = asarray(targets)
     if x.shape != targets.shape:
@@ -34,7 +37,7 @@ def mse_loss(x: ArrayLike, targets: ArrayLike, reduction: str = "mean") -> Tenso
     Tensor(2., float32[], numpy)
     """
     x, targets = _paired("mse_loss", x, targets)
-    return by_reduction(e.square(e.subtract(x, targets)), reduction)
+    return by_reduction(e.square(x - targets), reduction)
 
 
 def l1_loss(x: ArrayLike, targets: ArrayLike, reduction: str = "mean") -> Tensor:
@@ -47,33 +50,34 @@ def l1_loss(x: ArrayLike, targets: ArrayLike, reduction: str = "mean") -> Tensor
     Tensor(1., float32[], numpy)
     """
     x, targets = _paired("l1_loss", x, targets)
-    return by_reduction(e.abs(e.subtract(x, targets)), reduction)
+    return by_reduction(e.abs(x - targets), reduction)
 
 
 def _log(log: Any, x: Any, valid: Any, elsewhere: float) -> Any:
-    """A logarithm limited from below, and computed only where it is valid."""
+    """Apply ``log`` where ``valid``, and to ``elsewhere`` in the other places; the results are at least -100."""
     return e.maximum(e.where(valid, log(e.where(valid, x, elsewhere)), LEAST_LOG), LEAST_LOG)
 
 
 def _bce(p: Any, t: Any) -> Body:
-    hit, miss = _log(e.log, p, e.greater(p, 0.0), 1.0), _log(e.log1p, e.negative(p), e.less(p, 1.0), 0.0)
-    return e.negative(e.add(e.multiply(t, hit), e.multiply(e.subtract(1.0, t), miss))), (hit, miss)
+    """Cross-entropies of probabilities p and targets t, and the limited log(p) and log(1 - p) for the gradient."""
+    hit, miss = _log(e.log, p, p > 0.0, 1.0), _log(e.log1p, -p, p < 1.0, 0.0)
+    return -(t * hit + (1.0 - t) * miss), (hit, miss)
 
 
 def _pull_bce(g: Any, plan: Any, p: Any, t: Any, hit: Any, miss: Any, y: Any) -> tuple[Any, ...]:
-    least = max(LEAST_VARIANCE, 2.0 / finfo(p.dtype).max)  # its reciprocal is finite in float16 too
-    variance = e.maximum(e.multiply(p, e.subtract(1.0, p)), least)
-    return e.multiply(g, e.divide(e.subtract(p, t), variance)), e.multiply(g, e.subtract(miss, hit))
+    """Gradients of p and t; ``hit`` and ``miss`` are the limited log(p) and log(1 - p)."""
+    least = max(LEAST_VARIANCE, 2.0 / finfo(p.dtype).max)  # so large that its reciprocal is finite in float16 too
+    return g * ((p - t) / e.maximum(p * (1.0 - p), least)), g * (miss - hit)
 
 
 _bce_op = Composite("binary_cross_entropy", "elementwise", _bce, _pull_bce)
 
 
 def binary_cross_entropy(p: ArrayLike, targets: ArrayLike, reduction: str = "mean") -> Tensor:
-    """-(t log p + (1 - t) log(1 - p)) for probabilities ``p`` and targets t from 0 to 1, of one shape.
+    """Binary cross-entropy, -(t log p + (1 - t) log(1 - p)), of probabilities ``p`` and targets t from 0 to 1.
 
-    Logarithms are at least -100, so that a certain mistake costs 100 instead of infinity, as in torch. ``reduction`` is
-    "mean", "sum" or "none".
+    Both have one shape. Logarithms are at least -100, as in torch, so that a prediction of 0 for a target of 1 costs
+    100 instead of infinity. ``reduction`` is "mean", "sum" or "none".
 
     >>> import flnb
     >>> flnb.binary_cross_entropy([0.5], [1.0])
@@ -92,15 +96,10 @@ def binary_cross_entropy(p: ArrayLike, targets: ArrayLike, reduction: str = "mea
     return by_reduction(_bce_op(p, targets)[0], reduction)
 
 
-def _bce_logits(x: Any, t: Any) -> Body:
-    return e.subtract(e.logaddexp(x, 0.0), e.multiply(x, t)), ()
-
-
-def _pull_bce_logits(g: Any, plan: Any, x: Any, t: Any, y: Any) -> tuple[Any, ...]:
-    return e.multiply(g, e.subtract(sigmoid(x), t)), e.multiply(g, e.negative(x))
-
-
-_bce_logits_op = Composite("binary_cross_entropy_with_logits", "elementwise", _bce_logits, _pull_bce_logits)
+_bce_logits_op = Composite(
+    "binary_cross_entropy_with_logits", "elementwise", lambda x, t: (e.logaddexp(x, 0.0) - x * t, ()),
+    lambda g, plan, x, t, y: (g * (sigmoid(x) - t), g * -x),
+)  # fmt: skip
 
 
 def binary_cross_entropy_with_logits(x: ArrayLike, targets: ArrayLike, reduction: str = "mean") -> Tensor:

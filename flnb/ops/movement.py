@@ -25,12 +25,12 @@ _reshape = Op(
 
 
 def reshape(x: ArrayLike, /, shape: int | Sequence[int], *more: int, copy: bool | None = None) -> Tensor:
-    """The same elements, in row-major order, in another shape; one extent may be -1 and is computed.
+    """Return the elements, in row-major order, in another shape; one extent may be -1 and is computed.
 
-    A view where the input is contiguous, unless ``copy`` is True; with ``copy=False`` never a copy but an error.
+    The result is a view if x is contiguous, else a copy. ``copy=True`` always copies; ``copy=False`` never does.
 
     Raises:
-        ValueError: a shape of another number of elements, or a copy that would be needed with ``copy=False``.
+        ValueError: the shape has another number of elements, or a copy is needed but ``copy`` is False.
 
     >>> import flnb
     >>> flnb.reshape([1, 2, 3, 4], (2, -1)).tolist()
@@ -56,11 +56,16 @@ def reshape(x: ArrayLike, /, shape: int | Sequence[int], *more: int, copy: bool 
 
 @lru_cache(4096)
 def _extents(wanted: tuple[int, ...], size: int) -> tuple[int, ...] | None:
-    """A shape of so many elements, of which one extent may be -1; None where they do not fit."""
+    """Compute the extent -1, if there is one, of a shape for ``size`` elements; returns None if they do not fit."""
     known = size_of(tuple(n for n in wanted if n != -1))
     if wanted.count(-1) == 1 and known and size % known == 0:
         wanted = tuple(size // known if n == -1 else n for n in wanted)
     return None if any(n < 0 for n in wanted) or size_of(wanted) != size else wanted
+
+
+def along_axis(vector: Any, axis: int, ndim: int) -> Any:
+    """Reshape a vector to ``ndim`` dimensions, with extent 1 in all but ``axis``."""
+    return reshape(vector, tuple(-1 if i == axis else 1 for i in range(ndim)))
 
 
 _permute = Op(
@@ -70,10 +75,10 @@ _permute = Op(
 
 
 def permute_dims(x: ArrayLike, /, axes: Sequence[int]) -> Tensor:
-    """A view with the dimensions in another order.
+    """Return a view with the dimensions in the order ``axes``.
 
     Raises:
-        ValueError: axes that do not name each dimension once.
+        ValueError: ``axes`` does not name each dimension exactly once.
 
     >>> import flnb
     >>> flnb.permute_dims(flnb.ones((2, 3, 4)), (2, 0, 1)).shape
@@ -83,14 +88,15 @@ def permute_dims(x: ArrayLike, /, axes: Sequence[int]) -> Tensor:
     order = _order(tuple(axes), x.ndim)
     if order is None:
         raise ValueError(
-            f"permute_dims: axes {brief(tuple(axes))} are no permutation of the {x.ndim} dimensions of {x.shape}"
+            f"permute_dims: expected axes that name each of the {x.ndim} dimensions of shape {x.shape} once, got "
+            f"{brief(tuple(axes))}"
         )
     return dispatch.call(_permute, (x,), (order,))
 
 
 @lru_cache(4096)
 def _order(axes: tuple[int, ...], ndim: int) -> tuple[int, ...] | None:
-    """Axes counted from the first, None where they are no permutation."""
+    """Convert negative axes to positive ones; returns None if the axes are no permutation of the dimensions."""
     order = tuple(a % ndim if -ndim <= a < ndim else a for a in axes)
     return order if sorted(order) == list(range(ndim)) else None
 
@@ -102,7 +108,9 @@ _broadcast = Op(
 
 
 def moveaxis(x: ArrayLike, source: int | tuple[int, ...], destination: int | tuple[int, ...], /) -> Tensor:
-    """A view with the dimensions ``source`` (one or several) moved to ``destination``; the others stay in order.
+    """Return a view with the dimensions ``source`` (one or several) moved to ``destination``.
+
+    The other dimensions stay in their order.
 
     >>> import flnb
     >>> flnb.moveaxis(flnb.ones((2, 3, 4)), 0, -1).shape
@@ -112,17 +120,19 @@ def moveaxis(x: ArrayLike, source: int | tuple[int, ...], destination: int | tup
     given = [(a,) if not isinstance(a, (tuple, list)) else tuple(a) for a in (source, destination)]
     origin, target = [[axis_of(a, x.ndim, "moveaxis") for a in axes] for axes in given]
     if len(origin) != len(target) or len(set(origin)) != len(origin) or len(set(target)) != len(target):
-        raise ValueError(f"moveaxis: source {source} and destination {destination} must name as many axes, once each")
+        raise ValueError(
+            f"moveaxis: source {source} and destination {destination} must name equally many axes, each once"
+        )
     moved = dict(zip(target, origin, strict=True))
     rest = (a for a in range(x.ndim) if a not in origin)
     return permute_dims(x, tuple(moved[i] if i in moved else next(rest) for i in range(x.ndim)))
 
 
 def broadcast_to(x: ArrayLike, /, shape: Sequence[int]) -> Tensor:
-    """A read-only view repeated along new dimensions and dimensions of extent 1.
+    """Return a read-only view of another shape, repeated along new dimensions and dimensions of extent 1.
 
     Raises:
-        ValueError: a shape to which x does not broadcast.
+        ValueError: x does not broadcast to ``shape``.
 
     >>> import flnb
     >>> flnb.broadcast_to([1, 2], (2, 2)).tolist()
@@ -133,14 +143,13 @@ def broadcast_to(x: ArrayLike, /, shape: Sequence[int]) -> Tensor:
         return x
     pairs = zip(reversed(x.shape), reversed(target), strict=False)
     if x.ndim > len(target) or any(n not in (1, m) for n, m in pairs):
-        raise refused(
-            ValueError(f"broadcast_to: shape {x.shape} does not broadcast to {brief(target)}"), "broadcast_to", x
-        )
+        wrong = ValueError(f"broadcast_to: shape {x.shape} does not broadcast to {brief(target)}")
+        raise refused(wrong, "broadcast_to", x)
     return dispatch.call(_broadcast, (x,), (target,))
 
 
 def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
-    """Sum a cotangent of a broadcast tensor back to the shape it had before."""
+    """Sum the gradient ``g`` of a tensor that was broadcast over the dimensions that this added or enlarged."""
     from flnb.ops.reduction import sum
 
     if g.shape == shape:
@@ -151,7 +160,7 @@ def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
 
 
 def expand_dims(x: ArrayLike, /, axis: int = 0) -> Tensor:
-    """A view with a new dimension of extent 1 at ``axis``.
+    """Return a view with a new dimension of extent 1 at ``axis``.
 
     >>> import flnb
     >>> flnb.expand_dims(flnb.ones((2, 3)), axis=1).shape
@@ -163,18 +172,17 @@ def expand_dims(x: ArrayLike, /, axis: int = 0) -> Tensor:
 
 
 def squeeze(x: ArrayLike, /, axis: int | tuple[int, ...] | None = None) -> Tensor:
-    """A view without the dimensions ``axis``, which have extent 1; None removes all of extent 1.
+    """Return a view without the dimensions ``axis``, which must have extent 1; None removes all of extent 1.
 
     Raises:
-        ValueError: a dimension of another extent.
+        ValueError: a dimension has another extent.
 
     >>> import flnb
     >>> flnb.squeeze(flnb.ones((1, 3, 1))).shape
     (3,)
     """
     x = asarray(x)
-    found = axes_of(axis, x.ndim, "squeeze")
-    axes = [i for i, n in enumerate(x.shape) if n == 1] if found is None else found
+    axes = axes_of([i for i, n in enumerate(x.shape) if n == 1] if axis is None else axis, x.ndim, "squeeze")
     for a in axes:
         if x.shape[a] != 1:
             raise ValueError(f"squeeze: axis {a} of shape {x.shape} has extent {x.shape[a]}, only 1 can be removed")
@@ -182,7 +190,7 @@ def squeeze(x: ArrayLike, /, axis: int | tuple[int, ...] | None = None) -> Tenso
 
 
 def flatten(x: ArrayLike, /, start: int = 0) -> Tensor:
-    """The dimensions from ``start`` on joined into one; a 0-d tensor becomes a vector of one element.
+    """Join the dimensions from ``start`` on into one; a 0-d tensor becomes a vector of one element.
 
     >>> import flnb
     >>> flnb.flatten(flnb.ones((2, 3, 4)), start=1).shape
@@ -200,16 +208,17 @@ _pad = Op(
 
 
 def _inside(plan: Any) -> tuple[slice, ...]:
+    """Index of the original elements in a padded tensor."""
     return tuple(slice(b, b + n) for (b, _), n in zip(plan.attributes[0], plan.specs[0].shape, strict=True))
 
 
 def pad(
     x: ArrayLike, /, widths: Sequence[tuple[int, int]], value: float | Tensor = 0.0, mode: str = "constant"
 ) -> Tensor:
-    """Surround a tensor with elements: ``widths`` holds (before, after) for each dimension.
+    """Add elements around a tensor; ``widths`` holds one pair (before, after) for each dimension.
 
-    ``mode``: "constant" (``value``, a number or a Tensor of one element), "edge" (the outermost elements), "symmetric"
-    (mirrored, the outermost included) or "reflect" (mirrored without the outermost), as in NumPy.
+    The elements that ``mode`` adds, as in NumPy: "constant" adds ``value``, a number or a Tensor of one element; "edge"
+    repeats the outermost elements; "symmetric" mirrors the tensor, and "reflect" does so without the outermost element.
 
     >>> import flnb
     >>> flnb.pad([1, 2, 3], ((2, 1),), mode="symmetric")
@@ -231,7 +240,7 @@ def pad(
 
 
 def _mirrored(x: Any, pairs: tuple[tuple[int, int], ...], mode: Any) -> Any:
-    """Padding by elements of the tensor: a gather along each dimension, of the indices padded in the same way."""
+    """Pad with elements of the tensor: take elements along each axis at indices that NumPy padded in the same mode."""
     from flnb.ops.indexing import take
 
     if mode not in ("edge", "symmetric", "reflect"):
@@ -245,23 +254,21 @@ def _mirrored(x: Any, pairs: tuple[tuple[int, int], ...], mode: Any) -> Any:
 
 
 def _infer_concat(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> tuple[tuple[int, ...], Any]:
+    """Shape rule of concat: the extents along the axis add up, the others must agree."""
     (axis,) = attributes
+    if len({(*s.shape[:axis], *s.shape[axis + 1 :]) for s in specs}) > 1 or len({s.ndim for s in specs}) > 1:
+        raise ValueError(f"concat: shapes must agree except in axis {axis}, got {describe(specs)}")
     first = specs[0].shape
-    for s in specs:
-        if s.ndim != len(first) or any(
-            n != m for i, (n, m) in enumerate(zip(s.shape, first, strict=True)) if i != axis
-        ):
-            raise ValueError(f"concat: shapes must agree except in axis {axis}, got {describe(specs)}")
     return (*first[:axis], sum(s.shape[axis] for s in specs), *first[axis + 1 :]), specs[0].dtype
 
 
 def _pull_concat(i: int) -> Pull:
+    """Gradient of concat's i-th tensor: the part of the result's gradient where that tensor was placed."""
+
     def pull(g: Any, plan: Any, *_: Any) -> Any:
         (axis,) = plan.attributes
         start = sum(s.shape[axis] for s in plan.specs[:i])
-        cut = [slice(None)] * g.ndim
-        cut[axis] = slice(start, start + plan.specs[i].shape[axis])
-        return g[tuple(cut)]
+        return g[(*(slice(None),) * axis, slice(start, start + plan.specs[i].shape[axis]))]
 
     return Pull((), pull)
 
@@ -273,7 +280,7 @@ def concat(arrays: Sequence[ArrayLike], /, axis: int | None = 0) -> Tensor:
     """Join tensors along an existing dimension; with ``axis=None`` they are flattened first.
 
     Raises:
-        ValueError: shapes that differ in another dimension.
+        ValueError: the shapes differ in another dimension than ``axis``.
 
     >>> import flnb
     >>> flnb.concat([[[1, 2]], [[3, 4]]]).tolist()
@@ -305,12 +312,11 @@ _flip = Op(
 
 
 def flip(x: ArrayLike, /, axis: int | tuple[int, ...] | None = None) -> Tensor:
-    """A view with the order of elements reversed along ``axis``; None reverses all.
+    """Return a view with the order of elements reversed along ``axis`` (an int, a tuple of ints, or None for all).
 
     >>> import flnb
     >>> flnb.flip([1, 2, 3])
     Tensor([3, 2, 1], int64[3], numpy)
     """
     x = asarray(x)
-    axes = axes_of(axis, x.ndim, "flip")
-    return dispatch.call(_flip, (x,), (tuple(range(x.ndim)) if axes is None else axes,))
+    return dispatch.call(_flip, (x,), (axes_of(axis, x.ndim, "flip"),))

@@ -1,4 +1,7 @@
-"""Reductions. Each primitive takes ``axis`` as a sorted tuple (all axes when the caller gave None) and ``keepdims``."""
+"""Reductions over axes, and running sums and products.
+
+The attributes of a reduction's entry in the op table are the axes, a sorted tuple of ints >= 0, and ``keepdims``.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +15,17 @@ from flnb.dispatch import crossing as dispatch
 from flnb.dispatch.autocast import cast_target
 from flnb.dispatch.brief import brief
 from flnb.dispatch.dtypes import default_dtype, is_float
-from flnb.dispatch.plan import size_of
 from flnb.dispatch.table import Op, Pull, named
 from flnb.ops import elementwise as e
 from flnb.ops.creation import arange, asarray, eye, full
-from flnb.ops.movement import broadcast_to, concat, expand_dims, flip, moveaxis, pad, permute_dims, reshape
+from flnb.ops.movement import broadcast_to, concat, expand_dims, flatten, flip, moveaxis, pad, permute_dims, reshape
 from flnb.tensor import ArrayLike, DTypeLike, Tensor, axes_of, axis_of
 
 INTEGER = np.dtype(np.int64)
 
 _TEXT = """{first}
 
-    ``axis`` is an int, several in a tuple, or None for all elements; with ``keepdims`` they stay with extent 1.
+    ``axis`` is an int, a tuple of ints, or None for all axes; with ``keepdims`` reduced axes stay, with extent 1.
 
     >>> import flnb
     >>> flnb.{name}([[1, 2], [3, 4]], axis=0)
@@ -34,64 +36,70 @@ _CASTS = """
 
 
 def reduced(shape: tuple[int, ...], axes: tuple[int, ...], keepdims: bool) -> tuple[int, ...]:
-    """The shape after reducing axes."""
-    if keepdims:
-        return tuple(1 if i in axes else n for i, n in enumerate(shape))
-    return tuple(n for i, n in enumerate(shape) if i not in axes)
+    """Return the shape that is left after a reduction over ``axes``."""
+    return tuple(1 if i in axes else n for i, n in enumerate(shape) if keepdims or i not in axes)
 
 
 def _infer(dtype: Callable[[np.dtype[Any]], Any], needs_elements: bool = False) -> Callable[..., Any]:
+    """Make the shape rule of a reduction; ``dtype`` maps the input's dtype to the result's.
+
+    With ``needs_elements`` the rule raises a ValueError where there is no element along an axis.
+    """
+
     def infer(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> tuple[tuple[int, ...], Any]:
         axes, keepdims = attributes
         (spec,) = specs
         if needs_elements and 0 in [spec.shape[a] for a in axes]:
-            raise ValueError(f"{op.name}: no element to choose along axis {axes} of {spec!r}")
+            raise ValueError(f"{op.name}: expected one element or more along axes {axes}, got {spec!r}")
         return reduced(spec.shape, axes, keepdims), dtype(spec.dtype)
 
     return infer
 
 
 def _accumulator(dtype: np.dtype[Any]) -> Any:
-    """The dtype of a sum: small integers and bool are summed in 64 bits, as the array API requires."""
+    """Return the dtype of a sum: integers and bool are summed in 64 bits, as the array API requires."""
     return INTEGER if dtype.kind in "bi" else np.dtype(np.uint64) if dtype.kind == "u" else dtype
 
 
 def _expand(g: Any, plan: Any) -> Any:
-    """Bring a reduced tensor back to the input's shape."""
+    """Broadcast a reduction's result, or the gradient of it, to the shape of the reduction's input."""
     axes, _ = plan.attributes
     shape = plan.specs[0].shape
     return broadcast_to(reshape(g, reduced(shape, axes, True)), shape)
 
 
 def _pull_extremum(g: Any, plan: Any, x: Any, y: Any) -> Any:
-    """Shared equally among equal extrema, so that the gradient is a subgradient whatever the order."""
+    """Gradient of max and min: shared equally by elements that are equal, whatever their order."""
     chosen = e.astype(e.equal(x, _expand(y, plan)), g.dtype)
-    count = sum(chosen, axis=plan.attributes[0], keepdims=True)
-    return e.multiply(e.divide(chosen, count), _expand(g, plan))
+    return chosen / sum(chosen, plan.attributes[0], keepdims=True) * _expand(g, plan)
 
 
 def _pull_prod(g: Any, plan: Any, x: Any, y: Any) -> Any:
-    axes, _ = plan.attributes
-    kept = [i for i in range(x.ndim) if i not in axes]
-    order = (*kept, *axes)
-    apart = permute_dims(x, order)
-    others = _product_of_others(reshape(apart, (*apart.shape[: len(kept)], size_of(apart.shape[len(kept) :]))))
-    return e.multiply(_expand(g, plan), permute_dims(reshape(others, apart.shape), np.argsort(order).tolist()))
+    """Gradient of prod: each element's is the product of the others, also where some elements are zero."""
+    apart, order = reduced_last(x, plan.attributes[0])
+    others = _product_of_others(flatten(apart, start=x.ndim - len(plan.attributes[0])))
+    return _expand(g, plan) * permute_dims(reshape(others, apart.shape), np.argsort(order).tolist())
+
+
+def reduced_last(x: Any, axes: tuple[int, ...]) -> tuple[Any, tuple[int, ...]]:
+    """Move the axes to reduce behind the others; returns the tensor and the order of its axes."""
+    order = (*[i for i in range(x.ndim) if i not in axes], *axes)
+    return permute_dims(x, order), order
 
 
 def _product_of_others(x: Any) -> Any:
-    """Products of rows without one element each, in log2(n) steps from both ends: right also where some are zero."""
+    """Return at [..., i] the product of all x[..., j] with j != i, computed in log2(n) steps from both ends."""
     n = x.shape[-1]
     step = builtins.min(1, n)
     before, after = _shifted(x, step), _shifted(x, -step)
     while 0 < step < n:
-        before, after = e.multiply(before, _shifted(before, step)), e.multiply(after, _shifted(after, -step))
+        before, after = before * _shifted(before, step), after * _shifted(after, -step)
         step *= 2
-    return e.multiply(before, after)
+    return before * after
 
 
 def _shifted(x: Any, step: int) -> Any:
-    """Rows moved by a number of places; ones come in."""
+    """Shift elements along the last axis by ``step`` places (to the right if positive), and fill up with ones."""
     n, ahead, back = x.shape[-1], builtins.max(step, 0), builtins.max(-step, 0)
     return pad(x[..., back : n - ahead], (*((0, 0),) * (x.ndim - 1), (ahead, back)), 1.0)
 
@@ -100,20 +108,30 @@ def _reduction(
     name: str, first: str, values: str, dtype: Callable[[np.dtype[Any]], Any], pull: Pull | None = None,
     needs_elements: bool = False, accepts: str = "any", real: bool = False,
 ) -> Callable[..., Any]:  # fmt: skip
+    """Declare a reduction and return its public function.
+
+    Args:
+        name: the op's name.
+        first: the first sentence of the public docstring.
+        values: the values, dtype and shape that the docstring's example shows.
+        dtype: maps the input's dtype to the result's.
+        pull: the gradient.
+        needs_elements: whether reducing no element is an error.
+        accepts, real: which dtypes the op takes, as in `Op`.
+    """
     rule = _infer(dtype, needs_elements)
     op = Op(name, "reduction", rule, [pull], accepts=accepts, real=real, flops=lambda plan: plan.specs[0].size)
 
     def apply(x: ArrayLike, /, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
         x = asarray(x)
-        axes = axes_of(axis, x.ndim, name)
-        return dispatch.call(op, (x,), (tuple(range(x.ndim)) if axes is None else axes, bool(keepdims)))
+        return dispatch.call(op, (x,), (axes_of(axis, x.ndim, name), bool(keepdims)))
 
     apply.__doc__ = _TEXT.format(first=first, name=name, values=values)
     return named(apply, op)
 
 
 def _casting(reduce: Callable[..., Any]) -> Callable[..., Any]:
-    """Add an argument ``dtype``, in which to compute, to a reduction."""
+    """Add an argument ``dtype`` to a reduction, in which it computes and returns its result."""
 
     def apply(
         x: ArrayLike, /, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, dtype: DTypeLike = None
@@ -127,32 +145,30 @@ def _casting(reduce: Callable[..., Any]) -> Callable[..., Any]:
     return apply
 
 
-_each = Pull((), lambda g, plan, x, y: _expand(g, plan))
 sum = _casting(_reduction(
-    "sum", "Sum of elements; integers and bool are summed in 64 bits.", "[4, 6], int64[2]", _accumulator, _each
+    "sum", "Sum of elements; integers and bool are summed in 64 bits.", "[4, 6], int64[2]", _accumulator,
+    Pull((), lambda g, plan, x, y: _expand(g, plan)),
 ))  # fmt: skip
 prod = _casting(_reduction(
     "prod", "Product of elements; integers and bool are multiplied in 64 bits.", "[3, 8], int64[2]", _accumulator,
     Pull({0}, _pull_prod),
 ))  # fmt: skip
-_chosen = Pull({0, "y"}, _pull_extremum)
-max = _reduction(
-    "max", "Largest element; equal ones share the gradient.", "[3, 4], int64[2]", lambda d: d, _chosen,
-    needs_elements=True, real=True,
+max, min = (
+    _reduction(
+        name, f"{adjective} element; equal ones share the gradient.", values, lambda d: d,
+        Pull({0, "y"}, _pull_extremum), needs_elements=True, real=True,
+    )
+    for name, adjective, values in (("max", "Largest", "[3, 4], int64[2]"), ("min", "Smallest", "[1, 2], int64[2]"))
 )  # fmt: skip
-min = _reduction(
-    "min", "Smallest element; equal ones share the gradient.", "[1, 2], int64[2]", lambda d: d, _chosen,
-    needs_elements=True, real=True,
+any, all = (
+    _reduction(name, f"Whether {name} {of} true, or not zero.", "[ True,  True], bool[2]", lambda _: e.BOOL,
+               accepts="bool")
+    for name, of in (("any", "element is"), ("all", "elements are"))
 )  # fmt: skip
-any = _reduction(
-    "any", "Whether any element is true, or not zero.", "[ True,  True], bool[2]", lambda _: e.BOOL, accepts="bool"
-)
-all = _reduction(
-    "all", "Whether all elements are true, or not zero.", "[ True,  True], bool[2]", lambda _: e.BOOL, accepts="bool"
-)
 
 
 def _arg(name: str, extreme: str, values: str) -> Callable[..., Any]:
+    """Declare argmax or argmin; ``extreme`` is the docstring's adjective, ``values`` the result of its example."""
     op = Op(name, "reduction", _infer(lambda _: INTEGER, needs_elements=True), real=True)
 
     def apply(x: ArrayLike, /, axis: int | None = None, keepdims: bool = False) -> Tensor:
@@ -162,10 +178,9 @@ def _arg(name: str, extreme: str, values: str) -> Callable[..., Any]:
         if axis is None and x.ndim != 1:
             flat = dispatch.call(op, (reshape(x, (x.size,)),), ((0,), False))
             return reshape(flat, (1,) * x.ndim) if keepdims else flat
-        axes = axes_of(0 if axis is None else axis, x.ndim, op.name)
-        return dispatch.call(op, (x,), (axes, bool(keepdims)))
+        return dispatch.call(op, (x,), (axes_of(axis, x.ndim, op.name), bool(keepdims)))
 
-    apply.__doc__ = f"""Index of the first {extreme} element along ``axis``, int64; None counts in the flattened tensor.
+    apply.__doc__ = f"""Index of the first {extreme} element along ``axis``, int64; None: in the flattened tensor.
 
     >>> import flnb
     >>> flnb.{name}([[1, 7], [5, 2]], axis=1)
@@ -178,26 +193,31 @@ argmax = _arg("argmax", "largest", "[1, 0]")
 argmin = _arg("argmin", "smallest", "[0, 1]")
 
 
-def _pull_cumulative(g: Any, plan: Any, x: Any, y: Any) -> Any:
-    (axis,) = plan.attributes
-    return flip(cumulative_sum(flip(g, axis=axis), axis=axis), axis=axis)
-
-
 def _pull_running_product(g: Any, plan: Any, x: Any, y: Any) -> Any:
-    """dx[i] = sum over j >= i of g[j] y[j] / x[i], with each y[j] / x[i] multiplied out: right also where x is zero."""
+    """Gradient of cumulative_prod: dx[i] is the sum over j >= i of g[j] y[j] / x[i], also where x[i] is zero.
+
+    Each y[j] / x[i] is computed as the product of the other factors, which takes memory for n * n numbers per row.
+    """
     (axis,) = plan.attributes
     n = x.shape[axis]
     if n == 0:
         return g
-    later = e.greater_equal(arange(n), reshape(arange(n), (n, 1)))  # row i: the factors of y[j] / x[i], column by j
-    last = moveaxis(x, axis, -1)
-    others = e.where(eye(n, dtype=np.bool_), 1.0, expand_dims(last, axis=-2))
-    rows = cumulative_prod(others, axis=-1)
-    pulled = sum(e.where(later, e.multiply(rows, expand_dims(moveaxis(g, axis, -1), axis=-2)), 0.0), axis=-1)
-    return moveaxis(pulled, -1, axis)
+    later = arange(n) >= reshape(arange(n), (n, 1))  # (i, j): whether x[i] is a factor of y[j]
+    others = e.where(eye(n, dtype=np.bool_), 1.0, expand_dims(moveaxis(x, axis, -1), axis=-2))
+    terms = cumulative_prod(others, axis=-1) * expand_dims(moveaxis(g, axis, -1), axis=-2)
+    return moveaxis(sum(e.where(later, terms, 0.0), axis=-1), -1, axis)
 
 
 def _cumulative(name: str, pull: Pull, initial: int, what: str, values: str) -> Callable[..., Any]:
+    """Declare a running sum or product.
+
+    Args:
+        name: the op's name.
+        pull: the gradient.
+        initial: the sum or product of no element.
+        what: "sums" or "products", for the public docstring.
+        values: the result of the docstring's example.
+    """
     op = Op(name, "reduction", lambda op, specs, _: (specs[0].shape, _accumulator(specs[0].dtype)), [pull])
 
     def apply(
@@ -215,7 +235,8 @@ def _cumulative(name: str, pull: Pull, initial: int, what: str, values: str) -> 
 
     apply.__doc__ = f"""Running {what} along ``axis``, which may be omitted for a vector.
 
-    With ``include_initial`` they begin with {initial}, and are one more. With ``dtype`` elements are cast to it first.
+    With ``include_initial`` the result begins with {initial} and is longer by one element. With ``dtype`` elements are
+    cast to it first.
 
     >>> import flnb
     >>> flnb.{name}([2, 3, 4])
@@ -224,18 +245,25 @@ def _cumulative(name: str, pull: Pull, initial: int, what: str, values: str) -> 
     return named(apply, op)
 
 
-cumulative_sum = _cumulative("cumulative_sum", Pull((), _pull_cumulative), 0, "sums", "[2, 5, 9]")
+cumulative_sum: Callable[..., Any] = _cumulative(
+    "cumulative_sum",
+    Pull((), lambda g, plan, x, y: flip(cumulative_sum(flip(g, *plan.attributes), *plan.attributes), *plan.attributes)),
+    0, "sums", "[2, 5, 9]",
+)  # fmt: skip
 cumulative_prod = _cumulative("cumulative_prod", Pull({0}, _pull_running_product), 1, "products", "[ 2,  6, 24]")
 
 
 def _in_float32(function: Callable[..., Any], x: Any, **options: Any) -> Any:
-    """Compute a mean of half precision in float32, since the sum may overflow; autocast may leave the result there."""
+    """Compute mean or var of half-precision x in float32, where sums do not overflow, and cast the result back.
+
+    Inside of autocast the result stays float32 if autocast computes sums in float32.
+    """
     y = function(e.astype(x, np.float32), **options)
     return y if cast_target("sum") == y.dtype else e.astype(y, x.dtype)
 
 
 def mean(x: ArrayLike, /, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
-    """Arithmetic mean over ``axis`` (an int, several, or None for all).
+    """Arithmetic mean over ``axis`` (an int, a tuple of ints, or None for all).
 
     Integers are cast to the default floating dtype; half precision is summed in float32.
 
@@ -246,17 +274,18 @@ def mean(x: ArrayLike, /, axis: int | tuple[int, ...] | None = None, keepdims: b
     x = floating(x)
     if x._spec.dtype.itemsize == 2:
         return _in_float32(mean, x, axis=axis, keepdims=keepdims)
-    total = sum(x, axis=axis, keepdims=keepdims)
-    return e.multiply(total, total.size / x.size if x.size else float("nan"))
+    total = sum(x, axis, keepdims)
+    return total * (total.size / x.size if x.size else float("nan"))
 
 
 def var(
     x: ArrayLike, /, axis: int | tuple[int, ...] | None = None, correction: float = 0.0, keepdims: bool = False
 ) -> Tensor:
-    """Variance over ``axis`` (an int, several, or None for all): squared deviations over n - ``correction``.
+    """Variance over ``axis``: the sum of squared deviations from the mean, divided by n - ``correction``.
 
-    The default 0 is the population's variance; 1 is the unbiased estimate from a sample. NaN where n <= correction.
-    Of complex numbers it is real: the sum of the variances of their parts.
+    ``axis`` is an int, a tuple of ints, or None for all; n is the number of elements over them. ``correction`` is 0 for
+    the variance of a population, 1 for the unbiased estimate from a sample. The result is NaN if n <= correction. The
+    variance of complex numbers is real: the sum of the variances of their real and imaginary parts.
 
     >>> import flnb
     >>> flnb.var([1.0, 3.0]), flnb.var([1.0, 3.0], correction=1)
@@ -265,13 +294,11 @@ def var(
     x = floating(x)
     if x._spec.dtype.itemsize == 2:
         return _in_float32(var, x, axis=axis, correction=correction, keepdims=keepdims)
-    centred = e.subtract(x, mean(x, axis=axis, keepdims=True))
-    squares = e.square(centred) if x.dtype.kind != "c" else e.add(e.square(e.real(centred)), e.square(e.imag(centred)))
-    total = sum(squares, axis=axis, keepdims=keepdims)
+    centred = x - mean(x, axis=axis, keepdims=True)
+    squares = e.square(centred) if x.dtype.kind != "c" else e.square(e.real(centred)) + e.square(e.imag(centred))
+    total = sum(squares, axis, keepdims)
     n = x.size / total.size if total.size else 0.0
-    if n <= correction:
-        return e.multiply(total, float("nan"))
-    return e.multiply(total, 1.0 / (n - correction))
+    return total * (1.0 / (n - correction) if n > correction else float("nan"))
 
 
 def std(
@@ -293,7 +320,9 @@ def std(
 def diff(
     x: ArrayLike, /, axis: int = -1, n: int = 1, prepend: ArrayLike | None = None, append: ArrayLike | None = None
 ) -> Tensor:
-    """Differences of neighbours along ``axis``, taken ``n`` times; ``prepend`` and ``append`` are joined on first.
+    """Differences of neighbouring elements along ``axis``, taken ``n`` times.
+
+    ``prepend`` and ``append`` are joined to x along the axis before.
 
     >>> import flnb
     >>> flnb.diff([1, 4, 9])
@@ -312,6 +341,6 @@ def diff(
 
 
 def floating(x: Any) -> Any:
-    """A floating-point tensor: other dtypes are cast to the default one."""
+    """Convert values to a floating-point tensor; other dtypes are cast to `flnb.default_dtype()`."""
     x = asarray(x)
     return x if is_float(x.dtype) else e.astype(x, default_dtype())

@@ -11,7 +11,7 @@ from flnb.dispatch.table import Op
 from flnb.ops import elementwise as e
 from flnb.ops import reduction as r
 from flnb.ops.creation import asarray
-from flnb.ops.indexing import take_along_axis
+from flnb.ops.indexing import integers, take_along_axis
 from flnb.ops.movement import permute_dims, reshape, squeeze
 from flnb.ops.sorting import sort
 from flnb.tensor import ArrayLike, Tensor, axes_of, axis_of
@@ -105,15 +105,16 @@ def median(x: ArrayLike, /, axis: int | tuple[int, ...] | None = None, keepdims:
 
 
 def embedding(indices: ArrayLike, weight: ArrayLike, /) -> Tensor:
-    """Rows of ``weight`` (entries, features) at integer ``indices`` of any shape: (..., features).
+    """Look up rows of ``weight`` (entries, features) at integer ``indices`` of any shape (...): (..., features).
 
     >>> import flnb
     >>> flnb.embedding([2, 0], flnb.asarray([[1.0], [2.0], [3.0]])).tolist()
     [[3.0], [1.0]]
 
     Raises:
-        IndexError: an index that is no row.
+        TypeError: indices that are no integers.
+        IndexError: an index out of range.
     """
     if weight.ndim != 2:
         raise ValueError(f"embedding: expected a weight (entries, features), got {weight._spec!r}")
-    return weight[asarray(indices)]
+    return weight[integers("embedding", indices)]

@@ -116,7 +116,26 @@ def test_take_and_take_along_axis_are_numpys(data):
     ("call", "kind", "text"),
     [
         (lambda x: flnb.take(x, [0]), ValueError, r"take: give axis for a tensor of 2 dimensions, shape \(2, 3\)"),
-        (lambda x: flnb.take(x, [0.5], axis=0), TypeError, r"take: indices must be integers, got float32\[1\]"),
+        (
+            lambda x: flnb.take(x, [0.5], axis=0),
+            TypeError,
+            r"take: expected integer indices, got float32\[1\]; convert",
+        ),
+        (
+            lambda x: flnb.take(x, flnb.ones(2), axis=0),
+            TypeError,
+            r"got float32\[2\]; convert them with \.astype\(flnb",
+        ),
+        (
+            lambda x: flnb.embedding(flnb.ones(2), x),
+            TypeError,
+            r"embedding: expected integer indices, got float32\[2\]",
+        ),
+        (
+            lambda x: x[flnb.ones(2)],
+            IndexError,
+            r"getitem: expected integer or bool indices, got float32\[2\]; convert",
+        ),
         (lambda x: flnb.take(x, [7], axis=1), IndexError, r"indices 7 to 7 are out of range for axis 1"),
         (lambda x: flnb.take(x, [0], axis=2), IndexError, r"take: axis 2 is out of range for a tensor of 2"),
         (lambda x: flnb.take_along_axis(x, [0]), ValueError, r"same number of dimensions, got shapes \(2, 3\) and"),
