@@ -112,7 +112,7 @@ abs = _unary("abs", {0}, lambda g, plan, x, y: g * sign(x), "numeric", magnitude
 sign: Function = _unary("sign", {0, "y"}, lambda g, plan, x, y: _turn(g, x, y), "numeric", holomorphic=False)
 exp: Function = _unary("exp", {"y"}, lambda g, plan, x, y: g * y)
 expm1 = _unary("expm1", {"y"}, lambda g, plan, x, y: g * (y + 1.0))
-log = _unary("log", {0}, lambda g, plan, x, y: g / x)
+log: Function = _unary("log", {0}, lambda g, plan, x, y: g / x)
 log1p = _unary("log1p", {0}, lambda g, plan, x, y: g / (x + 1.0))
 log2 = _unary("log2", {0}, lambda g, plan, x, y: g / (x * math.log(2.0)))
 log10 = _unary("log10", {0}, lambda g, plan, x, y: g / (x * math.log(10.0)))
