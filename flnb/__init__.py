@@ -124,7 +124,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_LAZY, *_MODULES})
 
 
-def log(x: ArrayLike | None = None, /, out: Tensor | None = None, **metrics: float) -> Any:
+def log(x: ArrayLike | None = None, /, out: Tensor | None = None, **metrics: float) -> Any:  # type: ignore[no-redef]
     """Natural logarithm of a tensor, ``log(x)``; or, with keywords, metrics for the recording, ``log(loss=loss)``.
 
     The metrics are numbers, or tensors of one element.
