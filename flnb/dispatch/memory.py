@@ -11,30 +11,29 @@ from __future__ import annotations
 import ctypes
 import warnings
 import weakref
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 from itertools import count
 from threading import get_ident
 from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from flnb_telemetry import bus, encoding, intern, pump, schema
-from flnb_telemetry.withblock import WithBlock
+from flnb_telemetry import bus, encoding, intern, schema
+from flnb_telemetry.withblock import with_block
 
 from flnb.dispatch import state
+from flnb.dispatch.shortage import out_of_memory
 from flnb.interface.ledger import Ledger
 from flnb.interface.living import Living
 from flnb.interface.memory import (
     ALIGNMENT,
+    FREED,
     AllocHint,
     Block,
     MemoryManager,
-    OutOfMemoryError,
-    Segment,
-    SegmentState,
-    Shortage,
     dropped,
-    in_words,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -44,7 +43,6 @@ __all__ = ["allocate", "announce", "array_in", "aside", "block_of", "drain", "ow
 
 _next_id = count(1).__next__
 _ndarray = np.ndarray
-FREED = 1  # in `Block.dropped`, where no time is as early: the block was freed by hand
 _KEEP_CODE = ~0xFFFFFF  # of a plan's code, the plan alone
 
 
@@ -58,7 +56,7 @@ def allocate(
         category: index into `flnb_telemetry.schema.CATEGORIES`.
 
     Raises:
-        OutOfMemoryError: with request, free bytes, largest hole and capacity.
+        OutOfMemoryError: neither the manager nor its device has room.
     """
     if dropped:
         drain()
@@ -94,7 +92,7 @@ def allocate(
             lane.pending += (code, clock(), number, block.address, block.size, nbytes, segment, lane.context)
         return block
     except MemoryError as error:
-        raise _shortage(manager, nbytes, plan_code, category, error) from error
+        raise out_of_memory(manager, nbytes, plan_code, category, error) from error
     except BaseException as error:
         if not isinstance(error, Exception):  # Ctrl-C: the block reached no caller
             with ledger.lock:
@@ -157,7 +155,8 @@ def _forget(entry: Any) -> None:
 
 def _free(manager: MemoryManager, block: Block, mine: Block | None) -> None:
     """Hand a live block back."""
-    ledger, lanes, size = manager.ledger, bus.lanes, block.size  # `free` may merge the block with others
+    ledger, lanes = manager.ledger, bus.lanes
+    address, size = block.address, block.size  # `free` may merge the block with others
     if lanes is not None:  # emitted before `free`, which may release the segment
         lane = lanes.last
         if lane.ident != get_ident():
@@ -165,15 +164,24 @@ def _free(manager: MemoryManager, block: Block, mine: Block | None) -> None:
         now = clock()
         asked = block.dropped if block.dropped > FREED else now
         segment = block.segment.id
-        lane.pending += (encoding.FREE, now, block.id, block.address, size, asked, segment, lane.context)
+        lane.pending += (encoding.FREE, now, block.id, address, size, asked, segment, lane.context)
     try:
         del ledger.live[block.id]
         ledger.allocated -= size
         block.dropped = 0
         block.owner = block.manager = None
         manager.free(block)
-    except Exception as error:
-        _keep(manager, block, size)
+        if manager.checked:
+            places, place = ledger.places, (address, address + size)
+            index = bisect_left(places, place)
+            if places[index : index + 1] == [place]:
+                del places[index]
+    except Exception as error:  # counted again, under a new id since its free was emitted
+        block.manager, block.id, block.size = manager, _next_id(), size
+        ledger.live[block.id] = block
+        ledger.allocated += size
+        if bus.lanes is not None:
+            _tell(bus.lanes.lane, block, block.segment)
         if block is mine:
             raise
         warnings.warn(
@@ -184,15 +192,6 @@ def _free(manager: MemoryManager, block: Block, mine: Block | None) -> None:
 
 
 Ledger.drain = staticmethod(drain)
-
-
-def _keep(manager: MemoryManager, block: Block, size: int) -> None:
-    """Count a block again that its manager failed to free: under a new id, since its free was emitted."""
-    block.manager, block.id, block.size = manager, _next_id(), size  # `free` may have merged it before it failed
-    manager.ledger.live[block.id] = block
-    manager.ledger.allocated += size
-    if bus.lanes is not None:
-        _tell(bus.lanes.lane, block, block.segment)
 
 
 def _tell(lane: Lane, block: Any, segment: Any) -> None:
@@ -272,7 +271,7 @@ def owner_in(
 
 def _memory(block: Block) -> Any:
     """A block's bytes as an object of which NumPy makes arrays."""
-    owner = _memory_of_size[block.size](block.address)
+    owner = _memory_of(block.size)(block.address)
     owner.block = block
     return owner
 
@@ -297,23 +296,16 @@ class _Owner(weakref.ref):  # type: ignore[type-arg]
 _append_dropped: Any = dropped.append
 
 
-class _MemoryOfSize(dict[int, Any]):
-    """By size, the function that makes an object of this many bytes at an address: NumPy checks arrays against it."""
-
-    def __missing__(self, size: int) -> Any:
-        if len(self) > 4096:  # ever new sizes must not pile up types
-            self.clear()
-        kind: Any = type("BlockMemory", (ctypes.c_char * size,), {"__slots__": ("block",)})
-        self[size] = found = kind.from_address
-        return found
-
-
-_memory_of_size = _MemoryOfSize()
+@lru_cache(4096)
+def _memory_of(size: int) -> Any:
+    """The function that makes an object of ``size`` bytes at an address; NumPy checks the size of arrays in it."""
+    kind: Any = type("BlockMemory", (ctypes.c_char * size,), {"__slots__": ("block",)})
+    return kind.from_address
 
 
 def _check(manager: MemoryManager, block: Block, nbytes: int) -> None:
-    """Raise unless a block is in a segment of its manager, which must not write over foreign memory."""
-    segment = block.segment
+    """Raise unless a new block is in a segment of its manager and overlaps no block in use; note its place."""
+    segment, places = block.segment, manager.ledger.places
     start, end = block.address, block.address + block.size
     inside = (
         segment.id in manager.device.segments and segment.address <= start and end <= segment.address + segment.size
@@ -323,84 +315,34 @@ def _check(manager: MemoryManager, block: Block, nbytes: int) -> None:
             f"memory manager {manager.name!r}: alloc({nbytes}) returned {block!r}; expected at least {nbytes} bytes "
             f"at a multiple of {ALIGNMENT}, inside a segment that self.device.reserve gave and that is not released"
         )
-
-
-def _shortage(
-    manager: MemoryManager, nbytes: int, plan_code: int, category: int, cause: BaseException
-) -> OutOfMemoryError:
-    """The error for a request that failed, with the sizes that explain it and what to do; it is emitted too."""
-    lease, now, segments = manager.device, clock(), manager.snapshot()
-    holes = [block.size for state in segments for block in state.blocks if not block.id]
-    left = 0 if lease.capacity is None else max(0, lease.capacity - lease.device.reserved)
-    free, largest = sum(holes) + left, max(holes, default=0)
-    if bus.lanes is not None:
-        lane = bus.lanes.lane
-        lane.emit(
-            schema.OOM,
-            now,
-            min(nbytes, 2**53),
-            free,
-            largest,
-            lease.capacity or 0,
-            lease.reserved,
-            lane.context,
-        )
-    if lease.capacity is not None and nbytes > lease.capacity:
-        advice = "it can never fit: use a smaller batch or tensor, or a device with a larger capacity"
-    elif free >= nbytes and not lease.reserved:
-        advice = "nothing is reserved yet, and this manager reserves more at a time: try another, for example 'native'"
-    elif free >= nbytes:
-        advice = (
-            "there is enough in total but not in one piece or not for this manager's segment sizes: "
-            "free tensors that live long, call manager.release_cached(), or try another memory manager"
-        )
-    else:
-        advice = "use a smaller batch, free tensors you no longer need (del x), or compute under flnb.no_grad()"
-    capacity, unreserved = ("unknown",) * 2 if lease.capacity is None else map(in_words, (lease.capacity, left))
-    message = (
-        f"{manager.name} on {lease.name}: out of memory: asked for {in_words(nbytes)}; free in its segments "
-        f"{in_words(free - left)}, the largest hole {in_words(largest)}; reserved {in_words(lease.reserved)}, not yet "
-        f"reserved {unreserved}, capacity {capacity}. "
-        f"What to do: {advice}; what blocks it and what would have worked is in error.report. "
-        f"Cause: {str(cause) or 'the manager found no room'}"
-    )
-    sizes = {"request": nbytes, "free": free, "unreserved": left, "largest_hole": largest, "reserved": lease.reserved}
-    locked = [block for block in manager.ledger.live.values() if block.locks]
-    shortage = Shortage(
-        now, manager, [_without_memory(state) for state in segments], {block.id: block.locks for block in locked},
-        frozenset(block.id for block in locked if block.dropped > FREED),
-        None if lease.capacity is None else left + lease.reserved, plan_code >> schema.PLAN_SHIFT, category,
-        bus.threads.here.path, pump.recording(),
-    )  # fmt: skip
-    return OutOfMemoryError(message, **sizes, capacity=lease.capacity, shortage=shortage)
-
-
-def _without_memory(state: SegmentState) -> SegmentState:
-    """The same segment without its handle: an error that is stored must not keep the memory alive."""
-    segment = state.segment
-    return SegmentState(Segment(segment.address, segment.size, id=segment.id), state.blocks)
+    index = bisect_left(places, (start, end))
+    for low, high in places[max(0, index - 1) : index + 1]:
+        if low < end and start < high:
+            low, high = low - segment.address, high - segment.address
+            raise ValueError(
+                f"memory manager {manager.name!r}: alloc({nbytes}) returned {block!r}, of which bytes {low} to {high} "
+                f"of the segment are in use by another block; expected memory that no block in use overlaps"
+            )
+    places.insert(index, (start, end))
 
 
 _asides: Living[MemoryManager] = Living()
 """Managers of another device than the computation's."""
 
 
-class aside(WithBlock[None]):
-    """Count blocks moved to this manager, on another device than the computation's, apart in recordings."""
-
-    def __init__(self, manager: MemoryManager) -> None:
-        self._manager = manager
-
-    def begin(self) -> None:
-        manager = self._manager
+@with_block
+def aside(manager: MemoryManager) -> Iterator[None]:
+    """Count the blocks of a manager on another device than the computation's apart, in recordings."""
+    users, user = manager.device.users, object()
+    try:
         manager.device.aside = True
-        manager.device.users.add(id(self))
+        users.add(user)
         _asides.add(manager)
-        if len(manager.device.users) == 1 and bus.lanes is not None:
+        if len(users) == 1 and bus.lanes is not None:
             _announce(bus.lanes.lane, manager)
-
-    def end(self, error: BaseException | None) -> None:
-        self._manager.device.users.discard(id(self))
+        yield
+    finally:
+        users.discard(user)
 
 
 def announce(lane: Lane) -> None:

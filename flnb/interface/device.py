@@ -157,7 +157,7 @@ class Lease:
         self.device = device
         self.addressable = device.addressable  # asked for every array
         self.aside = False  # not of the device that tensors are computed on: `flnb.dispatch.memory.aside`
-        self.users: set[int] = set()  # the blocks that use it so
+        self.users: set[object] = set()  # the blocks that use it so
         device._leases.add(self)
 
     def reserve(self, nbytes: int, growing: bool = False) -> Segment:

@@ -14,14 +14,22 @@ __all__ = ["Ledger"]
 
 
 class Ledger:
-    """The crossing's accounts of a manager: sums, live blocks by id, and the lock that admits one thread at a time."""
+    """The accounts that flnb keeps of a manager.
+
+    Attributes:
+        allocs, allocated, peak: number of allocations so far; bytes of live blocks now and at most.
+        live: live blocks by id.
+        places: begin and end addresses of live blocks, sorted; empty for managers that are not `checked`.
+        lock: admits one thread at a time.
+    """
 
     drain: ClassVar[Callable[[Block | None], None]]
     """Hands back every block whose array is gone: `flnb.dispatch.memory.drain`, which puts itself here."""
 
-    __slots__ = ("allocated", "allocs", "live", "lock", "peak")
+    __slots__ = ("allocated", "allocs", "live", "lock", "peak", "places")
 
     def __init__(self) -> None:
         self.allocs = self.allocated = self.peak = 0
         self.live: dict[int, Block] = {}
+        self.places: list[tuple[int, int]] = []
         self.lock = threading.RLock()

@@ -59,7 +59,8 @@ class Block:
 
     def __repr__(self) -> str:
         state = f"block {self.id}" if self.manager else "free block"
-        return f"<{state} at {self.address:#x}: {self.requested} of {self.size} bytes in segment {self.segment.id}>"
+        place = f"at byte {self.address - self.segment.address} of segment {self.segment.id}"
+        return f"<{state}: {self.requested} of {self.size} bytes used, {place}>"
 
 
 class BlockState(NamedTuple):
@@ -113,6 +114,8 @@ class Shortage:
         self.run = None
 
 
+FREED = 1
+"""In `Block.dropped`: the block was freed by hand. Every time is later."""
 dropped: deque[Block] = deque()
 """Blocks whose arrays are gone. A finaliser only appends; `flnb.dispatch.memory.drain` hands them back."""
 
@@ -165,7 +168,7 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
         device: where segments come from, ``self.device.reserve(nbytes)`` and ``.release(segment)``.
         min_block: tensors of fewer bytes do not come here; the device's own unless set.
         wants_hint: whether `alloc` is given an `AllocHint` (0.5 us each); otherwise None.
-        checked: whether every block is checked to be in a segment that the manager holds.
+        checked: whether every block is checked to be in a segment that the manager holds and to overlap no other.
         told: the arguments of its constructor besides the device, by which another like it can be made.
     """
 
@@ -227,7 +230,10 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
     def recover(self) -> None:
         """Make sums and free lists right again after a call that was cut short."""
         with self.ledger.lock:
-            self.ledger.allocated = sum([block.size for block in self.ledger.live.values()])
+            live = self.ledger.live.values()
+            self.ledger.allocated = sum([block.size for block in live])
+            if self.checked:
+                self.ledger.places = sorted([(block.address, block.address + block.size) for block in live])
             self.device.recount()
             self.mend()
 

@@ -128,7 +128,7 @@ class DryRun:
         took = quantity.duration(self.seconds * 1e9)
         lines = [f"{self.title} on {self.manager} and {room}: {'fits' if self.fits else 'DOES NOT FIT'} ({took})"]
         if self.error is not None:
-            lines += [f"  {str(self.error).partition(' Cause: ')[0]}", "  with no limit:"]
+            lines += [*(f"  {line}" for line in str(self.error).splitlines()[:2]), "  with no limit:"]
         found, peak = self.whole.memory.fragmentation(), self.peak
         lines += [
             f"peak: {quantity.size(peak.allocated)} in {len(self.held)} tensors: {self.when}",

@@ -113,9 +113,10 @@ class Held:
     def __post_init__(self) -> None:
         self.start, self.size = self.block.address, self.block.size
         self.end = self.start + self.size
+        self.offset = self.start - self.block.segment.address
 
     def __str__(self) -> str:
-        return f"{self.name} [{self.start:#x}, {self.end:#x})"
+        return f"{self.name} (bytes {self.offset} to {self.offset + self.size} of segment {self.block.segment.id})"
 
 
 class Crash(Exception):
@@ -156,6 +157,7 @@ class Trial:
         """Request a block; returns whether there was memory for it."""
         name = chr(97 + self.allocs % 26) * (1 + self.allocs // 26)
         self.allocs += 1
+        self.manager.ledger.places.clear()  # so that blocks which overlap are found by the rule about that
         try:
             block = self.call(f"{name} = alloc({nbytes})", allocate, self.manager, nbytes)
         except OutOfMemoryError:
@@ -251,15 +253,16 @@ def _tiling(trial: Trial) -> Iterator[str]:
         position = segment.address
         for block in blocks:
             if block.address != position:
-                yield f"snapshot: a gap or an overlap at {position:#x}, where {block} should begin"
+                at, begins = position - segment.address, block.address - segment.address
+                yield f"snapshot: a gap or an overlap: a block begins at byte {begins} of its segment, expected {at}"
             position += block.size
             if block.id:
-                seen.add((block.address, block.size, block.requested))
+                seen.add((segment.id, block.address - segment.address, block.size, block.requested))
         if position != segment.address + segment.size:
-            yield f"snapshot: blocks end at {position:#x}, the segment at {segment.address + segment.size:#x}"
-    given = {(held.start, held.size, held.requested) for held in trial.held}
+            yield f"snapshot: blocks end at byte {position - segment.address} of a segment of {segment.size} bytes"
+    given = {(held.block.segment.id, held.offset, held.size, held.requested) for held in trial.held}
     if seen != given:
-        yield f"snapshot: live blocks (address, size, requested) {seen}, expected {given}"
+        yield f"snapshot: live blocks (segment, offset, size, requested) {seen or 'none'}, expected {given or 'none'}"
 
 
 def _sums(trial: Trial) -> Iterator[str]:

@@ -178,12 +178,14 @@ def test_out_of_memory_names_all_sizes_and_changes_nothing():
     assert (error.request, error.free, error.unreserved, error.largest_hole) == (13 * MIB, 12 * MIB, 12 * MIB, 0)
     assert (error.reserved, error.capacity) == (36 * MIB, 48 * MIB)  # the free segment went back before the retry
     for part in (
-        "caching on simulated: out of memory: asked for 13.0 MiB (13631488 bytes)",
-        "free in its segments 0 bytes, the largest hole 0 bytes",
+        "caching on simulated: out of memory: asked for 13.0 MiB (13631488 bytes), free 12.0 MiB (12582912 bytes): "
+        "use a smaller batch, free tensors you no longer need (del x)",
+        "Free in its segments 0 bytes, the largest hole 0 bytes",
         "reserved 36.0 MiB (37748736 bytes), not yet reserved 12.0 MiB (12582912 bytes), capacity 48.0 MiB (50331648 ",
-        "What to do: use a smaller batch, free tensors you no longer need (del x)",
+        "What blocks the request and what would have let it through is in error.report.",
     ):
         assert part in str(error)
+    assert len(str(error).splitlines()) == 3
     assert [state for state in before if state.blocks[0].id] == manager.snapshot()
     assert allocate(manager, 12 * MIB).size == 12 * MIB
 

@@ -12,6 +12,7 @@ from flnb_backends.memory.native import Native
 from flnb_backends.memory.simulated import SimulatedDevice
 from flnb_telemetry import bus
 
+import flnb
 from flnb.dispatch import registry
 from flnb.dispatch.memory import allocate, array_in, block_of, release
 from flnb.interface.memory import AllocHint, Block, MemoryManager, OutOfMemoryError, dropped, in_words
@@ -128,6 +129,27 @@ def test_an_error_in_a_users_free_warns_whoever_drains_and_the_block_stays_accou
         elif name == "free_completed":
             del live[row["alloc_id"]]
     assert live == {block.id: block.address, block_of(b).id: block_of(b).address}
+
+
+def test_memory_given_out_twice_is_an_error_at_once():
+    class Twice(Native):
+        """Every block begins in the middle of the one before it."""
+
+        def alloc(self, nbytes, stream=0, hint=None):
+            if not self.ledger.live:
+                return super().alloc(nbytes)
+            last = list(self.ledger.live.values())[-1]
+            return Block(last.address + 4096, 4096, last.segment)
+
+    manager = Twice()
+    with flnb.record(), flnb.use_memory_manager(manager):
+        x = flnb.ones((4096,))
+        with pytest.raises(ValueError, match=r"'Twice': alloc\(4000\).* bytes 0 to 16384 of the segment are in use"):
+            flnb.ones((1000,))
+        del x
+        assert flnb.ones((1000,)).shape == (1000,)
+    stats = manager.stats()
+    assert (stats["live"], manager.ledger.places) == (0, [])
 
 
 def test_an_error_in_a_users_free_arises_where_the_block_was_freed_by_hand():

@@ -97,7 +97,8 @@ def test_what_does_not_fit_says_what_failed_and_what_it_would_take():
     assert found.reserved >= found.peak.allocated > 4 * MIB - 1
     text = repr(found)
     assert "a device of 2.50 MiB: DOES NOT FIT" in text
-    assert "asked for 1.00 MiB (1048576 bytes); free in its segments 0 bytes" in text
+    assert "asked for 1.00 MiB (1048576 bytes), free 512 KiB (524288 bytes): use a smaller batch" in text
+    assert "Free in its segments 0 bytes" in text
     assert "not yet reserved 512 KiB" in text
     assert "with no limit:" in text
     assert "DOES NOT FIT" in found._repr_html_()
