@@ -1,4 +1,4 @@
-"""How a loss depends on a Variable: the path of the gradient, or where it was cut, with the user's line."""
+"""`flnb.why`: the path of the gradient from a loss to a Variable, or where it is cut, with the user's lines."""
 
 from __future__ import annotations
 
@@ -22,13 +22,17 @@ AGAIN = "flnb.why(lambda: <the loss>, x) computes the loss once more and says wh
 
 
 def why(loss: Variable | Callable[[], Any], x: Variable) -> Why:
-    """Explain why a Variable gets a gradient from a loss, or does not: the path, or where it was cut.
+    """Explain why a gradient flows from a loss to a Variable, or where its way is cut.
 
     Args:
-        loss: the loss before its `backward`, or a function without arguments that computes it. A function is run once
-            and observed: then the cause of a cut is known as well (`detach`, `no_grad`, an integer dtype, an op without
-            a gradient, or that `x` is never used), with its line. Values that leave flnb and return are not followed.
-        x: a leaf such as a parameter, or any Variable on the way.
+        loss: the loss, before its ``backward`` was called; or a function without arguments that computes it. A function
+            is called once and its ops are observed: then the cause of a cut is known too, with its line: ``detach``,
+            ``no_grad``, an integer dtype, an op without a gradient, or that ``x`` was not used. Values that are
+            converted to NumPy and back are not followed.
+        x: a leaf such as a parameter, or any Variable from which the loss was computed.
+
+    Returns:
+        A `Why` with the path of the gradient from the loss to ``x``, or with the reason why there is none.
 
     >>> import flnb
     >>> w, x = flnb.Variable([2.0]), flnb.asarray([3.0])
@@ -63,6 +67,7 @@ def why(loss: Variable | Callable[[], Any], x: Variable) -> Why:
 
 
 def _needs_none(x: Variable) -> str:
+    """The reason why a Variable that is not on the tape gets no gradient."""
     if x.dtype.kind not in "fc":
         return f"it is {x._spec!r}, and only floating-point Variables have gradients"
     return (
@@ -72,7 +77,7 @@ def _needs_none(x: Variable) -> str:
 
 
 def _path(loss: Variable, x: Variable) -> Why:
-    """The shortest path down the tape."""
+    """Explain by the shortest path on the tape from a loss to ``x``; or that there is none, without the cause."""
     root, goal = loss._node, x._node
     if root is None:
         return Why(False, reason=f"the loss itself is not on the tape; {AGAIN}")
@@ -92,6 +97,7 @@ def _path(loss: Variable, x: Variable) -> Why:
 
 
 def _describe_node(node: Node) -> str:
+    """Describe a node in one line: the op, its inputs' shapes and its source line; or a leaf's name."""
     if node[PLAN] is None:
         return node[NAME] or f"leaf {-node[SEQ]}"
     plan = node[PLAN]
@@ -99,7 +105,14 @@ def _describe_node(node: Node) -> str:
 
 
 class _Event(NamedTuple):
-    """An op that ran: its buffers by number, the user's line, and whether gradients were recorded there."""
+    """An op that ran while the loss was computed.
+
+    Attributes:
+        inputs: numbers of the buffers that it read (see `_Watch`).
+        output: number of the buffer that it wrote, whose dtype is ``dtype``.
+        grad: whether gradients were recorded.
+        line: the user's line that called it.
+    """
 
     op: Op
     inputs: tuple[int, ...]
@@ -110,32 +123,38 @@ class _Event(NamedTuple):
 
 
 class _Watch(Observer):
-    """Follow values through buffers, on the tape and off it."""
+    """Follows the values of a Variable from op to op through their buffers, on the tape and off it.
+
+    Buffers are numbered in the order in which they are first seen.
+
+    Attributes:
+        events: the ops that ran, in order.
+        below: sequence numbers of the nodes from which a gradient flows to the Variable.
+        live: numbers of the buffers that hold these nodes' results; ``start`` is that of the Variable itself.
+    """
 
     def __init__(self, x: Variable) -> None:
         self.events: list[_Event] = []
         self._buffers: list[Any] = []  # kept, so that no address is used twice
         self._numbers: dict[Any, int] = {}
         self.below = {x._node[SEQ]}
-        """Sequence numbers of the nodes through which a gradient reaches x."""
         self.start = self._number(x._data)
         self.live = {self.start}
-        """Their results, as buffers."""
 
     def after(self, op: Op, arguments: tuple[Any, ...], result: Any) -> None:
-        """Note the op with its input and output buffers."""
+        """Add an op that ran to ``events``."""
         inputs = tuple(self._number(buffer) for buffer in call_of(op, arguments).inputs)
         output = self._number(result, fresh=True)
         self.events.append(_Event(op, inputs, output, result.dtype, state.current().grad, source_lines.caller()))
 
     def on_tape(self, node: Node) -> None:
-        """Note that the op that ran last, or the composite that ended with it, is a node."""
+        """Note a new node, whose result is that of the op that ran last (or of the last op in a composite's body)."""
         if self.events and any(parent is not None and parent[SEQ] in self.below for parent in node[PARENTS]):
             self.below.add(node[SEQ])
             self.live.add(self.events[-1].output)
 
     def _number(self, buffer: Any, fresh: bool = False) -> int:
-        """A number for a buffer; another array around the same memory has the same one, unless an op made it."""
+        """The number of a buffer, equal for arrays around the same memory unless an op made this one (``fresh``)."""
         address = getattr(buffer, "__array_interface__", {"data": (id(buffer), False)})["data"][0]
         place = (address, getattr(buffer, "shape", ()))
         known = self._numbers.get(id(buffer), None if fresh else self._numbers.get(place))
@@ -147,7 +166,7 @@ class _Watch(Observer):
         return known
 
     def cut(self, loss: Tensor) -> Why:
-        """The place where the values of x that went into the loss left the tape for the last time."""
+        """Explain the last cut: the last op that read the Variable's values on their way to the loss off the tape."""
         goal = self._number(loss._data)
         if goal in self.live:
             return Why(False, reason="the loss that was returned is detached from the tape: by .detach() or .data")
@@ -168,6 +187,7 @@ class _Watch(Observer):
 
 
 def _reason(event: _Event) -> str:
+    """The reason why no gradient flows back through an op that read values of the Variable."""
     name = event.op.name
     if not event.grad:
         return f"{name!r} ran under no_grad()"
@@ -179,12 +199,11 @@ def _reason(event: _Event) -> str:
 
 
 class _Notes(Tape):
-    """A tape that notes which ops it recorded."""
+    """A tape that records as the default one does, and passes each node to a `_Watch`."""
 
     def __init__(self, watch: _Watch) -> None:
         self._watch = watch
 
     def record(self, node: Node) -> Node:
-        """Pass it on."""
         self._watch.on_tape(node)
         return node
