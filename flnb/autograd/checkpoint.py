@@ -1,13 +1,14 @@
-"""Checkpointing: keep a function's inputs instead of the values its ops saved, and run it again in backward.
+"""Checkpointing: keep a function's inputs instead of the values that its ops save, and run it again in backward.
 
-T. Chen et al., "Training deep nets with sublinear memory cost", 2016. The function is recorded as it runs; then the
-graph of its inside is cut out and replaced by one node, whose parents are all places outside that the graph led to: of
-the arguments and of Variables that the function closes over alike.
+T. Chen et al., "Training deep nets with sublinear memory cost", 2016. The function is recorded as it runs; then one
+node replaces the nodes of its ops. The parents of this node are all nodes from before the call that the function read,
+whether they came as arguments or the function closes over them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import copy_context
 from functools import wraps
 from typing import Any
@@ -33,27 +34,30 @@ __all__ = ["checkpoint"]
 
 
 class _Checkpoint(Composite):
-    """The op of checkpoint nodes: it has no body, and is pulled by running the function again."""
+    """The op of the nodes that replace checkpointed functions. Its gradient runs the function again."""
 
     traceable = decomposes = False
+
+    def __init__(self) -> None:
+        super().__init__("checkpoint", "memory", None, lambda g, plan, *saved: saved[-2].pulled(g))  # type: ignore[arg-type]
 
     def register(self) -> None:
         """Do nothing: it computes nothing by itself and is not in the op table."""
 
 
-def _pull(g: Any, plan: Any, *saved: Any) -> list[Any]:
-    return saved[-2].pulled(g)  # type: ignore[no-any-return]
-
-
-def _no_body(*_: Any) -> tuple[Any, tuple[Any, ...]]:
-    raise TypeError("checkpoint: has no body of its own")
-
-
-_op = _Checkpoint("checkpoint", "memory", _no_body, _pull)
+_op = _Checkpoint()
 
 
 class _Run:
-    """One call of a checkpointed function: everything needed to run it again with the same result."""
+    """One call of a checkpointed function, with everything that is needed to run it again with the same result.
+
+    Attributes:
+        generators: the random generators that it may draw from, each with its state before the call.
+        parents: sequence numbers of the nodes that gradients go to.
+        reads: tensors besides those on the tape that must not be written before the function runs again.
+        specs: shapes and dtypes of its results.
+        since: sequence number at the end of the call, with which those of later writes are compared.
+    """
 
     def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         self.function, self.arguments, self.keywords = function, arguments, keywords
@@ -67,12 +71,13 @@ class _Run:
         self.since = 0
 
     def note_run(self, start: int) -> None:
-        """Note that the function has run for the first time, from this sequence number on."""
+        """Note what the function has read, after it ran for the first time from the sequence number ``start`` on."""
         self.since = dispatch.next_seq()
         cells = [x for x in _closed_over(self.function) if type(x) is Tensor]
         self.reads = [x for x in (*getattr(self.function, "reads", ()), *cells) if x._last_write <= start]
 
     def _check_unwritten(self) -> None:
+        """Raise an error if a tensor that the function read was written in place since."""
         for x in (*self.reads, *_variables(self.function, set(self.parents))):
             if x._last_write > self.since:
                 what = repr(x.name) if getattr(x, "name", "") else "a value"
@@ -82,27 +87,25 @@ class _Run:
                     f"gradient; write to a copy, or move the write after backward"
                 )
 
-    def run_again(self) -> list[Any]:
-        """The function's results on the tape, from the same random numbers, in the same scope."""
-        with _Returned(self):
-            return self.context.copy().run(self._results)
-
-    def _results(self) -> list[Any]:
+    def _again(self) -> Any:
+        """Run the function again on the tape, in the state of the first time; returns its results joined into one."""
         start = dispatch.next_seq()
-        with state.use(grad=True, tape=LINKED, interpreters=with_own_casts()):  # with casts of its own
+        with state.use(grad=True, tape=LINKED, interpreters=with_own_casts()):
             found = [innermost(y) for y in _made_since(start, self.function(*self.arguments, **self.keywords))]
-            if [y._spec for y in found] != self.specs:
+            specs = [y._spec for y in found]
+            if specs != self.specs:
                 raise RuntimeError(
-                    f"checkpoint: {_name(self.function)} returned {[y._spec for y in found]} when backward ran it "
-                    f"again, {self.specs} before; a checkpointed function must compute the same each time"
+                    f"checkpoint: {_name(self.function)} returned {specs} when backward ran it again, {self.specs} "
+                    f"before; a checkpointed function must compute the same each time"
                 )
-            return [join(found)]
+            return join(found)
 
     def pulled(self, g: Any) -> list[Any]:
-        """The cotangents of the node's parents."""
+        """Run the function again and compute the cotangents of ``parents`` from that of the joined results."""
         if dispatch.last_write > self.since:
             self._check_unwritten()
-        (result,) = self.run_again()
+        with _Returned(self):
+            result = self.context.copy().run(self._again)
         create_graph = state.current().grad
         stops = frozenset(self.parents)
         arrived = {n[SEQ]: c for n, c in walk(result._node, g, create_graph, create_graph, stops)}
@@ -110,7 +113,7 @@ class _Run:
 
 
 class _Returned(WithBlock[None]):
-    """The scope and the random numbers of a run, until the block ends."""
+    """Inside, the scope and the states of the random generators are those in which the function was first called."""
 
     def __init__(self, run: _Run) -> None:
         self._run = run
@@ -134,11 +137,11 @@ class _Returned(WithBlock[None]):
 
 
 def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a function save nothing for backward and run again there instead, trading time for memory.
+    """Make a function save nothing for its gradient: backward runs it again instead, which trades time for memory.
 
-    Random numbers are the same in both runs. The function may close over Variables (the parameters of a module), take
-    and return dicts, lists and tuples of tensors, and contain checkpointed functions. It must compute the same when run
-    again; its side effects (moving a running mean, printing) happen twice.
+    Random numbers are the same in both runs. The function may close over Variables (such as the parameters of a
+    module), take and return dicts, lists and tuples of tensors, and call other checkpointed functions. It must compute
+    the same when it runs again; its side effects, such as updating a running mean or printing, happen twice.
 
     >>> import flnb
     >>> w = flnb.Variable([1.0, 2.0])
@@ -158,9 +161,11 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*arguments, **keywords)
         start = dispatch.next_seq()
         with state.use(tape=LINKED, interpreters=with_own_casts()):
-            run = _Run(function, arguments, keywords)  # here, so that it does not hold a tape that will hold it
+            run = _Run(
+                function, arguments, keywords
+            )  # here: the context that it copies must not refer to a tape of nodes
             result = function(*arguments, **keywords)
-            forget_casts()  # the run will hold its state
+            forget_casts()  # `run` refers to the state that would keep them
             made = _made_since(start, result)
             if not made:
                 return result
@@ -177,18 +182,19 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _made_since(start: int, result: Any) -> list[Any]:
-    """The tensors of a result that were made by ops recorded since a sequence number."""
+    """The tensors in a function's result that ops recorded after the sequence number ``start`` returned."""
     return [y for y in leaves(result) if getattr(y, "_node", None) is not None and y._node[SEQ] > start]
 
 
 def _name(function: Any) -> str:
+    """The name of a function or of a recomputed module, for error messages."""
     return str(getattr(function, "__name__", None) or "function")
 
 
 def _variables(function: Any, reached: set[int]) -> list[Any]:
-    """Variables that a function refers to and gradients flow to.
+    """Variables that a function refers to and whose nodes' sequence numbers are in ``reached``.
 
-    It closes over them, finds them among the globals, or they are parameters of modules there.
+    The function closes over them, names them as globals, or they are parameters of a module that it refers to so.
     """
     code, known = getattr(function, "__code__", None), getattr(function, "__globals__", {})
     named = [known[name] for name in (code.co_names if code is not None else ()) if name in known]
@@ -198,18 +204,16 @@ def _variables(function: Any, reached: set[int]) -> list[Any]:
 
 
 def _closed_over(function: Any) -> list[Any]:
-    return [_content(cell) for cell in getattr(function, "__closure__", None) or ()]
-
-
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # nothing yet
-        return None
+    """The values of a function's closure, without variables that are not set yet."""
+    found = []
+    for cell in getattr(function, "__closure__", None) or ():
+        with suppress(ValueError):
+            found.append(cell.cell_contents)
+    return found
 
 
 def _collapse(result: Any, start: int, run: _Run) -> Variable:
-    """The same values as one node, computed from the tensors before ``start`` that they depend on."""
+    """Put a result on the tape as one node instead of those recorded after ``start``; its parents are earlier nodes."""
     outside, read = _edges(result._node, start)
     run.parents = list(outside)
     specs = tuple(spec for _, spec in outside.values())
@@ -217,20 +221,18 @@ def _collapse(result: Any, start: int, run: _Run) -> Variable:
     plan = _op.plans.get(key) or _op.plans.setdefault(key, Plan(_op, specs, (), result._spec))
     inputs = [innermost(x) for x in leaves((run.arguments, run.keywords)) if isinstance(x, Tensor)]
     node = dispatch.node(plan, tuple(node for node, _ in outside.values()), (*inputs, *read, run, None))
-    return placed(result, node, _root(result, start))
-
-
-def _root(result: Any, start: int) -> Tensor:
-    """The tensor whose memory a result shares, for the check of in-place writes, without the inside's graph."""
-    root: Tensor = getattr(result, "_root", result)
-    made_inside = root._node is not None and root._node[SEQ] > start
-    return dispatch.detached(root._data, root._spec) if made_inside else root
+    root = getattr(result, "_root", result)  # whose memory the result shares, where in-place writes are noted
+    if root._node is not None and root._node[SEQ] > start:
+        root = dispatch.detached(root._data, root._spec)
+    return placed(result, node, root)
 
 
 def _edges(root: Node, start: int) -> tuple[dict[int, tuple[Node, Any]], list[Variable]]:
-    """The places before ``start`` that a graph leads to, and the Variables from there that it saved.
+    """Follow a graph down to the nodes recorded before ``start``.
 
-    Those must not be written before the function runs again.
+    Returns:
+        These nodes and the shapes and dtypes of their results, by sequence number; and the Variables from before
+        ``start`` that nodes of the graph saved, which must not be written until the function runs again.
     """
     found: dict[int, tuple[Node, Any]] = {}
     read: dict[int, Variable] = {}
