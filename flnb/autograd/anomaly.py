@@ -1,7 +1,4 @@
-"""Stop where a number goes wrong: NaN, infinity, or larger than a limit, in the forward pass or in backward.
-
-Both functions observe ops (`flnb.dispatch.observe`): they cost nothing where they are not used.
-"""
+"""Stop at the op whose result has a NaN, an infinity or too large a number; and at any condition, in the debugger."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ from flnb_telemetry.withblock import with_block
 from flnb.dispatch import source_lines, state
 from flnb.dispatch.dtypes import is_float
 from flnb.dispatch.observe import Observer, call_of, observe
+from flnb.dispatch.plan import spec_of
 from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -25,16 +23,16 @@ __all__ = ["AnomalyError", "breakpoint_if", "detect_anomaly"]
 
 
 class AnomalyError(ArithmeticError):
-    """A NaN, an infinity or a number above the limit; the message names op, line, and the inputs' statistics."""
+    """An op returned a NaN, an infinity or a number above the limit of `detect_anomaly`; names op, line and inputs."""
 
 
 @with_block
 def detect_anomaly(limit: float = 1e10) -> Iterator[None]:
     """Raise an error at the first op inside whose result has a NaN, an infinity or a number above ``limit``.
 
-    In a backward pass the error also names the op of the forward pass whose gradient it was, and that op's line.
-    Every result is read once more, so programs run perhaps twice as long. Minus infinity from ``log(0)`` counts, too:
-    pass ``limit=float("inf")`` to look for NaN alone.
+    An error in a backward pass also names the op of the forward pass whose gradient was computed, with its line. Every
+    result is read once more, so that programs run up to twice as long. An infinity such as ``log(0)`` counts too; pass
+    ``limit=float("inf")`` to look for NaN alone.
 
     >>> import flnb, numpy as np
     >>> x = flnb.Variable([1.0, 0.0])
@@ -44,7 +42,8 @@ def detect_anomaly(limit: float = 1e10) -> Iterator[None]:
     flnb.autograd.anomaly.AnomalyError: 'log' gave 1 -Inf of 2 elements (float32[2]), the first at (1,)...
 
     Raises:
-        AnomalyError: with the node's op, the user's line and statistics of the inputs.
+        AnomalyError: at that op; the message has the user's line and the range and mean of each input.
+        ValueError: ``limit`` is not positive.
     """
     if not limit > 0:
         raise ValueError(f"detect_anomaly: limit must be positive, got {limit}")
@@ -53,50 +52,48 @@ def detect_anomaly(limit: float = 1e10) -> Iterator[None]:
 
 
 class _Guard(Observer):
+    """Checks the result of every op that runs, for `detect_anomaly`."""
+
     def __init__(self, limit: float) -> None:
         self.limit = limit
 
     def after(self, op: Op, arguments: tuple[Any, ...], result: Any) -> None:
         values = _values(result)
-        if not is_float(values.dtype) or not values.size:
+        if not is_float(values.dtype):
             return
         with np.errstate(invalid="ignore"):
-            size = np.abs(values)
-            size = size if size.itemsize > 2 else size.astype(np.float32)  # the limit is infinite in half precision
-            wrong = np.isnan(size) if self.limit == float("inf") else ~(size <= self.limit)
+            wrong = np.isnan(values) if self.limit == float("inf") else ~(np.abs(values) <= np.float64(self.limit))
         if not wrong.any():
             return
         first = tuple(int(i[0]) for i in np.nonzero(wrong)) if values.ndim else ()
-        inputs = "".join(
-            f"\n  input {i}: {_statistics(_values(x))}" for i, x in enumerate(call_of(op, arguments).inputs)
-        )
+        inputs = [f"\n  input {i}: {_statistics(_values(x))}" for i, x in enumerate(call_of(op, arguments).inputs)]
         raise AnomalyError(
             f"{op.name!r} gave {_kinds(values, wrong)} of {values.size} elements "
-            f"({values.dtype.name}[{','.join(map(str, values.shape))}]), the first at {first}, "
-            f"called at {source_lines.caller()}{inputs}"
+            f"({spec_of(values.shape, values.dtype)!r}), the first at {first}, "
+            f"called at {source_lines.caller()}{''.join(inputs)}"
         )
 
 
 def _values(buffer: Any) -> np.ndarray[Any, Any]:
+    """The values of a backend's buffer as a NumPy array."""
     return np.asarray(state.current().backend.to_numpy(buffer))
 
 
 def _kinds(values: np.ndarray[Any, Any], wrong: np.ndarray[Any, Any]) -> str:
-    """Describe what is wrong: ``3 NaN, 1 -Inf`` or ``2 above the limit (largest 1e+12)``."""
-    nan = int(np.isnan(values).sum())
-    counts = {"NaN": nan}
-    if values.dtype.kind == "f":
-        counts |= {"Inf": int(np.isposinf(values).sum()), "-Inf": int(np.isneginf(values).sum())}
-    left = int(wrong.sum()) - sum(counts.values())
+    """Count the elements that are ``wrong`` by kind: ``3 NaN, 1 -Inf`` or ``2 above the limit (largest 1e+12)``."""
+    below = values == -np.inf
+    kinds = {"NaN": np.isnan(values), "Inf": np.isinf(values) & ~below, "-Inf": below, "": np.isfinite(values)}
+    counts = {name: int((wrong & kind).sum()) for name, kind in kinds.items()}
+    large = counts.pop("")
     found = [f"{count} {name}" for name, count in counts.items() if count]
-    if left > 0:
-        found.append(f"{left} above the limit (largest {np.nanmax(np.abs(values)):.4g})")
+    if large:
+        found.append(f"{large} above the limit (largest {np.nanmax(np.abs(values)):.4g})")
     return ", ".join(found)
 
 
 def _statistics(values: np.ndarray[Any, Any]) -> str:
-    """Describe an input in one line: shape, range, mean, and how many elements are not finite."""
-    about = f"{values.dtype.name}[{','.join(map(str, values.shape))}]"
+    """Describe an array in one line: dtype, shape, range, mean, and how many elements are not finite."""
+    about = repr(spec_of(values.shape, values.dtype))
     if not values.size or values.dtype.kind not in "fiu":
         return about
     finite = values[np.isfinite(values)].astype(np.float64)
@@ -106,11 +103,12 @@ def _statistics(values: np.ndarray[Any, Any]) -> str:
 
 
 def breakpoint_if(condition: Any, *tensors: Any) -> Any:
-    """Stop in the debugger, at the caller's line, if a condition holds; returns the first tensor.
+    """Open the debugger at the caller's line if a condition holds; returns the first of the tensors.
 
     Args:
-        condition: a bool, a tensor (any element), or a function of the tensors' values as NumPy arrays.
-        tensors: the tensors to look at: in the debugger ``values`` is their list, as NumPy arrays.
+        condition: a bool, a tensor (whether any element is true), or a function that gets the values of ``tensors`` as
+            NumPy arrays and returns either.
+        tensors: tensors to look at: in the debugger, the name ``values`` is the list of their NumPy arrays.
 
     >>> import flnb
     >>> x = flnb.asarray([1.0, 2.0])
@@ -129,7 +127,10 @@ def breakpoint_if(condition: Any, *tensors: Any) -> Any:
 
 
 def debugger(frame: Any, values: list[np.ndarray[Any, Any]]) -> None:
-    """Open pdb in a frame, with ``values`` among its names. Replace it to use another debugger."""
+    """Open pdb in a frame, with the name ``values`` added to its locals.
+
+    Assign another function to ``flnb.autograd.anomaly.debugger`` to use another debugger.
+    """
     from pdb import Pdb
 
     frame.f_locals["values"] = values

@@ -11,6 +11,7 @@ from typing import Any
 from flnb_telemetry import bus
 
 from flnb.autograd.batched import enclose, expose
+from flnb.autograd.explain import defined_at
 from flnb.autograd.tape import grad_of
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import state
@@ -117,7 +118,7 @@ class CustomOp(Composite):
         if made is None or isinstance(made, (tuple, list, dict)):
             raise TypeError(
                 f"{self.name}: a custom op returns one tensor, this returned {type(made).__name__} "
-                f"({_line(self.forward)})"
+                f"({defined_at(self.forward)})"
             )
         result = asarray(made)
         if bus.lanes is not None and not isinstance(made, Tensor):
@@ -158,7 +159,7 @@ class CustomOp(Composite):
             )
         made = self._call_rule("vjp", g, y, tensors, attributes)
         found = list(made) if isinstance(made, (tuple, list)) else [made]
-        where = _line(self.vjp)
+        where = defined_at(self.vjp)
         if len(found) != len(tensors):
             raise GradientRuleError(
                 f"the vjp of custom op {self.name!r} returned {len(found)} gradients, expected {len(tensors)}, one for "
@@ -179,7 +180,7 @@ class CustomOp(Composite):
         if (made.shape, made.dtype) != (y.shape, y.dtype):
             raise GradientRuleError(
                 f"the jvp of custom op {self.name!r} returned {made._spec!r}, expected {y._spec!r} like the result; "
-                f"{_line(self.jvp)}"
+                f"{defined_at(self.jvp)}"
             )
         return made
 
@@ -189,7 +190,7 @@ class CustomOp(Composite):
         try:
             return rule(given, y, *tensors, **self._named(attributes))
         except Exception as error:
-            error.add_note(f"in the {which} of custom op {self.name!r}, {_line(rule)}")
+            error.add_note(f"in the {which} of custom op {self.name!r}, {defined_at(rule)}")
             raise
 
 
@@ -239,12 +240,6 @@ def _values(saved: Iterable[Any]) -> list[Any]:
     """The values that a node saved, as a user's rule gets them: off the tape, unless the rule is itself recorded."""
     recorded = state.current().grad
     return [x if recorded or type(x) is Tensor else x.data for x in saved]
-
-
-def _line(function: Any) -> str:
-    """Where a user's function is defined, as text for an error message."""
-    code = function.__code__
-    return f"defined at {code.co_filename}:{code.co_firstlineno}"
 
 
 def custom_op(forward: Callable[..., Any]) -> CustomOp:

@@ -1,4 +1,4 @@
-"""The errors of a backward pass: the op with its shapes, what was wrong, and the user's line."""
+"""Errors of a backward pass, whose messages name the op with its shapes, what is wrong, and the user's line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flnb.interface.tape import CODE, LASTI, MARK, PLAN, SAVED, SEQ, Node, Tape
 from flnb.tensor import Tensor
 
 __all__ = [
-    "Line", "add_origin", "check_unwritten", "creation_stack", "describe_node", "freed_error", "line_of",
+    "Line", "add_origin", "check_unwritten", "creation_stack", "defined_at", "describe_node", "freed_error", "line_of",
     "shape_error", "skipped_error",
 ]  # fmt: skip
 
@@ -18,14 +18,15 @@ Line = source_lines.Line
 
 
 def line_of(node: Node) -> str:
-    """The line of the user that made a node, as ``file:line: source``."""
+    """The user's line that called the op of a node, as ``file:line: source``."""
     return source_lines.where(node[CODE], node[LASTI])
 
 
 def creation_stack(x: Any) -> list[Line]:
-    """The user's lines that made a Variable, innermost first: one, or all of them under `creation_stacks`.
+    """Return the user's lines whose call computed a Variable, the innermost first.
 
-    Empty for a Variable that was not made by a recorded op.
+    There is one line, or under `flnb.creation_stacks("full")` one for each function on the stack. The list is empty for
+    a Variable that is not the result of a recorded op.
 
     >>> import flnb
     >>> y = flnb.Variable([1.0]) * 2.0
@@ -36,6 +37,12 @@ def creation_stack(x: Any) -> list[Line]:
     return [] if node is None or node[PLAN] is None else source_lines.lines(node[CODE], node[LASTI])
 
 
+def defined_at(function: Any) -> str:
+    """Where a user's function is defined, as text for an error message."""
+    code = getattr(function, "__code__", None)
+    return repr(function) if code is None else f"defined at {code.co_filename}:{code.co_firstlineno}"
+
+
 def describe_node(node: Node) -> str:
     """Describe a node: ``'multiply' of float32[2] and float32[2], giving float32[2], made at file:line: ...``."""
     plan = node[PLAN]
@@ -43,7 +50,7 @@ def describe_node(node: Node) -> str:
 
 
 def freed_error(node: Node) -> RuntimeError:
-    """The error for a node that was walked back before, or freed by its tape (which says why: ``why_freed``)."""
+    """The error for a node whose saved values were freed: by an earlier backward, or by its tape (``why_freed``)."""
     why = getattr(
         node[MARK],
         "why_freed",
@@ -54,7 +61,7 @@ def freed_error(node: Node) -> RuntimeError:
 
 
 def skipped_error(root: Node, tape: Tape) -> RuntimeError:
-    """The error for a tape whose walk did not pull every node at which a cotangent arrived."""
+    """The error for a backward that ended before it handled every node at which a gradient had arrived."""
     return RuntimeError(
         f"backward: {tape!r} did not pull every node that a cotangent arrived at: a part of the graph was walked back "
         f"before (give retain_graph=True to the first backward) or by another thread at the same time (give each a "
@@ -63,7 +70,7 @@ def skipped_error(root: Node, tape: Tape) -> RuntimeError:
 
 
 def check_unwritten(node: Node) -> None:
-    """Raise if a saved tensor was written in place after it was saved."""
+    """Raise an error if a tensor that a node saved was written in place after it was saved."""
     plan, seq = node[PLAN], node[SEQ]
     for i, x in enumerate(node[SAVED:]):
         if x is not None:
@@ -79,7 +86,7 @@ def check_unwritten(node: Node) -> None:
 
 
 def shape_error(node: Node, position: int, got: Any) -> ValueError:
-    """The error for a pull that returned a cotangent of another shape or dtype than its argument has."""
+    """The error for a gradient rule (pull) whose result ``got`` has another shape or dtype than its argument."""
     plan = node[PLAN]
     given = repr(got._spec) if isinstance(got, Tensor) else repr(got)
     return ValueError(
@@ -89,6 +96,6 @@ def shape_error(node: Node, position: int, got: Any) -> ValueError:
 
 
 def add_origin(error: Exception, node: Node, g: Any) -> None:
-    """Add the origin of a node to an error from its pull; in nested walks only the inner one adds it."""
+    """Add a note to an error in a node's gradient rule: the op and its line. An error gets one such note only."""
     if not any(note.startswith("in backward") for note in getattr(error, "__notes__", ())):
         error.add_note(f"in backward, with a cotangent {g._spec!r}, through {describe_node(node)}")

@@ -1,7 +1,8 @@
-"""Hooks on gradients. A hooked place on the tape costs something, every other place nothing.
+"""Hooks on gradients: functions that backward calls with the gradient of a Variable when it is known.
 
-A hooked node gets a plan of its own, whose joint pull sends the walk along its slow path; there the walk asks the plan
-what to do first. A leaf stores its hooks where other nodes store their parents.
+A node with hooks gets a plan (the op, its shapes and gradient rules) of its own. That plan has no compiled gradient
+rules, so that backward takes its slower path there and calls the hooks; nodes without hooks cost nothing more. A leaf
+stores its hooks where other nodes store their parents.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any, Self
 
+from flnb.autograd.explain import defined_at
 from flnb.dispatch.plan import Plan
 from flnb.interface.tape import PARENTS, PLAN, Node
 from flnb.tensor import Tensor
@@ -21,7 +23,7 @@ _numbers = itertools.count().__next__
 
 
 class Handle:
-    """A registered hook: call `remove`, or use it as a context manager that removes it at its end."""
+    """A registered hook, which `remove` removes; as a context manager it removes the hook at the end of the block."""
 
     def __init__(self, functions: dict[int, Any], function: Any) -> None:
         self._functions = functions
@@ -40,7 +42,7 @@ class Handle:
 
 
 class Hooks(tuple[()]):
-    """The hooks of a leaf, stored where other nodes have their parents, since a leaf has none."""
+    """The hooks of a leaf by number, stored in its node in place of its parents: an empty tuple, as a leaf has none."""
 
     functions: dict[int, Any]
 
@@ -51,7 +53,11 @@ class Hooks(tuple[()]):
 
 
 class Intercepted(Plan):
-    """Wraps a node's plan so that a hook runs just before its pull, on the cotangent or on the saved values."""
+    """Base of plans that let functions change the cotangent or the saved values before a node's gradient rule runs.
+
+    Attributes:
+        original: the plan that it wraps, whose gradient rule runs afterwards.
+    """
 
     __slots__ = ("original",)
 
@@ -63,15 +69,16 @@ class Intercepted(Plan):
         self.compiled = False
 
     def cotangent(self, g: Any) -> Any:
-        """The cotangent with which to go on."""
+        """Return the cotangent to go on with, given the one that arrived."""
         return g
 
     def values(self, saved: list[Any]) -> list[Any]:
-        """The values that the node saved."""
+        """Return the values that the gradient rule gets, given those that the node stores."""
         return saved
 
 
 def _asked_first(*_: Any) -> Any:
+    """Stand for the gradient rule in a wrapping plan; never called, because backward takes that of the original."""
     raise RuntimeError("an intercepted plan is pulled by its original")
 
 
@@ -89,7 +96,7 @@ class Hooked(Intercepted):
 
 
 def call_in_turn(functions: dict[int, Any], g: Any) -> Any:
-    """Call hooks in the order in which they were registered, each with the result of the one before."""
+    """Call hooks in the order of their registration, each with the gradient that the one before returned, if any."""
     if g._node is None and hasattr(g, "data"):
         g = g.data  # a plain Tensor, where the walk is not recorded
     for function in list(functions.values()):
@@ -98,18 +105,16 @@ def call_in_turn(functions: dict[int, Any], g: Any) -> Any:
             continue
         if not isinstance(given, Tensor) or (given.shape, given.dtype) != (g.shape, g.dtype):
             got = repr(given._spec) if isinstance(given, Tensor) else type(given).__name__
-            code = getattr(function, "__code__", None)
-            line = f" (defined at {code.co_filename}:{code.co_firstlineno})" if code else ""
             raise ValueError(
                 f"a hook on a gradient must return None or another gradient like it, {g._spec!r}; "
-                f"{getattr(function, '__name__', function)!r} returned {got}{line}"
+                f"{getattr(function, '__name__', function)!r} returned {got} ({defined_at(function)})"
             )
         g = given
     return g
 
 
 def run_hooks(node: Node, g: Any) -> Any:
-    """Run the hooks of a node or leaf on the cotangent that arrived there; returns the cotangent to go on with."""
+    """Call the hooks of a node or leaf on the cotangent that arrived there; returns the cotangent to go on with."""
     plan = node[PLAN]
     if plan is None:
         return call_in_turn(node[PARENTS].functions, g) if type(node[PARENTS]) is Hooks else g
@@ -120,7 +125,7 @@ def run_hooks(node: Node, g: Any) -> Any:
 
 
 class Inside(Plan):
-    """The plan of a node that became part of another one: no gradient of its own passes through it any more."""
+    """The plan of a node that a tape fused into another, named ``whole``: no gradient passes through it any more."""
 
     __slots__ = ("whole",)
 
@@ -131,7 +136,7 @@ class Inside(Plan):
 
 
 def listen(node: Node | None, function: Callable[[Any], Any]) -> Handle:
-    """Call a function with the cotangent that arrives at a node, each time the tape is walked back."""
+    """Register a function that each backward calls with the gradient that arrives at a node; returns its `Handle`."""
     if node is None:
         raise RuntimeError("register_hook: this Variable does not require grad, so no gradient will ever arrive here")
     if not callable(function):
