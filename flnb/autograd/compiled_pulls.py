@@ -22,8 +22,9 @@ from flnb.dispatch.failure import Untraceable
 from flnb.dispatch.interpreter import use_interpreter
 from flnb.dispatch.plan import Plan, Spec
 from flnb.dispatch.promotion import find_plan
+from flnb.dispatch.state import TEMPORARY
 from flnb.dispatch.table import OPS
-from flnb.dispatch.templates import compiled
+from flnb.dispatch.templates import EMPTY, compiled
 from flnb.dispatch.tracing import Traced, Tracing
 from flnb.interface.tape import SAVED
 from flnb.ops.movement import sum_to
@@ -117,7 +118,7 @@ class _Script:
         self.lines: list[str] = []
         self.untold: list[int] = []  # codes of ops in a row, which share clock readings and one write
         self.names: dict[str, Any] = {
-            "new": np.empty, "clock": perf_counter, "empty": crossing.empty, "add": OPS["add"].index,
+            "new": np.empty, "clock": perf_counter, "add": OPS["add"].index,
         }  # fmt: skip
         self.number = count().__next__
 
@@ -136,7 +137,9 @@ class _Script:
         """
         out, alloc = f"new((), {self.name(plan.blank)})" if plan.blank else "None", "0"
         if self.blocks and plan.weight > 0:
-            fresh = f"empty({self.name(plan)}, here, False) if {plan.weight} >= here.min_block else ({out}, 0)"
+            made = self.name(plan)
+            made = EMPTY.format(spec=f"{made}.spec", plan=made, category=f"here.category or {TEMPORARY}")
+            fresh = f"{made} if {plan.weight} >= here.min_block else ({out}, 0)"
             given = fresh if reuse is None else f"({reuse[0]}, 0) if {reuse[1]} else {fresh}"
             out, alloc = result, f"a{result}"
             self.add(f"{out}, {alloc} = {given}", depth=depth)

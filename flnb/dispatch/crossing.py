@@ -220,18 +220,6 @@ def sync() -> None:
 # Steps of the text that are not taken by every op ---------------------------------------------------------------------
 
 
-def empty(plan: Plan, here: State, taped: bool) -> Any:
-    """A buffer from the manager for a plan's result, and the number of its block."""
-    category = ACTIVATION if taped else here.category or TEMPORARY
-    return here.backend.empty(plan.spec, here.manager, here.min_block, plan.code, category)
-
-
-def room(spec: Spec, plan: Plan, here: State, taped: int) -> Any:
-    """A buffer from the manager for a value that a composite saves for its gradient."""
-    category = ACTIVATION if taped else here.category or TEMPORARY
-    return here.backend.empty(spec, here.manager, here.min_block, plan.code, category)[0]
-
-
 def emit_edges(lane: Any, plan: Plan, seq: int, edges: list[int]) -> None:
     """Record parents that do not fit into the op's own record, five at a time."""
     code = schema.EDGE | plan.code >> 24 << 24
@@ -276,11 +264,11 @@ def mark_written(tensor: Tensor, own: bool = False) -> None:
 # The compiled text ----------------------------------------------------------------------------------------------------
 
 _NAMES: dict[str, Any] = {
-    "TEMPORARY": TEMPORARY, "Tensor": Tensor, "by_body": by_body, "bus": bus, "check_target": check_target,
-    "clock": perf_counter, "detached": detached, "emit_edges": emit_edges, "empty": empty, "failed": failed,
+    "ACTIVATION": ACTIVATION, "TEMPORARY": TEMPORARY, "Tensor": Tensor, "by_body": by_body, "bus": bus,
+    "check_target": check_target, "clock": perf_counter, "detached": detached, "emit_edges": emit_edges, "failed": failed,
     "frame_at": sys._getframe, "get_ident": get_ident, "intercepted": intercepted, "mark_written": mark_written,
     "missed": missed, "new": new, "new_array": new_array, "next_seq": next_seq, "note_cuts": note_cuts,
-    "own": source_lines.own, "plan_for": plan_for, "pull_plan": pull_plan, "room": room, "scoped": scoped,
+    "own": source_lines.own, "plan_for": plan_for, "pull_plan": pull_plan, "scoped": scoped,
     "source_lines": source_lines, "state": state, "write": write,
 }  # fmt: skip
 """The names in the text."""

@@ -78,21 +78,27 @@ if here.grad:
         if lanes is not None:
             note_cuts(plan, ({nodes}))
 """
-ALLOCATE = """
+EMPTY = "here.backend.empty({spec}, here.manager, here.min_block, {plan}.code, {category})"
+"""A buffer from the manager, and the number of its block."""
+
+TAPED = "ACTIVATION if mask else here.category or TEMPORARY"
+"""The category of a result: what a node may save lives until backward."""
+
+ALLOCATE = f"""
 if plan.weight >= here.min_block:
-    buffer, alloc = empty(plan, here, mask != 0)
+    buffer, alloc = {EMPTY.format(spec="plan.spec", plan="plan", category=TAPED)}
 else:
     buffer, alloc = plan.blank and new_array((), plan.blank), 0
 """
-KEEP = """
+KEEP = f"""
 kernel = here.whole(plan, index)
 if kernel is None:
-    return by_body(op, attributes, ({operands}), here)
+    return by_body(op, attributes, ({{operands}}), here)
 outs, alloc = None, 0
 if plan.weight >= here.min_block or not here.backend.has_values:
-    outs = [room(k, plan, here, mask) for k in plan.kept]
-    buffer, alloc = empty(plan, here, mask != 0)
-    outs = (buffer, *outs)
+    category = {TAPED}
+    made = [{EMPTY.format(spec="spec", plan="plan", category="category")} for spec in (plan.spec, *plan.kept)]
+    outs, alloc = [buffer for buffer, _ in made], made[0][1]
 """
 RUN = """
 if lanes is not None:
@@ -173,9 +179,9 @@ mark_written(out)
 return out
 """
 CREATE = (
-    """
+    f"""
 lanes = bus.lanes
-buffer, alloc = here.backend.empty(plan.spec, here.manager, here.min_block, plan.code, category)
+buffer, alloc = {EMPTY.format(spec="plan.spec", plan="plan", category="category")}
 """
     + RUN.format(method="here.table[plan.op.index]", plan="plan", operands="", arguments="*arguments, buffer")
     + EVENT.format(plan="plan", node="lane.node", edges="0, 0")
@@ -200,7 +206,7 @@ lanes, alloc = bus.lanes, 0
     + "total._data = data\n"
 )
 PULL = (
-    """
+    f"""
 kernel = here.whole(plan, plan.op.gradient.index)
 if kernel is None:
     return None
@@ -209,7 +215,7 @@ outs, alloc = None, 0
 if pull.weight >= here.min_block or not here.backend.has_values:
     category = here.category or TEMPORARY
     made = [
-        here.backend.empty(spec, here.manager, here.min_block, pull.code, category) if want else (None, 0)
+        {EMPTY.format(spec="spec", plan="pull", category="category")} if want else (None, 0)
         for spec, want in zip(plan.specs, wanted)
     ]
     outs, alloc = [buffer for buffer, _ in made], max(number for _, number in made)
@@ -269,7 +275,15 @@ def _rest(form: Form) -> str:
         f"n{form.names[i]}[2] if mask & {1 << i} else 0" if i < form.operands and not kept else "0" for i in range(2)
     ]
     body = NEED.format(mask=mask, nodes=nodes)
-    body += KEEP.format(operands=form.listed) if kept else "alloc = 0\n" if view else ALLOCATE
+    body += (
+        KEEP.format(
+            operands=form.listed, taped=TAPED, empty=EMPTY.format(spec="spec", plan="plan", category="category")
+        )
+        if kept
+        else "alloc = 0\n"
+        if view
+        else ALLOCATE
+    )
     body += run + NUMBER + EVENT.format(plan="plan", node="seq or lane.node", edges=", ".join(edges))
     if form.operands > 2 or kept:  # analyses know a composite by them
         body += MORE_EDGES.format(rest=nodes if kept else "".join(f"n{x}, " for x in form.names[2:]))
