@@ -265,7 +265,8 @@ def mark_written(tensor: Tensor, own: bool = False) -> None:
 
 _NAMES: dict[str, Any] = {
     "ACTIVATION": ACTIVATION, "TEMPORARY": TEMPORARY, "Tensor": Tensor, "by_body": by_body, "bus": bus,
-    "check_target": check_target, "clock": perf_counter, "detached": detached, "emit_edges": emit_edges, "failed": failed,
+    "check_target": check_target, "clock": perf_counter, "detached": detached, "emit_edges": emit_edges,
+    "failed": failed,
     "frame_at": sys._getframe, "get_ident": get_ident, "intercepted": intercepted, "mark_written": mark_written,
     "missed": missed, "new": new, "new_array": new_array, "next_seq": next_seq, "note_cuts": note_cuts,
     "own": source_lines.own, "plan_for": plan_for, "pull_plan": pull_plan, "scoped": scoped,
