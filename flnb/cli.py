@@ -1,4 +1,4 @@
-"""The `flnb` command: lab, record, view, export, bench, dry-run, replay, doctor.
+"""The `flnb` command line: lab, record, view, export, bench, dry-run, replay, doctor.
 
 Example: `flnb record train.py -o run.flnb && flnb view run.flnb --html run.html`
 """
@@ -7,31 +7,48 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import inspect
 import re
 import runpy
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-LAB = """Opens PATH (a notebook or a folder) in JupyterLab; without PATH the quickstart notebook. PATH may also be
-models.ipynb, autograd_graphs.ipynb or memory_managers.ipynb, the other notebooks that come with flnb. Every other
-flag is JupyterLab's own, for instance --no-browser, --port=8899, --ServerApp.ip=127.0.0.1. Ctrl-C ends it and its
-kernels."""
+EXAMPLE = """Example:  flnb record train.py -o run.flnb && flnb view run.flnb --html run.html
+flnb COMMAND --help describes a command and its arguments."""
 
 
 def _say(text: str) -> None:
+    """Print a message to stderr, so that stdout has results only."""
     print(f"flnb {text}", file=sys.stderr)
 
 
-def _doctor(_: argparse.Namespace) -> int:
+# The commands: their docstrings are what `flnb --help` (the first line) and `flnb COMMAND --help` show.
+
+
+def lab(options: argparse.Namespace) -> int:
+    """Open a notebook or a folder in JupyterLab; without PATH the quickstart notebook.
+
+    PATH may also be models.ipynb, autograd_graphs.ipynb or memory_managers.ipynb, the other notebooks that come with
+    flnb. All other flags are JupyterLab's own. Ctrl-C ends JupyterLab and its kernels.
+    """
+    from flnb import lab
+
+    return lab.run(options.arguments)
+
+
+def doctor(_: argparse.Namespace) -> None:
+    """Print what is installed, what is missing and what is active."""
     from flnb.doctor import doctor
 
     print(doctor())
-    return 0
 
 
 def record(options: argparse.Namespace) -> int:
-    """Run a Python script as `__main__` under `flnb.record` and save the run, also when the script fails."""
+    """Run a Python script, record every op and allocation, and save the recording.
+
+    The recording is also saved if the script fails. The exit status is the script's.
+    """
     from flnb_telemetry.extras import require
 
     import flnb
@@ -62,8 +79,11 @@ def record(options: argparse.Namespace) -> int:
     return status
 
 
-def view(options: argparse.Namespace) -> int:
-    """Print a saved run's summary, or write it as one self-contained HTML file."""
+def view(options: argparse.Namespace) -> None:
+    """Print a saved recording as text, or write it as one HTML file.
+
+    The text has a summary and a table of the ops with their times; the HTML file needs no network.
+    """
     import flnb
 
     run = flnb.load_run(options.run)
@@ -72,11 +92,13 @@ def view(options: argparse.Namespace) -> int:
     else:
         flnb.telemetry.write_report(run, options.html)
         _say(f"view: wrote {options.html}")
-    return 0
 
 
-def export(options: argparse.Namespace) -> int:
-    """Write a saved run as a PyTorch memory snapshot."""
+def export(options: argparse.Namespace) -> None:
+    """Write a saved recording in another tool's format.
+
+    The only format so far is torch-snapshot, PyTorch's memory snapshot, for the viewer on pytorch.org/memory_viz.
+    """
     import flnb
 
     source = Path(options.run)
@@ -86,11 +108,13 @@ def export(options: argparse.Namespace) -> int:
     flnb.load_run(source).to_torch_snapshot(target)
     viewer = f"python -m torch.cuda._memory_viz trace_plot {target}, or on pytorch.org/memory_viz"
     _say(f"export: wrote {target}; see it with: {viewer}")
-    return 0
 
 
 def bench(options: argparse.Namespace) -> int:
-    """Print the time and memory of training, by model and then as a table; 1 if a model could not be trained."""
+    """Train models on every backend and print a table of times and memory.
+
+    Progress goes to stderr. The exit status is 1 if a model could not be trained.
+    """
     from flnb.bench import WorkerError, table
     from flnb.bench.command import bench
 
@@ -108,7 +132,10 @@ def bench(options: argparse.Namespace) -> int:
 
 
 def dry_run(options: argparse.Namespace) -> int:
-    """Print the memory that training a model takes, and save the run on request; returns 1 if it does not fit."""
+    """Print the memory that training a model takes, without computing anything.
+
+    Optionally saves the recording of the allocations. The exit status is 1 if the training does not fit the capacity.
+    """
     import flnb
 
     given = options.steps, options.optimizer, options.batch, options.size
@@ -120,11 +147,14 @@ def dry_run(options: argparse.Namespace) -> int:
     return 0 if found.fits else 1
 
 
-def replay(options: argparse.Namespace) -> int:
-    """Replay a recorded program's allocations on other memory managers: a table, or one HTML file with a figure."""
+def replay(options: argparse.Namespace) -> None:
+    """Replay the allocations of a saved recording on other memory managers.
+
+    Prints a table of the memory that each manager reserves; with --html also writes it to a file with a figure.
+    """
     import flnb
 
-    managers = re.split(r",(?![^,:]*=)", options.managers)  # no comma before one more setting of the manager before it
+    managers = re.split(r",(?![^,:]*=)", options.managers)  # not at commas between the settings of one manager
     found = flnb.memory.replay(options.file, managers, options.capacity, sys.stderr.isatty(), options.seconds)
     print(found)
     if options.html is not None:
@@ -133,80 +163,87 @@ def replay(options: argparse.Namespace) -> int:
         figure = flnb.plot.replay(found).to_html(full_html=False, include_plotlyjs=True)
         write_page(options.html, f"Replay of {found.trace.name}", {"Managers": found._repr_html_(), "Figure": figure})
         _say(f"replay: wrote {options.html}")
-    return 0
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line's grammar; `lab` is taken out before, because its flags belong to JupyterLab."""
-    root = argparse.ArgumentParser(prog="flnb", description="A notebook-first ML framework with live instrumentation.")
+    """Make the parser of the command line."""
+    raw = argparse.RawDescriptionHelpFormatter
+    about = "A notebook-first machine-learning framework that records what your program does."
+    root = argparse.ArgumentParser(prog="flnb", description=about, epilog=EXAMPLE, formatter_class=raw)
     root.add_argument("--version", action="version", version=f"flnb {importlib.metadata.version('flnb')}")
     commands = root.add_subparsers(metavar="COMMAND", required=True)
-    line = "open the quickstart or another notebook in JupyterLab"
-    commands.add_parser("lab", help=line, usage="flnb lab [PATH] [JupyterLab's flags]", description=LAB)
 
-    def command(name: str, act: Callable[[argparse.Namespace], int], line: str) -> Callable[..., argparse.Action]:
-        """A command that calls `act`; returns the function that adds its arguments."""
-        added = commands.add_parser(name, help=line)
+    def command(act: Callable[[argparse.Namespace], int | None], example: str) -> Callable[..., argparse.Action]:
+        """Add a command described by the function that runs it; returns the method that adds its arguments."""
+        name, text = act.__name__.replace("_", "-"), inspect.getdoc(act) or ""
+        line = text.split("\n")[0].rstrip(".")
+        example = f"Example:  flnb {name} {example}"
+        added = commands.add_parser(name, help=line, description=text, epilog=example, formatter_class=raw)
         added.set_defaults(act=act)
         return added.add_argument
 
-    command("doctor", _doctor, "say what is installed, what is missing and what is active")
-    one = command("record", record, "run a script, record it, save the run")
-    one("-o", "--output", help="the file to write (default: SCRIPT with the ending .flnb)")
-    one("script", metavar="SCRIPT")
+    one = command(lab, "models.ipynb --no-browser --port=8899")
+    one(
+        "arguments", nargs=argparse.REMAINDER, metavar="[PATH] [FLAGS]", help="a notebook or folder; JupyterLab's flags"
+    )
+    command(doctor, "")
+    one = command(record, "-o run.flnb train.py --epochs 3")
+    one("-o", "--output", metavar="FILE", help="the file to write (default: SCRIPT with the ending .flnb)")
+    one("script", metavar="SCRIPT", help="the Python script to run")
     one("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="the script's own arguments")
-    one = command("view", view, "show a saved run as text, or write it as one HTML file")
-    one("run", metavar="RUN")
+    one = command(view, "run.flnb --html run.html")
+    one("run", metavar="RUN", help="a saved recording, or a PyTorch memory snapshot")
     one("--html", metavar="FILE", help="write a self-contained HTML report instead")
-    one = command("export", export, "write a saved run in another tool's format")
-    one("run", metavar="RUN")
-    one("--to", required=True, choices=("torch-snapshot",), help="PyTorch's memory snapshot")
+    one = command(export, "run.flnb --to torch-snapshot -o run.pickle")
+    one("run", metavar="RUN", help="a saved recording")
+    one("--to", required=True, choices=("torch-snapshot",), help="the format: PyTorch's memory snapshot")
     one("-o", "--output", metavar="FILE", help="the file to write (default: RUN with the ending .pickle)")
-    one = command("bench", bench, "train models on every backend there is and say what it takes")
+    one = command(bench, "resnet50 vit --backend numpy --rounds 3")
     one("models", nargs="*", metavar="MODEL", help="of flnb.models (default: the six of the paper's table 3)")
-    one("--size", default="small", choices=("small", "paper"))
+    one("--size", default="small", choices=("small", "paper"), help="size of the models (default: small)")
     one("--backend", action="append", default=[], metavar="NAME", help="may be given again (default: all)")
-    one("--rounds", type=int, default=5, help="how often each takes its turn")
-    one("--seconds", type=float, default=0.5, help="how long a turn takes, about")
-    one("--threads", type=int, default=1, help="of each backend")
-    one = command("dry-run", dry_run, "say what memory training a model takes, without computing anything")
-    one("model", metavar="MODEL", help="of flnb.models")
-    one("--manager", default="caching", help="with settings: caching:split_limit=64MiB (default: caching)")
-    one("--capacity", metavar="BYTES", help="of the device, such as 16GiB (default: no limit)")
+    one("--rounds", type=int, default=5, help="how often each backend takes its turn (default: 5)")
+    one("--seconds", type=float, default=0.5, help="how long a turn takes, about (default: 0.5)")
+    one("--threads", type=int, default=1, help="threads of each backend (default: 1)")
+    one = command(dry_run, "bert --capacity 16GiB --batch 32")
+    one("model", metavar="MODEL", help="the name of a model of flnb.models")
+    one("--manager", default="caching", help="a memory manager, with settings: caching:split_limit=64MiB")
+    one("--capacity", metavar="BYTES", help="the device's memory, such as 16GiB (default: no limit)")
     one("--batch", type=int, metavar="N", help="examples in a batch (default: the paper's)")
-    one("--size", default="paper", choices=("small", "paper"))
-    one("--steps", type=int, default=2)
+    one("--size", default="paper", choices=("small", "paper"), help="size of the model (default: paper)")
+    one("--steps", type=int, default=2, help="training steps (default: 2)")
     one("--optimizer", metavar="NAME", help="of flnb.optim (default: SGD with momentum)")
     one("-o", "--output", metavar="FILE", help="also save the recording, for flnb view and flnb replay")
-    one = command("replay", replay, "replay a recorded run's allocations on other memory managers")
-    one("file", metavar="FILE", help="a saved run")
+    one = command(replay, "run.flnb --managers caching,buddy --html replay.html")
+    one("file", metavar="FILE", help="a saved recording")
     line = "names with settings, with commas between: caching,buddy,caching:split_limit=64MiB (default: caching)"
     one("--managers", default="caching", metavar="NAMES", help=line)
-    one("--capacity", metavar="BYTES", help="of the device, such as 16GiB (default: no limit)")
-    one("--seconds", type=float, default=5.0, help="for the offline packing beside them (default: 5)")
+    one("--capacity", metavar="BYTES", help="the device's memory, such as 16GiB (default: no limit)")
+    one("--seconds", type=float, default=5.0, help="search time for the best possible packing (default: 5)")
     one("--html", metavar="OUT", help="also write the table and a figure as one HTML file")
     return root
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit status (2: the user can mend it, and the message says how; 130: Ctrl-C)."""
+    """Run the command line; returns the exit status.
+
+    2 stands for an error that the user can mend, as the message says, and 130 for Ctrl-C.
+    """
     line = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        if line[:1] == ["lab"] and not {"-h", "--help"} & set(line):
-            from flnb import lab
-
-            return lab.run(line[1:])
+        if line[:1] == ["lab"] and not {"-h", "--help"} & set(line):  # flags such as --port are not ours to parse
+            return lab(argparse.Namespace(arguments=line[1:]))
         options = parser().parse_args(line)
-        return options.act(options)  # type: ignore[no-any-return]
+        return options.act(options) or 0
     except (ImportError, OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
-    except KeyboardInterrupt:  # a Ctrl-C before JupyterLab is there, for instance
+    except KeyboardInterrupt:  # for instance before JupyterLab has started
         return 130
 
 
 def _output_after(arguments: list[str], output: str | None) -> tuple[list[str], str | None]:
-    """Accept `-o FILE` directly behind the script too, where people write it; later ones are the script's."""
+    """Return a script's arguments and the output file: `-o FILE` may also follow directly behind the script."""
     if output is None and len(arguments) >= 2 and arguments[0] in ("-o", "--output"):
         return arguments[2:], arguments[1]
     return (arguments[1:] if arguments[:1] == ["--"] else arguments), output

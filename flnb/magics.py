@@ -1,9 +1,4 @@
-"""IPython magics, after `%load_ext flnb`:
-
-%%record [--inputs] [name]   run the cell under `flnb.record(name)`; the recording is shown and kept as `run`
-%flnb dashboard              show the live dashboard
-%flnb doctor                 say what is installed, what is missing and what is active
-"""
+"""IPython magics: `%flnb` and `%%record`, which `%load_ext flnb` registers."""
 
 from __future__ import annotations
 
@@ -14,7 +9,11 @@ from typing import Any
 from flnb import show
 from flnb.collector import tune_gc
 
-USAGE = "usage: %flnb dashboard  or  %flnb doctor"
+HELP = """%flnb dashboard              show the live dashboard, which follows every recording
+%flnb doctor                 print what is installed, what is missing and what is active
+%flnb help                   print this list
+%%record [--inputs] [name]   run the cell under flnb.record(name); the recording is shown and stored as `run`
+                             (--inputs also stores the inputs of every op, which run.calls[i] runs again)"""
 
 
 class Magics:
@@ -24,7 +23,7 @@ class Magics:
         self.shell = shell
 
     def flnb(self, line: str) -> Any:
-        """`%flnb dashboard` shows the dashboard, `%flnb doctor` the state of the installation."""
+        """Run a command of flnb: `%flnb dashboard`, `%flnb doctor` or `%flnb help`."""
         word = line.strip()
         if word == "dashboard":
             from flnb.widgets.dashboard import dashboard
@@ -33,15 +32,16 @@ class Magics:
         if word == "doctor":
             from flnb.doctor import doctor
 
-            print(doctor())
-            return None
-        raise ValueError(f"%flnb: unknown command {word!r}; {USAGE}")
+            return print(doctor())
+        if word in ("", "help"):
+            return print(HELP)
+        raise ValueError(f"%flnb: unknown command {word!r}; the commands are dashboard, doctor and help")
 
     def record(self, line: str, cell: str) -> Any:
-        """Run the cell under `flnb.record`. The recording becomes the variable `run`, also when the cell fails.
+        """Run the cell under `flnb.record`; the recording becomes the variable `run`, also if the cell fails.
 
-        With ``--inputs`` the inputs of each op are kept, so that ``run.calls[i]`` opens in a cell. Other options are a
-        `ValueError` that lists this one.
+        With ``--inputs`` the inputs of each op are stored, so that ``run.calls[i].open_in_cell()`` works. Any other
+        option is a ValueError.
         """
         from flnb.dispatch.recording import record
 
@@ -61,7 +61,7 @@ class Magics:
         return run
 
     def _compiled(self, cell: str) -> tuple[Any, Any]:
-        """The cell's statements and its closing expression, if any, compiled so that tracebacks show the cell."""
+        """Compile a cell to its statements and its last expression (or None); tracebacks will show the cell's lines."""
         source = self.shell.transform_cell(cell)
         tree = self.shell.transform_ast(self.shell.compile.ast_parse(source))
         name = self.shell.compile.cache(source, self.shell.execution_count)

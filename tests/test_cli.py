@@ -337,3 +337,23 @@ def test_lab_serves_prints_its_address_and_ends_with_its_kernels(tmp_path: Path,
         while any(map(alive, below)) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert not [pid for pid in below if alive(pid)]
+
+
+@pytest.mark.parametrize("command", ["lab", "doctor", "record", "view", "export", "bench", "dry-run", "replay"])
+def test_help_describes_a_command_its_arguments_and_an_example(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    lines = capsys.readouterr().out
+    assert f"\n    {command} " in lines
+    with pytest.raises(SystemExit):
+        cli.main([command, "--help"])
+    text = capsys.readouterr().out
+    assert f"Example:  flnb {command}" in text
+    described = text.split("\n\n")[1]
+    assert described[0].isupper()
+    assert described.split("\n")[0].endswith(".")
+    chosen = next(action for action in cli.parser()._actions if action.choices)
+    assert chosen.choices is not None
+    assert [action.dest for action in dict(chosen.choices)[command]._actions if not action.help] == []

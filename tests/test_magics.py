@@ -72,7 +72,7 @@ def test_doctor(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_unknown_word_names_the_known_ones(shell: Any) -> None:
-    with pytest.raises(ValueError, match=r"unknown command 'dance'; usage: %flnb dashboard  or  %flnb doctor"):
+    with pytest.raises(ValueError, match=r"unknown command 'dance'; the commands are dashboard, doctor and help"):
         shell.run_line_magic("flnb", "dance")
 
 
@@ -84,3 +84,11 @@ def test_under_flnb_lab_the_collector_is_tuned(shell: Any, monkeypatch: pytest.M
     monkeypatch.setenv("FLNB_TUNE_GC", "1")
     flnb.load_ipython_extension(shell)
     assert calls == [True]
+
+
+@pytest.mark.parametrize("word", ["", "help"])
+def test_help_lists_every_command(shell: Any, capsys: pytest.CaptureFixture[str], word: str) -> None:
+    shell.run_line_magic("flnb", word)
+    lines = capsys.readouterr().out.splitlines()
+    for start in ("%flnb dashboard  ", "%flnb doctor  ", "%flnb help  ", "%%record "):
+        assert any(line.startswith(start) for line in lines)
