@@ -8,7 +8,7 @@
 >>> flnb.models.summary(recipe).total.parameters
 3718
 
-The classes take their sizes as keyword arguments and are used directly, too:
+The classes take their sizes as keyword arguments and can be used directly, too:
 
 >>> flnb.models.MLP((4, 8, 2))(flnb.ones((5, 4))).shape
 (5, 2)
@@ -17,88 +17,60 @@ The classes take their sizes as keyword arguments and are used directly, too:
 from __future__ import annotations
 
 from difflib import get_close_matches
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+from flnb.models.alexnet import ALEXNET_RECIPE, AlexNet
+from flnb.models.asr_transformer import ASR_TRANSFORMER_RECIPE, ASRTransformer
+from flnb.models.bert import BERT, BERT_RECIPE
+from flnb.models.captioner import CAPTIONER_RECIPE, Captioner
+from flnb.models.googlenet import GOOGLENET_RECIPE, GoogLeNet
+from flnb.models.lenet import LENET_RECIPE, LeNet
+from flnb.models.lstm_lm import LSTM_LM_RECIPES, LSTMLM
+from flnb.models.mlp import MLP, MLP_RECIPE
+from flnb.models.overfeat import OVERFEAT_RECIPE, OverFeat
 from flnb.models.recipe import Recipe
-
-if TYPE_CHECKING:
-    from flnb.models.alexnet import AlexNet
-    from flnb.models.asr_transformer import ASRTransformer
-    from flnb.models.bert import BERT
-    from flnb.models.captioner import Captioner
-    from flnb.models.googlenet import GoogLeNet
-    from flnb.models.lenet import LeNet
-    from flnb.models.lstm_lm import LSTMLM
-    from flnb.models.mlp import MLP
-    from flnb.models.overfeat import OverFeat
-    from flnb.models.resnet import ResNet
-    from flnb.models.summaries import summary
-    from flnb.models.transformer_lm import TransformerLM
-    from flnb.models.vgg import VGG
-    from flnb.models.vit import VisionTransformer
-
-# Module of this package: its public names, and those of its RECIPES.
-_CONTENTS = {
-    "alexnet": (["AlexNet"], ["alexnet"]),
-    "asr_transformer": (["ASRTransformer"], ["asr-transformer"]),
-    "bert": (["BERT"], ["bert"]),
-    "captioner": (["Captioner"], ["captioner"]),
-    "googlenet": (["GoogLeNet"], ["googlenet"]),
-    "lenet": (["LeNet"], ["lenet"]),
-    "lstm_lm": (["LSTMLM"], ["lstm-lm-200", "lstm-lm-600", "lstm-lm-650x2"]),
-    "mlp": (["MLP"], ["mlp"]),
-    "overfeat": (["OverFeat"], ["overfeat"]),
-    "resnet": (["ResNet"], ["resnet18", "resnet34", "resnet50"]),
-    "summaries": (["summary"], []),
-    "transformer_lm": (["TransformerLM"], ["transformer-lm"]),
-    "vgg": (["VGG"], ["vgg-a", "vgg16"]),
-    "vit": (["VisionTransformer"], ["vit"]),
-}
-_HOMES = {name: module for module, (_, names) in _CONTENTS.items() for name in names}
-_CLASSES = {kind: module for module, (kinds, _) in _CONTENTS.items() for kind in kinds}
-
-
-def names() -> tuple[str, ...]:
-    """The names that `get` knows, in alphabetical order.
-
-    >>> "lenet" in names()
-    True
-    """
-    return tuple(sorted(_HOMES))
-
-
-def get(name: str) -> Recipe:
-    """The recipe of a model by name: how it is built, its inputs and its loss.
-
-    >>> get("lenet").parameters["paper"]
-    61706
-
-    Raises:
-        ValueError: there is none of that name; close ones are named, or all.
-    """
-    if name not in _HOMES:
-        close = get_close_matches(name, _HOMES, cutoff=0.4)
-        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"known: {', '.join(names())}"
-        raise ValueError(f"flnb.models: no model {name!r}; {hint}")
-    recipes: tuple[Recipe, ...] = import_module(f"flnb.models.{_HOMES[name]}").RECIPES
-    return next(recipe for recipe in recipes if recipe.name == name)
-
-
-def __getattr__(name: str) -> Any:
-    """Import a model's module when its class is asked for."""
-    if name not in _CLASSES:
-        raise AttributeError(f"module 'flnb.models' has no attribute {name!r}")
-    value = getattr(import_module(f"flnb.models.{_CLASSES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_CLASSES})
-
+from flnb.models.resnet import RESNET_RECIPES, ResNet
+from flnb.models.summaries import summary
+from flnb.models.transformer_lm import TRANSFORMER_LM_RECIPE, TransformerLM
+from flnb.models.vgg import VGG, VGG_RECIPES
+from flnb.models.vit import VIT_RECIPE, VisionTransformer
 
 __all__ = [
     "ASRTransformer", "AlexNet", "BERT", "Captioner", "GoogLeNet", "LSTMLM", "LeNet", "MLP", "OverFeat", "Recipe",
     "ResNet", "TransformerLM", "VGG", "VisionTransformer", "get", "names", "summary",
 ]  # fmt: skip
+
+_RECIPES = {
+    recipe.name: recipe
+    for recipe in (
+        ALEXNET_RECIPE, ASR_TRANSFORMER_RECIPE, BERT_RECIPE, CAPTIONER_RECIPE, GOOGLENET_RECIPE, LENET_RECIPE,
+        *LSTM_LM_RECIPES, MLP_RECIPE, OVERFEAT_RECIPE, *RESNET_RECIPES, TRANSFORMER_LM_RECIPE, *VGG_RECIPES,
+        VIT_RECIPE,
+    )
+}  # fmt: skip
+
+
+def names() -> tuple[str, ...]:
+    """The names that `get` accepts, in alphabetical order.
+
+    >>> import flnb
+    >>> "lenet" in flnb.models.names()
+    True
+    """
+    return tuple(sorted(_RECIPES))
+
+
+def get(name: str) -> Recipe:
+    """The recipe of a model: how it is built, random batches for it, and its loss.
+
+    >>> import flnb
+    >>> flnb.models.get("lenet").parameters["paper"]
+    61706
+
+    Raises:
+        ValueError: there is no model of that name; the message lists similar names, or all of them.
+    """
+    if name not in _RECIPES:
+        close = get_close_matches(name, _RECIPES, cutoff=0.4)
+        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"known: {', '.join(names())}"
+        raise ValueError(f"flnb.models: no model {name!r}; {hint}")
+    return _RECIPES[name]

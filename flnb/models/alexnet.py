@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flnb.models.images import Convolutional, images
-from flnb.models.recipe import Recipe
+from flnb.models.images import Convolutional
+from flnb.models.recipe import Recipe, noise
 from flnb.nn import Conv2d, MaxPool2d, ReLU
 
-__all__ = ["AlexNet", "RECIPES"]
+__all__ = ["AlexNet", "ALEXNET_RECIPE"]
 
 
 class AlexNet(Convolutional):
     """Image classifier (N, channels, image, image) -> logits (N, classes), with one column of convolutions.
 
-    The variant of Krizhevsky 2014 ("One weird trick", footnote 1), as torchvision has it: without the two columns and
-    without the response normalisation of Krizhevsky et al. 2012 (section 3.5). ``widths`` are the channels of the five
-    convolutions, ``hidden`` the features of the two hidden linear maps, which dropout precedes.
+    The variant of Krizhevsky 2014 ("One weird trick", footnote 1), as in torchvision: without the two columns and the
+    response normalisation of Krizhevsky et al. 2012 (section 3.5). ``widths`` are the channels of the five
+    convolutions, ``hidden`` is the number of features of each of the two hidden linear maps, after dropout.
 
     >>> import flnb
     >>> net = AlexNet(image=64, widths=(4, 6, 8, 6, 6), hidden=16, classes=10)
@@ -24,7 +24,7 @@ class AlexNet(Convolutional):
     (2, 10)
 
     Raises:
-        ValueError: images so small that nothing is left of them; an x of another size.
+        ValueError: images too small for the convolutions and poolings, or an x of another shape.
     """
 
     def __init__(
@@ -44,14 +44,12 @@ class AlexNet(Convolutional):
 
 SMALL = {"widths": (16, 48, 96, 64, 64), "hidden": 512, "image": 128, "classes": 100}
 
-RECIPES = (
-    Recipe(
-        name="alexnet",
-        model=AlexNet,
-        source="Krizhevsky 2014, footnote 1; Krizhevsky et al. 2012, section 3",
-        settings={"paper": {}, "small": SMALL},
-        parameters={"paper": 61_100_840, "small": 768_308},
-        batch_sizes={"paper": 32, "small": 48},
-        draws={"paper": images(224, 1000), "small": images(128, 100)},
-    ),
+ALEXNET_RECIPE = Recipe(
+    name="alexnet",
+    model=AlexNet,
+    source="Krizhevsky 2014, footnote 1; Krizhevsky et al. 2012, section 3",
+    settings={"paper": {}, "small": SMALL},
+    parameters={"paper": 61_100_840, "small": 768_308},
+    batch_sizes={"paper": 32, "small": 48},
+    draws={"paper": noise((3, 224, 224), 1000), "small": noise((3, 128, 128), 100)},
 )

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from flnb import ops
-from flnb.models.recipe import Batch, Draw, Recipe
-from flnb.models.tokens import token_loss
+from flnb.models.recipe import Recipe, noise
+from flnb.models.tokens import sequence_loss
 from flnb.nn import Conv1d, Dropout, Linear, Module, ModuleList, SinusoidalPositionEmbedding, TransformerEncoderLayer
 
-__all__ = ["ASRTransformer", "RECIPES", "frame_loss", "utterances"]
+__all__ = ["ASR_TRANSFORMER_RECIPE", "ASRTransformer"]
 
 KERNEL, STRIDE = 7, 3
 
@@ -19,13 +17,13 @@ KERNEL, STRIDE = 7, 3
 class ASRTransformer(Module):
     """Speech recogniser: log-mel frames (N, T, bands) -> logits (N, ceil(T / 3), tokens) (Likhomanenko et al. 2020).
 
-    Each utterance is normalised; a gated convolution over 7 frames takes every third; sines and cosines of the
-    position are added; transformer layers without biases follow, and a linear map to the tokens.
+    Each utterance is normalised; a gated convolution over 7 frames with stride 3 follows; sines and cosines of the
+    position are added; then come transformer layers without biases, and a linear map to the tokens.
 
-    The defaults have 263M parameters, as in Flashlight's table 3. They are the network of Flashlight's benchmark
-    application; that has 30 letters, with which it had 256M, so the 10,000 word pieces of the paper it comes from are
-    taken here. There, norms have one weight and bias for all features, the convolution drops 0.3, and layers are
-    dropped as a whole, which is not done here.
+    The defaults have 263M parameters, as in table 3 of Kahn et al. 2022 (Flashlight). They are those of Flashlight's
+    benchmark application, but with the 10,000 word pieces of Likhomanenko et al. for the application's 30 letters, with
+    which the network would have 256M. The application differs in three more places: its norms have one weight and one
+    bias for all features, its convolution drops 0.3, and it drops whole layers.
 
     >>> import flnb
     >>> model = ASRTransformer(tokens=30, bands=5, features=8, heads=2, layers=1, feedforward=16)
@@ -33,7 +31,7 @@ class ASRTransformer(Module):
     (2, 7, 30)
 
     Raises:
-        ValueError: frames of other shapes, or more than ``length`` of them.
+        ValueError: frames of another shape, or more frames than ``length``.
     """
 
     def __init__(
@@ -62,36 +60,17 @@ class ASRTransformer(Module):
         return self.output(x)
 
 
-def utterances(frames: int, bands: int, tokens: int) -> Draw:
-    """Batches of normal frames (N, frames, bands), float32, and a token for every third, int64."""
-
-    def draw(generator: np.random.Generator, size: int) -> Batch:
-        x = generator.standard_normal((size, frames, bands), dtype=np.float32)
-        return x, generator.integers(tokens, size=(size, -(-frames // STRIDE)))
-
-    return draw
-
-
-def frame_loss(model: Module, x: Any, targets: Any) -> Any:
-    """Mean cross-entropy of every third frame's token: targets (N, ceil(T / 3)).
-
-    It replaces the paper's loss, CTC (Graves et al. 2006), whose targets are not aligned to frames: flnb has it for one
-    utterance at a time, as the `flnb.speech.path_score` of a `flnb.speech.ctc`.
-    """
-    return token_loss(model(x), targets)
-
-
 SMALL = {"tokens": 500, "bands": 40, "features": 128, "heads": 4, "layers": 4, "feedforward": 512, "length": 600}
 
-RECIPES = (
-    Recipe(
-        name="asr-transformer",
-        model=ASRTransformer,
-        source="Kahn et al. 2022 (Flashlight), table 3: ASR transformer, 263M",
-        settings={"paper": {}, "small": SMALL},
-        parameters={"paper": 263_410_960, "small": 923_892},
-        batch_sizes={"paper": 10, "small": 8},
-        draws={"paper": utterances(1500, 80, 10_000), "small": utterances(450, 40, 500)},
-        loss=frame_loss,
-    ),
+ASR_TRANSFORMER_RECIPE = Recipe(
+    name="asr-transformer",
+    model=ASRTransformer,
+    source="Kahn et al. 2022 (Flashlight), table 3: ASR transformer, 263M",
+    settings={"paper": {}, "small": SMALL},
+    parameters={"paper": 263_410_960, "small": 923_892},
+    batch_sizes={"paper": 10, "small": 8},
+    # Cross-entropy with a target for every third frame replaces the paper's loss, CTC: `flnb.speech` computes it for
+    # one utterance at a time.
+    draws={"paper": noise((1500, 80), 10_000, targets=(500,)), "small": noise((450, 40), 500, targets=(150,))},
+    loss=sequence_loss,
 )

@@ -1,4 +1,4 @@
-"""BERT: an encoder that guesses hidden tokens from both sides."""
+"""BERT: a transformer encoder that predicts hidden tokens from the tokens on both sides."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from flnb import ops
 from flnb.models.recipe import Batch, Draw, Recipe
-from flnb.models.tokens import draw_weights, expect_tokens, token_loss
+from flnb.models.tokens import draw_weights, expect_tokens, sequence_loss
 from flnb.nn import (
     Dropout,
     Embedding,
@@ -20,20 +20,22 @@ from flnb.nn import (
     TransformerEncoderLayer,
 )
 
-__all__ = ["BERT", "RECIPES", "masked_loss", "masked_tokens"]
+__all__ = ["BERT", "BERT_RECIPE", "masked_tokens"]
 
 
 class BERT(Module):
-    """Logits of tokens from all tokens around them: (N, T) -> (N, T, vocabulary) (Devlin et al. 2019, section 3).
+    """Predict every token from all tokens around it: (N, T) -> logits (N, T, vocabulary) (Devlin et al. 2019).
 
-    Called as ``bert(tokens, positions)`` with the hidden positions (N, K), it returns their logits (N, K, vocabulary)
-    alone, which is all that the masked language model needs. Layers are the paper's: attention and two maps with GELU,
-    each followed by a norm; embeddings of tokens and learnt positions are summed and normed.
+    Called as ``bert(tokens, positions)`` with positions (N, K), it returns the logits at these positions alone,
+    (N, K, vocabulary), which is what training on hidden tokens needs. The layers are those of the paper's section 3:
+    attention and two linear maps with GELU, each followed by a layer norm. Embeddings of tokens and learnt positions
+    are added and normalised.
 
-    The defaults have 406M parameters, as many as the "BERT-like" network of Flashlight's table 3, which is not
-    described further. They are BERT's large size (section 3) without the parts for pairs of sentences, the 50,265
-    tokens of RoBERTa (Liu et al. 2019, section 4.4), and a linear map of its own to them. The table does not state the
-    length of its sequences either; 128 here, as in most of BERT's training (appendix A.2).
+    The defaults have 406M parameters, as many as the "BERT-like" network in table 3 of Kahn et al. 2022 (Flashlight),
+    which is not described further. They are BERT's large size (section 3) without the parts for pairs of sentences,
+    with the 50,265 tokens of RoBERTa (Liu et al. 2019, section 4.4), and with an output layer that shares no weight.
+    The table does not state the length of its sequences either; the recipe has 128, as most of BERT's training
+    (appendix A.2).
 
     >>> import flnb
     >>> bert = BERT(vocabulary=50, features=8, heads=2, layers=1, length=16)
@@ -42,8 +44,8 @@ class BERT(Module):
     ((1, 5, 50), (1, 2, 50))
 
     Raises:
-        ValueError: more than ``length`` tokens.
-        IndexError: tokens or positions that there are not.
+        ValueError: more tokens than ``length``, or positions that are not integers (N, K).
+        IndexError: a token that is not below ``vocabulary``, or a position that is not below T.
     """
 
     def __init__(
@@ -70,7 +72,7 @@ class BERT(Module):
         return self.output(x if positions is None else self._at(x, ops.asarray(positions)))
 
     def _at(self, x: Any, positions: Any) -> Any:
-        """(N, K, features): those of each sequence at its own positions (N, K)."""
+        """Select from x (N, T, features) the features at each sequence's positions (N, K): (N, K, features)."""
         n, length, _ = x.shape
         if positions.ndim != 2 or positions.shape[0] != n or positions.dtype.kind not in "iu":
             raise ValueError(f"BERT: expected integer positions ({n}, K), got {positions._spec!r}")
@@ -81,10 +83,10 @@ class BERT(Module):
 
 
 def masked_tokens(vocabulary: int, length: int) -> Draw:
-    """Batches of random tokens (N, length), hidden positions (N, K) and the tokens there, all int64.
+    """Batches of random tokens (N, length), 15% of the positions (N, K), and the tokens hidden there (N, K), all int64.
 
-    Of the positions, 15% are drawn. At 80% of those the token becomes the mask, which is the last of the vocabulary, at
-    10% any token, at 10% it stays (Devlin et al. 2019, section 3.1).
+    The token at a drawn position is replaced by the mask, which is the vocabulary's last token, with probability 0.8,
+    by a random token with probability 0.1, and stays otherwise (Devlin et al. 2019, section 3.1).
     """
 
     def draw(generator: np.random.Generator, size: int) -> Batch:
@@ -101,22 +103,15 @@ def masked_tokens(vocabulary: int, length: int) -> Draw:
     return draw
 
 
-def masked_loss(model: Module, tokens: Any, positions: Any, targets: Any) -> Any:
-    """Mean cross-entropy of the hidden tokens: targets (N, K), which stood at the positions (N, K)."""
-    return token_loss(model(tokens, positions), targets)
-
-
 SMALL = {"vocabulary": 4000, "features": 128, "heads": 4, "layers": 4, "length": 64}
 
-RECIPES = (
-    Recipe(
-        name="bert",
-        model=BERT,
-        source="Kahn et al. 2022 (Flashlight), table 3: BERT-like, 406M",
-        settings={"paper": {}, "small": SMALL},
-        parameters={"paper": 405_828_697, "small": 1_829_536},
-        batch_sizes={"paper": 128, "small": 16},
-        draws={"paper": masked_tokens(50_265, 128), "small": masked_tokens(4000, 64)},
-        loss=masked_loss,
-    ),
+BERT_RECIPE = Recipe(
+    name="bert",
+    model=BERT,
+    source="Kahn et al. 2022 (Flashlight), table 3: BERT-like, 406M",
+    settings={"paper": {}, "small": SMALL},
+    parameters={"paper": 405_828_697, "small": 1_829_536},
+    batch_sizes={"paper": 128, "small": 16},
+    draws={"paper": masked_tokens(50_265, 128), "small": masked_tokens(4000, 64)},
+    loss=sequence_loss,
 )

@@ -1,24 +1,23 @@
-"""An LSTM that describes a video, looking at the frames it chooses at each word."""
+"""An LSTM that describes a video and attends to its frames anew at each word."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from flnb import ops
-from flnb.models.recipe import Batch, Draw, Recipe
+from flnb.models.recipe import Recipe, noise
 from flnb.models.tokens import expect_tokens, token_loss
 from flnb.nn import LSTM, Dropout, Embedding, Linear, Module
 
-__all__ = ["Captioner", "RECIPES", "SoftAttention", "caption_loss", "captions"]
+__all__ = ["CAPTIONER_RECIPE", "Captioner", "SoftAttention", "caption_loss"]
 
 
 class SoftAttention(Module):
-    """Frames (N, F, features) weighted for a state (N, hidden): their weighted sum (N, features), and the weights.
+    """Additive attention of a state (N, hidden) to frames (N, F, features) (Bahdanau et al. 2015, appendix A.1.2).
 
-    The weights (N, F) are the softmax of ``w tanh(W state + U frame + b)`` (Bahdanau et al. 2015,
-    appendix A.1.2). The part of the frames is the same for all states: `projected` computes it once.
+    Called as ``attention(state, frames, projected)``; returns the weighted sum of the frames (N, features) and their
+    weights (N, F), the softmax of ``w tanh(W state + U frame + b)``. The term ``U frame + b`` is the same for all
+    states, so it is computed once, by `projected`, and passed to every call.
 
     >>> import flnb
     >>> attention = SoftAttention(features=4, hidden=3)
@@ -34,6 +33,7 @@ class SoftAttention(Module):
         self.score = Linear(features, 1, bias=False)
 
     def projected(self, frames: Any) -> Any:
+        """Compute the frames' term of the scores, which has the frames' shape."""
         return self.frames(frames)
 
     def forward(self, state: Any, frames: Any, projected: Any) -> tuple[Any, Any]:
@@ -43,13 +43,14 @@ class SoftAttention(Module):
 
 
 class Captioner(Module):
-    """Logits (N, L, vocabulary) of each word of a sentence (N, L) from those before it and frames (N, F, features).
+    """Predict each word of a sentence from the words before it and the frames of a video, by an LSTM with attention.
 
-    The LSTM begins with maps of the mean frame, and reads the previous word and the frames attended from its state,
-    scaled by a gate (Xu et al. 2015, section 4.2.1). Words are scored from its state, the attended frames and the
-    previous word. Before the first word zeros are read.
+    Called as ``model(frames, words)``: frames (N, F, features) and words (N, L); returns logits (N, L, vocabulary).
+    Linear maps of the mean frame make the first state. At each step the LSTM reads the previous word (zeros before the
+    first) and the attended frames, scaled by a gate (Xu et al. 2015, section 4.2.1). A word is predicted from the
+    state, the attended frames and the previous word.
 
-    The defaults are the sizes of the code of Yao et al. 2015, from which Theano's benchmark comes: frames are the 1024
+    The defaults are the sizes in the code of Yao et al. 2015, on which Theano's benchmark is based: a frame is the 1024
     features of a GoogLeNet.
 
     >>> import flnb
@@ -58,8 +59,8 @@ class Captioner(Module):
     (2, 3, 50)
 
     Raises:
-        ValueError: frames of another width, or not as many videos as sentences.
-        IndexError: words that there are not.
+        ValueError: frames of another shape, or another number of videos than of sentences.
+        IndexError: a word that is not below ``vocabulary``.
     """
 
     def __init__(
@@ -90,7 +91,11 @@ class Captioner(Module):
         return self.output(self.dropout(ops.tanh(scored)))
 
     def _over_time(self, frames: Any, before: Any) -> tuple[Any, Any]:
-        """States (N, L, hidden) and gated contexts (N, L, features), word by word."""
+        """Run the LSTM over the embeddings of the previous words (N, L, word_features), one at a time.
+
+        Returns:
+            The LSTM's states (N, L, hidden), and the attended, gated frames (N, L, features).
+        """
         projected, mean = self.attention.projected(frames), ops.mean(frames, axis=1)
         h, c = ops.tanh(self.first_h(mean)), ops.tanh(self.first_c(mean))
         states, contexts = [], []
@@ -105,32 +110,20 @@ class Captioner(Module):
         return ops.stack(states, axis=1), ops.stack(contexts, axis=1)
 
 
-def captions(frames: int, features: int, words: int, vocabulary: int) -> Draw:
-    """Random batches: normally distributed frames (N, frames, features), float32, and sentences (N, words), int64."""
-
-    def draw(generator: np.random.Generator, size: int) -> Batch:
-        x = generator.standard_normal((size, frames, features), dtype=np.float32)
-        return x, generator.integers(vocabulary, size=(size, words))
-
-    return draw
-
-
 def caption_loss(model: Module, frames: Any, words: Any) -> Any:
-    """Mean cross-entropy of the words (N, L), each given the frames and those before it."""
+    """Mean cross-entropy of words (N, L), each predicted from the frames (N, F, features) and the words before it."""
     return token_loss(model(frames, words), words)
 
 
 SMALL = {"vocabulary": 2000, "features": 256, "word_features": 128, "hidden": 256}
 
-RECIPES = (
-    Recipe(
-        name="captioner",
-        model=Captioner,
-        source="Al-Rfou et al. 2016 (Theano), section IV.4; Yao et al. 2015",
-        settings={"paper": {}, "small": SMALL},
-        parameters={"paper": 103_263_931, "small": 1_500_625},
-        batch_sizes={"paper": 64, "small": 48},
-        draws={"paper": captions(28, 1024, 30, 20_000), "small": captions(28, 256, 10, 2000)},
-        loss=caption_loss,
-    ),
+CAPTIONER_RECIPE = Recipe(
+    name="captioner",
+    model=Captioner,
+    source="Al-Rfou et al. 2016 (Theano), section IV.4; Yao et al. 2015",
+    settings={"paper": {}, "small": SMALL},
+    parameters={"paper": 103_263_931, "small": 1_500_625},
+    batch_sizes={"paper": 64, "small": 48},
+    draws={"paper": noise((28, 1024), 20_000, targets=(30,)), "small": noise((28, 256), 2000, targets=(10,))},
+    loss=caption_loss,
 )

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from flnb import ops
-from flnb.models.images import begin_rectified, expect_images, extent_after, images
-from flnb.models.recipe import Recipe
+from flnb.models.images import begin_rectified, expect_images, extent_after
+from flnb.models.recipe import Recipe, noise
 from flnb.nn import AvgPool2d, Conv2d, Dropout, Flatten, Linear, MaxPool2d, Module, ReLU, Sequential
 
-__all__ = ["GoogLeNet", "Inception", "RECIPES"]
+__all__ = ["GoogLeNet", "Inception", "GOOGLENET_RECIPE"]
 
 # Szegedy et al. 2015, table 1: channels of 1 x 1; of 3 x 3 reduced, 3 x 3; of 5 x 5 reduced, 5 x 5; after pooling.
 TABLE = {
@@ -27,9 +27,10 @@ TABLE = {
 
 
 class Inception(Module):
-    """(N, channels, H, W) -> (N, sum of four widths, H, W): four ways beside each other (figure 2b).
+    """Four branches of convolutions, concatenated: (N, channels, H, W) -> (N, made, H, W) (figure 2b of the paper).
 
-    ``widths`` are a row of the paper's table 1: 1 x 1; 3 x 3 reduced, 3 x 3; 5 x 5 reduced, 5 x 5; after pooling.
+    ``widths`` are a row of the paper's table 1: channels of the 1 x 1 convolution; of the 3 x 3 convolution's reduction
+    and of itself; of the 5 x 5 convolution's reduction and of itself; and of the 1 x 1 convolution after max pooling.
 
     >>> import flnb
     >>> module = Inception(6, (2, 3, 4, 1, 2, 2))
@@ -52,14 +53,14 @@ class Inception(Module):
 class GoogLeNet(Module):
     """Image classifier (N, channels, image, image) -> logits (N, classes) (Szegedy et al. 2015, section 5).
 
-    The paper's network (table 1) with 5 x 5 convolutions and biases, without batch norm, and without the response
-    normalisation that its figure 3 has twice (it trains nothing). With ``auxiliary`` two classifiers on 4a and 4d are
-    built too (section 5): while training, the model returns three logits: its own, of 4a, of 4d. ``width`` scales all
-    channels.
+    The paper's network (table 1) with 5 x 5 convolutions and biases, without batch norm, and without the two response
+    normalisations of its figure 3, which train nothing. With ``auxiliary``, two more classifiers get the results of the
+    modules 4a and 4d (section 5): in training mode, the model then returns a tuple of three logits: its own, those of
+    4a, those of 4d. ``width`` scales all channels.
 
-    Without them it has 6,998,552 parameters, with them 13,378,280. The column "params" of table 1 counts weights in
-    units of 1024; the channels of the same rows lead to its numbers to 8%, but for the first convolution: 9,408 weights
-    (7 x 7 x 3 x 64), where the table has 2.7K.
+    It has 6,998,552 parameters, or 13,378,280 with auxiliary classifiers. The column "params" of table 1 counts weights
+    in units of 1024 and agrees to 8%, except for the first convolution, which has 9,408 weights (7 x 7 x 3 x 64) where
+    the table says 2.7K.
 
     >>> import flnb
     >>> net = GoogLeNet(width=0.125, image=32, classes=10)
@@ -67,7 +68,7 @@ class GoogLeNet(Module):
     (2, 10)
 
     Raises:
-        ValueError: images too small for the auxiliary classifiers; an x of another size.
+        ValueError: images too small for the auxiliary classifiers, or an x of another shape.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class GoogLeNet(Module):
         channels: int = 3,
     ) -> None:  # fmt: skip
         def scaled(count: int) -> int:
+            """The number of channels for one of the paper's."""
             return max(1, round(count * width))
 
         made = second = scaled(192)
@@ -109,11 +111,12 @@ class GoogLeNet(Module):
 
 
 def _halving() -> MaxPool2d:
-    """The paper's pooling leaves half of an even extent by rounding up, this one by padding."""
+    """Max pooling to half of an even height and width: by padding, where the paper rounds up."""
     return MaxPool2d(3, stride=2, padding=1)
 
 
 def _auxiliary(channels: int, extent: int, width: float, classes: int) -> Sequential:
+    """An auxiliary classifier (section 5): (N, channels, extent, extent) -> logits (N, classes)."""
     if extent < 5:
         raise ValueError(
             f"GoogLeNet: the auxiliary classifiers pool 5 x 5 where {extent} x {extent} is left of the image; take "
@@ -127,7 +130,7 @@ def _auxiliary(channels: int, extent: int, width: float, classes: int) -> Sequen
 
 
 def with_auxiliary(model: Module, x: Any, targets: Any) -> Any:
-    """Cross-entropy of the model's logits, and 0.3 times that of each auxiliary classifier (section 5)."""
+    """Cross-entropy of the model's logits, plus 0.3 times that of each auxiliary classifier's logits (section 5)."""
     made = model(x)
     logits, *asides = made if isinstance(made, tuple) else (made,)
     loss = ops.cross_entropy(logits, targets)
@@ -136,15 +139,13 @@ def with_auxiliary(model: Module, x: Any, targets: Any) -> Any:
     return loss
 
 
-RECIPES = (
-    Recipe(
-        name="googlenet",
-        model=GoogLeNet,
-        source="Szegedy et al. 2015, section 5 and table 1, without the auxiliary classifiers",
-        settings={"paper": {}, "small": {"width": 0.25, "image": 64, "classes": 100}},
-        parameters={"paper": 6_998_552, "small": 402_176},
-        batch_sizes={"paper": 128, "small": 24},
-        draws={"paper": images(224, 1000), "small": images(64, 100)},
-        loss=with_auxiliary,
-    ),
+GOOGLENET_RECIPE = Recipe(
+    name="googlenet",
+    model=GoogLeNet,
+    source="Szegedy et al. 2015, section 5 and table 1, without the auxiliary classifiers",
+    settings={"paper": {}, "small": {"width": 0.25, "image": 64, "classes": 100}},
+    parameters={"paper": 6_998_552, "small": 402_176},
+    batch_sizes={"paper": 128, "small": 24},
+    draws={"paper": noise((3, 224, 224), 1000), "small": noise((3, 64, 64), 100)},
+    loss=with_auxiliary,
 )

@@ -1,10 +1,8 @@
-"""The common parts of image models: their classifier, random batches, checks of sizes, initial values."""
+"""The common parts of image models: a classifier, checks of image sizes, initial values."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from flnb import ops
 from flnb.nn import AvgPool2d, Conv2d, Dropout, Flatten, Linear, MaxPool2d, Module, ReLU, Sequential, init
@@ -12,16 +10,19 @@ from flnb.nn import AvgPool2d, Conv2d, Dropout, Flatten, Linear, MaxPool2d, Modu
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from flnb.models.recipe import Batch, Draw
-
-__all__ = ["Convolutional", "begin_rectified", "expect_images", "extent_after", "images"]
+__all__ = ["Convolutional", "begin_rectified", "expect_images", "extent_after"]
 
 
 class Convolutional(Module):
     """Image classifier (N, channels, image, image) -> logits (N, classes): convolutions, then linear maps with dropout.
 
-    ``widths`` are the channels that ``features`` produce, the features of the hidden maps, and the classes. Dropout is
-    before each hidden map, or after its rectifier if ``before`` is false.
+    Args:
+        channels: channels of the images.
+        image: height and width of the images.
+        features: the convolutions, rectifiers and poolings, called one after another.
+        widths: the channels that ``features`` return, the features of each hidden linear map, and the classes.
+        dropout: the probability of dropping a feature.
+        before: put dropout before each hidden linear map; if false, after the map's rectifier.
     """
 
     def __init__(
@@ -44,21 +45,10 @@ class Convolutional(Module):
         return self.classifier(self.features(x))
 
 
-def images(extent: int, classes: int, channels: int = 3) -> Draw:
-    """Batches of normal images (N, channels, extent, extent), float32, and their classes (N,), int64."""
-
-    def draw(generator: np.random.Generator, size: int) -> Batch:
-        x = generator.standard_normal((size, channels, extent, extent), dtype=np.float32)
-        return x, generator.integers(classes, size=size)
-
-    return draw
-
-
 def expect_images(model: object, x: Any, channels: int, extent: int | None = None) -> None:
-    """Refuse an x that is not (N, channels, extent, extent); with no extent, of any height and width.
+    """Raise a ValueError unless x is (N, channels, extent, extent); without an extent, any height and width will do.
 
-    Raises:
-        ValueError: another shape; names it and the expected one.
+    The message names the class of `model`, the shape that was passed and the expected one.
     """
     heights = tuple(x.shape[2:])
     if x.ndim != 4 or x.shape[1] != channels or (extent is not None and heights != (extent, extent)):
@@ -67,15 +57,20 @@ def expect_images(model: object, x: Any, channels: int, extent: int | None = Non
 
 
 def extent_after(model: Module, image: int) -> int:
-    """Height and width of an image after the square convolutions and poolings of `model`, one after another.
+    """The height (and width) of square images after all convolutions and poolings of `model`, one after another.
+
+    Args:
+        model: its kernels, strides and paddings are the same for rows and columns.
+        image: the height and width of the images.
 
     Raises:
-        ValueError: nothing is left.
+        ValueError: a kernel is larger than what is left of the image.
     """
     extent = image
     for _, layer in model.named_modules():
         if isinstance(layer, (Conv2d, MaxPool2d, AvgPool2d)):
-            kernel, stride, padding = (_first(extents) for extents in (layer.kernel_size, layer.stride, layer.padding))
+            extents = layer.kernel_size, layer.stride, layer.padding
+            kernel, stride, padding = (n if isinstance(n, int) else n[0] for n in extents)
             extent = (extent + 2 * padding - kernel) // stride + 1
             if extent < 1:
                 raise ValueError(
@@ -85,12 +80,8 @@ def extent_after(model: Module, image: int) -> int:
     return extent
 
 
-def _first(extents: int | tuple[int, ...]) -> int:
-    return extents if isinstance(extents, int) else extents[0]
-
-
 def begin_rectified(model: Module) -> None:
-    """Draw the weights of all convolutions for rectifiers (He et al. 2015, section 2.2), set their biases to 0."""
+    """Draw the weights of all convolutions by `init.kaiming_normal`, which suits ReLUs, and set their biases to 0."""
     for _, layer in model.named_modules():
         if isinstance(layer, Conv2d):
             ops.assign(layer.weight.data, init.kaiming_normal(layer.weight.shape))

@@ -1,25 +1,25 @@
-"""LeNet-5, the network that read cheques."""
+"""LeNet-5, a small convolutional network for handwritten digits."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from flnb.models.images import expect_images, extent_after, images
-from flnb.models.recipe import Recipe
+from flnb.models.images import expect_images, extent_after
+from flnb.models.recipe import Recipe, noise
 from flnb.nn import AvgPool2d, Conv2d, Flatten, Linear, Module, Sequential, Tanh
 
-__all__ = ["LeNet", "RECIPES"]
+__all__ = ["LeNet", "LENET_RECIPE"]
 
 
 class LeNet(Module):
     """Image classifier (N, channels, image, image) -> logits (N, classes) (LeCun et al. 1998, section II.B, figure 2).
 
-    Two convolutions, each followed by tanh and average pooling by 2, then three linear maps; ``widths`` are the
-    channels of the convolutions C1 and C3 and the features of C5 and F6. Of the paper's 60,000 parameters this differs,
-    as is usual now, in three places: C3 sees all channels of S2 (2,416 parameters where the paper's table I has 1,516),
-    pooling has none (the paper: 44), and the outputs are a linear map (850) instead of fixed radial basis functions.
-    For small images, ``kernel=3, padding=1`` keeps their size.
+    Two convolutions, each followed by tanh and average pooling by 2, then three linear maps. ``widths`` are the
+    channels of the convolutions (C1 and C3 in the paper) and the features of the hidden maps (C5 and F6). As is usual
+    now, three places differ from the paper's 60,000 parameters: the second convolution sees all channels (2,416
+    parameters, where table I leads to 1,516), poolings have no parameters (the paper: 44), and the outputs are a linear
+    map (850) instead of fixed radial basis functions. With ``kernel=3, padding=1`` convolutions keep the images' size.
 
     >>> import flnb
     >>> LeNet()(flnb.ones((2, 1, 32, 32))).shape
@@ -28,7 +28,7 @@ class LeNet(Module):
     (2, 10)
 
     Raises:
-        ValueError: images so small that nothing is left of them; an x of another size.
+        ValueError: images too small for the convolutions and poolings, or an x of another shape.
     """
 
     def __init__(
@@ -54,14 +54,12 @@ class LeNet(Module):
 
 SMALL = {"image": 8, "widths": (6, 16, 32, 16), "kernel": 3, "padding": 1}
 
-RECIPES = (
-    Recipe(
-        name="lenet",
-        model=LeNet,
-        source="LeCun et al. 1998, section II.B, figure 2",
-        settings={"paper": {}, "small": SMALL},
-        parameters={"paper": 61_706, "small": 3_718},
-        batch_sizes={"paper": 64, "small": 64},
-        draws={"paper": images(32, 10, channels=1), "small": images(8, 10, channels=1)},
-    ),
+LENET_RECIPE = Recipe(
+    name="lenet",
+    model=LeNet,
+    source="LeCun et al. 1998, section II.B, figure 2",
+    settings={"paper": {}, "small": SMALL},
+    parameters={"paper": 61_706, "small": 3_718},
+    batch_sizes={"paper": 64, "small": 64},
+    draws={"paper": noise((1, 32, 32), 10), "small": noise((1, 8, 8), 10)},
 )

@@ -9,14 +9,14 @@ from flnb.models.recipe import Recipe
 from flnb.models.tokens import expect_tokens, next_tokens, token_loss
 from flnb.nn import LSTM, Dropout, Embedding, Linear, Module
 
-__all__ = ["LSTMLM", "RECIPES", "next_word_loss"]
+__all__ = ["LSTMLM", "LSTM_LM_RECIPES", "next_word_loss"]
 
 
 class LSTMLM(Module):
-    """Logits of the word that follows each: words (N, T) -> (N, T, vocabulary), and the state after the last.
+    """Predict the word after each word: (N, T) -> logits (N, T, vocabulary), and the LSTM's last state.
 
-    Layers of LSTM over embeddings of the same width; dropout only on connections that are not recurrent (Zaremba et al.
-    2014, section 3.2). The state (h, c), each (layers, N, features), begins the next piece of the text.
+    LSTM layers over word embeddings of the same width, with dropout on all but the recurrent connections (Zaremba et
+    al. 2014, section 3.2). The state (h, c), each (layers, N, features), can be passed with the text that follows.
 
     >>> import flnb
     >>> model = LSTMLM(vocabulary=50, features=8)
@@ -27,8 +27,8 @@ class LSTMLM(Module):
     (1, 5, 50)
 
     Raises:
-        ValueError: words or a state of other shapes.
-        IndexError: words that there are not.
+        ValueError: words or a state of another shape.
+        IndexError: a word that is not below ``vocabulary``.
     """
 
     def __init__(self, vocabulary: int = 10_000, features: int = 200, layers: int = 1, dropout: float = 0.5) -> None:
@@ -46,13 +46,19 @@ class LSTMLM(Module):
 
 
 def next_word_loss(model: Module, words: Any, targets: Any) -> Any:
-    """Mean cross-entropy of the words that follow: targets (N, T), from a state of zeros."""
+    """Mean cross-entropy of the logits for words (N, T) and the words after them (N, T), from a state of zeros."""
     logits, _ = model(words)
     return token_loss(logits, targets)
 
 
 def _recipe(name: str, features: int, layers: int, steps: int, small: int, parameters: tuple[int, int]) -> Recipe:
-    """One of the three of the paper: 10,000 words as in the Penn Treebank, batches of 20; small, 5,000 words."""
+    """One of the paper's three language models, of 10,000 words as in the Penn Treebank, or 5,000 if "small".
+
+    Args:
+        steps: the words of a sequence.
+        small: the number of features in the scale "small".
+        parameters: the number of trained numbers in the scales "paper" and "small".
+    """
     return Recipe(
         name=name,
         model=LSTMLM,
@@ -68,7 +74,7 @@ def _recipe(name: str, features: int, layers: int, steps: int, small: int, param
     )
 
 
-RECIPES = (
+LSTM_LM_RECIPES = (
     _recipe("lstm-lm-200", 200, layers=1, steps=20, small=200, parameters=(4_331_600, 2_326_600)),
     _recipe("lstm-lm-600", 600, layers=1, steps=40, small=300, parameters=(14_894_800, 3_727_400)),
     _recipe("lstm-lm-650x2", 650, layers=2, steps=50, small=325, parameters=(19_780_400, 4_950_200)),

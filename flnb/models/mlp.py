@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
 from flnb import ops
-from flnb.models.recipe import Batch, Draw, Recipe
+from flnb.models.recipe import Recipe, noise
 from flnb.nn import Dropout, Linear, Module, ModuleList
 
-__all__ = ["MLP", "RECIPES"]
+__all__ = ["MLP", "MLP_RECIPE"]
 
 
 class MLP(Module):
-    """Linear maps from each width to the next, with a ReLU and dropout between: (N, ...) -> (N, widths[-1]).
+    """Linear layers from each width to the next, with ReLU and dropout between them: (N, ...) -> (N, widths[-1]).
 
-    The axes of x after the first are flattened; their product must be ``widths[0]``.
+    All axes of x but the first are flattened to ``widths[0]`` features.
 
     >>> import flnb
     >>> MLP((784, 32, 10))(flnb.ones((2, 1, 28, 28))).shape
     (2, 10)
 
     Raises:
-        ValueError: fewer than two widths; an x of another size.
+        ValueError: fewer than two widths, or an x of another shape.
     """
 
     def __init__(self, widths: Sequence[int], dropout: float = 0.0) -> None:
@@ -36,7 +35,7 @@ class MLP(Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Any) -> Any:
-        features = int(np.prod(x.shape[1:]))
+        features = math.prod(x.shape[1:])
         if x.ndim < 2 or features != self.widths[0]:
             raise ValueError(f"MLP: expected x (N, ...) of {self.widths[0]} features, got {x.shape}")
         x = ops.reshape(x, (x.shape[0], features))
@@ -46,24 +45,12 @@ class MLP(Module):
         return last(x)
 
 
-def vectors(features: int, classes: int) -> Draw:
-    """Batches of normal vectors (N, features), float32, and their classes (N,), int64."""
-
-    def draw(generator: np.random.Generator, size: int) -> Batch:
-        x = generator.standard_normal((size, features), dtype=np.float32)
-        return x, generator.integers(classes, size=size)
-
-    return draw
-
-
-RECIPES = (
-    Recipe(
-        name="mlp",
-        model=MLP,
-        source="LeCun et al. 1998, section III.C.4: 784-300-100-10",
-        settings={"paper": {"widths": (784, 300, 100, 10)}, "small": {"widths": (64, 32, 16, 10)}},
-        parameters={"paper": 266_610, "small": 2_778},
-        batch_sizes={"paper": 64, "small": 64},
-        draws={"paper": vectors(784, 10), "small": vectors(64, 10)},
-    ),
+MLP_RECIPE = Recipe(
+    name="mlp",
+    model=MLP,
+    source="LeCun et al. 1998, section III.C.4: 784-300-100-10",
+    settings={"paper": {"widths": (784, 300, 100, 10)}, "small": {"widths": (64, 32, 16, 10)}},
+    parameters={"paper": 266_610, "small": 2_778},
+    batch_sizes={"paper": 64, "small": 64},
+    draws={"paper": noise((784,), 10), "small": noise((64,), 10)},
 )

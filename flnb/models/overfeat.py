@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flnb.models.images import Convolutional, images
-from flnb.models.recipe import Recipe
+from flnb.models.images import Convolutional
+from flnb.models.recipe import Recipe, noise
 from flnb.nn import Conv2d, MaxPool2d, ReLU
 
-__all__ = ["OverFeat", "RECIPES"]
+__all__ = ["OverFeat", "OVERFEAT_RECIPE"]
 
 
 class OverFeat(Convolutional):
     """Image classifier (N, channels, image, image) -> logits (N, classes) (Sermanet et al. 2014, table 1, fast model).
 
-    ``widths`` are the channels of the five convolutions, ``hidden`` the features of the two hidden linear maps, which
-    dropout precedes (section 3.2). Table 4 of the paper states 145 million parameters.
+    ``widths`` are the channels of the five convolutions, ``hidden`` the features of the two hidden linear maps, each of
+    which comes after dropout (section 3.2). The defaults have the 145 million parameters that table 4 states.
 
     >>> import flnb
     >>> net = OverFeat((4, 6, 8, 8, 8), hidden=(16, 16), image=71, classes=10)
@@ -23,7 +23,7 @@ class OverFeat(Convolutional):
     (2, 10)
 
     Raises:
-        ValueError: images so small that nothing is left of them; an x of another size.
+        ValueError: images too small for the convolutions and poolings, or an x of another shape.
     """
 
     def __init__(
@@ -43,14 +43,12 @@ class OverFeat(Convolutional):
 
 SMALL = {"widths": (16, 48, 96, 128, 128), "hidden": (384, 512), "image": 135, "classes": 100}
 
-RECIPES = (
-    Recipe(
-        name="overfeat",
-        model=OverFeat,
-        source="Sermanet et al. 2014, table 1",
-        settings={"paper": {}, "small": SMALL},
-        parameters={"paper": 145_920_872, "small": 1_016_116},
-        batch_sizes={"paper": 128, "small": 48},
-        draws={"paper": images(231, 1000), "small": images(135, 100)},
-    ),
+OVERFEAT_RECIPE = Recipe(
+    name="overfeat",
+    model=OverFeat,
+    source="Sermanet et al. 2014, table 1",
+    settings={"paper": {}, "small": SMALL},
+    parameters={"paper": 145_920_872, "small": 1_016_116},
+    batch_sizes={"paper": 128, "small": 48},
+    draws={"paper": noise((3, 231, 231), 1000), "small": noise((3, 135, 135), 100)},
 )

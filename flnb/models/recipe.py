@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +13,27 @@ from flnb import ops
 if TYPE_CHECKING:
     from flnb.nn import Module
 
-__all__ = ["Batch", "Draw", "Recipe", "classification"]
+__all__ = ["Batch", "Draw", "Recipe", "classification", "noise"]
 
 Batch = tuple[np.ndarray[Any, Any], ...]
-"""The model's inputs, then the targets."""
+"""The arrays that a loss takes after the model: the model's inputs, then the targets."""
 Draw = Callable[[np.random.Generator, int], Batch]
-"""Makes a batch of so many examples."""
+"""A function of a random generator and a number of examples, which returns a batch of them."""
+
+
+def noise(shape: Sequence[int], classes: int, targets: Sequence[int] = ()) -> Draw:
+    """Random batches: normally distributed inputs (N, *shape), float32, and integers below `classes` (N, *targets).
+
+    >>> import numpy as np
+    >>> [x.shape for x in noise((3, 8, 8), 10)(np.random.default_rng(0), 2)]
+    [(2, 3, 8, 8), (2,)]
+    """
+
+    def draw(generator: np.random.Generator, size: int) -> Batch:
+        x = generator.standard_normal((size, *shape), dtype=np.float32)
+        return x, generator.integers(classes, size=(size, *targets))
+
+    return draw
 
 
 def classification(model: Module, x: Any, targets: Any) -> Any:
@@ -28,17 +43,17 @@ def classification(model: Module, x: Any, targets: Any) -> Any:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Recipe:
-    """A model in two scales, "paper" and "small": one class, other settings.
+    """Everything needed to build, feed and train a model of the literature, in the scales "paper" and "small".
 
     Attributes:
-        name: its name for `flnb.models.get`.
-        model: the class; ``model(**settings[scale])`` is the model.
+        name: the model's name for `flnb.models.get`.
+        model: the model's class, which is called as ``model(**settings[scale])``.
         source: the paper, with the section or table that describes the architecture.
-        settings: keyword arguments of the class, by scale.
-        parameters: exactly how many numbers are trained, by scale.
-        batch_sizes: examples in a batch, by scale; of "paper", as it was measured there.
-        draws: makes a batch of random examples, by scale.
-        loss: ``loss(model, *batch)`` returns a scalar Variable.
+        settings: for each scale, the keyword arguments of the class.
+        parameters: for each scale, the exact number of trained numbers.
+        batch_sizes: for each scale, the number of examples in a batch; that of "paper" is the paper's.
+        draws: for each scale, a function of a random generator and a number of examples that returns a batch.
+        loss: a function that is called as ``loss(model, *batch)`` and returns a scalar Variable.
 
     >>> import flnb
     >>> recipe = flnb.models.get("mlp")
@@ -58,7 +73,11 @@ class Recipe:
     loss: Callable[..., Any] = classification
 
     def build(self, scale: str = "paper") -> Module:
-        """A new model, with initial values drawn from the session's generator (`flnb.manual_seed`).
+        """Build a new model, with initial values drawn from the session's generator (`flnb.manual_seed`).
+
+        >>> import flnb
+        >>> flnb.models.get("mlp").build("small")(flnb.ones((2, 64))).shape
+        (2, 10)
 
         Raises:
             ValueError: a scale that the recipe does not have.
@@ -66,15 +85,23 @@ class Recipe:
         return self.model(**self._of(self.settings, scale))
 
     def batch(self, scale: str = "paper", seed: int = 0, size: int | None = None) -> Batch:
-        """Random examples of the shapes and dtypes that the model takes: the same ones for the same seed.
+        """Draw random examples of the shapes and dtypes that the loss takes; equal seeds draw equal examples.
 
         Args:
             scale: "paper" or "small".
-            seed: of NumPy's generator.
-            size: how many examples, by default the recipe's batch size.
+            seed: the seed of a NumPy generator.
+            size: the number of examples, by default the recipe's batch size.
+
+        Returns:
+            The model's inputs, then the targets, as NumPy arrays with the examples along the first axis.
 
         Raises:
-            ValueError: a scale that the recipe does not have, or no example.
+            ValueError: a scale that the recipe does not have, or a size below 1.
+
+        >>> import flnb
+        >>> x, labels = flnb.models.get("mlp").batch("small", size=3)
+        >>> x.shape, labels.shape
+        ((3, 64), (3,))
         """
         size = self._of(self.batch_sizes, scale) if size is None else size
         if size < 1:
@@ -83,11 +110,12 @@ class Recipe:
         return draw(np.random.default_rng(seed), size)
 
     def _of(self, table: Mapping[str, Any], scale: str) -> Any:
+        """Return the entry of a scale, or raise a ValueError that lists the scales there are."""
         if scale not in table:
             raise ValueError(f"{self.name}: expected the scale {' or '.join(map(repr, table))}, got {scale!r}")
         return table[scale]
 
     def __repr__(self) -> str:
         kind = getattr(self.model, "__name__", repr(self.model))
-        told = f"{self.parameters['paper']:,} parameters, batches of {self.batch_sizes['paper']}"
-        return f"Recipe({self.name!r}: {kind}, {told}; {self.source})"
+        sizes = f"{self.parameters['paper']:,} parameters, batches of {self.batch_sizes['paper']}"
+        return f"Recipe({self.name!r}: {kind}, {sizes}; {self.source})"

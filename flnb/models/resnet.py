@@ -3,70 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from flnb import ops
-from flnb.models.images import begin_rectified, expect_images, images
-from flnb.models.recipe import Recipe
+from flnb.models.images import begin_rectified, expect_images
+from flnb.models.recipe import Recipe, noise
 from flnb.nn import BatchNorm, Conv2d, Linear, MaxPool2d, Module, Sequential
 
-__all__ = ["Basic", "Bottleneck", "ResNet", "RECIPES"]
+__all__ = ["Basic", "Bottleneck", "ResNet", "RESNET_RECIPES"]
 
 
 class _Block(Module):
-    """A residual, and a shortcut that is a 1 x 1 convolution where the shape changes (He et al. 2016, option B)."""
+    """Convolutions with batch norms and ReLUs, added to x, or to a 1 x 1 convolution of x where the shape changes.
 
-    def _add_shortcut(self, channels: int, made: int, stride: int) -> None:
+    He et al. 2016, section 3.3, option B. Members are named as in torchvision: conv1, bn1, conv2, ..., downsample.
+    """
+
+    expansion: ClassVar[int]
+
+    def __init__(self, *convolutions: Conv2d, stride: int) -> None:
+        self._depth = len(convolutions)
+        for i, convolution in enumerate(convolutions, 1):
+            setattr(self, f"conv{i}", convolution)
+            setattr(self, f"bn{i}", BatchNorm(convolution.out_channels))
+        channels, made = convolutions[0].in_channels, convolutions[-1].out_channels
         changes = stride != 1 or channels != made
         shortcut = Conv2d(channels, made, 1, stride=stride, bias=False)
         self.downsample = Sequential(shortcut, BatchNorm(made)) if changes else None
 
     def forward(self, x: Any) -> Any:
         past = x if self.downsample is None else self.downsample(x)
-        return ops.relu(past + self.residual(x))
-
-    def residual(self, x: Any) -> Any:
-        raise NotImplementedError
+        for i in range(1, self._depth + 1):
+            x = getattr(self, f"bn{i}")(getattr(self, f"conv{i}")(ops.relu(x) if i > 1 else x))
+        return ops.relu(past + x)
 
 
 class Basic(_Block):
-    """Two 3 x 3 convolutions of ``width`` channels (He et al. 2016, figure 5 left)."""
+    """A residual of two 3 x 3 convolutions: (N, channels, H, W) -> (N, width, ...) (He et al. 2016, figure 5 left)."""
 
     expansion = 1
 
     def __init__(self, channels: int, width: int, stride: int = 1) -> None:
-        self.conv1 = Conv2d(channels, width, 3, stride=stride, padding=1, bias=False)
-        self.bn1 = BatchNorm(width)
-        self.conv2 = Conv2d(width, width, 3, padding=1, bias=False)
-        self.bn2 = BatchNorm(width)
-        self._add_shortcut(channels, width, stride)
-
-    def residual(self, x: Any) -> Any:
-        return self.bn2(self.conv2(ops.relu(self.bn1(self.conv1(x)))))
+        first = Conv2d(channels, width, 3, stride=stride, padding=1, bias=False)
+        super().__init__(first, Conv2d(width, width, 3, padding=1, bias=False), stride=stride)
 
 
 class Bottleneck(_Block):
-    """1 x 1 to ``width`` channels, 3 x 3, and 1 x 1 to four times as many (He et al. 2016, figure 5 right).
+    """A residual of a 1 x 1, a 3 x 3 and a 1 x 1 convolution: (N, channels, H, W) -> (N, 4 * width, ...).
 
-    The stride is the 3 x 3 convolution's, as in torchvision ("v1.5"); the paper has it in the first.
+    He et al. 2016, figure 5 right. The stride is the 3 x 3 convolution's, as in torchvision ("v1.5"); in the paper it
+    is the first one's.
     """
 
     expansion = 4
 
     def __init__(self, channels: int, width: int, stride: int = 1) -> None:
-        made = self.expansion * width
-        self.conv1 = Conv2d(channels, width, 1, bias=False)
-        self.bn1 = BatchNorm(width)
-        self.conv2 = Conv2d(width, width, 3, stride=stride, padding=1, bias=False)
-        self.bn2 = BatchNorm(width)
-        self.conv3 = Conv2d(width, made, 1, bias=False)
-        self.bn3 = BatchNorm(made)
-        self._add_shortcut(channels, made, stride)
-
-    def residual(self, x: Any) -> Any:
-        x = ops.relu(self.bn1(self.conv1(x)))
-        x = ops.relu(self.bn2(self.conv2(x)))
-        return self.bn3(self.conv3(x))
+        first = Conv2d(channels, width, 1, bias=False)
+        middle = Conv2d(width, width, 3, stride=stride, padding=1, bias=False)
+        super().__init__(first, middle, Conv2d(width, self.expansion * width, 1, bias=False), stride=stride)
 
 
 BLOCKS: dict[str, type[Basic] | type[Bottleneck]] = {"basic": Basic, "bottleneck": Bottleneck}
@@ -75,9 +69,9 @@ BLOCKS: dict[str, type[Basic] | type[Bottleneck]] = {"basic": Basic, "bottleneck
 class ResNet(Module):
     """Image classifier (N, channels, H, W) -> logits (N, classes) (He et al. 2016, section 3.3 and table 1).
 
-    A 7 x 7 convolution and max pooling quarter the image, then stage i has ``depths[i]`` blocks, "basic" or
-    "bottleneck", of ``width * 2**i`` channels; each stage but the first halves the image. Names of parameters and
-    buffers are torchvision's.
+    A 7 x 7 convolution and max pooling reduce height and width to a quarter. Stage i then has ``depths[i]`` residual
+    blocks ("basic" or "bottleneck") of ``width * 2**i`` channels; each stage but the first halves height and width.
+    Parameters and buffers are named as in torchvision.
 
     >>> import flnb
     >>> net = ResNet((1, 1), block="bottleneck", width=4, classes=10)
@@ -85,7 +79,7 @@ class ResNet(Module):
     (2, 10)
 
     Raises:
-        ValueError: an unknown block; an x of another number of axes or channels.
+        ValueError: an unknown block, or an x with another number of axes or channels.
     """
 
     def __init__(
@@ -118,6 +112,7 @@ class ResNet(Module):
 
 
 def _recipe(name: str, depths: tuple[int, ...], block: str, parameters: dict[str, int], small_batch: int) -> Recipe:
+    """The recipe of a ResNet with ``depths`` blocks a stage; ``small_batch`` is the batch size of the scale "small"."""
     settings = {"depths": depths, "block": block}
     return Recipe(
         name=name,
@@ -126,11 +121,11 @@ def _recipe(name: str, depths: tuple[int, ...], block: str, parameters: dict[str
         settings={"paper": settings, "small": {**settings, "width": 16, "classes": 100}},
         parameters=parameters,
         batch_sizes={"paper": 32, "small": small_batch},
-        draws={"paper": images(224, 1000), "small": images(64, 100)},
+        draws={"paper": noise((3, 224, 224), 1000), "small": noise((3, 64, 64), 100)},
     )
 
 
-RECIPES = (
+RESNET_RECIPES = (
     _recipe("resnet18", (2, 2, 2, 2), "basic", {"paper": 11_689_512, "small": 714_996}, 32),
     _recipe("resnet34", (3, 4, 6, 3), "basic", {"paper": 21_797_672, "small": 1_348_148}, 16),
     _recipe("resnet50", (3, 4, 6, 3), "bottleneck", {"paper": 25_557_032, "small": 1_532_276}, 16),

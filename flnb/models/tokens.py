@@ -1,4 +1,4 @@
-"""The common parts of token models: random tokens, the check of inputs, initial weights, the loss."""
+"""The common parts of token models: random batches, the check of inputs, initial weights, the loss."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from flnb.models.recipe import Batch, Draw
     from flnb.nn import Module
 
-__all__ = ["draw_weights", "expect_tokens", "next_tokens", "token_loss"]
+__all__ = ["draw_weights", "expect_tokens", "next_tokens", "sequence_loss", "token_loss"]
 
 
 def next_tokens(vocabulary: int, length: int) -> Draw:
-    """Batches of random tokens (N, length), int64, and those that follow each of them."""
+    """Batches of random tokens (N, length), int64, and targets of the same shape: the token after each of them."""
 
     def draw(generator: np.random.Generator, size: int) -> Batch:
         tokens = generator.integers(vocabulary, size=(size, length + 1))
@@ -26,12 +26,12 @@ def next_tokens(vocabulary: int, length: int) -> Draw:
 
 
 def expect_tokens(model: object, tokens: Any, vocabulary: int, length: int | None = None) -> Any:
-    """Tokens (N, T) as a tensor: integers from 0 to vocabulary - 1, and if a length is given, T at most that.
+    """Check tokens (N, T) and return them as a tensor. Errors name the class of `model`.
 
     Raises:
-        ValueError: another number of axes, no token, or too many of them.
-        TypeError: no integers.
-        IndexError: a number that is no token.
+        ValueError: another number of axes than two, no token at all, or T above ``length``.
+        TypeError: the tokens are not integers.
+        IndexError: a token is negative, or not below ``vocabulary``.
     """
     tokens = ops.asarray(tokens)
     name = type(model).__name__
@@ -47,7 +47,10 @@ def expect_tokens(model: object, tokens: Any, vocabulary: int, length: int | Non
 
 
 def draw_weights(model: Module, std: float) -> None:
-    """Matrices normal with `std`, biases zero, in place: where transformers begin (Devlin et al. 2019, its code)."""
+    """Initialise a transformer in place: matrices from a normal distribution with deviation ``std``, biases zero.
+
+    As in the code that Devlin et al. 2019 published.
+    """
     for name, parameter in model.named_parameters():
         if parameter.ndim == 2:
             ops.assign(parameter.data, random.normal(parameter.shape, 0.0, std))
@@ -62,3 +65,9 @@ def token_loss(logits: Any, targets: Any) -> Any:
             f"token_loss: expected targets {logits.shape[:-1]} for logits {logits.shape}, got {targets.shape}"
         )
     return ops.cross_entropy(ops.reshape(logits, (-1, logits.shape[-1])), ops.reshape(targets, (-1,)))
+
+
+def sequence_loss(model: Module, *batch: Any) -> Any:
+    """Mean cross-entropy of ``model(*inputs)`` (N, T, vocabulary); a batch is the inputs, then the targets (N, T)."""
+    *inputs, targets = batch
+    return token_loss(model(*inputs), targets)

@@ -6,20 +6,20 @@ from typing import Any
 
 from flnb import ops, random
 from flnb.models.recipe import Recipe
-from flnb.models.tokens import draw_weights, expect_tokens, next_tokens, token_loss
+from flnb.models.tokens import draw_weights, expect_tokens, next_tokens, sequence_loss
 from flnb.nn import Dropout, Embedding, LayerNorm, Module, ModuleList, PositionEmbedding, TransformerEncoderLayer
 
-__all__ = ["RECIPES", "TransformerLM", "next_token_loss"]
+__all__ = ["TRANSFORMER_LM_RECIPE", "TransformerLM"]
 
 STD = 0.02
 
 
 class TransformerLM(Module):
-    """Logits of the token that follows each: (N, T) -> (N, T, vocabulary) (Radford et al. 2019, section 2.3).
+    """Predict the token after each token: (N, T) -> logits (N, T, vocabulary) (Radford et al. 2019, section 2.3).
 
-    Each position attends to itself and those before. Norms come before attention and maps, and one after the last
-    layer; the output's weight is that of the embedding. The defaults are the smallest model of table 2, GPT-2: 124M
-    parameters, of which the table says 117M. GELU is exact here, an approximation by tanh there.
+    Each position attends to itself and to earlier positions. Layer norms come before attention and linear maps, and
+    after the last layer; the output layer shares the embedding's weight. The defaults are the smallest model of table
+    2, GPT-2, with 124M parameters (the table says 117M). GELU is exact here and approximated by tanh in the paper.
 
     >>> import flnb
     >>> model = TransformerLM(vocabulary=50, features=8, heads=2, layers=1, length=16)
@@ -27,8 +27,8 @@ class TransformerLM(Module):
     (1, 5, 50)
 
     Raises:
-        ValueError: more than ``length`` tokens.
-        IndexError: tokens that there are not.
+        ValueError: more tokens than ``length``.
+        IndexError: a token that is not below ``vocabulary``.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class TransformerLM(Module):
         )
         self.norm = LayerNorm(features)
         draw_weights(self, STD)
-        for layer in self.layers:  # so that the sum over the layers begins with the variance of one
+        for layer in self.layers:  # 2 * layers residuals are added up: scaled so, their sum has the variance of one
             for last in (layer.self_attn.out_proj, layer.linear2):
                 ops.assign(last.weight.data, random.normal(last.weight.shape, 0.0, STD * (2 * layers) ** -0.5))
 
@@ -58,22 +58,15 @@ class TransformerLM(Module):
         return ops.linear(self.norm(x), self.embedding.weight)
 
 
-def next_token_loss(model: Module, tokens: Any, targets: Any) -> Any:
-    """Mean cross-entropy of the tokens that follow: targets (N, T)."""
-    return token_loss(model(tokens), targets)
-
-
 SMALL = {"vocabulary": 2000, "features": 128, "heads": 4, "layers": 4, "length": 64}
 
-RECIPES = (
-    Recipe(
-        name="transformer-lm",
-        model=TransformerLM,
-        source="Radford et al. 2019 (GPT-2), section 2.3 and table 2",
-        settings={"paper": {}, "small": SMALL},
-        parameters={"paper": 124_439_808, "small": 1_057_536},
-        batch_sizes={"paper": 8, "small": 16},
-        draws={"paper": next_tokens(50_257, 1024), "small": next_tokens(2000, 64)},
-        loss=next_token_loss,
-    ),
+TRANSFORMER_LM_RECIPE = Recipe(
+    name="transformer-lm",
+    model=TransformerLM,
+    source="Radford et al. 2019 (GPT-2), section 2.3 and table 2",
+    settings={"paper": {}, "small": SMALL},
+    parameters={"paper": 124_439_808, "small": 1_057_536},
+    batch_sizes={"paper": 8, "small": 16},
+    draws={"paper": next_tokens(50_257, 1024), "small": next_tokens(2000, 64)},
+    loss=sequence_loss,
 )

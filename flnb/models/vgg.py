@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from flnb.models.images import Convolutional, images
-from flnb.models.recipe import Recipe
+from flnb.models.images import Convolutional
+from flnb.models.recipe import Recipe, noise
 from flnb.nn import Conv2d, MaxPool2d, Module, ReLU
 
-__all__ = ["VGG", "RECIPES"]
+__all__ = ["VGG", "VGG_RECIPES"]
 
 
 class VGG(Convolutional):
     """Image classifier (N, channels, image, image) -> logits (N, classes) (Simonyan and Zisserman 2015, table 1).
 
-    Stage i has ``depths[i]`` 3 x 3 convolutions of ``widths[i]`` channels, then max pooling by 2: (1, 1, 2, 2, 2) is
-    the paper's network A (VGG-11), (2, 2, 3, 3, 3) D (VGG-16). Two hidden linear maps of ``hidden`` features follow,
-    each with dropout. Convolutions begin as He et al. 2015 have it, so that deep networks train from the start.
+    Stage i has ``depths[i]`` 3 x 3 convolutions of ``widths[i]`` channels, then max pooling by 2. Depths (1, 1, 2, 2,
+    2) are the paper's network A (VGG-11), (2, 2, 3, 3, 3) its network D (VGG-16). Two hidden linear maps of ``hidden``
+    features follow, each with dropout. Convolutions are initialised as in He et al. 2015, not in steps as in the paper.
 
     >>> import flnb
     >>> net = VGG((1, 2), widths=(4, 8), hidden=16, image=8, classes=10)
@@ -24,7 +24,8 @@ class VGG(Convolutional):
     (2, 10)
 
     Raises:
-        ValueError: not as many widths as depths; images so small that nothing is left of them; an x of another size.
+        ValueError: another number of widths than of depths; images too small for the convolutions and poolings, or an x
+            of another shape.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class VGG(Convolutional):
 
 
 def _stages(channels: int, depths: Sequence[int], widths: Sequence[int]) -> Iterator[Module]:
+    """The convolutions, ReLUs and poolings for images with `channels`, in order."""
     for depth, width in zip(depths, widths, strict=True):
         for _ in range(depth):
             yield Conv2d(channels, width, 3, padding=1)
@@ -47,6 +49,7 @@ def _stages(channels: int, depths: Sequence[int], widths: Sequence[int]) -> Iter
 
 
 def _recipe(name: str, column: str, depths: tuple[int, ...], parameters: dict[str, int], batch: int) -> Recipe:
+    """The recipe of the network in a column of the paper's table 1; `batch` is the batch size of the scale "paper"."""
     small = {"widths": (16, 32, 64, 128, 128), "hidden": 256, "image": 64, "classes": 100}
     return Recipe(
         name=name,
@@ -55,11 +58,11 @@ def _recipe(name: str, column: str, depths: tuple[int, ...], parameters: dict[st
         settings={"paper": {"depths": depths}, "small": {"depths": depths, **small}},
         parameters=parameters,
         batch_sizes={"paper": batch, "small": 24},
-        draws={"paper": images(224, 1000), "small": images(64, 100)},
+        draws={"paper": noise((3, 224, 224), 1000), "small": noise((3, 64, 64), 100)},
     )
 
 
-RECIPES = (
+VGG_RECIPES = (
     _recipe("vgg-a", "A", (1, 1, 2, 2, 2), {"paper": 132_863_336, "small": 799_940}, batch=64),
     _recipe("vgg16", "D", (2, 2, 3, 3, 3), {"paper": 138_357_544, "small": 1_143_604}, batch=32),
 )

@@ -6,19 +6,19 @@ from typing import Any
 
 from flnb import ops
 from flnb.dispatch.dtypes import default_dtype
-from flnb.models.images import expect_images, images
-from flnb.models.recipe import Recipe
+from flnb.models.images import expect_images
+from flnb.models.recipe import Recipe, noise
 from flnb.nn import Conv2d, Dropout, LayerNorm, Linear, Module, Parameter, Sequential, TransformerEncoderLayer, init
 
-__all__ = ["VisionTransformer", "RECIPES"]
+__all__ = ["VisionTransformer", "VIT_RECIPE"]
 
 
 class VisionTransformer(Module):
     """Image classifier (N, channels, image, image) -> logits (N, classes) (Dosovitskiy et al. 2021, section 3.1).
 
-    Squares of ``patch`` pixels are mapped to ``features``, a learnt class token is put before them and learnt positions
-    are added; ``layers`` encoder layers (norm first, GELU) follow, and the token's output is mapped to logits. ViT-B/16
-    (the paper's table 1) is the default; its head is one linear map, as for fine-tuning (section 3.2).
+    Squares of ``patch`` x ``patch`` pixels are mapped linearly to ``features``, a learnt class token is put before them
+    and learnt positions are added. Then come ``layers`` encoder layers (norm first, GELU) and one linear map of the
+    class token's output to logits, as for fine-tuning (section 3.2). The defaults are ViT-B/16 of the paper's table 1.
 
     >>> import flnb
     >>> net = VisionTransformer(image=16, patch=8, features=8, layers=1, heads=2, feedforward=16, classes=10)
@@ -26,7 +26,7 @@ class VisionTransformer(Module):
     (2, 10)
 
     Raises:
-        ValueError: an image that is not a whole number of patches wide; an x of another size.
+        ValueError: an image size that is no multiple of the patch size, or an x of another shape.
     """
 
     def __init__(
@@ -62,14 +62,12 @@ class VisionTransformer(Module):
 
 SMALL = {"image": 64, "patch": 16, "features": 128, "layers": 6, "heads": 4, "feedforward": 512, "classes": 100}
 
-RECIPES = (
-    Recipe(
-        name="vit",
-        model=VisionTransformer,
-        source="Dosovitskiy et al. 2021, table 1: ViT-Base with patches of 16",
-        settings={"paper": {}, "small": SMALL},
-        parameters={"paper": 86_567_656, "small": 1_303_524},
-        batch_sizes={"paper": 128, "small": 48},
-        draws={"paper": images(224, 1000), "small": images(64, 100)},
-    ),
+VIT_RECIPE = Recipe(
+    name="vit",
+    model=VisionTransformer,
+    source="Dosovitskiy et al. 2021, table 1: ViT-Base with patches of 16",
+    settings={"paper": {}, "small": SMALL},
+    parameters={"paper": 86_567_656, "small": 1_303_524},
+    batch_sizes={"paper": 128, "small": 48},
+    draws={"paper": noise((3, 224, 224), 1000), "small": noise((3, 64, 64), 100)},
 )
