@@ -1,4 +1,4 @@
-"""What each module of a model computes, trains and stores, taken from the events of one recorded forward pass."""
+"""Tables of what each module of a model computes, trains and stores, from the events of one recorded forward pass."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ TITLES = ("module", "kind", "output", "parameters", "FLOPs", "kept")
 
 @dataclass(frozen=True)
 class Row:
-    """One module, with everything inside it.
+    """Figures of one module, with all modules inside it.
 
     Attributes:
         path: its dotted path; "" for the model itself.
         kind: the name of its class.
         output: the shapes of the result of its last call; empty if it was not called.
-        parameters: how many numbers it trains; a shared parameter counts once.
-        flops: estimated floating-point operations of the forward pass; a multiplication with an addition is two.
-        kept: bytes of the tensors made inside that exist when the forward pass ends: activations for backward, and
-            its result.
+        parameters: the number of trained numbers; a shared parameter counts once.
+        flops: estimated floating-point operations of the forward pass; a multiply-add counts as two.
+        kept: bytes of the tensors that are made inside the module and still exist when the forward pass ends: its
+            result, and what backward needs.
     """
 
     path: str
@@ -61,9 +61,10 @@ class Row:
 
 @dataclass(frozen=True, repr=False)
 class Summary:
-    """The table that `summary` returns: iterate its rows, index it by path; ``total`` is the whole model.
+    """The table that `summary` returns: iterate over its rows, or index it by a module's path.
 
-    Prints as a table, with names indented by depth, and is shown as one in a notebook.
+    ``total`` is the row of the whole model. The repr, and what a notebook shows, is a table with names indented by
+    depth.
     """
 
     rows: tuple[Row, ...]
@@ -82,14 +83,14 @@ class Summary:
         return found
 
     def _lines(self) -> list[tuple[int, tuple[str, ...]]]:
-        """Depth and cells of the titles, of every row, and of the total."""
+        """The lines of the table as pairs of depth and cells: the titles, every row, the total."""
         rows = [(row.path.count("."), row.cells()) for row in self.rows]
         return [(0, TITLES), *rows, (0, ("total", *self.total.cells()[1:]))]
 
     def __repr__(self) -> str:
         lines = [("  " * depth + cells[0], *cells[1:]) for depth, cells in self._lines()]
-        told = tables.lines(lines, "<<<>>>")
-        return "\n".join([*told[:-1], "─" * max(map(len, told)), told[-1]])
+        text = tables.lines(lines, "<<<>>>")
+        return "\n".join([*text[:-1], "─" * max(map(len, text)), text[-1]])
 
     def _repr_html_(self) -> str:
         head, *body, total = self._lines()
@@ -100,7 +101,13 @@ class Summary:
 
 
 def _cells(depth: int, cells: tuple[str, ...], share: float) -> list[str]:
-    """The cells of one row, the name indented; behind the FLOPs a bar as long as their share of the model's."""
+    """The HTML cells of one row: the name indented by depth, and behind the FLOPs a bar.
+
+    Args:
+        depth: the number of modules around this one.
+        cells: the text of each cell.
+        share: the length of the bar, from 0 to 1: the module's share of the model's FLOPs.
+    """
     styles = {TITLES[0]: f"padding-left:{1.2 * depth:.1f}em"}
     styles["FLOPs"] = f"background:linear-gradient(to left,#4c8bf540 {100 * share:.1f}%,transparent 0);display:block"
     return [
@@ -110,16 +117,16 @@ def _cells(depth: int, cells: tuple[str, ...], share: float) -> list[str]:
 
 
 def summary(of: Module | Recipe | str, *inputs: Any, scale: str = "small", depth: int | None = None) -> Summary:
-    """Run a model forward once, recorded, and report what each of its modules did.
+    """Run a model forward once and list shapes, parameters, FLOPs and memory of each of its modules.
+
+    The model runs in its present mode. Afterwards its buffers (such as running statistics) and the session's random
+    generator are as before; no gradient is computed.
 
     Args:
-        of: a module; or a recipe, or the name of one, of which a model is built with a batch.
-        inputs: the inputs of the module: tensors or NumPy arrays. A recipe needs none.
-        scale: of the recipe, "small" or "paper".
-        depth: how deep to report: 1 shows the model's own parts only.
-
-    The model runs in its present mode and is afterwards as it was: its buffers (running statistics) and the session's
-    random numbers are restored, and no gradient is computed.
+        of: a module; or a recipe or its name, from which a model and its inputs are made.
+        inputs: the module's inputs, tensors or NumPy arrays; none for a recipe.
+        scale: the scale of the recipe, "small" or "paper".
+        depth: the number of levels to list: 1 lists the model's direct members only, None all modules.
 
     >>> import flnb
     >>> flnb.models.summary(flnb.models.MLP((64, 32, 10)), flnb.ones((16, 64)))
@@ -132,18 +139,22 @@ def summary(of: Module | Recipe | str, *inputs: Any, scale: str = "small", depth
     total    MLP         16×10        2,410  77.0 k  2.62 KiB
 
     Raises:
-        ValueError: a module without inputs, or no recipe of that name.
+        ValueError: a module without inputs, or a name that no recipe has.
     """
     model, forward = _prepared(of, inputs, scale)
     root = ".".join(filter(None, (bus.threads.here.path, model._name)))
     with _as_it_was(model), _outputs(model) as outputs, record(grad_interval=None) as run:
         with use_memory_manager(EveryTensor()) as manager:
-            began = perf_counter_ns()  # blocks from before are not the model's
+            began = perf_counter_ns()  # tensors made before are not the model's
             result = forward()
-            manager.stats()  # takes in what was dropped: that is recorded now
+            manager.stats()  # records the tensors that were dropped up to now
         del result
-    sums = Sums(run, root, {path for path, _ in model.named_modules()})
-    flops, kept = sums.flops(), sums.kept(began)
+    paths = {path for path, _ in model.named_modules()}
+    ran, made, dropped = run.table("op"), run.table("alloc"), run.table("free_requested")
+    cost = np.array([plan.flops for plan in run.catalog.plans.items])
+    flops = _by_module(run, root, paths, ran["context"], cost[ran["plan"]])
+    alive = (made["t"] >= began) & ~np.isin(made["alloc_id"], dropped["alloc_id"])
+    kept = _by_module(run, root, paths, made["context"][alive], made["requested"][alive])
     rows = [
         Row(
             path=path,
@@ -160,12 +171,13 @@ def summary(of: Module | Recipe | str, *inputs: Any, scale: str = "small", depth
 
 
 class EveryTensor(Native):
-    """Blocks for tensors of any size, so that each of them is seen."""
+    """A memory manager for tensors of any size, so that each of them is recorded (others ignore tiny ones)."""
 
     min_block = 0
 
 
 def _prepared(of: Module | Recipe | str, inputs: tuple[Any, ...], scale: str) -> tuple[Module, Callable[[], Any]]:
+    """The model that `summary` is to run, and a function without arguments that runs it."""
     if isinstance(of, str):
         of = models.get(of)
     model = of.build(scale) if isinstance(of, Recipe) else of
@@ -180,7 +192,7 @@ def _prepared(of: Module | Recipe | str, inputs: tuple[Any, ...], scale: str) ->
 
 @contextmanager
 def _as_it_was(model: Module) -> Iterator[None]:
-    """Afterwards, the model's buffers and the session's generator are as they were."""
+    """Restore the model's buffers and the session's random generator when the block ends."""
     buffers = [(buffer, ops.asarray(buffer, copy=True)) for _, buffer in model.named_buffers()]
     drawn = random.current_generator().state
     try:
@@ -193,10 +205,11 @@ def _as_it_was(model: Module) -> Iterator[None]:
 
 @contextmanager
 def _outputs(model: Module) -> Iterator[dict[int, tuple[tuple[int, ...], ...]]]:
-    """While inside, the shapes that each module's last call gave, by the module's id."""
+    """Collect the shapes of the results of each module's latest call, by the module's id, inside the block."""
     shapes: dict[int, tuple[tuple[int, ...], ...]] = {}
 
     def keep(module: Module, inputs: tuple[Any, ...], output: Any) -> None:
+        """Store the shapes of one call's result: a forward hook."""
         made = output if isinstance(output, (tuple, list)) else (output,)
         shapes[id(module)] = tuple(x.shape for x in made if isinstance(x, Tensor))
 
@@ -208,41 +221,23 @@ def _outputs(model: Module) -> Iterator[dict[int, tuple[tuple[int, ...], ...]]]:
             handle.remove()
 
 
-@dataclass(frozen=True)
-class Sums:
-    """Sums over a recording's events by module: each event counts for the module whose scope it has, and all around.
+def _by_module(run: Recording, root: str, paths: set[str], contexts: Any, amounts: Any) -> Counter[str]:
+    """Sum amounts by the path of the module that they belong to; each counts for all modules around it as well.
 
-    Attributes:
-        run: the recording.
-        root: the scope of the whole model.
-        paths: the modules'.
+    Args:
+        run: the recording, whose catalog has the names of the contexts.
+        root: the name of the whole model in the recording.
+        paths: the dotted paths of the model's modules.
+        contexts: the recording's number for the place of each event: a module's path and a phase.
+        amounts: a number for each event.
     """
-
-    run: Recording
-    root: str
-    paths: set[str]
-
-    def flops(self) -> Counter[str]:
-        """Floating-point operations of the ops."""
-        ran = self.run.table("op")
-        cost = np.array([plan.flops for plan in self.run.catalog.plans.items])
-        return self._of(ran["context"], cost[ran["plan"]])
-
-    def kept(self, began: int) -> Counter[str]:
-        """Bytes allocated since then (`perf_counter_ns`) and not dropped."""
-        made, dropped = self.run.table("alloc"), self.run.table("free_requested")
-        held = (made["t"] >= began) & ~np.isin(made["alloc_id"], dropped["alloc_id"])
-        return self._of(made["context"][held], made["requested"][held])
-
-    def _of(self, contexts: Any, amounts: Any) -> Counter[str]:
-        catalog, sums = self.run.catalog, Counter[str]()
-        scopes = catalog.named(catalog.scope[contexts])
-        for scope, amount in zip(scopes.tolist(), amounts.tolist(), strict=True):
-            if scope == self.root or scope.startswith(f"{self.root}."):
-                path = scope[len(self.root) + 1 :]
-                sums[""] += amount
-                while path:
-                    if path in self.paths:
-                        sums[path] += amount
-                    path = path.rpartition(".")[0]
-        return sums
+    catalog, sums = run.catalog, Counter[str]()
+    for scope, amount in zip(catalog.named(catalog.scope[contexts]).tolist(), amounts.tolist(), strict=True):
+        if scope == root or scope.startswith(f"{root}."):
+            path = scope[len(root) + 1 :]
+            sums[""] += amount
+            while path:
+                if path in paths:
+                    sums[path] += amount
+                path = path.rpartition(".")[0]
+    return sums
