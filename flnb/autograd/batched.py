@@ -1,8 +1,8 @@
-"""The batched tensor, which replaces each example in a function under `vmap`, and the interpreter that handles it.
+"""The batched tensor, which a function under `vmap` gets in place of one example, and the vmap that runs its ops.
 
-It has the shape of one example and holds all of them: the batch is the first axis of its value. A running vmap is an
-interpreter (`Vmap`): it finds the batching rule of every op on its tensors, runs public ops on the values, and wraps
-the result. The value may be a Variable (a gradient is taken through the vmap) or batched again (nested vmaps).
+A batched tensor has the shape of one example and holds all examples: its *value* is a tensor with the examples along
+the first axis. A running vmap is an interpreter (`Vmap`): it applies the batching rule of every op on its tensors to
+their values, and wraps the result. A value may be a Variable (if gradients are taken) or batched too (nested vmaps).
 """
 
 from __future__ import annotations
@@ -25,28 +25,33 @@ if TYPE_CHECKING:
     from flnb.autograd.variable import Variable
     from flnb.dispatch.table import Op
 
-__all__ = ["Batched", "Vmap", "enclose", "expose", "innermost", "replaced", "wrap"]
+__all__ = ["Batched", "Vmap", "rebatch", "unbatch", "innermost", "replaced", "wrap"]
 
 KIND = "batched"
 """The buffer family in a batched tensor's spec."""
 
 
 class Vmap(Interpreter):
-    """One running vmap: its number of examples, and its depth inside other vmaps."""
+    """A running vmap: sees every op, and runs those on its batched tensors for all examples.
+
+    Attributes:
+        size: the number of examples.
+        depth: 1 for a vmap that is inside no other, 2 for one inside that, and so on.
+    """
 
     def __init__(self, size: int, depth: int) -> None:
         self.size = size
         self.depth = depth
 
     def batched(self, value: Any) -> Batched:
-        """Wrap a tensor that holds the examples along its first axis, so that it has the shape of one of them."""
+        """Wrap a tensor that holds the examples along its first axis."""
         return Batched(value, self)
 
     def takes(self, op: Op) -> bool:
         return True
 
     def apply(self, op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
-        """Run an op by its batching rule, on the values of this vmap; a composite without a rule by its body."""
+        """Run an op by its batching rule on the values of its operands; a composite without a rule runs op by op."""
         whole = [getattr(x, "_level", None) is self for x in operands]
         if not any(whole):
             return self.run(op, operands, attributes)
@@ -59,7 +64,7 @@ class Vmap(Interpreter):
         return op.body(*operands, *attributes) if made is None else (Batched(made, self), ())
 
     def write(self, op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...], out: Any) -> Any:
-        """Write a result over an existing tensor, which must have a value for each example as well."""
+        """Run an op and write its result into ``out``, which must be batched if any operand is."""
         if getattr(out, "_level", None) is not self and not any(getattr(x, "_level", None) is self for x in operands):
             return self.run(op, operands, attributes, out)
         result = self.apply(op, operands, attributes)
@@ -70,27 +75,28 @@ class Vmap(Interpreter):
             )
         if (out.shape, out.dtype) != (result.shape, result.dtype):
             raise ValueError(f"{op.name}: the result is {result._spec!r} but out is {out._spec!r}; they must be equal")
-        assign(out._value, expose(result, out._level))
+        assign(out._value, unbatch(result, out._level))
         return out
 
 
 class Batched(Tensor):
-    """All examples of a tensor under `vmap`, in the shape of one of them."""
+    """All examples of a tensor under `vmap`, with the shape of one example.
 
-    __slots__ = ("_batch", "_value")
+    Args:
+        value: a tensor with the examples along its first axis.
+        level: the vmap whose examples they are.
+    """
 
-    _batch: Vmap
+    __slots__ = ("_level", "_value")
+
+    _level: Vmap  # type: ignore[misc]
     _value: Any
     _lift = Tensor  # not None: a composite op takes the path on which it finds that there is no buffer
 
     def __init__(self, value: Any, level: Vmap) -> None:
         self._value = value
-        self._batch = level
+        self._level = level
         self._spec = spec_of(value.shape[1:], value.dtype, KIND)
-
-    @property
-    def _level(self) -> Vmap:
-        return self._batch
 
     @property
     def _data(self) -> Any:
@@ -103,7 +109,7 @@ class Batched(Tensor):
     def _node(self) -> Any:
         return self._value._node
 
-    # Place on the tape: the value's -----------------------------------------------------------------------------------
+    # The value's place on the tape -----------------------------------------------------------------------------------
 
     @property
     def requires_grad(self) -> bool:
@@ -112,38 +118,38 @@ class Batched(Tensor):
 
     @property
     def is_leaf(self) -> bool:
-        """Whether the value is a leaf of the tape."""
+        """Whether it was made by the user, not by an op on Variables that require grad."""
         return self._node is None or self._node[0] is None
 
     @property
     def data(self) -> Batched:
         """The same examples off the tape, sharing memory."""
-        return Batched(self._value.data if hasattr(self._value, "data") else self._value, self._batch)
+        return Batched(self._value.data if hasattr(self._value, "data") else self._value, self._level)
 
     def detach(self) -> Batched:
         """The same examples off the tape, sharing memory."""
         return self.data
 
     def backward(self, grad: Any = None, retain_graph: bool = False, create_graph: bool = False) -> None:
-        """`flnb.Variable.backward` of every example: the leaves receive the sum over the batch."""
+        """Call `flnb.Variable.backward` for all examples; each leaf gets the sum of their gradients."""
         if grad is None and self.size == 1:
             grad = ones_like(self)
         whole = innermost(self)
-        grad = None if grad is None else exposed(asarray(grad), _levels_of(self))
+        grad = None if grad is None else unbatch_all(asarray(grad), _levels_of(self))
         whole.backward(grad, retain_graph, create_graph)
 
     def register_hook(self, hook: Callable[[Any], Any]) -> Any:
-        """`flnb.Variable.register_hook`, with the gradient of every example in one batched tensor."""
+        """Call `flnb.Variable.register_hook` with a hook that gets the gradients of all examples as a batched tensor."""
 
         batches = _levels_of(self)  # not the tensor itself: its node will hold this function
 
         def on_all(g: Any) -> Any:
-            given = hook(enclosed(g, batches))
-            return None if given is None else exposed(given, batches)
+            given = hook(rebatch_all(g, batches))
+            return None if given is None else unbatch_all(given, batches)
 
         return listen(self._node, on_all)
 
-    # Values: there is not one answer ----------------------------------------------------------------------------------
+    # Values, of which there is one per example ---------------------------------------------------------------------------
 
     def _values(self) -> NoReturn:
         raise TypeError(
@@ -169,14 +175,14 @@ class Batched(Tensor):
 
     def _facts(self) -> str:
         spec = self._spec
-        return f"{spec!r}, each of {self._batch.size} examples"
+        return f"{spec!r}, each of {self._level.size} examples"
 
     def __repr__(self) -> str:
         return f"Batched({self._facts()})"
 
 
 def _levels_of(x: Any) -> list[Vmap]:
-    """The vmaps by which a tensor is batched, the innermost first."""
+    """Return the vmaps by which a tensor is batched, the innermost first."""
     found = []
     while x._level is not None:
         found.append(x._level)
@@ -185,53 +191,53 @@ def _levels_of(x: Any) -> list[Vmap]:
 
 
 def innermost(x: Any) -> Variable | Tensor:
-    """The tensor inside all batches, with every batch as an axis, the outermost vmap's first."""
+    """The tensor inside all `Batched` wrappers: the examples of every vmap are an axis, the outermost vmap's first."""
     while x._level is not None:
         x = x._value
     return x  # type: ignore[no-any-return]
 
 
 def replaced(x: Any, value: Any) -> Any:
-    """A tensor batched like another, with another tensor inside all batches."""
+    """Wrap ``value`` in batched tensors of the same vmaps as ``x``, as if it were ``innermost(x)``."""
     return value if x._level is None else Batched(replaced(x._value, value), x._level)
 
 
-def expose(x: Any, level: Vmap) -> Any:
-    """A tensor with the batch of one vmap as its first axis; a tensor that is not batched by it is repeated."""
+def unbatch(x: Any, level: Vmap) -> Any:
+    """A tensor with the examples of vmap ``level`` along its first axis, repeated if they all share the tensor."""
     if x._level is level:
         return x._value
     if x._level is None or x._level.depth < level.depth:
         return broadcast_to(x, (level.size, *x.shape))
-    inner = expose(x._value, level)
+    inner = unbatch(x._value, level)
     return Batched(permute_dims(inner, (1, 0, *range(2, inner.ndim))), x._level)
 
 
-def exposed(x: Any, batches: list[Vmap]) -> Any:
-    """A tensor with the batches of these vmaps (innermost first) as its first axes, the outermost vmap's first."""
+def unbatch_all(x: Any, batches: list[Vmap]) -> Any:
+    """Apply `unbatch` for several vmaps, the innermost first; the outermost's examples end up along the first axis."""
     for level in batches:
-        x = expose(x, level)
+        x = unbatch(x, level)
     return x
 
 
-def enclosed(x: Any, batches: list[Vmap]) -> Any:
-    """Inverse of `exposed`."""
+def rebatch_all(x: Any, batches: list[Vmap]) -> Any:
+    """Inverse of `unbatch_all`: wrap a tensor whose first axes are the examples of these vmaps."""
     for level in reversed(batches):
-        x = enclose(x, level)
+        x = rebatch(x, level)
     return x
 
 
-def enclose(x: Any, level: Vmap) -> Any:
-    """Inverse of `expose`: take the first axis as the batch of a vmap."""
+def rebatch(x: Any, level: Vmap) -> Any:
+    """Inverse of `unbatch`: wrap a tensor whose first axis is the examples of vmap ``level``."""
     if x._level is None or x._level.depth < level.depth:
         return Batched(x, level)
     inner = permute_dims(x._value, (1, 0, *range(2, x.ndim + 1)))
-    return Batched(enclose(inner, level), x._level)
+    return Batched(rebatch(inner, level), x._level)
 
 
 def wrap(x: Any) -> Any:
-    """A tensor batched by every vmap that runs here: each example gets its own."""
+    """Make a tensor batched by every vmap that is running, so that each example has its own."""
     have = _levels_of(x)
     for level in vmaps.get():
         if level not in have:
-            x = enclose(expose(x, level), level)
+            x = rebatch(unbatch(x, level), level)
     return x

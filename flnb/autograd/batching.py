@@ -1,8 +1,8 @@
-"""Batching rules: how an op on one example becomes the same op on all of them.
+"""Batching rules of `vmap`: how to run an op once for all examples.
 
-A rule takes a `BatchedCall`, whose batched values have the batch as first axis, and returns the result's value, the
-batch first again. It calls public ops only, so the values may be Variables, or batched by another vmap. An op without
-a rule is run once per example.
+A rule takes a `BatchedCall`, in which batched operands have the examples along their first axis, and returns the result
+with the examples along its first axis, or None if it does not cover the call. It calls public ops only, so operands may
+be Variables, or batched by another vmap. An op without a rule is run once per example.
 """
 
 from __future__ import annotations
@@ -20,7 +20,14 @@ NUMBERS = (float, int, bool, complex)
 
 
 class BatchedCall(NamedTuple):
-    """An op's call under vmap: values with the batch as first axis where ``batched``, others unchanged."""
+    """An op's call under vmap.
+
+    Attributes:
+        values: the operands: where ``batched`` is True, tensors with the examples along the first axis; else tensors or
+            numbers that all examples share.
+        attributes: the op's attributes, as for one example.
+        size: the number of examples.
+    """
 
     op: Any
     values: list[Any]
@@ -29,51 +36,44 @@ class BatchedCall(NamedTuple):
     size: int
 
     def ndim(self, i: int) -> int:
-        """Dimensions of an argument as one example sees it."""
+        """Number of dimensions of operand ``i`` in one example."""
         return int(getattr(self.values[i], "ndim", 0)) - self.batched[i]
 
     def whole(self, i: int) -> Any:
-        """An argument with the batch as first axis, repeated if it is not batched."""
+        """Operand ``i`` with the examples along the first axis, repeated if all examples share it."""
         x = asarray(self.values[i])
         return x if self.batched[i] else broadcast_to(x, (self.size, *x.shape))
 
     def wholes(self) -> list[Any]:
-        """All arguments with the batch as first axis."""
+        """All operands with the examples along their first axes."""
         return [self.whole(i) for i in range(len(self.values))]
 
     def run(self, *values: Any, attributes: tuple[Any, ...] | None = None) -> Any:
-        """Run the op on these values."""
-        return run(self.op, values, self.attributes if attributes is None else attributes)
-
-
-def run(op: Any, values: Any, attributes: tuple[Any, ...]) -> Any:
-    """Run an op of any kind on values and attributes."""
-    made = dispatch.call(op, tuple(values), attributes)
-    return made if op.body is None else made[0]
+        """Run the op on these values, with its own attributes unless others are given; returns the result."""
+        made = dispatch.call(self.op, values, self.attributes if attributes is None else attributes)
+        return made if self.op.body is None else made[0]
 
 
 def batch(call: BatchedCall) -> Any:
-    """The value of a primitive's call: by its rule, by that of its family, or example by example."""
+    """Run a primitive for all examples, by its rule or else one by one; returns the results along the first axis."""
     call = call._replace(values=[x if isinstance(x, NUMBERS) else asarray(x) for x in call.values])
-    rule = RULES.get(call.op.name)
-    if rule is None and call.op.family == "elementwise":
-        rule = broadcast
-    value = rule(call) if rule is not None else None
+    value = _by_rule(call)
     return one_by_one(call) if value is None else value
 
 
 def compose(call: BatchedCall) -> Any:
-    """The value of a composite's call if it has a rule, so that it stays one node; None if it has none."""
-    if not call.op.decomposes:
-        return one_by_one(call)
-    rule = RULES.get(call.op.name)
-    if rule is None and call.op.family == "elementwise":
-        rule = broadcast
+    """Run a composite op for all examples if it has a rule or cannot be split; else None: its body runs op by op."""
+    return _by_rule(call) if call.op.decomposes else one_by_one(call)
+
+
+def _by_rule(call: BatchedCall) -> Any:
+    """Apply the rule of the op, or that of all elementwise ops; None if there is none."""
+    rule = RULES.get(call.op.name) or (broadcast if call.op.family == "elementwise" else None)
     return None if rule is None else rule(call)
 
 
 def one_by_one(call: BatchedCall) -> Any:
-    """Run an op in a loop over the examples: right for every op."""
+    """Run the op in a loop over the examples and stack the results: right for every op."""
     if call.size == 0:
         example = [zeros(x.shape[1:], x.dtype) if b else x for x, b in zip(call.values, call.batched, strict=True)]
         made = call.run(*example)
@@ -87,7 +87,7 @@ def one_by_one(call: BatchedCall) -> Any:
 
 
 def aligned(call: BatchedCall) -> list[Any]:
-    """The values with equally many dimensions, so that they broadcast with the batch in front."""
+    """The operands, with dimensions inserted into batched ones so that they broadcast as in one example."""
     ndim = max(call.ndim(i) for i in range(len(call.values)))
     return [
         _lead(x, ndim - call.ndim(i)) if b else x
@@ -96,53 +96,51 @@ def aligned(call: BatchedCall) -> list[Any]:
 
 
 def _lead(x: Any, count: int) -> Any:
-    """Insert dimensions of extent 1 after the batch."""
+    """Insert ``count`` dimensions of extent 1 after the first axis."""
     return reshape(x, (x.shape[0], *(1,) * count, *x.shape[1:])) if count else x
 
 
 def broadcast(call: BatchedCall) -> Any:
-    """The rule of elementwise ops, and of ops on the last axes of stacks, such as matmul."""
+    """The rule of elementwise ops, and of ops on the last axes that broadcast over the others, such as matmul."""
     return call.run(*aligned(call))
 
 
 # Reductions and scans: attributes begin with an axis or several -------------------------------------------------------
 
 
-def reduce(call: BatchedCall) -> Any:
-    """The rule of ops with attributes ``(axes, ...)``, such as ``(axes, keepdims)``."""
+def over_axes(call: BatchedCall) -> Any:
+    """The rule of ops on one tensor whose first attribute is an axis or a tuple of axes, counted from the front."""
     axes, *more = call.attributes
-    return call.run(call.whole(0), attributes=(tuple(a + 1 for a in axes), *more))
-
-
-def along(call: BatchedCall) -> Any:
-    """The rule of ops on one tensor with attributes ``(axis, ...)``, counted from the front."""
-    axis, *more = call.attributes
-    return call.run(call.whole(0), attributes=(axis + 1, *more))
+    moved = axes + 1 if isinstance(axes, int) else tuple(a + 1 for a in axes)
+    return call.run(call.whole(0), attributes=(moved, *more))
 
 
 # Movement -------------------------------------------------------------------------------------------------------------
 
 
 def same(call: BatchedCall) -> Any:
-    """The rule of ops that keep the shape and have no axis."""
+    """The rule of ops whose attributes hold for all examples as they are, such as `copy`."""
     return call.run(call.whole(0))
 
 
 def _broadcast_to(call: BatchedCall) -> Any:
+    """Broadcast every example to the shape."""
     (shape,) = call.attributes
     return broadcast_to(_lead(call.whole(0), len(shape) - call.ndim(0)), (call.size, *shape))
 
 
 def _pad(call: BatchedCall) -> Any:
+    """Pad every example, and not along the first axis."""
     widths, value = call.attributes
     return call.run(call.whole(0), attributes=(((0, 0), *widths), value))
 
 
 ALL = ("slice", None, None, None)
-"""``:`` in an encoded key."""
+"""The key ``:`` as the attributes of indexing ops encode it."""
 
 
 def _place(call: BatchedCall) -> Any:
+    """Place every example in zeros of the shape."""
     shape, key = call.attributes
     return call.run(call.whole(0), attributes=((call.size, *shape), (ALL, *key)))
 
@@ -151,9 +149,9 @@ def _place(call: BatchedCall) -> Any:
 
 
 def _layout(key: tuple[Any, ...], ndim: int) -> tuple[int, int]:
-    """Where in ``x[key]`` the ``ndim`` dimensions of the indices begin, and how many others there are.
+    """Where in ``x[key]`` the ``ndim`` dimensions of the index tensors begin, and how many other dimensions there are.
 
-    NumPy puts them where the indices are if those are neighbours, ints among them, and first otherwise.
+    As in NumPy: where the indices (tensors and ints) are if these are neighbours in the key, else in front.
     """
     advanced = [i for i, k in enumerate(key) if isinstance(k, int) or (isinstance(k, tuple) and k[0] == "index")]
     together = advanced[-1] - advanced[0] == len(advanced) - 1
@@ -161,7 +159,7 @@ def _layout(key: tuple[Any, ...], ndim: int) -> tuple[int, int]:
 
 
 def _indices(call: BatchedCall, first: int) -> tuple[list[Any], int]:
-    """The index tensors, the batched ones ready to broadcast, and the dimensions to which they broadcast."""
+    """The index tensors (operands ``first`` and later), made to broadcast, and their dimensions in one example."""
     ndim = max(call.ndim(i) for i in range(first, len(call.values)))
     return [
         _lead(x, ndim - (x.ndim - 1)) if b else x
@@ -170,7 +168,10 @@ def _indices(call: BatchedCall, first: int) -> tuple[list[Any], int]:
 
 
 def _with_examples(call: BatchedCall, key: tuple[Any, ...], first: int) -> tuple[tuple[Any, ...], list[Any], int]:
-    """Key and indices with the example's number as one more index in front: then all index dimensions come first."""
+    """The key, the index tensors and their dimensions, with the example's number as one more index in front.
+
+    With it, the dimensions of the indices come first in ``x[key]``.
+    """
     indices, ndim = _indices(call, first)
     numbered = tuple(("index", k[1] + 1) if isinstance(k, tuple) and k[0] == "index" else k for k in key)
     examples = reshape(arange(call.size), (call.size, *(1,) * ndim))
@@ -178,11 +179,12 @@ def _with_examples(call: BatchedCall, key: tuple[Any, ...], first: int) -> tuple
 
 
 def _has_truth(key: tuple[Any, ...]) -> bool:
-    """Whether the key contains a bool: its new dimension is in none of the layouts below."""
+    """Whether the key contains a bool, which adds a dimension that the rules below do not cover."""
     return any(isinstance(k, tuple) and k[0] == "truth" for k in key)
 
 
 def _gather(call: BatchedCall) -> Any:
+    """Index every example, by index tensors that may be batched themselves."""
     (key,) = call.attributes
     if _has_truth(key):
         return None
@@ -199,6 +201,7 @@ def _gather(call: BatchedCall) -> Any:
 
 
 def _scatter_add(call: BatchedCall) -> Any:
+    """Add each example's values into zeros of the shape, at its indices."""
     shape, key = call.attributes
     if _has_truth(key):
         return None
@@ -214,23 +217,25 @@ def _scatter_add(call: BatchedCall) -> Any:
 
 
 def _fold(x: Any, axis: int) -> Any:
-    """Merge the batch, in front, into the dimension that follows at ``axis`` (counted without the batch)."""
+    """Merge the examples, along the first axis, into dimension ``axis`` of each example."""
     order = (*range(1, axis + 1), 0, *range(axis + 1, x.ndim))
     y = permute_dims(x, order) if axis else x
     return reshape(y, (*y.shape[:axis], y.shape[axis] * y.shape[axis + 1], *y.shape[axis + 2 :]))
 
 
 def _unfold(y: Any, axis: int, size: int) -> Any:
-    """Inverse of `_fold`."""
+    """Inverse of `_fold`: separate ``size`` examples from dimension ``axis`` and move them to the first axis."""
     split = reshape(y, (*y.shape[:axis], size, y.shape[axis] // size if size else 0, *y.shape[axis + 1 :]))
     return permute_dims(split, (axis, *(a for a in range(split.ndim) if a != axis))) if axis else split
 
 
 def _folding(first: tuple[int, int] | None, second: tuple[int, int] | None) -> Callable[[BatchedCall], Any]:
-    """The rule of a bilinear op: into which axis of an argument the batch is folded, from which of the result unfolded.
+    """Make the rule of an op with two operands, such as a convolution: the examples are merged into another dimension.
 
-    One pair for calls in which only the first argument is batched, one for those in which only the second is; with both
-    batched there is one contraction per example.
+    Args:
+        first: for calls in which only the first operand is batched, the dimension of that operand which the examples
+            are merged into, and the dimension of the result which they are separated from. None: not covered.
+        second: the same for calls in which only the second operand is batched.
     """
 
     def rule(call: BatchedCall) -> Any:
@@ -248,17 +253,16 @@ def _folding(first: tuple[int, int] | None, second: tuple[int, int] | None) -> C
 
 
 def _images(call: BatchedCall) -> Any:
-    """The rule of ops that treat every image alike: all images of all examples are one batch."""
+    """The rule of ops that treat every image alike: the images of all examples become one batch of images."""
     if call.size == 0:
         return None
     return _unfold(call.run(*(_fold(x, 0) for x in call.wholes())), 0, call.size)
 
 
-# The rule of every op that has one, by the op's name; elementwise ops need none.
 RULES: dict[str, Callable[[BatchedCall], Any]] = {
-    **dict.fromkeys(("sum", "prod", "max", "min", "any", "all", "argmax", "argmin"), reduce),
+    **dict.fromkeys(("sum", "prod", "max", "min", "any", "all", "argmax", "argmin"), over_axes),
     **dict.fromkeys(
-        ("cumulative_sum", "cumulative_prod", "sort", "argsort", "argtopk", "softmax", "log_softmax"), along
+        ("cumulative_sum", "cumulative_prod", "sort", "argsort", "argtopk", "softmax", "log_softmax"), over_axes
     ),
     **dict.fromkeys(("astype", "copy"), same),
     "matmul": broadcast,
@@ -267,16 +271,18 @@ RULES: dict[str, Callable[[BatchedCall], Any]] = {
     "broadcast_to": _broadcast_to,
     "pad": _pad,
     "concat": lambda call: concat(call.wholes(), axis=call.attributes[0] + 1),
-    "flip": reduce,
+    "flip": over_axes,
     "slice": lambda call: call.run(call.whole(0), attributes=((ALL, *call.attributes[0]),)),
     "place": _place,
     "gather": _gather,
     "scatter_add": _scatter_add,
     **dict.fromkeys(("cholesky", "det", "eigh", "eigvalsh", "inv", "qr", "slogdet", "svd", "svdvals"), same),
-    **dict.fromkeys(("fftn", "ifftn", "rfftn", "irfftn"), reduce),
+    **dict.fromkeys(("fftn", "ifftn", "rfftn", "irfftn"), over_axes),
     "solve": broadcast,
     "pinv": lambda call: call.run(*call.wholes()),  # its arguments do not broadcast
 }
+"""The batching rules by the op's name; elementwise ops need none."""
+
 for _rank in (1, 2, 3):
     RULES[f"conv{_rank}d"] = _folding((0, 0), (0, 1))
     RULES[f"conv{_rank}d_input_grad"] = _folding((0, 0), None)

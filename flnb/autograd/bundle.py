@@ -1,4 +1,4 @@
-"""Several tensors joined into one and split again, for code that must see all cotangents of a function at once."""
+"""Joins several tensors into one and splits it again, for code that must see all cotangents of a function at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["join", "split"]
 
 
 def join(tensors: Sequence[Any]) -> Any:
-    """All elements of tensors in one dimension; a single tensor is returned as it is."""
+    """Concatenate the elements of tensors into one dimension and a common dtype; one tensor is returned as it is."""
     if len(tensors) == 1:
         return tensors[0]
     dtype = common_dtype([x.dtype for x in tensors])
@@ -21,7 +21,7 @@ def join(tensors: Sequence[Any]) -> Any:
 
 
 def split(joined: Any, like: Sequence[Any]) -> list[Any]:
-    """Inverse of `join`: tensors in the shapes and dtypes of ``like``."""
+    """Inverse of `join`: split a joined tensor into tensors of the shapes and dtypes of ``like``."""
     if len(like) == 1:
         return [joined]
     parts, start = [], 0

@@ -10,7 +10,7 @@ from typing import Any
 
 from flnb_telemetry import bus
 
-from flnb.autograd.batched import enclose, expose
+from flnb.autograd.batched import rebatch, unbatch
 from flnb.autograd.explain import defined_at
 from flnb.autograd.tape import grad_of
 from flnb.dispatch import crossing as dispatch
@@ -140,8 +140,8 @@ class CustomOp(Composite):
         """Compute the cotangents of all tensors by the user's vjp; under `vmap` one example at a time."""
         level = g._level
         if level is not None:
-            rows = [self._pull(expose(g, level)[i], plan, *saved) for i in range(level.size)]
-            return [None if c[0] is None else enclose(stack(c), level) for c in zip(*rows, strict=True)]
+            rows = [self._pull(unbatch(g, level)[i], plan, *saved) for i in range(level.size)]
+            return [None if c[0] is None else rebatch(stack(c), level) for c in zip(*rows, strict=True)]
         if self.jvp is not None and state.current().grad:
             count = len(saved) - 1
             if len(self._parts) < count:

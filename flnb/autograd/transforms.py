@@ -14,7 +14,7 @@ from typing import Any
 
 from flnb_telemetry.withblock import holding, with_block
 
-from flnb.autograd.batched import Batched, enclose, expose, wrap
+from flnb.autograd.batched import Batched, rebatch, unbatch, wrap
 from flnb.autograd.tape import grad_of
 from flnb.autograd.tree import leaves, rebuild
 from flnb.autograd.variable import Variable
@@ -75,9 +75,9 @@ def _pull_back(
     if not pairs:
         return [None] * len(inputs)
     if level is not None:  # each example's gradient: the batch is one more axis of everything
-        outputs, cotangents = ([expose(x, level) for x in side] for side in zip(*pairs, strict=True))
-        found = _pull_back(outputs, [expose(x, level) for x in inputs], cotangents, create_graph, retain)
-        return [None if g is None else enclose(g, level) for g in found]
+        outputs, cotangents = ([unbatch(x, level) for x in side] for side in zip(*pairs, strict=True))
+        found = _pull_back(outputs, [unbatch(x, level) for x in inputs], cotangents, create_graph, retain)
+        return [None if g is None else rebatch(g, level) for g in found]
     y, u = pairs[0] if len(pairs) == 1 else (_inner(*zip(*pairs, strict=True)), None)
     return grad_of(y, inputs, u, retain_graph=retain, create_graph=create_graph)
 

@@ -1,6 +1,6 @@
-"""Arguments and results in dicts, lists, tuples and named tuples: their leaves, and the same containers around others.
+"""Nested containers of arguments and results: dicts, lists, tuples and named tuples, here called trees.
 
-None contains no leaf. Everything that is no container is a leaf.
+Every object in a tree that is not such a container is a leaf, except None, which is left out.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ["leaves", "rebuild", "spread"]
 
 
 def leaves(tree: Any) -> list[Any]:
-    """The leaves of a tree, in order.
+    """List the leaves of a tree, in order.
 
     >>> leaves({"a": 1, "b": (2, [3], None)})
     [1, 2, 3]
@@ -27,7 +27,7 @@ def leaves(tree: Any) -> list[Any]:
 
 
 def rebuild(tree: Any, values: Iterable[Any]) -> Any:
-    """The same containers with other leaves, taken in order.
+    """Build the same containers with other leaves, which are taken from ``values`` in order.
 
     >>> rebuild({"a": 1, "b": (2, [3])}, "xyz")
     {'a': 'x', 'b': ('y', ['z'])}
@@ -47,13 +47,15 @@ def _rebuilt(tree: Any, values: Iterator[Any]) -> Any:
 
 
 def spread(prefix: Any, tree: Any, what: str) -> list[Any]:
-    """One value for each leaf of a tree, from a tree that may end higher up: a value there applies to all leaves below.
+    """List one value for each leaf of ``tree``, from a tree ``prefix`` of the same arrangement that may be less deep.
+
+    A value in ``prefix`` in place of a container applies to all leaves in that container.
 
     >>> spread((0, {"w": 1, "b": None}), ("x", {"w": "y", "b": ["z", "z"]}), "in_axes")
     [0, 1, None, None]
 
     Raises:
-        ValueError: containers that do not match, naming ``what``.
+        ValueError: the containers do not match; the message begins with ``what``.
     """
     if isinstance(prefix, dict):
         if not isinstance(tree, dict) or prefix.keys() != tree.keys():

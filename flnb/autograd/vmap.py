@@ -1,4 +1,4 @@
-"""`vmap`: a function of one example applied to all examples of a batch at once."""
+"""`vmap`: run a function that is written for one example on all examples at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from flnb_telemetry.withblock import holding
 
-from flnb.autograd.batched import Batched, Vmap, expose
+from flnb.autograd.batched import Batched, Vmap, unbatch
 from flnb.autograd.tree import leaves, rebuild, spread
 from flnb.dispatch.interpreter import use_interpreter
 from flnb.dispatch.state import vmaps
@@ -20,18 +20,18 @@ __all__ = ["vmap"]
 
 
 def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable[..., Any]:
-    """Make a function that maps ``function`` over an axis of its arguments, like a loop over examples and a stack.
+    """Make a function that maps ``function`` over an axis of its arguments, as a loop over examples would, and a stack.
 
-    Inside, every op with a batching rule runs once, on the whole batch, and any other once per example. Each example
-    draws its own random numbers. It composes with the other transforms both ways and with itself.
+    An op that has a batching rule runs once for all examples, any other once per example. Each example draws its own
+    random numbers. `vmap` may be used inside other transforms and itself, and they inside it.
 
     Args:
         function: takes and returns tensors, or dicts, lists and tuples of them. Python control flow may depend on
             unbatched values and on shapes.
-        in_axes: the axis of each positional argument that runs over the examples, None for an argument (or a part of
-            one) that all examples share: one int for all, or a tuple with one entry per argument. Keyword arguments
-            are shared.
-        out_axes: the position of that axis in the results; None for a result that is the same for all.
+        in_axes: which axis of each positional argument runs over the examples: one int for all arguments, or a tuple
+            with an entry per argument, None for an argument that all examples share. The entry of an argument that is
+            a dict, list or tuple may be arranged like it. Keyword arguments are shared.
+        out_axes: at which axis of the results the examples are; None for a result that is the same for all.
 
     >>> import flnb
     >>> rows, w = flnb.asarray([[1.0, 2.0], [3.0, 4.0]]), flnb.asarray([1.0, 10.0])
@@ -62,7 +62,7 @@ def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> C
 
 
 def _fronted(position: int, x: Any, axis: int | None) -> Any:
-    """An argument with the examples' axis first."""
+    """Move the axis of the examples to the front. The error names the tensor by its ``position`` in the arguments."""
     if axis is None:
         return x
     x = asarray(x)
@@ -71,14 +71,11 @@ def _fronted(position: int, x: Any, axis: int | None) -> Any:
             f"vmap: leaf {position} of the arguments has shape {x.shape} and no axis {axis} to map over; give None in "
             f"in_axes for what all examples share"
         )
-    return _moved(x, axis % x.ndim, 0)
-
-
-def _moved(x: Any, source: int, target: int) -> Any:
-    return x if source == target else moveaxis(x, source, target)
+    return moveaxis(x, axis, 0) if axis % x.ndim else x
 
 
 def _size(inputs: list[Any], axes: list[int | None]) -> int:
+    """The number of examples: the one length of the first axis of all inputs that are mapped."""
     sizes = {i: x.shape[0] for i, (x, axis) in enumerate(zip(inputs, axes, strict=True)) if axis is not None}
     if not sizes:
         raise ValueError("vmap: nothing to map over: every entry of in_axes is None, or there are no arguments")
@@ -91,7 +88,7 @@ def _size(inputs: list[Any], axes: list[int | None]) -> int:
 
 
 def _out(y: Any, level: Vmap, axis: int | None) -> Any:
-    """A result with the examples at ``axis``."""
+    """A result of the function with the examples at ``axis``; for None as it is, after a check that all share it."""
     if not isinstance(y, Tensor):
         if axis is None:
             return y
@@ -100,6 +97,6 @@ def _out(y: Any, level: Vmap, axis: int | None) -> Any:
         if y._level is level:
             raise ValueError(f"vmap: out_axes is None for a result that differs between examples, {y!r}")
         return y
-    whole = expose(y, level)
+    whole = unbatch(y, level)
     (target,) = axes_of(axis, whole.ndim, "vmap: out_axes") or (0,)
-    return _moved(whole, 0, target)
+    return moveaxis(whole, 0, target) if target else whole
