@@ -139,7 +139,7 @@ class Batched(Tensor):
         whole.backward(grad, retain_graph, create_graph)
 
     def register_hook(self, hook: Callable[[Any], Any]) -> Any:
-        """Call `flnb.Variable.register_hook` with a hook that gets the gradients of all examples as a batched tensor."""
+        """Call `flnb.Variable.register_hook`; the hook gets the gradients of all examples as a batched tensor."""
 
         batches = _levels_of(self)  # not the tensor itself: its node will hold this function
 
@@ -149,7 +149,7 @@ class Batched(Tensor):
 
         return listen(self._node, on_all)
 
-    # Values, of which there is one per example ---------------------------------------------------------------------------
+    # Values, of which there is one per example ------------------------------------------------------------------------
 
     def _values(self) -> NoReturn:
         raise TypeError(

@@ -1,10 +1,11 @@
-"""Offloading: saved tensors are stored on another device, or compressed, until their gradient is computed.
+"""Offloading: tensors that ops save are stored on another device, or compressed, until their gradient is computed.
 
-The schedule is `flnb.autograd.keeping`'s; here is where tensors go (a `Store`) and what moved (`Moves`).
+`flnb.autograd.keeping` decides when a tensor moves; this module has the place where it is stored (`Store`), the methods
+of compression (`Codec`) and the counts of what moved (`Moves`).
 
-A block comes back when its node is pulled, and not a node earlier on another thread: backward waits for copies in the
-host's memory for 0.6% of a step (`python -m benchmarks offloading`, two cores), which is all that could be won, and a
-block more would lie on the device meanwhile.
+A tensor is copied back at the moment when backward needs it, not ahead of time by another thread: backward waits for
+copies from the host's memory for 0.6% of a step (`python -m benchmarks offloading`, two cores), which is all that could
+be gained, and the device would hold one more tensor meanwhile.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from flnb_backends.memory.host import HostDevice
 from flnb_telemetry import quantity, schema
 from flnb_telemetry.withblock import with_block
 
+from flnb.autograd.keeping import Keeping
+from flnb.autograd.packing import unpacked_tape
 from flnb.dispatch import memory, registry, state
 from flnb.interface.living import Living
 from flnb.interface.memory import MemoryDevice, MemoryManager
@@ -37,9 +40,12 @@ ACTIVATION = schema.CATEGORIES.index("activation")
 
 @dataclass
 class Moves:
-    """Counts of the moves in each direction: blocks, bytes and seconds.
+    """Counts of the tensors that `offload` or `compress` moved.
 
-    ``stored_bytes`` is what those that went away take where they are kept: less than ``away_bytes`` if compressed.
+    Attributes:
+        manager: the memory manager that holds them while they are away.
+        away, back: how many memory blocks were moved away and back; each with ``_bytes`` and ``_seconds``.
+        stored_bytes: bytes that the blocks take while they are away, fewer than ``away_bytes`` if they are compressed.
     """
 
     manager: MemoryManager
@@ -52,7 +58,7 @@ class Moves:
     back_seconds: float = 0.0
 
     def add(self, direction: int, nbytes: int, stored: int, seconds: float) -> None:
-        """Count a move."""
+        """Count the move of one block: its bytes, those stored for it, and the seconds that it took."""
         if direction in (schema.AWAY, schema.COMPRESSED):
             self.away, self.away_bytes = self.away + 1, self.away_bytes + nbytes
             self.stored_bytes, self.away_seconds = self.stored_bytes + stored, self.away_seconds + seconds
@@ -61,17 +67,19 @@ class Moves:
             self.back_seconds += seconds
 
     def __repr__(self) -> str:
-        def part(count: int, nbytes: int, seconds: float) -> str:
-            return f"{count} ({quantity.size(nbytes)}, {quantity.duration(seconds * 1e9)})"
-
-        away = part(self.away, self.away_bytes, self.away_seconds)
-        return f"<{away} away to {self.manager.name}, {part(self.back, self.back_bytes, self.back_seconds)} back>"
+        sums = (self.away, self.away_bytes, self.away_seconds), (self.back, self.back_bytes, self.back_seconds)
+        away, back = (f"{n} ({quantity.size(nbytes)}, {quantity.duration(t * 1e9)})" for n, nbytes, t in sums)
+        return f"<{away} away to {self.manager.name}, {back} back>"
 
 
 class Store:
-    """Storage for the values of blocks, plain or encoded, in blocks of another manager.
+    """Storage for the values of memory blocks, plain or encoded, in blocks of a memory manager.
 
-    ``held`` knows by the number of a block what is kept of it; ``recent`` what came back last and may be needed again.
+    Attributes:
+        away, back: codes in telemetry of a move to the store and back.
+        held: the `SavedBlock` of each block by the block's number.
+        recent: the blocks that came back last, which stay on the device since another op may need them too.
+        keep_last: how many of these stay.
     """
 
     def __init__(self, manager: MemoryManager, keep_last: int, codec: Codec | None = None) -> None:
@@ -80,26 +88,26 @@ class Store:
         self.away, self.back = directions[codec is not None]
         self.held: Living[SavedBlock] = Living()
         self.recent: deque[weakref.ref[SavedBlock]] = deque()
-        self.keep_last = max(2, keep_last)  # both inputs of an op are results of others, which saved them as well
+        self.keep_last = max(2, keep_last)  # both inputs of an op may be needed again by the ops that made them
 
     def put(self, array: Any, code: int) -> Any:
-        """Return a stored copy from which `get` restores the array, or None if storing it is not worthwhile."""
+        """Store a copy of an array for `get` to restore; returns None if the codec does not make it smaller."""
         kept = array if self.codec is None else self.codec.encode(array)
-        if kept is None or (self.codec is not None and kept.nbytes >= array.nbytes):
+        if kept is None or (kept is not array and kept.nbytes >= array.nbytes):
             return None
         copy = memory.array_in(self.manager, kept.shape, kept.dtype, kept.nbytes, code, ACTIVATION)
         np.copyto(copy, kept)
         return copy
 
     def get(self, copy: Any, out: Any) -> None:
-        """Restore a stored copy into an array."""
+        """Write the values of a stored copy into the array ``out``."""
         if self.codec is None:
             np.copyto(out, copy)
         else:
             self.codec.decode(copy, out)
 
     def returned(self, held: SavedBlock) -> None:
-        """Note that a block came back; release earlier ones whose copy still exists."""
+        """Note that a block came back; blocks that came back before the last `keep_last` leave the device again."""
         self.recent.append(weakref.ref(held))
         while len(self.recent) > self.keep_last:
             old = self.recent.popleft()()
@@ -108,16 +116,16 @@ class Store:
 
 
 class Codec:
-    """A compression method: derive from it and pass it to `compress`.
+    """Base of compression methods: derive from it, implement `encode` and `decode`, and pass it to `compress`.
 
     Attributes:
-        name: for messages; that of one that loses something begins with "lossy".
+        name: shown in messages; begins with "lossy" if decoded values may differ from the original ones.
     """
 
     name = "codec"
 
     def encode(self, array: Any) -> Any:
-        """Return a smaller array from which `decode` restores this one, or None to leave it as it is."""
+        """Return a smaller array from which `decode` restores ``array``, or None to leave ``array`` where it is."""
         raise NotImplementedError(f"codec {self.name!r} does not implement 'encode'")
 
     def decode(self, encoded: Any, out: Any) -> None:
@@ -126,10 +134,10 @@ class Codec:
 
 
 class Zlib(Codec):
-    """DEFLATE (RFC 1951), lossless: good for what is zero in many places, as after a ReLU, or repeats itself.
+    """Lossless compression by DEFLATE (RFC 1951), for values that repeat, such as the zeros after a ReLU.
 
     Args:
-        level: 1, the quickest, to 9.
+        level: from 1, the quickest, to 9, the smallest.
     """
 
     def __init__(self, level: int = 1) -> None:
@@ -141,12 +149,15 @@ class Zlib(Codec):
         return found if found.nbytes <= 0.9 * array.nbytes else None
 
     def decode(self, encoded: Any, out: Any) -> None:
-        """Inflate."""
+        """Write the decompressed values into ``out``."""
         out.reshape(-1).view(np.uint8)[:] = np.frombuffer(zlib.decompress(encoded), np.uint8)
 
 
 class LossyCast(Codec):
-    """A cast to a smaller floating dtype: gradients are no longer exact. What would overflow stays as it is."""
+    """Compression by a cast to a smaller floating dtype, after which gradients are no longer exact.
+
+    An array with a value that the smaller dtype cannot represent is not compressed.
+    """
 
     def __init__(self, dtype: Any = "float16") -> None:
         self.dtype = np.dtype(dtype)
@@ -163,7 +174,7 @@ class LossyCast(Codec):
             return None
 
     def decode(self, encoded: Any, out: Any) -> None:
-        """Cast back."""
+        """Write the values into ``out``, cast to its dtype."""
         np.copyto(out, encoded)
 
 
@@ -174,24 +185,25 @@ def offload(
     keep_last: int = 2,
     select: Callable[[Saved], bool] | None = None,
 ) -> Iterator[Moves]:
-    """Move what ops inside save for their gradients off the device while it is idle, and back before it is used.
+    """Move tensors that ops inside save for their gradients off the device while idle, and back before they are used.
 
-    A block moves once nothing but the tape holds it: what a name or a view still refers to stays, as moving it would
-    free nothing. It moves when a later op saves something, and comes back, to its own manager, when backward pulls the
-    node that saved it, wherever that runs. Values are the same, bit by bit. Parameters stay.
+    A tensor's memory block moves once the program has dropped the tensor and all views of it: moving it before would
+    free nothing. It moves when a later op saves something, and is copied back, to the manager that it came from, when
+    backward computes the gradient of the op that saved it, inside this block or after it. Values are the same, bit by
+    bit. Parameters are not moved.
 
     Args:
-        to: a memory manager, by name, class or instance, or a device; by default the host's memory, in blocks of a
-            caching manager of its own, which ``moves.manager`` is. An instance keeps its segments: give the same one to
-            each step, and moves need no new memory.
+        to: where to move: a memory manager (name, class or instance) or a memory device. By default the host's memory,
+            by a new caching manager, which is ``moves.manager``. An instance keeps its segments of memory: if each step
+            gets the same one, later steps reserve no new memory.
         min_bytes: smaller blocks stay.
-        keep_last: so many idle blocks stay, those saved last: backward needs them first. So many that came back stay
-            until others do, as the same block is often saved by two ops.
-        select: called with what is known of each saved tensor (op, scope, shape, dtype, nbytes, category, alloc_id);
-            where it says False, the tensor stays.
+        keep_last: how many idle blocks stay: those saved last, which backward needs first. As many that were copied
+            back stay until others are, as two ops often save the same block.
+        select: called with the facts about each saved tensor (``op``, ``scope``, ``shape``, ``dtype``, ``nbytes``,
+            ``category``, ``alloc_id``); the tensor stays if it returns False.
 
     Yields:
-        The counts, bytes and seconds of the moves, kept up to date. A recording has each as an event,
+        The counts, bytes and seconds of the moves (`Moves`), kept up to date. A recording has each move as an event, in
         ``run.table("transfer")``.
 
     >>> import flnb
@@ -205,9 +217,12 @@ def offload(
     (4, 4, 4194304)
 
     Raises:
-        ValueError: the memory to move to is on the device that the active manager uses.
+        ValueError: ``to`` is on the device that tensors are on, or ``keep_last`` is negative.
     """
-    manager = Caching(HostDevice()) if to is None else _manager_on(to)
+    device = HostDevice() if to is None else to
+    manager: MemoryManager = (
+        Caching(device) if isinstance(device, MemoryDevice) else registry.make("memory manager", device)
+    )
     if manager.device.device is state.current().manager.device.device:
         raise ValueError(
             f"offload: {manager!r} is on the device that tensors are on, {manager.device.device!r}: moving them there "
@@ -227,10 +242,10 @@ def compress(
     keep_last: int = 2,
     select: Callable[[Saved], bool] | None = None,
 ) -> Iterator[Moves]:
-    """Keep what ops inside save for their gradients compressed while it is idle, by the schedule of `offload`.
+    """Compress tensors that ops inside save for their gradients while they are idle, as `offload` moves them.
 
     Args:
-        codec: "zlib" (lossless), "lossy-float16" (a cast there and back), or a `Codec` such as ``Zlib(level=6)``.
+        codec: "zlib" (lossless), "lossy-float16" (a cast to float16), or a `Codec` such as ``Zlib(level=6)``.
         min_bytes, keep_last, select: see `offload`.
 
     >>> import flnb
@@ -242,7 +257,7 @@ def compress(
     (2, True)
 
     Raises:
-        ValueError: a codec of another name.
+        ValueError: no codec has that name, or ``keep_last`` is negative.
     """
     codecs = {"zlib": Zlib, "lossy-float16": LossyCast}
     if not isinstance(codec, Codec):
@@ -260,9 +275,10 @@ def compress(
 def _keeping(
     store: Store, what: str, min_bytes: int | str, keep_last: int, select: Callable[[Saved], bool] | None
 ) -> Iterator[Moves]:
-    from flnb.autograd.keeping import Keeping  # above this layer, and here only when it is asked for
-    from flnb.autograd.packing import unpacked_tape
+    """Record the ops inside on a tape that moves what they save to a store; yields the store's counts.
 
+    ``what`` is the name of the public function, for error messages.
+    """
     if keep_last < 0:
         raise ValueError(f"{what}: keep_last is how many idle blocks stay, 0 or more, got {keep_last}")
     nbytes = quantity.bytes_of(min_bytes, f"{what}(min_bytes=...)")
@@ -270,10 +286,3 @@ def _keeping(
     with state.use(tape=tape):
         yield store.moves
     tape.settle()  # the functions inside have ended, and what they held is free to go
-
-
-def _manager_on(to: Any) -> MemoryManager:
-    if isinstance(to, MemoryDevice):
-        return Caching(to)
-    made: MemoryManager = registry.make("memory manager", to)
-    return made

@@ -1,8 +1,8 @@
-"""Gradient statistics of some backward passes: norms and NaN counts of every node and leaf, for telemetry.
+"""Gradient statistics for telemetry: norms and NaN counts of the gradients of nodes and leaves in a backward pass.
 
-A norm costs more than a small op, so a recording asks for it only now and then (`bus.want_grad_stats`). NaN and Inf are
-looked for in every recorded pass: NumPy reports floating-point errors at no cost, and the gradients of leaves are
-checked at the end. From the node that makes the first of them on, the pass is measured.
+A norm costs more than a small op, so that only some passes are measured, those at whose start a recording has set
+`bus.want_grad_stats`. Every recorded pass looks for NaN and Inf: NumPy reports floating-point errors at no cost, and
+the gradients of leaves are checked at the end. The pass is measured from the node that makes the first NaN or Inf on.
 """
 
 from __future__ import annotations
@@ -23,16 +23,21 @@ from flnb.tensor import Tensor
 __all__ = ["Statistics"]
 
 LIMIT = 256
-"""Nodes measured in one pass; a longer tape is measured nearest the loss, and from where NaN or Inf begins."""
+"""How many nodes of a pass are measured: the first ones from the loss, and those from the first NaN or Inf on."""
 
 KEEP_PLAN = ~0xFFFFFF
+"""Mask for the bits of a plan's telemetry code that are the plan's number."""
 
 
 class Statistics:
-    """Measures one recorded backward pass from `root` and emits each node's statistics at once.
+    """Measures one recorded backward pass, and emits the statistics of each node as an event at once.
+
+    Args:
+        root: sequence number of the node where the pass begins.
+        cotangent: the gradient there.
 
     Attributes:
-        left: how many more nodes are measured; 0 if not requested and no NaN or Inf has appeared.
+        left: how many more nodes will be measured; 0 if the pass is not measured.
         alarms: the floating-point errors that NumPy has reported since the last node was checked.
     """
 
@@ -45,11 +50,14 @@ class Statistics:
 
     @classmethod
     def begin(cls, root: int, cotangent: Any) -> Statistics | None:
-        """The statistics of a pass, or None where there are no values to measure."""
+        """Make the statistics of a pass; None if the backend's tensors have no values."""
         return cls(root, cotangent) if state.current().backend.has_values else None
 
     def watching(self) -> AbstractContextManager[Any]:
-        """Let NumPy report floating-point errors to `alarms` inside, unless the caller asked for exceptions."""
+        """A context manager in which NumPy reports floating-point errors to `alarms`.
+
+        Errors for which the user set NumPy to raise or to call a function are left alone.
+        """
         modes: dict[str, Any] = {**np.geterr()}
         if {"call", "log"} & set(modes.values()):
             return nullcontext()
@@ -57,10 +65,12 @@ class Statistics:
         return np.errstate(**kinds, call=lambda kind, _: self.alarms.append(kind))
 
     def see(self, node: list[Any], g: Any, saved: list[Any]) -> bool:
-        """Emit a node's cotangent, a buffer: norm, NaN and Inf count, elements, the user's line, bytes saved.
+        """Measure the gradient ``g`` (a buffer) that arrived at a node, and emit its statistics.
+
+        The event has the norm, the number of NaN and Inf, the size, the user's line and the bytes that the node saved.
 
         Returns:
-            Whether the node was measured.
+            Whether the node was measured: False if none are left to be measured.
         """
         if self.left <= 0:
             return False
@@ -82,15 +92,17 @@ class Statistics:
         return True
 
     def check(self, node: list[Any], g: Any, saved: list[Any], given: list[Any], measured: bool = False) -> bool:
-        """Find out whether the pull of a node made the first NaN or Inf of this pass, and measure it if so.
+        """Check whether a node's gradient rule made the first NaN or Inf of this pass; if so, measure from here on.
 
-        Nodes that are not measured are suspected after an alarm, and where the user's own functions ran.
+        A node that is not measured is checked only if NumPy has reported an error, or the user's functions ran.
 
         Args:
-            given: the buffers that it gave to its parents.
+            g: the gradient that arrived at the node, and ``saved`` the values that it saved.
+            given: the gradients that the rule returned for the node's parents, as buffers.
+            measured: whether the node was measured.
 
         Returns:
-            Whether it did.
+            Whether the node made the first NaN or Inf.
         """
         plan = node[PLAN]
         suspected = measured or self.alarms or isinstance(plan, Intercepted) or not plan.op.traceable
@@ -107,12 +119,13 @@ class Statistics:
         return True
 
     def _begins(self, node: list[Any]) -> None:
+        """Emit that NaN or Inf begins at a node, unless it began at another one before."""
         if not self._found:
             self._found = True
             self._emit(schema.NAN_ORIGIN, node[SEQ])
 
     def end(self, reached: list[tuple[list[Any], Any]]) -> None:
-        """Emit the leaves that gradients arrived at, by name, where the pass was measured or one of them is bad."""
+        """Emit the statistics of the leaves' gradients, if the pass was measured or one of them has NaN or Inf."""
         lanes = bus.lanes
         if lanes is None:
             return
@@ -127,6 +140,7 @@ class Statistics:
             self._emit(schema.GRAD_STAT | code, leaf[SEQ], encoding.float_bits(norm), bad, size, name)
 
     def _emit(self, code: int, node: int, *words: int) -> None:
+        """Emit an event about a node, after an event for the beginning of the pass if it is the first one."""
         lanes = bus.lanes
         if lanes is None:
             return
@@ -137,17 +151,18 @@ class Statistics:
 
 
 def _values(g: Any) -> Any:
+    """The values of a buffer as a flat NumPy array."""
     return state.current().backend.to_numpy(g).ravel()
 
 
 def _bad(g: Any) -> bool:
-    """Whether a buffer holds NaN or Inf, in one pass over it; its squares may overflow."""
+    """Whether a buffer holds NaN or Inf: one pass over it finds out, unless the sum of squares overflows."""
     values = _values(g)
     return not np.isfinite(np.vdot(values, values)) and not bool(np.isfinite(values).all())
 
 
 def measure(g: Any) -> tuple[float, int, int]:
-    """Euclidean norm of a buffer, how many of its elements are NaN or infinite, and how many there are."""
+    """Return the Euclidean norm of a buffer, how many of its elements are NaN or infinite, and its size."""
     values = _values(g)
     with np.errstate(over="ignore", invalid="ignore"):
         norm = math.sqrt(np.vdot(values, values).real) if values.dtype.itemsize > 2 else math.inf
