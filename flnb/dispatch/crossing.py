@@ -24,7 +24,7 @@ from flnb.dispatch import source_lines, state
 from flnb.dispatch.failure import failed, failed_call
 from flnb.dispatch.plan import Plan, Spec
 from flnb.dispatch.promotion import adopted, plan_for
-from flnb.dispatch.state import ACTIVATION, TEMPORARY
+from flnb.dispatch.state import ACTIVATION, INPUT, TEMPORARY
 from flnb.dispatch.templates import CREATE, PULL, RECORD, SUM, Form, compiled, entry_text, function_text
 from flnb.tensor import Tensor, detached
 
@@ -108,7 +108,10 @@ def enter(op: Op, tensors: tuple[Any, ...], attributes: tuple[Any, ...], out: An
 
 
 def create(op: Op, spec: Spec, arguments: tuple[Any, ...], category: int = 0) -> Tensor:
-    """Run an op that makes a tensor from no tensor; ``arguments`` are passed to the method unseen by the plan."""
+    """Run an op that makes a tensor from no tensor; ``arguments`` are passed to the method unseen by the plan.
+
+    Outside of modules and scopes the tensor counts as input: the user made it. Inside, as a temporary result.
+    """
     here = scoped() or state.session
     if here.interpreters:
         return here.interpreters[-1].create(op, spec, arguments, category)  # type: ignore[no-any-return]
@@ -117,7 +120,8 @@ def create(op: Op, spec: Spec, arguments: tuple[Any, ...], category: int = 0) ->
         if not here.backend.supports(spec.dtype):
             raise TypeError(f"{op.name}: backend {here.backend.name!r} does not support {spec.dtype.name}")
         plan = op.plans.setdefault(spec, Plan(op, (), (), spec))
-    return _created(plan, here, arguments, here.category or category or TEMPORARY)  # type: ignore[no-any-return]
+    kind = here.category or category or (TEMPORARY if bus.threads.here.path else INPUT)
+    return _created(plan, here, arguments, kind)  # type: ignore[no-any-return]
 
 
 def pull_plan(plan: Plan) -> Plan:

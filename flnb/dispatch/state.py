@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["CATEGORIES", "State", "category", "current", "entered", "recording", "use"]
 
 CATEGORIES = ("unknown", "parameter", "gradient", "activation", "optimizer_state", "input", "temporary")
-ACTIVATION, TEMPORARY = 3, 6
+ACTIVATION, INPUT, TEMPORARY = 3, 5, 6
 
 
 class State:

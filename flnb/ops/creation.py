@@ -17,8 +17,6 @@ from flnb.dispatch.quiet import quiet
 from flnb.dispatch.table import Op
 from flnb.tensor import ArrayLike, DTypeLike, Tensor, check_device
 
-INPUT = 5
-
 
 def _no_rule(op: Op, *_: Any) -> Any:
     raise TypeError(f"{op.name}: takes no tensors")
@@ -88,7 +86,7 @@ def asarray(obj: ArrayLike, dtype: DTypeLike = None, copy: bool | None = None, d
         return _joined(obj, _common(obj) if dtype is None else dtype)
     array = _array_of(obj, dtype)
     spec = spec_of(array.shape, array.dtype, state.current().kind)
-    return dispatch.create(_from_numpy, spec, (array,), INPUT)
+    return dispatch.create(_from_numpy, spec, (array,), state.INPUT)
 
 
 @quiet

@@ -161,7 +161,8 @@ class Recording(Run):
     @property
     def memory(self) -> Memory:
         """Memory over time: `.timeline()`, `.at(t)`, `.peak` and `.fragmentation()`. See `Memory`."""
-        memory: Memory = self._cached("memory", lambda table: Memory(table, self.start, self.catalog))
+        least = int(self.meta.get("min_block") or 0)
+        memory: Memory = self._cached("memory", lambda table: Memory(table, self.start, self.catalog, least))
         return memory
 
     @property

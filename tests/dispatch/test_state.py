@@ -234,6 +234,16 @@ def test_training_is_bit_identical_under_every_manager():
         assert np.array_equal(a, b)
 
 
+def test_random_numbers_of_the_user_are_input_and_those_of_a_module_temporary():
+    with flnb.use_memory_manager(flnb.memory.Caching()), flnb.record() as run:
+        x = flnb.random.normal((1000,))
+        with flnb.scope("inside"):
+            y = flnb.random.normal((1000,))
+        held = run.memory.at(run.seconds).by_category
+    assert (held["input"], held["temporary"]) == (4096, 4096)
+    assert x.shape == y.shape
+
+
 def test_categories_label_what_is_allocated():
     manager = flnb.memory.Caching()
     with flnb.use_memory_manager(manager), flnb.record() as run:

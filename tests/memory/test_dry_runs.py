@@ -49,7 +49,7 @@ def test_everything_about_the_peak_of_a_program_that_is_known():
     found = dry_run(program, Native)
     assert (found.title, found.manager, found.capacity) == ("program", "native", None)
     assert [row for row in found.held if row.nbytes == MIB] == [
-        (MIB, "temporary", "full", "", (256, 1024), "float32"),
+        (MIB, "input", "full", "", (256, 1024), "float32"),
         (MIB, "activation", "multiply", "", (256, 1024), "float32"),
         (MIB, "activation", "exp", "", (256, 1024), "float32"),
         (MIB, "gradient", "multiply", "", (256, 1024), "float32"),

@@ -157,3 +157,16 @@ def test_an_absurd_request_fails_as_out_of_memory_also_while_recording():
         flnb.zeros((2**62, 16))
     assert len(run.table("oom")["t"]) == 1
     assert "out of memory" in repr(run)
+
+
+def test_what_is_too_small_for_a_block_is_mentioned_in_text_and_html():
+    with flnb.use_memory_manager(Caching(HostDevice())), flnb.record() as run:
+        before = run.memory.at(0.0)
+        weight, bias = flnb.ones((1000,)), flnb.ones((10,))
+        view, scalar = weight[:4], flnb.asarray(2.0)
+    state = run.memory.at(run.seconds)
+    said = "not in these sums: 2 results below 1.00 KiB, 44 B in all, made so far in memory of NumPy's own"
+    assert said in repr(state)
+    assert "not in these sums: 2 results below 1.00 KiB" in state._repr_html_()
+    assert "not in these sums" not in repr(before)
+    assert weight.shape, (bias.shape, view.shape, scalar.shape) == ((10,), (4,), ())

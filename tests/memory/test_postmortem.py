@@ -58,7 +58,7 @@ def test_a_fragmented_request() -> None:
     assert (report.capacity, report.unreserved, report.cached) == (48 * MIB, 10 * MIB, 0)
     (probe,) = report.blockers
     assert (probe.names, probe.op, probe.size, probe.shape) == (("probe",), "full", 3 * MIB, (3 * MIB // 4,))
-    assert (probe.category, probe.scope, probe.locks, probe.held) == ("temporary", "", 0, "a variable of fragmented()")
+    assert (probe.category, probe.scope, probe.locks, probe.held) == ("input", "", 0, "a variable of fragmented()")
     assert probe.age is not None
     assert probe.age > 0
     assert report.closest is not None

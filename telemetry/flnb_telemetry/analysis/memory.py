@@ -151,12 +151,24 @@ class MemoryState:
         held = sorted(schema.tuples(self._segment, "address", "segment_id", "size"))
         return tuple(SegmentView(number, at, size, tuple(inside[number])) for at, number, size in held)
 
+    @property
+    def besides(self) -> str:
+        """A sentence on the small results that have no block and are in no sum, "" where there are none."""
+        count, nbytes = self._memory.small(self._ns)
+        if not count:
+            return ""
+        least, total = quantity.size(self._memory.least), quantity.size(nbytes)
+        made = f"{quantity.count(count)} result{'s' * (count != 1)} below {least}, {total} in all"
+        return f"not in these sums: {made}, made so far in memory of NumPy's own"
+
     def __repr__(self) -> str:
         held = ", ".join(f"{name} {quantity.size(n)}" for name, n in self.by_category.items() if n)
         return (
             f"memory at {self.t:.3f} s: {quantity.size(self.allocated)} in {len(self.block['t'])} blocks of "
             f"{quantity.size(self.reserved)} reserved\n  {held or 'nothing allocated'}\n  "
             f"largest hole {quantity.size(self.largest_hole)}, internal waste {quantity.percent(self.internal)}"
+            + f"\n  {self.besides}"
+            * bool(self.besides)
         )
 
     def _repr_html_(self) -> str:
@@ -171,11 +183,13 @@ class Memory:
     `block` and `segment` are the columns of the `alloc` and `segment_alloc` events, with the time of the "end" (ns) and
     for blocks that of the request to free them ("dropped"); NEVER for what lives on. A segment that was resized has a
     row for each of its sizes, from then until the next.
+    Results smaller than the manager's `min_block` have no block: NumPy stores them by itself and their frees are not
+    recorded. `small(ns)` counts those made so far.
     What saved tensors were moved to (`flnb.memory.offload`) is another device: `aside` is its timeline, and nothing
     else counts it. `transfer` are the columns of the moves, `locked` those of user locks.
     """
 
-    def __init__(self, table: Callable[[str], schema.Columns], start: int, catalog: Catalog) -> None:
+    def __init__(self, table: Callable[[str], schema.Columns], start: int, catalog: Catalog, least: int = 0) -> None:
         self.start, self.catalog = start, catalog
         self.transfer, elsewhere = table("transfer"), table("aside")["segment_id"]
         self.locked = table("locked")
@@ -186,6 +200,16 @@ class Memory:
         asked = table("free_requested")
         self.block["dropped"] = joined(self.block["alloc_id"], asked["alloc_id"], asked["t"], NEVER)
         self._timeline = timeline(self.block, self.segment, start)
+        ops, self.least = table("op"), int(max(table("use")["min_block"].max(initial=0), least))
+        nbytes, view = catalog.nbytes[ops["plan"]], catalog.strings.id_of("movement")
+        small = (ops["alloc_id"] == 0) & (nbytes > 0) & (nbytes < self.least) & (catalog.family[ops["plan"]] != view)
+        self._small = ops["t0"][small], np.append(0, np.cumsum(nbytes[small]))
+
+    def small(self, ns: int) -> tuple[int, int]:
+        """The number and the bytes of the results without a block that were made until a time in ns."""
+        times, sums = self._small
+        count = int(np.searchsorted(times, ns, "right"))
+        return count, int(sums[count])
 
     def timeline(self) -> Timeline:
         """Bytes over time, one row for each moment at which anything changed."""

@@ -128,7 +128,7 @@ def memory_timeline(memory: Memory, until: float | None = None) -> str:
 def block_map(state: MemoryState) -> str:
     """The segments of a moment with their blocks in them."""
     held = f"{quantity.size(state.allocated)} in {quantity.size(state.reserved)} at {state.t:.3f} s"
-    return segment_bars(state.segments, held)
+    return segment_bars(state.segments, held) + (f"<div>{html_text(state.besides)}</div>" if state.besides else "")
 
 
 def segment_bars(every: Sequence[SegmentView], text: str, limit: int = 24) -> str:
