@@ -1,7 +1,6 @@
-"""What notebooks see of flnb's objects, and what flnb puts into notebooks.
+"""How flnb's objects are shown in notebooks: as HTML, made by formatters that `register` adds to IPython.
 
-The formatters are registered with IPython, which the layers below know nothing of: `register` is called when flnb is
-imported in a notebook, and by ``%load_ext flnb``.
+`register` is called when flnb is imported in a notebook, and by ``%load_ext flnb``.
 """
 
 from __future__ import annotations
@@ -21,36 +20,31 @@ HTML = {
     ("flnb.interface.memory", "MemoryManager"): ("flnb.show.managers", "manager_html"),
     ("flnb.memory_lab.postmortem", "Postmortem"): ("flnb.show.postmortem", "postmortem_html"),
 }
-"""What shows objects of a class, imported when the first is shown."""
+"""Module and name of a class, and module and name of the function that returns its objects as HTML."""
 
 
 def register(shell: Any) -> None:
-    """Show tensors, modules and managers as HTML, tapes as widgets, in this shell; a terminal shows their repr.
+    """Make an IPython shell show tensors, modules and managers as HTML, and tapes as widgets.
 
-    A cell that ends for lack of memory shows the report of that above a traceback of the user's frames.
+    A cell that runs out of memory shows a report above the traceback. Terminals show reprs, as before.
     """
     html, whole = shell.display_formatter.formatters["text/html"], shell.display_formatter.mimebundle_formatter
     for shown, formatter in HTML.items():
         html.for_type_by_name(*shown, _later(*formatter))
     whole.for_type_by_name("flnb_telemetry.analysis.tape", "Tape", _later("flnb.widgets.tape", "view"))
     if not shell.custom_exceptions:
-        shell.set_custom_exc((OutOfMemoryError,), _out_of_memory)
-    elif OutOfMemoryError not in shell.custom_exceptions:  # somebody else's stays; the report comes below
+        shell.set_custom_exc((OutOfMemoryError,), _later("flnb.show.postmortem", "show_error"))
+    elif OutOfMemoryError not in shell.custom_exceptions:  # another library's handler: the report comes after it
         shell.events.register("post_run_cell", _after_cell)
 
 
 def _later(module: str, name: str) -> Callable[..., Any]:
-    """A formatter whose module is imported at its first call; it ignores the types that IPython asks it to exclude."""
-    return lambda shown, **_: getattr(import_module(module), name)(shown)
-
-
-def _out_of_memory(shell: Any, kind: type[BaseException], error: Any, trace: Any, tb_offset: int | None = None) -> Any:
-    from flnb.show.postmortem import show_error
-
-    return show_error(shell, kind, error, trace)
+    """Return a function that imports a module at its first call and calls a function of it, without keywords."""
+    return lambda *given, **_: getattr(import_module(module), name)(*given)
 
 
 def _after_cell(result: Any) -> None:
+    """Show the report of an out-of-memory error that ended a cell."""
     if isinstance(result.error_in_exec, OutOfMemoryError):
         from flnb.show.postmortem import show_after
 

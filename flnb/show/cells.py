@@ -1,4 +1,4 @@
-"""Putting code into a notebook."""
+"""New notebook cells."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ __all__ = ["open_cell"]
 
 
 def open_cell(code: str) -> None:
-    """Make a new cell with this code below the one that runs.
+    """Insert a cell with this code below the notebook cell that is running.
 
     Raises:
-        RuntimeError: no notebook is behind this program.
+        RuntimeError: the program does not run in a notebook; the message contains the code.
     """
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if shell is None:
-        raise RuntimeError(f"there is no notebook to put a cell into; the code is\n\n{code}")
+        raise RuntimeError(f"open_cell: this program does not run in a notebook; the code is\n\n{code}")
     shell.set_next_input(code)

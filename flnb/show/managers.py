@@ -1,4 +1,4 @@
-"""A memory manager or backend alone on a cell's last line."""
+"""A memory manager as HTML, for the last line of a notebook cell."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEGMENTS, BLOCKS = 12, 200  # drawn at most
 
 
 def manager_html(manager: MemoryManager) -> str:
-    """A manager's memory: sums, and its segments as bars with blocks in the colours of their categories."""
+    """Return HTML with a manager's sums and a bar for each segment, its blocks in the colours of their categories."""
     stats = manager.stats()
     size = quantity.size
     many = "" if stats["segments"] == 1 else "s"
@@ -44,6 +44,7 @@ def manager_html(manager: MemoryManager) -> str:
 
 
 def _view(state: SegmentState) -> SegmentView:
+    """Convert a segment of a manager's snapshot to the form that `svg.segment_bars` draws."""
     segment = state.segment
     blocks = [
         BlockView(b.id, b.address - segment.address, b.size, b.requested, schema.CATEGORIES[b.category], "", "", 0, "")

@@ -1,4 +1,4 @@
-"""A Module alone on a cell's last line: its parts as a tree that opens, each parameter with its statistics."""
+"""A neural network module as HTML: a tree of its modules and parameters, with statistics of each parameter."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from flnb.tensor import Tensor
 
 __all__ = ["module_html"]
 
-OPENS = 4096  # elements up to which a parameter in the tree opens to its picture and values
+OPENS = 4096  # largest size of a parameter that can be opened to see its values
 
 
 def module_html(module: Module) -> str:
-    """HTML without scripts: the tree of modules, parameters and buffers, the first level open."""
+    """Return HTML without scripts with the tree of modules, parameters and buffers; the first level is open."""
     return f"<div style='{BOX}'>{_tree('', module, True)}</div>"
 
 
 def _tree(name: str, module: Module, opened: bool) -> str:
+    """Return a module and its contents as an HTML element that can be opened."""
     label = f"<span style='{CODE}'>{html_text(name)}</span> " if name else ""
     size = sum(item.nbytes for item in module.parameters())
     count = module._summary() + (f", {quantity.size(size)}" if size else "")
@@ -40,12 +41,13 @@ def _tree(name: str, module: Module, opened: bool) -> str:
 
 
 def _leaf(name: str, tensor: Tensor) -> str:
+    """Return HTML for a parameter or buffer: name, dtype, shape and statistics; small ones open to their values."""
     kind = "" if isinstance(tensor, Parameter) else " (buffer)"
     gradient = getattr(tensor, "grad", None)
-    told = statistics(np.asarray(tensor._values())) if tensor._can_be_read() else facts(tensor)[0]
+    text = statistics(np.asarray(tensor._values())) if tensor._can_be_read() else facts(tensor)[0]
     if gradient is not None and gradient._can_be_read():
-        told += f" · gradient {norm(gradient)}"
-    head = f"<span style='{CODE}'>{html_text(name)} {tensor._spec!r}</span>{kind} <span style='{DIM}'>{told}</span>"
+        text += f" · gradient {norm(gradient)}"
+    head = f"<span style='{CODE}'>{html_text(name)} {tensor._spec!r}</span>{kind} <span style='{DIM}'>{text}</span>"
     if tensor.size > OPENS or not tensor._can_be_read():
         return f"<div style='margin-left:1.1em'>{head}</div>"
     inside = f"<div style='margin:2px 0 4px 1.1em'>{tensor_html(tensor)}</div>"

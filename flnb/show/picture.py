@@ -1,4 +1,4 @@
-"""Values as pictures: PNG images, heat maps and histograms, written by hand so that nothing needs to be installed."""
+"""Arrays as pictures: PNG images, heat maps and histograms, made without any imaging library."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ __all__ = ["heat_map", "histogram", "images_of", "png", "tag"]
 
 Array = np.ndarray[Any, Any]
 WIDTH = 160  # CSS pixels of a picture, and pixels of a PNG at most
-LEAST = 8  # rows and columns below which numbers tell more than a picture
+LEAST = 8  # fewest rows and columns of an array that is shown as a picture
 MOST_IMAGES = 8
 BROKEN = (214, 39, 151)  # NaN and infinity
 BLUE, GREY, RED = np.array([[33, 102, 172], [247, 247, 247], [178, 24, 43]], np.float64)
 
 
 def png(pixels: Array) -> bytes:
-    """A PNG file (RFC 2083) of uint8 pixels (H, W), grey, or (H, W, 3), RGB.
+    """Encode uint8 pixels of shape (H, W), grey, or (H, W, 3), RGB, as a PNG file (RFC 2083).
 
     >>> import numpy as np
+    >>> from flnb.show.picture import png
     >>> png(np.zeros((2, 3), np.uint8))[:8]
     b'\\x89PNG\\r\\n\\x1a\\n'
     """
@@ -37,7 +38,7 @@ def png(pixels: Array) -> bytes:
 
 
 def tag(pixels: Array, alt: str) -> str:
-    """An ``<img>`` with its pixels inside, small ones enlarged without blur."""
+    """Return an HTML image element that contains the pixels; small images are enlarged without blur."""
     height, width = pixels.shape[:2]
     scale = max(1, WIDTH // max(height, width))
     source = base64.b64encode(png(pixels)).decode()
@@ -48,10 +49,10 @@ def tag(pixels: Array, alt: str) -> str:
 
 
 def images_of(values: Array) -> list[Array]:
-    """The images that an array holds as uint8 pixels, [] where its shape is not one of images.
+    """Return the images in an array as uint8 pixels of shape (H, W) or (H, W, 3); [] if it does not look like images.
 
-    (H, W, 3), (C, H, W) and (N, C, H, W) with one or three channels, H and W at least 8. Bytes are taken as they are,
-    floats from the least to the largest value (from 0 to 1 where all lie between).
+    Accepted shapes are (H, W, 3), (C, H, W) and (N, C, H, W) with one or three channels, H and W at least 8. Values of
+    uint8 stay; others are scaled from their range, or from 0 to 1 if all are within it. NaNs and infinities are pink.
     """
     if values.ndim == 3 and values.shape[2] == 3:
         stack = values[None]
@@ -77,7 +78,10 @@ def images_of(values: Array) -> list[Array]:
 
 
 def heat_map(values: Array) -> Array | None:
-    """A matrix as pixels: blue below zero, red above, the largest magnitude in full; grey levels without negatives."""
+    """Return a matrix as RGB pixels, blue for negative and red for positive values; grey levels if none is negative.
+
+    None is returned for other shapes, complex numbers, and fewer than 8 rows or columns.
+    """
     if values.ndim != 2 or min(values.shape) < LEAST or values.dtype.kind == "c":
         return None
     seen = values[:: _step(values.shape[0]), :: _step(values.shape[1])].astype(np.float64)
@@ -94,7 +98,7 @@ def heat_map(values: Array) -> Array | None:
 
 
 def histogram(values: Array, bins: int = 40) -> str:
-    """The distribution of finite values as a small SVG in the colour of the text; "" for few or equal ones."""
+    """Return a small SVG with the histogram of the finite values; empty if they are fewer than 16 or all equal."""
     finite = values[np.isfinite(values)].astype(np.float64)
     if finite.size < 2 * LEAST or finite.min() == finite.max():
         return ""
@@ -112,8 +116,10 @@ def histogram(values: Array, bins: int = 40) -> str:
 
 
 def _step(extent: int) -> int:
+    """Return which every n-th row or column to take, so that at most `WIDTH` remain."""
     return -(-extent // WIDTH)
 
 
 def _range(values: Array) -> tuple[float, float]:
+    """Return the smallest and the largest value, 0 and 0 for an empty array."""
     return (float(values.min()), float(values.max())) if values.size else (0.0, 0.0)

@@ -1,7 +1,7 @@
-"""The post-mortem of an `OutOfMemoryError`, in the cell that failed.
+"""The report of an `OutOfMemoryError` as HTML, shown below the notebook cell that failed.
 
-Verdict, five numbers, the request drawn to scale on the segment that came closest, what blocks it, and remedies, those
-that do not fit last. Everything in the picture is also in its tables.
+It has a verdict, five numbers, a drawing of the memory segment that was closest to serving the request, the blocks in
+the way, and remedies, those that help first. Everything in the drawing is also in the tables.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RIGHT = ("Size", "Age")
 
 
 def _variables(theme: int) -> str:
-    """The colours of the categories in one theme, and black or white for letters on each, by contrast (WCAG 2.1)."""
+    """Return CSS variables with the categories' colours in a theme (0 light, 1 dark), and a text colour for each."""
     found = ""
     for name, colours in palette.CATEGORY.items():
         parts = [int(colours[theme][i : i + 2], 16) / 255 for i in (1, 3, 5)]
@@ -42,62 +42,19 @@ def _variables(theme: int) -> str:
     return found
 
 
-STYLE = f"""<style>
-.flnb-oom{{{_variables(0)}--ink:var(--jp-ui-font-color1,#1b1b1b);--paper:var(--jp-layout-color1,#fff);--bad:#c62828;
---dim:color-mix(in srgb,var(--ink) 68%,var(--paper));--line:color-mix(in srgb,var(--ink) 18%,var(--paper));
-font:12px/16px var(--jp-ui-font-family,sans-serif);color:var(--ink);background:var(--paper);
-border:1px solid var(--line);border-radius:4px;max-width:1120px;font-variant-numeric:tabular-nums}}
-[data-jp-theme-light="false"] .flnb-oom{{{_variables(1)}--bad:#ef6c6c}}
-.flnb-oom>div{{padding:8px 12px;border-top:1px solid var(--line);overflow-x:auto}}
-.flnb-oom>div:first-child{{border-top:0}}
-.flnb-oom .dim{{color:var(--dim)}}
-.flnb-oom .code{{font-family:var(--jp-code-font-family,monospace);font-size:11.5px}}
-.flnb-oom>.numbers{{display:flex;padding:0}}
-.flnb-oom .numbers>div{{flex:1;padding:8px 12px;border-left:1px solid var(--line)}}
-.flnb-oom .numbers>div:first-child{{border-left:0}}
-.flnb-oom .numbers b{{font-size:15px;line-height:22px}}
-.flnb-oom .map{{position:relative;height:58px;margin-top:4px}}
-.flnb-oom .map>*{{position:absolute;box-sizing:border-box;overflow:hidden;white-space:nowrap;text-align:center}}
-.flnb-oom .tile{{top:16px;height:23px;line-height:21px;border:1px solid var(--paper)}}
-.flnb-oom .hole{{border:1px dashed var(--dim);color:var(--dim)}}
-.flnb-oom .mark{{top:0;width:16px;margin-left:-8px}}
-.flnb-oom .request{{top:42px;height:16px;color:var(--bad);border:solid var(--bad);border-width:0 2px;
-background:linear-gradient(var(--bad),var(--bad)) center/100% 1px no-repeat}}
-.flnb-oom .request span{{background:var(--paper);padding:0 6px}}
-.flnb-oom .square{{display:inline-block;width:9px;height:9px;margin-right:5px}}
-.flnb-oom .bar{{display:inline-block;width:110px;height:8px;margin-right:8px;border-right:1.5px solid var(--ink);
-background:color-mix(in srgb,var(--ink) 9%,var(--paper))}}
-.flnb-oom .bar i{{display:block;height:8px;background:var(--dim)}}
-.flnb-oom table{{table-layout:auto!important;
-font:inherit;color:inherit;border-collapse:collapse;width:100%;margin:4px 0 0}}
-.flnb-oom :is(td,th){{color:inherit;text-align:left!important;font:inherit;padding:2px 12px 2px 0;
-border-bottom:1px solid var(--line);background:none!important;white-space:nowrap;
-max-width:none!important}}
-.flnb-oom tr{{background:none!important}}
-.flnb-oom button.do{{font:11px/16px var(--jp-ui-font-family,sans-serif);height:20px;padding:0 7px;margin-left:4px;
-border:1px solid var(--line);border-radius:3px;background:var(--paper);color:var(--ink);cursor:pointer}}
-.flnb-oom button.do:hover{{background:color-mix(in srgb,var(--ink) 7%,var(--paper))}}
-.flnb-oom td:has(button.do){{text-align:right!important;padding-right:0}}
-.flnb-oom button.do:focus-visible{{outline:2px solid var(--jp-brand-color1,#1976d2);outline-offset:1px}}
-.flnb-oom td:first-child{{white-space:normal;overflow-wrap:anywhere;min-width:260px}}
-.flnb-oom tr th{{color:var(--dim);font-size:11px}} .flnb-oom .right{{text-align:right!important}}
-</style>"""
-
-
-SCRIPT = Path(__file__).parents[1] / "widgets" / "static" / "card.js"
-
-
 @cache
-def _script() -> str:
-    return SCRIPT.read_text(encoding="utf-8")
+def _style_and_script() -> tuple[str, str]:
+    """Return the HTML elements with the style sheet and the script, which gives remedies their buttons."""
+    style = Path(__file__).with_suffix(".css").read_text(encoding="utf-8")
+    script = (Path(__file__).parents[1] / "widgets" / "static" / "card.js").read_text(encoding="utf-8")
+    style = style.replace("/*light*/", _variables(0)).replace("/*dark*/", _variables(1))
+    return f"<style>{style}</style>", f"<script>{script}</script>"
 
 
 def postmortem_html(report: Postmortem) -> str:
-    """HTML in JupyterLab's colours, light or dark. It needs no scripts: where they run, remedies have buttons."""
-    numbers = "".join(
-        f"<div><div class='dim'>{name}</div><b>{value}</b></div>"
-        for name, value in ((name, _number(value)) for name, value in report_text.facts(report))
-    )
+    """Return the report as HTML for JupyterLab's light and dark themes. Where scripts run, remedies have buttons."""
+    style, script = _style_and_script()
+    numbers = "".join(_number(name, *value.partition(" ")) for name, value in report_text.facts(report))
     parts = [
         f"<b>Out of memory</b> <span class='dim'>{html_text(f'{report.verdict} · {report_text.where(report)}')}</span>",
         _map(report),
@@ -110,16 +67,18 @@ def postmortem_html(report: Postmortem) -> str:
         parts.append(f"<span class='code'>flnb.memory.release_cached()</span> <span class='dim'>{back}</span>")
     parts.append(_remedies(report.remedies))
     head, *rest = [f"<div>{part}</div>" for part in parts if part]
-    return f"{STYLE}<div class='flnb-oom'>{head}<div class='numbers'>{numbers}</div>{''.join(rest)}</div>" + (
-        f"<script>{_script()}</script>" if report.remedies.rows else ""
-    )
+    page = f"<div class='flnb-oom'>{head}<div class='numbers'>{numbers}</div>{''.join(rest)}</div>"
+    return f"{style}{page}{script if report.remedies.rows else ''}"
 
 
 def show_error(shell: Any, kind: type[BaseException], error: OutOfMemoryError, trace: TracebackType) -> list[str]:
-    """Show an error that ended a cell: the report, and the traceback with the user's frames alone.
+    """Show the report of an out-of-memory error that ended a cell, and a traceback with the user's frames only.
 
-    In a notebook the report comes first, so that it is seen without scrolling; a terminal ends with it. `%tb` shows
-    every frame, and `%debug` enters them. A handler of IPython (`set_custom_exc`): returns the traceback's lines.
+    In a notebook the report comes first, so that it is seen without scrolling; in a terminal it comes last. `%tb` still
+    shows all frames and `%debug` enters them. This is a handler for IPython's `set_custom_exc`.
+
+    Returns:
+        The lines of the traceback.
     """
     from IPython.display import display
 
@@ -129,7 +88,7 @@ def show_error(shell: Any, kind: type[BaseException], error: OutOfMemoryError, t
         display(report)  # type: ignore[no-untyped-call]
     kept, left_out = users_frames(trace)
     cause, bare = error.__cause__, error.__suppress_context__
-    if isinstance(cause, MemoryError):  # the device's: its text is in this one's
+    if isinstance(cause, MemoryError):  # of the device, whose text is part of this error's
         error.__cause__ = None
     try:
         lines: list[str] = shell.InteractiveTB.structured_traceback(kind, error, kept, tb_offset=0)
@@ -147,7 +106,7 @@ def show_error(shell: Any, kind: type[BaseException], error: OutOfMemoryError, t
 
 
 def show_after(result: Any) -> None:
-    """After a cell that ran out of memory, show the report below the other handler's output."""
+    """Show the report after a cell ran out of memory, for shells in which another library handles exceptions."""
     from IPython.display import display
 
     error = result.error_in_exec
@@ -156,7 +115,7 @@ def show_after(result: Any) -> None:
 
 
 def users_frames(trace: TracebackType | None) -> tuple[TracebackType | None, int]:
-    """A traceback without the frames of flnb and IPython, and how many these are; the whole, were there no others."""
+    """Return a traceback without the frames of flnb and IPython, unless it has no others, and how many were removed."""
     import IPython
 
     ipython = str(Path(IPython.__file__).parent)
@@ -165,24 +124,23 @@ def users_frames(trace: TracebackType | None) -> tuple[TracebackType | None, int
     while step is not None:
         frames.append(step)
         step = step.tb_next
-    users = [frame for frame in frames if not _foreign(frame.tb_frame.f_code.co_filename, ipython)] or frames
+    files = [frame.tb_frame.f_code.co_filename for frame in frames]
+    users = [f for f, name in zip(frames, files, strict=True) if not is_own(name) and not name.startswith(ipython)]
     kept = None
+    users = users or frames
     for frame in reversed(users):
         kept = TracebackType(kept, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
     return kept, len(frames) - len(users)
 
 
-def _foreign(filename: str, ipython: str) -> bool:
-    return is_own(filename) or filename.startswith(ipython)
-
-
-def _number(text: str) -> str:
-    value, _, unit = text.partition(" ")
-    return f"{value} <span class='dim' style='font-weight:400'>{unit}</span>"
+def _number(name: str, value: str, space: str, unit: str) -> str:
+    """Return HTML with a number and its unit below its name."""
+    unit = f"<span class='dim' style='font-weight:400'>{unit}</span>"
+    return f"<div><div class='dim'>{name}</div><b>{value}{space}{unit}</b></div>"
 
 
 def _map(report: Postmortem) -> str:
-    """The segment that came closest, to scale, with the request where it would have lain."""
+    """Return a drawing to scale of the segment that was closest to serving the request, with the request below it."""
     closest = report.closest
     if closest is None:
         return ""
@@ -206,6 +164,14 @@ def _map(report: Postmortem) -> str:
 
 
 def _tile(tile: BlockState, base: int, whole: int, labels: dict[int, str]) -> str:
+    """Return HTML for one block of the drawing.
+
+    Args:
+        tile: the block; one without an id is free.
+        base: the address at which the drawing begins.
+        whole: the number of bytes that the drawing shows.
+        labels: names of the blocks that are in the way of the request, by id.
+    """
     offset, share = tile.address - base, 100 * tile.size / whole
     at = _place(offset, tile.size, whole)
     if not tile.id:
@@ -222,10 +188,12 @@ def _tile(tile: BlockState, base: int, whole: int, labels: dict[int, str]) -> st
 
 
 def _place(offset: int, size: int, whole: int) -> str:
+    """Return CSS that places ``size`` bytes at an offset in a drawing of ``whole`` bytes."""
     return f"left:{100 * offset / whole:.3f}%;width:{100 * size / whole:.3f}%"
 
 
 def _blockers(title: str, about: str, blockers: Iterable[Blocker]) -> str:
+    """Return a table of blocks that are in the way of the request, under a title and an explanation."""
     rows = []
     for blocker in blockers:
         cells = [html_text(text) for text in report_text.row(blocker)]
@@ -237,11 +205,12 @@ def _blockers(title: str, about: str, blockers: Iterable[Blocker]) -> str:
 
 
 def _square(category: str) -> str:
-    """A category's name with its colour."""
+    """Return the name of a memory category behind a square of its colour."""
     return f"<span class='square' style='background:var(--{category})'></span>{category.replace('_', ' ')}"
 
 
 def _remedies(found: Remedies) -> str:
+    """Return the table of remedies, with a note where some could not be tried."""
     head = f"<b>What would have let this request through</b> <span class='dim'>{report_text.NOTE}</span>"
     if found.unknown:
         head += f"<div class='dim'>{html_text(found.unknown)}</div>"
@@ -253,6 +222,7 @@ def _remedies(found: Remedies) -> str:
 
 
 def _remedy(row: Remedy, capacity: int) -> list[str]:
+    """Return the cells of a remedy: its code, the peak with it as a bar, its cost, the result, and buttons."""
     share = min(100.0, 100 * row.peak / capacity) if row.fits else 100.0
     peak = report_text.peak(row.fits, row.peak, capacity)
     bar = f"<span class='bar'><i style='width:{share:.1f}%'></i></span>{peak}"
@@ -264,7 +234,7 @@ def _remedy(row: Remedy, capacity: int) -> list[str]:
 
 
 def _buttons(row: Remedy) -> str:
-    """Where the script puts the buttons of a remedy that fits."""
+    """Return an element into which the script puts buttons that run or copy a remedy; empty if it does not help."""
     if not row.fits:
         return ""
     code, runs = action(row.what)
@@ -272,6 +242,7 @@ def _buttons(row: Remedy) -> str:
 
 
 def _table(columns: Iterable[str], rows: list[list[str]]) -> str:
+    """Return an HTML table from titles and cells that are HTML already."""
     names = list(columns)
     sides = [" class='right'" if name in RIGHT else "" for name in names]
     head = "".join(f"<th{side}>{name}</th>" for name, side in zip(names, sides, strict=True))

@@ -1,4 +1,4 @@
-"""Remedies of a post-mortem as code that a cell can run."""
+"""Remedies for an out-of-memory error as code for a notebook cell."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ USE, LEAN = "flnb.use_memory_manager(", "flnb.memory.lean("
 
 
 class Action(NamedTuple):
-    """Code for a cell, and whether all its names are there, so that it runs as it is."""
+    """Code for a cell; ``runs`` says whether all its names are defined, so that it runs without changes."""
 
     code: str
     runs: bool
 
 
 def action(what: str) -> Action:
-    """The code of a remedy (`flnb.memory_lab.remedies.Remedy.what`) as a cell of its own.
+    """Turn a remedy, such as a context manager to run the program in, into code for a cell of its own.
 
-    What goes behind ``with`` around the program is set for the session where it is a manager; else the program has to
-    be put in by hand.
+    A manager for a ``with`` block is instead set for the session. For other context managers a block is written into
+    which the user puts the program.
 
+    >>> from flnb.show.remedying import action
     >>> action('flnb.use_memory_manager("buddy")').code
     'flnb.set_memory_manager("buddy")  # for tensors made from now on: run again from where the model is made'
     >>> print(action("flnb.memory.lean(net, offload=['net.0'])").code)

@@ -1,4 +1,4 @@
-"""A tape as a graph for graphviz: `flnb.plot.tape`."""
+"""`flnb.plot.tape`: the tape, the record of ops for a backward pass, drawn as a graph by graphviz."""
 
 from __future__ import annotations
 
@@ -23,11 +23,26 @@ INK = "#6f757b"
 
 
 def tape(run: Recording | Tape, depth: int | None = None) -> Any:
-    """The tape of the last sampled backward (or of `run.tape.step(i)`) as a `graphviz.Digraph`, modules as boxes.
+    """Draw a tape, the ops that a backward pass went through, as a `graphviz.Digraph` with modules as boxes.
 
-    Modules more than `depth` levels inside are one node each, equal blocks in a row one node in all (x12). Without a
-    depth all stand open, of a long tape as much as can be read: some 1500 things.
-    The source is there without the `dot` program; drawing without it is an error that says how to install it.
+    Args:
+        run: a recording, of which the last recorded tape is drawn, or a tape such as `run.tape.step(i)`.
+        depth: modules nested deeper than this are one node each, and equal modules in a row one node together (×12).
+            By default all modules are drawn open, up to some 1500 nodes.
+
+    The result has the graph's source without further programs; drawing it needs the `dot` program, and without it
+    raises an error that says how to install it.
+
+    Raises:
+        ValueError: ``depth`` is not an integer of 0 or more.
+        ImportError: graphviz's Python package, of the extra "lab", is missing.
+
+    >>> import flnb
+    >>> w = flnb.Variable([1.0, 2.0])
+    >>> with flnb.record() as run:
+    ...     (w * w).sum().backward()
+    >>> "multiply" in flnb.plot.tape(run).source
+    True
     """
     if depth is not None and (isinstance(depth, bool) or not isinstance(depth, int) or depth < 0):
         raise ValueError(f"flnb.plot.tape: got depth={depth!r}; expected a number of levels, 0 or more, or None")
@@ -46,19 +61,24 @@ def tape(run: Recording | Tape, depth: int | None = None) -> Any:
 
 
 class _Drawing:
-    """A tape on its way to graphviz: what was drawn, and in which box each node went."""
+    """A graph that is being drawn from a tape.
+
+    Attributes:
+        drawn: the number of nodes drawn so far.
+        closed: a note if modules were left closed for lack of room.
+    """
 
     def __init__(self, found: Tape, depth: int | None) -> None:
         self.tape, self.levels = found, found.levels
         self.depth = len(found.nodes) if depth is None else depth
-        self.folded = depth is not None  # by default equal blocks are told one by one, where there is room
+        self.folded = depth is not None  # by default equal modules in a row are drawn one by one
         self.drawn = 0
         self.closed: list[str] = []
         self.box = np.zeros(len(found.nodes), np.int64)
-        """For each node the first node of the box in which it is drawn."""
+        """For each node of the tape the first node of the box in which it is drawn."""
 
     def level(self, graph: Any, group: Group, depth: int) -> None:
-        """Draw the contents of an open group, with its groups as boxes or, closed, as one node each."""
+        """Draw the contents of an open module: its ops, and the modules within it as boxes or as one node each."""
         items = self.levels.level(group).items
         self.drawn += len(items)
         for item in items:
@@ -74,12 +94,14 @@ class _Drawing:
                 self._module(graph, item)
 
     def _fits(self, group: Group) -> bool:
+        """Return whether the graph has room for the contents of a module; if not, note that some stay closed."""
         more = len(self.levels.level(group).items)
         if self.drawn + more > NODES:
             self.closed = [f"modules beyond {NODES} things are left closed"]
         return self.drawn + more <= NODES
 
     def _op(self, graph: Any, node: TapeNode, group: Group) -> None:
+        """Draw one op: name, module if it is not the one around, shape, times, and the norm of its gradient."""
         bad = {"color": "#d32f2f", "penwidth": "3"} if node.bad else {}
         colour = palette.FAMILY.get(node.family, (INK, INK))[0]
         where = "" if node.scope == group.path else node.scope
@@ -87,7 +109,7 @@ class _Drawing:
         graph.node(_id(node.id), label, fillcolor=colour, **bad)
 
     def _module(self, graph: Any, group: Group) -> None:
-        """Label of a closed module: number of ops, output, times and saved bytes."""
+        """Draw a closed module as one node: number of ops, output shape, times and saved bytes."""
         columns = self.tape.graph
         part = slice(group.first, group.last)
         last = self.tape.nodes[group.last - 1]
@@ -104,7 +126,7 @@ class _Drawing:
         graph.node(_id(last.id), label, fillcolor="transparent", fontcolor=INK, peripheries="2", **bad)
 
     def rest(self, graph: Any) -> None:
-        """Leaves that an op which is drawn reads, and the edges between what is drawn."""
+        """Draw the parameters and inputs that drawn ops read, and all edges."""
         columns = self.tape.graph
         alone = np.bincount(self.box, minlength=len(self.box)) == 1
         reads = columns.parent
@@ -125,17 +147,18 @@ class _Drawing:
                 graph.edge(_id(int(columns.leaf_id[-1 - a])) if a < 0 else ends[a], ends[b])
 
     def _names(self) -> dict[int, str]:
-        """By the first node of each box what graphviz knows it by: its last node."""
+        """Return, by the first node of each box, the box's name in graphviz, which is that of its last node."""
         first = np.unique(self.box)
         last = np.append(first[1:], len(self.box)) - 1
         return {a: _id(int(self.tape.graph.id[b])) for a, b in zip(first.tolist(), last.tolist(), strict=True)}
 
 
 def _digraph() -> Any:
+    """Return the class of the graph; it is made here because graphviz is an optional package."""
     graphviz = require("graphviz", "lab", "drawing a tape")
 
     class Digraph(graphviz.Digraph):  # type: ignore[misc, name-defined]
-        """A `graphviz.Digraph` that says what to install where the `dot` program is missing."""
+        """A `graphviz.Digraph` whose errors say what to install if the `dot` program is missing."""
 
         def pipe(self, *args: Any, **options: Any) -> Any:
             _check_dot()
@@ -156,6 +179,7 @@ def _digraph() -> Any:
 
 
 def _check_dot() -> None:
+    """Raise an error that says how to install graphviz if the `dot` program is missing."""
     if shutil.which("dot") is None:
         raise FileNotFoundError(
             "flnb.plot.tape: drawing needs graphviz's `dot` program, which is not on the PATH; install it with: "
@@ -165,14 +189,17 @@ def _check_dot() -> None:
 
 
 def _id(number: int) -> str:
+    """Return the name of a node in graphviz; negative numbers are parameters and inputs."""
     return f"n{number}" if number >= 0 else f"leaf{-number}"
 
 
 def _label(*lines: str) -> str:
+    """Join the lines of a label, without empty ones, and escape them for graphviz."""
     # a backslash begins an escape in graphviz
     return safe_lines("\n".join(filter(None, lines)), LONGEST).replace("\\", "\\\\")
 
 
 def _gradient(item: TapeNode | TapeLeaf) -> list[str]:
+    """Return a line with the norm of a gradient and the number of its NaNs and infinities; [] if it is unknown."""
     bad = f", {item.bad} NaN/Inf" if item.bad else ""
     return [] if item.norm is None else [f"|grad| {quantity.norm(item.norm)}{bad}"]

@@ -1,4 +1,4 @@
-"""A Tensor or Variable alone on a cell's last line: what it is, where it lies, statistics, a picture, the values."""
+"""A Tensor or Variable as HTML: dtype and shape, where it is stored, statistics, a picture, and the values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BOX = (
 
 
 def tensor_html(tensor: Tensor) -> str:
-    """HTML without scripts, in JupyterLab's colours."""
+    """Return HTML without scripts that shows a tensor, and its gradient if it has one."""
     head = f"<b>{type(tensor).__name__}</b> <span style='{CODE}'>{tensor._spec!r}</span>"
     about = [html_text(fact) for fact in facts(tensor)]
     rows = [f"<div>{head} <span style='{DIM}'>{' · '.join(about)}</span></div>"]
@@ -46,7 +46,7 @@ def tensor_html(tensor: Tensor) -> str:
 
 
 def facts(tensor: Tensor) -> list[str]:
-    """Where a tensor is kept, and its place on the tape."""
+    """Return short texts: backend, memory block and size, whether it is a view, and the op that made it."""
     here = state.current()
     if tensor._spec.kind != here.kind:
         return [f"in a {tensor._spec.kind!r} buffer; .to({here.backend.name!r}) converts it"]
@@ -65,7 +65,7 @@ def facts(tensor: Tensor) -> list[str]:
 
 
 def statistics(values: Array) -> str:
-    """Range, mean and spread as HTML, with NaN, infinities and zeros where there are any."""
+    """Return HTML with range, mean and standard deviation, and the numbers of NaNs, infinities and zeros if any."""
     if not values.size or values.dtype.kind == "c":
         return "no elements" if not values.size else ""
     if values.dtype.kind == "b":
@@ -91,7 +91,7 @@ def statistics(values: Array) -> str:
 
 
 def _number(value: float) -> str:
-    """Three significant digits and a true minus sign; whole numbers as they are."""
+    """Format a number with three significant digits and a typographic minus sign; integers in full."""
     size = abs(value)
     if isinstance(value, int):
         text = str(size)
@@ -101,13 +101,13 @@ def _number(value: float) -> str:
 
 
 def norm(gradient: Tensor) -> str:
-    """The length of a gradient as text."""
+    """Return the Euclidean norm of a gradient as text."""
     values = np.asarray(gradient._values(), np.float64)
     return f"norm {quantity.norm(float(np.sqrt((values * values).sum())))}"
 
 
 def _values_html(values: Array, what: str) -> list[str]:
-    """Statistics, a picture if there is one to see, and the numbers: open where there is none."""
+    """Return HTML elements with statistics, a picture if possible, and the numbers, folded below a picture."""
     rows = [f"<div style='{DIM}'>{statistics(values)}</div>"]
     pictures = [tag(image, f"image {i} of {what}") for i, image in enumerate(images_of(values))]
     if not pictures and (mapped := heat_map(values)) is not None:

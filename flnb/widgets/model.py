@@ -1,4 +1,4 @@
-"""The widget itself: what ipywidgets and the browser's JavaScript see. Needs the extra "lab"."""
+"""The widgets of the dashboard, which exchange messages with JavaScript in the browser. Needs the extra "lab"."""
 
 from __future__ import annotations
 
@@ -28,58 +28,81 @@ if TYPE_CHECKING:
 STATIC = Path(__file__).parent / "static"
 
 
-class Dashboard(anywidget.AnyWidget):
-    """The live dashboard as a widget: display it, or put it into any ipywidgets layout.
+class _View(anywidget.AnyWidget):
+    """Base of the widgets: a view in the browser, whose messages `_receive` answers.
 
-    `flnb.dashboard()` makes it. Several views of it (two cells, two browser tabs) show the same recording. Where no
-    kernel is behind the page (an exported notebook, GitHub), the last recording's picture stands in its place.
+    `only` names the one view to show ("tape" or "compare"); by default there are all.
     """
 
     _esm: ClassVar[Path] = STATIC / "dashboard.js"
     height = traitlets.Int(680, help="height of a view in CSS pixels").tag(sync=True)
+    only = traitlets.Unicode("", help="the one view that is shown").tag(sync=True)
+
+    def __init__(self, **traits: Any) -> None:
+        super().__init__(**traits)
+        self.on_msg(lambda _, content, __: self._receive(content if isinstance(content, dict) else {}))
+        _hear_while_busy(self.comm)
+
+    def _receive(self, message: dict[str, Any]) -> None:
+        """Answer a message of the browser; ignore one of an unknown type."""
+        raise NotImplementedError
+
+    def _static(self) -> str:
+        """Return HTML without scripts, for pages without a kernel; empty for none."""
+        return ""
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        made = super()._repr_mimebundle_(**options)
+        data, metadata = made if isinstance(made, tuple) else (made or {}, {})
+        html = self._static()
+        return data | ({"text/html": html} if html else {}), metadata
+
+
+class Dashboard(_View):
+    """The live dashboard as a widget: display it, or put it into any ipywidgets layout.
+
+    `flnb.dashboard()` makes it. Several views of it (two cells, two browser tabs) show the same recording. On a page
+    without a kernel (an exported notebook, GitHub) a picture of the last recording is shown instead.
+    """
 
     def __init__(self, follower: Follower, height: int = 680) -> None:
-        super().__init__(height=height)
         self.follower = follower
         self.hub = Hub(follower.live, self.send)
-        follower.changed = self.hub.follow
         self.proposals = Proposals(lambda: follower.last, self.send)
-        self.on_msg(lambda _, content, __: self._receive(content))
-        _hear_while_busy(self.comm)
+        super().__init__(height=height)
+        follower.changed = self.hub.follow
         self._display_id = uuid.uuid4().hex
         self._pictured: tuple[int, str] | None = None
 
-    def _receive(self, content: Any) -> None:
-        kind = content.get("type") if isinstance(content, dict) else None
+    def _receive(self, message: dict[str, Any]) -> None:
+        kind = message.get("type")
         if kind == "code":
-            self.send(cells.answer(self.follower.last, content))
+            self.send(cells.answer(self.follower.last, message))
         elif kind in ("fit", "apply"):
-            self.proposals.receive(content)
+            self.proposals.receive(message)
         else:
-            self.hub.receive(content)
+            self.hub.receive(message)
 
     def close(self) -> None:
-        """Take the widget out of the page, end its thread, let go of the bus."""
+        """Remove the widget from the page, end its thread, and stop following recordings."""
         self.hub.stop()
         self.follower.stop()
         if (shell := get_ipython()) is not None and self._picture in shell.events.callbacks["post_run_cell"]:
             shell.events.unregister("post_run_cell", self._picture)
         super().close()
 
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        made = super()._repr_mimebundle_(**options)
-        data, metadata = made if isinstance(made, tuple) else (made or {}, {})
-        return data | {"text/html": fallback(self.follower.last)}, metadata
+    def _static(self) -> str:
+        return fallback(self.follower.last)
 
     def _ipython_display_(self) -> None:
-        """Display with an id, so that the static picture can follow when no browser does."""
+        """Display the widget with an id, by which the static picture can be updated if no browser shows the widget."""
         self._publish()
         shell = get_ipython()
         if shell is not None and self._picture not in shell.events.callbacks["post_run_cell"]:
             shell.events.register("post_run_cell", self._picture)
 
     def _picture(self, *_: Any) -> None:
-        """After a cell: renew the picture that a notebook run without a browser (nbconvert) will be left with."""
+        """Update the static picture after a cell, for notebooks that run without a browser (nbconvert)."""
         run = self.follower.last
         if self.hub.greeted or run is None or (run.number, run.state) == self._pictured:
             return
@@ -87,25 +110,20 @@ class Dashboard(anywidget.AnyWidget):
         self._publish(update=True)
 
     def _publish(self, **how: bool) -> None:
+        """Send the widget and its static picture to the cell's output, or with ``update=True`` replace them there."""
         data, metadata = self._repr_mimebundle_()
         publish_display_data(data, metadata, transient={"display_id": self._display_id}, **how)  # type: ignore[no-untyped-call]
 
 
-class TapeWidget(anywidget.AnyWidget):
-    """A recorded tape to walk about in; `run.tape` on a cell's last line makes one."""
-
-    _esm: ClassVar[Path] = STATIC / "dashboard.js"
-    height = traitlets.Int(560, help="height of a view in CSS pixels").tag(sync=True)
-    only = traitlets.Unicode("tape", help="the one view that is shown").tag(sync=True)
+class TapeWidget(_View):
+    """A recorded tape, the graph of ops of a backward, to explore; `run.tape` on a cell's last line makes one."""
 
     def __init__(self, tape: Tape, height: int = 560) -> None:
-        super().__init__(height=height)
         self.pages = LiveTape(tape)
-        self.on_msg(lambda _, content, __: self._receive(content))
-        _hear_while_busy(self.comm)
+        super().__init__(height=height, only="tape")
 
-    def _receive(self, message: Any) -> None:
-        kind = message.get("type") if isinstance(message, dict) else None
+    def _receive(self, message: dict[str, Any]) -> None:
+        kind = message.get("type")
         if kind in ("hello", "resync"):
             step = self.pages.tape.index
             self.send(self.pages.frame(f"tape of step {step}" if step >= 0 else "tape"))
@@ -113,54 +131,46 @@ class TapeWidget(anywidget.AnyWidget):
             self.send(self.pages.answer(message))
 
 
-class RunWidget(anywidget.AnyWidget):
-    """The dashboard of a recording that has ended, or two of them beside each other; `flnb.view` makes it."""
-
-    _esm: ClassVar[Path] = STATIC / "dashboard.js"
-    height = traitlets.Int(680, help="height of a view in CSS pixels").tag(sync=True)
-    only = traitlets.Unicode("", help='"compare" for two recordings').tag(sync=True)
+class RunWidget(_View):
+    """The dashboard of a recording that has ended, or of two side by side; `flnb.view` makes it."""
 
     def __init__(
         self, runs: list[Recording], height: int = 680, model: Any = None, step: Callable[[], object] | None = None
     ) -> None:
-        super().__init__(height=height, only="compare" if len(runs) > 1 else "")
-        self.runs, self.told = runs, [LiveRecording(run) for run in runs]
+        self.runs, self.frames = runs, [LiveRecording(run) for run in runs]
         self.proposals = Proposals(lambda: runs[0], self.send, model, step)
-        self.on_msg(lambda _, content, __: self._receive(content))
-        _hear_while_busy(self.comm)
+        super().__init__(height=height, only="compare" if len(runs) > 1 else "")
 
-    def _receive(self, message: Any) -> None:
-        kind = message.get("type") if isinstance(message, dict) else None
+    def _receive(self, message: dict[str, Any]) -> None:
+        kind = message.get("type")
         if kind in ("hello", "resync"):
-            for side, run in enumerate(self.told):
+            for side, run in enumerate(self.frames):
                 for content, buffer in run.frames():
                     self.send(content | {"side": side}, [buffer])
         elif kind in ("tape", "stack"):
-            if (answer := self.told[0].answer(message)) is not None:
+            if (answer := self.frames[0].answer(message)) is not None:
                 self.send(answer)
         elif kind in ("fit", "apply"):
             self.proposals.receive(message)
         elif kind == "code":
             self.send(cells.answer(self.runs[0], message))
 
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        made = super()._repr_mimebundle_(**options)
-        data, metadata = made if isinstance(made, tuple) else (made or {}, {})
-        return data | {"text/html": "".join(fallback(run) for run in self.runs)}, metadata
+    def _static(self) -> str:
+        return "".join(fallback(run) for run in self.runs)
 
 
 def fallback(run: Recording | None) -> str:
-    """HTML without scripts, shown in the dashboard's place on a page without a kernel."""
+    """Return HTML without scripts that stands for the dashboard on a page without a kernel."""
     if run is None:
         return "<p>The live dashboard of flnb needs a running kernel; nothing was recorded when this was saved.</p>"
     return f"<div><p>The live dashboard of flnb, as it was when this was saved.</p>{run._repr_html_()}</div>"
 
 
 def _hear_while_busy(comm: Any) -> None:
-    """Let the browser's messages through while a cell runs.
+    """Let a widget receive the browser's messages while a cell runs.
 
-    ipykernel 7 runs messages to a widget in a thread of their own (a subshell), but 7.4 sends those of a widget that
-    a running cell has made to the main thread, behind that cell. The hub's `receive` needs no particular thread.
+    ipykernel 7 handles such messages in a thread of their own (a subshell), but 7.4 queues those of a widget that the
+    running cell has made behind that cell. ``comm`` is the widget's channel to the browser.
     """
     if hasattr(comm, "_reply_subshell_for"):
         comm._reply_subshell_for = lambda data, default: default
