@@ -111,9 +111,9 @@ function m(a,e={},...t){let n=document.createElement(a);for(let[s,r]of Object.en
 .fl-ops .fl-sharetext{display:inline-block;min-width:42px;text-align:right}
 .fl-ops canvas{display:inline-block;vertical-align:middle;width:68px;height:16px}
 .fl-root .fl-tight1 th,.fl-root .fl-tight1 td,.fl-root .fl-tight2 th,.fl-root .fl-tight2 td,.fl-root .fl-tight3 th,.fl-root .fl-tight3 td,.fl-root .fl-tight4 th,.fl-root .fl-tight4 td{padding-left:4px;padding-right:4px}
-:is(.fl-tight1,.fl-tight2,.fl-tight3,.fl-tight4) .fl-share{width:40px;margin-right:2px}
-.fl-tight2 .fl-sparkcell,.fl-tight3 .fl-sparkcell,.fl-tight4 .fl-sparkcell{display:none}
-.fl-tight3 .fl-c-bytes,.fl-tight4 .fl-c-bytes,.fl-tight3 .fl-c-max,.fl-tight4 .fl-c-max{display:none}
+:is(.fl-tight1,.fl-tight2,.fl-tight3,.fl-tight4) .fl-share{width:40px}
+:is(.fl-tight2,.fl-tight3,.fl-tight4) :is(.fl-sparkcell,.fl-c-max){display:none}
+.fl-tight3 .fl-c-bytes,.fl-tight4 .fl-c-bytes{display:none}
 .fl-tight4 .fl-c-p99,.fl-tight4 .fl-c-mean{display:none}
 .fl-none{padding:16px 12px;color:var(--fl-dim)}
 .fl-split{display:grid;grid-template-columns:minmax(0,1fr) 272px}
@@ -228,7 +228,7 @@ function m(a,e={},...t){let n=document.createElement(a);for(let[s,r]of Object.en
 .fl-medium .fl-wideonly,.fl-narrow .fl-wideonly{display:none!important}
 .fl-medium .fl-recbar>*{padding:0 8px}
 .fl-medium .fl-recbar .fl-strip,.fl-narrow .fl-recbar .fl-strip{padding:0}
-.fl-medium .fl-search{width:140px}
+.fl-medium .fl-search{width:172px}
 .fl-medium .fl-state{min-width:90px}.fl-medium .fl-pause{min-width:110px}.fl-medium .fl-recbar .fl-stat{min-width:50px}
 .fl-medium .fl-empty{grid-template-columns:minmax(0,1fr) 320px}
 .fl-narrow .fl-page{overflow:auto}
