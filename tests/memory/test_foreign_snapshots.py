@@ -57,7 +57,7 @@ FRAME = {"name": "f", "filename": "a.py", "line": 1}
         ({"device_traces": [[GOOD | {"action": []}]]}, "an event has an action or a category that is no text"),
         ({"device_traces": [[GOOD | {"time_us": 2**62}]]}, "an event has time_us 4611686018427387904, expected"),
         ({"device_traces": [[GOOD | {"size": -1}]]}, "an event has size -1, expected an integer from 0 to"),
-        ({"device_traces": [[GOOD | {"frames": [FRAME | {"line": 2**90}]}]]}, "a frame is .*, expected texts and a"),
+        ({"device_traces": [[GOOD | {"frames": [FRAME | {"line": 2**90}]}]]}, "a frame is .*, expected texts as name"),
         ({"segments": [SEGMENT | {"blocks": [7]}]}, "a block is 7, expected a dict with size and state"),
         ({"segments": [SEGMENT | {"blocks": [{"state": "inactive"}]}]}, "a block has size None, expected an integer"),
         ({"segments": [SEGMENT | {"address": 2**63}]}, "a segment has address 9223372036854775808, expected"),

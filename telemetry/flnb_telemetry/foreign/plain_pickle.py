@@ -1,17 +1,15 @@
 """Pickles of plain values (texts, numbers, lists, tuples, dicts), read and written without the `pickle` module.
 
-Reading executes nothing: of the pickle machine's opcodes only those are known that make plain values. Keys of dicts are
-texts, and no value is ever hashed, compared or printed whole: values may share parts or hold themselves, so that a few
-bytes stand for an endless one. Large files stay small in memory: rows of a list are handed over in batches while they
-are read, and the part of the file that was read is released. A row, a dict of plain values under keys that came before,
-is taken by one regular expression.
+Reading executes nothing: of the opcodes of pickles only those are known that build plain values. Keys of dicts must be
+texts, and no value is hashed, compared or printed as a whole: values may share parts or contain themselves, so that a
+few bytes stand for an endless value. `pickle.Unpickler` would hash them, and would keep a whole file of several GB in
+memory; here the items of lists are handed over in batches while the file is read, and what was read is released.
 """
 
 from __future__ import annotations
 
 import mmap
 import pickletools
-import re
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -23,27 +21,25 @@ if TYPE_CHECKING:
 
 __all__ = ["PickleError", "encoded", "read"]
 
-BATCH = 4096  # rows that are handed over at once
-WINDOW = 1 << 24  # bytes of the file after which those read are let go
-CACHED = 1 << 16
-PATTERNS, MOST_KEYS = 8, 16
-LEARNED = 64  # patterns that are made for a file: each takes as long as thousands of rows
+WINDOW = 1 << 24  # bytes of the file after which the pages already read are released
+LONGEST_INTEGER = 16  # bytes
 TEXTS = frozenset({str})
 
 
 class PickleError(ValueError):
-    """Bytes that are no whole pickle of plain values; the text says what was found where."""
+    """Raised for bytes that are no whole pickle of plain values; the message says what was found at which byte."""
 
 
-def read(path: str | os.PathLike[str], gather: Callable[[list[Any]], list[Any]] = lambda rows: rows) -> Any:
-    """The value that a file holds.
+def read(path: str | os.PathLike[str], gather: Callable[[list[Any]], list[Any]] = lambda items: items) -> Any:
+    """Return the value that a pickle file holds.
 
     Args:
-        gather: is given the items of a list, some at a time and in order, and gives what is kept of them. Dicts that
-            it empties are let go.
+        path: a pickle of protocol 2 to 5.
+        gather: called with the next items of a list, in order, as often as the file appends items to a list (`pickle`
+            does so by the thousand); returns what the list keeps of them. Dicts that it empties are released.
 
     Raises:
-        PickleError: for anything but a whole pickle, protocol 2 to 5, of plain values.
+        PickleError: the file is anything but a whole pickle of plain values.
     """
     with open(path, "rb") as file:
         if not (head := file.read(2)):
@@ -58,157 +54,69 @@ def read(path: str | os.PathLike[str], gather: Callable[[list[Any]], list[Any]] 
                 machine.data = b""  # an error's traceback must not keep the file open
 
 
-# What a value of a row may be: int, reference, None, bool, float, short text, list of references; "\x94" memoizes.
-_SIZED = b"|".join(re.escape(bytes([n])) + b".{%d}" % n for n in range(128))
-_REFERENCE = rb"h.|j.{4}"
-_VALUE = (
-    rb"h.|j.{4}|\x8a(?:\x07.{7}|\x06.{6}|\x08.{8}|\x05.{5}|\x04.{4}|\x03.{3}|\x02..|\x01.|\x00)|K.|M..|J.{4}"
-    rb"|N|\x88|\x89|G.{8}|\x8c(?:" + _SIZED + rb")\x94?"
-    rb"|\]\x94?(?:\((?:" + _REFERENCE + rb")*+e|(?:" + _REFERENCE + rb")a)?"
-)
-_ROW = re.compile(rb"\}(\x94?)\(((?:(?:" + _REFERENCE + rb")(?:" + _VALUE + rb"))++)u", re.DOTALL)
-_PAIR = re.compile(rb"(" + _REFERENCE + rb")(" + _VALUE + rb")", re.DOTALL)
-_ITEM = re.compile(_REFERENCE, re.DOTALL)
-_LIST, _TEXT, _LONG = b"]\x8c\x8a"
-_SHARED = (_LIST, _TEXT)
-
-
 class _Machine:
-    """The pickle machine with a stack, marks in it, and a memo."""
+    """The machine that pickles are programs of: a stack, marked positions in it, and a memo of numbered values.
+
+    `at` is the position in `data` behind the opcode that is being executed.
+    """
 
     def __init__(self, data: Any, gather: Callable[[list[Any]], list[Any]]) -> None:
-        self.data, self.size, self.at, self.released, self.swept = data, len(data), 0, 0, 0
+        self.data, self.at, self.released, self.swept = data, 0, 0, 0
         self.gather = gather
         self.stack: list[Any] = []
         self.marks: list[int] = []
-        self.full = [BATCH]  # for each mark, and for none, how high the stack may be until rows are handed over
-        self.memo: list[Any] = []
-        self.patterns: list[tuple[re.Pattern[bytes], list[str]]] = []
-        self.learned = 0
-        self.known: dict[bytes, Any] = {}  # values by their bytes: references and numbers
-        self.inline: dict[bytes, Any] = {}  # texts and lists, each of which is memoized anew
+        self.memo: dict[int, Any] = {}
 
     def run(self) -> Any:
-        while True:
-            start = self.at
-            if start >= self.size:
-                raise PickleError(f"it ends after {self.size:,} bytes, in the middle of a value")
-            code = self.data[start]
-            if code == 0x2E:  # "."
-                if len(self.stack) != 1 or self.marks:
-                    raise PickleError(f"it stops at byte {start:,} within a value")
-                return self.stack[0]
-            try:
-                if code == 0x7D and self._row(start):  # "}"
-                    continue
-                self.at += 1
-                step = _STEPS[code]
-                if step is None:
-                    self._refuse(code, start)
-                step(self)
-            except PickleError:
-                raise
-            except (IndexError, TypeError, AttributeError, struct.error, UnicodeDecodeError) as error:
-                raise PickleError(f"byte {start:,} makes no sense there ({error})") from error
-
-    def _row(self, start: int) -> bool:
-        """Take a whole dict at once, if it is a simple one."""
-        for pattern, names in self.patterns:
-            found = pattern.match(self.data, start)
-            if found is not None:
-                self._fill(found, names)
-                return True
-        return self._learned(start) and self._row(start)
-
-    def _fill(self, found: re.Match[bytes], names: list[str]) -> None:
-        """Push the dict of a row."""
-        known, row = self.known, dict[str, Any]()
-        memoized, *values = found.groups()
-        if memoized:
-            self.memo.append(row)
-        for name, value in zip(names, values, strict=True):
-            kind = value[0]
-            if kind == _LONG:
-                row[name] = int.from_bytes(value[2:], "little", signed=True)
-            elif kind in _SHARED:
-                row[name] = self._object(value)
-            else:
-                row[name] = known[value] if value in known else self._number(value)
-        self.at = found.end()
-        self.stack.append(row)
-        if len(self.stack) >= self.full[-1]:
-            new = self.full[-1] - BATCH
-            self.stack[new:] = self.gathered(self.stack[new:])
-            self.full[-1] = len(self.stack) + BATCH
-
-    def _learned(self, start: int) -> bool:
-        """Whether the dict there is a simple one; then there is a pattern of its keys from now on."""
-        found = _ROW.match(self.data, start) if self.learned < LEARNED else None
-        if found is None:
-            return False
-        self.learned += 1
-        keys = [key for key, _ in _PAIR.findall(found[2])]
-        names = [self._number(key) for key in keys]
-        if len(names) > MOST_KEYS or any(name.__class__ is not str for name in names):
-            return False
-        values = b"".join(re.escape(key) + b"(" + _VALUE + b")" for key in keys)
-        self.patterns.insert(0, (re.compile(rb"\}(\x94?)\(" + values + b"u", re.DOTALL), names))
-        del self.patterns[PATTERNS:]
-        return True
-
-    def _number(self, code: bytes) -> Any:
-        """A reference or a number, by its bytes."""
-        kind = code[:1]
-        if kind in b"hj":
-            index = int.from_bytes(code[1:], "little")
-            value = self.made(index)
-            if value.__class__ is dict or value.__class__ is list:
-                return value  # one that is let go must not be kept here
-        elif kind in b"KM":
-            value = int.from_bytes(code[1:], "little")
-        elif kind == b"J":
-            value = int.from_bytes(code[1:], "little", signed=True)
-        elif kind == b"G":
-            value = struct.unpack(">d", code[1:])[0]
-        else:
-            value = {b"N": None, b"\x88": True, b"\x89": False}[kind]
-        if len(self.known) >= CACHED:
-            self.known.clear()
-        self.known[code] = value
-        return value
-
-    def _object(self, code: bytes) -> Any:
-        """A text, or a tuple in place of a list of references: one for all that have these bytes."""
-        value = self.inline.get(code)
-        if value is None:
-            if code[0] == _TEXT:
-                value = code[2 : 2 + code[1]].decode("utf-8", "surrogatepass")
-            else:
-                first = 1 + (code[1:2] == b"\x94")
-                first += code[first : first + 1] == b"("
-                value = tuple(map(self._number, _ITEM.findall(code, first)))
-            if len(self.inline) >= CACHED:
-                self.inline.clear()
-            self.inline[code] = value
-        if code[1:2] == b"\x94" if code[0] == _LIST else len(code) == code[1] + 3:
-            self.memo.append(value)
-        return value
+        """Execute the whole pickle and return its value. The most frequent opcodes are executed in the loop itself."""
+        data, stack, memo, start = self.data, self.stack, self.memo, 0
+        try:
+            while (code := data[start := self.at]) != 0x2E:  # STOP
+                if code == 0x68:  # BINGET
+                    stack.append(memo[data[start + 1]])
+                    self.at = start + 2
+                elif code == 0x6A:  # LONG_BINGET
+                    stack.append(memo[int.from_bytes(data[start + 1 : start + 5], "little")])
+                    self.at = start + 5
+                elif code == 0x8A and (count := data[start + 1]) <= LONGEST_INTEGER:  # LONG1
+                    self.at = start + 2 + count
+                    stack.append(int.from_bytes(data[start + 2 : self.at], "little", signed=True))
+                elif code == 0x94:  # MEMOIZE
+                    memo[len(memo)] = stack[-1]
+                    self.at = start + 1
+                else:
+                    self.at = start + 1
+                    step = _STEPS[code]
+                    if step is None:
+                        self.refuse(code, start)
+                    step(self)
+        except PickleError:
+            raise
+        except KeyError as error:
+            raise PickleError(f"value {error} is used before it was made") from error
+        except (IndexError, TypeError, AttributeError, struct.error, UnicodeDecodeError) as error:
+            if self.at >= len(data):
+                raise PickleError(f"it ends after {len(data):,} bytes, in the middle of a value") from error
+            raise PickleError(f"byte {start:,} makes no sense there ({error})") from error
+        if len(stack) != 1 or self.marks:
+            raise PickleError(f"it stops at byte {start:,} within a value")
+        return stack[0]
 
     def gathered(self, items: list[Any]) -> list[Any]:
-        """The items of a list that are stored. The memo forgets those that are empty dicts now."""
+        """Return what is kept of the items of a list, and release the dicts that `gather` emptied from the memo."""
         kept = self.gather(items)
-        if spent := {id(item) for item in items if item.__class__ is dict and not item}:
-            memo = self.memo
-            for i in range(self.swept, len(memo)):
-                if id(memo[i]) in spent:
-                    memo[i] = _SPENT
-            self.swept = len(memo)
+        if emptied := {id(item) for item in items if item.__class__ is dict and not item}:
+            for number in range(self.swept, len(self.memo)):
+                if id(self.memo.get(number)) in emptied:
+                    self.memo[number] = _EMPTIED
+            self.swept = len(self.memo)
         if self.at - self.released > WINDOW and hasattr(self.data, "madvise"):
             self.released = self.at // mmap.PAGESIZE * mmap.PAGESIZE
             self.data.madvise(mmap.MADV_DONTNEED, 0, self.released)
         return kept
 
-    def _refuse(self, code: int, start: int) -> None:
+    def refuse(self, code: int, start: int) -> None:
+        """Raise an error that names an opcode that builds no plain value, and what it would import."""
         op = next((op for op in pickletools.opcodes if op.code.encode("latin-1")[0] == code), None)
         if op is None:
             raise PickleError(f"byte {start:,} is {code:#x}, which is no pickle opcode")
@@ -221,51 +129,52 @@ class _Machine:
         raise PickleError(f"it {asked} (byte {start:,}); plain values need no code, and nothing was executed")
 
     def take(self, count: int) -> bytes:
-        if count > self.size - self.at:
-            raise PickleError(f"it ends after {self.size:,} bytes; {count:,} more were to follow byte {self.at:,}")
+        """Return the next bytes; fewer at the end of the file, where the next opcode is then missing."""
         self.at += count
         taken: bytes = self.data[self.at - count : self.at]
         return taken
 
     def uint(self, width: int) -> int:
+        """Return the next bytes, `width` of them, as an unsigned integer."""
         return int.from_bytes(self.take(width), "little")
 
     def long(self, width: int) -> int:
+        """Return a signed integer whose length in bytes precedes it, in `width` bytes."""
         count = self.uint(width)
-        if count > 16:
-            raise PickleError(f"it has an integer of {count} bytes, expected at most 16")
+        if count > LONGEST_INTEGER:
+            raise PickleError(f"it has an integer of {count} bytes, expected at most {LONGEST_INTEGER}")
         return int.from_bytes(self.take(count), "little", signed=True)
 
     def text(self, width: int) -> str:
+        """Return a text whose length in bytes precedes it, in `width` bytes."""
         return self.take(self.uint(width)).decode("utf-8", "surrogatepass")
 
-    def mark(self) -> None:
-        self.marks.append(len(self.stack))
-        self.full.append(len(self.stack) + BATCH)
-
     def since_mark(self) -> list[Any]:
+        """Remove the values above the last mark, and the mark, and return the values."""
         if not self.marks:
             raise PickleError(f"byte {self.at - 1:,} ends what never began")
         mark = self.marks.pop()
-        self.full.pop()
         items = self.stack[mark:]
         del self.stack[mark:]
         return items
 
     def pops(self, count: int) -> tuple[Any, ...]:
-        if count > len(self.stack) - (self.marks[-1] if self.marks else 0):
+        """Remove the topmost values and return them."""
+        if count > len(self.stack):
             raise PickleError(f"byte {self.at - 1:,} takes {count} values where there are fewer")
         items = tuple(self.stack[-count:])
         del self.stack[-count:]
         return items
 
     def append(self, items: list[Any]) -> None:
+        """Append items to the list on top of the stack."""
         target = self.stack[-1]
         if target.__class__ is not list:
             raise PickleError(f"byte {self.at - 1:,} appends to {type(target).__name__}, expected a list")
         target += self.gathered(items)
 
     def update(self, items: list[Any]) -> None:
+        """Set items of the dict on top of the stack; keys and values alternate."""
         target = self.stack[-1]
         if target.__class__ is not dict or len(items) % 2:
             raise PickleError(f"byte {self.at - 1:,} sets items of {type(target).__name__}, expected pairs for a dict")
@@ -275,34 +184,21 @@ class _Machine:
             raise PickleError(f"byte {self.at - 1:,} sets a key that is {type(strange).__name__}, expected a text")
         target.update(zip(keys, items[1::2], strict=True))
 
-    def put(self, index: int) -> None:
-        """Memoize the last value. Numbers may be left out (`pickletools.optimize` does), within the file's length."""
-        if index < len(self.memo) and self.memo[index] is not _NOTHING:
-            raise PickleError(f"value {index} is made twice")
-        if index > self.size:
-            raise PickleError(f"value {index} in a file of {self.size:,} bytes")
-        self.memo += [_NOTHING] * (index + 1 - len(self.memo))
-        self.memo[index] = self.stack[-1]
-
-    def made(self, index: int) -> Any:
-        """A memoized value."""
-        if index >= len(self.memo) or self.memo[index] is _NOTHING:
-            raise PickleError(f"value {index} is used before it was made")
-        return self.memo[index]
+    def put(self, number: int) -> None:
+        """Store the value on top of the stack in the memo."""
+        if number in self.memo:
+            raise PickleError(f"value {number} is made twice")
+        self.memo[number] = self.stack[-1]
 
     def push(self, value: Any) -> None:
+        """Put a value on the stack."""
         self.stack.append(value)
 
 
-class _Nothing:
-    """Placeholder for an unused memo slot."""
+_EMPTIED: dict[str, Any] = {}
 
 
-_NOTHING = _Nothing()
-_SPENT: dict[str, Any] = {}
-
-
-def _of_pairs(machine: _Machine) -> None:
+def _dict_of_pairs(machine: _Machine) -> None:
     items = machine.since_mark()
     machine.push({})
     machine.update(items)
@@ -312,7 +208,7 @@ _STEPS: list[Callable[[_Machine], object] | None] = [None] * 256
 for _code, _step in {
     0x80: lambda m: m.take(1),  # PROTO
     0x95: lambda m: m.take(8),  # FRAME
-    0x28: lambda m: m.mark(),
+    0x28: lambda m: m.marks.append(len(m.stack)),
     0x4E: lambda m: m.push(None),
     0x88: lambda m: m.push(True),
     0x89: lambda m: m.push(False),
@@ -335,20 +231,19 @@ for _code, _step in {
     0x87: lambda m: m.push(m.pops(3)),
     0x74: lambda m: m.push(tuple(m.since_mark())),
     0x7D: lambda m: m.push({}),  # EMPTY_DICT
-    0x64: _of_pairs,
+    0x64: _dict_of_pairs,
     0x73: lambda m: m.update(list(m.pops(2))),
     0x75: lambda m: m.update(m.since_mark()),
-    0x68: lambda m: m.push(m.made(m.uint(1))),  # BINGET
-    0x6A: lambda m: m.push(m.made(m.uint(4))),
     0x71: lambda m: m.put(m.uint(1)),  # BINPUT
     0x72: lambda m: m.put(m.uint(4)),
-    0x94: lambda m: m.memo.append(m.stack[-1]),  # MEMOIZE
 }.items():
     _STEPS[_code] = _step
 
 
 def encoded(value: Any) -> bytes:
-    """The opcodes, without beginning and end, that make a plain value; nothing is memoized. Bytes are opcodes already.
+    """Return the pickle opcodes that build a plain value, without the PROTO at the beginning and the STOP at the end.
+
+    Nothing is memoized. Bytes are taken as opcodes already. A value of another type is a `TypeError`.
 
     >>> import pickle
     >>> pickle.loads(bytes([0x80, 4]) + encoded({"a": [1, -2, 2**40], "b": (None, "text", 0.5)}) + b".")

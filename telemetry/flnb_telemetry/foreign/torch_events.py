@@ -1,8 +1,9 @@
-"""The events of a PyTorch memory snapshot as columns, made while it is read; and call stacks, each kept once."""
+"""Turn the events of a PyTorch memory snapshot into columns while the file is read; store each call stack once."""
 
 from __future__ import annotations
 
 import re
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -36,18 +37,18 @@ LARGEST, MOST_US = 1 << 60, (1 << 62) // 1000
 LIMITS = (len(ACTIONS), LARGEST, LARGEST, MOST_US, 999, 1 << 31, len(schema.CATEGORIES), LARGEST)
 """The largest number in each column, so that sums of two stay below 2**63."""
 TEXTS, INTEGERS = frozenset({str}), frozenset({int})
-KEPT = 1 << 16
+KEPT = 1 << 16  # objects whose numbers are remembered by identity
 CATEGORY = {name: number for number, name in enumerate(schema.CATEGORIES)} | {
     "autograd_detail": schema.CATEGORIES.index("temporary")  # what PyTorch's profiler calls it
 }
 
 
 class SnapshotError(ValueError):
-    """Values that are no PyTorch memory snapshot; the text says which and what was expected."""
+    """Raised for values that are no PyTorch memory snapshot; the message says which, and what was expected."""
 
 
 class Stacks:
-    """Call stacks by number, innermost frame first; number 0 is the empty one."""
+    """A table of call stacks: `rows[number]` is a tuple of frames, innermost first; number 0 is the empty stack."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[Frame, ...]] = [()]
@@ -58,7 +59,7 @@ class Stacks:
         self._same_frames: dict[int, tuple[Any, int]] = {}
 
     def number(self, frames: Any) -> int:
-        """The number of a list of frames as a snapshot has it."""
+        """Return the number of a call stack, given as a snapshot's list of frames (dicts), and add it if it is new."""
         found = self._same.get(id(frames))
         if found is not None:
             return found[1]
@@ -72,6 +73,7 @@ class Stacks:
         return _kept(self._same, frames, number)
 
     def _frame(self, frame: Any) -> int:
+        """Return the number of a frame, given as a snapshot's dict, and add it if it is new."""
         same = self._same_frames.get(id(frame))
         if same is not None:
             return same[1]
@@ -81,7 +83,7 @@ class Stacks:
         found = Frame(frame["name"], frame["filename"], frame["line"], about)
         texts = type(found.name) is str and type(found.filename) is str
         if not texts or type(found.line) is not int or found.line.bit_length() > 32 or (about and not _ours(*about)):
-            raise SnapshotError(f"a frame is {brief(frame)}, expected texts and a number")
+            raise SnapshotError(f"a frame is {brief(frame)}, expected texts as name and filename, and a line number")
         number = self._frames.get(found)
         if number is None:
             number = self._frames[found] = len(self._listed)
@@ -90,7 +92,7 @@ class Stacks:
 
 
 def _kept(known: dict[int, tuple[Any, int]], told: Any, number: int) -> int:
-    """The number, which is known from now on by the identity of what was told, as long as that is kept alive."""
+    """Return `number`, and remember it in `known` by the identity of the object `told`, which is kept alive there."""
     if len(known) >= KEPT:
         known.clear()
     known[id(told)] = told, number
@@ -98,6 +100,7 @@ def _kept(known: dict[int, tuple[Any, int]], told: Any, number: int) -> int:
 
 
 def _ours(shape: Any, dtype: Any, phase: Any) -> bool:
+    """Return whether the fields that flnb adds to a frame have the types that flnb writes."""
     extents = type(shape) is tuple and all(type(extent) is int and 0 <= extent < 1 << 63 for extent in shape)
     return extents and type(dtype) is str and type(phase) is int and 0 <= phase < len(schema.PHASES)
 
@@ -107,10 +110,10 @@ _LIBRARY = re.compile(r"[/\\](?:torch|site-packages|dist-packages)[/\\]")
 
 
 def described(frames: tuple[Frame, ...]) -> tuple[str, str]:
-    """The op and the place of a call stack, as far as they are known.
+    """Return the op that a call stack belongs to, and its place as "file:line:function"; "" where unknown.
 
-    The op is the outermost of PyTorch's operators in it, where it has C++ frames, otherwise the innermost function. The
-    place is the innermost line of Python outside installed packages.
+    The op is PyTorch's outermost operator if the stack has C++ frames, else the innermost function. The place is the
+    innermost line of Python outside installed packages.
     """
     operators = [match[1] for frame in frames if (match := _OP.match(frame.name))]
     python = [frame for frame in frames if frame.filename.endswith(".py") or frame.filename.startswith("<")]
@@ -123,16 +126,16 @@ def described(frames: tuple[Frame, ...]) -> tuple[str, str]:
 
 
 class Events(NamedTuple):
-    """Events as columns: a row for each.
+    """Events of one device as columns, a row for each event.
 
     Attributes:
-        ooms: by row, the numbers that are told of running out of memory.
-        action: see `ACTIONS`.
-        address: in the one of an oom, the bytes that were free on the device.
-        size: bytes as requested.
-        us, ns: the time in µs, 0 where not told, and ns beyond it.
-        stack, category: numbers.
-        block: bytes of the block, 0 where not told.
+        ooms: for each row that is an out-of-memory event, the bytes that it names (size, free, ...).
+        action: a value of `ACTIONS`.
+        address: the address; of an out-of-memory event, the bytes that were free on the device.
+        size: the requested bytes.
+        us, ns: the time in µs, 0 if the file has none, and the ns beyond it.
+        stack, category: the number in `Stacks`, the index into `schema.CATEGORIES`.
+        block: the bytes of the block, 0 if unknown.
     """
 
     ooms: dict[int, dict[str, int]]
@@ -147,11 +150,11 @@ class Events(NamedTuple):
 
     @classmethod
     def of(cls, rows: list[dict[str, Any]], stacks: Stacks) -> Events:
-        """The columns of some events as a snapshot has them; the rows are emptied."""
+        """Make columns of some events, given as a snapshot's dicts, and empty the dicts."""
         kinds = [row["action"] for row in rows]
         named = [row.get("category", "unknown") for row in rows]
         if not TEXTS.issuperset(map(type, kinds)) or not TEXTS.issuperset(map(type, named)):
-            raise SnapshotError("an event has an action or a category that is no text")
+            raise SnapshotError("an event has an action or a category that is no text, expected one such as 'alloc'")
         action = [ACTIONS.get(kind, IGNORED) for kind in kinds]
         category = [CATEGORY.get(name, 0) for name in named]
         address = [row["addr"] if "addr" in row else row.get("device_free", 0) for row in rows]
@@ -168,69 +171,51 @@ class Events(NamedTuple):
         )
         names = ("action", "addr", "size", "time_us", "ns", "frames", "category", "block_size")
         ooms = {i: _numbers(rows[i]) for i, kind in enumerate(action) if kind == OOM}
-        checked = [_ints(name, column, most) for name, column, most in zip(names, columns, LIMITS, strict=True)]
-        checked = [_small(column, kind) for column, kind in zip(checked, KINDS, strict=True)]
+        checked = list(map(_ints, names, columns, LIMITS, KINDS))
         for row in rows:
             row.clear()
         return cls(ooms, *checked)
 
 
 def _numbers(row: dict[str, Any]) -> dict[str, int]:
-    """What an event of running out of memory says, as far as it says it in bytes."""
+    """Return the fields of an out-of-memory event that are numbers of bytes."""
     keys = ("size", "device_free", "free", "largest_hole", "capacity", "reserved")
     return {key: row[key] for key in keys if type(row.get(key)) is int and 0 <= row[key] <= LARGEST}
 
 
-def _ints(name: str, values: list[Any], most: int) -> Ints:
-    """A column of integers from 0 to `most`."""
-    if INTEGERS.issuperset(map(type, values)) and min(values) >= 0 and max(values) <= most:
-        return np.array(values, np.int64)
-    for value in values:
-        integer("an event", name, value, most)
-    return np.empty(0, np.int64)
+def _ints(name: str, values: list[Any], most: int, kind: Any) -> Ints:
+    """Return a column of the given dtype, of values that must be integers from 0 to `most`."""
+    if not INTEGERS.issuperset(map(type, values)) or min(values) < 0 or max(values) > most:
+        for value in values:
+            integer("an event", name, value, most)
+    return np.array(values, kind)
 
 
 def integer(what: str, name: str, value: Any, most: int = LARGEST) -> int:
-    """The value of a field, which has to be an integer from 0 to `most`; `what` has it."""
+    """Return the value of the field `name` of `what` ("an event"), which must be an integer from 0 to `most`."""
     if type(value) is not int or not 0 <= value <= most:
         raise SnapshotError(f"{what} has {name} {brief(value)}, expected an integer from 0 to {most:,}")
     return value
 
 
-def _small(column: Ints, kind: Any) -> Ints:
-    """The column in its dtype; zeros alone take no memory."""
-    return column.astype(kind) if column.any() else np.broadcast_to(np.zeros(1, kind), len(column))
-
-
-def _concatenated(columns: list[Ints]) -> Ints:
-    if any(column.strides != (0,) for column in columns):
-        return np.concatenate(columns)
-    return np.broadcast_to(columns[0][:1], sum(map(len, columns)))
-
-
 def gatherer(stacks: Stacks) -> Callable[[list[Any]], list[Any]]:
-    """What makes `Events` of the events among a list's items, for `plain_pickle.read`."""
+    """Return a function for `plain_pickle.read` that replaces events in a row among the items of a list by `Events`."""
+
+    def is_event(item: Any) -> bool:
+        return item.__class__ is dict and "action" in item
 
     def gather(items: list[Any]) -> list[Any]:
         kept: list[Any] = []
-        rows: list[dict[str, Any]] = []
-        for item in items:
-            if item.__class__ is dict and "action" in item:
-                rows.append(item)
-                continue
-            if rows:
-                kept.append(Events.of(rows, stacks))
-                rows = []
-            kept.append(item)
-        if rows:
-            kept.append(Events.of(rows, stacks))
+        for events, some in groupby(items, is_event):
+            rows = list(some)
+            kept += [Events.of(rows, stacks)] if events else rows
         return kept
 
     return gather
 
 
 def joined_events(parts: list[Any], name: str) -> Events:
-    """All events of one device."""
+    """Join the `Events` that make up the list `name` of a file, those of one device; the list is emptied."""
     for part in parts:
         if not isinstance(part, Events):
             raise SnapshotError(f"{name} holds {brief(part)}, expected events (dicts with an action)")
@@ -240,4 +225,4 @@ def joined_events(parts: list[Any], name: str) -> Events:
         return Events({}, *(np.empty(0, kind) for kind in KINDS))
     columns = [list(column) for column in zip(*parts, strict=True)][1:]
     parts.clear()  # so that each part of a column goes as soon as it is joined
-    return Events(ooms, *(_concatenated(columns.pop(0)) for _ in KINDS))
+    return Events(ooms, *(np.concatenate(columns.pop(0)) for _ in KINDS))

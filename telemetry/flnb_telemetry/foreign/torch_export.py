@@ -1,8 +1,11 @@
-"""Recordings written as PyTorch memory snapshots, for PyTorch's viewer and `torch.cuda._memory_viz`.
+"""Write recordings as PyTorch memory snapshots, for PyTorch's viewer and `torch.cuda._memory_viz`.
 
-The viewer reads pickles of protocol 4 with plain values, addresses and sizes below 2**53, and where anything has a
-category something of category "unknown". Beside what PyTorch writes there are a few keys of our own, which other
-readers pass over: nanoseconds, sizes of blocks where they are not PyTorch's, and shapes in frames.
+The viewer reads pickles of protocol 4 with plain values; addresses and sizes must be below 2**53, and if anything has a
+category, something must have the category "unknown". A few keys are added to those of PyTorch, which other readers
+ignore: nanoseconds, sizes of blocks that PyTorch would round otherwise, and shapes in frames.
+
+The pickle is written opcode by opcode: texts, frames and call stacks are memoized once at its beginning, and the events
+refer to them by number.
 """
 
 from __future__ import annotations
@@ -31,23 +34,24 @@ __all__ = ["save_snapshot"]
 
 LIMIT = 1 << 53  # the viewer's numbers are doubles
 BASE = 0x7F00_0000_0000
-CHUNK = 1 << 16
+CHUNK = 1 << 13  # events that are appended to their list at once: readers hold them until then
 SMALL = 2 << 20  # PyTorch's segments for small blocks
 ACTIONS = ("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap")
 ALLOC, REQUESTED, COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, MAP, UNMAP = range(len(ACTIONS))
 KEYS = ("action", "addr", "size", "stream", "time_us", "ns", "category", "frames", "block_size")
-CODES = {"action": (b"h", 1), "stream": (b"K", 1), "ns": (b"M", 2), "category": (b"h", 1), "frames": (b"j", 4)}
-LONG = b"\x8a\7", 7
-"""The opcode of each key's value, and how many bytes follow it."""
+CODES = {"action": (b"h", "u1"), "stream": (b"K", "u1"), "ns": (b"M", "<u2"), "category": (b"h", "u1")}
+CODES |= {"frames": (b"j", "<u4")}
+LONG = b"\x8a\x08", "<i8"
+"""The opcode of each key's value, and the type of the number that follows it (`LONG` for keys that are not listed)."""
 
 
 def save_snapshot(run: Recording, path: str | os.PathLike[str]) -> None:
-    """Write the memory of a run as a PyTorch memory snapshot, aside first and then renamed.
+    """Write the memory events of a run as a PyTorch memory snapshot; an existing file is replaced when it is complete.
 
-    Addresses are the run's own, unless they do not fit in 53 bits or two managers used the same at a time.
+    Addresses are those of the run, unless they do not fit in 53 bits or two managers used the same one at one time.
 
     Raises:
-        ValueError: blocks that are too large for the format.
+        ValueError: all segments together take more than the format's 2**53 bytes.
     """
     block, segment = _placed(run)
     stacks = _Stacks(run, block)
@@ -55,15 +59,14 @@ def save_snapshot(run: Recording, path: str | os.PathLike[str]) -> None:
     with aside(path) as part, open(part, "wb") as file:
         file.write(b"\x80\x04}(" + encoded(OURS) + stacks.head(run, met(segment)))
         file.write(encoded("segments") + encoded(list(_segments(block, segment, stacks))))
-        file.write(encoded("device_traces") + b"](](")
-        for rows in _rows(run, events, stacks):
-            file.write(rows)
-        file.write(b"ee" + encoded("allocator_settings") + encoded({}))
+        file.write(encoded("device_traces") + b"]]")
+        file.writelines(_traced(run, events, stacks))
+        file.write(b"a" + encoded("allocator_settings") + encoded({}))
         file.write(encoded("external_annotations") + encoded(_steps(run)) + b"u.")
 
 
 def _epoch(run: Recording) -> int:
-    """When the run began, ns since 1970."""
+    """Return the time at which the run began, in ns since 1970."""
     try:
         return int(datetime.strptime(run.meta["began"], "%Y-%m-%dT%H:%M:%S%z").timestamp()) * 1_000_000_000
     except (KeyError, TypeError, ValueError):
@@ -71,12 +74,15 @@ def _epoch(run: Recording) -> int:
 
 
 def _placed(run: Recording) -> tuple[Columns, Columns]:
-    """The blocks and the segments' sizes, sorted by segment and time, at addresses that the format can tell."""
+    """Return the columns of the blocks and of the segments, moved to addresses below 2**53 where necessary.
+
+    Segments are sorted by id and time, a row for each size that one had; blocks lie in one of them each.
+    """
     block, segment = dict(run.memory.block), dict(run.memory.segment)
     segment = {name: segment[name] for name in ("t", "segment_id", "address", "size", "end")}
     _place_lost(block, int(segment["segment_id"].max(initial=0)))
     numbers, low, high = _spans(block)
-    strange = ~np.isin(numbers, segment["segment_id"])  # reserved before the recording: as large as what was seen of it
+    strange = ~np.isin(numbers, segment["segment_id"])  # reserved before the recording: as large as its known blocks
     first, never = np.full(int(strange.sum()), run.start), np.full(int(strange.sum()), NEVER)
     added = (first, numbers[strange], low[strange], (high - low)[strange], never)
     segment = {name: np.append(segment[name], more) for name, more in zip(segment, added, strict=True)}
@@ -86,7 +92,10 @@ def _placed(run: Recording) -> tuple[Columns, Columns]:
         numbers, low, high = _spans(segment)
         room = -(-(high - low) // SMALL) * SMALL
         if float(room.sum()) >= LIMIT - BASE:
-            raise ValueError(f"to_torch_snapshot: {room.sum():,} bytes of segments are more than the format can tell")
+            raise ValueError(
+                f"to_torch_snapshot: got {room.sum():,} bytes of segments, expected less than the format's 2**53; "
+                f"record fewer steps"
+            )
         shift = BASE + np.cumsum(room) - room - low
         segment["address"] = segment["address"] + shift[np.searchsorted(numbers, segment["segment_id"])]
         block["address"] = block["address"] + shift[np.searchsorted(numbers, block["segment_id"])]
@@ -94,7 +103,7 @@ def _placed(run: Recording) -> tuple[Columns, Columns]:
 
 
 def _place_lost(block: Columns, last: int) -> None:
-    """Put blocks that lie in no known segment into new ones, a segment for each stretch without a gap."""
+    """Give blocks without a segment new segments, numbered from `last` + 1: one for each stretch without a gap."""
     lost = np.flatnonzero(block["segment_id"] == 0)
     lost = lost[np.argsort(block["address"][lost], kind="stable")]
     low = block["address"][lost]
@@ -106,7 +115,7 @@ def _place_lost(block: Columns, last: int) -> None:
 
 
 def _spans(table: Columns) -> tuple[Ints, Ints, Ints]:
-    """The numbers of the segments in a table, and the lowest and highest address of each."""
+    """Return the ids of the segments in a table, and the lowest and the highest address of each."""
     numbers, row = np.unique(table["segment_id"], return_inverse=True)
     low, high = np.full(len(numbers), NEVER), np.zeros(len(numbers), np.int64)
     np.minimum.at(low, row, table["address"])
@@ -115,7 +124,7 @@ def _spans(table: Columns) -> tuple[Ints, Ints, Ints]:
 
 
 def _clash(segment: Columns) -> bool:
-    """Whether two segments ever shared an address at one time."""
+    """Return whether two segments ever shared an address at one time."""
     begins: list[int] = []
     ends: dict[int, int] = {}
     changes = [(t, 1, at, size) for t, at, size in schema.tuples(segment, "t", "address", "size")]
@@ -133,7 +142,11 @@ def _clash(segment: Columns) -> bool:
 
 
 class _Stacks:
-    """Tables of the export in which keys, names, frames and the stacks of blocks are stored once and numbered."""
+    """The memo of the pickle: keys, names, frames and call stacks, each stored once and referred to by its number.
+
+    `texts` and `frames` have the number of each; `of_block` is the number of the call stack of each block, `nothing`
+    that of the empty one.
+    """
 
     def __init__(self, run: Recording, block: Columns) -> None:
         self.texts = {text: i for i, text in enumerate((*KEYS, *ACTIONS, *schema.CATEGORIES))}
@@ -150,22 +163,26 @@ class _Stacks:
         return self.frames.setdefault(encoded(frame), len(self.frames))
 
     def head(self, run: Recording, cuts: list[int]) -> bytes:
-        """Our own part of the file, in which everything is that others refer to, and where growing segments meet."""
+        """Return the value of the file's key "flnb": the memoized values, facts of the run, and the given cuts.
+
+        Cuts are addresses at which segments that grow in place touch, so that a reader keeps them apart.
+        """
         texts = [encoded(text) for text in self.texts]
         lists = [encoded(frames) for frames in self.lists]
         memoized = [code + b"r" + i.to_bytes(4, "little") for i, code in enumerate((*texts, *self.frames, *lists))]
         meta = {key: value for key, value in run.meta.items() if type(value) in (str, int, float, bool)}
         begin, last = _epoch(run), _epoch(run) + round(run.seconds * 1e9)
         times = {"start": divmod(begin, 1000), "end": divmod(last, 1000)}
-        return encoded({"name": run.name, "meta": meta, "told": memoized, "cuts": cuts} | times)
+        return encoded({"name": run.name, "meta": meta, "memo": memoized, "cuts": cuts} | times)
 
 
 def _reference(number: int) -> bytes:
+    """Return the opcode that fetches the memo's value of a number."""
     return b"j" + number.to_bytes(4, "little")
 
 
 def _frames(run: Recording, plan: int, context: int) -> list[dict[str, Any]]:
-    """The frames of an allocation: its stack where that is known, else one that says the op and the scope."""
+    """Return the frames of an allocation: its call stack if known, else one frame of its op (name) and scope (file)."""
     if context in run.stacks:
         names = ("shape", "dtype", "phase")
         return [
@@ -181,19 +198,23 @@ def _frames(run: Recording, plan: int, context: int) -> list[dict[str, Any]]:
 
 
 class _Events(NamedTuple):
-    """Columns in order of time."""
+    """Events as columns in order of time (ns)."""
 
     t: Ints
     action: Ints
     address: Ints
     size: Ints
     category: Ints
-    stack: Ints  # of a block's birth, else -1
-    block: Ints  # bytes, where they are not the request rounded up as PyTorch does; else 0
+    stack: Ints  # the number of the call stack of an allocation, -1 for other events
+    block: Ints  # bytes of the block; 0 if they are the request rounded up as PyTorch does
 
 
 def _events(block: Columns, segment: Columns, stack: Ints) -> _Events:
-    """All events. At one time what ends goes first, segments last; what then begins and ends at once comes after."""
+    """Return the events of all blocks and segments.
+
+    Of those at one time, ends come before beginnings, frees before the end of their segment, and the end of what lives
+    for no time at all after its beginning.
+    """
     plain = np.maximum(MIN_BLOCK, -(-block["requested"] // MIN_BLOCK) * MIN_BLOCK)
     size = np.where(block["size"] == plain, 0, block["size"])
     parts = []
@@ -203,10 +224,10 @@ def _events(block: Columns, segment: Columns, stack: Ints) -> _Events:
         born, at = block["t"][rows], block[when][rows]
         if action == REQUESTED:
             at = np.maximum(at, born)
-        late = 0 if action == ALLOC else np.where(at == born, 5, 0)  # born just then
+        late = 0 if action == ALLOC else np.where(at == born, 5, 0)  # it lives for no time
         frames = stack[rows] if action == ALLOC else np.full(len(rows), -1)
-        told = (block["address"][rows], block["requested"][rows], block["category"][rows].astype(np.int64))
-        parts.append((at, np.full(len(rows), rank) + late, np.full(len(rows), action), *told, frames, size[rows]))
+        about = (block["address"][rows], block["requested"][rows], block["category"][rows].astype(np.int64))
+        parts.append((at, np.full(len(rows), rank) + late, np.full(len(rows), action), *about, frames, size[rows]))
     happened = np.array([(*event, 0, -1, 0) for event in _segment_events(segment)], np.int64).reshape(-1, 8)
     columns = [np.concatenate(column) for column in zip(*parts, happened.T, strict=True)]
     order = np.lexsort((columns[1], columns[0]))
@@ -215,7 +236,10 @@ def _events(block: Columns, segment: Columns, stack: Ints) -> _Events:
 
 
 def _segment_events(segment: Columns) -> Iterator[tuple[int, int, int, int, int]]:
-    """Time, rank, action, address and size; of segments that were resized, what was mapped and unmapped."""
+    """Yield (time, rank among events of that time, action, address, size) for each change of a segment.
+
+    A segment that was resized is told as PyTorch's expandable segments are: by what was mapped and unmapped.
+    """
     rows = list(schema.tuples(segment, "segment_id", "t", "end", "address", "size"))
     for i, (number, t, end, address, size) in enumerate(rows):
         first, last = i == 0 or rows[i - 1][0] != number, i + 1 == len(rows) or rows[i + 1][0] != number
@@ -234,61 +258,59 @@ def _segment_events(segment: Columns) -> Iterator[tuple[int, int, int, int, int]
             yield end, 8 if end == t else 3, UNMAP if grows else SEGMENT_FREE, address, size
 
 
-def _rows(run: Recording, events: _Events, stacks: _Stacks) -> Iterator[bytes]:
-    """The opcodes of all events, and of one more at the end: that the snapshot was taken."""
-    begin = _epoch(run) - run.start
-    ooms = run.table("oom")
-    done, record = 0, _Record(stacks, bool(events.block.any()))
-    for row in schema.tuples(ooms, "t", "requested", "free", "largest_hole", "capacity", "reserved"):
-        stop = int(np.searchsorted(events.t, row[0], "right"))
-        yield from record.chunks(events, done, stop, begin)
-        held = int(run.memory.at(float(run.seconds_at(row[0]))).holes.sum())
-        told = dict(zip(("size", "free", "largest_hole", "capacity", "reserved"), row[1:], strict=True))
-        when = {"time_us": (row[0] + begin) // 1000, "ns": (row[0] + begin) % 1000}
-        yield encoded({"action": "oom", "device_free": max(0, told["free"] - held), "stream": 0} | told | when)
-        done = stop
-    yield from record.chunks(events, done, len(events.t), begin)
-    last = (_epoch(run) + round(run.seconds * 1e9)) // 1000
-    taken = {"action": "snapshot", "addr": 0, "size": 0, "stream": 0, "time_us": last, "category": "unknown"}
-    yield encoded(taken | {"frames": []})
+def _traced(run: Recording, events: _Events, stacks: _Stacks) -> Iterator[bytes]:
+    """Yield the opcodes that append all events to a list, last one that says that the snapshot was taken."""
+    shift, sizes = _epoch(run) - run.start, bool(events.block.any())
 
-
-class _Record:
-    """The opcodes of an event, the same bytes for all but the numbers in it."""
-
-    def __init__(self, stacks: _Stacks, blocks: bool) -> None:
-        self.stacks = stacks
-        self.row, self.at = bytearray(b"}("), dict[str, int]()
-        for key in KEYS if blocks else KEYS[:-1]:
-            self.row += b"h" + bytes([stacks.texts[key]])
-            self.row += {"stream": b"K", "action": b"h", "category": b"h", "ns": b"M", "frames": b"j"}.get(
-                key, b"\x8a\7"
-            )
-            self.at[key] = len(self.row)
-            self.row += bytes({"stream": 1, "action": 1, "category": 1, "ns": 2, "frames": 4}.get(key, 7))
-        self.row += b"u"
-
-    def chunks(self, events: _Events, begin: int, stop: int, shift: int) -> Iterator[bytes]:
-        texts = self.stacks.texts
+    def between(begin: int, stop: int) -> Iterator[bytes]:
         for first in range(begin, stop, CHUNK):
             some = _Events._make(column[first : min(stop, first + CHUNK)] for column in events)
-            rows = np.tile(np.frombuffer(bytes(self.row), np.uint8), (len(some.t), 1))
-            values = {
-                "action": some.action + texts[ACTIONS[0]], "addr": some.address, "size": some.size,
-                "time_us": (some.t + shift) // 1000, "ns": (some.t + shift) % 1000,
-                "category": some.category + texts[schema.CATEGORIES[0]],
-                "frames": np.where(some.stack < 0, self.stacks.nothing, some.stack), "block_size": some.block,
-            }  # fmt: skip
-            for key, at in self.at.items():
-                if key != "stream":
-                    _, width = CODES.get(key, LONG)
-                    number = np.ascontiguousarray(values[key], "<i8").view(np.uint8).reshape(-1, 8)
-                    rows[:, at : at + width] = number[:, :width]
-            yield rows.tobytes()
+            yield _opcodes(some, stacks, sizes, shift)
+
+    done = 0
+    for row in schema.tuples(run.table("oom"), "t", "requested", "free", "largest_hole", "capacity", "reserved"):
+        stop = int(np.searchsorted(events.t, row[0], "right"))
+        yield from between(done, stop)
+        held = int(run.memory.at(float(run.seconds_at(row[0]))).holes.sum())
+        oom = dict(zip(("size", "free", "largest_hole", "capacity", "reserved"), row[1:], strict=True))
+        when = {"time_us": (row[0] + shift) // 1000, "ns": (row[0] + shift) % 1000}
+        yield encoded({"action": "oom", "device_free": max(0, oom["free"] - held), "stream": 0} | oom | when) + b"a"
+        done = stop
+    yield from between(done, len(events.t))
+    last = (_epoch(run) + round(run.seconds * 1e9)) // 1000
+    taken = {"action": "snapshot", "addr": 0, "size": 0, "stream": 0, "time_us": last, "category": "unknown"}
+    yield encoded(taken | {"frames": []}) + b"a"
+
+
+def _opcodes(events: _Events, stacks: _Stacks, sizes: bool, shift: int) -> bytes:
+    """Return the opcodes that append some events to a list: each event is a dict and takes the same number of bytes.
+
+    Args:
+        sizes: whether to write the key "block_size".
+        shift: what turns a time of the run into ns since 1970.
+    """
+    at = events.t + shift
+    values = {
+        "action": events.action + stacks.texts[ACTIONS[0]], "addr": events.address, "size": events.size,
+        "stream": 0, "time_us": at // 1000, "ns": at % 1000,
+        "category": events.category + stacks.texts[schema.CATEGORIES[0]],
+        "frames": np.where(events.stack < 0, stacks.nothing, events.stack), "block_size": events.block,
+    }  # fmt: skip
+    keys = KEYS if sizes else KEYS[:-1]
+    fixed = {"begin": b"}(", **{f"key {key}": b"h" + bytes([stacks.texts[key]]) for key in keys}, "end": b"u"}
+    layout: list[tuple[str, str]] = [("begin", "S2")]
+    for key in keys:
+        opcode, kind = CODES.get(key, LONG)
+        fixed[f"opcode {key}"] = opcode
+        layout += [(f"key {key}", "S2"), (f"opcode {key}", f"S{len(opcode)}"), (key, kind)]
+    rows = np.zeros(len(events.t), [*layout, ("end", "S1")])
+    for name, value in [*fixed.items(), *((key, values[key]) for key in keys)]:
+        rows[name] = value
+    return b"(" + rows.tobytes() + b"e"
 
 
 def _segments(block: Columns, segment: Columns, stacks: _Stacks) -> Iterator[dict[str, Any]]:
-    """What is held at the end, tiled by blocks and holes."""
+    """Yield the segments that exist at the end, each as a dict with its blocks and the gaps between them."""
     alive = np.flatnonzero(block["end"] == NEVER)
     alive = alive[np.lexsort((block["address"][alive], block["segment_id"][alive]))]
     names = ("segment_id", "address", "size", "requested", "dropped")
@@ -314,7 +336,10 @@ def _segments(block: Columns, segment: Columns, stacks: _Stacks) -> Iterator[dic
 
 
 def _tiles(begin: int, end: int, blocks: list[tuple[int, ...]]) -> Iterator[dict[str, Any]]:
-    """Blocks of a segment by address with the holes between; what lies outside or over another is left out."""
+    """Yield the blocks of a segment by address, and the gaps as "inactive" ones.
+
+    Blocks (address, size, requested, time freed, call stack) that overlap another or the segment's end are left out.
+    """
     position = begin
     for address, size, requested, dropped, stack in [*blocks, (end, 0, 0, NEVER, -1)]:
         if address < position or address + size > end:
@@ -330,7 +355,7 @@ def _tiles(begin: int, end: int, blocks: list[tuple[int, ...]]) -> Iterator[dict
 
 
 def _steps(run: Recording) -> list[dict[str, Any]]:
-    """Steps as annotations, which PyTorch has of profiled regions."""
+    """Return the training steps in the form that PyTorch uses for profiled regions: their START and END (µs)."""
     begin, steps = _epoch(run) - run.start, run.table("step")
     return [
         {"name": f"step {index}", "stage": stage, "device": 0, "time_us": (t + begin) // 1000}

@@ -1,4 +1,4 @@
-"""The segments of a PyTorch memory snapshot over time: found by going back from the state at its end."""
+"""Reconstruct the segments of a PyTorch memory snapshot over time, backwards from the state at its end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PIECES, MOST_PIECES = 64, 100_000  # how many an event may touch on average, and
 
 
 class Held(NamedTuple):
-    """A segment: bytes from an address on. Growing ones (PyTorch's expandable segments) are mapped piece by piece."""
+    """A segment: `size` bytes at `address`. A growing one (PyTorch's expandable segments) is mapped piece by piece."""
 
     device: int
     address: int
@@ -28,20 +28,21 @@ class Held(NamedTuple):
 
 
 class Ranges:
-    """Mapped addresses as ranges that do not touch: a sorted list of begins and one of ends."""
+    """A set of addresses as ranges that do not touch: the sorted lists `begins` and `ends`."""
 
     def __init__(self) -> None:
         self.begins: list[int] = []
         self.ends: list[int] = []
 
     def add(self, begin: int, end: int) -> None:
+        """Add the addresses from `begin` to `end` - 1."""
         first, last = bisect_left(self.ends, begin), bisect_right(self.begins, end)
         if first < last:
             begin, end = min(begin, self.begins[first]), max(end, self.ends[last - 1])
         self.begins[first:last], self.ends[first:last] = [begin], [end]
 
     def remove(self, begin: int, end: int) -> tuple[int, ...]:
-        """Remove a range; returns the addresses at which ranges were cut in two."""
+        """Remove the addresses from `begin` to `end` - 1; returns (begin, end) if that cut a range in two, else ()."""
         first, last = bisect_right(self.ends, begin), bisect_left(self.begins, end)
         if first >= last:
             return ()
@@ -56,15 +57,19 @@ class Ranges:
 def held_over(
     events: te.Events, t: Ints, final: list[Held], start: int, born: Ints, address: Ints, known: list[int] | None
 ) -> tuple[dict[str, Columns], Ints]:
-    """Tables of the segments' events, and the segment of each block, 0 where none is known.
+    """Return the tables of the segments' events, and the segment id of each block (0 if unknown).
 
-    Growing segments are cut for good wherever something in the middle was unmapped, so that each piece only grows or
-    shrinks at its ends and what lies in it stays in it.
+    A growing segment is split for good wherever a part in its middle was unmapped: then each piece only grows or
+    shrinks at its ends, and its blocks stay in it.
 
     Args:
-        born: the events that made the blocks, in order; -1 for those that were there before.
-        address: of the blocks.
-        known: addresses at which growing segments are cut (`met`); None where only the events tell.
+        events: all events of a device.
+        t: the time of each event, ns.
+        final: the segments that exist at the end.
+        start: the time at which the recording begins, ns.
+        born: for each block the row of the event that allocated it, ascending; -1 if it existed before.
+        address: the address of each block.
+        known: addresses at which growing segments are split (see `met`); None if only the events tell.
     """
     chosen = np.flatnonzero(np.isin(events.action, (te.SEGMENT_ALLOC, te.SEGMENT_FREE, te.MAP, te.UNMAP)))
     told = (column[chosen].tolist() for column in (events.action, events.address, events.size))
@@ -93,7 +98,10 @@ def held_over(
 
 
 def met(segment: Columns) -> list[int]:
-    """Addresses at which a segment that was resized met another, and that none of those ever lay across."""
+    """Return the addresses at which a resized segment touched another one and that no resized segment ever contained.
+
+    `segment` has a row for each size of each segment.
+    """
     begin, end = segment["address"], segment["address"] + segment["size"]
     _, which, counts = np.unique(segment["segment_id"], return_inverse=True, return_counts=True)
     grows = counts[which] > 1
@@ -102,7 +110,11 @@ def met(segment: Columns) -> list[int]:
 
 
 def _before(happened: list[tuple[int, ...]], final: list[Held]) -> tuple[dict[int, int], Ranges, set[int]]:
-    """What was held before the first event: segments by address, mapped ranges; and where ranges were ever cut."""
+    """Return what existed before the first event, found from the final state by undoing the events, the last first.
+
+    That is the size of each fixed segment by address, the mapped ranges of growing ones, and the addresses at which an
+    unmapping ever cut a range in two.
+    """
     fixed = {held.address: held.size for held in final if not held.growing}
     mapped, now = Ranges(), Ranges()
     for held in final:
@@ -127,30 +139,38 @@ def _before(happened: list[tuple[int, ...]], final: list[Held]) -> tuple[dict[in
 
 
 class _Sweep:
-    """Goes through the events of segments in order: what is held now, by address, and the rows of their tables."""
+    """Replays the events of segments in order: knows the present segments, and collects the rows of the tables.
+
+    Args:
+        cuts: addresses at which growing segments are split.
+        pieces: how many pieces may be mapped and unmapped before the file is refused.
+    """
 
     def __init__(self, cuts: set[int], pieces: int) -> None:
         self.cuts, self.sorted_cuts = cuts, sorted(cuts)
-        self.pieces = pieces  # how many may still be mapped and unmapped
-        self.begins: list[int] = []  # of what is held, sorted
-        self.held: dict[int, tuple[int, int, bool]] = {}  # its number, size, and whether it grows
+        self.pieces = pieces
+        self.begins: list[int] = []  # the addresses of the present segments, sorted
+        self.held: dict[int, tuple[int, int, bool]] = {}  # by address: number, size, and whether the segment grows
         self.rows: dict[str, list[tuple[int, int, int, int]]] = {name: [] for name in _TABLES}
-        self.first: list[int] = [0]  # addresses, by number
+        self.first: list[int] = [0]  # the first address of each segment, by number
 
     def begin(self, t: int, address: int, size: int, growing: bool = False) -> None:
-        if address in self.held:  # its end is missing
+        """Add a segment at time t, ns."""
+        if address in self.held:  # the event of its end is missing
             self.end(t, address)
         insort(self.begins, address)
         self._hold("segment_alloc", t, address, (len(self.first), size, growing))
         self.first.append(address)
 
     def end(self, t: int, address: int) -> None:
+        """Remove the segment at an address, if there is one."""
         if address in self.held:
             number, size, _ = self.held.pop(address)
             del self.begins[bisect_left(self.begins, address)]
             self.rows["segment_free"].append((t, number, address, size))
 
     def map(self, t: int, begin: int, end: int) -> None:
+        """Map addresses at time t: a segment that ends or begins there grows, else a new one begins."""
         inner = self.sorted_cuts[bisect_right(self.sorted_cuts, begin) : bisect_left(self.sorted_cuts, end)]
         self._count(1 + len(inner))
         for low, high in zip([begin, *inner], [*inner, end], strict=True):
@@ -165,6 +185,7 @@ class _Sweep:
                 self.begin(t, low, high - low, True)
 
     def unmap(self, t: int, begin: int, end: int) -> None:
+        """Unmap addresses at time t: segments that lie within end, others shrink."""
         slot = max(0, bisect_right(self.begins, begin) - 1)
         touched = self.begins[slot : bisect_left(self.begins, end)]
         self._count(len(touched))
@@ -181,10 +202,10 @@ class _Sweep:
                 self._resize(t, address, address, low - address)
 
     def _count(self, pieces: int) -> None:
-        """Refuse events that cut one another into pieces without end: a few bytes would take hours."""
+        """Raise an error once the events touch too many pieces: a small crafted file would take hours."""
         self.pieces -= pieces
         if self.pieces < 0:
-            raise te.SnapshotError("its segments overlap, so that each event is about thousands of pieces")
+            raise te.SnapshotError("its segments overlap in thousands of pieces, expected segments that do not overlap")
 
     def _grows(self, address: int) -> bool:
         return address in self.held and self.held[address][2]
@@ -195,28 +216,24 @@ class _Sweep:
         self._hold("segment_resize", t, address, (number, size, growing))
 
     def _hold(self, table: str, t: int, address: int, what: tuple[int, int, bool]) -> None:
+        """Store a segment (number, size, whether it grows) at an address, and add a row to a table."""
         self.held[address] = what
         self.rows[table].append((t, what[0], address, what[1]))
 
     def around(self, address: Ints) -> Ints:
-        """The segment that holds each address now."""
-        if not self.begins or not len(address):
-            return np.zeros(len(address), np.int64)
-        if len(address) * 16 < len(self.begins):
-            return np.array([self._around(at) for at in address.tolist()], np.int64)
-        held = np.array([(at, *self.held[at][:2]) for at in self.begins], np.int64)
-        slot = np.searchsorted(held[:, 0], address, "right") - 1
-        at, number, size = held[slot].T
-        return np.where((slot >= 0) & (address < at + size), number, 0)
+        """Return the number of the segment that contains each address now, 0 for none."""
+        return np.array([self._around(at) for at in address.tolist()], np.int64)
 
     def _around(self, address: int) -> int:
         slot = bisect_right(self.begins, address) - 1
-        begin = self.begins[max(0, slot)]
+        if slot < 0:
+            return 0
+        begin = self.begins[slot]
         number, size, _ = self.held[begin]
-        return number if slot >= 0 and address < begin + size else 0
+        return number if address < begin + size else 0
 
     def tables(self, homes: Ints) -> dict[str, Columns]:
-        """The events as columns; segments are numbered anew, here and in `homes`, in the order of their addresses."""
+        """Return the events as tables by kind. Segments are renumbered by address, in the tables and in `homes`."""
         order = np.argsort(self.first, kind="stable")
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))

@@ -1,8 +1,8 @@
-"""PyTorch memory snapshots (`torch.cuda.memory._dump_snapshot`) read as recordings.
+"""Read PyTorch memory snapshots (`torch.cuda.memory._dump_snapshot`) as recordings.
 
-A snapshot has the last events of PyTorch's allocator, of each device, and the state that they ended in. What was there
-before the first event is found by going back from that state; it is there from the recording's beginning. The file
-tells sizes as requested: what a freed block really took is the request rounded up as PyTorch does by default.
+A snapshot has, for each device, the last events of PyTorch's allocator and the state after them. Blocks and segments
+from before the first event are found by going back from that state; the recording begins with them. The events tell
+requested sizes: of a block that was freed, the real size is taken to be the request rounded up as PyTorch does.
 """
 
 from __future__ import annotations
@@ -37,14 +37,16 @@ LIVE = ("active_allocated", "active_pending_free", "active_awaiting_free")
 
 
 def load_snapshot(path: str | os.PathLike[str], device: int | None = None) -> Recording:
-    """Read a PyTorch memory snapshot as a `Recording`: its `memory`, reports, replays and exports work as always.
+    """Read a PyTorch memory snapshot as a `Recording`, whose `memory`, reports, replays and exports work as always.
 
-    Nothing in the file is executed. Memory stays bounded: events become columns while the file is read. Each call
-    stack is kept once: `run.stacks[context]` of a block's context. Blocks and segments that were there before the
-    first event are there from the beginning. Times are those of the file (µs), spread so that no two events share one.
+    Nothing in the file is executed, and events become columns while it is read, so that large files fit into memory.
+    Blocks and segments from before the first event exist from the beginning of the recording. `run.stacks[context]` is
+    the call stack of the blocks with that context. Times are those of the file (µs), spread so that no two events have
+    the same.
 
     Args:
-        device: number of the GPU; the one with most events if not given. `run.meta["devices"]` lists all.
+        path: the file.
+        device: the number of the GPU; by default the one with most events. `run.meta["devices"]` lists all.
 
     >>> import flnb
     >>> with flnb.record() as run:
@@ -55,7 +57,8 @@ def load_snapshot(path: str | os.PathLike[str], device: int | None = None) -> Re
     True
 
     Raises:
-        RunFileError: the file is damaged, is no such snapshot, or names code to be run.
+        FileNotFoundError: there is no such file.
+        RunFileError: the file is damaged, is no such snapshot, or names code to be executed.
         ValueError: it has no such device.
     """
     try:
@@ -93,7 +96,7 @@ def _loaded(path: str | os.PathLike[str], device: int | None) -> Recording:
 
 
 def _parts(whole: Any) -> tuple[list[Any], list[Any], dict[str, Any]]:
-    """Traces, segments, and what flnb adds, of a snapshot's value; of old ones, which are the segments alone."""
+    """Return the event lists, the segments and the fields that flnb adds; old snapshots are the list of segments."""
     if isinstance(whole, list):
         whole = {"segments": whole, "device_traces": []}
     if not isinstance(whole, dict) or not ({"segments", "device_traces"} & whole.keys()):
@@ -110,7 +113,7 @@ def _parts(whole: Any) -> tuple[list[Any], list[Any], dict[str, Any]]:
 
 
 def _states(segments: list[Any], stacks: te.Stacks) -> list[tuple[Held, list[Final]]]:
-    """The segments as they were at the end, each with its live blocks."""
+    """Return the segments at the end, each with its live blocks."""
     states, lists = [], set[int]()
     for segment in segments:
         blocks = segment.get("blocks") if isinstance(segment, dict) else None
@@ -132,7 +135,7 @@ def _states(segments: list[Any], stacks: te.Stacks) -> list[tuple[Held, list[Fin
 
 
 def _extent(block: Any, position: int) -> tuple[int, int]:
-    """Address and size of a block; old files leave out the address."""
+    """Return address and size of a block; in old files, which lack the address, it lies at `position`."""
     if not isinstance(block, dict) or not isinstance(block.get("state"), str):
         raise te.SnapshotError(f"a block is {brief(block)}, expected a dict with size and state")
     at = te.integer("a block", "address", block.get("address", position))
@@ -140,7 +143,7 @@ def _extent(block: Any, position: int) -> tuple[int, int]:
 
 
 def _live(block: dict[str, Any], at: int, size: int, stacks: te.Stacks) -> Final:
-    """A block that was live; old files have stack and request in its history."""
+    """Return a block that was live at the end; old files have call stack and requested size in its "history"."""
     told, name = block, "requested_size"
     if history := block.get("history"):
         told, name = (history[0] if isinstance(history, (list, tuple)) else history), "real_size"
@@ -183,30 +186,31 @@ def _recording(
 
 
 def _told(about: dict[str, Any], name: str) -> int:
-    """A time in ns, as flnb's own files tell it: µs and the ns beyond them; 0 where it is not told."""
-    told = about.get(name)
-    if isinstance(told, tuple) and len(told) == 2 and all(type(part) is int for part in told):
-        us, ns = told
+    """Return the time in ns of a field that flnb adds, a tuple of µs and the ns beyond them; 0 without the field."""
+    time = about.get(name)
+    if isinstance(time, tuple) and len(time) == 2 and all(type(part) is int for part in time):
+        us, ns = time
         return us * 1000 + ns if 0 <= us <= te.MOST_US and 0 <= ns < 1000 else 0
     return 0
 
 
 def _like(empty: Columns, given: Columns) -> Columns:
-    """The columns of a kind, in its order."""
+    """Return those of the given columns that the table `empty` has, in its order."""
     return {name: given[name] for name in empty}
 
 
 def _times(events: te.Events, exact: bool) -> Ints:
-    """The time of each event in ns; each later than the one before, if the file tells only µs."""
+    """Return the time of each event in ns; unless they are exact, each is later than the one before."""
     t, ordinal = events.us * 1000 + events.ns, np.arange(len(events.us))
     found: Ints = np.maximum.accumulate(t if exact else t - ordinal)
     return found if exact else found + ordinal
 
 
 def _blocks(events: te.Events, t: Ints, final: list[Final], start: int) -> Columns:
-    """The life of each block: events of one address in their order, cut before each alloc and after each free.
+    """Return one row for each block: its times of allocation ("t"), request to free ("dropped") and free ("end").
 
-    A life that does not begin with an alloc began where the one before it ended, or with the recording.
+    The events of one address, in order, belong to one block from an allocation to the next free. If the allocation is
+    missing, the block began where the one before it ended, or with the recording.
     """
     chosen = np.flatnonzero(np.isin(events.action, (te.ALLOC, te.REQUESTED, te.COMPLETED)))
     chosen = chosen[np.argsort(events.address[chosen], kind="stable")]
@@ -223,7 +227,7 @@ def _blocks(events: te.Events, t: Ints, final: list[Final], start: int) -> Colum
         "address": events.address[told],
         "requested": events.size[told],
         "size": events.block[told],
-        "stack": np.where(known, events.stack[told], 0),  # who freed it is not who made it
+        "stack": np.where(known, events.stack[told], 0),  # the stack of a free is not that of the allocation
         "category": events.category[told],
         "t": np.where(known, t[told], before),
         "event": np.where(known, told, np.where(first[row], -1, chosen[np.maximum(row - 1, 0)])) if len(row) else told,
@@ -243,7 +247,7 @@ def _blocks(events: te.Events, t: Ints, final: list[Final], start: int) -> Colum
 
 
 def _with_final(block: Columns, final: list[Final], start: int) -> Columns:
-    """With what the state at the end tells: the blocks' real sizes, and blocks that no event is about."""
+    """Return the blocks with what the final state knows: real sizes, and blocks without any event."""
     alive = np.flatnonzero(block["end"] == NEVER)
     where = {int(address): int(row) for address, row in zip(block["address"][alive], alive, strict=True)}
     older = []
@@ -260,7 +264,7 @@ def _with_final(block: Columns, final: list[Final], start: int) -> Columns:
 
 
 def _catalog(stacks: te.Stacks) -> tuple[Catalog, Ints, Ints]:
-    """The names of all stacks; for each stack the numbers of its plan and of its context, which is its own."""
+    """Return a catalog with a plan (op, shape) and a context (scope) for each call stack, and the ids of both."""
     contexts, plans = list[Context](), Table([Plan("", "", (), "", 0)])
     of_stack = []
     for frames in stacks.rows:
@@ -277,11 +281,11 @@ def _catalog(stacks: te.Stacks) -> tuple[Catalog, Ints, Ints]:
 
 
 OURS = "flnb"
-"""The file's name in frames of blocks that have no scope."""
+"""The file name that frames have of blocks without a scope."""
 
 
 def _ooms(events: te.Events, t: Ints, context: Ints, run: Recording) -> Columns:
-    """What was asked for when memory ran out, with the holes that there were then."""
+    """Return the table of out-of-memory events; free bytes that the file does not tell are added up from the gaps."""
     table = schema.table(schema.kind_of("oom"), [])
     rows = []
     for i, told in sorted(events.ooms.items()):
