@@ -63,7 +63,7 @@ FRAME = {"name": "f", "filename": "a.py", "line": 1}
         ({"segments": [SEGMENT | {"address": 2**63}]}, "a segment has address 9223372036854775808, expected"),
         ({"segments": [SEGMENT] * 2}, "two segments have the same list of blocks"),
         ({"segments": [SEGMENT | {"blocks": [LIVE | {"history": [3]}]}]}, "a block has history a list of 1, expected"),
-        ({"device_traces": [CUT_UP]}, "its segments overlap, so that each event is about thousands of pieces"),
+        ({"device_traces": [CUT_UP]}, "its segments overlap in thousands of pieces"),
     ],
 )
 def test_what_is_no_snapshot_is_told(tmp_path: Path, value: Any, says: str) -> None:
