@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import anywidget
 import traitlets
+from flnb_telemetry.live import tape_frame
 from flnb_telemetry.liverecording import LiveRecording
 from flnb_telemetry.livetape import LiveTape
 from IPython.core.getipython import get_ipython
@@ -126,7 +127,7 @@ class TapeWidget(_View):
         kind = message.get("type")
         if kind in ("hello", "resync"):
             step = self.pages.tape.index
-            self.send(self.pages.frame(f"tape of step {step}" if step >= 0 else "tape"))
+            self.send(tape_frame(self.pages, f"tape of step {step}" if step >= 0 else "tape"))
         elif kind == "tape":
             self.send(self.pages.answer(message))
 

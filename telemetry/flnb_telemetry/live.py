@@ -1,7 +1,7 @@
-"""The live view: folds records into what the dashboard shows and packs the news of each tick into one frame.
+"""The live view of a run: statistics that are updated with each batch of records, and frames of what changed.
 
-`Live` is a sink: `begin` attaches it to the bus. It knows nothing of notebooks; whoever sends the frames calls `frame`
-from any thread, and as rarely as the reader of the frames can take them.
+`Live.begin` starts to receive events. The dashboard calls `frame` from a thread of its own, as often as the browser can
+take frames, and sends the result.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from flnb_telemetry.analysis import tape
     from flnb_telemetry.livememory import Arrays
 
-FOLD_AT = 1 << 16  # records waiting at most for a frame before they are folded in without one
-HISTORY = 8192  # steps, and values of metrics, that a keyframe tells again
-WANTED = 400  # levels of the tape that frames tell beside the first ones
-TABLE_SECONDS = 0.25
+FOLD_AT = 1 << 16  # records that may wait for the next frame before they are taken into the statistics
+HISTORY = 8192  # steps, and values of metrics, that a keyframe repeats
+WANTED = 400  # levels of the tape, opened by readers, that frames contain beside the first ones
+TABLE_SECONDS = 0.25  # between two frames with the table of op times
 _MEMORY = (
     schema.ALLOC, schema.FREE_COMPLETED, schema.SEGMENT_ALLOC, schema.SEGMENT_RESIZE, schema.SEGMENT_FREE, schema.ASIDE,
 )  # fmt: skip
@@ -46,9 +46,20 @@ _U32 |= {"op.name", "op.family", "scope.name", "metric.name"}
 
 
 class Live(Run):
-    """Incremental statistics of one run, for a dashboard.
+    """The running statistics of a program and their changes as frames, for a dashboard.
 
-    Example: ``live = Live("digits"); live.begin(); content, buffer = live.frame(keyframe=True); live.finish()``.
+    Args:
+        name: what the dashboard calls the run.
+        grad_interval: seconds between two backward passes whose gradient norms are measured; None measures none.
+
+    >>> import flnb
+    >>> live = flnb.telemetry.Live("digits")
+    >>> live.begin()
+    >>> y = flnb.ones(3) * 2.0
+    >>> live.finish()
+    >>> content, buffer = live.frame(keyframe=True)
+    >>> content["run"]["name"], content["run"]["state"]
+    ('digits', 'finished')
     """
 
     live = True
@@ -58,7 +69,7 @@ class Live(Run):
         self.dropped = 0
         self.memory = LiveMemory()
         self.tallies = {"op": Tally(), "scope": Tally()}
-        self._ahead = NONE  # the scopes of the latest tape nodes, for their backward
+        self._ahead = NONE  # the scopes of the latest tape nodes, for the ops of their backward pass
         self._waiting: list[tuple[int, schema.Records]] = []
         self._sequence = 0
         self._frame_ns = 0
@@ -67,23 +78,23 @@ class Live(Run):
         self._drop_times: list[int] = []
         self._past = {kind: np.empty((0, schema.WORDS), np.int64) for kind in (*TOLD, "leaf")}
         self._history_rows: float = HISTORY
-        self._told: Counter[str] = Counter()  # how many steps, metrics and names the frames have told
+        self._told: Counter[str] = Counter()  # how many steps, metrics and names the frames have contained
         self._table_due = 0.0
         self._rate: deque[tuple[int, int, int]] = deque(maxlen=24)  # (time, events, frames) of the last frames
         self._tape: LiveTape | None = None
         self._wanted: dict[str, None] = {}  # levels of the tape that readers have opened
         self._recorded: Callable[[], tape.Tape] | None = None
-        self._first: tuple[Any, list[str]] = (None, [])  # levels told of a graph, the same at every step
+        self._first: tuple[Any, list[str]] = (None, [])  # a graph and its levels to send, the same at every step
         self._backwards = Backwards()
         self._newest: LiveTape | None = None  # the tape after the one that is shown, if that is not the last
 
     def finish(self, error: BaseException | None = None) -> None:
-        """Detach from the bus; the collected data stays."""
+        """Receive the last events and stop; `frame` still works. Given an error, the state becomes "failed"."""
         self._share = self._cost()
         super().finish(error)
 
     def feed(self, lane: int, records: schema.Records) -> None:
-        """Take rows from the pump."""
+        """Receive the next records, shape (n, 8), of the thread with the number `lane`."""
         with self._lock:
             self._waiting.append((lane, records))
             self.events += len(records)
@@ -93,6 +104,7 @@ class Live(Run):
                 self._fold()
 
     def _fold(self) -> None:
+        """Take the waiting records into the statistics."""
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
@@ -106,7 +118,7 @@ class Live(Run):
 
         ops, drops = of(schema.OP), of(schema.DROPPED)
         if len(ops):
-            t0, t1, block, node, context = ops[:, 1:6].T.copy()  # columns of their own: read once, not row by row
+            t0, t1, block, node, context = ops[:, 1:6].T.copy()  # contiguous columns: each is read several times
             self._count(
                 {"plan": ops[:, 0] >> schema.PLAN_SHIFT, "t0": t0, "t1": t1, "alloc_id": block}
                 | {"node": node, "context": context}
@@ -124,18 +136,19 @@ class Live(Run):
         self.meta |= self._used.facts()
 
     def _count(self, ops: schema.Columns) -> None:
+        """Take op events into the tables by op and by scope."""
         catalog, plan, spent = self.catalog, ops["plan"], ops["t1"] - ops["t0"]
         bucket, nbytes = buckets(spent), catalog.nbytes[plan]
         scope, _, ahead = catalog.places(ops["context"], ops["node"], self._ahead)
         self._ahead = ahead[:, -FOLD_AT:]
         for name, group in (("op", catalog.op[plan]), ("scope", scope)):
             self.tallies[name].add(group, spent, bucket, nbytes)
-        view = catalog.strings.id_of("movement")  # the bytes of views are somebody else's
+        view = catalog.strings.id_of("movement")  # views have no bytes of their own
         small = (catalog.nbytes < (self.meta.get("min_block") or 0)) & (catalog.family != view)
         self._small_bytes += int((nbytes * (small[plan] & (ops["alloc_id"] == 0))).sum())
 
     def _new_tapes(self) -> tuple[LiveTape | None, LiveTape | None]:
-        """See `Backwards.news`."""
+        """Return the new tape to show and the new newest tape (see `Backwards.news`), and store both."""
         past = self._past
         fresh, newest = self._backwards.news(past["step"], past["leaf"], self.end is not None, self.start, self.catalog)
         if self._recorded is not None:
@@ -145,7 +158,11 @@ class Live(Run):
         return fresh, newest
 
     def frame(self, keyframe: bool) -> tuple[dict[str, Any], bytes]:
-        """The news since the last frame, or with `keyframe` everything: the content and the buffer of its arrays."""
+        """Return what changed since the last frame, or with `keyframe` everything.
+
+        Returns:
+            The content, which is JSON, and the bytes of its arrays; ``content["arrays"]`` says where each lies.
+        """
         began = thread_time_ns()
         with self._lock:
             self._fold()
@@ -160,10 +177,7 @@ class Live(Run):
             arrays |= self._history()
             self._sequence += 1
             fresh, newest = self._new_tapes()
-            index, buffer = packed(arrays)
-            content = {"type": "frame", "protocol": PROTOCOL, "keyframe": keyframe, "seq": self._sequence}
-            content |= {"run": self._run(), "counters": self._counters(now, thinned), "arrays": index}
-            content |= self._names()
+            content, buffer = self._content(keyframe, self._sequence, arrays, self._counters(now, thinned))
             if self._tape and (fresh or keyframe):
                 content["tape"] = self._tape.whole(self._tape_levels(self._tape))
             if self._newest and (newest or keyframe):
@@ -171,10 +185,19 @@ class Live(Run):
         self._frame_ns += thread_time_ns() - began
         return content, buffer
 
-    def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
-        """Answer a request about the tape (see `LiveTape.answer`); None without one. Opened levels stay in all frames.
+    def _content(
+        self, keyframe: bool, sequence: int, arrays: Arrays, counters: dict[str, Any]
+    ) -> tuple[dict[str, Any], bytes]:
+        """Return the content of a frame without its tape, and the bytes of its arrays."""
+        index, buffer = packed(arrays)
+        content = {"type": "frame", "protocol": PROTOCOL, "keyframe": keyframe, "seq": sequence, "arrays": index}
+        return content | {"run": self._run(), "counters": counters} | self._names(), buffer
 
-        Asked for the `newest` tape, the next frames have that one, in place of one with NaN or Inf.
+    def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
+        """Answer a browser's request about the tape (see `LiveTape.answer`); None if there is no tape.
+
+        Levels that were opened stay in all later frames. A request with "newest" has no answer: it makes the next
+        frames show the newest tape in place of one with NaN or Inf.
         """
         with self._lock:
             if request.get("newest"):
@@ -187,18 +210,20 @@ class Live(Run):
             return answer
 
     def _tape_levels(self, shown: LiveTape) -> list[str]:
+        """Return the keys of the levels to send: the first ones, and those that readers opened."""
         graph = (shown.structure, shown.origins)
         if self._first[0] != graph:
             self._first = (graph, shown.first())
         return [*self._first[1], *self._wanted]
 
     def complete(self, recorded: Callable[[], tape.Tape]) -> None:
-        """Take the tape from the recording that has ended, if there is more of it than passed by here."""
+        """If nodes of the tape are missing, show the tape that `recorded` returns from the next frame on."""
         with self._lock:
             if self._tape is not None and self._tape.tape.truncated:
                 self._recorded = recorded
 
     def _run(self) -> dict[str, Any]:
+        """Return the facts about the run that every frame contains."""
         about = {name: safe_text(str(self.meta.get(name) or "")) for name in ("backend", "manager", "device")}
         numbers = {"capacity": self.meta.get("capacity"), "min_block": self.meta.get("min_block") or 0}
         state, error = self.state, self.error
@@ -208,6 +233,10 @@ class Live(Run):
         return {"id": self.number, "name": safe_text(self.name), "state": state, "error": error} | about | numbers
 
     def _counters(self, now: int, thinned: bool) -> dict[str, Any]:
+        """Return the figures of the header and the status line at the time `now`, ns.
+
+        While the run goes on, "events_per_s" is the rate of the last frames; afterwards that of the whole run.
+        """
         self._rate.append((now, self.events, self._sequence))
         before, events, frames = self._rate[0]
         span, seconds = max(1, now - before) / 1e9, self.seconds_at(self.end or now)
@@ -239,12 +268,13 @@ class Live(Run):
         }
 
     def _cost(self) -> float:
-        """Cost of recording and of this view, as a share of the time since they began."""
+        """Return the CPU time of recording and of this view, as a share (0 to 1) of the time since they began."""
         if self.session is None:
             return 0.0
         return min(1.0, self.session.share() + self._frame_ns / max(1, clock() - self.session.started))
 
     def _tables(self) -> Arrays:
+        """Return the columns of the tables of ops and scopes."""
         found: Arrays = {}
         for prefix, tally in self.tallies.items():
             found[f"{prefix}.p99"] = tally.p99()
@@ -253,7 +283,7 @@ class Live(Run):
         return {name: column for name, column in found.items() if len(column)}
 
     def _history(self) -> Arrays:
-        """The steps and metrics that were not sent yet."""
+        """Return the steps, metrics and memory marks that no frame has contained yet."""
         found: Arrays = {}
         for kind, names in TOLD.items():
             rows = self._past[kind]
@@ -265,7 +295,7 @@ class Live(Run):
         return found
 
     def _names(self) -> dict[str, Any]:
-        """The entries of the intern tables that were not sent yet."""
+        """Return the entries of the tables of strings, plans and contexts that no frame has contained yet."""
         self.catalog.refresh()
         found: dict[str, Any] = {}
         for name in ("strings", "plans", "contexts"):
@@ -277,7 +307,11 @@ class Live(Run):
 
 
 def packed(arrays: Arrays) -> tuple[dict[str, list[Any]], bytes]:
-    """Arrays one after the other, each at a multiple of 8 bytes, and for each name [dtype, offset, length]."""
+    """Write arrays one after the other, each at a multiple of 8 bytes.
+
+    Returns:
+        [dtype, offset, length] for each name, and the bytes.
+    """
     index: dict[str, list[Any]] = {}
     buffer = bytearray()
     for name, array in arrays.items():
@@ -289,8 +323,17 @@ def packed(arrays: Arrays) -> tuple[dict[str, list[Any]], bytes]:
 
 
 def _shortened(rows: schema.Records, step: int) -> schema.Records:
-    """Rows of every second step in the older half; `step` is the word with its index."""
+    """Return the records without those of every second step in their older half; word `step` is a step's index."""
     half = len(rows) // 2
     old = rows[:half]
     numbers = np.unique(old[:, step])
     return np.concatenate([old[np.isin(old[:, step], numbers[::2])], rows[half:]])
+
+
+def tape_frame(shown: LiveTape, name: str) -> dict[str, Any]:
+    """Return the only frame of a run called `name` that consists of a tape, for a view of the tape alone."""
+    live, tape = Live(name), shown.tape
+    live.catalog, live.state, live.end = shown.catalog, "finished", live.start + round(tape.t * 1e9)
+    live._tape = shown
+    content, _ = live.frame(keyframe=True)
+    return content | {"counters": content["counters"] | {"step": tape.index}}

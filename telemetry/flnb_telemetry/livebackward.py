@@ -1,4 +1,4 @@
-"""The measured backwards of a live view: which records they need is kept, and made into tapes when there are news."""
+"""The backward passes of a live view whose gradients were measured: their records are kept and made into tapes."""
 
 from __future__ import annotations
 
@@ -16,33 +16,32 @@ from flnb_telemetry.livetape import LiveTape
 if TYPE_CHECKING:
     from flnb_telemetry.analysis.tape import Measured
     from flnb_telemetry.intern import Catalog
-
-    Batches = list[tuple[int, schema.Records]]
+    from flnb_telemetry.schema import Batches
 
 RECENT = 1 << 20
-"""Records kept for tapes to come."""
+"""How many recent records are kept for the next tapes."""
 QUIET = 100_000_000
-"""Nanoseconds without a gradient after which a backward that is under way is shown as far as it is."""
+"""Nanoseconds without a new gradient after which an unfinished backward pass is shown as far as it has come."""
 KINDS = {"walk": schema.WALK, "grad_stat": schema.GRAD_STAT, "nan_origin": schema.NAN_ORIGIN}
 
 
 class Backwards:
-    """Collects the records of measured backwards and says what there is to show of them.
+    """Collects the records of backward passes with measured gradients, and makes the tapes to show of them.
 
-    One backward is told from the next by its beginning, never by time: however long its gradients take to come, they
-    are one tape. A tape with NaN or Inf stays until another such one comes, or `dismiss` is called.
+    A pass ends where the next begins, never by time: however long its gradients take to arrive, they are one tape. A
+    tape with NaN or Inf is shown until there is another one with NaN or Inf, or `dismiss` is called.
     """
 
     def __init__(self) -> None:
         self._recent: deque[tuple[int, schema.Records]] = deque()
         self._rows = 0
-        self._samples: Batches = []  # of the backward that is shown, and of later ones
-        self._latest = self._failed_at = 0  # when the newest gradient was measured, when an op raised
-        self._told = (0, False)  # the time of the news that were told last, and whether their step had ended
-        self._final = 0  # the beginning of the backward that was told last and is complete
+        self._samples: Batches = []  # gradient records of the pass that is shown, and of later ones
+        self._latest = self._failed_at = 0  # when the newest gradient was measured, when an op raised an error
+        self._told = (0, False)  # the time of the last news that were returned, and whether their step had ended
+        self._final = 0  # the beginning of the last pass that was returned when complete
 
     def take(self, batches: Batches) -> None:
-        """Take in the records of a tick, by lane."""
+        """Take the next records, in batches by thread."""
         for lane, rows in batches:
             kinds = rows[:, 0] & 0xFF
             own = rows[np.isin(kinds, list(KINDS.values()))]
@@ -57,7 +56,7 @@ class Backwards:
             self._rows -= len(self._recent.popleft()[1])
 
     def dismiss(self) -> None:
-        """Let go of a tape with NaN or Inf: the newest one is shown again."""
+        """Show the newest tape again in place of one with NaN or Inf."""
         if found := self._measured():
             self._samples = self._of(found[-1])
             self._told, self._final = (0, False), 0
@@ -65,9 +64,16 @@ class Backwards:
     def news(
         self, steps: schema.Records, leaves: schema.Records, ended: bool, start: int, catalog: Catalog
     ) -> tuple[LiveTape | None, LiveTape | None]:
-        """The tape to show, and the newest one if it is another; each is None if it has been returned already.
+        """Return the tape to show, and the newest one if it is another; each is None if it has been returned before.
 
-        It is told when its step has ended; before that when no gradient came for a while, and again with the others.
+        A tape is returned when its step has ended, and before that if no gradient arrived for `QUIET` ns.
+
+        Args:
+            steps: the latest records of steps.
+            leaves: the latest records of leaves (parameters and inputs).
+            ended: whether the run has ended.
+            start: the beginning of the run, ns.
+            catalog: the names behind the ids in records.
         """
         failed, t = self._failed_at > self._latest, max(self._latest, self._failed_at)
         over = ended or bool(len(steps) and steps[-1, 2] >= t)
@@ -88,13 +94,14 @@ class Backwards:
         return (tapes[0] if tapes else None), other
 
     def _measured(self) -> list[Measured]:
+        """Return the backward passes among the kept gradient records, in order of time."""
         if not self._samples:
             return []
         stats, walks = (schema.table(schema.KINDS[name], self._samples) for name in ("grad_stat", "walk"))
         return tape.measured(stats, walks)
 
     def _of(self, *kept: Measured) -> Batches:
-        """The records of some backwards."""
+        """Return the gradient records of these backward passes."""
         found = []
         for lane, rows in self._samples:
             t = rows[:, 1]
@@ -106,7 +113,7 @@ class Backwards:
     def _tape(
         self, shown: Measured | None, steps: schema.Records, leaves: schema.Records, start: int, catalog: Catalog
     ) -> LiveTape:
-        """The tape of a backward, or without one that of the forward that failed last."""
+        """Make the tape of a backward pass, or given None that of the forward pass that last ended in an error."""
         batches: dict[str, Batches] = {"step": [(0, steps)], "leaf": [(0, leaves)], "op": list(self._recent)}
         samples, recent, first = self._samples, batches["op"], 0
         if shown is not None:
@@ -120,12 +127,12 @@ class Backwards:
         def table(name: str) -> schema.Columns:
             return schema.table(schema.KINDS[name], batches[name])
 
-        # Of a tape of which all was measured the older records are not looked through.
+        # If all nodes of the pass were measured, older records need not be searched for the others.
         batches["op"] = [(lane, part[part[:, 4] >= first]) for lane, part in recent]
         found = tape.of(table, start, catalog)
         if found.truncated and first:
             batches["op"] = recent
             found = tape.of(table, start, catalog)
-        if found.index < 0:  # a step under way has not been told: it is the one after the last, as `bus` counts
+        if found.index < 0:  # the open step has no record yet: it is the one after the last
             found = replace(found, index=int(steps[-1, 3]) + 1 if len(steps) else 0)
         return LiveTape(found)

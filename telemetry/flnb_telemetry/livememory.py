@@ -1,7 +1,7 @@
-"""Which blocks and segments are live now, and what changed since the last frame: the live view of memory.
+"""The live view of memory: the blocks and segments that exist now, and what changed since the last frame.
 
-A block or segment is a row: the eight words of its event, then for a block its tape node and its offset in its segment,
-last the time of its end (NEVER while it lives), and of the request to free it (0 where that is not told).
+A block or segment is a row of numbers: the eight of its event; for a block then its tape node and its offset within its
+segment; last the time of its end (NEVER while it exists) and that of the request to free it (0 if not sent).
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
     Arrays = dict[str, NDArray[Any]]
 
-EVENTS = 8192  # allocations and frees in one frame at most
-POINTS = 512  # of the timeline that stands for what was left out
-FINISHED = 4096  # blocks freed lately that a keyframe tells again
+EVENTS = 8192  # the most allocations and frees in one frame
+POINTS = 512  # of the timeline that replaces allocations and frees beyond these
+FINISHED = 4096  # recently freed blocks that a keyframe repeats
 T, ID, ADDRESS, SIZE, REQUESTED, SEGMENT, CONTEXT, NODE, OFFSET, END, ASKED, WIDTH = range(1, 13)
 
 
 class Lives:
-    """Records that live, and what began and ended since `news` was last asked."""
+    """The rows of the blocks (or segments) that exist, and which began and ended since the last call of `news`."""
 
     def __init__(self) -> None:
         self.live = np.empty((0, WIDTH), np.int64)
-        self._told = np.empty(0, np.int64)  # the ids that lived when news were last asked
+        self._told = np.empty(0, np.int64)  # the ids that existed at the last call of news
         self._ended: list[Records] = []
 
     def fold(self, born: Records, ends: Records) -> None:
-        """Take in rows that begin, of equal ids the first, and records of ends."""
+        """Add rows of beginnings, of equal ids the first, and remove those whose ids are among the records of ends."""
         first = np.sort(np.unique(born[:, ID], return_index=True)[1])
         born = born[first]
         rows = np.concatenate([self.live, born[~_in(born[:, ID], self.live[:, ID])]])
@@ -46,13 +46,13 @@ class Lives:
         self._ended.append(rows[~lives])
 
     def resize(self, changes: Records) -> Records:
-        """Give those that live the size of their latest change, in order of time; the changes of those that do."""
+        """Set new sizes, given as records in order of time; returns the records of those that exist."""
         sizes = joined(self.live[:, ID], changes[::-1, ID], changes[::-1, SIZE], NEVER)
         self.live[:, SIZE] = np.where(sizes == NEVER, self.live[:, SIZE], sizes)
         return changes[_in(changes[:, ID], self.live[:, ID])]
 
     def news(self) -> tuple[Records, Records, Records]:
-        """All rows that lived at some time since the last news, and of them those that began and that ended."""
+        """Return all rows that existed at some time since the last call, those that began and those that ended."""
         ended = np.concatenate([self.live[:0], *self._ended])
         rows = np.concatenate([ended, self.live])
         born = rows[~_in(rows[:, ID], self._told)]
@@ -61,7 +61,7 @@ class Lives:
 
 
 class LiveMemory:
-    """Running summary of memory events: `fold` adds records, `news` returns what changed since its last call."""
+    """The blocks and segments of a running program: `fold` takes records, `news` returns the changes for a frame."""
 
     def __init__(self) -> None:
         self.blocks, self.segments = Lives(), Lives()
@@ -71,7 +71,7 @@ class LiveMemory:
         self.incomplete = False  # the last frame could not tell every change: the next must be a keyframe
 
     def fold(self, rows: Records, ops: Records) -> None:
-        """Take in records in any order, and the op records that came with them."""
+        """Take the next memory records, in any order, and the op records of the same time, which name tape nodes."""
         rows = rows[np.argsort(rows[:, T], kind="stable")]
         rows = np.pad(rows, ((0, 0), (0, WIDTH - schema.WORDS)))
         kinds = rows[:, 0] & 0xFF
@@ -91,16 +91,21 @@ class LiveMemory:
         self.blocks.fold(born, rows[kinds == schema.FREE_COMPLETED])
 
     def news(self, keyframe: bool, start: int) -> tuple[Arrays, bool]:
-        """Arrays of section "memory" of a frame, times in seconds since `start`; whether they had to be thinned."""
+        """Return what changed since the last call, or with `keyframe` everything, as arrays for a frame.
+
+        Returns:
+            The arrays, with times in seconds since `start` (ns), and whether blocks that came and went were replaced by
+            a coarse timeline, because there were too many.
+        """
         (blocks, born, freed), (segments, came, went) = self.blocks.news(), self.segments.news()
         self.finished = np.concatenate([self.finished, freed])[-FINISHED:]
-        came, self._resized = np.concatenate([came, *self._resized]), []  # told again, with its new size
+        came, self._resized = np.concatenate([came, *self._resized]), []  # sent again with their new size
         points: Arrays = {}
         self.incomplete = False
         if thinned := not keyframe and len(born) + len(freed) > EVENTS:
             since = min(born[:, T].min(initial=NEVER), freed[:, END].min(initial=NEVER))
             points = _points(blocks, segments, since, start)
-            # Blocks that came and went in between change nothing that is there now: the points stand for them.
+            # Blocks that came and went in between do not exist any more: the timeline's points replace them.
             passing = born[born[:, END] < NEVER, ID]
             born, freed = (rows[~_in(rows[:, ID], passing)] for rows in (born, freed))
             if len(born) + len(freed) > EVENTS:
@@ -112,7 +117,10 @@ class LiveMemory:
 
 
 def arrays(born: Records, freed: Records, came: Records, went: Records, start: int) -> Arrays:
-    """Blocks and segments that began and ended, as section "memory" of a frame tells them; the empty is left out."""
+    """Return the arrays of a frame for blocks that began and were freed and segments that came and went.
+
+    Times are in seconds since `start` (ns); empty arrays are left out.
+    """
     alloc = {"id": ID, "segment": SEGMENT, "offset": OFFSET, "size": SIZE, "requested": REQUESTED}
     alloc |= {"context": CONTEXT, "node": NODE}
     columns: Arrays = {f"alloc.{name}": born[:, word] for name, word in alloc.items()}
@@ -121,13 +129,13 @@ def arrays(born: Records, freed: Records, came: Records, went: Records, start: i
     columns |= {"free.id": freed[:, ID], "release.id": went[:, ID]}
     times = {"alloc.t": born[:, T], "free.t": freed[:, END], "segment.t": came[:, T], "release.t": went[:, END]}
     if freed[:, ASKED].any():
-        times["free.asked"] = freed[:, ASKED]  # pending from then on
+        times["free.asked"] = freed[:, ASKED]  # from then on the block waits to be freed
     columns |= {name: (t - start) / 1e9 for name, t in times.items()}
     return {name: column for name, column in columns.items() if len(column)}
 
 
 def _points(blocks: Records, segments: Records, since: int, start: int) -> Arrays:
-    """The timeline since a time in at most `POINTS` points, evenly spread, the largest among them."""
+    """Return the timeline of memory since a time (ns) in at most `POINTS` evenly spread points and its peak."""
     held, reserved = (
         {"t": rows[:, T], "end": rows[:, END], "size": rows[:, SIZE], "requested": rows[:, REQUESTED]}
         for rows in (blocks, segments)
@@ -139,12 +147,13 @@ def _points(blocks: Records, segments: Records, since: int, start: int) -> Array
 
 
 def _category(blocks: Records) -> Ints:
+    """Return the category, an index into `schema.CATEGORIES`, of each block."""
     found: Ints = (blocks[:, 0] >> schema.AUX_SHIFT) & 0xFFFF
     return found
 
 
 def _in(ids: Ints, others: Ints) -> NDArray[np.bool_]:
-    """Which ids are among the others; most often there are none, and NumPy's own takes its time all the same."""
+    """Return for each id whether it is among the others, as `numpy.isin`, but at once if there are none."""
     if not len(ids) or not len(others):
         return np.zeros(len(ids), np.bool_)
     return np.isin(ids, others)

@@ -1,6 +1,6 @@
-"""A recording that has ended, as the frames of a dashboard: a keyframe with all but its memory, then that in parts.
+"""A recording as frames of a dashboard: a first one with everything but its memory, then its memory in parts.
 
-A dashboard that follows a run keeps of its memory what fits; of a recording it is told everything, once, and keeps it.
+A dashboard that follows a running program receives recent memory events only; of a recording it receives all, once.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 from flnb_telemetry import quantity, schema
 from flnb_telemetry.analysis.memory import NEVER
 from flnb_telemetry.intern import joined
-from flnb_telemetry.live import FOLD_AT, TOLD, Live, packed
+from flnb_telemetry.live import FOLD_AT, TOLD, Live
 from flnb_telemetry.livememory import ASKED, END, NODE, OFFSET, WIDTH, T, arrays
-from flnb_telemetry.livetape import PROTOCOL, LiveTape
+from flnb_telemetry.livetape import LiveTape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from flnb_telemetry.schema import Columns, Ints, Records
 
 PART = 1 << 17  # allocations and frees in one frame
-BLOCKS = 1 << 21  # blocks told at most: of a longer recording those around the peak
+BLOCKS = 1 << 21  # blocks that are sent at most
 
 
 class LiveRecording(Live):
-    """Everything that a dashboard shows of one recording: `frames()`, and `answer(request)` about its tape.
+    """A view of one recording for a dashboard: `frames()` to send, `answer(request)` for questions about its tape.
 
     Args:
-        run: a recording; what is recorded later is not in it.
-        blocks: of so many blocks the lives are told; of a longer recording those around its peak.
+        run: a recording; events that are recorded later are not shown.
+        blocks: the most memory blocks to send; of a longer recording those around its peak.
 
     Example: ``for content, buffer in LiveRecording(run).frames(): widget.send(content, [buffer])``.
     """
@@ -58,22 +58,19 @@ class LiveRecording(Live):
         self._tape = LiveTape(run.tape) if len(run.tape.nodes) else None
 
     def frames(self) -> Iterator[tuple[dict[str, Any], bytes]]:
-        """The content and the buffer of each frame, in order; each call starts anew."""
+        """Yield the content and the bytes of the arrays of each frame (see `Live.frame`), from the first one on."""
         self._told.clear()
         parts = list(self._parts())
-        run, counters = self._run() | {"whole": True}, self._counters(self.end or 0, False)
-        for number, told in enumerate([self._tables() | self._history(), *parts]):
-            index, buffer = packed(told)
-            content = {"type": "frame", "protocol": PROTOCOL, "keyframe": number == 0, "seq": number + 1}
-            content |= {"run": run, "counters": counters, "arrays": index, "part": [number, len(parts)]}
-            if number == 0:
-                content |= self._names()
-                if self._tape is not None:
-                    content["tape"] = self._tape.whole(self._tape_levels(self._tape))
+        counters = self._counters(self.end or 0, False)
+        for number, part in enumerate([self._tables() | self._history(), *parts]):
+            content, buffer = self._content(number == 0, number + 1, part, counters)
+            content["part"] = [number, len(parts)]
+            if number == 0 and self._tape is not None:
+                content["tape"] = self._tape.whole(self._tape_levels(self._tape))
             yield content, buffer
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
-        """Answer a request for the call stack of a context's blocks, or about the tape (see `LiveTape.answer`)."""
+        """Answer a request for the call stack of the blocks of a context, or about the tape (see `Live.answer`)."""
         if request.get("type") != "stack":
             return super().answer(request)
         frames = self.recording.stacks.get(int(request.get("context") or 0), ())
@@ -82,7 +79,8 @@ class LiveRecording(Live):
         return {"type": "stack", "context": request.get("context"), "lines": lines}
 
     def _run(self) -> dict[str, Any]:
-        about = super()._run()
+        """Return the facts about the run that every frame contains."""
+        about = super()._run() | {"whole": True}
         count = len(self.recording.memory.block["t"])
         about["stacks"] = bool(self.recording.stacks)
         if count > self._most:
@@ -90,7 +88,10 @@ class LiveRecording(Live):
         return about
 
     def _parts(self) -> Iterator[Arrays]:
-        """The lives of blocks and segments, some `PART` changes in each, changes of one moment together."""
+        """Yield the beginnings and ends of blocks and segments in order of time, about `PART` of them at a time.
+
+        Those of one moment are never separated.
+        """
         lives = self._lives()
         orders = [np.argsort(rows[:, END], kind="stable") for rows in lives]
         ends = [rows[order, END] for rows, order in zip(lives, orders, strict=True)]
@@ -104,7 +105,10 @@ class LiveRecording(Live):
             yield arrays(born, freed, came, went, self.start)
 
     def _lives(self) -> tuple[Records, Records]:
-        """Blocks and segments (see `livememory`) in order of birth; of a long recording clipped to what is told."""
+        """Return the rows (see `livememory`) of all blocks and segments in order of their beginning.
+
+        Of a long recording they are those of a stretch of time around the peak.
+        """
         memory, op = self.recording.memory, self.recording.table("op")
         block, segment = memory.block, memory.segment
         if len(block["t"]) > self._most:
@@ -114,7 +118,7 @@ class LiveRecording(Live):
             since, until = int(block["t"][first]), int(block["t"][first + self._most - 1])
             block, segment = _clipped(block, since, until), _clipped(segment, since, until)
         home = joined(block["segment_id"], segment["segment_id"], segment["address"])
-        # A segment of another size is told again, and that the one before has ended is not.
+        # A resized segment is sent again with its new size; the end of its old size is not sent.
         order = np.lexsort((segment["t"], segment["segment_id"]))
         goes_on = order[:-1][segment["segment_id"][order[1:]] == segment["segment_id"][order[:-1]]]
         segment = segment | {"end": segment["end"].copy()}
@@ -128,6 +132,7 @@ class LiveRecording(Live):
 
 
 def _rows(kind: str, lives: Columns, node: Any = 0, offset: Any = 0) -> Records:
+    """Return rows as `livememory` has them, from the columns of blocks or segments and of their ends."""
     rows = np.zeros((WIDTH, len(lives["t"])), np.int64).T
     rows[:, : schema.WORDS] = schema.rows(schema.KINDS[kind], lives)
     rows[:, NODE], rows[:, OFFSET], rows[:, END] = node, offset, lives["end"]
@@ -135,12 +140,15 @@ def _rows(kind: str, lives: Columns, node: Any = 0, offset: Any = 0) -> Records:
 
 
 def _between(t: Ints, since: int, until: int) -> slice:
-    """Where ascending times are later than one and no later than another."""
+    """Return the slice of ascending times that are later than `since` and no later than `until`."""
     return slice(int(np.searchsorted(t, since, "right")), int(np.searchsorted(t, until, "right")))
 
 
 def _clipped(lives: Columns, since: int, until: int) -> Columns:
-    """The lives that touch a time, as if it were all there is: what began earlier begins with it."""
+    """Return the blocks or segments that exist between two times (ns), as if nothing else had been recorded.
+
+    Those that began earlier begin with it; those that end later never end.
+    """
     touch = np.flatnonzero((lives["t"] <= until) & (lives["end"] > since))
     found = {name: column[touch] for name, column in lives.items()}
     end = np.where(found["end"] <= until, found["end"], NEVER)

@@ -1,7 +1,7 @@
-"""What the dashboard is told of a tape: the levels that stand open, and others when the reader opens them.
+"""A tape as messages to the dashboard: the levels of its tree that are open, and others on request.
 
-A tape of a few hundred nodes travels whole. Of a longer one the browser gets the outermost level, what is worth
-opening first, and what it asked for; so a million nodes open as fast as twenty.
+A tape of a few hundred nodes is sent as a whole. Of a longer one the browser receives the outermost level, the levels
+most worth opening, and those it asks for, so that a million nodes open as fast as twenty.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from flnb_telemetry.analysis.tape import Tape
 
 PROTOCOL = 1
-FIRST = 600  # things told without being asked
-INPUTS = 3  # drawn; more are in the details of what reads them
-LEAVES = 2000  # leaves told whether or not a node that is told reads them
-OPS = 12  # different ops told of a group
+FIRST = 600  # nodes and groups that are sent unasked
+INPUTS = 3  # inputs that are drawn; more are in the details of the nodes that read them
+LEAVES = 2000  # up to so many leaves are all sent; of more, those that a sent node reads
+OPS = 12  # different ops that are listed for a group
 
 
 class LiveTape:
-    """One tape as messages: `whole(keys)` as part of a frame, `answer(request)` for what a reader wants to see."""
+    """One tape as messages: `whole(keys)` is a part of a frame, `answer(request)` the answer to a reader's request."""
 
     def __init__(self, tape: Tape) -> None:
         self.tape, self.graph, self.catalog = tape, tape.graph, tape.catalog
@@ -46,32 +46,11 @@ class LiveTape:
         self._family_names, self._op_names = ([strings.items[i] for i in t] for t in (self._families, self._ops))
 
     def first(self) -> list[str]:
-        """Keys of the levels worth telling without being asked."""
+        """Return the keys of the levels to send unasked."""
         return ["", *self.levels.opened(FIRST)]
 
-    def frame(self, name: str) -> dict[str, Any]:
-        """The tape as the one frame of a run called `name`, for a view of it alone."""
-        tape = self.tape
-        run = {
-            "id": 1,
-            "name": safe_text(name),
-            "state": "finished",
-            "error": None,
-            "backend": "",
-            "manager": "",
-            "device": "",
-        }
-        nothing = ("events", "events_per_s", "dropped", "telemetry_share", "buffer_used", "buffer_capacity", "tick_hz")
-        counters = dict.fromkeys((*nothing, "small_bytes"), 0) | {"t": tape.t, "step": tape.index, "steps_total": None}
-        counters |= dict.fromkeys(("dropped_first_step", "dropped_last_step", "step_seconds"))
-        content = {"type": "frame", "protocol": PROTOCOL, "keyframe": True, "seq": 1, "arrays": {}}
-        content |= {"counters": counters, "run": run | {"capacity": None, "min_block": 0}}
-        for table in ("strings", "plans", "contexts"):
-            content[table] = {"first": 0, "items": self.catalog.told(table)}
-        return content | {"tape": self.whole(self.first())}
-
     def whole(self, keys: Iterable[str]) -> dict[str, Any]:
-        """The head of a tape and these levels of it, as JSON."""
+        """Return the tape's summary and the levels with these keys, as JSON."""
         tape, graph = self.tape, self.graph
         head = {
             "truncated": tape.truncated,
@@ -82,7 +61,7 @@ class LiveTape:
         return self._head() | head | self._part(keys, len(graph.leaf_id) <= LEAVES)
 
     def norms(self) -> dict[str, Any]:
-        """Gradient norms of a tape that is not shown, for the curves over the steps, as JSON."""
+        """Return the gradient norms of the nodes, for curves over the steps, as JSON."""
         graph = self.graph
         rows = np.flatnonzero(graph.gradient.seen)
         columns = (graph.context, graph.plan, graph.gradient.bad, graph.gradient.norm)
@@ -91,7 +70,7 @@ class LiveTape:
         return self._head() | {"nodes": told}
 
     def _head(self) -> dict[str, Any]:
-        """The step, and the norm of the gradient of all parameters (of all leaves, where none is a parameter)."""
+        """Return the step, and the gradient norm over all parameters (over all leaves if none is a parameter)."""
         of, parameter = self.graph.leaf_gradient, self.graph.leaf_parameter
         parameter = parameter if parameter.any() else ~parameter
         norm, known = of.norm[parameter], of.seen[parameter]
@@ -119,7 +98,10 @@ class LiveTape:
         return content | self._part(keys, False)
 
     def _found(self, text: str, after: Any) -> dict[str, Any]:
-        """Matches in the tape, and the first one after a node (the first of all where there is none)."""
+        """Return how many ops and scopes contain a text, and the first such node after the node with the id `after`.
+
+        Behind the last one comes the first again; "at" is its place among the matches, from 1.
+        """
         catalog, graph = self.catalog, self.graph
         names = np.array([text in name.lower() for name in self._op_names], np.bool_)
         used, context = np.unique(graph.context, return_inverse=True)
@@ -131,7 +113,7 @@ class LiveTape:
         return {"count": len(rows), "next": int(graph.id[rows[at]]), "at": at + 1}
 
     def _inputs(self) -> list[tuple[int, int]]:
-        """(leaf, place on the outermost level) for what reads the first few leaves that are no parameters."""
+        """Return (leaf id, place of its reader on the outermost level) for the first leaves that are no parameters."""
         graph, root = self.graph, self.levels.root
         rows = np.flatnonzero(~graph.leaf_parameter)[:INPUTS]
         edge = np.flatnonzero(np.isin(graph.parent, -1 - rows))
@@ -143,6 +125,7 @@ class LiveTape:
         return list(dict.fromkeys(pairs))
 
     def _part(self, keys: Iterable[str], every_leaf: bool) -> dict[str, Any]:
+        """Return the levels with these keys, their nodes, and the leaves (all, or those that these nodes read)."""
         graph = self.graph
         levels, rows = [], []
         for key in dict.fromkeys(keys):
@@ -182,7 +165,7 @@ class LiveTape:
         return told | {"name": safe_text(leaf.name), "norm": _number(leaf.norm)}
 
     def _groups(self, group: Group, items: list[Group | int]) -> list[dict[str, Any]]:
-        """Messages for the groups among the items of a level."""
+        """Return a message for each group among the items of a level."""
         inner = [item for item in items if isinstance(item, Group)]
         if not inner:
             return []
@@ -215,7 +198,7 @@ class LiveTape:
 
 
 def _brief(line: str) -> str:
-    """The innermost line without its folder; a notebook's cell, whose file is only a number, is called that."""
+    """Return the first of some lines "file:line: source" without its folder; a notebook's cell is called "cell"."""
     innermost = line.partition("\n")[0]
     found = re.match(r"(.*?):(\d.*)", innermost)  # a drive's colon has no digit behind it
     if found is None:
@@ -225,21 +208,21 @@ def _brief(line: str) -> str:
 
 
 def _places(ids: Any) -> tuple[Any, list[int]]:
-    """Small numbers in place of ids, and the id of each."""
+    """Number the different ids from 0: returns the number of each entry, and the id of each number."""
     different, place = np.unique(ids, return_inverse=True)
     return place, different.tolist()
 
 
 def _table(owner: Any, kind: Any, weight: Any, owners: int, kinds: int) -> Any:
-    """Sums of the weights (or counts) by owner and kind, shape (owners, kinds)."""
+    """Return the sums of the weights (None: counts) by owner and kind, shape (owners, kinds)."""
     return np.bincount(owner * kinds + kind, weight, owners * kinds).reshape(owners, kinds)
 
 
 def _most(row: Any, names: list[str], count: int) -> list[tuple[str, int]]:
-    """The largest few of a row that are not 0, by name."""
+    """Return the largest `count` entries of a row that are not 0, with their names."""
     order = np.argsort(-row, kind="stable")[:count]
     return [(names[i], int(row[i])) for i in order.tolist() if row[i] > 0]
 
 
 def _number(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None  # JSON has no NaN; `bad` says it
+    return value if value is not None and math.isfinite(value) else None  # JSON has no NaN: the field `bad` counts them

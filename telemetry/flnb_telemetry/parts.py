@@ -17,7 +17,7 @@ __all__ = ["Parts", "UsedParts", "emit_parts"]
 
 
 class Parts(NamedTuple):
-    """The parts that are active at one time, as `use` records and a recording's `meta` name them."""
+    """The backend and the memory manager that are active at one time, and the manager's properties in bytes."""
 
     backend: str = ""
     manager: str = ""
@@ -28,7 +28,7 @@ class Parts(NamedTuple):
 
 
 def emit_parts(facts: dict[str, Any], everywhere: bool = False) -> None:
-    """Record that this thread, or every thread, uses these parts from now on (see `Parts` for the keys)."""
+    """Emit that this thread, or every thread, uses a backend and a manager from now on; `Parts` lists the keys."""
     used = Parts(**facts)
     backend, manager, device = map(intern.strings.id_of, used[:3])
     capacity = -1 if used.capacity is None else used.capacity
@@ -37,7 +37,11 @@ def emit_parts(facts: dict[str, Any], everywhere: bool = False) -> None:
 
 
 class UsedParts:
-    """Counts ops by the parts that were active when they ran."""
+    """Counts ops by the backend and memory manager that were active in their thread when they ran.
+
+    Args:
+        meta: the facts of a recording at its beginning, which name the first ones.
+    """
 
     def __init__(self, meta: dict[str, Any]) -> None:
         first = Parts(**{name: meta[name] for name in Parts._fields if name in meta})
@@ -46,7 +50,7 @@ class UsedParts:
         self._ops: Counter[Parts] = Counter()
 
     def take(self, batches: Sequence[tuple[int, schema.Records]]) -> None:
-        """Take in the next records of some lanes."""
+        """Count the ops in the next batches of records."""
         told: list[tuple[int, int, bool, Parts]] = []
         for lane, rows in batches:
             for code, t, *numbers in rows[rows[:, 0] & 0xFF == schema.USE].tolist():
@@ -70,7 +74,10 @@ class UsedParts:
                 self._own[lane] = parts
 
     def facts(self) -> dict[str, Any]:
-        """Names of the parts that ran most ops first; capacity and smallest block of the first. Empty for none."""
+        """Return what to change in `meta`: backends, managers and devices, those of most ops first.
+
+        The other facts are those of the first manager. It is empty if nothing but the first ones ran.
+        """
         used = [parts for parts, _ in self._ops.most_common()] or [self._first]
         if used == [self._first]:
             return {}

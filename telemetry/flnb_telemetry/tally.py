@@ -1,4 +1,4 @@
-"""Running op statistics for the live view: constant work for each event, however long the run."""
+"""Op statistics that are updated with each batch of events: constant work per event, however long the run."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 PER_OCTAVE = 16
 BUCKETS = 40 * PER_OCTAVE
 WORST = 2 ** (0.5 / PER_OCTAVE) - 1
-"""The largest relative error of `p99`: half a bucket, 2.2 %."""
+"""The largest relative error of `Tally.p99`: half a bucket, 2.2 %."""
 
 
 def buckets(spent: Ints) -> Ints:
-    """The histogram bucket of each duration in ns; 16 to an octave, up to 18 minutes."""
+    """Return the histogram bucket of each duration in ns; there are 16 buckets per octave, up to 18 minutes."""
     scaled = np.log2(np.maximum(spent, 1).astype(np.float32)) * np.float32(PER_OCTAVE)
     return np.minimum(scaled, BUCKETS - 1).astype(np.int64)
 
 
 class Tally:
-    """Count, total, maximum, bytes and a histogram of durations for each of a growing set of names (string ids)."""
+    """A table of names (string ids) with count, total, maximum (ns), bytes and a histogram of durations for each."""
 
     def __init__(self) -> None:
         self.name = np.empty(0, np.int64)
@@ -32,7 +32,7 @@ class Tally:
         self._histogram = np.empty((0, BUCKETS), np.int64)
 
     def add(self, names: Ints, spent: Ints, bucket: Ints, nbytes: Ints) -> None:
-        """Count events: the string id, duration (ns), its bucket and the output bytes of each."""
+        """Add events, given the name (string id), duration (ns), its bucket (see `buckets`) and output bytes of each."""
         slot_of = np.full(max(names.max(initial=0), self.name.max(initial=0)) + 1, -1)
         slot_of[self.name] = np.arange(len(self.name))
         if len(fresh := np.unique(names[slot_of[names] < 0])):
@@ -49,7 +49,7 @@ class Tally:
         self._histogram += np.bincount(slot * BUCKETS + bucket, minlength=n * BUCKETS).reshape(n, BUCKETS)
 
     def p99(self) -> NDArray[np.float64]:
-        """The duration (ns) that at least 99 % of each name's events stay at or below, within `WORST`."""
+        """Return for each name the duration (ns) that 99 % of its events do not exceed, with an error up to `WORST`."""
         needed = np.ceil(0.99 * self.count)
         at = (np.cumsum(self._histogram, axis=1) < needed[:, None]).sum(axis=1)
         middle: NDArray[np.float64] = np.minimum(2.0 ** ((at + 0.5) / PER_OCTAVE), self.max)

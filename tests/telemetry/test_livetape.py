@@ -11,6 +11,7 @@ import pytest
 from flnb_telemetry import bus, intern, record, schema
 from flnb_telemetry.analysis.levels import WIDEST
 from flnb_telemetry.analysis.tape import Tape
+from flnb_telemetry.live import tape_frame
 from flnb_telemetry.livetape import FIRST, LiveTape
 
 from tests.telemetry.test_levels import gradients, graph
@@ -129,7 +130,7 @@ def test_bad_gradients_are_told_without_nan() -> None:
 
 
 def test_a_frame_stands_alone() -> None:
-    content = sent(live(("a", "exp"), ("a", "log")).frame("mine"))
+    content = sent(tape_frame(live(("a", "exp"), ("a", "log")), "mine"))
     assert (content["type"], content["protocol"], content["keyframe"], content["run"]["name"]) == (
         "frame",
         1,
