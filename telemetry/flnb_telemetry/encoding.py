@@ -1,7 +1,7 @@
-"""Records as they are written, flat numbers, and as they are stored, rows of eight int64.
+"""Conversion of events as threads write them, flat lists of numbers, to records as they are stored, rows of int64.
 
-What is written most is written shortest: an op's times as float seconds, ops in a row as one record, a block's request
-to be freed together with its free. `packed` makes plain records of them.
+The most frequent events have a short form while they wait: an op's times are float seconds, up to three ops that ran
+without a pause are one record, a block's request to be freed and its free are one. `packed` makes plain records of all.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FLOAT_TIMES = 1 << schema.AUX_SHIFT
-"""In the code of an op's record whose times are float seconds of `time.perf_counter`, which cost less than ints."""
+"""A bit of an op's code: its times are float seconds of `time.perf_counter`, which costs less than integers."""
 ROW = 2 << schema.AUX_SHIFT
-"""In the code of a row that stands for up to `ROW_OPS` ops in a row, each beginning where the one before ended: words
-1, 2, 6 and 7 are the float seconds between them. `row_code` gives the code."""
+"""A bit of the code of a record of up to `ROW_OPS` ops, each of which began when the one before ended: words 1, 2, 6
+and 7 are the times of their beginnings and ends in float seconds. `row_code` returns such codes."""
 ROW_OPS = 3
 FREE = schema.FREE_REQUESTED | ROW
-"""The code of a record for both, `free_requested` and `free_completed`; word 5 is the time of the first."""
+"""The code of a record that stands for a `free_requested`, at the time in word 5, and a `free_completed` event."""
 EXCLUDED = schema.OP | 4 << schema.AUX_SHIFT
-"""The code of a row before an op's: words 1 and 2 are nanoseconds at the beginning and the end of the op's time that
-are not its own. `exclude` emits it."""
+"""The code of a record before that of an op: words 1 and 2 are the nanoseconds to subtract from the beginning and the
+end of the op's duration. `bus.exclude` emits it."""
 _BATCH = 512 * schema.WORDS
 
 _pack = struct.Struct("@" + "qddqqqdd" * 512).pack  # native, as NumPy reads it: a tenth quicker than "="
@@ -38,13 +38,13 @@ _int_of = struct.Struct("<q").unpack
 
 _KIND = (1 << schema.PLAN_SHIFT) - 1
 _ROW_KIND = schema.OP | FLOAT_TIMES | ROW
-_rows: dict[tuple[int, ...], int] = {}  # the codes of ops, and the code of the row that stands for them
-_row_ops: list[tuple[int, ...]] = []  # the codes of a row's ops, by its number
+_rows: dict[tuple[int, ...], int] = {}  # the codes of ops, and the code of the one record for them
+_row_ops: list[tuple[int, ...]] = []  # the codes of the ops, by the number in that code
 _new_row = threading.Lock()
 
 
 def row_code(codes: tuple[int, ...]) -> int:
-    """The code of the row that stands for ops with these codes, run without a pause by one thread for one node."""
+    """Return the code of one record for ops with these codes, run one after the other for one tape node."""
     with _new_row:
         code = _rows.get(codes)
         if code is None:
@@ -54,7 +54,7 @@ def row_code(codes: tuple[int, ...]) -> int:
 
 
 def count_events(numbers: list[Any]) -> int:
-    """How many events flat numbers are."""
+    """Return how many events a flat list of numbers stands for."""
     codes = numbers[:: schema.WORDS]
     return sum(
         len(_row_ops[code >> schema.PLAN_SHIFT]) if code & _KIND == _ROW_KIND else 1 + (code == FREE) for code in codes
@@ -62,7 +62,7 @@ def count_events(numbers: list[Any]) -> int:
 
 
 def _opened(records: schema.Records, rows: NDArray[np.bool_]) -> schema.Records:
-    """Records in which each of these rows became one record for each of its ops."""
+    """Return records in which those marked in `rows` are replaced by one record for each of their ops."""
     numbers, which = np.unique(records[rows, 0] >> schema.PLAN_SHIFT, return_inverse=True)
     known = [_row_ops[number] for number in numbers.tolist()]
     counts = np.ones(len(records), np.int64)
@@ -79,7 +79,7 @@ def _opened(records: schema.Records, rows: NDArray[np.bool_]) -> schema.Records:
 
 
 def _own_times(records: schema.Records, excluded: NDArray[np.bool_]) -> schema.Records:
-    """Records without the rows that say which part of the next op's time is not its own, which is taken off."""
+    """Subtract the marked records, which tell excluded times, from the next op's duration each, and remove them."""
     kept = np.flatnonzero(~excluded)
     rows = np.flatnonzero(excluded)
     op = np.searchsorted(kept, rows)
@@ -91,7 +91,7 @@ def _own_times(records: schema.Records, excluded: NDArray[np.bool_]) -> schema.R
 
 
 def _both(records: schema.Records, freed: NDArray[np.bool_]) -> schema.Records:
-    """Records in which each of these became two."""
+    """Return records in which those marked in `freed` are replaced by a request to free and a free."""
     opened = np.repeat(records, 1 + freed, axis=0)
     first = np.flatnonzero(freed) + np.arange(np.count_nonzero(freed))
     opened[first, 0], opened[first, 1] = schema.FREE_REQUESTED, opened[first, 5]
@@ -101,17 +101,17 @@ def _both(records: schema.Records, freed: NDArray[np.bool_]) -> schema.Records:
 
 
 def float_bits(value: float) -> int:
-    """The 64 bits of a float as a signed integer, the form in which floats travel in a record."""
+    """Return the 64 bits of a float as a signed integer, the form in which records store floats."""
     return int(_int_of(_bits_of(value))[0])
 
 
 def nanoseconds(t: float) -> int:
-    """Float seconds as nanoseconds; an int is nanoseconds already."""
+    """Convert float seconds to nanoseconds; an int is returned as it is."""
     return int(t * 1e9) if isinstance(t, float) else t
 
 
 def _packed_or_dropped(record: list[Any]) -> bytes:
-    """One record, or a `dropped` one if a value is no int64, as a user's memory manager may return it."""
+    """Pack one record; if a value does not fit (a user's memory manager may return any), a `dropped` one instead."""
     try:
         return _pack_one(*record)
     except struct.error:
@@ -120,7 +120,7 @@ def _packed_or_dropped(record: list[Any]) -> bytes:
 
 
 def packed(numbers: list[Any]) -> schema.Records:
-    """Flat numbers as rows of eight int64; float seconds of ops become nanoseconds."""
+    """Convert a flat list of numbers, eight per record, to plain records, shape (n, 8), with times in ns."""
     whole = len(numbers) // _BATCH * _BATCH
     try:
         parts = [_pack(*numbers[i : i + _BATCH]) for i in range(0, whole, _BATCH)]

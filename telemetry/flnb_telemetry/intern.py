@@ -1,7 +1,7 @@
-"""Names, contexts and plans become small integers once, so that a record holds nothing but integers.
+"""Tables that give names, contexts and plans small integer ids, so that records hold integers only.
 
-The tables are append-only and shared by all threads and recordings of the process; id 0 means "none". A `Catalog` is
-their view as arrays, so that columns of plan and context ids can be looked up all at once.
+The tables only grow and are shared by all threads and recordings of the process; id 0 means "none". A `Catalog` has
+their content as arrays, so that whole columns of ids can be looked up at once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ _lock = threading.Lock()
 
 
 class Plan(NamedTuple):
-    """What one (op, shapes, dtypes) signature gives: the static half of every op event of that signature."""
+    """An op on inputs of certain shapes and dtypes: what all its events have in common.
+
+    `shape`, `dtype` and `nbytes` are those of the result, `inputs` the shapes of the inputs.
+    """
 
     op: str
     family: str
@@ -36,18 +39,18 @@ class Plan(NamedTuple):
     nbytes: int
     flops: int = 0
     inputs: tuple[tuple[int, ...], ...] = ()
-    saved: int = 0  # bytes that its node keeps for backward, where every input needs a gradient
+    saved: int = 0  # bytes that its tape node stores for the backward pass if every input needs a gradient
 
 
 class Context(NamedTuple):
-    """Where an event happened: the dotted scope path and the phase (index into `schema.PHASES`)."""
+    """The scope path ("net.block1") and the phase (index into `schema.PHASES`) in which an event happened."""
 
     scope: str
     phase: int
 
 
 class Frame(NamedTuple):
-    """One line of a call stack; what flnb itself writes has a shape, dtype and phase as well."""
+    """One line of a call stack: function, file and line; in files of flnb `about` is (shape, dtype, phase)."""
 
     name: str
     filename: str
@@ -59,7 +62,12 @@ class Frame(NamedTuple):
 
 
 class Table(Generic[T]):
-    """An append-only table: `id_of(value)` gives the same number for equal values, `items[number]` gives it back."""
+    """A table that only grows: `id_of(value)` is the same number for equal values, `items[number]` is the value.
+
+    Args:
+        items: the first values, from number 0 on.
+        make: turns a new value into the item to store.
+    """
 
     __slots__ = ("_make", "ids", "items")
 
@@ -69,14 +77,14 @@ class Table(Generic[T]):
         self.ids = {item: number for number, item in enumerate(items)}
 
     def id_of(self, value: Any) -> int:
-        """The id of a hashable value (a tuple may stand for a named one), a new one if never seen. Safe in threads."""
+        """Return the id of a hashable value, which is added if it is new. Threads may call it at the same time."""
         number = self.ids.get(value)
         if number is not None:
             return number
         with _lock:
             if value not in self.ids:
                 self.items.append(self._make(value))
-                self.ids[value] = len(self.items) - 1  # last: whoever reads the id finds the item
+                self.ids[value] = len(self.items) - 1  # last: a thread that finds the id must find the item
             return self.ids[value]
 
     def __len__(self) -> int:
@@ -88,15 +96,16 @@ contexts = Table([Context("", 0)], Context._make)
 plans = Table([Plan("", "", (), "", 0)], Plan._make)
 
 NONE = np.empty((2, 0), np.int64)
-LONGEST = 400  # characters of a name, or of a line, that a browser gets
-MOST = 2**63 - 1  # bytes that fit in a column: a plan may ask for more, and fail
+LONGEST = 400  # characters of a name, or of a line, that are sent to a browser
+MOST = 2**63 - 1  # the most bytes that fit in a column: an op that fails may ask for more
 
 
 class Catalog:
-    """Three intern tables and, for each plan and context id, what an analysis groups by (as ids of `strings`).
+    """The tables of strings, plans and contexts, and arrays of their fields, indexed by plan id and context id.
 
-    `refresh` takes in what was interned since; the process's own tables are used when none are given. `stacks` has call
-    stacks by context, where they are known.
+    `op`, `family`, `nbytes` and `saved` have an entry per plan, `scope` and `phase` one per context; names are string
+    ids. `refresh` adds what came since. Without arguments the tables are those of the process. `stacks` holds call
+    stacks by context id, if any are known.
     """
 
     def __init__(
@@ -109,7 +118,7 @@ class Catalog:
         self.refresh()
 
     def refresh(self) -> None:
-        """Extend the arrays to the tables' present length."""
+        """Extend the arrays to the present length of the tables."""
         name = self.strings.id_of
         plans = self.plans.items[len(self.op) :]
         if fresh := [(name(p.op), name(p.family), min(p.nbytes, MOST), min(p.saved, MOST)) for p in plans]:
@@ -120,7 +129,7 @@ class Catalog:
             self.scope, self.phase = np.concatenate([known, np.array(new).T], axis=1)
 
     def told(self, name: str, first: int = 0) -> list[Any]:
-        """The items of a table ("strings", "plans", "contexts") from number `first` on, as JSON, safe to show."""
+        """Return items of a table ("strings", "plans", "contexts") from number `first` on, as JSON and safe to show."""
         items: list[Any] = list(getattr(self, name).items[first:])
         if name == "plans":
             keys = ("op", "family", "shape", "dtype", "nbytes")
@@ -130,15 +139,23 @@ class Catalog:
         return list(map(_shown, items))
 
     def named(self, ids: NDArray[Any]) -> NDArray[Any]:
-        """The strings of string ids, as an object array."""
+        """Return the strings with these ids, as an object array."""
         found: NDArray[Any] = np.array(self.strings.items, object)[ids]
         return found
 
     def places(self, context: Ints, node: Ints, earlier: Ints = NONE) -> tuple[Ints, Ints, Ints]:
-        """The scope (string id) and phase of ops, and the (node, scope) pairs, shape (2, n), of the forward ones.
+        """Return the scope (string id) and the phase of each op.
 
-        The phase is what user code said, else forward for what made a tape node. An op of the backward phase works for
-        a tape node: it belongs to the scope of that node's forward op, if that is among these or the `earlier` pairs.
+        Ops outside any phase are "forward" if they made a tape node. Ops of the backward phase belong to the scope of
+        the forward op whose tape node they work for, if it is known.
+
+        Args:
+            context: the context id of each op.
+            node: the tape node of each op, 0 for none.
+            earlier: pairs (node, scope) of earlier forward ops, shape (2, n).
+
+        Returns:
+            Scopes, phases, and the pairs (node, scope) of all forward ops including the earlier ones.
         """
         scope, phase = self.scope[context], self.phase[context]
         phase[(phase == 0) & (node > 0)] = schema.FORWARD
@@ -153,7 +170,7 @@ def _shown(name: str) -> str:
 
 
 def joined(ids: Ints, keys: Ints, values: Ints, otherwise: Any = 0) -> Ints:
-    """The value of each id, `otherwise` where `keys` lacks it; of equal keys the first counts."""
+    """Look up ids in a table of keys and values, the first of equal keys; `otherwise` is returned for missing ids."""
     if not len(keys) or not len(ids):
         return np.broadcast_to(np.asarray(otherwise, np.int64), len(ids)).copy()
     order = np.argsort(keys, kind="stable")

@@ -1,8 +1,8 @@
-"""What a record means: the kinds, the words of each, and how rows become named columns.
+"""The kinds of events, the fields of each kind's records, and the conversion of records to named columns and back.
 
-Every event is eight little-endian int64 words. Word 0 is the code, ``kind | aux << 8 | plan << 24``; word 1 is a time
-from ``time.perf_counter_ns``; the rest depends on the kind. Floats travel as their 64 bits. A kind is listed here when
-something emits it; ``VERSION`` changes when the meaning of a listed kind does.
+A record is eight int64 numbers, called words. Word 0 is the code, ``kind | aux << 8 | plan << 24``; word 1 is a time of
+``time.perf_counter_ns``; the other words depend on the kind. Floats are stored as their 64 bits. `VERSION` changes when
+the meaning of a listed kind does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RECORD_BYTES = 8 * WORDS
 BLOCK = 4096  # records
 
 Records: TypeAlias = "NDArray[np.int64]"
-"""Rows of eight words, shape (n, 8)."""
+"""Records, shape (n, 8)."""
 Columns: TypeAlias = "dict[str, NDArray[Any]]"
 """Named columns of one kind, all of one length."""
 Ints: TypeAlias = "NDArray[np.int64]"
@@ -35,20 +35,23 @@ CATEGORIES = ("unknown", "parameter", "gradient", "activation", "optimizer_state
 PHASES = ("other", "forward", "backward", "optimizer")
 FORWARD, BACKWARD, OPTIMIZER = 1, 2, 3
 DETACH, NO_GRAD, INTEGER, NO_RULE = 1, 2, 3, 4
-"""Why values leave the tape: `detach` of a node's result, a block that records no gradients, an op that gives integers
-or truth values (a cast, a comparison), an op that has no gradient."""
+"""Why the tape does not continue from values: they were detached, they were used inside `no_grad`, an op returned
+integers or truth values (a cast, a comparison), an op has no gradient."""
 DIRECTIONS = ("", "away", "back", "compressed", "restored")
 AWAY, BACK, COMPRESSED, RESTORED = 1, 2, 3, 4
-"""How saved tensors move: to another device and back, or into fewer bytes of the same manager and out again."""
+"""How a saved tensor is moved: to another device and back, or into fewer bytes and out of them again."""
 ENTER_MODULE, ENTER_BLOCK = 1, 3
-"""What a scope is that is entered (bit 0): a call of a module, or anything else that has a name. 0: it is left."""
+"""The field "enter" of a scope event: the scope of a module's call begins, or any other scope; 0: it ends."""
 
 PLAN_SHIFT = 24
 AUX_SHIFT = 8
 
 
 class Kind(NamedTuple):
-    """One kind of record: its words from word 1 on ("": not used), and the names of the fields beside it in word 0."""
+    """A kind of event: the names of words 1 to 7 ("": unused), of the fields in word 0, and which words are floats.
+
+    `aux` and `plan` name the fields in bits 8 to 23 and from bit 24 on of word 0; "" if the kind has none.
+    """
 
     number: int
     name: str
@@ -70,11 +73,11 @@ KINDS: dict[str, Kind] = {
         Kind(SEGMENT_ALLOC, "segment_alloc", ("t", "segment_id", "address", "size")),
         Kind(SEGMENT_FREE, "segment_free", ("t", "segment_id", "address", "size")),
         Kind(SEGMENT_RESIZE, "segment_resize", ("t", "segment_id", "address", "size")),
-        Kind(ASIDE, "aside", ("t", "segment_id")),  # of another device, which idle tensors move to
+        Kind(ASIDE, "aside", ("t", "segment_id")),  # the segment is of another device, to which saved tensors move
         Kind(TRANSFER, "transfer", ("t0", "t1", "nbytes", "alloc_id", "copy", "node", "context"), aux="direction"),
-        Kind(LOCKED, "locked", ("t", "alloc_id", "locks")),  # how many user locks a block has from now on
-        Kind(RELEASED, "released", ("t", "nbytes", "segments")),  # what a call of `release_cached` gave back
-        # free: all that nobody uses, also what the device had left; largest_hole: the largest piece in any segment
+        Kind(LOCKED, "locked", ("t", "alloc_id", "locks")),  # the number of user locks that a block has from now on
+        Kind(RELEASED, "released", ("t", "nbytes", "segments")),  # what a call of `release_cached` returned
+        # free: all unused bytes, those left on the device included; largest_hole: the largest gap in any segment
         Kind(OOM, "oom", ("t", "requested", "free", "largest_hole", "capacity", "reserved", "context")),
         Kind(SCOPE, "scope", ("t", "context"), aux="enter"),
         Kind(STEP, "step", ("t0", "t1", "index", "total")),
@@ -82,8 +85,8 @@ KINDS: dict[str, Kind] = {
         Kind(GRAD_STAT, "grad_stat", _GRADIENT, aux="parameter", plan="plan", floats=("norm",)),
         Kind(EDGE, "edge", ("t", "node", "parent2", "parent3", "parent4", "parent5", "parent6"), plan="plan"),
         Kind(WALK, "walk", ("t", "node")),  # the next gradients are of a backward that began at this node
-        Kind(NAN_ORIGIN, "nan_origin", ("t", "node")),  # where in it NaN or Inf came up first
-        # what this thread, or every one, uses from now on; names are numbers of strings, capacity -1: none
+        Kind(NAN_ORIGIN, "nan_origin", ("t", "node")),  # the first node of the backward that produced NaN or Inf
+        # the backend and manager of this thread, or of every one, from now on; names: string ids, capacity -1: none
         Kind(
             USE, "use", ("t", "backend", "manager", "device", "capacity", "min_block", "granularity"), aux="everywhere"
         ),
@@ -96,19 +99,22 @@ KINDS: dict[str, Kind] = {
 
 
 def tuples(table: Columns, *names: str) -> zip[tuple[Any, ...]]:
-    """The rows of some columns, each as a tuple of Python numbers."""
+    """Iterate over the rows of the named columns, each as a tuple of Python numbers."""
     return zip(*(table[name].tolist() for name in names), strict=True)
 
 
 def kind_of(name: str) -> Kind:
-    """The kind of a name; a `KeyError` lists the known names."""
+    """Return the kind with a name; an unknown name is a `KeyError` that lists the known ones."""
     if name not in KINDS:
         raise KeyError(f"no event kind {name!r}; the kinds are {', '.join(KINDS)}")
     return KINDS[name]
 
 
 def columns(kind: Kind, rows: Records) -> Columns:
-    """Name the words of rows that are all of one kind: plan and aux unsigned, times and ids int64, values float64."""
+    """Convert records, all of one kind, to columns by field name.
+
+    Plan and aux fields are unsigned, times and ids int64, floats float64.
+    """
     code = rows[:, 0]
     table: Columns = {}
     if kind.plan:
@@ -123,8 +129,8 @@ def columns(kind: Kind, rows: Records) -> Columns:
 
 
 def rows(kind: Kind, table: Columns) -> Records:
-    """`columns` undone: records of one kind, whose lane is left out."""
-    made = np.zeros((WORDS, len(table[kind.words[0]])), np.int64).T  # columns stay in one piece
+    """Convert columns of one kind back to records, shape (n, 8), the inverse of `columns`; "lane" is ignored."""
+    made = np.zeros((WORDS, len(table[kind.words[0]])), np.int64).T  # so that each column is contiguous
     made[:, 0] = kind.number
     for name, shift in ((kind.aux, AUX_SHIFT), (kind.plan, PLAN_SHIFT)):
         if name:

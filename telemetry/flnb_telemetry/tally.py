@@ -32,7 +32,7 @@ class Tally:
         self._histogram = np.empty((0, BUCKETS), np.int64)
 
     def add(self, names: Ints, spent: Ints, bucket: Ints, nbytes: Ints) -> None:
-        """Add events, given the name (string id), duration (ns), its bucket (see `buckets`) and output bytes of each."""
+        """Add events; given are the name (string id), duration (ns), its bucket and the output bytes of each."""
         slot_of = np.full(max(names.max(initial=0), self.name.max(initial=0)) + 1, -1)
         slot_of[self.name] = np.arange(len(self.name))
         if len(fresh := np.unique(names[slot_of[names] < 0])):

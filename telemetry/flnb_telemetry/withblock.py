@@ -1,8 +1,9 @@
-"""Context managers whose end is certain: a Ctrl-C that arrives in `__exit__` itself skips nothing.
+"""Context managers that always undo what they did, even if Ctrl-C arrives in `__exit__` itself.
 
-A signal that comes while ``__exit__`` is called is raised at its first line, so what it should undo would stay as it
-is. But a ``with`` statement looks ``__exit__`` up before it enters, and drops what it found when the block is left, in
-whichever way. That this went before it did its work is how a `WithBlock` learns of it, at once.
+Ctrl-C that arrives while ``__exit__`` is called is raised at its first line, and what it should undo would remain. But
+a ``with`` statement fetches the bound ``__exit__`` before it enters the block and drops it in any case when the block
+is left. A `WithBlock` watches that object with a weak reference: if it is dropped before it did its work, the block
+ends then.
 """
 
 from __future__ import annotations
@@ -25,28 +26,28 @@ T = TypeVar("T")
 
 
 def _leave(block: WithBlock[Any], _: object = None, error: BaseException | None = None, __: object = None) -> None:
-    """`WithBlock.__exit__`."""
+    """Do what `WithBlock.__exit__` does: end the block, then stop watching it."""
     block.end(error)
     block._watch = None
 
 
 class _Watch(weakref.ref):  # type: ignore[type-arg]
-    """Sees the bound ``__exit__`` of a block go."""
+    """A weak reference to the bound ``__exit__`` of a block."""
 
     __slots__ = ("block",)
     block: WithBlock[Any]
 
 
 def _left(watch: _Watch) -> None:
-    """The block was left, and `_leave` has not come to its end."""
-    block: WithBlock[Any] | None = getattr(watch, "block", None)  # None: it was not entered
+    """End a block whose bound ``__exit__`` was dropped before `_leave` came to its end."""
+    block: WithBlock[Any] | None = getattr(watch, "block", None)  # None: the block was not entered
     if block is not None and block._watch is watch:
         block._watch = None
         block.end(KeyboardInterrupt())
 
 
 class _Exit:
-    """Binds `_leave` to a block, and watches what it returned."""
+    """The descriptor ``__exit__``: returns `_leave` bound to a block, and watches the returned object."""
 
     def __get__(self, block: WithBlock[Any] | None, owner: type) -> Callable[..., None]:
         if block is None:  # `ExitStack` asks the class
@@ -59,20 +60,20 @@ class _Exit:
 
 
 class WithBlock(ContextDecorator, Generic[T]):
-    """Base of context managers and decorators: implement `begin` and `end`.
+    """Base class of context managers that are also decorators: subclasses implement `begin` and `end`.
 
-    `end` is called once more where Ctrl-C arrived in it, or before it, or in `begin`: it must undo what there is to
-    undo, in an order that allows for that.
+    If Ctrl-C arrives in `begin`, in `end` or between, `end` is called again: it must undo whatever is left to undo, and
+    nothing twice.
     """
 
     _watch: _Watch | None = None
 
     def begin(self) -> T:
-        """Enter the block; returns the value for ``as``."""
+        """Do what the block needs at its beginning; returns the value for ``as``."""
         raise NotImplementedError
 
     def end(self, error: BaseException | None) -> None:
-        """Leave the block, by an error or not."""
+        """Undo what `begin` did; `error` is the exception that ended the block, None without one."""
         raise NotImplementedError
 
     def __enter__(self) -> T:
@@ -82,7 +83,7 @@ class WithBlock(ContextDecorator, Generic[T]):
 
 
 class holding(WithBlock[T]):
-    """Hold a value in a context variable until the block ends; one object may be entered again while it is."""
+    """Set a context variable to a value until the block ends. One object may be entered again while it is entered."""
 
     def __init__(self, variable: ContextVar[Any], value: Any) -> None:
         self._variable = variable
@@ -97,13 +98,13 @@ class holding(WithBlock[T]):
         if self._tokens:
             try:
                 self._variable.reset(self._tokens[-1])
-            except RuntimeError:  # it was reset, and then Ctrl-C came
+            except RuntimeError:  # it had been reset when Ctrl-C arrived
                 pass
             self._tokens.pop()
 
 
 class _Generated(WithBlock[T]):
-    """The block of a generator function, which yields once."""
+    """The `WithBlock` of a generator function that yields once."""
 
     def __init__(self, make: Callable[[], Iterator[T]]) -> None:
         self._make = make
@@ -120,7 +121,7 @@ class _Generated(WithBlock[T]):
             return
         if error is None:
             for _ in generator:
-                raise RuntimeError(f"{self._make} yielded twice; expected one value, for the block")
+                raise RuntimeError(f"{self._make} yielded twice, expected one yield: the block runs there")
             return
         try:
             generator.throw(error)
@@ -135,8 +136,8 @@ class _Generated(WithBlock[T]):
 def with_block(function: Callable[P, Iterator[T]]) -> Callable[P, WithBlock[T]]:
     """Turn a generator function into a function that returns a `WithBlock`, as `contextlib.contextmanager` does.
 
-    The blocks that are open at its ``yield`` end even if Ctrl-C arrives there. Errors are raised at the ``yield``, and
-    go on to the caller.
+    What the function does after its ``yield`` is done even if Ctrl-C arrives there, as far as it stands in a
+    ``finally`` or a `WithBlock`. An error of the block is raised at the ``yield`` and then in the caller.
     """
 
     @wraps(function)
