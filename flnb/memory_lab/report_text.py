@@ -1,4 +1,4 @@
-"""The text of an out-of-memory report, for a terminal."""
+"""The text of an out-of-memory report for a terminal, and the words that its HTML shares with it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,24 @@ from flnb_telemetry import quantity, tables
 from flnb_telemetry.safe_text import LONGEST_LINE, safe_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from flnb.memory_lab.postmortem import Blocker, Postmortem
 
-__all__ = ["COLUMNS", "NOTE", "facts", "as_text"]
+__all__ = ["COLUMNS", "NOTE", "as_text", "facts"]
+
+SHOWN = 3
+"""Blocks and remedies in the text, at most; the HTML report and the attributes of the report have all."""
+
+COLUMNS = ("Tensor", "Category", "Size", "Op", "Scope", "Shape", "Line", "Age", "Held by")
+
+NOTE = (
+    "each one replayed on this trace, which ends with this request: what follows may need more; "
+    "flnb.use_memory_manager and flnb.memory.lean go behind `with`"
+)
+"""What a reader has to know of the list of remedies."""
 
 
 def facts(report: Postmortem) -> list[tuple[str, str]]:
-    """Return the numbers that explain the error, each with its name."""
+    """Return the sizes that explain the error as (name, size as text)."""
     size = quantity.size
     left = report.unreserved
     return [
@@ -29,7 +38,7 @@ def facts(report: Postmortem) -> list[tuple[str, str]]:
 
 
 def where(report: Postmortem) -> str:
-    """Describe the request: op, scope, manager, device and capacity."""
+    """Describe the request in a line: op, module, bytes, manager, device and capacity."""
     op = report.op or "somebody"
     scope = f" ({report.scope})" if report.scope else ""
     capacity = "of unknown capacity" if report.capacity is None else f"capacity {quantity.size(report.capacity)}"
@@ -39,7 +48,7 @@ def where(report: Postmortem) -> str:
 
 
 def blocked(report: Postmortem) -> str:
-    """Describe what would have to be freed."""
+    """Describe in a line how much would have to be freed for the request to fit."""
     closest = report.closest
     if closest is None:
         return "no segment is large enough for the request; these are the largest blocks"
@@ -51,7 +60,7 @@ def blocked(report: Postmortem) -> str:
 
 
 def row(blocker: Blocker) -> tuple[str, ...]:
-    """Return a blocker as the cells of a table row; see `COLUMNS`."""
+    """Return the cells of a block's row in a table with the titles `COLUMNS`."""
     dash = quantity.UNKNOWN
     locks = f"{blocker.locks} user lock{'s' if blocker.locks > 1 else ''}" if blocker.locks else ""
     held = ", ".join(part for part in (blocker.held, locks) if part)
@@ -61,45 +70,42 @@ def row(blocker: Blocker) -> tuple[str, ...]:
     return (blocker.label, blocker.category, quantity.size(blocker.size), *about)
 
 
-COLUMNS = ("Tensor", "Category", "Size", "Op", "Scope", "Shape", "Line", "Age", "Held by")
-
-
-NOTE = (
-    "each one replayed on this trace, which ends with this request: what follows may need more; "
-    "flnb.use_memory_manager and flnb.memory.lean go behind `with`"
-)
-"""On remedies."""
-
-
 def as_text(report: Postmortem) -> str:
-    """Return the report as text, tables included."""
-    lines = [f"Out of memory: {report.verdict}", where(report)]
-    lines.append(", ".join(f"{name} {value}" for name, value in facts(report)))
+    """Return the report as some ten lines of text, of which the first says what to do."""
+    found, size = report.remedies, quantity.size
+    fitting = [(_pasted(r.what), f"peak {size(r.peak)}", f"costs {r.cost}") for r in found.fitting]
+    hint = f"; {fitting[0][0]} lets it through" if fitting else ""
+    lines = [f"Out of memory: asked for {size(report.request)}, free {size(report.free)}{hint}"]
+    lines += [f"{report.verdict}: {where(report)}", ", ".join(f"{name} {value}" for name, value in facts(report)[1:])]
     if report.cached:
-        lines.append(f"release_cached() would give back {quantity.size(report.cached)} of segments that hold nothing")
-    lines.append(f"\nWhat blocks it: {blocked(report)}")
-    lines += table([COLUMNS, *map(row, report.blockers)])
-    if report.locked:
-        lines.append(f"\nUnder user locks, which stay until user_unlock: {len(report.locked)}")
-        lines += table([COLUMNS, *map(row, report.locked)])
-    found = report.remedies
-    lines.append(f"\nWhat would have let this request through: {NOTE}")
+        lines.append(f"release_cached() would give back {size(report.cached)} of segments that hold nothing")
+    lines.append(f"What blocks it: {blocked(report)}")
+    blocks = dict.fromkeys((*report.locked[:1], *report.blockers, *report.locked))
+    if blocks:
+        lines += _indented([COLUMNS, *map(row, list(blocks)[:SHOWN])])
     if found.rows:
-        result = [(r.what, peak(r.fits, r.peak, found.capacity), r.cost, verdict(r.fits)) for r in found.rows]
-        lines += table([("Remedy", "Peak up to here", "Cost", "Result"), *result])
+        count = f"{len(fitting)} of {len(found.rows)} remedies that were replayed let it through"
+        lines.append(f"{count}, see error.report.remedies" + (":" if fitting else ""))
+        lines += _indented(fitting[:SHOWN])
     lines += [found.unknown] if found.unknown else []
     return safe_lines("\n".join(lines))
 
 
+def _pasted(what: str) -> str:
+    """Return the code of a remedy as it begins a line: those that go around the program behind ``with``."""
+    return f"with {what}" if what.startswith(("flnb.use_memory_manager", "flnb.memory.lean")) else what
+
+
 def peak(fits: bool, nbytes: int, capacity: int | None) -> str:
-    """Return a predicted peak as text; if the request did not fit, only "over the capacity" is known."""
+    """Return a predicted peak as text; if the request did not fit, only that it is over the capacity is known."""
     return quantity.size(nbytes) if fits else f"over {quantity.size(capacity or nbytes)}"
 
 
 def verdict(fits: bool) -> str:
+    """Return the words for whether a replay with a remedy came past the request that failed."""
     return "gets past it" if fits else "does not get past it"
 
 
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return an indented table, one line a row."""
-    return [f"  {line}" for line in tables.lines(rows, longest=LONGEST_LINE)]  # code to be copied is among them
+def _indented(rows: list[tuple[str, ...]]) -> list[str]:
+    """Return a table as indented lines, with code that is to be copied whole."""
+    return [f"  {line}" for line in tables.lines(rows, longest=LONGEST_LINE)]

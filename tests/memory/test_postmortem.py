@@ -117,7 +117,16 @@ def test_a_remedy_that_the_replay_refutes_is_not_among_those_that_fit() -> None:
     assert report.remedies.rows
     assert report.remedies.fitting == ()
     assert {row.peak <= 48 * MIB for row in report.remedies.rows} == {True}
-    assert "over 48.0 MiB" in repr(report)
+    assert f"0 of {len(report.remedies.rows)} remedies that were replayed let it through" in repr(report)
+
+
+def test_the_text_is_short_and_begins_with_what_to_do() -> None:
+    report = report_of()
+    first, *rest = repr(report).splitlines()
+    best = report.remedies.fitting[0].what
+    assert first.startswith("Out of memory: asked for 9.00 MiB, free 16.0 MiB; ")
+    assert f"{best} lets it through" in first
+    assert len(rest) < 12
 
 
 def test_without_a_recording_nothing_is_predicted() -> None:
