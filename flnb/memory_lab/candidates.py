@@ -1,4 +1,4 @@
-"""Candidates for recompute and offload: what modules save for backward, ordered by benefit per cost."""
+"""Candidates for recomputing or offloading modules in less memory, ordered by benefit per cost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,14 @@ METHODS = ("recompute", "offload")
 
 
 def choices(step: Step, methods: Sequence[str], bandwidth: float) -> list[Choice]:
-    """Return all candidates, the most (bytes x waiting time) per second of cost first."""
+    """Return all modules that can be recomputed or offloaded, those first that free most for their cost.
+
+    The benefit is bytes x the time for which they are freed, the cost seconds of computing or moving.
+
+    Args:
+        methods: some of `METHODS`.
+        bandwidth: of moves, bytes/s.
+    """
     found = step.recomputable() if "recompute" in methods else []
     found += step.offloadable(bandwidth) if "offload" in methods else []
     return sorted(found, key=lambda choice: -choice.worth / max(1e-9, choice.seconds))
@@ -34,7 +41,7 @@ def choices(step: Step, methods: Sequence[str], bandwidth: float) -> list[Choice
 def with_choice(
     again: tuple[str, ...], away: tuple[str, ...], choice: Choice
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the recomputed and the offloaded scopes with one more choice added."""
+    """Return the scopes to recompute and to offload with one choice added; of nested ones to recompute the new one."""
     if choice.method == "offload":
         return again, tuple(dict.fromkeys(away + choice.scopes))
     (scope,) = choice.scopes
@@ -42,18 +49,19 @@ def with_choice(
 
 
 def _nested(a: str, b: str) -> bool:
+    """Return whether two scopes are equal, or one is inside the other."""
     return a == b or a.startswith(b + ".") or b.startswith(a + ".")
 
 
 def costs(seconds: float, nbytes: int, moving: float) -> str:
-    """Describe what a plan costs."""
+    """Describe the cost of recomputing for ``seconds`` and of moving ``nbytes`` in ``moving`` seconds."""
     again = f"recomputing takes {quantity.duration(1e9 * seconds)}"
     away = f"moving {quantity.size(nbytes)} takes {quantity.duration(1e9 * moving)}"
     return ", ".join([again] * bool(seconds) + [away] * bool(nbytes)) or "none"
 
 
 def bandwidth_of(run: Recording | None) -> float:
-    """Return the bandwidth in bytes/s: of the moves in a recording, else measured now by copying host memory."""
+    """Return the bandwidth of moves in bytes/s: that in a recording, or else measured by copying host memory now."""
     if run is not None and len((moves := run.table("transfer"))["t0"]):
         return float(moves["nbytes"].sum() / max(1e-9, (moves["t1"] - moves["t0"]).sum() / 1e9))
     nbytes, best = 4 << 20, float("inf")

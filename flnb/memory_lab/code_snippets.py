@@ -1,4 +1,4 @@
-"""Remedies as lines of code to paste, such as `use_memory_manager` with a manager on a device of the same capacity."""
+"""Lines of code that apply a remedy for lack of memory, for the user to paste."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ def manager(kind: type, told: Mapping[str, Any], lease: Lease, capacity: int) ->
     """Return the line of code that activates a manager like the recorded one, or None if one line cannot express it.
 
     Args:
-        told: the manager's settings.
-        capacity: of the device in bytes; None for the machine's own memory.
+        kind: the manager's class.
+        told: the manager's settings by name.
+        lease: the manager's lease, which knows its device.
+        capacity: of a device that is not the default one, bytes.
     """
     if not all(value is None or isinstance(value, (str, int, float)) for value in told.values()):
         return None
@@ -36,11 +38,12 @@ def manager(kind: type, told: Mapping[str, Any], lease: Lease, capacity: int) ->
 
 
 def lean(models: tuple[str, ...], method: str, scopes: tuple[str, ...]) -> str:
-    """Return the line that runs steps with modules recomputed or offloaded (`flnb.memory.lean`).
+    """Return the call of `flnb.memory.lean` that recomputes or offloads modules.
 
     Args:
-        models: variables of modules; "*" before one that holds several.
-        method: "recompute" or "offload"; scopes: of what.
+        models: expressions for the models; "*" before one that holds several, as in "*layers".
+        method: "recompute" or "offload".
+        scopes: the modules, as recordings name them.
     """
     alone = len(models) == 1 and not models[0].endswith(")")
     model = models[0].removeprefix("*") if alone else f"[{', '.join(models)}]"
@@ -48,11 +51,12 @@ def lean(models: tuple[str, ...], method: str, scopes: tuple[str, ...]) -> str:
 
 
 def _called(kind: type) -> str:
-    """Return the name by which a notebook cell reaches a class: flnb's own through flnb, others by their bare name."""
+    """Return how a notebook cell names a class: flnb's own as ``flnb.memory.Name``, others by their bare name."""
     return f"flnb.memory.{kind.__name__}" if kind.__module__.startswith("flnb_backends.") else kind.__name__
 
 
 def _size(nbytes: int) -> str:
+    """Return code for a number of bytes: ``"64MiB"`` in quotes where it is a whole number of a unit, else digits."""
     for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
         if nbytes and not nbytes % (1 << shift):
             return f'"{nbytes >> shift}{unit}"'

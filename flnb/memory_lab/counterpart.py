@@ -1,4 +1,4 @@
-"""The counterpart of a recording: the same program with its blocks placed by another memory manager."""
+"""A recording rewritten as if another memory manager had placed its blocks."""
 
 from __future__ import annotations
 
@@ -8,42 +8,30 @@ import numpy as np
 from flnb_backends.memory.simulated import SimulatedDevice
 from flnb_telemetry import Recording, schema
 
-from flnb.memory_lab.replaying import Counter, _fresh, _hint
+from flnb.memory_lab.replaying import Counter, fresh, hint_of
 from flnb.memory_lab.traces import recording, trace
 
 if TYPE_CHECKING:
     from flnb_telemetry.schema import Columns, Ints
 
-    from flnb.interface.memory import Block, MemoryManager, Segment
+    from flnb.interface.memory import Block, MemoryManager
     from flnb.memory_lab.traces import Trace
 
 __all__ = ["rerun"]
 
 
-class Notes(Counter):
-    """A lease that logs each change of a segment as (call, kind, id, address, size)."""
-
-    def __init__(self, device: SimulatedDevice) -> None:
-        super().__init__(device)
-        self.notes: list[tuple[int, int, int, int, int]] = []
-
-    def _count(self, kind: int, segment: Segment, more: int) -> None:
-        super()._count(kind, segment, more)
-        self.notes.append((self.call, kind, segment.id, segment.address, segment.size))
-
-
 def rerun(source: Any, manager: Any = "caching", capacity: int | str | None = None) -> Recording:
     """Return a copy of a recording with the blocks and segments of another memory manager.
 
-    So `flnb.view(run, flnb.memory.rerun(run, "buddy"))` shows two managers beside each other, at any moment of a run;
-    figures alone, of many managers at once, are `flnb.memory.replay`'s.
+    `flnb.view(run, flnb.memory.rerun(run, "buddy"))` shows two managers beside each other at any moment of a run. For
+    the figures of many managers at once see `flnb.memory.replay`.
 
     Args:
         source: a recording, or the path of a saved one.
         manager: a name, also with settings (``"caching:split_limit=64MiB"``), a class, a function of a device, or an
             instance, whose settings are taken. ``"planned"`` plans the whole run.
-        capacity: of the simulated device, bytes or a text with a unit; None for no limit. Where it is full the
-            recording is "failed", and nothing is allocated after it.
+        capacity: of the simulated device, bytes or a text with a unit; None for no limit. If memory runs out, the
+            recording has the state "failed" and ends there.
 
     >>> import flnb
     >>> with flnb.record("two") as run:
@@ -55,13 +43,13 @@ def rerun(source: Any, manager: Any = "caching", capacity: int | str | None = No
     True
 
     Raises:
-        TypeError: no recording, or no manager that can be made for another device.
-        ValueError: there is no allocation in it.
+        TypeError: the source is no recording, or the manager cannot be created for another device.
+        ValueError: the recording has no allocation.
     """
     run = recording(source, "rerun")
     calls = trace(run)
-    lease = Notes(SimulatedDevice(capacity, calls.granularity))
-    label, made = _fresh(manager, lease, calls)
+    lease = Counter(SimulatedDevice(capacity, calls.granularity))
+    label, made = fresh(manager, lease, calls)
     place, done, error = _placed(calls, made, lease)
     found = _copied(run, f"{run.name} under {label}")
     found.meta |= {"manager": label, "device": lease.device.name, "capacity": lease.device.capacity}
@@ -72,14 +60,15 @@ def rerun(source: Any, manager: Any = "caching", capacity: int | str | None = No
     return found
 
 
-def _placed(calls: Trace, manager: MemoryManager, lease: Notes) -> tuple[Ints, int, str | None]:
-    """Return address, size and segment of each block, shape (3, m); the calls made; the error that ended them."""
+def _placed(calls: Trace, manager: MemoryManager, lease: Counter) -> tuple[Ints, int, str | None]:
+    """Replay a trace; returns address, size and segment of each block, shape (3, m), the number of calls made, and the
+    text of the error where memory ran out, else None."""
     place = np.zeros((3, len(calls.nbytes)), np.int64)
     blocks: dict[int, Block] = {}
     try:
         for lease.call, call in enumerate(calls.calls.tolist()):
             if call > 0:
-                hint = _hint(calls, call - 1) if manager.wants_hint else None
+                hint = hint_of(calls, call - 1) if manager.wants_hint else None
                 block = blocks[call] = manager.alloc(int(calls.nbytes[call - 1]), 0, hint)
                 place[:, call - 1] = block.address, block.size, block.segment.id
             else:
@@ -91,8 +80,8 @@ def _placed(calls: Trace, manager: MemoryManager, lease: Notes) -> tuple[Ints, i
     return place, len(calls.calls), None
 
 
-def _tables(run: Recording, calls: Trace, lease: Notes, place: Ints, done: int) -> dict[str, Columns]:
-    """Return the tables of block and segment events at their new addresses."""
+def _tables(run: Recording, calls: Trace, lease: Counter, place: Ints, done: int) -> dict[str, Columns]:
+    """Return the recording's tables of block and segment events with their new addresses, for the calls ``done``."""
     rows, (born, died) = run.memory.block, calls.lifetimes
     alive, freed = np.flatnonzero(born < done), np.flatnonzero(died < done)
     tables = {"alloc": _rows(run.table("alloc"), rows, alive, place) | {"t": rows["t"][alive]}}
@@ -102,14 +91,14 @@ def _tables(run: Recording, calls: Trace, lease: Notes, place: Ints, done: int) 
     when = np.append(np.where(calls.calls > 0, rows["t"][row], rows["end"][row]), 0)
     for kind in ("segment_alloc", "segment_resize", "segment_free"):
         number = schema.kind_of(kind).number
-        notes = np.array([note for note in lease.notes if note[1] == number], np.int64).reshape(-1, 5)
+        notes = np.array([change for change in lease.changes if change.kind == number], np.int64).reshape(-1, 6)
         about = {"t": when[notes[:, 0]], "segment_id": notes[:, 2], "address": notes[:, 3], "size": notes[:, 4]}
         tables[kind] = about | {"lane": np.zeros(len(notes), np.int32)}
     return tables
 
 
 def _copied(run: Recording, name: str) -> Recording:
-    """Return a finished recording with the same tables."""
+    """Return a finished recording with the tables of another, which it shares."""
     found = Recording(name)
     found.tables = {kind: run.table(kind) for kind in schema.KINDS}
     found.catalog, found.meta, found.captured = run.catalog, dict(run.meta), run.captured
@@ -119,7 +108,7 @@ def _copied(run: Recording, name: str) -> Recording:
 
 
 def _rows(table: Columns, rows: Columns, chosen: Ints, place: Ints) -> Columns:
-    """The columns of a kind of event for some blocks, at their new places."""
+    """Return those columns of ``rows`` that ``table`` has, for the chosen blocks, with the places they have now."""
     address, size, segment = place[:, chosen]
     found = {name: rows[name][chosen] for name in table if name in rows}
     return found | {"address": address, "size": size, "segment_id": segment}

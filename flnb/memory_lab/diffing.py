@@ -1,4 +1,4 @@
-"""The difference between two states of memory, by op and call stack, independent of addresses."""
+"""Differences between two states of memory, by op and call stack, never by address."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHOWN = 20
 
 
 class DiffRow(NamedTuple):
-    """Live blocks of one op and place, before and after: requested bytes, and how many."""
+    """The requested bytes and the number of live blocks of one op at one place, before and after."""
 
     op: str
     scope: str
@@ -46,11 +46,11 @@ class DiffRow(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Diff:
-    """What changed between two states: a row for each op and call stack (or scope) that differs.
+    """The difference between two states of memory: a row for each op and call stack (or scope) that differs.
 
     Attributes:
-        rows: by how much they differ, the most first; more before as much less.
-        bytes_before, bytes_after: requested bytes live in all, also of what does not differ.
+        rows: the largest difference first.
+        bytes_before, bytes_after: requested bytes of all live blocks, including those that do not differ.
     """
 
     rows: tuple[DiffRow, ...]
@@ -58,12 +58,14 @@ class Diff:
     bytes_after: int
 
     def _cells(self) -> list[tuple[str, ...]]:
+        """Return the largest differences as the cells of a table."""
         return [
             (_signed(row.nbytes, quantity.size(abs(row.nbytes))), f"{row.blocks:+d}", row.op, row.scope)
             for row in self.rows[:SHOWN]
         ]
 
     def _summary(self) -> str:
+        """Return the live bytes before and after as a line of text."""
         before, after = quantity.size(self.bytes_before), quantity.size(self.bytes_after)
         more = f"; the {SHOWN} largest of {len(self.rows)}" if len(self.rows) > SHOWN else ""
         change = self.bytes_after - self.bytes_before
@@ -81,13 +83,11 @@ class Diff:
         return f"<div>{html_text(self._summary())}</div>{tables.html([TITLES, *rows], '>><')}"
 
     def to_pandas(self) -> Any:
-        """A DataFrame of all rows; stacks as text, a line for each frame, the innermost first."""
-        names = ("op", "scope", "bytes_before", "bytes_after", "bytes", "blocks_before", "blocks_after", "blocks")
-        columns: dict[str, list[Any]] = {
-            name: [getattr(row, "nbytes" if name == "bytes" else name) for row in self.rows] for name in names
-        }
-        stacks = ["\n".join(map(str, row.stack)) for row in self.rows]
-        return require("pandas", "lab", "a DataFrame").DataFrame(columns | {"stack": stacks})
+        """Return a DataFrame of all rows; a stack is text, a line for each frame, the innermost first."""
+        names = ("op", "scope", "bytes_before", "bytes_after", "nbytes", "blocks_before", "blocks_after", "blocks")
+        rows = [[*(getattr(row, name) for name in names), "\n".join(map(str, row.stack))] for row in self.rows]
+        frame = require("pandas", "lab", "a DataFrame").DataFrame(rows, columns=[*names, "stack"])
+        return frame.rename(columns={"nbytes": "bytes"})
 
 
 def diff(before: Any, after: Any) -> Diff:
@@ -97,7 +97,10 @@ def diff(before: Any, after: Any) -> Diff:
 
     Args:
         before, after: a state (``run.memory.at(t)``, ``run.memory.peak``); or a recording, a `.flnb` file or a PyTorch
-            memory snapshot, of which the end is taken.
+            memory snapshot, whose last state is compared.
+
+    Returns:
+        A `Diff`, which prints as a table.
 
     >>> import flnb
     >>> with flnb.use_memory_manager(flnb.memory.Caching()), flnb.record() as run:
@@ -111,7 +114,7 @@ def diff(before: Any, after: Any) -> Diff:
     +768 KiB      +3  add  leak
 
     Raises:
-        TypeError: neither a state nor what has one.
+        TypeError: neither a state nor a recording or path.
     """
     sums: dict[tuple[str, str, tuple[Frame, ...]], list[int]] = {}
     for side, source in enumerate((before, after)):
@@ -125,6 +128,7 @@ def diff(before: Any, after: Any) -> Diff:
 
 
 def _state(source: Any) -> MemoryState:
+    """Return a state given as an argument of `diff`, or the last state of the recording given there."""
     if isinstance(source, (str, Path)):
         source = load_run(source)
     if isinstance(source, Recording):
@@ -138,7 +142,7 @@ def _state(source: Any) -> MemoryState:
 
 
 def _held(state: MemoryState) -> list[tuple[tuple[str, str, tuple[Frame, ...]], int, int]]:
-    """Count the live blocks and their requested bytes for each op and place."""
+    """Return a list of ((op, scope, call stack), requested bytes, number of blocks) of the live blocks."""
     block, catalog = state.block, state.catalog
     pairs, group = np.unique(np.stack([block["plan"].astype(np.int64), block["context"]]), axis=1, return_inverse=True)
     group = group.reshape(-1)
@@ -152,4 +156,5 @@ def _held(state: MemoryState) -> list[tuple[tuple[str, str, tuple[Frame, ...]], 
 
 
 def _signed(number: int, text: str) -> str:
+    """Return a text behind the sign of a number, "+3", "-3", or "0" without one."""
     return f"{'-' if number < 0 else '+'}{text}" if number else text

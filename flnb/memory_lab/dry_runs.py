@@ -18,7 +18,7 @@ from flnb_telemetry.tables import Markup
 from flnb import ops, random
 from flnb.dispatch.parts import use_backend, use_memory_manager
 from flnb.interface.memory import Lease, OutOfMemoryError
-from flnb.memory_lab.replaying import _fresh
+from flnb.memory_lab.replaying import fresh
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -228,7 +228,7 @@ def _recorded(
     title: str, program: Callable[[], object], spec: Any, device: SimulatedDevice
 ) -> tuple[Recording, str, OutOfMemoryError | None]:
     """Return the program's recording on the meta backend, the manager's label, and the out-of-memory error, if any."""
-    label, manager = _fresh(spec, Lease(device))
+    label, manager = fresh(spec, Lease(device))
     drawn = random.current_generator().state
     error: OutOfMemoryError | None = None
     with use_backend("meta"), use_memory_manager(manager):

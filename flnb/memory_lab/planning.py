@@ -1,4 +1,4 @@
-"""Plans for `flnb.memory.Planned`: the repeating part of a recording, packed offline."""
+"""Plans for the memory manager `Planned`: the allocations of a recorded training step, packed offline."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ __all__ = ["plan"]
 
 
 def plan(source: Any, step: int | None = None, seconds: float = 5.0) -> Plan:
-    """Pack a step of training (or any calls) for `flnb.memory.Planned`.
+    """Make a plan for `flnb.memory.Planned`: an offset for every allocation of a training step.
 
     Args:
-        source: a recording (or the path of a saved one) with steps, of which one is planned: what is made in it gets a
-            place, except what is still there when it ends, and what other threads make meanwhile. A recording without
-            steps is planned as a whole, without what was there before; of a `Trace` everything gets a place.
-        step: which of a recording's steps; unless told the last but one, if there are two: the last may end early, and
-            what goes at its end goes unseen.
-        seconds: for the packing (`flnb.memory.pack`).
+        source: a recording with steps (or the path of a saved one), of which one is planned. Tensors that outlive the
+            step, and those of other threads, get no place. A recording without steps is planned as a whole, except for
+            what was allocated before it began; of a `Trace` every allocation gets a place.
+        step: index of the step; by default the last but one, if there are two, since frees at the end of the last one
+            may be missing.
+        seconds: time limit of the packing (`flnb.memory.pack`).
+
+    Returns:
+        A `Plan`, to be passed to ``flnb.memory.Planned(plan=...)``.
 
     >>> import flnb
     >>> x = flnb.ones((64, 64))
@@ -40,8 +43,8 @@ def plan(source: Any, step: int | None = None, seconds: float = 5.0) -> Plan:
     (0, 2)
 
     Raises:
-        TypeError: no source of a trace.
-        ValueError: there is no allocation in it.
+        TypeError: the source is no recording, path or trace.
+        ValueError: no allocation is made in the step.
         IndexError: there is no such step.
     """
     if isinstance(source, (str, Path)):
@@ -56,7 +59,7 @@ def plan(source: Any, step: int | None = None, seconds: float = 5.0) -> Plan:
         where = "it" if step is None else f"its step {step}"
         raise ValueError(f"flnb.memory.plan: of the run {source.name!r}, no allocation is made in {where}")
     born, died, nbytes = rows["t"][made], rows["end"][made], rows["requested"][made]
-    # what is dropped last goes when the next allocation comes: as good as in the step
+    # tensors dropped last are freed by the next allocation, which counts as within the step
     until = NEVER if end == NEVER else int(rows["t"][rows["t"] >= end].min(initial=NEVER - 1))
     placed = died <= until
     packing = packed(born[placed], np.maximum(died, born + 1)[placed], nbytes[placed], seconds)
@@ -66,7 +69,7 @@ def plan(source: Any, step: int | None = None, seconds: float = 5.0) -> Plan:
 
 
 def _window(run: Recording, step: int | None) -> tuple[int, int, int]:
-    """Return begin and end (ns) of the planned calls and their lane; lane -1 for all."""
+    """Return begin and end (ns) of the planned step and the number of its thread in the recording, -1 for any."""
     steps = run.table("step")
     if count := len(steps["t0"]):
         step = -min(2, count) if step is None else step
@@ -74,6 +77,6 @@ def _window(run: Recording, step: int | None) -> tuple[int, int, int]:
             raise IndexError(f"flnb.memory.plan: the run {run.name!r} has no step {step}; it has {count}")
         return int(steps["t0"][step]), int(steps["t1"][step]), int(steps["lane"][step])
     rows = run.memory.block
-    told = (rows["plan"] == 0) & (rows["context"] == 0)  # so a recording that begins is told what there is
+    told = (rows["plan"] == 0) & (rows["context"] == 0)  # so blocks are announced that were there before
     before = len(told) if told.all() else int(told.argmin())
     return (int(rows["t"][before]) if before < len(told) else NEVER), NEVER, -1

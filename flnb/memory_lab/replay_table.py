@@ -26,11 +26,12 @@ FORMULA = (
     f"calls. At the peak: {FORMULAS['unusable']}, r the largest request of the trace; {FORMULAS['internal']}; "
     f"largest hole: {FORMULAS['largest']}. Native calls: segments reserved, resized, released."
 )
-"""What the columns are."""
+"""Definitions of the columns, shown below the table."""
 
 
 class Column(NamedTuple):
-    """A column: its title, the attribute of `Outcome` that it shows and in which words, and whether less is better."""
+    """A column of the table: its title, the attribute of `Outcome` it shows, the function that makes a text of the
+    value, and whether the least value is marked as the best."""
 
     title: str
     attribute: str
@@ -39,10 +40,12 @@ class Column(NamedTuple):
 
 
 def _ratio(value: float) -> str:
+    """Return a ratio as text: ``1.250×``; a dash for NaN."""
     return f"{value:.3f}×" if value == value else quantity.UNKNOWN
 
 
 def _shortage(value: tuple[int, int] | None) -> str:
+    """Return where memory ran out (index of the call, bytes) as text, a dash if it did not."""
     if value is None:
         return quantity.UNKNOWN
     return f"{f'call {value[0]}' if value[0] else 'at once'}, for {quantity.size(value[1])}"
@@ -60,24 +63,23 @@ COLUMNS = (
     (FIRST_OOM := Column("first OOM", "first_oom", _shortage, ranked=False)),
 )
 WIDTH, NAME = 100, 18
-"""Of the table in a terminal, and of names in its first column, characters."""
+"""Characters: the width of the table in a terminal, and that of the names in its first column."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Replay:
-    """What several managers made of one trace, a row (`Outcome`) each, beside two bounds.
+    """The replays of one trace on several memory managers, one row (`Outcome`) for each, and two lower bounds.
 
-    No manager can be below what is live. None that keeps its memory in one piece can be below the lowest packing; one
-    that gives segments back at once, such as `native`, can.
+    No manager can reserve less than the live bytes. None that keeps its memory in one piece can reserve less than the
+    lowest packing; one that returns segments at once, such as `native`, can.
 
-    Prints as a table, and shows itself as one in a notebook; the best of each column is marked, among the managers
-    that made all calls.
+    It prints as a table, in a notebook as HTML. "*" marks the best of a column among the managers that made all calls.
 
     Attributes:
-        trace: what was asked of them.
-        rows: in the order in which the managers were given.
-        packing: the best offline packing found, which knew the whole trace beforehand.
-        unmade: why managers that were asked for are not among the rows.
+        trace: the trace that was replayed.
+        rows: an `Outcome` for each manager, in the order in which they were given.
+        packing: the best offline packing found, by an algorithm that knows the whole trace beforehand.
+        unmade: for each manager that could not be created, the reason.
     """
 
     trace: Trace
@@ -86,27 +88,27 @@ class Replay:
     unmade: tuple[str, ...] = ()
 
     def __getitem__(self, manager: str) -> Outcome:
-        """Return the row of a manager."""
-        for row in self.rows:
-            if row.manager == manager:
-                return row
-        raise KeyError(f"no manager {manager!r} in this replay; it has {', '.join(row.manager for row in self.rows)}")
+        """Return the row of a manager, given its name with its settings."""
+        rows = {row.manager: row for row in self.rows}
+        if manager not in rows:
+            raise KeyError(f"no manager {manager!r} in this replay; it has {', '.join(rows)}")
+        return rows[manager]
 
     @property
     def bounds(self) -> dict[str, int]:
-        """Bytes: what is live at most, and the height of the packing."""
+        """The lower bounds in bytes by name: the most live bytes, and the height of the packing."""
         packed = "packed offline, optimal" if self.packing.optimal else "packed offline, best found"
         return {"live": self.trace.peak_live, packed: self.packing.height}
 
     def to_pandas(self) -> Any:
-        """A row for each manager, with the columns of `Outcome` and the two bounds, as a `pandas.DataFrame`."""
+        """Return a `pandas.DataFrame` with a row for each manager: the attributes of `Outcome` and the two bounds."""
         pandas = require("pandas", extra="lab", purpose="a data frame")
         names = [field.name for field in fields(self.rows[0]) if field.name not in ("live", "reserved")]
         frame = pandas.DataFrame([[getattr(row, name) for name in names] for row in self.rows], columns=names)
         return frame.assign(peak_live=self.trace.peak_live, packed=self.packing.height)
 
     def cells(self) -> list[list[str]]:
-        """The table as text: titles, a row for each bound, a row for each manager; "*" behind the best of a column."""
+        """Return the table as texts: titles, a row for each bound, one for each manager; "*" ends the best values."""
         least = max(1, self.trace.peak_live)
         rows = [["manager", *(column.title for column in COLUMNS)]]
         for name, height in self.bounds.items():
@@ -123,7 +125,7 @@ class Replay:
         return rows
 
     def _best(self, column: Column) -> float:
-        """The least value of a column, NaN where there is nothing to choose."""
+        """Return the least value of a column, NaN if it is not ranked or all values are equal."""
         values = [getattr(row, column.attribute) for row in self.rows if row.first_oom is None]
         return min(values) if column.ranked and len(set(values)) > 1 else float("nan")
 

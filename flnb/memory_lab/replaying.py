@@ -1,11 +1,11 @@
-"""Replays: the calls of a trace made to other managers, on a simulated device."""
+"""Replays: the allocations and frees of a trace, made again with other memory managers on a simulated device."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from flnb_backends.memory.planned import Planned
@@ -30,46 +30,56 @@ SLICE = 1 << 15
 """Calls between two reports of progress."""
 
 
+class Change(NamedTuple):
+    """A segment that was reserved, resized or released: in which call of the trace, the kind of event, the segment."""
+
+    call: int
+    kind: int
+    id: int
+    address: int
+    size: int
+    reserved: int
+    """Bytes in all segments after it."""
+
+
 class Counter(Lease):
-    """A lease that counts what a manager reserves and emits no events, so that a running recording is not disturbed."""
+    """A lease that lists every change of a segment and emits no events, which would end up in a running recording."""
 
     def __init__(self, device: MemoryDevice) -> None:
         super().__init__(device)
         self.call = 0
-        self.changes: list[tuple[int, int]] = []  # (call, bytes reserved after it)
-        self.native_calls = 0
+        self.changes: list[Change] = []
 
     def _count(self, kind: int, segment: Segment, more: int) -> None:
         self.reserved += more
         self.peak = max(self.peak, self.reserved)
-        self.native_calls += 1
-        self.changes.append((self.call, self.reserved))
+        self.changes.append(Change(self.call, kind, segment.id, segment.address, segment.size, self.reserved))
 
     def tell(self, kind: int, *words: int) -> None:
-        """Emit nothing: a replay is not part of what is recorded."""
+        """Emit nothing."""
 
 
 class Unmade(ValueError):
-    """A manager that does not fit the device or the settings it is to be replayed with."""
+    """Raised where a manager refuses the device or the settings with which it is to be replayed."""
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What one manager made of a trace. Sizes in bytes; "at the peak": when most requested bytes were live.
+    """The replay of a trace on one memory manager. Sizes are in bytes; the peak is when most requested bytes are live.
 
     Attributes:
-        manager: its name and what it was told.
-        calls: made, all of the trace unless memory ran out.
-        peak_reserved: the most that was taken from the device.
-        ratio_at_peak: reserved / live (requested) at the peak, the headline: how much more than was asked for.
-        ratio_average: the same over all calls: sum(reserved) / sum(live).
+        manager: its name and settings.
+        calls: the number of calls made: all of the trace, unless memory ran out.
+        peak_reserved: the most that was reserved from the device.
+        ratio_at_peak: reserved / live (requested) bytes at the peak: how much more memory it took than was requested.
+        ratio_average: the same ratio over all calls: sum(reserved) / sum(live).
         unusable: sum(holes < r) / sum(holes) at the peak, r being the trace's largest request.
         internal: sum(size - requested) / sum(size) over the live blocks at the peak.
-        largest_hole: at the peak.
-        native_calls: segments reserved, resized and released.
-        ns_per_call: what the manager took, one alloc or free.
-        first_oom: (call, request) where the device was full, and nothing was called after it; None otherwise.
-        live, reserved: bytes after each call.
+        largest_hole: the largest free piece at the peak.
+        native_calls: how often a segment was reserved, resized or released.
+        ns_per_call: the mean time of the manager's `alloc` and `free`, in ns.
+        first_oom: (index of the call, bytes requested) where memory ran out, which ends the replay; None otherwise.
+        live, reserved: int64 arrays, the bytes after each call.
     """
 
     manager: str
@@ -93,12 +103,15 @@ def play(
     capacity: int | str | MemoryDevice | None = None,
     tell: Callable[[int], object] | None = None,
 ) -> Outcome:
-    """Make the calls of a trace to one manager and measure it; a device may be given in place of its capacity.
+    """Replay a trace on one memory manager and measure it.
 
-    ``tell`` is called with how many calls more are done with.
+    Args:
+        spec: the manager: a name, class, instance or function, as for `replay`.
+        capacity: bytes of the simulated device; or a device.
+        tell: called now and then with the number of calls made since it was called last.
     """
     lease = Counter(capacity if isinstance(capacity, MemoryDevice) else SimulatedDevice(capacity, source.granularity))
-    label, manager = _fresh(spec, lease, source)
+    label, manager = fresh(spec, lease, source)
     calls = source.calls
     blocks: dict[int, Any] = {}
     peak = int(np.argmax(source.live)) + 1 if len(calls) else 0
@@ -106,7 +119,7 @@ def play(
     begin, spent, oom, at_peak = 0, 0.0, None, (float("nan"), float("nan"), 0)
     for stop in stops:
         rows = np.abs(calls[begin:stop]) - 1
-        hints = [_hint(source, row) for row in rows.tolist()] if manager.wants_hint else [None] * len(rows)
+        hints = [hint_of(source, row) for row in rows.tolist()] if manager.wants_hint else [None] * len(rows)
         requests = zip(calls[begin:stop].tolist(), source.nbytes[rows].tolist(), hints, strict=True)
         started = perf_counter()
         try:
@@ -124,11 +137,13 @@ def play(
             at_peak = _fragmentation(source, blocks, lease)
         begin = stop
     made = len(calls) if oom is None else lease.call
-    reserved, live = _reserved(lease, made), source.live[:made]
+    after = np.searchsorted([change.call for change in lease.changes], np.arange(made), "right")
+    reserved = np.array([0, *(change.reserved for change in lease.changes)], np.int64)[after]
+    live = source.live[:made]
     ratio = float(reserved[peak - 1] / max(1, live[peak - 1])) if made >= peak > 0 else float("nan")
     return Outcome(
         label, made, lease.peak, ratio, float(reserved.sum() / max(1, live.sum())), *at_peak,
-        lease.native_calls, 1e9 * spent / max(1, made), oom, live, reserved,
+        len(lease.changes), 1e9 * spent / max(1, made), oom, live, reserved,
     )  # fmt: skip
 
 
@@ -139,7 +154,11 @@ def _call(
     requests: Iterable[tuple[int, int, AllocHint | None]],
     blocks: dict[int, Any],
 ) -> None:
-    """Make calls (what, bytes, hint) from number ``begin`` on; `lease.call` is the one under way."""
+    """Make calls from index ``begin`` on, with ``blocks`` by the number of their allocation.
+
+    ``requests`` are (number of the allocation, negative for its free; bytes; hint). `lease.call` is the index of the
+    call that is being made, also after an error.
+    """
     alloc, free, take = manager.alloc, manager.free, blocks.pop
     for lease.call, (call, nbytes, hint) in enumerate(requests, begin):
         if call > 0:
@@ -148,44 +167,35 @@ def _call(
             free(take(-call))
 
 
-def _hint(source: Trace, row: int) -> AllocHint:
+def hint_of(source: Trace, row: int) -> AllocHint:
+    """Return the hint for an allocation of a trace, given its row."""
     shape = source.shapes[row] if len(source.shapes) else ()
     return AllocHint(shape, None, schema.CATEGORIES[source.category[row]], source.op[row], source.scope[row])
 
 
 def _fragmentation(source: Trace, blocks: dict[int, Any], lease: Counter) -> tuple[float, float, int]:
     """Return the share of free bytes unusable for the largest request, the internal waste, and the largest hole."""
+
+    def columns(rows: list[tuple[int, int, int]]) -> dict[str, Ints]:
+        found = np.array(rows, np.int64).reshape(-1, 3).T
+        return dict(zip(("segment_id", "address", "size"), found, strict=True))
+
     live = np.fromiter(blocks, np.int64, len(blocks)) - 1
-    block = {
-        "segment_id": np.array([b.segment.id for b in blocks.values()], np.int64),
-        "address": np.array([b.address for b in blocks.values()], np.int64),
-        "size": np.array([b.size for b in blocks.values()], np.int64),
-    }
-    held = lease.segments.values()
-    segment = {
-        "t": np.zeros(len(held)),
-        "segment_id": np.array([s.id for s in held], np.int64),
-        "address": np.array([s.address for s in held], np.int64),
-        "size": np.array([s.size for s in held], np.int64),
-    }
+    block = columns([(b.segment.id, b.address, b.size) for b in blocks.values()])
+    segment = columns([(s.id, s.address, s.size) for s in lease.segments.values()])
+    segment["t"] = np.zeros_like(segment["size"])
     free, total = holes(block, segment), int(block["size"].sum())
     unusable = float(free[free < source.nbytes.max(initial=0)].sum() / max(1, free.sum()))
     return unusable, float(1 - source.nbytes[live].sum() / max(1, total)), int(free.max(initial=0))
 
 
-def _reserved(lease: Counter, made: int) -> Ints:
-    """Bytes reserved after each call."""
-    steps = np.zeros(made, np.int64)
-    before = 0
-    for call, now in lease.changes:
-        if call < made:
-            steps[call] += now - before
-            before = now
-    return np.cumsum(steps)
+def fresh(spec: Any, lease: Lease, asked: Trace | None = None) -> tuple[str, MemoryManager]:
+    """Create a manager on a lease; returns its name with its settings, and the manager.
 
-
-def _fresh(spec: Any, lease: Lease, asked: Trace | None = None) -> tuple[str, MemoryManager]:
-    """Return the label and a fresh manager on this lease. Without a plan, `Planned` plans the trace."""
+    Args:
+        spec: a name, class, instance (whose settings are taken) or function of a device.
+        asked: the trace from which `Planned` makes its plan if it has none.
+    """
     given: dict[str, Any] = {}
     factory: Any = spec
     if isinstance(spec, str):
@@ -197,13 +207,16 @@ def _fresh(spec: Any, lease: Lease, asked: Trace | None = None) -> tuple[str, Me
     try:
         manager = factory(lease, **({"plan": asked} if factory is Planned else {}) | given)
     except TypeError as error:
-        raise TypeError(f"replay: {spec!r} cannot be made for another device: {error}") from error
+        raise TypeError(f"replay: {spec!r} cannot be created for another device: {error}") from error
     except ValueError as error:
-        raise Unmade(f"replay: {spec!r} cannot be made for this device: {error}") from error
+        raise Unmade(f"replay: {spec!r} cannot be created for this device: {error}") from error
     if not isinstance(manager, MemoryManager):
-        raise TypeError(f"replay: {spec!r} gave {manager!r}, expected a memory manager")
+        raise TypeError(f"replay: {spec!r} returned {manager!r}, expected a memory manager")
     if manager.device is not lease:
-        raise TypeError(f"replay: {spec!r} took no device: give __init__ the argument device and pass it on to super()")
+        raise TypeError(
+            f"replay: {spec!r} did not use the device it was given: its __init__ should take `device` and pass it to "
+            f"super().__init__(device)"
+        )
     name = manager.name if isinstance(spec, (str, MemoryManager)) else getattr(spec, "name", spec.__name__)
     options = ", ".join(f"{key}={value}" for key, value in given.items())
     return f"{name}({options})" if options else name, manager
@@ -219,12 +232,15 @@ def replay(
     """Replay a recorded program's allocations on other memory managers.
 
     Args:
-        source: what `flnb.memory.trace` takes: a recording, a saved one, a trace.
+        source: a recording, the path of a saved one, or a `Trace`, as for `flnb.memory.trace`.
         managers: names, also with settings (``"caching:split_limit=64MiB"``), classes, functions of a device, or
             instances, whose settings are taken. ``"planned"`` plans the whole trace.
         capacity: of the simulated device, bytes or a text with a unit; None for no limit.
-        progress: show a bar (of tqdm).
-        seconds: for the offline packing that the managers are held against (`flnb.memory.pack`).
+        progress: whether to show a progress bar (of tqdm).
+        seconds: time limit of the offline packing that the managers are compared with (`flnb.memory.pack`).
+
+    Returns:
+        A `Replay` with an `Outcome` for each manager. It prints as a table.
 
     >>> import flnb
     >>> calls = flnb.memory.Trace.of_calls([1, 2, -1, 3], [3 << 20, 1 << 20, 4 << 20])
@@ -235,9 +251,9 @@ def replay(
     3 allocations in 5.00 MiB (optimal)
 
     Raises:
-        TypeError: no source of a trace, or no manager that can be made for another device.
-        ValueError: no manager of that name, or it has no such setting; or none of the managers can be made for the
-            device. If others can, `Replay.unmade` says which cannot and why ("reserved" needs a capacity).
+        TypeError: the source has no trace, or a manager cannot be created for another device.
+        ValueError: no manager of that name, or it has no such setting; or none of the managers accepts the device. If
+            others do, `Replay.unmade` says which do not and why ("reserved" needs a capacity).
     """
     asked, specs = trace(source), [managers] if isinstance(managers, str) else list(managers)
     with _bar(len(asked.calls) * len(specs)) if progress else nullcontext() as bar:
@@ -253,6 +269,7 @@ def replay(
 
 
 def _bar(total: int) -> Any:
+    """Return a progress bar of so many calls."""
     from flnb.data.progress import progress
 
     return progress(None, "replay", total, unit="call", unit_scale=True)

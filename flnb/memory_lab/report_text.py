@@ -8,6 +8,8 @@ from flnb_telemetry import quantity, tables
 from flnb_telemetry.safe_text import LONGEST_LINE, safe_lines
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from flnb.memory_lab.postmortem import Blocker, Postmortem
 
 __all__ = ["COLUMNS", "NOTE", "as_text", "facts"]
@@ -106,6 +108,6 @@ def verdict(fits: bool) -> str:
     return "gets past it" if fits else "does not get past it"
 
 
-def _indented(rows: list[tuple[str, ...]]) -> list[str]:
+def _indented(rows: Sequence[tuple[str, ...]]) -> list[str]:
     """Return a table as indented lines, with code that is to be copied whole."""
     return [f"  {line}" for line in tables.lines(rows, longest=LONGEST_LINE)]

@@ -1,7 +1,4 @@
-"""A trace: the allocations and frees of a program in their order, without the addresses that a manager gave them.
-
-What a manager did is gone from it; what it was asked stays. So any other manager can be asked the same.
-"""
+"""Traces: the allocations and frees of a program in their order, without addresses, to repeat on any manager."""
 
 from __future__ import annotations
 
@@ -25,14 +22,14 @@ __all__ = ["Names", "Trace", "recorded", "recording", "trace"]
 
 @dataclass(frozen=True)
 class Names:
-    """A column of texts: the number of one in each row, and what the numbers stand for."""
+    """A column of texts stored as integers: row i holds the text ``texts[codes[i]]``."""
 
     codes: NDArray[np.int32]
     texts: tuple[str, ...]
 
     @classmethod
     def of(cls, values: Sequence[str]) -> Names:
-        """Create the column of these texts."""
+        """Create a column from a list of texts."""
         number = {text: i for i, text in enumerate(dict.fromkeys(values))}
         return cls(np.fromiter((number[text] for text in values), np.int32, len(values)), tuple(number))
 
@@ -45,17 +42,17 @@ class Names:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trace:
-    """Calls to a memory manager, ready to be made again.
+    """The allocations and frees of a program: n calls, of which m are allocations.
 
     Attributes:
-        name: of the recording or file that it comes from.
+        name: name of the recording or file that it was made from.
         calls: int64 (n,), in order: k, counted from 1, where the k-th allocation is made, -k where it is freed.
-        nbytes: int64 (m,), what the k-th allocation asked for at [k - 1].
-        t: float64 (n,), when each call was made, in seconds since the beginning.
+        nbytes: int64 (m,), the bytes requested by the k-th allocation at [k - 1].
+        t: float64 (n,), the time of each call, in seconds since the recording began.
         category: uint8 (m,), indices into `schema.CATEGORIES`.
-        op, scope: what allocated, and in which module; "" where it is not known.
-        shapes: of the tensors, () where it is not known.
-        granularity: of the device it was recorded on, bytes; replays round segments alike.
+        op, scope: the op that allocated, and the module in which it ran; "" where unknown.
+        shapes: the shapes of the tensors, () where unknown.
+        granularity: bytes; the recording's device rounded segments to multiples of it, and so do replays.
 
     >>> trace = Trace.of_calls([1, 2, -1, 3], [512, 1024, 2048])
     >>> trace
@@ -78,7 +75,7 @@ class Trace:
 
     @classmethod
     def of_calls(cls, calls: ArrayLike, nbytes: ArrayLike, t: ArrayLike | None = None, name: str = "trace") -> Trace:
-        """Create a trace by hand.
+        """Create a trace from arrays of calls and sizes; see the attributes. Without ``t`` calls are a second apart.
 
         Raises:
             ValueError: an allocation that is made twice, out of turn or never, freed twice or before it is made.
@@ -96,28 +93,31 @@ class Trace:
     def of_lifetimes(
         cls, born: Ints, died: Ints, nbytes: Ints, seconds: Any, name: str, **about: Any
     ) -> Trace:  # fmt: skip
-        """Create a trace from the times (any integers, in order of birth) of allocation and free.
+        """Create a trace from the times of each allocation and its free.
 
         Args:
-            died: the largest int64 for what was never freed.
-            seconds: makes seconds of such times.
-            about: category, op, scope, shapes, granularity.
+            born: int64 (m,), times of allocation in any unit, sorted.
+            died: int64 (m,), times of the frees; the largest int64 for what was never freed.
+            nbytes: int64 (m,), requested bytes.
+            seconds: function that converts an array of such times to seconds.
+            about: the attributes category, op, scope, shapes, granularity.
         """
         freed = np.flatnonzero(died != np.iinfo(np.int64).max)
         t = np.concatenate([born, died[freed]])
-        # of calls at one time, frees come first: the room of what goes is there for what comes
+        # of calls at one time frees come first, so that their memory is available to the allocations
         kind = np.concatenate([np.ones(len(born)), np.where(died[freed] > born[freed], 0, 2)])
         order = np.lexsort((kind, t))
         calls = np.concatenate([np.arange(1, len(born) + 1), -(freed + 1)])[order]
         return cls(name, calls, np.asarray(nbytes, np.int64), seconds(t[order]), **about)
 
     def with_lifetimes(self, rows: Ints, born: Ints, died: Ints) -> Trace:
-        """Return the trace with other lifetimes: what if a tensor had been freed earlier, or made again?
+        """Return a trace of these allocations with other lifetimes, such as of a tensor that is freed earlier.
 
         Args:
-            rows: which allocation of this trace each one is like; one may occur again, or not at all.
-            born, died: when, in ticks, of which `TICK` are one call of this trace: ``2 * TICK`` is its third call. What
-                dies at a tick does so before what is born there; the largest int64 for what is never freed.
+            rows: int64 (k,), for each allocation of the result the row in this trace of the one that it copies; a row
+                may occur several times or not at all.
+            born, died: int64 (k,), times in ticks, of which `TICK` are one call of this trace: ``2 * TICK`` is its
+                third call. Frees at a tick come before allocations. The largest int64 stands for what is never freed.
 
         >>> trace = Trace.of_calls([1, 2, -1, -2], [512, 1024])
         >>> never, tick = np.iinfo(np.int64).max, Trace.TICK
@@ -136,10 +136,10 @@ class Trace:
 
     @cached_property
     def live(self) -> Ints:
-        """Requested bytes that are live after each call.
+        """The sum of live requested bytes after each call, int64 (n,).
 
         Raises:
-            ValueError: they are more than an int64 can hold.
+            ValueError: a sum does not fit into an int64.
         """
         changes = np.sign(self.calls) * self.nbytes[np.abs(self.calls) - 1]
         if np.cumsum(changes, dtype=np.float64).max(initial=0) >= 2.0**62:
@@ -148,12 +148,12 @@ class Trace:
 
     @property
     def peak_live(self) -> int:
-        """The largest sum of live requested bytes: no manager can hold less."""
+        """The largest sum of live requested bytes. No manager can do with less."""
         return int(self.live.max(initial=0))
 
     @cached_property
     def lifetimes(self) -> tuple[Ints, Ints]:
-        """For each allocation the index of the call that makes it, and of that which frees it (n where none does)."""
+        """The indices of the calls that make and that free each allocation, int64 (m,) each; n if it is never freed."""
         born, died = np.zeros(len(self.nbytes), np.int64), np.full(len(self.nbytes), len(self.calls), np.int64)
         made = self.calls > 0
         born[self.calls[made] - 1] = np.flatnonzero(made)
@@ -172,8 +172,8 @@ def trace(source: Any) -> Trace:
     """Return the trace of a `Recording`, of a file (saved run or PyTorch memory snapshot), or a `Trace` itself.
 
     Raises:
-        TypeError: something else.
-        ValueError: there is no allocation in it.
+        TypeError: any other object.
+        ValueError: the recording has no allocation.
     """
     if isinstance(source, Trace):
         return source
@@ -182,7 +182,12 @@ def trace(source: Any) -> Trace:
 
 
 def recording(source: Any, function: str, more: str = "") -> Recording:
-    """Return a recording given itself or its path; `function` and `more` are for the error message."""
+    """Return a recording, loaded if its path is given.
+
+    Args:
+        function: name of the function of `flnb.memory` that was called, for the error message.
+        more: what else that function takes, for the error message.
+    """
     run = load_run(source) if isinstance(source, (str, Path)) else source
     if not isinstance(run, Recording):
         raise TypeError(
@@ -193,12 +198,12 @@ def recording(source: Any, function: str, more: str = "") -> Recording:
 
 
 def recorded(run: Recording, rows: schema.Columns) -> Trace:
-    """Return the trace of some blocks of a recording (rows like `Memory.block`, in order of birth)."""
+    """Return the trace of some blocks of a recording; ``rows`` has the columns of `Memory.block`, in order of birth."""
     catalog = run.catalog
     if not len(rows["t"]):
         raise ValueError(
-            f"flnb.memory.trace: the run {run.name!r} has no allocation; tensors below the manager's min_block are "
-            f"NumPy's own and are not traced"
+            f"flnb.memory.trace: the run {run.name!r} has no allocation; tensors smaller than the manager's min_block "
+            f"are allocated by NumPy and not recorded"
         )
     plans, contexts = catalog.plans.items, catalog.contexts.items
     about = [plans[number] for number in rows["plan"].tolist()]
@@ -217,6 +222,7 @@ def _granularity(meta: dict[str, Any]) -> int:
 
 
 def _check(calls: Ints, nbytes: Ints) -> None:
+    """Raise ValueError unless every allocation is made once, in order, and freed at most once, after that."""
     if (nbytes < 0).any():
         raise ValueError(f"Trace: expected sizes of 0 or more bytes, got {int(nbytes.min())}")
     made = calls[calls > 0]
@@ -226,9 +232,6 @@ def _check(calls: Ints, nbytes: Ints) -> None:
         )
     live: set[int] = set()
     for i, call in enumerate(calls.tolist()):
-        if call > 0:
-            live.add(call)
-        elif -call in live:
-            live.remove(-call)
-        else:
+        if call <= 0 and -call not in live:
             raise ValueError(f"Trace: call {i} frees allocation {-call}, which is not live there")
+        live ^= {abs(call)}

@@ -75,8 +75,8 @@ class Deaf(MemoryManager):
     [
         ("cachin", "unknown memory manager 'cachin'; known: best-fit, buddy, .*native"),
         (3, "expected a memory manager's name, class or instance, or a function, got 3"),
-        (Deaf, "took no device: give __init__ the argument device"),
-        (lambda device: 3, "gave 3, expected a memory manager"),
+        (Deaf, "its __init__ should take `device`"),
+        (lambda device: 3, "returned 3, expected a memory manager"),
         ("caching:split=3", "caching has no setting 'split'; its settings: split_limit, recycling_limit"),
     ],
 )
@@ -113,7 +113,7 @@ def test_a_manager_that_needs_a_capacity_does_not_abort_the_others() -> None:
     found = flnb.memory.replay(trace, ["reserved", "native"])
     assert [row.manager for row in found.rows] == ["native"]
     (why,) = found.unmade
-    assert "'reserved' cannot be made for this device" in why
+    assert "'reserved' cannot be created for this device" in why
     assert "a share of a capacity, but the device 'simulated' has none" in why
     for shown in (repr(found).replace("\n", " "), found._repr_html_()):
         assert "give bytes such as reserve=" in shown

@@ -59,7 +59,7 @@ def test_a_trace_that_no_program_can_make_is_refused(calls: list[int], sizes: li
 def test_a_run_without_allocations_says_why() -> None:
     with flnb.record() as run:
         pass
-    with pytest.raises(ValueError, match="has no allocation; tensors below the manager's min_block"):
+    with pytest.raises(ValueError, match="has no allocation; tensors smaller than the manager's min_block"):
         flnb.memory.trace(run)
 
 
