@@ -1,4 +1,4 @@
-"""Optimizers, each with the arithmetic and the defaults of torch's where torch has it."""
+"""Optimization algorithms, with the arithmetic and the defaults of torch where torch has them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,35 @@ if TYPE_CHECKING:
 __all__ = ["NAG", "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "AMSgrad", "Novograd", "RMSProp"]
 
 
-class SGD(Optimizer):
+class _Decaying(Optimizer):
+    """Base of optimizers with weight decay, which `update` applies before it calls `descend`."""
+
+    decoupled = False
+    """Shrink the data itself by lr * weight_decay, rather than add weight_decay * data to the gradient."""
+
+    def update(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
+        if self.weight_decay and self.decoupled:
+            ops.multiply(data, 1.0 - self.lr * self.weight_decay, out=data)
+        elif self.weight_decay:
+            gradient = _plus_decay(gradient, data, self.weight_decay, scratch[-1])
+        self.descend(data, gradient, state, scratch)
+
+    def descend(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
+        """Write the new value of one parameter into `data`, without weight decay; arguments as of `update`."""
+        raise NotImplementedError(f"flnb: {type(self).__name__} defines no descend(data, gradient, state, scratch)")
+
+
+class SGD(_Decaying):
     """Stochastic gradient descent with momentum.
 
-    ``data -= lr * v``, where ``v = momentum * v + gradient (+ weight_decay * data)``. With `nesterov` the step looks
-    ahead: ``data -= lr * (gradient + momentum * v)``. Momentum: Polyak, 1964, "Some methods of speeding up the
-    convergence of iteration methods"; as written here and Nesterov's: Sutskever et al., 2013, "On the importance of
+    ``data -= lr * v``, where ``v = momentum * v + gradient (+ weight_decay * data)``. With ``nesterov``, the step is
+    ``data -= lr * (gradient + momentum * v)``. Sources: Polyak, 1964, "Some methods of speeding up the convergence of
+    iteration methods"; for this form, and for Nesterov's momentum, Sutskever et al., 2013, "On the importance of
     initialization and momentum in deep learning", section 2.
 
-    >>> import flnb, flnb.nn as nn
+    >>> import flnb, flnb.nn as nn, flnb.optim as optim
     >>> weight = nn.Parameter(flnb.asarray([3.0]))
-    >>> optimizer = SGD([weight], lr=0.1, momentum=0.9)
+    >>> optimizer = optim.SGD([weight], lr=0.1, momentum=0.9)
     >>> for _ in range(2):
     ...     optimizer.zero_grad()
     ...     flnb.sum(weight * weight).backward()  # gradient 6.0, then 4.8
@@ -37,9 +55,6 @@ class SGD(Optimizer):
     """
 
     scratch = 1
-    momentum: float
-    weight_decay: float
-    nesterov: bool
 
     def __init__(
         self, parameters: Iterable[Variable], lr: float, momentum: float = 0.0, weight_decay: float = 0.0,
@@ -50,13 +65,9 @@ class SGD(Optimizer):
             raise ValueError(f"flnb: {type(self).__name__}: nesterov needs a momentum above 0, got {momentum}")
         self.slots = ("momentum",) if momentum else ()
 
-    def update(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
-        if self.weight_decay:
-            gradient = _plus_decay(gradient, data, self.weight_decay, scratch[0])
-        self.descend(data, gradient, state, scratch[0])
-
-    def descend(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], work: Tensor) -> None:
-        """Step along the momentum, or the gradient without one."""
+    def descend(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
+        """Subtract lr times the velocity, or without momentum lr times the gradient."""
+        (work,) = scratch
         if self.momentum:
             velocity = state["momentum"]
             ops.multiply(velocity, self.momentum, out=velocity)
@@ -70,40 +81,39 @@ class SGD(Optimizer):
 
 
 class NAG(SGD):
-    """Nesterov's accelerated gradient with weight decay apart from the momentum: data *= 1 - lr * weight_decay.
+    """Nesterov's accelerated gradient, with weight decay that is separate from the momentum.
 
-    Nesterov, 1983, "A method of solving a convex programming problem with convergence rate O(1/k^2)"; in the form of
-    Bengio et al., 2013, "Advances in optimizing recurrent networks", section 3.5.
+    `SGD` with ``nesterov=True``, after ``data *= 1 - lr * weight_decay``. Nesterov, 1983, "A method of solving a convex
+    programming problem with convergence rate O(1/k^2)"; in the form of Bengio et al., 2013, "Advances in optimizing
+    recurrent networks", section 3.5.
 
-    >>> import flnb, flnb.nn as nn
+    >>> import flnb, flnb.nn as nn, flnb.optim as optim
     >>> weight = nn.Parameter(flnb.asarray([3.0]))
     >>> weight.grad = flnb.asarray([1.0])
-    >>> NAG([weight], lr=0.1, momentum=0.9).step()
+    >>> optim.NAG([weight], lr=0.1, momentum=0.9).step()
     >>> round(float(weight.data[0]), 4)  # 3 - 0.1 * (1 + 0.9)
     2.81
     """
+
+    decoupled = True
 
     def __init__(
         self, parameters: Iterable[Variable], lr: float, momentum: float = 0.9, weight_decay: float = 0.0
     ) -> None:
         super().__init__(parameters, lr, momentum, weight_decay, nesterov=True)
 
-    def update(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
-        if self.weight_decay:
-            ops.multiply(data, 1.0 - self.lr * self.weight_decay, out=data)
-        self.descend(data, gradient, state, scratch[0])
 
+class Adam(_Decaying):
+    """Gradient descent by the average gradient, divided by the root of the average squared gradient.
 
-class Adam(Optimizer):
-    """Steps by the average gradient over the root of the average square (Kingma and Ba 2015).
+    ``data -= lr * m / (sqrt(v) + eps)``, where m and v are the bias-corrected exponential averages of the gradient
+    (factor betas[0]) and of its square (betas[1]). ``weight_decay`` adds weight_decay * data to the gradient. Kingma
+    and Ba, 2015, "Adam: a method for stochastic optimization", algorithm 1.
 
-    ``data -= lr * m / (sqrt(v) + eps)``, with m and v the bias-corrected averages of the gradient and of its square.
-    `weight_decay` adds weight_decay * data to the gradient. "Adam: a method for stochastic optimization", algorithm 1.
-
-    >>> import flnb, flnb.nn as nn
+    >>> import flnb, flnb.nn as nn, flnb.optim as optim
     >>> weight = nn.Parameter(flnb.asarray([3.0, -8.0]))
     >>> flnb.sum(weight * weight).backward()
-    >>> Adam([weight], lr=0.1).step()  # the first step moves each element by lr
+    >>> optim.Adam([weight], lr=0.1).step()  # the first step moves each element by lr
     >>> weight.data
     Tensor([ 2.9, -7.9], float32[2], numpy)
     """
@@ -111,10 +121,6 @@ class Adam(Optimizer):
     slots: tuple[str, ...] = ("mean", "square")
     scratch = 1
     gathers = True
-    beta1: float
-    beta2: float
-    eps: float
-    weight_decay: float
 
     def __init__(
         self, parameters: Iterable[Variable], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
@@ -123,14 +129,9 @@ class Adam(Optimizer):
         super().__init__(parameters, lr, beta1=betas[0], beta2=betas[1], eps=eps, weight_decay=weight_decay)
         _below_one(self, "betas", *betas)
 
-    def update(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
-        if self.weight_decay:
-            gradient = _plus_decay(gradient, data, self.weight_decay, scratch[0])
-        self.descend(data, gradient, state, scratch[0])
-
-    def descend(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], work: Tensor) -> None:
-        """Step along the average gradient over the root of the average square."""
-        mean, square, keep = state["mean"], state["square"], 1.0 - self.beta1
+    def descend(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
+        """Update both averages, and subtract their quotient from the data."""
+        (work,), mean, square, keep = scratch, state["mean"], state["square"], 1.0 - self.beta1
         ops.multiply(gradient, keep, out=work)
         ops.multiply(mean, self.beta1, out=mean)
         ops.add(mean, work, out=mean)
@@ -147,24 +148,24 @@ class Adam(Optimizer):
         ops.subtract(data, work, out=data)
 
     def scale(self, state: dict[str, Tensor]) -> Tensor:
-        """The average of squares by whose root the step is divided."""
+        """The tensor of squares by whose root the step is divided."""
         return state["square"]
 
 
 class AdamW(Adam):
-    """Adam with weight decay apart from the averages: data *= 1 - lr * weight_decay.
+    """Adam with weight decay that is separate from the averages: first ``data *= 1 - lr * weight_decay``, then `Adam`.
 
     Loshchilov and Hutter, 2019, "Decoupled weight decay regularization", algorithm 2.
 
-    >>> import flnb, flnb.nn as nn
+    >>> import flnb, flnb.nn as nn, flnb.optim as optim
     >>> weight = nn.Parameter(flnb.asarray([3.0]))
     >>> weight.grad = flnb.asarray([6.0])
-    >>> AdamW([weight], lr=0.1, weight_decay=0.5).step()
+    >>> optim.AdamW([weight], lr=0.1, weight_decay=0.5).step()
     >>> round(float(weight.data[0]), 4)  # 3 * 0.95 - 0.1
     2.75
     """
 
-    gathers = True
+    gathers = decoupled = True
 
     def __init__(
         self, parameters: Iterable[Variable], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
@@ -172,21 +173,16 @@ class AdamW(Adam):
     ) -> None:  # fmt: skip
         super().__init__(parameters, lr, betas, eps, weight_decay)
 
-    def update(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
-        if self.weight_decay:
-            ops.multiply(data, 1.0 - self.lr * self.weight_decay, out=data)
-        self.descend(data, gradient, state, scratch[0])
-
 
 class AMSgrad(Adam):
-    """Adam divided by the largest average of squares so far, so that rare large gradients are not forgotten.
+    """Adam, divided by the root of the largest average of squares so far: rare large gradients keep their effect.
 
     Reddi et al., 2018, "On the convergence of Adam and beyond", algorithm 2, with Adam's bias corrections.
 
-    >>> import flnb, flnb.nn as nn
+    >>> import flnb, flnb.nn as nn, flnb.optim as optim
     >>> weight = nn.Parameter(flnb.asarray([3.0]))
     >>> weight.grad = flnb.asarray([6.0])
-    >>> AMSgrad([weight], lr=0.1).step()
+    >>> optim.AMSgrad([weight], lr=0.1).step()
     >>> round(float(weight.data[0]), 4)
     2.9
     """
@@ -200,28 +196,24 @@ class AMSgrad(Adam):
         return largest
 
 
-class RMSProp(Optimizer):
-    """Steps by the gradient over the root of its average square (Tieleman and Hinton 2012).
+class RMSProp(_Decaying):
+    """Gradient descent by the gradient, divided by the root of its average square.
 
-    ``data -= lr * gradient / (sqrt(s) + eps)``, s the average of gradient^2, or the variance if `centered`. With
-    `momentum` the quotients are summed up as SGD's gradients are. "Lecture 6.5: rmsprop", Coursera; centred: Graves,
-    2013, "Generating sequences with recurrent neural networks", section 4.2.
+    ``data -= lr * gradient / (sqrt(s) + eps)``, where s is the exponential average of gradient^2 (factor alpha), or the
+    gradient's variance if ``centered``. With ``momentum``, the quotients are accumulated like the gradients in `SGD`.
+    Tieleman and Hinton, 2012, "Lecture 6.5: rmsprop", Coursera; centred: Graves, 2013, "Generating sequences with
+    recurrent neural networks", section 4.2.
 
-    >>> import flnb, flnb.nn as nn
+    >>> import flnb, flnb.nn as nn, flnb.optim as optim
     >>> weight = nn.Parameter(flnb.asarray([3.0]))
     >>> weight.grad = flnb.asarray([6.0])
-    >>> RMSProp([weight], lr=0.1, alpha=0.75).step()
+    >>> optim.RMSProp([weight], lr=0.1, alpha=0.75).step()
     >>> round(float(weight.data[0]), 4)  # 3 - 0.1 * 6 / sqrt(0.25 * 36)
     2.8
     """
 
     scratch = 2
     gathers = True
-    alpha: float
-    eps: float
-    weight_decay: float
-    momentum: float
-    centered: bool
 
     def __init__(
         self, parameters: Iterable[Variable], lr: float = 1e-2, alpha: float = 0.99, eps: float = 1e-8,
@@ -233,10 +225,8 @@ class RMSProp(Optimizer):
         _below_one(self, "alpha", alpha)
         self.slots = ("square", *(["mean"] if centered else []), *(["momentum"] if momentum else []))
 
-    def update(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
-        work, other = scratch
-        if self.weight_decay:
-            gradient = _plus_decay(gradient, data, self.weight_decay, other)
+    def descend(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
+        work = scratch[0]
         _average(state["square"], self.alpha, ops.square(gradient, out=work), work)
         scale = state["square"]
         if self.centered:
@@ -253,16 +243,16 @@ class RMSProp(Optimizer):
         _subtract(data, step, self.lr, work)
 
 
-class Adadelta(Optimizer):
-    """Steps whose size adapts to earlier steps, without a learning rate to tune (Zeiler 2012).
+class Adadelta(_Decaying):
+    """Gradient descent whose step size adapts to earlier steps, so that no learning rate has to be tuned.
 
-    ``data -= lr * d``, ``d = sqrt(t + eps) / sqrt(s + eps) * gradient``; s, t the averages of gradient^2 and of d^2.
-    "ADADELTA: an adaptive learning rate method", algorithm 1.
+    ``data -= lr * d`` with ``d = sqrt(t + eps) / sqrt(s + eps) * gradient``, where s and t are the exponential averages
+    of gradient^2 and of d^2 (factor rho). Zeiler, 2012, "ADADELTA: an adaptive learning rate method", algorithm 1.
 
-    >>> import flnb, flnb.nn as nn
+    >>> import flnb, flnb.nn as nn, flnb.optim as optim
     >>> weight = nn.Parameter(flnb.asarray([3.0]))
     >>> weight.grad = flnb.asarray([6.0])
-    >>> Adadelta([weight], rho=0.75, eps=1e-2).step()
+    >>> optim.Adadelta([weight], rho=0.75, eps=1e-2).step()
     >>> round(float(weight.data[0]), 4)  # 3 - sqrt(0.01 / 9.01) * 6
     2.8001
     """
@@ -270,9 +260,6 @@ class Adadelta(Optimizer):
     slots = ("square", "moved")
     scratch = 2
     gathers = True
-    rho: float
-    eps: float
-    weight_decay: float
 
     def __init__(
         self, parameters: Iterable[Variable], lr: float = 1.0, rho: float = 0.9, eps: float = 1e-6,
@@ -281,10 +268,8 @@ class Adadelta(Optimizer):
         super().__init__(parameters, lr, rho=rho, eps=eps, weight_decay=weight_decay)
         _below_one(self, "rho", rho)
 
-    def update(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
+    def descend(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
         (work, step), square, moved = scratch, state["square"], state["moved"]
-        if self.weight_decay:
-            gradient = _plus_decay(gradient, data, self.weight_decay, step)
         _average(square, self.rho, ops.square(gradient, out=work), work)
         ops.sqrt(ops.add(square, self.eps, out=work), out=work)
         ops.divide(gradient, work, out=step)
@@ -294,16 +279,17 @@ class Adadelta(Optimizer):
         _subtract(data, step, self.lr, work)
 
 
-class Adagrad(Optimizer):
-    """Steps by the gradient over the root of the sum of all its squares (Duchi et al. 2011).
+class Adagrad(_Decaying):
+    """Gradient descent by the gradient, divided by the root of the sum of all its squares.
 
-    ``data -= lr / (1 + (n - 1) * lr_decay) * gradient / (sqrt(s) + eps)`` in update n, s the sum of gradient^2.
-    "Adaptive subgradient methods for online learning and stochastic optimization", figure 1.
+    ``data -= lr / (1 + (n - 1) * lr_decay) * gradient / (sqrt(s) + eps)`` in update n, where s is the sum of
+    gradient^2. Duchi et al., 2011, "Adaptive subgradient methods for online learning and stochastic optimization",
+    figure 1.
 
-    >>> import flnb, flnb.nn as nn
+    >>> import flnb, flnb.nn as nn, flnb.optim as optim
     >>> weight = nn.Parameter(flnb.asarray([3.0]))
     >>> weight.grad = flnb.asarray([6.0])
-    >>> Adagrad([weight], lr=0.1).step()
+    >>> optim.Adagrad([weight], lr=0.1).step()
     >>> round(float(weight.data[0]), 4)
     2.9
     """
@@ -311,9 +297,6 @@ class Adagrad(Optimizer):
     slots = ("square",)
     scratch = 2
     gathers = True
-    lr_decay: float
-    eps: float
-    weight_decay: float
 
     def __init__(
         self, parameters: Iterable[Variable], lr: float = 1e-2, lr_decay: float = 0.0, weight_decay: float = 0.0,
@@ -321,10 +304,8 @@ class Adagrad(Optimizer):
     ) -> None:  # fmt: skip
         super().__init__(parameters, lr, lr_decay=lr_decay, weight_decay=weight_decay, eps=eps)
 
-    def update(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
-        (work, other), square = scratch, state["square"]
-        if self.weight_decay:
-            gradient = _plus_decay(gradient, data, self.weight_decay, other)
+    def descend(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
+        work, square = scratch[0], state["square"]
         ops.add(square, ops.square(gradient, out=work), out=square)
         ops.add(ops.sqrt(square, out=work), self.eps, out=work)
         ops.divide(gradient, work, out=work)
@@ -332,16 +313,17 @@ class Adagrad(Optimizer):
 
 
 class Novograd(Optimizer):
-    """Momentum of gradients that are normalised per parameter (Ginsburg et al. 2019).
+    """Gradient descent with momentum, where each parameter's gradient is divided by its norm.
 
-    ``data -= lr * m``, ``m = beta1 * m + gradient / (sqrt(v) + eps) (+ weight_decay * data)``, v one number per
-    parameter: the average of the gradient's squared norm, begun with the first. "Stochastic gradient methods with
-    layer-wise adaptive moments for training of deep networks", algorithm 1.
+    ``data -= lr * m`` with ``m = betas[0] * m + gradient / (sqrt(v) + eps) (+ weight_decay * data)``, where v is one
+    number per parameter: the exponential average of the gradient's squared norm (factor betas[1]), which starts at the
+    first squared norm. Ginsburg et al., 2019, "Stochastic gradient methods with layer-wise adaptive moments for
+    training of deep networks", algorithm 1.
 
-    >>> import flnb, flnb.nn as nn
+    >>> import flnb, flnb.nn as nn, flnb.optim as optim
     >>> weight = nn.Parameter(flnb.asarray([3.0, 4.0]))
     >>> weight.grad = flnb.asarray([6.0, 8.0])
-    >>> Novograd([weight], lr=1.0).step()  # the first step has the length lr
+    >>> optim.Novograd([weight], lr=1.0).step()  # the first step has the length lr
     >>> [round(x, 4) for x in weight.data.tolist()]
     [2.4, 3.2]
     """
@@ -349,10 +331,6 @@ class Novograd(Optimizer):
     slots = ("mean",)
     numbers = ("square",)
     scratch = 2
-    beta1: float
-    beta2: float
-    eps: float
-    weight_decay: float
 
     def __init__(
         self, parameters: Iterable[Variable], lr: float = 1e-3, betas: tuple[float, float] = (0.95, 0.98),
@@ -376,25 +354,26 @@ class Novograd(Optimizer):
 
 
 def _plus_decay(gradient: Tensor, data: Tensor, decay: float, out: Tensor) -> Tensor:
-    """Compute gradient + decay * data in `out`, which is not the gradient."""
+    """Write gradient + decay * data into `out`, which must be another tensor than the gradient, and return it."""
     ops.multiply(data, decay, out=out)
     return ops.add(out, gradient, out=out)
 
 
 def _average(average: Tensor, keep: float, value: Tensor, work: Tensor) -> None:
-    """Update average = keep * average + (1 - keep) * value."""
+    """Set average = keep * average + (1 - keep) * value, in place; `work` is overwritten."""
     ops.multiply(average, keep, out=average)
     ops.multiply(value, 1.0 - keep, out=work)
     ops.add(average, work, out=average)
 
 
 def _subtract(data: Tensor, step: Tensor, rate: float, work: Tensor) -> None:
-    """Update data -= rate * step."""
+    """Set data -= rate * step, in place; `work` is overwritten."""
     ops.multiply(step, rate, out=work)
     ops.subtract(data, work, out=data)
 
 
 def _below_one(optimizer: Optimizer, setting: str, *values: float) -> None:
+    """Raise a ValueError that names the optimizer and the setting unless all values are below 1."""
     if not max(values) < 1.0:
         got = values if len(values) > 1 else values[0]
         raise ValueError(f"flnb: {type(optimizer).__name__}: {setting} must be below 1, got {got}")

@@ -106,6 +106,11 @@ class Optimizer:
         self._scratch: dict[Spec, list[Tensor]] = {}
         self._gathered: list[Gathered] = []
 
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> float:
+            """A setting, which `__init__` makes an attribute."""
+
     def update(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
         """Write the new value of one parameter into `data`; `gradient` must stay as it is.
 
