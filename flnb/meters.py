@@ -40,7 +40,8 @@ class _Mean:
 class AverageMeter(_Mean):
     """The weighted mean of the numbers added; NaN while empty. Tensors and Variables of one element are numbers.
 
-    >>> loss = AverageMeter()
+    >>> import flnb
+    >>> loss = flnb.meters.AverageMeter()
     >>> loss.add(1.0, weight=64)
     >>> loss.add(4.0, weight=32)
     >>> loss
@@ -56,7 +57,8 @@ class AverageMeter(_Mean):
 class CountMeter:
     """How often each key was added: a dict from keys to counts.
 
-    >>> seen = CountMeter()
+    >>> import flnb
+    >>> seen = flnb.meters.CountMeter()
     >>> seen.add("cat")
     >>> seen.add("dog", 3)
     >>> seen.value
@@ -89,7 +91,8 @@ class EditDistanceMeter(_Mean):
     `deletions` of the target's items, `insertions` of items it has not and `substitutions` are counted apart, on one
     cheapest path (Wagner and Fischer 1974) that prefers substitutions. NaN while the targets are empty.
 
-    >>> errors = EditDistanceMeter()
+    >>> import flnb
+    >>> errors = flnb.meters.EditDistanceMeter()
     >>> errors.add("sitting", "kitten")
     >>> errors.value, errors.substitutions, errors.insertions, errors.deletions
     (0.5, 2, 1, 0)
@@ -135,7 +138,8 @@ def _distances(got: list[int], wanted: list[int]) -> npt.NDArray[np.int64]:
 class FrameErrorMeter(_Mean):
     """The fraction of the entries in which output and target differ; NaN while empty.
 
-    >>> errors = FrameErrorMeter()
+    >>> import flnb
+    >>> errors = flnb.meters.FrameErrorMeter()
     >>> errors.add([1, 2, 3, 4], [1, 2, 0, 4])
     >>> errors.value
     0.25
@@ -151,7 +155,8 @@ class FrameErrorMeter(_Mean):
 class MSEMeter(_Mean):
     """The mean of squared differences over all entries added, in float64; NaN while empty.
 
-    >>> error = MSEMeter()
+    >>> import flnb
+    >>> error = flnb.meters.MSEMeter()
     >>> error.add([1.0, 2.0], [1.0, 4.0])
     >>> error.value
     2.0
@@ -168,7 +173,8 @@ class MSEMeter(_Mean):
 class TimeMeter:
     """Seconds between `start` and `stop`, summed up; `add` counts units of work in them, for seconds per unit.
 
-    >>> work = TimeMeter()
+    >>> import flnb
+    >>> work = flnb.meters.TimeMeter()
     >>> with work:
     ...     work.add(10)
     >>> 0 < work.per_unit < work.value
@@ -222,7 +228,8 @@ class TopKMeter(_Mean):
 
     Among equal scores the lower class is the higher; a label whose score is NaN is not found.
 
-    >>> top2 = TopKMeter(2)
+    >>> import flnb
+    >>> top2 = flnb.meters.TopKMeter(2)
     >>> top2.add([[0.1, 0.7, 0.2], [0.5, 0.3, 0.2]], [2, 2])
     >>> top2.value
     0.5

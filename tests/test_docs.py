@@ -115,6 +115,17 @@ def test_every_public_function_has_an_example(path):
     assert shown != (path in NO_EXAMPLE_YET), f"{path}: add an example, or take it off the list"
 
 
+LIBRARY = ("flnb.nn.", "flnb.optim.", "flnb.data.", "flnb.meters.", "flnb.models.", "flnb.speech.", "flnb.vision.")
+
+
+@pytest.mark.parametrize("path", sorted(path for path in PUBLIC if path.startswith(LIBRARY)))
+def test_examples_of_the_library_can_be_pasted_into_an_empty_namespace(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
+    for test in doctest.DocTestFinder().find(PUBLIC[path], path, module=False, globs={}):
+        assert runner.run(test).failed == 0
+
+
 BY_CLASS = ("forward",)  # documented by its class: x's and the result's shapes
 
 

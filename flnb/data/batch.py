@@ -26,11 +26,10 @@ class BatchDataset(Dataset):
     below. `collate(samples)` makes the batch from a list of samples if it is not to be stacked (`padded`).
 
     >>> import flnb
-    >>> from flnb.data import TensorDataset
-    >>> batches = BatchDataset(TensorDataset(flnb.zeros((10, 3))), 4, last="skip")
+    >>> batches = flnb.data.BatchDataset(flnb.data.TensorDataset(flnb.zeros((10, 3))), 4, last="skip")
     >>> len(batches), [x.shape for (x,) in batches]
     (2, [(4, 3), (4, 3)])
-    >>> dynamic = BatchDataset(TensorDataset(flnb.zeros((4, 3))), 6, lengths=[2, 3, 3, 6])
+    >>> dynamic = flnb.data.BatchDataset(flnb.data.TensorDataset(flnb.zeros((4, 3))), 6, lengths=[2, 3, 3, 6])
     >>> [x.shape for (x,) in dynamic]
     [(2, 3), (1, 3), (1, 3)]
 
@@ -103,7 +102,8 @@ def padded(samples: list[tuple[Any, ...]], value: float = 0) -> tuple[Tensor, ..
     """Stack samples as one batch (for `collate`), padding each column's entries at their ends with `value`.
 
     >>> import numpy as np
-    >>> x, n = padded([(np.ones(2), 2), (np.ones(3), 3)])
+    >>> import flnb
+    >>> x, n = flnb.data.padded([(np.ones(2), 2), (np.ones(3), 3)])
     >>> x.tolist(), n.tolist()
     ([[1.0, 1.0, 0.0], [1.0, 1.0, 1.0]], [2, 3])
 

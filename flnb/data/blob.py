@@ -42,13 +42,14 @@ COUNTS = struct.Struct("<QQQ")
 class BlobDataset(Dataset):
     """Samples in memory, each any number of arrays of any shapes and dtypes; `add` appends, `save` writes a file.
 
-    >>> blob = BlobDataset([([1.0, 2.0], 0)])
+    >>> import flnb
+    >>> blob = flnb.data.BlobDataset([([1.0, 2.0], 0)])
     >>> blob.add([3.0, 4.0, 5.0], 1)
     >>> x, y = blob[1]
     >>> len(blob), x.tolist(), int(y)
     (2, [3.0, 4.0, 5.0], 1)
     >>> blob.save("samples.blob")
-    >>> FileBlobDataset("samples.blob")[0][0].tolist()
+    >>> flnb.data.FileBlobDataset("samples.blob")[0][0].tolist()
     [1.0, 2.0]
     """
 
@@ -88,8 +89,9 @@ class FileBlobDataset(BlobDataset):
 
     Pickled, it is its path: worker processes open the file themselves.
 
-    >>> FileBlobDataset.write("pairs.blob", [([1, 2], 0.5), ([3], 1.5)])
-    >>> pairs = FileBlobDataset("pairs.blob")
+    >>> import flnb
+    >>> flnb.data.FileBlobDataset.write("pairs.blob", [([1, 2], 0.5), ([3], 1.5)])
+    >>> pairs = flnb.data.FileBlobDataset("pairs.blob")
     >>> len(pairs), pairs[1][0].tolist()
     (2, [3])
 

@@ -16,8 +16,8 @@ class ConcatDataset(Dataset):
     """Concatenate datasets: the samples of one after those of the other.
 
     >>> import flnb
-    >>> from flnb.data import TensorDataset
-    >>> both = ConcatDataset(TensorDataset(flnb.arange(2)), TensorDataset(flnb.arange(3)))
+    >>> two, three = flnb.data.TensorDataset(flnb.arange(2)), flnb.data.TensorDataset(flnb.arange(3))
+    >>> both = flnb.data.ConcatDataset(two, three)
     >>> [int(x) for (x,) in both]
     [0, 1, 0, 1, 2]
     """
@@ -50,8 +50,8 @@ class MergeDataset(Dataset):
     """Merge datasets of one length: sample i has the entries of sample i of each.
 
     >>> import flnb
-    >>> from flnb.data import TensorDataset
-    >>> pairs = MergeDataset(TensorDataset(flnb.arange(2)), TensorDataset(flnb.asarray([5.0, 6.0])))
+    >>> numbers, values = flnb.data.TensorDataset(flnb.arange(2)), flnb.data.TensorDataset(flnb.asarray([5.0, 6.0]))
+    >>> pairs = flnb.data.MergeDataset(numbers, values)
     >>> [(int(x), float(y)) for x, y in pairs]
     [(0, 5.0), (1, 6.0)]
 
@@ -80,9 +80,8 @@ class TransformDataset(Dataset):
     """Apply a function to each entry of a sample; None leaves an entry as it is.
 
     >>> import flnb
-    >>> from flnb.data import TensorDataset
-    >>> pairs = TensorDataset(flnb.asarray([1.0, 2.0]), flnb.asarray([0, 1]))
-    >>> x, y = TransformDataset(pairs, lambda x: x * 10.0, None)[1]
+    >>> pairs = flnb.data.TensorDataset(flnb.asarray([1.0, 2.0]), flnb.asarray([0, 1]))
+    >>> x, y = flnb.data.TransformDataset(pairs, lambda x: x * 10.0, None)[1]
     >>> float(x), int(y)
     (20.0, 1)
 

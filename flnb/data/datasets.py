@@ -38,13 +38,13 @@ class Dataset:
 
     Write `take(indices)` as well if many items at once are faster.
 
-    >>> from flnb.data import BatchDataset
-    >>> class Squares(Dataset):
+    >>> import flnb
+    >>> class Squares(flnb.data.Dataset):
     ...     def __len__(self):
     ...         return 5
     ...     def __getitem__(self, index):
     ...         return float(index), float(index) ** 2
-    >>> [y.numpy().tolist() for x, y in BatchDataset(Squares(), 2)]
+    >>> [y.numpy().tolist() for x, y in flnb.data.BatchDataset(Squares(), 2)]
     [[0.0, 1.0], [4.0, 9.0], [16.0]]
     """
 
@@ -99,13 +99,13 @@ class Dataset:
         `epoch` counts from 0, `index` is that of the next item, `size` the length, which is checked when it is set.
 
         >>> import flnb
-        >>> items = TensorDataset(flnb.arange(4))
+        >>> items = flnb.data.TensorDataset(flnb.arange(4))
         >>> for (x,) in items:
         ...     if int(x) == 1:
         ...         break
         >>> items.state
         {'epoch': 0, 'index': 2, 'size': 4}
-        >>> again = TensorDataset(flnb.arange(4))
+        >>> again = flnb.data.TensorDataset(flnb.arange(4))
         >>> again.state = items.state
         >>> [int(x) for (x,) in again], [int(x) for (x,) in again]
         ([2, 3], [0, 1, 2, 3])
@@ -149,7 +149,8 @@ def stacked(samples: Sequence[tuple[Any, ...]]) -> tuple[Tensor, ...]:
     """Stack samples as one batch: column by column, along a new first axis.
 
     >>> import numpy as np
-    >>> x, y = stacked([(np.zeros(3), 1), (np.ones(3), 2)])
+    >>> import flnb
+    >>> x, y = flnb.data.stacked([(np.zeros(3), 1), (np.ones(3), 2)])
     >>> x.shape, y.tolist()
     ((2, 3), [1, 2])
 
@@ -189,7 +190,7 @@ class TensorDataset(Dataset):
     """Arrays with a common first axis; sample i is the tuple of their i-th entries.
 
     >>> import flnb
-    >>> pairs = TensorDataset(flnb.asarray([[1.0, 2.0], [3.0, 4.0]]), flnb.asarray([7, 8]))
+    >>> pairs = flnb.data.TensorDataset(flnb.asarray([[1.0, 2.0], [3.0, 4.0]]), flnb.asarray([7, 8]))
     >>> x, y = pairs[1]
     >>> len(pairs), x.numpy().tolist(), int(y)
     (2, [3.0, 4.0], 8)

@@ -14,7 +14,8 @@ def digits(test: int = 360, seed: int = 0) -> tuple[TensorDataset, TensorDataset
 
     Images are (N, 1, 8, 8) in the default dtype from 0 (paper) to 1 (ink), labels (N,) int64. Needs the extra "lab".
 
-    >>> train, held_out = digits()
+    >>> import flnb
+    >>> train, held_out = flnb.data.digits()
     >>> len(train), len(held_out), train[0][0].shape
     (1437, 360, (1, 8, 8))
     """

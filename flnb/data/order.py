@@ -17,8 +17,7 @@ class ResampleDataset(Dataset):
     """Select samples of `dataset` by indices, in their order; an index may occur twice, or count from the end.
 
     >>> import flnb
-    >>> from flnb.data import TensorDataset
-    >>> [int(x) for (x,) in ResampleDataset(TensorDataset(flnb.arange(5)), [3, -1, 3])]
+    >>> [int(x) for (x,) in flnb.data.ResampleDataset(flnb.data.TensorDataset(flnb.arange(5)), [3, -1, 3])]
     [3, 4, 3]
 
     Raises:
@@ -43,8 +42,7 @@ class ShuffleDataset(ResampleDataset):
     """Shuffle the samples of a dataset, differently in each epoch; `seed` determines all orders.
 
     >>> import flnb
-    >>> from flnb.data import TensorDataset
-    >>> shuffled = ShuffleDataset(TensorDataset(flnb.arange(4)), seed=1)
+    >>> shuffled = flnb.data.ShuffleDataset(flnb.data.TensorDataset(flnb.arange(4)), seed=1)
     >>> first, second = [[int(x) for (x,) in shuffled] for epoch in range(2)]
     >>> sorted(first) == sorted(second) == [0, 1, 2, 3], first == second
     (True, False)
@@ -67,8 +65,7 @@ class SpanDataset(ResampleDataset):
     """Select `length` samples from number `start` on; without a length all that follow.
 
     >>> import flnb
-    >>> from flnb.data import TensorDataset
-    >>> [int(x) for (x,) in SpanDataset(TensorDataset(flnb.arange(9)), 2, 3)]
+    >>> [int(x) for (x,) in flnb.data.SpanDataset(flnb.data.TensorDataset(flnb.arange(9)), 2, 3)]
     [2, 3, 4]
 
     Raises:
@@ -89,7 +86,8 @@ def round_robin(samples: int, part: int, parts: int, batch: int = 1, allow_empty
     The remainder after the last whole round is divided into even runs; if some part would get nothing, it is left out
     so that all parts take equally many steps, unless `allow_empty`.
 
-    >>> [round_robin(11, part, 2, batch=2).tolist() for part in range(2)]
+    >>> import flnb
+    >>> [flnb.data.round_robin(11, part, 2, batch=2).tolist() for part in range(2)]
     [[0, 1, 4, 5, 8, 9], [2, 3, 6, 7, 10]]
 
     Raises:

@@ -25,8 +25,8 @@ class PrefetchDataset(Dataset):
     An error in a worker is raised here, in its item's turn and with the worker's stack. The epoch then ends.
 
     >>> import flnb
-    >>> from flnb.data import BatchDataset, TensorDataset
-    >>> batches = PrefetchDataset(BatchDataset(TensorDataset(flnb.arange(5)), 2), workers=2)
+    >>> pairs = flnb.data.BatchDataset(flnb.data.TensorDataset(flnb.arange(5)), 2)
+    >>> batches = flnb.data.PrefetchDataset(pairs, workers=2)
     >>> [x.tolist() for (x,) in batches]
     [[0, 1], [2, 3], [4]]
 

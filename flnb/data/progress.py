@@ -14,7 +14,8 @@ def progress(iterable: Iterable[Any] | None, desc: str = "", total: int | None =
     Without an iterable, `.update(n)` counts n more of the total as done.
 
     >>> import io
-    >>> sum(progress([1, 2, 3], "adding", file=io.StringIO()))
+    >>> import flnb
+    >>> sum(flnb.data.progress([1, 2, 3], "adding", file=io.StringIO()))
     6
     """
     bars = require("tqdm.auto", extra="lab", purpose="a progress bar")

@@ -19,7 +19,7 @@ class AlexNet(Convolutional):
     convolutions, ``hidden`` is the number of features of each of the two hidden linear maps, after dropout.
 
     >>> import flnb
-    >>> net = AlexNet(image=64, widths=(4, 6, 8, 6, 6), hidden=16, classes=10)
+    >>> net = flnb.models.AlexNet(image=64, widths=(4, 6, 8, 6, 6), hidden=16, classes=10)
     >>> net(flnb.ones((2, 3, 64, 64))).shape
     (2, 10)
 

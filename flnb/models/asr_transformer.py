@@ -26,7 +26,7 @@ class ASRTransformer(Module):
     bias for all features, its convolution drops 0.3, and it drops whole layers.
 
     >>> import flnb
-    >>> model = ASRTransformer(tokens=30, bands=5, features=8, heads=2, layers=1, feedforward=16)
+    >>> model = flnb.models.ASRTransformer(tokens=30, bands=5, features=8, heads=2, layers=1, feedforward=16)
     >>> model(flnb.ones((2, 20, 5))).shape
     (2, 7, 30)
 

@@ -38,7 +38,7 @@ class BERT(Module):
     (appendix A.2).
 
     >>> import flnb
-    >>> bert = BERT(vocabulary=50, features=8, heads=2, layers=1, length=16)
+    >>> bert = flnb.models.BERT(vocabulary=50, features=8, heads=2, layers=1, length=16)
     >>> tokens = flnb.asarray([[3, 1, 4, 1, 5]])
     >>> bert(tokens).shape, bert(tokens, flnb.asarray([[0, 2]])).shape
     ((1, 5, 50), (1, 2, 50))

@@ -54,7 +54,7 @@ class Captioner(Module):
     features of a GoogLeNet.
 
     >>> import flnb
-    >>> model = Captioner(vocabulary=50, features=6, word_features=4, hidden=8)
+    >>> model = flnb.models.Captioner(vocabulary=50, features=6, word_features=4, hidden=8)
     >>> model(flnb.ones((2, 5, 6)), flnb.asarray([[3, 1, 4], [1, 5, 9]])).shape
     (2, 3, 50)
 

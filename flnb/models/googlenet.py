@@ -63,7 +63,7 @@ class GoogLeNet(Module):
     the table says 2.7K.
 
     >>> import flnb
-    >>> net = GoogLeNet(width=0.125, image=32, classes=10)
+    >>> net = flnb.models.GoogLeNet(width=0.125, image=32, classes=10)
     >>> net(flnb.ones((2, 3, 32, 32))).shape
     (2, 10)
 

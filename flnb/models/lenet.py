@@ -22,9 +22,9 @@ class LeNet(Module):
     map (850) instead of fixed radial basis functions. With ``kernel=3, padding=1`` convolutions keep the images' size.
 
     >>> import flnb
-    >>> LeNet()(flnb.ones((2, 1, 32, 32))).shape
+    >>> flnb.models.LeNet()(flnb.ones((2, 1, 32, 32))).shape
     (2, 10)
-    >>> LeNet(image=8, kernel=3, padding=1)(flnb.ones((2, 1, 8, 8))).shape
+    >>> flnb.models.LeNet(image=8, kernel=3, padding=1)(flnb.ones((2, 1, 8, 8))).shape
     (2, 10)
 
     Raises:

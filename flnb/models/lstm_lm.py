@@ -19,7 +19,7 @@ class LSTMLM(Module):
     al. 2014, section 3.2). The state (h, c), each (layers, N, features), can be passed with the text that follows.
 
     >>> import flnb
-    >>> model = LSTMLM(vocabulary=50, features=8)
+    >>> model = flnb.models.LSTMLM(vocabulary=50, features=8)
     >>> words = flnb.asarray([[3, 1, 4, 1, 5]])
     >>> logits, state = model(words)
     >>> logits, state = model(words, state)

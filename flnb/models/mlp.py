@@ -20,7 +20,7 @@ class MLP(Module):
     All axes of x but the first are flattened to ``widths[0]`` features.
 
     >>> import flnb
-    >>> MLP((784, 32, 10))(flnb.ones((2, 1, 28, 28))).shape
+    >>> flnb.models.MLP((784, 32, 10))(flnb.ones((2, 1, 28, 28))).shape
     (2, 10)
 
     Raises:

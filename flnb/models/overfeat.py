@@ -18,7 +18,7 @@ class OverFeat(Convolutional):
     which comes after dropout (section 3.2). The defaults have the 145 million parameters that table 4 states.
 
     >>> import flnb
-    >>> net = OverFeat((4, 6, 8, 8, 8), hidden=(16, 16), image=71, classes=10)
+    >>> net = flnb.models.OverFeat((4, 6, 8, 8, 8), hidden=(16, 16), image=71, classes=10)
     >>> net(flnb.ones((2, 3, 71, 71))).shape
     (2, 10)
 

@@ -74,7 +74,7 @@ class ResNet(Module):
     Parameters and buffers are named as in torchvision.
 
     >>> import flnb
-    >>> net = ResNet((1, 1), block="bottleneck", width=4, classes=10)
+    >>> net = flnb.models.ResNet((1, 1), block="bottleneck", width=4, classes=10)
     >>> net(flnb.ones((2, 3, 32, 32))).shape
     (2, 10)
 

@@ -22,7 +22,7 @@ class TransformerLM(Module):
     2, GPT-2, with 124M parameters (the table says 117M). GELU is exact here and approximated by tanh in the paper.
 
     >>> import flnb
-    >>> model = TransformerLM(vocabulary=50, features=8, heads=2, layers=1, length=16)
+    >>> model = flnb.models.TransformerLM(vocabulary=50, features=8, heads=2, layers=1, length=16)
     >>> model(flnb.asarray([[3, 1, 4, 1, 5]])).shape
     (1, 5, 50)
 

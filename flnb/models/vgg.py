@@ -19,7 +19,7 @@ class VGG(Convolutional):
     features follow, each with dropout. Convolutions are initialised as in He et al. 2015, not in steps as in the paper.
 
     >>> import flnb
-    >>> net = VGG((1, 2), widths=(4, 8), hidden=16, image=8, classes=10)
+    >>> net = flnb.models.VGG((1, 2), widths=(4, 8), hidden=16, image=8, classes=10)
     >>> net(flnb.ones((2, 3, 8, 8))).shape
     (2, 10)
 

@@ -21,9 +21,9 @@ class VisionTransformer(Module):
     class token's output to logits, as for fine-tuning (section 3.2). The defaults are ViT-B/16 of the paper's table 1.
 
     >>> import flnb
-    >>> net = VisionTransformer(image=16, patch=8, features=8, layers=1, heads=2, feedforward=16, classes=10)
+    >>> net = flnb.models.VisionTransformer(image=16, patch=8, features=8, layers=1, heads=2, feedforward=16)
     >>> net(flnb.ones((2, 3, 16, 16))).shape
-    (2, 10)
+    (2, 1000)
 
     Raises:
         ValueError: an image size that is no multiple of the patch size, or an x of another shape.

@@ -4,48 +4,21 @@ from typing import NoReturn
 
 from flnb.dispatch.spelling import unknown
 from flnb.nn import init
-from flnb.nn.activations import (
-    ELU,
-    GELU,
-    GLU,
-    HardTanh,
-    LeakyReLU,
-    Log,
-    LogSoftmax,
-    PReLU,
-    ReLU,
-    ReLU6,
-    Sigmoid,
-    Softmax,
-    Swish,
-    Tanh,
-    ThresholdReLU,
-)
-from flnb.nn.adaptive import AdaptiveEmbedding, AdaptiveSoftmax, AdaptiveSoftmaxLoss
-from flnb.nn.augment import RawWavSpecAugment, SpecAugment
-from flnb.nn.blocks import Conformer, TDSBlock
-from flnb.nn.checkpoint import load_checkpoint, save_checkpoint
-from flnb.nn.containers import Container, LayerDrop, ModuleDict, ModuleList, Residual, Sequential
-from flnb.nn.convolution import (
-    AsymmetricConv1d,
-    AvgPool1d,
-    AvgPool2d,
-    AvgPool3d,
-    Conv1d,
-    Conv2d,
-    Conv3d,
-    MaxPool1d,
-    MaxPool2d,
-    MaxPool3d,
-)
-from flnb.nn.layers import Dropout, Embedding, Linear, PositionEmbedding, SinusoidalPositionEmbedding
-from flnb.nn.losses import BCELoss, BCEWithLogitsLoss, CrossEntropyLoss, L1Loss, MSELoss
-from flnb.nn.module import Module, Parameter
-from flnb.nn.norm import BatchNorm, GroupNorm, LayerNorm, Normalize, WeightNorm
-from flnb.nn.recurrent import GRU, LSTM, RNN
+from flnb.nn.activations import *
+from flnb.nn.adaptive import *
+from flnb.nn.augment import *
+from flnb.nn.blocks import *
+from flnb.nn.checkpoint import *
+from flnb.nn.containers import *
+from flnb.nn.convolution import *
+from flnb.nn.layers import *
+from flnb.nn.losses import *
+from flnb.nn.module import *
+from flnb.nn.norm import *
+from flnb.nn.recurrent import *
 from flnb.nn.saving import load, save
-from flnb.nn.shaping import Flatten, Identity, Padding, PrecisionCast, Reorder, Transform, View
-from flnb.nn.transformer import MultiheadAttention, Transformer, TransformerDecoderLayer, TransformerEncoderLayer
+from flnb.nn.shaping import *
+from flnb.nn.transformer import *
 from flnb.ops.documentation import readable
 
 __all__ = [

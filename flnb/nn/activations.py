@@ -77,8 +77,8 @@ class Log(Module):
 class HardTanh(Module):
     """x limited to the range from ``low`` to ``high``.
 
-    >>> import flnb
-    >>> HardTanh()(flnb.asarray([-3.0, 0.5])).tolist()
+    >>> import flnb, flnb.nn as nn
+    >>> nn.HardTanh()(flnb.asarray([-3.0, 0.5])).tolist()
     [-1.0, 0.5]
     """
 
@@ -107,8 +107,8 @@ class LeakyReLU(Module):
 class PReLU(Module):
     """x where positive, else x times a learnt slope: one, or one for each of ``channels`` (axis 1) (He et al. 2015).
 
-    >>> import flnb
-    >>> PReLU()(flnb.asarray([-1.0, 2.0])).detach().tolist()
+    >>> import flnb, flnb.nn as nn
+    >>> nn.PReLU()(flnb.asarray([-1.0, 2.0])).detach().tolist()
     [-0.25, 2.0]
     """
 
@@ -212,8 +212,8 @@ class Softmax(Module):
 class LogSoftmax(Module):
     """Logarithm of the softmax along ``axis``.
 
-    >>> import flnb
-    >>> round(float(flnb.exp(LogSoftmax()(flnb.asarray([[1.0, 2.0]]))).sum()), 5)
+    >>> import flnb, flnb.nn as nn
+    >>> round(float(flnb.exp(nn.LogSoftmax()(flnb.asarray([[1.0, 2.0]]))).sum()), 5)
     1.0
     """
 

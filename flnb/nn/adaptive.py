@@ -27,8 +27,8 @@ class AdaptiveSoftmax(Module):
     one score for each cluster between the others; cluster i is scored through in_features / ``factor`` ** (i + 1)
     features.
 
-    >>> import flnb
-    >>> softmax = AdaptiveSoftmax(8, 20, [4, 10])
+    >>> import flnb, flnb.nn as nn
+    >>> softmax = nn.AdaptiveSoftmax(8, 20, [4, 10])
     >>> round(float(flnb.exp(softmax(flnb.ones((1, 8)))).sum()), 4)
     1.0
     """
@@ -64,8 +64,8 @@ class AdaptiveSoftmaxLoss(Module):
 
     Each cluster is computed only for the examples whose target is in it, which makes it fast.
 
-    >>> import flnb
-    >>> loss = AdaptiveSoftmaxLoss(AdaptiveSoftmax(8, 20, [4, 10]))
+    >>> import flnb, flnb.nn as nn
+    >>> loss = nn.AdaptiveSoftmaxLoss(nn.AdaptiveSoftmax(8, 20, [4, 10]))
     >>> loss(flnb.ones((3, 8)), flnb.asarray([0, 5, 19])).shape
     ()
     """
@@ -101,8 +101,8 @@ class AdaptiveEmbedding(Module):
     Cluster i has rows of features / ``factor`` ** i and a linear map to all features (Baevski and Auli 2019, section
     3). Rows begin normal with variance 1 / width, maps as `init.glorot_uniform`.
 
-    >>> import flnb
-    >>> embedding = AdaptiveEmbedding(20, 8, [4, 10])
+    >>> import flnb, flnb.nn as nn
+    >>> embedding = nn.AdaptiveEmbedding(20, 8, [4, 10])
     >>> embedding(flnb.asarray([[0, 5, 19]])).shape, [rows.weight.shape for rows in embedding.rows]
     ((1, 3, 8), [(4, 8), (6, 2), (10, 1)])
 

@@ -28,8 +28,8 @@ class SpecAugment(Module):
             squeezed linearly; sequences of less than 2 time_warp + 4 steps are not warped.
         value: the value of masked elements, or "mean" for the mean of each example.
 
-    >>> import flnb
-    >>> SpecAugment(frequency_width=3)(flnb.ones((2, 50, 8))).shape
+    >>> import flnb, flnb.nn as nn
+    >>> nn.SpecAugment(frequency_width=3)(flnb.ones((2, 50, 8))).shape
     (2, 50, 8)
 
     Raises:
@@ -72,8 +72,8 @@ class RawWavSpecAugment(Module):
     Flashlight's module of this name, but each example has bands and spans of its own. After `eval()` x is returned
     unchanged.
 
-    >>> import flnb
-    >>> RawWavSpecAugment(time_width=100)(flnb.ones((2, 1, 4000))).shape
+    >>> import flnb, flnb.nn as nn
+    >>> nn.RawWavSpecAugment(time_width=100)(flnb.ones((2, 1, 4000))).shape
     (2, 1, 4000)
 
     Raises:

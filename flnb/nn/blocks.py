@@ -27,8 +27,8 @@ class TDSBlock(Module):
     Args:
         future: how many of the kernel_size - 1 neighbours of a step are after it; half of them unless given.
 
-    >>> import flnb
-    >>> TDSBlock(channels=2, kernel_size=5, width=8)(flnb.ones((3, 2, 20, 8))).shape
+    >>> import flnb, flnb.nn as nn
+    >>> nn.TDSBlock(channels=2, kernel_size=5, width=8)(flnb.ones((3, 2, 20, 8))).shape
     (3, 2, 20, 8)
     """
 
@@ -81,8 +81,8 @@ class Conformer(Module):
     and a layer norm in the convolution where the paper has a batch norm, so that examples of a batch do not affect each
     other.
 
-    >>> import flnb
-    >>> Conformer(features=8, heads=2, feedforward=16, kernel_size=3)(flnb.ones((3, 5, 8))).shape
+    >>> import flnb, flnb.nn as nn
+    >>> nn.Conformer(features=8, heads=2, feedforward=16, kernel_size=3)(flnb.ones((3, 5, 8))).shape
     (3, 5, 8)
     """
 

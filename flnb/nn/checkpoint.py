@@ -29,7 +29,7 @@ def save_checkpoint(path: str | os.PathLike[str], /, **parts: Any) -> None:
     rest is JSON in the file's metadata. The file appears under its name only when it is complete, so an interrupted
     save leaves the old one as it was.
 
-    >>> import tempfile, flnb, flnb.nn as nn, flnb.optim as optim
+    >>> import tempfile, flnb.nn as nn, flnb.optim as optim
     >>> folder = tempfile.TemporaryDirectory()
     >>> net = nn.Linear(2, 3)
     >>> optimizer = optim.Adam(net.parameters())
@@ -67,7 +67,7 @@ def load_checkpoint(path: str | os.PathLike[str], /, *, random: bool = True, **p
         ValueError: it is incomplete, or no checkpoint; or parts do not fit: lists every missing, unexpected and
             mis-shaped name of all of them. Nothing has been loaded then.
 
-    >>> import flnb, flnb.nn as nn
+    >>> import flnb.nn as nn
     >>> net = nn.Linear(2, 1)
     >>> nn.save_checkpoint("last.safetensors", model=net, epoch=3)
     >>> nn.load_checkpoint("last.safetensors", model=net)

@@ -14,9 +14,9 @@ __all__ = ["Container", "LayerDrop", "ModuleDict", "ModuleList", "Residual", "Se
 class Container(Module):
     """Modules under names of their own, in the order in which they were added.
 
-    >>> from flnb.nn import ReLU
-    >>> box = Container()
-    >>> box.add("first", ReLU())
+    >>> import flnb.nn as nn
+    >>> box = nn.Container()
+    >>> box.add("first", nn.ReLU())
     >>> len(box), box[0]
     (1, ReLU())
     """
@@ -46,9 +46,8 @@ class Container(Module):
 class Sequential(Container):
     """Modules called one after another; by keyword they get names, which scopes and state dicts then show.
 
-    >>> import flnb
-    >>> from flnb.nn import Linear, ReLU
-    >>> net = Sequential(hidden=Linear(4, 8), relu=ReLU(), out=Linear(8, 2))
+    >>> import flnb, flnb.nn as nn
+    >>> net = nn.Sequential(hidden=nn.Linear(4, 8), relu=nn.ReLU(), out=nn.Linear(8, 2))
     >>> net(flnb.ones((5, 4))).shape, len(net), net[0]
     ((5, 2), 3, Linear(in_features=4, out_features=8)  # 40 parameters)
     """
@@ -78,9 +77,9 @@ class _Uncalled(Container):
 class ModuleList(_Uncalled):
     """Modules by index; the owner's `forward` calls them.
 
-    >>> from flnb.nn import Linear
-    >>> layers = ModuleList(Linear(2, 2, bias=False) for _ in range(3))
-    >>> layers.append(Linear(2, 1))
+    >>> import flnb.nn as nn
+    >>> layers = nn.ModuleList(nn.Linear(2, 2, bias=False) for _ in range(3))
+    >>> layers.append(nn.Linear(2, 1))
     >>> len(layers), [name for name, _ in layers.named_parameters()]
     (4, ['0.weight', '1.weight', '2.weight', '3.weight', '3.bias'])
     """
@@ -104,8 +103,8 @@ class ModuleList(_Uncalled):
 class ModuleDict(_Uncalled):
     """Modules by name; the owner's `forward` calls them.
 
-    >>> from flnb.nn import Linear
-    >>> heads = ModuleDict({"mean": Linear(4, 1), "scale": Linear(4, 1)})
+    >>> import flnb.nn as nn
+    >>> heads = nn.ModuleDict({"mean": nn.Linear(4, 1), "scale": nn.Linear(4, 1)})
     >>> list(heads), heads["mean"], "bias" in heads
     (['mean', 'scale'], Linear(in_features=4, out_features=1)  # 5 parameters, False)
     """
@@ -147,9 +146,8 @@ class Residual(Module):
     Raises:
         ValueError: the two shapes differ: broadcasting would hide a mistake.
 
-    >>> import flnb
-    >>> from flnb.nn import Identity
-    >>> Residual(Identity())(flnb.asarray([1.0, 2.0])).tolist()
+    >>> import flnb, flnb.nn as nn
+    >>> nn.Residual(nn.Identity())(flnb.asarray([1.0, 2.0])).tolist()
     [2.0, 4.0]
     """
 
@@ -172,9 +170,8 @@ class LayerDrop(Module):
 
     Other arguments, such as a mask, are passed to the module. After `eval()` the module is always called.
 
-    >>> import flnb
-    >>> from flnb.nn import Transform
-    >>> dropping = LayerDrop(Transform(lambda x: x * 2.0), 0.5)
+    >>> import flnb, flnb.nn as nn
+    >>> dropping = nn.LayerDrop(nn.Transform(lambda x: x * 2.0), 0.5)
     >>> flnb.manual_seed(0) and {dropping(flnb.ones(())).item() for _ in range(20)} == {1.0, 2.0}
     True
     """

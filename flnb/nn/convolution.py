@@ -48,8 +48,8 @@ class Conv1d(_Conv):
 
     Its parameters are weight (out, in / groups, kw) and bias (out,).
 
-    >>> import flnb
-    >>> Conv1d(2, 4, 3, stride=2)(flnb.ones((1, 2, 9))).shape
+    >>> import flnb, flnb.nn as nn
+    >>> nn.Conv1d(2, 4, 3, stride=2)(flnb.ones((1, 2, 9))).shape
     (1, 4, 4)
     """
 
@@ -61,8 +61,8 @@ class Conv2d(_Conv):
 
     Its parameters are weight (out, in / groups, kh, kw) and bias (out,).
 
-    >>> import flnb
-    >>> Conv2d(1, 4, 3, padding=1)(flnb.ones((2, 1, 8, 8))).shape
+    >>> import flnb, flnb.nn as nn
+    >>> nn.Conv2d(1, 4, 3, padding=1)(flnb.ones((2, 1, 8, 8))).shape
     (2, 4, 8, 8)
     """
 
@@ -74,8 +74,8 @@ class Conv3d(_Conv):
 
     Its parameters are weight (out, in / groups, kd, kh, kw) and bias (out,).
 
-    >>> import flnb
-    >>> Conv3d(1, 4, (1, 3, 3))(flnb.ones((2, 1, 2, 8, 8))).shape
+    >>> import flnb, flnb.nn as nn
+    >>> nn.Conv3d(1, 4, (1, 3, 3))(flnb.ones((2, 1, 2, 8, 8))).shape
     (2, 4, 2, 6, 6)
     """
 
@@ -88,8 +88,8 @@ class AsymmetricConv1d(Conv1d):
     Of the (kernel_size - 1) dilation neighbours of a step, the share ``future_part`` is after it: 0 for none of them
     (a causal convolution), 0.5 for a symmetric one, 1 for all. The sequence is padded with zeros.
 
-    >>> import flnb
-    >>> causal = AsymmetricConv1d(1, 1, 3, future_part=0.0, bias=False)
+    >>> import flnb, flnb.nn as nn
+    >>> causal = nn.AsymmetricConv1d(1, 1, 3, future_part=0.0, bias=False)
     >>> flnb.assign(causal.weight.data, 1.0).shape
     (1, 1, 3)
     >>> causal(flnb.asarray([[[1.0, 10.0, 100.0, 1000.0]]])).detach().tolist()
@@ -139,8 +139,8 @@ class MaxPool1d(_Pool):
 class MaxPool2d(_Pool):
     """Largest value of each window: (N, C, H, W) -> (N, C, H', W'); `stride` defaults to `kernel_size`.
 
-    >>> import flnb
-    >>> MaxPool2d(2)(flnb.ones((1, 3, 8, 8))).shape
+    >>> import flnb, flnb.nn as nn
+    >>> nn.MaxPool2d(2)(flnb.ones((1, 3, 8, 8))).shape
     (1, 3, 4, 4)
     """
 
@@ -172,8 +172,8 @@ class AvgPool1d(_Pool):
 class AvgPool2d(_Pool):
     """Mean of each window: (N, C, H, W) -> (N, C, H', W'), padding counted as zeros.
 
-    >>> import flnb
-    >>> AvgPool2d(2)(flnb.ones((1, 3, 8, 8))).shape
+    >>> import flnb, flnb.nn as nn
+    >>> nn.AvgPool2d(2)(flnb.ones((1, 3, 8, 8))).shape
     (1, 3, 4, 4)
     """
 

@@ -1,7 +1,6 @@
 """Initial values: tensors of a shape, drawn or constant; weights are (out, in, *kernel).
 
->>> import flnb
->>> import flnb.nn as nn
+>>> import flnb, flnb.nn as nn
 >>> layer = nn.Linear(3, 2)
 >>> _ = flnb.assign(layer.weight.data, nn.init.glorot_uniform((2, 3)))
 """
@@ -38,7 +37,8 @@ LEAST_MASS = 0.01
 def fans(shape: Shape) -> tuple[int, int]:
     """The number of inputs of each output of a weight (out, in, *kernel), and the number of outputs of each input.
 
-    >>> fans((8, 4, 3, 3))
+    >>> import flnb.nn as nn
+    >>> nn.init.fans((8, 4, 3, 3))
     (36, 72)
 
     Raises:
@@ -149,8 +149,8 @@ def kaiming_normal(
     They keep the variance before a rectifier whose negative side has ``slope`` (0: ReLU): of activations with mode
     "in", of gradients with mode "out".
 
-    >>> import flnb
-    >>> round(float(flnb.std(kaiming_normal((1000, 200)))), 1)
+    >>> import flnb, flnb.nn as nn
+    >>> round(float(flnb.std(nn.init.kaiming_normal((1000, 200)))), 1)
     0.1
     """
     return random.normal(shape, 0.0, _kaiming(shape, mode, slope), dtype, generator)

@@ -16,8 +16,8 @@ class Linear(Module):
 
     Its parameters are weight (out, in) and bias (out,).
 
-    >>> import flnb
-    >>> Linear(3, 2)(flnb.ones((7, 3))).shape
+    >>> import flnb, flnb.nn as nn
+    >>> nn.Linear(3, 2)(flnb.ones((7, 3))).shape
     (7, 2)
     """
 
@@ -33,8 +33,8 @@ class Linear(Module):
 class Embedding(Module):
     """Rows of a weight (entries, features) for integers of any shape -> (..., features); at first normal(0, 1).
 
-    >>> import flnb
-    >>> Embedding(10, 4)(flnb.asarray([[1, 2, 9]])).shape
+    >>> import flnb, flnb.nn as nn
+    >>> nn.Embedding(10, 4)(flnb.asarray([[1, 2, 9]])).shape
     (1, 3, 4)
     """
 
@@ -49,8 +49,8 @@ class Embedding(Module):
 class Dropout(Module):
     """Zero each element with probability `p` in training, and scale the others by 1 / (1 - p).
 
-    >>> import flnb
-    >>> Dropout(0.5).eval()(flnb.ones((2,))).numpy().tolist()
+    >>> import flnb, flnb.nn as nn
+    >>> nn.Dropout(0.5).eval()(flnb.ones((2,))).numpy().tolist()
     [1.0, 1.0]
     """
 
@@ -68,8 +68,8 @@ class PositionEmbedding(Module):
 
     Rows begin normal with std 0.02, as in BERT (Devlin et al. 2019).
 
-    >>> import flnb
-    >>> PositionEmbedding(16, 4)(flnb.ones((2, 10, 4))).shape
+    >>> import flnb, flnb.nn as nn
+    >>> nn.PositionEmbedding(16, 4)(flnb.ones((2, 10, 4))).shape
     (2, 10, 4)
     """
 
@@ -87,8 +87,8 @@ class SinusoidalPositionEmbedding(Module):
     Feature 2 i has sin(t / 10000^(2 i / features)), feature 2 i + 1 the cosine (section 3.5). Nothing is learnt or
     saved.
 
-    >>> import flnb
-    >>> SinusoidalPositionEmbedding(16, 4)(flnb.zeros((1, 2, 4)))[0, 0].tolist()
+    >>> import flnb, flnb.nn as nn
+    >>> nn.SinusoidalPositionEmbedding(16, 4)(flnb.zeros((1, 2, 4)))[0, 0].tolist()
     [0.0, 1.0, 0.0, 1.0]
     """
 

@@ -21,8 +21,8 @@ class CrossEntropyLoss(_Loss):
     ``weight`` (classes,) counts classes differently, also in the mean; it is a buffer. Targets that are
     ``ignore_index`` are left out.
 
-    >>> import flnb
-    >>> loss = CrossEntropyLoss()(flnb.zeros((4, 10)), flnb.asarray([0, 1, 2, 3]))
+    >>> import flnb, flnb.nn as nn
+    >>> loss = nn.CrossEntropyLoss()(flnb.zeros((4, 10)), flnb.asarray([0, 1, 2, 3]))
     >>> round(float(loss), 4)  # log(10)
     2.3026
     """
@@ -39,8 +39,8 @@ class CrossEntropyLoss(_Loss):
 class MSELoss(_Loss):
     """Mean squared error: (x - targets) squared, of one shape.
 
-    >>> import flnb
-    >>> MSELoss("sum")(flnb.asarray([1.0, 2.0]), flnb.asarray([1.0, 4.0])).item()
+    >>> import flnb, flnb.nn as nn
+    >>> nn.MSELoss("sum")(flnb.asarray([1.0, 2.0]), flnb.asarray([1.0, 4.0])).item()
     4.0
     """
 

@@ -29,8 +29,8 @@ __all__ = ["Module", "Parameter"]
 class Parameter(Variable):
     """A leaf Variable that a module trains. It owns a copy of `data`, in memory counted as "parameter".
 
-    >>> import flnb
-    >>> weight = Parameter(flnb.zeros((2, 3)))
+    >>> import flnb, flnb.nn as nn
+    >>> weight = nn.Parameter(flnb.zeros((2, 3)))
     >>> weight.shape, weight.requires_grad
     ((2, 3), True)
     """
@@ -52,10 +52,10 @@ class Module:
     (saved, not trained) unless its name begins with an underscore. Calling a module enters its telemetry scope, so
     that every op is known by its path: "net.block1.conv". No `super().__init__()` is needed.
 
-    >>> import flnb
-    >>> class Net(Module):
+    >>> import flnb, flnb.nn as nn
+    >>> class Net(nn.Module):
     ...     def __init__(self):
-    ...         self.weight = Parameter(flnb.ones((3, 2)))
+    ...         self.weight = nn.Parameter(flnb.ones((3, 2)))
     ...     def forward(self, x):
     ...         return x @ self.weight
     >>> net = Net()
@@ -129,8 +129,8 @@ class Module:
     def register_forward_hook(self, hook: Callable[[Module, tuple[Any, ...], Any], Any]) -> Handle:
         """Call ``hook(module, inputs, output)`` after each `forward`; its result, unless None, replaces the output.
 
-        >>> import flnb
-        >>> class Double(Module):
+        >>> import flnb, flnb.nn as nn
+        >>> class Double(nn.Module):
         ...     def forward(self, x):
         ...         return x * 2.0
         >>> double = Double()
@@ -215,9 +215,8 @@ class Module:
         statistics of batch norm. Gradients are discarded. Make the optimizer afterwards; for parameters in half
         precision it has master weights in float32.
 
-        >>> import flnb
-        >>> from flnb.nn import BatchNorm, Linear, Sequential
-        >>> net = Sequential(Linear(2, 3), BatchNorm(3)).astype(flnb.float16, keep=BatchNorm)
+        >>> import flnb, flnb.nn as nn
+        >>> net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm(3)).astype(flnb.float16, keep=nn.BatchNorm)
         >>> [(name, item.dtype.name) for name, item in net.named_parameters()][1:3]
         [('0.bias', 'float16'), ('1.weight', 'float32')]
         """
@@ -262,9 +261,8 @@ class Module:
         Gradients are discarded; make the optimizer afterwards, or load its state again. Nothing is done if the backend
         works on the same buffers.
 
-        >>> import flnb
-        >>> from flnb.nn import Linear
-        >>> Linear(2, 3).to("numpy")
+        >>> import flnb.nn as nn
+        >>> nn.Linear(2, 3).to("numpy")
         Linear(in_features=2, out_features=3)  # 9 parameters
         """
         with category("parameter"):

@@ -20,8 +20,8 @@ class BatchNorm(Module):
 
     In training it also moves the buffers running_mean and running_var by `momentum`; after `eval()` it uses them.
 
-    >>> import flnb
-    >>> norm = BatchNorm(3)
+    >>> import flnb, flnb.nn as nn
+    >>> norm = nn.BatchNorm(3)
     >>> y = norm(flnb.asarray([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]))
     >>> y.detach().numpy().round(2).tolist(), norm.running_mean
     ([[-1.0, 0.0, 1.0], [1.0, 0.0, -1.0]], Tensor([0.2, 0.2, 0.2], float32[3], numpy))
@@ -46,8 +46,8 @@ class LayerNorm(Module):
 
     Weight and bias are of ``shape``; without ``affine`` there is neither, without ``bias`` the weight alone.
 
-    >>> import flnb
-    >>> LayerNorm(3)(flnb.asarray([[1.0, 2.0, 3.0]])).detach().numpy().round(2).tolist()
+    >>> import flnb, flnb.nn as nn
+    >>> nn.LayerNorm(3)(flnb.asarray([[1.0, 2.0, 3.0]])).detach().numpy().round(2).tolist()
     [[-1.2200000286102295, 0.0, 1.2200000286102295]]
     """
 
@@ -63,8 +63,8 @@ class LayerNorm(Module):
 class GroupNorm(Module):
     """Normalise ``groups`` of neighbouring channels of each example of (N, channels, ...) (Wu and He 2018).
 
-    >>> import flnb
-    >>> GroupNorm(2, 4)(flnb.ones((1, 4, 3))).shape
+    >>> import flnb, flnb.nn as nn
+    >>> nn.GroupNorm(2, 4)(flnb.ones((1, 4, 3))).shape
     (1, 4, 3)
     """
 
@@ -91,8 +91,8 @@ def _affine(shape: tuple[int, ...], wanted: bool, bias: bool = True) -> tuple[Pa
 class Normalize(Module):
     """Scale x to the p-norm ``value`` along ``axis``.
 
-    >>> import flnb
-    >>> Normalize(p=1)(flnb.asarray([1.0, 3.0])).tolist()
+    >>> import flnb, flnb.nn as nn
+    >>> nn.Normalize(p=1)(flnb.asarray([1.0, 3.0])).tolist()
     [0.25, 0.75]
     """
 
@@ -112,9 +112,8 @@ class WeightNorm(Module):
     The norm is over all axes but ``axis``. Both are parameters of this module in place of the weight, which the module
     has only while it is called.
 
-    >>> import flnb
-    >>> from flnb.nn import Linear
-    >>> layer = WeightNorm(Linear(3, 2))
+    >>> import flnb, flnb.nn as nn
+    >>> layer = nn.WeightNorm(nn.Linear(3, 2))
     >>> layer(flnb.ones((5, 3))).shape, [name for name, _ in layer.named_parameters()]
     ((5, 2), ['direction', 'magnitude', 'module.bias'])
     """

@@ -76,8 +76,8 @@ class RNN(_Recurrent):
 
     States are (layers * directions, N, hidden); both directions are joined in the last axis of the outputs.
 
-    >>> import flnb
-    >>> outputs, last = RNN(3, 4, layers=2)(flnb.ones((7, 5, 3)))
+    >>> import flnb, flnb.nn as nn
+    >>> outputs, last = nn.RNN(3, 4, layers=2)(flnb.ones((7, 5, 3)))
     >>> outputs.shape, last.shape
     ((7, 5, 4), (2, 5, 4))
     """
@@ -100,8 +100,8 @@ class RNN(_Recurrent):
 class LSTM(_Recurrent):
     """Long short-term memory (`flnb.lstm`); its state is a pair (h, c), each as of `RNN`.
 
-    >>> import flnb
-    >>> outputs, (h, c) = LSTM(3, 4, bidirectional=True)(flnb.ones((7, 5, 3)))
+    >>> import flnb, flnb.nn as nn
+    >>> outputs, (h, c) = nn.LSTM(3, 4, bidirectional=True)(flnb.ones((7, 5, 3)))
     >>> outputs.shape, h.shape, c.shape
     ((7, 5, 8), (2, 5, 4), (2, 5, 4))
     """

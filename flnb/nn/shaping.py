@@ -29,8 +29,8 @@ class Identity(Module):
 class Transform(Module):
     """A function of tensors as a module.
 
-    >>> import flnb
-    >>> Transform(lambda x: x * 2.0)(flnb.ones(2)).tolist()
+    >>> import flnb, flnb.nn as nn
+    >>> nn.Transform(lambda x: x * 2.0)(flnb.ones(2)).tolist()
     [2.0, 2.0]
     """
 
@@ -44,8 +44,8 @@ class Transform(Module):
 class View(Module):
     """x in another shape, the batch included; one extent may be -1.
 
-    >>> import flnb
-    >>> View((-1, 2, 3))(flnb.ones((4, 6))).shape
+    >>> import flnb, flnb.nn as nn
+    >>> nn.View((-1, 2, 3))(flnb.ones((4, 6))).shape
     (4, 2, 3)
     """
 
@@ -59,8 +59,8 @@ class View(Module):
 class Reorder(Module):
     """x with its axes in another order.
 
-    >>> import flnb
-    >>> Reorder((0, 2, 1))(flnb.ones((4, 6, 5))).shape
+    >>> import flnb, flnb.nn as nn
+    >>> nn.Reorder((0, 2, 1))(flnb.ones((4, 6, 5))).shape
     (4, 5, 6)
     """
 
@@ -74,8 +74,8 @@ class Reorder(Module):
 class Flatten(Module):
     """(N, ...) -> (N, product of the rest).
 
-    >>> import flnb
-    >>> Flatten()(flnb.ones((2, 3, 4))).shape
+    >>> import flnb, flnb.nn as nn
+    >>> nn.Flatten()(flnb.ones((2, 3, 4))).shape
     (2, 12)
     """
 
@@ -88,8 +88,8 @@ class Padding(Module):
 
     ``mode`` is "constant" (``value``), "edge", "symmetric" or "reflect", as in `flnb.pad`.
 
-    >>> import flnb
-    >>> Padding([(1, 0)], value=9.0)(flnb.ones((1, 2))).tolist()
+    >>> import flnb, flnb.nn as nn
+    >>> nn.Padding([(1, 0)], value=9.0)(flnb.ones((1, 2))).tolist()
     [[9.0, 1.0, 1.0]]
     """
 
@@ -106,8 +106,8 @@ class Padding(Module):
 class PrecisionCast(Module):
     """Cast x to another dtype; its gradient comes back in the first.
 
-    >>> import flnb
-    >>> PrecisionCast("float64")(flnb.ones(2)).dtype
+    >>> import flnb, flnb.nn as nn
+    >>> nn.PrecisionCast("float64")(flnb.ones(2)).dtype
     dtype('float64')
     """
 

@@ -28,8 +28,8 @@ class MultiheadAttention(Module):
     With ``context``, scores also depend on the distance of query and key: query i times row j - i of ``relative``,
     the same for all heads (Shaw et al. 2018, section 3.2). Sequences are then at most ``context`` long.
 
-    >>> import flnb
-    >>> MultiheadAttention(8, 2)(flnb.ones((3, 5, 8)), is_causal=True).shape
+    >>> import flnb, flnb.nn as nn
+    >>> nn.MultiheadAttention(8, 2)(flnb.ones((3, 5, 8)), is_causal=True).shape
     (3, 5, 8)
     """
 
@@ -123,8 +123,8 @@ class TransformerEncoderLayer(_Layer):
     The norm comes after the sum, or with ``norm_first`` before attention and maps (Xiong et al. 2020). Without ``bias``
     no part has one, including the norms. For ``context`` and masks see `MultiheadAttention`.
 
-    >>> import flnb
-    >>> TransformerEncoderLayer(8, 2, 16)(flnb.ones((3, 5, 8))).shape
+    >>> import flnb, flnb.nn as nn
+    >>> nn.TransformerEncoderLayer(8, 2, 16)(flnb.ones((3, 5, 8))).shape
     (3, 5, 8)
     """
 
@@ -147,8 +147,8 @@ class TransformerDecoderLayer(_Layer):
     Called as ``layer(x, memory, mask, memory_mask, is_causal)``: x (N, L, features), memory (N, S, features), the masks
     of self-attention and of attention to memory as in `MultiheadAttention`. Vaswani et al. 2017, section 3.1.
 
-    >>> import flnb
-    >>> TransformerDecoderLayer(8, 2, 16)(flnb.ones((3, 5, 8)), flnb.ones((3, 7, 8)), is_causal=True).shape
+    >>> import flnb, flnb.nn as nn
+    >>> nn.TransformerDecoderLayer(8, 2, 16)(flnb.ones((3, 5, 8)), flnb.ones((3, 7, 8)), is_causal=True).shape
     (3, 5, 8)
     """
 
@@ -187,8 +187,8 @@ class Transformer(Module):
     itself, of the target to itself, of the target to the source; ``is_causal`` is the target's. Returns (N, L,
     features).
 
-    >>> import flnb
-    >>> small = Transformer(8, 2, encoder_layers=1, decoder_layers=1, feedforward=16)
+    >>> import flnb, flnb.nn as nn
+    >>> small = nn.Transformer(8, 2, encoder_layers=1, decoder_layers=1, feedforward=16)
     >>> small(flnb.ones((3, 7, 8)), flnb.ones((3, 5, 8)), is_causal=True).shape
     (3, 5, 8)
     """

@@ -1,4 +1,4 @@
-"""Gradient clipping, in place, between backward and the optimizer's step."""
+"""Gradient clipping: in place, after ``loss.backward()`` and before ``optimizer.step()``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["clip_grad_norm", "clip_grad_value", "gradients_of"]
 
 
 def gradients_of(parameters: Iterable[Variable]) -> list[Tensor]:
-    """The existing gradients, as plain Tensors to write to."""
+    """Return the gradients of the parameters that have one, as Tensors without a graph, which can be written to."""
     found = [item.grad for item in parameters]
     return [g.data if isinstance(g, Variable) else g for g in found if g is not None]
 
@@ -29,23 +29,28 @@ def gradients_of(parameters: Iterable[Variable]) -> list[Tensor]:
 def clip_grad_norm(
     parameters: Iterable[Variable], max_norm: float, p: float = 2.0, error_if_nonfinite: bool = False
 ) -> float:
-    """Shrink all gradients by one factor if their common p-norm is above `max_norm`; returns the norm before.
+    """Scale all gradients by one factor, in place, so that the p-norm of all their elements is at most ``max_norm``.
 
-    Pascanu et al., 2013, "On the difficulty of training recurrent neural networks", algorithm 1. Parameters without
-    gradient are skipped. A norm that is not finite makes all gradients NaN, so that it is noticed.
+    Parameters without gradient are skipped. If the norm is not finite, all gradients become NaN, so that the problem is
+    noticed. Pascanu et al., 2013, "On the difficulty of training recurrent neural networks", algorithm 1.
 
     Args:
-        p: at least 1; ``float("inf")`` for the largest magnitude.
-        error_if_nonfinite: raise instead, leaving the gradients as they are.
+        parameters: the parameters whose ``grad`` is scaled.
+        max_norm: the largest norm, above 0.
+        p: the order of the norm, at least 1; ``float("inf")`` for the largest magnitude.
+        error_if_nonfinite: raise an error if the norm is not finite, and leave the gradients as they are.
+
+    Returns:
+        The norm before scaling.
 
     Raises:
-        ValueError: `max_norm` not above 0, `p` below 1.
-        FloatingPointError: the norm is not finite and `error_if_nonfinite`.
+        ValueError: ``max_norm`` is not above 0, or ``p`` is below 1.
+        FloatingPointError: the norm is not finite, and ``error_if_nonfinite`` is true.
 
-    >>> import flnb
+    >>> import flnb, flnb.optim as optim
     >>> x = flnb.Variable([0.0, 0.0])
     >>> x.grad = flnb.asarray([3.0, 4.0])
-    >>> clip_grad_norm([x], max_norm=1.0)
+    >>> optim.clip_grad_norm([x], max_norm=1.0)
     5.0
     >>> [round(g, 4) for g in x.grad.tolist()]
     [0.6, 0.8]
@@ -73,17 +78,17 @@ def clip_grad_norm(
 
 
 def clip_grad_value(parameters: Iterable[Variable], value: float) -> None:
-    """Limit every element of every gradient to [-value, value], in place. NaN stays NaN.
+    """Limit every element of every gradient to the range from -value to value, in place. NaN stays NaN.
 
-    >>> import flnb
+    >>> import flnb, flnb.optim as optim
     >>> x = flnb.Variable([0.0, 0.0])
     >>> x.grad = flnb.asarray([3.0, -0.5])
-    >>> clip_grad_value([x], 1.0)
+    >>> optim.clip_grad_value([x], 1.0)
     >>> x.grad.tolist()
     [1.0, -0.5]
 
     Raises:
-        ValueError: `value` is not above 0.
+        ValueError: ``value`` is not above 0.
     """
     _above_zero("clip_grad_value", "value", value)
     with bus.phase("optimizer"), updating():
@@ -93,6 +98,7 @@ def clip_grad_value(parameters: Iterable[Variable], value: float) -> None:
 
 
 def _norm(gradient: Tensor, p: float) -> float:
+    """The p-norm of all elements of a gradient, computed in float32 or wider."""
     if gradient.dtype.itemsize < 4:
         gradient = gradient.astype(np.float32)  # squares of float16 overflow above 256
     if p == 2.0 and gradient.dtype.kind == "f":
@@ -102,5 +108,6 @@ def _norm(gradient: Tensor, p: float) -> float:
 
 
 def _above_zero(function: str, name: str, value: float) -> None:
+    """Raise a ValueError that names the function and the argument unless the value is above 0."""
     if not value > 0.0:
         raise ValueError(f"flnb: {function}: {name} must be above 0, got {value}")

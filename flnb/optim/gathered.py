@@ -1,8 +1,8 @@
-"""Small parameters updated as one vector: a dozen ops for all of them, in place of a dozen for each.
+"""Small parameters that are updated as one vector: a dozen ops for all of them, rather than a dozen for each.
 
-An update of a few kilobytes is spent on calls, not on arithmetic. If an algorithm treats every element alike, in
-many ops (`Optimizer.gathers`), the elements of several parameters are stored side by side: three copies a parameter,
-and the same bits result.
+The time of an update of a few kilobytes is spent on calls, not on arithmetic. If an algorithm treats every element
+alike, in many ops (`Optimizer.gathers`), several parameters are copied into one vector, updated there, and copied back:
+three copies a parameter (data, gradient, and data again), and the results are the same to the bit.
 """
 
 from __future__ import annotations
@@ -23,25 +23,27 @@ if TYPE_CHECKING:
 __all__ = ["LARGEST", "Gathered", "gathered", "plain"]
 
 LARGEST = 32 << 10
-"""Bytes of the largest parameter that is copied: of larger ones, the copies take as long as the calls."""
+"""The size in bytes of the largest parameter that is copied: copying larger ones takes as long as the calls."""
 LONGEST = 256 << 10
-"""Most bytes of a vector: the copy is still in the cache when it is read."""
+"""The largest size in bytes of a vector: what was copied is then still in the processor's cache when it is read."""
 
 
 class Gathered:
-    """Parameters of one dtype side by side in one vector, with the optimizer's state for them.
+    """Parameters of one dtype that are updated in one vector, with the optimizer's state for them.
 
-    Those that follow each other, have a gradient and have been updated as often are updated together: one without a
-    gradient separates its neighbours. Copied or unpickled, the optimizer has none of these, as its tensors are no
-    views.
+    Neighbours in the vector are updated together if they have a gradient and have been updated equally often; a
+    parameter without a gradient separates its neighbours. A copied or unpickled optimizer has no such vectors, because
+    its state no longer consists of views.
 
     Args:
-        members: the parameters' positions among the optimizer's.
+        slots: the names of the tensors that the optimizer stores for each parameter.
+        members: the positions of the parameters in the optimizer's list.
         items: the parameters.
-        room: vectors as long as these together or longer: for data, gradients and scratch, shared with others.
+        room: work vectors for the data, the gradients and the optimizer's scratch, at least as long as all parameters
+            together; other vectors use them, too.
 
     Attributes:
-        states: for each member, views of its part of every slot.
+        states: for each parameter, the views of its elements in the state, by slot.
     """
 
     def __init__(
@@ -58,11 +60,12 @@ class Gathered:
         self._runs: dict[tuple[int, int], tuple[Any, ...]] = {}
 
     def _split(self, whole: Tensor) -> list[Tensor]:
+        """Return a view of a vector for each parameter, in the parameter's shape."""
         ends = pairwise(self._ends)
         return [whole[a:b].reshape(item.shape) for item, (a, b) in zip(self._items, ends, strict=True)]
 
     def update(self, optimizer: Optimizer) -> set[int]:
-        """Update the parameters that can be updated together; returns their positions."""
+        """Update all runs of two or more parameters that can be updated together; return the positions of these."""
         counts = [optimizer._counts[index] if self._fits(i) else -1 - i for i, index in enumerate(self.members)]
         done: set[int] = set()
         first = 0
@@ -75,7 +78,10 @@ class Gathered:
         return done
 
     def _fits(self, i: int) -> bool:
-        """Whether a member has a gradient of its spec, and still its memory: shared since, it is updated alone."""
+        """Whether a parameter has a gradient of its own shape and dtype, and still the memory it had at first.
+
+        If its memory was replaced since (`Module.to`, say), it may be shared, so the parameter is updated alone.
+        """
         item = self._items[i]
         if item._data is not self._buffers[i]:
             self._buffers[i] = None
@@ -83,7 +89,7 @@ class Gathered:
         return item.grad is not None and item.grad._spec is item._spec
 
     def _update(self, optimizer: Optimizer, first: int, last: int, count: int) -> None:
-        """Update the members from ``first`` to before ``last``."""
+        """Update the parameters from number ``first`` to before ``last``, for the ``count``-th time."""
         members, parts = self._items[first:last], self._parts[first:last]
         data, gradient, state, work = self._runs.get((first, last)) or self._run(first, last)
         for item, (value, slope) in zip(members, parts, strict=True):
@@ -96,7 +102,7 @@ class Gathered:
             ops.assign(item.data, value)
 
     def _run(self, first: int, last: int) -> tuple[Any, ...]:
-        """The arguments of `Optimizer.update` for some members: views that are stored."""
+        """Make and store the arguments of `Optimizer.update` for the parameters from ``first`` to before ``last``."""
         place = slice(self._ends[first], self._ends[last])
         data, gradient, *work = (whole[place] for whole in self._room)
         state = {slot: whole[place] for slot, whole in self._state.items()}
@@ -107,10 +113,11 @@ class Gathered:
 
 
 def gathered(optimizer: Optimizer, like: Sequence[Tensor]) -> list[Gathered]:
-    """Make vectors of an optimizer's small parameters that have memory of their own, of one dtype each.
+    """Make the vectors of an optimizer's small parameters; those that share memory with another are left out.
 
     Args:
-        like: for each parameter, a tensor of the dtype in which it is updated.
+        optimizer: the optimizer; one whose `gathers` is false gets no vectors.
+        like: for each parameter, a tensor of the shape and dtype in which it is updated.
     """
     if not optimizer.gathers:
         return []
@@ -138,12 +145,12 @@ def gathered(optimizer: Optimizer, like: Sequence[Tensor]) -> list[Gathered]:
 
 
 def _owner(buffer: Any) -> int:
-    """The memory of a buffer; that of a view is its base's."""
+    """Identify the memory of a buffer: the id of the array that owns it, which for a view is its base."""
     while (base := getattr(buffer, "base", None)) is not None:
         buffer = base
     return id(buffer)
 
 
 def plain(gradient: Any) -> Tensor:
-    """A gradient without its own graph, which ``backward(create_graph=True)`` makes."""
+    """Return a gradient as a Tensor without a graph (``backward(create_graph=True)`` stores Variables)."""
     return gradient.data if isinstance(gradient, Variable) else gradient

@@ -1,4 +1,4 @@
-"""The common base of optimizers: checks, state allocated once, the loop over parameters."""
+"""The base of optimizers: checks of arguments, state that is allocated once, the loop over parameters."""
 
 from __future__ import annotations
 
@@ -31,29 +31,34 @@ SINGLE, MASTER = np.dtype(np.float32), "master"
 
 
 def updating() -> AbstractContextManager[State]:
-    """The state in which gradients and parameters are written: nothing is recorded on the tape, nothing autocast."""
+    """Return a context manager for writing gradients and parameters: no gradients are recorded, autocast is off."""
     return use(grad=False, interpreters=without_casts())
 
 
 def _dtype(item: Variable) -> np.dtype[Any]:
-    """The dtype in which a parameter is updated."""
+    """The dtype in which a parameter is updated: float32 for parameters in half precision, else its own."""
     return SINGLE if item.dtype.itemsize == 2 else item.dtype
 
 
 class Optimizer:
     """Base of optimizers, which update parameters from their gradients.
 
-    Subclasses name their `slots` and `scratch` and write `update`. `slots` are Tensors stored per parameter, like it;
-    `numbers` are single numbers stored per parameter, `scratch` is the number of work buffers (shared by parameters of
-    one shape). All are allocated at the first step, counted as "optimizer_state"; later steps allocate nothing.
-    Settings such as `lr` are plain attributes: assign to them, or have a `Schedule` do it. Parts of a model that are
-    trained differently have an optimizer each, stepped by `Together`.
+    A subclass defines `update` and these class attributes: ``slots``, the names of tensors that are stored for each
+    parameter, of its shape and dtype; ``numbers``, the names of 0-d tensors that are stored for each parameter; and
+    ``scratch``, the number of work tensors (shared by parameters of one shape). All of them start as zeros and are
+    allocated at the first step, with the telemetry category "optimizer_state"; later steps allocate nothing. Settings
+    such as ``lr`` are plain attributes: assign to them, or use a `Schedule`. To train parameters with different
+    settings, make several optimizers and combine them by `Together`.
 
-    A parameter in half precision has a master weight in float32: it is part of the state, `update` gets it in place of
-    the parameter, and it is rounded to the parameter after each step.
+    A parameter in half precision has a master weight, a copy in float32 that is part of the state: `update` is called
+    with it in place of the parameter, which is then set to the rounded master weight.
 
-    >>> import flnb, flnb.nn as nn
-    >>> class SignDescent(Optimizer):
+    Raises:
+        TypeError: ``parameters`` is not a list of Variables that require gradients and are no results of ops.
+        ValueError: no parameter, one parameter twice, or a negative setting.
+
+    >>> import flnb, flnb.nn as nn, flnb.optim as optim
+    >>> class SignDescent(optim.Optimizer):
     ...     scratch = 1
     ...     def update(self, data, gradient, state, scratch):
     ...         flnb.sign(gradient, out=scratch[0])
@@ -70,8 +75,9 @@ class Optimizer:
     numbers: tuple[str, ...] = ()
     scratch: int = 0
     gathers: bool = False
-    """Whether `update` treats every element alike, in so many ops that small parameters are better updated as one
-    vector. A subclass says so itself: what it changes may ask which parameter it has."""
+    """Update small parameters together, as one vector: quicker if `update` consists of many elementwise ops.
+
+    Not inherited, because the `update` of a subclass may depend on which parameter it is called with."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -112,10 +118,16 @@ class Optimizer:
             """A setting, which `__init__` makes an attribute."""
 
     def update(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
-        """Write the new value of one parameter into `data`; `gradient` must stay as it is.
+        """Write the new value of one parameter into ``data``; called by `step` for each parameter with a gradient.
 
-        `self.count` is the number of this update of the parameter, from 1: a parameter without gradient is skipped in a
-        step.
+        ``self.count`` is the number of updates of this parameter, including this one; in steps without a gradient the
+        parameter is not updated.
+
+        Args:
+            data: the parameter's values, or its master weight's.
+            gradient: a tensor of the same shape and dtype, which must not be written to.
+            state: the stored tensors by name, those of ``slots`` and ``numbers``.
+            scratch: work tensors like ``data``, as many as the class attribute ``scratch``, with arbitrary contents.
         """
         raise NotImplementedError(f"flnb: {type(self).__name__} defines no update(data, gradient, state, scratch)")
 
@@ -123,20 +135,20 @@ class Optimizer:
         return vars(self) | {"_gathered": []}  # a copy's tensors are no views of one another
 
     def step(self) -> None:
-        """Update every parameter that has a gradient.
+        """Update every parameter that has a gradient, and report to telemetry that a training step is over.
 
         Raises:
-            RuntimeError: no parameter has one.
+            RuntimeError: no parameter has a gradient.
         """
         self.update_all()
         bus.mark_step()
 
     def parts(self) -> list[Optimizer]:
-        """The optimizers of which this one consists: itself; see `Together`."""
+        """Return the optimizers that this one consists of: itself alone (a `Together` has several)."""
         return [self]
 
     def update_all(self) -> None:
-        """Update like `step`, without reporting to telemetry that a training step is over."""
+        """Update every parameter that has a gradient, like `step`, but do not report the end of a training step."""
         if all(item.grad is None for item in self.parameters):
             raise RuntimeError(
                 f"flnb: {type(self).__name__}.step(): no parameter has a gradient; call loss.backward() first, on a "
@@ -170,6 +182,7 @@ class Optimizer:
         master._written = item._last_write
 
     def _recast(self, index: int, item: Variable) -> RuntimeError:
+        """The error for a parameter whose shape, dtype or backend changed after the first step."""
         known = ", ".join(sorted({spec.dtype.name for spec in self._scratch}))
         return RuntimeError(
             f"flnb: {type(self).__name__}: parameter {index} is {item._spec!r} now, its state was made for {known}; "
@@ -182,10 +195,15 @@ class Optimizer:
             item.grad = None
 
     def _named_state(self) -> dict[str, Tensor]:
+        """The stored tensors of all parameters, by the parameter's position and the tensor's name: "0.mean"."""
         return {f"{index}.{slot}": item for index, own in enumerate(self._state) for slot, item in own.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Kind, steps, updates of each parameter, settings; in "state" copies of the slots by position: "0.mean"."""
+        """Return everything that a checkpoint needs, as a dict.
+
+        Its keys are "kind" (the class's name), "steps", "counts" (the number of updates of each parameter), "settings",
+        and "state": copies of the stored tensors, by the parameter's position and the tensor's name ("0.mean").
+        """
         return {
             "kind": type(self).__name__,
             "steps": self.steps,
@@ -195,7 +213,7 @@ class Optimizer:
         }
 
     def mismatches(self, state: Mapping[str, Any]) -> list[str]:
-        """Reasons why `state` cannot be loaded, a line each: names that are missing, unexpected or mis-shaped."""
+        """Return the reasons why `load_state_dict(state)` would fail, a line each; empty if it would not."""
         if problems := mismatches(dict.fromkeys(("kind", "steps", "counts", "settings", "state")), state):
             return problems
         slots: dict[str, Any] = {}
@@ -212,7 +230,7 @@ class Optimizer:
         return other + mismatches(dict.fromkeys(self._settings), state["settings"]) + mismatches(slots, state["state"])
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load steps, settings (the learning rate too) and slots, the latter in place.
+        """Load a saved `state_dict`: the number of steps, the settings (also the learning rate), the stored tensors.
 
         Raises:
             ValueError: lists every missing, unexpected and mis-shaped name; then nothing has been changed.
@@ -235,6 +253,7 @@ class Optimizer:
         vars(self).update(state["settings"])
 
     def _allocate(self) -> None:
+        """Allocate scratch and state for all parameters, at the first step."""
         with category("optimizer_state"), updating():
             like = [ops.astype(item.data, _dtype(item), copy=False) for item in self.parameters]
             for data in like:
@@ -242,7 +261,7 @@ class Optimizer:
                     self._scratch[data._spec] = [ops.zeros_like(data) for _ in range(self.scratch)]
             self._gathered = gathered(self, like)
             known = {i: state for one in self._gathered for i, state in zip(one.members, one.states, strict=True)}
-            # last: an allocation that was interrupted is begun anew
+            # Set last, so that an allocation that Ctrl-C interrupted is begun anew.
             self._state = [
                 known.get(index)
                 or {slot: ops.zeros_like(data) for slot in self.slots}

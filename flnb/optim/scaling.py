@@ -1,4 +1,4 @@
-"""Loss scaling, for gradients in float16: small ones would become 0, and large ones infinite."""
+"""Loss scaling for gradients in float16, in which small gradients would become 0 and large ones infinite."""
 
 from __future__ import annotations
 
@@ -26,21 +26,22 @@ __all__ = ["LossScaler"]
 
 
 class LossScaler:
-    """Multiply the loss by `scale`, divide the gradients by it, and skip steps whose gradients are not finite.
+    """Multiply the loss by ``scale``, divide the gradients by it, and skip steps whose gradients are not finite.
 
-    After such a step the scale is multiplied by `backoff`, after `every` good ones in a row by `growth`. Micikevicius
-    et al., 2018, "Mixed precision training", section 3.2; the adaptive scale as in torch's GradScaler.
+    After a skipped step the scale is multiplied by ``backoff``; after ``every`` steps in a row without one it is
+    multiplied by ``growth``, as in torch's GradScaler. Micikevicius et al., 2018, "Mixed precision training", section
+    3.2.
 
     >>> import flnb, flnb.nn as nn, flnb.optim as optim
     >>> weight = nn.Parameter(flnb.asarray([3.0]))
-    >>> scaler = LossScaler(optim.SGD([weight], lr=0.1), scale=8.0)
+    >>> scaler = optim.LossScaler(optim.SGD([weight], lr=0.1), scale=8.0)
     >>> scaler.scaled(flnb.sum(weight * weight)).backward()
     >>> weight.grad.tolist()  # 8 * 2 * 3
     [48.0]
     >>> scaler.step(), weight.grad.tolist()
     (True, [6.0])
 
-    A whole loop, with `flnb.autocast`: gradients are clipped where they are unscaled, and a checkpoint holds the scale:
+    A whole loop with `flnb.autocast`, in which gradients are clipped after they are unscaled:
 
     >>> generator = flnb.manual_seed(0)
     >>> net = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 1))
@@ -58,11 +59,12 @@ class LossScaler:
     >>> loss.item() < 0.01, scaler.state_dict()
     (True, {'scale': 65536.0, 'good': 150})
 
-    NumPy warns of the overflow in a backward whose step will be skipped: the first ones find the scale.
-    Gradients of parameters in half precision become float32 when they are unscaled, for the optimizer's master weights.
+    The first steps are usually skipped, until the scale is small enough; NumPy warns of the overflow in their backward
+    pass. Gradients in half precision become float32 when they are unscaled, because the optimizer updates float32
+    copies of parameters in half precision.
 
     Raises:
-        FloatingPointError: in `step`, where the scale would fall below `minimum`: then it is the loss that is not
+        FloatingPointError: in `step`, if the scale would fall below ``minimum``, because then the loss itself is not
             finite.
     """
 
@@ -77,17 +79,18 @@ class LossScaler:
             )
         self.optimizer, self.scale, self.good = optimizer, scale, 0
         self.growth, self.backoff, self.every, self.minimum = growth, backoff, every, minimum
-        self._finite: bool | None = None  # of the gradients, once they are unscaled
+        self._finite: bool | None = None  # whether the gradients are finite; None before they are unscaled
 
     def scaled(self, loss: Variable) -> Variable:
-        """The loss to call ``backward`` on; if it is NaN, `step` will skip."""
+        """Return the loss times the scale, to call ``backward()`` on; if it is NaN, `step` will update nothing."""
         with use(interpreters=without_casts()):
             return _Scaled((ops.astype(loss, SINGLE) if loss.dtype.itemsize == 2 else loss) * self.scale)
 
     def unscale(self) -> bool:
-        """Divide the gradients by the scale, in place, once a step; returns whether they are finite.
+        """Divide the gradients by the scale, in place, and return whether all of them are finite.
 
-        `step` does it too; call it before gradients are inspected or clipped.
+        Call it before gradients are inspected or clipped; otherwise `step` calls it. A second call before `step` only
+        returns the result of the first. Gradients that are not finite are left as they are.
         """
         if self._finite is None:
             with bus.phase("optimizer"), updating():
@@ -100,14 +103,18 @@ class LossScaler:
         return self._finite
 
     def _widened(self) -> list[Tensor]:
-        """All gradients, half precision replaced by float32, in which small ones do not vanish when unscaled."""
+        """Replace gradients in half precision by float32, where small numbers do not become 0; return all gradients."""
         for item in self.optimizer.parameters:
             if item.grad is not None and item.grad.dtype.itemsize == 2:
                 item.grad = ops.astype(item.grad, SINGLE)
         return gradients_of(self.optimizer.parameters)
 
     def step(self) -> bool:
-        """Step the optimizer if the gradients are finite, and adapt the scale; returns whether it stepped."""
+        """Step the optimizer if all gradients are finite, adapt the scale, and return whether the optimizer stepped.
+
+        Raises:
+            FloatingPointError: the gradients are not finite, and the scale cannot be lowered any more.
+        """
         finite = self.unscale()
         self._finite = None
         if finite:
@@ -126,21 +133,25 @@ class LossScaler:
         return False
 
     def state_dict(self) -> dict[str, Any]:
-        """The scale and the number of good steps, for a checkpoint."""
+        """Return the scale and the number of steps since it was last changed, for a checkpoint."""
         return {"scale": self.scale, "good": self.good}
 
     def mismatches(self, state: Mapping[str, Any]) -> list[str]:
-        """Reasons why `state` cannot be loaded, a line each."""
+        """Return the reasons why `load_state_dict(state)` would fail, a line each; empty if it would not."""
         return mismatches(self.state_dict(), state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load the scale and the number of good steps."""
+        """Load a saved `state_dict`.
+
+        Raises:
+            ValueError: a name is missing or unexpected; then nothing has been changed.
+        """
         refuse(self.mismatches(state), "LossScaler")
         self.scale, self.good = state["scale"], state["good"]
 
 
 class _Scaled(Variable):
-    """A loss whose ``backward`` does not mind that it is NaN."""
+    """A loss whose ``backward`` accepts a value of NaN, for which that of other Variables raises an error."""
 
     __slots__ = ()
 

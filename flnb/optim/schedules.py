@@ -1,4 +1,4 @@
-"""Learning-rate schedules: a rule returns the factor of step n, a Schedule multiplies the optimizer's rate by it."""
+"""Learning-rate schedules: rules that return a factor for each step, and Schedule, which applies one to an optimizer."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ __all__ = ["Chain", "Cosine", "Exponential", "LinearWarmUp", "Schedule", "StepDe
 
 
 class Schedule:
-    """Set ``optimizer.lr`` to its first value times ``rule(n)``, n the number of calls of ``step()`` so far.
+    """Set ``optimizer.lr`` to its initial value times ``rule(n)``, where n is the number of calls of `step` so far.
 
-    A rule is any function of n, such as those of this module. The rate depends on n alone, so a schedule is resumed
-    from two numbers.
+    A rule is any function of n that returns a float, such as `Cosine` or `StepDecay`. The optimizer may be a
+    `Together`: then the learning rate of each of its optimizers is multiplied by the same factor.
 
     >>> import flnb, flnb.nn as nn, flnb.optim as optim
     >>> optimizer = optim.SGD([nn.Parameter(flnb.ones(2))], lr=0.8)
-    >>> schedule = Schedule(optimizer, Chain({0: LinearWarmUp(2, start=0.5), 2: StepDecay(every=1, factor=0.1)}))
+    >>> rules = {0: optim.LinearWarmUp(2, start=0.5), 2: optim.StepDecay(every=1, factor=0.1)}
+    >>> schedule = optim.Schedule(optimizer, optim.Chain(rules))
     >>> rates = []
     >>> for _ in range(4):
     ...     rates.append(round(optimizer.lr, 4))
@@ -41,28 +42,33 @@ class Schedule:
         self._set()
 
     def step(self) -> None:
-        """Go on to the next rate; call it after ``optimizer.step()``."""
+        """Set the next learning rate; call it after each ``optimizer.step()``."""
         self.steps += 1
         self._set()
 
     def _set(self) -> None:
+        """Set the learning rate of each optimizer for the present number of steps."""
         factor = self.rule(self.steps)
         for part, base in zip(self.optimizer.parts(), self.base, strict=True):
             part.lr = base * factor
 
     def state_dict(self) -> dict[str, Any]:
-        """The number of steps and the first rate."""
+        """Return the number of steps and the initial learning rates, for a checkpoint; the rule is not included."""
         return {"steps": self.steps, "base": list(self.base)}
 
     def mismatches(self, state: Mapping[str, Any]) -> list[str]:
-        """Reasons why `state` cannot be loaded, a line each."""
+        """Return the reasons why `load_state_dict(state)` would fail, a line each; empty if it would not."""
         problems = mismatches(self.state_dict(), state)
         if not problems and len(state["base"]) != len(self.base):
             problems.append(f"base: got {len(state['base'])} learning rates, expected {len(self.base)}")
         return problems
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where the saved schedule was: sets the learning rate too. The rule is the program's, not saved."""
+        """Continue from a saved `state_dict`; sets the learning rate, too.
+
+        Raises:
+            ValueError: a name is missing or unexpected, or the number of learning rates differs; nothing is changed.
+        """
         refuse(self.mismatches(state), "Schedule")
         self.steps, self.base = state["steps"], list(state["base"])
         self._set()
@@ -73,9 +79,10 @@ class Schedule:
 
 @dataclass(frozen=True)
 class StepDecay:
-    """Multiply by ``factor`` after every ``every`` steps: factor ** (n // every).
+    """A rule that multiplies the learning rate by ``factor`` after every ``every`` steps: factor ** (n // every).
 
-    >>> [StepDecay(every=2, factor=0.5)(n) for n in range(5)]
+    >>> import flnb.optim as optim
+    >>> [optim.StepDecay(every=2, factor=0.5)(n) for n in range(5)]
     [1.0, 1.0, 0.5, 0.5, 0.25]
     """
 
@@ -91,9 +98,10 @@ class StepDecay:
 
 @dataclass(frozen=True)
 class Exponential:
-    """Multiply by ``factor`` after every step: factor ** n.
+    """A rule that multiplies the learning rate by ``factor`` after every step: factor ** n.
 
-    >>> [Exponential(0.5)(n) for n in range(3)]
+    >>> import flnb.optim as optim
+    >>> [optim.Exponential(0.5)(n) for n in range(3)]
     [1.0, 0.5, 0.25]
     """
 
@@ -105,9 +113,10 @@ class Exponential:
 
 @dataclass(frozen=True)
 class Cosine:
-    """Fall from 1 to `floor` along half a cosine in `steps` steps, then stay at `floor`.
+    """A rule that falls from 1 to ``floor`` along half a cosine wave in ``steps`` steps, then stays at ``floor``.
 
-    >>> [round(Cosine(4, floor=0.2)(n), 3) for n in range(6)]
+    >>> import flnb.optim as optim
+    >>> [round(optim.Cosine(4, floor=0.2)(n), 3) for n in range(6)]
     [1.0, 0.883, 0.6, 0.317, 0.2, 0.2]
     """
 
@@ -123,9 +132,10 @@ class Cosine:
 
 @dataclass(frozen=True)
 class LinearWarmUp:
-    """Rise from `start` to 1 along a straight line in `steps` steps, then stay at 1.
+    """A rule that rises linearly from ``start`` to 1 in ``steps`` steps, then stays at 1.
 
-    >>> [LinearWarmUp(2, start=0.5)(n) for n in range(4)]
+    >>> import flnb.optim as optim
+    >>> [optim.LinearWarmUp(2, start=0.5)(n) for n in range(4)]
     [0.5, 0.75, 1.0, 1.0]
     """
 
@@ -141,14 +151,17 @@ class LinearWarmUp:
 
 @dataclass(frozen=True)
 class Chain:
-    """One rule after another: `rules` by the step at which each begins, counted anew from there.
+    """A rule that consists of several, one after another.
 
-    >>> rule = Chain({0: LinearWarmUp(2, start=0.5), 2: Exponential(0.5)})
+    ``rules`` maps the step at which a rule begins to that rule, which counts steps from there.
+
+    >>> import flnb.optim as optim
+    >>> rule = optim.Chain({0: optim.LinearWarmUp(2, start=0.5), 2: optim.Exponential(0.5)})
     >>> [rule(n) for n in range(5)]
     [0.5, 0.75, 1.0, 0.5, 0.25]
 
     Raises:
-        ValueError: no rule begins at step 0, or one at a negative step.
+        ValueError: the first rule does not begin at step 0.
     """
 
     rules: Mapping[int, Callable[[int], float]]
@@ -163,5 +176,6 @@ class Chain:
 
 
 def _at_least_one(rule: object, setting: str) -> None:
+    """Raise a ValueError that names the rule and the setting unless the setting is at least 1."""
     if not getattr(rule, setting) >= 1:
         raise ValueError(f"flnb: {type(rule).__name__}: {setting} must be at least 1, got {getattr(rule, setting)}")

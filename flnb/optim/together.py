@@ -1,4 +1,4 @@
-"""Several optimizers as one: parts of a model that are trained differently."""
+"""Several optimizers used as one, for parameters that are trained differently."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ __all__ = ["Together"]
 
 
 class Together:
-    """Step several optimizers as one, each with its own algorithm and settings, like parameter groups elsewhere.
+    """Several optimizers used as one, each with its own parameters, algorithm and settings.
+
+    It serves the purpose of parameter groups in torch.
 
     >>> import flnb, flnb.nn as nn, flnb.optim as optim
     >>> net = nn.Linear(3, 2)
-    >>> optimizer = Together(optim.AdamW([net.weight], lr=1e-3), optim.SGD([net.bias], lr=0.1))
+    >>> optimizer = optim.Together(optim.AdamW([net.weight], lr=1e-3), optim.SGD([net.bias], lr=0.1))
     >>> flnb.sum(net(flnb.ones((1, 3)))).backward()
     >>> optimizer.step()
     >>> [part.steps for part in optimizer.parts()]
     [1, 1]
 
     Raises:
-        ValueError: none given, or two that share a parameter, which would be updated twice a step.
+        ValueError: no optimizer, or two optimizers that share a parameter, which would be updated twice a step.
     """
 
     def __init__(self, *optimizers: Optimizer) -> None:
@@ -48,31 +50,35 @@ class Together:
 
     @property
     def parameters(self) -> list[Variable]:
-        """The parameters of all optimizers."""
+        """The parameters of all optimizers, in order."""
         return [item for part in self.optimizers for item in part.parameters]
 
     def parts(self) -> list[Optimizer]:
-        """The optimizers."""
+        """Return the optimizers."""
         return list(self.optimizers)
 
     def step(self) -> None:
-        """Step every optimizer that has a gradient. Raises RuntimeError where none has."""
+        """Update the parameters of every optimizer that has a gradient.
+
+        Raises:
+            RuntimeError: no parameter of any optimizer has a gradient.
+        """
         ready = [part for part in self.optimizers if any(item.grad is not None for item in part.parameters)]
         for part in ready or self.optimizers:
             part.update_all()
         bus.mark_step()
 
     def zero_grad(self) -> None:
-        """Set all gradients to None."""
+        """Set the gradients of all parameters to None."""
         for part in self.optimizers:
             part.zero_grad()
 
     def state_dict(self) -> dict[str, Any]:
-        """Their state dicts, by position: "0", "1"."""
+        """Return the optimizers' state dicts by position: "0", "1", ..."""
         return {str(index): part.state_dict() for index, part in enumerate(self.optimizers)}
 
     def mismatches(self, state: Mapping[str, Any]) -> list[str]:
-        """Reasons why `state` cannot be loaded, a line each."""
+        """Return the reasons why `load_state_dict(state)` would fail, a line each; empty if it would not."""
         own = {str(index): part for index, part in enumerate(self.optimizers)}
         problems = [f"missing: optimizer {key}" for key in own if key not in state]
         problems += [f"unexpected: optimizer {key}" for key in state if key not in own]
@@ -81,7 +87,11 @@ class Together:
         return problems
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """See `Optimizer.load_state_dict`: all of them, or nothing."""
+        """Load a saved `state_dict` into all optimizers.
+
+        Raises:
+            ValueError: lists every missing, unexpected and mis-shaped name; then nothing has been changed.
+        """
         refuse(self.mismatches(state), f"Together of {len(self.optimizers)} optimizers")
         for index, part in enumerate(self.optimizers):
             part.load_state_dict(state[str(index)])
