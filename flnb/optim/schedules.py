@@ -1,4 +1,4 @@
-"""Learning-rate schedules: rules that return a factor for each step, and Schedule, which applies one to an optimizer."""
+"""Learning-rate schedules: rules, which return a factor for each step, and Schedule, which applies a rule."""
 
 from __future__ import annotations
 
