@@ -1,10 +1,11 @@
-"""Pulls compiled to functions of buffers.
+"""Gradient rules (pulls) compiled to functions of buffers.
 
-A pull is a few public ops. Called one by one these spend their time on finding plans and making Tensors, which are the
-same for every node of one plan. So a pull is traced once (`flnb.dispatch.tracing`), and the trace becomes a function
-that calls the active backend's methods directly. Every op is still in it, one by one and through the same table: a
-backend that overrides one, memory managers and telemetry see the same calls as before. A composite's gradient is one
-call if the backend takes it whole. A pull that asks for a value, or does anything but run ops, is not compiled.
+A pull is a few public ops. Called one by one, these spend their time on finding plans and making Tensors, which are the
+same for every node of one plan (op, shapes, attributes). So a pull is traced once (`flnb.dispatch.tracing`), and the
+trace becomes the text of a function that calls the active backend's methods directly, one for each op and through the
+same table: a backend that overrides an op, memory managers and telemetry see the same calls as before. A composite's
+gradient is one call if the backend has a method for it. A pull that asks for a value, or does anything but run ops, is
+not compiled.
 """
 
 from __future__ import annotations
@@ -32,15 +33,20 @@ from flnb.ops.movement import sum_to
 __all__ = ["Compiled", "compile_pulls"]
 
 LONGEST = 32
-"""Ops in a pull that is worth compiling: longer pulls spend their time elsewhere."""
+"""The largest number of ops in a pull that is compiled: longer ones spend their time in the ops themselves."""
 TOLD, BLOCKS = 1, 2
-"""Bits of a way to pull: with an event for each op; with results in blocks of the memory manager."""
+"""Bits of the number of a version of compiled pulls: with an event for each op; with results in blocks of memory."""
 AROUND = "here, table, cotangents, owned, reached, leaves, own, lane, retain"
-"""What the compiled functions are given of a walk, in one tuple."""
+"""Names in the text of the values of one backward pass (`Walk`), which the functions get as one tuple."""
 
 
 class Number:
-    """A Python number that a node saved, different in every node: it can be passed to an op, and nothing else."""
+    """Stands in a trace for a Python number that differs from node to node: it can only be passed to an op.
+
+    Args:
+        name: the expression that reads it in the generated text.
+        kind: float or int.
+    """
 
     def __init__(self, name: str, kind: type) -> None:
         self.name, self.kind = name, kind
@@ -53,7 +59,7 @@ class Number:
 
 
 class PullTracing(Tracing):
-    """Traces a pull, in which numbers may be unknown and nothing is created."""
+    """Lists the ops of a pull; operands may be numbers without a value, and no op may make a tensor from no tensor."""
 
     def apply(self, op: Any, operands: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
         if len(self.steps) > LONGEST:
@@ -74,8 +80,16 @@ class PullTracing(Tracing):
 
 
 class Branch(NamedTuple):
-    """One part of the pulls: a condition in the generated text, the trace for it, by parent what it is given, and the
-    condition under which nothing else will be read from the node; or the lines that pull it ``whole``."""
+    """A part of the generated function: the pulls of one parent, of two together, or of all.
+
+    Attributes:
+        condition: under which it runs, as text; empty: always.
+        trace: its ops.
+        whole: lines of text that call the backend's method for a composite's gradient; then the trace has no ops.
+        inputs: the tensors that the ops read, and the expression for the buffer of each.
+        given: which parents get which result, by position.
+        last: the condition, as text, under which nothing else will be read from the node; empty: never.
+    """
 
     condition: str
     trace: PullTracing
@@ -86,11 +100,12 @@ class Branch(NamedTuple):
 
 
 class Compiled:
-    """The pulls of a plan as functions, one for each way of pulling, written when first asked for.
+    """The compiled pulls of a plan: up to four versions of one function, each written when it is first needed.
 
     Attributes:
-        weight: bytes of the largest result: where the manager has blocks for those, they must be asked for.
-        ways: ``way(node, g, around)`` takes the buffer ``g`` from a node to its parents (see `AROUND`).
+        weight: bytes of the largest result. If the memory manager has blocks for results of that size, the version that
+            allocates blocks must be used.
+        ways: the versions by the bits `TOLD` and `BLOCKS`; None for one that is not written yet.
     """
 
     def __init__(self, plan: Plan, branches: list[Branch]) -> None:
@@ -101,7 +116,7 @@ class Compiled:
         self.ways: list[Callable[..., Any] | None] = [None] * 4
 
     def write(self, way: int) -> Callable[..., Any]:
-        """The function for one way of pulling."""
+        """Write the version with these bits; returns the function."""
         script = _Script(self.plan, bool(way & TOLD), bool(way & BLOCKS))
         script.add(", ".join(f"p{i}" for i in range(len(self.plan.specs))) + ", = node[1]", depth=1)
         for branch in self.branches:
@@ -111,7 +126,7 @@ class Compiled:
 
 
 class _Script:
-    """The lines of one function, and the values of its names."""
+    """Writes the text of one function, line by line, and collects the values of the names in it."""
 
     def __init__(self, plan: Plan, told: bool, blocks: bool) -> None:
         self.plan, self.told, self.blocks = plan, told, blocks
@@ -123,17 +138,22 @@ class _Script:
         self.number = count().__next__
 
     def name(self, value: Any) -> str:
+        """Return a new name in the text for a value."""
         name = f"v{self.number()}"
         self.names[name] = value
         return name
 
     def add(self, *lines: str, depth: int) -> None:
+        """Add lines of text, indented ``depth`` times."""
         self.lines += ["    " * depth + line for line in lines]
 
     def run(self, plan: Plan, result: str, call: str, depth: int, reuse: tuple[str, str] | None = None) -> None:
-        """Add the lines that run an op: ``call`` with the buffer to write to in place of its ``{}``.
+        """Add the lines that run an op.
 
-        ``reuse`` names a buffer to write to, and the condition under which it may be written.
+        Args:
+            result: the name of its result.
+            call: the text of the call, with ``{}`` in place of the buffer to write to.
+            reuse: the name of an existing buffer to write to, and the condition under which that is allowed.
         """
         out, alloc = f"new((), {self.name(plan.blank)})" if plan.blank else "None", "0"
         if self.blocks and plan.weight > 0:
@@ -157,7 +177,7 @@ class _Script:
             self.untold = []
 
     def tell(self, depth: int) -> None:
-        """Add the line that emits the events of the ops since the last one."""
+        """Add the line that emits the events of the ops since the last such line."""
         rows = []
         for i in range(0, len(self.untold), encoding.ROW_OPS):
             codes = tuple(self.untold[i : i + encoding.ROW_OPS])
@@ -170,7 +190,7 @@ class _Script:
             self.untold = []
 
     def branch(self, branch: Branch) -> None:
-        """Add the lines of one branch: find the parents' cotangents, run the trace, and add its results to them."""
+        """Add the lines of one branch: run its ops, and add the results to the cotangents of the parents."""
         depth = 1
         if branch.condition:
             self.add(f"if {branch.condition}:", depth=1)
@@ -211,7 +231,7 @@ class _Script:
             self.give([(i, result, spec)], 2)
 
     def operand(self, plan: Plan, x: Any, named: dict[int, str]) -> str:
-        """The name of an operand's buffer. Numbers become buffers of the op's dtype, as everywhere."""
+        """The expression for an operand's buffer; a number becomes a buffer of the op's dtype, as in every call."""
         if isinstance(x, Traced):
             return named[id(x)]
         if isinstance(x, Number):
@@ -221,13 +241,19 @@ class _Script:
         return self.name(x._data)
 
     def find(self, places: Sequence[int], depth: int) -> None:
-        """Add the lines that look up the cotangents that parents have received."""
+        """Add the lines that look up the cotangents that parents have received so far."""
         for i in places:
             self.add(f"key{i} = p{i}[2]", f"before{i} = cotangents.get(key{i})", depth=depth)
 
     def give(self, given: Sequence[tuple[int, str, Spec]], depth: int) -> None:
-        """Add the lines that take cotangents to parents (as `Walk` does) whose values have these specs: all sums with
-        what came before, then the rest. Which of them there are decides what is told together."""
+        """Add the lines that pass cotangents on to parents as `Walk` does: added to what has arrived there before.
+
+        The lines for the first parent enclose those for the others, once for each case: whether a sum is computed
+        decides which ops share an event.
+
+        Args:
+            given: the position of each parent, the name of its cotangent, and that tensor's spec.
+        """
         if not given:
             self.tell(depth)
             return
@@ -248,14 +274,18 @@ class _Script:
             self.add(f"owned.add(key{i})", depth=depth + 1)
 
     def function(self, name: str) -> Callable[..., Any]:
-        """The written lines as a function, which returns True if the node must be pulled the slow way."""
+        """Compile the text to a function, which returns True if the pulls must run as public ops for this node."""
         text = "\n".join(["def pull(node, g, around):", f"    {AROUND} = around", *self.lines])
         names = compiled(text, f"<pull of {name}>", self.names)
         return names["pull"]  # type: ignore[no-any-return]
 
 
 def compile_pulls(plan: Plan, saved: Sequence[Any]) -> Compiled | bool:
-    """Compile a plan's pulls; False where they cannot be. ``saved`` is what one of its nodes saved."""
+    """Compile the pulls of a plan and store them in it; returns them, or False if they cannot be compiled.
+
+    Args:
+        saved: the values that one node of the plan saved; only their dtypes and shapes are used.
+    """
     try:
         if not plan.op.traceable:
             raise Untraceable
@@ -268,7 +298,7 @@ def compile_pulls(plan: Plan, saved: Sequence[Any]) -> Compiled | bool:
 
 
 def _single(plan: Plan) -> list[Branch]:
-    """Traces of the pulls: of two parents together, then of each alone."""
+    """Trace the pulls of a plan, one for each argument: for two parents together, then for each alone."""
     wanted = [i for i, pull in enumerate(plan.pulls) if pull is not None and isinstance(plan.specs[i], Spec)]
     branches = [
         _traced(
@@ -284,6 +314,7 @@ def _single(plan: Plan) -> list[Branch]:
 
 
 def _traced(plan: Plan, places: list[int], condition: str, last: str) -> Branch:
+    """Trace the pulls of the arguments at these positions."""
     trace = PullTracing()
     g = trace.input(plan.spec)
     inputs: list[tuple[Traced, str]] = [(g, "g")]
@@ -303,7 +334,7 @@ def _traced(plan: Plan, places: list[int], condition: str, last: str) -> Branch:
 
 
 def _joint(plan: Plan, saved: Sequence[Any]) -> list[Branch]:
-    """The trace of the one pull of all arguments."""
+    """Trace a composite's pull, which is one for all arguments; or the call of the backend's method for it."""
     trace = PullTracing()
     g = trace.input(plan.spec)
     inputs = [(g, "g")]
@@ -328,7 +359,10 @@ def _joint(plan: Plan, saved: Sequence[Any]) -> list[Branch]:
 
 
 def _inputs(trace: Tracing, specs: Sequence[Any], read: Sequence[bool], inputs: list[tuple[Traced, str]]) -> list[Any]:
-    """The values a node saved, as operands of a trace; where each is stored in the node is added to ``inputs``."""
+    """Make the operands of a trace that stand for the values that a node saved; None for those that are not read.
+
+    They and the expressions that read them are added to ``inputs``.
+    """
     values: list[Any] = []
     for i, (spec, wanted) in enumerate(zip(specs, read, strict=True)):
         if not wanted:
@@ -344,6 +378,7 @@ def _inputs(trace: Tracing, specs: Sequence[Any], read: Sequence[bool], inputs: 
 
 
 def _checked(result: Any, spec: Any) -> Traced:
+    """Return the result of a pull, which must be a traced tensor like its argument; else the pull is not compiled."""
     if type(result) is not Traced or result._spec is not spec:
         raise Untraceable
     return result

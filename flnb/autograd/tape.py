@@ -1,8 +1,8 @@
-"""Walk a tape back without recursion: cotangents are pulled through nodes, the latest first.
+"""Backward without recursion: gradient rules (pulls) of the recorded nodes are called, those of the latest node first.
 
-Nodes carry a global sequence number, and every user of a node's result has a larger one. So the nodes that were
-reached and not yet pulled wait in a heap: nothing is searched or sorted beforehand, and the heap is only as large as
-the graph is wide. Every node is emptied as soon as it was pulled, which frees its saved values while the walk goes on.
+Nodes have a global sequence number, and every node that uses a node's result has a larger one. So the nodes at which a
+gradient has arrived wait in a heap: nothing is searched or sorted beforehand, and the heap is as large as the graph is
+wide. A node is emptied as soon as it was pulled, which frees its saved values while the pass goes on.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ GRADIENT_CATEGORY = state.CATEGORIES.index("gradient")
 
 
 def backward(root: Variable, grad: Any, retain_graph: bool, create_graph: bool) -> None:
-    """See `Variable.backward`."""
+    """Add the gradients of ``root`` to the leaves' ``.grad``; the arguments are those of `Variable.backward`."""
     node, cotangent = _start(root, grad)
     state.run_in(_pulling(create_graph), _accumulate, node, cotangent, retain_graph, create_graph)
 
 
 def _accumulate(node: Node, cotangent: Any, retain_graph: bool, create_graph: bool) -> None:
-    """Add the gradients that a cotangent pulled back from a node gives to those of the leaves."""
+    """Walk back from a node with its cotangent, and add the gradients of the leaves to their ``.grad``."""
     taken = {_memory(cotangent)}
     found = walk(node, cotangent, retain_graph or create_graph, create_graph)
     found.reverse()
@@ -60,14 +60,17 @@ def _accumulate(node: Node, cotangent: Any, retain_graph: bool, create_graph: bo
 
 
 def _memory(gradient: Any) -> int:
-    """The identity of a gradient's memory, by which two gradients are known to be one."""
+    """A number that is equal for two gradients only if they are in the same memory."""
     return id(gradient if gradient._level is not None else gradient._data)
 
 
 def grad_of(
     output: Variable, inputs: list[Variable], grad: Any = None, retain_graph: bool = False, create_graph: bool = False
 ) -> list[Tensor | None]:
-    """Gradients with respect to Variables anywhere on the tape, without changing ``.grad``; None where none flows."""
+    """Return the gradients of a Variable by others anywhere on the tape; None for one that no gradient reaches.
+
+    No ``.grad`` changes. The arguments besides ``inputs`` are those of `Variable.backward`.
+    """
     node, cotangent = _start(output, grad)
     stops = frozenset(x._node[SEQ] for x in inputs)
     retain = retain_graph or create_graph
@@ -80,6 +83,7 @@ def grad_of(
 
 
 def _start(root: Variable, grad: Any) -> tuple[Node, Any]:
+    """The node and the cotangent with which a backward begins, after the checks of both."""
     node, value = root._node, root._data
     if bus.lanes is not None and type(value) is np.ndarray and value.size == 1 and not np.isfinite(value.item()):
         bus.want_grad_stats = True
@@ -106,12 +110,12 @@ def _start(root: Variable, grad: Any) -> tuple[Node, Any]:
 
 
 def _describe_origin(node: Node) -> str:
-    """Describe what made a node, for the end of an error message."""
+    """Describe the op of a node for the end of an error message; empty for a leaf."""
     return "" if node[PLAN] is None else f".\n  It is the result of {explain.describe_node(node)}"
 
 
 def _pulling(create_graph: bool) -> state.State:
-    """The state in which pulls run."""
+    """The state (`flnb.dispatch.state.State`) in which gradient rules run: recorded only if ``create_graph``."""
     here, name = state.current(), "pulling on a tape" if create_graph else "pulling"
     made = here.variants.get(name)
     if made is None:
@@ -120,13 +124,13 @@ def _pulling(create_graph: bool) -> state.State:
 
 
 class Linked(Tape):
-    """The default tape: a node is referred to by its result and by nodes computed from it, and is freed with them."""
+    """The default tape: only a node's result, and nodes computed from it, refer to the node; it is freed with them."""
 
     name: ClassVar[str] = "linked"
 
     @property
     def mark(self) -> Any:
-        """None, for which the dispatcher makes nodes without asking the tape; tapes derived from it are asked."""
+        """None, so that ops make their nodes without calling this tape; derived tapes are called."""
         return None if type(self) is Linked else super().mark
 
 
@@ -138,9 +142,16 @@ def walk(
     stops: frozenset[int] = frozenset(),
     only_stops: bool = False,
 ) -> list[tuple[Node, Any]]:
-    """Pull a cotangent back from a node; returns the leaves, and nodes in ``stops``, that it reaches, with their sums.
+    """Walk back from a node with its cotangent.
 
-    With ``only_stops`` the walk goes nowhere else, and leaves the graph there as it is.
+    Args:
+        retain: keep the nodes for another walk; else they are emptied.
+        create_graph: record the walk itself, so that its results can be differentiated.
+        stops: sequence numbers of nodes at which the walk ends.
+        only_stops: walk only towards the nodes in ``stops``; the rest of the graph stays as it is.
+
+    Returns:
+        The nodes in ``stops`` and the leaves that were reached, with their cotangents.
     """
     tape = _owner(root)
     finds_own = tape.keeps_nodes and type(tape).walk is not Tape.walk
@@ -163,7 +174,10 @@ def walk(
 
 
 def _walk_from(under_way: Walk, root: Node, tape: Tape, finds_own: bool) -> None:
-    """Walk from a node until no reached node is left."""
+    """Let a tape walk back from a node, then handle the nodes that it left over.
+
+    Raises an error if a cotangent did not get further although the tape finds its nodes by itself (``finds_own``).
+    """
     if root[PLAN] is None:
         under_way.leaves.append(root)
         return
@@ -174,7 +188,7 @@ def _walk_from(under_way: Walk, root: Node, tape: Tape, finds_own: bool) -> None
 
 
 def _owner(node: Node) -> Tape:
-    """The tape that recorded a node, or the default one if that is gone."""
+    """The tape that recorded a node; the default tape if that no longer exists."""
     mark = node[MARK]
     if type(mark) is weakref.ref:
         mark = mark()
@@ -185,7 +199,7 @@ LINKED = Linked()
 
 
 def follow(walk: contract.Walk, pull: Callable[[Node], None] | None = None) -> None:
-    """Pull every node that was reached, and those reached from there, in falling order of sequence numbers."""
+    """Call ``pull`` for the nodes in ``walk.reached`` and those reached from there, largest sequence numbers first."""
     pull = pull or walk.pull
     reached = walk.reached
     waiting: dict[int, Node] = {}

@@ -22,20 +22,24 @@ __all__ = ["Variable", "placed"]
 _leaf_ids = itertools.count(1).__next__
 
 GRADIENT, NAME, PARAMETER = 3, 4, 5
-"""Where a leaf's node ``[None, (), -id, gradient, name, is_parameter]`` keeps them."""
+"""Indices of the gradient, the name and ``is_parameter`` in a leaf's node (see `flnb.interface.tape`)."""
 
 
 class Variable(Tensor):
     """A Tensor through which gradients flow.
 
-    While gradients are recorded, an in-place operator on a result computes a new Variable and binds the name to it:
-    other names of the old one, and the tensor it is a view of, keep their values. Writing into one (``y[1:4] = v``,
-    ``out=y``) is an error.
+    While gradients are recorded, an in-place operator such as ``y *= 2`` computes a new Variable and binds the name
+    ``y`` to it: other names of the old Variable, and the tensor that it is a view of, keep their values. Writing into
+    the result of a recorded op (``y[1:4] = v``, ``out=y``) is an error.
 
     Args:
         data: a Tensor (shared, not copied), or anything that `flnb.asarray` converts.
-        requires_grad: whether ``backward`` stores a gradient in ``.grad``. Needs a floating dtype, and data that
-            does not require grad itself: no gradient would flow from the new leaf to it.
+        requires_grad: whether ``backward`` stores a gradient in ``.grad``. If so, the dtype must be floating, and
+            ``data`` must not require grad itself: no gradient would flow from the new leaf to it.
+
+    Raises:
+        RuntimeError: ``data`` requires grad.
+        TypeError: the dtype is not floating.
 
     >>> import flnb
     >>> x = flnb.Variable([1.0, 2.0])
@@ -94,7 +98,7 @@ class Variable(Tensor):
 
     @property
     def grad(self) -> Tensor | None:
-        """The gradient that ``backward`` summed up in this leaf, or after `retain_grad`; None before."""
+        """The sum of the gradients that ``backward`` computed, for leaves and after `retain_grad`; None without any."""
         node = self._node
         if node is None or node[0] is None:
             return cast("Tensor | None", node[GRADIENT]) if node is not None else None
@@ -111,7 +115,7 @@ class Variable(Tensor):
 
     @property
     def name(self) -> str:
-        """The name of this leaf in the tape and the dashboard."""
+        """The name by which the tape, errors and the dashboard show this leaf; empty for other Variables."""
         return str(self._node[NAME]) if self._node is not None and self._node[0] is None else ""
 
     @name.setter
@@ -133,10 +137,10 @@ class Variable(Tensor):
             create_graph: record the gradient's own graph, so that it can be differentiated.
 
         Raises:
-            RuntimeError: not a scalar and no ``grad`` given; no gradient required; a graph that was freed; a saved
-                tensor that was written in place.
-            FloatingPointError: no ``grad`` given and the scalar is NaN, so that every gradient would be; asked where
-                the value lies in this machine's memory.
+            RuntimeError: this Variable is not a scalar and ``grad`` is missing; it does not require grad; its graph was
+                freed by an earlier backward; a tensor that an op saved was written in place since.
+            FloatingPointError: ``grad`` is missing and the scalar is NaN, so that every gradient would be. Only values
+                in this machine's memory are checked.
         """
         from flnb.autograd.tape import backward
 
@@ -145,7 +149,9 @@ class Variable(Tensor):
         backward(self, grad, retain_graph, create_graph)
 
     def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> Handle:
-        """Call ``hook(gradient)`` when this Variable's whole gradient is known; its result, unless None, replaces it.
+        """Make ``backward`` call ``hook(gradient)`` when it has computed the whole gradient of this Variable.
+
+        If the hook returns a Tensor, that replaces the gradient; None changes nothing.
 
         Returns:
             A handle whose ``remove()`` removes the hook.
@@ -160,12 +166,14 @@ class Variable(Tensor):
 
         Raises:
             RuntimeError: this Variable does not require grad.
-            ValueError: in backward, if the hook returns something of another spec than the gradient.
+            ValueError: in backward, if the hook returns a Tensor of another shape or dtype, or no Tensor.
         """
         return listen(self._node, hook)
 
     def retain_grad(self) -> None:
-        """Keep the gradient of this Variable in ``.grad`` although it is no leaf; gradients add up there.
+        """Make ``backward`` store the gradient of this Variable in ``.grad`` although it is not a leaf.
+
+        As for a leaf, the gradients of several backward passes add up.
 
         Raises:
             RuntimeError: this Variable does not require grad.
@@ -183,14 +191,14 @@ class Variable(Tensor):
         listen(self._node, keep)
 
     def detach(self) -> Variable:
-        """The same values off the tape, sharing memory."""
+        """Return the same values, sharing memory, as a Variable through which no gradient flows."""
         if self._node is not None:
             source_lines.note_cut(schema.DETACH, self._node[2])
         return Variable(self.data, requires_grad=False)
 
     @property
     def data(self) -> Tensor:
-        """The values as a plain Tensor that shares memory: writing to it writes to the Variable, unrecorded."""
+        """The values as a plain Tensor that shares memory: writing to it writes to the Variable, without a record."""
         tensor = dispatch.detached(self._data, self._spec)
         tensor._root = getattr(self, "_root", self)
         return tensor
@@ -205,10 +213,10 @@ class Variable(Tensor):
     # Out to NumPy -----------------------------------------------------------------------------------------------------
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """The values as a NumPy array sharing memory.
+        """Return the values as a NumPy array that shares memory.
 
         Raises:
-            RuntimeError: the Variable requires grad, and NumPy would lose it.
+            RuntimeError: the Variable requires grad, which NumPy cannot record.
         """
         if self._node is not None:
             raise RuntimeError(
@@ -237,7 +245,7 @@ class Variable(Tensor):
 
 
 def placed(value: Tensor, node: Any, root: Tensor | None = None) -> Variable:
-    """A value as a Variable at a place on the tape; ``root`` is the tensor whose memory it shares, if not itself."""
+    """Make a Variable of a tensor's values and a node on the tape; ``root`` owns the memory, if not ``value``."""
     variable = object.__new__(Variable)
     variable._data, variable._spec, variable._node = value._data, value._spec, node
     variable._root = value if root is None else root
@@ -245,7 +253,7 @@ def placed(value: Tensor, node: Any, root: Tensor | None = None) -> Variable:
 
 
 def _rebuild(cls: type[Variable], values: Any, requires_grad: bool, name: str) -> Variable:
-    """Unpickle, or copy."""
+    """Make a Variable from its values, for `pickle` and `copy.deepcopy`."""
     variable = object.__new__(cls)
     Variable.__init__(variable, values, requires_grad)
     variable.name = name
@@ -256,7 +264,7 @@ Variable._lift = Variable
 
 
 def _refuse_nan(loss: Variable) -> None:
-    """Raise, since a step that follows would write NaN to all parameters."""
+    """Raise a `FloatingPointError` if a loss is NaN: an optimizer's step would then write NaN to all parameters."""
     values = loss._data
     if type(values) is np.ndarray and values.size == 1 and (value := values.item()) != value:
         raise FloatingPointError(

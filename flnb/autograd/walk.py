@@ -1,7 +1,8 @@
-"""One backward under way: cotangents on their way from nodes to their parents.
+"""One backward pass: cotangents (gradients of the root by each node's result) on their way from nodes to their parents.
 
-If tensors are NumPy memory, the buffers themselves are passed on, and pulls are compiled functions
-(`flnb.autograd.compiled_pulls`); all other walks pass tensors, through the public ops.
+A node's gradient rules, its *pulls*, turn its cotangent into those of its parents. If tensors are NumPy memory, raw
+buffers are passed on and pulls are compiled functions (`flnb.autograd.compiled_pulls`); otherwise Tensors are passed on
+and pulls call the public ops.
 """
 
 from __future__ import annotations
@@ -35,14 +36,19 @@ ADD = OPS["add"]
 
 
 class Walk:
-    """One backward under way. `pull` takes a node's cotangent and adds to those of its parents; it empties the node.
+    """One backward pass under way.
 
     Attributes:
-        cotangents: the sums that have arrived at nodes not pulled yet, by sequence number: raw buffers if the walk
-            is over tensors of NumPy memory and is not recorded itself, else tensors.
-        reached: nodes at which a first cotangent has arrived, until the tape takes them from this list; nodes whose
-            mark is `own` are left out (their tape finds them by itself).
+        pull: a function that takes the cotangent that has arrived at a node, computes those of its parents and adds
+            them to what has arrived there. It empties the node, unless ``retain``.
+        cotangents: the sums that have arrived at nodes not pulled yet, by sequence number: raw buffers if ``buffers``,
+            else Tensors.
+        reached: nodes at which a first cotangent has arrived, until the tape takes them from this list; without nodes
+            whose mark is ``own``, because the tape that they belong to finds them by itself.
+        leaves: leaves at which a cotangent has arrived.
+        arrived: nodes in ``stops`` (sequence numbers) at which the pass ended, with their cotangents.
         retain: whether nodes stay as they are, for another backward.
+        create_graph: whether the pass is itself recorded on the tape.
     """
 
     def __init__(
@@ -64,7 +70,7 @@ class Walk:
         self.pull: Callable[[Node], None] = self._compiled(here) if self.buffers else self._pull
 
     def _compiled(self, here: state.State) -> Callable[[Node], None]:
-        """`pull` over buffers, by the plans' compiled functions if they have them."""
+        """Make the `pull` that passes buffers on, by the compiled function of a node's pulls if there is one."""
         take, lane, min_block, watch = self.cotangents.pop, self._lane, here.min_block, self._statistics
         around = (
             here, here.table, self.cotangents, self._owned, self.reached, self.leaves, self.own, lane, self.retain
@@ -102,11 +108,11 @@ class Walk:
         return pull
 
     def _arrived_at(self, parents: tuple[Any, ...]) -> list[Any]:
-        """What has arrived at a node's parents so far."""
+        """The cotangents, as buffers, that have arrived at the parents of a node."""
         return [self.cotangents[p[2]] for p in parents if p is not None and p[2] in self.cotangents]
 
     def _explain_failure(self, error: Exception, node: Node, g: Tensor) -> NoReturn:
-        """Run a pull whose compiled form failed by the public ops, which report the one that fails."""
+        """Run the pulls of a node again by public ops after their compiled form failed, to name the op in the error."""
         if node[PARENTS] is not None:  # else it was a sum that failed
             try:
                 self._pulled(node, g)
@@ -116,13 +122,13 @@ class Walk:
         raise error
 
     def _pull(self, node: Node) -> None:
-        """`pull` over tensors."""
+        """The `pull` that passes Tensors on."""
         g = self.cotangents.pop(node[SEQ], None)
         if g is not None:
             self._pull_over(node, g)
 
     def _pull_over(self, node: Node, g: Any) -> None:
-        """Pull a cotangent, a Tensor, through a node by the public ops."""
+        """Compute the cotangents of a node's parents from ``g``, a Tensor, by public ops; add them to their sums."""
         for parent, gi in self._pulled(node, g):
             key = parent[SEQ]
             before = self.cotangents.get(key)
@@ -135,7 +141,7 @@ class Walk:
             self.cotangents[key] = gi._data if self.buffers else gi
 
     def _tensor(self, buffer: Any) -> Tensor:
-        """A cotangent's buffer as a Tensor; one of memory that another buffer owns says so, as views do."""
+        """Make a Tensor of a cotangent's buffer; if another buffer owns its memory, it is marked as a view of that."""
         tensor = dispatch.detached(buffer, spec_of(buffer.shape, buffer.dtype, self._backend.buffer))
         owner = self._backend.base_of(buffer)
         if owner is not None:
@@ -143,7 +149,7 @@ class Walk:
         return tensor
 
     def _sum(self, key: int, before: Any, g: Any) -> Any:
-        """The sum of two cotangents of one node, in place where nothing else refers to the first."""
+        """Add two cotangents of the node ``key``, in place if nothing else refers to the first; returns the sum."""
         if self.create_graph:
             return e.add(before, g)
         if key in self._owned:
@@ -153,7 +159,10 @@ class Walk:
         return e.add(before, g)
 
     def _pulled(self, node: Node, g: Any) -> list[tuple[Node, Any]]:
-        """A node's parents with their cotangents. The node is emptied."""
+        """Compute the cotangents of a node's parents; returns pairs of parent and cotangent, and empties the node.
+
+        A node in ``stops`` keeps its cotangent and has no pairs.
+        """
         plan, parents, seq = node[PLAN], node[PARENTS], node[SEQ]
         if seq in self.stops:
             self.arrived.append((node, run_hooks(node, g)))
@@ -180,13 +189,14 @@ class Walk:
     def _pulled_from(
         self, plan: Any, node: Node, parents: tuple[Any, ...], g: Any, saved: list[Any]
     ) -> list[tuple[Node, Any]]:
+        """Call the hooks, then the pulls, of a node that was emptied already; returns pairs as `_pulled`."""
         while isinstance(plan, Intercepted):
             g, saved = plan.cotangent(g), plan.values(saved)
             plan = plan.original
         whole: Any = None
         by_body = self.create_graph and plan.joint is not None and plan.op.decomposes and not plan.op.direct
-        if self.create_graph and not by_body:
-            saved = _on_tape(node, saved)
+        if self.create_graph and not by_body and saved[-1] is not None:
+            saved = [*saved[:-1], placed(saved[-1], node)]  # the output is differentiated too
         if plan.joint is not None:
             whole = _through_body(plan, parents, g, saved) if by_body else self._joint(plan, node, parents, g, saved)
         found: list[tuple[Node, Any]] = []
@@ -205,7 +215,7 @@ class Walk:
         return found
 
     def _joint(self, plan: Any, node: Node, parents: tuple[Any, ...], g: Any, saved: list[Any]) -> Any:
-        """A composite's cotangents: by the backend's method, else by ops."""
+        """Compute the cotangents of all inputs of a composite, by the backend's method if it has one, else by ops."""
         if self.buffers and plan.op.gradient is not None:
             data, wanted = [getattr(x, "_data", x) for x in saved], [p is not None for p in parents]
             made = dispatch.pull_whole(plan, state.current(), node[SEQ], g._data, data, wanted)
@@ -214,17 +224,17 @@ class Walk:
         return plan.joint(g, plan, *saved)
 
     def drop(self, node: Node) -> None:
-        """Discard the cotangent of a node and empty it: nothing flows on from there."""
+        """Discard the cotangent of a node and empty the node, so that its parents receive nothing from it."""
         self.cotangents.pop(node[SEQ], None)
         if not self.retain:
             empty(node)
 
     def watching(self) -> AbstractContextManager[Any]:
-        """Context manager around the whole backward, in which NaN and Inf are noted for the recording."""
+        """Make the context manager for the whole pass, in which a recording notes where NaN and Inf begin."""
         return nullcontext() if self._statistics is None else self._statistics.watching()
 
     def end(self) -> list[tuple[Node, Any]]:
-        """The stops, then the leaves in order of creation, at which cotangents arrived, with their sums."""
+        """End the pass: return the nodes in ``stops``, then the leaves in order of creation, with their cotangents."""
         found: list[tuple[Node, Any]] = []
         for leaf in self.leaves:
             g = self.cotangents.pop(leaf[SEQ])
@@ -238,7 +248,7 @@ class Walk:
 
 
 class Toward(Walk):
-    """A walk that only goes where it can reach one of its stops."""
+    """A backward pass that computes only cotangents on the way to the nodes in ``stops``."""
 
     def __init__(
         self, root: Node, cotangent: Any, retain: bool, create_graph: bool, stops: frozenset[int], own: Any
@@ -268,10 +278,10 @@ class Toward(Walk):
 
 
 def _leading_to(stops: frozenset[int], root: Node) -> set[int]:
-    """Sequence numbers of the nodes from which a stop can be reached.
+    """Find the nodes through which a cotangent can flow from ``root`` to a node in ``stops``, by sequence number.
 
-    They include freed nodes, so that these are reported, and those of other tapes, which may have more than their
-    parents.
+    Freed nodes are among them, so that walking there raises the error that says so; so are nodes that a tape other than
+    the default one recorded, which may have cut or fused parents.
     """
     nodes, stack = {root[SEQ]: root}, [root]
     while stack:
@@ -299,15 +309,11 @@ def empty(node: Node) -> None:
     del node[6:]
 
 
-def _on_tape(node: Node, saved: list[Any]) -> list[Any]:
-    """The saved values with the output as a Variable at its place on the tape, so that it is differentiated too."""
-    return saved if saved[-1] is None else [*saved[:-1], placed(saved[-1], node)]
-
-
 def _through_body(plan: Any, parents: tuple[Any, ...], g: Any, saved: list[Any]) -> list[Any]:
-    """The gradient of a composite through its body's ops on Variables, so that it can be differentiated again.
+    """Compute a composite's cotangents by running the ops it consists of on Variables, and a backward through these.
 
-    A parent that occurs several times receives the sum at its first place.
+    The result can be differentiated again. A parent that occurs several times gets the sum at its first place, and None
+    at the others.
     """
     from flnb.autograd.tape import walk  # a walk inside this one
 
