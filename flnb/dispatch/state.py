@@ -171,10 +171,8 @@ def bind(backend: TensorBackend, op: Any, planned: bool = False) -> Callable[...
     if method is None:
 
         def missing(*_: Any) -> Any:
-            raise NotImplementedError(
-                f"backend {backend.name!r} does not implement {op.name!r}: define {op.name}(self, ...) in its class "
-                f"or derive the class from flnb.backends.NumpyBackend"
-            )
+            primitives = [other.name for other in operators if other.body is None]
+            raise backend.lacks(op.name, [*backend.required, *primitives])
 
         return missing
     owner = next((c for c in type(backend).__mro__ if op.name in c.__dict__), object)

@@ -1,4 +1,4 @@
-"""The contracts: what a tensor backend, a memory manager, a memory device and a tape implement. Nothing computes."""
+"""The contracts: base classes for tensor backends, memory managers, memory devices and tapes of the user's own."""
 
 from flnb.interface.memory import AllocHint, Block, MemoryDevice, MemoryManager, OutOfMemoryError, Segment
 from flnb.interface.part import Part

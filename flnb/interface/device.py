@@ -1,4 +1,4 @@
-"""The memory device, from which segments come, and the lease by which a manager holds them."""
+"""The contract of memory devices, which lend segments of memory, and the lease by which a manager holds segments."""
 
 from __future__ import annotations
 
@@ -22,28 +22,32 @@ if TYPE_CHECKING:
 __all__ = ["Lease", "MemoryDevice", "OutOfMemoryError", "Segment", "in_words"]
 
 ADDRESSES = 1 << 60
-"""No device has more bytes, whether it knows its capacity or not."""
+"""Limit in bytes for requests to a device whose capacity is unknown."""
 
 
 def in_words(nbytes: int) -> str:
-    """A size as text, exact bytes included: ``64.0 MiB (67108864 bytes)``."""
+    """Format a number of bytes with its unit and exactly: ``64.0 MiB (67108864 bytes)``."""
     return f"{size(nbytes)} ({nbytes} bytes)" if nbytes >= 1024 else f"{nbytes} bytes"
 
 
 class OutOfMemoryError(MemoryError):
-    """A request that neither the manager's free blocks nor its device can serve.
+    """A request for memory that neither the manager's free blocks nor its device can serve.
 
-    Attributes (bytes): ``request``; ``free``, all unused bytes: holes in the manager's segments, and ``unreserved``,
-    the rest of the device; ``largest_hole``, the largest free piece in any segment; ``reserved`` by the manager;
-    ``capacity`` of the device, None if unknown (``unreserved`` is 0 then). ``shortage`` is the memory's state at that
-    time, None if no manager was asked through the crossing.
+    Attributes:
+        request: bytes asked for.
+        free: all unused bytes, in holes of the manager's segments and not yet reserved from the device.
+        unreserved: the part of ``free`` that is not reserved; 0 if the capacity is unknown.
+        largest_hole: bytes of the largest free piece in any segment.
+        reserved: bytes of the manager's segments.
+        capacity: bytes of the device, None if unknown.
+        shortage: the state of the memory at that time; None if the error was raised by hand.
     """
 
     request = free = unreserved = largest_hole = reserved = 0
     capacity: int | None = None
     shortage: Shortage | None = None
     reporter: ClassVar[Callable[[OutOfMemoryError], Any]]
-    """Makes the `report`; the memory lab's, registered by flnb."""
+    """The function that makes the `report`, registered by flnb's memory lab."""
 
     def __init__(self, message: str = "", **about: Any) -> None:
         super().__init__(message)
@@ -51,7 +55,7 @@ class OutOfMemoryError(MemoryError):
 
     @property
     def report(self) -> Any:
-        """What blocked the request and what would have worked: a `flnb.memory.Postmortem`, made when first asked for.
+        """A `flnb.memory.Postmortem`: what blocked the request and what would have worked. Computed at the first use.
 
         Raises:
             ValueError: the error was raised by hand, so the memory's state is unknown.
@@ -64,7 +68,12 @@ class OutOfMemoryError(MemoryError):
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """A contiguous range lent by a device. ``handle`` keeps the memory alive; ``id`` is never used twice."""
+    """A contiguous range of memory that a device lends; sizes in bytes.
+
+    Attributes:
+        handle: the object that keeps the memory alive.
+        id: number of the segment, never used twice.
+    """
 
     address: int
     size: int
@@ -74,21 +83,42 @@ class Segment:
 
 
 class MemoryDevice(Part, kind="memory device", slot="device"):
-    """Where segments come from. Implement `reserve` and `release`; capacity is checked before `reserve` is called.
+    """Base of all memory devices, which lend segments to memory managers: implement `reserve` and `release`.
 
-    A device that can make segments larger where they are implements `reserve_growing` and `resize` as well.
+    The capacity is checked before `reserve` is called. A device that can change the size of a segment in place also
+    implements `reserve_growing` and `resize`. `flnb.memory.HostDevice` is this machine's memory. A device that lends
+    parts of one NumPy array:
+
+    >>> import flnb, numpy as np
+    >>> from flnb.memory import MemoryDevice, Segment
+    >>> class OneArray(MemoryDevice):
+    ...     def __init__(self, capacity="64MiB"):
+    ...         super().__init__(capacity)
+    ...         self.memory = np.empty(self.capacity + 4096, np.uint8)
+    ...         self.next = -(-self.memory.ctypes.data // 4096) * 4096  # addresses in multiples of 4096
+    ...     def reserve(self, nbytes):
+    ...         segment = Segment(self.next, nbytes, handle=self.memory, device=self)
+    ...         self.next += nbytes
+    ...         return segment
+    ...     def release(self, segment):
+    ...         pass  # what was lent once is not lent again
+    >>> with flnb.use_memory_manager(flnb.memory.Native(OneArray())) as manager:
+    ...     x = flnb.ones((1024, 256))
+    >>> manager.stats()["reserved"]
+    1048576
 
     Attributes:
-        capacity: the most bytes it lends at a time; None if unknown: then `reserve` raises `MemoryError` by itself.
-        granularity: sizes are rounded up to multiples of this.
-        addressable: whether NumPy can read and write there.
-        min_block: the smallest tensor, in bytes, that is worth a block.
+        capacity: the most bytes that it lends at a time; None if unknown, then `reserve` itself raises `MemoryError`.
+        granularity: sizes of segments are rounded up to multiples of this many bytes.
+        addressable: whether NumPy can read and write the memory.
+        min_block: bytes of the smallest tensor that is worth a block; smaller ones are left to NumPy.
     """
 
     name: ClassVar[str] = "device"
     granularity: int = 4096
     addressable: ClassVar[bool] = True
     min_block: ClassVar[int] = 0
+    required = "reserve", "release"
     _leases: Living[Lease]
     _apart: int
 
@@ -102,30 +132,30 @@ class MemoryDevice(Part, kind="memory device", slot="device"):
 
     @property
     def reserved(self) -> int:
-        """Bytes lent out now, to all managers together."""
+        """Bytes that are lent now, to all managers together."""
         return self._apart + sum([lease.reserved for lease in self._leases])
 
     @reserved.setter
     def reserved(self, nbytes: int) -> None:
-        """Count bytes that are lent without a lease."""
+        """Set the sum, for bytes that are lent without a lease."""
         self._apart += nbytes - self.reserved
 
     def reserve(self, nbytes: int) -> Segment:
-        """Lend a new segment of ``nbytes`` (a multiple of the granularity), or raise `MemoryError`."""
-        raise NotImplementedError(f"device {self.name!r} does not implement 'reserve'")
+        """Return a new segment of ``nbytes`` bytes (a multiple of `granularity`), or raise `MemoryError`."""
+        raise self.lacks("reserve")
 
     def release(self, segment: Segment) -> None:
-        """Take a segment back. It is no longer in use."""
-        raise NotImplementedError(f"device {self.name!r} does not implement 'release'")
+        """Take back a segment that nothing uses any more."""
+        raise self.lacks("release")
 
     def reserve_growing(self, nbytes: int) -> Segment:
-        """Like `reserve`, with as many addresses behind the segment as `resize` may ever need. Here: none."""
+        """Return a new segment as `reserve` does, with room for `resize` to extend it; by default there is none."""
         return self.reserve(nbytes)
 
     def resize(self, segment: Segment, nbytes: int) -> bool:
-        """Make a segment end after ``nbytes`` (a multiple of the granularity); False, without a change, if impossible.
+        """Make a segment ``nbytes`` long (a multiple of `granularity`) in place; returns whether that was possible.
 
-        The lease checks the capacity before, and sets ``segment.size`` after. The part that is cut off is not in use.
+        The caller has checked the capacity, and sets ``segment.size`` afterwards. A part that is cut off is not in use.
         """
         return False
 
@@ -135,18 +165,23 @@ class MemoryDevice(Part, kind="memory device", slot="device"):
 
 
 def default_device() -> MemoryDevice:
-    """The device of managers that are given none."""
+    """Make or find the device of a manager that is constructed without one."""
     return choose_device[-1]()
 
 
 choose_device: list[Callable[[], MemoryDevice]] = []
-"""How it is found, the last holds: `flnb.dispatch.state`, which knows the active one, adds to it."""
+"""Functions that return the default device; the last one is called. `flnb.dispatch.state` adds that of the session."""
 
 
 class Lease:
-    """The segments that one manager holds of a device: the crossing between the two, with sums and events.
+    """The segments that one manager has reserved from a device, with their sum; emits an event for every change.
 
-    Everything but `reserve`, `resize` and `release` is the device's own.
+    It is the manager's ``self.device``: attributes that it does not have itself are those of the device.
+
+    Attributes:
+        reserved, peak: bytes of its segments, now and at most.
+        segments: the segments by id.
+        aside: whether the manager is for data moved off the device that tensors are computed on.
     """
 
     next_id: ClassVar[Callable[[], int]] = count(1).__next__
@@ -177,7 +212,7 @@ class Lease:
         return segment
 
     def resize(self, segment: Segment, nbytes: int) -> bool:
-        """Make a segment at least ``nbytes`` large, or as small, in place; returns whether the device could.
+        """Change the size of a segment to ``nbytes``, rounded up, in place; returns whether the device could.
 
         Raises:
             OutOfMemoryError: the device has no room for the growth.
@@ -193,7 +228,7 @@ class Lease:
         return done
 
     def release(self, segment: Segment) -> None:
-        """Return a segment to the device; `ValueError` if it was returned before or never lent."""
+        """Return a segment to the device; a `ValueError` if this lease does not hold it."""
         self._check_held("release", segment)
         del self.segments[segment.id]
         try:
@@ -204,24 +239,27 @@ class Lease:
         self._count(schema.SEGMENT_FREE, segment, -segment.size)
 
     def _count(self, kind: int, segment: Segment, more: int) -> None:
+        """Add ``more`` bytes to `reserved` and emit an event of this kind about a segment."""
         self.reserved += more
         self.peak = max(self.peak, self.reserved)
         self.tell(kind, segment.id, segment.address, segment.size)
 
     def recount(self) -> None:
-        """Add up the segments: after a call that Ctrl-C interrupted, the sum may be that of before or after it."""
+        """Compute `reserved` again from the segments, after Ctrl-C interrupted a call."""
         self.reserved = sum([segment.size for segment in self.segments.values()])
 
     def tell(self, kind: int, *words: int) -> None:
-        """Emit an event at the present time."""
+        """Emit a telemetry event with the present time and these numbers."""
         bus.emit(kind, clock(), *words)
 
     def _rounded(self, call: str, nbytes: int) -> int:
+        """Round a positive number of bytes up to the device's granularity."""
         if nbytes <= 0:
             raise ValueError(f"{call}: got {nbytes} bytes, expected a positive number")
         return -(-nbytes // self.device.granularity) * self.device.granularity
 
     def _check_room(self, what: str, more: int) -> None:
+        """Raise an `OutOfMemoryError` if the device has no ``more`` bytes left; ``what`` describes the request."""
         device = self.device
         if more > 0 and more > (ADDRESSES if device.capacity is None else device.capacity - device.reserved):
             limit = "any address" if device.capacity is None else in_words(device.capacity)
@@ -233,6 +271,7 @@ class Lease:
             )
 
     def _check_held(self, call: str, segment: Segment) -> None:
+        """Raise a `ValueError` in the name of ``call`` if this lease does not hold a segment."""
         if segment.id not in self.segments:
             raise ValueError(f"{call}: segment {segment.id} is not held by this manager; it was released before")
 

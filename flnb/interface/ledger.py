@@ -1,4 +1,4 @@
-"""The crossing's accounts of one memory manager."""
+"""The sums and live blocks of one memory manager."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Ledger:
     """
 
     drain: ClassVar[Callable[[Block | None], None]]
-    """Hands back every block whose array is gone: `flnb.dispatch.memory.drain`, which puts itself here."""
+    """Returns all blocks whose arrays were deleted to their managers; `flnb.dispatch.memory.drain` sets itself here."""
 
     __slots__ = ("allocated", "allocs", "live", "lock", "peak", "places")
 

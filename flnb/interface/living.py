@@ -1,4 +1,4 @@
-"""Objects that are known while they live."""
+"""A collection of weak references by key, without callbacks in Python."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ T = TypeVar("T")
 
 
 class Living(Generic[T]):
-    """The objects that were added and still live, by key.
+    """The objects that were added and still exist, by key; it does not keep them alive.
 
-    Unlike the classes of `weakref`, it runs no Python code when an object goes: CPython would swallow a Ctrl-C there.
+    Unlike the classes of `weakref`, it runs no Python code when an object is deleted: CPython would swallow a Ctrl-C
+    that arrives there.
 
     >>> class Thing: ...
     >>> things, one = Living(), Thing()
@@ -33,12 +34,12 @@ class Living(Generic[T]):
         self._refs: dict[Any, weakref.ref[Any]] = {}
 
     def add(self, item: T, key: Any = None) -> None:
-        """Know an object by a key, its identity unless one is given."""
+        """Add an object under a key, by default its `id`."""
         key = id(item) if key is None else key
         self._refs[key] = weakref.ref(item, partial(self._refs.pop, key))
 
     def get(self, key: Any) -> T | None:
-        """The object of a key, None where there is none any more."""
+        """Return the object of a key, None if there is none or it no longer exists."""
         ref = self._refs.get(key)
         return None if ref is None else ref()
 

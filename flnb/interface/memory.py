@@ -1,7 +1,7 @@
-"""The memory manager: the policy that decides where a tensor's bytes are stored.
+"""The contract of memory managers: a manager decides where in memory each tensor's bytes are stored.
 
-It cuts blocks out of segments that it reserves from its device. Checking, counting, locking and events belong to
-`flnb.dispatch.memory`, which calls the plain methods below, so a manager typed into a cell is measured at no cost.
+It cuts *blocks*, one for each tensor, out of *segments*, which it reserves from a memory device. `flnb.dispatch.memory`
+calls its methods, and does the checks, the sums, the locks and the telemetry.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ ALIGNMENT = 64
 
 @dataclass(slots=True)
 class AllocHint:
-    """The purpose of an allocation. A manager that does not need it sets ``wants_hint = False`` and saves the time."""
+    """What an allocation is for: shape, dtype and category of the tensor, and the op and scope that allocate it.
+
+    A manager that does not need it sets ``wants_hint = False``, which saves half a microsecond per allocation.
+    """
 
     shape: tuple[int, ...] = ()
     dtype: Any = None
@@ -39,12 +42,19 @@ class AllocHint:
 
 
 class Block:
-    """A range of a segment given to one array: ``Block(address, size, segment)``. Managers may subclass it.
+    """A range of a segment that holds one array: ``Block(address, size, segment)``. Managers may subclass it.
 
-    The manager sets address, size (bytes, rounded as it likes) and segment; flnb fills in the rest when it allocates:
-    ``id`` (never used twice), ``requested`` bytes, ``category``, the number of user ``locks``, ``owner`` (a weak
-    reference to the object from which NumPy made the array, None for a block allocated by hand), ``dropped`` (the time
-    in ns at which a locked block's array went) and ``manager``, which is None while the block is free.
+    The manager sets the address, the size (bytes, rounded up as it likes) and the segment; flnb sets the other
+    attributes when it allocates.
+
+    Attributes:
+        id: number of the allocation, never used twice.
+        requested: bytes that were asked for.
+        category: index in `flnb_telemetry.schema.CATEGORIES` of what they are for.
+        locks: how often the user has locked the block and not unlocked it again.
+        owner: weak reference to the object of which NumPy made the array; None for a block allocated by hand.
+        dropped: time in ns at which the array of a locked block was deleted.
+        manager: the manager that it belongs to; None while it is free.
     """
 
     __slots__ = ("address", "category", "dropped", "id", "locks", "manager", "owner", "requested", "segment", "size")
@@ -64,7 +74,7 @@ class Block:
 
 
 class BlockState(NamedTuple):
-    """A block or a hole (``id`` 0) as it was when a snapshot was taken."""
+    """A block, or a hole between blocks (with ``id`` 0), at the time of a snapshot: see `Block` for the fields."""
 
     address: int
     size: int
@@ -74,7 +84,7 @@ class BlockState(NamedTuple):
 
 
 class SegmentState(NamedTuple):
-    """A segment and what tiles it, by address: no gap, no overlap."""
+    """A segment with its blocks and holes at the time of a snapshot, by address, without gaps or overlaps."""
 
     segment: Segment
     blocks: tuple[BlockState, ...]
@@ -82,19 +92,19 @@ class SegmentState(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Shortage:
-    """The memory's state when a request failed, from which `OutOfMemoryError.report` is made.
+    """The state of the memory when a request failed, from which `OutOfMemoryError.report` is made.
 
-    It holds the recording, from whose events remedies are replayed, until they were computed or `let_go` is called; an
-    error that is stored for long holds no recording after that.
+    It refers to the active recording, on whose events possible remedies are tried, until they were computed or `let_go`
+    was called; so an error that is stored for long keeps no recording alive.
 
     Attributes:
-        t: when, ns of `time.perf_counter_ns`.
+        t: when the request failed, in ns of `time.perf_counter_ns`.
         manager: the manager that was asked.
-        segments: its segments, without the memory itself.
+        segments: its segments, without references to the memory itself.
         locks: the number of user locks of each block that has any, by id.
         waiting: ids of the locked blocks whose arrays are gone: they wait for their last `user_unlock`.
         available: bytes that the device had left for this manager's segments and new ones; None if unknown.
-        plan, category, scope: of the op that asked, by their numbers and names in telemetry.
+        plan, category, scope: the op, the category of memory and the scope of the request, as in telemetry.
         run: the active recording, None if there was none, or after `let_go`.
     """
 
@@ -110,20 +120,21 @@ class Shortage:
     run: Any
 
     def let_go(self) -> None:
-        """Release the recording: remedies that were not computed by now no longer can be."""
+        """Drop the reference to the recording: remedies that were not computed before no longer can be."""
         self.run = None
 
 
 FREED = 1
 """In `Block.dropped`: the block was freed by hand. Every time is later."""
 dropped: deque[Block] = deque()
-"""Blocks whose arrays are gone. A finaliser only appends; `flnb.dispatch.memory.drain` hands them back."""
+"""Queue of blocks whose arrays were deleted, which `flnb.dispatch.memory.drain` returns to their managers."""
 
 
 class MemoryManager(Part, kind="memory manager", slot="manager"):
-    """Base of all managers: implement `alloc` and `free`; `release_cached` and `snapshot` where there is more to say.
+    """Base of all memory managers: derive from it and implement `alloc` and `free`.
 
-    This is a whole manager. Pass it to `flnb.use_memory_manager`, or try it with `flnb.testing.check_manager`:
+    A manager that keeps free segments implements `release_cached` too, one with free lists `mend`. Pass the class to
+    `flnb.use_memory_manager`, and check it with `flnb.testing.check_manager`. This is a complete manager:
 
     >>> import flnb
     >>> from bisect import insort
@@ -166,15 +177,16 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
     Attributes:
         name: shown in errors and in the dashboard; the class name where none is given.
         device: where segments come from, ``self.device.reserve(nbytes)`` and ``.release(segment)``.
-        min_block: tensors of fewer bytes do not come here; the device's own unless set.
-        wants_hint: whether `alloc` is given an `AllocHint` (0.5 us each); otherwise None.
-        checked: whether every block is checked to be in a segment that the manager holds and to overlap no other.
-        told: the arguments of its constructor besides the device, by which another like it can be made.
+        min_block: tensors of fewer bytes are left to NumPy; by default the device's ``min_block``.
+        wants_hint: whether `alloc` gets an `AllocHint` (0.5 us each) instead of None.
+        checked: whether each new block is checked to be in a segment of the manager and to overlap no other block.
+        told: the arguments of its constructor by name, without the device, from which an equal manager can be made.
     """
 
     name: ClassVar[str] = "abstract"
     wants_hint: ClassVar[bool] = True
     checked: ClassVar[bool] = True
+    required = "alloc", "free"
     ledger: Ledger
     device: Lease
     told: dict[str, Any]
@@ -200,7 +212,7 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
             )
 
     def attach(self, state: Any) -> None:
-        """Leave the tensors of a state that are too small for a block to the backend."""
+        """Set the size of tensors in a state from which on they get blocks of this manager."""
         state.min_block = max(self.min_block, 0)
 
     @cached_property
@@ -210,25 +222,25 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
 
     def alloc(self, nbytes: int, stream: int = 0, hint: AllocHint | None = None) -> Block:
         """Return a block of at least ``nbytes`` bytes at a multiple of 64, or raise `MemoryError`."""
-        raise NotImplementedError(f"memory manager {self.name!r} does not implement 'alloc'")
+        raise self.lacks("alloc")
 
     def free(self, block: Block) -> None:
-        """Take a block back. The crossing has checked that it is this manager's, live and not locked."""
-        raise NotImplementedError(f"memory manager {self.name!r} does not implement 'free'")
+        """Take a block back. It was checked to be this manager's, live and not locked."""
+        raise self.lacks("free")
 
     def release_cached(self) -> int:
-        """Return segments without live blocks to the device; returns their bytes."""
+        """Return the segments without live blocks to the device; returns how many bytes these are."""
         return 0
 
     def mend(self) -> None:
-        """Make free lists anew from ``self.ledger.live`` (blocks by id) and ``self.device.segments``.
+        """Build the free lists again from the live blocks, ``self.ledger.live`` (by id), and ``self.device.segments``.
 
-        Called where Ctrl-C cut `alloc`, `free` or `release_cached` short. A manager that does not implement it may lose
-        the block that it had in hand.
+        Called after Ctrl-C interrupted `alloc`, `free` or `release_cached`. A manager that does not implement it may
+        then lose the memory of one block.
         """
 
     def recover(self) -> None:
-        """Make sums and free lists right again after a call that was cut short."""
+        """Correct the sums and the free lists after Ctrl-C interrupted a call."""
         with self.ledger.lock:
             live = self.ledger.live.values()
             self.ledger.allocated = sum([block.size for block in live])
@@ -238,13 +250,13 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
             self.mend()
 
     def user_lock(self, block: Block) -> None:
-        """Keep a block from being freed, even if its array goes, until `user_unlock`. Locks are counted."""
+        """Keep a block from being freed, even if its array is deleted, until as many calls of `user_unlock`."""
         self._check_live(block, "user_lock")
         block.locks += 1
         self.device.tell(schema.LOCKED, block.id, block.locks)
 
     def user_unlock(self, block: Block) -> None:
-        """Remove one lock; the last one frees the block if its array is gone."""
+        """Remove one lock of a block; without locks, the block is freed if its array was deleted."""
         self._check_live(block, "user_unlock")
         if not block.locks:
             raise ValueError(f"user_unlock: {block!r} is not locked")
@@ -255,7 +267,11 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
             self.settle(block)
 
     def stats(self) -> dict[str, int]:
-        """Sums in bytes (allocated, reserved, cached, their peaks) and counts (allocs, frees, live, segments)."""
+        """Return the current numbers of the manager by name.
+
+        In bytes: ``allocated``, ``reserved``, their peaks, and ``cached`` (reserved but not allocated). As counts:
+        ``allocs``, ``frees``, ``live`` blocks and ``segments``.
+        """
         self.settle()
         ledger, lease = self.ledger, self.device
         return {
@@ -271,7 +287,7 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
         }
 
     def snapshot(self) -> list[SegmentState]:
-        """Every segment with the blocks and holes that tile it, by address."""
+        """Return every segment by address, each with its blocks and the holes between them by address."""
         self.settle()
         with self.ledger.lock:
             tiles: dict[int, list[BlockState]] = {number: [] for number in self.device.segments}
@@ -282,10 +298,11 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
             return [SegmentState(segment, with_holes(segment, tiles[segment.id])) for segment in segments]
 
     def settle(self, block: Block | None = None) -> None:
-        """Free every block whose array is gone. An error of `free` is a warning, except about ``block``."""
+        """Free every block whose array was deleted. Errors of `free` become warnings, except about ``block``."""
         Ledger.drain(block)
 
     def _check_live(self, block: Block, call: str) -> None:
+        """Raise a `ValueError`, in the name of ``call``, unless a block belongs to this manager."""
         if block.manager is not self:
             owner = "it is free" if block.manager is None else f"it belongs to {block.manager!r}"
             raise ValueError(f"{call}: {block!r} is no live block of {self!r}: {owner}")
@@ -295,7 +312,7 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
 
 
 def _constructor_arguments(cls: type[MemoryManager], given: tuple[Any, ...]) -> dict[str, Any]:
-    """The positional arguments of a constructor by name, without the device, which comes first.
+    """Name the positional arguments of a call of a manager class; the first, the device, is left out.
 
     If the signature cannot be inspected (it is written in C, or behind a decorator), placeholder names are used, so
     that re-creating the manager fails loudly instead of silently losing settings.
@@ -311,7 +328,7 @@ def _constructor_arguments(cls: type[MemoryManager], given: tuple[Any, ...]) -> 
 
 
 def with_holes(segment: Segment, blocks: list[BlockState]) -> tuple[BlockState, ...]:
-    """The blocks of a segment, sorted by address, with free ones in the gaps between them."""
+    """Add holes (blocks with ``id`` 0) between the blocks of a segment, which are sorted by address."""
     tiles, position = [], segment.address
     for block in blocks:
         if block.address > position:

@@ -1,24 +1,25 @@
-"""Parts: what can be swapped while flnb runs, such as the tensor backend, the memory manager and the tape."""
+"""Parts: what can be swapped while flnb runs: the tensor backend, the memory manager, the memory device, the tape."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from inspect import signature
 from typing import Any, ClassVar
 
 __all__ = ["CONTRACTS", "Part"]
 
 CONTRACTS: dict[str, type[Part]] = {}
-"""The contract of every kind of part, by its kind."""
+"""The contract (base class) of every kind of part, by the kind: ``"backend"``, ``"memory manager"``, ..."""
 
 redefined: list[Callable[[type], None]] = []
-"""Called with every new subclass of a contract: how re-running a cell replaces the class in use."""
+"""Functions that are called with every new subclass of a contract, so that running a cell again replaces its class."""
 
 
 class Part:
-    """Base of the contracts. A contract names its kind; classes that derive from it implement it.
+    """Base of the contracts. A contract names its kind of part; the classes that derive from it are implementations.
 
-    That is all a new kind of part needs: `flnb.dispatch.parts` makes it from names, classes and instances, swaps it
-    for a block or for the session, and replaces the active instance's code if its class is defined again.
+    A new kind needs no more than a contract: `flnb.dispatch.parts.use_part` then makes its parts active for a block,
+    given by name, class or instance, and an active part gets the new code if its class is defined again.
 
     >>> import flnb
     >>> from flnb.dispatch import parts, state
@@ -31,16 +32,18 @@ class Part:
     'good morning'
 
     Attributes:
-        kind: its name in messages and in `use_part`.
-        slot: the name under which a state holds it; the kind, unless the contract has another.
-        group: the entry points of installed distributions that offer implementations.
-        name: of an implementation, the class name where none is given.
+        kind: the name of the kind in messages and in `use_part`.
+        slot: the name by which `flnb.dispatch.state.State` stores the active part of this kind; else the kind.
+        group: the entry-point group in which installed distributions offer implementations.
+        name: the name of an implementation; the class's own unless it sets another.
+        required: names of the contract's methods that every implementation must define.
     """
 
     kind: ClassVar[str] = ""
     slot: ClassVar[str] = ""
     group: ClassVar[str] = ""
     name: ClassVar[str]
+    required: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, *, kind: str = "", slot: str = "", group: str = "", **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -53,4 +56,21 @@ class Part:
             notify(cls)
 
     def attach(self, state: Any) -> None:
-        """Set what follows for a state (`flnb.dispatch.state.State`) in which this part has just become active."""
+        """Adapt a state (`flnb.dispatch.state.State`) in which this part has just become active."""
+
+    def lacks(self, method: str, required: Sequence[str] = ()) -> NotImplementedError:
+        """The error for a call of a method that the class of this part does not define.
+
+        Args:
+            required: names of all required methods; by default those in `required`.
+        """
+        contract = CONTRACTS[self.kind]
+        inherited: dict[str, Any] = {name: getattr(contract, name, None) for name in required or self.required}
+        missing = [name for name, found in inherited.items() if getattr(type(self), name, None) is found]
+        names = list(signature(inherited[method]).parameters) if inherited.get(method) else ["self", "..."]
+        more = f" and {len(missing) - 12} more" if len(missing) > 12 else ""
+        return NotImplementedError(
+            f"{self.kind} {self.name!r} does not implement {method!r}: define {method}({', '.join(names)}) in its "
+            f"class, or derive that from one that has it. It lacks {len(missing)} of the {len(inherited)} methods that "
+            f"flnb.interface.{contract.__name__} requires: {', '.join(missing[:12])}{more}"
+        )

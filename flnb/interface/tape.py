@@ -1,15 +1,19 @@
-"""The tape: the record of ops on Variables, and the order in which cotangents flow back through it.
+"""The contract of tapes: a tape records ops on Variables, and decides the order in which backward visits them.
 
 An op whose inputs need a gradient makes a *node*, a list::
 
     [plan, parents, seq, mark, code, lasti, *saved inputs, saved output]
 
-``plan`` holds the op, its shapes and its pulls; ``parents`` are the nodes of the inputs, None where no gradient flows,
-and become None when the node is freed; ``seq`` counts up over the whole program; ``mark`` identifies the tape that
-recorded it (None: the default); ``code`` and ``lasti`` are the place in the user's program, see
-`flnb.dispatch.source_lines`; then come the values that the pulls read, None where unread. A leaf's node is
-``[None, (), -id, gradient, name, is_parameter]``. Nodes never point at Variables that point back at them, so reference
-counting alone frees a tape.
+- ``plan``: the op with its shapes and its gradient rules, called *pulls*. A pull turns the gradient by the op's result
+  (the *cotangent*) into that by an input.
+- ``parents``: the nodes of the inputs, None for an input without gradient; None in place of all once the node is freed.
+- ``seq``: a number that counts up over the whole program.
+- ``mark``: identifies the tape that recorded the node; None for the default tape.
+- ``code, lasti``: the place in the user's program, see `flnb.dispatch.source_lines`.
+- the values that the pulls read, None for those that they do not.
+
+The node of a leaf is ``[None, (), -id, gradient, name, is_parameter]``. Nodes never refer to Variables that refer back
+to them, so that reference counting alone frees them.
 """
 
 from __future__ import annotations
@@ -30,15 +34,16 @@ PLAN, PARENTS, SEQ, MARK, CODE, LASTI, SAVED = range(7)
 
 
 class Walk(Protocol):
-    """One backward under way, as a tape sees it.
+    """One backward pass under way, as a tape sees it.
 
     Attributes:
-        pull: takes a node's cotangent and adds to those of its parents; the node is empty afterwards.
-        reached: nodes that a first cotangent has arrived at and that nobody has taken from this list yet.
+        pull: a function that turns the cotangent of a node into those of its parents; the node is empty afterwards.
+        reached: nodes at which a first cotangent has arrived, until the tape removes them from this list.
         retain: whether nodes stay as they are, for another backward.
-        create_graph: whether the backward is itself recorded.
-        cotangents: what has arrived at nodes that were not pulled yet, by sequence number; raw buffers where `buffers`.
-        stops: sequence numbers of the nodes that the walk goes towards; empty: the leaves.
+        create_graph: whether the pass is itself recorded.
+        cotangents: the sums that have arrived at nodes not pulled yet, by sequence number: raw buffers if ``buffers``,
+            else Tensors.
+        stops: sequence numbers of nodes at which the pass ends; empty if it goes to the leaves.
     """
 
     pull: Callable[[Node], None]
@@ -50,13 +55,13 @@ class Walk(Protocol):
     stops: frozenset[int]
 
     def drop(self, node: Node) -> None:
-        """Empty a node without pulling it."""
+        """Empty a node without pulling it, so that its parents receive nothing from it."""
 
 
 class Tape(Part, kind="tape"):
-    """Base of all tapes. Override `record`, `walk`, or both; each has a default that works alone.
+    """Base of all tapes. Override `record`, `walk`, or both: the other's default works alone.
 
-    A tape that stores its nodes in one list, in the order in which they were made, and walks that list back:
+    This tape stores its nodes in a list, in the order in which they were made, and backward goes through that list:
 
     >>> import flnb
     >>> class Flat(flnb.interface.Tape):
@@ -77,10 +82,10 @@ class Tape(Part, kind="tape"):
     ([2.0, 4.0], [])
 
     Attributes:
-        name: the class name where none is given.
-        keeps_nodes: set it in a tape that holds nodes, so that they do not hold the tape in turn (a cycle). When such
-            a tape is gone, its nodes are walked as those of the default tape are. A `walk` of its own must pull all
-            of its nodes. It has a list ``nodes``, for good, which `record` adds them to.
+        name: shown in messages; the class's own unless it sets another.
+        keeps_nodes: to be set to True by a tape with a list ``nodes``, to which `record` then adds every node. Nodes
+            refer to such a tape weakly, so that there is no reference cycle; if it no longer exists, backward treats
+            its nodes as the default tape's. Its `walk` must pull all of its nodes.
     """
 
     name: ClassVar[str] = "abstract"
@@ -88,33 +93,36 @@ class Tape(Part, kind="tape"):
     nodes: list[Node]
 
     def attach(self, state: Any) -> None:
-        """Let the nodes of a state remember this tape."""
+        """Make the nodes that are recorded in a state refer to this tape."""
         state.mark, state.keep = self.mark, self.keep
 
     @property
     def mark(self) -> Any:
-        """The object in its nodes that identifies this tape."""
+        """The object by which nodes refer to this tape: the tape, or a weak reference to it if it `keeps_nodes`."""
         return weakref.ref(self) if self.keeps_nodes else self
 
     @property
     def keep(self) -> Callable[[Node], None] | None:
-        """The whole of `record`, if that is to add a node to the list: saves the crossing a call for each node."""
+        """A quicker function to call in place of `record` if that only adds a node to the list; else None."""
         return self.nodes.append if self.keeps_nodes and type(self).record is Tape.record else None
 
     def record(self, node: Node) -> Node | None:
-        """Record an op's node; returns the node that becomes its result's place on the tape, None to cut it off.
+        """Record the node of an op that has just run; called before the user gets the op's result.
 
-        ``node[PARENTS]`` and the saved values from ``node[SAVED]`` on may be replaced.
+        The tape may replace ``node[PARENTS]`` and the saved values, from ``node[SAVED]`` on.
+
+        Returns:
+            The node that the result refers to; None if no gradient is to flow through the result.
         """
         if self.keeps_nodes:
             self.nodes.append(node)
         return node
 
     def walk(self, root: Node, walk: Walk) -> None:
-        """Call ``walk.pull(node)`` for nodes from which the root was computed, each after all users of its result.
+        """Call ``walk.pull(node)`` for the nodes from which ``root`` was computed, each after all users of its result.
 
-        A node that no cotangent has reached is passed over. Nodes that ``walk.reached`` lists in the end (those of
-        another tape, say) are pulled afterwards, in the order of their sequence numbers.
+        Nodes at which no cotangent has arrived are ignored. Nodes that are in ``walk.reached`` at the end, such as
+        those of another tape, are pulled afterwards, those with the largest sequence numbers first.
         """
         walk.reached.append(root)
 

@@ -1,22 +1,4 @@
-"""The tensor backend: about eighty plain methods on raw buffers, and the state that belongs to them.
-
-A backend computes; it checks nothing, times nothing and records nothing. Shapes and dtypes were checked, scalars
-were converted and mixed dtypes cast before a method is called; timing and events are the dispatcher's.
-
-Every primitive of the op table (`flnb.ops`) is one method under its array-API name. It takes the buffers of its
-tensors, then the op's attributes, and, where it makes new memory, ``out``: the buffer to write, or None:
-
-    >>> import flnb, numpy as np
-    >>> class Loud(flnb.backends.NumpyBackend):
-    ...     calls = 0
-    ...     def add(self, a, b, out=None):
-    ...         Loud.calls += 1
-    ...         return super().add(a, b, out)
-    >>> with flnb.use_backend(Loud):
-    ...     total = flnb.ones((2,)) + flnb.ones((2,))
-    >>> total.tolist(), Loud.calls
-    ([2.0, 2.0], 1)
-"""
+"""The contract of tensor backends: about eighty plain methods on raw buffers, and facts about the buffers."""
 
 from __future__ import annotations
 
@@ -29,19 +11,45 @@ __all__ = ["TensorBackend"]
 
 
 class TensorBackend(Part, kind="backend"):
-    """Base of all backends: subclass it, name it, and override the primitives.
+    """Base of all tensor backends. A backend computes; checks, timing, telemetry and gradients are not its task.
+
+    Every primitive op is one method under the op's array-API name. It takes the buffers of its tensors, then the op's
+    attributes (such as axes) as the NumPy backend's method of that name does, and, unless it returns a view, ``out``:
+    the buffer to write to, or None. Before a method is called, shapes and dtypes were checked, scalars became buffers
+    and operands were cast to one dtype. Methods of composite ops such as ``softmax`` are optional.
+
+    Most backends derive from `flnb.backends.NumpyBackend` and override some methods. One with buffers of its own
+    derives from this class; a call of a primitive that it does not define is an error that names what it lacks:
+
+    >>> import flnb, numpy as np
+    >>> class Lists(flnb.interface.TensorBackend):
+    ...     buffer = "list"  # not NumPy arrays: flat lists of numbers
+    ...     def empty(self, spec, manager, min_block, code, category):
+    ...         return [0.0] * spec.size, 0
+    ...     def from_numpy(self, array, out=None):
+    ...         return array.ravel().tolist()
+    ...     def to_numpy(self, buffer):
+    ...         return np.array(buffer)
+    ...     def add(self, a, b, out=None):
+    ...         return [x + y for x, y in zip(a, b)]
+    >>> with flnb.use_backend(Lists):
+    ...     x = flnb.asarray([1.0, 2.0])
+    ...     (x + x).tolist()
+    [2.0, 4.0]
+
+    `flnb.testing.check_backend` compares a backend's methods with the NumPy backend's.
 
     Attributes:
         name: shown in tensors' repr, errors and the dashboard.
-        buffer: the family of buffers the methods take. Tensors move freely between backends of one family (every
-            subclass of the numpy backend keeps ``"ndarray"``); between families `Tensor.to` converts.
-        has_values: whether buffers hold the elements of tensors; where not, checks of values are passed over.
+        buffer: the family of buffers that the methods take. Backends of one family share tensors (every subclass of the
+            NumPy backend keeps ``"ndarray"``); `Tensor.to` converts between families.
+        has_values: whether buffers hold the elements of tensors; if not, checks of values are skipped.
         reads_host: whether buffers are NumPy arrays in this machine's memory, which can be read without the backend.
-        shares_memory: whether a NumPy array may be a buffer as it is, so that writing to one writes to the other.
-        defers: whether methods may return before their result has values, which `eval` then makes.
-        plain_buffers: whether gradients may hand buffers from method to method without Tensors around them.
-        scalar_results: whether methods return scalars for 0-d results unless they are given a buffer, as NumPy does.
-        whole_dtypes: the dtypes, as characters of NumPy's, that its methods for composites (softmax ...) take.
+        shares_memory: whether a NumPy array can be used as a buffer without a copy.
+        defers: whether methods may return before their result has values, which `eval` then computes.
+        plain_buffers: whether backward passes may call the methods with buffers alone, without making Tensors.
+        scalar_results: whether methods return NumPy scalars for 0-d results unless they get ``out``.
+        whole_dtypes: characters of the NumPy dtypes for which its methods for composite ops may be called.
     """
 
     name: ClassVar[str] = "abstract"
@@ -53,57 +61,68 @@ class TensorBackend(Part, kind="backend"):
     plain_buffers: ClassVar[bool] = False
     scalar_results: ClassVar[bool] = False
     whole_dtypes: ClassVar[str] = ""
+    required = "empty", "from_numpy", "to_numpy"
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
-        if "buffer" in cls.__dict__:  # a family of its own: what held for NumPy's arrays need not hold for it
+        if "buffer" in cls.__dict__:  # another family than its base's: facts about that are not inherited
             for fact in {"reads_host", "shares_memory"} - cls.__dict__.keys():
                 setattr(cls, fact, False)
 
     def attach(self, state: Any) -> None:
-        """Bind this backend's methods to the ops of a state."""
+        """Look up this backend's methods for the ops in a state."""
         state.bind()
 
     def overridden(self) -> frozenset[str]:
-        """The primitives that classes of the user have overridden.
+        """Names of the methods that the user's classes define over those of flnb's.
 
-        A composite that consists of one of these runs as the ops of its body, not by a method it inherits.
+        A composite op that uses one of these runs op by op, not by the inherited method for the composite.
         """
         users = takewhile(lambda c: not c.__module__.startswith("flnb_backends."), type(self).__mro__)
         return frozenset([name for c in users if c is not TensorBackend for name in vars(c)])
 
     def eval(self, *buffers: Any) -> None:
-        """Make sure that these buffers hold values. Called before values are read, where the backend `defers`."""
+        """Compute the values of these buffers, if the backend `defers` that; called before values are read."""
 
     def sync(self) -> None:
-        """Wait until everything that was launched has finished. Called by `flnb.sync`."""
+        """Wait until all computations that were started have finished. Called by `flnb.sync`."""
 
     def adopt(self, buffer: Any, family: str) -> Any:
-        """A buffer of this backend for one of another family that entered an op; None: it is refused with an error."""
+        """Convert a buffer of another family that was passed to an op; return None to refuse it, which is an error."""
         return None
 
     def supports(self, dtype: Any) -> bool:
-        """Whether tensors of this dtype can be stored."""
+        """Whether tensors can have this NumPy dtype."""
         return True
 
     def from_numpy(self, array: Any, out: Any = None) -> Any:
-        """A buffer of this backend with the values of a NumPy array, written into ``out`` if it is given."""
-        raise NotImplementedError(f"backend {self.name!r} does not implement 'from_numpy'")
+        """Return a buffer with the values of a NumPy array; write them into the buffer ``out`` if it is given."""
+        raise self.lacks("from_numpy")
 
     def to_numpy(self, buffer: Any) -> Any:
-        """The values of a buffer as a NumPy array, without a copy where memory is shared."""
-        raise NotImplementedError(f"backend {self.name!r} does not implement 'to_numpy'")
+        """Return the values of a buffer as a NumPy array, without a copy if `shares_memory`."""
+        raise self.lacks("to_numpy")
 
     def empty(self, spec: Any, manager: Any, min_block: int, code: int, category: int) -> tuple[Any, int]:
-        """An uninitialised buffer and the id of its block (0: none). Called by the dispatcher for each result."""
-        raise NotImplementedError(f"backend {self.name!r} does not implement 'empty'")
+        """Allocate an uninitialised buffer for the result of an op.
+
+        Args:
+            spec: its ``shape``, ``dtype``, ``size`` and ``nbytes``.
+            manager: the active memory manager, which `flnb.dispatch.memory.owner_in` asks for a block.
+            min_block: buffers of fewer bytes need no block.
+            code, category: the op and the purpose in telemetry, to be passed on to ``owner_in``.
+
+        Returns:
+            The buffer and the id of its block, 0 for a buffer without a block.
+        """
+        raise self.lacks("empty")
 
     def base_of(self, buffer: Any) -> Any:
-        """The buffer of which this one is a view, None if it has memory of its own."""
+        """Return the buffer of which this one is a view, None if it has memory of its own."""
         return None
 
     def is_contiguous(self, buffer: Any) -> bool:
-        """Whether the elements are in row-major order without gaps, so that a reshape is a view."""
+        """Whether a buffer's elements are in row-major order without gaps, so that a reshape is a view."""
         return True
 
     def __repr__(self) -> str:

@@ -1,5 +1,7 @@
 """Every op of the table: gradients of first and second order, agreement with NumPy, and nothing forgotten."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -78,8 +80,29 @@ def test_missing_op_is_an_error_that_says_what_to_define():
     class Stub(flnb.interface.TensorBackend):
         buffer = "ndarray"
 
-    with flnb.use_backend(Stub), pytest.raises(NotImplementedError, match=r"backend 'Stub' does not implement 'add'"):
-        flnb.backends.NumpyBackend and flnb.add(_X, _X)
+    with flnb.use_backend(Stub), pytest.raises(NotImplementedError) as caught:
+        flnb.add(_X, _X)
+    assert "backend 'Stub' does not implement 'add': define add(self, ...) in its class" in str(caught.value)
+    assert re.search(r"lacks (\d+) of the \1 methods that flnb.interface.TensorBackend requires: ", str(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("contract", "use", "call"),
+    [
+        ("TensorBackend", flnb.use_backend, "empty(self, spec, manager, min_block, code, category)"),
+        ("MemoryManager", flnb.use_memory_manager, "alloc(self, nbytes, stream, hint)"),
+        ("MemoryDevice", flnb.use_memory_device, "reserve(self, nbytes)"),
+    ],
+)
+def test_a_missing_method_is_an_error_that_names_the_contract_and_all_that_is_missing(contract, use, call):
+    base = getattr(flnb.interface, contract)
+    first, *others = base.required
+    part = type("Half", (base,), dict.fromkeys(others[1:], lambda *_: None))
+    lacks = ", ".join((first, *others[:1]))
+    text = f"'Half' does not implement '{first}': define {call} in its class, .*"
+    text = text.replace("(", r"\(").replace(")", r"\)") + f"flnb.interface.{contract} requires: {lacks}$"
+    with use(part), pytest.raises(NotImplementedError, match=text):
+        flnb.memory.Native().alloc(1 << 20) if contract == "MemoryDevice" else flnb.ones((1 << 20,))
 
 
 _X = flnb.ones((3,))
