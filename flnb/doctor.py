@@ -1,4 +1,4 @@
-"""What is installed, what is missing and what is active: `flnb doctor` and `%flnb doctor`."""
+"""The report of `flnb doctor` and `%flnb doctor`: what is installed, what is missing and what is active."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ __all__ = ["doctor", "installed"]
 
 
 def installed(extra: str) -> list[tuple[str, str | None]]:
-    """The packages of an extra with their versions (None: missing), read from flnb's own metadata."""
+    """Return the packages of one of flnb's extras, such as "lab", with their versions (None if not installed)."""
     ours = [line for line in importlib.metadata.requires("flnb") or [] if re.search(f"extra == .{extra}['\"]", line)]
     names = [re.split(r"[^\w.-]", line)[0] for line in ours]
     return [(name, _version(name)) for name in names if name != "flnb"]
 
 
 def _version(package: str) -> str | None:
+    """Return the installed version of a package, or None."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -35,7 +36,7 @@ def _version(package: str) -> str | None:
 
 
 def doctor() -> str:
-    """Describe what is installed and active: versions, extras with what they lack, `dot`, backend, threads."""
+    """Return a table of versions, active backend and memory manager, optional packages, and the `dot` program."""
     parts = state.current().parts
     active = {kind: parts[c.slot].name if c.slot in parts else "none" for kind, c in CONTRACTS.items()}
     rows = [

@@ -1,7 +1,7 @@
-"""`flnb lab`: open a notebook in JupyterLab, which ends with all its kernels when the user says so.
+"""`flnb lab`: open a notebook in JupyterLab, whose server runs in this process.
 
-JupyterLab's server runs in this process. It ends its kernels on SIGTERM; Ctrl-C and a closed terminal are turned into
-that, so that nobody is asked whether to stop.
+The server ends its kernels on SIGTERM. Ctrl-C and closing the terminal are turned into that signal, so that the user
+is not asked whether to stop.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from flnb_telemetry.extras import require
 from flnb_telemetry.formats import aside
 
 NOTEBOOKS = ("quickstart.ipynb", "models.ipynb", "autograd_graphs.ipynb", "memory_managers.ipynb")
-"""Those that come with flnb, the first of them opened by default."""
+"""The notebooks that come with flnb; the first is opened by default."""
 
 
 def free_name(folder: Path, name: str) -> Path:
-    """A path in `folder` that does not exist yet: `name`, else `name-1`, `name-2`, ..."""
+    """Return a path in `folder` that does not exist yet: `name`, or with a number before its suffix."""
     stem, suffix = Path(name).stem, Path(name).suffix
     candidate, number = folder / name, 0
     while candidate.exists():
@@ -33,7 +33,7 @@ def free_name(folder: Path, name: str) -> Path:
 
 
 def shipped(name: str, folder: Path | None = None) -> Path:
-    """A notebook that comes with flnb: in a checkout the file itself, else a copy in `folder` (default: here)."""
+    """Return the path of a notebook of flnb: the file in a checkout, else a new copy in `folder` (default: here)."""
     package = Path(__file__).resolve().parent
     checkout = package.parent / "notebooks" / name
     if checkout.exists() and (package.parent / "pyproject.toml").exists():
@@ -48,7 +48,7 @@ def shipped(name: str, folder: Path | None = None) -> Path:
 
 
 def opened(named: str | None) -> Path:
-    """Resolve PATH to a file or folder, or to the notebook of that name in flnb; without one, the first of these."""
+    """Return the path to open: an existing file or folder, a notebook of flnb by its name, or by default the first."""
     if named is None:
         return shipped(NOTEBOOKS[0])
     target = Path(named)
@@ -63,9 +63,9 @@ def opened(named: str | None) -> Path:
 
 
 def split(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Take PATH out of `[PATH] [jupyter flags]`.
+    """Separate the path from JupyterLab's flags in the arguments of `flnb lab`; returns both, the path None without.
 
-    PATH comes first, or last when it ends in .ipynb (a bare word after a flag may be that flag's value).
+    The path is the first argument, or the last if it ends in .ipynb: any other word may be the value of a flag.
     """
     rest = list(arguments)
     if rest and not rest[0].startswith("-"):
@@ -76,14 +76,14 @@ def split(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
 
 
 def address(server: Any, target: Path) -> str:
-    """The URL that opens `target` on a Jupyter server, its token included."""
+    """Return the URL that opens a file or folder on a Jupyter server, with the server's token."""
     relative = Path(os.path.relpath(target.resolve(), Path(server.root_dir).resolve())).as_posix()
     page = "lab" if relative == "." else f"lab/tree/{quote(relative)}"
     return f"{server.connection_url}{page}?token={server.identity_provider.token}"
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Serve the notebook that `arguments` name (default: the quickstart) until Ctrl-C; the exit status."""
+    """Open what the arguments name (default: the quickstart) in JupyterLab until Ctrl-C; returns the exit status."""
     require("jupyterlab", "lab")
     named, flags = split(arguments)
     target = opened(named)

@@ -17,7 +17,7 @@ HELP = """%flnb dashboard              show the live dashboard, which follows ev
 
 
 class Magics:
-    """The magics of one IPython shell."""
+    """The magics `%flnb` and `%%record` of one IPython shell."""
 
     def __init__(self, shell: Any) -> None:
         self.shell = shell

@@ -1,7 +1,7 @@
-"""Figures to keep, from a recording: plotly charts and a graphviz graph. Live views are `flnb.dashboard()`.
+"""Figures of a recording: plotly charts, and a tape drawn by graphviz. (`flnb.dashboard` has live views.)
 
-Every function takes a `Recording` (of `flnb.record()` or `flnb.load_run()`), `replay` a `Replay`, and needs the extra
-"lab".
+Every function takes a `Recording`, of `flnb.record` or `flnb.load_run`, except `replay`, which takes the result of
+`flnb.memory.replay`. All need the extra "lab".
 """
 
 from __future__ import annotations
@@ -28,51 +28,60 @@ if TYPE_CHECKING:
 
 __all__ = ["TEMPLATE", "fragmentation", "memory", "op_times", "replay", "roofline", "tape"]
 
-POINTS = 10_000
+POINTS = 10_000  # of a line at most
 LONGEST = 100  # characters of a name
 TEETH, CRESTS = 60, 200
-"""Rises of live memory that a figure can show one by one, and points that it has where there are more."""
+"""Most rises of live memory that are drawn one by one, and the number of points if there are more."""
 MIB = 2**20
 INK = "#6f757b"
 AXIS = {
-    "gridcolor": "rgba(127,127,127,0.25)",
-    "zerolinecolor": "rgba(127,127,127,0.4)",
-    "automargin": True,
-    "title": {"standoff": 15},
-}
+    "gridcolor": "rgba(127,127,127,0.25)", "zerolinecolor": "rgba(127,127,127,0.4)",
+    "automargin": True, "title": {"standoff": 15},
+}  # fmt: skip
 MANAGERS = ("#359cdf", "#a35226", "#5c906b", "#8a63b8", "#c9922b", "#c2528b", "#3f9a9a", "#7d7f2a")
 TEMPLATE = {
     "layout": {
         "paper_bgcolor": "rgba(0,0,0,0)",  # the notebook's, light or dark
         "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"color": INK},
-        "xaxis": AXIS,
-        "yaxis": AXIS,
-        "title": {"x": 0.05},
-        "colorway": MANAGERS,
+        "font": {"color": INK}, "xaxis": AXIS, "yaxis": AXIS, "title": {"x": 0.05}, "colorway": MANAGERS,
         "annotationdefaults": {"arrowcolor": INK, "arrowhead": 0, "arrowwidth": 1},
     }
-}
-"""A template for any plotly figure, with which it is readable in notebooks of light and of dark themes."""
+}  # fmt: skip
+"""A template that makes any plotly figure readable in notebooks with light and with dark themes."""
 
 
 def _figure(title: str, x: str, y: str) -> Any:
+    """Return an empty plotly figure with a title and the titles of its axes."""
     layout = {"title": html_text(title, LONGEST), "xaxis": {"title": x}, "yaxis": {"title": y, "rangemode": "tozero"}}
     layout |= {"template": TEMPLATE, "margin": {"l": 64, "r": 24, "t": 56, "b": 48}}
     return require("plotly.graph_objects", "lab", "drawing a figure").Figure(layout=layout)
 
 
 def _note(figure: Any, text: str, **place: Any) -> None:
+    """Write a text into a figure at ``x`` and ``y``, as shares of its width and height."""
     figure.add_annotation(text=text, xref="paper", yref="paper", showarrow=False, **place)
 
 
 def op_times(run: Recording, top: int = 20) -> Any:
-    """Total time of the slowest ops as a plotly bar chart, coloured by family."""
+    """Draw the total times of the slowest ops as a plotly bar chart, coloured by family.
+
+    Args:
+        run: a recording.
+        top: the number of ops to draw.
+
+    >>> import flnb
+    >>> with flnb.record("example") as run:
+    ...     y = flnb.exp(flnb.ones((64, 64)))
+    >>> figure = flnb.plot.op_times(run)
+    >>> figure.layout.title.text, sorted(name for bar in figure.data for name in bar.y)
+    ('Op times of example', ['exp', 'full'])
+    """
     rows = run.ops.by("op", "family").rows
+    shown = rows[:top]
     unit, scale = ("s", 1e9) if rows and max(row.total for row in rows) > 1e9 else ("ms", 1e6)
     figure = _figure(f"Op times of {run.name}", f"total time, {unit}", "")
-    for family in dict.fromkeys(row.key[1] for row in rows[:top]):
-        mine = [row for row in rows[:top] if row.key[1] == family]
+    for family in dict.fromkeys(row.key[1] for row in shown):
+        mine = [row for row in shown if row.key[1] == family]
         times, names = [row.total / scale for row in mine], [html_text(row.key[0], LONGEST) for row in mine]
         about = [
             f"{quantity.percent(row.share)}, {quantity.count(row.count)} calls, "
@@ -82,7 +91,7 @@ def op_times(run: Recording, top: int = 20) -> Any:
         colour = palette.FAMILY.get(family, (INK, INK))[0]
         figure.add_bar(x=times, y=names, orientation="h", name=family, marker_color=colour, hovertext=about)
     # a name in two families is one bar of two parts; the slowest stands on top
-    figure.update_layout(barmode="stack", height=140 + 22 * len(rows[:top]))
+    figure.update_layout(barmode="stack", height=140 + 22 * len(shown))
     figure.update_yaxes(categoryorder="total ascending")
     if len(rows) > top:
         _note(figure, f"{len(rows) - top} faster ops not shown", x=1, y=0)
@@ -90,12 +99,17 @@ def op_times(run: Recording, top: int = 20) -> Any:
 
 
 def memory(run: Recording) -> Any:
-    """Live bytes over time, stacked by category, and reserved bytes, as a plotly figure.
+    """Draw live bytes over time, stacked by category, and reserved bytes, as a plotly figure.
 
-    Where more than twice the peak is reserved, the legend says how much and the axis ends above the bands. Saved
-    tensors that moved (`flnb.memory.offload`, `compress`) are marks on top of the bands; a line says how much was away.
-    Where memory rises and falls too often to be seen, as over hundreds of steps, each point is the highest moment of
-    a step or of several, which the subtitle says.
+    If more than twice the peak is reserved, the legend says how much and the axis ends above the peak. Saved tensors
+    that were moved (`flnb.memory.offload`, `compress`) are marks, and a line shows how many bytes were moved away. In
+    long recordings each point is the highest moment of one or several steps; the subtitle says of how many.
+
+    >>> import flnb
+    >>> with flnb.record("example") as run:
+    ...     y = flnb.exp(flnb.ones((64, 64)))
+    >>> flnb.plot.memory(run).layout.title.text
+    'Memory of example'
     """
     every = run.memory.timeline()
     figure = _figure(f"Memory of {run.name}", "time, s", "MiB")
@@ -123,21 +137,14 @@ def memory(run: Recording) -> Any:
         aside = 1 if at < (line.t[0] + line.t[-1]) / 2 else -1  # towards the middle, away from the axis
         anchor = "left" if aside > 0 else "right"
         text, top = f"peak {quantity.size(most)}", (most if above else max(most, reserved)) / MIB
-        figure.add_annotation(
-            x=at,
-            y=most / MIB,
-            text=text,
-            ax=32 * aside,
-            ay=1.09 * top,
-            ayref="y",
-            xanchor=anchor,  # it lies on no line
-        )
+        beside = {"ax": 32 * aside, "ay": 1.09 * top, "ayref": "y", "xanchor": anchor}  # where no line is
+        figure.add_annotation(x=at, y=most / MIB, text=text, **beside)
         figure.update_yaxes(range=[0, 1.18 * top])
     return figure
 
 
 def _teeth(level: Ints) -> int:
-    """How often a level rose from the lower to the upper quarter of where it mostly is."""
+    """Count how often a level rose from the lowest to the highest quarter of its usual range."""
     low, high = np.quantile(level, (0.05, 0.95)) if len(level) else (0, 0)
     quarter = (high - low) / 4
     side = np.sign((level >= high - quarter).astype(int) - (level <= low + quarter))
@@ -146,7 +153,10 @@ def _teeth(level: Ints) -> int:
 
 
 def _stretches(run: Recording, t: NDArray[np.float64], teeth: int) -> tuple[list[int], str]:
-    """Where to begin each stretch of times in which one moment stands for all, and what a stretch is."""
+    """Cut the times ``t`` into stretches, of which a figure shows the highest moment.
+
+    Returns the indices at which they begin, and what a stretch is, as text.
+    """
     begins = run.steps["t0"]
     if len(begins) > TEETH // 2:
         stride = -(-len(begins) // CRESTS)
@@ -162,7 +172,7 @@ MARKS = {"away": "triangle-down", "back": "triangle-up", "compressed": "triangle
 
 
 def _marks(figure: Any, run: Recording) -> None:
-    """The moves of saved tensors, where live bytes were when each began, and what lies on the other device."""
+    """Mark the moves of saved tensors at the live bytes of their times, and draw the bytes that were moved away."""
     held, aside, moves = run.memory.timeline(), run.memory.aside.spread(POINTS), run.in_seconds(run.memory.transfer)
     if aside.allocated.any():
         dashed = {"color": INK, "dash": "dash", "shape": "hv"}
@@ -179,7 +189,19 @@ def _marks(figure: Any, run: Recording) -> None:
 
 
 def fragmentation(run: Recording, request: int | None = None) -> Any:
-    """Reserved / live over time, and the share of free memory unusable for a request (default: the run's largest)."""
+    """Draw fragmentation over time as a plotly figure: reserved bytes / live bytes, and unusable free memory.
+
+    Args:
+        run: a recording.
+        request: bytes of a request; free blocks smaller than this count as unusable. By default the largest request
+            of the recording.
+
+    >>> import flnb
+    >>> with flnb.record("example") as run:
+    ...     y = flnb.exp(flnb.ones((64, 64)))
+    >>> flnb.plot.fragmentation(run).layout.title.text
+    'Fragmentation of example'
+    """
     found = run.memory.fragmentation(request)
     figure = _figure(f"Fragmentation of {run.name}", "time, s", "reserved / live")
     unusable = f"unusable({quantity.size(found.request)})"
@@ -203,15 +225,22 @@ def fragmentation(run: Recording, request: int | None = None) -> Any:
 
 
 def replay(found: Replay) -> Any:
-    """Bytes reserved by managers, call by call, over live bytes and bounds; beside it reserved / live at the peak.
+    """Draw the bytes that memory managers reserve in a `flnb.memory.replay`, as a plotly figure.
 
-    A plotly figure of a `flnb.memory.replay`. Of long traces each point is the most of the calls that it stands for.
+    One chart shows reserved and live bytes call by call (of long traces the highest of several calls), and the least
+    possible memory. A second one shows reserved bytes / live bytes of each manager at its peak.
+
+    >>> import flnb
+    >>> with flnb.record("example") as run:
+    ...     y = flnb.exp(flnb.ones((64, 64)))
+    >>> found = flnb.memory.replay(run, ["caching", "buddy"], seconds=0.1)
+    >>> flnb.plot.replay(found).layout.title.text
+    'Replay of example'
     """
     figure = _figure(f"Replay of {found.trace.name}", "calls", "MiB")
     calls, live = _crests(found.trace.live)
-    figure.add_scatter(
-        x=calls, y=live / MIB, name="live", fill="tozeroy", line={"shape": "hv", "color": INK, "width": 1}
-    )
+    thin = {"shape": "hv", "color": INK, "width": 1}
+    figure.add_scatter(x=calls, y=live / MIB, name="live", fill="tozeroy", line=thin)
     packed = list(found.bounds)[1]
     shown = [row.peak_reserved for row in found.rows if row.peak_reserved <= 4 * found.bounds[packed]]
     top = max([*shown, *found.bounds.values()])
@@ -222,27 +251,17 @@ def replay(found: Replay) -> Any:
         label = manager if row.peak_reserved <= top else f"{manager}, up to {quantity.size(row.peak_reserved)}"
         figure.add_scatter(x=calls, y=reserved / MIB, name=label, line={"shape": "hv", "color": colour})
         name, ratio = f"{manager} ", quantity.significant(row.ratio_at_peak)
-        about = {
-            "text": [f"{ratio}×"],
-            "textposition": "outside",
-            "cliponaxis": False,
-            "marker_color": colour,
-            "showlegend": False,
-        }
-        figure.add_bar(x=[row.ratio_at_peak], y=[name], orientation="h", xaxis="x2", yaxis="y2", name=manager, **about)
+        about = {"text": [f"{ratio}×"], "textposition": "outside", "cliponaxis": False, "showlegend": False}
+        about |= {"orientation": "h", "xaxis": "x2", "yaxis": "y2", "marker_color": colour}
+        figure.add_bar(x=[row.ratio_at_peak], y=[name], name=manager, **about)
     for text, height in found.bounds.items():
         line = {"color": INK, "dash": "dot" if text == packed else "dash"}
         side = "top right" if text == packed else "bottom right"  # the two are often at one height
         figure.add_hline(y=height / MIB, line=line, annotation_text=text, annotation_position=side)
-    figure.add_vline(
-        x=found.bounds[packed] / max(1, found.trace.peak_live), line={"color": INK, "dash": "dot"}, xref="x2", yref="y2"
-    )
-    ratio_axis = {
-        "domain": [0.76, 1],
-        "anchor": "y2",
-        "title": "reserved / live at the peak",
-        "rangemode": "tozero",
-    }
+    least = found.bounds[packed] / max(1, found.trace.peak_live)
+    figure.add_vline(x=least, line={"color": INK, "dash": "dot"}, xref="x2", yref="y2")
+    title = "reserved / live at the peak"
+    ratio_axis = {"domain": [0.76, 1], "anchor": "y2", "title": title, "rangemode": "tozero"}
     figure.update_layout(
         yaxis_range=[0, 1.1 * top / MIB], xaxis_domain=[0, 0.56], xaxis2=ratio_axis,
         yaxis2={"anchor": "x2", "autorange": "reversed"}, legend={"orientation": "h", "y": -0.2},
@@ -251,7 +270,7 @@ def replay(found: Replay) -> Any:
 
 
 def _crests(series: Ints) -> tuple[Ints, Ints]:
-    """At most `POINTS` numbers of calls, and the most of a series from each to the next."""
+    """Reduce a series to at most `POINTS` points: indices, and the largest value from each index to the next."""
     if not len(series):
         return series, series
     edges = np.unique(np.linspace(0, len(series), POINTS, endpoint=False).astype(np.int64))
@@ -259,11 +278,20 @@ def _crests(series: Ints) -> tuple[Ints, Ints]:
 
 
 def roofline(run: Recording, peaks: Peaks | None = None) -> Any:
-    """FLOP/s of every op of a run against its FLOPs per byte, under the machine's limits, as a plotly figure.
+    """Draw the FLOP/s of every op against its FLOPs per byte, with the machine's limits, as a plotly figure.
 
-    One point for each op and its shapes: the call in the middle, coloured by family, as large as its share of the time.
-    FLOPs are estimates; bytes are the least possible, inputs read and the result written once. Without `peaks` they
-    are measured now, in this process (`flnb_telemetry.analysis.roofline.measured`; up to a second).
+    There is a point for each op and shapes of its inputs: its median time, coloured by family, as large as its share
+    of the total time. FLOPs are estimated; bytes are the least possible, every input read and the result written once.
+
+    Args:
+        run: a recording.
+        peaks: the machine's FLOP/s and bandwidths; by default they are measured now, which takes up to a second.
+
+    >>> import flnb
+    >>> with flnb.record("example") as run:
+    ...     y = flnb.ones((64, 64)) @ flnb.ones((64, 64))
+    >>> flnb.plot.roofline(run).layout.title.text
+    'Roofline of example'
     """
     figure = _figure(f"Roofline of {run.name}", "FLOPs per byte", "GFLOP/s")
     found = points(run.table("op"), run.catalog)
@@ -273,25 +301,19 @@ def roofline(run: Recording, peaks: Peaks | None = None) -> Any:
     figure.update_yaxes(type="log", dtick=1, rangemode="normal")
     for family in dict.fromkeys(point.plan.family for point in found):
         mine = [point for point in found if point.plan.family == family]
-        marker = {
-            "color": palette.FAMILY.get(family, (INK, INK))[0],
-            "size": [5 + 40 * point.share**0.5 for point in mine],
-            "opacity": 0.75,
-            "line": {"width": 1, "color": "rgba(255,255,255,0.6)"},
-        }
-        figure.add_scatter(
-            x=[point.intensity for point in mine],
-            y=[point.rate / 1e9 for point in mine],
-            name=family, mode="markers", marker=marker, hovertext=[_told(point) for point in mine], hoverinfo="text",
-        )  # fmt: skip
+        sizes, edge = [5 + 40 * point.share**0.5 for point in mine], {"width": 1, "color": "rgba(255,255,255,0.6)"}
+        marker = {"color": palette.FAMILY.get(family, (INK, INK))[0], "size": sizes, "opacity": 0.75, "line": edge}
+        x, y = [point.intensity for point in mine], [point.rate / 1e9 for point in mine]
+        about = {"hovertext": [_tooltip(point) for point in mine], "hoverinfo": "text"}
+        figure.add_scatter(x=x, y=y, name=family, mode="markers", marker=marker, **about)
     least = min([point.intensity for point in found], default=0.1) / 2
     most = max([2 * point.intensity for point in found] + [4 * roof.flops / roof.memory])
     for name, dash, bandwidth in (("memory", "solid", roof.memory), ("cache", "dot", roof.cache)):
         ridge = max(least, roof.flops / bandwidth)
         ends = [(least, min(roof.flops, least * bandwidth) / 1e9), (ridge, roof.flops / 1e9), (most, roof.flops / 1e9)]
-        x, y = zip(*ends, strict=True)
+        xs, ys = zip(*ends, strict=True)
         label = f"{name}, {quantity.significant(bandwidth / 1e9)} GB/s"
-        figure.add_scatter(x=x, y=y, name=label, mode="lines", line={"color": INK, "dash": dash}, hoverinfo="skip")
+        figure.add_scatter(x=xs, y=ys, name=label, mode="lines", line={"color": INK, "dash": dash}, hoverinfo="skip")
     text = f"matrix product {quantity.significant(roof.flops / 1e9)} GFLOP/s"
     place = {"x": math.log10(most), "y": math.log10(roof.flops / 1e9), "xanchor": "right", "yanchor": "bottom"}
     figure.add_annotation(text=text, showarrow=False, **place)
@@ -301,8 +323,8 @@ def roofline(run: Recording, peaks: Peaks | None = None) -> Any:
     return figure
 
 
-def _told(point: Point) -> str:
-    """The text of a point's tooltip."""
+def _tooltip(point: Point) -> str:
+    """Return the text of a point's tooltip: op, shapes, time, share, FLOP/s and FLOPs per byte."""
     plan = point.plan
     inputs = ", ".join(map(quantity.extents, plan.inputs))
     return (

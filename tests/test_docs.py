@@ -80,10 +80,8 @@ PUBLIC = public_names()
 NO_EXAMPLE_YET = {  # shrink it
     "flnb.dashboard", "flnb.view", "flnb.memory.allocate", "flnb.memory.block_of",
     "flnb.memory.release", "flnb.memory.release_cached", "flnb.memory.snapshot", "flnb.memory.stats",
-    "flnb.memory.trace", "flnb.plot.fragmentation", "flnb.plot.memory", "flnb.plot.op_times", "flnb.plot.replay",
-    "flnb.plot.roofline", "flnb.plot.tape",
+    "flnb.memory.trace",
     "flnb.data.cifar10",  # of a file to be downloaded
-    "flnb.explore.inputs_of",  # of a recording in this kernel: flnb.record(inputs=True) shows it
 }  # fmt: skip
 
 
