@@ -1,4 +1,4 @@
-"""What the dashboard answers when a reader wants to open a recorded op in a cell."""
+"""The answer to a click in the dashboard that asks for the code of a recorded op."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ __all__ = ["answer"]
 
 
 def answer(run: Recording | None, request: dict[str, Any]) -> dict[str, Any]:
-    """The code of the last call of an op that ``run`` kept the inputs of, or in words why there is none.
+    """Return a message with the code of an op's last call, or with empty code and the reason why there is none.
 
     Args:
-        request: ``op`` its name, and perhaps ``scope``, which is preferred where the op ran there.
+        run: the recording that the dashboard shows, or None.
+        request: the browser's message: ``op``, the op's name, and perhaps ``scope``, the path of a module, whose calls
+            are preferred.
     """
-    op, scope = str(request.get("op", "")), request.get("scope")
+    op, scope, found = str(request.get("op", "")), request.get("scope"), None
     if run is None or run.captured is None:
-        return _said("the inputs of ops were not kept: record with flnb.record(inputs=True)")
-    found = run.calls.last(op, scope) or run.calls.last(op)
-    if found is None:
-        return _said(f"no call of {op} with its inputs was kept; {run.calls.summary()}")
-    return {"type": "code", "code": found.to_code(), "said": f"op {found.index} of {run.name!r}, {op}"}
-
-
-def _said(text: str) -> dict[str, Any]:
-    return {"type": "code", "code": "", "said": text}
+        text = "the inputs of ops were not kept: record with flnb.record(inputs=True)"
+    elif (found := run.calls.last(op, scope) or run.calls.last(op)) is None:
+        text = f"no call of {op} with its inputs was kept; {run.calls.summary()}"
+    else:
+        text = f"op {found.index} of {run.name!r}, {op}"
+    return {"type": "code", "code": found.to_code() if found else "", "said": text}

@@ -1,7 +1,7 @@
-"""`flnb.dashboard()`: the one dashboard of this kernel, and what it follows.
+"""`flnb.dashboard()`: the live dashboard, of which each process has one, and the recordings that it follows.
 
-Before the first recording it shows whatever runs, under the name "session". When a recording begins it follows that
-one; when the recording has ended, its last picture stays until the next begins.
+Before the first recording it shows all ops that run, under the name "session". When a recording begins it shows that
+one, also after it has ended, until the next recording begins.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ log = logging.getLogger("flnb")
 
 
 class Follower:
-    """Keeps one `Live` attached: to the recording that runs, else to the session.
+    """Chooses what the dashboard shows: the running recording, or else everything that the process runs.
 
-    `live` is what a hub takes its frames from; `last` is the newest recording, for a static picture; `changed` is
-    called with `live` when there is another one, and when it has ended. Given `name`, only recordings of that name are
-    followed.
+    Attributes:
+        live: the source of the dashboard's data.
+        last: the newest recording, of which a static picture can be shown, or None.
+        changed: a function that is called with `live` when it is replaced and when its recording has ended.
+        name: if given, only recordings of this name are followed.
     """
 
     def __init__(self, name: str | None = None) -> None:
@@ -49,7 +51,7 @@ class Follower:
             self.live.begin()
 
     def watch(self, run: Recording) -> None:
-        """Take note of a recording that begins (before its first event) or has ended. Never raises."""
+        """Follow a recording that begins, or finish one that has ended; called by the recording, and never raises."""
         try:
             with self._lock:
                 if run.state != "recording":
@@ -60,7 +62,8 @@ class Follower:
             log.exception("flnb: the dashboard cannot follow recording %r; the recording itself goes on", run.name)
 
     def _begins(self, run: Recording) -> None:
-        self.live.finish()  # first: the new session then counts its steps from 0
+        """Show a recording from its first event on."""
+        self.live.finish()
         self._followed = self.last = run
         self.live = Live(run.name)
         self.live.buffer = run.buffer
@@ -68,6 +71,7 @@ class Follower:
         self.changed(self.live)
 
     def _ended(self, run: Recording) -> None:
+        """Complete the data of the recording that is shown."""
         if run is self._followed:
             self._followed = None
             self.live.finish()
@@ -76,7 +80,7 @@ class Follower:
             self.changed(self.live)
 
     def stop(self) -> None:
-        """Let go of the bus and of further recordings."""
+        """Stop receiving events, and do not follow further recordings."""
         with self._lock:
             if self.watch in recording.watchers:
                 recording.watchers.remove(self.watch)
@@ -87,13 +91,25 @@ _shown: Dashboard | None = None
 
 
 def dashboard(height: int = 680, follow: str | None = None) -> Dashboard:
-    """The live dashboard of this kernel, `height` CSS pixels high, as a widget: leave it on a cell's last line.
+    """Return the live dashboard as a widget, which is shown where it is the last line of a notebook cell.
 
-    It follows whatever `flnb.record` or `%%record` records, also while a cell is busy; given `follow`, only recordings
-    of that name, so that it keeps showing them when others are made. Called again, it gives the same dashboard, so
-    several cells can show it. Needs the extra "lab"; without it an `ImportError` says so.
+    It shows what `flnb.record` or `%%record` records, also while a cell is running. There is one dashboard, which
+    every call returns, so several cells can show it.
 
-    Example: `flnb.dashboard()` in one cell, `with flnb.record("digits"): train()` in the next.
+    Args:
+        height: the height in CSS pixels, 200 or more.
+        follow: show only recordings of this name, so that others do not replace them.
+
+    Raises:
+        ImportError: the extra "lab" is not installed.
+
+    >>> import flnb
+    >>> board = flnb.dashboard(follow="digits")
+    >>> with flnb.record("digits") as run:
+    ...     y = flnb.exp(flnb.ones((8, 8)))
+    >>> board.follower.last is run
+    True
+    >>> board.close()
     """
     global _shown
     require("anywidget", extra="lab", purpose="the dashboard")
@@ -112,7 +128,7 @@ def dashboard(height: int = 680, follow: str | None = None) -> Dashboard:
 
 
 def close() -> None:
-    """End the dashboard of this kernel, its thread and its hold on the bus; a no-op without one."""
+    """Close the dashboard of this process and end its thread; does nothing if there is none."""
     global _shown
     if _shown is not None:
         widget, _shown = _shown, None
@@ -120,8 +136,9 @@ def close() -> None:
 
 
 def _after_fork() -> None:
+    """Forget the dashboard in a forked process, which has neither its thread nor its browser."""
     global _shown
-    _shown = None  # a forked child has neither the threads nor the browser
+    _shown = None
 
 
 atexit.register(close)

@@ -1,4 +1,4 @@
-"""`flnb.view`: the dashboard of recordings that have ended; two of them side by side."""
+"""`flnb.view`: the dashboard of a recording that has ended, or of two side by side."""
 
 from __future__ import annotations
 
@@ -20,32 +20,34 @@ MOST = 2
 def view(
     *runs: Any, height: int = 680, model: Any = None, step: Callable[[], object] | None = None
 ) -> RunWidget:  # fmt: skip
-    """The dashboard of a recording that has ended, or the memory of two recordings beside each other.
+    """Return the dashboard of a recording that has ended, or the memory of two recordings side by side.
 
-    Two recordings share one scrubber: it stands at the same allocation of both where they make the same ones, else at
-    the same part of the same step. So a run before and after a change can be compared, or one program's memory under
-    two managers (`flnb.memory.rerun` places a recorded program's blocks as another manager would).
+    Two recordings share one time slider, so that a run can be compared before and after a change, or under two memory
+    managers (`flnb.memory.rerun`). The slider selects the same allocation of both if they make the same ones, and else
+    the same part of the same step.
 
-    In the memory of one recording the capacity is a line to be moved: below the peak the view proposes what to keep,
-    to recompute and to offload (`flnb.memory.fit`). Given the model and the step it can run that and tell what it took;
-    without them it gives the code.
+    In the memory view of one recording a line for the capacity can be dragged below the peak. Then the view proposes
+    which saved tensors to keep, recompute and offload (`flnb.memory.fit`). Given the model and the step, it can also
+    run the step so and show the memory and time that it took.
 
     Args:
         runs: one or two recordings, or paths of saved ones (``.flnb``).
-        height: CSS pixels.
+        height: the height in CSS pixels, 200 or more.
         model: the module that was recorded, or several in a list.
-        step: makes the recorded step, forward and backward, once more; called without arguments, between cells.
+        step: a function without arguments that runs the recorded step, forward and backward, again.
 
     Returns:
-        A widget: leave it on a cell's last line. It keeps what was recorded until now; it needs no further work of the
-        kernel but for opening parts of the tape.
+        A widget, which is shown where it is the last line of a notebook cell.
 
     Raises:
-        ImportError: without the extra "lab".
-        TypeError: something that is no recording, or not one or two of them.
+        ImportError: the extra "lab" is not installed.
+        TypeError: an argument is no recording, or there are not one or two.
 
-    Example: ``flnb.view(run)``, ``flnb.view("monday.flnb", run)``,
-    ``flnb.view(run, flnb.memory.rerun(run, "native"))``.
+    >>> import flnb
+    >>> with flnb.record("a") as run:
+    ...     y = flnb.exp(flnb.ones((8, 8)))
+    >>> widget = flnb.view(run)
+    >>> beside = flnb.view(run, flnb.memory.rerun(run, "native"))
     """
     if not 1 <= len(runs) <= MOST:
         raise TypeError(f"flnb.view: expected one recording, or two to compare, got {len(runs)}")
@@ -61,6 +63,7 @@ def view(
 
 
 def _recording(run: Any) -> Recording:
+    """Return a recording, loaded from its file if it is a path."""
     if isinstance(run, (str, os.PathLike)):
         loaded = load_run(run)
         loaded.name = f"{loaded.name} ({Path(run).name})"

@@ -1,11 +1,10 @@
-"""The hub: one thread that takes frames from the live recording and sends them to the browser.
+"""The thread that sends a live recording's data to the browser, in frames.
 
-It never waits for anybody. The browser acknowledges frames; with `WINDOW` of them under way the hub stops sending and
-the source goes on collecting, so a slow browser gets fewer and larger frames instead of seconds of delay. Without any
-acknowledgement for `SILENCE` seconds (an old ipykernel cannot hear the browser while a cell runs) it sends a keyframe
-every `SILENCE` seconds: one way still shows everything, less smoothly.
+It never waits. The browser acknowledges frames; while `WINDOW` frames are unacknowledged none is sent, so a slow
+browser gets fewer and larger frames instead of late ones. If nothing is acknowledged for `SILENCE` seconds (an old
+ipykernel receives no messages while a cell runs), a frame with the whole picture is sent every `SILENCE` seconds.
 
-Messages arrive on a thread of the kernel's choice, perhaps while a cell is busy: `receive` only sets flags.
+Messages may arrive on any thread while a cell runs, so `Hub.receive` only sets flags.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 PROTOCOL = 1
 HERTZ = 20.0
-WINDOW = 3  # frames under way at most
+WINDOW = 3  # unacknowledged frames at most
 SILENCE = 0.5  # seconds without an acknowledgement before the hub stops expecting any
 IDLE = 1.0  # seconds between frames while nothing happens
 
@@ -31,20 +30,20 @@ log = logging.getLogger("flnb")
 
 
 class Source(Protocol):
-    """Where frames come from: `flnb_telemetry.live.Live`, or a list of frames in a test."""
+    """An object that makes frames: `flnb_telemetry.live.Live`, or another in tests."""
 
     events: int
-    """How many it has counted: while that stays the same there are no news."""
+    """The number of events so far; while it does not change there is nothing new to send."""
 
     def frame(self, keyframe: bool) -> tuple[dict[str, Any], bytes]:
-        """The news since the last frame (or, as a keyframe, everything) as content and one buffer."""
+        """Return all that is new since the last frame, or everything for a keyframe: JSON content and a buffer."""
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
-        """Answer a request of the browser, such as levels of the tape, as content; None for no answer."""
+        """Return the answer to a request of the browser, such as for a part of the tape; None for no answer."""
 
 
 class Hub:
-    """Sends a source's frames through `send`, at most `HERTZ` a second and `WINDOW` unacknowledged.
+    """Sends the frames of a source by the function `send`, at most `HERTZ` a second and `WINDOW` unacknowledged.
 
     Example: `hub = Hub(live, widget.send); widget.on_msg(hub.receive); hub.start()`; `hub.stop()` at the end.
     """
@@ -64,30 +63,30 @@ class Hub:
 
     @property
     def running(self) -> bool:
-        """Whether the thread is alive (a forked child has none)."""
+        """Whether the thread is alive; a forked process has none."""
         return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> None:
-        """Start the thread, unless it runs already."""
+        """Start the thread if it is not running."""
         if not self.running:
             self._halt.clear()
             self._thread = threading.Thread(target=self._loop, name="flnb-hub", daemon=True)
             self._thread.start()
 
     def stop(self, timeout: float = 2.0) -> None:
-        """End the thread; safe to call twice, and from the thread itself."""
+        """End the thread; may be called twice, and by the thread itself."""
         self._halt.set()
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout)
 
     def follow(self, source: Source) -> None:
-        """Take frames from this source from now on, a whole one first; also when the same one has changed its state."""
+        """Send frames of this source from now on, beginning with the whole picture; also if its state has changed."""
         self.source = source
         self._keyframe = True
 
     def receive(self, message: object) -> None:
-        """Take one message of the browser: ack, resync, hello, tape. Unknown ones, of a newer browser, are ignored."""
+        """Note a message of the browser of type "ack", "resync", "hello" or "tape"; ignore all others."""
         if not isinstance(message, dict):
             return
         kind, sequence = message.get("type"), message.get("seq")
@@ -95,7 +94,7 @@ class Hub:
             self.acknowledged = max(self.acknowledged, min(sequence, self.sequence))
         elif kind == "tape":
             self._asked.append(message)
-            self._wake.set()  # a reader waits for what was clicked
+            self._wake.set()  # somebody has clicked and waits
         elif kind in ("hello", "resync"):
             self._keyframe = True
         else:
@@ -104,7 +103,7 @@ class Hub:
         self._heard = time.monotonic()
 
     def tick(self, now: float) -> bool:
-        """Do one turn at time `now` (monotonic seconds); whether a frame was sent."""
+        """Send a frame if one is due at the time `now`, in monotonic seconds; returns whether one was sent."""
         keyframe = asked = self._keyframe
         if not keyframe and self.sequence - self.acknowledged >= WINDOW:
             if now - self._heard < SILENCE or now - self._sent < SILENCE:
@@ -125,12 +124,14 @@ class Hub:
         return True
 
     def _answer(self) -> None:
+        """Answer the requests that have arrived."""
         while self._asked:
             content = self.source.answer(self._asked.popleft())
             if content is not None:
                 self.send(content, [])
 
     def _loop(self) -> None:
+        """Answer requests and send frames until the hub is stopped; the body of the thread."""
         wake = time.monotonic()
         while not self._halt.is_set():
             try:

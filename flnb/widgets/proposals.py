@@ -1,7 +1,7 @@
-"""What the memory view's capacity line asks: what would make the recorded step fit, and that step run so.
+"""Proposals for fitting a recorded step into less memory, which the dashboard's memory view asks for.
 
-Searching takes seconds, so it has a thread of its own and only the newest question is answered. The step is the user's
-code: it runs where cells do, after the one that may be running.
+The search takes seconds, so it runs in a thread of its own, and only the newest request is answered. The step itself is
+the user's code: it runs in the main thread, after the notebook cell that may be running.
 """
 
 from __future__ import annotations
@@ -31,18 +31,19 @@ if TYPE_CHECKING:
 __all__ = ["Proposals"]
 
 KEPT = 8
-"""Modules that are kept as they are, of which the proposal tells, the largest."""
+"""How many of the modules whose saved tensors stay are listed in a proposal, the largest first."""
 
 log = logging.getLogger("flnb")
 
 
 class Proposals:
-    """Answers the messages "fit" and "apply" of one view.
+    """Answers the messages "fit" (propose) and "apply" (run the step so) of one view of a recording.
 
     Args:
-        run: gives the recording that is looked at; None where there is none.
-        send: takes the answers, see `Proposal` in ``frontend/src/protocol.ts``.
-        model: the module that was recorded, or several in a list; step: makes the recorded step once more.
+        run: returns the recording that is shown, or None.
+        send: a function that sends an answer to the browser; see `Proposal` in ``frontend/src/protocol.ts``.
+        model: the module that was recorded, or several in a list.
+        step: a function without arguments that runs the recorded step again.
     """
 
     def __init__(
@@ -53,21 +54,21 @@ class Proposals:
         step: Callable[[], object] | None = None,
     ) -> None:
         self._run, self._send, self._model, self._step = run, send, model, step
-        self._manager = current().manager  # a thread of its own would see the session's
+        self._manager = current().manager  # the thread of the search has another context
         self._lock = threading.Lock()
         self._asked: int | None = None
         self._searching: threading.Thread | None = None
         self._plan: Fit | None = None
 
     def receive(self, message: dict[str, Any]) -> None:
-        """Take one question; returns at once."""
+        """Note a message of the browser, start what it asks for, and return at once."""
         capacity = message.get("capacity")
         if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
             return
         if message.get("type") == "apply":
             plan = self._plan
             if plan is not None and plan.capacity == capacity and self._runs:
-                self._send(self._told(plan) | {"state": "running"})
+                self._send(self._message(plan) | {"state": "running"})
                 _between_cells(lambda: self._send(self._applied(plan)))
             return
         with self._lock:
@@ -77,15 +78,17 @@ class Proposals:
                 self._searching.start()
 
     def wait(self, timeout: float = 60.0) -> None:
-        """Wait until nothing is being searched."""
+        """Wait until no search is running, at most ``timeout`` seconds."""
         if (thread := self._searching) is not None:
             thread.join(timeout)
 
     @property
     def _runs(self) -> bool:
+        """Whether model and step were given, so that a proposal can be run."""
         return self._step is not None and self._model is not None
 
     def _search(self) -> None:
+        """Answer requests, the newest only, until there are no more; the body of the thread."""
         while True:
             with self._lock:
                 capacity, self._asked = self._asked, None
@@ -95,40 +98,35 @@ class Proposals:
             self._send({"type": "fit", "capacity": capacity, "state": "working"})
             try:
                 answer = self._fitted(capacity)
-            except Exception as error:  # what cannot be answered is said where it was asked
+            except Exception as error:  # shown in the view
                 log.debug("flnb: no plan for %d bytes", capacity, exc_info=True)
                 answer = {"type": "fit", "capacity": capacity, "state": "", "error": str(error)}
             self._send(answer)
 
     def _fitted(self, capacity: int) -> dict[str, Any]:
+        """Search a proposal for a capacity in bytes and return it as a message."""
         run = self._run()
         if run is None or run.state == "recording":
             raise ValueError("A proposal needs a recording that has ended.")
         recorded = run.meta.get("manager")
         manager = self._manager if self._manager.name == recorded or recorded is None else recorded
         self._plan = fit(run, capacity, manager)
-        return self._told(self._plan)
+        return self._message(self._plan)
 
-    def _told(self, plan: Fit) -> dict[str, Any]:
+    def _message(self, plan: Fit) -> dict[str, Any]:
+        """Return the browser's message about a proposal."""
         run = self._run()
         assert run is not None
         return {
-            "type": "fit",
-            "capacity": plan.capacity,
-            "state": "",
-            "fits": plan.fits,
-            "peak": plan.peak,
-            "peak_live": plan.peak_live,
+            "type": "fit", "capacity": plan.capacity, "state": "", "runs": self._runs,
+            "fits": plan.fits, "peak": plan.peak, "peak_live": plan.peak_live, "seconds": plan.seconds + plan.moving,
             "before": {"peak": plan.before[0], "live": plan.before[1]},
-            "seconds": plan.seconds + plan.moving,
-            "choices": choices(run, plan),
-            "code": code(plan),
-            "runs": self._runs,
-        }
+            "choices": choices(run, plan), "code": code(plan),
+        }  # fmt: skip
 
     def _applied(self, plan: Fit) -> dict[str, Any]:
-        """The plan, and what the step took under it."""
-        told = self._told(plan)
+        """Run the step as proposed; returns the proposal's message with the measured memory and time, or an error."""
+        message = self._message(plan)
         assert self._step is not None
         try:
             with use_memory_manager(self._manager):
@@ -138,20 +136,22 @@ class Proposals:
                     self._step()
                 seconds = perf_counter() - began
         except Exception as error:
-            return told | {"error": f"{type(error).__name__}: {error}"}
+            return message | {"error": f"{type(error).__name__}: {error}"}
         reserved = int(after.memory.timeline().reserved.max(initial=0))
         live = trace(after).peak_live
-        return told | {"measured": {"peak": reserved, "live": live, "seconds": seconds}}
+        return message | {"measured": {"peak": reserved, "live": live, "seconds": seconds}}
 
 
 def choices(run: Recording, plan: Fit) -> list[dict[str, Any]]:
-    """The choice for each module: those of the plan by size, then the largest modules that keep their saved tensors.
+    """List what a proposal does with each module's saved tensors: "recompute", "offload" or "keep", as dictionaries.
 
-    ``bytes``: of its blocks that live at the recorded peak; ``seconds``: of running its forward ops again.
+    Modules that change come first, then the largest that keep their tensors. ``bytes`` are those of the module's
+    blocks at the recorded peak, ``seconds`` the time that recomputing or moving costs.
     """
     held, time = _held(run), _forward_seconds(run)
 
     def total(of: dict[str, float], scope: str) -> float:
+        """Sum the values of a module and of the modules inside it."""
         return sum(value for name, value in of.items() if name == scope or name.startswith(scope + "."))
 
     moved = sum(total(held, scope) for scope in plan.offload)
@@ -161,19 +161,15 @@ def choices(run: Recording, plan: Fit) -> list[dict[str, Any]]:
     done = {scope for scope, _, _ in rows}
     rest = [name for name in held if name and not any(name == scope or name.startswith(scope + ".") for scope in done)]
     rows += [(scope, "keep", None) for scope in sorted(rest, key=lambda name: -held[name])[:KEPT]]
+    sizes = [held[scope] if what == "keep" else total(held, scope) for scope, what, _ in rows]
     return [
-        {
-            "scope": scope,
-            "what": what,
-            "bytes": int(held[scope] if what == "keep" else total(held, scope)),
-            "seconds": s,
-        }
-        for scope, what, s in rows
+        {"scope": scope, "what": what, "bytes": int(size), "seconds": seconds}
+        for (scope, what, seconds), size in zip(rows, sizes, strict=True)
     ]
 
 
 def _held(run: Recording) -> dict[str, float]:
-    """Bytes of activations at the peak by the module that made them."""
+    """Return the bytes of activations at the recorded peak, by the path of the module that made them."""
     blocks, contexts = run.memory.peak.block, run.catalog.contexts.items
     found: dict[str, float] = {}
     rows = schema.tuples(blocks, "context", "size", "category")
@@ -186,6 +182,7 @@ def _held(run: Recording) -> dict[str, float]:
 
 
 def _forward_seconds(run: Recording) -> dict[str, float]:
+    """Return the time of forward ops in seconds, by the path of the module that called them."""
     op, contexts = run.table("op"), run.catalog.contexts.items
     took = np.bincount(op["context"], (op["t1"] - op["t0"]) / 1e9) if len(op["t0"]) else np.empty(0)
     found: dict[str, float] = {}
@@ -197,13 +194,13 @@ def _forward_seconds(run: Recording) -> dict[str, float]:
 
 
 def code(plan: Fit) -> str:
-    """Code that applies the plan in a cell, for the reader's own ``model`` and ``step``."""
+    """Return code that runs the user's ``step`` as proposed, for a notebook cell."""
     parts = [f"{name}={list(scopes)!r}" for name in ("recompute", "offload") if (scopes := getattr(plan, name))]
     return f"with flnb.memory.lean({', '.join(['model', *parts])}):\n    step()  # forward and backward"
 
 
 def _between_cells(act: Callable[[], None]) -> None:
-    """Do something where cells run and none does; at once where there are no cells."""
+    """Call a function in the main thread when no notebook cell is running; at once outside of notebooks."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     loop = getattr(getattr(shell, "kernel", None), "io_loop", None)
     if loop is None:

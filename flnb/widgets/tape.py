@@ -1,4 +1,4 @@
-"""A tape alone in a cell: the Tape view of the dashboard, without a recording around it."""
+"""A tape on a notebook cell's last line: the dashboard's Tape view alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HEIGHT = 560
 
 
 def view(tape: Tape) -> dict[str, Any]:
-    """The MIME bundle of a widget that shows the tape; empty without a notebook's kernel, or without anywidget."""
+    """Return the MIME bundle of a widget that shows a tape; empty outside of notebooks or without anywidget."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if not hasattr(shell, "kernel") or not len(tape.nodes) or importlib.util.find_spec("anywidget") is None:
         return {}
