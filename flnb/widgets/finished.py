@@ -45,7 +45,7 @@ def view(
 
     >>> import flnb
     >>> with flnb.record("a") as run:
-    ...     y = flnb.exp(flnb.ones((8, 8)))
+    ...     y = flnb.exp(flnb.ones((512, 512)))
     >>> widget = flnb.view(run)
     >>> beside = flnb.view(run, flnb.memory.rerun(run, "native"))
     """
