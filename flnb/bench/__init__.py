@@ -1,4 +1,4 @@
-"""Models timed side by side, each in a process of its own: `flnb bench`, and the base of `benchmarks models`."""
+"""Training times of models, each measured in a process of its own: `flnb bench` and `python -m benchmarks models`."""
 
 from flnb.bench.contestant import Contestant
 from flnb.bench.worker import Worker, WorkerError

@@ -1,4 +1,4 @@
-"""`flnb bench`: models of `flnb.models` on every backend there is, without any other framework."""
+"""`flnb bench`: training times of the models in `flnb.models` on every backend."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def bench(
     names: Sequence[str] = (), scale: str = "small", backends: Sequence[str] = (), rounds: int = 5,
     seconds: float = 0.5, count: int = 1,
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
-    """Train each model on each backend, in turn; returns the rows of a table: times, memory, the costliest ops.
+    """Train each model on each backend, and yield the rows of a table with times, memory and the slowest ops.
 
     Args:
-        names: of models, by default the six of table 3.
-        scale: "small" or "paper".
-        backends: names, by default all that compute values. Of several, ratios are to the first.
-        rounds: how often each takes its turn.
-        seconds: how long a turn takes, about; at least one iteration with and one without the optimizer.
-        count: threads of each process.
+        names: the models' names in `flnb.models`, by default `TABLE3`.
+        scale: the models' size, "small" or "paper".
+        backends: the backends' names, by default all that compute values. Times are compared with the first.
+        rounds: how often each backend takes its turn.
+        seconds: about how long a turn takes; it has at least one iteration with the optimizer and one without.
+        count: the number of threads of each process.
 
     Raises:
         ValueError: an unknown model, scale or backend.
@@ -47,19 +47,20 @@ def bench(
         raise ValueError(f"flnb bench: expected 1 round and 1 thread or more, got {rounds} and {count}")
     known = [models.get(name) for name in names or TABLE3]
     for recipe in known:
-        recipe.batch(scale, size=1)  # refuses a scale that there is not, before anything has been timed
+        recipe.batch(scale, size=1)  # raises an error for an unknown scale before anything is timed
     for recipe in known:
         yield from _rows(recipe.name, scale, backends, rounds, seconds, count)
 
 
 def computing() -> list[str]:
-    """The backends whose tensors have values, by name."""
+    """Return the names of the backends that compute values."""
     return [name for name in registry.names("backend") if registry.find("backend", name).has_values]  # type: ignore[attr-defined]
 
 
 def _rows(
     name: str, scale: str, backends: Sequence[str], rounds: int, seconds: float, count: int
 ) -> list[dict[str, Any]]:
+    """Train one model on each backend in turn and return its rows of the table."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         arguments = {"model": name, "scale": scale, "weights": str(Path(folder) / "weights.npz")}
         workers = [
@@ -80,5 +81,5 @@ def _rows(
 
 
 def costliest(worker: Worker) -> str:
-    """The three ops that take most of an iteration in flnb, with their shares of all ops' time."""
+    """Return the three ops that take most time in an iteration, with their shares, as text."""
     return ", ".join(f"{op} {share:.0%}" for op, share in worker.call("costliest", count=3))

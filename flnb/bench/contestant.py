@@ -1,4 +1,4 @@
-"""One framework in a comparison: it trains a model and reports time and memory."""
+"""The base class of the frameworks in a comparison, each of which trains a model and measures time and memory."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ import numpy as np
 __all__ = ["CHECKED", "LEARNING_RATE", "MOMENTUM", "Contestant", "drop_nothing"]
 
 LEARNING_RATE, MOMENTUM = 1e-4, 0.9
-"""Of every framework's SGD: so small that a batch that is seen a thousand times is not learnt by heart."""
+"""Settings of every framework's SGD; the rate is so small that a batch seen a thousand times is not memorised."""
 WARM_UP = 3
 """Iterations before anything is measured."""
 CHECKED = 2
-"""Examples on which frameworks must agree: few, so that models of the papers' sizes fit in float64, too."""
+"""Examples on which the frameworks' gradients are compared: few, so that large models fit into memory in float64."""
 
 
 class Contestant:
-    """A model, its batch and SGD with momentum in one framework, made in a worker's process and called by its pipe.
+    """A model, a batch and SGD with momentum in one framework, made in a `Worker`'s process.
 
-    A subclass imports its framework, trains something tiny (memory loaded at first use is not the model's), calls
-    ``super().__init__()``, builds the model, and writes the methods that raise NotImplementedError here.
+    A subclass imports its framework, trains a tiny model (so that memory which the framework takes at first use is not
+    counted), calls ``super().__init__()``, builds the model, and defines the methods that raise NotImplementedError.
     """
 
     def __init__(self) -> None:
         self._before = resident()
 
     def iteration(self, update: bool) -> None:
-        """Forward and backward, and with `update` a step of the optimizer."""
+        """Run forward and backward on the batch, and with `update` a step of the optimizer."""
         raise NotImplementedError
 
     def sync(self) -> None:
-        """Wait for launched work; does nothing where a call returns after its computation."""
+        """Wait until all launched computations have ended; does nothing in frameworks that always wait."""
 
     def in_double(self) -> tuple[float, Iterable[Any]]:
-        """Loss and gradients of a new model with the initial weights, in float64, on `CHECKED` examples, as arrays.
+        """Return loss and gradients, as arrays, of a new model with the initial weights in float64, without dropout.
 
-        Gradients are in the order of the parameters, and nothing drops out.
+        They are computed on `CHECKED` examples; gradients are in the order of the parameters.
         """
         raise NotImplementedError
 
     def counted(self) -> dict[str, Any]:
-        """The framework's counts: ``live``, the most bytes of tensors at a time; ``allocations`` of an iteration."""
+        """Return the framework's own counts: ``live``, peak bytes of tensors, and ``allocations`` of an iteration."""
         raise NotImplementedError
 
     def run(self, iterations: int, update: bool) -> dict[str, float]:
-        """So many iterations; seconds of all together by the wall's clock and by the processor's (of all threads)."""
+        """Run iterations and return their total seconds: ``wall``, and ``processor`` time of all threads."""
         gc.collect()
         wall, processor = perf_counter(), process_time()
         for _ in range(iterations):
@@ -58,9 +58,9 @@ class Contestant:
         return {"wall": perf_counter() - wall, "processor": process_time() - processor}
 
     def memory(self) -> dict[str, Any]:
-        """After the first iterations: `counted`, and ``grown``, bytes that the process has gained.
+        """Run the first iterations and return `counted`, and as ``grown`` the bytes by which the process has grown.
 
-        To be asked for before anything else was done.
+        This must be called before any other method.
         """
         self.run(WARM_UP, update=True)
         peak = resident("VmHWM")
@@ -75,7 +75,7 @@ class Contestant:
 
 
 def drop_nothing(modules: Iterable[Any], kind: type) -> None:
-    """Set the rates of all that drops out to 0: ``p`` of modules of the `kind`, ``dropout`` of others."""
+    """Set all dropout rates to 0: the attribute ``p`` of modules of the class `kind`, ``dropout`` of others."""
     for module in modules:
         name = "p" if isinstance(module, kind) else "dropout"
         if isinstance(getattr(module, name, None), float):
@@ -83,9 +83,9 @@ def drop_nothing(modules: Iterable[Any], kind: type) -> None:
 
 
 def resident(field: str = "VmRSS") -> int | None:
-    """Bytes of this process in memory, now or (VmHWM) at most so far; None without /proc.
+    """Return the bytes of this process in memory, now (VmRSS) or at most so far (VmHWM); None without /proc.
 
-    `getrusage` would count the parent's memory as well, in a process that was forked from a large one.
+    `getrusage` is not used because in a forked process it includes the parent's memory.
     """
     status = Path("/proc/self/status")
     if not status.exists():

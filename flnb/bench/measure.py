@@ -1,4 +1,4 @@
-"""Several contestants in one run: warmed up, then timed in turn, many short rounds."""
+"""Timing of several frameworks or backends in turn, in many short rounds."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ if TYPE_CHECKING:
 __all__ = ["Measured", "measure", "threads"]
 
 MOST = 200
-"""Iterations in one round."""
+"""Most iterations in one turn."""
 
 
 class Measured(NamedTuple):
-    """The measurements of one contestant: seconds of an iteration with and without the optimizer, one number a round.
+    """The measurements of one framework or backend.
 
-    `busy` is the share of the wall's time in which its process computed, all threads together: less than the number
-    of threads if other programs took the processor away.
+    Attributes:
+        trained: seconds of an iteration with the optimizer, one number for each round.
+        without: seconds of an iteration without the optimizer, one number for each round.
+        busy: processor time of all threads divided by elapsed time; less than the number of threads if other programs
+            used the processor.
     """
 
     trained: list[float]
@@ -29,7 +32,7 @@ class Measured(NamedTuple):
     busy: float
 
     def columns(self, memory: dict[str, Any]) -> dict[str, Any]:
-        """The part of a table's row that needs no other contestant, with what `Contestant.memory` gave."""
+        """Return the columns of a table for these times and for what `Contestant.memory` returned."""
         live, grown = memory["live"], memory["grown"]
         return {
             "s / 100": _text(100.0 * Spread.of(self.trained).median),
@@ -41,28 +44,29 @@ class Measured(NamedTuple):
 
 
 def _text(seconds: float) -> str:
+    """Format seconds with two decimals, or with four below one second."""
     return f"{seconds:.2f}" if seconds >= 1.0 else f"{seconds:.4f}"
 
 
 def threads(count: int) -> dict[str, str]:
-    """The environment of a process that computes on so many threads."""
+    """Return environment variables by which a process computes with this number of threads."""
     return dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(count))
 
 
 def measure(workers: Sequence[Worker], rounds: int, seconds: float, clock: str = "wall") -> list[Measured]:
-    """Time the contestants in these workers, which were warmed up when they were asked for their memory.
+    """Time the contestants in these workers, whose `Contestant.memory` must have been called before.
 
-    In a round each runs, one after the other, as many iterations as take about `seconds`, at least two: half of them
-    with the optimizer, half without. `clock` is "wall", or "processor" for a machine that others use as well; the time
-    of several threads then adds up.
+    In a round each in turn runs as many iterations as take about `seconds`, at least two, half of them with the
+    optimizer. `clock` is "wall", or "processor" for a shared machine, which adds up the times of all threads.
     """
     iterations = {}
     for worker in workers:
-        worker.call("run", iterations=1, update=False)  # what compiles has only compiled the other half so far
+        worker.call("run", iterations=1, update=False)  # a framework that compiles has not yet compiled this
         once = worker.call("run", iterations=1, update=True)["wall"]
         iterations[worker] = min(MOST, max(1, round(seconds / 2 / once)))
 
     def turn(worker: Worker) -> list[dict[str, float]]:
+        """Run one turn; returns the times with the optimizer and without."""
         return [worker.call("run", iterations=iterations[worker], update=update) for update in (True, False)]
 
     found = in_turn(workers, turn, rounds)
@@ -70,6 +74,7 @@ def measure(workers: Sequence[Worker], rounds: int, seconds: float, clock: str =
 
 
 def _measured(turns: list[list[dict[str, float]]], iterations: int, clock: str) -> Measured:
+    """Convert the total times of all turns to seconds of an iteration."""
     trained, without = ([turn[half][clock] / iterations for turn in turns] for half in (0, 1))
     wall, processor = (sum(half[each] for turn in turns for half in turn) for each in ("wall", "processor"))
     return Measured(trained, without, processor / wall)

@@ -1,4 +1,4 @@
-"""flnb's own contestant: a recipe of `flnb.models` on one of the backends."""
+"""Training of a model of `flnb.models` on one backend, to be measured by `flnb bench`."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from flnb.optim import SGD
 __all__ = ["Training"]
 
 RECORDED = 5
-"""Iterations from which the costliest ops are told."""
+"""Recorded iterations from which the slowest ops are found."""
 
 
 class Training(Contestant):
-    """The model in flnb.
+    """A model of `flnb.models`, trained by flnb.
 
     Args:
-        model, scale: names for `flnb.models.get` and its recipes.
-        backend: the name of the backend.
-        weights: an .npz file of initial parameters with which all begin; the first contestant writes it.
+        model: the model's name.
+        scale: the model's size, "small" or "paper".
+        backend: the backend's name.
+        weights: an .npz file with initial parameters, which the first contestant writes and the others load.
     """
 
     def __init__(self, model: str, scale: str, backend: str, weights: str) -> None:
@@ -48,6 +49,7 @@ class Training(Contestant):
             np.savez(weights, *(parameter.data.numpy() for parameter in self.model.parameters()))
 
     def _load(self, model: Module) -> None:
+        """Set a model's parameters to the initial ones."""
         with np.load(self.weights) as arrays:
             for parameter, array in zip(model.parameters(), arrays.values(), strict=True):
                 flnb.ops.assign(parameter.data, flnb.asarray(array, dtype=parameter.dtype))
@@ -82,9 +84,9 @@ class Training(Contestant):
         return {"live": after["peak_allocated"], "allocations": after["allocs"] - before}
 
     def costliest(self, count: int) -> list[tuple[str, float]]:
-        """The ops that took most of an iteration's op time, with their shares of it (0 to 1), from recordings.
+        """Return the `count` ops with the most time in an iteration, with their shares of all ops' time (0 to 1).
 
-        Of each op the median over the iterations: another program that takes the processor in one does not count.
+        An op's time is its median over some iterations, so that other programs disturb it little.
         """
         times: dict[str, list[int]] = {}
         for _ in range(RECORDED):

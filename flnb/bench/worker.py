@@ -1,61 +1,59 @@
-"""An object in a process of its own, whose methods are called over a pipe.
+"""Objects in processes of their own, whose methods are called through a pipe.
 
-Contestants of one run then share neither memory nor threads, have their own environment (threads and the settings
-of malloc are read once, when a process starts), and can still take turns.
+Candidates of a benchmark then share neither memory nor threads, have their own environment variables (the number of
+threads and the settings of malloc are read once, when a process starts), and can still take turns.
 """
 
 from __future__ import annotations
 
-import json
+import multiprocessing
 import os
-import subprocess
-import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from multiprocessing.connection import Connection
 
 __all__ = ["Worker", "WorkerError", "serve"]
 
 
 class WorkerError(RuntimeError):
-    """An error in a worker's process; the message names the process, the call, and the error there."""
+    """An error in a worker's process; the message names the process, the method, and the error there."""
 
 
 class Worker:
-    """A process with one object, made by ``target(**arguments)``; `call` calls its methods.
+    """A process that holds one object, ``target(**arguments)``, whose methods are called by `call`.
 
-    Arguments and results are JSON values. The process ends with the block, or with `close`.
+    The process ends with the ``with`` block, or by `close`.
 
+    Args:
+        name: the worker's name in errors.
+        target: the class, as "module:class", importable in the new process.
+        arguments: keyword arguments of the class.
+        environment: environment variables of the new process, in addition to those of this one.
+
+    Raises:
+        WorkerError: the object could not be made; or later a method raised an error, or the process died.
+
+    >>> from flnb.bench import Worker
     >>> with Worker("counter", "collections:Counter", {"a": 2}) as worker:
     ...     worker.call("total")
     2
-
-    Args:
-        name: what errors call it.
-        target: "module:class", importable there as it is here.
-        arguments: of the class.
-        environment: variables that are set for this process alone.
-
-    Raises:
-        WorkerError: the object could not be made, or later a method raised, or the process died.
     """
 
     def __init__(
         self, name: str, target: str, arguments: Mapping[str, Any], environment: Mapping[str, str] | None = None
     ) -> None:
         self.name = name
-        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", "from flnb.bench.worker import serve; serve()"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path, **(environment or {})},
-            text=True,
-        )
-        assert self._process.stdin is not None  # for the type checker: both were asked for
-        assert self._process.stdout is not None
-        self._requests, self._answers = self._process.stdin, self._process.stdout
+        spawn = multiprocessing.get_context("spawn")
+        self._pipe, theirs = spawn.Pipe()
+        self._process = spawn.Process(target=serve, args=(theirs,), daemon=True)
+        with patch.dict(os.environ, environment or {}):
+            self._process.start()
+        theirs.close()
         try:
             self.call(target, **arguments)
         except BaseException:
@@ -63,31 +61,24 @@ class Worker:
             raise
 
     def call(self, method: str, /, **arguments: Any) -> Any:
-        """Call the object's method with these arguments and return its result."""
+        """Call a method of the object with keyword arguments and return its result; both are pickled."""
         try:
-            self._requests.write(json.dumps([method, arguments]) + "\n")
-            self._requests.flush()
-            line = self._answers.readline()
-        except BrokenPipeError:
-            line = ""
-        if not line:
-            status = self._process.wait()
-            raise WorkerError(f"{self.name}: the process ended during {method!r}, with status {status}")
-        answer = json.loads(line)
-        if "error" in answer:
-            raise WorkerError(f"{self.name}: {method!r} failed: {answer['error']}")
-        return answer["result"]
+            self._pipe.send((method, arguments))
+            error, result = self._pipe.recv()
+        except (EOFError, ConnectionError):
+            self._process.join()
+            status = self._process.exitcode
+            raise WorkerError(f"{self.name}: the process ended during {method!r}, with status {status}") from None
+        if error:
+            raise WorkerError(f"{self.name}: {method!r} failed: {error}")
+        return result
 
     def close(self) -> None:
-        """End the process; once is enough."""
-        for pipe in (self._requests, self._answers):
-            with suppress(BrokenPipeError):  # it died with something unread
-                pipe.close()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        """End the process; may be called twice."""
+        self._pipe.close()
+        self._process.join(10)
+        self._process.kill()
+        self._process.join()
 
     def __enter__(self) -> Worker:
         return self
@@ -96,21 +87,20 @@ class Worker:
         self.close()
 
 
-def serve() -> None:
-    """Run a worker's process: the first line names the object to make, every further one a method to call."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print must not be taken for an answer
+def serve(pipe: Connection) -> None:
+    """Run a worker's process: the first request names the class of the object, each further one a method to call."""
+    os.dup2(2, 1)  # what libraries print must not mix with the benchmark's results
     made: Any = None
-    for line in sys.stdin:
-        method, arguments = json.loads(line)
-        try:
-            if made is None:
-                module, _, name = method.partition(":")
-                made, result = getattr(import_module(module), name)(**arguments), None
-            else:
-                result = getattr(made, method)(**arguments)
-            answer = {"result": result}
-        except Exception as error:
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+    with suppress(EOFError, KeyboardInterrupt):
+        while True:
+            method, arguments = pipe.recv()
+            result = error = None
+            try:
+                if made is None:
+                    module, _, name = method.partition(":")
+                    made = getattr(import_module(module), name)(**arguments)
+                else:
+                    result = getattr(made, method)(**arguments)
+            except Exception as raised:
+                error = f"{type(raised).__name__}: {raised}"
+            pipe.send((error, result))
