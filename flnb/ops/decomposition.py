@@ -15,7 +15,7 @@ from flnb.ops import elementwise as e
 from flnb.ops.creation import asarray
 from flnb.ops.dtypes import finfo
 from flnb.ops.inverse import solve
-from flnb.ops.linalg import adjoint, matmul
+from flnb.ops.linalg import adjoint
 from flnb.ops.movement import concat, expand_dims
 from flnb.ops.packed import Shape, matrices, packed, plain, results, square
 
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 
 
 class EighResult(NamedTuple):
-    """``eigenvalues`` (..., N), ascending, and ``eigenvectors`` (..., N, N), one a column."""
+    """Results of `eigh`: ascending ``eigenvalues`` (..., N), and ``eigenvectors`` (..., N, N), one in each column."""
 
     eigenvalues: Tensor
     eigenvectors: Tensor
 
 
 class QRResult(NamedTuple):
-    """``Q`` with orthonormal columns and ``R``, upper triangular."""
+    """Results of `qr`: ``Q`` with orthonormal columns, and the upper triangular ``R``."""
 
     Q: Tensor
     R: Tensor
 
 
 class SVDResult(NamedTuple):
-    """``U`` (..., M, K), ``S`` (..., K), descending, and ``Vh`` (..., K, N)."""
+    """Results of `svd`: ``U`` (..., M, K), the descending singular values ``S`` (..., K), and ``Vh`` (..., K, N)."""
 
     U: Tensor
     S: Tensor
@@ -46,27 +46,32 @@ class SVDResult(NamedTuple):
 
 
 def symmetric(x: Any) -> Any:
-    """The mean of a matrix and its adjoint."""
-    return e.multiply(e.add(x, adjoint(x)), 0.5)
+    """Return the mean of square matrices and their adjoints."""
+    return (x + adjoint(x)) * 0.5
 
 
 def lower(x: Any, diagonal: float) -> Any:
-    """The lower triangle of x, its diagonal multiplied by a number."""
+    """Return the lower triangles of matrices, with the diagonals multiplied by a number."""
     n, m = x.shape[-2:]
-    return e.multiply(x, asarray(np.tri(n, m, -1) + diagonal * np.eye(n, m), dtype=x.dtype))
+    return x * asarray(np.tri(n, m, -1) + diagonal * np.eye(n, m), dtype=x.dtype)
+
+
+def columns(x: Any, vectors: Any) -> Any:
+    """Multiply the j-th column of matrices x by the j-th element of vectors."""
+    return x * expand_dims(vectors, axis=-2)
 
 
 def _gaps(w: Any, cotangent: Any) -> Any:
-    """1 / (w_j - w_i) at (i, j), and 0 on the diagonal.
+    """Return the matrix of 1 / (w_j - w_i), with 0 on the diagonal, for eigenvalues or squared singular values w.
 
-    Vectors that belong to equal values can be rotated into each other, and a gradient by them is not defined: NaN
-    where one is asked for, 0 where the cotangent is zero because only values are used.
+    The vectors of equal values can be rotated into each other, so that a gradient by them is not defined. The element
+    for two equal values is NaN where ``cotangent``, the gradient that it will be multiplied by, is not zero, else 0.
     """
-    difference = e.subtract(expand_dims(w, axis=-2), expand_dims(w, axis=-1))
+    difference = expand_dims(w, axis=-2) - expand_dims(w, axis=-1)
     equal = e.equal(difference, 0.0)
     others = asarray(~np.eye(w.shape[-1], dtype=bool))
     undefined = e.logical_and(equal, e.logical_and(e.not_equal(cotangent, 0.0), others))
-    inverse = e.divide(e.astype(e.logical_not(equal), w.dtype), e.where(equal, 1.0, difference))
+    inverse = e.astype(e.logical_not(equal), w.dtype) / e.where(equal, 1.0, difference)
     return e.where(undefined, math.nan, inverse)
 
 
@@ -74,9 +79,9 @@ def _gaps(w: Any, cotangent: Any) -> Any:
 
 
 def _pull_cholesky(g: Any, plan: Any, x: Any, y: Any) -> Any:
-    """The gradient of cholesky (Murray, "Differentiation of the Cholesky decomposition", 2016, equation 10)."""
+    """Gradient of cholesky (Murray, "Differentiation of the Cholesky decomposition", 2016, equation 10)."""
     upper = adjoint(y)
-    half = solve(upper, lower(matmul(upper, g), 0.5))
+    half = solve(upper, lower(upper @ g, 0.5))
     return symmetric(adjoint(solve(upper, adjoint(half))))
 
 
@@ -84,16 +89,16 @@ _cholesky = Op("cholesky", "matmul", square, [Pull({"y"}, _pull_cholesky)], acce
 
 
 def cholesky(x: ArrayLike, /, *, upper: bool = False) -> Tensor:
-    """L with ``x = L @ L.mT`` for symmetric positive definite x (..., N, N); its adjoint if ``upper``.
+    """Cholesky factor L of symmetric positive definite x (..., N, N), with ``x = L @ L.mT``; its adjoint if ``upper``.
 
-    The lower triangle of x is read, and x taken to be symmetric; so is its gradient.
+    Only the lower triangle of x is read, and x is assumed to be symmetric. The gradient is symmetric.
 
     >>> import flnb
     >>> flnb.linalg.cholesky(flnb.asarray([[4.0, 2.0], [2.0, 5.0]])).tolist()
     [[2.0, 0.0], [1.0, 2.0]]
 
     Raises:
-        numpy.linalg.LinAlgError: a matrix that is not positive definite.
+        numpy.linalg.LinAlgError: x is not positive definite.
     """
     y = dispatch.call(_cholesky, (asarray(x),))
     return adjoint(y) if upper else y
@@ -103,25 +108,23 @@ def cholesky(x: ArrayLike, /, *, upper: bool = False) -> Tensor:
 
 
 def _pull_eigh(g: list[Any], _: Any, y: list[Any]) -> Any:
-    """The gradient of eigh.
+    """Gradient of eigh.
 
     Giles, "Collected matrix derivative results for forward and reverse mode AD" (2008), section 3.1.
     """
     (g_values, g_vectors), (w, v) = g, y
-    g_values, w = plain(g_values), plain(w)
-    turned = matmul(adjoint(v), g_vectors)
-    inner = e.multiply(turned, _gaps(w, turned))
-    scaled = e.multiply(v, expand_dims(g_values, axis=-2))
-    return symmetric(matmul(e.add(matmul(v, inner), scaled), adjoint(v)))
+    turned = adjoint(v) @ g_vectors
+    inner = turned * _gaps(plain(w), turned)
+    return symmetric((v @ inner + columns(v, plain(g_values))) @ adjoint(v))
 
 
 _eigh = packed("eigh", lambda _, n: ((n,), (n, n)), _pull_eigh)
 
 
 def eigh(x: ArrayLike, /) -> EighResult:
-    """Eigenvalues and eigenvectors of symmetric x (..., N, N), of which the lower triangle is read.
+    """Eigenvalues and eigenvectors of symmetric x (..., N, N), of which only the lower triangle is read.
 
-    The gradient by vectors is NaN where eigenvalues are equal, as the vectors are not determined there.
+    Where eigenvalues are equal, their eigenvectors are not unique, and a gradient through them is NaN.
 
     >>> import flnb
     >>> flnb.linalg.eigh(flnb.asarray([[2.0, 0.0], [0.0, 1.0]])).eigenvalues.tolist()
@@ -134,11 +137,13 @@ def eigh(x: ArrayLike, /) -> EighResult:
 
 
 def _pull_eigvalsh(g: Any, plan: Any, x: Any, y: Any) -> Any:
+    """Gradient of eigvalsh, from the eigenvectors, which are computed now."""
     v = eigh(x).eigenvectors
-    return symmetric(matmul(e.multiply(v, expand_dims(g, axis=-2)), adjoint(v)))
+    return symmetric(columns(v, g) @ adjoint(v))
 
 
 def _infer_values(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[Shape, Any]:
+    """Shape rule of eigenvalues and singular values: min(M, N) real numbers for each matrix (M, N)."""
     shape = matrices(op.name, specs[0], square=op.name == "eigvalsh")
     return (*shape[:-2], min(shape[-2:])), real_dtype(specs[0].dtype)
 
@@ -160,22 +165,25 @@ def eigvalsh(x: ArrayLike, /) -> Tensor:
 
 
 def _of_first(op: str, count: int, g: Any, vectors: Any) -> Any:
-    """The cotangent of the first columns Q1 of a unitary matrix, from that of all.
+    """Fold the gradient ``g`` by all columns of a unitary matrix into one by its first ``count`` columns, Q1.
 
-    The others, Q2, follow the first by dQ2 = -Q1 dQ1^H Q2, as all stay orthonormal. How they turn among themselves is
-    the algorithm's choice: no gradient can say it, and it is refused where the cotangent asks.
+    The last columns, Q2, only complete the basis. As all stay orthonormal, they follow Q1 by dQ2 = -Q1 dQ1^H Q2. The
+    algorithm is free to rotate them among themselves, so no gradient by such a rotation exists.
+
+    Raises:
+        ValueError: ``g`` depends on that rotation; ``op`` is named in the message.
     """
     first, others = vectors[..., :count], vectors[..., count:]
     of_others = g[..., count:]
-    along = matmul(adjoint(others), of_others)
-    turn = e.abs(e.subtract(along, adjoint(along)))
+    along = adjoint(others) @ of_others
+    turn = e.abs(along - adjoint(along))
     if turn.size and turn._bounds()[1] > finfo(g.dtype).eps ** 0.5 * e.abs(g)._bounds()[1]:
         raise ValueError(
-            f"{op}: of {vectors._spec!r} the last {others.shape[-1]} columns complete a basis, and the matrix does not "
-            f"determine how they turn among themselves, which this gradient asks; use what does not depend on it, such "
-            f"as their projection Q2 @ Q2.mT, or {_WITHOUT[op]}, which leaves them out"
+            f"{op}: the last {others.shape[-1]} columns of {vectors._spec!r} complete a basis; they are not unique, as "
+            f"they can be rotated among themselves, and this gradient depends on that rotation; use functions that do "
+            f"not, such as their projection Q2 @ Q2.mT, or {_WITHOUT[op]}, which leaves these columns out"
         )
-    return e.subtract(g[..., :count], matmul(others, matmul(adjoint(of_others), first)))
+    return g[..., :count] - others @ (adjoint(of_others) @ first)
 
 
 _WITHOUT = {"qr": "mode='reduced'", "svd": "full_matrices=False"}
@@ -185,12 +193,13 @@ _WITHOUT = {"qr": "mode='reduced'", "svd": "full_matrices=False"}
 
 
 def _qr_shapes(m: int, n: int, mode: str) -> tuple[Shape, ...]:
+    """Return the shapes of Q and R for a matrix (m, n)."""
     k = m if mode == "complete" else min(m, n)
     return (m, k), (k, n)
 
 
 def _pull_qr(g: list[Any], x: Any, y: list[Any], mode: str) -> Any:
-    """The gradient of qr; wide matrices by their square part.
+    """Gradient of qr; that of a wide matrix is computed from its square left part.
 
     Walter and Lehmann, "Walter's algorithm for the derivative of QR" (2010).
     """
@@ -200,23 +209,23 @@ def _pull_qr(g: list[Any], x: Any, y: list[Any], mode: str) -> Any:
         g_q, q, g_r, r = _of_first("qr", n, g_q, q), q[..., :n], g_r[..., :n, :], r[..., :n, :]
     if m >= n:
         return _pull_tall_qr(g_q, g_r, q, r)
-    rest, square = x[..., m:], r[..., :m]
-    g_q = e.add(g_q, matmul(rest, adjoint(g_r[..., m:])))
-    return concat([_pull_tall_qr(g_q, g_r[..., :m], q, square), matmul(q, g_r[..., m:])], axis=-1)
+    g_q = g_q + x[..., m:] @ adjoint(g_r[..., m:])
+    return concat([_pull_tall_qr(g_q, g_r[..., :m], q, r[..., :m]), q @ g_r[..., m:]], axis=-1)
 
 
 def _pull_tall_qr(g_q: Any, g_r: Any, q: Any, r: Any) -> Any:
-    m = e.subtract(matmul(r, adjoint(g_r)), matmul(adjoint(g_q), q))
-    half = lower(m, 0.5)
-    mirrored = e.add(half, adjoint(half))
-    return adjoint(solve(r, adjoint(e.add(g_q, matmul(q, mirrored)))))
+    """Gradient of qr for a matrix with at least as many rows as columns."""
+    half = lower(r @ adjoint(g_r) - adjoint(g_q) @ q, 0.5)
+    return adjoint(solve(r, adjoint(g_q + q @ (half + adjoint(half)))))
 
 
 _qr = packed("qr", _qr_shapes, _pull_qr, reads={0, "y"}, only_square=False)
 
 
 def qr(x: ArrayLike, /, *, mode: str = "reduced") -> QRResult:
-    """``x = Q @ R`` for x (..., M, N): Q (..., M, K), R (..., K, N), K = min(M, N), or M if ``mode="complete"``.
+    """QR decomposition, ``x = Q @ R``, of x (..., M, N): Q is (..., M, K), with orthonormal columns, R (..., K, N).
+
+    K is min(M, N), or M with ``mode="complete"``. R is upper triangular.
 
     >>> import flnb
     >>> q, r = flnb.linalg.qr(flnb.asarray([[3.0, 1.0], [4.0, 2.0]]))
@@ -234,12 +243,13 @@ def qr(x: ArrayLike, /, *, mode: str = "reduced") -> QRResult:
 
 
 def _svd_shapes(m: int, n: int, full: bool) -> tuple[Shape, ...]:
+    """Return the shapes of U, S and Vh for a matrix (m, n)."""
     k = min(m, n)
     return (m, m if full else k), (k,), (n if full else k, n)
 
 
 def _pull_svd(g: list[Any], x: Any, y: list[Any], full: bool) -> Any:
-    """The gradient of svd (Townsend, "Differentiating the singular value decomposition", 2016, equations 31 to 38)."""
+    """Gradient of svd (Townsend, "Differentiating the singular value decomposition", 2016, equations 31 to 38)."""
     (g_u, g_s, g_vh), (u, s, vh) = g, y
     g_s, s = plain(g_s), plain(s)
     v, g_v, count = adjoint(vh), adjoint(g_vh), s.shape[-1]
@@ -248,21 +258,17 @@ def _pull_svd(g: list[Any], x: Any, y: list[Any], full: bool) -> Any:
     if v.shape[-1] > count:
         g_v, v = _of_first("svd", count, g_v, v), v[..., :count]
         vh = adjoint(v)
-    row, column = expand_dims(s, axis=-2), expand_dims(s, axis=-1)
-    squares = e.square(s)
-    left, right = matmul(adjoint(u), g_u), matmul(vh, g_v)
-    skew_u, skew_v = e.subtract(left, adjoint(left)), e.subtract(right, adjoint(right))
-    inner = e.multiply(e.multiply(_gaps(squares, left), skew_u), row)
-    inner = e.add(inner, e.multiply(e.multiply(_gaps(squares, right), skew_v), column))
-    if x.dtype.kind == "c":  # the phases of the vectors, which U and Vh share
-        inner = e.add(inner, e.divide(e.multiply(skew_u, asarray(np.eye(s.shape[-1]), dtype=s.dtype)), 2.0 * column))
-    pulled = matmul(e.add(matmul(u, inner), e.multiply(u, expand_dims(g_s, axis=-2))), vh)
+    row, column, squares = expand_dims(s, axis=-2), expand_dims(s, axis=-1), e.square(s)
+    left, right = adjoint(u) @ g_u, vh @ g_v
+    skew_u, skew_v = left - adjoint(left), right - adjoint(right)
+    inner = _gaps(squares, left) * skew_u * row + _gaps(squares, right) * skew_v * column
+    if x.dtype.kind == "c":  # U and Vh may change their phases together
+        inner = inner + skew_u * asarray(np.eye(s.shape[-1]), dtype=s.dtype) / (2.0 * column)
+    pulled = (u @ inner + columns(u, g_s)) @ vh
     if u.shape[-2] > u.shape[-1]:
-        outside = e.subtract(g_u, matmul(u, left))
-        pulled = e.add(pulled, matmul(e.divide(outside, row), vh))
+        pulled = pulled + ((g_u - u @ left) / row) @ vh
     if v.shape[-2] > v.shape[-1]:
-        outside = e.subtract(g_v, matmul(v, right))
-        pulled = e.add(pulled, matmul(e.divide(u, row), adjoint(outside)))
+        pulled = pulled + (u / row) @ adjoint(g_v - v @ right)
     return pulled
 
 
@@ -270,10 +276,11 @@ _svd = packed("svd", _svd_shapes, _pull_svd, reads={0, "y"}, only_square=False)
 
 
 def svd(x: ArrayLike, /, *, full_matrices: bool = True) -> SVDResult:
-    """``x = (U * S) @ Vh`` with orthonormal U, Vh; for x (..., M, N) K = min(M, N), or full square U and Vh.
+    """Singular value decomposition, ``x = (U * S) @ Vh``, of x (..., M, N), with K = min(M, N) singular values S.
 
-    The vectors that make U or Vh square have a gradient through what does not depend on how they turn among
-    themselves: one vector, or the space that several span.
+    With ``full_matrices`` U (..., M, M) and Vh (..., N, N) are square; without it they are (..., M, K) and (..., K, N).
+    The vectors that make U or Vh square are not unique. Gradients flow through functions of them that are unique, such
+    as the space that they span; others raise a ValueError in the backward pass.
 
     >>> import flnb
     >>> flnb.linalg.svd(flnb.asarray([[0.0, 2.0], [1.0, 0.0]])).S.tolist()
@@ -287,8 +294,9 @@ def svd(x: ArrayLike, /, *, full_matrices: bool = True) -> SVDResult:
 
 
 def _pull_svdvals(g: Any, plan: Any, x: Any, y: Any) -> Any:
+    """Gradient of svdvals, from the singular vectors, which are computed now."""
     u, _, vh = svd(x, full_matrices=False)
-    return matmul(e.multiply(u, expand_dims(g, axis=-2)), vh)
+    return columns(u, g) @ vh
 
 
 _svdvals = Op("svdvals", "matmul", _infer_values, [Pull({0}, _pull_svdvals)], accepts="float", holomorphic=False)

@@ -11,7 +11,7 @@ from flnb.dispatch.table import Op, Pull, describe
 from flnb.ops import elementwise as e
 from flnb.ops.creation import asarray, eye
 from flnb.ops.dtypes import finfo
-from flnb.ops.linalg import adjoint, batched, conjugate, matmul
+from flnb.ops.linalg import adjoint, batched, conjugate
 from flnb.ops.movement import broadcast_to, expand_dims, reshape, sum_to
 from flnb.ops.packed import matrices, packed, plain, results, square
 
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 
 
 class SlogdetResult(NamedTuple):
-    """``sign`` and ``logabsdet``, both (...): the determinant is ``sign * exp(logabsdet)``."""
+    """Results of `slogdet`, both of shape (...): the determinant is ``sign * exp(logabsdet)``."""
 
     sign: Tensor
     logabsdet: Tensor
 
 
 def _infer_solve(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[tuple[int, ...], Any]:
+    """Shape rule of solve, for matrices (..., N, N) and right-hand sides (..., N, K)."""
     a, b = specs
     n = matrices("solve", a, square=True)[-1]
     if b.shape[-2] != n:
@@ -34,15 +35,10 @@ def _infer_solve(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[tu
     return (*batched("solve", specs), n, b.shape[-1]), a.dtype
 
 
-def _pull_matrix(g: Any, plan: Any, a: Any, b: Any, y: Any) -> Any:
-    right = solve(adjoint(a), g)
-    return sum_to(e.negative(matmul(right, adjoint(y))), plan.specs[0].shape)
-
-
 _solve = Op(
     "solve", "matmul", _infer_solve,
     (
-        Pull({0, "y"}, _pull_matrix),
+        Pull({0, "y"}, lambda g, plan, a, b, y: sum_to(-(solve(adjoint(a), g) @ adjoint(y)), plan.specs[0].shape)),
         Pull({0}, lambda g, plan, a, b, y: sum_to(solve(adjoint(a), g), plan.specs[1].shape)),
     ),
     accepts="float", holomorphic=False,
@@ -50,17 +46,16 @@ _solve = Op(
 
 
 def solve(a: ArrayLike, b: ArrayLike, /) -> Tensor:
-    """x with ``a @ x = b``: a (..., N, N), b (..., N, K), or one vector (N,); batches broadcast.
+    """Solve ``a @ x = b`` for x, with a (..., N, N) and b (..., N, K), or one vector (N,); batch dimensions broadcast.
 
     >>> import flnb
     >>> flnb.linalg.solve(flnb.asarray([[2.0, 0.0], [0.0, 4.0]]), flnb.asarray([2.0, 2.0])).tolist()
     [1.0, 0.5]
 
     Raises:
-        numpy.linalg.LinAlgError: a singular matrix.
+        numpy.linalg.LinAlgError: a matrix in ``a`` is singular.
     """
     a, b = asarray(a), asarray(b)
-    matrices("solve", a._spec, square=True)
     if b.ndim == 0:
         raise ValueError(f"solve: right-hand sides are vectors or matrices, got {b._spec!r}")
     if b.ndim > 1:
@@ -71,16 +66,18 @@ def solve(a: ArrayLike, b: ArrayLike, /) -> Tensor:
 
 _inv = Op(
     "inv", "matmul", square,
-    [Pull({"y"}, lambda g, plan, x, y: e.negative(matmul(adjoint(y), matmul(g, adjoint(y)))))],
+    [Pull({"y"}, lambda g, plan, x, y: -(adjoint(y) @ (g @ adjoint(y))))],
     accepts="float", holomorphic=False,
 )  # fmt: skip
 
 
 def inv(x: ArrayLike, /) -> Tensor:
-    """Inverse of square matrices (..., N, N); for a product with the inverse `solve` is faster and more accurate.
+    """Inverse of square matrices x (..., N, N).
+
+    For ``inv(a) @ b`` use ``solve(a, b)``, which is faster and more accurate.
 
     Raises:
-        LinAlgError: a singular matrix.
+        numpy.linalg.LinAlgError: a matrix in x is singular.
 
     >>> import flnb
     >>> flnb.linalg.inv([[2.0, 0.0], [0.0, 4.0]]).tolist()
@@ -90,20 +87,20 @@ def inv(x: ArrayLike, /) -> Tensor:
 
 
 def _scaled_inverse(g: Any, x: Any) -> Any:
-    """The transposed inverse times one number for each matrix."""
-    return e.multiply(expand_dims(expand_dims(g, axis=-1), axis=-1), adjoint(inv(x)))
+    """Multiply the adjoint inverses of matrices x (..., N, N) by one number each, g (...)."""
+    return expand_dims(expand_dims(g, axis=-1), axis=-1) * adjoint(inv(x))
 
 
 _det = Op(
     "det", "matmul",
     lambda op, specs, _: (matrices("det", specs[0], square=True)[:-2], specs[0].dtype),
-    [Pull({0, "y"}, lambda g, plan, x, y: _scaled_inverse(e.multiply(g, conjugate(y)), x))],
+    [Pull({0, "y"}, lambda g, plan, x, y: _scaled_inverse(g * conjugate(y), x))],
     accepts="float", holomorphic=False,
 )  # fmt: skip
 
 
 def det(x: ArrayLike, /) -> Tensor:
-    """Determinants (...) of square matrices (..., N, N); to differentiate, x must not be singular.
+    """Determinants (...) of square matrices x (..., N, N); the gradient needs matrices that are not singular.
 
     >>> import flnb
     >>> flnb.linalg.det([[2.0, 0.0], [0.0, 4.0]])
@@ -113,22 +110,21 @@ def det(x: ArrayLike, /) -> Tensor:
 
 
 def _pull_slogdet(g: Any, x: Any, results: Any) -> Any:
-    """The gradient of slogdet.
+    """Gradient of slogdet.
 
     With t = tr(inv(x) dx), the logarithm changes by Re t, and the sign of complex determinants by i Im t sign.
     """
-    turned, along = g
+    g_sign, g_log = g
     if x.dtype.kind == "c":
-        across = e.multiply(e.imag(e.multiply(turned, e.conj(results[0]))), 1j)
-        along = e.add(plain(along), across)
-    return _scaled_inverse(along, x)
+        g_log = plain(g_log) + e.imag(g_sign * e.conj(results[0])) * 1j
+    return _scaled_inverse(g_log, x)
 
 
 _slogdet = packed("slogdet", lambda *_: ((), ()), _pull_slogdet, reads={0, "y"})
 
 
 def slogdet(x: ArrayLike, /) -> SlogdetResult:
-    """Sign and logarithm of the absolute value of the determinants of x (..., N, N), where `det` would overflow.
+    """Sign and logarithm of the absolute value of determinants of x (..., N, N); unlike `det` it does not overflow.
 
     >>> import flnb
     >>> sign, logarithm = flnb.linalg.slogdet(-flnb.eye(3) * 1e30)
@@ -140,16 +136,13 @@ def slogdet(x: ArrayLike, /) -> SlogdetResult:
 
 
 def _pull_pinv(g: Any, plan: Any, x: Any, rtol: Any, y: Any) -> Any:
-    """The gradient of pinv.
+    """Gradient of pinv.
 
     Golub and Pereyra, "The differentiation of pseudo-inverses and nonlinear least squares" (1973), eq. 4.12.
     """
     gh, yh = adjoint(g), adjoint(y)
-    pulled = e.negative(matmul(yh, matmul(g, yh)))
-    rows = matmul(matmul(gh, y), yh)
-    pulled = e.add(pulled, e.subtract(rows, matmul(x, matmul(y, rows))))
-    columns = matmul(matmul(yh, y), gh)
-    return e.add(pulled, e.subtract(columns, matmul(matmul(columns, y), x)))
+    rows, columns = gh @ y @ yh, yh @ y @ gh
+    return -(yh @ (g @ yh)) + (rows - x @ (y @ rows)) + (columns - columns @ y @ x)
 
 
 _pinv = Op(
@@ -161,17 +154,17 @@ _pinv = Op(
 
 
 def relative_tolerance(x: Any, rtol: Any) -> Any:
-    """The given tolerance, or ``max(M, N) * eps``, one for each matrix of x (..., M, N)."""
+    """Broadcast ``rtol``, or ``max(M, N) * eps`` if it is None, to one number for each matrix of x (..., M, N)."""
     *batch, m, n = x.shape
     value = asarray(float(max(m, n) * finfo(x.dtype).eps) if rtol is None else rtol)
     return broadcast_to(e.astype(value, real_dtype(x.dtype)), tuple(batch))
 
 
 def pinv(x: ArrayLike, /, *, rtol: ArrayLike | None = None) -> Tensor:
-    """Moore-Penrose pseudo-inverse (..., N, M) of matrices (..., M, N).
+    """Moore-Penrose pseudo-inverse (..., N, M) of matrices x (..., M, N).
 
-    Singular values up to ``rtol`` times the largest count as zero; it is ``max(M, N) * eps`` unless given. The gradient
-    is that of matrices of constant rank.
+    Singular values up to ``rtol`` times the largest count as zero; ``rtol`` is ``max(M, N) * eps`` unless given, with
+    the machine epsilon ``eps`` of the dtype. The gradient assumes that the rank does not change.
 
     >>> import flnb
     >>> flnb.linalg.pinv([[2.0, 0.0], [0.0, 0.0]]).tolist()
@@ -183,7 +176,7 @@ def pinv(x: ArrayLike, /, *, rtol: ArrayLike | None = None) -> Tensor:
 
 
 def matrix_power(x: ArrayLike, n: int, /) -> Tensor:
-    """Power of square matrices x (..., N, N), by repeated squaring; a negative n multiplies the inverse.
+    """Multiply square matrices x (..., N, N) n times, by repeated squaring; a negative n multiplies their inverse.
 
     >>> import flnb
     >>> flnb.linalg.matrix_power(flnb.asarray([[1.0, 1.0], [0.0, 1.0]]), 5).tolist()
@@ -195,10 +188,9 @@ def matrix_power(x: ArrayLike, n: int, /) -> Tensor:
         return broadcast_to(eye(shape[-1], dtype=x.dtype), shape)
     power = inv(x) if left < 0 else x
     left, result = abs(left), None
-    while True:
+    while left:
         if left & 1:
-            result = power if result is None else matmul(result, power)
+            result = power if result is None else result @ power
         left >>= 1
-        if not left:
-            return result  # type: ignore[return-value]
-        power = matmul(power, power)
+        power = power @ power if left else power
+    return result  # type: ignore[return-value]

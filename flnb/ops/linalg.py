@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 
 def adjoint(x: Any) -> Any:
-    """The last two axes exchanged and complex elements conjugated."""
+    """Return matrices with their last two axes exchanged and complex elements conjugated."""
     return conjugate(x.mT)
 
 
 def conjugate(x: Any) -> Any:
-    """The complex conjugate; a real tensor is returned as it is."""
+    """Return the complex conjugate; a real tensor is returned as it is."""
     return e.conj(x) if x.dtype.kind == "c" else x
 
 
 def batched(name: str, specs: tuple[Any, ...]) -> tuple[int, ...]:
-    """The common shape of all but the last two axes."""
+    """Broadcast the batch dimensions, all but the last two, of an op's two operands; ``name`` is named in errors."""
     a, b = specs
     try:
         return np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
@@ -43,6 +43,7 @@ def batched(name: str, specs: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 def _infer(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[tuple[int, ...], Any]:
+    """Shape rule of matmul for operands of two dimensions or more."""
     a, b = specs
     if a.ndim < 2 or b.ndim < 2:
         raise ValueError(f"matmul: expected tensors of one dimension or more, got {describe(specs)}")
@@ -54,41 +55,40 @@ def _infer(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[tuple[in
 
 
 def _of_right(g: Any, plan: Any, a: Any, b: Any, y: Any) -> Any:
-    """The gradient of the right matrix; for one that multiplies many, one product over all their rows."""
+    """Gradient of matmul by its right operand b.
+
+    Where b is one matrix and a is a batch, all rows of the batch are joined, so that one product computes the sum.
+    """
     shape = plan.specs[1].shape
     if len(shape) > 2 or a.ndim == 2:
-        return sum_to(matmul(adjoint(a), g), shape)
+        return sum_to(adjoint(a) @ g, shape)
     rows = math.prod(a.shape[:-1])
-    return matmul(adjoint(reshape(a, (rows, a.shape[-1]))), reshape(g, (rows, g.shape[-1])))
+    return adjoint(reshape(a, (rows, a.shape[-1]))) @ reshape(g, (rows, g.shape[-1]))
 
 
 _matmul = Op(
-    "matmul",
-    "matmul",
-    _infer,
-    (
-        Pull({1}, lambda g, plan, a, b, y: sum_to(matmul(g, adjoint(b)), plan.specs[0].shape)),
-        Pull({0}, _of_right),
-    ),
-    accepts="numeric",
-    holomorphic=False,
-    flops=lambda plan: 2 * plan.spec.size * plan.specs[0].shape[-1],
-)
+    "matmul", "matmul", _infer,
+    (Pull({1}, lambda g, plan, a, b, y: sum_to(g @ adjoint(b), plan.specs[0].shape)), Pull({0}, _of_right)),
+    accepts="numeric", holomorphic=False, flops=lambda plan: 2 * plan.spec.size * plan.specs[0].shape[-1],
+)  # fmt: skip
 
 
 def matmul(a: ArrayLike, b: ArrayLike, /, *, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
     """Matrix product over the last two axes, batched over the others.
 
-    A vector on the left is a row, on the right a column. A transposed operand costs nothing: it is a view.
+    A vector is used as a row on the left, as a column on the right. Transposing makes a view and costs nothing.
 
     Args:
         a: (..., M, K) or (K,), numeric.
         b: (..., K, N) or (K,), numeric.
-        transpose_a: whether to exchange the last two axes of a first.
-        transpose_b: likewise of b.
+        transpose_a: whether to exchange the last two axes of ``a`` before.
+        transpose_b: whether to exchange the last two axes of ``b`` before.
+
+    Returns:
+        (..., M, N), without M or N where ``a`` or ``b`` is a vector.
 
     Raises:
-        ValueError: inner extents that differ; the message names both shapes.
+        ValueError: the inner extents (K) differ.
 
     >>> import flnb
     >>> flnb.matmul([[1, 2], [3, 4]], [1, 1])
@@ -109,7 +109,7 @@ def matmul(a: ArrayLike, b: ArrayLike, /, *, transpose_a: bool = False, transpos
 
 
 def linear(x: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None) -> Tensor:
-    """Affine map ``x @ weight.T + bias``: x (..., in), weight (out, in), bias (out,).
+    """Affine map ``x @ weight.T + bias`` of x (..., in), with weight (out, in) and bias (out,): (..., out).
 
     >>> import flnb
     >>> flnb.linear(flnb.ones((1, 2)), flnb.ones((3, 2)), flnb.ones(3))
@@ -124,7 +124,7 @@ def linear(x: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None) -> Te
 
 
 def matrix_transpose(x: ArrayLike, /) -> Tensor:
-    """A view of matrices (..., M, N) with the last two axes exchanged.
+    """Return a view of matrices x (..., M, N) with the last two axes exchanged: (..., N, M).
 
     >>> import flnb
     >>> flnb.matrix_transpose([[1, 2], [3, 4]]).tolist()
@@ -136,14 +136,17 @@ def matrix_transpose(x: ArrayLike, /) -> Tensor:
 
 
 def tensordot(a: ArrayLike, b: ArrayLike, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Tensor:
-    """Sum of products over axes of a and of b: the last ``axes`` of a with the first of b, or two lists of axes.
+    """Sum products of the elements of ``a`` and ``b`` over axes of both.
+
+    ``axes`` is an int n for the last n axes of a and the first n of b, or two lists of axes, one of a and one of b. The
+    result has the other axes of a, then those of b.
 
     >>> import flnb
     >>> flnb.tensordot(flnb.ones((2, 3, 4)), flnb.ones((4, 3, 5)), axes=((2, 1), (0, 1))).shape
     (2, 5)
 
     Raises:
-        ValueError: lists of different lengths, or extents that differ.
+        ValueError: the lists have different lengths, or the extents of paired axes differ.
     """
     a, b = asarray(a), asarray(b)
     if isinstance(axes, SupportsIndex):
@@ -151,18 +154,17 @@ def tensordot(a: ArrayLike, b: ArrayLike, /, *, axes: int | tuple[Sequence[int],
         axes = range(a.ndim - n, a.ndim), range(n)
     left, right = ([i % x.ndim for i in given] for x, given in zip((a, b), axes, strict=True))
     if [a.shape[i] for i in left] != [b.shape[i] for i in right]:
-        raise ValueError(f"tensordot: axes {left} of {a._spec!r} and {right} of {b._spec!r} have other extents")
+        raise ValueError(f"tensordot: axes {left} of {a._spec!r} and {right} of {b._spec!r} must have equal extents")
     rows = [i for i in range(a.ndim) if i not in left]
     columns = [i for i in range(b.ndim) if i not in right]
-    height, width = [a.shape[i] for i in rows], [b.shape[i] for i in columns]
-    inner = int(np.prod([a.shape[i] for i in left]))
-    flat_a = reshape(permute_dims(a, (*rows, *left)), (int(np.prod(height)), inner))
-    flat_b = reshape(permute_dims(b, (*right, *columns)), (inner, int(np.prod(width))))
-    return reshape(matmul(flat_a, flat_b), (*height, *width))
+    height, width, inner = ([x.shape[i] for i in axes] for x, axes in ((a, rows), (b, columns), (a, left)))
+    flat_a = reshape(permute_dims(a, (*rows, *left)), (math.prod(height), math.prod(inner)))
+    flat_b = reshape(permute_dims(b, (*right, *columns)), (math.prod(inner), math.prod(width)))
+    return reshape(flat_a @ flat_b, (*height, *width))
 
 
 def vecdot(a: ArrayLike, b: ArrayLike, /, *, axis: int = -1) -> Tensor:
-    """Sum of ``conj(a) * b`` along ``axis``, which is negative, counted from the end; the other axes broadcast.
+    """Sum of ``conj(a) * b`` along ``axis``, a negative int (counted from the end); the other axes broadcast.
 
     >>> import flnb
     >>> flnb.vecdot([[1, 2], [3, 4]], [10, 1])
@@ -172,13 +174,13 @@ def vecdot(a: ArrayLike, b: ArrayLike, /, *, axis: int = -1) -> Tensor:
     if not -min(a.ndim, b.ndim) <= axis < 0:
         raise ValueError(f"vecdot: axis must be between -{min(a.ndim, b.ndim)} and -1, got {axis}")
     if a.shape[axis] != b.shape[axis]:
-        raise ValueError(f"vecdot: axis {axis} of {a._spec!r} and {b._spec!r} must have one extent")
-    products = e.multiply(conjugate(a), b)
+        raise ValueError(f"vecdot: axis {axis} of {a._spec!r} and {b._spec!r} must have equal extents")
+    products = conjugate(a) * b
     return sum(products, axis=axis, dtype=products.dtype)
 
 
 def outer(a: ArrayLike, b: ArrayLike, /) -> Tensor:
-    """All products of the elements of two vectors, (N,) and (M,): shape (N, M).
+    """Products of each element of vector a (N,) with each element of vector b (M,): (N, M).
 
     >>> import flnb
     >>> flnb.linalg.outer([1, 2], [3, 4]).tolist()
@@ -187,11 +189,11 @@ def outer(a: ArrayLike, b: ArrayLike, /) -> Tensor:
     a, b = asarray(a), asarray(b)
     if a.ndim != 1 or b.ndim != 1:
         raise ValueError(f"outer: expected two vectors, got {a._spec!r} and {b._spec!r}")
-    return e.multiply(expand_dims(a, axis=1), b)
+    return expand_dims(a, axis=1) * b
 
 
 def cross(a: ArrayLike, b: ArrayLike, /, *, axis: int = -1) -> Tensor:
-    """Vector product of three-element vectors along ``axis``, which is negative; the other axes broadcast.
+    """Cross product of vectors of three elements along ``axis``, a negative int; the other axes broadcast.
 
     >>> import flnb
     >>> flnb.linalg.cross([1, 0, 0], [0, 1, 0])
@@ -200,12 +202,11 @@ def cross(a: ArrayLike, b: ArrayLike, /, *, axis: int = -1) -> Tensor:
     a, b = asarray(a), asarray(b)
     if not -min(a.ndim, b.ndim) <= axis < 0 or (a.shape[axis], b.shape[axis]) != (3, 3):
         raise ValueError(f"cross: expected extent 3 in axis {axis} (negative) of both, got {a._spec!r} and {b._spec!r}")
-    first = e.multiply(roll(a, -1, axis), roll(b, -2, axis))
-    return e.subtract(first, e.multiply(roll(a, -2, axis), roll(b, -1, axis)))
+    return roll(a, -1, axis) * roll(b, -2, axis) - roll(a, -2, axis) * roll(b, -1, axis)
 
 
 def diagonal(x: ArrayLike, /, *, offset: int = 0) -> Tensor:
-    """A copy of the diagonals (..., K) of matrices (..., M, N), ``offset`` places to the right of the main one.
+    """Copy the diagonals (..., K) of matrices x (..., M, N), ``offset`` places to the right of the main diagonal.
 
     >>> import flnb
     >>> flnb.linalg.diagonal([[1, 2], [3, 4]])
@@ -218,9 +219,9 @@ def diagonal(x: ArrayLike, /, *, offset: int = 0) -> Tensor:
 
 
 def trace(x: ArrayLike, /, *, offset: int = 0, dtype: DTypeLike = None) -> Tensor:
-    """Sums of the diagonals of matrices (..., M, N), ``offset`` places to the right of the main one.
+    """Sum the diagonals of matrices x (..., M, N), ``offset`` places to the right of the main diagonal: (...).
 
-    The result has ``dtype`` if given.
+    The result has the dtype ``dtype`` if it is given, else that of `flnb.sum`.
 
     >>> import flnb
     >>> flnb.linalg.trace([[1, 2], [3, 4]])

@@ -1,9 +1,8 @@
-"""Norms of vectors and matrices, and what singular values say about them."""
+"""Norms of vectors and matrices, and the rank of matrices."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from flnb.dispatch.brief import brief
 from flnb.ops import elementwise as e
@@ -18,19 +17,13 @@ from flnb.tensor import ArrayLike, Tensor, axes_of
 INFINITY = math.inf
 
 
-def _euclidean(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
-    """The root of the sum of squares, with gradient 0 at the origin: the subgradient of least norm."""
-    total = r.sum(e.square(x), axis=axes, keepdims=keepdims)
-    origin = e.equal(total, 0.0)
-    return e.where(origin, 0.0, e.sqrt(e.where(origin, 1.0, total)))
-
-
 def vector_norm(
     x: ArrayLike, /, *, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, ord: float = 2
 ) -> Tensor:
-    """The vector norm over ``axis`` (an int, several, or None for all): ``sum(abs(x) ** ord) ** (1 / ord)``.
+    """Vector norm over ``axis`` (an int, a tuple of ints, or None for all): ``sum(abs(x) ** ord) ** (1 / ord)``.
 
-    ``ord`` may also be infinity (the largest absolute value), -infinity (the smallest) or 0 (how many are not zero).
+    ``ord`` may also be infinity (the largest absolute value), -infinity (the smallest) or 0 (the number of elements
+    that are not zero). The gradient of the 2-norm of zeros is 0.
 
     >>> import flnb
     >>> flnb.linalg.vector_norm([3.0, -4.0])
@@ -38,27 +31,25 @@ def vector_norm(
     """
     x = r.floating(x)
     x = e.abs(x) if x.dtype.kind == "c" else x
-    axes = axes_of(axis, x.ndim, "vector_norm")
-    over = tuple(range(x.ndim)) if axes is None else axes
+    over = axes_of(axis, x.ndim, "vector_norm"), keepdims
     if ord == 2:
-        return _euclidean(x, over, keepdims)
+        return r.root(r.sum(e.square(x), *over))
     size = e.abs(x)
-    if ord == INFINITY:
-        return r.max(size, axis=over, keepdims=keepdims)
-    if ord == -INFINITY:
-        return r.min(size, axis=over, keepdims=keepdims)
+    if ord in (INFINITY, -INFINITY):
+        return (r.max if ord > 0 else r.min)(size, *over)
     if ord == 0:
-        return r.sum(e.astype(e.not_equal(size, 0.0), size.dtype), axis=over, keepdims=keepdims)
+        return r.sum(e.astype(e.not_equal(size, 0.0), size.dtype), *over)
     if ord == 1:
-        return r.sum(size, axis=over, keepdims=keepdims)
-    return e.pow(r.sum(e.pow(size, float(ord)), axis=over, keepdims=keepdims), 1.0 / ord)
+        return r.sum(size, *over)
+    return r.sum(e.pow(size, float(ord)), *over) ** (1.0 / ord)
 
 
 def matrix_norm(x: ArrayLike, /, *, keepdims: bool = False, ord: float | str = "fro") -> Tensor:
-    """Norms (...) of matrices (..., M, N).
+    """Norms (...) of matrices x (..., M, N).
 
-    ``ord``: "fro" (root of the sum of squares), "nuc" (sum of singular values), 2 and -2 (largest and smallest
-    singular value), 1 and -1 (largest and smallest sum of a column), infinity and -infinity (likewise of a row).
+    ``ord`` is "fro" for the root of the sum of squares, "nuc" for the sum of singular values, 2 or -2 for the largest
+    or smallest singular value, 1 or -1 for the largest or smallest sum of a column's absolute values, infinity or
+    -infinity for the same of a row.
 
     >>> import flnb
     >>> flnb.linalg.matrix_norm([[3.0, 0.0], [0.0, 4.0]])
@@ -80,9 +71,9 @@ def matrix_norm(x: ArrayLike, /, *, keepdims: bool = False, ord: float | str = "
 
 
 def matrix_rank(x: ArrayLike, /, *, rtol: ArrayLike | None = None) -> Tensor:
-    """Rank of matrices (..., M, N): how many singular values exceed ``rtol`` times the largest; int64.
+    """Rank (...) of matrices x (..., M, N), int64: how many singular values exceed ``rtol`` times the largest.
 
-    ``rtol`` is ``max(M, N) * eps`` unless given.
+    ``rtol`` is ``max(M, N) * eps`` unless given, with the machine epsilon ``eps`` of the dtype.
 
     >>> import flnb
     >>> flnb.linalg.matrix_rank([[1.0, 2.0], [2.0, 4.0]])
@@ -90,13 +81,15 @@ def matrix_rank(x: ArrayLike, /, *, rtol: ArrayLike | None = None) -> Tensor:
     """
     x = r.floating(x)
     matrices("matrix_rank", x._spec)
-    values = svdvals(x)  # the largest first, if there is any
-    least = e.multiply(values[..., :1], expand_dims(relative_tolerance(x, rtol), axis=-1))
-    return r.sum(e.astype(e.greater(values, least), "int64"), axis=-1)
+    values = svdvals(x)  # in descending order
+    least = values[..., :1] * expand_dims(relative_tolerance(x, rtol), axis=-1)
+    return r.sum(values > least, axis=-1)
 
 
 def norm(x: ArrayLike, /, p: float = 2, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
-    """The vector p-norm over ``axis`` (None: all): `linalg.vector_norm` with the argument names of torch.
+    """Vector p-norm over ``axis`` (an int, a tuple of ints, or None for all).
+
+    It is `flnb.linalg.vector_norm` with the argument names of torch.
 
     >>> import flnb
     >>> flnb.norm([3.0, -4.0])

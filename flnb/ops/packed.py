@@ -1,8 +1,8 @@
-"""Ops with several results, and the shape rules of matrices.
+"""Ops with several results, such as eigh, and checks of the shapes of matrices.
 
-An op with several results is one row of the table. Its backend method returns them *packed*: the last axes of each are
-flattened and joined along one, so ``eigh`` of (..., N, N) is one tensor (..., N + N*N). `cut` separates the named
-results again, by ops that have gradients, and a pull cuts its cotangent in the same way.
+An op of the table has one result. The backend's method for an op with several returns them *packed*: each result
+without its batch dimensions is flattened, and they are joined along the last axis, so that the eigenvalues (..., N) and
+eigenvectors (..., N, N) of `eigh` are one tensor (..., N + N*N). `cut` separates them by ops that have gradients.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Shape = tuple[int, ...]
 
 
 def matrices(op: str, x: Any, square: bool = False) -> Shape:
-    """The shape of a stack of matrices, checked."""
+    """Check that x is a tensor (or spec) of matrices, or of square ones, and return its shape; errors name ``op``."""
     if x.ndim < 2 or (square and x.shape[-1] != x.shape[-2]):
         expected = "square matrices (..., N, N)" if square else "matrices (..., M, N)"
         raise ValueError(f"{op}: expected {expected}, got {x!r}")
@@ -28,12 +28,12 @@ def matrices(op: str, x: Any, square: bool = False) -> Shape:
 
 
 def square(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[Shape, Any]:
-    """Shape rule of ops that map square matrices to square matrices."""
+    """Shape rule of ops whose input and result are square matrices (..., N, N)."""
     return matrices(op.name, specs[0], square=True), specs[0].dtype
 
 
 def cut(packed: Any, shapes: tuple[Shape, ...]) -> list[Any]:
-    """Separate the results in a packed tensor, by the shapes of their own axes."""
+    """Separate the results in a packed tensor, given the shapes of all without their batch dimensions."""
     parts, start = [], 0
     for shape in shapes:
         stop = start + size_of(shape)
@@ -49,9 +49,14 @@ def packed(
     reads: Collection[Any] = ("y",),
     only_square: bool = True,
 ) -> Op:
-    """A row with several results, whose shapes without the batch are ``shapes(M, N, *attributes)``.
+    """Declare an op of matrices (..., M, N) with several packed results.
 
-    ``pull(cotangents, x, results, *attributes)`` receives cotangents and results as `cut` separates them.
+    Args:
+        name: the op's name.
+        shapes: ``shapes(M, N, *attributes)`` returns the shapes of the results without their batch dimensions.
+        pull: the gradient, ``pull(gradients, x, results, *attributes)``: one gradient for each result, and the results.
+        reads: what the gradient reads, as in `Pull`: 0 for x, "y" for the results; it gets None for the other.
+        only_square: whether M and N must be equal.
     """
 
     def parts(spec: Any, attributes: tuple[Any, ...]) -> tuple[Shape, ...]:
@@ -69,7 +74,7 @@ def packed(
 
 
 def plain(x: Any) -> Any:
-    """The real part of complex numbers whose imaginary part is zero."""
+    """Return the real part of complex numbers, whose imaginary part is known to be 0; real ones as they are."""
     return e.real(x) if x.dtype.kind == "c" else x
 
 

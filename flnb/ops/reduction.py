@@ -310,11 +310,15 @@ def std(
     >>> flnb.std([1.0, 3.0])
     Tensor(1., float32[], numpy)
     """
-    variance = var(x, axis=axis, correction=correction, keepdims=keepdims)
-    if variance._node is None:
-        return e.sqrt(variance)
-    zero = e.equal(variance, 0.0)
-    return e.where(zero, 0.0, e.sqrt(e.where(zero, 1.0, variance)))
+    return root(var(x, axis=axis, correction=correction, keepdims=keepdims))
+
+
+def root(x: Any) -> Any:
+    """Square root with gradient 0 instead of infinity at 0."""
+    if x._node is None:
+        return e.sqrt(x)
+    zero = e.equal(x, 0.0)
+    return e.where(zero, 0.0, e.sqrt(e.where(zero, 1.0, x)))
 
 
 def diff(

@@ -138,7 +138,7 @@ def test_how_completing_vectors_turn_has_no_gradient(name):
     vectors = linalg.qr(x, mode="complete").Q if name == "qr" else linalg.svd(x).U
     weight = np.arange(16.0).reshape(4, 4)
     without = "mode='reduced'" if name == "qr" else "full_matrices=False"
-    with pytest.raises(ValueError, match=rf"{name}: .*the last 2 columns .*turn among themselves.*{without}"):
+    with pytest.raises(ValueError, match=rf"{name}: .*the last 2 columns .*rotated among themselves.*{without}"):
         (vectors * flnb.asarray(weight)).sum().backward()
 
 
