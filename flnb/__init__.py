@@ -1,8 +1,8 @@
-"""flnb: a machine-learning framework to look into, live, from a notebook.
+"""flnb: a machine-learning framework whose every op and allocation can be watched, live, from a notebook.
 
-A program touches the machine through small interfaces: a tensor backend computes, a memory manager allocates. Every
-crossing emits one event, and everything that is shown is computed from those events. Replace either in a cell
-(`use_backend`, `use_memory_manager`) and watch what changed (`record`, `dashboard`).
+Tensor backends compute and memory managers allocate, each behind a small interface. Every call of either emits one
+event, and everything that is displayed is computed from those events. Replace a backend or a manager in a cell
+(`use_backend`, `use_memory_manager`) and watch what changes (`record`, `dashboard`).
 """
 
 # ruff: noqa: F403, F405 (`__all__` says what is public)
@@ -29,19 +29,15 @@ from flnb.dispatch.autocast import autocast
 from flnb.dispatch.crossing import sync
 from flnb.dispatch.dtypes import DTYPES as _DTYPES
 from flnb.dispatch.dtypes import default_dtype, set_default_dtype
-from flnb.dispatch.parts import (
-    active_facts as _active_facts,
-)
-from flnb.dispatch.parts import (
-    set_backend,
-    set_memory_device,
-    set_memory_manager,
-    set_tape,
-    use_backend,
-    use_memory_device,
-    use_memory_manager,
-    use_tape,
-)
+from flnb.dispatch.parts import active_facts as _active_facts
+
+# isort: split
+from flnb.dispatch.parts import set_backend, set_memory_device, set_memory_manager, set_tape
+
+# isort: split
+from flnb.dispatch.parts import use_backend, use_memory_device, use_memory_manager, use_tape
+
+# isort: split
 from flnb.dispatch.recording import record
 from flnb.dispatch.source_lines import creation_stacks
 from flnb.dispatch.spelling import unknown as _unknown
@@ -57,24 +53,12 @@ from flnb.tensor import Tensor
 if TYPE_CHECKING:
     from flnb_telemetry import load_run
 
-    from flnb import (
-        backends,
-        data,
-        explore,
-        magics,
-        memory,
-        meters,
-        models,
-        nn,
-        optim,
-        plot,
-        sparse,
-        speech,
-        telemetry,
-        testing,
-        vision,
-        widgets,
-    )
+    from flnb import backends, data, explore, magics, memory, meters, models, nn
+
+    # isort: split
+    from flnb import optim, plot, sparse, speech, telemetry, testing, vision, widgets
+
+    # isort: split
     from flnb.autograd.anomaly import breakpoint_if, detect_anomaly
     from flnb.explore import bisect, compare_backends
     from flnb.magics import load_ipython_extension as load_ipython_extension
@@ -93,26 +77,34 @@ e, pi, inf, nan, newaxis = _math.e, _math.pi, _math.inf, _math.nan, None
 __array_api_version__ = _VERSIONS[-1]
 
 _LAZY = {
-    "bisect": "flnb.explore",
-    "breakpoint_if": "flnb.autograd.anomaly",
-    "compare_backends": "flnb.explore",
-    "dashboard": "flnb.widgets.dashboard",
-    "detect_anomaly": "flnb.autograd.anomaly",
+    "bisect": "flnb.explore", "compare_backends": "flnb.explore", "load_run": "flnb_telemetry",
+    "breakpoint_if": "flnb.autograd.anomaly", "detect_anomaly": "flnb.autograd.anomaly",
+    "dashboard": "flnb.widgets.dashboard", "view": "flnb.widgets.finished",
     "load_ipython_extension": "flnb.magics",
-    "load_run": "flnb_telemetry",
-    "view": "flnb.widgets.finished",
-}
-_MODULES = (
-    "backends", "data", "explore", "magics", "memory", "meters", "models", "nn", "optim", "plot", "sparse", "speech",
-    "telemetry", "testing", "vision", "widgets",
-)  # fmt: skip
+}  # fmt: skip
+"""Names that are imported when they are first used, and their modules."""
+__all__ = [
+    "OutOfMemoryError", "Tensor", "Variable", "autocast", "autograd", "backends", "bisect", "bool", "bool_",
+    "breakpoint_if", "category", "checkpoint", "compare_backends", "complex128", "complex64", "creation_stack",
+    "creation_stacks", "custom_op", "dashboard", "data", "default_dtype", "detect_anomaly", "dispatch", "e",
+    "enable_grad", "explore", "float16", "float32", "float64", "grad", "hessian", "hvp", "inf", "int16", "int32",
+    "int64", "int8", "interface", "is_grad_enabled", "jacobian", "jvp", "load_run", "log", "magics", "manual_seed",
+    "memory", "meters", "nan", "newaxis", "nn", "no_grad", "ops", "optim", "phase", "pi", "plot", "random", "record",
+    "saved_tensors_hooks", "scope", "set_backend", "set_default_dtype", "set_memory_device", "set_memory_manager",
+    "set_tape", "step", "stop_gradient", "sync", "telemetry", "testing", "tune_gc", "uint16", "uint32", "uint64",
+    "uint8", "use_backend", "use_memory_device", "use_memory_manager", "use_tape", "value_and_grad", "view", "vjp",
+    "vmap", "why", "widgets", "fft", "linalg", "models", "rand", "randn", "sparse", "speech", "vision",
+]  # fmt: skip
+__all__ += [name for name in ops.__all__ if name != "log"]
+# A star import must not replace Python's sum, bool, ...
+__all__ = [name for name in __all__ if not hasattr(_builtins, name)]
 
 
 def __getattr__(name: str) -> Any:
-    """Import rarely used names when they are asked for, so that `import flnb` stays quick."""
+    """Import public names that this module does not hold yet when they are first used: `import flnb` stays quick."""
     if name in _LAZY:
         value = _tool(_LAZY[name], name)
-    elif name in _MODULES:
+    elif name in __all__:
         value = _tool(f"flnb.{name}")
     else:
         raise _unknown("module 'flnb'", name, __dir__())
@@ -121,13 +113,19 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY, *_MODULES})
+    return sorted({*globals(), *_LAZY, *__all__})
 
 
 def log(x: ArrayLike | None = None, /, out: Tensor | None = None, **metrics: float) -> Any:  # type: ignore[no-redef]
-    """Natural logarithm of a tensor, ``log(x)``; or, with keywords, metrics for the recording, ``log(loss=loss)``.
+    """Natural logarithm of a tensor, ``log(x)``; or, with keywords, record metrics of a step, ``log(loss=loss)``.
 
-    The metrics are numbers, or tensors of one element.
+    A metric is a number or a tensor of one element.
+
+    Returns:
+        The logarithm, in floating point; None if metrics are recorded.
+
+    Raises:
+        TypeError: both a tensor and metrics are given.
 
     >>> import flnb
     >>> flnb.log([1.0, 10.0])
@@ -140,14 +138,16 @@ def log(x: ArrayLike | None = None, /, out: Tensor | None = None, **metrics: flo
     if not metrics:
         return ops.log(x, out=out)
     if x is not None or out is not None:
-        raise TypeError("log: give a tensor for its logarithm, or only keywords to record: log(loss=loss)")
+        raise TypeError(
+            "log: expected either a tensor, for its logarithm, or keywords alone, as in log(loss=loss), got both"
+        )
     return _log_metrics(**metrics)
 
 
 def _namespace(tensor: Tensor, /, *, api_version: str | None = None) -> Any:
-    """The namespace of the array API's functions on Tensors: `flnb` itself."""
+    """Return the module with the array API's functions on Tensors, which is `flnb` itself."""
     if api_version not in (None, *_VERSIONS):
-        raise ValueError(f"api_version {api_version!r} is unknown; known: {', '.join(_VERSIONS)}")
+        raise ValueError(f"expected api_version None or one of {', '.join(_VERSIONS)}, got {api_version!r}")
     return _sys.modules["flnb"]
 
 
@@ -155,7 +155,7 @@ Tensor.__array_namespace__ = _namespace
 
 
 def __array_namespace_info__() -> _Info:
-    """The array API's inspection functions: capabilities, devices, dtypes and defaults."""
+    """Return an object with the array API's inspection functions: capabilities, devices, dtypes and defaults."""
     return _Info()
 
 
@@ -163,7 +163,7 @@ _state.start("numpy", "caching")
 
 
 def _register_tools() -> None:
-    """Tell core where the tools are that it asks something of: each is imported when it is first called."""
+    """Register the functions of tools that the core calls; each tool is imported when its function is first called."""
     from flnb_backends.memory.planned import Planned
 
     from flnb.dispatch import recording
@@ -174,14 +174,14 @@ def _register_tools() -> None:
 
 
 _register_tools()
-globals().pop("tensor")  # the module: who looks for torch's function is told by `__getattr__`
+globals().pop("tensor")  # the module: `flnb.tensor`, torch's name, is answered by `__getattr__` with flnb's name
 
 
 _describers.append(_active_facts)
 
 
 def _show_in_notebook() -> None:
-    """Register the notebook displays of tensors, modules and managers (`flnb.show`) if IPython runs this."""
+    """If IPython runs, register with it how tensors, modules and memory managers are displayed (`flnb.show`)."""
     ipython = _sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if shell is not None and _find_spec("flnb.show") is not None:
@@ -190,20 +190,5 @@ def _show_in_notebook() -> None:
 
 _show_in_notebook()
 
-__all__ = [
-    "OutOfMemoryError", "Tensor", "Variable", "autocast", "autograd", "backends", "bisect", "bool", "bool_",
-    "breakpoint_if", "category", "checkpoint", "compare_backends", "complex128", "complex64", "creation_stack",
-    "creation_stacks", "custom_op", "dashboard", "data", "default_dtype", "detect_anomaly", "dispatch", "e",
-    "enable_grad", "explore", "float16", "float32", "float64", "grad", "hessian", "hvp", "inf", "int16", "int32",
-    "int64", "int8", "interface", "is_grad_enabled", "jacobian", "jvp", "load_run", "log", "magics", "manual_seed",
-    "memory", "meters", "nan", "newaxis", "nn", "no_grad", "ops", "optim", "phase", "pi", "plot", "random", "record",
-    "saved_tensors_hooks", "scope", "set_backend", "set_default_dtype", "set_memory_device",
-    "set_memory_manager", "set_tape", "step",
-    "stop_gradient", "sync", "telemetry", "testing", "tune_gc", "uint16", "uint32", "uint64", "uint8", "use_backend",
-    "use_memory_device", "use_memory_manager", "use_tape", "value_and_grad", "view", "vjp", "vmap", "why", "widgets",
-]  # fmt: skip
-__all__ += ["fft", "linalg", "models", "rand", "randn", "sparse", "speech", "vision"]
-__all__ += [name for name in ops.__all__ if name != "log"]
-__all__ = [name for name in __all__ if not hasattr(_builtins, name)]  # a star import leaves Python's sum, bool, ... be
 for _name in __all__:
     _readable(globals().get(_name))

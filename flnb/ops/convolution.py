@@ -1,14 +1,14 @@
-"""Convolution in one, two and three dimensions, on (batch, channels, *extents).
+"""Convolution in one, two and three dimensions, on tensors (batch, channels, *extents).
 
-A convolution and its two gradients are each linear in both their tensors, and the gradient of each is made of the
-other two, so that they can be differentiated to any order.
+A convolution, its gradient by the input and its gradient by the weight are three ops. Each is linear in both its
+tensors, and the gradient of each is made of the other two, so that they can be differentiated to any order.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch.brief import brief
@@ -23,12 +23,12 @@ Extents = tuple[int, ...]
 
 
 def axes(rank: int) -> str:
-    """Names of the axes of an image."""
+    """Return the names of the axes of an image with ``rank`` dimensions: "D, H, W" for 3."""
     return ", ".join("DHW"[3 - rank :])
 
 
 def extents(value: Any, rank: int, op: str, name: str, least: int) -> Extents:
-    """One int, or one for each dimension, as a tuple of ints, checked."""
+    """Convert the argument ``name`` of ``op``, an int >= ``least`` or one for each dimension, to a tuple of ints."""
     each = (value,) * rank if isinstance(value, int) else tuple(value)
     if len(each) != rank or any(not isinstance(n, int) or n < least for n in each):
         wanted = "one int" if rank == 1 else f"one or {('two', 'three')[rank - 2]} ints"
@@ -37,7 +37,7 @@ def extents(value: Any, rank: int, op: str, name: str, least: int) -> Extents:
 
 
 def output(op: str, size: Extents, kernel: Extents, stride: Extents, padding: Extents, dilation: Extents) -> Extents:
-    """How many windows fit along each dimension."""
+    """Return how many windows fit along each dimension of an image; all arguments have one int for each dimension."""
     spans = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)]
     fit = tuple((n + 2 * p - k) // s + 1 for n, k, s, p in zip(size, spans, stride, padding, strict=True))
     if any(n < 1 for n in fit):
@@ -49,15 +49,8 @@ def output(op: str, size: Extents, kernel: Extents, stride: Extents, padding: Ex
     return fit
 
 
-class _Rows(NamedTuple):
-    """A convolution's rows of the table. Attributes: stride, padding, dilation, groups."""
-
-    forward: Op
-    input_grad: Op
-    weight_grad: Op
-
-
 def _infer(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> tuple[Extents, Any]:
+    """Shape rule of a convolution, whose attributes are stride, padding, dilation and groups."""
     x, w = specs
     *placing, groups = attributes
     rank = len(placing[0])
@@ -73,94 +66,89 @@ def _infer(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> tuple
     return (x.shape[0], w.shape[0], *output(op.name, x.shape[2:], w.shape[2:], *placing)), x.dtype
 
 
-def _declare(rank: int) -> _Rows:
+def _declare(rank: int) -> Op:
+    """Declare the convolution of images with ``rank`` dimensions, and its two gradients; returns the convolution.
+
+    The gradients have one attribute more: the extents of the image or of the kernel, which is their result.
+    """
     name = f"conv{rank}d"
 
     def forward(plan: Any, x: Any, w: Any) -> Any:
-        return dispatch.call(rows.forward, (x, w), plan.attributes[:4])
+        return dispatch.call(convolve, (x, w), plan.attributes[:4])
 
-    def to_input(plan: Any, g: Any, w: Any, size: Extents) -> Any:
-        return dispatch.call(rows.input_grad, (g, w), (*plan.attributes[:4], size))
+    def to_input(plan: Any, g: Any, w: Any, extents: Extents) -> Any:
+        return dispatch.call(input_grad, (g, w), (*plan.attributes[:4], extents))
 
-    def to_weight(plan: Any, g: Any, x: Any, kernel: Extents) -> Any:
-        return dispatch.call(rows.weight_grad, (g, x), (*plan.attributes[:4], kernel))
+    def to_weight(plan: Any, g: Any, x: Any, extents: Extents) -> Any:
+        return dispatch.call(weight_grad, (g, x), (*plan.attributes[:4], extents))
 
-    rows = _Rows(
-        Op(
-            name, "matmul", _infer,
-            (
-                Pull({1}, lambda g, plan, x, w, y: to_input(plan, g, w, plan.specs[0].shape[2:])),
-                Pull({0}, lambda g, plan, x, w, y: to_weight(plan, g, x, plan.specs[1].shape[2:])),
-            ),
-            accepts="float", flops=lambda plan: _flops(plan.spec, plan.specs[1].shape),
+    convolve = Op(
+        name, "matmul", _infer,
+        (
+            Pull({1}, lambda g, plan, x, w, y: to_input(plan, g, w, plan.specs[0].shape[2:])),
+            Pull({0}, lambda g, plan, x, w, y: to_weight(plan, g, x, plan.specs[1].shape[2:])),
         ),
-        Op(
-            f"{name}_input_grad", "matmul",
-            lambda op, specs, a: ((specs[0].shape[0], specs[1].shape[1] * a[3], *a[4]), specs[0].dtype),
-            (
-                Pull({1}, lambda g, plan, u, w, y: forward(plan, g, w)),
-                Pull({0}, lambda g, plan, u, w, y: to_weight(plan, u, g, plan.specs[1].shape[2:])),
-            ),
-            flops=lambda plan: _flops(plan.specs[0], plan.specs[1].shape),
-        ),
-        Op(
-            f"{name}_weight_grad", "matmul",
-            lambda op, specs, a: ((specs[0].shape[1], specs[1].shape[1] // a[3], *a[4]), specs[0].dtype),
-            (
-                Pull({1}, lambda g, plan, u, x, y: forward(plan, x, g)),
-                Pull({0}, lambda g, plan, u, x, y: to_input(plan, u, g, plan.specs[1].shape[2:])),
-            ),
-            flops=lambda plan: _flops(plan.specs[0], plan.spec.shape),
-        ),
+        accepts="float", flops=lambda plan: _flops(plan.spec, plan.specs[1].shape),
     )  # fmt: skip
-    return rows
+    input_grad = Op(
+        f"{name}_input_grad", "matmul",
+        lambda op, specs, a: ((specs[0].shape[0], specs[1].shape[1] * a[3], *a[4]), specs[0].dtype),
+        (
+            Pull({1}, lambda g, plan, u, w, y: forward(plan, g, w)),
+            Pull({0}, lambda g, plan, u, w, y: to_weight(plan, u, g, plan.specs[1].shape[2:])),
+        ),
+        flops=lambda plan: _flops(plan.specs[0], plan.specs[1].shape),
+    )  # fmt: skip
+    weight_grad = Op(
+        f"{name}_weight_grad", "matmul",
+        lambda op, specs, a: ((specs[0].shape[1], specs[1].shape[1] // a[3], *a[4]), specs[0].dtype),
+        (
+            Pull({1}, lambda g, plan, u, x, y: forward(plan, x, g)),
+            Pull({0}, lambda g, plan, u, x, y: to_input(plan, u, g, plan.specs[1].shape[2:])),
+        ),
+        flops=lambda plan: _flops(plan.specs[0], plan.spec.shape),
+    )  # fmt: skip
+    return convolve
 
 
 def _flops(result: Any, weight: Extents) -> int:
+    """Return the floating-point operations of a convolution, given the result's spec and the weight's shape."""
     return 2 * int(result.size) * math.prod(weight[1:])
 
 
 def _convolution(rank: int) -> Callable[..., Any]:
-    row = _declare(rank).forward
+    """Make the public function for images with ``rank`` dimensions."""
+    op = _declare(rank)
     image, kernel, result = (", ".join([n] * rank) for n in "533")
 
     def apply(
-        x: ArrayLike,
-        weight: ArrayLike,
-        bias: ArrayLike | None = None,
-        stride: int | Sequence[int] = 1,
-        padding: int | Sequence[int] = 0,
-        dilation: int | Sequence[int] = 1,
-        groups: int = 1,
-    ) -> Tensor:
-        placing = (
-            extents(stride, rank, row.name, "stride", 1),
-            extents(padding, rank, row.name, "padding", 0),
-            extents(dilation, rank, row.name, "dilation", 1),
-        )
-        (chosen,) = extents(groups, 1, row.name, "groups", 1)
-        y = dispatch.call(row, (x, weight), (*placing, chosen))
+        x: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None, stride: int | Sequence[int] = 1,
+        padding: int | Sequence[int] = 0, dilation: int | Sequence[int] = 1, groups: int = 1,
+    ) -> Tensor:  # fmt: skip
+        settings = ("stride", stride, 1), ("padding", padding, 0), ("dilation", dilation, 1)
+        placing = (extents(value, rank, op.name, name, least) for name, value, least in settings)
+        y = dispatch.call(op, (x, weight), (*placing, *extents(groups, 1, op.name, "groups", 1)))
         if bias is None:
             return y
         if bias.shape != (weight.shape[0],):
-            raise ValueError(f"{row.name}: expected a bias of shape ({weight.shape[0]},), got {bias.shape}")
+            raise ValueError(f"{op.name}: expected a bias of shape ({weight.shape[0]},), got {bias.shape}")
         return e.biased(y, reshape(bias, (1, bias.shape[0], *(1,) * rank)))
 
     apply.__doc__ = f"""Cross-correlation of x (N, C, {axes(rank)}) with weight (O, C / groups, K...), plus bias (O,).
 
-    The result is (N, O, ...), each extent ``(n + 2 padding - dilation (k - 1) - 1) // stride + 1``. Stride, padding
-    and dilation are one int, or one for each dimension. With groups, channels and outputs are divided into as many
-    parts, each convolved alone.
+    The result is (N, O, ...), with extents ``(n + 2 padding - dilation (k - 1) - 1) // stride + 1`` for an image of
+    extents n and a kernel of extents k. Stride, padding and dilation are one int, or one for each dimension. ``groups``
+    divides the C channels and O outputs into as many groups, and each group of outputs sees its group of channels only.
 
     Raises:
-        ValueError: channels that differ, or a kernel larger than the padded image.
+        ValueError: the channels of x and weight differ, or the kernel is larger than the padded image.
 
     >>> import flnb
     >>> x, weight = flnb.ones((1, 2, {image})), flnb.ones((3, 2, {kernel}))
-    >>> flnb.{row.name}(x, weight).shape
+    >>> flnb.{op.name}(x, weight).shape
     (1, 3, {result})
     """
-    return named(apply, row)
+    return named(apply, op)
 
 
 conv1d, conv2d, conv3d = (_convolution(rank) for rank in (1, 2, 3))

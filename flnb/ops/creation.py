@@ -1,4 +1,4 @@
-"""Tensors from values, shapes and random numbers."""
+"""Functions that make tensors from values, or from a shape."""
 
 from __future__ import annotations
 
@@ -19,30 +19,31 @@ from flnb.tensor import ArrayLike, DTypeLike, Tensor, check_device
 
 
 def _no_rule(op: Op, *_: Any) -> Any:
+    """Shape rule of ops that make a tensor from no tensor: there is none, as the caller gives the shape."""
     raise TypeError(f"{op.name}: takes no tensors")
 
 
-_from_numpy = Op("from_numpy", "memory", _no_rule)
-_full = Op("full", "memory", _no_rule)
-_arange = Op("arange", "memory", _no_rule)
-_eye = Op("eye", "memory", _no_rule)
-_empty_like = Op("empty_like", "memory", _no_rule)
+_from_numpy, _full, _arange, _eye, _empty_like = (
+    Op(name, "memory", _no_rule) for name in ("from_numpy", "full", "arange", "eye", "empty_like")
+)
 
 
 def _shape(shape: Any) -> tuple[int, ...]:
+    """Convert a shape, one int or several, to a tuple of ints >= 0."""
     extents = tuple(operator.index(n) for n in shape) if isinstance(shape, (tuple, list)) else (operator.index(shape),)
     if any(n < 0 for n in extents):
-        raise ValueError(f"a shape has extents >= 0, got {extents}")
+        raise ValueError(f"expected a shape with extents >= 0, got {extents}")
     return extents
 
 
 def refuse_complex(op: str, dtype: Any, target: Any) -> None:
-    """Raise where complex numbers would become real ones."""
+    """Raise a TypeError, which names ``op``, if a cast from ``dtype`` to ``target`` makes complex numbers real."""
     if target is not None and getattr(dtype, "kind", "") == "c" and target.kind not in "cb":
         raise TypeError(f"{op}: {dtype.name} to {target.name} loses the imaginary part; use flnb.real or flnb.abs")
 
 
 def _spec(shape: Any, dtype: Any, device: Any = None) -> Any:
+    """Check the arguments of a creation function; returns the spec of its tensor (shape, dtype and kind of buffer)."""
     if isinstance(dtype, int):
         raise TypeError(
             f"expected a dtype after the shape, got {dtype}; a shape is one tuple: zeros(({brief(shape)}, {dtype}))"
@@ -54,32 +55,31 @@ def _spec(shape: Any, dtype: Any, device: Any = None) -> Any:
 def asarray(obj: ArrayLike, dtype: DTypeLike = None, copy: bool | None = None, device: str | None = None) -> Tensor:
     """Make a tensor from a number, nested lists, a NumPy array, or anything NumPy converts; values are copied.
 
-    Python floats get the default dtype (float32), complex numbers its complex counterpart, Python ints int64. NumPy
-    arrays keep their dtype. A Tensor is returned as it is unless ``dtype`` or ``copy`` require a new one. Lists of
-    Tensors are stacked, in their common dtype; gradients flow to those that require them.
+    Python floats get the default dtype (float32), complex numbers the complex dtype of the same precision, ints int64.
+    NumPy arrays keep their dtype. A Tensor is returned as it is unless ``dtype`` or ``copy`` require a new one. Lists
+    of Tensors are stacked, in their common dtype; gradients flow to those that require them.
 
     >>> import flnb
     >>> flnb.asarray([1, 2]).dtype, flnb.asarray([1.0, 2.0]).dtype
     (dtype('int64'), dtype('float32'))
 
     Raises:
-        TypeError: values that are no numbers.
-        ValueError: ``copy=False`` where a copy is needed.
+        TypeError: the values are no numbers.
+        ValueError: ``copy`` is False, but a copy is needed.
     """
-    if isinstance(obj, Tensor):
-        if dtype is None and copy is None and device is None:
-            return obj
-        check_device(device)
-        if dtype is not None and obj.dtype != dtype_of(dtype):
-            if copy is False:
-                raise ValueError(f"asarray: {obj._spec!r} cannot become {dtype_of(dtype).name} without a copy")
-            return obj.astype(dtype)
-        return obj.copy() if copy else obj
+    if isinstance(obj, Tensor) and dtype is None and copy is None and device is None:
+        return obj
     check_device(device)
+    if isinstance(obj, Tensor):
+        if dtype is None or obj.dtype == dtype_of(dtype):
+            return obj.copy() if copy else obj
+        if copy is False:
+            raise ValueError(f"asarray: {obj._spec!r} cannot become {dtype_of(dtype).name} without a copy")
+        return obj.astype(dtype)
     if copy is False:
         raise ValueError(
-            "asarray: copy=False is not possible, flnb keeps values in memory of its own manager; "
-            "flnb.from_dlpack(array) shares memory"
+            "asarray: copy=False needs a Tensor, since other values are copied to memory of the active memory manager; "
+            f"got {type(obj).__name__}; flnb.from_dlpack(array) shares memory"
         )
     dtype = None if dtype is None else dtype_of(dtype)
     if isinstance(obj, (list, tuple)) and _holds_tensors(obj):
@@ -91,7 +91,7 @@ def asarray(obj: ArrayLike, dtype: DTypeLike = None, copy: bool | None = None, d
 
 @quiet
 def _array_of(values: Any, dtype: np.dtype[Any] | None) -> np.ndarray[Any, Any]:
-    """Values as a NumPy array of the dtype that their tensor will have."""
+    """Convert values that contain no Tensors to a NumPy array of the dtype that their tensor will have."""
     refuse_complex("asarray", getattr(values, "dtype", dtype), dtype)
     try:
         array = np.asarray(values, dtype=dtype)
@@ -105,14 +105,15 @@ def _array_of(values: Any, dtype: np.dtype[Any] | None) -> np.ndarray[Any, Any]:
 
 
 def _holds_tensors(values: Sequence[Any]) -> bool:
+    """Whether nested lists contain a Tensor; looks at the few types first, since lists of numbers may be long."""
     kinds = set(map(type, values))
-    nested = any(issubclass(kind, (list, tuple)) for kind in kinds)
-    return any(issubclass(kind, Tensor) for kind in kinds) or (
-        nested and any(_holds_tensors(v) for v in values if isinstance(v, (list, tuple)))
-    )
+    if any(issubclass(kind, (list, tuple)) for kind in kinds):
+        return any(_holds_tensors(v) if isinstance(v, (list, tuple)) else isinstance(v, Tensor) for v in values)
+    return any(issubclass(kind, Tensor) for kind in kinds)
 
 
 def _elements(values: Sequence[Any]) -> Iterator[Any]:
+    """Iterate over the elements of nested lists."""
     for v in values:
         if isinstance(v, (list, tuple)):
             yield from _elements(v)
@@ -121,20 +122,18 @@ def _elements(values: Sequence[Any]) -> Iterator[Any]:
 
 
 def _common(values: Sequence[Any]) -> np.dtype[Any]:
-    """The dtype of nested lists with tensors in them; Python numbers do not widen it."""
-    strong, weak = [], set()
-    for v in _elements(values):
-        if isinstance(v, (Tensor, np.ndarray)):
-            strong.append(v.dtype)
-        else:
-            weak.add(type(v.item() if isinstance(v, np.generic) else v))
+    """Return the common dtype of nested lists with tensors in them, which Python numbers do not widen."""
+    elements = list(_elements(values))
+    strong = [v.dtype for v in elements if isinstance(v, (Tensor, np.ndarray))]
+    scalars = (v for v in elements if not isinstance(v, (Tensor, np.ndarray)))
+    weak = {type(v.item() if isinstance(v, np.generic) else v) for v in scalars}
     for kind in weak - {bool, int, float, complex}:
         raise TypeError(f"asarray: expected numbers and tensors in nested lists, got {kind.__name__} among them")
     return common_dtype(strong, tuple(weak))
 
 
 def _joined(values: Sequence[Any], dtype: np.dtype[Any]) -> Tensor:
-    """Nested lists of tensors and numbers as one tensor: copied at once, or by ops where these are to be recorded."""
+    """Join nested lists of tensors and numbers into one tensor, by ops if gradients are recorded, else by one copy."""
     tensors = [v for v in _elements(values) if isinstance(v, Tensor)]
     recorded = state.current().grad and any(x._node is not None for x in tensors)
     if not recorded and all(x._can_be_read() for x in tensors):
@@ -145,16 +144,17 @@ def _joined(values: Sequence[Any], dtype: np.dtype[Any]) -> Tensor:
 
 
 def _read(values: Any) -> Any:
-    """Nested lists with the values of tensors in their place."""
+    """Replace the tensors in nested lists by NumPy arrays of their values."""
     if isinstance(values, (list, tuple)):
         return [_read(v) for v in values]
     return values._values() if isinstance(values, Tensor) else values
 
 
 def from_dlpack(x: ArrayLike, /, *, device: str | None = None, copy: bool | None = None) -> Tensor:
-    """A tensor on the memory of another library's array (any object with ``__dlpack__``), copied only on request.
+    """Make a tensor that shares the memory of another library's array (any object with ``__dlpack__``).
 
-    Writing to one then writes to the other. Memory shared in this way belongs to no memory manager.
+    Writing to one then writes to the other, and the memory belongs to no memory manager. With ``copy=True`` the values
+    are copied instead.
 
     >>> import flnb, numpy as np
     >>> source = np.zeros(3, np.float32)
@@ -164,7 +164,7 @@ def from_dlpack(x: ArrayLike, /, *, device: str | None = None, copy: bool | None
     [5.0, 0.0, 0.0]
 
     Raises:
-        TypeError: an object without ``__dlpack__``, or a dtype or device that NumPy does not have.
+        TypeError: x has no ``__dlpack__``, or a dtype or device that NumPy does not have.
     """
     check_device(device)
     if not hasattr(x, "__dlpack__"):
@@ -172,7 +172,7 @@ def from_dlpack(x: ArrayLike, /, *, device: str | None = None, copy: bool | None
     array = np.from_dlpack(x)
     if copy:
         return asarray(array)
-    if isinstance(x, np.ndarray):  # of which NumPy before 2.1 returns a read-only view
+    if isinstance(x, np.ndarray):  # for which NumPy before 2.1 returns a read-only view
         array = x
     here = state.current()
     if not here.backend.shares_memory:
@@ -183,10 +183,10 @@ def from_dlpack(x: ArrayLike, /, *, device: str | None = None, copy: bool | None
 def full(
     shape: int | Sequence[int], fill_value: complex | Tensor, dtype: DTypeLike = None, device: str | None = None
 ) -> Tensor:
-    """A tensor of a shape filled with one value.
+    """Make a tensor of a shape, filled with one value: a number or a Tensor of one element.
 
-    Without ``dtype`` a number decides: bool, int64, or the default floating or complex dtype. Of a Tensor of one
-    element the dtype stays, and gradients flow to it.
+    Without ``dtype`` it is bool, int64, or the default floating or complex dtype, depending on the type of the number;
+    for a Tensor it is that Tensor's dtype. Gradients flow to a Tensor.
 
     >>> import flnb
     >>> flnb.full((2,), 7)
@@ -205,7 +205,7 @@ def full(
 
 
 def single(value: Tensor, op: str) -> Any:
-    """A tensor of one element without dimensions."""
+    """Check that a tensor to fill with has one element, and remove its dimensions; the error names ``op``."""
     from flnb.ops.movement import reshape
 
     if value.size != 1:
@@ -214,7 +214,7 @@ def single(value: Tensor, op: str) -> Any:
 
 
 def zeros(shape: int | Sequence[int], dtype: DTypeLike = None, device: str | None = None) -> Tensor:
-    """A tensor of zeros, of the default dtype (float32) unless another is given.
+    """Make a tensor of zeros, of `flnb.default_dtype()` (float32) unless another dtype is given.
 
     >>> import flnb
     >>> flnb.zeros((2, 2)).tolist()
@@ -224,7 +224,7 @@ def zeros(shape: int | Sequence[int], dtype: DTypeLike = None, device: str | Non
 
 
 def ones(shape: int | Sequence[int], dtype: DTypeLike = None, device: str | None = None) -> Tensor:
-    """A tensor of ones, of the default dtype (float32) unless another is given.
+    """Make a tensor of ones, of `flnb.default_dtype()` (float32) unless another dtype is given.
 
     >>> import flnb
     >>> flnb.ones(3, dtype=flnb.int64)
@@ -234,7 +234,9 @@ def ones(shape: int | Sequence[int], dtype: DTypeLike = None, device: str | None
 
 
 def empty(shape: int | Sequence[int], dtype: DTypeLike = None, device: str | None = None) -> Tensor:
-    """A tensor with unset values, to be written before it is read; of the default dtype unless another is given.
+    """Make a tensor whose values are arbitrary until they are written.
+
+    It has `flnb.default_dtype()` unless another dtype is given.
 
     >>> import flnb
     >>> flnb.empty((2, 3)).shape
@@ -244,7 +246,7 @@ def empty(shape: int | Sequence[int], dtype: DTypeLike = None, device: str | Non
 
 
 def full_like(x: ArrayLike, /, fill_value: complex, dtype: DTypeLike = None, device: str | None = None) -> Tensor:
-    """A tensor filled with one value, in the shape of ``x`` and its dtype unless another is given.
+    """Make a tensor filled with one value, of the shape of ``x``, and of its dtype unless another is given.
 
     >>> import flnb
     >>> flnb.full_like(flnb.asarray([1.5, 2.5]), 7)
@@ -254,7 +256,7 @@ def full_like(x: ArrayLike, /, fill_value: complex, dtype: DTypeLike = None, dev
 
 
 def zeros_like(x: ArrayLike, /, dtype: DTypeLike = None, device: str | None = None) -> Tensor:
-    """A tensor of zeros in the shape of ``x``, of its dtype unless another is given.
+    """Make a tensor of zeros, of the shape of ``x``, and of its dtype unless another is given.
 
     >>> import flnb
     >>> flnb.zeros_like(flnb.asarray([1, 2]))
@@ -264,7 +266,7 @@ def zeros_like(x: ArrayLike, /, dtype: DTypeLike = None, device: str | None = No
 
 
 def ones_like(x: ArrayLike, /, dtype: DTypeLike = None, device: str | None = None) -> Tensor:
-    """A tensor of ones in the shape of ``x``, of its dtype unless another is given.
+    """Make a tensor of ones, of the shape of ``x``, and of its dtype unless another is given.
 
     >>> import flnb
     >>> flnb.ones_like(flnb.asarray([1, 2]))
@@ -274,7 +276,7 @@ def ones_like(x: ArrayLike, /, dtype: DTypeLike = None, device: str | None = Non
 
 
 def empty_like(x: ArrayLike, /, dtype: DTypeLike = None, device: str | None = None) -> Tensor:
-    """A tensor with unset values in the shape of ``x``, of its dtype unless another is given.
+    """Make a tensor of arbitrary values, of the shape of ``x``, and of its dtype unless another is given.
 
     >>> import flnb
     >>> flnb.empty_like(flnb.asarray([[1, 2]])).shape
@@ -286,9 +288,9 @@ def empty_like(x: ArrayLike, /, dtype: DTypeLike = None, device: str | None = No
 def arange(
     start: float, /, stop: float | None = None, step: float = 1, dtype: DTypeLike = None, device: str | None = None
 ) -> Tensor:
-    """Evenly spaced values from ``start`` up to, but without, ``stop``; with one argument from 0 to it.
+    """Evenly spaced values from ``start`` up to, but without, ``stop``; ``arange(stop)`` starts at 0.
 
-    int64 where all are ints, else the default floating dtype.
+    They are int64 if all arguments are ints, else of `flnb.default_dtype()`, unless a dtype is given.
 
     >>> import flnb
     >>> flnb.arange(3), flnb.arange(0.0, 1.0, 0.5)
@@ -308,15 +310,10 @@ _linspace = quiet(np.linspace)
 
 
 def linspace(
-    start: complex,
-    stop: complex,
-    /,
-    num: int,
-    dtype: DTypeLike = None,
-    device: str | None = None,
+    start: complex, stop: complex, /, num: int, dtype: DTypeLike = None, device: str | None = None,
     endpoint: bool = True,
-) -> Tensor:
-    """``num`` evenly spaced values from ``start`` to ``stop``, which is left out with ``endpoint=False``.
+) -> Tensor:  # fmt: skip
+    """Make ``num`` evenly spaced values from ``start`` to ``stop``, which is left out with ``endpoint=False``.
 
     >>> import flnb
     >>> flnb.linspace(0, 1, 5)
@@ -332,7 +329,9 @@ def linspace(
 def eye(
     n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: DTypeLike = None, device: str | None = None
 ) -> Tensor:
-    """A matrix (n_rows, n_cols) with ones on the ``k``-th diagonal (0: the main one, 1: above it) and zeros elsewhere.
+    """Make a matrix (n_rows, n_cols) with ones on the ``k``-th diagonal and zeros elsewhere.
+
+    Diagonal 0 is the main one, 1 the one above it. The matrix is square unless ``n_cols`` is given.
 
     >>> import flnb
     >>> flnb.eye(2, 3, k=1).tolist()

@@ -1,4 +1,4 @@
-"""Normalisation of each example by itself: over its last axes, over groups of channels, to a length."""
+"""Normalisation of each example by itself: layer norm, group norm, and division by a vector norm."""
 
 from __future__ import annotations
 
@@ -20,39 +20,41 @@ if TYPE_CHECKING:
 
 
 def _layer_norm(x: Any, *more: Any) -> Body:
+    """Normalise over the last ``count`` axes; ``more`` is an optional weight and bias, then the attributes."""
     *affine, count, eps = more
-    axes = tuple(range(-count, 0))
-    mean = r.mean(x, axis=axes, keepdims=True)
-    centred = e.subtract(x, mean)
-    inverse = e.divide(1.0, e.sqrt(e.add(r.mean(e.square(centred), axis=axes, keepdims=True), eps)))
-    y = normal = e.multiply(centred, inverse)
+    over: Any = {"axis": tuple(range(-count, 0)), "keepdims": True}
+    mean = r.mean(x, **over)
+    centred = x - mean
+    inverse = 1.0 / e.sqrt(r.mean(e.square(centred), **over) + eps)
+    y = normal = centred * inverse
     for combine, parameter in zip((e.multiply, e.add), affine, strict=False):
         y = combine(y, parameter)
     return y, (normal, inverse, mean)
 
 
 def _pull_layer_norm(g: Any, plan: Any, x: Any, *more: Any) -> tuple[Any, ...]:
-    """The gradients of layer norm (Ba et al. 2016); both sums over the axes are shared, as in batch norm."""
+    """Gradients of x and, as far as given, weight and bias (Ba et al. 2016)."""
     *affine, normal, inverse, _, _ = more
     count, _ = plan.attributes
     axes, examples = tuple(range(-count, 0)), tuple(range(g.ndim - count))
-    along = e.multiply(g, affine[0]) if affine else g
-    mean = r.mean(along, axis=axes, keepdims=True)
-    projected = e.multiply(normal, r.mean(e.multiply(along, normal), axis=axes, keepdims=True))
-    of_x = e.multiply(e.subtract(e.subtract(along, mean), projected), inverse)
-    of_affine = [r.sum(e.multiply(g, normal), axis=examples), r.sum(g, axis=examples)] if affine else []
+    along = g * affine[0] if affine else g
+    projected = normal * r.mean(along * normal, axis=axes, keepdims=True)
+    of_x = (along - r.mean(along, axis=axes, keepdims=True) - projected) * inverse
+    of_affine = [r.sum(g * normal, axis=examples), r.sum(g, axis=examples)] if affine else []
     return of_x, *of_affine[: len(affine)]
 
 
 def _remake_layer_norm(plan: Any, *saved: Any) -> Any:
+    """Recompute x from its normalised values, the inverse of its standard deviations, and its means."""
     *_, normal, inverse, mean, _ = saved
-    return e.add(e.divide(normal, inverse), mean)
+    return normal / inverse + mean
 
 
 _layer_norm_op = Composite("layer_norm", "norm", _layer_norm, _pull_layer_norm, {1, 2}, _remake_layer_norm)
 
 
 def _extents(shape: Any) -> tuple[int, ...]:
+    """Convert the argument ``shape`` of layer norm, one int or several, to a tuple of ints."""
     try:
         return tuple(map(index, shape)) if isinstance(shape, (tuple, list)) else (index(shape),)
     except (TypeError, ValueError):
@@ -63,23 +65,20 @@ def _extents(shape: Any) -> tuple[int, ...]:
 
 
 def layer_norm(
-    x: ArrayLike,
-    shape: int | Sequence[int],
-    weight: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
+    x: ArrayLike, shape: int | Sequence[int], weight: ArrayLike | None = None, bias: ArrayLike | None = None,
     eps: float = 1e-5,
-) -> Tensor:
-    """Normalise over the last axes, of extents ``shape``: ``(x - mean) / sqrt(variance + eps) * weight + bias``.
+) -> Tensor:  # fmt: skip
+    """Layer norm over the last axes of x: ``(x - mean) / sqrt(variance + eps) * weight + bias`` (Ba et al. 2016).
 
-    ``weight`` and ``bias`` are of ``shape`` too (Ba et al. 2016).
+    ``shape`` holds the extents of these axes, and is the shape of ``weight`` and ``bias``.
 
     >>> import flnb
     >>> flnb.layer_norm([1.0, 2.0, 3.0], 3)
     Tensor([-1.2247,  0.    ,  1.2247], float32[3], numpy)
 
     Raises:
-        TypeError: a shape that is none, such as a weight in its place.
-        ValueError: shapes that do not fit, or a bias without a weight.
+        TypeError: ``shape`` is not one int or several, for example because it is the weight.
+        ValueError: the shapes of the arguments do not fit, or there is a bias without a weight.
     """
     x = r.floating(x)
     extents = _extents(shape)
@@ -96,13 +95,13 @@ def layer_norm(
 def group_norm(
     x: ArrayLike, groups: int, weight: ArrayLike | None = None, bias: ArrayLike | None = None, eps: float = 1e-5
 ) -> Tensor:
-    """Normalise groups of neighbouring channels of x (N, C, ...), then scale and shift each channel.
+    """Group norm: normalise groups of neighbouring channels of x (N, C, ...), then scale and shift each channel.
 
-    One group is layer norm over all but the first axis, C groups are instance norm (Wu and He 2018). ``weight`` and
-    ``bias`` are (C,).
+    The C channels are divided into ``groups`` equal groups (Wu and He 2018). One group is layer norm over all axes but
+    the first; C groups are instance norm. ``weight`` and ``bias`` are (C,).
 
     Raises:
-        ValueError: C not divisible by the groups, or a weight or bias of another shape.
+        ValueError: C is not divisible by ``groups``, or weight or bias has another shape.
 
     >>> import flnb
     >>> flnb.group_norm([[1.0, 3.0, 5.0, 9.0]], 2)
@@ -120,16 +119,16 @@ def group_norm(
     size = math.prod(x.shape[1:]) // groups
     y = reshape(layer_norm(reshape(x, (x.shape[0], groups, size)), size, eps=eps), x.shape)
     wide = (x.shape[1], *(1,) * (x.ndim - 2))
-    y = y if weight is None else e.multiply(y, reshape(weight, wide))
-    return y if bias is None else e.add(y, reshape(bias, wide))
+    y = y if weight is None else y * reshape(weight, wide)
+    return y if bias is None else y + reshape(bias, wide)
 
 
 def normalize(x: ArrayLike, /, p: float = 2.0, axis: int | tuple[int, ...] = -1, eps: float = 1e-12) -> Tensor:
-    """x divided by its p-norm along ``axis``, or by ``eps`` where that is larger.
+    """Divide x by its p-norm along ``axis``, or by ``eps`` where the norm is smaller.
 
     >>> import flnb
     >>> flnb.normalize([1.0, 3.0], p=1)
     Tensor([0.25, 0.75], float32[2], numpy)
     """
     x = r.floating(x)
-    return e.divide(x, e.maximum(vector_norm(x, axis=axis, keepdims=True, ord=p), eps))
+    return x / e.maximum(vector_norm(x, axis=axis, keepdims=True, ord=p), eps)

@@ -1,7 +1,8 @@
-"""Pooling over windows in one, two and three dimensions, on (batch, channels, *extents)."""
+"""Pooling over windows in one, two and three dimensions, on tensors (batch, channels, *extents)."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
 _TEXT = """{first}
 
     ``kernel_size``, ``stride`` (the kernel size unless given) and ``padding`` are one int, or one for each dimension.
-    Padded elements count as {padded}.
+    Padded elements count as {padded}. The result is (N, C, ...).
 
     Raises:
-        ValueError: a kernel larger than the padded image, or padding of more than half the kernel.
+        ValueError: the kernel is larger than the padded image, or the padding more than half the kernel.
 
     >>> import flnb
     >>> x = flnb.reshape([1.0, 2.0, 3.0, 4.0], ({extents}))
@@ -34,36 +35,64 @@ _TEXT = """{first}
 
 
 def _fit(op: str, shape: Extents, kernel: Extents, stride: Extents) -> Extents:
+    """Return how many windows fit along each dimension of x, which has ``shape`` (N, C, ...)."""
     rank = len(kernel)
     return output(op, shape[2:], kernel, stride, (0,) * rank, (1,) * rank)
 
 
 def _infer(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> tuple[Extents, Any]:
+    """Shape rule of pooling, whose attributes are the kernel's extents and the stride, one int for each dimension."""
     kernel, stride = attributes
     return (*specs[0].shape[:2], *_fit(op.name, specs[0].shape, kernel, stride)), specs[0].dtype
 
 
-def _windows(
-    op: str, rank: int, x: Any, kernel_size: Any, stride: Any, padding: Any, fill: float
-) -> tuple[Any, Extents, Extents]:
-    """The padded image, the kernel and the stride, checked."""
-    x = floating(x)
-    if x.ndim != rank + 2:
-        raise ValueError(f"{op}: expected x (N, C, {axes(rank)}), got {x._spec!r}")
-    kernel = extents(kernel_size, rank, op, "kernel_size", 1)
-    step = kernel if stride is None else extents(stride, rank, op, "stride", 1)
-    around = extents(padding, rank, op, "padding", 0)
-    if any(2 * p > k for p, k in zip(around, kernel, strict=True)):
-        raise ValueError(f"{op}: padding {around} is more than half the kernel {kernel}")
-    if any(around):
-        x = pad(x, ((0, 0), (0, 0), *((p, p) for p in around)), fill)
-    return x, kernel, step
+def _pool(
+    name: str, rank: int, first: str, padded: str, fill: float, result: str, compute: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Make a public function that pools images with ``rank`` dimensions.
+
+    Args:
+        name: the function's name.
+        rank: how many dimensions the images have.
+        first: the beginning of its docstring.
+        padded: what padded elements count as, for the docstring.
+        fill: the value of padded elements.
+        result: the result of the docstring's example.
+        compute: ``compute(x, kernel, stride)`` pools the padded image.
+    """
+
+    def apply(
+        x: ArrayLike, kernel_size: int | Sequence[int], stride: int | Sequence[int] | None = None,
+        padding: int | Sequence[int] = 0,
+    ) -> Tensor:  # fmt: skip
+        x = floating(x)
+        if x.ndim != rank + 2:
+            raise ValueError(f"{name}: expected x (N, C, {axes(rank)}), got {x._spec!r}")
+        kernel = extents(kernel_size, rank, name, "kernel_size", 1)
+        step = kernel if stride is None else extents(stride, rank, name, "stride", 1)
+        around = extents(padding, rank, name, "padding", 0)
+        if any(2 * p > k for p, k in zip(around, kernel, strict=True)):
+            raise ValueError(f"{name}: padding {around} is more than half the kernel {kernel}")
+        if any(around):
+            x = pad(x, ((0, 0), (0, 0), *((p, p) for p in around)), fill)
+        return compute(x, kernel, step)
+
+    apply.__doc__ = _TEXT.format(
+        first=f"{first} of each window of x (N, C, {axes(rank)}).", padded=padded, name=name, result=result,
+        extents="1, " * (rank + 1) + "4", kernel=(*(1,) * (rank - 1), 2),
+    )  # fmt: skip
+    apply.__name__ = apply.__qualname__ = name
+    return apply
 
 
 def _max_pool(rank: int) -> Callable[..., Any]:
-    """The largest element of each window, and its gradients: where the first of the largest was, and back."""
+    """Declare max pooling and its gradients, and make the public function.
+
+    ``spread`` puts a gradient where the first of the largest elements of each window was; ``select``, its gradient,
+    takes the elements from there.
+    """
     name = f"max_pool{rank}d"
-    row = Op(
+    op = Op(
         name, "reduction", _infer,
         (Pull({0}, lambda g, plan, x, y: dispatch.call(spread, (g, x), plan.attributes)),),
         accepts="float",
@@ -77,46 +106,26 @@ def _max_pool(rank: int) -> Callable[..., Any]:
         f"{name}_select", "reduction", _infer,
         (Pull({1}, lambda g, plan, v, x, y: dispatch.call(spread, (g, x), plan.attributes)), None),
     )  # fmt: skip
-
-    def apply(
-        x: ArrayLike,
-        kernel_size: int | Sequence[int],
-        stride: int | Sequence[int] | None = None,
-        padding: int | Sequence[int] = 0,
-    ) -> Tensor:
-        x, kernel, step = _windows(name, rank, x, kernel_size, stride, padding, float("-inf"))
-        return dispatch.call(row, (x,), (kernel, step))
-
-    apply.__doc__ = _TEXT.format(
-        first=f"Largest element of each window of x (N, C, {axes(rank)}).", padded="below all others",
-        name=name, extents="1, " * (rank + 1) + "4", kernel=(*(1,) * (rank - 1), 2), result="2., 4.",
+    apply = _pool(
+        name, rank, "Largest element", "below all others", float("-inf"), "2., 4.",
+        lambda x, *attributes: dispatch.call(op, (x,), attributes),
     )  # fmt: skip
-    return named(apply, row)
+    return named(apply, op)
 
 
 def _avg_pool(rank: int) -> Callable[..., Any]:
+    """Make the public function of average pooling, which adds one strided slice for each place in the kernel."""
     name = f"avg_pool{rank}d"
 
-    def apply(
-        x: ArrayLike,
-        kernel_size: int | Sequence[int],
-        stride: int | Sequence[int] | None = None,
-        padding: int | Sequence[int] = 0,
-    ) -> Tensor:
-        x, kernel, step = _windows(name, rank, x, kernel_size, stride, padding, 0.0)
+    def compute(x: Any, kernel: Extents, step: Extents) -> Any:
         spans = [(n - 1) * s + 1 for n, s in zip(_fit(name, x.shape, kernel, step), step, strict=True)]
-        total = None
-        for start in itertools.product(*map(range, kernel)):
-            part = x[(..., *(slice(i, i + n, s) for i, n, s in zip(start, spans, step, strict=True)))]
-            total = part if total is None else e.add(total, part)
-        return e.multiply(total, 1.0 / math.prod(kernel))
+        parts = (
+            x[(..., *(slice(i, i + n, s) for i, n, s in zip(start, spans, step, strict=True)))]
+            for start in itertools.product(*map(range, kernel))
+        )
+        return functools.reduce(e.add, parts) * (1.0 / math.prod(kernel))
 
-    apply.__doc__ = _TEXT.format(
-        first=f"Mean of each window of x (N, C, {axes(rank)}).", padded="zeros",
-        name=name, extents="1, " * (rank + 1) + "4", kernel=(*(1,) * (rank - 1), 2), result="1.5, 3.5",
-    )  # fmt: skip
-    apply.__name__ = apply.__qualname__ = name
-    return apply
+    return _pool(name, rank, "Mean", "zeros", 0.0, "1.5, 3.5", compute)
 
 
 max_pool1d, max_pool2d, max_pool3d = (_max_pool(rank) for rank in (1, 2, 3))

@@ -1,7 +1,10 @@
-"""Recurrent layers over time: simple, LSTM and GRU, in torch's layout of gates.
+"""Recurrent layers over time: simple, LSTM and GRU, with the gates in torch's order.
 
-Sequences are (T, N, features). All inputs are multiplied by their weights at once, before the steps. The steps are one
-composite, whose gradient goes backwards through time once: that of every step's slice would be as large as them all.
+Sequences are (T, N, features): T time steps of N examples. The inputs of all steps are multiplied by their weights in
+one product. Then all steps are one composite op (`flnb.ops.composite`), whose backward function goes through time once;
+if each step was recorded, the gradient of each step's slice would be as large as the whole sequence.
+
+In the backward functions, ``g`` is the gradient by all outputs (T, N, H), and ``y`` holds the outputs.
 """
 
 from __future__ import annotations
@@ -16,8 +19,7 @@ from flnb.ops import elementwise as e
 from flnb.ops.composite import Body, Composite, in_one_dtype, relu, sigmoid
 from flnb.ops.creation import asarray
 from flnb.ops.dtypes import finfo
-from flnb.ops.elementwise import clip
-from flnb.ops.linalg import linear, matmul
+from flnb.ops.linalg import linear
 from flnb.ops.movement import concat, reshape, stack
 from flnb.ops.reduction import sum
 
@@ -29,41 +31,39 @@ NONLINEARITIES: dict[str, Callable[[Any], Any]] = {"tanh": e.tanh, "relu": relu}
 
 
 def _rnn(inputs: Any, h: Any, w_hidden: Any, nonlinearity: str) -> Body:
+    """Run all steps of a simple recurrent layer; ``inputs`` (T, N, H) are multiplied by their weights already."""
     activate, weight, outputs = NONLINEARITIES[nonlinearity], w_hidden.mT, []
     for t in range(inputs.shape[0]):
-        h = activate(e.add(inputs[t], matmul(h, weight)))
+        h = activate(inputs[t] + h @ weight)
         outputs.append(h)
     return stack(outputs), ()
 
 
 def _pull_rnn(g: Any, plan: Any, inputs: Any, h: Any, w_hidden: Any, y: Any) -> tuple[Any, ...]:
-    relus = plan.attributes[0] == "relu"
-    slopes = e.astype(e.greater(y, 0.0), y.dtype) if relus else e.subtract(1.0, e.square(y))
+    """Backpropagation through time: gradients of inputs, h and w_hidden."""
+    slopes = e.astype(y > 0.0, y.dtype) if plan.attributes[0] == "relu" else 1.0 - e.square(y)
     g_h, g_gates = None, []
     for t in reversed(range(y.shape[0])):
-        g_h = g[t] if g_h is None else e.add(g[t], g_h)
-        g_gates.append(e.multiply(g_h, slopes[t]))
-        g_h = matmul(g_gates[-1], w_hidden)
+        g_h = g[t] if g_h is None else g[t] + g_h
+        g_gates.append(g_h * slopes[t])
+        g_h = g_gates[-1] @ w_hidden
     g_inputs = stack(g_gates[::-1])
     return g_inputs, g_h, _of_weight(g_inputs, _before(h, y))
 
 
 def _remake_rnn(plan: Any, inputs: Any, h: Any, w_hidden: Any, y: Any) -> Any:
+    """Recompute the inputs from the outputs y, by the inverse of the nonlinearity."""
     given = y if plan.attributes[0] == "relu" else _unsquashed(y)
-    return e.subtract(given, linear(_before(h, y), w_hidden))
+    return given - linear(_before(h, y), w_hidden)
 
 
 _rnn_op = Composite("rnn", "matmul", _rnn, _pull_rnn, {1, 2, "y"}, _remake_rnn)
 
 
 def rnn(
-    x: ArrayLike,
-    state: ArrayLike,
-    w_input: ArrayLike,
-    w_hidden: ArrayLike,
-    bias: ArrayLike | None = None,
+    x: ArrayLike, state: ArrayLike, w_input: ArrayLike, w_hidden: ArrayLike, bias: ArrayLike | None = None,
     nonlinearity: str = "tanh",
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Recurrent layer over time, ``h = tanh(x W_input^T + h W_hidden^T + bias)`` for each of T steps (Elman 1990).
 
     Args:
@@ -90,23 +90,29 @@ def rnn(
 
 
 def _halves(h: Any) -> tuple[Any, Any]:
-    """Factor and offset by which one tanh serves all four gates: sigmoid(x) is tanh(x / 2) / 2 + 1 / 2."""
+    """Return a factor and an offset (4H,) by which one tanh computes all four gates of an LSTM.
+
+    The gates i, f and o are sigmoids, and sigmoid(x) is tanh(x / 2) / 2 + 1 / 2.
+    """
     half = asarray(np.repeat((0.5, 0.5, 1.0, 0.5), h.shape[-1]), dtype=h.dtype)
-    return half, e.subtract(1.0, half)
+    return half, 1.0 - half
 
 
 def _lstm(inputs: Any, h: Any, c: Any, w_hidden: Any) -> Body:
-    """All h followed by the last c, (T + 1, N, H); kept: the gates, c before each step, and tanh(c) after it."""
+    """Run all steps of an LSTM; ``inputs`` (T, N, 4H) are multiplied by their weights already.
+
+    The result is (T + 1, N, H): all h, then the last c. Kept for the gradient are the gates of each step, c before each
+    step, and tanh(c) after it.
+    """
     (half, rest), weight = _halves(h), w_hidden.mT
     outputs, gates, before, squashed = [], [], [], []
     for t in range(inputs.shape[0]):
-        given = e.multiply(e.add(inputs[t], matmul(h, weight)), half)
-        gates.append(e.add(e.multiply(e.tanh(given), half), rest))
+        gates.append(e.tanh((inputs[t] + h @ weight) * half) * half + rest)
         before.append(c)
         i, f, g, o = _parts(gates[t], 4)
-        c = e.add(e.multiply(f, c), e.multiply(i, g))
+        c = f * c + i * g
         squashed.append(e.tanh(c))
-        h = e.multiply(o, squashed[t])
+        h = o * squashed[t]
         outputs.append(h)
     return stack([*outputs, c]), (stack(gates), stack(before), stack(squashed))
 
@@ -114,38 +120,38 @@ def _lstm(inputs: Any, h: Any, c: Any, w_hidden: Any) -> Body:
 def _pull_lstm(
     g: Any, plan: Any, inputs: Any, h: Any, c: Any, w_hidden: Any, gates: Any, before: Any, squashed: Any, y: Any
 ) -> tuple[Any, ...]:
-    """Backpropagation through time; products that need no other step are computed for all steps at once."""
+    """Backpropagation through time: gradients of inputs, h, c and w_hidden.
+
+    Products that do not depend on another step's gradient are computed for all steps at once.
+    """
     i, f, new, o = _parts(gates, 4)
-    slopes = [e.multiply(by, e.multiply(x, e.subtract(1.0, x))) for by, x in ((new, i), (before, f), (squashed, o))]
-    slopes.insert(2, e.multiply(i, e.subtract(1.0, e.square(new))))
-    of_gates, of_c = concat(slopes, axis=-1), e.multiply(o, e.subtract(1.0, e.square(squashed)))
+    slopes = [by * (x * (1.0 - x)) for by, x in ((new, i), (before, f), (squashed, o))]
+    slopes.insert(2, i * (1.0 - e.square(new)))
+    of_gates, of_c = concat(slopes, axis=-1), o * (1.0 - e.square(squashed))
     steps = gates.shape[0]
     g_h, g_c, g_gates = None, g[steps], []
     for t in reversed(range(steps)):
-        g_h = g[t] if g_h is None else e.add(g[t], g_h)
-        g_c = e.add(g_c, e.multiply(g_h, of_c[t]))
-        g_gates.append(e.multiply(concat([g_c, g_c, g_c, g_h], axis=-1), of_gates[t]))
-        g_h, g_c = matmul(g_gates[-1], w_hidden), e.multiply(g_c, f[t])
+        g_h = g[t] if g_h is None else g[t] + g_h
+        g_c = g_c + g_h * of_c[t]
+        g_gates.append(concat([g_c, g_c, g_c, g_h], axis=-1) * of_gates[t])
+        g_h, g_c = g_gates[-1] @ w_hidden, g_c * f[t]
     g_inputs = stack(g_gates[::-1])
     return g_inputs, g_h, g_c, _of_weight(g_inputs, _before(h, y[:steps]))
 
 
 def _remake_lstm(plan: Any, inputs: Any, h: Any, c: Any, w_hidden: Any, gates: Any, *more: Any) -> Any:
+    """Recompute the inputs from the gates."""
     half, rest = _halves(h)
-    given = e.divide(_unsquashed(e.divide(e.subtract(gates, rest), half)), half)
-    return e.subtract(given, linear(_before(h, more[-1][: gates.shape[0]]), w_hidden))
+    return _unsquashed((gates - rest) / half) / half - linear(_before(h, more[-1][: gates.shape[0]]), w_hidden)
 
 
 _lstm_op = Composite("lstm", "matmul", _lstm, _pull_lstm, {1, 2, 3, "y"}, _remake_lstm)
 
 
 def lstm(
-    x: ArrayLike,
-    state: tuple[ArrayLike, ArrayLike],
-    w_input: ArrayLike,
-    w_hidden: ArrayLike,
+    x: ArrayLike, state: tuple[ArrayLike, ArrayLike], w_input: ArrayLike, w_hidden: ArrayLike,
     bias: ArrayLike | None = None,
-) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:  # fmt: skip
     """Long short-term memory (Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000).
 
     ``c = f c + i g`` and ``h = o tanh(c)``, with the gates stored in the order i, f, g, o.
@@ -171,59 +177,64 @@ def lstm(
 
 
 def _gru(inputs: Any, h: Any, w_hidden: Any, *bias: Any) -> Body:
-    """All h; kept: the gates r, z, n, and the summand of n that r multiplies."""
+    """Run all steps of gated recurrent units; ``inputs`` (T, N, 3H) are multiplied by their weights already.
+
+    The result holds all h. Kept for the gradient are the gates r, z and n of each step, and the part of n's argument
+    that r multiplies.
+    """
     cut, outputs, gates, given = 2 * h.shape[-1], [], [], []
     for t in range(inputs.shape[0]):
         ours, theirs = inputs[t], linear(h, w_hidden, *bias)
-        opened = sigmoid(e.add(ours[..., :cut], theirs[..., :cut]))
+        opened = sigmoid(ours[..., :cut] + theirs[..., :cut])
         r, z = _parts(opened, 2)
         given.append(theirs[..., cut:])
-        n = e.tanh(e.add(ours[..., cut:], e.multiply(r, given[t])))
+        n = e.tanh(ours[..., cut:] + r * given[t])
         gates.append(concat([opened, n], axis=-1))
-        h = e.add(n, e.multiply(z, e.subtract(h, n)))
+        h = n + z * (h - n)
         outputs.append(h)
     return stack(outputs), (stack(gates), stack(given))
 
 
 def _pull_gru(g: Any, plan: Any, inputs: Any, h: Any, w_hidden: Any, *more: Any) -> tuple[Any, ...]:
-    """Backpropagation through time; r, z and n have equal slopes for both their summands, but r scales one of n's."""
+    """Backpropagation through time: gradients of inputs, h, w_hidden and, if there is one, the bias of w_hidden.
+
+    ``ours`` are the derivatives of the outputs by the gates' arguments that come from the inputs, ``theirs`` by those
+    that come from h; they differ in n, where r multiplies the part from h.
+    """
     *bias, gates, given, y = more
     (r, z, n), before = _parts(gates, 3), _before(h, y)
-    of_n = e.multiply(e.subtract(1.0, z), e.subtract(1.0, e.square(n)))
-    of_r = e.multiply(e.multiply(of_n, given), e.multiply(r, e.subtract(1.0, r)))
-    of_z = e.multiply(e.subtract(before, n), e.multiply(z, e.subtract(1.0, z)))
-    ours, theirs = concat([of_r, of_z, of_n], axis=-1), concat([of_r, of_z, e.multiply(of_n, r)], axis=-1)
+    of_n = (1.0 - z) * (1.0 - e.square(n))
+    of_r = of_n * given * (r * (1.0 - r))
+    of_z = (before - n) * (z * (1.0 - z))
+    ours, theirs = concat([of_r, of_z, of_n], axis=-1), concat([of_r, of_z, of_n * r], axis=-1)
     g_h, arrived = None, []
     for t in reversed(range(y.shape[0])):
-        g_h = g[t] if g_h is None else e.add(g[t], g_h)
+        g_h = g[t] if g_h is None else g[t] + g_h
         arrived.append(concat([g_h, g_h, g_h], axis=-1))
-        g_h = e.add(e.multiply(g_h, z[t]), matmul(e.multiply(arrived[-1], theirs[t]), w_hidden))
+        g_h = g_h * z[t] + (arrived[-1] * theirs[t]) @ w_hidden
     everywhere = stack(arrived[::-1])
-    g_hidden = e.multiply(everywhere, theirs)
+    g_hidden = everywhere * theirs
     g_bias = [sum(g_hidden, axis=(0, 1)) for _ in bias]
-    return e.multiply(everywhere, ours), g_h, _of_weight(g_hidden, before), *g_bias
+    return everywhere * ours, g_h, _of_weight(g_hidden, before), *g_bias
 
 
 def _remake_gru(plan: Any, inputs: Any, h: Any, w_hidden: Any, *more: Any) -> Any:
+    """Recompute the inputs from the gates."""
     *bias, gates, given, y = more
     cut = 2 * h.shape[-1]
     opened, n = gates[..., :cut], gates[..., cut:]
     theirs = linear(_before(h, y), w_hidden, *bias)[..., :cut]
-    ours = e.subtract(e.multiply(_unsquashed(e.subtract(e.multiply(opened, 2.0), 1.0)), 2.0), theirs)
-    return concat([ours, e.subtract(_unsquashed(n), e.multiply(_parts(opened, 2)[0], given))], axis=-1)
+    ours = _unsquashed(opened * 2.0 - 1.0) * 2.0 - theirs
+    return concat([ours, _unsquashed(n) - _parts(opened, 2)[0] * given], axis=-1)
 
 
 _gru_op = Composite("gru", "matmul", _gru, _pull_gru, {1, 2, 3, "y"}, _remake_gru)
 
 
 def gru(
-    x: ArrayLike,
-    state: ArrayLike,
-    w_input: ArrayLike,
-    w_hidden: ArrayLike,
-    bias: ArrayLike | None = None,
+    x: ArrayLike, state: ArrayLike, w_input: ArrayLike, w_hidden: ArrayLike, bias: ArrayLike | None = None,
     bias_hidden: ArrayLike | None = None,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Gated recurrent units (Cho et al. 2014), with the reset gate after the product, as in cuDNN and torch.
 
     ``n = tanh(x W_n^T + b_n + r (h U_n^T + c_n))`` and ``h = (1 - z) n + z h``. The gates are stored in the order
@@ -251,33 +262,36 @@ def gru(
 
 
 def _parts(gates: Any, count: int) -> list[Any]:
-    """The gates stored side by side in the last axis."""
+    """Split the last axis, which stores ``count`` gates side by side, into the gates."""
     n = gates.shape[-1] // count
     return [gates[..., i * n : (i + 1) * n] for i in range(count)]
 
 
 def _before(h: Any, outputs: Any) -> Any:
-    """h before every step."""
+    """Return h before every step, (T, N, H), from the initial h and the outputs of the steps."""
     return concat([reshape(h, (1, *h.shape)), outputs[:-1]])
 
 
 def _of_weight(g: Any, before: Any) -> Any:
-    """The gradient of w_hidden, from the cotangents of all products (T, N, gates H) and h before each (T, N, H)."""
+    """Gradient of w_hidden, from ``g``, the gradient by all products h w_hidden^T, and h before each step (T, N, H)."""
     rows = g.shape[0] * g.shape[1]
-    return matmul(reshape(g, (rows, g.shape[-1])), reshape(before, (rows, before.shape[-1])), transpose_a=True)
+    return reshape(g, (rows, g.shape[-1])).mT @ reshape(before, (rows, before.shape[-1]))
 
 
 def _unsquashed(y: Any) -> Any:
-    """The inverse of tanh; where y is 1 to all digits, a number that is large enough."""
+    """Return the inverse of tanh; where y was rounded to 1 or -1, a finite number that tanh rounds so too."""
     most = 1.0 - finfo(y.dtype).eps
-    return e.atanh(clip(y, -most, most))
+    return e.atanh(e.clip(y, -most, most))
 
 
 def _run(
     op: Composite, x: Any, state: tuple[Any, ...], w_input: Any, bias: Any, hidden: tuple[Any, ...],
     attributes: tuple[Any, ...] = (),
 ) -> Any:  # fmt: skip
-    """Multiply the inputs of all steps by their weights in one product, then run the steps."""
+    """Check the arguments, multiply the inputs of all steps by their weights in one product, and run the steps.
+
+    ``hidden`` holds w_hidden and, for a GRU that has one, its bias. Returns what the composite ``op`` returns.
+    """
     x, w_input, state, hidden = asarray(x), asarray(w_input), tuple(map(asarray, state)), tuple(map(asarray, hidden))
     _check(op.name, x, state, w_input, bias if bias is None else asarray(bias), *hidden)
     return op(*in_one_dtype(linear(x, w_input, bias), *state, *hidden), attributes=attributes)[0]
@@ -293,12 +307,11 @@ def _check(
     if w_hidden.ndim != 2 or w_hidden.shape[0] != gates * w_hidden.shape[1]:
         raise ValueError(f"{op}: expected w_hidden ({gates} H, H), got {w_hidden.shape}")
     (_, batch, features), (rows, hidden) = x.shape, w_hidden.shape
-    for name, given, symbols, shape in (
-        *((name, h, "N, H", (batch, hidden)) for name, h in zip(("the state h", "the state c"), state, strict=False)),
-        ("w_input", w_input, f"{gates} H, features", (rows, features)),
-        ("bias", bias, f"{gates} H,", (rows,)),
-        ("bias_hidden", bias_hidden, f"{gates} H,", (rows,)),
-    ):
+    states = zip(("the state h", "the state c"), state, strict=False)
+    checks: list[Any] = [(name, h, "N, H", (batch, hidden)) for name, h in states]
+    checks += [("w_input", w_input, f"{gates} H, features", (rows, features))]
+    checks += [(name, b, f"{gates} H,", (rows,)) for name, b in (("bias", bias), ("bias_hidden", bias_hidden))]
+    for name, given, symbols, shape in checks:
         if given is not None and given.shape != shape:
             raise ValueError(
                 f"{op}: expected {name} ({symbols}) = {shape}, got {given.shape}; x (T, N, features) is {x.shape}, "
