@@ -194,7 +194,7 @@ def test_a_surviving_view_keeps_its_memory():
         (lambda: flnb.dropout(flnb.ones((2,)), 1.5), ValueError, r"p must be in \[0, 1\), got 1.5"),
         (lambda: flnb.full((-1,), 0), ValueError, r"extents >= 0, got \(-1,\)"),
         (lambda: flnb.Tensor([1.0]), TypeError, r"use flnb\.asarray"),
-        (lambda: flnb.log(flnb.ones((2,)), loss=1.0), TypeError, r"or only keywords to record"),
+        (lambda: flnb.log(flnb.ones((2,)), loss=1.0), TypeError, r"keywords alone, as in log"),
     ],
 )  # fmt: skip
 def test_errors_say_what_was_got_and_what_to_do(call, kind, text):
