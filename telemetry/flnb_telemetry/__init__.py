@@ -1,7 +1,7 @@
-"""Telemetry of flnb: events, their recording and what can be computed from it. Public as `flnb.telemetry`.
+"""Telemetry of flnb: events, recordings of them, and analyses of recordings. Public as `flnb.telemetry`.
 
-Imports nothing of flnb, and of other packages only numpy; pyarrow and pandas when a function needs them. Only the bus
-is loaded at once, because every op needs it; the rest when it is first asked for.
+It imports nothing of flnb, and of other packages only numpy; pyarrow and pandas when a function needs them. Only the
+event bus is imported at once, because every op needs it; the rest when it is first used.
 """
 
 from importlib import import_module

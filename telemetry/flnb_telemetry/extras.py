@@ -1,4 +1,4 @@
-"""What is imported only when it is needed, and named when it is missing: optional packages, and tools of our own."""
+"""Imports at the time of use, of optional packages and of flnb's own tools, with errors that name what is missing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from typing import Any
 
 
 def require(module: str, extra: str, purpose: str = "") -> Any:
-    """Import an optional module; if missing, raise an `ImportError` that names the purpose and the extra to install.
+    """Import an optional module and return it.
+
+    Args:
+        module: its full name, such as "pyarrow.parquet".
+        extra: the extra of flnb that installs it.
+        purpose: what it is needed for, such as "saving a run".
+
+    Raises:
+        ImportError: it is not installed; the message says what needs it and how to install it.
 
     >>> require("json", extra="lab").dumps(1)
     '1'
@@ -18,23 +26,23 @@ def require(module: str, extra: str, purpose: str = "") -> Any:
     except ModuleNotFoundError as error:
         package = module.partition(".")[0]
         if error.name is not None and error.name.partition(".")[0] != package:
-            raise  # the package is there; something that it needs is not
+            raise  # the package exists; something that it imports does not
         raise ImportError(
             f"flnb: {purpose or 'this'} needs {package}; install it with: pip install 'flnb[{extra}]'", name=package
         ) from None
 
 
 def tool(module: str, name: str = "") -> Any:
-    """Import a module of our own that an installation may lack, or a name from it.
+    """Import a module of flnb that an installation may lack, and return it, or the object called `name` in it.
 
     Raises:
-        ImportError: it is missing; the message names it.
+        ImportError: this installation lacks the module; the message names it.
     """
     try:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # the tool is there; something that it needs is not
+            raise  # the module exists; something that it imports does not
         raise ImportError(
             f"{error.name} is missing: this installation of flnb has the core without that tool; "
             f"install the whole of it with: pip install --force-reinstall flnb",
@@ -44,7 +52,7 @@ def tool(module: str, name: str = "") -> Any:
 
 
 def late(module: str, name: str) -> Callable[..., Any]:
-    """A function of a tool, which is imported when the function is first called."""
+    """Return a function that imports a module and calls the function `name` in it."""
 
     def call(*arguments: Any, **keywords: Any) -> Any:
         return tool(module, name)(*arguments, **keywords)

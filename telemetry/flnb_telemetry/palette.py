@@ -1,6 +1,7 @@
-"""The colours of op families and memory categories: the dashboard's, so that a kept figure looks like the live one.
+"""The dashboard's colours of op families and memory categories, for figures.
 
-Each is (light, dark), told apart under protanopia and deuteranopia, with a contrast of 3:1 on white or #212121.
+Each is (on light, on dark), distinguishable with protanopia and deuteranopia, with a contrast of 3:1 on white or
+#212121.
 """
 
 FAMILY: dict[str, tuple[str, str]] = {
@@ -23,4 +24,4 @@ CATEGORY: dict[str, tuple[str, str]] = {
     "unknown": ("#6f757b", "#969ba2"),
 }
 STACK = ("parameter", "optimizer_state", "input", "gradient", "activation", "temporary", "unknown")
-"""Categories from the bottom of a stacked chart to its top: what is steady lies below."""
+"""Categories from the bottom of a stacked chart to its top; those that change least are below."""

@@ -1,4 +1,4 @@
-"""Numbers for people: three significant digits, binary units, and sizes read back from text."""
+"""Numbers as text for people, with three significant digits and units, and sizes in bytes from text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNKNOWN = "–"
 
 
 def significant(value: float) -> str:
-    """Three significant digits without an exponent: 412, 1.98, 0.0314; "–" for what is not a number."""
+    """Format a number with three significant digits and no exponent: 412, 1.98, 0.0314; "–" for NaN and infinity."""
     if not math.isfinite(value):
         return UNKNOWN
     if value == 0:
@@ -24,12 +24,12 @@ def significant(value: float) -> str:
 
 
 def norm(value: float) -> str:
-    """Three significant digits, with an exponent where it is far from 1: 412, 0.0314, 3.92e-08."""
+    """Format a norm with three significant digits, far from 1 with an exponent: 412, 0.0314, 3.92e-08."""
     return f"{value:.2e}" if 0 < value < 1e-6 or 1e9 <= value < math.inf else significant(value)
 
 
 def _in(units: Mapping[str, float], value: float) -> str:
-    """A number with the first unit that leaves it below 1000, or the last."""
+    """Format a number with the first of the units (name: size) in which it is below 1000, or with the last."""
     if not math.isfinite(value):
         return UNKNOWN
     unit = next((unit for unit, scale in units.items() if abs(value) < 999.5 * scale), list(units)[-1])
@@ -37,32 +37,36 @@ def _in(units: Mapping[str, float], value: float) -> str:
 
 
 def duration(ns: float) -> str:
-    """A time in nanoseconds as text: 412 µs, 1.98 ms."""
+    """Format a time in nanoseconds: 412 µs, 1.98 ms."""
     return _in(_SECONDS, ns)
 
 
 def size(nbytes: float) -> str:
-    """Bytes as text: whole below 1000, then 9.00 MiB."""
+    """Format a number of bytes: 512 B, 9.00 MiB."""
     return _in(_BYTES, nbytes)
 
 
 def count(number: float) -> str:
-    """A count as text: whole below 10,000, then 10.4 k, 1.20 M."""
+    """Format a count: whole below 10,000, then 10.4 k, 1.20 M."""
     return f"{number:.0f}" if abs(number) < 10_000 else _in(_COUNTS, number)
 
 
 def percent(share: float) -> str:
-    """A share of 1 with one decimal: 12.3 %."""
+    """Format a share (0 to 1) as a percentage with one decimal: 12.3 %."""
     return f"{100 * share:.1f} %" if math.isfinite(share) else UNKNOWN
 
 
 def extents(shape: Iterable[int]) -> str:
-    """A shape as text: 64×3×3, scalar."""
+    """Format a shape: 64×3×3; "scalar" for ()."""
     return "×".join(map(str, shape)) or "scalar"
 
 
 def bytes_of(text: str | int, what: str = "a size") -> int:
-    """Bytes of "16MiB", "1.5 GB" (decimal) or a number; `ValueError` for anything else, and for less than one byte."""
+    """Return the number of bytes that a text ("16MiB", "1.5 GB") or an int stands for.
+
+    Raises:
+        ValueError: it is neither, or less than one byte; the message calls the size `what`.
+    """
     number = text if isinstance(text, int) and not isinstance(text, bool) else 0
     if isinstance(text, str) and (found := _SIZE.fullmatch(text)):
         digits, prefix, binary = found.groups()

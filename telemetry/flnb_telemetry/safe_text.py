@@ -1,4 +1,4 @@
-"""Names and values of files and users, made safe to show: short, on one line, without control characters."""
+"""Texts from files and users made safe to display: short, on one line, without control characters."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 __all__ = ["LONGEST_LINE", "WHOLE", "brief", "html_text", "safe_lines", "safe_text"]
 
-LONGEST, LONGEST_LINE = 200, 1000  # characters that are shown of a name, and of a line of a text
-WHOLE = 1 << 30  # for code, which is shown to be copied
+LONGEST, LONGEST_LINE = 200, 1000  # the most characters of a name, and of a line of a text
+WHOLE = 1 << 30  # for code, which is shown in full, to be copied
 _HARMLESS = frozenset("\u200c\u200d")  # joiners, which scripts and emoji need
 _CONTROL = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
 
 
 def safe_text(text: str, longest: int = LONGEST) -> str:
-    r"""A name as it may be shown in a terminal or a page (where it is escaped as HTML besides).
+    r"""Make a name safe to display in a terminal or, after it is escaped as HTML, in a page.
 
-    Control characters (ESC among them), direction marks, line separators and lone surrogates become escapes; what is
-    longer than `longest` characters is shortened in its middle.
+    Control characters such as ESC, direction marks, line separators and lone surrogates become escapes like \x1b; a
+    text of more than `longest` characters is shortened in its middle.
 
     >>> print(safe_text("net\x1b[2J" + "x" * 1000, longest=24))
     net\x1b[2Jxxxxx…xxxxxxxx
@@ -33,12 +33,12 @@ def safe_text(text: str, longest: int = LONGEST) -> str:
 
 
 def safe_lines(text: str, longest: int = LONGEST_LINE) -> str:
-    """A text of several lines with each of them made safe to show."""
+    """Make each line of a text safe to display (see `safe_text`)."""
     return "\n".join([safe_text(line, longest) for line in text.split("\n")])
 
 
 def html_text(text: str, longest: int = LONGEST_LINE) -> str:
-    r"""A text as HTML or SVG, also within an attribute: made safe to show, its markup escaped.
+    r"""Make a text safe to display and escape it for HTML or SVG, also within an attribute.
 
     >>> html_text('<b>\x1b[31m"red"')
     '&lt;b&gt;\\x1b[31m&quot;red&quot;'
@@ -47,13 +47,14 @@ def html_text(text: str, longest: int = LONGEST_LINE) -> str:
 
 
 def _escaped(character: str) -> str:
+    """Return a character, or its escape if it is a control character."""
     if unicodedata.category(character) not in _CONTROL or character in _HARMLESS:
         return character
     return character.encode("unicode_escape").decode("ascii")
 
 
 def brief(value: Any) -> str:
-    """A foreign value for an error message, told without looking into what it contains.
+    """Describe a value of a file for an error message, without looking into the values that it contains.
 
     >>> brief("name"), brief(3), brief([[1], [2]]), brief({"device": 0})
     ("'name'", '3', 'a list of 2', "a dict with 'device'")

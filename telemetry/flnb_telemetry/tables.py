@@ -1,4 +1,4 @@
-"""Tables, for a terminal and as HTML."""
+"""Tables as text for a terminal and as HTML."""
 
 from __future__ import annotations
 
@@ -12,29 +12,33 @@ CELL = "padding:1px 8px;vertical-align:top;text-align:"
 
 
 class Markup(str):
-    """A cell that is HTML already."""
+    """A text that is HTML already and is not escaped in a table."""
 
     __slots__ = ()
 
 
 def lines(rows: Sequence[Sequence[str]], sides: str = "<", longest: int = LONGEST) -> list[str]:
-    """Rows of texts, aligned; `sides` says how each column is, "<" or ">", its last for all that follow.
+    """Align rows of texts in columns and return the lines.
 
-    A text of several lines makes its row as high; cells are made safe to show, of at most `longest` characters.
+    Args:
+        rows: texts; one of several lines makes its row as many lines high. Control characters are escaped.
+        sides: "<" or ">" for each column, left or right; the last holds for all further columns.
+        longest: the most characters of a cell; longer ones are shortened.
 
     >>> lines([("op", "count"), ("add", "7")], "<>")
     ['op   count', 'add      7']
     >>> lines([("op", "time\\nper call"), ("add", "7 ns")], "<>")
     ['op       time', '     per call', 'add      7 ns']
     """
-    rows = [line for row in rows for line in zip_longest(*(_parts(cell, longest) for cell in row), fillvalue="")]
+    split = [[[safe_text(line, longest) for line in cell.split("\n")] for cell in row] for row in rows]
+    rows = [line for row in split for line in zip_longest(*row, fillvalue="")]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     sides = sides.ljust(len(widths), sides[-1])[: len(widths)]
     return ["  ".join(f"{c:{s}{w}}" for c, s, w in zip(row, sides, widths, strict=True)).rstrip() for row in rows]
 
 
 def html(rows: Iterable[Sequence[str]], sides: str = "<", caption: str = "", titles: bool = True) -> str:
-    """Rows of texts as an HTML table; `sides` as for `lines`. The first row has the titles, unless there are none.
+    """Return rows of texts as an HTML table; `sides` is as for `lines`. With `titles` the first row holds the titles.
 
     >>> html([("op", "count"), ("add<", Markup("<b>7</b>"))]).count("<b>")
     1
@@ -48,9 +52,6 @@ def html(rows: Iterable[Sequence[str]], sides: str = "<", caption: str = "", tit
 
 
 def _cell(tag: str, side: str, cell: str) -> str:
+    """Return a cell as the HTML element `tag`."""
     text = cell if isinstance(cell, Markup) else html_text(cell)
     return f'<{tag} style="{CELL}{"right" if side == ">" else "left"}">{text}</{tag}>'
-
-
-def _parts(cell: str, longest: int) -> list[str]:
-    return [safe_text(line, longest) for line in cell.split("\n")]

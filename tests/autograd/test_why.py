@@ -135,7 +135,7 @@ def test_a_recording_tells_the_way_and_the_lines_that_cut(w: Any, x: Any) -> Non
     assert "became integers" in rounded.reason
     assert "astype(flnb.int32)" in rounded.line
     unused = _trained(lambda: [flnb.tanh(w), (x * 1.0).sum()][1]).why(w)
-    assert unused.reason == "1 ops used it, but nothing that they gave went into this loss"
+    assert unused.reason == "1 ops used it, but this loss depends on none of their results"
 
 
 def test_a_recording_answers_for_nodes_numbers_and_variables_without_gradient(w: Any, x: Any) -> None:

@@ -1,4 +1,4 @@
-"""The graph of one backward as columns, so that a million nodes cost arrays and not a million objects."""
+"""The graph of one backward pass as columns, so that a million nodes are some arrays and not a million objects."""
 
 from __future__ import annotations
 
@@ -24,11 +24,14 @@ if TYPE_CHECKING:
     Table = Callable[[str], schema.Columns]
 
 FINE, SPREAD, ORIGIN = 0, 1, 2  # from good to worst
-"""Gradients through a node: fine, bad before they arrived there, or made bad by the node's own backward."""
+"""The health of a node's gradients: fine, NaN or Inf when they arrived there, or made so by its own backward op."""
 
 
 class Gradients(NamedTuple):
-    """What `grad_stat` said, a value for each row; norm is NaN and seen False where nothing was sampled."""
+    """The measured gradients, a value for each row: norm, whether it was measured, bad and all elements.
+
+    `bad` counts the elements that are NaN or Inf. Where nothing was measured, `norm` is NaN and `seen` is False.
+    """
 
     norm: Floats
     seen: Bools
@@ -38,10 +41,10 @@ class Gradients(NamedTuple):
 
 @dataclass(frozen=True)
 class Graph:
-    """Nodes in the order in which they ran, leaves, and who reads whom.
+    """The nodes of a tape in the order in which they ran, its leaves, and which of them each node reads.
 
-    Row i of `id, plan, context, forward, backward, saved` (ns, bytes) and of `gradient` is node i. It reads
-    `parent[start[i]:start[i + 1]]`: a row if not negative, else leaf `-1 - value`, a row of the `leaf_*` columns.
+    Row i of `id, plan, context, forward, backward, saved` (times in ns, bytes) and of `gradient` is a node. It reads
+    `parent[start[i]:start[i + 1]]`: row p for p >= 0, else leaf -1 - p, a row of the `leaf_*` columns.
     """
 
     id: Ints
@@ -59,35 +62,35 @@ class Graph:
     leaf_parameter: Bools
     leaf_gradient: Gradients
     line: Ints | None = None
-    """For each row the number of the text of the user's line, 0 where it was not told."""
+    """For each row the string id of the user's line, 0 if unknown."""
     failed: int = 0
-    """Where the forward ended in an error: the number of its message. The op that failed is the last row."""
+    """If the forward pass ended in an error, the string id of its message (the op is the last row); else 0."""
     origin: int | None = None
-    """The row where NaN or Inf came up first in the backward, -1 where none saw it, None where nobody looked."""
+    """The row where NaN or Inf first appeared in the backward pass, -1 if none did, None if that was not recorded."""
 
     def __len__(self) -> int:
         return len(self.id)
 
     @cached_property
     def child(self) -> Ints:
-        """For each entry of `parent` the row that reads it."""
+        """For each entry of `parent`, the row that reads it."""
         return np.repeat(np.arange(len(self.id)), np.diff(self.start))
 
     @cached_property
     def last_reader(self) -> Ints:
-        """For each row the last row that reads it, -1 where none does."""
+        """For each row, the last row that reads it, -1 if none does."""
         last = np.full(len(self.id), -1)
         inner = self.parent >= 0
-        last[self.parent[inner]] = self.child[inner]  # in order: the last one stays
+        last[self.parent[inner]] = self.child[inner]  # ascending: the last one remains
         return last
 
     @cached_property
     def health(self) -> NDArray[np.int8]:
         """FINE, SPREAD or ORIGIN for each row.
 
-        Where nobody looked for the origin while the backward ran, it is the op that got a good gradient and gave a bad
-        one: a node's gradient is the one that arrives at its output. A bad one that nothing here made began where it
-        arrived first.
+        If the origin of NaN or Inf was not recorded, it is each node whose gradient is fine while that of a parent is
+        not (a node's gradient is the one that arrives at its output), and each node with a bad gradient that no other
+        node reads.
         """
         if self.origin is not None:
             found = np.where(_bad(self.gradient), SPREAD, FINE).astype(np.int8)
@@ -106,16 +109,17 @@ class Graph:
 
     @property
     def origins(self) -> Ints:
-        """Rows where NaN or Inf begins, the first in the backward first."""
+        """The rows where NaN or Inf begins, in the order of the backward pass."""
         return np.flatnonzero(self.health == ORIGIN)[::-1]
 
     def parents(self, row: int) -> list[int]:
-        """Numbers of what a row reads, in the order of its arguments; leaves are negative."""
+        """Return the ids of the nodes and leaves (negative) that a row reads, in the order of its arguments."""
         above = self.parent[self.start[row] : self.start[row + 1]]
         return [int(self.id[p] if p >= 0 else self.leaf_id[-1 - p]) for p in above.tolist()]
 
 
 def _bad(gradient: Gradients) -> Bools:
+    """Return for each row whether its gradient has NaN or Inf."""
     bad: Bools = (gradient.bad > 0) | (gradient.seen & np.isnan(gradient.norm))
     return bad
 
@@ -130,11 +134,20 @@ def read(
     failed: dict[str, int] | None = None,
     origin: int | None = None,
 ) -> tuple[Graph, int]:
-    """What `root` needs, or without one (0) the last node there is; and how many older nodes are left out.
+    """Make the graph of everything that one node depends on.
 
-    `ops` are the op records to look at, `sampled` the `grad_stat` rows of one backward. At most `limit` nodes are
-    taken. With `failed`, the record of an op that raised, all nodes of `ops` and last that op. `origin`: the number of
-    the node where NaN or Inf came up, 0 where none saw it.
+    Args:
+        table: returns the columns of a kind of events.
+        ops: the op events to search.
+        sampled: the `grad_stat` events of one backward pass.
+        root: the id of the node; 0 for the last one.
+        catalog: the names behind the ids in records.
+        limit: the most nodes; of more, the latest are kept.
+        failed: the record of an op that raised an error; the graph is then all nodes of `ops` and, last, this op.
+        origin: the id of the node where NaN or Inf appeared, 0 for none, None if that was not recorded.
+
+    Returns:
+        The graph, and the number of older nodes that it lacks.
     """
     child, parent = pairs(ops, table("edge"))
     if failed is not None:
@@ -143,7 +156,7 @@ def read(
         raised = max(made.max(initial=0), child.max(initial=0)) + 1
         args = [failed[name] for name in ("parent0", "parent1")]
         child = np.append(child[kept], [raised] * 2)
-        parent = np.append(parent[kept], [a or raised for a in args])  # without any it reads nothing: itself
+        parent = np.append(parent[kept], [a or raised for a in args])  # without arguments it reads itself
     if root > 0:
         child, parent = child[child <= root], parent[child <= root]
     every = _ascending(child)
@@ -153,7 +166,7 @@ def read(
     up, inside = located(every, parent)
     needed = np.ones(len(every), np.bool_) if failed else _needed(len(every), row[inside], up[inside])
     known = every[needed]
-    lacking = len(_ascending(parent[needed[row] & (parent > 0) & ~inside]))  # made before what is recorded
+    lacking = len(_ascending(parent[needed[row] & (parent > 0) & ~inside]))  # nodes older than the records
     ids = known if limit is None else known[max(0, len(known) - limit) :]
     if len(ids) < len(every):
         kept = needed[row] & (every[row] >= ids[0])
@@ -169,23 +182,22 @@ def read(
     own, forward, backward = _times(ops, ids, catalog)
     plan, context = (np.append(ops[name].astype(np.int64), 0)[own] for name in ("plan", "context"))
     at, seen = located(sampled["node"], ids, sort=True)
-    told = {key: np.where(seen, sampled[key][at], 0) if len(sampled["node"]) else np.zeros(len(ids), np.int64)
-            for key in ("plan", "saved", "name")}  # fmt: skip
+    measured = {key: _looked_up(sampled, key, at, seen) for key in ("plan", "saved", "name")}
     if failed is not None:
         plan[-1], context[-1] = failed["plan"], failed["context"]
-    plan = np.where(told["plan"] > 0, told["plan"], plan)  # a composite's, where the op records are those of its body
-    saved = np.where(seen, told["saved"], catalog.saved[plan])  # what was not looked at: by its plan
+    plan = np.where(measured["plan"] > 0, measured["plan"], plan)  # of a composite; ops are those of its body
+    saved = np.where(seen, measured["saved"], catalog.saved[plan])
     graph = Graph(
         ids, plan, context, forward, backward, saved, _gradients(sampled, at, seen), start,
         up,
         leaf_ids, *_leaves(leaf_ids, table("leaf"), sampled),
-        line=told["name"], failed=failed["message"] if failed else 0, origin=_row(ids, origin),
+        line=measured["name"], failed=failed["message"] if failed else 0, origin=_row(ids, origin),
     )  # fmt: skip
     return graph, lacking + len(known) - len(ids)
 
 
 def pairs(ops: schema.Columns, edges: schema.Columns) -> tuple[Ints, Ints]:
-    """Node and what it reads, for every argument that is on the tape, the first arguments first."""
+    """Return (node, id that it reads) as two columns, for all arguments on the tape; first arguments come first."""
     made = np.flatnonzero((ops["node"] > 0) & ((ops["parent0"] != 0) | (ops["parent1"] != 0)))
     pairs = [(ops["node"][made], ops[name][made]) for name in ("parent0", "parent1")]
     pairs += [(edges["node"], edges[f"parent{i}"]) for i in range(2, 7)]
@@ -194,13 +206,13 @@ def pairs(ops: schema.Columns, edges: schema.Columns) -> tuple[Ints, Ints]:
 
 
 def _ascending(values: Ints) -> Ints:
-    """The different values, ascending. (`numpy.unique` hashes, which takes several times as long for ids.)"""
+    """Return the different values, ascending. (`numpy.unique` hashes, which takes several times as long for ids.)"""
     values = np.sort(values)
     return values[np.append(True, values[1:] != values[:-1])] if len(values) else values
 
 
 def _again(row: Ints, up: Ints) -> Bools:
-    """Whether a row has named the same thing before; rows ascend."""
+    """Return for each pair (row, up) whether the same pair occurs before it; rows ascend."""
     found = np.zeros(len(row), np.bool_)
     most = int(np.bincount(row).max(initial=0)) if len(row) else 0
     for back in range(1, most):
@@ -209,7 +221,10 @@ def _again(row: Ints, up: Ints) -> Bools:
 
 
 def _needed(size: int, row: Ints, up: Ints) -> Bools:
-    """Which rows the last one needs, itself included: row i reads row up[i] < row[i], rows ascend."""
+    """Return for each of `size` rows whether the last one depends on it, or is it.
+
+    Row row[i] reads row up[i] < row[i]; `row` ascends.
+    """
     read = np.zeros(size, np.bool_)
     read[up] = True
     if read[:-1].all():  # everything is read by something later, and so in the end by the last
@@ -228,7 +243,10 @@ def _needed(size: int, row: Ints, up: Ints) -> Bools:
 
 
 def located(keys: Ints, ids: Ints, sort: bool = False) -> tuple[Ints, Bools]:
-    """Where each id stands among the keys (ascending, or with `sort` in any order), and whether it does at all."""
+    """Return the index of each id among the keys, and whether it is among them.
+
+    The keys ascend; with `sort` they are in any order.
+    """
     if not len(keys):
         return np.zeros(len(ids), np.int64), np.zeros(len(ids), np.bool_)
     if keys[-1] - keys[0] + 1 == len(keys) and not sort:  # without gaps
@@ -242,33 +260,38 @@ def located(keys: Ints, ids: Ints, sort: bool = False) -> tuple[Ints, Bools]:
 
 
 def _row(ids: Ints, number: int | None) -> int | None:
-    """Where a node stands, -1 where it does not; None for None."""
+    """Return the row of a node's id, -1 if it is not among the ids; None for None."""
     if number is None:
         return None
     at, found = located(ids, np.array([number]))
     return int(at[0]) if found[0] else -1
 
 
+def _looked_up(sampled: schema.Columns, key: str, at: Ints, seen: Bools) -> Ints:
+    """Return the entries `at` of a column, 0 where not `seen`; the column may be empty."""
+    column = np.append(sampled[key], 0)
+    found: Ints = np.where(seen, column[at], 0)
+    return found
+
+
 def _gradients(sampled: schema.Columns, at: Ints, seen: Bools) -> Gradients:
-    if not len(sampled["node"]):
-        nothing = np.zeros(len(at), np.int64)
-        return Gradients(np.full(len(at), np.nan), seen, nothing, nothing)
-    bad, numel = (np.where(seen, sampled[key][at], 0) for key in ("bad", "numel"))
-    return Gradients(np.where(seen, sampled["norm"][at], np.nan), seen, bad, numel)
+    """Return the gradients in the entries `at` of the `grad_stat` events, where these were `seen`."""
+    norm, bad, numel = (_looked_up(sampled, key, at, seen) for key in ("norm", "bad", "numel"))
+    return Gradients(np.where(seen, norm, np.nan), seen, bad, numel)
 
 
 def _times(ops: schema.Columns, ids: Ints, catalog: Catalog) -> tuple[Ints, Ints, Ints]:
-    """For each node the row of the op that made it (-1: not seen), ns forward and ns backward.
+    """Return for each node the row of the op that made it (-1: none), its ns forward and its ns backward.
 
-    A composite's inner ops work for the composite's node; those within the time of its own record count once.
+    The inner ops of a composite have the composite's node; those during the composite's own event are not counted.
     """
     size = len(ids)
     slot, known = located(ids, ops["node"])
-    slot[~known] = size  # for what works for no node here
+    slot[~known] = size  # collects the ops of no node
     t0, t1, first, second, context = (ops[name] for name in ("t0", "t1", "parent0", "parent1", "context"))
     back, made = catalog.phase[context] == schema.BACKWARD, (first != 0) | (second != 0)
     own = np.full(size + 1, -1, np.int64)
-    for ahead in (~back, ~back & made):  # the one that names parents is the node's own
+    for ahead in (~back, ~back & made):  # of several, the op that names parents made the node
         own[slot[ahead]] = np.flatnonzero(ahead)
     mine = own[slot]
     within = (t0 >= t0[mine]) & (t1 <= t1[mine]) & (np.arange(len(slot)) != mine) & (mine >= 0)
@@ -278,7 +301,7 @@ def _times(ops: schema.Columns, ids: Ints, catalog: Catalog) -> tuple[Ints, Ints
 
 
 def _leaves(ids: Ints, leaves: schema.Columns, sampled: schema.Columns) -> tuple[Ints, Ints, Bools, Gradients]:
-    """Plan, name, whether a parameter, and the gradient of each leaf."""
+    """Return plan, name (string id), whether it is a parameter, and the gradient of each leaf."""
     plan, told, parameter = (joined(ids, leaves["leaf"], leaves[name]) for name in ("plan", "name", "parameter"))
     name, known = (joined(ids, sampled["node"], sampled[name]) for name in ("name", "parameter"))
     gradients = _gradients(sampled, *located(sampled["node"], ids, sort=True))

@@ -1,8 +1,8 @@
-"""The tape as a tree that opens level by level: modules, repeated blocks folded, and long rows in portions.
+"""The tape as a tree of groups that a reader opens level by level: module calls, repeated blocks, parts of long rows.
 
-Nodes are in order of execution, so a module call is a run of neighbours with the same scope prefix, and contracting
-runs never makes a cycle. Only the level that is asked for is computed, with array operations over the nodes in it: of
-a million nodes a reader sees some dozens, and whoever opens one of them waits for its part alone.
+Nodes are in order of execution, so a module call is a sequence of neighbours with the same scope prefix, and drawing
+such a sequence as one box never makes a cycle. Only levels that are opened are computed, by array operations on the
+nodes in them: of a million nodes a reader sees some dozens, and opening one group takes time for its own nodes only.
 """
 
 from __future__ import annotations
@@ -24,18 +24,21 @@ if TYPE_CHECKING:
     from flnb_telemetry.schema import Ints
 
 
-WIDEST = 60  # things side by side on a level; more are taken in portions
-PORTIONS = 24
-PERIOD = 256  # calls at most in a repeated block
-REPEATS, REPEATED_OPS = 3, 8  # a fold has at least so many blocks, and where they are single ops so many ops
-NAMED = 6  # different things at most in the name of a row of calls
+WIDEST = 60  # items on one level; more are divided into portions
+PORTIONS = 24  # the most portions on one level
+PERIOD = 256  # the most calls in a repeated block
+REPEATS, REPEATED_OPS = 3, 8  # the fewest blocks of a fold, and the fewest ops if its blocks are single ops
+NAMED = 6  # the most different names in the name of a sequence of calls
 NOT_A_MODULE = -1
 
 
 class Parts(NamedTuple):
-    """What stands side by side: entry i is calls `cut[i]` to `cut[i + 1]`, in blocks of `period[i]` (0: no fold).
+    """The contents of a group, before they are named.
 
-    Call j is nodes `bound[j]` to `bound[j + 1]`, named `token[j]`, with `depth[j]` names of its scope behind it.
+    Call j (a module call or a single op) is the nodes `bound[j]` to `bound[j + 1]` - 1; `token[j]` is the string id of
+    the module's name (NOT_A_MODULE for an op), `depth[j]` the number of names in its scope path. Entry i, one item on
+    the level, is the calls `cut[i]` to `cut[i + 1]` - 1; `period[i]` is the number of calls in each of its repeated
+    blocks, 0 if it is no repetition.
     """
 
     bound: Ints
@@ -45,18 +48,22 @@ class Parts(NamedTuple):
     period: Ints
 
     def calls(self, a: int, b: int, cut: Ints, period: Ints) -> Parts:
-        """Calls a to b - 1 in other entries."""
+        """Return calls a to b - 1, divided into entries by `cut` and `period`."""
         return Parts(self.bound[a : b + 1], self.token[a:b], self.depth[a:b], cut, period)
 
     def between(self, first: int, last: int) -> Parts:
-        """Entries first to last - 1."""
+        """Return entries `first` to `last` - 1."""
         a, b = int(self.cut[first]), int(self.cut[last])
         return self.calls(a, b, self.cut[first : last + 1] - a, self.period[first:last])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """Nodes first to last - 1 drawn as one box: a module call, a fold of `repeat` equal blocks, or a portion."""
+    """Nodes `first` to `last` - 1 as one box: a module call, `repeat` equal blocks, one such block, or a portion.
+
+    `key` identifies it within the tape and begins with the key of the group around it; `path` is the scope path of a
+    module, `depth` the number of names in it.
+    """
 
     key: str
     name: str
@@ -69,9 +76,10 @@ class Group:
 
 
 class Level(NamedTuple):
-    """What an open group shows: groups and node numbers (rows), edges between them, and what crosses the frame.
+    """The contents of an open group: items (groups, and rows of single nodes) and the edges between them.
 
-    `edges` are (from, to) places in `items`; `entered` read from outside, `left` are read there.
+    `edges` are pairs (from, to) of indices into `items`; `entered` lists the items that read something outside the
+    group, `left` those that something outside reads.
     """
 
     items: list[Group | int]
@@ -81,7 +89,7 @@ class Level(NamedTuple):
 
 
 class Levels:
-    """The tree over a graph. `root` is open; `level(group)` opens another, `find(key)` is a group by its key."""
+    """The tree of groups of a graph: `root` holds all nodes, `level(group)` opens a group, `find(key)` returns one."""
 
     def __init__(self, graph: Graph, catalog: Catalog) -> None:
         self.graph, self.catalog = graph, catalog
@@ -94,12 +102,12 @@ class Levels:
 
     @cached_property
     def _scopes(self) -> dict[int, list[str]]:
-        """The names on the way to each context that occurs."""
+        """The names in the scope path of each context id that occurs."""
         found = np.unique(self.graph.context).tolist()
         return {context: self.catalog.contexts.items[context].scope.split(".") for context in found}
 
     def _token(self, depth: int) -> Ints:
-        """For each context the number of its name at a depth, NOT_A_MODULE where its scope ends before."""
+        """Return for each context id the string id of the name at a depth of its scope, NOT_A_MODULE beyond its end."""
         while len(self._tokens) <= depth:
             at = len(self._tokens)
             table = np.full(max(self._scopes, default=0) + 1, NOT_A_MODULE)
@@ -111,7 +119,10 @@ class Levels:
 
     @cached_property
     def _powers(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        """Prefix sums of hash(plan of node i) * r**i modulo 2**64, and r**-i: equal runs of plans hash equally."""
+        """Prefix sums of hash(plan of node i) * r**i modulo 2**64, and r**-i, for comparing sequences of plans.
+
+        The difference of two sums times r**-first is the same for equal sequences, wherever they begin.
+        """
         plan = self.graph.plan.astype(np.uint64)
         mixed = (plan + np.uint64(0x9E3779B97F4A7C15)) * np.uint64(0xBF58476D1CE4E5B9)
         mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0x94D049BB133111EB)
@@ -125,7 +136,7 @@ class Levels:
         return total, down
 
     def _outermost(self) -> Parts:
-        """The calls of the whole tape. A module that holds nearly all is left out: its parts are the picture."""
+        """Return the contents of the root. A module with more than half of the nodes is replaced by its contents."""
         size = len(self.graph)
         bound, token, depth = self._calls(0, size, 0)
         for _ in range(64):
@@ -140,7 +151,7 @@ class Levels:
         return self._folded(bound, token, depth)
 
     def _calls(self, first: int, last: int, depth: int) -> tuple[Ints, Ints, Ints]:
-        """Module calls, and single nodes, directly within nodes first to last - 1 of a scope with `depth` names."""
+        """Return the calls in nodes `first` to `last` - 1, whose scopes share `depth` names: bound, token and depth."""
         token = self._token(depth)[self.graph.context[first:last]]
         begins = np.ones(len(token), np.bool_)
         begins[1:] = (token[1:] != token[:-1]) | (token[1:] == NOT_A_MODULE)
@@ -148,20 +159,22 @@ class Levels:
         return np.append(at, last - first) + first, token[at], np.full(len(at), depth + 1)
 
     def _folded(self, bound: Ints, token: Ints, depth: Ints) -> Parts:
-        """Entries of these calls, with blocks that follow each other and run the same plans as one."""
+        """Divide calls into entries, consecutive blocks of calls that run the same plans into one entry."""
         total, down = self._powers
         kind = (total[bound[1:]] - total[bound[:-1]]) * down[bound[:-1]] + np.diff(bound).astype(np.uint64)
         cut, period = folds(kind, token == NOT_A_MODULE)
         return Parts(bound, token, depth, cut, period)
 
     def _parts(self, group: Group) -> Parts:
+        """Return the contents of a group."""
         if group.parts is None:
             return self._folded(*self._calls(group.first, group.last, group.depth))
-        if len(group.parts.cut) == 0:  # one block of a fold
+        if len(group.parts.cut) == 0:  # a single block, whose contents may repeat in turn
             return self._folded(group.parts.bound, group.parts.token, group.parts.depth)
         return group.parts
 
     def _children(self, group: Group) -> list[Group | int]:
+        """Return the items of a group: other groups, and rows of single nodes."""
         parts = self._parts(group)
         count = len(parts.period)
         if count > WIDEST:
@@ -171,6 +184,7 @@ class Levels:
         return [self._entry(group, parts, i, names) for i in range(count)]
 
     def _portion(self, group: Group, parts: Parts, first: int, last: int) -> Group | int:
+        """Return entries `first` to `last` - 1 of a long group as one item."""
         if last - first == 1:
             return self._entry(group, parts, first, {})
         own = parts.between(first, last)
@@ -178,6 +192,7 @@ class Levels:
         return Group(f"{group.key}/~{a}", f"{a + 1:,}–{b:,}".replace(",", " "), "", a, b, parts=own)
 
     def _entry(self, group: Group, parts: Parts, i: int, names: dict[str, int]) -> Group | int:
+        """Return entry i as an item; `names` counts the calls of each module of the group."""
         a, b = int(parts.cut[i]), int(parts.cut[i + 1])
         first, last = int(parts.bound[a]), int(parts.bound[b])
         if last - first == 1:
@@ -193,7 +208,7 @@ class Levels:
         return self._module(group, first, last, int(parts.depth[a]), names)
 
     def _module(self, group: Group, first: int, last: int, depth: int, names: dict[str, int]) -> Group:
-        """A module call. One with a single part is that part under the outer name."""
+        """Return the group of a module call. If it contains one call only, its contents are those of that call."""
         scope = self._scopes[int(self.graph.context[first])]
         name, path = _shown(scope, depth), ".".join(scope[:depth])
         call = names[name] = names.get(name, -1) + 1
@@ -205,7 +220,7 @@ class Levels:
         return Group(f"{group.key}/{name.replace('/', '∕')}#{call}", name, path, first, last, depth=depth)
 
     def _fold_name(self, parts: Parts) -> str:
-        """Modules by the names of the first and last, ops by what they are."""
+        """Name a repetition: modules by their first and last name ("block0–11"), ops by the ops of one block."""
         if NOT_A_MODULE in (parts.token[0], parts.token[-1]):
             return self._block_name(parts.between(0, 1))
         first, last = (self.catalog.strings.items[int(parts.token[i])] for i in (0, -1))
@@ -213,7 +228,7 @@ class Levels:
         return name if first == last else f"{name}–{last.removeprefix(first.rstrip('0123456789'))}"
 
     def _block_name(self, parts: Parts) -> str:
-        """The first few different things in a row of calls."""
+        """Name a sequence of calls by the first few different ops and modules in it."""
         strings, names = self.catalog.strings.items, []
         for token, at in zip(parts.token[:8].tolist(), parts.bound[:8].tolist(), strict=False):
             op = self.catalog.plans.items[int(self.graph.plan[at])].op
@@ -224,7 +239,7 @@ class Levels:
     # ---- one level of them
 
     def level(self, group: Group) -> Level:
-        """The items of an open group and the edges between them."""
+        """Return the items of a group and the edges between them, computed at the first call."""
         found = self._made.get(group.key)
         if found is None:
             items = self._children(group)
@@ -233,7 +248,7 @@ class Levels:
         return found
 
     def find(self, key: str) -> Group | None:
-        """The group of a key, opened on the way where nobody has looked yet; None for a key of another tape."""
+        """Return the group with a key, opening the groups around it as needed; None if this tape has none."""
         if key == "":
             return self.root
         if key not in self._known:
@@ -243,7 +258,7 @@ class Levels:
         return self._known.get(key)
 
     def way(self, row: int) -> list[str]:
-        """Keys of the groups to open, outermost first, until the node in this row is seen."""
+        """Return the keys of the groups to open, outermost first, to see the node in a row."""
         keys: list[str] = []
         group = self.root
         while True:
@@ -255,11 +270,12 @@ class Levels:
             group = around
 
     def owners(self, group: Group, items: list[Group | int]) -> Ints:
-        """For each node of a group the place of its item."""
+        """Return for each node of a group the index of the item that contains it."""
         firsts = [item if isinstance(item, int) else item.first for item in items]
         return np.repeat(np.arange(len(items)), np.diff([*firsts, group.last]))
 
     def _connected(self, group: Group, items: list[Group | int]) -> Level:
+        """Return the level of these items with the edges between them."""
         graph, count = self.graph, len(items)
         if not count:
             return Level([], [], [], [])
@@ -275,7 +291,10 @@ class Levels:
         return Level(items, found, entered.tolist(), left.tolist())
 
     def opened(self, most: int) -> list[str]:
-        """Groups worth opening first, the one where a NaN begins, then what took longest, within `most` items."""
+        """Return the keys of the groups to open first, so that at most `most` items are seen.
+
+        Those where NaN or an error begins come first, then those that took longest.
+        """
         graph, found = self.graph, list[str]()
         waiting: list[tuple[bool, int, int, Group]] = []
         count, work = len(self.level(self.root).items), len(graph)
@@ -298,14 +317,21 @@ class Levels:
         return found
 
     def worst(self, group: Group) -> int:
-        """The worst health in a group."""
+        """Return the worst health (see `analysis.graph`) among the nodes of a group."""
         return int(self.graph.health[group.first : group.last].max(initial=FINE))
 
 
 def folds(kind: NDArray[np.uint64], single: NDArray[np.bool_]) -> tuple[Ints, Ints]:
-    """Rows that repeat themselves: (cut, period) of the entries that remain, period 0 where one is just itself.
+    """Divide a sequence into entries: repetitions of a block, and single elements.
 
-    The period that covers most comes first, the shortest of equals; `single` marks ops, which need more repeats.
+    Of overlapping repetitions those with the period that covers most elements win, the shortest of equals.
+
+    Args:
+        kind: the elements; equal numbers are equal elements.
+        single: marks single ops, of which a repetition must have more.
+
+    Returns:
+        The bounds of the entries, and for each entry the period of its repetition, 0 for a single element.
 
     >>> cut, period = folds(np.array([7, 1, 2, 1, 2, 1, 2, 9], np.uint64), np.zeros(8, bool))
     >>> cut.tolist(), period.tolist()
@@ -316,7 +342,7 @@ def folds(kind: NDArray[np.uint64], single: NDArray[np.bool_]) -> tuple[Ints, In
     for period in range(1, min(PERIOD, size // REPEATS) + 1):
         equal = kind[period:] == kind[:-period]
         if np.count_nonzero(equal) < max((REPEATS - 1) * period, size // 20):
-            continue  # no fold, or none that would make a long row short
+            continue  # no repetition that would make a long sequence short
         edge = np.flatnonzero(np.diff(equal.view(np.int8), prepend=0, append=0))
         first, length = edge[::2], edge[1::2] - edge[::2]
         last = first + (length + period) // period * period
@@ -332,7 +358,7 @@ def folds(kind: NDArray[np.uint64], single: NDArray[np.bool_]) -> tuple[Ints, In
     for _, period, first, last in sorted(runs, key=lambda run: run[:2])[:8]:
         used = np.append(0, np.cumsum(taken))
         for a, b in zip(*(x[used[last] == used[first]].tolist() for x in (first, last)), strict=True):
-            if not taken[a]:  # runs of one period may share their last block
+            if not taken[a]:  # repetitions of one period may share their last block
                 taken[a:b] = True
                 chosen.append((a, period))
     begins = ~taken
@@ -345,6 +371,6 @@ def folds(kind: NDArray[np.uint64], single: NDArray[np.bool_]) -> tuple[Ints, In
 
 
 def _shown(scope: list[str], depth: int) -> str:
-    """The name at a depth; "0" alone says nothing, a number goes with the name of its container."""
+    """Return the name at a depth of a scope path; a mere number with the name before it ("layers.0")."""
     name = scope[depth - 1]
     return f"{scope[depth - 2]}.{name}" if name.isdigit() and depth > 1 else name

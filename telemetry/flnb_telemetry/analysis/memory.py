@@ -1,7 +1,7 @@
-"""Memory over time: who held how much, which blocks lay where at any moment, and what fragmentation costs.
+"""Memory over time: bytes by category, the blocks and segments at any moment, and fragmentation.
 
-A `Memory` pairs each allocation with its free once; checkpoints of what was live then make the state at any time cost a
-bounded number of steps. Times are seconds since the recording began.
+A `Memory` pairs each allocation with its free once. It stores which blocks were live at intervals, so that the state at
+any time takes a bounded number of steps. Times are seconds since the recording began.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ FORMULAS = {
 
 
 class BlockView(NamedTuple):
-    """A block at one moment; offset within its segment, bytes.
+    """A block of memory at one moment; offset within its segment and sizes in bytes, `born` in seconds.
 
-    state: "active", "locked" (by users: it stays when its array goes), or "pending" (freed, not yet free).
+    `state` is "active", "locked" (a user keeps it allocated even when its array is gone) or "pending" (its free was
+    requested and has not happened yet).
     """
 
     id: int
@@ -52,7 +53,7 @@ class BlockView(NamedTuple):
 
 
 class SegmentView(NamedTuple):
-    """A segment at one moment, its blocks by offset."""
+    """A segment (bytes that a manager took from the device) at one moment, with its live blocks by offset."""
 
     id: int
     address: int
@@ -61,9 +62,9 @@ class SegmentView(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """One row for every moment at which memory changed: t in seconds, the rest in bytes.
+    """Memory over time: one row for every moment at which it changed, t in seconds, the rest in bytes.
 
-    by_category: shape (n, 7), in the order of `schema.CATEGORIES`; its rows add up to allocated.
+    `by_category` has shape (n, 7), in the order of `schema.CATEGORIES`; its rows add up to `allocated`.
     """
 
     t: NDArray[np.float64]
@@ -73,14 +74,18 @@ class Timeline(NamedTuple):
     by_category: Ints
 
     def spread(self, most: int, since: float = -np.inf) -> Timeline:
-        """The rows since a time, at most so many: the highest of equal stretches, the first peak among them."""
+        """Return at most `most` of the rows since a time (s): the highest of each of equal stretches, and the peak."""
         late = Timeline._make(column[self.t >= since] for column in self)
         rows = svg.extremes(most, late.allocated, late.reserved)
         return Timeline._make(column[rows] for column in late)
 
 
 class Fragmentation(NamedTuple):
-    """Columns over time (t in seconds) and two headline numbers; `FORMULAS` says what each is."""
+    """Measures of fragmentation over time (t in seconds), and two of the whole run; `FORMULAS` defines each.
+
+    `at_peak` is the ratio when most bytes were allocated, `average` the time average, `request` the size (bytes) that
+    `unusable` is about.
+    """
 
     t: NDArray[np.float64]
     reserved: Ints
@@ -103,7 +108,11 @@ class Fragmentation(NamedTuple):
 
 
 class MemoryState:
-    """Memory at one moment. Bytes: `allocated` (rounded), `requested`, `reserved`, `by_category`; and `segments`."""
+    """Memory at one moment, `t` seconds since the recording began.
+
+    In bytes: `allocated` (blocks as the manager rounded them), `requested`, `reserved` (segments), `by_category` (a
+    dict) and `holes` (the sizes of the gaps between blocks). `segments` lists all segments with their blocks.
+    """
 
     def __init__(self, memory: Memory, t: float) -> None:
         self.t, self._ns, self._memory = t, memory.start + round(t * 1e9), memory
@@ -121,7 +130,7 @@ class MemoryState:
 
     @property
     def largest_hole(self) -> int:
-        """The largest request that fits without a new segment, in bytes."""
+        """The largest gap between blocks, in bytes: the largest request that fits without a new segment."""
         return int(self.holes.max(initial=0))
 
     @property
@@ -130,7 +139,7 @@ class MemoryState:
         return (self.allocated - self.requested) / self.allocated if self.allocated else 0.0
 
     def unusable(self, request: int) -> float:
-        """sum(free blocks smaller than the request) / sum(free); 0 where nothing is free."""
+        """Return the share (0 to 1) of the free bytes in gaps smaller than a request (bytes); 0 if none are free."""
         return float(self.holes[self.holes < request].sum() / max(1, self.holes.sum()))
 
     @cached_property
@@ -176,17 +185,18 @@ class MemoryState:
 
 
 class Memory:
-    """The memory of a recording: `timeline()`, `at(t)`, `peak`, `fragmentation()`.
+    """The memory of a recording over time: `timeline()`, `at(t)`, `peak`, `fragmentation()`.
 
-    Blocks that were live when the recording began are in it when they were announced: those of the active manager.
-    Frees of others count nothing.
-    `block` and `segment` are the columns of the `alloc` and `segment_alloc` events, with the time of the "end" (ns) and
-    for blocks that of the request to free them ("dropped"); NEVER for what lives on. A segment that was resized has a
-    row for each of its sizes, from then until the next.
+    Blocks that existed before the recording are included if they are of the manager that was active at its beginning.
     Results smaller than the manager's `min_block` have no block: NumPy stores them by itself and their frees are not
     recorded. `small(ns)` counts those made so far.
-    What saved tensors were moved to (`flnb.memory.offload`) is another device: `aside` is its timeline, and nothing
-    else counts it. `transfer` are the columns of the moves, `locked` those of user locks.
+
+    Attributes:
+        block: the columns of the `alloc` events, with the times (ns) of the free ("end") and of the request to free
+            ("dropped"), both NEVER for blocks that were not freed.
+        segment: those of the `segment_alloc` events with their "end"; a resized segment has a row for each size.
+        aside: the timeline of the device to which `flnb.memory.offload` moves saved tensors; all else leaves it out.
+        transfer, locked: the columns of the events of these kinds: moved tensors, and user locks.
     """
 
     def __init__(self, table: Callable[[str], schema.Columns], start: int, catalog: Catalog, least: int = 0) -> None:
@@ -212,14 +222,14 @@ class Memory:
         return count, int(sums[count])
 
     def timeline(self) -> Timeline:
-        """Bytes over time, one row for each moment at which anything changed."""
+        """Return bytes over time, one row for each moment at which memory changed."""
         return self._timeline
 
     @cached_property
     def _checkpoints(self) -> tuple[int, list[Ints]]:
-        """What was live when every `stride`-th block was born."""
+        """The number of blocks between two checkpoints, and for each checkpoint the rows of the blocks live then."""
         born, end = self.block["t"], self.block["end"]
-        # As far apart as most blocks live at once, so that all checkpoints together are no larger than the events.
+        # As far apart as the most blocks that live at once: all checkpoints together are no larger than the events.
         alive = np.arange(1, len(born) + 1) - np.searchsorted(np.sort(end), born, "right")
         stride, kept = max(CHECKPOINT, int(alive.max(initial=0))), [np.empty(0, np.int64)]
         for begin in range(0, len(born) - stride + 1, stride):
@@ -228,7 +238,7 @@ class Memory:
         return stride, kept
 
     def live(self, ns: int) -> Ints:
-        """The rows of the blocks that are live after everything until a time in ns."""
+        """Return the rows of the blocks that are live after all events until a time in ns."""
         stop = int(np.searchsorted(self.block["t"], ns, "right"))
         stride, kept = self._checkpoints
         either = np.concatenate([kept[stop // stride], np.arange(stop // stride * stride, stop)])
@@ -236,24 +246,27 @@ class Memory:
         return found
 
     def locks(self, ns: int) -> dict[int, int]:
-        """The number of user locks of each block that has any at a time in ns, by id."""
+        """Return the number of user locks at a time in ns, by block id, for blocks that have any."""
         told = {number: locks for t, number, locks in schema.tuples(self.locked, "t", "alloc_id", "locks") if t <= ns}
         return {number: locks for number, locks in told.items() if locks}
 
     def at(self, t: float) -> MemoryState:
-        """The state after everything that happened until t, seconds since the recording began."""
+        """Return the state after all events until t, in seconds since the recording began."""
         return MemoryState(self, t)
 
     @property
     def peak(self) -> MemoryState:
-        """The state when most bytes were allocated (the first such moment)."""
+        """The state at the first moment at which most bytes were allocated."""
         line = self._timeline
         return self.at(float(line.t[np.argmax(line.allocated)]) if len(line.t) else 0.0)
 
     def fragmentation(self, request: int | None = None, points: int = 512) -> Fragmentation:
-        """Fragmentation over time, for a request of so many bytes (default: the largest of the recording).
+        """Return fragmentation over time.
 
-        At every change, or at `points` of them, evenly spread, the peak always among them.
+        Args:
+            request: the size (bytes) of which `unusable` says how little of the free memory could hold it; by default
+                that of the largest block.
+            points: the most moments to compute it at; they are evenly spread, and the peak is one of them.
         """
         request = request or int(self.block["size"].max(initial=0))
         every = self._timeline
@@ -282,7 +295,10 @@ class Memory:
 
 
 def timeline(block: schema.Columns, segment: schema.Columns, start: int) -> Timeline:
-    """Bytes over time from lifetimes: t and end (ns), size, and for blocks requested and category."""
+    """Compute bytes over time from columns of blocks and segments: t and end (ns), size; requested, category of blocks.
+
+    Times of the result are seconds since `start` (ns).
+    """
     used, reserved = (np.zeros((len(rows["t"]), 3 + len(schema.CATEGORIES)), np.int64) for rows in (block, segment))
     used[:, 0], reserved[:, 1], used[:, 2] = block["size"], segment["size"], block["requested"]
     used[np.arange(len(used)), 3 + block["category"].astype(np.int64)] = block["size"]
@@ -295,7 +311,7 @@ def timeline(block: schema.Columns, segment: schema.Columns, start: int) -> Time
 
 
 def _lifetimes(begins: schema.Columns, ends: schema.Columns, key: str) -> schema.Columns:
-    """The beginnings in order of time, one for each id (the first), with the time of the end, or NEVER, as "end"."""
+    """Return the first beginning of each id, in order of time, with the time of its end (or NEVER) as "end"."""
     _, first = np.unique(begins[key], return_index=True)  # the table is in order of time: the first is the earliest
     rows = _rows(begins, np.sort(first))
     rows["end"] = np.maximum(joined(rows[key], ends[key], ends["t"], NEVER), rows["t"])
@@ -303,7 +319,7 @@ def _lifetimes(begins: schema.Columns, ends: schema.Columns, key: str) -> schema
 
 
 def _sizes(begins: schema.Columns, resizes: schema.Columns, ends: schema.Columns) -> schema.Columns:
-    """A row for each size that a segment had, with the time of the end of that size, in order of time."""
+    """Return a row for each size that a segment had, with the time until which it had it as "end", in order of time."""
     first = _lifetimes(begins, ends, "segment_id")
     if not len(resizes["t"]):
         return first
@@ -318,17 +334,18 @@ def _sizes(begins: schema.Columns, resizes: schema.Columns, ends: schema.Columns
 
 
 def _parted(rows: schema.Columns, segments: Ints) -> tuple[schema.Columns, schema.Columns]:
-    """The rows that are of none of some segments, and those that are."""
+    """Divide a table into the rows outside of the given segments and the rows inside."""
     inside = np.isin(rows["segment_id"], segments)
     return _rows(rows, np.flatnonzero(~inside)), _rows(rows, np.flatnonzero(inside))
 
 
 def _rows(table: schema.Columns, chosen: Ints) -> schema.Columns:
+    """Return the rows of a table with these indices."""
     return {name: column[chosen] for name, column in table.items()}
 
 
 def holes(block: schema.Columns, segment: schema.Columns) -> Ints:
-    """Sizes of the gaps between live blocks, in bytes, in the order of the segments; empty gaps left out."""
+    """Return the sizes (bytes) of the gaps between blocks, in the order of the segments, without empty gaps."""
     if not len(segment["t"]):
         return np.empty(0, np.int64)
     order = np.argsort(segment["segment_id"])

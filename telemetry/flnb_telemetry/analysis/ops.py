@@ -1,4 +1,4 @@
-"""Op statistics: how often, how long, how many bytes; exact, by op, scope, phase, family, shape or dtype."""
+"""Exact statistics of op events (count, times, bytes), grouped by op, scope, phase, family, shape or dtype."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ SHOWN = 40
 
 @dataclass(frozen=True, slots=True)
 class OpRow:
-    """One group of op events. Times in ns; share of all op time, 0 to 1; bytes of all outputs."""
+    """The statistics of one group of op events: times in ns, share (0 to 1) of all op time, bytes of all results.
+
+    `key` holds the group's values, such as ("matmul",); 99 % of the events took no longer than `p99`.
+    """
 
     key: tuple[str, ...]
     count: int
@@ -38,28 +41,33 @@ class OpRow:
 
 
 class OpStats:
-    """A table of `OpRow`, slowest total first: iterate it, index it by op name or place, `sort`, `by`, `to_pandas`.
+    """A table of op statistics, one `OpRow` for each group of ops, at first sorted by total time, slowest first.
 
-    Example: ``run.ops["matmul"].p99``, ``run.ops[0]`` the slowest, ``run.ops.by("scope", "phase").sort("count")``. Ops
-    of a backward count for the scope whose forward they differentiate. Single ops are in ``run.calls``.
+    ``run.ops["matmul"].p99`` is a group by name, ``run.ops[0]`` one by place, ``run.ops.by("scope", "phase")`` a table
+    of other groups. Ops of a backward pass count for the scope whose forward ops they differentiate.
+
+    Args:
+        ops: the columns of the op events.
+        catalog: the names behind the ids in them.
+        keys: what to group by, of `KEYS`.
     """
 
     def __init__(self, ops: schema.Columns, catalog: Catalog, keys: Sequence[str] = ("op",)) -> None:
         unknown = [key for key in keys if key not in KEYS]
         if unknown or not keys:
             raise ValueError(
-                f"run.ops: cannot group by {', '.join(unknown) or 'nothing'}; choose from {', '.join(KEYS)}"
+                f"run.ops: cannot group by {', '.join(unknown) or 'nothing'}; expected one or more of {', '.join(KEYS)}"
             )
         self._ops, self._catalog, self.keys = ops, catalog, tuple(keys)
         self.rows = _grouped(ops, catalog, self.keys)
         self.sort("total")
 
     def by(self, *keys: str) -> OpStats:
-        """The same events grouped by other keys."""
+        """Return the statistics of the same events grouped by other keys, some of `KEYS`."""
         return OpStats(self._ops, self._catalog, keys)
 
     def sort(self, column: str = "total", descending: bool = True) -> OpStats:
-        """Sort the rows in place, by a number or by "name", and return self."""
+        """Sort the rows in place by a column of `NUMBERS` or by "name"; returns self."""
         if column != "name" and column not in NUMBERS:
             raise ValueError(f"run.ops: no column {column!r}; the columns are name, {', '.join(NUMBERS)}")
         self.rows.sort(key=lambda row: getattr(row, "key" if column == "name" else column), reverse=descending)
@@ -87,12 +95,12 @@ class OpStats:
         return known[key]
 
     def to_pandas(self) -> Any:
-        """A DataFrame with one column for each key and number."""
+        """Return a pandas DataFrame with a column for each key and number. Needs pandas, of the extra "lab"."""
         rows = [(*row.key, *(getattr(row, name) for name in NUMBERS)) for row in self.rows]
         return require("pandas", "lab", "a DataFrame").DataFrame(rows, columns=[*self.keys, *NUMBERS])
 
     def cells(self) -> list[list[str]]:
-        """The table as text: one row of titles, then one for each group."""
+        """Return the table as rows of texts, first the titles, then one row for each group."""
         titles = [*self.keys, *SPELLED]
         keys = ([part or quantity.UNKNOWN for part in row.key] for row in self.rows)
         numbers = ([spell(getattr(row, name)) for name, spell in SPELLED.items()] for row in self.rows)
@@ -113,6 +121,7 @@ class OpStats:
 
 
 def _grouped(ops: schema.Columns, catalog: Catalog, keys: tuple[str, ...]) -> list[OpRow]:
+    """Compute the rows of all groups, in no particular order."""
     spent = ops["t1"] - ops["t0"]
     if not len(spent):
         return []
@@ -135,6 +144,7 @@ def _grouped(ops: schema.Columns, catalog: Catalog, keys: tuple[str, ...]) -> li
 
 
 def _name(catalog: Catalog, key: str, code: int) -> str:
+    """Return the value of a key, as text, of the (plan, scope, phase) that are packed into a code."""
     if key == "scope":
         return catalog.strings.items[(code >> 2) & 0xFFFFFFFF]
     if key == "phase":

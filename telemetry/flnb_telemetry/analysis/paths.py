@@ -1,4 +1,4 @@
-"""How a gradient gets from the loss to a Variable on a recorded tape, and what cut the way where it does not."""
+"""The path of a gradient from the loss to a Variable on a recorded tape, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 _ENDS = {
     schema.DETACH: "its values were detached from the tape",
-    schema.INTEGER: "its values became integers or truth values, through which no gradient flows",
-    schema.NO_RULE: "its values went into an op that has no gradient",
+    schema.INTEGER: "its values became integers or truth values, which have no gradient",
+    schema.NO_RULE: "its values were used by an op that has no gradient",
 }
 
 
 class Why(NamedTuple):
-    """Whether a gradient arrives. `path` goes from the loss down; else `reason`, and `line` where that happened."""
+    """Whether a gradient reaches a Variable: if so, the `path` from the loss; else the `reason` and a user's `line`."""
 
     reached: bool
     path: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class Why(NamedTuple):
 
 
 def why(tape: Tape, x: Any) -> Why:
-    """See `Tape.why`."""
+    """Explain whether the loss's gradient reaches x, a Variable, leaf name, node or node id (see `Tape.why`)."""
     asked = _asked(tape, x)
     if isinstance(asked, Why):
         return asked
@@ -52,7 +52,7 @@ def why(tape: Tape, x: Any) -> Why:
 
 
 def _asked(tape: Tape, x: Any) -> int | Why:
-    """The number of a node or leaf; a Variable that needs no gradient is answered here."""
+    """Return the id of the node or leaf that x stands for, or the answer for a Variable that requires no gradient."""
     if isinstance(x, str):
         named = [leaf for leaf in tape.leaves if leaf.name == x] or [
             leaf for leaf in tape.leaves if leaf.name.endswith(f".{x}")
@@ -78,13 +78,16 @@ def _asked(tape: Tape, x: Any) -> int | Why:
 
 
 def _way(tape: Tape, row: int) -> list[int]:
-    """The shortest way down from the last row to a row, or to a leaf (-1 - its row)."""
+    """Return the rows on the shortest path from the last node to a row; leaf i is row -1 - i."""
     start, parent = tape.graph.start.tolist(), tape.graph.parent.tolist()
     return shortest(len(tape.graph) - 1, row, lambda node: parent[start[node] : start[node + 1]] if node >= 0 else ())
 
 
 def shortest(root: int, goal: int, above: Callable[[int], Iterable[int]]) -> list[int]:
-    """The shortest way from a root to a goal, both included; `above` gives what one reads. [] where there is none."""
+    """Return the shortest path from `root` to `goal`, both included, [] if there is none.
+
+    `above(node)` returns the nodes that a node reads.
+    """
     came = {root: root}
     waiting = [root]
     for step in waiting:
@@ -103,6 +106,7 @@ def shortest(root: int, goal: int, above: Callable[[int], Iterable[int]]) -> lis
 
 
 def _told(tape: Tape, row: int) -> str:
+    """Describe a node or a leaf (row -1 - i) in one line: op or name, shape, scope, gradient norm."""
     if row < 0:
         leaf = tape.leaves[-1 - row]
         about = f"{leaf.name or f'leaf {-leaf.id}'} {quantity.extents(leaf.shape)}"
@@ -116,7 +120,7 @@ def _told(tape: Tape, row: int) -> str:
 
 
 def _cut(tape: Tape, number: int) -> Why:
-    """What became of a node or leaf that the loss does not reach: the ops that read it, up to where they end."""
+    """Explain why the loss does not depend on a node or leaf: follow the ops that use it until the tape ends."""
     ops, cuts = tape.table("op"), tape.table("cut")
     child, parent = pairs(ops, tape.table("edge"))
     below, fresh = np.array([number]), np.array([number])
@@ -129,7 +133,7 @@ def _cut(tape: Tape, number: int) -> Why:
         if len(ends):
             return Why(False, reason=reason, line=strings[cuts["line"][ends[-1]]])
     if len(below) > 1:
-        return Why(False, reason=f"{len(below) - 1} ops used it, but nothing that they gave went into this loss")
+        return Why(False, reason=f"{len(below) - 1} ops used it, but this loss depends on none of their results")
     users = (cuts["reason"] == schema.NO_GRAD) & (tape.catalog.phase[cuts["context"]] != schema.OPTIMIZER)
     frozen = sorted({strings[i] for i in cuts["line"][users].tolist()})
     if frozen:

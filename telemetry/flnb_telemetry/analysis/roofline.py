@@ -1,8 +1,8 @@
-"""The roofline of a recording: how fast each op computed, against how much it computes for each byte it moves.
+"""The roofline of a recording: the speed of each op against the number of FLOPs it does for each byte it moves.
 
 Williams, Waterman and Patterson 2009, "Roofline: an insightful visual performance model for multicore architectures":
-an op cannot be faster than the processor computes, nor than memory brings the bytes that it needs. Both limits are
-measured here, in this process, with as many threads as its NumPy uses.
+an op is limited by the speed of the processor and by the rate at which memory delivers the bytes it needs. `measured`
+measures both limits in this process, with as many threads as its NumPy uses.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SIDE = 512  # of the matrices: a product of a few milliseconds, so that some are
 
 
 class Peaks(NamedTuple):
-    """What a machine reaches: FLOPs per second, bytes per second from memory and from the innermost cache."""
+    """The measured peaks of a machine: FLOPs per second, bytes per second from memory and from the innermost cache."""
 
     flops: float
     memory: float
@@ -36,7 +36,7 @@ class Peaks(NamedTuple):
 
 
 class Point(NamedTuple):
-    """All calls of one op on the same shapes and dtypes. Median and total time in ns; share of all op time, 0 to 1."""
+    """All calls of one op on the same shapes and dtypes: median and total time in ns, share (0 to 1) of all op time."""
 
     plan: Plan
     calls: int
@@ -46,17 +46,19 @@ class Point(NamedTuple):
 
     @property
     def intensity(self) -> float:
-        """FLOPs for each byte moved."""
+        """FLOPs per byte moved."""
         return self.plan.flops / traffic(self.plan)
 
     @property
     def rate(self) -> float:
-        """FLOPs per second of the call in the middle."""
+        """FLOPs per second of the median call."""
         return self.plan.flops / self.median * 1e9
 
 
 def traffic(plan: Plan) -> int:
-    """The least that the op moves: every input read and the result written once, all with the result's item size.
+    """Return the fewest bytes that an op moves: each input is read and the result written once.
+
+    All elements are taken to have the size of the result's dtype.
 
     >>> from flnb_telemetry.intern import Plan
     >>> traffic(Plan("matmul", "matmul", (8, 4), "float32", 128, flops=1024, inputs=((8, 16), (16, 4))))
@@ -66,9 +68,17 @@ def traffic(plan: Plan) -> int:
 
 
 def points(ops: schema.Columns, catalog: Catalog) -> list[Point]:
-    """Of the op table of a recording (`Recording.table`) those that compute on floating-point numbers, slowest first.
+    """Return the ops of a recording that compute with floating-point numbers, one point for each op and shapes.
 
-    Left out is what has no FLOPs (moving data, for one), took no measurable time, or gives no floating-point result.
+    Ops without FLOPs (such as those that only move data), without a measurable time or with another kind of result are
+    left out.
+
+    Args:
+        ops: the columns of the op events (`Recording.table("op")`).
+        catalog: the names behind the ids in them.
+
+    Returns:
+        The points, largest total time first.
     """
     spent = ops["t1"] - ops["t0"]
     numbers, member, counts = np.unique(ops["plan"], return_inverse=True, return_counts=True)
@@ -83,9 +93,9 @@ def points(ops: schema.Columns, catalog: Catalog) -> list[Point]:
 
 
 def measured() -> Peaks:
-    """The peaks of this process, in float32: a product of two matrices, copies of a large and of a small array.
+    """Measure the peaks of this process in float32, by a matrix product and by copies of a large and a small array.
 
-    Takes half a second to a second, and 128 MiB. A copy reads and writes, so it moves twice its bytes.
+    It takes half a second to a second, and 128 MiB. A copy reads and writes, so it moves twice its bytes.
     """
     a = np.random.default_rng(0).random((SIDE, SIDE), np.float32)
     c = np.empty_like(a)
@@ -98,7 +108,7 @@ def measured() -> Peaks:
 
 
 def _best(work: Callable[[], object], calls: int, rounds: int = 40) -> float:
-    """Seconds of a call, in the best round: what else runs on the machine makes it slower, nothing makes it faster."""
+    """Return the seconds that one call takes in the fastest of `rounds` rounds: other programs only make it slower."""
     times = []
     for _ in range(rounds + 1):
         began = time.perf_counter()

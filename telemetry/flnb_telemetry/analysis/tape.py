@@ -1,4 +1,4 @@
-"""The tape of one backward: a graph of what was differentiated, with times, saved bytes and gradient norms."""
+"""The tape of one backward pass: the graph of the differentiated ops with times, saved bytes and gradient norms."""
 
 from __future__ import annotations
 
@@ -26,9 +26,12 @@ if TYPE_CHECKING:
 
 
 class TapeNode(NamedTuple):
-    """One op on the tape. Times in ns, saved in bytes; where the gradient was not sampled, norm is None and line "".
+    """One op on the tape.
 
-    `line` is the user's line that made it, ``file:line: source``.
+    `parents` are the ids of the nodes and leaves that it read (leaves negative), times are in ns, `saved` is the bytes
+    stored for the backward pass. `norm`, `bad` (elements that are NaN or Inf) and `numel` are those of the gradient
+    that arrived at its output, and `line` ("file:line: source") is the user's line; without a measured gradient `norm`
+    is None and `line` is "".
     """
 
     id: int
@@ -50,13 +53,13 @@ class TapeNode(NamedTuple):
 
     @property
     def took(self) -> str:
-        """The times that were seen, as text: forward 412 µs, backward 1.98 ms."""
+        """The known times as text: "forward 412 µs, backward 1.98 ms"."""
         times = {"forward": self.forward_ns, "backward": self.backward_ns}
         return ", ".join(f"{phase} {quantity.duration(ns)}" for phase, ns in times.items() if ns)
 
 
 class TapeLeaf(NamedTuple):
-    """A Variable that no op made: its id is negative, as parents name it."""
+    """A tensor on the tape that no op made, a parameter or an input. Its id is negative, as in `TapeNode.parents`."""
 
     id: int
     name: str
@@ -68,7 +71,7 @@ class TapeLeaf(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """The op with which a forward ended: what it got, what it would have given (None: that is not known), its error."""
+    """The op whose error ended a forward pass: the shapes it got, that of its result (None if unknown), the message."""
 
     node: int
     op: str
@@ -78,12 +81,12 @@ class Failure(NamedTuple):
 
     def __str__(self) -> str:
         got = " and ".join(map(quantity.extents, self.got))
-        gives = "" if self.expected is None else f", expected to give {quantity.extents(self.expected)}"
+        gives = "" if self.expected is None else f", expected to return {quantity.extents(self.expected)}"
         return f"{self.op} of {got}{gives}: {self.message}"
 
 
 class Nodes(Sequence[TapeNode]):
-    """The nodes of a tape in order, each made when it is looked at."""
+    """The nodes of a tape, in the order in which they ran; each `TapeNode` is created when it is accessed."""
 
     def __init__(self, graph: Graph, catalog: Catalog) -> None:
         self._graph, self._catalog = graph, catalog
@@ -124,15 +127,17 @@ class Nodes(Sequence[TapeNode]):
 
 
 def _gradient(gradient: graphs.Gradients, row: int) -> tuple[float | None, int]:
+    """Return the norm of a row's gradient (None if not measured) and the number of its NaN and Inf elements."""
     return (float(gradient.norm[row]) if gradient.seen[row] else None), int(gradient.bad[row])
 
 
 @dataclass(frozen=True)
 class Tape:
-    """The graph of one backward, nodes in the order in which they ran forward.
+    """The graph of one backward pass; its nodes are in the order in which the ops ran forward.
 
-    `index` is the step (-1: outside of any) and t the time in seconds; `truncated` counts older nodes left out.
-    `graph` has the nodes as columns, `levels` as a tree of modules, `table` the records that all this is made from.
+    `index` is the number of the step (-1 outside of any), `t` the time in seconds, `truncated` the number of older
+    nodes that are missing. `graph` holds the nodes as columns, `levels` as a tree of modules; `table(kind)` returns
+    the events that the tape was made from.
     """
 
     index: int
@@ -144,17 +149,21 @@ class Tape:
     other: Callable[[int], Tape]
 
     def step(self, index: int) -> Tape:
-        """The tape of another step of the same recording; norms are there if its backward was sampled."""
+        """Return the tape of another step of the recording; it has gradient norms if these were measured in that step.
+
+        Raises:
+            LookupError: the recording has no such step.
+        """
         return self.other(index)
 
     @cached_property
     def nodes(self) -> Nodes:
-        """The ops, in the order in which they ran."""
+        """The ops on the tape, in the order in which they ran."""
         return Nodes(self.graph, self.catalog)
 
     @cached_property
     def failure(self) -> Failure | None:
-        """The error that ended the forward pass, whose op is the last node; None if there was none."""
+        """The error that ended the forward pass, raised by the op of the last node; None without an error."""
         if not self.graph.failed:
             return None
         last = self.nodes[-1]
@@ -164,7 +173,7 @@ class Tape:
 
     @cached_property
     def leaves(self) -> tuple[TapeLeaf, ...]:
-        """The tensors that ops read and no op made: parameters and inputs."""
+        """The tensors on the tape that no op made: parameters and inputs."""
         graph, found = self.graph, []
         columns = (graph.leaf_id, graph.leaf_plan, graph.leaf_name, graph.leaf_parameter)
         for row, (number, plan, name, parameter) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
@@ -175,12 +184,12 @@ class Tape:
 
     @cached_property
     def levels(self) -> Levels:
-        """The nodes as a tree: modules, repeated blocks, and portions of long rows."""
+        """The nodes as a tree of modules, repeated blocks and parts of long sequences."""
         return Levels(self.graph, self.catalog)
 
     @property
     def edges(self) -> list[tuple[int, int]]:
-        """(parent, node) for every edge between things that are in the graph."""
+        """Pairs (parent id, node id), one for each tensor that a node read; ids of leaves are negative."""
         graph = self.graph
         inner = graph.parent >= 0
         parent = np.empty_like(graph.parent)
@@ -189,27 +198,28 @@ class Tape:
         return list(zip(parent.tolist(), graph.id[graph.child].tolist(), strict=True))
 
     def summary(self, depth: int = 2) -> str:
-        """A table in text: nodes, times, saved bytes, output and gradient norm of modules, `depth` deep, and ops.
+        """Return a table of the modules, `depth` levels deep, as text: nodes, times, bytes saved, output, gradients.
 
-        Equal blocks that follow each other are one line (x12), and below it the first of them; long rows of ops are
-        taken in portions.
+        Equal blocks in sequence are one line (×12), with the first of them below; long sequences of ops are divided.
         """
         rows: list[tuple[str, ...]] = [("", "nodes", "forward", "backward", "saved", "output", "|grad|")]
         self._rows(rows, self.levels.root, depth, "")
-        rows.append(self._row("in all", self.levels.root, ""))
+        rows.append(self._row("in all", self.levels.root))
         return "\n".join(tables.lines(rows, "<>>>><>"))
 
     def _rows(self, rows: list[tuple[str, ...]], group: Group, depth: int, indent: str) -> None:
+        """Append the rows of the summary for what a group contains."""
         items = self.levels.level(group).items
         for item in items[:1] if group.repeat else items:  # of equal blocks one
             if isinstance(item, int):
-                rows.append(self._row(indent + self.nodes[item].op, Group("", "", "", item, item + 1), indent))
+                rows.append(self._row(indent + self.nodes[item].op, Group("", "", "", item, item + 1)))
                 continue
-            rows.append(self._row(indent + item.name + (f" ×{item.repeat}" if item.repeat else ""), item, indent))
+            rows.append(self._row(indent + item.name + (f" ×{item.repeat}" if item.repeat else ""), item))
             if depth > 1:
                 self._rows(rows, item, depth - 1, indent + "  ")
 
-    def _row(self, name: str, group: Group, indent: str) -> tuple[str, ...]:
+    def _row(self, name: str, group: Group) -> tuple[str, ...]:
+        """Return the summary's row for the nodes of a group."""
         part = slice(group.first, group.last)
         ns = [int(column[part].sum()) for column in (self.graph.forward, self.graph.backward)]
         times = [quantity.duration(n) if n else "–" for n in ns]
@@ -222,19 +232,25 @@ class Tape:
         return (name, count, *times, quantity.size(saved), f"{quantity.extents(last.shape)} {last.dtype}", norm)
 
     def why(self, x: Any) -> Why:
-        """Explain why the loss's gradient reaches x or does not: the path from the loss, or the line that cut it.
+        """Explain why the gradient of the loss reaches x, by the path from the loss, or why not, by the line to blame.
 
-        `x` is a Variable, the name of a leaf ("net.stem.weight" or, where one alone ends so, "stem.weight"), or a node
-        of the tape or its number. Events know the line of a `detach` and of a `no_grad`; `flnb.why` watches a function
-        that computes the loss, and knows all. A name that is not there is a `LookupError`.
+        The recording knows the lines of `detach` and `no_grad` only; `flnb.why` runs the function that computes the
+        loss and knows all.
+
+        Args:
+            x: a Variable, the name of a leaf ("net.stem.weight", or its end if no other leaf has the same), a node of
+                the tape, or a node's number.
+
+        Raises:
+            LookupError: no leaf, or more than one, has that name.
         """
         return paths.why(self, x)
 
     def to_networkx(self) -> Any:
-        """The graph as a `networkx.DiGraph`, with an edge from each node to the nodes that read it.
+        """Return the graph as a `networkx.DiGraph` with an edge from each node to the nodes that read its result.
 
-        Nodes are numbered as on the tape (leaves are negative) and carry the fields of `TapeNode` or `TapeLeaf` and a
-        `kind`: op, parameter or input. Needs networkx, of the extra "lab".
+        Nodes have the ids of the tape (leaves negative), the fields of `TapeNode` or `TapeLeaf`, and a "kind": op,
+        parameter or input. Needs networkx, of the extra "lab".
         """
         made = require("networkx", "lab", "a tape as a networkx graph").DiGraph(name=f"tape of step {self.index}")
         for node in self.nodes:
@@ -274,16 +290,24 @@ class Tape:
 
 
 def _line(node: TapeNode) -> str:
+    """Return the line of a tape's repr for one node."""
     norm = "" if node.norm is None else f"  |grad| {quantity.norm(node.norm)}"
     took = f"  {node.took}" if node.took else ""
     return f"  {node.op} {quantity.extents(node.shape)} {node.dtype}  {node.scope}".rstrip() + took + norm
 
 
 def of(table: Table, start: int, catalog: Catalog, index: int | None = None, limit: int | None = None) -> Tape:
-    """The tape of a step; without `index`, of the backward `worth_showing`, or if there is none, of the last forward.
+    """Make the tape of a step, or without `index` that of the pass `worth_showing`, or else of the last forward pass.
 
-    `table` gives the columns of a kind, as `Recording.table` does; times count from `start`. Of a longer tape the
-    `limit` nodes nearest to the loss are taken. A step that is not there is a `LookupError`.
+    Args:
+        table: returns the columns of a kind of events, as `Recording.table` does.
+        start: the beginning of the recording, ns.
+        catalog: the names behind the ids in records.
+        index: the number of a step.
+        limit: the most nodes; of more, those nearest to the loss are kept.
+
+    Raises:
+        LookupError: there is no such step.
     """
     ops, stats, steps = table("op"), table("grad_stat"), table("step")
     found = measured(stats, table("walk"))
@@ -294,7 +318,7 @@ def of(table: Table, start: int, catalog: Catalog, index: int | None = None, lim
             raise LookupError(f"run.tape: no step {index} in this recording; it has {known}")
         t0, t1 = steps["t0"][where[-1]], steps["t1"][where[-1]]
         found = [one for one in found if t0 <= one.t0 <= t1]
-        if not found:  # not sampled: the graph is there all the same, without norms
+        if not found:  # gradients were not measured: the graph has no norms
             ops = {name: column[(ops["t0"] >= t0) & (ops["t1"] <= t1)] for name, column in ops.items()}
     t, root, origin, rows = start, 0, None, np.empty(0, np.int64)
     failed = _failed(ops, stats, table("op_failed"), catalog) if index is None else None
@@ -316,7 +340,10 @@ def of(table: Table, start: int, catalog: Catalog, index: int | None = None, lim
 def _failed(
     ops: schema.Columns, stats: schema.Columns, failures: schema.Columns, catalog: Catalog
 ) -> dict[str, int] | None:
-    """The op that raised, where the program has made no node since, and when the forward in which it did began."""
+    """Return the record of the op that last raised an error, unless the program has made nodes since.
+
+    "since" in it is the time (ns) at which the last backward pass before it ended.
+    """
     if not len(failures["t"]):
         return None
     found = {name: int(column[-1]) for name, column in failures.items()}
@@ -328,9 +355,11 @@ def _failed(
 
 
 class Measured(NamedTuple):
-    """A backward whose gradients were measured: rows of `grad_stat`, the node it began at, whether any gradient is bad.
+    """A backward pass whose gradients were measured.
 
-    `begun`: it was told where it began, and so would be where NaN or Inf came up.
+    Times are in ns; `lane` is the number of its thread, `root` the node it began at, `rows` are its rows in the
+    table of `grad_stat` events. `bad` is True if a gradient has NaN or Inf, `begun` if a `walk` event tells its beginning; then
+    a `nan_origin` event tells where NaN or Inf appeared.
     """
 
     t0: int
@@ -343,10 +372,10 @@ class Measured(NamedTuple):
 
 
 def measured(stats: schema.Columns, walks: schema.Columns) -> list[Measured]:
-    """The measured backwards in order of time.
+    """Return the backward passes in the tables of `grad_stat` and `walk` events, in order of time.
 
-    Each begins with a `walk`. In recordings made before there were any, one is known by its first node: a backward
-    goes down the numbers, so within a thread a larger number than all before begins the next.
+    Each pass begins with a `walk` event. Old recordings have none: as a pass visits nodes by descending id, one begins
+    wherever an id is larger than all before it in the same thread.
     """
     found = []
     for lane in np.unique(stats["lane"]).tolist():
@@ -366,13 +395,13 @@ def measured(stats: schema.Columns, walks: schema.Columns) -> list[Measured]:
 
 
 def _origin(shown: Measured, origins: schema.Columns) -> int:
-    """The number of the node where a backward's first NaN or Inf came up, 0 where none did or none saw it."""
+    """Return the id of the node where NaN or Inf first appeared in a backward pass, 0 if none is recorded."""
     own = (origins["lane"] == shown.lane) & (shown.t0 <= origins["t"]) & (origins["t"] <= shown.t1)
     return int(origins["node"][own].max(initial=0))
 
 
 def worth_showing(found: list[Measured]) -> Measured:
-    """The last measured backward; where NaN or Inf came up, the first of the last ones in a row that have them."""
+    """Return the last backward pass, or if any had NaN or Inf, the first of the last consecutive ones that had."""
     bad = [i for i, one in enumerate(found) if one.bad]
     if not bad:
         return found[-1]

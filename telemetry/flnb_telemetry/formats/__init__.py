@@ -1,4 +1,4 @@
-"""How a recording leaves the process: pictures, pages and files."""
+"""Formats of recordings outside of the process: pictures (`svg`), pages (`html`) and files (`parquet`)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ FOREIGN = {
     "read": "flnb_telemetry.foreign.torch_snapshot:load_snapshot",
     "write": "flnb_telemetry.foreign.torch_export:save_snapshot",
 }
-"""Who reads and writes the memory snapshots of PyTorch: looked up here, imported when one is met."""
+"""The functions that read and write PyTorch memory snapshots, imported when one is needed ("module:function")."""
 
 
 @contextmanager
 def aside(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a path to write to, beside ``path``; when the block ends it is flushed to the disk and renamed to ``path``.
+    """Yield the path of a temporary file in the folder of `path`, and rename it to `path` when the block ends.
 
-    If the block raises, the part is removed and ``path`` is as it was. Each call has a part of its own, in threads too.
+    The file is flushed to the disk first. If the block raises an error, the file is removed and `path` stays as it was.
+    Each call uses another file, also in threads.
     """
     target = Path(path)
     part = target.with_name(f".{target.name[:40]}.{os.urandom(8).hex()}.part")
@@ -33,6 +34,7 @@ def aside(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def _flush(path: Path) -> None:
+    """Wait until a file or a folder is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,7 +1,7 @@
-"""`.flnb` files: a ZIP with `manifest.json` and one Parquet file for each kind of event.
+"""`.flnb` files: a ZIP archive with `manifest.json` and one Parquet file for each kind of event.
 
-The Parquet files hold the columns of `Recording.table`, so that any tool that reads Parquet reads them; the manifest
-holds the format's version, the facts of the run and the intern tables.
+The Parquet files hold the columns of `Recording.table`, for any tool that reads Parquet; the manifest holds the
+version of the format, the facts of the run and the names behind the ids.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ from flnb_telemetry.safe_text import safe_text
 FORMAT = "flnb run"
 FORMAT_VERSION = 1
 ROWS_PER_BYTE, BYTES_PER_BYTE = 8, 64
-"""What a byte of a Parquet file and of a compressed member may stand for at most; times alone take a byte a row."""
+"""The most rows per byte of a Parquet file, and bytes per byte of a compressed member, that are read: a file with more
+was made to fill the memory. In others the times alone take a byte per row."""
 FACTS: dict[str, Any] = {
     "name": str, "state": str, "error": (str, type(None)), "start": int, "end": int, "over_limit": int
 }  # fmt: skip
 
 
 class RunFileError(ValueError):
-    """A file that is no readable run; the text names it, says what was found and what to do."""
+    """Raised for a file that is no readable run; the message names it, and says what was found and what to do."""
 
 
 def save(run: Recording, path: str | os.PathLike[str]) -> None:
-    """Write a run; an existing file is replaced only when the new one is complete."""
+    """Write a run to a `.flnb` file; an existing file is replaced only when the new one is complete."""
     parquet = require("pyarrow.parquet", "lab", "saving a run")
-    # Parquet is compressed by itself.
+    # The archive stores its members as they are: Parquet files are compressed.
     with aside(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
         kinds = {}
         for name in schema.KINDS:
@@ -53,6 +54,7 @@ def save(run: Recording, path: str | os.PathLike[str]) -> None:
 
 
 def _manifest(run: Recording, kinds: dict[str, int]) -> dict[str, Any]:
+    """Return the manifest of a run with so many events of each kind."""
     facts = {name: getattr(run, name) for name in FACTS}
     if run.state == "recording":
         facts |= {"state": "finished", "end": run.start + int(run.seconds * 1e9)}
@@ -60,8 +62,8 @@ def _manifest(run: Recording, kinds: dict[str, int]) -> dict[str, Any]:
     versions = {"format": FORMAT, "version": FORMAT_VERSION, "schema": schema.VERSION}
     number: dict[Any, int] = {}
     stacks = {i: [number.setdefault(frame, len(number)) for frame in row] for i, row in run.stacks.items()}
-    told = {"frames": list(number), "stacks": stacks} if stacks else {}
-    return versions | {"run": facts, "meta": run.meta, "kinds": kinds} | told | names
+    called = {"frames": list(number), "stacks": stacks} if stacks else {}
+    return versions | {"run": facts, "meta": run.meta, "kinds": kinds} | called | names
 
 
 def load_run(path: str | os.PathLike[str]) -> Recording:
@@ -108,17 +110,24 @@ def load_run(path: str | os.PathLike[str]) -> Recording:
 
 
 def _member(archive: zipfile.ZipFile, name: str) -> bytes:
-    """A file of the archive, unless it claims to be much larger than what is there."""
+    """Read a file of the archive; one that claims to be much larger than its compressed bytes is an error."""
     info = archive.getinfo(name)
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or (
         info.file_size > BYTES_PER_BYTE * info.compress_size
     ):
-        raise ValueError(f"{name} claims {info.file_size:,} bytes, compressed to {info.compress_size:,}")
+        raise ValueError(f"{name} claims {info.file_size:,} bytes, compressed to {info.compress_size:,}; expected less")
     return archive.read(info)
 
 
 def _table(parquet: Any, data: bytes, empty: schema.Columns, count: int) -> schema.Columns:
-    """The columns of a Parquet file. Its metadata are checked first: a few bytes may claim any number of rows."""
+    """Read the columns of a Parquet file, after a check of its metadata: a few bytes may claim any number of rows.
+
+    Args:
+        parquet: the module `pyarrow.parquet`.
+        data: the file.
+        empty: the columns to read, with their dtypes.
+        count: the number of rows that the manifest names.
+    """
     file = parquet.ParquetFile(io.BytesIO(data))
     metadata = file.metadata
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
@@ -127,7 +136,7 @@ def _table(parquet: Any, data: bytes, empty: schema.Columns, count: int) -> sche
     if not rows == metadata.num_rows == count or any(chunk.num_values > count for chunk in chunks):
         raise ValueError(f"it has {metadata.num_rows:,} rows, the manifest says {count:,}")
     if rows > ROWS_PER_BYTE * len(data) or any(chunk.total_uncompressed_size > 16 * rows + 4096 for chunk in chunks):
-        raise ValueError(f"it claims {rows:,} rows in {len(data):,} bytes")
+        raise ValueError(f"it claims {rows:,} rows in {len(data):,} bytes, expected fewer")
     kinds = {metadata.schema.column(i).physical_type for i in range(metadata.num_columns)}
     if not kinds <= {"INT32", "INT64", "DOUBLE"}:
         raise ValueError(f"its columns are of the types {sorted(kinds)}, expected numbers")
@@ -136,6 +145,7 @@ def _table(parquet: Any, data: bytes, empty: schema.Columns, count: int) -> sche
 
 
 def _check(path: str | os.PathLike[str], manifest: Any) -> None:
+    """Raise an error for a manifest that is not of a run, or of a newer version."""
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise RunFileError(
             f"flnb.load_run: {os.fspath(path)!r} is a ZIP file but no flnb run; expected one that run.save wrote"
@@ -154,7 +164,7 @@ CODES: dict[str, Sized] = {"category": schema.CATEGORIES, "direction": schema.DI
 
 
 def _formed(value: Any, form: Any) -> bool:
-    """Whether a value of JSON has a form: a type, a list of one form, a tuple of one form each."""
+    """Return whether a JSON value has a form: a type, ``[form]`` for lists of it, a tuple for one form per item."""
     if isinstance(form, type):
         return type(value) is form
     if isinstance(form, list):
@@ -163,11 +173,13 @@ def _formed(value: Any, form: Any) -> bool:
 
 
 def _require(name: str, formed: bool) -> None:
+    """Raise an error that names a part of the manifest unless it is well formed."""
     if not formed:
-        raise ValueError(f"the manifest's {name} are not as run.save writes them")
+        raise ValueError(f"the manifest's {name} do not have the form that run.save writes")
 
 
 def _restored(manifest: dict[str, Any], tables: dict[str, schema.Columns]) -> Recording:
+    """Make the recording of a manifest and the tables by kind, whose ids are checked."""
     listed = {name: manifest[name] for name in ("strings", "contexts", "plans")}
     _require("strings", _formed(listed["strings"], [str]))
     _require("contexts", _formed(listed["contexts"], [(str, int)]))
@@ -182,12 +194,14 @@ def _restored(manifest: dict[str, Any], tables: dict[str, schema.Columns]) -> Re
         ]
     )
     known_ids: dict[str, Sized] = {**CODES, "plan": plans, "context": contexts, "name": strings}
-    # An id beyond its intern table is found now, not in the middle of an analysis.
+    # An id without a name is an error now, not in the middle of an analysis.
     for kind, table in tables.items():
         for name, known in known_ids.items():
             ids = table.get(name, np.empty(0, np.int64))
             if not 0 <= int(ids.min(initial=0)) <= int(ids.max(initial=0)) < len(known):
-                raise ValueError(f"{kind}.parquet names {name} {ids.max()}, the manifest has {len(known)}")
+                raise ValueError(
+                    f"{kind}.parquet has the {name} id {ids.max()}, the manifest names {len(known)} of them"
+                )
     run = Recording()
     run.tables, run.catalog, run.meta = tables, Catalog(strings, plans, contexts), dict(manifest["meta"])
     run.catalog.stacks = _stacks(manifest.get("frames", []), manifest.get("stacks", {}))
@@ -200,7 +214,7 @@ def _restored(manifest: dict[str, Any], tables: dict[str, schema.Columns]) -> Re
 
 
 def _stacks(frames: list[Any], stacks: dict[str, Any]) -> dict[int, tuple[Frame, ...]]:
-    """Call stacks by context."""
+    """Return the call stacks by context id, from the manifest's frames and lists of frame numbers."""
     _require("frames", all(_formed(frame[:3], (str, str, int)) and len(frame) == 4 for frame in frames))
     _require("frames", all(not about or _formed(about, ([int], str, int)) for *_, about in frames))
     _require("stacks", all(_formed(row, [int]) and all(0 <= k < len(frames) for k in row) for row in stacks.values()))

@@ -1,4 +1,4 @@
-"""Small inline pictures, SVG without scripts: what a recording shows where no widget can run."""
+"""Small inline pictures, SVG without scripts, of recordings and their memory where no widget can run."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 640, 150
 POINTS = 640
-FLAT = 0.01  # of what is live: changes below that make no picture
+FLAT = 0.01  # smaller changes, as a share of the live bytes, are called flat
 
 
 def picture(label: str, body: str, height: int = HEIGHT) -> str:
-    """An SVG element in the surrounding text's colour, `label` for those who cannot see it."""
+    """Return an SVG element in the colour of the surrounding text; screen readers read `label`."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{html_text(label)}" '
         f'viewBox="0 0 {WIDTH} {height}" width="100%" '
@@ -35,7 +35,10 @@ def picture(label: str, body: str, height: int = HEIGHT) -> str:
 
 
 def extremes(most: int, *levels: NDArray[Any]) -> Ints:
-    """At most so many rows that stand for all: the first, the last, each level's highest in each of equal stretches."""
+    """Choose at most `most` of the rows of some curves: the first, the last, and the peaks of equal stretches.
+
+    Each of `levels` is one curve; returns the indices of the rows.
+    """
     count = len(levels[0])
     if count <= most:
         return np.arange(count)
@@ -59,7 +62,7 @@ def _box(x: float, y: float, width: float, height: float, style: str, title: str
 
 
 def curve(name: str, step: Ints, value: NDArray[np.float64]) -> str:
-    """One metric over steps, every value where there are few and the extremes of each pixel where there are many."""
+    """Draw a metric over steps: all values, or of many the extremes of each pixel; "" with fewer than two."""
     keep = np.flatnonzero(np.isfinite(value))
     if len(keep) < 2:
         return ""
@@ -74,7 +77,7 @@ def curve(name: str, step: Ints, value: NDArray[np.float64]) -> str:
 
 
 def op_bars(stats: OpStats, limit: int = 10) -> str:
-    """Total time of the slowest ops as bars."""
+    """Draw the total times of the slowest ops as bars."""
     rows = sorted(stats, key=lambda row: row.total, reverse=True)[:limit]
     if not rows:
         return ""
@@ -88,10 +91,13 @@ def op_bars(stats: OpStats, limit: int = 10) -> str:
 
 
 def memory_timeline(memory: Memory, until: float | None = None) -> str:
-    """Live bytes by category, stacked, under the line of reserved bytes, which leaves the picture where it is far off.
+    """Draw the live bytes over time, stacked by category, and the reserved bytes as a dashed line.
+
+    The line is outside the picture where far more is reserved than live.
 
     Args:
-        until: where the time ends, s; by default at the last change.
+        memory: the memory of a recording.
+        until: the end of the time axis, s; by default the last change.
     """
     line = memory.timeline().spread(POINTS)
     if not len(line.t):
@@ -126,13 +132,13 @@ def memory_timeline(memory: Memory, until: float | None = None) -> str:
 
 
 def block_map(state: MemoryState) -> str:
-    """The segments of a moment with their blocks in them."""
+    """Draw the segments at one moment with the blocks in them."""
     held = f"{quantity.size(state.allocated)} in {quantity.size(state.reserved)} at {state.t:.3f} s"
     return segment_bars(state.segments, held) + (f"<div>{html_text(state.besides)}</div>" if state.besides else "")
 
 
 def segment_bars(every: Sequence[SegmentView], text: str, limit: int = 24) -> str:
-    """Segments as bars of one scale with their blocks, below a text; empty parts are free."""
+    """Draw the `limit` largest segments as bars of one scale with their blocks, below a text; empty parts are free."""
     segments = sorted(every, key=lambda segment: segment.size, reverse=True)[:limit]
     if not segments:
         return "<p>no segments</p>"
