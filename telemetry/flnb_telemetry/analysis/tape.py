@@ -358,8 +358,8 @@ class Measured(NamedTuple):
     """A backward pass whose gradients were measured.
 
     Times are in ns; `lane` is the number of its thread, `root` the node it began at, `rows` are its rows in the
-    table of `grad_stat` events. `bad` is True if a gradient has NaN or Inf, `begun` if a `walk` event tells its beginning; then
-    a `nan_origin` event tells where NaN or Inf appeared.
+    table of `grad_stat` events. `bad` is True if a gradient has NaN or Inf, `begun` if a `walk` event tells its
+    beginning; then a `nan_origin` event tells where NaN or Inf appeared.
     """
 
     t0: int

@@ -199,9 +199,7 @@ def _restored(manifest: dict[str, Any], tables: dict[str, schema.Columns]) -> Re
         for name, known in known_ids.items():
             ids = table.get(name, np.empty(0, np.int64))
             if not 0 <= int(ids.min(initial=0)) <= int(ids.max(initial=0)) < len(known):
-                raise ValueError(
-                    f"{kind}.parquet has the {name} id {ids.max()}, the manifest names {len(known)} of them"
-                )
+                raise ValueError(f"{kind}.parquet has {name} id {ids.max()}, the manifest names {len(known)} of them")
     run = Recording()
     run.tables, run.catalog, run.meta = tables, Catalog(strings, plans, contexts), dict(manifest["meta"])
     run.catalog.stacks = _stacks(manifest.get("frames", []), manifest.get("stacks", {}))
