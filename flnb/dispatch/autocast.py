@@ -1,11 +1,12 @@
-"""Automatic mixed precision: lists of ops state which dtype each computes in, and their inputs are cast to it, visibly.
+"""Automatic mixed precision: lists state the dtype that each op computes in, and the inputs of ops are cast to it.
 
-Micikevicius et al., 2018, "Mixed precision training"; levels as in NVIDIA's Apex and Flashlight. Casts are `astype` ops
-like any other: on the tape, so that gradients come back in the dtype of the tensor that was cast, and in the record.
+Micikevicius et al., 2018, "Mixed precision training"; levels as in NVIDIA's Apex and Flashlight. Casts are ordinary
+`astype` ops: they are on the tape, so that a gradient comes back in the dtype of the tensor that was cast, and they
+appear in recordings.
 
-A region is an interpreter: it casts an op's inputs and passes it on. A composite is one op: its inputs are cast, its
-body is not. Backward does not use regions: it computes in the dtypes that forward has chosen. Ops that write with
-``out=`` are not cast.
+A region, the inside of a ``with flnb.autocast(...)`` block, is an interpreter (`flnb.dispatch.interpreter`): it casts
+the inputs of each op. A composite op such as softmax counts as one op. Backward is not affected by regions: it computes
+in the dtypes that the forward pass has chosen. Ops that write with ``out=`` are not cast.
 """
 
 from __future__ import annotations
@@ -54,9 +55,10 @@ MIXED = ("batch_norm",)
 
 
 class CastLevel(NamedTuple):
-    """Names of ops whose float32 inputs are cast to half precision, and of those whose half ones are cast to float32.
+    """Two lists of op names: ``half``, whose float32 inputs are cast to half precision, and ``full``, the reverse.
 
-    ``"*"`` stands for all that compute; an op in both lists computes in float32. The others promote: float32 wins.
+    ``"*"`` stands for all ops that compute. An op in both lists computes in float32. An op in neither is not cast: if
+    its inputs have different dtypes, it computes in the larger one.
     """
 
     half: tuple[str, ...]
@@ -137,7 +139,7 @@ class autocast(state.use):
 
 
 def _known(which: str, names: Collection[Any]) -> set[str]:
-    """Names of ops, checked, with ``"*"`` expanded."""
+    """Check a collection of op names; returns them with ``"*"`` expanded. ``which`` names the argument in errors."""
     if isinstance(names, str):
         raise TypeError(f"autocast: {which} is a list of names of ops, got the text {names!r}; write [{names!r}]")
     given = {item if isinstance(item, str) else item.name for item in names}
@@ -154,6 +156,7 @@ def _known(which: str, names: Collection[Any]) -> set[str]:
 
 
 def _half_precision(dtype: Any) -> np.dtype[Any]:
+    """Return the dtype for a name or type, which must be float16 or bfloat16."""
     name = dtype if isinstance(dtype, str) else np.dtype(dtype).name
     if name not in HALVES:
         raise ValueError(f"autocast: expected the dtype float16 or bfloat16, got {name}")
@@ -164,7 +167,11 @@ def _half_precision(dtype: Any) -> np.dtype[Any]:
 
 
 class Region(Interpreter):
-    """One region: the dtypes that ops compute in, and the casts of parameters made so far."""
+    """The interpreter of one block of `autocast`.
+
+    Args:
+        targets: the dtype to which the inputs of an op are cast, by the op's name.
+    """
 
     def __init__(self, targets: dict[str, np.dtype[Any]]) -> None:
         self.targets = targets
@@ -179,6 +186,7 @@ class Region(Interpreter):
             return enter(op, self._cast(grad, op, operands), attributes)
 
     def _cast(self, grad: bool, op: Op, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Cast the floating-point arguments of an op, if the region has a dtype for it; returns the arguments."""
         target = self.targets.get(op.name)
         if target is None:
             return arguments
@@ -190,7 +198,7 @@ class Region(Interpreter):
         ])  # fmt: skip
 
     def _parameter(self, x: Any, target: np.dtype[Any], grad: bool) -> Any:
-        """The cast of a parameter: an earlier one if it was not written since and gradients still reach it."""
+        """Cast a parameter, or return its earlier cast if that can be used again."""
         kept = self.casts.get((id(x), target))
         if kept is None or not kept.serves(x, grad):
             kept = self.casts[id(x), target] = _Cast(x, x._last_write, x.astype(target))
@@ -198,11 +206,14 @@ class Region(Interpreter):
 
 
 class _Cast(NamedTuple):
+    """The cast of a parameter, stored with the number of the last write to the parameter before it was cast."""
+
     parameter: Any
     written: int
     result: Any
 
     def serves(self, x: Any, grad: bool) -> bool:
+        """Whether the cast can be used again: the parameter is unchanged, and gradients can flow to it if ``grad``."""
         node = self.result._node
         walked = node is not None and node[1] is None
         recorded = node is not None or not grad or x._node is None
@@ -210,30 +221,31 @@ class _Cast(NamedTuple):
 
 
 def _is_cast(dtype: np.dtype[Any], target: np.dtype[Any]) -> bool:
-    """Whether a dtype takes part in casts: half precision and float32 do, float64 was chosen on purpose."""
+    """Whether tensors of a dtype are cast to another: half precision and float32 are, float64 never."""
     return dtype.name in HALVES if target is FLOAT32 else dtype == FLOAT32
 
 
 def _regions() -> list[Region]:
+    """The regions that are active here, the outermost first."""
     return [i for i in state.current().interpreters if isinstance(i, Region)]
 
 
 def forget_casts() -> None:
-    """Release the casts of parameters that the regions here have made."""
+    """Release the casts of parameters that the active regions have stored."""
     for region in _regions():
         region.casts.clear()
 
 
 def without_casts() -> tuple[Interpreter, ...]:
-    """The interpreters that are active here, except those that cast."""
+    """The active interpreters without those of autocast regions."""
     return tuple([i for i in state.current().interpreters if not isinstance(i, Region)])
 
 
 def with_own_casts() -> tuple[Interpreter, ...]:
-    """The interpreters that are active here; those that cast begin without casts of parameters."""
+    """The active interpreters, in which each autocast region is replaced by a copy without stored casts."""
     return tuple([Region(i.targets) if isinstance(i, Region) else i for i in state.current().interpreters])
 
 
 def cast_target(name: str) -> np.dtype[Any] | None:
-    """The dtype that an op of this name computes in here, None where its inputs decide."""
+    """The dtype that active regions choose for an op of this name; None if its inputs decide."""
     return next((region.targets.get(name) for region in _regions()), None)

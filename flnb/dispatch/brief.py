@@ -1,4 +1,4 @@
-"""Values in error messages."""
+"""Describes values in error messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ITEMS, LETTERS = 8, 80
 
 
 def brief(value: Any) -> str:
-    """Describe a value in an error message: tensors and arrays by dtype and shape, others by a repr that is cut.
+    """Describe a value for an error message: tensors and arrays by dtype and shape, others by a shortened ``repr``.
 
     >>> import flnb
     >>> brief(flnb.ones((2, 3))), brief([1, flnb.ones(2)]), brief((2, "x"))

@@ -1,10 +1,12 @@
-"""The one crossing for compute: every op of every mode passes through here, is run, and becomes one event.
+"""The crossing: the code through which every op passes, which runs it, emits its event and records it on the tape.
 
-The steps of an op are written once, as text (`flnb.dispatch.templates`). `Entries` compiles it for a number of
-operands, with attributes or without, in new memory, in place or as a composite that a backend takes whole, once for
-each such form; every op gets a copy of that code, which CPython then specialises to the types the op meets.
+The steps of an op are written once, as text (`flnb.dispatch.templates`). `Entries` compiles the text for each *form* of
+op: the number of operands, with attributes or without, into new memory or in place, or as a composite that the backend
+has a method for. Every op gets a copy of that code, its *entry*, which CPython specialises to the types that the op
+meets.
 
-`flnb.interface.tape` defines nodes. Those of the default tape are made right here; another tape is asked (`record`).
+`flnb.interface.tape` describes nodes. The entries make the nodes of the default tape; other tapes are called
+(`record`).
 """
 
 from __future__ import annotations
@@ -51,11 +53,12 @@ new = object.__new__
 
 @lru_cache(None)
 def _maker(form: Form) -> Any:
+    """Compile the text for a form of op; returns the function that makes the entry of an op of this form."""
     return _compile(entry_text(form), f"<crossing {' '.join(str(part) for part in form)}>")["make"]
 
 
 def _entry(op: Op, operands: int, into: str) -> Callable[..., Any]:
-    """The function that takes an op on so many tensors through the crossing."""
+    """Make the entry of an op for a number of operands; ``into`` is "out" if it writes into an existing tensor."""
     makes = "kept" if op.body is not None else "memory" if op.writes_out else "view"
     form = Form(operands, op.arity == 0, op.broadcasts, makes, into)
     made: Any = _maker(form)(op, op.plans, op.index)
@@ -68,7 +71,7 @@ def _entry(op: Op, operands: int, into: str) -> Callable[..., Any]:
 
 
 class Entries(dict[tuple[int, str], Any]):
-    """The entries of one op by number of operands and whether they write in place, made when first asked for."""
+    """The entries of one op by ``(number of operands, into)``, each made when it is first needed (see `_entry`)."""
 
     def __init__(self, op: Op) -> None:
         self.op = op
@@ -79,7 +82,7 @@ class Entries(dict[tuple[int, str], Any]):
 
 
 def _unregistered(op: Op, *arguments: Any) -> Any:
-    """The entry of a composite for which no backend can have a method."""
+    """Run an op that is not in the table, such as a user's own, for which no backend can have a method."""
     *tensors, attributes = arguments
     here = scoped() or state.session
     if here.interpreters:
@@ -91,7 +94,7 @@ def _unregistered(op: Op, *arguments: Any) -> Any:
 
 
 def call(op: Op, tensors: tuple[Any, ...], attributes: tuple[Any, ...] = ()) -> Tensor:
-    """Run an op on any number of tensors with hashable attributes, which go to the backend's method after them."""
+    """Run an op on tensors, with hashable attributes such as axes; returns its result in new memory, or a view."""
     run = op.entries[len(tensors), ""]
     return run(*tensors) if op.arity else run(*tensors, attributes)  # type: ignore[no-any-return]
 
@@ -103,14 +106,15 @@ def write(op: Op, tensors: tuple[Any, ...], attributes: tuple[Any, ...], out: An
 
 
 def enter(op: Op, tensors: tuple[Any, ...], attributes: tuple[Any, ...], out: Any = None) -> Any:
-    """Run an op into new memory, or into ``out``."""
+    """Run an op into new memory, or into the tensor ``out`` if one is given; returns the result."""
     return call(op, tensors, attributes) if out is None else write(op, tensors, attributes, out)
 
 
 def create(op: Op, spec: Spec, arguments: tuple[Any, ...], category: int = 0) -> Tensor:
-    """Run an op that makes a tensor from no tensor; ``arguments`` are passed to the method unseen by the plan.
+    """Run an op that makes a tensor from no tensor, such as ``full``; ``arguments`` go to the backend's method.
 
-    Outside of modules and scopes the tensor counts as input: the user made it. Inside, as a temporary result.
+    The category of its memory is that of the scope, else ``category``, else "input" outside of modules and scopes, as
+    the user makes the tensor there, and "temporary" inside.
     """
     here = scoped() or state.session
     if here.interpreters:
@@ -125,14 +129,14 @@ def create(op: Op, spec: Spec, arguments: tuple[Any, ...], category: int = 0) ->
 
 
 def pull_plan(plan: Plan) -> Plan:
-    """The plan of a composite's joint pull, for telemetry."""
+    """Make the plan of a composite's gradient for telemetry, and store it in the plan of the composite."""
     plan.pull = Plan(plan.op.gradient, (plan.spec,), plan.attributes, plan.specs[0])
     plan.pull.weight = max(spec.nbytes for spec in plan.specs)
     return plan.pull
 
 
 def node(plan: Plan, parents: tuple[Any, ...], saved: tuple[Any, ...]) -> list[Any] | None:
-    """A new node for a result that was computed by other means than an op's call."""
+    """Record a node for a result that no call of an op computed; returns it, None if the tape cuts it off."""
     here, seq = state.current(), next_seq()
     if bus.lanes is not None:
         emit_edges(bus.lanes.lane, plan, seq, [p[2] if p is not None else 0 for p in parents])
@@ -143,7 +147,7 @@ def node(plan: Plan, parents: tuple[Any, ...], saved: tuple[Any, ...]) -> list[A
 
 
 def missed(op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...], out: Any = None) -> Any:
-    """Make the plan of the first call with a signature, then run it on promoted operands."""
+    """Run an op called with new dtypes, shapes or attributes: convert and check its operands, then make the plan."""
     here = scoped() or state.session
     if here.interpreters:
         return intercepted(op, operands, attributes, out)
@@ -158,7 +162,7 @@ def missed(op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...], out: 
 
 
 def intercepted(op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...], out: Any = None) -> Any:
-    """A call that does not run here at once: an interpreter sees it first, or its tensors are another backend's."""
+    """Run an op that cannot run at once: an interpreter is active, or its tensors belong to another backend."""
     here = scoped() or state.session
     if not here.interpreters:
         return enter(op, adopted(op, operands, here), attributes, out)
@@ -169,10 +173,13 @@ def intercepted(op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...], 
 
 
 def by_body(op: Op, attributes: tuple[Any, ...], tensors: tuple[Any, ...], here: State) -> tuple[Any, tuple[Any, ...]]:
-    """Run a composite as the ops of its body, one node of the tape; returns its result and what its gradient needs.
+    """Run a composite as the ops that it consists of, which make one node on the tape.
 
-    ``body(*tensors, *attributes) -> (result, kept)`` sees plain Tensors. To differentiate twice, a walk runs the body
-    again on Variables (`flnb.autograd.walk`).
+    ``body(*tensors, *attributes) -> (result, kept)`` gets plain Tensors. A gradient that is itself differentiated runs
+    the body again on Variables (`flnb.autograd.walk`).
+
+    Returns:
+        The result, and a tuple of the other values that the gradient reads.
     """
     body: Any = op.body
     parents = tuple([x._node for x in tensors]) if here.grad else ()
@@ -225,14 +232,14 @@ def sync() -> None:
 
 
 def emit_edges(lane: Any, plan: Plan, seq: int, edges: list[int]) -> None:
-    """Record parents that do not fit into the op's own record, five at a time."""
+    """Emit the parents of a node that do not fit into the event of its op, five to an event."""
     code = schema.EDGE | plan.code >> 24 << 24
     for i in range(0, len(edges), 5):
         lane.pending += (code, perf_counter_ns(), seq, *edges[i : i + 5], 0, 0, 0, 0)[: schema.WORDS]
 
 
 def note_cuts(plan: Plan, nodes: tuple[Any, ...]) -> None:
-    """Record that an op without a gradient cuts the tape."""
+    """Emit, for `run.tape.why`, that an op without a gradient read results of these nodes."""
     reason = schema.INTEGER if plan.spec.dtype.kind in "biu" else schema.NO_RULE
     for place in nodes:
         if place is not None:
@@ -240,7 +247,7 @@ def note_cuts(plan: Plan, nodes: tuple[Any, ...]) -> None:
 
 
 def check_target(op: Op, plan: Plan, here: State, tensors: tuple[Any, ...]) -> None:
-    """Raise if an op's result cannot be written into the last of these tensors."""
+    """Raise an error if the result of an op cannot be written into the last of these tensors."""
     out = tensors[-1]
     if not isinstance(out, Tensor):
         raise TypeError(f"{op.name}: out must be a flnb Tensor, got {type(out).__name__}")
@@ -256,7 +263,10 @@ def check_target(op: Op, plan: Plan, here: State, tensors: tuple[Any, ...]) -> N
 
 
 def mark_written(tensor: Tensor, own: bool = False) -> None:
-    """Note that a tensor's memory was just written; or its ``own`` values, if it was given other memory."""
+    """Note that a tensor's memory was just written, in the tensor that owns the memory.
+
+    With ``own`` the tensor itself got other memory, which is noted in it alone.
+    """
     global last_write
     root = tensor
     while not own and hasattr(root, "_root"):
@@ -280,10 +290,12 @@ _NAMES: dict[str, Any] = {
 
 
 def _compile(text: str, filename: str) -> dict[str, Any]:
+    """Compile text of the templates; returns the names that it defines."""
     return compiled(text, filename, dict(_NAMES))
 
 
 def _function(name: str, parameters: str, body: str) -> Any:
+    """Compile a function with this text as its body."""
     return _compile(function_text(name, parameters, body), f"<crossing {name}>")[name]
 
 

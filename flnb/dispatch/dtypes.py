@@ -1,7 +1,8 @@
-"""Dtypes: their names, the default one, and the dtype that an op on several computes in.
+"""Dtypes: their names, the default one, and the dtype in which an op on several dtypes computes.
 
-Promotion (array API 2024.12, and torch's choice where it leaves one): Python scalars are weak; of two dtypes of one
-kind the larger wins; mixed with floating point, the floating dtype wins, so int64 with float32 is float32.
+Promotion follows the array API 2024.12, and torch where that leaves a choice: Python scalars do not change the dtype if
+its kind allows; of two dtypes of one kind the larger wins; floating point wins over integers of any size, so that int64
+with float32 is float32.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ KINDS["numeric"] = KINDS["integral"] + KINDS["real floating"] + KINDS["complex f
 
 
 def dtype_of(given: Any) -> Dtype:
-    """The dtype that a name, a type or a dtype means.
+    """Return the dtype for a name, a Python type or a dtype.
 
     Raises:
-        TypeError: none of those.
+        TypeError: ``given`` is none of these, or no dtype that flnb has.
     """
     try:
         return np.dtype(given)  # type: ignore[no-any-return]
@@ -56,7 +57,7 @@ def dtype_of(given: Any) -> Dtype:
 
 
 def real_dtype(dtype: Dtype) -> Dtype:
-    """The dtype of the parts of complex numbers; any other dtype as it is."""
+    """The dtype of the real and imaginary parts of a complex dtype; any other dtype itself."""
     return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
 
 
@@ -93,17 +94,17 @@ def set_default_dtype(dtype: Any) -> None:
 
 
 def complex_dtype() -> np.dtype[Any]:
-    """The dtype of tensors made from Python complex numbers: parts of the default dtype, complex64 for float32."""
+    """The dtype of tensors made from Python complex numbers: complex64 if the default dtype is float32."""
     return np.result_type(_default, np.complex64)
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
-    """Floating point or complex, bfloat16 included."""
+    """Whether a dtype is floating point or complex; bfloat16 counts."""
     return dtype.kind in "fc" or dtype.name == "bfloat16"
 
 
 def common_dtype(dtypes: Sequence[np.dtype[Any]], scalars: Sequence[type] = ()) -> np.dtype[Any]:
-    """The dtype an op computes in, from its tensors' dtypes and the types of its Python scalars."""
+    """The dtype in which an op computes, from the dtypes of its tensors and the types of its Python scalars."""
     floats = [d for d in dtypes if is_float(d)]
     result = np.result_type(*(floats or dtypes)) if dtypes else np.dtype(bool)
     if complex in scalars and result.kind != "c":

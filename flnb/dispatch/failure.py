@@ -1,6 +1,6 @@
-"""Failed ops: the error names the op, its inputs and the user's line, and a recording gets an event.
+"""Errors of ops: a note names the op, its inputs and the user's line, and a recording gets an event.
 
-Op records name leaves by number; an event gives their name where an analysis will need it.
+Events of ops refer to leaves by number; other events give the leaves' names.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ MOST = 4096
 
 
 class Untraceable(Exception):
-    """A function cannot be written down: it asks for a value, or writes in place. No failure: it runs as it is."""
+    """Raised when a function cannot be traced, because it asks for a value or writes in place; it is run as it is."""
 
 
 def failed(error: Exception, plan: Plan, inputs: tuple[Any, ...]) -> None:
-    """Report an error that a backend's method raised: add where to it, and record it."""
+    """Handle an error that a backend's method raised: add a note with op and line to it, and emit an event."""
     _tell(error, plan.op, inputs, plan.spec)
 
 
 def failed_call(error: Exception, op: Op, inputs: tuple[Any, ...]) -> None:
-    """Report an error in a call: its inputs are wrong, or its result cannot be made."""
+    """Handle an error in the call of an op whose inputs were refused, or whose result could not be made."""
     if isinstance(error.__context__, (KeyError, AttributeError)) and error.__cause__ is None:
         error.__suppress_context__ = True  # that no plan was found is how calls begin
     _tell(error, op, inputs, None)
 
 
 class _Called(NamedTuple):
-    """A public function, which may be no op itself, in the form in which failures are recorded."""
+    """Stands for a public function that is no op in the events about errors; it has what these need of an `Op`."""
 
     name: str
     family: str
 
 
 def failed_function(error: Exception, name: str, family: str, arguments: Iterable[Any]) -> None:
-    """Record that a public function raised, like an op on its tensors that failed."""
+    """Emit that a public function raised an error, as if it were an op on the tensors among its arguments."""
     tensors = tuple(_tensors(arguments))
     if not isinstance(error, Untraceable):
         _tell(error, _Called(name, family), tensors, None)
@@ -77,6 +77,7 @@ def _tensors(arguments: Iterable[Any]) -> list[Tensor]:
 
 
 def _tell(error: Exception, op: Op | _Called, inputs: tuple[Any, ...], expected: Spec | None) -> None:
+    """Add a note to an error, and emit an event; only once for each error."""
     if hasattr(error, "__notes__"):  # an op inside this one has spoken
         return
     specs = [getattr(x, "_spec", None) for x in inputs]
@@ -99,11 +100,12 @@ def _tell(error: Exception, op: Op | _Called, inputs: tuple[Any, ...], expected:
 
 
 def _brief(x: Any) -> str:
+    """Describe an input for the note: dtype and shape of a tensor."""
     return repr(x) if isinstance(x, (int, float, complex)) else type(x).__name__
 
 
 def emit_leaf(lane: Any, leaf: Node, spec: Spec) -> tuple[int, int]:
-    """Emit a leaf's name; returns the code of a record about it, and its name's number."""
+    """Emit the name of a leaf; returns the code for further events about it, and the number of its name."""
     plan = intern.plans.id_of(intern.Plan("leaf", "memory", spec.shape, spec.dtype.name, spec.nbytes))
     name = intern.strings.id_of(leaf[NAME]) if leaf[NAME] else 0
     code = plan << schema.PLAN_SHIFT
@@ -112,7 +114,7 @@ def emit_leaf(lane: Any, leaf: Node, spec: Spec) -> tuple[int, int]:
 
 
 def emit_leaves_above(lane: Any, tensors: tuple[Any, ...]) -> None:
-    """Emit the leaves from which tensors were computed, if there are no more than `MOST` nodes between."""
+    """Emit the names of the leaves from which tensors were computed, if at most `MOST` nodes lie between."""
     waiting = [(node, x._spec) for x in tensors for node in [getattr(x, "_node", None)] if node is not None]
     seen: set[int] = set()
     while waiting and len(seen) < MOST:

@@ -1,9 +1,9 @@
-"""Interpreters: they see every op's call and decide what runs in its place.
+"""Interpreters: objects that get every call of an op and decide what runs in its place.
 
-The state holds a stack of them, empty by default; every op finds that out by comparing one pointer. The innermost one
-gets each call before its operands were promoted: it may run it as it is, or other ops in its place, for which the next
-interpreter outwards is asked. Batching (`flnb.vmap`), tracing, casting (`flnb.autocast`) and observing are such
-classes.
+A stack of them belongs to the state (`flnb.dispatch.state.State`); it is empty by default, which costs an op one
+comparison. The innermost interpreter gets a call before the operands are converted. It may run the op as it is, or
+other ops in its place; the calls of these go to the next interpreter outwards. Batching (`flnb.vmap`), tracing, casting
+(`flnb.autocast`) and observing are such classes.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ __all__ = ["Interpreter", "use_interpreter"]
 
 
 class Interpreter:
-    """Base of interpreters: override `apply`, and what else differs. By itself it runs every op as usual."""
+    """Base of interpreters, which by itself runs every op as usual: override `apply`, and others as needed."""
 
     def takes(self, op: Op) -> bool:
-        """Whether a composite, such as softmax, comes as one call; if not, the ops of its body come one by one."""
+        """Whether a composite op, such as softmax, is passed as one call; else the ops that it consists of are."""
         return False
 
     def apply(self, op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
-        """Handle the call of an op; returns its result (of a composite, also a tuple of what its gradient needs)."""
+        """Handle the call of an op; returns its result, for a composite the pair of it and a tuple for its gradient."""
         return self.run(op, operands, attributes)
 
     def write(self, op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...], out: Any) -> Any:
-        """Handle the call of an op that writes into an existing tensor, which is returned."""
+        """Handle the call of an op that writes into the existing tensor ``out``; returns ``out``."""
         return self.run(op, operands, attributes, out)
 
     def create(self, op: Op, spec: Spec, arguments: tuple[Any, ...], category: int) -> Any:
-        """Handle the call of an op that makes a tensor from no tensor."""
+        """Handle the call of an op that makes a tensor from no tensor, such as ``full``; returns the tensor."""
         with self.outside():
             return crossing.create(op, spec, arguments, category)
 
     def run(self, op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...] = (), out: Any = None) -> Any:
-        """Run an op as it would be run without this interpreter."""
+        """Run an op as if this interpreter were not there; returns its result."""
         with self.outside():
             return crossing.enter(op, operands, attributes, out)
 
     def outside(self) -> state.entered:
-        """The state around this interpreter, in which it may call any function of flnb."""
+        """A context manager inside which this interpreter gets no calls, so that it may use any function of flnb."""
         return state.entered(state.current().without_innermost())
 
 

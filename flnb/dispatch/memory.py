@@ -1,9 +1,9 @@
-"""The crossing to memory managers: every allocation and every free passes here, is checked, counted and emitted once.
+"""Allocation: every request to a memory manager and every free passes here, is checked, counted and emitted once.
 
-An array's memory is owned by a small ctypes object that is the root of all its views. When the last of them goes, a
-weak reference to it is put into a queue and nothing else happens: a manager's `free` is called later, on a normal
-stack, in the next allocation or statistics call. No Python code runs in between, because CPython swallows a Ctrl-C that
-arrives in a finaliser.
+An array's memory is owned by a small ctypes object, to which the array and all its views refer. When that object is
+deleted, a weak reference to it is put into a queue, and nothing else happens: the manager's `free` is called later, at
+the next allocation or call of statistics. No Python code runs in between, because CPython swallows a Ctrl-C that
+arrives while an object is deleted.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _KEEP_CODE = ~0xFFFFFF  # of a plan's code, the plan alone
 def allocate(
     manager: MemoryManager, nbytes: int, plan_code: int = 0, category: int = 0, hint: AllocHint | None = None
 ) -> Block:
-    """Allocate a block of at least ``nbytes`` bytes from ``manager``, counted and emitted.
+    """Allocate a block of at least ``nbytes`` bytes from a manager, count it and emit its event.
 
     Args:
         plan_code: the code of the op that allocates (`flnb.dispatch.plan.Plan.code`), 0 for none.
@@ -103,7 +103,7 @@ def allocate(
 
 
 def _give_up(manager: MemoryManager, block: Block) -> None:
-    """Free a block that a manager returned and nothing refers to."""
+    """Free a block that a manager returned but that no array got, because an error or Ctrl-C came between."""
     live = manager.ledger.live
     if live.get(block.id) is not block:
         block.id, block.manager = _next_id(), manager
@@ -113,11 +113,11 @@ def _give_up(manager: MemoryManager, block: Block) -> None:
 
 
 def drain(mine: Block | None = None) -> None:
-    """Return every dropped block to its manager.
+    """Return every block whose array was deleted to its manager.
 
-    If its `free` raises, the block stays allocated and a warning is issued; the error itself is raised only to the
-    caller that frees this very block, ``mine``. An entry leaves the queue when all is done, so that Ctrl-C loses none;
-    one that is found again then is no longer due.
+    If the manager's `free` raises an error, the block stays allocated and a warning is issued; for the block ``mine``
+    the error itself is raised. An entry leaves the queue only when its block was freed, so that Ctrl-C loses none; an
+    entry whose block was freed already is ignored.
     """
     while dropped:
         try:
@@ -154,7 +154,7 @@ def _forget(entry: Any) -> None:
 
 
 def _free(manager: MemoryManager, block: Block, mine: Block | None) -> None:
-    """Hand a live block back."""
+    """Return a live block to its manager, with the sums and the event."""
     ledger, lanes = manager.ledger, bus.lanes
     address, size = block.address, block.size  # `free` may merge the block with others
     if lanes is not None:  # emitted before `free`, which may release the segment
@@ -195,13 +195,13 @@ Ledger.drain = staticmethod(drain)
 
 
 def _tell(lane: Lane, block: Any, segment: Any) -> None:
-    """Emit that a block (a `Block` or a `BlockState`) exists, without its op or category."""
+    """Emit that a block (a `Block` or a `BlockState`) exists, for a recording that did not see its allocation."""
     code = schema.ALLOC | block.category << 8
     lane.emit(code, clock(), block.id, block.address, block.size, block.requested, segment.id)
 
 
 def release(manager: MemoryManager, block: Block) -> None:
-    """Free a block that no array owns (`array_in` frees its own).
+    """Free a block that was allocated by `allocate`; blocks of arrays are freed with their arrays.
 
     Raises:
         ValueError: the block is another manager's, or was freed before.
@@ -224,9 +224,9 @@ def array_in(
     plan_code: int = 0,
     category: int = 0,
 ) -> np.ndarray[Any, Any]:
-    """An uninitialised C-contiguous array of ``nbytes`` bytes in a block of its own, 64-byte aligned.
+    """Allocate an uninitialised C-contiguous array of ``nbytes`` bytes in a block of its own, 64-byte aligned.
 
-    The block lives as long as the array or any view of it; ``array.base.block`` is the block.
+    The block is freed after the array and all its views were deleted; ``array.base.block`` is the block.
     """
     if not manager.device.addressable:
         raise TypeError(
@@ -247,9 +247,9 @@ def owner_in(
     plan_code: int = 0,
     category: int = 0,
 ) -> Any:
-    """Call ``make`` for a new block of ``nbytes`` bytes and return its result, an object with the block as ``block``.
+    """Allocate a block of ``nbytes`` bytes, and return ``make(block)``, an object with the block as its ``block``.
 
-    The block lives as long as this object, which is referred to weakly.
+    The block is freed after this object was deleted.
     """
     hint = None
     if manager.wants_hint:
@@ -270,14 +270,14 @@ def owner_in(
 
 
 def _memory(block: Block) -> Any:
-    """A block's bytes as an object of which NumPy makes arrays."""
+    """Make the object that owns the bytes of a block and of which NumPy makes arrays."""
     owner = _memory_of(block.size)(block.address)
     owner.block = block
     return owner
 
 
 def block_of(array: Any) -> Block | None:
-    """The block that holds an array's (or view's) memory, None for memory of NumPy's own."""
+    """Return the block in which an array or view is; None for memory that NumPy allocated."""
     while isinstance(array, np.ndarray):
         array = array.base
     return getattr(array, "block", None)
@@ -298,13 +298,13 @@ _append_dropped: Any = dropped.append
 
 @lru_cache(4096)
 def _memory_of(size: int) -> Any:
-    """The function that makes an object of ``size`` bytes at an address; NumPy checks the size of arrays in it."""
+    """Make the function that makes an object of ``size`` bytes at an address, of which NumPy makes arrays."""
     kind: Any = type("BlockMemory", (ctypes.c_char * size,), {"__slots__": ("block",)})
     return kind.from_address
 
 
 def _check(manager: MemoryManager, block: Block, nbytes: int) -> None:
-    """Raise unless a new block is in a segment of its manager and overlaps no block in use; note its place."""
+    """Raise an error unless a new block is in a segment of its manager and overlaps no other; note its place."""
     segment, places = block.segment, manager.ledger.places
     start, end = block.address, block.address + block.size
     inside = (
@@ -332,7 +332,7 @@ _asides: Living[MemoryManager] = Living()
 
 @with_block
 def aside(manager: MemoryManager) -> Iterator[None]:
-    """Count the blocks of a manager on another device than the computation's apart, in recordings."""
+    """Inside, recordings count the blocks of a manager apart: it is on another device than the computation."""
     users, user = manager.device.users, object()
     try:
         manager.device.aside = True
@@ -346,9 +346,10 @@ def aside(manager: MemoryManager) -> Iterator[None]:
 
 
 def announce(lane: Lane) -> None:
-    """Emit to a recording that begins which segments and live blocks the active manager, and those set aside, hold.
+    """Emit the present segments and live blocks to a recording that begins.
 
-    Blocks of other managers are no part of the run; what those reserve and allocate while it lasts is.
+    These are those of the active manager and of managers marked by `aside`; what other managers hold already is not
+    part of the recording.
     """
     drain()
     moved_to = [manager for manager in _asides if manager.device.users or manager.ledger.live]
@@ -357,6 +358,7 @@ def announce(lane: Lane) -> None:
 
 
 def _announce(lane: Lane, manager: MemoryManager) -> None:
+    """Emit the segments and live blocks of one manager."""
     try:
         states = manager.snapshot()
     except Exception as error:  # a manager under test must not stop a recording

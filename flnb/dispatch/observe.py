@@ -1,7 +1,7 @@
-"""Observers of ops: they are called before and after every primitive that runs in this thread and context.
+"""Observers of ops, which are called before and after every primitive op that runs in this thread and context.
 
-An interpreter calls them, so that nothing is paid or tested where none is active. It belongs to the state, not to the
-backend: another backend chosen inside, or a backend class defined again, is observed as well.
+An interpreter (`flnb.dispatch.interpreter`) calls them, so that programs without observers pay nothing. It does not
+depend on the backend: ops of another backend chosen inside, or of a backend class defined again, are observed as well.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ __all__ = ["MethodCall", "Observer", "call_of", "observe"]
 class Observer:
     """Base of observers: override the methods for the events of interest.
 
-    ``arguments`` are those of the backend's method: raw buffers, then attributes, then perhaps the buffer to write
-    (`call_of` separates them). They belong to the program: copy what must be kept, write to none of them. Ops that an
-    observer runs itself are not observed. An error it raises ends the op and reaches the user.
+    ``arguments`` are those of the backend's method: the raw buffers, the attributes, and for some ops the buffer to
+    write (`call_of` separates them). Observers must not write to the buffers, and must copy what they store. Ops that
+    an observer runs itself are not observed. An error that it raises ends the op and reaches the user.
     """
 
     def before(self, op: Op, arguments: tuple[Any, ...]) -> None:
-        """Called when the op is about to run."""
+        """Called before the op runs."""
 
     def after(self, op: Op, arguments: tuple[Any, ...], result: Any) -> None:
-        """Called when the op has run; ``result`` is the buffer that the method returned."""
+        """Called after the op has run; ``result`` is the buffer that the method returned."""
 
     def failed(self, op: Op, arguments: tuple[Any, ...], error: BaseException) -> None:
-        """Called when the method raised ``error``, which goes on to the user."""
+        """Called after the method raised ``error``, which then reaches the user."""
 
 
 @with_block
@@ -66,7 +66,7 @@ def observe(*observers: Observer) -> Iterator[None]:
 
 
 class _Observing(Interpreter):
-    """The interpreter that calls one observer. Outermost of all, it sees the ops that really run."""
+    """The interpreter that calls one observer. It is the outermost one, so that it sees the ops that really run."""
 
     def __init__(self, observer: Observer) -> None:
         self.observer = observer
@@ -86,7 +86,7 @@ _telling: ContextVar[bool] = ContextVar("flnb_telling", default=False)
 
 
 def _observed(observer: Observer, op: Op, method: Callable[..., Any]) -> Callable[..., Any]:
-    """A backend's method with calls of an observer around it."""
+    """Wrap a backend's method so that an observer is called before and after it."""
 
     @unnamed
     def run(*arguments: Any) -> Any:
@@ -109,12 +109,13 @@ def _observed(observer: Observer, op: Op, method: Callable[..., Any]) -> Callabl
 
 
 def _tell(hook: Callable[..., None], *what: Any) -> None:
+    """Call a method of an observer, whose own ops are then not observed."""
     with holding(_telling, True):
         hook(*what)
 
 
 class MethodCall(NamedTuple):
-    """The arguments of a backend's method by their role: input buffers, attributes, the buffer to write (or None)."""
+    """The arguments of a backend's method by role: input buffers, attributes, and the buffer to write or None."""
 
     inputs: tuple[Any, ...]
     attributes: tuple[Any, ...]
@@ -122,7 +123,7 @@ class MethodCall(NamedTuple):
 
 
 def call_of(op: Op, arguments: tuple[Any, ...]) -> MethodCall:
-    """Separate a method's arguments by role.
+    """Separate the arguments of a backend's method for an op by their roles.
 
     >>> import flnb, numpy as np
     >>> call_of(flnb.dispatch.table.OPS["sum"], (np.ones(3), (0,), False, None))
@@ -136,5 +137,5 @@ def call_of(op: Op, arguments: tuple[Any, ...]) -> MethodCall:
 
 
 def _is_buffer(value: Any) -> bool:
-    """Attributes are hashable numbers, tuples, dtypes and sources of randomness; a buffer has a shape and elements."""
+    """Whether an argument is a buffer, with a shape and elements, not an attribute (number, tuple, dtype)."""
     return hasattr(value, "shape") and not isinstance(value, (np.dtype, np.generic))

@@ -1,4 +1,4 @@
-"""Swap parts, by name, class or instance: for a block (`use_*`), or for the rest of the session (`set_*`)."""
+"""Swaps parts (backend, memory manager ...) by name, class or instance: for a block, or for the session."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 
 
 def active_facts() -> dict[str, Any]:
-    """Names of the parts that are active here and facts about them, as recordings store them in ``meta``."""
+    """Names of the active parts and facts about them, as recordings store them in ``run.meta``."""
     here = states.current()
     device = here.manager.device
     return {
@@ -39,13 +39,13 @@ def active_facts() -> dict[str, Any]:
 
 
 def _record(everywhere: bool = False) -> None:
-    """Record which parts this thread, or every thread, uses from now on."""
+    """Emit which parts this thread uses from now on; with ``everywhere`` every thread."""
     if bus.lanes is not None:
         emit_parts(active_facts(), everywhere)
 
 
 class _Using(states.use):
-    """`states.use` for a part, which is recorded."""
+    """`flnb.dispatch.state.use` for a part; recordings note the change."""
 
     def begin(self) -> states.State:
         state = super().begin()
@@ -187,7 +187,7 @@ def set_tape(tape: str | type[Tape] | Tape) -> Tape:
 
 
 def _replace_redefined(cls: type) -> None:
-    """Replace the active instance's code when its class is defined again, by running its cell once more."""
+    """Give the active instance of a part the new code after its class was defined again, as by running a cell again."""
     for state in list(states.live):
         for slot, instance in state.parts.items():
             old = type(instance)

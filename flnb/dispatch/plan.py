@@ -1,7 +1,8 @@
-"""Specs and plans: the facts about a tensor, and about one op on tensors of known specs, that need no values.
+"""Specs and plans: facts about a tensor, and about an op on tensors of certain specs, that need no values.
 
-An op looks its plan up by the specs of its inputs (and its attributes). The plan holds the output's spec, what the
-gradient needs and the op's number in telemetry, so shape rules run once per signature.
+An op finds its plan by the specs (shape, dtype, kind of buffer) of its inputs and its attributes. The plan has the spec
+of the result, what the gradient needs, and the op's number in telemetry, so that shape rules run once for each such
+combination, not at each call.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ __all__ = ["Plan", "Spec", "spec_of"]
 
 
 class Spec:
-    """Shape and dtype of a tensor and the family of its buffer. Interned: equal specs are the same object."""
+    """Shape and dtype of a tensor, and the family of its buffer (``kind``). `spec_of` returns one object for equals."""
 
     __slots__ = ("dtype", "kind", "nbytes", "ndim", "shape", "size")
 
@@ -44,7 +45,7 @@ class Spec:
 
 
 def size_of(shape: tuple[int, ...]) -> int:
-    """Number of elements of a shape."""
+    """Number of elements of a tensor of this shape."""
     return math.prod(shape)
 
 
@@ -52,7 +53,7 @@ _specs: dict[tuple[tuple[int, ...], np.dtype[Any], str], Spec] = {}
 
 
 def spec_of(shape: tuple[int, ...], dtype: np.dtype[Any], kind: str = "ndarray") -> Spec:
-    """The one spec for this shape (a tuple of ints), dtype and buffer family."""
+    """Return the one `Spec` object for a shape (a tuple of ints), a dtype and a buffer family."""
     key = (shape, dtype, kind)
     spec = _specs.get(key)
     if spec is None:
@@ -117,7 +118,7 @@ class Plan:
         self.code = schema.OP | encoding.FLOAT_TIMES | intern.plans.id_of(described) << schema.PLAN_SHIFT
 
     def constant(self, value: float, backend: Any) -> Any:
-        """A scalar as a 0-d buffer, stored for the next time (zeros are not: 0.0 == -0.0 as keys)."""
+        """Return a Python number as a 0-d buffer, stored for the next call (not zeros, as 0.0 == -0.0 as keys)."""
         promoted = [s for i, s in enumerate(self.specs) if i not in self.op.unpromoted]
         dtype = next(s.dtype for s in promoted if isinstance(s, Spec))
         try:
@@ -133,7 +134,10 @@ class Plan:
 
 
 class Saves(dict[int, tuple[bool, ...]]):
-    """Which inputs, and whether the output, a node saves, by the set of operands that need a gradient."""
+    """What a node saves, by the set of operands that need a gradient, computed when first asked for.
+
+    Key: an int whose bit i stands for operand i. Value: a bool for each input and, at the end, one for the output.
+    """
 
     def __init__(self, op: Op, count: int) -> None:
         self.op, self.count = op, count

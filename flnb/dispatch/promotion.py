@@ -1,8 +1,7 @@
-"""The first call with a new signature: convert, promote and check the operands, and make the plan.
+"""The first call of an op with new dtypes, shapes or attributes: converts and checks the operands and makes the plan.
 
-Promotion (array API 2024.12, and torch's choice where it leaves one): Python scalars are weak; of two dtypes of one
-kind the larger wins; mixed with floating point, the floating dtype wins, so int64 with float32 is float32.
-Inputs that differ from the common dtype are cast by the `astype` op first, visibly.
+Promotion follows the array API 2024.12, and torch where that leaves a choice, see `flnb.dispatch.dtypes`. Inputs of
+another dtype than the common one are cast by `astype` ops, which recordings show.
 """
 
 from __future__ import annotations
@@ -27,7 +26,10 @@ __all__ = ["find_plan", "foreign", "plan_for"]
 def plan_for(
     op: Op, arguments: tuple[Any, ...], attributes: tuple[Any, ...], here: State
 ) -> tuple[Plan, tuple[Any, ...]]:
-    """The plan of a call and its operands: tensors of one dtype and, where ops broadcast, a Python number."""
+    """Find the plan of a call; returns it and the operands, converted to tensors of one dtype.
+
+    Where the op broadcasts, one operand may stay a Python number.
+    """
     if op.body is not None:
         arguments = adopted(op, arguments, here)
         return _composite(op, arguments, attributes), arguments
@@ -42,7 +44,7 @@ def plan_for(
 
 
 def find_plan(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...], here: State) -> Plan:
-    """The plan of an op on promoted specs, made where there is none yet."""
+    """Return the plan of an op for these specs and attributes, which is made if there is none yet."""
     key = op.key(specs, attributes)
     plan = op.plans.get(key)
     if plan is None:
@@ -54,7 +56,7 @@ def find_plan(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...], here:
 
 
 def _composite(op: Op, tensors: tuple[Any, ...], attributes: tuple[Any, ...]) -> Plan:
-    """The plan of a composite that the backend takes whole, from a run of its body without values."""
+    """Make the plan of a composite for which the backend has a method, by tracing the ops it consists of."""
     specs = tuple([x._spec for x in tensors])
     key = op.key(specs, attributes)
     plan = op.plans.get(key)
@@ -62,10 +64,10 @@ def _composite(op: Op, tensors: tuple[Any, ...], attributes: tuple[Any, ...]) ->
 
 
 def adopted(op: Op, operands: Sequence[Any], here: State) -> tuple[Any, ...]:
-    """Operands as buffers of the active backend, which may adopt those of other families.
+    """Convert the operands of an op that are another backend's buffers to those of the active backend.
 
     Raises:
-        TypeError: it does not, or a gradient is required of such an operand.
+        TypeError: the active backend does not convert them (`TensorBackend.adopt`), or one of them requires a gradient.
     """
     made = []
     for x in operands:
@@ -79,7 +81,7 @@ def adopted(op: Op, operands: Sequence[Any], here: State) -> tuple[Any, ...]:
 
 
 def foreign(op: Op, tensors: Sequence[Any], here: State) -> TypeError:
-    """The error of an op on tensors of another backend's buffers."""
+    """The error for an op on tensors whose buffers belong to another backend."""
     kind = next((x._spec.kind for x in tensors if isinstance(x, Tensor) and x._spec.kind is not here.kind), here.kind)
     return TypeError(
         f"{op.name}: the tensors keep {kind!r} buffers but the active backend {here.backend.name!r} computes on "
@@ -88,13 +90,17 @@ def foreign(op: Op, tensors: Sequence[Any], here: State) -> TypeError:
 
 
 def _converted(op: Op, value: Any, dtype: np.dtype[Any] | None = None) -> Tensor:
+    """Convert an operand to a tensor, of a dtype if one is given; tensors stay as they are."""
     if value is None or isinstance(value, (str, bytes, dict, set)):
         raise TypeError(f"{op.name}: expected tensors, arrays or numbers, got {type(value).__name__} ({value!r:.40})")
     return Tensor._of(value, dtype)
 
 
 def _promoted(op: Op, tensors: list[Any], scalars: dict[int, type], kept: dict[int, type]) -> list[Any]:
-    """Cast to the dtype that the op computes in. The index and condition arguments of an op are left alone."""
+    """Cast tensors to the dtype in which the op computes, but not its index and condition arguments.
+
+    ``scalars`` and ``kept`` are the Python numbers among the operands by position.
+    """
     promoted = [i for i in range(len(tensors)) if i not in op.unpromoted]
     if not promoted:
         return tensors

@@ -1,10 +1,10 @@
-"""Keeps NumPy's warnings about single elements (divide by zero, overflow, invalid value) away from users.
+"""Keeps NumPy's warnings about single elements (division by zero, overflow, invalid value) away from users.
 
-A result that is not finite says so itself, and `flnb.detect_anomaly` finds where it began. The error state that users
-gave to NumPy stays as it is. A small ufunc takes 0.3 us and `np.errstate` as long again, so there are two ways:
+The NaN or infinity in the result is the message, and `flnb.detect_anomaly` finds where it began. Error states that
+users set in NumPy are respected. As `np.errstate` costs as much time as a small ufunc, there are two ways:
 
-- Code whose globals name no module (`unnamed`) gets no warnings from C functions that it calls itself: CPython drops a
-  warning that has no module. The compiled text of the crossing and of pulls is such code, at no cost.
+- `unnamed` copies a function into globals without a module name. CPython then drops the warnings of the C functions
+  that it calls, at no cost. The compiled code of ops and gradients is run so.
 - `quiet` sets NumPy's error state around a function that calls others, by the context variable behind `np.errstate`.
 """
 
@@ -27,7 +27,7 @@ Class = TypeVar("Class", bound=type)
 
 
 def _error_state() -> list[tuple[Any, Any]]:
-    """The context variable that `np.errstate` changes, and its value; nothing where NumPy stores it elsewhere."""
+    """List the context variable that `np.errstate` sets with its quiet value; empty if NumPy has no such variable."""
     before = copy_context()
     with np.errstate(all="ignore"):
         return [(variable, value) for variable, value in copy_context().items() if before.get(variable) is not value]
@@ -37,7 +37,7 @@ _CHANGED = _error_state()
 
 
 def quiet(function: Function) -> Function:
-    """Wrap a function so that nothing in it warns."""
+    """Wrap a function so that NumPy issues no warnings in it."""
     if len(_CHANGED) != 1:
         return np.errstate(all="ignore")(function)
     ((variable, silence),) = _CHANGED
@@ -55,7 +55,7 @@ def quiet(function: Function) -> Function:
 
 
 def quiet_methods(cls: Class) -> Class:
-    """Wrap the methods of a class by `quiet`. A decorator."""
+    """Wrap all methods of a class by `quiet`; a class decorator."""
     for name, method in list(vars(cls).items()):
         if type(method) is FunctionType and method.__globals__["__name__"] is not None:
             setattr(cls, name, quiet(method))
@@ -63,7 +63,10 @@ def quiet_methods(cls: Class) -> Class:
 
 
 def unnamed(function: Function) -> Function:
-    """Copy a function into globals without a module name. A decorator; what is defined later is not seen in there."""
+    """Copy a function into globals without a module name, so that C functions called in it issue no warnings.
+
+    A decorator. The copy does not see names that the module defines later.
+    """
     names = {**function.__globals__, "__name__": None}
     made = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
     return functools.update_wrapper(made, function)  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""Parts by name: what flnb ships, and what other distributions offer as entry points."""
+"""Finds parts (backends, memory managers, ...) by name: those of flnb, and those that other distributions offer."""
 
 from __future__ import annotations
 
@@ -44,21 +44,22 @@ SHIPPED = {
 
 
 def _offered(kind: str) -> dict[str, str]:
+    """The entry points in which installed distributions offer parts of a kind, by name."""
     from importlib.metadata import entry_points
 
     return {point.name: point.value for point in entry_points(group=CONTRACTS[kind].group)} | SHIPPED.get(kind, {})
 
 
 def names(kind: str) -> list[str]:
-    """Every name that can be given for this kind of part, such as ``"memory manager"``."""
+    """List every name that can be given for a kind of part, such as ``"memory manager"``."""
     return sorted(_offered(kind))
 
 
 def find(kind: str, name: str) -> type:
-    """The class with that name.
+    """Return the class of a part by its name.
 
     Raises:
-        ValueError: an unknown name; the message lists the known ones.
+        ValueError: the name is unknown; the message lists those that are known.
     """
     value = SHIPPED.get(kind, {}).get(name) or _offered(kind).get(name)
     if value is None:
@@ -71,10 +72,10 @@ def find(kind: str, name: str) -> type:
 
 
 def parsed(kind: str, text: str) -> tuple[type, dict[str, str]]:
-    """The class and the settings in a name such as ``"caching:split_limit=64MiB,recycling_limit=1GiB"``.
+    """Split a name such as ``"caching:split_limit=64MiB,recycling_limit=1GiB"`` into the class and a dict of settings.
 
     Raises:
-        ValueError: an unknown name or setting, or one that is given twice; the message lists the known ones.
+        ValueError: the name or a setting is unknown, or a setting is given twice; the message lists the known ones.
     """
     name, _, options = text.partition(":")
     found = find(kind, name)
@@ -99,11 +100,11 @@ def parsed(kind: str, text: str) -> tuple[type, dict[str, str]]:
 
 
 def make(kind: str, what: Any) -> Any:
-    """Make an instance from a name, with settings or without (see `parsed`), a class or an instance.
+    """Make an instance of a part from a name (with settings or without, see `parsed`), a class or an instance.
 
     Raises:
-        ValueError: an unknown name or setting; the message lists the known ones.
-        TypeError: something else, or a class whose constructor needs arguments.
+        ValueError: the name or a setting is unknown; the message lists those that are known.
+        TypeError: ``what`` is something else, or a class whose constructor needs arguments.
     """
     expected = CONTRACTS[kind]
     if isinstance(what, str):
@@ -120,6 +121,6 @@ def make(kind: str, what: Any) -> Any:
 
 
 def _public(contract: type) -> str:
-    """The name under which a contract is imported."""
+    """The public name of a contract, ``flnb.interface.NAME``."""
     module = contract.__module__
     return f"{'flnb.interface' if module.startswith('flnb.interface.') else module}.{contract.__name__}"

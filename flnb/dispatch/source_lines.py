@@ -1,6 +1,6 @@
-"""Where in the user's program an op was called: a code object and an offset, turned into a file and a line on request.
+"""Where in the user's program an op was called: a code object and an offset in it, from which the line is found later.
 
-Taking them costs about 0.15 us, as no line is looked up and no frame is stored. Frames of flnb itself are skipped.
+To take them costs about 0.15 us, as no line is looked up and no frame is stored. Frames of flnb itself are skipped.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _BACKENDS = os.sep + "flnb_backends" + os.sep  # not imported here: a backend im
 
 
 def is_own(filename: str) -> bool:
-    """Whether a file is flnb's, not the user's."""
+    """Whether a source file belongs to flnb, not to the user."""
     return filename.startswith(_ROOTS) or _BACKENDS in filename
 
 
 class _Own(dict[str, bool]):
-    """Whether frames of a file are skipped, by file name: flnb's own, and with whole stacks every one."""
+    """Whether frames of a file are skipped, by file name. If whole stacks are asked for, the answer is always True."""
 
     full = False
 
@@ -46,14 +46,14 @@ own = _Own()
 
 
 class Stack(NamedTuple):
-    """The user's whole call stack, where a node usually stores one frame: pairs of code and offset, innermost first."""
+    """The user's call stack as pairs of code and offset, the innermost first, as nodes store it if asked to."""
 
     f_code: tuple[tuple[CodeType, int], ...]
     f_lasti: int
 
 
 def outside(frame: FrameType | None) -> Any:
-    """The first frame from here outwards that is not flnb's own, or with whole stacks a `Stack`."""
+    """The first frame, from ``frame`` outwards, that is not flnb's own; a `Stack` if whole stacks are asked for."""
     start = frame
     if not own.full:
         while frame is not None and own[frame.f_code.co_filename]:
@@ -68,9 +68,10 @@ def outside(frame: FrameType | None) -> Any:
 
 
 class creation_stacks:
-    """Remember whole stacks (``"full"``) or one line (``"line"``, the default) for every node, in all threads.
+    """Choose whether nodes remember the user's whole call stack (``"full"``) or one line (``"line"``, the default).
 
-    Undone when used as a context manager. Whole stacks cost about 1 us per op and some memory.
+    The choice holds in all threads; as a context manager it is undone at the end of the block. Whole stacks cost about
+    1 us per op, and memory.
 
     >>> import flnb
     >>> x = flnb.Variable([1.0])
@@ -96,12 +97,18 @@ class creation_stacks:
 
 
 def _set(full: bool) -> None:
+    """Switch between whole stacks and one line."""
     own.full = full
     own.clear()
 
 
 class Line(NamedTuple):
-    """One line of the user's program."""
+    """A line of the user's program.
+
+    Attributes:
+        function: name of the function in which it is.
+        source: its text, empty if the file cannot be read.
+    """
 
     file: str
     line: int
@@ -119,25 +126,26 @@ class Line(NamedTuple):
 
 
 def lines(code: Any, lasti: int) -> list[Line]:
-    """The lines stored in a node, innermost first."""
+    """Return the lines for the code and offset that a node stores, the innermost first."""
     pairs = code if isinstance(code, tuple) else ((code, lasti),) if code is not None else ()
     return [_line(c, i) for c, i in pairs]
 
 
 def _line(code: CodeType, lasti: int) -> Line:
+    """Find the line of an offset in a code object."""
     number = next((n for start, end, n in code.co_lines() if start <= lasti < end and n), code.co_firstlineno)
     source = linecache.getline(code.co_filename, number).strip()
     return Line(code.co_filename, number, code.co_name, source)
 
 
 def site() -> tuple[Any, int]:
-    """Code and offset of the user's line that runs now."""
+    """Return code and offset of the user's line that is running."""
     frame = outside(sys._getframe(1))
     return frame.f_code, frame.f_lasti
 
 
 def caller() -> str:
-    """The user's line that runs now, as text."""
+    """Return the user's line that is running as text, ``file:line: source``."""
     return where(*site())
 
 
@@ -155,5 +163,5 @@ def note_cut(reason: int, node: int) -> None:
 
 @lru_cache(1024)
 def interned(code: Any, lasti: int) -> int:
-    """The number of the interned string that holds a node's source lines."""
+    """Return the number under which telemetry stores the text of a node's source lines."""
     return intern.strings.id_of(where(code, lasti))

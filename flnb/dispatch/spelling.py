@@ -1,4 +1,4 @@
-"""Suggestions for unknown names: those of torch and NumPy, and methods of a backend that are nearly primitives."""
+"""Suggestions for names that do not exist: flnb's name for one of torch or NumPy, and likely misspelt methods."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ SIMILAR = 0.75
 
 
 def unknown(where: str, name: str, known: Sequence[str] = ()) -> AttributeError:
-    """The error for a name that a module or class does not have, with flnb's name if it is another library's.
+    """The error for a name that a module or class does not have; suggests flnb's name for it.
 
     >>> unknown("module 'flnb'", "cat")
     AttributeError("module 'flnb' has no attribute 'cat'; in flnb: flnb.concat(tensors, axis=0)")
@@ -140,7 +140,7 @@ def unknown(where: str, name: str, known: Sequence[str] = ()) -> AttributeError:
 
 
 class Elsewhere:
-    """A method that other libraries' tensors have: asking for it is an `AttributeError` that names flnb's way."""
+    """A method that tensors of other libraries have: asking for it raises an `AttributeError` with flnb's way."""
 
     def __init__(self, name: str, meant: str) -> None:
         self.name, self.meant = name, meant
@@ -150,7 +150,7 @@ class Elsewhere:
 
 
 def misspelt(cls: type, operators: Sequence[Any]) -> dict[str, str]:
-    """Public methods of a user's backend that are close to primitives but none, each with the one probably meant.
+    """Find methods of a user's backend with names close to a primitive's; returns that primitive by method name.
 
     >>> import flnb
     >>> class Mine(flnb.backends.NumpyBackend):
@@ -183,7 +183,7 @@ _seen: weakref.WeakSet[type] = weakref.WeakSet()
 
 
 def warn_of_misspelt(cls: type, operators: Sequence[Any]) -> None:
-    """Warn, once for each class, of methods that are never called."""
+    """Warn, once for each class, of methods that are probably misspelt and so never called."""
     if cls in _seen or cls.__module__.startswith("flnb_backends."):
         return
     _seen.add(cls)

@@ -1,7 +1,7 @@
-"""The state: the active backend with its bound methods, the memory manager, and whether gradients are recorded.
+"""The state: the active backend with its methods, the memory manager, and whether gradients are recorded.
 
-One immutable-by-convention `State` answers everything an op asks, through one ContextVar: `set_*` changes the
-session's state, `use_*` puts a changed copy above it until the block ends, also by an exception.
+One `State`, found through one ContextVar, has everything that an op needs to know. ``set_*`` functions change the
+session's state; ``use_*`` blocks put a changed copy above it until they end. States are otherwise never changed.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class State:
         live.add(self)
 
     def change(self, **changes: Any) -> None:
-        """Set these parts and modes, and what follows from them."""
+        """Set parts and modes, and everything that depends on them."""
         for name, value in changes.items():
             if name in State.__slots__:
                 setattr(self, name, value)
@@ -83,7 +83,7 @@ class State:
         self.variants = {}
 
     def bind(self) -> None:
-        """Look up the active backend's methods and facts once, so that ops need not."""
+        """Look up the active backend's methods and facts, so that ops need not at each call."""
         warn_of_misspelt(type(self.backend), operators)
         self.kind = self.backend.buffer
         self.overridden = self.backend.overridden()
@@ -91,7 +91,7 @@ class State:
         self.table = [self.bound(op) for op in operators]
 
     def bound(self, op: Any) -> Callable[..., Any] | None:
-        """The entry of the table for an op: the backend's method; None for a composite that it does not take whole."""
+        """The backend's method for an op; None for a composite op that the backend has no method for."""
         if op.body is not None:
             return getattr(self.backend, op.name, None)
         method = bind(self.backend, op, planned=True)
@@ -100,7 +100,10 @@ class State:
         return method
 
     def whole(self, plan: Any, index: int) -> Callable[..., Any] | None:
-        """The backend's method for a composite, or its gradient, unless a primitive of these was overridden."""
+        """The backend's method for a composite op (or its gradient) with this index.
+
+        None if the backend has none, or the user's class overrides a primitive that the composite consists of.
+        """
         kernel = self.table[index]
         if kernel is None or plan.spec.dtype.char not in self.backend.whole_dtypes:
             return None
@@ -111,7 +114,7 @@ class State:
         return kernel
 
     def variant(self, name: str, **changes: Any) -> State:
-        """The same state with a change that is always the same for this name: made once, entered again and again."""
+        """Return this state with changes, made once for each ``name`` and then used again."""
         made = self.variants.get(name)
         if made is None:
             made = self.copy()
@@ -121,21 +124,21 @@ class State:
         return made
 
     def without_innermost(self) -> State:
-        """The same state without the innermost interpreter, for the ops that it runs."""
+        """This state without the innermost interpreter, for the ops that this interpreter runs."""
         return self.variants.get("without_innermost") or self.variant(
             "without_innermost", interpreters=self.interpreters[:-1]
         )
 
     def keeping(self) -> State:
-        """The same state inside a composite that is on the tape: its allocations are activations."""
+        """This state for the ops inside a composite that is on the tape: their memory counts as activations."""
         return self.variant("keeping", category=ACTIVATION)
 
     def recording(self, grad: bool) -> State:
-        """The same state with gradients recorded or not."""
+        """This state with gradients recorded or not."""
         return self.variant("grad" if grad else "no_grad", grad=grad)
 
     def copy(self) -> State:
-        """The same state, for a scope to change."""
+        """A copy of this state that a block may change."""
         new = object.__new__(State)
         for name in State.__slots__[1:]:  # all but __weakref__; `copy.copy` takes five times as long
             setattr(new, name, getattr(self, name))
@@ -150,7 +153,7 @@ operators: list[Any] = []
 
 
 def add_operator(op: Any) -> int:
-    """Add an op to every state's table; returns its index there."""
+    """Add an op to the table of every state; returns its index there."""
     operators.append(op)
     for state in list(live):
         state.table.append(state.bound(op))
@@ -161,11 +164,11 @@ live: Living[State] = Living()
 
 
 def bind(backend: TensorBackend, op: Any, planned: bool = False) -> Callable[..., Any]:
-    """The method that computes ``op`` on this backend.
+    """Return the method that computes an op on a backend, for the table of a state.
 
-    A user's method is checked to return a buffer, and may omit ``out``: its result is then copied to the buffer that
-    the dispatcher wants. If its calls are ``planned``, shape and dtype of the result are checked, too. A missing
-    primitive becomes an error when it is called, not before.
+    A user's method is wrapped: it must return a buffer (if the call is ``planned``, of the right shape and dtype), and
+    if it does not take ``out``, its result is copied to the buffer that is wanted. A method that is missing becomes a
+    function that raises an error.
     """
     method = getattr(backend, op.name, None)
     if method is None:
@@ -204,9 +207,9 @@ def bind(backend: TensorBackend, op: Any, planned: bool = False) -> Callable[...
 
 
 def check_result(backend: TensorBackend, op: Any, arguments: Sequence[Any], result: Any) -> None:
-    """Raise TypeError if a user's method returned another shape or dtype than the plan of its call says.
+    """Raise a `TypeError` if a user's method returned another shape or dtype than the plan of its call says.
 
-    Nothing is checked where a Python number is among the operands: the buffers do not tell which plan it was.
+    Calls with a Python number among the operands are not checked, since the buffers do not determine their plan.
     """
     tensors = [x for x in arguments[: op.arity or None] if isinstance(x, np.ndarray)]
     attributes = () if op.arity else tuple(arguments[len(tensors) :])  # ``out``, which comes last, is not among them
@@ -222,7 +225,7 @@ def check_result(backend: TensorBackend, op: Any, arguments: Sequence[Any], resu
 
 
 def _supported(backend: TensorBackend, op: Any, method: Callable[..., Any]) -> Callable[..., Any]:
-    """The method with a check of its dtypes, for a backend without some: its plan may be another backend's."""
+    """Wrap a method so that dtypes which the backend does not support are an error."""
 
     @unnamed
     def run(*arguments: Any) -> Any:
@@ -235,6 +238,7 @@ def _supported(backend: TensorBackend, op: Any, method: Callable[..., Any]) -> C
 
 
 def _accepts_out(method: Any) -> bool:
+    """Whether a method takes an argument ``out``."""
     if isinstance(method, np.ufunc):
         return True
     code = getattr(getattr(method, "__func__", method), "__code__", None)
@@ -257,7 +261,7 @@ def current() -> State:
 
 
 def start(backend: str, manager: str) -> None:
-    """Make the session's state. Called once, when `flnb` is imported; ``FLNB_MEM_MANAGER`` names another manager."""
+    """Make the session's state, when flnb is imported. ``FLNB_MEM_MANAGER`` may name another memory manager."""
     global session
     device: MemoryDevice = registry.make("memory device", "host")
     choose_device.append(lambda: current().device if session else device)
@@ -270,17 +274,19 @@ def start(backend: str, manager: str) -> None:
 
 
 def run_in(state: State, function: Callable[..., T], *arguments: Any) -> T:
-    """Call a function in a state. It runs in a copied context, so that nothing is to be undone, even after Ctrl-C."""
+    """Call a function in a state; returns its result.
+
+    It runs in a copied context (`contextvars`), so that there is nothing to undo, even after Ctrl-C.
+    """
     context = copy_context()
     context.run(_scoped.set, state)
     return context.run(function, *arguments)
 
 
 class entered(holding[State]):
-    """Enter a state until the block ends.
+    """Inside, a given state is the current one.
 
-    One object may be entered again and again, also while it is entered, as is done with ``no_grad`` in other
-    frameworks.
+    One object may be entered several times, also while it is entered already.
     """
 
     def __init__(self, state: State | None = None) -> None:
@@ -291,12 +297,12 @@ class entered(holding[State]):
         return super().begin()
 
     def chosen(self) -> State:
-        """The state to hold."""
+        """The state to enter; derived classes make it when the block begins."""
         return self._value
 
 
 class use(entered):
-    """Enter a changed copy of the current state until the block, or the decorated function, ends."""
+    """Inside the block, or in the decorated function, the current state has these changes."""
 
     def __init__(self, **changes: Any) -> None:
         super().__init__()
@@ -313,7 +319,7 @@ class use(entered):
 
 
 class recording(entered):
-    """`use` for ``grad`` alone, at a third of its cost."""
+    """`use` for ``grad`` alone, which takes a third of its time."""
 
     def __init__(self, grad: bool) -> None:
         super().__init__()
@@ -327,7 +333,7 @@ class recording(entered):
 
 
 def category(name: str) -> AbstractContextManager[State]:
-    """Label the allocations inside, for the memory views, with one of `flnb_telemetry.schema.CATEGORIES`.
+    """Label the memory that is allocated inside with a category of `flnb_telemetry.schema.CATEGORIES`.
 
     >>> import flnb
     >>> with flnb.category("input"):

@@ -1,7 +1,8 @@
-"""The op table's rows. An op is declared once, with its shape rule and the gradient of each argument.
+"""The op table: each op is declared once, with its shape rule and the gradient of each argument.
 
-A pull takes the cotangent, the plan and the saved values (None where not saved) and returns the argument's cotangent.
-It calls public ops only, so on Tensors it computes numbers and on Variables it records a graph to differentiate again.
+The gradient of an argument is a function called *pull*. It gets the cotangent (the gradient by the op's result), the
+plan and the values that the op saved (None for those it does not read), and returns the cotangent of the argument. It
+calls public ops only: on Tensors it computes numbers, on Variables it records a graph that can be differentiated again.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ OPS: dict[str, Op] = {}
 
 
 class Pull(NamedTuple):
-    """The gradient of one argument: the saved values it reads, and the function ``f(g, plan, *inputs, y)``.
+    """The gradient of one argument: which saved values it reads, and the function ``f(g, plan, *inputs, y)``.
 
-    ``reads`` holds positions of inputs, and ``"y"`` for the output; the function gets None for all others.
+    ``reads`` has the positions of inputs, and ``"y"`` for the output; the function gets None for the others.
     """
 
     reads: Collection[Any]
@@ -32,6 +33,7 @@ class Pull(NamedTuple):
 
 
 def _one_each(plan: Plan) -> int:
+    """Count one floating-point operation for each element of the result."""
     return plan.spec.size if plan.op.family == "elementwise" else 0
 
 
@@ -84,7 +86,7 @@ class Op:
 
     @property
     def direct(self) -> bool:
-        """Whether a composite's joint pull is differentiated as it is, because it reads the output alone."""
+        """Whether a composite's pull reads the output alone, so that it can itself be differentiated."""
         return self.reads == {"y"}
 
     def __post_init__(self) -> None:
@@ -94,7 +96,7 @@ class Op:
         self.register()
 
     def register(self) -> None:
-        """Enter the op into the table and the states' tables; a composite's joint pull is a row of its own there."""
+        """Add the op to the table and to all states; the gradient of a composite becomes a row of its own."""
         if self.name in OPS:
             raise ValueError(f"an op named {self.name!r} is declared already")
         OPS[self.name] = self
@@ -103,29 +105,31 @@ class Op:
             self.gradient = JointPull(f"{self.name}_pull", self.family, body=self.joint, joint=self.joint)
 
     def key(self, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
-        """The key of a call's plan: the specs and the attributes, or the spec alone where that suffices."""
+        """The key of a call's plan: the specs and the attributes, or only the spec if there is one tensor."""
         return (*specs, attributes) if not self.arity else specs[0] if len(specs) == 1 else specs
 
     def _pulls(self, count: int) -> list[Pull | None]:
+        """The pulls of the first ``count`` arguments, None for those without a gradient."""
         pulls = [self.pulls(i) for i in range(count)] if callable(self.pulls) else list(self.pulls)
         return pulls + [None] * (count - len(pulls))
 
     def pulls_for(self, specs: Sequence[Any]) -> tuple[Callable[..., Any] | None, ...]:
-        """The pull functions for a call on tensors of these specs."""
+        """The functions that compute the gradient of each argument, for a call on tensors of these specs."""
         return tuple(p and self._for(specs, p.function) for p in self._pulls(len(specs)))
 
     def joint_for(self, specs: Sequence[Any]) -> Callable[..., Any] | None:
-        """A composite's joint pull for a call on tensors of these specs."""
+        """The function that computes the gradients of all arguments of a composite, for tensors of these specs."""
         return self.joint and self._for(specs, self.joint)
 
     def _for(self, specs: Sequence[Any], pull: Callable[..., Any]) -> Callable[..., Any]:
+        """Adapt a pull to complex tensors, if there are any and it is written for real ones."""
         has_complex = any(isinstance(s, Spec) and s.dtype.kind == "c" for s in specs)
         return _conjugated(pull) if self.holomorphic and has_complex else pull
 
     def saved(self, mask: int, count: int) -> tuple[bool, ...]:
-        """Which of the inputs, and at the end whether the output, are read by the pulls of a set of arguments.
+        """Which inputs, and at the end whether the output, the pulls of some arguments read.
 
-        Bit i of ``mask`` is argument i. A composite's joint pull reads the same for every set.
+        Bit i of ``mask`` says whether argument i is one of them. A composite's pull always reads the same.
         """
         if self.joint is not None:
             read = {*range(count), "y"} if self.reads is None else self.reads
@@ -134,10 +138,10 @@ class Op:
         return tuple(i in read for i in (*range(count), "y"))
 
     def outline(self, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> Plan:
-        """The plan of a composite, from a run of its body without values.
+        """Make the plan of a composite by running the ops that it consists of without values.
 
         Raises:
-            Untraceable: the body depends on values.
+            Untraceable: which ops run depends on values.
         """
         trace = Tracing()
         with use_interpreter(trace), state.recording(False):
@@ -146,7 +150,7 @@ class Op:
         return self.complete(Plan(self, specs, attributes, result._spec))
 
     def complete(self, plan: Plan) -> Plan:
-        """Find the specs that a composite keeps for its gradient, and the primitives that it consists of."""
+        """Find out which values a composite saves besides inputs and output, and which primitives it consists of."""
         trace = Tracing()
         inputs = [trace.input(spec) for spec in plan.specs]
         with use_interpreter(trace), state.recording(False):
@@ -166,25 +170,26 @@ class Op:
 
 
 def not_inferred(op: Op, *_: Any) -> Any:
+    """Raise an error: an op without a shape rule cannot be planned from specs."""
     raise TypeError(f"{op.name} is a composite: its shape is what its body gives")
 
 
 @dataclass(eq=False, repr=False)
 class JointPull(Op):
-    """The gradient of a composite as a row, for which a backend may have a method: ``NAME_pull``."""
+    """The gradient of a composite as a row of the table, for which a backend may have the method ``NAME_pull``."""
 
     infer: Callable[..., Any] = not_inferred
 
     def register(self) -> None:
-        """Add it to the states' tables alone: it is never called by name."""
+        """Add it to the tables of all states, but not to the op table: it is never called by name."""
         self.index = state.add_operator(self)
 
 
 def _conjugated(pull: Callable[..., Any]) -> Callable[..., Any]:
-    """The pull for complex numbers made from one written for real ones.
+    """Make the pull for complex numbers from one that is written for real numbers.
 
-    A cotangent of z is dL/dRe z + i dL/dIm z, so that dL = Re(conj(g) dz); with y = f(z) holomorphic, that of z is
-    conj(f'(z)) g, the conjugate of f'(z) conj(g).
+    The cotangent of z is dL/dRe z + i dL/dIm z, so that dL = Re(conj(g) dz). For a holomorphic y = f(z) it is
+    conj(f'(z)) g, which is the conjugate of the real rule f'(z) g applied to conj(g).
     """
     conj = OPS["conj"].entries[1, ""]
 
@@ -196,12 +201,12 @@ def _conjugated(pull: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def shaped(rule: Callable[..., tuple[int, ...]] = lambda shape, *_: shape) -> Callable[..., Any]:
-    """Make the shape rule ``rule(shape of the first tensor, *attributes)``; the dtype stays."""
+    """Make a shape rule of ``rule(shape of the first tensor, *attributes)``; the result has that tensor's dtype."""
     return lambda op, specs, attributes: (rule(specs[0].shape, *attributes), specs[0].dtype)
 
 
 def named(function: Callable[..., Any], op: Op) -> Callable[..., Any]:
-    """Name a public function after its op."""
+    """Give a public function the name of its op."""
     function.__name__ = function.__qualname__ = op.name
     function.__module__ = "flnb.ops"
     return function

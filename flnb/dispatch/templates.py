@@ -1,8 +1,8 @@
-"""The text of the crossing: the steps of an op, written once, in parts of which each form of op is composed.
+"""The text of the crossing: the steps of an op, written once in pieces, from which the code of every op is composed.
 
-An entry finds the plan, takes the operands' buffers, asks for memory, calls the active backend's method, records the
-event and, if an operand is on the tape, the node. `entry_text` joins these parts for a form;
-`flnb.dispatch.crossing` compiles them, once for each form, among the names that they use.
+The code of an op, its entry, finds the plan, takes the operands' buffers, asks for memory, calls the active backend's
+method, emits the event and, if an operand is on the tape, records the node. `entry_text` joins the pieces for a form of
+op, and `flnb.dispatch.crossing` compiles the text, once for each form.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["CREATE", "PULL", "RECORD", "SUM", "Form", "compiled", "entry_text", 
 
 
 class Form(NamedTuple):
-    """Everything on which the text of an entry depends.
+    """The kind of entry, on which its text depends.
 
     Attributes:
         operands: how many tensors.
@@ -33,17 +33,17 @@ class Form(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """Names of the operands, as a reader sees them in a signature."""
+        """Names of the operands in the signature."""
         return ["x"] if self.operands == 1 else [f"x{i + 1}" for i in range(self.operands)]
 
     @property
     def listed(self) -> str:
-        """The operands as the inside of a tuple."""
+        """The operands as text inside a tuple."""
         return "".join(f"{x}, " for x in self.names)
 
     @property
     def again(self) -> str:
-        """The arguments of a function that handles the same call another way."""
+        """The arguments, as text, with which another function handles the same call."""
         return f"op, ({self.listed}), {'attributes' if self.attributed else '()'}" + (", out" if self.into else "")
 
 
@@ -228,7 +228,7 @@ RECORD = NODE.format(parents="parents", saved="*saved") + "return node\n"
 
 
 def entry_text(form: Form) -> str:
-    """The source of ``make(op, plans, index)``, which returns the entry of an op of this form."""
+    """Write the source of ``make(op, plans, index)``, which returns the entry of an op of this form."""
     names = form.names
     find = FIND.format(specs="; ".join(_spec(form, x) for x in names), key=_key(form), again=form.again)
     operand = OPERAND_OR_NUMBER if form.numbers else OPERAND
@@ -245,13 +245,14 @@ def entry_text(form: Form) -> str:
 
 
 def _spec(form: Form, x: str) -> str:
+    """The text that takes the spec of an operand, or the type of a Python number."""
     if form.numbers:
         return f"t{x} = type({x}); s{x} = t{x} if t{x} is float or t{x} is int else {x}._spec"
     return f"s{x} = {x}._spec"
 
 
 def _key(form: Form) -> str:
-    """The expression that finds the plan of a call: see `Op.key`."""
+    """The text for the key of a call's plan, see `Op.key`."""
     keyed = "".join(f"s{x}, " for x in form.names)
     if form.attributed:
         return f"({keyed}attributes)"
@@ -259,7 +260,7 @@ def _key(form: Form) -> str:
 
 
 def _rest(form: Form) -> str:
-    """The text after the operands' buffers were taken."""
+    """The text of the steps after the operands' buffers were taken."""
     kept, view = form.makes == "kept", form.makes == "view"
     arguments = "".join(f"d{x}, " for x in form.names) + ("*attributes, " if form.attributed else "")
     run = RUN.format(
@@ -298,11 +299,12 @@ def _rest(form: Form) -> str:
 
 
 def function_text(name: str, parameters: str, body: str) -> str:
-    """The source of a function whose body is made of the parts above."""
+    """Write the source of a function with this body."""
     return f"def {name}({parameters}):\n{_indented(body)}\n"
 
 
 def _indented(text: str) -> str:
+    """Indent every line of text once."""
     return "\n".join("    " + line for line in text.splitlines() if line.strip())
 
 
@@ -310,8 +312,10 @@ _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 def compiled(text: str, filename: str, names: dict[str, Any]) -> dict[str, Any]:
-    """Run generated source among these names; tracebacks and debuggers find its lines, and ufuncs called from it do not
-    warn (`flnb.dispatch.quiet`)."""
+    """Run generated source with these names as its globals; returns the globals.
+
+    Tracebacks and debuggers show its lines; ufuncs that it calls issue no warnings (`flnb.dispatch.quiet`).
+    """
     filename = os.path.join(_FOLDER, filename)
     linecache.cache[filename] = len(text), None, text.splitlines(keepends=True), filename
     names["__name__"] = None

@@ -1,7 +1,7 @@
-"""Tracing: ops on tensors that have a spec and no value, listed in the order in which they were called.
+"""Tracing: runs functions on tensors that have a shape and dtype but no value, and lists the ops that they call.
 
-A trace consists of plans and operands: the static half of a program. A composite's plan is made from one
-(`flnb.dispatch.table.Op.outline`), a compiled pull is written from one (`flnb.autograd.compiled_pulls`).
+A trace consists of plans and operands. The plan of a composite op is made from one (`flnb.dispatch.table.Op.outline`),
+and so is the text of a compiled gradient (`flnb.autograd.compiled_pulls`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Traced", "TracedOp", "Tracing"]
 
 
 class TracedOp(NamedTuple):
-    """One op of a trace: its plan, its operands (traced tensors, tensors with values, numbers), and its result."""
+    """One op in a trace: its plan, its operands (traced tensors, tensors with values, or numbers) and its result."""
 
     plan: Plan
     operands: tuple[Any, ...]
@@ -33,7 +33,8 @@ class Traced(Tensor):
     """A tensor without a value.
 
     Attributes:
-        contiguous: whether its elements will be in row-major order; None where that is known when the trace runs.
+        contiguous: whether its elements will be in row-major order without gaps; None if that is known only when the
+            trace is used.
     """
 
     __slots__ = ("_trace", "contiguous")
@@ -64,11 +65,11 @@ class Traced(Tensor):
 
 
 class Tracing(Interpreter):
-    """The interpreter that lists ops on traced tensors; everything else runs.
+    """The interpreter that lists ops on traced tensors; ops on other tensors run as usual.
 
     Attributes:
         steps: the ops in order.
-        assumed: inputs of the trace that must be contiguous where it is used.
+        assumed: inputs that must be contiguous whenever the trace is used.
     """
 
     def __init__(self) -> None:
@@ -76,7 +77,7 @@ class Tracing(Interpreter):
         self.assumed: list[Traced] = []
 
     def input(self, spec: Spec) -> Traced:
-        """Make a tensor with which the trace begins."""
+        """Make a traced tensor that stands for an input of the traced function."""
         return Traced(self, spec, None)
 
     def apply(self, op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
@@ -85,7 +86,7 @@ class Tracing(Interpreter):
         return self.add(*plan_for(op, operands, attributes, state.current()))
 
     def add(self, plan: Plan, operands: tuple[Any, ...]) -> Traced:
-        """Add an op to the list; returns its result."""
+        """Add an op to the list; returns the traced tensor of its result."""
         result = Traced(self, plan.spec, plan.op.writes_out or plan.op.name == "reshape")
         self.steps.append(TracedOp(plan, operands, result))
         return result
