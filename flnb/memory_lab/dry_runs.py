@@ -1,4 +1,4 @@
-"""A dry run: a program without values, recorded on a device of any capacity. Does it fit, and who holds the peak?"""
+"""Dry runs: the memory that a program would take, found by recording it on tensors without values."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TITLES = ("size", "category", "op", "module", "shape", "dtype")
 
 
 class Held(NamedTuple):
-    """A tensor that is live at the peak: its bytes, what it is for, and the op and module that made it."""
+    """A tensor that is live at the peak: its bytes, its category, the op and module that made it, shape and dtype."""
 
     nbytes: int
     category: str
@@ -44,23 +44,23 @@ class Held(NamedTuple):
     dtype: str
 
     def cells(self) -> tuple[str, ...]:
-        """The row as text."""
+        """Return the cells of its row in a table with the titles `TITLES`."""
         shape = quantity.extents(self.shape)
         return quantity.size(self.nbytes), self.category, self.op, self.scope or quantity.UNKNOWN, shape, self.dtype
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DryRun:
-    """The result of `dry_run`. Prints as text, and as HTML in a notebook.
+    """The result of `dry_run`. It prints as text, and as HTML in a notebook.
 
     Attributes:
-        title: what ran.
-        manager: its name and settings.
-        capacity: of the device in bytes; None: no limit.
-        run: the recording, which ends where memory ran out if it did. `flnb.memory.trace` and `replay` take it.
-        whole: the recording that got to the end: `run`, or, where it did not fit, another one without a limit.
-        error: what ran out of memory, with its `report`; None where it fits.
-        seconds: how long it all took.
+        title: name of the program or recipe.
+        manager: the manager's name and settings.
+        capacity: bytes of the device, None for no limit.
+        run: the recording, which ends where memory ran out. `flnb.memory.trace` and `flnb.memory.replay` accept it.
+        whole: a recording of the whole program: `run` if it fits, else one made on a device without a limit.
+        error: the out-of-memory error, with its `report`; None if the program fits.
+        seconds: the time that the dry run took.
     """
 
     title: str
@@ -73,7 +73,7 @@ class DryRun:
 
     @property
     def fits(self) -> bool:
-        """Whether memory sufficed."""
+        """Whether the program ran to its end within the capacity."""
         return self.error is None
 
     @cached_property
@@ -83,7 +83,7 @@ class DryRun:
 
     @property
     def reserved(self) -> int:
-        """The most bytes that were taken from the device (of `whole`)."""
+        """The most bytes that were reserved from the device (of `whole`)."""
         return int(self.whole.memory.timeline().reserved.max(initial=0))
 
     @property
@@ -94,7 +94,7 @@ class DryRun:
 
     @cached_property
     def held(self) -> tuple[Held, ...]:
-        """Every tensor that is live at the peak, the largest first."""
+        """The tensors that are live at the peak, the largest first."""
         memory = self.whole.memory
         rows = memory.live(memory.start + round(self.peak.t * 1e9))
         order = rows[np.argsort(-memory.block["requested"][rows], kind="stable")]
@@ -109,7 +109,7 @@ class DryRun:
 
     @cached_property
     def when(self) -> str:
-        """When the peak occurred: the step, the phase, the op and its module."""
+        """The moment of the peak as text: the step, the phase, the op and its module."""
         memory, run = self.whole.memory, self.whole
         row = int(np.searchsorted(memory.block["t"], memory.start + round(self.peak.t * 1e9), "right")) - 1
         if row < 0:
@@ -123,7 +123,7 @@ class DryRun:
         return f"{step}{'' if phase == 'other' else f'{phase}, '}in {op!r}{f' of {scope}' if scope else ''}"
 
     def _facts(self) -> list[str]:
-        """Return the facts, one a line."""
+        """Return the lines above the tables: whether it fits, peak, reserved bytes and fragmentation."""
         room = "a device without limit" if self.capacity is None else f"a device of {quantity.size(self.capacity)}"
         took = quantity.duration(self.seconds * 1e9)
         lines = [f"{self.title} on {self.manager} and {room}: {'fits' if self.fits else 'DOES NOT FIT'} ({took})"]
@@ -143,6 +143,7 @@ class DryRun:
         return lines
 
     def _shares(self) -> list[tuple[str, str, float]]:
+        """Return for each category (name, size as text, share of the peak)."""
         whole = max(1, self.peak.allocated)
         return [(name, quantity.size(n), n / whole) for name, n in self.by_category.items()]
 
@@ -169,12 +170,17 @@ class DryRun:
 
 
 def _bar(category: str, share: float) -> Markup:
+    """Return an HTML bar in a category's colour, as long as its share."""
     style = f"background:{palette.CATEGORY[category][0]};height:10px;width:{220 * share:.0f}px"
     return Markup(f"<div style='min-width:220px'><div style='{style}'></div></div>")
 
 
 def _scopes(run: Recording, rows: Any) -> Any:
-    """Return the module (string id) of each block: that of its op, for backward ops that of their forward op."""
+    """Return the modules of some blocks as ids of the run's strings; for backward ops that of their forward op.
+
+    Args:
+        rows: int64 (n,), rows of `Memory.block`.
+    """
     block, op = run.memory.block, run.table("op")
     scope, _, _ = run.catalog.places(op["context"], op["node"])
     return joined(block["alloc_id"][rows], op["alloc_id"], scope, run.catalog.scope[block["context"][rows]])
@@ -189,21 +195,24 @@ def dry_run(
     batch: int | None = None,
     scale: str = "paper",
 ) -> DryRun:
-    """Run a program without values and report the memory it would take, in seconds for a model of any size.
+    """Report the memory that a program would take, without computing any value: seconds for a model of any size.
+
+    Scratch memory inside a backend's methods, such as NumPy's for convolutions, is not counted.
 
     Args:
-        what: a function without arguments, which is called once and has to do everything, also build its model; or a
-            recipe of `flnb.models`, or its name, which is trained.
+        what: a function without arguments, which is called once and does everything, including to build its model; or
+            a recipe of `flnb.models`, or its name, which is trained.
         manager: a memory manager's name, also with settings ("caching:split_limit=64MiB"), class, or an instance, whose
             settings are taken.
         capacity: of the simulated device, bytes or a text such as "16GiB"; None for no limit.
-        steps: of training a recipe: forward, backward and the optimizer.
+        steps: number of training steps of a recipe: forward, backward and the optimizer.
         optimizer: for a recipe: the name of one of `flnb.optim` ("adam"), or a function of the parameters; by default
             SGD with momentum.
-        batch: examples of a recipe's batch, its own number by default.
-        scale: of a recipe, "paper" or "small".
+        batch: number of examples in a recipe's batch, by default its own.
+        scale: a recipe's size, "paper" or "small".
 
-    What the backend's methods take beside their results (NumPy's convolutions have scratch memory) is not in it.
+    Returns:
+        A `DryRun`. If memory runs out, its ``error`` is set; nothing is raised.
 
     >>> import flnb
     >>> found = flnb.memory.dry_run("resnet18", batch=8, capacity="2GiB")
@@ -213,7 +222,7 @@ def dry_run(
     False
 
     Raises:
-        TypeError: something else to run, or it asked for a value, which the meta backend does not have.
+        TypeError: ``what`` is neither a function nor a recipe, or the program reads a tensor's value.
         ValueError: an unknown name, or settings of recipes given with a function.
     """
     title, program = _program(what, steps, optimizer, batch, scale)
@@ -227,7 +236,12 @@ def dry_run(
 def _recorded(
     title: str, program: Callable[[], object], spec: Any, device: SimulatedDevice
 ) -> tuple[Recording, str, OutOfMemoryError | None]:
-    """Return the program's recording on the meta backend, the manager's label, and the out-of-memory error, if any."""
+    """Run a program on the meta backend, whose tensors have no values; returns the recording, the manager's name with
+    its settings, and the out-of-memory error, if any.
+
+    Args:
+        spec: the manager: a name, class, instance or function of a device.
+    """
     label, manager = fresh(spec, Lease(device))
     drawn = random.current_generator().state
     error: OutOfMemoryError | None = None
@@ -236,29 +250,29 @@ def _recorded(
         try:
             with record(title, buffer="64MiB", grad_interval=None) as run:
                 program()
-                manager.settle()  # what went last is told, too
+                manager.settle()  # records the frees of what was dropped last
         except OutOfMemoryError as shortage:
-            error = shortage  # with its frames, from which its report tells who holds what
+            error = shortage  # with its frames, from which its report names the variables that hold memory
         finally:
             random.current_generator().state = drawn
     return run, label, error
 
 
 def _program(what: Any, steps: int, optimizer: Any, batch: int | None, scale: str) -> tuple[str, Callable[[], object]]:
-    """Return the name of the program and a function that runs it."""
+    """Return the title of the program and a function that runs it; the arguments are those of `dry_run`."""
     from flnb import models
 
     recipe = models.get(what) if isinstance(what, str) else what
     if isinstance(recipe, models.Recipe):
         if steps < 1:
             raise ValueError(f"dry_run: expected 1 step or more, got {steps}")
-        recipe.batch(scale, size=batch and min(batch, 1))  # refuses a scale or size that there is not
+        recipe.batch(scale, size=batch and min(batch, 1))  # raises if there is no such scale or size
         made = _optimizer(optimizer)
         title = f"{recipe.name} ({scale}), {steps} steps of {batch or recipe.batch_sizes[scale]} examples"
         return title, lambda: _train(recipe, steps, made, batch, scale)
     if hasattr(what, "parameters"):
         raise TypeError(
-            f"dry_run: {type(what).__name__} exists already, with memory of its own; give a function that builds the "
+            f"dry_run: got a {type(what).__name__} whose memory is allocated already; give a function that builds the "
             f"model and calls it: dry_run(lambda: Model()(flnb.ones(shape)).sum().backward())"
         )
     if not callable(what):
@@ -269,6 +283,7 @@ def _program(what: Any, steps: int, optimizer: Any, batch: int | None, scale: st
 
 
 def _train(recipe: Recipe, steps: int, optimizer: Callable[..., Any], batch: int | None, scale: str) -> None:
+    """Build a recipe's model and train it on one batch; ``optimizer`` is a function of the parameters."""
     with bus.phase("other"):
         model = recipe.build(scale)
         examples = [ops.asarray(array) for array in recipe.batch(scale, size=batch)]
@@ -282,19 +297,15 @@ def _train(recipe: Recipe, steps: int, optimizer: Callable[..., Any], batch: int
 
 
 def _optimizer(given: Any) -> Callable[..., Any]:
-    """Return the function that creates an optimizer from parameters."""
+    """Return a function that creates an optimizer from parameters; see the argument of `dry_run`."""
     from flnb import optim
 
     if given is None:
         return lambda parameters: optim.SGD(parameters, lr=0.1, momentum=0.9)
     if not isinstance(given, str):
         return given  # type: ignore[no-any-return]
-    kinds = {
-        name.lower(): kind
-        for name in optim.__all__
-        if isinstance(kind := getattr(optim, name), type) and issubclass(kind, optim.Optimizer)
-        if kind not in (optim.Optimizer, optim.Together)
-    }
+    public = ((name.lower(), getattr(optim, name)) for name in optim.__all__ if name != "Optimizer")
+    kinds = {name: kind for name, kind in public if isinstance(kind, type) and issubclass(kind, optim.Optimizer)}
     if given.lower() not in kinds:
         raise ValueError(f"dry_run: unknown optimizer {given!r}; known: {', '.join(sorted(kinds))}")
     return lambda parameters: kinds[given.lower()](parameters, lr=0.1)

@@ -1,9 +1,9 @@
-"""Training in less memory: decide which saved tensors to keep, recompute or offload so that a step fits a capacity.
+"""Training in less memory: choose the modules to recompute or offload so that a step fits a capacity.
 
-T. Chen et al., "Training deep nets with sublinear memory cost", 2016: a module that is checkpointed keeps its inputs
-and output, and runs again in backward. What is offloaded (`flnb.memory.offload`) waits on another device. What both do
-to the lifetimes of a recorded step is worked out from its events (`lifetimes`, `offload_lifetimes`); the changed trace
-is replayed, and only what the replay says is promised.
+A module that is recomputed keeps its inputs and output and runs again in backward (T. Chen et al., "Training deep nets
+with sublinear memory cost", 2016). Saved tensors that are offloaded (`flnb.memory.offload`) wait on another device. The
+lifetimes that tensors would have are computed from a recorded step (`lifetimes`, `offload_lifetimes`), and the changed
+trace is replayed to find its peak.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ if TYPE_CHECKING:
 __all__ = ["Fit", "fit"]
 
 TRIED = 64
-"""Replays of one search at most."""
+"""The most replays of one search."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Fit:
-    """A plan of which modules to recompute and offload so that a step fits. Sizes in bytes.
+    """Modules to recompute and to offload so that a training step fits a capacity. Sizes are in bytes.
 
     Attributes:
-        recompute: the scopes of the modules to run again in backward; offload: of those whose saved tensors are moved
-            away. All others keep theirs; both are () where the step fits as it is.
-        fits: whether the replay of the changed trace stayed below the capacity.
-        peak: the most that would be reserved, as replayed; peak_live: the largest sum of requested bytes.
-        before: the same two without the plan.
-        seconds: what the recomputed ops took in the recording, all steps together.
-        moved: bytes that go away and come back, together; moving: the seconds that takes.
-        capacity: that was asked for.
+        recompute: the scopes of modules to run again in backward; () if none.
+        offload: the scopes of modules whose saved tensors are to be moved away; () if none.
+        fits: whether the replay of the changed trace stayed within the capacity.
+        peak: the most bytes reserved in that replay; peak_live: the largest sum of requested bytes.
+        before: (peak, peak_live) of the recording as it is.
+        seconds: the time that the recomputed ops took in the recording, all steps together.
+        moved: bytes moved away plus bytes moved back; moving: the seconds that this takes.
+        capacity: the capacity given to `fit`.
         activations: each saved tensor (scope, op, shape, nbytes) with its decision, "keep", "recompute" or "offload".
         trace: the changed trace.
     """
@@ -71,11 +71,14 @@ class Fit:
     trace: Trace
 
     def apply(self, model: Any, to: Any = None) -> Any:
-        """Run steps by this plan: ``with plan.apply(net): step()``, forward and backward inside; see `lean`.
+        """Recompute and offload in a ``with`` block: ``with plan.apply(net): step()``, forward and backward inside.
 
         Args:
             model: the module, or the modules in a list, whose calls were recorded.
-            to: where offloaded tensors go, as for `flnb.memory.offload`.
+            to: the device of offloaded tensors, as for `flnb.memory.offload`.
+
+        Returns:
+            The context manager `flnb.memory.lean`.
         """
         return lean(model, self.recompute, self.offload, to)
 
@@ -95,6 +98,7 @@ class Fit:
 
 
 def _listed(scopes: Iterable[str]) -> str:
+    """Return scopes as text, separated by commas; "nothing" if there are none."""
     return ", ".join(map(safe_text, scopes)) or "nothing"
 
 
@@ -105,11 +109,11 @@ def fit(
     methods: str | Sequence[str] = METHODS,
     bandwidth: int | str | None = None,
 ) -> Fit:
-    """Find what to recompute and what to offload of a recorded step, so that its peak stays below a capacity.
+    """Find modules to recompute and to offload so that a recorded training step fits a capacity.
 
-    Greedy: of all choices the one is taken whose saved bytes, times how long they wait, are most for the time it
-    costs; each is replayed, and one that does not lower the peak is taken back. A choice is a module that has one
-    output, to run again, or modules that save the same tensors, to move these.
+    The search is greedy: modules come in the order of (bytes they save for backward x the time these wait) per second
+    of cost. Each is tried by a replay and dropped if it does not lower the peak. Only modules with one output are
+    recomputed; modules that save the same tensors are offloaded together.
 
     Args:
         run: a recording of whole training steps, or the path of a saved one; from before the model is made, or with it
@@ -117,16 +121,16 @@ def fit(
         capacity: bytes, or a text with a unit.
         manager: to replay with: a name, class or instance; the active one, in its settings, when not given.
         methods: "recompute", "offload" or both.
-        bandwidth: of moves, bytes (or a text with a unit) a second; when not given that of the moves in the recording,
-            or measured now between two places of the host's memory.
+        bandwidth: of moves, bytes (or a text with a unit) per second; by default that of the moves in the recording,
+            or else measured now by copying host memory.
 
     Returns:
-        A plan. ``fits`` is False where no choice was enough; it is then the one with the lowest peak that was found.
+        A `Fit`. Its ``fits`` is False if no choice was enough; it then has the lowest peak that was found.
 
     Raises:
-        TypeError: no recording.
-        ValueError: nothing was recorded that modules have saved for backward, or nothing of it can be made again or
-            moved; no method, or one of another name.
+        TypeError: ``run`` is no recording or path.
+        ValueError: no module of the recording saved a tensor that can be recomputed or moved; or ``methods`` is empty
+            or has an unknown name.
 
     >>> import flnb, flnb.nn as nn
     >>> def block():
@@ -177,7 +181,11 @@ def fit(
 
 
 def _nothing(step: Step, name: str, methods: Sequence[str]) -> str:
-    """Describe why nothing can be recomputed or offloaded, and what to do."""
+    """Return the message for a recording of which nothing can be recomputed or offloaded.
+
+    Args:
+        name: of the run.
+    """
     called = ", ".join(dict.fromkeys(call.scope for call in step.calls if step.outermost(call.scope) == call.scope))
     if not called:
         return (
@@ -192,5 +200,6 @@ def _nothing(step: Step, name: str, methods: Sequence[str]) -> str:
 
 
 def _outcome(trace: Trace, spec: Any) -> Outcome:
+    """Replay a trace on a manager, on a device like its own but without a limit."""
     device = stand_in(spec.device, 1 << 50) if isinstance(spec, MemoryManager) else None
     return play(trace, spec, device)

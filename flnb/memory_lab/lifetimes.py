@@ -1,8 +1,8 @@
-"""How recomputing (checkpointing) modules changes the tensor lifetimes of a recorded step.
+"""Tensor lifetimes of a recorded training step as they would be if some modules were recomputed in backward.
 
-The calls of modules are the scopes that were entered and left. What one call allocated and did not free before it
-ended was saved for backward, or is its output. Checkpointed, the first goes when the call ends and is made again when
-backward reaches the call; its inputs stay until backward is through with it.
+Calls of modules are found as the scopes that the recording entered and left. Memory that a call allocated and did not
+free before its end was saved for backward, or is its output. If the call is recomputed, what it saved is freed at its
+end and allocated again when backward reaches the call; its inputs stay until its backward is done.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ __all__ = ["Activation", "Call", "Choice", "Step"]
 
 
 class Call(NamedTuple):
-    """One call of a module that gradients go through.
+    """One call of a module through which gradients flow.
 
     Attributes:
         scope: the module's path.
-        begin, end: of its forward, as indices of the calls to the memory manager: from begin up to, not with, end.
-        back, done: of its backward, likewise; the number of calls where backward has not come to it.
-        outputs: allocations that ops outside read.
-        inputs: allocations from outside that its ops read.
-        seconds: what its forward ops took.
-        nodes: these ops.
+        begin, end: its forward as a range of calls of the trace, end exclusive.
+        back, done: its backward, likewise; both are the length of the trace if its backward was not recorded.
+        outputs: rows of its allocations that ops outside of it read.
+        inputs: rows of allocations made outside of it that its ops read.
+        seconds: the time that its forward ops took.
+        nodes: its forward ops.
     """
 
     scope: str
@@ -54,10 +54,11 @@ class Call(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """A method ("recompute" or "offload") applied to some modules.
+    """A method ("recompute" or "offload") for some modules, with its benefit and cost.
 
     Attributes:
-        worth: bytes x calls for which they are not there; seconds: what that takes.
+        worth: the benefit: sum of bytes x the number of calls of the trace for which they are not allocated.
+        seconds: the time that recomputing or moving takes.
     """
 
     method: str
@@ -67,7 +68,7 @@ class Choice(NamedTuple):
 
 
 class Activation(NamedTuple):
-    """A tensor that waits for backward, and what is done about it: "keep", "recompute" or "offload"."""
+    """A tensor saved for backward, and the decision about it: "keep", "recompute" or "offload"."""
 
     scope: str
     op: str
@@ -77,13 +78,13 @@ class Activation(NamedTuple):
 
 
 class Step:
-    """A recording of training steps, with the calls of modules in it.
+    """A recording of training steps with the calls of modules in it, from which changed lifetimes are computed.
 
     Args:
         run: the recording.
-        rows: of `Memory.block`, those that the trace is of; all when not given.
-        asked: that trace, which may have more calls after these.
-        until: seconds; what came later is left out, and what had not ended then has no end.
+        rows: the rows of `Memory.block` of which the trace consists; all by default.
+        asked: that trace, which may have further calls at its end.
+        until: seconds; later events are left out, and what had not ended by then has no end.
     """
 
     def __init__(
@@ -102,26 +103,26 @@ class Step:
 
     @cached_property
     def movable(self) -> dict[int, Idle]:
-        """Blocks that could be offloaded for a while."""
+        """The blocks that can be offloaded, by row of the trace."""
         return movable(self)
 
     def own(self, scope: str) -> str:
-        """Return a scope without the user's scopes around its outermost module; "" if it has no module."""
+        """Return a scope without the scopes of the user around its outermost module; "" if it is in no module."""
         outside = max((path for path in self.around if f"{scope}.".startswith(f"{path}.")), key=len, default="")
         return scope.removeprefix(outside).removeprefix(".")
 
     def outermost(self, scope: str) -> str:
-        """Return the scope of the outermost module around an op, "" if there is none."""
+        """Return the scope of the outermost module around a scope, "" if it is in no module."""
         own = self.own(scope)
         return own and scope.removesuffix(own) + own.partition(".")[0]
 
     def recomputable(self) -> list[Choice]:
-        """Return the modules that could be recomputed."""
+        """Return the modules that can be recomputed: those with one output that save something."""
         worth: dict[str, float] = defaultdict(float)
         single: dict[str, bool] = defaultdict(lambda: True)
         born, died = self.trace.lifetimes
         for call in self.calls:
-            made = range_of(born, call)  # of it, what outlives the call was saved, or is its output
+            made = range_of(born, call)  # what outlives the call was saved, or is its output
             kept = np.array([row for row in made[died[made] >= call.end].tolist() if row not in call.outputs], np.int64)
             waits = np.minimum(died[kept], call.done) - call.end
             worth[call.scope] += float((self.trace.nbytes[kept] * np.maximum(0, waits)).sum())
@@ -130,7 +131,7 @@ class Step:
         return [Choice("recompute", (scope,), worth[scope], self.seconds(scope)) for scope in useful]
 
     def offloadable(self, bandwidth: float) -> list[Choice]:
-        """Return the modules that could be offloaded, grouped if they save the same tensors; bandwidth in bytes/s."""
+        """Return the modules that can be offloaded, those together that save the same tensors; bandwidth in bytes/s."""
         worth: dict[frozenset[str], float] = defaultdict(float)
         nbytes: dict[frozenset[str], int] = defaultdict(int)
         for row, away, back in moved(self, {scope for idle in self.movable.values() for scope in idle.scopes}):
@@ -145,7 +146,7 @@ class Step:
         return sum(call.seconds for call in self.calls if call.scope == scope)
 
     def decided(self, recompute: Collection[str], offload: Collection[str]) -> tuple[Activation, ...]:
-        """Return the decision for each saved tensor; see `changed`."""
+        """Return every saved tensor with the decision about it; the arguments are those of `changed`."""
         asked, (born, _) = self.trace, self.trace.lifetimes
         calls = [call for call in self.calls if call.scope in recompute]
         again = {row for call in calls for row in range_of(born, call).tolist() if row not in call.outputs}
@@ -163,11 +164,11 @@ class Step:
         )
 
     def changed(self, recompute: Iterable[str], offload: Collection[str] = ()) -> tuple[Trace, int]:
-        """Return the trace as it would be with modules recomputed and others offloaded, and the bytes moved.
+        """Return the trace as it would be with some modules recomputed and others offloaded, and the bytes moved.
 
         Args:
-            recompute: the scopes of the former, of which none may lie in another.
-            offload: of the latter; what is in them counts too.
+            recompute: scopes of modules, none inside another.
+            offload: scopes of modules; modules inside them are offloaded too.
         """
         chosen = [call for call in self.calls if call.scope in set(recompute)]
         born, died = self.trace.lifetimes
@@ -178,19 +179,19 @@ class Step:
         for call in chosen:
             for row in range_of(born, call).tolist():
                 again = call.back * tick - (call.end - int(born[row]))
-                if call.back == n:  # backward has not come to it
+                if call.back == n:  # its backward was not recorded
                     if died[row] >= call.end and row not in call.outputs:
                         ends[row] = min(ends[row], call.end * tick)
-                elif died[row] < call.end:  # made and freed within the call: so it is when it runs again
+                elif died[row] < call.end:  # made and freed within the call, also when it runs again
                     extra.append((row, again, call.back * tick - (call.end - int(died[row]))))
-                elif row in call.outputs:  # the second one is held until the whole call is pulled
+                elif row in call.outputs:  # the second one is held until the backward of the whole call is done
                     extra.append((row, again, call.done * tick))
                     if self.nodes.held_alone(row):
                         ends[row] = self._outside(row, call) * tick
                 else:
                     extra.append((row, again, int(died[row]) * tick if died[row] > call.back else call.back * tick))
                     ends[row] = min(ends[row], call.end * tick)
-            arrived = range_of(born, (call.end, call.back))  # the cotangent of the output is held meanwhile
+            arrived = range_of(born, (call.end, call.back))  # among it the output's gradient, held meanwhile
             arrived = arrived[(died[arrived] > call.back) & (died[arrived] <= call.done) & self._pulled[arrived]]
             ends[arrived] = np.maximum(ends[arrived], call.done * tick)
         for call in chosen:
@@ -202,7 +203,7 @@ class Step:
         for row, away, back in moved(self, offload, chosen) if offload else ():
             ends[row] = min(ends[row], away)
             extra += [(row, since, until) for since, until in back]
-            returns = max(len(back), self.until < math.inf)  # what has gone will come back
+            returns = max(len(back), self.until < math.inf)  # what was moved away will come back
             nbytes += int(self.trace.nbytes[row]) * (1 + returns)
         rows, starts, stops = np.array(extra, np.int64).reshape(-1, 3).T
         stops = np.where(stops < n * tick, stops, NEVER)
@@ -214,6 +215,7 @@ class Step:
         return changed, nbytes
 
     def _calls(self, run: Recording) -> list[Call]:
+        """Return the calls of modules through which gradients flow; fills in `around` and `spans`."""
         table, contexts = run.table("scope"), run.catalog.contexts.items
         t = run.seconds_at(table["t"])
         rows = zip(t.tolist(), table["enter"].tolist(), table["context"].tolist(), table["lane"].tolist(), strict=True)
@@ -260,10 +262,11 @@ class Step:
         return Call(scope, begin, end, back, done, frozenset(outputs), inputs, seconds, inside)
 
     def _leaves(self, row: int, first: int, last: int) -> bool:
+        """Return whether an allocation is read by ops outside of the ops [first, last) of the recording."""
         return any(not first <= node.first < last for node in self.nodes.read_by[row])
 
     def _outside(self, row: int, call: Call) -> int:
-        """Return when a call's output would be freed if the call itself saved nothing."""
+        """Return the index of the trace's call that would free an output (a row) if the module saved nothing."""
         until = call.end
         for node in self.nodes.read_by[row]:
             if call.begin <= np.searchsorted(self._at, node.t0, "right") - 1 < call.end:
@@ -274,14 +277,19 @@ class Step:
         return until
 
     def passed_on(self, node: Node, made: int) -> float:
-        """Return when the last outermost call ended that read a block made by another call."""
+        """Return the time (s) until which modules hold a block that a node reads: the end of the last module call
+        around the node that does not contain the block's allocation (``made``, an index of a call of the trace)."""
         born, begins, ends = self._at[made], self._begins, self._ends
         around = (begins <= node.t0) & (node.t0 <= ends) & ~((begins <= born) & (born <= ends))
         return float(ends[around].max(initial=node.t1))
 
 
 def range_of(born: Ints, call: Any) -> Ints:
-    """Return the range of allocations made during a call: a `Call`, or a pair (begin, end)."""
+    """Return the rows of the allocations made in a `Call`, or in a range (begin, end) of the trace's calls.
+
+    Args:
+        born: int64 (m,), for each allocation the index of its call, sorted.
+    """
     begin, end = (call.begin, call.end) if isinstance(call, Call) else call
     first, last = np.searchsorted(born, [begin, end])
     return np.arange(first, last)

@@ -1,4 +1,4 @@
-"""The tape as reconstructed from a recording: ops with gradients and the blocks they read, made and saved."""
+"""The tape of a recording: ops through which gradients flow, with the blocks that they read, made and saved."""
 
 from __future__ import annotations
 
@@ -26,17 +26,19 @@ __all__ = ["Node", "Nodes"]
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A forward op on the tape, with its body where it is a composite. Blocks are rows of the trace.
+    """A forward op on the tape. Blocks of memory are given as rows of the trace.
 
     Attributes:
-        seq: its sequence number.
+        seq: its sequence number on the tape.
         op, scope: its name, and the module in which it ran.
-        first, last: of its rows in the table of ops.
-        t0, t1: seconds of its forward.
-        pulled: its backward, as indices of calls to the memory manager: of its first allocation, and of the first call
-            after it; None where there was none.
-        largest: bytes of the largest tensor that it read or made.
-        block: of its result; reads: those of its inputs; saves: what it keeps for its gradient.
+        first, last: first and last of its rows in the recording's table of ops (a composite op may have several).
+        t0, t1: begin and end of its forward, seconds.
+        pulled: its backward as a range of calls of the trace: its first allocation, and the first call after it; None
+            if its backward was not recorded.
+        largest: bytes of the largest tensor among its inputs and its result.
+        block: the block of its result, None if it has none.
+        reads: the blocks of its inputs.
+        saves: the blocks that it saves for its gradient.
     """
 
     seq: int
@@ -54,11 +56,12 @@ class Node:
 
 
 class Nodes:
-    """The tape nodes of a recording in order of time; for each block its readers and savers.
+    """The tape nodes of a recording in order of time, and for each block the nodes that read and that save it.
 
     Args:
-        trace: of the recording; rows: by number of an allocation, its row there.
-        until: seconds; what ran later is left out.
+        trace: the recording's trace.
+        rows: for each allocation, by its number in the recording, its row in the trace.
+        until: seconds; later ops are left out.
     """
 
     def __init__(self, run: Recording, trace: Trace, rows: dict[int, int], until: float) -> None:
@@ -98,7 +101,12 @@ class Nodes:
             self._add(group, plan, parents, contexts[table["context"][first]].scope)
 
     def _add(self, group: Ints, plan: Plan, parents: list[int], scope: str) -> None:
-        """Add a node, given its rows in the table of ops and the nodes of its inputs (0: no node)."""
+        """Add a node.
+
+        Args:
+            group: its rows in the table of ops.
+            parents: for each input the sequence number of the node that made it, 0 if none did.
+        """
         first, last = int(group[0]), int(group[-1])
         seq = int(self.node[first])
         t0, t1, pulled = float(self.t0[first]), float(self.t1[last]), self._pulled.get(seq)
@@ -124,15 +132,17 @@ class Nodes:
             self.saved_by[row].append(node)
 
     def _grouped(self) -> list[Ints]:
-        """Return the rows of each node's forward ops."""
+        """Return for each node the rows of its forward ops in the table of ops, in order of time."""
         forward = np.flatnonzero((self.node > 0) & ~self.back)
         forward = forward[np.argsort(self.node[forward], kind="stable")]
         groups = np.split(forward, np.flatnonzero(np.diff(self.node[forward])) + 1) if len(forward) else []
         return sorted(groups, key=lambda rows: int(rows[0]))
 
     def asked(self, i: int) -> list[int]:
-        """The blocks that were allocated for an op (a row of the table of ops): one for its result, and, of a composite
-        that a backend took whole, those of what it keeps and of its other results."""
+        """Return the blocks that were allocated for an op, given its row in the table of ops.
+
+        These are one for its result and, for a composite that ran as one kernel, those of the values that it saves.
+        """
         row = self.rows.get(int(self.alloc[i]), int(np.searchsorted(self._born, self.t0[i])) - 1)
         since, found = self.t1[i - 1] if i else -math.inf, []
         while row >= 0 and self.trace.op[row] == self._names[i] and self._born[row] > since:
@@ -141,7 +151,7 @@ class Nodes:
         return found[::-1]
 
     def _pulls(self) -> dict[int, tuple[int, int]]:
-        """Return when each node was pulled (its backward ran)."""
+        """Return the range of calls of the trace in which each node's backward ran, by sequence number."""
         rows = np.flatnonzero(self.back & (self.node > 0))
         born, _ = self.trace.lifetimes
         later = np.append(born, len(self.trace))
@@ -150,7 +160,7 @@ class Nodes:
         found: dict[int, tuple[int, int]] = {}
         each = (self.node[rows], rows, begins, ends)
         for seq, row, begin, end in zip(*(column.tolist() for column in each), strict=True):
-            for asked in self.asked(row):  # before the op begins
+            for asked in self.asked(row):  # these come before the op begins
                 begin = min(begin, int(born[asked]))
             before = found.get(seq, (begin, end))
             found[seq] = min(begin, before[0]), max(end, before[1])
@@ -159,7 +169,7 @@ class Nodes:
     def _saves(
         self, node: Node, plan: Plan, parents: list[int], inputs: list[int | None], made: list[int]
     ) -> list[int]:
-        """Return the blocks a node saves: inputs and result that its pull reads, and what its body kept."""
+        """Return the blocks that a node saves for its gradient: inputs, result, and values from within a composite."""
         op, count = OPS[plan.op], len(plan.inputs)
         found: list[int] = []
         if op.joint is not None:
@@ -172,8 +182,13 @@ class Nodes:
         return list(dict.fromkeys(found))
 
     def _plain(self, shape: tuple[int, ...], scope: str, before: int, t1: float) -> int | None:
-        """An input without a gradient, such as the mask of a dropout, or a view of one: the latest of its number of
-        elements in the module, or in one around it that passed it on."""
+        """Guess the block of an input that no node made, such as a mask: the latest block of as many elements that was
+        made in the same module or one around it, and lives on after the op; None if there is none.
+
+        Args:
+            before: the row before which to search.
+            t1: the end of the op, seconds.
+        """
         count, trace = math.prod(shape), self.trace
         if count < 2:
             return None
@@ -186,32 +201,37 @@ class Nodes:
         return None
 
     def held_alone(self, row: int) -> bool | None:
-        """Return whether a block was freed together with the last node that saved it; None if unknown."""
+        """Return whether a block was freed when the backward of the last node that saved it was done; None if that is
+        not known. If so, nothing but the tape held it."""
         (born, died), n = self.trace.lifetimes, len(self.trace)
         last = max((node.pulled[1] if node.pulled else n for node in self.saved_by.get(row, ())), default=n)
-        later = int(np.searchsorted(born, last))  # what is let go of is freed when memory is next asked for
+        later = int(np.searchsorted(born, last))  # dropped blocks are freed by the next allocation
         return bool(died[row] <= born[later]) if later < len(born) else None
 
     def between(self, first: int, last: int) -> list[Node]:
-        """Return the nodes whose rows in the table of ops begin in [first, last)."""
+        """Return the nodes whose first row in the table of ops is in [first, last)."""
         begin, end = (bisect_left(self.list, row, key=lambda node: node.first) for row in (first, last))
         return self.list[begin:end]
 
     def following(self, t: float) -> int:
-        """Return the index of the first allocation after a time."""
+        """Return the index of the trace's call that makes the first allocation after a time (s)."""
         born, _ = self.trace.lifetimes
         later = int(np.searchsorted(born, np.searchsorted(self._at, t, "right")))
         return int(born[later]) if later < len(born) else len(self.trace)
 
 
 def _largest(plan: Plan) -> int:
-    """Return the bytes of the largest tensor of an op."""
+    """Return the bytes of the largest tensor among an op's result and inputs, taking them to have one dtype."""
     item = plan.nbytes / max(1, math.prod(plan.shape))
     return max([plan.nbytes, *(round(item * math.prod(shape)) for shape in plan.inputs)])
 
 
 def usual(plans: Ints, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return for each op the median time of all ops with the same plan.
+    """Return for each op the median time of all ops with the same plan, that is the same op, shapes and dtypes.
+
+    Args:
+        plans: int64 (n,), the number of each op's plan.
+        seconds: float64 (n,), the time of each op.
 
     >>> usual(np.array([7, 3, 7, 7]), np.array([1.0, 5.0, 9.0, 2.0]))
     array([2., 5., 2., 2.])

@@ -1,9 +1,9 @@
-"""How offloading saved tensors changes the tensor lifetimes of a recorded step.
+"""Tensor lifetimes of a recorded training step as they would be if saved tensors of some modules were offloaded.
 
-By the schedule of `flnb.memory.offload`: a block that ops saved goes once nothing but the tape holds it, when the next
-op on large tensors is recorded, and is back when the first of the nodes that saved it is pulled. Who else holds a block
-is not recorded. It is taken to be held until the last module call that reads it has ended: right for modules that pass
-their results on, too early for one that keeps what it made in a variable until its own end.
+As `flnb.memory.offload` does it, a saved block moves away once nothing but the tape holds it, when the next op on large
+tensors runs, and comes back for the backward of the first op that saved it. A recording does not say who else holds a
+block. It is assumed to be held until the last module call that reads it has ended: right for modules that pass their
+results on, too early for one that keeps a result in a variable until its own end.
 """
 
 from __future__ import annotations
@@ -27,15 +27,18 @@ if TYPE_CHECKING:
 __all__ = ["LEAST", "STAYING", "Idle", "Moved", "inside", "movable", "moved", "shortest"]
 
 LEAST = 16 << 10
-"""Smaller blocks are not worth a move, bytes."""
+"""Bytes; smaller blocks are not moved."""
 KEPT_LAST = 2
-"""Of what came back so many stay until others do."""
+"""Number of blocks that stay, of those that came back, until others come back."""
 STAYING = frozenset(schema.CATEGORIES.index(name) for name in ("parameter", "optimizer_state"))
-"""Categories of what never moves."""
+"""Categories of blocks that never move."""
 
 
 class Moved(NamedTuple):
-    """A block that is offloaded for a while: when it leaves and when each of its copies exists, in ticks."""
+    """A block (row of the trace) that is offloaded: when it leaves, and [begin, end) of each copy that comes back.
+
+    Times are in ticks (`Trace.TICK`).
+    """
 
     row: int
     away: int
@@ -43,20 +46,24 @@ class Moved(NamedTuple):
 
 
 class Idle(NamedTuple):
-    """A block that may move: the modules of the ops that saved it, and from when on the tape alone holds it (s)."""
+    """A block that can be offloaded: the modules of the ops that saved it, and the time (s) from which on nothing but
+    the tape holds it."""
 
     scopes: frozenset[str]
     since: float
 
 
 def inside(scope: str, modules: Collection[str]) -> bool:
-    """Return whether a scope is that of one of the modules, or inside one."""
+    """Return whether a scope is one of these modules' or inside one."""
     return any(scope == module or scope.startswith(f"{module}.") for module in modules)
 
 
 def movable(step: Step) -> dict[int, Idle]:
-    """Blocks that the tape alone holds at last: in the recording they went with the last node that saved them. Where
-    backward has not come to all of these, blocks that were made, read and saved inside of one outermost module."""
+    """Return the blocks that can be offloaded, by row: those that nothing but the tape holds in the end.
+
+    In the recording they were freed with the last node that saved them. If the backward of that node was not recorded,
+    these are the blocks that were made, read and saved inside one outermost module.
+    """
     trace, found = step.trace, {}
     born, _ = trace.lifetimes
     for row, savers in step.nodes.saved_by.items():
@@ -69,13 +76,18 @@ def movable(step: Step) -> dict[int, Idle]:
         if alone and all(step.outermost(node.scope) for node in savers):
             since = max(step.passed_on(node, int(born[row])) for node in users)
             if step.until < math.inf and row in step.nodes.results and not step.nodes.read_by.get(row):
-                since = math.inf  # it was just made, and is on its way to who reads it
+                since = math.inf  # it was just made, and an op that reads it may follow
             found[row] = Idle(frozenset(node.scope for node in savers), since)
     return found
 
 
 def moved(step: Step, modules: Collection[str], again: Collection[Call] = ()) -> list[Moved]:
-    """Return the blocks that move if these modules are offloaded, except those of calls that are recomputed."""
+    """Return the blocks that move if these modules are offloaded, except for those of calls that are recomputed.
+
+    Args:
+        modules: scopes to offload.
+        again: the calls that are recomputed.
+    """
     at, run_again = step.trace.t, {node.seq for call in again for node in call.nodes}
     nodes = [node for node in step.nodes.list if node.seq not in run_again]
     ends = [float(at[min(call.end, len(at) - 1)]) for call in again]
@@ -88,12 +100,12 @@ def moved(step: Step, modules: Collection[str], again: Collection[Call] = ()) ->
         if row not in stay and after < len(records):
             going[row] = step.nodes.following(records[after]) * Trace.TICK
     back = _returns(step, nodes, going)
-    # what went is freed when memory is next asked for, at the latest for its own copy
+    # a block that was moved is freed by the next allocation, at the latest by that of its own copy
     return [Moved(row, min([away, *(since for since, _ in back[row])]), back[row]) for row, away in going.items()]
 
 
 def shortest(step: Step, modules: Collection[str], again: Collection[Call] = ()) -> tuple[str, ...]:
-    """Return the fewest modules with the same effect, an outer module in place of all its inner ones."""
+    """Return fewer modules whose offloading moves the same blocks: an outer module in place of those inside it."""
     found = tuple(dict.fromkeys(modules))
     rows = {one.row for one in moved(step, found, again)}
     for outer in sorted({scope[:end] for scope in found for end, c in enumerate(scope) if c == "."}, key=len):
@@ -105,12 +117,12 @@ def shortest(step: Step, modules: Collection[str], again: Collection[Call] = ())
 
 
 def _returns(step: Step, nodes: list[Node], going: Collection[int]) -> dict[int, list[tuple[int, int]]]:
-    """Return when each offloaded block comes back and leaves again as the nodes that saved it are pulled."""
+    """Return for each offloaded block the times [begin, end), in ticks, at which a copy of it is back for backward."""
     tick, n = Trace.TICK, len(step.trace)
     _, died = step.trace.lifetimes
     found: dict[int, list[tuple[int, int]]] = {row: [] for row in going}
     pulls = [(node.pulled, node) for node in nodes if node.pulled is not None]
-    pulls.sort(key=lambda pull: (pull[0][0], -pull[1].seq))  # what allocates nothing, before what does
+    pulls.sort(key=lambda pull: (pull[0][0], -pull[1].seq))  # nodes that allocate nothing come first
     left = Counter(row for _, node in pulls for row in node.saves if row in found)
     here: dict[int, int] = {}  # since when
     recent: deque[int] = deque()
@@ -126,7 +138,7 @@ def _returns(step: Step, nodes: list[Node], going: Collection[int]) -> dict[int,
                     found[old].append((here.pop(old), done * tick if old in wanted else now + 1))
         for row in wanted:
             left[row] -= 1
-            if not left[row] and row in here:  # with its last node it goes
+            if not left[row] and row in here:  # its last node is done
                 since = here.pop(row)
                 found[row].append((since, max(since + 1, int(died[row]) * tick)))
     for row, since in here.items():
