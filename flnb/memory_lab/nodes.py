@@ -143,12 +143,9 @@ class Nodes:
 
         These are one for its result and, for a composite that ran as one kernel, those of the values that it saves.
         """
-        row = self.rows.get(int(self.alloc[i]), int(np.searchsorted(self._born, self.t0[i])) - 1)
-        since, found = self.t1[i - 1] if i else -math.inf, []
-        while row >= 0 and self.trace.op[row] == self._names[i] and self._born[row] > since:
-            found.append(row)
-            row -= 1
-        return found[::-1]
+        since = self.t1[i - 1] if i else -math.inf
+        first, last = np.searchsorted(self._born, [since, self.t0[i]], "right").tolist()
+        return [row for row in range(first, last) if self.trace.op[row] == self._names[i]]
 
     def _pulls(self) -> dict[int, tuple[int, int]]:
         """Return the range of calls of the trace in which each node's backward ran, by sequence number."""
