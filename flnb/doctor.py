@@ -17,8 +17,6 @@ from flnb_telemetry.safe_text import LONGEST_LINE
 from flnb.dispatch import registry, state
 from flnb.interface.part import CONTRACTS
 
-__all__ = ["doctor", "installed"]
-
 
 def installed(extra: str) -> list[tuple[str, str | None]]:
     """Return the packages of one of flnb's extras, such as "lab", with their versions (None if not installed)."""

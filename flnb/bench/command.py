@@ -14,8 +14,6 @@ from flnb.bench.worker import Worker
 from flnb.dispatch import registry
 from flnb.explore.turns import ratios
 
-__all__ = ["TRAINING", "bench", "computing", "costliest", "TABLE3"]
-
 TRAINING = "flnb.bench.training:Training"
 
 TABLE3 = ("alexnet", "vgg16", "resnet50", "bert", "asr-transformer", "vit")

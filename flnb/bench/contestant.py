@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["CHECKED", "LEARNING_RATE", "MOMENTUM", "Contestant", "drop_nothing"]
-
 LEARNING_RATE, MOMENTUM = 1e-4, 0.9
 """Settings of every framework's SGD; the rate is so small that a batch seen a thousand times is not memorised."""
 WARM_UP = 3

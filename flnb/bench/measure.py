@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from flnb.bench.worker import Worker
 
-__all__ = ["Measured", "measure", "threads"]
-
 MOST = 200
 """Most iterations in one turn."""
 

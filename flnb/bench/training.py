@@ -16,8 +16,6 @@ from flnb.dispatch.state import current
 from flnb.nn import Dropout, Linear, Module
 from flnb.optim import SGD
 
-__all__ = ["Training"]
-
 RECORDED = 5
 """Recorded iterations from which the slowest ops are found."""
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from multiprocessing.connection import Connection
 
-__all__ = ["Worker", "WorkerError", "serve"]
-
 
 class WorkerError(RuntimeError):
     """An error in a worker's process; the message names the process, the method, and the error there."""

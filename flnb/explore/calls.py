@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from flnb.dispatch.table import Op
     from flnb.interface import TensorBackend
 
-__all__ = ["OpCall", "Outcome", "call_before", "digest", "generator", "run_op", "tensor"]
-
 Array = np.ndarray[Any, Any]
 NEW = -1  # a value of `OpCall.out`: the result goes into a newly allocated buffer
 

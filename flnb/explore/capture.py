@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 import zipfile
 from dataclasses import dataclass, replace
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
     from flnb.dispatch.table import Op
     from flnb.tensor import Tensor
-
-__all__ = ["Capture", "RecordedOp", "inputs_of", "keep_inputs"]
 
 Array = np.ndarray[Any, Any]
 
@@ -100,10 +99,16 @@ class RecordedOp:
         return "\n".join([*code, "y"])
 
     def open_in_cell(self, path: str | os.PathLike[str] | None = None) -> None:
-        """Put the code of `to_code` into a new notebook cell below the one that calls this method."""
-        from flnb.show.cells import open_cell
+        """Put the code of `to_code` into a new notebook cell below the one that calls this method.
 
-        open_cell(self.to_code(path))
+        Raises:
+            RuntimeError: the program does not run in a notebook; the message contains the code.
+        """
+        code, ipython = self.to_code(path), sys.modules.get("IPython")
+        shell = ipython and ipython.get_ipython()
+        if shell is None:
+            raise RuntimeError(f"open_in_cell: this program does not run in a notebook; the code is\n\n{code}")
+        shell.set_next_input(code)
 
     def __repr__(self) -> str:
         return safe_lines(where(f"op {self.index}: {self.op}({self.call})", self.scope, self.phase, self.line))

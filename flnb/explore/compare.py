@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from flnb.explore.difference import Difference
     from flnb.interface import TensorBackend
 
-__all__ = ["compare_backends"]
-
 
 class _Call(NamedTuple):
     """One call of an op on a backend, without its arrays: inputs as text, line, difference, times of the rounds."""

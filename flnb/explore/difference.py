@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from flnb.interface import TensorBackend
 
-__all__ = ["Difference", "compare_op", "difference"]
-
 Array = np.ndarray[Any, Any]
 ULPS = 8  # allowed error of a correct result, in units in the last place of the largest value
 ULPS_OF_SUMS = 32  # allowed error of reductions and matrix products

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from flnb.explore.calls import OpCall
     from flnb.explore.difference import Difference
 
-__all__ = ["Divergence", "bisect"]
-
 
 @dataclass(frozen=True, repr=False)
 class Divergence:

@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Kept", "Layout", "canonical", "keep"]
-
 Array = np.ndarray[Any, Any]
 LINE = 64  # bytes of a cache line; the vectorised loops of NumPy may depend on the position within it
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from flnb.dispatch.table import Op
     from flnb.interface import TensorBackend
 
-__all__ = ["ComparedOp", "backends_of", "lockstep"]
-
 
 @dataclass(frozen=True)
 class ComparedOp:

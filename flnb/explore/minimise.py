@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from flnb.interface import TensorBackend
 
-__all__ = ["Minimised", "minimise"]
-
 Array = np.ndarray[Any, Any]
 REPEATS = 64  # tries of a call on a backend that is wrong only sometimes
 

@@ -11,8 +11,6 @@ from flnb_telemetry.tables import Markup
 
 from flnb.explore.turns import Spread
 
-__all__ = ["Report", "Result"]
-
 DIM = "color:var(--jp-ui-font-color2,#777)"
 MEASURED = ("backend", "error", "time")  # columns that are left out where no row has them
 

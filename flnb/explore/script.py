@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from flnb.explore.calls import OpCall
 
-__all__ = ["array_code", "definition", "literal", "result_code", "save", "where"]
-
 LONGEST = 64  # elements of an array that is written out
 
 

@@ -8,8 +8,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from flnb_telemetry import tables
 
-__all__ = ["Spread", "in_turn", "ratios", "table"]
-
 Who = TypeVar("Who")
 Found = TypeVar("Found")
 

@@ -14,8 +14,6 @@ from flnb.show.tensors import BOX, CODE, DIM
 if TYPE_CHECKING:
     from flnb.interface.memory import MemoryManager, SegmentState
 
-__all__ = ["manager_html"]
-
 SEGMENTS, BLOCKS = 12, 200  # drawn at most
 
 

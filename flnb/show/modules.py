@@ -10,8 +10,6 @@ from flnb.nn.module import Module, Parameter
 from flnb.show.tensors import BOX, CODE, DIM, facts, norm, statistics, tensor_html
 from flnb.tensor import Tensor
 
-__all__ = ["module_html"]
-
 OPENS = 4096  # largest size of a parameter that can be opened to see its values
 
 

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["heat_map", "histogram", "images_of", "png", "tag"]
-
 Array = np.ndarray[Any, Any]
 WIDTH = 160  # CSS pixels of a picture, and pixels of a PNG at most
 LEAST = 8  # fewest rows and columns of an array that is shown as a picture

@@ -11,8 +11,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from flnb_telemetry import palette, quantity, schema
+from flnb_telemetry import palette, quantity, schema, tables
 from flnb_telemetry.safe_text import WHOLE, html_text
+from flnb_telemetry.tables import Markup
 
 from flnb.dispatch.source_lines import is_own
 from flnb.memory_lab import report_text
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from flnb.interface.memory import BlockState, OutOfMemoryError
     from flnb.memory_lab.postmortem import Blocker, Postmortem
     from flnb.memory_lab.remedies import Remedies, Remedy
-
-__all__ = ["postmortem_html", "show_after", "show_error"]
 
 NARROW = 7.0  # percent of the width below which a block has no label
 RIGHT = ("Size", "Age")
@@ -243,11 +242,6 @@ def _buttons(row: Remedy) -> str:
 
 def _table(columns: Iterable[str], rows: list[list[str]]) -> str:
     """Return an HTML table from titles and cells that are HTML already."""
-    names = list(columns)
-    sides = [" class='right'" if name in RIGHT else "" for name in names]
-    head = "".join(f"<th{side}>{name}</th>" for name, side in zip(names, sides, strict=True))
-    body = "".join(
-        "<tr>" + "".join(f"<td{side}>{cell}</td>" for cell, side in zip(row, sides, strict=True)) + "</tr>"
-        for row in rows
-    )
-    return f"<table><tr>{head}</tr>{body}</table>"
+    titles = list(columns)
+    sides = "".join(">" if title in RIGHT else "<" for title in titles)
+    return tables.html([titles, *(list(map(Markup, row)) for row in rows)], sides)

@@ -7,8 +7,6 @@ import builtins
 import sys
 from typing import NamedTuple
 
-__all__ = ["Action", "action"]
-
 USE, LEAN = "flnb.use_memory_manager(", "flnb.memory.lean("
 
 

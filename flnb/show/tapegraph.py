@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from flnb_telemetry import Recording
     from flnb_telemetry.analysis.levels import Group
 
-__all__ = ["tape"]
-
 LONGEST = 80  # characters of a line in a label
 NODES = 1500
 INK = "#6f757b"

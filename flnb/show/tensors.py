@@ -16,8 +16,6 @@ from flnb.show.picture import heat_map, histogram, images_of, tag
 if TYPE_CHECKING:
     from flnb.tensor import Tensor
 
-__all__ = ["facts", "norm", "statistics", "tensor_html"]
-
 Array = np.ndarray[Any, Any]
 CODE = "font-family:var(--jp-code-font-family,monospace);font-size:var(--jp-code-font-size,13px)"
 DIM = "color:var(--jp-ui-font-color2,#777)"

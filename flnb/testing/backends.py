@@ -22,8 +22,6 @@ from flnb.testing.samples import Sample, samples
 if TYPE_CHECKING:
     from flnb.interface import TensorBackend
 
-__all__ = ["check_backend"]
-
 CALLS, ENOUGH = 5, 2e-3
 """Timed calls of a sample at most, and the seconds in all after which no further call is timed."""
 

@@ -12,8 +12,6 @@ from flnb.testing.managers import check_manager
 if TYPE_CHECKING:
     from flnb.explore.report import Report
 
-__all__ = ["conformance"]
-
 
 def conformance(part: Any, **options: Any) -> Report:
     """Check a backend by `check_backend`, or a memory manager by `check_manager`, and return the report.

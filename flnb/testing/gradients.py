@@ -11,8 +11,6 @@ from flnb.autograd import Variable
 from flnb.autograd.tape import grad_of
 from flnb.ops import asarray
 
-__all__ = ["GradientError", "verify_grad"]
-
 Array = np.ndarray[Any, Any]
 
 STEPS = (1e-4, 1e-3, 1e-5)

@@ -16,8 +16,6 @@ from flnb.dispatch.memory import allocate, release
 from flnb.explore.report import Report, Result
 from flnb.interface.memory import ALIGNMENT, Block, MemoryDevice, MemoryManager, OutOfMemoryError, Segment
 
-__all__ = ["check_manager"]
-
 Factory = Callable[[MemoryDevice], MemoryManager]
 
 

@@ -14,7 +14,6 @@ from flnb_telemetry.livetape import LiveTape
 from IPython.core.getipython import get_ipython
 from IPython.display import publish_display_data
 
-from flnb.widgets import cells
 from flnb.widgets.hub import Hub
 from flnb.widgets.proposals import Proposals
 
@@ -78,7 +77,7 @@ class Dashboard(_View):
     def _receive(self, message: dict[str, Any]) -> None:
         kind = message.get("type")
         if kind == "code":
-            self.send(cells.answer(self.follower.last, message))
+            self.send(code_of(self.follower.last, message))
         elif kind in ("fit", "apply"):
             self.proposals.receive(message)
         else:
@@ -154,10 +153,28 @@ class RunWidget(_View):
         elif kind in ("fit", "apply"):
             self.proposals.receive(message)
         elif kind == "code":
-            self.send(cells.answer(self.runs[0], message))
+            self.send(code_of(self.runs[0], message))
 
     def _static(self) -> str:
         return "".join(fallback(run) for run in self.runs)
+
+
+def code_of(run: Recording | None, request: dict[str, Any]) -> dict[str, Any]:
+    """Return a message with the code of an op's last call, or with empty code and the reason why there is none.
+
+    Args:
+        run: the recording that the dashboard shows, or None.
+        request: the browser's message: ``op``, the op's name, and perhaps ``scope``, the path of a module, whose calls
+            are preferred.
+    """
+    op, scope, found = str(request.get("op", "")), request.get("scope"), None
+    if run is None or run.captured is None:
+        text = "the inputs of ops were not kept: record with flnb.record(inputs=True)"
+    elif (found := run.calls.last(op, scope) or run.calls.last(op)) is None:
+        text = f"no call of {op} with its inputs was kept; {run.calls.summary()}"
+    else:
+        text = f"op {found.index} of {run.name!r}, {op}"
+    return {"type": "code", "code": found.to_code() if found else "", "said": text}
 
 
 def fallback(run: Recording | None) -> str:

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from flnb.memory_lab.fitting import Fit
 
-__all__ = ["Proposals"]
-
 KEPT = 8
 """How many of the modules whose saved tensors stay are listed in a proposal, the largest first."""
 
