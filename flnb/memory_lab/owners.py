@@ -1,4 +1,4 @@
-"""Owners of blocks: variables in the frames of a traceback, and the tape reachable from them."""
+"""Who holds each block of memory: variables in the frames of a traceback, and the tape reachable from them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,15 @@ __all__ = ["Owner", "Model", "owners", "models"]
 
 
 class Owner(NamedTuple):
-    """The owners of a block: variables and their frames, the ops that saved it, the line of its op."""
+    """Who holds a block, and where its tensor was made.
+
+    Attributes:
+        names: variables, also "layers[2]" or "net.0.weight".
+        owners: where these variables are: "a variable of train()".
+        gradients: names of the ops that saved the block for their gradient.
+        line, op: the line of the user's code and the op that made the tensor, "" where unknown.
+        shape: the tensor's shape.
+    """
 
     names: tuple[str, ...] = ()
     owners: tuple[str, ...] = ()
@@ -28,7 +36,7 @@ class Owner(NamedTuple):
     shape: tuple[int, ...] | None = None
 
     def joined(self, other: Owner) -> Owner:
-        """Merge two; where both have a value, this one's is used."""
+        """Return the union of both; of line, op and shape those of self are used if it has them."""
         shape = other.shape if self.shape is None else self.shape
         return Owner(
             tuple(dict.fromkeys(self.names + other.names)), tuple(dict.fromkeys(self.owners + other.owners)),
@@ -37,20 +45,20 @@ class Owner(NamedTuple):
 
     @property
     def held(self) -> str:
-        """The owners as text."""
+        """All holders as one text: "a variable of train(); the tape, for the gradient of exp"."""
         tape = [f"the tape, for the gradient of {', '.join(self.gradients)}"] if self.gradients else []
         return "; ".join([*self.owners, *tape])
 
 
 def owners(trace: TracebackType | None) -> dict[int, Owner]:
-    """Return the owners of each block (by id) reachable from the frames of a traceback."""
+    """Return the holders of blocks by the block's id, as far as the frames of a traceback lead to them."""
     found: dict[int, Owner] = {}
     roots: dict[int, Node] = {}
     frames = []
     while trace is not None:
         frames.append(trace.tb_frame)
         trace = trace.tb_next
-    for frame in reversed(frames):  # the innermost knows best
+    for frame in reversed(frames):  # names of the innermost frame come first
         users = not is_own(frame.f_code.co_filename)
         for name, tensor in _tensors(frame.f_locals | frame.f_globals if users else frame.f_locals):
             node = tensor._node
@@ -69,21 +77,25 @@ def owners(trace: TracebackType | None) -> dict[int, Owner]:
 
 
 class Model(NamedTuple):
-    """Modules that are called in one scope: what they can be written as together, and the class of each module in
-    them, by scope."""
+    """The modules that are called in one scope.
+
+    Attributes:
+        written: expressions that stand for all of them in code, such as "net" or "*layers".
+        kinds: names of the classes of the modules inside them, by scope.
+    """
 
     written: tuple[str, ...]
     kinds: dict[str, str]
 
 
 def models(trace: TracebackType | None) -> dict[str, Model]:
-    """Return the modules in the user's variables of a traceback, by the scope in which each is called.
+    """Return the modules in the user's variables of a traceback, by the scope in which they are called.
 
-    Those of one scope are written with variables of one frame; where none has all of them they are left out.
+    Modules of one scope must all be in variables of one frame; otherwise the scope is left out.
     """
     from flnb.nn.recompute import scopes
 
-    frames: list[dict[str, list[tuple[str, list[Any]]]]] = []  # of each, by scope, variables with the modules in them
+    frames: list[dict[str, list[tuple[str, list[Any]]]]] = []  # see _modules_in
     while trace is not None:
         frame, trace = trace.tb_frame, trace.tb_next
         if not is_own(frame.f_code.co_filename):
@@ -105,7 +117,7 @@ def models(trace: TracebackType | None) -> dict[str, Model]:
 
 
 def _modules_in(variables: dict[str, Any]) -> dict[str, list[tuple[str, list[Any]]]]:
-    """Return for each scope the modules found in variables, also nested ones, and how to write them in code."""
+    """Return by scope the (expression, modules) of each variable that is a module or a collection of modules."""
     found: dict[str, list[tuple[str, list[Any]]]] = {}
     for name, value in variables.items():
         if name != "self" and not name.startswith("_"):
@@ -116,14 +128,14 @@ def _modules_in(variables: dict[str, Any]) -> dict[str, list[tuple[str, list[Any
                 text, held = f"*{name}.values()", list(value.values())
             if held and all(hasattr(type(one), "named_modules") for one in held):
                 for one in held:
-                    list(one.named_modules())  # which names those that were appended to a list
+                    list(one.named_modules())  # gives names to modules that were appended to a list
                 for scope in dict.fromkeys(one._name for one in held):
                     found.setdefault(scope, []).append((text, [one for one in held if one._name == scope]))
     return found
 
 
 def _called(frame: Any) -> str:
-    """Describe whose variables a frame has: a function's, a notebook's, a script's."""
+    """Return the name of a frame: "train()", "the notebook" or a script's file name."""
     code = frame.f_code
     if not code.co_name.startswith("<"):
         return f"{code.co_name}()"
@@ -131,6 +143,7 @@ def _called(frame: Any) -> str:
 
 
 def _add(found: dict[int, Owner], tensor: Tensor, owner: Owner) -> None:
+    """Add a holder of a tensor to those of its block, unless NumPy itself allocated the tensor."""
     block = block_of(tensor._data)
     if block is not None:
         before = found.get(block.id)
@@ -138,7 +151,8 @@ def _add(found: dict[int, Owner], tensor: Tensor, owner: Owner) -> None:
 
 
 def _tensors(variables: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors in a frame's variables, also in lists, tuples, dicts and modules."""
+    """Yield (expression, tensor) for the tensors in variables, also in lists, tuples, dicts and modules, and their
+    gradients."""
     shown = [(name, value) for name, value in variables.items() if not name.startswith("_")]
     for name, value in sorted(shown, key=lambda item: not isinstance(item[1], Tensor)):  # plain variables first
         for path, tensor in _inside(name, value):
@@ -149,6 +163,7 @@ def _tensors(variables: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
 
 
 def _inside(name: str, value: Any) -> Iterable[tuple[str, Tensor]]:
+    """Return (expression, tensor) for the tensors in the value of one variable."""
     if isinstance(value, Tensor):
         return [(name, value)]
     if isinstance(value, (list, tuple)):
@@ -161,7 +176,7 @@ def _inside(name: str, value: Any) -> Iterable[tuple[str, Tensor]]:
 
 
 def _reached(roots: dict[int, Node]) -> Iterator[Node]:
-    """Yield every tape node reachable from these roots, without leaves."""
+    """Yield every node of an op that can be reached on the tape from these nodes."""
     waiting, seen = list(roots.values()), set(roots)
     while waiting:
         node = waiting.pop()

@@ -1,7 +1,7 @@
-"""The report of an out-of-memory error: what blocked the request, who owns it, and what would have worked.
+"""The report of an out-of-memory error: what blocked the request, who holds it, and which remedies would have worked.
 
-Everything is made from what the error kept of that moment, from the frames it passed through and, where one ran, from
-the recording. Without a recording nothing is predicted.
+It is made from the state of memory that the error stored, from the frames of its traceback, and from the recording that
+ran at the time, if any. Remedies are predicted from a recording only.
 """
 
 from __future__ import annotations
@@ -14,20 +14,26 @@ from flnb_telemetry import intern, schema
 
 from flnb.memory_lab.owners import Model, Owner, models, owners
 from flnb.memory_lab.remedies import Remedies, search
+from flnb.memory_lab.report_text import as_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from flnb.interface.memory import BlockState, OutOfMemoryError, SegmentState, Shortage
 
 __all__ = ["Blocker", "Closest", "Postmortem", "postmortem"]
 
 SHOWN = 8
-"""Tensors in the list of what blocks the request."""
+"""The most tensors in the list of what blocks the request."""
 
 
 class Blocker(NamedTuple):
-    """A live block in the way: sizes in bytes, age in seconds (None: not known), "" for what is not known."""
+    """A live block that is in the way of the request. Sizes in bytes, age in seconds; unknown texts are "".
+
+    Attributes:
+        names: variables that hold it; line: the user's line that made it.
+        held: who holds it, as text; locks: the number of user locks.
+    """
 
     id: int
     size: int
@@ -43,13 +49,18 @@ class Blocker(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Its variable, else module and op that made it, else its number."""
+        """A short name: its variable, or else the module and op that made it, or else its number."""
         made = ".".join(part for part in (self.scope, self.op) if part)
         return self.names[0] if self.names else made or f"block {self.id}"
 
 
 class Closest(NamedTuple):
-    """The segment where the least has to go for the request to fit: begin and end of that place, offsets in bytes."""
+    """The segment in which the fewest bytes have to be freed for the request to fit.
+
+    Attributes:
+        begin, end: the place of the request, offsets in bytes.
+        blocks: the live blocks at that place.
+    """
 
     segment: SegmentState
     begin: int
@@ -64,20 +75,21 @@ class Closest(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Postmortem:
-    """Why a request failed and what would have worked. All sizes in bytes.
+    """The report of an out-of-memory error: why a request failed, and what would have worked. All sizes are in bytes.
 
     Attributes:
-        request: what was asked for, by which ``op``, in which module (``scope``).
-        verdict: full, fragmented, or never to fit.
-        manager, device: their names; capacity: of the device, None where it is not known.
-        free: all that nobody uses; unreserved: what of it the device had left, None where that is not known.
-        largest_hole: the largest free piece in any segment; live: in live blocks.
-        segments: how memory lay.
-        closest: where the least has to go, None where no segment is large enough.
-        blockers: the tensors there, or the largest of all, where there is no such place.
-        locked: blocks under user locks: they stay until `user_unlock`.
-        cached: bytes of segments that held nothing, which `release_cached` would have given back.
-        models: modules in variables, by the scope in which each is called.
+        request: the requested size; op, scope: the op that requested it, and the module in which it ran.
+        verdict: a sentence: memory was full, or fragmented, or the request can never fit.
+        manager, device: their names; capacity: that of the device, None if unknown.
+        free: all unused bytes; unreserved: those of them that the device had left, None if unknown.
+        largest_hole: the largest free piece in any segment; live: bytes in live blocks.
+        segments: the segments with their blocks and holes.
+        closest: the segment in which the fewest bytes have to be freed, None if no segment is large enough.
+        blockers: the tensors at that place, or else the largest live ones.
+        locked: blocks under user locks, which stay until `user_unlock`.
+        cached: bytes of empty segments, which `release_cached` would have returned to the device.
+        shortage: the state of memory from which the report is made.
+        models: modules in variables, by the scope in which they are called.
 
     >>> import flnb
     >>> manager = flnb.memory.BestFit(flnb.memory.SimulatedDevice("8MiB"))
@@ -116,17 +128,15 @@ class Postmortem:
 
     @cached_property
     def remedies(self) -> Remedies:
-        """What would have worked, each replayed on the recorded trace; made when first asked for.
+        """The remedies, each replayed on the recorded trace; computed at the first access.
 
-        After that the error lets go of the recording (`Shortage.let_go`).
+        After that the error refers to the recording no more (`Shortage.let_go`).
         """
         found = search(self.shortage, self.request, (*self.blockers, *self.locked), self.cached, self.models)
         self.shortage.let_go()
         return found
 
     def __repr__(self) -> str:
-        from flnb.memory_lab.report_text import as_text
-
         return as_text(self)
 
 
@@ -135,8 +145,8 @@ def postmortem(error: OutOfMemoryError) -> Postmortem:
     at = error.shortage
     if at is None:
         raise ValueError(
-            "OutOfMemoryError.report: this error was not raised for a request to a memory manager, so it is not known "
-            "how memory lay; there is a report where a tensor or flnb.memory.allocate found no room"
+            "OutOfMemoryError.report: this error was raised by hand, so the state of memory is unknown; there is a "
+            "report if creating a tensor or flnb.memory.allocate ran out of memory"
         )
     tiles = [block for state in at.segments for block in state.blocks]
     gaps = [tile.size for tile in tiles if not tile.id]
@@ -144,7 +154,7 @@ def postmortem(error: OutOfMemoryError) -> Postmortem:
     reserved = sum(state.segment.size for state in at.segments)
     closest = closest_segment(at, error.request)
     blocks = closest.blocks if closest is not None else sorted(live, key=lambda block: -block.size)[:SHOWN]
-    about = _About(at, owners(error.__traceback__))
+    described = _described(at, owners(error.__traceback__))
     plan = intern.plans.items[at.plan]
     return Postmortem(
         request=error.request,
@@ -160,8 +170,8 @@ def postmortem(error: OutOfMemoryError) -> Postmortem:
         largest_hole=max(gaps, default=0),
         segments=at.segments,
         closest=closest,
-        blockers=tuple(about.blocker(block) for block in blocks[:SHOWN]),
-        locked=tuple(about.blocker(block) for block in live if block.id in at.locks),
+        blockers=tuple(map(described, blocks[:SHOWN])),
+        locked=tuple(described(block) for block in live if block.id in at.locks),
         cached=sum(state.segment.size for state in at.segments if not any(block.id for block in state.blocks)),
         shortage=at,
         models=models(error.__traceback__),
@@ -169,6 +179,7 @@ def postmortem(error: OutOfMemoryError) -> Postmortem:
 
 
 def _verdict(error: OutOfMemoryError, at: Shortage, gaps: list[int]) -> str:
+    """Return a sentence on why the request failed; ``gaps`` are the sizes of the free pieces."""
     if error.capacity is not None and error.request > error.capacity:
         return "never to fit: more than the device has"
     if error.free < error.request:
@@ -181,7 +192,7 @@ def _verdict(error: OutOfMemoryError, at: Shortage, gaps: list[int]) -> str:
 
 
 def closest_segment(at: Shortage, request: int) -> Closest | None:
-    """Return the place for a request where the fewest bytes have to be freed; locked blocks count most."""
+    """Return the place for a request at which the fewest bytes have to be freed, if possible none of them locked."""
     best: tuple[int, int, Closest] | None = None
     for state in at.segments:
         tiles = state.blocks
@@ -198,31 +209,29 @@ def closest_segment(at: Shortage, request: int) -> Closest | None:
 
 
 def _cost(tile: BlockState, at: Shortage) -> int:
+    """Return the cost of freeing a block: its bytes, far more if it is locked; 0 for a hole."""
     return (tile.size << 32 if tile.id in at.locks else tile.size) if tile.id else 0
 
 
-class _About:
-    """Facts about blocks, from the recording (if there is one) and from their owners."""
+def _described(at: Shortage, held: dict[int, Owner]) -> Callable[[BlockState], Blocker]:
+    """Return a function that describes a block, by the recording (if there is one) and by who holds it."""
+    rows: dict[int, tuple[Any, Any, int]] = {}
+    if at.run is not None:
+        plans, contexts = at.run.catalog.plans.items, at.run.catalog.contexts.items
+        wanted = {block.id for state in at.segments for block in state.blocks if block.id}
+        for number, plan, context, t in schema.tuples(at.run.memory.block, "alloc_id", "plan", "context", "t"):
+            if number in wanted:
+                rows[number] = plans[plan], contexts[context], t
 
-    def __init__(self, at: Shortage, held: dict[int, Owner]) -> None:
-        self.at, self.held = at, held
-        self.rows: dict[int, tuple[Any, Any, int]] = {}
-        if at.run is not None:
-            rows, catalog = at.run.memory.block, at.run.catalog
-            plans, contexts = catalog.plans.items, catalog.contexts.items
-            wanted = {block.id for state in at.segments for block in state.blocks if block.id}
-            for number, plan, context, t in schema.tuples(rows, "alloc_id", "plan", "context", "t"):
-                if number in wanted:
-                    self.rows[number] = (plans[plan], contexts[context], t)
-
-    def blocker(self, block: BlockState) -> Blocker:
-        owner = self.held.get(block.id, Owner())
-        plan, context, born = self.rows.get(block.id, (intern.plans.items[0], intern.contexts.items[0], self.at.t))
-        traced = bool(plan.op)  # what lived when the recording began is announced without its op
-        shape = owner.shape if owner.shape is not None else plan.shape if traced else None
-        held = "a user lock alone: its array is gone" if block.id in self.at.waiting else owner.held
+    def describe(block: BlockState) -> Blocker:
+        owner = held.get(block.id, Owner())
+        plan, context, born = rows.get(block.id, (intern.plans.items[0], intern.contexts.items[0], at.t))
+        traced = bool(plan.op)  # a block that was live when the recording began is recorded without its op
         return Blocker(
-            block.id, block.size, schema.CATEGORIES[block.category], owner.names,
-            plan.op or owner.op, context.scope, shape, owner.line,
-            (self.at.t - born) / 1e9 if traced else None, held, self.at.locks.get(block.id, 0),
+            block.id, block.size, schema.CATEGORIES[block.category], owner.names, plan.op or owner.op, context.scope,
+            owner.shape if owner.shape is not None else plan.shape if traced else None, owner.line,
+            (at.t - born) / 1e9 if traced else None,
+            "a user lock alone: its array is gone" if block.id in at.waiting else owner.held, at.locks.get(block.id, 0),
         )  # fmt: skip
+
+    return describe

@@ -1,4 +1,4 @@
-"""Recompute and offload by hand: steps in which some modules save nothing for backward, or their saved tensors move."""
+"""`lean`: training steps in which some modules are run again in backward, or their saved tensors are moved away."""
 
 from __future__ import annotations
 
@@ -20,17 +20,21 @@ __all__ = ["lean"]
 def lean(
     model: Any, recompute: str | Sequence[str] = (), offload: str | Sequence[str] = (), to: Any = None
 ) -> Iterator[Any]:
-    """Run the steps inside (forward and backward) in less memory by recomputing or offloading modules.
+    """Run training steps inside a ``with`` block in less memory, by recomputing or offloading modules.
 
-    Gradients are the same to the last bit. Buffers that a module writes (a running mean) are moved once, not twice.
-    It holds for calls made inside, in this thread, and for no copy of a module.
+    Gradients are the same to the last bit, and buffers such as running means are updated once. It applies to modules
+    that are called inside the block, in this thread, not to copies of them.
 
     Args:
-        model: the module, or several in a list; of these all that have one of the scopes are meant.
-        recompute: scopes of modules, as recordings name them, that run again in backward (`flnb.checkpoint`).
-        offload: of modules whose ops' saved tensors, from 16 KiB on, move away while they are idle
-            (`flnb.memory.offload`), those of modules inside them too. What an op elsewhere saves as well stays.
-        to: where these go; the host's memory when not given.
+        model: a module, or several in a list.
+        recompute: scopes of modules that run again in backward (`flnb.checkpoint`), as recordings name them
+            ("sequential.0").
+        offload: scopes of modules whose saved tensors of at least 16 KiB are moved away until backward
+            (`flnb.memory.offload`), including those of modules inside them. Tensors that other ops save too stay.
+        to: the device they move to, as for `flnb.memory.offload`; the host's memory by default.
+
+    Returns:
+        A context manager whose value is the model.
 
     >>> import flnb, flnb.nn as nn
     >>> net = nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 1))
@@ -38,9 +42,9 @@ def lean(
     ...     net(flnb.ones((512, 64))).sum().backward()
 
     Raises:
-        LookupError: a scope is no module of the model.
-        TypeError: the model is no module, or a scope no text.
-        RuntimeError: in backward, when parameters, buffers or inputs of a module that runs again were written between.
+        LookupError: the model has no module with one of the scopes.
+        TypeError: the model is no module, or a scope is no string.
+        RuntimeError: in backward, if parameters, buffers or inputs of a recomputed module were written meanwhile.
     """
     from flnb.nn.recompute import running_again
 
@@ -58,18 +62,19 @@ def lean(
 
 
 def _roots(model: Any) -> list[Any]:
+    """Return the argument of `lean` as a list of modules."""
     roots = list(model) if isinstance(model, (list, tuple)) else [model]
     wrong = [one for one in roots if isinstance(one, type) or not hasattr(one, "named_modules")]
     if wrong or not roots:
         got = f"{type(wrong[0]).__name__} ({wrong[0]!r:.60})" if wrong else "an empty list"
         raise TypeError(
-            f"flnb.memory.lean: expected a module or a list of modules, got {got}; give it the model that was recorded"
+            f"flnb.memory.lean: expected a module or a list of modules, got {got}; pass the model that was recorded"
         )
     return roots
 
 
 def _texts(scopes: Any, which: str) -> tuple[str, ...]:
-    """Return one scope or several as a tuple."""
+    """Return the argument ``which`` of `lean`, a scope or several, as a tuple of strings."""
     found = (scopes,) if isinstance(scopes, str) else tuple(scopes) if hasattr(scopes, "__iter__") else (scopes,)
     wrong = [scope for scope in found if not isinstance(scope, str)]
     if wrong:
@@ -81,8 +86,12 @@ def _texts(scopes: Any, which: str) -> tuple[str, ...]:
 
 
 class _Places:
-    """Scopes of modules: such as begin with a model's own, wherever it is called; and those of its modules that
-    somebody calls by hand, which begin with their own."""
+    """The modules that are chosen by scopes, to be compared with the scopes in which ops run.
+
+    Attributes:
+        anywhere: scopes that begin with a model's own name; scopes of the user may be around them.
+        exact: scopes that begin with the name of an inner module, for those that are called by themselves.
+    """
 
     def __init__(self, roots: list[Any], asked: tuple[str, ...]) -> None:
         from flnb.nn.recompute import scopes
@@ -103,22 +112,22 @@ class _Places:
                 listed = f"{', '.join(list(known)[:8])}{', ...' if len(known) > 8 else ''}"
                 raise LookupError(
                     f"flnb.memory.lean: the scope {scope!r} is no module of the model; its modules are {listed}; "
-                    f"give it the model that was recorded"
+                    f"pass the model that was recorded"
                 )
 
     def __bool__(self) -> bool:
         return bool(self.anywhere or self.exact)
 
     def have(self, path: str) -> bool:
-        """Return whether a path is that of one of the modules."""
+        """Return whether a scope is that of one of the modules."""
         return path in self.exact or any(f".{path}".endswith(f".{scope}") for scope in self.anywhere)
 
     def cover(self, path: str) -> bool:
-        """Return whether a path is that of one of the modules or inside one."""
+        """Return whether a scope is that of one of the modules or inside one."""
         return inside(path, self.exact) or any(f".{scope}." in f".{path}." for scope in self.anywhere)
 
 
 def _ends(scope: str) -> list[str]:
-    """Return all endings of a scope, the longest first."""
+    """Return all endings of a scope: of "a.b.c" these are "a.b.c", "b.c" and "c"."""
     parts = scope.split(".")
     return [".".join(parts[i:]) for i in range(len(parts))]

@@ -1,11 +1,13 @@
-"""What would have worked: every remedy is replayed on the recorded trace, up to the request that failed, before it is
-shown. What was not recorded, or cannot be replayed to the same failure, is said and not predicted.
+"""Remedies for a request that ran out of memory, each replayed on the recorded trace up to that request.
+
+Nothing is predicted if there is no recording, or if its replay does not fail at the same request.
 """
 
 from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -34,24 +36,27 @@ if TYPE_CHECKING:
 __all__ = ["Remedies", "Remedy", "requests_until", "search", "stand_in"]
 
 WORK = 1_000_000
-"""Calls that are replayed for one report, some seconds' worth."""
+"""The most calls that are replayed for one report, which takes some seconds."""
 READ = 250_000
-"""Ops that are read for what they saved, some seconds' worth: of longer recordings nothing is said about that."""
+"""The most ops of a recording whose saved tensors are examined, which takes some seconds."""
 TIMED = 1000
-"""Calls from which on the time of one is worth telling."""
+"""The least calls of a trace for which the time of one is reported."""
 TRIED = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-"""How many choices are tried together."""
+"""How many modules are recomputed or offloaded together in the trials."""
 HOW = "with flnb.record() as run: ..."
 STEADY = ("parameter", "optimizer_state")
-"""Categories that nobody deletes to make room."""
+"""Categories of tensors whose deletion is not proposed."""
 
 
 class Remedy(NamedTuple):
-    """One thing to do: the code to paste, whether the request would then have fitted, the most that would have been
-    reserved until then (bytes), and what it costs.
+    """A remedy, with the result of its replay.
 
-    Code that begins with ``flnb.use_memory_manager`` or ``flnb.memory.lean`` goes behind ``with`` around the program,
-    from where it was recorded; any other stands for itself before the line that failed.
+    Attributes:
+        what: code to paste. ``flnb.use_memory_manager`` and ``flnb.memory.lean`` go behind ``with`` around the program
+            from where it was recorded; other code goes before the line that failed.
+        fits: whether the request would have fitted.
+        peak: the most bytes that would have been reserved until then.
+        cost: the cost in time or calls to the device, as text.
     """
 
     what: str
@@ -62,12 +67,12 @@ class Remedy(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Remedies:
-    """Remedies that fit, least memory first, then those that do not; or why nothing can be said.
+    """The remedies that were replayed, or the reason why none were.
 
     Attributes:
-        rows: what was replayed.
-        capacity: what this manager could have had of the device, bytes.
-        unknown: why nothing, or not everything, is predicted, and what to do about it; "" where all is.
+        rows: those that fit, least memory first, then those that do not.
+        capacity: bytes that the device had for this manager.
+        unknown: why no remedies, or not all, were replayed, and what to do about it; "" if all were.
     """
 
     rows: tuple[Remedy, ...] = ()
@@ -81,13 +86,13 @@ class Remedies:
 
 
 class Candidate(NamedTuple):
-    """A remedy to be tried: the trace it leads to, and the manager."""
+    """A remedy to be replayed: its code, the trace and the manager that it leads to, and its cost as text."""
 
     what: str
     trace: Trace
     spec: Any
     cost: str | None = None
-    """None: what the manager takes, as measured in the replay."""
+    """None: the time and the calls to the device that the replay takes more than that of the failure."""
 
 
 def search(
@@ -96,9 +101,11 @@ def search(
     """Replay all candidate remedies and return those that fit.
 
     Args:
-        blockers: blocks whose going is tried.
-        cached: bytes that the manager held in segments without any block.
-        models: modules in variables, by the scope in which each is called.
+        at: the state of memory at the failure.
+        request: bytes requested.
+        blockers: blocks that may be freed.
+        cached: bytes of the manager's segments without any block.
+        models: modules in variables, by the scope in which they are called.
     """
     limit = at.available
     if at.run is None:
@@ -120,7 +127,14 @@ def search(
     trace = with_request(recorded(at.run, rows), at, request)
     same = play(trace, at.manager, stand_in(at.manager.device, limit))
     if same.first_oom is None or same.first_oom[0] != len(trace) - 1:
-        return Remedies((), limit, _not_reproduced(at, same, trace))
+        there = "does not run out" if same.first_oom is None else "runs out earlier"
+        return Remedies(
+            (),
+            limit,
+            f"Replayed from the recording, {at.manager.name} {there}: the state of memory before the recording began "
+            f"matters, which is not in the trace ({trace!r}). Record from before the first large tensor is made "
+            f"(`{HOW}`) to see what would have worked.",
+        )
     made, left = len(trace), 0
     best: dict[str, Remedy] = {}
     for group, candidate in _candidates(at, trace, rows, blockers, cached, models):
@@ -129,30 +143,21 @@ def search(
             continue
         before = best.get(group)
         if before is not None and before.fits and group in METHODS:
-            continue  # the cheapest of these come first
+            continue  # candidates come cheapest first
         made += len(candidate.trace)
         tried = _tried(candidate, same, stand_in(at.manager.device, limit))
         if before is None or (not tried.fits, tried.peak) < (not before.fits, before.peak):
             best[group] = tried
-    once = {row.what: row for row in best.values()}  # all there are may be as few as it takes
+    once = {row.what: row for row in best.values()}  # two groups may have the same remedy
     found = sorted(once.values(), key=lambda row: (not row.fits, row.peak))
     unknown = f"{left} more were not replayed: the trace has {quantity.count(len(trace))} calls." if left else ""
     return Remedies(tuple(found), limit, unknown)
 
 
-def _not_reproduced(at: Shortage, same: Outcome, trace: Trace) -> str:
-    there = "does not run out" if same.first_oom is None else "runs out earlier"
-    return (
-        f"Replayed from the recording, {at.manager.name} {there}: it matters how memory lay before the recording "
-        f"began, which is not in the trace ({trace!r}). Record from before the first large tensor is made (`{HOW}`) to "
-        f"see what would have worked."
-    )
-
-
 def requests_until(at: Shortage) -> Columns:
-    """Return the blocks of one manager (rows of `Memory.block`) as they were at the shortage.
+    """Return the rows of `Memory.block` of the manager that ran out, with frees after the failure left out.
 
-    Blocks of segments that it does not hold and that nobody released are another manager's.
+    Its blocks are those in segments that it holds or that were released; other segments are other managers'.
     """
     rows, segment = at.run.memory.block, at.run.memory.segment
     mine = np.array([state.segment.id for state in at.segments], np.int64)
@@ -164,7 +169,7 @@ def requests_until(at: Shortage) -> Columns:
 
 
 def with_request(trace: Trace, at: Shortage, request: int) -> Trace:
-    """Return the trace with the failed request appended."""
+    """Return a trace with the failed request, of so many bytes, appended."""
     catalog = at.run.catalog
 
     def one_more(column: Names, text: str) -> Names:
@@ -183,7 +188,7 @@ def with_request(trace: Trace, at: Shortage, request: int) -> Trace:
 
 
 def stand_in(device: Lease | MemoryDevice, capacity: int) -> MemoryDevice:
-    """Return a simulated device with another device's granularity and ability to grow."""
+    """Return a simulated device like another one: with its granularity, and growing segments if it has them."""
     real = device if isinstance(device, MemoryDevice) else device.device
     grows = type(real).resize is not MemoryDevice.resize
     kind: Any = SimulatedDevice if grows else type("StandIn", (SimulatedDevice,), {"resize": MemoryDevice.resize})
@@ -192,9 +197,10 @@ def stand_in(device: Lease | MemoryDevice, capacity: int) -> MemoryDevice:
 
 
 def _tried(candidate: Candidate, same: Outcome, device: MemoryDevice) -> Remedy:
+    """Replay a candidate; ``same`` is the replay of the failure, with which its cost is compared."""
     try:
         outcome = play(candidate.trace, candidate.spec, device)
-    except (TypeError, ValueError, MemoryError):  # it cannot be made for so small a device, or at all
+    except (TypeError, ValueError, MemoryError):  # the manager accepts no device that small, or no other device
         return Remedy(candidate.what, False, 0, quantity.UNKNOWN)
     cost = candidate.cost
     if cost is None:
@@ -209,21 +215,22 @@ def _tried(candidate: Candidate, same: Outcome, device: MemoryDevice) -> Remedy:
 def _candidates(
     at: Shortage, trace: Trace, rows: Columns, blockers: tuple[Blocker, ...], cached: int, models: Mapping[str, Model]
 ) -> Iterator[tuple[str, Candidate]]:
-    """Yield candidates (group, candidate), the most promising first; of each group only the best is shown."""
+    """Yield (group, candidate), the most promising first. Of each group only the best is shown."""
     if cached:
         yield "release", Candidate("flnb.memory.release_cached()", trace, _releasing(at.manager, len(trace.nbytes)))
     yield from _deleted(at, trace, rows, blockers)
     yield from _leaner(at, trace, rows, models)
     yield from _tuned(at, trace)
     for name in registry.names("memory manager"):
-        if name not in (at.manager.name, "planned"):  # that one needs a plan of a whole step, which this one is not
+        if name not in (at.manager.name, "planned"):  # which needs the trace of a whole step
             code = snippets.manager(registry.find("memory manager", name), {}, at.manager.device, at.available or 0)
             if code is not None:
                 yield name, Candidate(code, trace, name)
 
 
 def _releasing(manager: MemoryManager, last: int) -> Callable[[Lease], MemoryManager]:
-    """Return a factory of a manager that releases its cache just before its last request."""
+    """Return a function of a lease that creates a manager like this one that releases its cache just before its
+    ``last``-th request."""
 
     def made(lease: Lease) -> MemoryManager:
         inner: Any = type(manager)(lease, **manager.told)
@@ -245,7 +252,7 @@ def _releasing(manager: MemoryManager, last: int) -> Callable[[Lease], MemoryMan
 def _deleted(
     at: Shortage, trace: Trace, rows: Columns, blockers: tuple[Blocker, ...]
 ) -> Iterator[tuple[str, Candidate]]:
-    """Yield what the user could free: variables that nothing else refers to, and locks."""
+    """Yield as candidates the deletion of variables that alone hold a tensor, and the removal of user locks."""
     row_of = {number: row for row, number in enumerate(rows["alloc_id"].tolist())}
     free = [b for b in dict.fromkeys(blockers) if b.id in row_of and b.category not in STEADY and _by_hand(b)]
     for chosen in [[b] for b in free] + ([free] if len(free) > 1 else []):
@@ -257,13 +264,14 @@ def _deleted(
 
 
 def _by_hand(blocker: Blocker) -> bool:
+    """Return whether the user can free a block by deleting variables or by removing its locks."""
     if blocker.locks:
         return blocker.held.startswith("a user lock alone")
     return bool(blocker.names) and "the tape" not in blocker.held and all(n.isidentifier() for n in blocker.names)
 
 
 def without(trace: Trace, rows: Ints) -> Trace:
-    """Return the trace with some allocations freed just before its last call."""
+    """Return a trace in which some allocations (rows) are freed just before the last call."""
     born, died = trace.lifetimes
     tick = Trace.TICK
     ends = np.where(died < len(trace), died * tick, NEVER)
@@ -274,8 +282,8 @@ def without(trace: Trace, rows: Ints) -> Trace:
 def _leaner(
     at: Shortage, trace: Trace, rows: Columns, models: Mapping[str, Model]
 ) -> Iterator[tuple[str, Candidate]]:  # fmt: skip
-    """Modules run again in backward, or what they saved moved away: of each as few as it takes, the cheapest first;
-    and as many as there are, as a program that has just passed this request soon asks for more."""
+    """Yield candidates in which modules are recomputed or offloaded: more and more of them, the cheapest first, and
+    all of them, since a program that gets past this request soon requests more."""
     if not models or len(at.run.table("op")["t0"]) > READ:
         return
     step = Step(at.run, rows, trace, at.run.seconds_at(at.t))
@@ -308,7 +316,12 @@ def _leaner(
 
 
 def _levels(found: list[str], models: Mapping[str, Model]) -> Iterator[tuple[str, ...]]:
-    """Yield for each depth the modules that can be recomputed, with similar ones that have not run yet."""
+    """Yield for each depth of nesting the recomputable modules there, with those of their classes that did not run yet.
+
+    Args:
+        found: scopes of recomputable modules.
+        models: modules in variables, by the scope in which they are called.
+    """
     for depth in sorted({scope.count(".") for scope in found} - {0}):
         here = [scope for scope in found if scope.count(".") == depth]
         roots = dict.fromkeys(scope.partition(".")[0] for scope in here)
@@ -318,7 +331,7 @@ def _levels(found: list[str], models: Mapping[str, Model]) -> Iterator[tuple[str
 
 
 def _tuned(at: Shortage, trace: Trace) -> Iterator[tuple[str, Candidate]]:
-    """Yield the manager with other values of its settings."""
+    """Yield the manager with other values of its settings as candidates."""
     manager = at.manager
     parameters = inspect.signature(type(manager).__init__).parameters
     largest = int(trace.nbytes.max())
@@ -329,8 +342,4 @@ def _tuned(at: Shortage, trace: Trace) -> Iterator[tuple[str, Candidate]]:
                 told = {**manager.told, name: f"{limit >> 20}MiB"}
                 code = snippets.manager(type(manager), told, manager.device, at.available or 0)
                 if code is not None:
-                    yield name, Candidate(code, trace, _like(manager, told))
-
-
-def _like(manager: MemoryManager, told: dict[str, Any]) -> Callable[[Lease], MemoryManager]:
-    return lambda lease: type(manager)(lease, **told)
+                    yield name, Candidate(code, trace, partial(type(manager), **told))

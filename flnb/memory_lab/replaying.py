@@ -217,7 +217,11 @@ def fresh(spec: Any, lease: Lease, asked: Trace | None = None) -> tuple[str, Mem
             f"replay: {spec!r} did not use the device it was given: its __init__ should take `device` and pass it to "
             f"super().__init__(device)"
         )
-    name = manager.name if isinstance(spec, (str, MemoryManager)) else getattr(spec, "name", spec.__name__)
+    name = (
+        manager.name
+        if isinstance(spec, (str, MemoryManager))
+        else getattr(spec, "name", getattr(spec, "__name__", "manager"))
+    )
     options = ", ".join(f"{key}={value}" for key, value in given.items())
     return f"{name}({options})" if options else name, manager
 

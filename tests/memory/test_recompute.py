@@ -207,7 +207,7 @@ def test_modules_that_are_called_by_hand_have_scopes_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("model", "options", "error", "told"),
     [
-        (3, {"recompute": "linear"}, TypeError, r"expected a module or a list of modules, got int \(3\); give it the"),
+        (3, {"recompute": "linear"}, TypeError, r"expected a module or a list of modules, got int \(3\); pass the"),
         (None, {}, TypeError, r"expected a module or a list of modules, got NoneType \(None\)"),
         ([], {}, TypeError, "expected a module or a list of modules, got an empty list"),
         (nn.Linear, {}, TypeError, "expected a module or a list of modules, got type"),
