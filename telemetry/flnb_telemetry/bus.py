@@ -221,9 +221,6 @@ class scope(WithBlock[None]):
             leave(self._outer)
             self._outer = None
 
-    def _recreate_cm(self) -> scope:
-        return scope(self._name)
-
 
 class phase(WithBlock[None]):
     """Say which phase of a training step runs inside the block: "forward", "backward", "optimizer" or "other".
@@ -249,9 +246,6 @@ class phase(WithBlock[None]):
     def end(self, error: BaseException | None) -> None:
         if self._before is not None:
             set_phase(self._before)
-
-    def _recreate_cm(self) -> phase:
-        return phase(self._name)
 
 
 class step(WithBlock[int]):
@@ -287,9 +281,6 @@ class step(WithBlock[int]):
             threads.here.step = self._outer
             _end_step(self._began, self._index, self._total)
             self._began = 0
-
-    def _recreate_cm(self) -> step:
-        return step(self._given, self._total)
 
 
 def mark_step(total: int = 0) -> None:

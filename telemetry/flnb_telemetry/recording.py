@@ -337,9 +337,6 @@ class record(WithBlock[Recording]):
             finally:
                 _tell(self._run)
 
-    def _recreate_cm(self) -> record:
-        return record(self._name, buffer=self._buffer, limit=self._limit, grad_interval=self._grad_interval)
-
 
 def _tell(run: Recording) -> None:
     """Call all `watchers` with a recording that begins or has ended."""

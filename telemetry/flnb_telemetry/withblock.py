@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import weakref
 from contextlib import ContextDecorator
+from copy import copy
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -81,6 +82,10 @@ class WithBlock(ContextDecorator, Generic[T]):
 
     __exit__ = _Exit()
 
+    def _recreate_cm(self) -> Self:
+        """Return the block to enter for one call of a decorated function: a copy, as calls may be nested."""
+        return copy(self)
+
 
 class holding(WithBlock[T]):
     """Set a context variable to a value until the block ends. One object may be entered again while it is entered."""
@@ -128,9 +133,6 @@ class _Generated(WithBlock[T]):
         except BaseException as raised:  # `with` raises the error itself again
             if raised is not error and raised.__cause__ is not error and not isinstance(raised, StopIteration):
                 raise
-
-    def _recreate_cm(self) -> _Generated[T]:
-        return _Generated(self._make)
 
 
 def with_block(function: Callable[P, Iterator[T]]) -> Callable[P, WithBlock[T]]:

@@ -47,6 +47,7 @@ class Program:
         self.t = time.perf_counter_ns()
         self.block = 0
         self.node = 0
+        self.walked = 0  # the node at which the last backward pass began
 
     @staticmethod
     def plan(op: str, family: str = "elementwise", shape: tuple[int, ...] = (8, 8), dtype: str = "float32") -> int:
@@ -111,6 +112,10 @@ class Program:
         bus.emit(schema.FREE_COMPLETED, self.t, block, address, size, 0, segment)
 
     def gradient(self, node: int, norm: float, *, bad: int = 0, saved: int = 0, name: str = "") -> None:
+        if node > self.walked:
+            self.walked = node
+            self.t += 1
+            bus.emit(schema.WALK, self.t, node)
         self.t += 1
         code = schema.GRAD_STAT | (1 << schema.AUX_SHIFT if name else 0)
         bus.emit(code, self.t, node, encoding.float_bits(norm), bad, 64, intern.strings.id_of(name), saved)

@@ -45,6 +45,7 @@ def graph(nodes: Sequence[tuple[str, str]], parents: Sequence[Sequence[int]] | N
         leaf_name=np.zeros(leaves, np.int64),
         leaf_parameter=np.ones(leaves, np.bool_),
         leaf_gradient=given.get("leaves") or gradients([None] * leaves),
+        origin=given.get("origin", -1),
     )
 
 
@@ -173,28 +174,18 @@ def test_a_key_of_another_tape_is_nothing() -> None:
     assert tree.find("/zzz#0/*4") is None
 
 
-@pytest.mark.parametrize(
-    ("parents", "bad", "leaves", "expected"),
-    [
-        ([[-1], [0], [1], [2]], [3, 1, 0, 0], [0], [SPREAD, SPREAD, ORIGIN, FINE]),
-        ([[-1], [0, -2], [1]], [0, 0, 0], [0, 5], [FINE, ORIGIN, FINE]),  # parameters alone are bad
-        ([[-1], [0]], [1, 1], [0], [SPREAD, ORIGIN]),  # the loss itself
-        ([[-1], [0], [0], [1, 2]], [1, 0, 0, 0], [0], [SPREAD, ORIGIN, ORIGIN, FINE]),
-        ([[-1], [0], [-1], [1, 2]], [1, 0, 0, 0], [0], [SPREAD, ORIGIN, FINE, FINE]),  # the branch that is fine
-    ],
-)
-def test_a_nan_begins_where_a_good_gradient_came_in(
-    parents: list[list[int]], bad: list[int], leaves: list[int], expected: list[int]
-) -> None:
-    sick = graph([("", "x")] * len(parents), parents, gradient=gradients([1.0] * len(parents), bad),
-                 leaves=gradients([1.0] * len(leaves), leaves))  # fmt: skip
-    assert sick.health.tolist() == expected
+def test_the_health_of_nodes_is_that_of_their_gradients_and_of_the_origin() -> None:
+    sick = graph([("", "x")] * 4, gradient=gradients([1.0] * 4, [3, 1, 0, 0]), origin=2)
+    assert sick.health.tolist() == [SPREAD, SPREAD, ORIGIN, FINE]
+    assert sick.origins.tolist() == [2]
+    unseen = graph([("", "x")] * 2, gradient=gradients([1.0] * 2, [1, 0]))
+    assert (unseen.health.tolist(), unseen.origins.tolist()) == ([SPREAD, FINE], [])
 
 
 def test_what_is_sick_opens_first() -> None:
     nodes = [*block("a"), *block("b"), *block("c"), ("z", "sum"), ("z", "log")]
     norms = gradients([1.0] * len(nodes), [0, 0, 0, 0, 2, *[0] * 6])
-    tree = Levels(graph(nodes, gradient=norms), intern.Catalog())
+    tree = Levels(graph(nodes, gradient=norms, origin=5), intern.Catalog())
     assert shape(tree, tree.root, 1) == ["a–c ×3", "z"]
     assert tree.opened(5) == ["/*0", "/*0/b#0"]
 

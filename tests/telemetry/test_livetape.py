@@ -123,7 +123,9 @@ def test_the_structure_is_the_programs_and_not_the_steps() -> None:
 
 
 def test_bad_gradients_are_told_without_nan() -> None:
-    sick = live(("a", "exp"), ("a", "log"), gradient=gradients([float("nan"), 2.0], [5, 0]), leaves=gradients([3.0]))
+    sick = live(
+        ("a", "exp"), ("a", "log"), gradient=gradients([float("nan"), 2.0], [5, 0]), leaves=gradients([3.0]), origin=1
+    )
     told = whole(sick)
     assert [(node["norm"], node["bad"], node["health"]) for node in told["nodes"]] == [(None, 5, 1), (2.0, 0, 2)]
     assert (told["gradient"], told["gradient_bad"]) == (3.0, 0)

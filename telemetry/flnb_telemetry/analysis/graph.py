@@ -65,8 +65,8 @@ class Graph:
     """For each row the string id of the user's line, 0 if unknown."""
     failed: int = 0
     """If the forward pass ended in an error, the string id of its message (the op is the last row); else 0."""
-    origin: int | None = None
-    """The row where NaN or Inf first appeared in the backward pass, -1 if none did, None if that was not recorded."""
+    origin: int = -1
+    """The row where NaN or Inf first appeared in the backward pass, -1 if none did or it was not seen."""
 
     def __len__(self) -> int:
         return len(self.id)
@@ -86,42 +86,22 @@ class Graph:
 
     @cached_property
     def health(self) -> NDArray[np.int8]:
-        """FINE, SPREAD or ORIGIN for each row.
-
-        If the origin of NaN or Inf was not recorded, it is each node whose gradient is fine while that of a parent is
-        not (a node's gradient is the one that arrives at its output), and each node with a bad gradient that no other
-        node reads.
-        """
-        if self.origin is not None:
-            found = np.where(_bad(self.gradient), SPREAD, FINE).astype(np.int8)
-            if self.origin >= 0:
-                found[self.origin] = ORIGIN
-            return found
-        bad, leaf_bad = _bad(self.gradient), _bad(self.leaf_gradient)
-        gave = np.zeros(len(bad), np.bool_)
-        inner = self.parent >= 0
-        given = np.zeros(len(self.parent), np.bool_)
-        given[inner] = bad[self.parent[inner]]
-        given[~inner] = leaf_bad[-1 - self.parent[~inner]]
-        gave[self.child[given]] = True
-        arrived = np.where(self.last_reader >= 0, SPREAD, ORIGIN)
-        return np.where(bad, arrived, np.where(gave, ORIGIN, FINE)).astype(np.int8)
+        """FINE, SPREAD or ORIGIN for each row."""
+        bad = (self.gradient.bad > 0) | (self.gradient.seen & np.isnan(self.gradient.norm))
+        found = np.where(bad, SPREAD, FINE).astype(np.int8)
+        if self.origin >= 0:
+            found[self.origin] = ORIGIN
+        return found
 
     @property
     def origins(self) -> Ints:
-        """The rows where NaN or Inf begins, in the order of the backward pass."""
-        return np.flatnonzero(self.health == ORIGIN)[::-1]
+        """The row where NaN or Inf begins, or no row."""
+        return np.flatnonzero(self.health == ORIGIN)
 
     def parents(self, row: int) -> list[int]:
         """Return the ids of the nodes and leaves (negative) that a row reads, in the order of its arguments."""
         above = self.parent[self.start[row] : self.start[row + 1]]
         return [int(self.id[p] if p >= 0 else self.leaf_id[-1 - p]) for p in above.tolist()]
-
-
-def _bad(gradient: Gradients) -> Bools:
-    """Return for each row whether its gradient has NaN or Inf."""
-    bad: Bools = (gradient.bad > 0) | (gradient.seen & np.isnan(gradient.norm))
-    return bad
 
 
 def read(
@@ -130,9 +110,8 @@ def read(
     sampled: schema.Columns,
     root: int,
     catalog: Catalog,
-    limit: int | None,
     failed: dict[str, int] | None = None,
-    origin: int | None = None,
+    origin: int = 0,
 ) -> tuple[Graph, int]:
     """Make the graph of everything that one node depends on.
 
@@ -142,9 +121,8 @@ def read(
         sampled: the `grad_stat` events of one backward pass.
         root: the id of the node; 0 for the last one.
         catalog: the names behind the ids in records.
-        limit: the most nodes; of more, the latest are kept.
         failed: the record of an op that raised an error; the graph is then all nodes of `ops` and, last, this op.
-        origin: the id of the node where NaN or Inf appeared, 0 for none, None if that was not recorded.
+        origin: the id of the node where NaN or Inf appeared, 0 for none.
 
     Returns:
         The graph, and the number of older nodes that it lacks.
@@ -165,11 +143,10 @@ def read(
     row, parent = row[order], parent[order]
     up, inside = located(every, parent)
     needed = np.ones(len(every), np.bool_) if failed else _needed(len(every), row[inside], up[inside])
-    known = every[needed]
+    ids = every[needed]
     lacking = len(_ascending(parent[needed[row] & (parent > 0) & ~inside]))  # nodes older than the records
-    ids = known if limit is None else known[max(0, len(known) - limit) :]
     if len(ids) < len(every):
-        kept = needed[row] & (every[row] >= ids[0])
+        kept = needed[row]
         row, parent = located(ids, every[row[kept]])[0], parent[kept]
         up, inside = located(ids, parent)
     leaf_ids = _ascending(np.concatenate([parent[parent < 0], sampled["node"][sampled["node"] < 0]]))
@@ -181,6 +158,7 @@ def read(
     start = np.searchsorted(row, np.arange(len(ids) + 1))
     own, forward, backward = _times(ops, ids, catalog)
     plan, context = (np.append(ops[name].astype(np.int64), 0)[own] for name in ("plan", "context"))
+    origins = np.flatnonzero(ids == origin).tolist()
     at, seen = located(sampled["node"], ids, sort=True)
     measured = {key: _looked_up(sampled, key, at, seen) for key in ("plan", "saved", "name")}
     if failed is not None:
@@ -191,9 +169,9 @@ def read(
         ids, plan, context, forward, backward, saved, _gradients(sampled, at, seen), start,
         up,
         leaf_ids, *_leaves(leaf_ids, table("leaf"), sampled),
-        line=measured["name"], failed=failed["message"] if failed else 0, origin=_row(ids, origin),
+        line=measured["name"], failed=failed["message"] if failed else 0, origin=origins[0] if len(origins) else -1,
     )  # fmt: skip
-    return graph, lacking + len(known) - len(ids)
+    return graph, lacking
 
 
 def pairs(ops: schema.Columns, edges: schema.Columns) -> tuple[Ints, Ints]:
@@ -257,14 +235,6 @@ def located(keys: Ints, ids: Ints, sort: bool = False) -> tuple[Ints, Bools]:
     at = np.minimum(np.searchsorted(ascending, ids), len(keys) - 1)
     found = ascending[at] == ids
     return (at if order is None else order[at]), found
-
-
-def _row(ids: Ints, number: int | None) -> int | None:
-    """Return the row of a node's id, -1 if it is not among the ids; None for None."""
-    if number is None:
-        return None
-    at, found = located(ids, np.array([number]))
-    return int(at[0]) if found[0] else -1
 
 
 def _looked_up(sampled: schema.Columns, key: str, at: Ints, seen: Bools) -> Ints:

@@ -113,15 +113,6 @@ class Nodes(Sequence[TapeNode]):
             "" if graph.line is None else catalog.strings.items[int(graph.line[row])],
         )  # fmt: skip
 
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Sequence)
-            and len(self) == len(other)
-            and all(a == b for a, b in zip(self, other, strict=True))
-        )
-
-    __hash__ = None  # type: ignore[assignment]
-
     def __repr__(self) -> str:
         return f"<{len(self)} tape nodes>"
 
@@ -278,10 +269,10 @@ class Tape:
             lines.append(f"failed: {self.failure}")
         bad = sum(int(np.count_nonzero(gradient.bad)) for gradient in (graph.gradient, graph.leaf_gradient))
         if bad:
-            begins = [
-                f"{node.op} {node.scope}".rstrip() for node in map(self.nodes.__getitem__, graph.origins.tolist())
-            ]
-            where = f"begins at {', '.join(begins)}" if begins else "where it begins was not measured"
+            where = "where it begins was not measured"
+            if graph.origin >= 0:
+                node = self.nodes[graph.origin]
+                where = f"begins at {node.op} {node.scope}".rstrip()
             lines.append(f"NaN or Inf in {bad} gradients, {where}")
         return safe_lines("\n".join(lines))
 
@@ -296,7 +287,7 @@ def _line(node: TapeNode) -> str:
     return f"  {node.op} {quantity.extents(node.shape)} {node.dtype}  {node.scope}".rstrip() + took + norm
 
 
-def of(table: Table, start: int, catalog: Catalog, index: int | None = None, limit: int | None = None) -> Tape:
+def of(table: Table, start: int, catalog: Catalog, index: int | None = None) -> Tape:
     """Make the tape of a step, or without `index` that of the pass `worth_showing`, or else of the last forward pass.
 
     Args:
@@ -304,7 +295,6 @@ def of(table: Table, start: int, catalog: Catalog, index: int | None = None, lim
         start: the beginning of the recording, ns.
         catalog: the names behind the ids in records.
         index: the number of a step.
-        limit: the most nodes; of more, those nearest to the loss are kept.
 
     Raises:
         LookupError: there is no such step.
@@ -320,7 +310,7 @@ def of(table: Table, start: int, catalog: Catalog, index: int | None = None, lim
         found = [one for one in found if t0 <= one.t0 <= t1]
         if not found:  # gradients were not measured: the graph has no norms
             ops = {name: column[(ops["t0"] >= t0) & (ops["t1"] <= t1)] for name, column in ops.items()}
-    t, root, origin, rows = start, 0, None, np.empty(0, np.int64)
+    t, root, origin, rows = start, 0, 0, np.empty(0, np.int64)
     failed = _failed(ops, stats, table("op_failed"), catalog) if index is None else None
     if failed is not None:
         t, since = failed["t"], failed["since"]
@@ -328,11 +318,11 @@ def of(table: Table, start: int, catalog: Catalog, index: int | None = None, lim
     elif found:
         shown = worth_showing(found)
         t, root, rows = shown.t1, shown.root, shown.rows
-        origin = _origin(shown, table("nan_origin")) if shown.begun else None
+        origin = _origin(shown, table("nan_origin"))
         around = steps["index"][(steps["t0"] <= t) & (t <= steps["t1"])]
         index = int(around[-1]) if len(around) else None
     sampled = {name: column[rows] for name, column in stats.items()}
-    graph, truncated = graphs.read(table, ops, sampled, root, catalog, limit, failed, origin)
+    graph, truncated = graphs.read(table, ops, sampled, root, catalog, failed, origin)
     other = partial(of, table, start, catalog)
     return Tape(-1 if index is None else index, (t - start) / 1e9, graph, catalog, truncated, table, other)
 
@@ -358,8 +348,7 @@ class Measured(NamedTuple):
     """A backward pass whose gradients were measured.
 
     Times are in ns; `lane` is the number of its thread, `root` the node it began at, `rows` are its rows in the
-    table of `grad_stat` events. `bad` is True if a gradient has NaN or Inf, `begun` if a `walk` event tells its
-    beginning; then a `nan_origin` event tells where NaN or Inf appeared.
+    table of `grad_stat` events, and `bad` is True if a gradient has NaN or Inf.
     """
 
     t0: int
@@ -368,29 +357,22 @@ class Measured(NamedTuple):
     root: int
     rows: Ints
     bad: bool
-    begun: bool
 
 
 def measured(stats: schema.Columns, walks: schema.Columns) -> list[Measured]:
     """Return the backward passes in the tables of `grad_stat` and `walk` events, in order of time.
 
-    Each pass begins with a `walk` event. Old recordings have none: as a pass visits nodes by descending id, one begins
-    wherever an id is larger than all before it in the same thread.
+    Each pass begins with a `walk` event and ends before the next one of its thread.
     """
     found = []
-    for lane in np.unique(stats["lane"]).tolist():
-        rows, own = np.flatnonzero(stats["lane"] == lane), np.flatnonzero(walks["lane"] == lane)
-        node = np.maximum(stats["node"][rows], 0)
-        before = np.maximum.accumulate(node)
-        of_walk = np.searchsorted(walks["t"][own], stats["t"][rows], "right")
-        fresh = (of_walk[1:] > of_walk[:-1]) | ((node[1:] > before[:-1]) & (before[:-1] > 0) & (of_walk[1:] == 0))
-        for part, walk in zip(*(np.split(x, np.flatnonzero(fresh) + 1) for x in (rows, of_walk)), strict=True):
-            t, begun = stats["t"][part], walk[0] > 0
-            t0, root = int(t[0]), int(stats["node"][part].max(initial=0))
-            if begun:
-                t0, root = (int(walks[key][own[walk[0] - 1]]) for key in ("t", "node"))
-            bad = bool((stats["bad"][part] > 0).any())
-            found.append(Measured(t0, int(t[-1]), lane, root, part, bad, bool(begun)))
+    for lane in np.unique(walks["lane"]).tolist():
+        rows, own = (np.flatnonzero(table["lane"] == lane) for table in (stats, walks))
+        ends = np.searchsorted(stats["t"][rows], walks["t"][own])
+        for walk, part in zip(own.tolist(), np.split(rows, ends)[1:], strict=True):
+            if len(part):
+                t0, root = int(walks["t"][walk]), int(walks["node"][walk])
+                bad = bool((stats["bad"][part] > 0).any())
+                found.append(Measured(t0, int(stats["t"][part[-1]]), lane, root, part, bad))
     return sorted(found, key=lambda one: one.t0)
 
 
