@@ -1,7 +1,7 @@
-"""Softmax and embedding for many classes, most of them rare: rare ones in narrower clusters (Grave et al. 2017).
+"""Softmax and embedding for many classes, of which rare ones have fewer features (Grave et al. 2017).
 
-Both share their cutoffs: entries are sorted, frequent ones first; those below the first cutoff are one cluster, those
-between two cutoffs another.
+Classes are sorted by frequency, the most frequent first, and divided into clusters: classes below the first cutoff are
+the first cluster, classes between two cutoffs, or between the last one and the end, another.
 """
 
 from __future__ import annotations
@@ -23,9 +23,12 @@ __all__ = ["AdaptiveEmbedding", "AdaptiveSoftmax", "AdaptiveSoftmaxLoss"]
 class AdaptiveSoftmax(Module):
     """Log-probabilities of many classes, most of them rare: (N, in_features) -> (N, classes).
 
-    Classes are sorted, frequent ones first. Those below the first of ``cutoffs`` are scored by ``head``, together with
-    one score for each cluster between the others; cluster i is scored through in_features / ``factor`` ** (i + 1)
-    features.
+    Classes are sorted, the most frequent first. The member ``head`` scores the classes below the first of ``cutoffs``
+    and each of the clusters that the cutoffs divide the other classes into. Classes in cluster i (from 0) are scored
+    through in_features / factor ** (i + 1) features. Grave et al. 2017, "Efficient softmax approximation for GPUs".
+
+    Raises:
+        ValueError: cutoffs that do not rise between 1 and classes - 1, or an x of another shape.
 
     >>> import flnb, flnb.nn as nn
     >>> softmax = nn.AdaptiveSoftmax(8, 20, [4, 10])
@@ -53,16 +56,21 @@ class AdaptiveSoftmax(Module):
         return ops.concat(parts, axis=1)
 
     def scores(self, x: Any) -> Any:
-        """Log-probabilities of the frequent classes and of the clusters."""
+        """Return the log-probabilities of the frequent classes and of each cluster: (N, cutoffs[0] + clusters)."""
         if x.ndim != 2 or x.shape[1] != self.in_features:
             raise ValueError(f"AdaptiveSoftmax: expected x (N, {self.in_features}), got {x.shape}")
         return ops.log_softmax(self.head(x))
 
 
 class AdaptiveSoftmaxLoss(Module):
-    """Negative log-likelihood of targets (N,) by an `AdaptiveSoftmax` of x (N, in_features); "mean", "sum" or "none".
+    """Negative log-likelihood of targets by an `AdaptiveSoftmax`, reduced by "mean", "sum" or "none".
 
-    Each cluster is computed only for the examples whose target is in it, which makes it fast.
+    Called as ``loss(x, targets)``: x (N, in_features), integer targets (N,). It is faster than the log-probabilities of
+    all classes, because each cluster is computed only for the examples whose target is in it.
+
+    Raises:
+        ValueError: targets of another shape or dtype.
+        IndexError: a target that is no class.
 
     >>> import flnb, flnb.nn as nn
     >>> loss = nn.AdaptiveSoftmaxLoss(nn.AdaptiveSoftmax(8, 20, [4, 10]))
@@ -76,7 +84,11 @@ class AdaptiveSoftmaxLoss(Module):
     def forward(self, x: Any, targets: Any) -> Any:
         softmax, targets = self.softmax, ops.asarray(targets)
         head = softmax.scores(x)
-        self._check(x, targets)
+        if targets.shape != x.shape[:1] or targets.dtype.kind not in "iu" or targets.size == 0:
+            raise ValueError(
+                f"AdaptiveSoftmaxLoss: expected integer targets ({x.shape[0]},), one or more, got {targets._spec!r}"
+            )
+        _check_range("AdaptiveSoftmaxLoss: targets", targets, softmax.classes)
         found, order = [], []
         for i, rows, within in _clusters(targets, softmax.bounds):
             if i == 0:
@@ -87,19 +99,13 @@ class AdaptiveSoftmaxLoss(Module):
             order.append(rows)
         return by_reduction(-_in_order(found, order), self.reduction)
 
-    def _check(self, x: Any, targets: Any) -> None:
-        if targets.shape != x.shape[:1] or targets.dtype.kind not in "iu" or targets.size == 0:
-            raise ValueError(
-                f"AdaptiveSoftmaxLoss: expected integer targets ({x.shape[0]},), one or more, got {targets._spec!r}"
-            )
-        _check_range("AdaptiveSoftmaxLoss: targets", targets, self.softmax.classes)
-
 
 class AdaptiveEmbedding(Module):
-    """Rows for integers below ``entries``, of any shape -> (..., features); rare ones are narrower.
+    """Look up a row for each integer (of any shape) -> (..., features); the rows of rare entries have fewer numbers.
 
-    Cluster i has rows of features / ``factor`` ** i and a linear map to all features (Baevski and Auli 2019, section
-    3). Rows begin normal with variance 1 / width, maps as `init.glorot_uniform`.
+    Entries are sorted, the most frequent first, and divided at ``cutoffs`` into clusters. Rows of cluster i (from 0)
+    have features / factor ** i numbers, which a linear map widens to ``features``. Rows are initialised from a normal
+    distribution with variance 1 / width, maps by `init.glorot_uniform`. Baevski and Auli 2019, section 3.
 
     >>> import flnb, flnb.nn as nn
     >>> embedding = nn.AdaptiveEmbedding(20, 8, [4, 10])
@@ -107,7 +113,9 @@ class AdaptiveEmbedding(Module):
     ((1, 3, 8), [(4, 8), (6, 2), (10, 1)])
 
     Raises:
-        IndexError: integers that are not in range(entries).
+        ValueError: cutoffs that do not rise between 1 and entries - 1.
+        TypeError: indices that are not integers.
+        IndexError: an index that is not in range(entries).
     """
 
     def __init__(self, entries: int, features: int, cutoffs: Sequence[int], factor: float = 4.0) -> None:
@@ -137,7 +145,7 @@ class AdaptiveEmbedding(Module):
 
 
 def _bounds(name: str, entries: int, cutoffs: Sequence[int]) -> tuple[int, ...]:
-    """Where each cluster ends."""
+    """Return the end of each cluster: the cutoffs, checked, and the number of entries."""
     bounds = (*cutoffs, entries)
     if not cutoffs or cutoffs[0] < 1 or any(a >= b for a, b in itertools.pairwise(bounds)):
         raise ValueError(f"{name}: expected rising cutoffs between 1 and {entries - 1}, got {list(cutoffs)}")
@@ -145,11 +153,12 @@ def _bounds(name: str, entries: int, cutoffs: Sequence[int]) -> tuple[int, ...]:
 
 
 def _width(features: int, factor: float, cluster: int) -> int:
+    """The number of features of a cluster: features / factor ** cluster, at least 1."""
     return max(1, int(features // factor**cluster))
 
 
 def _clusters(targets: Any, bounds: tuple[int, ...]) -> Iterator[tuple[int, Any, Any]]:
-    """Each cluster that occurs in targets (N,): its number, the places of its entries, and the entries within it."""
+    """Yield for each cluster that occurs in targets (N,): its number, where its targets are, their index inside it."""
     for i, (low, high) in enumerate(itertools.pairwise((0, *bounds))):
         (places,) = ops.nonzero(ops.logical_and(targets >= low, targets < high))
         if places.size:
@@ -157,11 +166,12 @@ def _clusters(targets: Any, bounds: tuple[int, ...]) -> Iterator[tuple[int, Any,
 
 
 def _in_order(found: list[Any], order: list[Any]) -> Any:
-    """Put values found cluster by cluster at their places."""
+    """Concatenate values that were computed cluster by cluster, and sort them by their positions in ``order``."""
     return ops.concat(found)[ops.argsort(ops.concat(order))]
 
 
 def _check_range(what: str, integers: Any, end: int) -> None:
+    """Raise an IndexError unless all integers are in range(end)."""
     least, most = integers._bounds()
     if least < 0 or most >= end:
         raise IndexError(f"{what} go from {least} to {most}, expected 0 to {end - 1}")

@@ -1,4 +1,4 @@
-"""Checkpoints of a training run: model, optimizer, schedule, data, random numbers, in one safetensors file."""
+"""Checkpoints of a training run: the states of model, optimizer, schedule, data and random generator in one file."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 __all__ = ["load_checkpoint", "save_checkpoint"]
 
 ARRAY = "__array__"
-"""Where the state held an array, the JSON holds ``{ARRAY: its name in the file}``."""
+"""The key that marks an array in the JSON: each is replaced by ``{ARRAY: its name in the file}``."""
 
 
 def save_checkpoint(path: str | os.PathLike[str], /, **parts: Any) -> None:
-    """Write the states of `parts` and of the session's random generator to `path`.
+    """Write the states of `parts` and of the session's random generator to one safetensors file.
 
-    A part has ``state_dict()`` (modules, optimizers, schedules, ...) or ``state`` (datasets, random generators), or is
-    a plain value that JSON can hold. Arrays become safetensors, named by where they are ("model.conv.weight"); the
-    rest is JSON in the file's metadata. The file appears under its name only when it is complete, so an interrupted
-    save leaves the old one as it was.
+    A part is anything with a method ``state_dict()`` (modules, optimizers, schedules, ...) or an attribute ``state``
+    (datasets, random generators), or a plain value that JSON can represent. Arrays become the file's tensors, named
+    after their place ("model.conv.weight"); everything else is JSON in the file's metadata. The file is complete or not
+    written at all: an interrupted call leaves an older file unchanged.
 
     >>> import tempfile, flnb.nn as nn, flnb.optim as optim
     >>> folder = tempfile.TemporaryDirectory()
@@ -39,8 +39,8 @@ def save_checkpoint(path: str | os.PathLike[str], /, **parts: Any) -> None:
     >>> folder.cleanup()
 
     Raises:
-        TypeError: a value in a part's state is neither an array nor JSON; the message names it.
-        ValueError: a part is called "random", which stands for the session's generator.
+        TypeError: a value in a part's state is neither an array nor representable in JSON; the message names it.
+        ValueError: a part is called "random", which is the name of the session's generator in the file.
     """
     if "random" in parts:
         raise ValueError(
@@ -57,15 +57,18 @@ def save_checkpoint(path: str | os.PathLike[str], /, **parts: Any) -> None:
 
 
 def load_checkpoint(path: str | os.PathLike[str], /, *, random: bool = True, **parts: Any) -> dict[str, Any]:
-    """Read a file of `save_checkpoint` into `parts`, each under the name it was saved with; returns the plain values.
+    """Read a file of `save_checkpoint` into `parts`, each under the name that it was saved with.
 
-    Parts of the file that are not asked for are ignored. With `random`, the session's generator continues from its
-    saved state.
+    States in the file for which no part is passed are ignored. Unless ``random`` is false, the session's random
+    generator continues from its saved state.
+
+    Returns:
+        The plain values in the file, by name.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is incomplete, or no checkpoint; or parts do not fit: lists every missing, unexpected and
-            mis-shaped name of all of them. Nothing has been loaded then.
+        ValueError: the file is incomplete or no checkpoint, or the parts do not fit; the message lists every missing,
+            unexpected and mis-shaped name. Nothing has been loaded then.
 
     >>> import flnb.nn as nn
     >>> net = nn.Linear(2, 1)
@@ -84,7 +87,7 @@ def load_checkpoint(path: str | os.PathLike[str], /, *, random: bool = True, **p
         if hasattr(parts[name], "mismatches"):
             problems += [f"{name}: {problem}" for problem in parts[name].mismatches(states[name])]
     refuse(problems, f"the parts given; read from {path}")
-    # First those that could not be asked: when one refuses, the others are put back.
+    # Parts without `mismatches` come first: if loading one of them fails, those before it are restored.
     if random:
         parts, states = {**parts, "random": flnb_random.current_generator()}, {**states, "random": noise}
     before: list[tuple[Any, Any]] = []
@@ -103,12 +106,10 @@ def load_checkpoint(path: str | os.PathLike[str], /, *, random: bool = True, **p
 def _parsed(
     path: str | os.PathLike[str], text: str, arrays: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any], Any]:
-    """The states, the plain values and the generator's state in a checkpoint's JSON."""
+    """The states by part, the plain values by name and the generator's state, from the JSON of a checkpoint."""
     try:
-        tree = json.loads(text)
-        states: dict[str, Any] = dict(_decoded(tree["states"], arrays))
-        values: dict[str, Any] = dict(_decoded(tree["values"], arrays))
-        return states, values, tree["random"]
+        tree = json.loads(text, object_hook=lambda found: arrays[found[ARRAY]] if ARRAY in found else found)
+        return dict(tree["states"]), dict(tree["values"]), tree["random"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(
             f"flnb: {path} is a damaged checkpoint ({type(error).__name__}: {error}); nothing was loaded; "
@@ -117,14 +118,17 @@ def _parsed(
 
 
 def _has_state(part: Any) -> bool:
+    """Whether a part has a state; if not, it is a plain value."""
     return hasattr(part, "state_dict") or hasattr(part, "state")
 
 
 def _state(part: Any) -> Any:
+    """Return the state of a part."""
     return part.state_dict() if hasattr(part, "state_dict") else part.state
 
 
 def _put(part: Any, state: Any) -> None:
+    """Set the state of a part."""
     if hasattr(part, "load_state_dict"):
         part.load_state_dict(state)
     else:
@@ -132,7 +136,7 @@ def _put(part: Any, state: Any) -> None:
 
 
 def _encoded(value: Any, name: str, arrays: dict[str, Any]) -> Any:
-    """`value` in a form that JSON can hold, its arrays put into `arrays`."""
+    """Convert `value` to what JSON can represent; its arrays go into `arrays`, under names that begin with `name`."""
     if isinstance(value, (Tensor, np.ndarray)):
         while name in arrays:  # {"a.b": x, "a": {"b": y}}
             name += "+"
@@ -151,13 +155,3 @@ def _encoded(value: Any, name: str, arrays: dict[str, Any]) -> Any:
         f"flnb: nn.save_checkpoint: {name} is a {type(value).__name__}; expected an array, a number, a text, None, "
         "or a list or dict (with texts as keys) of such"
     )
-
-
-def _decoded(value: Any, arrays: dict[str, Any]) -> Any:
-    if isinstance(value, dict):
-        if ARRAY in value:
-            return arrays[value[ARRAY]]
-        return {key: _decoded(item, arrays) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_decoded(item, arrays) for item in value]
-    return value

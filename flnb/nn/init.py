@@ -1,4 +1,4 @@
-"""Initial values: tensors of a shape, drawn or constant; weights are (out, in, *kernel).
+"""Initial values of parameters: tensors of a given shape; that of a weight is (out, in, *kernel).
 
 >>> import flnb, flnb.nn as nn
 >>> layer = nn.Linear(3, 2)
@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NoReturn
 
-from flnb import ops, random
+from flnb import ops
 from flnb.dispatch.brief import brief
 from flnb.dispatch.dtypes import default_dtype
 from flnb.dispatch.spelling import unknown
 from flnb.ops.documentation import readable
+from flnb.random import normal, uniform
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,18 +32,18 @@ __all__ = [
 
 ROOT_OF_TWO, ROOT_OF_THREE = 2.0**0.5, 3.0**0.5
 LEAST_MASS = 0.01
-"""Of a normal distribution between the cuts: below it, hardly any number that is drawn would be kept."""
+"""The least probability of the interval of `truncated_normal`: below it, too many numbers would be drawn again."""
 
 
 def fans(shape: Shape) -> tuple[int, int]:
-    """The number of inputs of each output of a weight (out, in, *kernel), and the number of outputs of each input.
+    """Return the fan-in and the fan-out of a weight (out, in, *kernel): in * prod(kernel) and out * prod(kernel).
 
     >>> import flnb.nn as nn
     >>> nn.init.fans((8, 4, 3, 3))
     (36, 72)
 
     Raises:
-        ValueError: fewer than two axes, or a negative extent.
+        ValueError: the shape has fewer than two axes, or a negative extent.
     """
     if any(n < 0 for n in shape):
         raise ValueError(f"init: a shape has extents >= 0, got {brief(shape)}")
@@ -55,7 +56,7 @@ def fans(shape: Shape) -> tuple[int, int]:
 
 
 def constant(shape: Shape, value: float, dtype: DTypeLike = None) -> Tensor:
-    """A tensor with one number everywhere.
+    """A tensor of the given shape whose elements are all ``value``.
 
     >>> import flnb.nn as nn
     >>> nn.init.constant((2,), 0.5)
@@ -68,7 +69,7 @@ def identity(shape: Shape, dtype: DTypeLike = None) -> Tensor:
     """A matrix (out, in) with ones on the diagonal and zeros elsewhere.
 
     Raises:
-        ValueError: not two axes.
+        ValueError: the shape does not have two axes.
 
     >>> import flnb.nn as nn
     >>> nn.init.identity((2, 2)).tolist()
@@ -79,38 +80,14 @@ def identity(shape: Shape, dtype: DTypeLike = None) -> Tensor:
     return ops.eye(*shape, dtype=dtype or default_dtype())
 
 
-def uniform(
-    shape: Shape, low: float = 0.0, high: float = 1.0, dtype: DTypeLike = None, generator: Generator | None = None
-) -> Tensor:
-    """Uniform random numbers in [low, high).
-
-    >>> import flnb.nn as nn
-    >>> nn.init.uniform((2, 3)).shape
-    (2, 3)
-    """
-    return random.uniform(shape, low, high, dtype, generator)
-
-
-def normal(
-    shape: Shape, mean: float = 0.0, std: float = 1.0, dtype: DTypeLike = None, generator: Generator | None = None
-) -> Tensor:
-    """Normally distributed random numbers.
-
-    >>> import flnb.nn as nn
-    >>> nn.init.normal((2, 3)).shape
-    (2, 3)
-    """
-    return random.normal(shape, mean, std, dtype, generator)
-
-
 def truncated_normal(
     shape: Shape, mean: float = 0.0, std: float = 1.0, low: float = -2.0, high: float = 2.0, dtype: DTypeLike = None,
     generator: Generator | None = None,
 ) -> Tensor:  # fmt: skip
-    """Normally distributed random numbers within [low, high]: those outside are drawn again.
+    """Normally distributed random numbers in [low, high]: numbers outside are drawn again.
 
     Raises:
-        ValueError: less than a hundredth of the distribution is between low and high.
+        ValueError: the distribution has less than 1% of its probability between low and high.
 
     >>> import flnb, flnb.nn as nn
     >>> bool((flnb.abs(nn.init.truncated_normal((100,))) <= 2.0).all())
@@ -122,41 +99,45 @@ def truncated_normal(
             f"init.truncated_normal: {below_high - below_low:.2%} of the normal distribution with mean {mean} and std "
             f"{std} lies in [{low}, {high}], expected 1% or more; move the cuts, or use uniform"
         )
-    x = random.normal(shape, mean, std, dtype, generator)
+    x = normal(shape, mean, std, dtype, generator)
     while ops.any(outside := ops.logical_or(x < low, x > high)):
-        x = ops.where(outside, random.normal(shape, mean, std, dtype, generator), x)
+        x = ops.where(outside, normal(shape, mean, std, dtype, generator), x)
     return x
 
 
 def kaiming_uniform(
     shape: Shape, mode: str = "in", slope: float = 0.0, dtype: DTypeLike = None, generator: Generator | None = None
 ) -> Tensor:
-    """Uniform random numbers with the standard deviation of `kaiming_normal`.
+    """Uniform random numbers with mean 0 and the standard deviation of `kaiming_normal`.
 
     >>> import flnb.nn as nn
     >>> nn.init.kaiming_uniform((64, 3, 3, 3)).shape
     (64, 3, 3, 3)
     """
     bound = ROOT_OF_THREE * _kaiming(shape, mode, slope)
-    return random.uniform(shape, -bound, bound, dtype, generator)
+    return uniform(shape, -bound, bound, dtype, generator)
 
 
 def kaiming_normal(
     shape: Shape, mode: str = "in", slope: float = 0.0, dtype: DTypeLike = None, generator: Generator | None = None
 ) -> Tensor:
-    """Normal random numbers with deviation sqrt(2 / ((1 + slope^2) fan)) (He et al. 2015, section 2.2).
+    """Normally distributed random numbers with mean 0 and standard deviation sqrt(2 / ((1 + slope^2) * fan)).
 
-    They keep the variance before a rectifier whose negative side has ``slope`` (0: ReLU): of activations with mode
-    "in", of gradients with mode "out".
+    As initial weights before a ReLU, or a leaky ReLU with that ``slope``, they preserve the variance of activations
+    (mode "in", with the fan-in) or of gradients (mode "out", with the fan-out). He et al. 2015, section 2.2.
+
+    Raises:
+        ValueError: another mode, or a shape with fewer than two axes.
 
     >>> import flnb, flnb.nn as nn
     >>> round(float(flnb.std(nn.init.kaiming_normal((1000, 200)))), 1)
     0.1
     """
-    return random.normal(shape, 0.0, _kaiming(shape, mode, slope), dtype, generator)
+    return normal(shape, 0.0, _kaiming(shape, mode, slope), dtype, generator)
 
 
 def _kaiming(shape: Shape, mode: str, slope: float) -> float:
+    """The standard deviation of `kaiming_normal`."""
     if mode not in ("in", "out"):
         raise ValueError(f"init: mode must be 'in' or 'out', got {brief(mode)}")
     return math.sqrt(2.0 / ((1.0 + slope**2) * max(1, fans(shape)[mode == "out"])))
@@ -165,32 +146,41 @@ def _kaiming(shape: Shape, mode: str, slope: float) -> float:
 def glorot_uniform(
     shape: Shape, gain: float = 1.0, dtype: DTypeLike = None, generator: Generator | None = None
 ) -> Tensor:
-    """Uniform random numbers in +-gain sqrt(6 / (fan in + fan out)) (Glorot and Bengio 2010, equation 16).
+    """Uniform random numbers between -b and b with b = gain * sqrt(6 / (fan_in + fan_out)).
+
+    Glorot and Bengio 2010, equation 16.
 
     >>> import flnb.nn as nn
     >>> nn.init.glorot_uniform((2, 3)).shape
     (2, 3)
     """
     bound = gain * math.sqrt(6.0 / max(1, sum(fans(shape))))
-    return random.uniform(shape, -bound, bound, dtype, generator)
+    return uniform(shape, -bound, bound, dtype, generator)
 
 
 def glorot_normal(
     shape: Shape, gain: float = 1.0, dtype: DTypeLike = None, generator: Generator | None = None
 ) -> Tensor:
-    """Normal random numbers with deviation gain sqrt(2 / (fan in + fan out)) (Glorot and Bengio 2010, equation 12).
+    """Normally distributed random numbers with mean 0 and standard deviation gain * sqrt(2 / (fan_in + fan_out)).
+
+    Glorot and Bengio 2010, equation 12.
 
     >>> import flnb.nn as nn
     >>> nn.init.glorot_normal((2, 3)).shape
     (2, 3)
     """
-    return random.normal(shape, 0.0, gain * math.sqrt(2.0 / max(1, sum(fans(shape)))), dtype, generator)
+    return normal(shape, 0.0, gain * math.sqrt(2.0 / max(1, sum(fans(shape)))), dtype, generator)
 
 
 def by_inputs(shape: Shape, inputs: int) -> Tensor:
-    """Uniform random numbers in +-1 / sqrt(inputs of one output): the default of layers, as in torch."""
+    """Uniform random numbers between -b and b with b = 1 / sqrt(inputs): the default of layers, as in torch.
+
+    Args:
+        shape: the shape of the tensor.
+        inputs: the number of inputs of each of the layer's outputs.
+    """
     bound = 1.0 / math.sqrt(max(1, inputs))
-    return random.uniform(shape, -bound, bound)
+    return uniform(shape, -bound, bound)
 
 
 def __getattr__(name: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Checks of a saved state before it is loaded: every missing, unexpected and mis-shaped name at once."""
+"""Checks of a saved state before it is loaded, which report all missing, unexpected and mis-shaped names at once."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ __all__ = ["mismatches", "refuse"]
 
 
 def mismatches(own: Mapping[str, Any], state: Mapping[str, Any]) -> list[str]:
-    """One line for each name of `state` that does not fit `own`. A value with a shape in `own` must have it in `state`.
+    """List the differences between the names in a saved `state` and in an object's `own` state, a line each.
 
+    Where the value in `own` has a shape, the one in `state` must have the same shape and a dtype that can be cast.
+
+    >>> import numpy as np
     >>> mismatches({"weight": np.zeros(2), "steps": 0}, {"weight": np.zeros(3), "rate": 1.0})
     ['missing: steps', 'unexpected: rate', 'mis-shaped: weight: got (3,) float64, expected (2,) float64']
     """
@@ -28,7 +31,7 @@ def mismatches(own: Mapping[str, Any], state: Mapping[str, Any]) -> list[str]:
 
 
 def refuse(problems: Sequence[str], what: str) -> None:
-    """Raise ValueError with all the problems, if there are any."""
+    """Raise a ValueError that lists all problems, if there are any; `what` names the object that is loaded."""
     if problems:
         listed = "\n  ".join(sorted(problems))
         raise ValueError(
@@ -38,4 +41,5 @@ def refuse(problems: Sequence[str], what: str) -> None:
 
 
 def _described(tensor: Any) -> str:
+    """Shape and dtype as text."""
     return f"{tuple(tensor.shape)} {tensor.dtype}"

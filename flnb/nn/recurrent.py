@@ -1,4 +1,4 @@
-"""Recurrent modules over (T, N, features): stacked, in one or both directions, with torch's names and gates."""
+"""Recurrent networks over (T, N, features), stacked, in one or both directions; parameters are named as in torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ __all__ = ["GRU", "LSTM", "RNN"]
 
 
 class _Recurrent(Module):
-    """The common base of the three; a subclass runs one layer in one direction."""
+    """Base of the recurrent modules: layers, directions, states; a subclass runs one layer in one direction.
+
+    Class attributes are the number of gates, whose weights are stacked, and the number of states (h, or h and c).
+    """
 
     gates: ClassVar[int]
     states: ClassVar[int] = 1
@@ -33,11 +36,19 @@ class _Recurrent(Module):
                 setattr(self, f"{name}_{suffix}", Parameter(init.by_inputs(shape, hidden)))
 
     def _suffixes(self) -> list[str]:
-        """Suffixes of the names of the parameters of every layer and direction."""
+        """The suffixes of the parameters' names: "l0" or "l0_reverse", one for every layer and direction."""
         ends = ("", "_reverse") if self.bidirectional else ("",)
         return [f"l{layer}{end}" for layer in range(self.layers) for end in ends]
 
     def _run(self, x: Any, state: tuple[Any, ...], *parameters: Any) -> tuple[Any, tuple[Any, ...]]:
+        """Run one layer in one direction: x (T, N, features), each state (N, hidden).
+
+        Args:
+            parameters: weights of input and state, biases of input and state (None without biases).
+
+        Returns:
+            The outputs (T, N, hidden) and the last states.
+        """
         raise NotImplementedError
 
     def forward(self, x: Any, state: Any = None) -> tuple[Any, Any]:
@@ -60,7 +71,7 @@ class _Recurrent(Module):
         return x, last_states if self.states > 1 else last_states[0]
 
     def _first(self, x: Any, state: Any, count: int) -> tuple[Any, ...]:
-        """The states before the first step, each (layers * directions, N, hidden); zeros unless given."""
+        """Return the initial states, each (layers * directions, N, hidden): those passed, or zeros."""
         shape = (count, x.shape[1], self.hidden)
         if state is None:
             return (ops.zeros(shape, dtype=x.dtype),) * self.states
@@ -72,9 +83,10 @@ class _Recurrent(Module):
 
 
 class RNN(_Recurrent):
-    """Elman's network (`flnb.rnn`): x (T, N, in_features) -> h of the last layer (T, N, hidden), and last states.
+    """Elman's recurrent network: h' = tanh(W_ih x + b_ih + W_hh h + b_hh), or ReLU with ``nonlinearity="relu"``.
 
-    States are (layers * directions, N, hidden); both directions are joined in the last axis of the outputs.
+    Called as ``rnn(x, state)``: x (T, N, in_features); the state (layers * directions, N, hidden) is zero by default.
+    Returns the last layer's outputs (T, N, hidden * directions) and the last state. Dropout is applied between layers.
 
     >>> import flnb, flnb.nn as nn
     >>> outputs, last = nn.RNN(3, 4, layers=2)(flnb.ones((7, 5, 3)))
@@ -98,7 +110,9 @@ class RNN(_Recurrent):
 
 
 class LSTM(_Recurrent):
-    """Long short-term memory (`flnb.lstm`); its state is a pair (h, c), each as of `RNN`.
+    """Long short-term memory (`flnb.lstm` has the formulas); called like `RNN`, but its state is a pair (h, c).
+
+    x (T, N, in_features) -> outputs (T, N, hidden * directions), (h, c), each (layers * directions, N, hidden).
 
     >>> import flnb, flnb.nn as nn
     >>> outputs, (h, c) = nn.LSTM(3, 4, bidirectional=True)(flnb.ones((7, 5, 3)))
@@ -116,7 +130,7 @@ class LSTM(_Recurrent):
 
 
 class GRU(_Recurrent):
-    """Gated recurrent units (`flnb.gru`), with states as of `RNN`.
+    """Gated recurrent units (`flnb.gru` has the formulas); called like `RNN`, with a state of the same shape.
 
     >>> import flnb, flnb.nn as nn
     >>> outputs, h = nn.GRU(5, 4)(flnb.ones((3, 2, 5)))
@@ -132,5 +146,5 @@ class GRU(_Recurrent):
 
 
 def _sum(b_input: Any, b_hidden: Any) -> Any:
-    """The sum of torch's two biases (of input and state), the only form in which they are used."""
+    """Add the biases of input and state, which torch keeps apart; None if there are none."""
     return None if b_input is None else b_input + b_hidden

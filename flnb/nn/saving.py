@@ -1,4 +1,4 @@
-"""Save and load models: one safetensors file, written under another name and renamed; nothing is loaded by half."""
+"""Save and load models as safetensors files, which are written completely or not at all."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ __all__ = ["load", "read_whole", "save", "write_whole"]
 
 
 def save(model: Module | Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:
-    """Write all parameters and buffers of `model` (or of a state dict) to `path`.
+    """Write all parameters and buffers of `model` (or the tensors of a state dict) to a safetensors file.
 
-    The file appears under its name only when it is complete, so an interrupted save leaves the old one as it was.
+    The file is complete or not written at all: an interrupted call leaves an older file unchanged.
 
     >>> import tempfile, flnb.nn as nn
     >>> folder = tempfile.TemporaryDirectory()
@@ -42,11 +42,12 @@ def save(model: Module | Mapping[str, Tensor], path: str | os.PathLike[str]) -> 
 
 
 def load(model: Module, path: str | os.PathLike[str]) -> None:
-    """Read `path` into `model`, in place; after an error the model is as it was before.
+    """Read a file of `save` into the parameters and buffers of `model`, in place.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is incomplete; or lists everything that does not fit.
+        ValueError: the file is incomplete or does not fit; the message lists every missing, unexpected and mis-shaped
+            name. The model is unchanged then.
 
     >>> import flnb.nn as nn
     >>> net = nn.Linear(2, 1)
@@ -65,7 +66,14 @@ def load(model: Module, path: str | os.PathLike[str]) -> None:
 def write_whole(
     path: str | os.PathLike[str], arrays: Mapping[str, Any], metadata: Mapping[str, str], purpose: str
 ) -> None:
-    """Write a safetensors file beside `path` and rename it; an interruption leaves the old one as it was."""
+    """Write a safetensors file under another name, then rename it to `path`: an interruption leaves an older file.
+
+    Args:
+        path: the file's name.
+        arrays: the tensors, as NumPy arrays in row-major order.
+        metadata: texts that are stored in the file's header.
+        purpose: the public function that writes, for the error if safetensors is not installed.
+    """
     safetensors = require("safetensors.numpy", extra="lab", purpose=purpose)
     content = safetensors.save(dict(arrays), metadata={"format": "flnb", **metadata})
     with aside(path) as part:
@@ -73,7 +81,16 @@ def write_whole(
 
 
 def read_whole(path: str | os.PathLike[str], purpose: str, saved_by: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Arrays and metadata of a safetensors file. Raises ValueError where it is truncated or something else."""
+    """Read the arrays and the metadata of a safetensors file.
+
+    Args:
+        path: the file's name.
+        purpose: the public function that reads, for the error if safetensors is not installed.
+        saved_by: the call that makes such files, for the error if the file is damaged.
+
+    Raises:
+        ValueError: the file is truncated, or no safetensors file.
+    """
     safetensors = require("safetensors", extra="lab", purpose=purpose)
     source = Path(path)
     content = source.read_bytes()
