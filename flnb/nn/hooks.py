@@ -1,4 +1,4 @@
-"""Hooks on modules: before and after `forward`, and on the gradients that pass through one call of a module."""
+"""Hooks of modules: functions that are called before and after `forward`, and with gradients in backward."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 __all__ = ["ModuleHooks", "run_forward", "scope_hooks"]
 
 scope_hooks: list[Callable[[Module, tuple[Any, ...], dict[str, Any]], Any]] = []
-"""Called with a module, its inputs and options in place of `forward`, inside its scope: the latest one alone."""
+"""Functions of a module, its inputs and its keyword arguments; the last one is called in place of `forward`."""
 
 
 def run_forward(module: Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """Run `module.forward`, or the latest of the scope hooks in its place."""
-    for hook in scope_hooks[-1:]:  # another thread may take the last one away
+    """Call `module.forward`, or the last of the scope hooks in its place."""
+    for hook in scope_hooks[-1:]:  # a loop, because another thread may remove the last one meanwhile
         return hook(module, inputs, options)
     return module.forward(*inputs, **options)
 
 
 class ModuleHooks:
-    """The hooks of one module, by kind, in the order in which they were registered."""
+    """The hooks of one module: before and after `forward`, and in backward, each kind in order of registration."""
 
     def __init__(self) -> None:
         self.before: dict[int, Any] = {}
@@ -54,11 +54,11 @@ class ModuleHooks:
 
 
 class _Passage:
-    """One call of a module with hooks on its gradients.
+    """One call of a module with backward hooks.
 
-    All inputs that need a gradient pass through one place on the tape, and so do all outputs, so that hooks see their
-    cotangents together. It stores only their specs (None without a gradient): the tensors would hold the graph, which
-    holds this.
+    All inputs that need a gradient are joined by one op and split again, and so are all outputs, so that each of the
+    two ops sees all gradients at once. Only shapes and dtypes of inputs and outputs are stored (None for a tensor that
+    needs no gradient), because the tensors refer to the graph, which refers to this object.
     """
 
     def __init__(self, module: Module, hooks: list[Callable[..., Any]]) -> None:
@@ -68,26 +68,28 @@ class _Passage:
         self.grad_output: tuple[Any, ...] = ()
 
     def enter(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the inputs for `forward`, whose gradients `arrive` will get."""
         self.inputs = _specs(inputs)
         return _through(inputs, self.arrive)  # type: ignore[no-any-return]
 
     def leave(self, output: Any) -> Any:
+        """Return the call's result, whose gradients `begin` will get."""
         self.outputs = _specs(output)
         return _through(output, self.begin)
 
     def begin(self, g: Any) -> None:
-        """Take the cotangents of the outputs."""
+        """Store the gradients of the outputs; call the hooks if no input needs a gradient."""
         self.grad_output = _spread(g, self.outputs)
         if self.inputs.count(None) == len(self.inputs):
-            self.tell(tuple(self.inputs))
+            self.call_hooks(tuple(self.inputs))
 
     def arrive(self, g: Any) -> Any:
-        """Take the cotangents of the inputs; the hooks may replace them."""
-        replaced = self.tell(_spread(g, self.inputs))
+        """Call the hooks with the gradients of the inputs; return those that replace them, joined, or None."""
+        replaced = self.call_hooks(_spread(g, self.inputs))
         return None if replaced is None else join([r for r in replaced if r is not None])
 
-    def tell(self, grad_input: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """Call the hooks; returns the replaced cotangents of the inputs, None if no hook replaced any."""
+    def call_hooks(self, grad_input: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """Call the hooks; return the gradients of the inputs that they returned, None if no hook returned any."""
         changed = None
         for hook in self.hooks:
             given = hook(self.module, grad_input, self.grad_output)
@@ -97,27 +99,28 @@ class _Passage:
         return changed
 
     def _checked(self, given: tuple[Any, ...], grad_input: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Raise unless a hook's replacement has the spec of the value that it replaces."""
+        """Return the gradients that a hook returned, if their shapes and dtypes are those of ``grad_input``."""
         got, expected = ([None if g is None else (g.shape, g.dtype.name) for g in gs] for gs in (given, grad_input))
         if got != expected:
             raise ValueError(
-                f"register_full_backward_hook: a hook of {type(self.module).__name__} must give None or gradients "
+                f"register_full_backward_hook: a hook of {type(self.module).__name__} must return None or gradients "
                 f"like those of the inputs, {expected}; it returned {got}"
             )
         return given
 
 
 def _listens(x: Any) -> bool:
+    """Whether x is a tensor on the tape, so that it gets a gradient."""
     return isinstance(x, Tensor) and x._node is not None
 
 
 def _specs(tree: Any) -> list[Any]:
-    """The spec of each tensor that needs a gradient; None for the others."""
+    """The shape and dtype (a Spec) of each tensor in nested containers; None for tensors without a gradient."""
     return [x._spec if _listens(x) else None for x in leaves(tree) if isinstance(x, Tensor)]
 
 
 def _through(tree: Any, hook: Callable[[Any], Any]) -> Any:
-    """The same tree with every tensor that needs a gradient led through one hooked place."""
+    """Return the same nested containers, with all tensors that need a gradient passed through one op with a hook."""
     on_tape = [x for x in leaves(tree) if _listens(x)]
     if not on_tape:
         return tree
@@ -128,6 +131,6 @@ def _through(tree: Any, hook: Callable[[Any], Any]) -> Any:
 
 
 def _spread(g: Any, specs: list[Any]) -> tuple[Any, ...]:
-    """One cotangent per tensor, None for those without, from the joined one."""
+    """Split a joined gradient into one for each tensor of ``specs``, with None where the spec is None."""
     parts = iter(split(g, [spec for spec in specs if spec is not None]))
     return tuple(None if spec is None else next(parts) for spec in specs)

@@ -1,4 +1,4 @@
-"""Module: parameters, buffers and submodules are ordinary attributes, found by walking them."""
+"""Module, the base of layers and models, whose parameters, buffers and submodules are ordinary attributes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ __all__ = ["Module", "Parameter"]
 
 
 class Parameter(Variable):
-    """A leaf Variable that a module trains. It owns a copy of `data`, in memory counted as "parameter".
+    """A Variable that a module trains: it requires gradients, and has a copy of ``data``.
+
+    Telemetry counts its memory in the category "parameter".
 
     >>> import flnb, flnb.nn as nn
     >>> weight = nn.Parameter(flnb.zeros((2, 3)))
@@ -46,11 +48,12 @@ class Parameter(Variable):
 
 
 class Module:
-    """A part of a network: state in attributes, computation in `forward`.
+    """Base of layers and models: parameters, buffers and submodules are attributes, `forward` computes.
 
-    Parameters, modules, and lists, tuples and dicts of them are found in the attributes; a plain Tensor is a buffer
-    (saved, not trained) unless its name begins with an underscore. Calling a module enters its telemetry scope, so
-    that every op is known by its path: "net.block1.conv". No `super().__init__()` is needed.
+    Parameters and modules are found in the attributes, also in lists, tuples and dicts; a Tensor that is no Variable
+    is a buffer (saved but not trained) unless its name begins with an underscore. While a module is called, the ops
+    that it runs are recorded under its path, such as "net.block1.conv". A subclass need not call
+    ``super().__init__()``.
 
     >>> import flnb, flnb.nn as nn
     >>> class Net(nn.Module):
@@ -65,7 +68,7 @@ class Module:
 
     training: bool = True
     _hooks: ModuleHooks | None = None
-    _name: str = ""  # under the parent; "" for a root, whose scope is its class's name
+    _name: str = ""  # the name of this module in its parent; the class's name in lower case without a parent
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -75,20 +78,23 @@ class Module:
         object.__setattr__(self, name, value)
         if isinstance(value, (Module, Parameter, list, tuple, dict)):
             for path, member in _members(name, value):
-                _call_it(member, self._path(path))
+                _rename(member, self._path(path))
                 if isinstance(member, Module):
                     self._lengthen(path, member)
 
     def _lengthen(self, path: str, part: Module) -> None:
-        """Prefix this module's name to the parameter paths of a submodule that was built before this module."""
+        """Prefix ``path``, the name of a submodule, to the names of the parameters in it."""
         inside = list(part._named_members())
         if all(member is not self for _, member in inside):
             for name, member in inside:
                 if isinstance(member, Parameter):
-                    _call_it(member, f"{path}.{name}")
+                    _rename(member, f"{path}.{name}")
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
-        """Compute the result: override it, and call the module itself, which enters its scope and runs its hooks."""
+        """Compute the module's result; subclasses define it.
+
+        Call the module itself rather than this method: that also runs its hooks and records its name.
+        """
         raise NotImplementedError(
             f"flnb: {type(self).__name__} has no forward(); define `def forward(self, x): ...` and call the module"
         )
@@ -105,7 +111,7 @@ class Module:
                     return run_forward(self, inputs, options)
                 return self.forward(*inputs, **options)
             except Exception as error:
-                _tell_where(error, self)
+                _note_module(error, self)
                 raise
             finally:
                 bus.leave(outer)
@@ -113,6 +119,7 @@ class Module:
             here.path = outer
 
     def _hooked(self) -> ModuleHooks:
+        """Return the hooks of this module, which are made with the first one."""
         if self._hooks is None:
             self.__dict__["_hooks"] = ModuleHooks()
         hooks: ModuleHooks = self.__dict__["_hooks"]
@@ -121,13 +128,25 @@ class Module:
     def register_forward_pre_hook(self, hook: Callable[[Module, tuple[Any, ...]], Any]) -> Handle:
         """Call ``hook(module, inputs)`` before each `forward`; its result, unless None, replaces the inputs.
 
+        Args:
+            hook: a function of the module and the tuple of positional inputs; it returns None, one input, or a tuple.
+
         Returns:
-            A handle whose ``remove()`` removes the hook.
+            A handle whose ``remove()`` removes the hook; it is also a context manager.
+
+        >>> import flnb, flnb.nn as nn
+        >>> relu = nn.ReLU()
+        >>> with relu.register_forward_pre_hook(lambda module, inputs: inputs[0] - 1.0):
+        ...     relu(flnb.asarray([1.0, 3.0])).tolist()
+        [0.0, 2.0]
         """
         return Handle(self._hooked().before, hook)
 
     def register_forward_hook(self, hook: Callable[[Module, tuple[Any, ...], Any], Any]) -> Handle:
         """Call ``hook(module, inputs, output)`` after each `forward`; its result, unless None, replaces the output.
+
+        Returns:
+            A handle whose ``remove()`` removes the hook; it is also a context manager.
 
         >>> import flnb, flnb.nn as nn
         >>> class Double(nn.Module):
@@ -141,16 +160,28 @@ class Module:
         return Handle(self._hooked().after, hook)
 
     def register_full_backward_hook(self, hook: Callable[[Module, tuple[Any, ...], tuple[Any, ...]], Any]) -> Handle:
-        """Call ``hook(module, grad_input, grad_output)`` whenever gradients have passed back through a call.
+        """Call ``hook(module, grad_input, grad_output)`` in backward, for each call of the module.
 
-        Both are tuples with one gradient per tensor of the call's positional inputs and of its output, None for a
-        tensor without; the hook's result, unless None, replaces ``grad_input``. If no input needs a gradient, the hook
-        is called as soon as those of the output are known.
+        ``grad_input`` and ``grad_output`` are tuples with the gradient of each tensor among the call's positional
+        inputs and in its output, None for tensors that need no gradient. The hook's result, unless None, replaces
+        ``grad_input``. It is called when the gradients of the inputs are known or, if no input needs a gradient, those
+        of the output.
+
+        Returns:
+            A handle whose ``remove()`` removes the hook; it is also a context manager.
+
+        >>> import flnb, flnb.nn as nn
+        >>> def show(module, grad_input, grad_output):
+        ...     print(grad_output[0].tolist(), grad_input[0].tolist())
+        >>> layer, x = nn.ReLU(), flnb.Variable([1.0, -2.0])
+        >>> with layer.register_full_backward_hook(show):
+        ...     flnb.sum(layer(x)).backward()
+        [1.0, 1.0] [1.0, 0.0]
         """
         return Handle(self._hooked().backward, hook)
 
     def _named_members(self) -> Iterator[tuple[str, Tensor | Module]]:
-        """This module, and every module, parameter and buffer below, once, with its dotted path."""
+        """Yield this module ("") and all modules, parameters and buffers in it, once each, with their dotted paths."""
         seen: set[int] = set()
         stack: list[tuple[str, Tensor | Module]] = [("", self)]
         while stack:
@@ -162,58 +193,67 @@ class Module:
             if isinstance(member, Module):
                 own = sorted(member._own(), key=lambda item: isinstance(item[1], Module))  # a module's tensors first
                 for name, child in own:
-                    _call_it(child, member._path(name))  # also those appended to a list after it was assigned
+                    _rename(child, member._path(name))  # also those appended to a list after it was assigned
                 stack.extend((f"{path}.{name}" if path else name, child) for name, child in reversed(own))
             else:
-                _call_it(member, path)
+                _rename(member, path)
 
     def _path(self, name: str) -> str:
-        """The name of a member: its name here, since the scope of this module is entered around its own."""
+        """Return the name under which a member's ops are recorded, inside this module's name while this is called."""
         return name
 
     def _renamed(self, name: str) -> None:
-        """The parent's name for this module; "blocks.0" for one in a list."""
+        """Set the name of this module in its parent, such as "blocks.0" for a module in a list."""
         self.__dict__["_name"] = name
 
     def _own(self) -> Iterator[tuple[str, Tensor | Module]]:
+        """Yield the direct members of this module with their names."""
         for name, value in vars(self).items():
             yield from _members(name, value)
 
     def _named_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield all parameters and buffers, once each, with their dotted paths."""
         return ((name, member) for name, member in self._named_members() if isinstance(member, Tensor))
 
     def named_modules(self) -> Iterator[tuple[str, Module]]:
-        """Every module once, itself first (as ""), parents before children, in the order of their attributes."""
+        """Yield this module (as "") and all modules in it, once each, with their dotted paths; parents come first."""
         return ((name, member) for name, member in self._named_members() if isinstance(member, Module))
 
     def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
-        """Every Parameter once, with its dotted path; a shared one under the first."""
+        """Yield every Parameter once, with its dotted path; a shared parameter has the path found first."""
         return ((name, item) for name, item in self._named_tensors() if isinstance(item, Parameter))
 
     def parameters(self) -> list[Parameter]:
-        """Every Parameter of this module and all below, once."""
+        """Return every Parameter of this module and of all modules in it, once each."""
         return [item for _, item in self.named_parameters()]
 
     def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """Every buffer (a Tensor attribute that is not trained) once, with its dotted path."""
+        """Yield every buffer (a Tensor that is saved but not trained) once, with its dotted path."""
         return ((name, item) for name, item in self._named_tensors() if not isinstance(item, Parameter))
 
     def train(self, mode: bool = True) -> Module:
-        """Put this module and all below into training mode (dropout drops, batch norm uses the batch)."""
+        """Set training mode (or with ``mode=False`` evaluation mode) here and in all submodules; returns the module.
+
+        In training mode dropout drops elements and batch norm uses the batch's statistics, in evaluation mode not.
+        """
         for _, module in self.named_modules():
             module.training = mode
         return self
 
     def eval(self) -> Module:
-        """Put this module and all below into evaluation mode, see `train`."""
+        """Set evaluation mode here and in all submodules; returns the module. See `train`."""
         return self.train(False)
 
     def astype(self, dtype: Any, keep: type[Module] | tuple[type[Module], ...] = ()) -> Module:
-        """Cast the floating-point parameters and buffers, here and below, in place; returns the module.
+        """Cast the floating-point parameters and buffers to another dtype, in place; returns the module.
 
-        Modules of the types in `keep`, with all below them, stay as they are: half precision does not suit the
-        statistics of batch norm. Gradients are discarded. Make the optimizer afterwards; for parameters in half
-        precision it has master weights in float32.
+        Gradients are discarded. Make the optimizer afterwards; for parameters in half precision it has master weights
+        in float32.
+
+        Args:
+            dtype: the new dtype.
+            keep: types of modules that are not cast, with all modules in them, such as `BatchNorm`, whose statistics
+                need more than half precision.
 
         >>> import flnb, flnb.nn as nn
         >>> net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm(3)).astype(flnb.float16, keep=nn.BatchNorm)
@@ -229,7 +269,7 @@ class Module:
         return self
 
     def half(self, keep: type[Module] | tuple[type[Module], ...] = ()) -> Module:
-        """Cast to float16, see `astype`."""
+        """Cast the floating-point parameters and buffers to float16, in place; see `astype`."""
         return self.astype(np.float16, keep)
 
     def zero_grad(self) -> None:
@@ -238,28 +278,34 @@ class Module:
             parameter.grad = None
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Copies of all parameters and buffers by dotted path: later training does not change them."""
+        """Return copies of all parameters and buffers, by dotted path."""
         return {name: ops.asarray(_plain(item), copy=True) for name, item in self._named_tensors()}
 
     def mismatches(self, state: Mapping[str, Any]) -> list[str]:
-        """Reasons why `state` cannot be loaded, a line each: names that are missing, unexpected or mis-shaped."""
+        """Return the reasons why `load_state_dict(state)` would fail, a line each; empty if it would not."""
         return mismatches(dict(self._named_tensors()), state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Write `state` (arrays or tensors by dotted path) into this module, in place.
+        """Write arrays or tensors, by dotted path, into the parameters and buffers, in place.
 
         Raises:
             ValueError: lists every missing, unexpected and mis-shaped name; then nothing has been written.
+
+        >>> import flnb, flnb.nn as nn
+        >>> one, other = nn.Linear(2, 3), nn.Linear(2, 3)
+        >>> other.load_state_dict(one.state_dict())
+        >>> bool((one.weight.data == other.weight.data).all())
+        True
         """
         refuse(self.mismatches(state), type(self).__name__)
         for name, item in self._named_tensors():
             ops.assign(_plain(item), _plain(ops.asarray(state[name], dtype=item.dtype)))
 
     def to(self, backend: str | type[TensorBackend] | TensorBackend) -> Module:
-        """Move parameters and buffers to another backend (by name, class or instance), in place; returns the module.
+        """Move parameters and buffers to another backend (a name, class or instance), in place; returns the module.
 
-        Gradients are discarded; make the optimizer afterwards, or load its state again. Nothing is done if the backend
-        works on the same buffers.
+        Gradients are discarded. Make the optimizer afterwards, or load its state again. Nothing changes if both
+        backends compute on the same buffers.
 
         >>> import flnb.nn as nn
         >>> nn.Linear(2, 3).to("numpy")
@@ -274,7 +320,7 @@ class Module:
         return self
 
     def extra_repr(self) -> str:
-        """The text between the parentheses of the repr: the numbers and texts among the attributes."""
+        """Return the text between the parentheses of the repr: the numbers, texts and tuples among the attributes."""
         return ", ".join(
             f"{name}={value!r:.40}"
             for name, value in vars(self).items()
@@ -283,6 +329,7 @@ class Module:
         )
 
     def _summary(self) -> str:
+        """The number of parameters as text; empty if there are none."""
         count = sum(item.size for item in self.parameters())
         return f"{count:,} parameter{'' if count == 1 else 's'}" if count else ""
 
@@ -295,13 +342,14 @@ class Module:
         return "\n  ".join([head, *lines])
 
 
-def _tell_where(error: Exception, module: Module) -> None:
-    """Add to an error which module it came from: the innermost one, by its path."""
+def _note_module(error: Exception, module: Module) -> None:
+    """Add a note to an error that names the module that raised it, unless a module inside has done so."""
     if not any(note.startswith("in module ") for note in getattr(error, "__notes__", ())):
         error.add_note(f"in module {safe_text(bus.threads.here.path)} ({type(module).__name__})")
 
 
 def _members(name: str, value: object) -> Iterator[tuple[str, Tensor | Module]]:
+    """Yield the modules, parameters and buffers in the value of an attribute, also in lists, tuples and dicts."""
     if isinstance(value, (Module, Parameter)):
         yield name, value
     elif isinstance(value, Tensor):
@@ -315,8 +363,8 @@ def _members(name: str, value: object) -> Iterator[tuple[str, Tensor | Module]]:
             yield from _members(f"{name}.{key}", item)
 
 
-def _call_it(member: Tensor | Module, path: str) -> None:
-    """Name a module as its scope will be named, and a parameter by its longest known path."""
+def _rename(member: Tensor | Module, path: str) -> None:
+    """Set a module's name to ``path``, and a parameter's if ``path`` is longer than the name it has."""
     if isinstance(member, Module):
         member._renamed(path)
     elif isinstance(member, Parameter) and path.endswith(member.name):
@@ -324,11 +372,12 @@ def _call_it(member: Tensor | Module, path: str) -> None:
 
 
 def _become(item: Tensor, new: Tensor) -> None:
-    """Put values of another dtype or backend into a parameter or buffer; its gradient is discarded."""
+    """Replace the values of a parameter or buffer by those of ``new`` (any dtype or backend); discard its gradient."""
     item._data, item._spec, item._root = new._data, new._spec, new
     if isinstance(item, Variable):
         item.zero_grad()
 
 
 def _plain(tensor: Tensor) -> Tensor:
+    """Return the Tensor of a Variable, and a Tensor itself."""
     return tensor.data if isinstance(tensor, Variable) else tensor

@@ -1,6 +1,7 @@
-"""Modules that save nothing for backward and run again there: which ones, here and now (`flnb.memory.lean`).
+"""Modules that save nothing for backward and run a second time there, for `flnb.memory.lean`.
 
-Nothing is noted in the modules themselves, so that copies, files and calls in another context are unaffected.
+Which modules do so is stored in the context rather than in the modules, so that copies, files and calls elsewhere are
+unaffected.
 """
 
 from __future__ import annotations
@@ -26,18 +27,19 @@ __all__ = ["running_again", "scopes"]
 
 
 class _Marks:
-    """Modules that run again where they are called in certain scopes. They are known by identity, and not held."""
+    """Modules (by weak reference) that run a second time in backward, and a test of the paths where they do so."""
 
     def __init__(self, modules: Iterable[Module], where: Callable[[str], bool]) -> None:
         self.modules = {id(module): weakref.ref(module) for module in modules}
         self.where = where
 
     def has(self, module: Module, path: str) -> bool:
+        """Whether a module that is called under that path runs a second time."""
         known = self.modules.get(id(module))
         return known is not None and known() is module and self.where(path)
 
     def __call__(self, module: Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Call `module.forward`, inside its scope; checkpointed where any marks of this context say so."""
+        """Call `module.forward`, checkpointed if the marks of this context say so; used as a scope hook."""
         path = bus.threads.here.path
         if any(marks.has(module, path) for marks in _marks.get()):
             return checkpoint(_Twice(module))(*inputs, **options)
@@ -48,7 +50,12 @@ _marks: ContextVar[tuple[_Marks, ...]] = ContextVar("marks", default=())
 
 
 class running_again(WithBlock[None]):
-    """Inside, calls of these modules are checkpointed where the path of scopes that they are called in says so."""
+    """A context manager in which calls of some modules are checkpointed.
+
+    Args:
+        modules: the modules.
+        where: a function of the dotted path under which a module is called; true if that call is checkpointed.
+    """
 
     def __init__(self, modules: Iterable[Module], where: Callable[[str], bool]) -> None:
         self._mine = _Marks(modules, where)
@@ -58,17 +65,18 @@ class running_again(WithBlock[None]):
         _marks.set((*_marks.get(), self._mine))
 
     def end(self, error: BaseException | None) -> None:
-        # not what was there before: what began inside may end later
+        # Only these marks are removed, rather than the older tuple restored: blocks may end in any order.
         _marks.set(tuple(other for other in _marks.get() if other is not self._mine))
         scope_hooks[:] = [other for other in scope_hooks if other is not self._mine]
 
 
 class _Twice:
-    """One call of a module, which is made once more in backward: in the modes of the first time, and without moving
-    again what it writes to buffers.
+    """One call of a module that is repeated in backward, in the same training modes and without changing buffers again.
 
     Attributes:
-        reads: tensors that must not be written in between, for `checkpoint`.
+        module: the module.
+        modes: each module in it with its training mode in the first call.
+        reads: its parameters and buffers, which must not be written before the second call (`checkpoint` checks it).
     """
 
     def __init__(self, module: Module) -> None:
@@ -87,6 +95,7 @@ class _Twice:
         return self.module.forward(*inputs, **options)
 
     def _again(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """Repeat the call in the modes of the first one; afterwards modes and buffers are restored."""
         others = [(part, part.training) for part, mode in self.modes if part.training is not mode]
         values = [(x, x._values().copy()) for _, x in self.module.named_buffers() if families[x._spec.kind].reads_host]
         try:
@@ -101,10 +110,18 @@ class _Twice:
 
 
 def scopes(module: Module, around: str = "", above: tuple[Module, ...] = ()) -> Iterator[tuple[str, Module]]:
-    """The scopes of a module and of all in it, as they are named now; one that several modules share has several."""
+    """Yield the paths under which the ops of a module and of its submodules are recorded, with the module.
+
+    A module that several others contain has several paths.
+
+    Args:
+        module: the module.
+        around: the path of the module around it.
+        above: the modules around it, which are skipped if they contain themselves.
+    """
     scope = f"{around}.{module._name}" if around else module._name
     yield scope, module
-    inner = around if module._path("") else scope  # of what is in a list, whose own scope nobody enters
+    inner = around if module._path("") else scope  # a ModuleList is never called: its members' names contain its own
     for _, child in module._own():
         if not isinstance(child, Tensor) and all(child is not other for other in (*above, module)):
             yield from scopes(child, inner, (*above, module))
