@@ -1,4 +1,4 @@
-"""Activations: modules over the functions of the same name in `flnb`; elementwise, any shape, shape kept."""
+"""Activation functions as modules. They take tensors of any shape; results have the same shape, except that of GLU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = [
 
 
 class ReLU(Module):
-    """Rectified linear unit: max(x, 0), elementwise.
+    """Rectified linear unit: max(x, 0) elementwise.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.ReLU()(flnb.asarray([-1.0, 2.0]))
@@ -27,7 +27,7 @@ class ReLU(Module):
 
 
 class ReLU6(Module):
-    """x limited to the range from 0 to 6.
+    """Rectified linear unit with an upper limit: min(max(x, 0), 6) elementwise.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.ReLU6()(flnb.asarray([-1.0, 9.0]))
@@ -39,7 +39,7 @@ class ReLU6(Module):
 
 
 class Sigmoid(Module):
-    """Logistic function: 1 / (1 + exp(-x)).
+    """Logistic function: 1 / (1 + exp(-x)) elementwise.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.Sigmoid()(flnb.asarray([0.0]))
@@ -51,7 +51,7 @@ class Sigmoid(Module):
 
 
 class Tanh(Module):
-    """Hyperbolic tangent.
+    """Hyperbolic tangent, elementwise.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.Tanh()(flnb.asarray([0.0, 1.0]))
@@ -63,7 +63,7 @@ class Tanh(Module):
 
 
 class Log(Module):
-    """Natural logarithm.
+    """Natural logarithm, elementwise.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.Log()(flnb.asarray([1.0, 10.0]))
@@ -75,7 +75,7 @@ class Log(Module):
 
 
 class HardTanh(Module):
-    """x limited to the range from ``low`` to ``high``.
+    """Limit x to the range from ``low`` to ``high``, elementwise.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.HardTanh()(flnb.asarray([-3.0, 0.5])).tolist()
@@ -90,7 +90,7 @@ class HardTanh(Module):
 
 
 class LeakyReLU(Module):
-    """x where positive, else ``slope`` * x.
+    """Leaky rectified linear unit: x where x is positive, else ``slope`` * x, elementwise.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.LeakyReLU(0.1)(flnb.asarray([-1.0, 2.0]))
@@ -105,7 +105,10 @@ class LeakyReLU(Module):
 
 
 class PReLU(Module):
-    """x where positive, else x times a learnt slope: one, or one for each of ``channels`` (axis 1) (He et al. 2015).
+    """Rectified linear unit with a learnt slope: x where x is positive, else weight * x, elementwise.
+
+    The parameter ``weight`` has one slope for all elements, or one for each channel (axis 1 of x); ``init`` is its
+    initial value. He et al. 2015, "Delving deep into rectifiers".
 
     >>> import flnb, flnb.nn as nn
     >>> nn.PReLU()(flnb.asarray([-1.0, 2.0])).detach().tolist()
@@ -120,7 +123,7 @@ class PReLU(Module):
 
 
 class ELU(Module):
-    """Exponential linear unit: x where positive, else alpha * (exp(x) - 1).
+    """Exponential linear unit: x where x is positive, else ``alpha`` * (exp(x) - 1), elementwise.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.ELU()(flnb.asarray([-1.0, 2.0]))
@@ -135,7 +138,7 @@ class ELU(Module):
 
 
 class ThresholdReLU(Module):
-    """x where above ``threshold``, else ``value``.
+    """Replace elements: x where x is above ``threshold``, else ``value``.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.ThresholdReLU(0.5)(flnb.asarray([0.1, 0.9]))
@@ -150,7 +153,10 @@ class ThresholdReLU(Module):
 
 
 class GLU(Module):
-    """Gated linear unit: the first half along ``axis`` times the sigmoid of the second, so that the axis is halved.
+    """Gated linear unit: the first half of x along ``axis`` times the sigmoid of the second half.
+
+    The result has half as many elements along the axis. Dauphin et al. 2017, "Language modeling with gated
+    convolutional networks".
 
     >>> import flnb, flnb.nn as nn
     >>> nn.GLU()(flnb.asarray([3.0, 0.0]))
@@ -165,7 +171,7 @@ class GLU(Module):
 
 
 class Swish(Module):
-    """x * sigmoid(beta * x); SiLU with beta = 1.
+    """Swish: x * sigmoid(``beta`` * x) elementwise; also called SiLU if ``beta`` is 1.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.Swish()(flnb.asarray([-1.0, 2.0]))
@@ -180,7 +186,10 @@ class Swish(Module):
 
 
 class GELU(Module):
-    """Gaussian error linear unit: x times the normal distribution function of x, or its approximation by "tanh".
+    """Gaussian error linear unit: x times the standard normal distribution function of x, elementwise.
+
+    With ``approximate="tanh"`` the distribution function is approximated by the hyperbolic tangent (Hendrycks and
+    Gimpel 2016).
 
     >>> import flnb, flnb.nn as nn
     >>> nn.GELU()(flnb.asarray([-1.0, 2.0]))
@@ -195,7 +204,7 @@ class GELU(Module):
 
 
 class Softmax(Module):
-    """Exponentials of the elements divided by their sum along ``axis``.
+    """Softmax: exp(x) divided by the sum of exp(x) along ``axis``.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.Softmax()(flnb.asarray([1.0, 2.0, 3.0]))
@@ -210,7 +219,7 @@ class Softmax(Module):
 
 
 class LogSoftmax(Module):
-    """Logarithm of the softmax along ``axis``.
+    """Logarithm of the softmax along ``axis``, computed without overflow.
 
     >>> import flnb, flnb.nn as nn
     >>> round(float(flnb.exp(nn.LogSoftmax()(flnb.asarray([[1.0, 2.0]]))).sum()), 5)

@@ -1,4 +1,4 @@
-"""Blocks of speech models: time-depth separable convolution, and the convolution-augmented transformer."""
+"""Blocks of speech models: time-depth separable convolution (TDS) and the Conformer."""
 
 from __future__ import annotations
 
@@ -17,15 +17,22 @@ __all__ = ["Conformer", "TDSBlock"]
 
 
 class TDSBlock(Module):
-    """Convolution over time, then two linear maps over all features of a step, each with a residual and a norm.
+    """Time-depth separable convolution: a convolution over time, then two linear maps of each step's features.
 
-    x (N, channels, T, width) keeps its shape. The convolution has ``channels`` * ``channels`` kernels of
-    (kernel_size, 1); the maps have ``hidden`` features between them, channels * width unless given. The norm is over
-    all of an example, or with ``norm_time=False`` over each step by itself, which does not look ahead. Hannun et al.
-    2019, "Sequence-to-sequence speech recognition with time-depth separable convolutions", section 3.1.
+    x (N, channels, T, width) keeps its shape. The convolution and the pair of maps each have a residual and a norm.
+    Hannun et al. 2019, "Sequence-to-sequence speech recognition with time-depth separable convolutions", section 3.1.
 
     Args:
-        future: how many of the kernel_size - 1 neighbours of a step are after it; half of them unless given.
+        channels: the number of channels.
+        kernel_size: the number of steps that a kernel of the convolution covers.
+        width: the number of features of a channel at each step.
+        dropout: the probability of dropping a feature.
+        hidden: the number of features between the two maps, channels * width by default.
+        future: the number of steps after the present one that a kernel covers, by default half of kernel_size - 1.
+        norm_time: normalise over a whole example; if false, over each step alone, which does not depend on later steps.
+
+    Raises:
+        ValueError: ``future`` is not in the range from 0 to kernel_size - 1, or x has another shape.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.TDSBlock(channels=2, kernel_size=5, width=8)(flnb.ones((3, 2, 20, 8))).shape
@@ -65,6 +72,7 @@ class TDSBlock(Module):
         return self._normed(self.norm2, x + mapped)
 
     def _normed(self, norm: GroupNorm, x: Any) -> Any:
+        """Apply a norm to each example of x (N, channels, T, width), or to each step if ``norm_time`` is false."""
         if self.norm_time:
             return norm(x)
         n, channels, length, width = x.shape
@@ -73,13 +81,13 @@ class TDSBlock(Module):
 
 
 class Conformer(Module):
-    """Half of a feed-forward part, self-attention, a convolution, the other half, a layer norm.
+    """Convolution-augmented transformer block: feed-forward, self-attention, convolution, feed-forward, layer norm.
 
-    x (N, T, features) keeps its shape; ``mask`` (N, T), bool, is true on a sequence and false on its padding, whose
-    values change nothing at other steps. Gulati et al. 2020, "Conformer: convolution-augmented transformer for speech
-    recognition", section 2, with two changes of Flashlight's: positions as in `MultiheadAttention` with ``context``,
-    and a layer norm in the convolution where the paper has a batch norm, so that examples of a batch do not affect each
-    other.
+    Called as ``conformer(x, mask)``: x (N, T, features) keeps its shape; the optional mask (N, T), bool, is false at
+    the padding of shorter sequences, whose values do not influence other steps. Gulati et al. 2020, "Conformer:
+    convolution-augmented transformer for speech recognition", section 2, with two changes as in Flashlight: positions
+    are those of `MultiheadAttention` with ``context``, and the convolution has a layer norm where the paper has a batch
+    norm, so that the examples of a batch do not affect each other.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.Conformer(features=8, heads=2, feedforward=16, kernel_size=3)(flnb.ones((3, 5, 8))).shape
@@ -109,7 +117,7 @@ class Conformer(Module):
 
 
 def _feed(features: int, hidden: int, dropout: float) -> Sequential:
-    """Section 2.3."""
+    """The feed-forward module of the paper's section 2.3, without its residual."""
     return Sequential(
         norm=LayerNorm(features), linear1=Linear(features, hidden), swish=Swish(), dropout1=Dropout(dropout),
         linear2=Linear(hidden, features), dropout2=Dropout(dropout),
@@ -117,7 +125,7 @@ def _feed(features: int, hidden: int, dropout: float) -> Sequential:
 
 
 class _Convolution(Module):
-    """Section 2.2: a gate, each feature's own convolution over time, a map."""
+    """The convolution module of the paper's section 2.2: a gate, a convolution of each feature in time, a linear map."""
 
     def __init__(self, features: int, kernel_size: int, dropout: float) -> None:
         self.before = Sequential(norm=LayerNorm(features), linear=Linear(features, 2 * features), gate=GLU())

@@ -1,4 +1,4 @@
-"""Modules that contain modules: in order, by index or by name; one added to its input, one skipped now and then."""
+"""Modules that contain other modules: called in order, by index or by name, with a residual, or skipped at random."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Container", "LayerDrop", "ModuleDict", "ModuleList", "Residual", "Se
 
 
 class Container(Module):
-    """Modules under names of their own, in the order in which they were added.
+    """Base of containers: modules by name, in the order in which they were added; index it by position.
 
     >>> import flnb.nn as nn
     >>> box = nn.Container()
@@ -22,7 +22,12 @@ class Container(Module):
     """
 
     def add(self, name: str, module: Module) -> None:
-        """Append ``module``, or replace the one with that name."""
+        """Append a module, or replace the module of that name.
+
+        Raises:
+            TypeError: ``module`` is no module.
+            ValueError: the name is that of a method or class attribute.
+        """
         kind = type(self).__name__
         if not isinstance(module, Module):
             raise TypeError(f"flnb: {kind} takes modules, got {type(module).__name__} as {name!r}")
@@ -31,6 +36,7 @@ class Container(Module):
         setattr(self, name, module)
 
     def _held(self) -> dict[str, Module]:
+        """The modules by name."""
         return {name: member for name, member in vars(self).items() if isinstance(member, Module)}
 
     def __iter__(self) -> Iterator[Any]:
@@ -44,7 +50,9 @@ class Container(Module):
 
 
 class Sequential(Container):
-    """Modules called one after another; by keyword they get names, which scopes and state dicts then show.
+    """Modules that are called one after another, each with the result of the one before.
+
+    Modules passed by position are named "0", "1", ...; modules passed by keyword have the keyword's name.
 
     >>> import flnb, flnb.nn as nn
     >>> net = nn.Sequential(hidden=nn.Linear(4, 8), relu=nn.ReLU(), out=nn.Linear(8, 2))
@@ -63,7 +71,7 @@ class Sequential(Container):
 
 
 class _Uncalled(Container):
-    """A container whose modules are called by its owner: their scopes contain its name, as it is never called."""
+    """Base of containers that are not called themselves: their name is part of their modules' names."""
 
     def _path(self, name: str) -> str:
         return f"{self._name}.{name}"
@@ -75,7 +83,7 @@ class _Uncalled(Container):
 
 
 class ModuleList(_Uncalled):
-    """Modules by index; the owner's `forward` calls them.
+    """A list of modules, whose parameters are found; the module that has the list calls them in its `forward`.
 
     >>> import flnb.nn as nn
     >>> layers = nn.ModuleList(nn.Linear(2, 2, bias=False) for _ in range(3))
@@ -88,11 +96,11 @@ class ModuleList(_Uncalled):
         self.extend(modules)
 
     def append(self, module: Module) -> None:
-        """Add a module at the end."""
+        """Append a module."""
         self.add(str(len(self)), module)
 
     def extend(self, modules: Iterable[Module]) -> None:
-        """Add modules at the end."""
+        """Append several modules."""
         for module in modules:
             self.append(module)
 
@@ -101,7 +109,7 @@ class ModuleList(_Uncalled):
 
 
 class ModuleDict(_Uncalled):
-    """Modules by name; the owner's `forward` calls them.
+    """A dict of modules, whose parameters are found; the module that has the dict calls them in its `forward`.
 
     >>> import flnb.nn as nn
     >>> heads = nn.ModuleDict({"mean": nn.Linear(4, 1), "scale": nn.Linear(4, 1)})
@@ -114,15 +122,15 @@ class ModuleDict(_Uncalled):
             self.add(name, module)
 
     def keys(self) -> list[str]:
-        """The names."""
+        """Return the names of the modules, in order."""
         return list(self._held())
 
     def values(self) -> list[Module]:
-        """The modules."""
+        """Return the modules, in order."""
         return list(self._held().values())
 
     def items(self) -> list[tuple[str, Module]]:
-        """Pairs of name and module."""
+        """Return pairs of name and module, in order."""
         return list(self._held().items())
 
     def __iter__(self) -> Iterator[str]:
@@ -141,10 +149,10 @@ class ModuleDict(_Uncalled):
 
 
 class Residual(Module):
-    """x + module(x) (He et al. 2016); with a ``shortcut``, shortcut(x) + module(x).
+    """Add a module's result to its input: x + module(x), or shortcut(x) + module(x) (He et al. 2016).
 
     Raises:
-        ValueError: the two shapes differ: broadcasting would hide a mistake.
+        ValueError: the shapes of the two summands differ, even if they could be broadcast.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.Residual(nn.Identity())(flnb.asarray([1.0, 2.0])).tolist()
@@ -166,9 +174,12 @@ class Residual(Module):
 
 
 class LayerDrop(Module):
-    """Call a module, but in training skip it with probability ``p`` and return x (Fan et al. 2020, section 3.2).
+    """Call a module, but in training mode return x instead with probability ``p`` (Fan et al. 2020, section 3.2).
 
-    Other arguments, such as a mask, are passed to the module. After `eval()` the module is always called.
+    Further arguments, such as a mask, are passed to the module. In evaluation mode it is always called.
+
+    Raises:
+        ValueError: ``p`` is negative, or 1 or more.
 
     >>> import flnb, flnb.nn as nn
     >>> dropping = nn.LayerDrop(nn.Transform(lambda x: x * 2.0), 0.5)

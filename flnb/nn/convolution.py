@@ -1,4 +1,4 @@
-"""Convolution and pooling in one, two and three dimensions, on (N, C, *extents)."""
+"""Convolution and pooling in one, two and three dimensions, of x (N, channels, *extents)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ __all__ = [
 ]  # fmt: skip
 
 Extents = int | tuple[int, ...]
-"""One int for all dimensions, or one for each."""
+"""One integer for all dimensions, or a tuple with one for each."""
 
 
 class _Conv(Module):
+    """Base of the convolutions; ``rank`` is the number of dimensions without examples and channels."""
+
     rank: ClassVar[int]
 
     def __init__(
@@ -44,9 +46,13 @@ class _Conv(Module):
 
 
 class Conv1d(_Conv):
-    """Convolution over time: (N, in_channels, W) -> (N, out_channels, W').
+    """Convolution in one dimension: (N, in_channels, W) -> (N, out_channels, W').
 
-    Its parameters are weight (out, in / groups, kw) and bias (out,).
+    W' = (W + 2 * padding - dilation * (kernel_size - 1) - 1) // stride + 1. The parameters are weight (out_channels,
+    in_channels / groups, kernel_size) and bias (out_channels,), which are initialised as in torch.
+
+    Raises:
+        ValueError: ``groups`` does not divide the numbers of channels.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.Conv1d(2, 4, 3, stride=2)(flnb.ones((1, 2, 9))).shape
@@ -57,9 +63,13 @@ class Conv1d(_Conv):
 
 
 class Conv2d(_Conv):
-    """Convolution of images: (N, in_channels, H, W) -> (N, out_channels, H', W').
+    """Convolution in two dimensions, of images: (N, in_channels, H, W) -> (N, out_channels, H', W').
 
-    Its parameters are weight (out, in / groups, kh, kw) and bias (out,).
+    Kernel size, stride, padding and dilation are one integer or (rows, columns); H' and W' are as in `Conv1d`. The
+    parameters are weight (out_channels, in_channels / groups, rows, columns) and bias (out_channels,).
+
+    Raises:
+        ValueError: ``groups`` does not divide the numbers of channels.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.Conv2d(1, 4, 3, padding=1)(flnb.ones((2, 1, 8, 8))).shape
@@ -70,9 +80,13 @@ class Conv2d(_Conv):
 
 
 class Conv3d(_Conv):
-    """Convolution of volumes: (N, in_channels, D, H, W) -> (N, out_channels, D', H', W').
+    """Convolution in three dimensions: (N, in_channels, D, H, W) -> (N, out_channels, D', H', W').
 
-    Its parameters are weight (out, in / groups, kd, kh, kw) and bias (out,).
+    Kernel size, stride, padding and dilation are one integer or one for each dimension; D', H' and W' are as in
+    `Conv1d`. The parameters are weight (out_channels, in_channels / groups, *kernel) and bias (out_channels,).
+
+    Raises:
+        ValueError: ``groups`` does not divide the numbers of channels.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.Conv3d(1, 4, (1, 3, 3))(flnb.ones((2, 1, 2, 8, 8))).shape
@@ -83,10 +97,14 @@ class Conv3d(_Conv):
 
 
 class AsymmetricConv1d(Conv1d):
-    """A `Conv1d` whose output at step t sees past and future unequally; W' is W / stride, rounded up.
+    """Convolution over time that sees more of the past than of the future, or less: W' is W / stride, rounded up.
 
-    Of the (kernel_size - 1) dilation neighbours of a step, the share ``future_part`` is after it: 0 for none of them
-    (a causal convolution), 0.5 for a symmetric one, 1 for all. The sequence is padded with zeros.
+    A kernel covers (kernel_size - 1) * dilation steps besides the present one, of which the share ``future_part`` is
+    after it: 0 for a causal convolution, 0.5 for a symmetric one, 1 for the future alone. x (N, in_channels, W) is
+    padded with zeros.
+
+    Raises:
+        ValueError: ``future_part`` is not in the range from 0 to 1, or x does not have three axes.
 
     >>> import flnb, flnb.nn as nn
     >>> causal = nn.AsymmetricConv1d(1, 1, 3, future_part=0.0, bias=False)
@@ -105,7 +123,7 @@ class AsymmetricConv1d(Conv1d):
         super().__init__(in_channels, out_channels, kernel_size, stride, 0, bias, dilation, groups)
         self.future_part = future_part
         whole = (kernel_size - 1) * dilation
-        past = math.ceil(whole * (1.0 - future_part) - 0.5)  # an odd neighbour of two halves comes after
+        past = math.ceil(whole * (1.0 - future_part) - 0.5)  # half a step is added to the future
         self._widths = (0, 0), (0, 0), (past, whole - past)
 
     def forward(self, x: Any) -> Any:
@@ -115,6 +133,8 @@ class AsymmetricConv1d(Conv1d):
 
 
 class _Pool(Module):
+    """Base of the poolings; ``function`` is the name of the op."""
+
     function: ClassVar[str]
 
     def __init__(self, kernel_size: Extents, stride: Extents | None = None, padding: Extents = 0) -> None:
@@ -126,7 +146,10 @@ class _Pool(Module):
 
 
 class MaxPool1d(_Pool):
-    """Largest value of each window: (N, C, W) -> (N, C, W'); `stride` defaults to `kernel_size`.
+    """Max pooling: the largest value of each window, (N, C, W) -> (N, C, W').
+
+    ``stride`` is ``kernel_size`` by default; padding, on both sides, is never the largest. W' = (W + 2 * padding -
+    kernel_size) // stride + 1.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.MaxPool1d(2)(flnb.ones((1, 3, 8))).shape
@@ -137,7 +160,10 @@ class MaxPool1d(_Pool):
 
 
 class MaxPool2d(_Pool):
-    """Largest value of each window: (N, C, H, W) -> (N, C, H', W'); `stride` defaults to `kernel_size`.
+    """Max pooling: the largest value of each window, (N, C, H, W) -> (N, C, H', W').
+
+    ``stride`` is ``kernel_size`` by default; padding, on both sides, is never the largest. W' = (W + 2 * padding -
+    kernel_size) // stride + 1.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.MaxPool2d(2)(flnb.ones((1, 3, 8, 8))).shape
@@ -148,7 +174,10 @@ class MaxPool2d(_Pool):
 
 
 class MaxPool3d(_Pool):
-    """Largest value of each window: (N, C, D, H, W) -> (N, C, D', H', W'); `stride` defaults to `kernel_size`.
+    """Max pooling: the largest value of each window, (N, C, D, H, W) -> (N, C, D', H', W').
+
+    ``stride`` is ``kernel_size`` by default; padding, on both sides, is never the largest. W' = (W + 2 * padding -
+    kernel_size) // stride + 1.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.MaxPool3d(2)(flnb.ones((1, 3, 4, 4, 4))).shape
@@ -159,7 +188,10 @@ class MaxPool3d(_Pool):
 
 
 class AvgPool1d(_Pool):
-    """Mean of each window: (N, C, W) -> (N, C, W'), padding counted as zeros.
+    """Average pooling: the mean of each window, (N, C, W) -> (N, C, W').
+
+    ``stride`` is ``kernel_size`` by default; padding, on both sides, counts as zeros. W' = (W + 2 * padding -
+    kernel_size) // stride + 1.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.AvgPool1d(2)(flnb.ones((1, 3, 8))).shape
@@ -170,7 +202,10 @@ class AvgPool1d(_Pool):
 
 
 class AvgPool2d(_Pool):
-    """Mean of each window: (N, C, H, W) -> (N, C, H', W'), padding counted as zeros.
+    """Average pooling: the mean of each window, (N, C, H, W) -> (N, C, H', W').
+
+    ``stride`` is ``kernel_size`` by default; padding, on both sides, counts as zeros. W' = (W + 2 * padding -
+    kernel_size) // stride + 1.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.AvgPool2d(2)(flnb.ones((1, 3, 8, 8))).shape
@@ -181,7 +216,10 @@ class AvgPool2d(_Pool):
 
 
 class AvgPool3d(_Pool):
-    """Mean of each window: (N, C, D, H, W) -> (N, C, D', H', W'), padding counted as zeros.
+    """Average pooling: the mean of each window, (N, C, D, H, W) -> (N, C, D', H', W').
+
+    ``stride`` is ``kernel_size`` by default; padding, on both sides, counts as zeros. W' = (W + 2 * padding -
+    kernel_size) // stride + 1.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.AvgPool3d(2)(flnb.ones((1, 3, 4, 4, 4))).shape

@@ -1,4 +1,4 @@
-"""Layers on features: linear maps, lookups, positions, dropout."""
+"""Linear layers, embeddings of integers and of positions, dropout."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ __all__ = ["Dropout", "Embedding", "Linear", "PositionEmbedding", "SinusoidalPos
 
 
 class Linear(Module):
-    """Affine map of the last axis, (..., in_features) -> (..., out_features): x @ weight.T + bias.
+    """Linear layer: (..., in_features) -> (..., out_features), x @ weight.T + bias.
 
-    Its parameters are weight (out, in) and bias (out,).
+    The parameters are weight (out_features, in_features) and bias (out_features,), both initialised with uniform random
+    numbers between -b and b, b = 1 / sqrt(in_features), as in torch.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.Linear(3, 2)(flnb.ones((7, 3))).shape
@@ -31,7 +32,12 @@ class Linear(Module):
 
 
 class Embedding(Module):
-    """Rows of a weight (entries, features) for integers of any shape -> (..., features); at first normal(0, 1).
+    """Look up a row of the weight for each integer: indices of any shape -> (*shape, features).
+
+    The parameter ``weight`` (entries, features) is initialised from the standard normal distribution.
+
+    Raises:
+        IndexError: an index is not in range(entries).
 
     >>> import flnb, flnb.nn as nn
     >>> nn.Embedding(10, 4)(flnb.asarray([[1, 2, 9]])).shape
@@ -47,7 +53,12 @@ class Embedding(Module):
 
 
 class Dropout(Module):
-    """Zero each element with probability `p` in training, and scale the others by 1 / (1 - p).
+    """In training mode, set each element to zero with probability ``p`` and multiply the others by 1 / (1 - p).
+
+    In evaluation mode x is returned unchanged. Srivastava et al. 2014, "Dropout".
+
+    Raises:
+        ValueError: ``p`` is negative, or 1 or more.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.Dropout(0.5).eval()(flnb.ones((2,))).numpy().tolist()
@@ -64,9 +75,13 @@ class Dropout(Module):
 
 
 class PositionEmbedding(Module):
-    """Add a learnt row for each position to x (N, T, features), T at most ``max_length`` (Gehring et al. 2017).
+    """Add a learnt vector for each position to x (N, T, features), with T at most ``max_length``.
 
-    Rows begin normal with std 0.02, as in BERT (Devlin et al. 2019).
+    The parameter ``weight`` (max_length, features) is initialised from a normal distribution with deviation 0.02, as in
+    BERT. Gehring et al. 2017, "Convolutional sequence to sequence learning".
+
+    Raises:
+        ValueError: x has another shape.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.PositionEmbedding(16, 4)(flnb.ones((2, 10, 4))).shape
@@ -82,10 +97,13 @@ class PositionEmbedding(Module):
 
 
 class SinusoidalPositionEmbedding(Module):
-    """Add sin and cos of the position to x (N, T, features), T at most ``max_length`` (Vaswani et al. 2017).
+    """Add sines and cosines of the position to x (N, T, features), with T at most ``max_length``.
 
-    Feature 2 i has sin(t / 10000^(2 i / features)), feature 2 i + 1 the cosine (section 3.5). Nothing is learnt or
-    saved.
+    At position t, feature 2i is increased by sin(t / 10000^(2i / features)), feature 2i + 1 by the cosine. There are no
+    parameters or buffers. Vaswani et al. 2017, section 3.5.
+
+    Raises:
+        ValueError: ``features`` is odd, or x has another shape.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.SinusoidalPositionEmbedding(16, 4)(flnb.zeros((1, 2, 4)))[0, 0].tolist()
@@ -105,7 +123,7 @@ class SinusoidalPositionEmbedding(Module):
 
 
 def _positions(name: str, x: Any, table: Any) -> Any:
-    """The first rows of a table, one for each position of x."""
+    """Check that x is (N, T, features) and return the first T rows of a table (max_length, features)."""
     length, features = table.shape
     if x.ndim != 3 or x.shape[1] > length or x.shape[2] != features:
         raise ValueError(f"{name}: expected x (N, T, {features}) with T at most {length}, got {x.shape}")

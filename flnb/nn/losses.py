@@ -1,4 +1,4 @@
-"""Losses: modules over the functions of the same name; reduced by "mean", "sum" or "none"."""
+"""Loss functions as modules, reduced over all examples by "mean" or "sum", or not at all by "none"."""
 
 from __future__ import annotations
 
@@ -11,15 +11,19 @@ __all__ = ["BCELoss", "BCEWithLogitsLoss", "CrossEntropyLoss", "L1Loss", "MSELos
 
 
 class _Loss(Module):
+    """Base of the losses, with a setting for the reduction."""
+
     def __init__(self, reduction: str = "mean") -> None:
         self.reduction = reduction
 
 
 class CrossEntropyLoss(_Loss):
-    """Cross-entropy of logits (N, classes) with integer targets (N,): -log softmax(logits)[target].
+    """Cross-entropy of logits (N, classes) and integer targets (N,): -log(softmax(logits)[target]).
 
-    ``weight`` (classes,) counts classes differently, also in the mean; it is a buffer. Targets that are
-    ``ignore_index`` are left out.
+    Args:
+        reduction: "mean" or "sum" for a 0-d result, "none" for a result (N,).
+        weight: a factor for each class, (classes,), stored as a buffer; the mean is weighted by it, too.
+        ignore_index: a target whose examples are left out.
 
     >>> import flnb, flnb.nn as nn
     >>> loss = nn.CrossEntropyLoss()(flnb.zeros((4, 10)), flnb.asarray([0, 1, 2, 3]))
@@ -37,7 +41,9 @@ class CrossEntropyLoss(_Loss):
 
 
 class MSELoss(_Loss):
-    """Mean squared error: (x - targets) squared, of one shape.
+    """Mean squared error: the mean of (x - targets)^2, for x and targets of one shape.
+
+    ``reduction`` "sum" adds the squares up, "none" returns them in the shape of x.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.MSELoss("sum")(flnb.asarray([1.0, 2.0]), flnb.asarray([1.0, 4.0])).item()
@@ -49,7 +55,9 @@ class MSELoss(_Loss):
 
 
 class L1Loss(_Loss):
-    """Mean absolute error: abs(x - targets), of one shape.
+    """Mean absolute error: the mean of abs(x - targets), for x and targets of one shape.
+
+    ``reduction`` "sum" adds the absolute values up, "none" returns them in the shape of x.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.L1Loss()(flnb.asarray([1.0, 2.0]), flnb.asarray([1.0, 4.0]))
@@ -61,7 +69,9 @@ class L1Loss(_Loss):
 
 
 class BCELoss(_Loss):
-    """Binary cross-entropy of probabilities and targets in [0, 1], of one shape.
+    """Binary cross-entropy of probabilities p and targets t in [0, 1], of one shape: -t log(p) - (1 - t) log(1 - p).
+
+    ``reduction`` "mean" or "sum" returns a 0-d tensor, "none" one of the shape of p.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.BCELoss()(flnb.asarray([0.5]), flnb.asarray([1.0]))
@@ -73,7 +83,9 @@ class BCELoss(_Loss):
 
 
 class BCEWithLogitsLoss(_Loss):
-    """Binary cross-entropy of sigmoid(x) and targets in [0, 1], of one shape, without overflow.
+    """Binary cross-entropy of sigmoid(x) and targets in [0, 1], of one shape, computed without overflow.
+
+    ``reduction`` "mean" or "sum" returns a 0-d tensor, "none" one of the shape of x.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.BCEWithLogitsLoss()(flnb.asarray([0.0]), flnb.asarray([1.0]))

@@ -1,4 +1,4 @@
-"""Normalisation: of activations by batch, layer, group or length, and of a module's weight."""
+"""Normalisation of activations (by batch, layer, group or norm) and of a module's weight."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ __all__ = ["BatchNorm", "GroupNorm", "LayerNorm", "Normalize", "WeightNorm"]
 
 
 class BatchNorm(Module):
-    """Normalise each channel (axis 1) of (N, C) or (N, C, H, W) by the batch's mean and variance.
+    """Normalise each channel (axis 1) of x (N, C) or (N, C, H, W) by the mean and variance of the batch.
 
-    In training it also moves the buffers running_mean and running_var by `momentum`; after `eval()` it uses them.
+    Returns (x - mean) / sqrt(variance + eps) * weight + bias. In training mode, the buffers ``running_mean`` and
+    ``running_var`` (C,) are moved towards the batch's statistics: new = (1 - momentum) * old + momentum * batch. In
+    evaluation mode they are used in place of the batch's. Ioffe and Szegedy 2015.
 
     >>> import flnb, flnb.nn as nn
     >>> norm = nn.BatchNorm(3)
@@ -42,9 +44,10 @@ class BatchNorm(Module):
 
 
 class LayerNorm(Module):
-    """Normalise each example over its last axes, of extents ``shape``.
+    """Normalise x by its mean and variance over the last axes, whose extents are ``shape``.
 
-    Weight and bias are of ``shape``; without ``affine`` there is neither, without ``bias`` the weight alone.
+    Returns (x - mean) / sqrt(variance + eps) * weight + bias. The parameters weight and bias have the shape ``shape``;
+    with ``affine=False`` there are none, with ``bias=False`` only the weight. Ba et al. 2016.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.LayerNorm(3)(flnb.asarray([[1.0, 2.0, 3.0]])).detach().numpy().round(2).tolist()
@@ -61,7 +64,13 @@ class LayerNorm(Module):
 
 
 class GroupNorm(Module):
-    """Normalise ``groups`` of neighbouring channels of each example of (N, channels, ...) (Wu and He 2018).
+    """Normalise each example of x (N, channels, ...) by the mean and variance of groups of neighbouring channels.
+
+    Each of the ``groups`` has channels / groups channels. Weight and bias (channels,) scale and shift the result; with
+    ``affine=False`` there are none. Wu and He 2018.
+
+    Raises:
+        ValueError: ``groups`` does not divide ``channels``, or x has another shape.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.GroupNorm(2, 4)(flnb.ones((1, 4, 3))).shape
@@ -81,7 +90,7 @@ class GroupNorm(Module):
 
 
 def _affine(shape: tuple[int, ...], wanted: bool, bias: bool = True) -> tuple[Parameter | None, Parameter | None]:
-    """A weight of ones and a bias of zeros."""
+    """Make a weight of ones and a bias of zeros; None for one that is not wanted."""
     if not wanted:
         return None, None
     dtype = default_dtype()
@@ -89,7 +98,7 @@ def _affine(shape: tuple[int, ...], wanted: bool, bias: bool = True) -> tuple[Pa
 
 
 class Normalize(Module):
-    """Scale x to the p-norm ``value`` along ``axis``.
+    """Scale x so that its p-norm along ``axis`` (one or several) is ``value``: x / max(norm, eps) * value.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.Normalize(p=1)(flnb.asarray([1.0, 3.0])).tolist()
@@ -107,10 +116,14 @@ class Normalize(Module):
 
 
 class WeightNorm(Module):
-    """Replace a module's weight by magnitude * direction / |direction| (Salimans and Kingma 2016, equation 2).
+    """Reparametrise the weight of a module as magnitude * direction / |direction|.
 
-    The norm is over all axes but ``axis``. Both are parameters of this module in place of the weight, which the module
-    has only while it is called.
+    The norm is taken over all axes of the weight but ``axis``. ``magnitude`` and ``direction`` are parameters of this
+    module, and replace the parameter ``name`` of the wrapped one, which has that attribute only while it is called.
+    Salimans and Kingma 2016, equation 2.
+
+    Raises:
+        TypeError: the module has no parameter of that name.
 
     >>> import flnb, flnb.nn as nn
     >>> layer = nn.WeightNorm(nn.Linear(3, 2))

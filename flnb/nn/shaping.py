@@ -1,4 +1,4 @@
-"""Modules without parameters that pass x on, reshape, pad or cast it."""
+"""Modules without parameters that return, reshape, pad or cast their input, or call a function with it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Identity(Module):
 
 
 class Transform(Module):
-    """A function of tensors as a module.
+    """Call a function of tensors: a module for use in `Sequential`.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.Transform(lambda x: x * 2.0)(flnb.ones(2)).tolist()
@@ -42,7 +42,7 @@ class Transform(Module):
 
 
 class View(Module):
-    """x in another shape, the batch included; one extent may be -1.
+    """Reshape x to ``shape``, which includes the axis of examples; one extent may be -1.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.View((-1, 2, 3))(flnb.ones((4, 6))).shape
@@ -57,7 +57,7 @@ class View(Module):
 
 
 class Reorder(Module):
-    """x with its axes in another order.
+    """Permute the axes of x: axis i of the result is axis ``axes[i]`` of x.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.Reorder((0, 2, 1))(flnb.ones((4, 6, 5))).shape
@@ -72,7 +72,7 @@ class Reorder(Module):
 
 
 class Flatten(Module):
-    """(N, ...) -> (N, product of the rest).
+    """Flatten all axes but the first: (N, ...) -> (N, features).
 
     >>> import flnb, flnb.nn as nn
     >>> nn.Flatten()(flnb.ones((2, 3, 4))).shape
@@ -84,9 +84,15 @@ class Flatten(Module):
 
 
 class Padding(Module):
-    """Surround x with elements: ``widths`` holds (before, after) for each of the last axes.
+    """Pad the last axes of x.
 
-    ``mode`` is "constant" (``value``), "edge", "symmetric" or "reflect", as in `flnb.pad`.
+    Args:
+        widths: for each of the last axes, the numbers of elements (before, after).
+        value: the value of new elements, in the mode "constant".
+        mode: "constant", "edge", "symmetric" or "reflect", as in `flnb.pad`.
+
+    Raises:
+        ValueError: x has fewer axes than ``widths``.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.Padding([(1, 0)], value=9.0)(flnb.ones((1, 2))).tolist()
@@ -104,7 +110,7 @@ class Padding(Module):
 
 
 class PrecisionCast(Module):
-    """Cast x to another dtype; its gradient comes back in the first.
+    """Cast x to another dtype; the gradient has the dtype of x.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.PrecisionCast("float64")(flnb.ones(2)).dtype

@@ -1,4 +1,4 @@
-"""Transformer blocks (Vaswani et al. 2017) on (N, T, features), with torch's parameter names."""
+"""Transformers (Vaswani et al. 2017) over x (N, T, features); parameters are named as in torch."""
 
 from __future__ import annotations
 
@@ -19,14 +19,19 @@ ACTIVATIONS = {"relu": ops.relu, "gelu": ops.gelu}
 
 
 class MultiheadAttention(Module):
-    """Attention in ``heads`` parts of the features, each projected (Vaswani et al. 2017, section 3.2.2).
+    """Multi-head attention (Vaswani et al. 2017, section 3.2.2).
 
     Called as ``attention(query, key, value, mask, is_causal)``: query (N, L, features), key and value (N, S, features);
-    key defaults to the query, value to the key. The mask, broadcast to (N, heads, L, S), is bool, true where to attend,
-    or numbers added to the scores. Returns (N, L, features).
+    key is the query by default, value the key. The mask is broadcast to (N, heads, L, S): bool, true where a query
+    attends to a key, or numbers that are added to the scores. With ``is_causal`` no query attends to later positions.
+    Returns (N, L, features).
 
-    With ``context``, scores also depend on the distance of query and key: query i times row j - i of ``relative``,
-    the same for all heads (Shaw et al. 2018, section 3.2). Sequences are then at most ``context`` long.
+    With ``context``, the longest length of a sequence, scores also depend on the distance of query i and key j: the
+    product of the query and row j - i of the parameter ``relative`` is added, which all heads share (Shaw et al. 2018,
+    section 3.2).
+
+    Raises:
+        ValueError: ``heads`` does not divide ``features``, inputs have other shapes, or more steps than ``context``.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.MultiheadAttention(8, 2)(flnb.ones((3, 5, 8)), is_causal=True).shape
@@ -59,7 +64,7 @@ class MultiheadAttention(Module):
         return self.out_proj(ops.reshape(ops.permute_dims(y, (0, 2, 1, 3)), query.shape))
 
     def _projected(self, query: Any, key: Any, value: Any) -> list[Any]:
-        """Project one input by one product, several each by its third of the weight."""
+        """Project query, key and value; self-attention, where all three are one input, takes one matrix product."""
         n = self.features
         thirds = [slice(i * n, (i + 1) * n) for i in range(3)]
         if key is None and value is None:
@@ -74,12 +79,12 @@ class MultiheadAttention(Module):
         ]
 
     def _in_heads(self, x: Any) -> Any:
-        """(N, T, features) -> (N, heads, T, features / heads)."""
+        """Divide the features among the heads: (N, T, features) -> (N, heads, T, features / heads)."""
         n, length, features = x.shape
         return ops.permute_dims(ops.reshape(x, (n, length, self.heads, features // self.heads)), (0, 2, 1, 3))
 
     def _by_distance(self, q: Any, keys: int) -> Any:
-        """The part of the scores (N, heads, L, S) that depends on q (N, heads, L, E) and the distances of the keys."""
+        """Return the scores (N, heads, L, S) of queries q (N, heads, L, E) by the distances of S keys (``keys``)."""
         n, heads, length, features = q.shape
         if max(length, keys) > self.context:
             raise ValueError(
@@ -88,18 +93,20 @@ class MultiheadAttention(Module):
             )
         rows = self.relative[self.context - length : self.context - 1 + keys]  # distances 1 - length to keys - 1
         scores = ops.matmul(q * features**-0.5, rows, transpose_b=True)
-        # Row i is wanted from column length - 1 - i on: with one column more, rows laid end to end are so shifted.
+        # Row i is needed from column length - 1 - i on. With a column of zeros more, the rows of the flattened scores,
+        # cut anew at the old width, are shifted so.
         wide = length + keys - 1
         flat = ops.reshape(ops.pad(scores, ((0, 0), (0, 0), (0, 0), (0, 1))), (n, heads, length * (wide + 1)))
         return ops.reshape(flat[..., length - 1 : length - 1 + length * wide], (n, heads, length, wide))[..., :keys]
 
 
 class _Layer(Module):
-    """The common base of encoder and decoder layers: two linear maps, and a residual around each part."""
+    """Base of encoder and decoder layers: two linear maps, and a residual with layer norm around each sublayer."""
 
     def _make(
         self, features: int, feedforward: int, dropout: float, activation: str, norm_first: bool, bias: bool = True
     ) -> None:
+        """Make the linear maps and store the settings, after the subclass made its attention."""
         if activation not in ACTIVATIONS:
             raise ValueError(f"{type(self).__name__}: activation must be 'relu' or 'gelu', got {activation!r}")
         self.norm_first, self.activation = norm_first, activation
@@ -108,20 +115,33 @@ class _Layer(Module):
         self.dropout = Dropout(dropout)
 
     def _added(self, x: Any, norm: LayerNorm, part: Callable[[Any], Any]) -> Any:
-        """The sum of x and ``part`` of it, with the norm after the sum, or before the part."""
+        """Add the result of a sublayer (``part``) to x; the norm is applied to the sum, or to the sublayer's input."""
         if self.norm_first:
             return x + self.dropout(part(norm(x)))
         return norm(x + self.dropout(part(x)))
 
     def _fed_forward(self, x: Any) -> Any:
+        """The two linear maps, with activation and dropout between them."""
         return self.linear2(self.dropout(ACTIVATIONS[self.activation](self.linear1(x))))
 
 
 class TransformerEncoderLayer(_Layer):
     """Self-attention, then two linear maps, each with a residual and a layer norm (Vaswani et al. 2017, section 3.1).
 
-    The norm comes after the sum, or with ``norm_first`` before attention and maps (Xiong et al. 2020). Without ``bias``
-    no part has one, including the norms. For ``context`` and masks see `MultiheadAttention`.
+    Called as ``layer(x, mask, is_causal)``; x (N, T, features) keeps its shape; the mask is that of
+    `MultiheadAttention`.
+
+    Args:
+        features, heads, context: as of `MultiheadAttention`.
+        feedforward: the number of features between the two linear maps.
+        dropout: the probability of dropping a feature, and an attention weight.
+        activation: "relu" or "gelu", between the two maps.
+        norm_first: normalise the inputs of attention and maps (Xiong et al. 2020) rather than the sums.
+        eps: added to the variance in the layer norms.
+        bias: whether attention, maps and norms have biases.
+
+    Raises:
+        ValueError: another activation, or ``heads`` that do not divide ``features``.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.TransformerEncoderLayer(8, 2, 16)(flnb.ones((3, 5, 8))).shape
@@ -142,10 +162,12 @@ class TransformerEncoderLayer(_Layer):
 
 
 class TransformerDecoderLayer(_Layer):
-    """Self-attention, attention to ``memory``, two linear maps, each with a residual and a layer norm.
+    """Self-attention, attention to ``memory``, and two linear maps, each with a residual and a layer norm.
 
-    Called as ``layer(x, memory, mask, memory_mask, is_causal)``: x (N, L, features), memory (N, S, features), the masks
-    of self-attention and of attention to memory as in `MultiheadAttention`. Vaswani et al. 2017, section 3.1.
+    Called as ``layer(x, memory, mask, memory_mask, is_causal)``: x (N, L, features) keeps its shape; memory (N, S,
+    features) is the encoder's result; ``mask`` and ``is_causal`` are for self-attention, ``memory_mask`` for attention
+    to the memory, as in `MultiheadAttention`. Settings are as of `TransformerEncoderLayer`. Vaswani et al. 2017,
+    section 3.1.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.TransformerDecoderLayer(8, 2, 16)(flnb.ones((3, 5, 8)), flnb.ones((3, 7, 8)), is_causal=True).shape
@@ -168,7 +190,7 @@ class TransformerDecoderLayer(_Layer):
 
 
 class _Stack(Module):
-    """Layers one after another, then a layer norm."""
+    """Layers that are called one after another with the same further arguments, then a layer norm."""
 
     def __init__(self, layers: Iterable[Module], norm: LayerNorm) -> None:
         self.layers, self.norm = ModuleList(layers), norm
@@ -180,12 +202,12 @@ class _Stack(Module):
 
 
 class Transformer(Module):
-    """Encoder layers over a source, decoder layers over a target that attend to it (Vaswani et al. 2017, figure 1).
+    """Encoder layers over a source, and decoder layers over a target that attend to it (Vaswani et al. 2017, figure 1).
 
     Called as ``transformer(source, target, mask, target_mask, memory_mask, is_causal)``: source (N, S, features) and
-    target (N, L, features), already embedded and with positions; masks as in `MultiheadAttention`: of the source to
-    itself, of the target to itself, of the target to the source; ``is_causal`` is the target's. Returns (N, L,
-    features).
+    target (N, L, features), already embedded and with positions. ``mask`` is for self-attention of the source,
+    ``target_mask`` and ``is_causal`` for that of the target, ``memory_mask`` for attention of the target to the source,
+    all as in `MultiheadAttention`. Returns (N, L, features). Settings are as of `TransformerEncoderLayer`.
 
     >>> import flnb, flnb.nn as nn
     >>> small = nn.Transformer(8, 2, encoder_layers=1, decoder_layers=1, feedforward=16)
