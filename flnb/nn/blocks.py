@@ -125,7 +125,7 @@ def _feed(features: int, hidden: int, dropout: float) -> Sequential:
 
 
 class _Convolution(Module):
-    """The convolution module of the paper's section 2.2: a gate, a convolution of each feature in time, a linear map."""
+    """The convolution module of the paper's section 2.2: a gate, a convolution of each feature, a linear map."""
 
     def __init__(self, features: int, kernel_size: int, dropout: float) -> None:
         self.before = Sequential(norm=LayerNorm(features), linear=Linear(features, 2 * features), gate=GLU())
