@@ -46,7 +46,7 @@ def fans(shape: Shape) -> tuple[int, int]:
         ValueError: the shape has fewer than two axes, or a negative extent.
     """
     if any(n < 0 for n in shape):
-        raise ValueError(f"init: a shape has extents >= 0, got {brief(shape)}")
+        raise ValueError(f"init: expected a shape with extents >= 0, got {brief(shape)}")
     if len(shape) < 2:
         raise ValueError(
             f"init: expected a weight (out, in, *kernel), got the shape {brief(shape)}; use uniform or normal"

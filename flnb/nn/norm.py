@@ -16,11 +16,11 @@ __all__ = ["BatchNorm", "GroupNorm", "LayerNorm", "Normalize", "WeightNorm"]
 
 
 class BatchNorm(Module):
-    """Normalise each channel (axis 1) of x (N, C) or (N, C, H, W) by the mean and variance of the batch.
+    """Normalise each channel (axis 1) of x (N, C, ...) by the mean and variance of the batch.
 
     Returns (x - mean) / sqrt(variance + eps) * weight + bias. In training mode, the buffers ``running_mean`` and
-    ``running_var`` (C,) are moved towards the batch's statistics: new = (1 - momentum) * old + momentum * batch. In
-    evaluation mode they are used in place of the batch's. Ioffe and Szegedy 2015.
+    ``running_var`` (C,) are moved towards the batch's mean and unbiased variance: new = (1 - momentum) * old + momentum
+    * batch. In evaluation mode they are used in place of the batch's. Ioffe and Szegedy 2015.
 
     >>> import flnb, flnb.nn as nn
     >>> norm = nn.BatchNorm(3)

@@ -95,11 +95,11 @@ def test_extents_of_zero_are_empty_and_negative_ones_refused(name):
     for shape in ((3, 0), (0, 3), (0, 0)):
         assert make(shape).shape == shape
     for shape in ((2, -3), (-2, 3)):
-        with pytest.raises(ValueError, match=rf"a shape has extents >= 0, got \({shape[0]}, {shape[1]}\)"):
+        with pytest.raises(ValueError, match=rf"a shape with extents >= 0, got \({shape[0]}, {shape[1]}\)"):
             make(shape)
 
 
 def test_layers_without_inputs_have_parameters_and_negative_ones_are_refused():
     assert nn.Linear(0, 3)(flnb.zeros((2, 0))).shape == (2, 3)
-    with pytest.raises(ValueError, match=r"a shape has extents >= 0, got \(3, -1\)"):
+    with pytest.raises(ValueError, match=r"a shape with extents >= 0, got \(3, -1\)"):
         nn.Linear(-1, 3)
