@@ -42,7 +42,7 @@ def bench(
     for backend in backends:
         registry.make("backend", backend)
     if rounds < 1 or count < 1:
-        raise ValueError(f"flnb bench: expected 1 round and 1 thread or more, got {rounds} and {count}")
+        raise ValueError(f"flnb bench: rounds and threads must be 1 or more, got rounds={rounds} and threads={count}")
     known = [models.get(name) for name in names or TABLE3]
     for recipe in known:
         recipe.batch(scale, size=1)  # raises an error for an unknown scale before anything is timed

@@ -199,7 +199,7 @@ def run_op(name: str, *inputs: Any, attributes: tuple[Any, ...] = (), result: An
     [3.0, 3.0]
     """
     if name not in OPS:
-        raise KeyError(f"run_op: no op {name!r} in the table; the ops are {', '.join(sorted(OPS))}")
+        raise KeyError(f"run_op: there is no op {name!r}; the ops are {', '.join(sorted(OPS))}")
     op = OPS[name]
     if result is not None:
         shape, dtype = result

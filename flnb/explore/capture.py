@@ -183,8 +183,8 @@ class Capture(Observer):
             index += len(run.table("op")["t0"])
         if index not in rows:
             full = f"the inputs of {self.missed} ops did not fit into {quantity.size(self.limit)}"
-            why = full if self.missed else "its inputs were not kept, or there is no such op"
-            raise IndexError(f"op {index} cannot be opened: {why}; kept are the inputs of {len(rows)} ops")
+            why = full if self.missed else "there is no such op, or its inputs were not stored"
+            raise IndexError(f"op {index} cannot be opened: {why}; the inputs of {len(rows)} ops were stored")
         return rows[index]
 
     def __iter__(self) -> Iterator[RecordedOp]:
@@ -233,8 +233,8 @@ def inputs_of(source: int | str | os.PathLike[str], index: int = -1) -> list[Arr
         capture = _captures.get(source)
         if capture is None:
             raise LookupError(
-                f"inputs_of: recording {source} is not in this kernel (any more); where it is, write the op's inputs "
-                f'to a file with run.calls[{index}].to_code("op.npz")'
+                f"inputs_of: recording {source} is not in this process (any more); in the process that has it, write "
+                f'the op\'s inputs to a file with run.calls[{index}].to_code("op.npz")'
             )
         return capture[index].arrays()
     try:
@@ -242,7 +242,7 @@ def inputs_of(source: int | str | os.PathLike[str], index: int = -1) -> list[Arr
             return [_read(file, i) for i in range(len(file.files) // 3)]
     except (zipfile.BadZipFile, EOFError, KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(
-            f"inputs_of: {source} does not hold the inputs of an op, or not all of them ({error}); "
+            f"inputs_of: {source} does not contain the inputs of an op, or is incomplete ({error}); "
             f"write it again with run.calls[i].to_code({str(source)!r})"
         ) from error
 

@@ -15,7 +15,7 @@ from flnb.explore.calls import NEW, OpCall, Outcome, same_bits
 from flnb.explore.layout import keep
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from flnb.interface import TensorBackend
 
@@ -50,47 +50,54 @@ class Difference:
         return self.what or f"no difference (largest error {self.error:.2e}, allowed {self.allowed:.2e})"
 
 
-@quiet
 def difference(call: OpCall, reference: TensorBackend, expected: Outcome, got: Outcome, tolerance: float) -> Difference:
     """Compare the outcome ``got`` of a call with the outcome ``expected`` of the reference backend.
 
-    Checks for exceptions, shape, dtype, inputs that were overwritten, NaNs, infinities and values. Values may differ by
-    ``tolerance`` times the largest value (or 8 units in its last place, 32 in sums, if that is more). Where a sum
-    cancels, the largest value is that of the same call on the inputs' absolute values.
+    Checks for exceptions, inputs that were overwritten, shape, dtype and values. Values may differ by ``tolerance``
+    times the largest value (or 8 units in its last place, 32 in sums, if that is more). Where a sum cancels, the
+    largest value is that of the same call on the inputs' absolute values.
     """
     if expected.error is not None:
         same = got.error is not None
         return Difference("" if same else f"the reference raised {_named(expected.error)}, this one did not")
     if got.error is not None:
         return Difference(f"raised {_named(got.error)}")
-    a, b = np.asarray(expected.value), np.asarray(got.value)
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return Difference(f"gave {b.dtype.name}{list(b.shape)}, expected {a.dtype.name}{list(a.shape)}")
     if got.written >= 0 and expected.written != got.written:
-        return Difference(f"wrote to its input {got.written}, which is not its to change")
+        return Difference(f"changed its input {got.written}, which this op must not write to")
+    a, b, sums = np.asarray(expected.value), np.asarray(got.value), _sums(call.op)
+
+    def allowed(largest: float) -> float:
+        return max(tolerance, (ULPS_OF_SUMS if sums else ULPS) * precision(a.dtype)) * largest
+
+    found = arrays_differ(a, b, allowed)
+    if sums and found and np.isfinite(found.error):
+        without_cancelling = _without_cancelling(call, reference)
+        found = arrays_differ(a, b, lambda largest: allowed(max(largest, without_cancelling)))
+    return found
+
+
+@quiet
+def arrays_differ(a: Array, b: Array, allowed: Callable[[float], float]) -> Difference:
+    """Compare an array ``b`` with the expected array ``a``: shape, dtype, NaNs, infinities and values.
+
+    ``allowed`` takes the largest expected magnitude and returns the largest absolute error that counts as agreement.
+    """
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return Difference(f"returned {b.dtype.name}{list(b.shape)}, expected {a.dtype.name}{list(a.shape)}")
     if not is_float(a.dtype):
         wrong = a != b
-        return (
-            Difference(_at("{} of {} values differ", a, b, wrong), float(wrong.any())) if wrong.any() else Difference()
-        )
+        return Difference(_at("wrong values: {} of {}", a, b, wrong), 1.0) if wrong.any() else Difference()
     finite = np.isfinite(a)
     odd = (np.isnan(a) != np.isnan(b)) | (np.isinf(a) != np.isinf(b)) | (np.isinf(a) & (a != b))
     if odd.any():
         return Difference(_at("NaN or infinity differs in {} of {} values", a, b, odd), float("inf"))
-    if not finite.any():
-        return Difference()
     wide = np.complex128 if a.dtype.kind == "c" else np.float64
     apart = np.where(finite, np.abs(a.astype(wide) - b.astype(wide)), 0.0)
-    largest = float(np.abs(a[finite].astype(wide)).max())
-    share = max(tolerance, (ULPS_OF_SUMS if _sums(call.op) else ULPS) * _eps(a.dtype))
-    error = float(apart.max())
-    if error > share * largest and _sums(call.op):
-        largest = max(largest, _without_cancelling(call, reference))
-    allowed = share * largest
-    if not error > allowed:
-        return Difference("", error, allowed)
-    text = f"largest error {error:.2e}, allowed {allowed:.2e}; {{}} of {{}} values differ"
-    return Difference(_at(text, a, b, apart > allowed), error, allowed)
+    error, limit = float(apart.max(initial=0.0)), allowed(float(np.abs(a[finite].astype(wide)).max(initial=0.0)))
+    if not error > limit:
+        return Difference("", error, limit)
+    text = f"largest error {error:.2e}, allowed {limit:.2e}; {{}} of {{}} values differ"
+    return Difference(_at(text, a, b, apart > limit), error, limit)
 
 
 def _sums(op: str) -> bool:
@@ -106,7 +113,7 @@ def _without_cancelling(call: OpCall, reference: TensorBackend) -> float:
     return float(values[np.isfinite(values)].max(initial=0.0))
 
 
-def _eps(dtype: np.dtype[Any]) -> float:
+def precision(dtype: np.dtype[Any]) -> float:
     """Return the distance from 1 to the next larger number of a floating-point dtype."""
     return 2.0**-7 if dtype.name == "bfloat16" else float(np.finfo(dtype).eps)
 
@@ -184,6 +191,6 @@ def diverges(
         if found:
             return replace(found, what=f"{found.what}; not every time") if first is not None else found
         if first is not None and not same_bits(first.value, got.value):
-            return Difference("gives other bits when it is run again on the same inputs", found.error, found.allowed)
+            return Difference("returns other bits when it is run again on the same inputs", found.error, found.allowed)
         first = got
     return found

@@ -137,7 +137,7 @@ def save(inputs: Sequence[Kept], path: str | os.PathLike[str]) -> None:
         content[f"dtype{i}"] = np.array(kept.dtype.name)
         content[f"layout{i}"] = np.array([kept.offset, kept.start, *kept.shape, *kept.strides], np.int64)
     if Path(path).suffix != ".npz":
-        raise ValueError(f"to_code: the inputs are written to an .npz file, got the path {str(path)!r}")
+        raise ValueError(f"to_code: the path must end in .npz, got {str(path)!r}")
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     with aside(path) as part, part.open("wb") as file:
         np.savez(file, **content)

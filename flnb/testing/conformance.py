@@ -34,5 +34,7 @@ def conformance(part: Any, **options: Any) -> Report:
     if isinstance(part, type) and issubclass(part, MemoryManager):
         return check_manager(part, **options)
     if isinstance(part, MemoryManager):
-        raise TypeError(f"conformance: got {part!r}; give its class, as every check needs a fresh memory manager")
+        raise TypeError(
+            f"conformance: got the memory manager {part!r}; expected its class, because each check makes a new one"
+        )
     return check_backend(part, **options)

@@ -229,7 +229,7 @@ def _placement(trial: Trial) -> Iterator[str]:
     for held in trial.held:
         segment = held.block.segment
         if held.size < held.requested:
-            yield f"{held.name} has {held.size} bytes, {held.requested} were asked for"
+            yield f"{held.name} has {held.size} bytes, but {held.requested} were requested"
         if held.start % ALIGNMENT:
             yield f"{held} does not begin at a multiple of {ALIGNMENT}"
         if segment.id not in trial.manager.device.segments:
@@ -295,7 +295,7 @@ def _recovers(trial: Trial) -> Iterator[str]:
     nbytes, capacity = trial.biggest // 3, trial.manager.device.capacity
     while trial.alloc(nbytes):
         if trial.allocated > capacity:
-            yield f"gave out more than the device's {capacity} bytes"
+            yield f"allocated {trial.allocated} bytes on a device of {capacity} bytes"
     if trial.held:
         trial.act("free", trial.held[0])
         if not trial.alloc(nbytes):

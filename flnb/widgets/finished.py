@@ -54,7 +54,8 @@ def view(
     if isinstance(height, bool) or not isinstance(height, int) or height < 200:
         raise ValueError(f"flnb.view: got height={height!r}; expected at least 200 (CSS pixels)")
     if (model is None) is not (step is None):
-        raise TypeError("flnb.view: model= and step= go together: a plan is put on the model while the step runs")
+        alone = "model" if step is None else "step"
+        raise TypeError(f"flnb.view: got {alone}= alone; give both model= and step=, or neither")
     found = [_recording(run) for run in runs]
     require("anywidget", extra="lab", purpose="the dashboard")
     from flnb.widgets.model import RunWidget

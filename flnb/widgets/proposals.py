@@ -105,7 +105,7 @@ class Proposals:
         """Search a proposal for a capacity in bytes and return it as a message."""
         run = self._run()
         if run is None or run.state == "recording":
-            raise ValueError("A proposal needs a recording that has ended.")
+            raise ValueError("a proposal needs a recording that has ended; there is none, or it is still running")
         recorded = run.meta.get("manager")
         manager = self._manager if self._manager.name == recorded or recorded is None else recorded
         self._plan = fit(run, capacity, manager)

@@ -38,7 +38,7 @@ def test_a_model_is_trained_and_told(capsys: pytest.CaptureFixture[str]) -> None
     [
         (["mpl"], ["no model 'mpl'", "mlp"]),
         (["mlp", "--backend", "abacus"], ["unknown backend 'abacus'", "known: ", "numpy"]),
-        (["mlp", "--rounds", "0"], ["expected 1 round and 1 thread or more, got 0 and 1"]),
+        (["mlp", "--rounds", "0"], ["must be 1 or more, got rounds=0 and threads=1"]),
     ],
 )
 def test_what_there_is_not_is_named(arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]) -> None:

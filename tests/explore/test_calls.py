@@ -31,7 +31,7 @@ def test_any_op_of_the_table_runs_by_name(name, inputs, options, expected):
 
 
 def test_an_unknown_op_is_named_with_those_there_are():
-    with pytest.raises(KeyError, match="no op 'summ' in the table; the ops are abs, "):
+    with pytest.raises(KeyError, match="there is no op 'summ'; the ops are abs, "):
         run_op("summ", np.ones(2))
 
 
@@ -64,8 +64,8 @@ def test_digests_tell_bits_shapes_and_dtypes_apart():
     [
         (lambda x: x + 0.1, "largest error 1.00e-01"),
         (lambda x: np.where(x > 1, np.nan, x), "NaN or infinity differs in 1 of 2 values; at [1] nan"),
-        (lambda x: x[:1], r"gave float64[1], expected float64[2]"),
-        (lambda x: x.astype(np.float32), "gave float32[2], expected float64[2]"),
+        (lambda x: x[:1], r"returned float64[1], expected float64[2]"),
+        (lambda x: x.astype(np.float32), "returned float32[2], expected float64[2]"),
         (lambda x: x * (1 + 1e-15), "no difference"),
     ],
 )

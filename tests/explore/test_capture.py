@@ -148,7 +148,7 @@ def test_a_recording_that_is_gone_is_told():
         flnb.exp(flnb.ones((2,)))
     code = run.calls[1].to_code()
     del run
-    with pytest.raises(LookupError, match="is not in this kernel"):
+    with pytest.raises(LookupError, match="is not in this process"):
         reopened(code)
 
 
@@ -161,20 +161,20 @@ def test_a_file_of_inputs_that_is_not_whole_is_named(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["op.npz"]
     for size in range(0, len(whole), 97):
         path.write_bytes(whole[:size])
-        with pytest.raises(ValueError, match=r"op.npz does not hold the inputs of an op.*write it again"):
+        with pytest.raises(ValueError, match=r"op.npz does not contain the inputs of an op.*write it again"):
             flnb.explore.inputs_of(path)
     np.savez(path, layout0=[0, 0, 1 << 40, 4], memory0=np.zeros(8, np.uint8), dtype0=np.array("float32"))
-    with pytest.raises(ValueError, match="does not hold the inputs"):  # a layout that leaves its memory
+    with pytest.raises(ValueError, match="does not contain the inputs"):  # a layout that leaves its memory
         flnb.explore.inputs_of(path)
     np.savez(path, a=np.array([object()], dtype=object), b=[1], c=[2])
-    with pytest.raises(ValueError, match="does not hold the inputs"):  # a pickle, which is not opened
+    with pytest.raises(ValueError, match="does not contain the inputs"):  # a pickle, which is not opened
         flnb.explore.inputs_of(path)
 
 
 def test_only_npz_files_are_written():
     with flnb.record(inputs=True) as run:
         flnb.exp(flnb.ones((2,)))
-    with pytest.raises(ValueError, match=r"written to an .npz file, got the path 'op.bin'"):
+    with pytest.raises(ValueError, match=r"the path must end in .npz, got 'op.bin'"):
         run.calls[1].to_code("op.bin")
 
 
@@ -197,5 +197,5 @@ def test_an_op_opens_in_the_next_cell():
 
 
 def test_a_recording_that_is_gone_says_how_to_keep_inputs():
-    with pytest.raises(LookupError, match=r"recording 0 is not in this kernel .* run\.calls\[3\]\.to_code"):
+    with pytest.raises(LookupError, match=r"recording 0 is not in this process .* run\.calls\[3\]\.to_code"):
         flnb.explore.inputs_of(0, 3)

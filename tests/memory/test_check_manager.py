@@ -188,7 +188,7 @@ def test_good_managers_pass(factory):
         (LetsGo, "size, place, segment", "was released while the block is live", "release_cached()"),
         (Raises, "calls succeed", "IndexError: off by one", "free(a)"),
         (LosesRoomAfterOutOfMemory, "freed memory is usable again", "everything was freed", "out of memory"),
-        (Generous, "recovers from out of memory", "gave out more than the device's 268435456 bytes", "= alloc("),
+        (Generous, "recovers from out of memory", "bytes on a device of 268435456 bytes", "= alloc("),
         (MergesAcrossSegments, "calls succeed", "inside a segment that self.device.reserve gave", "= alloc("),
         (ShortAtPages, "calls succeed", "expected at least 4096 bytes", "a = alloc(4096)"),
         (Forgets, "recovers from out of memory", "a request of as many bytes fails again", "out of memory"),

@@ -89,7 +89,7 @@ def test_a_misspelt_method_is_warned_of_when_the_class_is_defined_again():
 def test_managers_go_to_their_own_kit():
     assert conformance("caching", examples=2)
     assert conformance(flnb.memory.Native, examples=2)
-    with pytest.raises(TypeError, match="give its class, as every check needs a fresh memory manager"):
+    with pytest.raises(TypeError, match="expected its class, because each check makes a new one"):
         conformance(flnb.dispatch.state.current().manager)
 
 

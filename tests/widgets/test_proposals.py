@@ -128,7 +128,7 @@ def test_why_there_is_no_plan_is_said(program: Program) -> None:
 
 def test_the_view_takes_model_and_step_together(program: Program) -> None:
     pytest.importorskip("anywidget")
-    with pytest.raises(TypeError, match="model= and step= go together"):
+    with pytest.raises(TypeError, match="give both model= and step="):
         flnb.view(program.run, model=program.net)
     widget = flnb.view(program.run, model=program.net, step=program.step)
     sent: list[dict[str, Any]] = []
