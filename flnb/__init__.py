@@ -45,8 +45,8 @@ from flnb.dispatch.state import category
 from flnb.interface import OutOfMemoryError
 from flnb.ops import *
 from flnb.ops.documentation import readable as _readable
-from flnb.ops.inspection import VERSIONS as _VERSIONS
-from flnb.ops.inspection import Info as _Info
+from flnb.ops.dtypes import VERSIONS as _VERSIONS
+from flnb.ops.dtypes import Info as _Info
 from flnb.random import manual_seed, rand, randn
 from flnb.tensor import Tensor
 

@@ -6,8 +6,8 @@
 """
 
 from flnb.ops import fourier
+from flnb.ops.documentation import public
 from flnb.ops.fourier import *  # noqa: F403 (`fourier.__all__` says what is public)
-from flnb.ops.naming import public
 
 __all__ = fourier.__all__
 globals().update({name: public(globals()[name]) for name in __all__})

@@ -62,7 +62,7 @@ def failed_function(error: Exception, name: str, family: str, arguments: Iterabl
 def refused(error: Exception, name: str, *tensors: Tensor) -> Exception:
     """Record the error of a function that checks its tensors itself: ``raise refused(ValueError(...), "reshape", x)``.
 
-    For functions that are called too often to be wrapped (`flnb.ops.naming.public`).
+    For functions that are called too often to be wrapped (`flnb.ops.documentation.public`).
     """
     failed_function(error, name, "matmul" if name == "matmul" else "movement", tensors)
     return error

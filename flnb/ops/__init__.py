@@ -16,6 +16,7 @@ from flnb.ops.attention import scaled_dot_product_attention
 from flnb.ops.composite import *
 from flnb.ops.convolution import *
 from flnb.ops.creation import *
+from flnb.ops.documentation import public
 from flnb.ops.dtypes import can_cast, finfo, iinfo, isdtype, result_type
 from flnb.ops.elementwise import *
 from flnb.ops.indexing import getitem, setitem, take, take_along_axis
@@ -23,14 +24,11 @@ from flnb.ops.interop import apply_function, apply_ufunc
 from flnb.ops.linalg import *
 from flnb.ops.loss import binary_cross_entropy, binary_cross_entropy_with_logits, l1_loss, mse_loss
 from flnb.ops.movement import *
-from flnb.ops.naming import public
 from flnb.ops.norm import norm
 from flnb.ops.normalization import group_norm, layer_norm, normalize
 from flnb.ops.pooling import *
 from flnb.ops.recurrent import gru, lstm, rnn
 from flnb.ops.reduction import *
-from flnb.ops.searching import *
-from flnb.ops.selection import embedding, max_with_indices, median, min_with_indices, topk
 from flnb.ops.sorting import *
 from flnb.tensor import Tensor
 

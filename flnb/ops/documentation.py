@@ -1,4 +1,6 @@
-"""The docstrings of elementwise ops, made from their rows and from this list of examples and first lines.
+"""Wrap and document public functions: docstrings of elementwise ops, readable signatures, errors that are recorded.
+
+The docstring of an elementwise op is made from its entry in the op table and this list of examples and first lines.
 
 abs([-1.5, 2.0]) = [1.5, 2. ] float32[2]
     Absolute value; of a complex number its magnitude.
@@ -138,31 +140,31 @@ trunc([-1.5, 1.5]) = [-1.,  1.] float32[2]
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from inspect import Parameter, Signature
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from flnb.dispatch.failure import failed_function
+from flnb.dispatch.spelling import KEYWORDS
+from flnb.dispatch.table import OPS
+
 if TYPE_CHECKING:
     from flnb.dispatch.table import Op
     from flnb.tensor import Tensor
 
-__all__ = ["documented", "readable"]
+__all__ = ["documented", "public", "readable"]
 
 
 class Shown(str):
-    """An annotation that `inspect.signature` prints without quotes."""
+    """The text of an annotation, which `inspect.signature` prints without quotes."""
 
     __slots__ = ()
     __repr__ = str.__str__
 
 
-_RESULT = {"out": Shown("Tensor | None"), "return": Shown("Tensor")}
-_ANNOTATIONS = (
-    {"x": Shown("ArrayLike"), **_RESULT},
-    {"x1": Shown("ArrayLike"), "x2": Shown("ArrayLike"), **_RESULT},
-)
 _ACCEPTED = {
     "any": "Takes any dtype.",
     "numeric": "Takes any dtype but bool.",
@@ -171,7 +173,7 @@ _ACCEPTED = {
     "bits": "Takes an integer dtype or bool.",
     "bool": "Takes any dtype; numbers are cast to bool.",
 }
-_MADE = {"boolean": "bool", "magnitude": "their dtype, of complex numbers that of their parts", "same": "their dtype"}
+_MADE = {"boolean": "is bool", "magnitude": "{} dtype, for complex numbers that of their parts", "same": "{} dtype"}
 _TEXT = """{first}
 
     {accepted}{real}
@@ -179,7 +181,8 @@ _TEXT = """{first}
     With ``out``, a Tensor of the result's shape and dtype, the result is written into it.
 
     Raises:
-        {errors}
+        TypeError: the dtype is not accepted, or the values are no numbers.
+        ValueError: ``out`` has another shape or dtype{shapes}.
 
     >>> import flnb
     >>> flnb.{name}({arguments})
@@ -190,7 +193,7 @@ _EXAMPLES = {name: rest for name, *rest in _ENTRY.findall(__doc__ or "")}
 
 
 def readable(member: Any) -> Any:
-    """The function or class, whose signatures `inspect` and IPython show without quotes from now on."""
+    """Let `inspect` and IPython show the signatures of a function or class without quotes; returns it."""
     inner = getattr(member, "__wrapped__", member)
     if isinstance(inner, type):
         for own in vars(inner).values():
@@ -202,30 +205,70 @@ def readable(member: Any) -> Any:
 
 
 def documented(op: Op) -> Callable[..., Tensor]:
-    """The public function of an op of one or two tensors, with a signature and a docstring for readers."""
+    """Return the public function of an op of one or two tensors, with a readable signature and a docstring."""
     function: Any = op.entries[op.arity, ""]
-    function.__annotations__ = types = _ANNOTATIONS[op.arity - 1]
-    *tensors, out = [Parameter(x, Parameter.POSITIONAL_ONLY, annotation=types[x]) for x in types if x != "return"]
-    out = out.replace(kind=Parameter.KEYWORD_ONLY, default=None)
-    function.__signature__ = Signature([*tensors, out], return_annotation=types["return"])
+    tensors = [Parameter(x, Parameter.POSITIONAL_ONLY, annotation=Shown("ArrayLike")) for x in ("x1", "x2")]
+    tensors = tensors if op.arity == 2 else [tensors[0].replace(name="x")]
+    out = Parameter("out", Parameter.KEYWORD_ONLY, default=None, annotation=Shown("Tensor | None"))
+    function.__signature__ = Signature([*tensors, out], return_annotation=Shown("Tensor"))
+    function.__annotations__ = {x.name: x.annotation for x in (*tensors, out)} | {"return": Shown("Tensor")}
     if op.name in _EXAMPLES:
         function.__doc__ = _docstring(op, *_EXAMPLES[op.name])
     return function
 
 
 def _docstring(op: Op, arguments: str, values: str, spec: str, first: str) -> str:
-    made = _MADE[op.infer.__name__]
-    shape, whose = "the shape of x", made.replace("their dtype", "its dtype")
-    errors = [
-        "TypeError: a dtype that is not accepted, or values that are no numbers.",
-        "ValueError: an ``out`` of another shape or dtype.",
-    ]
-    if op.arity == 2:
-        shape, whose = "the shape to which x1 and x2 broadcast", made.replace("their dtype", "their common dtype")
-        errors.append("ValueError: shapes that do not broadcast.")
+    """Make the docstring of an elementwise op from its entry in the op table, its example and its first line."""
+    two = op.arity == 2
+    shape, dtype = ("the shape to which x1 and x2 broadcast", "their common") if two else ("the shape of x", "its")
     return _TEXT.format(
-        first=first, name=op.name, arguments=arguments, values=values, spec=spec, errors="\n        ".join(errors),
+        first=first, name=op.name, arguments=arguments, values=values, spec=spec,
         accepted=_ACCEPTED[op.accepts], real=" Complex numbers are refused." if op.real else "",
-        result=f"The result has {shape} and is bool." if made == "bool" else f"The result has {shape} and {whose}.",
+        result=f"The result has {shape} and {_MADE[op.infer.__name__].format(dtype)}.",
         gradient="" if op.differentiable else " It has no gradient.",
+        shapes=", or x1 and x2 do not broadcast" if two else "",
     )  # fmt: skip
+
+
+_NO_TENSORS = ("flnb.ops.creation", "flnb.ops.dtypes")
+"""Modules whose functions take no tensors: they create tensors, or describe dtypes."""
+_UNWRAPPED = ("broadcast_to", "copy", "matmul", "relu", "reshape", "sigmoid", "where")
+"""Functions called too often to pay 0.1 us for a wrapper: they report bad arguments by `failure.refused`, or are
+elementwise ops, whose own code reports them."""
+
+
+def public(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a function for export, so that a recording shows its errors as failed ops (`flnb.dispatch.failure`).
+
+    For a keyword of torch the error names the keyword that flnb uses:
+
+    >>> import flnb
+    >>> flnb.sum(flnb.ones((2, 3)), dim=1)
+    Traceback (most recent call last):
+    TypeError: sum: no argument is named dim; as in NumPy and the array API it is axis=
+    """
+    name = function.__name__
+    op = OPS.get(name)
+    readable(function)
+    if function.__module__ in _NO_TENSORS or name in _UNWRAPPED:
+        return function
+    if op is not None and function is op.entries.get((op.arity, "")):
+        return function
+    code, family = function.__code__, op.family if op is not None else "movement"
+    parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    ours = {theirs: mine for theirs, names in KEYWORDS.items() for mine in names if mine in parameters}
+
+    @functools.wraps(function)
+    def checked(*arguments: Any, **keywords: Any) -> Any:
+        try:
+            return function(*arguments, **keywords)
+        except Exception as error:
+            for theirs in keywords:
+                if theirs in ours and isinstance(error, TypeError):
+                    raise TypeError(
+                        f"{name}: no argument is named {theirs}; as in NumPy and the array API it is {ours[theirs]}="
+                    ) from None
+            failed_function(error, name, family, (*arguments, *keywords.values()))
+            raise
+
+    return checked

@@ -1,4 +1,4 @@
-"""Data types and questions about them, with the array API's names."""
+"""Functions about data types, and the inspection API, by the names of the array API standard 2024.12."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flnb.dispatch.dtypes import KINDS, common_dtype, dtype_of, is_float
-from flnb.tensor import ArrayLike, DTypeLike, Tensor
+from flnb.dispatch.dtypes import DTYPES, KINDS, common_dtype, complex_dtype, default_dtype, dtype_of, is_float
+from flnb.dispatch.state import current
+from flnb.tensor import ArrayLike, DTypeLike, Tensor, check_device
 
-__all__ = ["can_cast", "dtypes_of_kind", "finfo", "iinfo", "isdtype", "result_type"]
+__all__ = ["VERSIONS", "Info", "can_cast", "dtypes_of_kind", "finfo", "iinfo", "isdtype", "result_type"]
 
 Dtype = np.dtype[Any]
 
 
 class FloatInfo(NamedTuple):
-    """Limits of a floating-point dtype; for a complex one those of its parts."""
+    """Limits of a floating-point dtype, as Python numbers; for a complex dtype those of its parts."""
 
     bits: int
     eps: float
@@ -26,17 +27,10 @@ class FloatInfo(NamedTuple):
     dtype: Dtype
 
 
-class IntegerInfo(NamedTuple):
-    """Limits of an integer dtype."""
-
-    bits: int
-    max: int
-    min: int
-    dtype: Dtype
-
-
 def finfo(type: DTypeLike | Tensor, /) -> FloatInfo:
-    """Limits of a floating-point dtype, or of a tensor's; for complex ones those of their parts.
+    """Return the limits of a floating-point dtype, or of a tensor's dtype; for a complex one those of its parts.
+
+    The result has the attributes ``bits``, ``eps``, ``max``, ``min``, ``smallest_normal`` and ``dtype``.
 
     >>> import flnb
     >>> flnb.finfo(flnb.complex128).dtype
@@ -50,8 +44,10 @@ def finfo(type: DTypeLike | Tensor, /) -> FloatInfo:
     return FloatInfo(int(known.bits), eps, most, least, normal, np.dtype(known.dtype))
 
 
-def iinfo(type: DTypeLike | Tensor, /) -> IntegerInfo:
-    """Limits of an integer dtype, or of a tensor's.
+def iinfo(type: DTypeLike | Tensor, /) -> np.iinfo[Any]:
+    """Return the limits of an integer dtype, or of a tensor's dtype.
+
+    The result has the attributes ``bits``, ``max``, ``min`` and ``dtype``.
 
     >>> import flnb
     >>> flnb.iinfo(flnb.int8).max
@@ -60,19 +56,20 @@ def iinfo(type: DTypeLike | Tensor, /) -> IntegerInfo:
     dtype = _dtype_of(type)
     if dtype.kind not in "iu":
         raise TypeError(f"iinfo: expected an integer dtype, got {dtype.name}; use finfo for floating point")
-    known = np.iinfo(dtype)
-    return IntegerInfo(int(known.bits), int(known.max), int(known.min), dtype)
+    return np.iinfo(dtype)
 
 
 def dtypes_of_kind(kind: str) -> tuple[str, ...]:
-    """Names of the dtypes of a kind: ``"bool"``, ``"signed integer"``, ..., ``"integral"`` or ``"numeric"``."""
+    """Return the names of the dtypes of a kind, such as ``"bool"``, ``"signed integer"`` or ``"numeric"``."""
     if kind not in KINDS:
-        raise ValueError(f"unknown kind of dtype {kind!r}; known: {', '.join(KINDS)}")
+        raise ValueError(f"expected a kind of dtype, one of {', '.join(KINDS)}, got {kind!r}")
     return KINDS[kind]
 
 
 def isdtype(dtype: DTypeLike, kind: DTypeLike | tuple[DTypeLike, ...]) -> bool:
-    """Whether a dtype is one of a kind: a dtype, a kind's name (`dtypes_of_kind`), or a tuple of those.
+    """Whether a dtype is of a kind: a dtype, the name of a kind, or a tuple of these.
+
+    Kinds are "bool", "signed integer", "unsigned integer", "integral", "real floating", "complex floating", "numeric".
 
     >>> import flnb
     >>> flnb.isdtype(flnb.uint8, "integral"), flnb.isdtype(flnb.bool, ("numeric", flnb.float32))
@@ -84,10 +81,11 @@ def isdtype(dtype: DTypeLike, kind: DTypeLike | tuple[DTypeLike, ...]) -> bool:
 
 
 def result_type(*arrays_and_dtypes: ArrayLike | DTypeLike) -> Dtype:
-    """The dtype that an op computes in, given tensors, dtypes and Python scalars, which count little.
+    """Return the dtype in which an op on these tensors, dtypes and Python numbers computes.
 
-    Of two dtypes of one kind the larger wins; integers with floating point become the floating dtype, whatever the
-    integers' width: int64 with float32 is float32.
+    Of two dtypes of one kind it is the larger. Integers with floating point become the floating dtype, whatever the
+    integers' width: int64 with float32 is float32. A Python number may change the kind, as from int to float, but not
+    the size.
 
     >>> import flnb
     >>> flnb.result_type(flnb.int64, flnb.float32, 2.5)
@@ -101,7 +99,7 @@ def result_type(*arrays_and_dtypes: ArrayLike | DTypeLike) -> Dtype:
 
 
 def can_cast(from_: DTypeLike | Tensor, to: DTypeLike, /) -> bool:
-    """Whether promotion can lead from a dtype (or a tensor's) to the dtype ``to``.
+    """Whether promotion (`result_type`) can lead from a dtype, or a tensor's dtype, to the dtype ``to``.
 
     >>> import flnb
     >>> flnb.can_cast(flnb.int8, flnb.int32), flnb.can_cast(flnb.float64, flnb.float32)
@@ -111,4 +109,43 @@ def can_cast(from_: DTypeLike | Tensor, to: DTypeLike, /) -> bool:
 
 
 def _dtype_of(value: Any) -> Dtype:
+    """Return the dtype of a tensor or array, or the dtype that a name or type means."""
     return value.dtype if isinstance(value, (Tensor, np.ndarray, np.generic)) else dtype_of(value)
+
+
+VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
+"""The versions of the array API standard that flnb follows; the last is `flnb.__array_api_version__`."""
+
+
+class Info:
+    """Capabilities, devices and dtypes of the active backend. Get one from ``flnb.__array_namespace_info__()``."""
+
+    def capabilities(self) -> dict[str, Any]:
+        """Return whether masks can index, whether shapes may depend on values, and the largest number of dimensions."""
+        return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
+
+    def default_device(self) -> str:
+        """Return the device of tensors that are made without one: "cpu"."""
+        return "cpu"
+
+    def devices(self) -> list[str]:
+        """Return the devices that creation functions accept."""
+        return ["cpu"]
+
+    def default_dtypes(self, *, device: str | None = None) -> dict[str, np.dtype[Any]]:
+        """Return the dtypes of tensors made from Python numbers, and that of indices, by their kinds."""
+        check_device(device)
+        integer = {"integral": DTYPES["int64"], "indexing": DTYPES["int64"]}
+        return {"real floating": default_dtype(), "complex floating": complex_dtype()} | integer
+
+    def dtypes(self, *, device: str | None = None, kind: Any = None) -> dict[str, np.dtype[Any]]:
+        """Return the standard's dtypes by name: all, or those of a kind or of several kinds (`flnb.isdtype`).
+
+        >>> import flnb
+        >>> list(flnb.__array_namespace_info__().dtypes(kind="real floating"))
+        ['float32', 'float64']
+        """
+        check_device(device)
+        kinds = ("bool", "numeric") if kind is None else kind if isinstance(kind, tuple) else (kind,)
+        wanted = {name for k in kinds for name in dtypes_of_kind(k)} - {"float16"}  # which the standard does not know
+        return {name: dtype for name, dtype in DTYPES.items() if name in wanted and current().backend.supports(dtype)}

@@ -1,33 +1,37 @@
-"""Sorting, and the sets of distinct values."""
+"""Sorting, searching and selecting: order, distinct values, positions, the largest elements, rows by index."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import operator
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from flnb.dispatch import crossing as dispatch
-from flnb.dispatch.table import Op, Pull, shaped
+from flnb.dispatch.brief import brief
+from flnb.dispatch.table import Op, Pull, describe, shaped
 from flnb.ops import elementwise as e
+from flnb.ops import reduction as r
 from flnb.ops.creation import asarray, ones
-from flnb.ops.indexing import take, take_along_axis
-from flnb.ops.movement import concat, flatten, reshape
-from flnb.ops.reduction import INTEGER, cumulative_sum, diff
-from flnb.ops.searching import nonzero
-from flnb.tensor import ArrayLike, Tensor, axis_of
+from flnb.ops.indexing import integers, take, take_along_axis
+from flnb.ops.movement import concat, flatten, reshape, squeeze
+from flnb.tensor import ArrayLike, Tensor, axes_of, axis_of
 
 
 def _pull_sort(g: Any, plan: Any, x: Any, y: Any) -> Any:
+    """Gradient of sort: put the gradient back in the order that the elements had before."""
     axis = plan.attributes[0]
     return take_along_axis(g, argsort(dispatch.call(_argsort, (x,), plan.attributes), axis), axis)
 
 
 _sort = Op("sort", "movement", shaped(), (Pull({0}, _pull_sort),))
-_argsort = Op("argsort", "movement", lambda op, specs, _: (specs[0].shape, INTEGER))
+_argsort = Op("argsort", "movement", lambda op, specs, _: (specs[0].shape, r.INTEGER))
 
 
 def sort(x: ArrayLike, /, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
-    """Elements in ascending order along ``axis``, or descending; NaN counts as largest.
+    """Sort elements along ``axis``, in ascending order unless ``descending``; NaN counts as largest.
+
+    ``stable`` is for `argsort`: the values are the same without it.
 
     >>> import flnb
     >>> flnb.sort([2, 3, 1], descending=True)
@@ -37,7 +41,7 @@ def sort(x: ArrayLike, /, axis: int = -1, descending: bool = False, stable: bool
 
 
 def argsort(x: ArrayLike, /, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
-    """Indices, int64, that put the elements along ``axis`` in order; with ``stable`` equal ones stay in theirs.
+    """Return the indices, int64, that sort the elements along ``axis``; with ``stable`` equal ones stay in order.
 
     >>> import flnb
     >>> flnb.argsort([30, 10, 20])
@@ -47,13 +51,14 @@ def argsort(x: ArrayLike, /, axis: int = -1, descending: bool = False, stable: b
 
 
 def _ordered(op: Op, x: Any, axis: int, descending: bool, stable: bool) -> Any:
+    """Run sort or argsort on checked arguments."""
     x = asarray(x)
     position = axis_of(axis, x.ndim, op.name)
     return dispatch.call(op, (x,), (position, bool(descending), bool(stable)))
 
 
 class UniqueAll(NamedTuple):
-    """The results of `unique_all`."""
+    """Results of `unique_all`."""
 
     values: Tensor
     indices: Tensor
@@ -62,24 +67,28 @@ class UniqueAll(NamedTuple):
 
 
 class UniqueCounts(NamedTuple):
-    """The results of `unique_counts`."""
+    """Results of `unique_counts`."""
 
     values: Tensor
     counts: Tensor
 
 
 class UniqueInverse(NamedTuple):
-    """The results of `unique_inverse`."""
+    """Results of `unique_inverse`."""
 
     values: Tensor
     inverse_indices: Tensor
 
 
 def unique_all(x: ArrayLike, /) -> UniqueAll:
-    """Distinct values in ascending order, with first positions, inverse and counts.
+    """Distinct values in ascending order, their first positions, how often they occur, and how they make up x.
 
-    ``indices``: where each value occurs first in the flattened x. ``inverse_indices``, in the shape of x: the place of
-    each element's value among them. ``counts``: how often each occurs. All int64. Each NaN is distinct from all others.
+    Each NaN is distinct from all others.
+
+    Returns:
+        ``values`` (n,); ``indices`` (n,), where each value occurs first in the flattened x; ``inverse_indices``, in the
+        shape of x, so that ``take(values, inverse_indices)`` is x; ``counts`` (n,), how often each value occurs. All
+        but the values are int64.
 
     >>> import flnb
     >>> found = flnb.unique_all([7, 5, 7])
@@ -92,8 +101,8 @@ def unique_all(x: ArrayLike, /) -> UniqueAll:
     ordered = take(flat, order)
     first = concat([ones((min(flat.size, 1),), np.bool_), e.not_equal(ordered[1:], ordered[:-1])])
     (starts,) = nonzero(first)
-    inverse = take(cumulative_sum(first) - 1, argsort(order))
-    counts = diff(starts, append=[flat.size])
+    inverse = take(r.cumulative_sum(first) - 1, argsort(order))
+    counts = r.diff(starts, append=[flat.size])
     return UniqueAll(take(ordered, starts), take(order, starts), reshape(inverse, x.shape), counts)
 
 
@@ -110,7 +119,9 @@ def unique_counts(x: ArrayLike, /) -> UniqueCounts:
 
 
 def unique_inverse(x: ArrayLike, /) -> UniqueInverse:
-    """Distinct values in ascending order, and the place of each element's value among them, in the shape of ``x``.
+    """Distinct values in ascending order, and for each element of ``x`` the index of its value among them, int64.
+
+    The indices have the shape of x, so that ``take(values, inverse_indices)`` is x.
 
     >>> import flnb
     >>> values, places = flnb.unique_inverse([7, 5, 7])
@@ -129,3 +140,167 @@ def unique_values(x: ArrayLike, /) -> Tensor:
     Tensor([5, 7], int64[2], numpy)
     """
     return unique_all(x).values
+
+
+def count_nonzero(x: ArrayLike, /, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
+    """Count the elements that are not zero over ``axis`` (an int, a tuple of ints, or None for all); int64.
+
+    >>> import flnb
+    >>> flnb.count_nonzero([[1, 0], [0, 0]], axis=1)
+    Tensor([1, 0], int64[2], numpy)
+    """
+    return r.sum(e.astype(asarray(x), np.bool_, copy=False), axis, keepdims)
+
+
+_nonzero = Op("nonzero", "movement", lambda op, specs, attributes: ((specs[0].ndim, attributes[0]), r.INTEGER))
+
+
+def nonzero(x: ArrayLike, /) -> tuple[Tensor, ...]:
+    """Find the positions of the elements that are not zero, in row-major order.
+
+    The result is one vector of indices, int64, for each dimension of x.
+
+    >>> import flnb
+    >>> [i.tolist() for i in flnb.nonzero([[0, 5], [6, 0]])]
+    [[0, 1], [1, 0]]
+
+    Raises:
+        ValueError: x is a 0-d tensor, which has no positions.
+    """
+    x = asarray(x)
+    if x.ndim == 0:
+        raise ValueError("nonzero: expected one dimension or more, got a 0-d tensor; use x != 0")
+    found = dispatch.call(_nonzero, (x,), (count_nonzero(x).item(),))
+    return tuple(found[i] for i in range(x.ndim))
+
+
+def _infer_searchsorted(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> tuple[tuple[int, ...], Any]:
+    """Shape rule of searchsorted: one index for each element to insert."""
+    if specs[0].ndim != 1:
+        raise ValueError(f"searchsorted: expected a vector of sorted elements, got {describe(specs[:1])}")
+    return specs[1].shape, r.INTEGER
+
+
+_searchsorted = Op("searchsorted", "reduction", _infer_searchsorted, real=True)
+
+
+def searchsorted(
+    x1: ArrayLike, x2: ArrayLike, /, side: Literal["left", "right"] = "left", sorter: ArrayLike | None = None
+) -> Tensor:
+    """Find the indices, int64, at which to insert the elements of ``x2`` into a sorted vector ``x1``.
+
+    The result has the shape of x2. Elements equal to some of x1 are inserted before these with ``side="left"``, behind
+    them with ``"right"``. If x1 is not sorted, give its `argsort` as ``sorter``.
+
+    >>> import flnb
+    >>> flnb.searchsorted([1, 3, 5], [3, 4])
+    Tensor([1, 2], int64[2], numpy)
+    """
+    if side not in ("left", "right"):
+        raise ValueError(f"searchsorted: side must be 'left' or 'right', got {brief(side)}")
+    x1 = asarray(x1) if sorter is None else take(x1, sorter)
+    return dispatch.call(_searchsorted, (x1, asarray(x2)), (side,))
+
+
+class Chosen(NamedTuple):
+    """Results of `topk` and its like: chosen elements, and their indices along the axis, int64."""
+
+    values: Tensor
+    indices: Tensor
+
+
+_argtopk = Op(
+    "argtopk", "reduction", real=True,
+    infer=lambda op, specs, a: ((*specs[0].shape[: a[0]], a[1], *specs[0].shape[a[0] + 1 :]), r.INTEGER),
+)  # fmt: skip
+
+
+def topk(x: ArrayLike, k: int, /, axis: int = -1, largest: bool = True) -> Chosen:
+    """Find the ``k`` largest elements along ``axis``, largest first, and their indices, int64.
+
+    With ``largest=False`` find the smallest, smallest first. NaN counts as largest. Of equal elements any may be taken.
+
+    >>> import flnb
+    >>> values, indices = flnb.topk([1.0, 4.0, 2.0, 3.0], 2)
+    >>> values.tolist(), indices.tolist()
+    ([4.0, 3.0], [1, 3])
+
+    Raises:
+        ValueError: ``k`` is negative, or larger than the number of elements along the axis.
+    """
+    x, count = asarray(x), operator.index(k)
+    position = axis_of(axis, x.ndim, "topk")
+    if not 0 <= count <= x.shape[position]:
+        most = f"{x.shape[position]}, the number of elements along axis {axis} of {x._spec!r}"
+        raise ValueError(f"topk: expected k from 0 to {most}, got {count}")
+    indices = dispatch.call(_argtopk, (x,), (position, count, bool(largest)))
+    return Chosen(take_along_axis(x, indices, axis=position), indices)
+
+
+def max_with_indices(x: ArrayLike, /, axis: int = -1, keepdims: bool = False) -> Chosen:
+    """Find the largest element along ``axis``, and its index, int64.
+
+    Of equal elements the first is chosen, and it alone gets the gradient.
+
+    >>> import flnb
+    >>> flnb.max_with_indices(flnb.asarray([[1, 5], [7, 2]])).indices.tolist()
+    [1, 0]
+    """
+    return _extremum(r.argmax, x, axis, keepdims)
+
+
+def min_with_indices(x: ArrayLike, /, axis: int = -1, keepdims: bool = False) -> Chosen:
+    """Find the smallest element along ``axis``, and its index, int64.
+
+    Of equal elements the first is chosen, and it alone gets the gradient.
+
+    >>> import flnb
+    >>> flnb.min_with_indices([[1, 5], [7, 2]]).indices
+    Tensor([0, 1], int64[2], numpy)
+    """
+    return _extremum(r.argmin, x, axis, keepdims)
+
+
+def _extremum(arg: Any, x: Any, axis: int, keepdims: bool) -> Chosen:
+    """Find an element along an axis, and its index, by ``arg``, which is argmax or argmin."""
+    x = asarray(x)
+    indices = arg(x, axis=axis, keepdims=True)
+    found = Chosen(take_along_axis(x, indices, axis=axis), indices)
+    return found if keepdims else Chosen(*(squeeze(part, axis=axis) for part in found))
+
+
+def median(x: ArrayLike, /, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
+    """Median over ``axis`` (an int, a tuple of ints, or None for all); NaN if there is a NaN among the elements.
+
+    Of an even number of elements it is the mean of the two in the middle.
+
+    >>> import flnb
+    >>> flnb.median([1.0, 9.0, 2.0, 4.0])
+    Tensor(3., float32[], numpy)
+    """
+    x = r.floating(x)
+    axes = axes_of(axis, x.ndim, "median")
+    rows = flatten(r.reduced_last(x, axes)[0], start=x.ndim - len(axes))
+    n = rows.shape[-1]
+    if n == 0:
+        raise ValueError(f"median: expected one element or more along axis {axis}, got {x._spec!r}")
+    ordered = sort(rows, axis=-1)
+    middle = (ordered[..., (n - 1) // 2] + ordered[..., n // 2]) * 0.5
+    result = e.where(e.isnan(ordered[..., -1]), ordered[..., -1], middle)
+    return reshape(result, r.reduced(x.shape, axes, keepdims))
+
+
+def embedding(indices: ArrayLike, weight: ArrayLike, /) -> Tensor:
+    """Look up rows of ``weight`` (entries, features) at integer ``indices`` of any shape (...): (..., features).
+
+    >>> import flnb
+    >>> flnb.embedding([2, 0], flnb.asarray([[1.0], [2.0], [3.0]])).tolist()
+    [[3.0], [1.0]]
+
+    Raises:
+        TypeError: indices that are no integers.
+        IndexError: an index out of range.
+    """
+    if weight.ndim != 2:
+        raise ValueError(f"embedding: expected a weight (entries, features), got {weight._spec!r}")
+    return weight[integers("embedding", indices)]

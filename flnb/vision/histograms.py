@@ -13,7 +13,7 @@ from flnb.ops.creation import arange, asarray, ones
 from flnb.ops.indexing import put_add, take_along_axis
 from flnb.ops.movement import reshape
 from flnb.ops.reduction import cumulative_sum, min
-from flnb.ops.searching import searchsorted
+from flnb.ops.sorting import searchsorted
 from flnb.vision.arguments import limits, pair, picture, whole
 
 if TYPE_CHECKING:

@@ -123,7 +123,7 @@ def test_grids(sizes, indexing):
     [
         (lambda x: flnb.nonzero(flnb.asarray(1.0)), "nonzero: a 0-d tensor has no positions"),
         (lambda x: flnb.sort(flnb.asarray(1.0)), "sort: axis -1 is out of range for a tensor of 0 dimensions"),
-        (lambda x: flnb.searchsorted(x, x), r"searchsorted: the sorted tensor must be a vector, got float32\[2,3\]"),
+        (lambda x: flnb.searchsorted(x, x), r"searchsorted: expected a vector of sorted elements, got float32\[2,3\]"),
         (lambda x: flnb.searchsorted(x[0], x, side="up"), "side must be 'left' or 'right', got 'up'"),
         (lambda x: flnb.meshgrid(x), r"meshgrid: expected vectors, got shapes \(2, 3\)"),
         (lambda x: flnb.meshgrid(x[0], indexing="yx"), "indexing must be 'xy' or 'ij', got 'yx'"),

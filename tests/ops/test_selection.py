@@ -62,9 +62,13 @@ def test_iota_and_random_shapes():
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [
-        (lambda x: flnb.topk(x, 4), ValueError, r"topk: cannot choose 4 elements along axis -1 of float32\[2,3\]"),
+        (
+            lambda x: flnb.topk(x, 4),
+            ValueError,
+            r"expected k from 0 to 3, .* axis -1 of float32\[2,3\], got 4",
+        ),
         (lambda x: flnb.topk(x[0, 0], 0), ValueError, "topk: axis -1 is out of range for a tensor of 0"),
-        (lambda x: flnb.median(x[:0], axis=0), ValueError, r"median: no element in the middle over axis 0"),
+        (lambda x: flnb.median(x[:0], axis=0), ValueError, r"median: expected one element or more along axis 0"),
         (lambda x: flnb.pad(x, ((1, 1), (0, 0)), mode="wrap"), ValueError, "mode must be 'constant', .* got 'wrap'"),
         (lambda x: flnb.pad(x[:0], ((1, 1), (0, 0)), mode="edge"), ValueError, r"pad: axis 0 of float32\[0,3\] has no"),
         (lambda x: flnb.embedding([0], x[0]), ValueError, r"expected a weight \(entries, features\), got float32\[3\]"),
