@@ -1,4 +1,4 @@
-"""Random tensors from explicit generators; functions called without one use the session's, seeded by `manual_seed`."""
+"""Random tensors, drawn from a `Generator`; without one, from the session's, which `manual_seed` seeds."""
 
 from __future__ import annotations
 
@@ -29,12 +29,11 @@ __all__ = [
     "randn", "uniform", "use_generator",
 ]  # fmt: skip
 
-_uniform = Op("random_uniform", "memory", _no_rule)
-_normal = Op("random_normal", "memory", _no_rule)
+_uniform, _normal = (Op(name, "memory", _no_rule) for name in ("random_uniform", "random_normal"))
 
 
 class Generator:
-    """A stream of random numbers (PCG64) that can be seeded, saved and restored.
+    """A generator of random numbers (PCG64) that can be seeded, and whose state can be saved and restored.
 
     >>> import flnb
     >>> a, b = flnb.random.Generator(7), flnb.random.Generator(7)
@@ -47,15 +46,15 @@ class Generator:
 
     @cached_property
     def numpy(self) -> np.random.Generator:
-        """The NumPy generator that draws, made when the first number is drawn: `numpy.random` takes 20 ms to import."""
+        """The NumPy generator that draws; it is made for the first number, as `numpy.random` takes 20 ms to import."""
         return np.random.default_rng(self.seed)
 
     @property
     def state(self) -> dict[str, Any]:
-        """The position in the stream: set it to an earlier value to draw the same numbers again.
+        """Position in the stream of random numbers: set it to an earlier value to draw the same numbers again.
 
         Raises (when set):
-            ValueError: it is no state of PCG64; the generator is as it was.
+            ValueError: the value is not a state of PCG64; the generator stays unchanged.
         """
         return dict(self.numpy.bit_generator.state)
 
@@ -66,20 +65,20 @@ class Generator:
             tried.state = cast(Any, value)  # NumPy leaves a generator half set where a part of its state is bad
         except (TypeError, ValueError, KeyError, OverflowError, AttributeError) as error:
             raise ValueError(
-                f"flnb: not a state of a random generator ({type(error).__name__}: {error}); "
-                f"expected what Generator.state returned"
+                f"Generator.state: not a state of a random generator ({type(error).__name__}: {error}); expected a value that "
+                f"Generator.state returned, got {brief(value)}"
             ) from error
         self.numpy.bit_generator.state = tried.state
 
 
 default_generator = Generator()
-"""The session's generator, which draws where no other one is chosen."""
+"""The session's generator, from which functions draw unless another is given or chosen by `use_generator`."""
 
 _chosen: ContextVar[Generator] = ContextVar("flnb_generator", default=default_generator)
 
 
 def current_generator() -> Generator:
-    """The generator from which this thread and context draws if none is given.
+    """Return the generator from which functions in this thread and context draw if none is given.
 
     >>> import flnb
     >>> with flnb.random.use_generator(flnb.random.Generator(7)):
@@ -91,7 +90,7 @@ def current_generator() -> Generator:
 
 @with_block
 def use_generator(generator: Generator) -> Iterator[Generator]:
-    """Draw from another generator until the block ends, in this thread alone: so each rank has numbers of its own.
+    """Draw from another generator until the ``with`` block ends, in this thread only; other threads are not affected.
 
     >>> import flnb
     >>> with flnb.random.use_generator(flnb.random.Generator(0)):
@@ -107,14 +106,14 @@ def use_generator(generator: Generator) -> Iterator[Generator]:
 
 
 def manual_seed(seed: int) -> Generator:
-    """Seed the generator that draws here, the session's unless `use_generator` chose another, and return it.
+    """Seed the current generator, which is the session's unless `use_generator` chose another, and return it.
 
     >>> import flnb
     >>> flnb.manual_seed(0).seed
     0
 
     Raises:
-        TypeError: a seed that is no int of 0 or more; the generator stays as it was.
+        TypeError: the seed is no int >= 0; the generator stays unchanged.
     """
     if not isinstance(seed, Integral) or seed < 0:
         raise TypeError(f"manual_seed: seed must be an int >= 0, got {brief(seed)}")
@@ -124,13 +123,11 @@ def manual_seed(seed: int) -> Generator:
     return generator
 
 
-def _drawn(op: Op, shape: Any, dtype: Any, arguments: tuple[Any, ...]) -> Any:
-    """Draw a tensor; under `flnb.vmap` draw one for every example, all in one draw, an example after the other."""
-    vmaps = state.vmaps.get()
-    if not vmaps:
-        return dispatch.create(op, _spec(shape, dtype), arguments)
-    spec = _spec(shape, dtype)
-    tensor: Any = dispatch.create(op, _spec((*[v.size for v in vmaps], *spec.shape), dtype), arguments)
+def _drawn(op: Op, shape: Any, dtype: Any, generator: Generator | None, *arguments: Any) -> Any:
+    """Draw a tensor of a shape; inside of `flnb.vmap`, draw one such tensor for every example at once."""
+    vmaps, spec = state.vmaps.get(), _spec(shape, dtype)
+    whole = _spec((*[v.size for v in vmaps], *spec.shape), dtype) if vmaps else spec
+    tensor: Any = dispatch.create(op, whole, (*arguments, (generator or current_generator()).numpy))
     for v in vmaps:
         tensor = v.batched(tensor)
     return tensor
@@ -139,30 +136,30 @@ def _drawn(op: Op, shape: Any, dtype: Any, arguments: tuple[Any, ...]) -> Any:
 def uniform(
     shape: Shape, low: float = 0.0, high: float = 1.0, dtype: DTypeLike = None, generator: Generator | None = None
 ) -> Tensor:
-    """Uniform random numbers in [low, high), floating point.
+    """Draw uniform random numbers in [low, high), floating point.
 
     >>> import flnb
     >>> x = flnb.random.uniform((2, 3), low=-1.0, generator=flnb.random.Generator(0))
     >>> x.shape, bool((x >= -1.0).all() and (x < 1.0).all())
     ((2, 3), True)
     """
-    return _drawn(_uniform, shape, dtype, (low, high, (generator or current_generator()).numpy))
+    return _drawn(_uniform, shape, dtype, generator, low, high)
 
 
 def normal(
     shape: Shape, mean: float = 0.0, std: float = 1.0, dtype: DTypeLike = None, generator: Generator | None = None
 ) -> Tensor:
-    """Normally distributed random numbers with the given mean and standard deviation, floating point.
+    """Draw normally distributed random numbers with a mean and a standard deviation, floating point.
 
     >>> import flnb
     >>> flnb.random.normal((2, 3), mean=5.0, generator=flnb.random.Generator(0)).shape
     (2, 3)
     """
-    return _drawn(_normal, shape, dtype, (mean, std, (generator or current_generator()).numpy))
+    return _drawn(_normal, shape, dtype, generator, mean, std)
 
 
 def rand(*shape: int | Sequence[int], dtype: DTypeLike = None, generator: Generator | None = None) -> Tensor:
-    """Uniform random numbers in [0, 1), with the extents as arguments or as one tuple.
+    """Draw uniform random numbers in [0, 1); the extents of the shape are the arguments, or one tuple.
 
     >>> import flnb
     >>> flnb.rand(2, 3).shape
@@ -172,7 +169,9 @@ def rand(*shape: int | Sequence[int], dtype: DTypeLike = None, generator: Genera
 
 
 def randn(*shape: int | Sequence[int], dtype: DTypeLike = None, generator: Generator | None = None) -> Tensor:
-    """Normally distributed random numbers (mean 0, deviation 1), with the extents as arguments or as one tuple.
+    """Draw normally distributed random numbers with mean 0 and standard deviation 1.
+
+    The extents of the shape are the arguments, or one tuple.
 
     >>> import flnb
     >>> flnb.randn(2, 3).shape
@@ -182,11 +181,12 @@ def randn(*shape: int | Sequence[int], dtype: DTypeLike = None, generator: Gener
 
 
 def _extents(shape: tuple[Any, ...]) -> Any:
+    """Return the shape from the arguments of `rand`: several ints, or one tuple or list."""
     return shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
 
 
 def bernoulli(shape: Shape, p: float = 0.5, dtype: DTypeLike = None, generator: Generator | None = None) -> Tensor:
-    """Ones with probability ``p``, else zeros; of the default dtype unless another is given.
+    """Draw ones with probability ``p``, else zeros; of `flnb.default_dtype()` unless another dtype is given.
 
     >>> import flnb
     >>> flnb.random.bernoulli(3, p=1.0)
@@ -196,7 +196,7 @@ def bernoulli(shape: Shape, p: float = 0.5, dtype: DTypeLike = None, generator: 
 
 
 def permutation(n: int, generator: Generator | None = None) -> Tensor:
-    """The integers 0 to n - 1 in random order, int64; under `flnb.vmap` the same order for every example.
+    """Return the integers 0 to n - 1 in random order, int64; inside of `flnb.vmap` in one order for all examples.
 
     >>> import flnb
     >>> sorted(flnb.random.permutation(3).tolist())

@@ -1,7 +1,7 @@
-"""The Tensor: a buffer and its spec. It knows nothing of gradients beyond a slot that stays empty.
+"""The Tensor: a backend's buffer, and its spec (shape, dtype and kind of buffer). Gradients are Variables' business.
 
-Operators and methods are the functions of `flnb.ops` themselves; those whose arguments need no check are attached when
-`flnb.ops` is imported, so that ``a + b`` and ``flnb.add(a, b)`` are one call.
+Operators and most methods are the functions of `flnb.ops` themselves, attached to the class when `flnb.ops` is
+imported: ``a + b`` and ``flnb.add(a, b)`` are one call.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["ArrayLike", "DTypeLike", "Tensor"]
 
 ArrayLike: TypeAlias = Any
-"""What every op takes: a Tensor, a Variable, or what `flnb.asarray` converts: numbers, nested lists, NumPy arrays."""
+"""An operand of an op: a Tensor, a Variable, or values for `flnb.asarray`: numbers, nested lists, NumPy arrays."""
 DTypeLike: TypeAlias = Any
-"""A NumPy dtype, as `flnb.float32`, or what NumPy converts to one: a type or a name; None is the default."""
+"""A NumPy dtype such as `flnb.float32`, or a type or name that NumPy converts to one; None stands for the default."""
 
 
 class Tensor:
@@ -47,8 +47,8 @@ class Tensor:
     _written: int  # sequence number of the last in-place write; unset until there is one
     _node: Any = None
     _lift: ClassVar[Any] = None
-    _of: ClassVar[Callable[..., Tensor]]  # `flnb.asarray`, attached with the operators
-    _level: ClassVar[Any] = None  # of a batched tensor: its vmap (flnb.autograd.batched)
+    _of: ClassVar[Callable[..., Tensor]]  # `flnb.asarray`, attached by `flnb.ops`
+    _level: ClassVar[Any] = None  # in a subclass for tensors inside of vmap: their vmap (flnb.autograd.batched)
 
     def __init__(self, *_: Any, **__: Any) -> None:
         raise TypeError(f"{type(self).__name__} is not built directly; use flnb.asarray(values)")
@@ -82,7 +82,7 @@ class Tensor:
 
     @property
     def _last_write(self) -> int:
-        """Sequence number of the last known in-place write to this tensor's memory; 0: none."""
+        """Sequence number of the last known in-place write to this tensor's memory; 0 if there was none."""
         last, x = getattr(self, "_written", 0), self
         while hasattr(x, "_root"):
             x = x._root
@@ -91,26 +91,27 @@ class Tensor:
 
     @property
     def device(self) -> str:
-        """Name of the device of the buffer: "cpu"."""
+        """Name of the device that holds the buffer: "cpu"."""
         return "cpu"
 
     def data_of(self, backend: TensorBackend) -> Any:
-        """The buffer, in the form that this backend uses: the only access to it.
+        """Return the buffer for a backend, which must work on buffers of its kind.
 
         Raises:
-            TypeError: the tensor belongs to a backend with another kind of buffer.
+            TypeError: the tensor's buffer is of another kind, that of another backend.
         """
         if self._spec.kind != backend.buffer:
             raise TypeError(
-                f"this tensor keeps a {self._spec.kind!r} buffer, backend {backend.name!r} works on "
+                f"this tensor has a {self._spec.kind!r} buffer, backend {backend.name!r} works on "
                 f"{backend.buffer!r}; convert it with .to({backend.name!r})"
             )
         return self._data
 
     def to(self, backend: str | type[TensorBackend] | TensorBackend) -> Tensor:
-        """This tensor's values on another backend (by name, class or instance); itself if the buffers are of one kind.
+        """Copy the values to another backend, given by name, class or instance.
 
-        NumPy arrays can be moved to any backend, under any backend; otherwise the tensor's own backend must be active.
+        The tensor itself is returned if that backend works on the same kind of buffer. Unless its buffer is in host
+        memory, as NumPy arrays are, the tensor's own backend has to be active.
 
         >>> import flnb
         >>> flnb.ones(2).to("numpy")
@@ -126,14 +127,16 @@ class Tensor:
     # Out to Python and NumPy ----------------------------------------------------------------------------------------
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """The values as a NumPy array that shares memory where the backend's buffers are host memory."""
+        """Return the values as a NumPy array, which shares the tensor's memory if that is host memory."""
         return self._values()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         values = self.numpy()
         if dtype is not None and values.dtype != dtype:
             if copy is False:
-                raise ValueError(f"cannot give {self.dtype.name} values as {np.dtype(dtype).name} without a copy")
+                raise ValueError(
+                    f"cannot convert {self.dtype.name} values to {np.dtype(dtype).name} without a copy, got copy=False"
+                )
             return values.astype(dtype)
         return values.copy() if copy else values
 
@@ -142,35 +145,35 @@ class Tensor:
     def __dlpack__(
         self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
     ) -> Any:
-        """The buffer for another library's ``from_dlpack``, shared unless ``copy``.
+        """Return the buffer as a DLPack capsule for another library's ``from_dlpack``; shared unless ``copy`` is True.
 
         Raises:
-            RuntimeError: a Variable that requires grad.
+            RuntimeError: this is a Variable that requires grad.
         """
         asked = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
         return self.numpy().__dlpack__(**{k: v for k, v in asked.items() if v is not None})
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """DLPack's device type and number: (1, 0), the CPU."""
+        """Return DLPack's device type and device number: (1, 0) for the CPU."""
         kind, number = self.numpy().__dlpack_device__()
         return int(kind), int(number)
 
     def to_device(self, device: str, /, *, stream: Any = None) -> Tensor:
-        """This tensor on a device of its backend, which has only ``"cpu"``; `to` changes the backend."""
+        """Return this tensor on a device of its backend, of which there is only ``"cpu"``; `to` changes the backend."""
         check_device(device)
         if stream is not None:
             raise ValueError(f"to_device: device 'cpu' has no streams, got {stream!r}")
         return self
 
     def tolist(self) -> Any:
-        """The values as nested Python lists, or one number for a 0-d tensor."""
+        """Return the values as nested Python lists, or as one number for a 0-d tensor."""
         return self._values().tolist()
 
     def item(self) -> Any:
-        """The only element as a Python number.
+        """Return the only element as a Python number.
 
         Raises:
-            ValueError: more or less than one element.
+            ValueError: the tensor has more or fewer elements than one.
         """
         if self.size != 1:
             raise ValueError(
@@ -180,7 +183,7 @@ class Tensor:
         return self._values().reshape(()).item()
 
     def _values(self) -> np.ndarray[Any, Any]:
-        """The values for display or checks, also of a Variable that requires grad."""
+        """Return the values as a NumPy array for display or checks, also those of a Variable that requires grad."""
         here = state.current().backend
         data = self.data_of(here)
         if here.defers:
@@ -188,23 +191,23 @@ class Tensor:
         return cast("np.ndarray[Any, Any]", here.to_numpy(data))
 
     def _can_be_read(self) -> bool:
-        """Whether the active backend knows its values."""
+        """Whether the active backend works on this tensor's kind of buffer and has values at all (`meta` has none)."""
         here = state.current()
         return self._spec.kind == here.kind and here.backend.has_values
 
     def _bounds(self) -> tuple[Any, Any]:
-        """The smallest and the largest element, for checks that name them; 0 without values to check."""
+        """Return the smallest and the largest element, for error messages; (0, 0) if the backend has no values."""
         if not state.current().backend.has_values:
             return 0, 0
         values = self._values()
         return values.min(), values.max()
 
     def _are_positions(self, n: int) -> bool:
-        """Whether all of these integers are positions in n elements, counted from the first; true without values."""
+        """Whether all elements, integers, are from 0 to n - 1; also true if the backend has no values."""
         if not state.current().backend.has_values:
             return True
         values = self._values()
-        unsigned = values.view(f"u{values.itemsize}")  # negative ones are the largest
+        unsigned = values.view(f"u{values.itemsize}")  # negative numbers become larger than any position
         return not values.size or bool(np.maximum.reduce(unsigned, None) < n)
 
     def _is_contiguous(self) -> bool:
@@ -258,6 +261,7 @@ class Tensor:
     # Looking at it --------------------------------------------------------------------------------------------------
 
     def _facts(self) -> str:
+        """Return the dtype, shape and backend for `repr`, as ``float32[2,3], numpy``."""
         return f"{self._spec!r}, {state.current().backend.name}"
 
     def __repr__(self) -> str:
@@ -277,14 +281,14 @@ class Tensor:
 
     @property
     def T(self) -> Any:
-        """The transpose of a matrix (axes reversed)."""
+        """View with the order of all axes reversed: the transpose of a matrix."""
         return self.permute_dims(range(self.ndim)[::-1])
 
     @property
     def mT(self) -> Any:
-        """The last two axes exchanged."""
+        """View with the last two axes exchanged: the transposes of matrices (..., M, N)."""
         if self.ndim < 2:
-            raise ValueError(f"mT needs two dimensions or more, got shape {self.shape}")
+            raise ValueError(f"mT: expected two dimensions or more, got shape {self.shape}")
         return self.permute_dims((*range(self.ndim - 2), self.ndim - 1, self.ndim - 2))
 
     if TYPE_CHECKING:
@@ -305,7 +309,7 @@ class Tensor:
 
 
 def detached(data: Any, spec: Spec) -> Tensor:
-    """A Tensor around a buffer."""
+    """Make a Tensor of a backend's buffer and its spec (shape, dtype and kind of buffer)."""
     tensor: Tensor = object.__new__(Tensor)
     tensor._data = data
     tensor._spec = spec
@@ -313,14 +317,16 @@ def detached(data: Any, spec: Spec) -> Tensor:
 
 
 def _rebuild(values: np.ndarray[Any, Any]) -> Tensor:
-    """Make a tensor of unpickled values."""
+    """Make a tensor of the values that were pickled."""
     return Tensor._of(values)
 
 
 def check_device(device: Any) -> None:
-    """Refuse a device other than the backend's own."""
+    """Raise a ValueError for a ``device`` argument that is neither None nor "cpu"."""
     if device is not None and not (isinstance(device, str) and device == "cpu"):
-        raise ValueError(f"device must be 'cpu' (or None), got {brief(device)}; another backend computes elsewhere")
+        raise ValueError(
+            f"device must be 'cpu' (or None), got {brief(device)}; flnb.use_backend chooses where tensors are computed"
+        )
 
 
 def axes_of(axis: SupportsIndex | Sequence[int] | None, ndim: int, op: str) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Every public op. `flnb.add(a, b)` and ``a + b`` are one function; Tensor's operators are attached here."""
+"""The namespace of all public ops, which are also attached to Tensor as operators and methods: ``a + b`` is `add`."""
 
 # ruff: noqa: F403, F405 (`__all__` says what is public)
 
@@ -59,7 +59,7 @@ for _name in __all__:
 
 
 def _attach() -> None:
-    """Give Tensor its operators and methods."""
+    """Attach operators and methods to Tensor, and for other libraries' methods an error that names flnb's."""
     methods: dict[str, Any] = {name: globals()[name] for name in _METHODS}
     methods |= {"__matmul__": matmul, "__rmatmul__": _reflected(matmul), "__imatmul__": _in_place(_matmul, "matmul")}
     for symbol, function in _OPERATORS.items():
@@ -80,11 +80,12 @@ def _attach() -> None:
 
 
 def _public_names(tensor: Any) -> list[str]:
-    """Names of a tensor's members, without those that only name flnb's equivalent."""
+    """Return ``dir(tensor)`` without the methods of other libraries, which only raise an error that names flnb's."""
     return [name for name in object.__dir__(tensor) if not isinstance(getattr_static(tensor, name), Elsewhere)]
 
 
 def _getitem(self: Any, key: Any) -> Any:
+    """Return ``self[key]``; an error is recorded as a failed op."""
     try:
         return getitem(self, key)
     except Exception as error:
@@ -93,6 +94,7 @@ def _getitem(self: Any, key: Any) -> Any:
 
 
 def _setitem(self: Any, key: Any, value: Any) -> None:
+    """Write ``self[key] = value``; an error is recorded as a failed op."""
     try:
         setitem(self, key, value)
     except Exception as error:
@@ -101,17 +103,25 @@ def _setitem(self: Any, key: Any, value: Any) -> None:
 
 
 def _matmul(a: Any, b: Any, out: Any = None) -> Any:
+    """Matrix product, written into ``out`` if that is given: the function behind ``a @= b``."""
     product = matmul(a, b)
     if out is not None and product._spec is not out._spec:
-        raise ValueError(f"matmul: the result is {product._spec!r} but out is {out._spec!r}; they must be equal")
+        raise ValueError(f"matmul: expected an out like the result, {product._spec!r}, got {out._spec!r}")
     return product if out is None else assign(out, product)
 
 
 def _reflected(function: Any) -> Any:
+    """Make the operator method for a right operand, such as ``__radd__``."""
     return lambda self, other: function(other, self)
 
 
 def _in_place(function: Any, symbol: str) -> Any:
+    """Make the method of an in-place operator such as ``+=``, named ``symbol`` in errors.
+
+    It writes into the tensor. While gradients are recorded, a Variable computed by an op is not written to: the method
+    returns a new Variable, to which Python binds the name.
+    """
+
     def apply(self: Any, other: Any) -> Any:
         if self._node is None or not current().grad:
             return function(self, other, out=self)
@@ -120,13 +130,13 @@ def _in_place(function: Any, symbol: str) -> Any:
                 f"__i{symbol}__: a leaf that requires grad cannot be changed in place while gradients are recorded; "
                 f"wrap the update in `with flnb.no_grad():`"
             )
-        return function(self, other)  # a result on the tape: the name is bound to a new Variable
+        return function(self, other)
 
     return apply
 
 
 def _unless_none(compare: Any) -> Any:
-    """``x == None`` is a question about identity, which Python answers itself."""
+    """Make ``==`` or ``!=`` of a comparison; for None it is left to Python, which compares identity."""
     return lambda self, other: NotImplemented if other is None else compare(self, other)
 
 

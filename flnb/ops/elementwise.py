@@ -132,9 +132,7 @@ asinh = _unary("asinh", {0}, lambda g, plan, x, y: g / sqrt(square(x) + 1.0))
 acosh = _unary("acosh", {0}, lambda g, plan, x, y: g / (sqrt(x - 1.0) * sqrt(x + 1.0)))
 atanh = _unary("atanh", {0}, lambda g, plan, x, y: g / (1.0 - square(x)))
 erf = _unary("erf", {0}, lambda g, plan, x, y: g * TWO_OVER_ROOT_PI * exp(-square(x)), real=True)
-floor = _unary("floor", (), _flat, "numeric", real=True)
-ceil = _unary("ceil", (), _flat, "numeric", real=True)
-trunc = _unary("trunc", (), _flat, "numeric", real=True)
+floor, ceil, trunc = (_unary(name, (), _flat, "numeric", real=True) for name in ("floor", "ceil", "trunc"))
 round = _unary("round", (), _flat, "numeric")
 real: Function = _unary(
     "real", {0}, lambda g, plan, x, y: astype(g, x.dtype, copy=False), "numeric", magnitude, holomorphic=False
@@ -144,9 +142,7 @@ imag = _unary(
     holomorphic=False,
 )  # fmt: skip
 conj: Function = _unary("conj", (), lambda g, plan, x, y: conj(g), "numeric", holomorphic=False)
-isnan = _unary("isnan", accepts="any", infer=boolean)
-isinf = _unary("isinf", accepts="any", infer=boolean)
-isfinite = _unary("isfinite", accepts="any", infer=boolean)
+isnan, isinf, isfinite = (_unary(name, accepts="any", infer=boolean) for name in ("isnan", "isinf", "isfinite"))
 signbit = _unary("signbit", infer=boolean, real=True)
 logical_not = _unary("logical_not", accepts="bool", infer=boolean)
 bitwise_invert = _unary("bitwise_invert", accepts="bits")
@@ -200,22 +196,20 @@ copysign: Function = _binary(
     real=True,
 )
 nextafter = _binary("nextafter", _passed, _zero, "float", real=True)
-equal: Function = _binary("equal", accepts="any", infer=boolean)
-not_equal: Function = _binary("not_equal", accepts="any", infer=boolean)
-less = _binary("less", accepts="any", infer=boolean, real=True)
-less_equal = _binary("less_equal", accepts="any", infer=boolean, real=True)
-greater: Function = _binary("greater", accepts="any", infer=boolean, real=True)
-greater_equal = _binary("greater_equal", accepts="any", infer=boolean, real=True)
+equal, not_equal = (_binary(name, accepts="any", infer=boolean) for name in ("equal", "not_equal"))
+less, less_equal, greater, greater_equal = (
+    _binary(name, accepts="any", infer=boolean, real=True)
+    for name in ("less", "less_equal", "greater", "greater_equal")
+)
 maximum: Function = _extremum("maximum", greater_equal, greater)
 minimum: Function = _extremum("minimum", less_equal, less)
-logical_and: Function = _binary("logical_and", accepts="bool", infer=boolean)
-logical_or: Function = _binary("logical_or", accepts="bool", infer=boolean)
-logical_xor = _binary("logical_xor", accepts="bool", infer=boolean)
-bitwise_and = _binary("bitwise_and", accepts="bits")
-bitwise_or = _binary("bitwise_or", accepts="bits")
-bitwise_xor = _binary("bitwise_xor", accepts="bits")
-bitwise_left_shift = _binary("bitwise_left_shift", accepts="integer")
-bitwise_right_shift = _binary("bitwise_right_shift", accepts="integer")
+logical_and, logical_or, logical_xor = (
+    _binary(name, accepts="bool", infer=boolean) for name in ("logical_and", "logical_or", "logical_xor")
+)
+bitwise_and, bitwise_or, bitwise_xor, bitwise_left_shift, bitwise_right_shift = (
+    _binary(f"bitwise_{name}", accepts="integer" if "shift" in name else "bits")
+    for name in ("and", "or", "xor", "left_shift", "right_shift")
+)
 
 
 def _share(a: Any, y: Any) -> Any:

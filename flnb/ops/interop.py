@@ -1,7 +1,7 @@
-"""NumPy's functions called on Tensors: operators are computed by flnb, functions that flnb has too are refused.
+"""NumPy's functions called on Tensors: flnb computes operators, and functions that flnb has too are errors.
 
-``numpy_array + tensor`` reaches ``Tensor.__array_ufunc__`` as the ufunc ``add`` and is computed by `flnb.add`. A call
-like ``np.exp(tensor)`` is an error that names `flnb.exp`: NumPy would leave the backend and the tape behind.
+``numpy_array + tensor`` calls ``Tensor.__array_ufunc__`` with the ufunc ``add``, which `flnb.add` computes. A call like
+``np.exp(tensor)`` is an error that names `flnb.exp`, as NumPy would bypass the backend and record no gradient.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OPERATORS = {
 
 
 def apply_ufunc(_: Tensor, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
-    """Compute an operator whose left side is a NumPy array; refuse any other ufunc."""
+    """Compute an operator whose left operand is a NumPy array; any other ufunc is a TypeError that says what to use."""
     name = RENAMED.get(ufunc.__name__, ufunc.__name__)
     if isinstance(keywords.get("out", (None,))[0], np.ndarray):
         raise TypeError(
@@ -37,7 +37,7 @@ def apply_ufunc(_: Tensor, ufunc: Any, method: str, *inputs: Any, **keywords: An
 
 
 def apply_function(_: Tensor, function: Any, types: Any, arguments: Any, keywords: Any) -> Any:
-    """Refuse a NumPy function that flnb has too; call others on the values as NumPy arrays."""
+    """Call a NumPy function on the Tensors' values as arrays; one that flnb has is a TypeError that names flnb's."""
     name = RENAMED.get(function.__name__, function.__name__)
     if name in ops.__all__ or name in REARRANGED:
         raise _refused(f"np.{function.__name__}", name)
@@ -45,12 +45,14 @@ def apply_function(_: Tensor, function: Any, types: Any, arguments: Any, keyword
 
 
 def _numpy(value: Any) -> Any:
+    """Replace Tensors by NumPy arrays, also inside of lists and tuples."""
     if isinstance(value, Tensor):
         return np.asarray(value)
     return type(value)(_numpy(v) for v in value) if type(value) in (list, tuple) else value
 
 
 def _refused(called: str, name: str) -> TypeError:
+    """Make the error for a NumPy function ``called`` on Tensors; ``name`` is what flnb would call it."""
     meant = REARRANGED.get(name, f"flnb.{name}" if name in ops.__all__ else "")
     ours = f"use {meant}, or " if meant else ""
     return TypeError(f"{called} does not compute on flnb Tensors: {ours}give it NumPy arrays: tensor.numpy()")
