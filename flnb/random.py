@@ -65,8 +65,8 @@ class Generator:
             tried.state = cast(Any, value)  # NumPy leaves a generator half set where a part of its state is bad
         except (TypeError, ValueError, KeyError, OverflowError, AttributeError) as error:
             raise ValueError(
-                f"Generator.state: not a state of a random generator ({type(error).__name__}: {error}); expected a value that "
-                f"Generator.state returned, got {brief(value)}"
+                f"Generator.state: not a state of a random generator ({type(error).__name__}: {error}); "
+                f"expected a value that Generator.state returned, got {brief(value)}"
             ) from error
         self.numpy.bit_generator.state = tried.state
 
