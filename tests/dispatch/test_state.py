@@ -212,7 +212,7 @@ def test_tensors_of_another_backend_are_refused_with_the_remedy():
         for call in (lambda: v + v, lambda: v + 1.0, lambda: flnb.tanh(v), lambda: v.sum()):
             with pytest.raises(TypeError, match=r"keep 'ndarray' buffers but the active backend 'strings' .*\.to\('"):
                 call()
-        with pytest.raises(TypeError, match=r"this tensor keeps a 'ndarray' buffer, backend 'strings' works on 'str'"):
+        with pytest.raises(TypeError, match=r"this tensor has a 'ndarray' buffer, backend 'strings' works on 'str'"):
             v.detach().numpy()
         assert "in a 'ndarray' buffer" in repr(v)
 
