@@ -106,7 +106,7 @@ def _matmul(a: Any, b: Any, out: Any = None) -> Any:
     """Matrix product, written into ``out`` if that is given: the function behind ``a @= b``."""
     product = matmul(a, b)
     if out is not None and product._spec is not out._spec:
-        raise ValueError(f"matmul: expected an out like the result, {product._spec!r}, got {out._spec!r}")
+        raise ValueError(f"matmul: the result is {product._spec!r} but out is {out._spec!r}; they must be equal")
     return product if out is None else assign(out, product)
 
 
