@@ -1,26 +1,28 @@
-"""Best fit with coalescing in one arena: the textbook's manager, all sizes side by side."""
+"""Best fit with merging in one segment for all sizes, as textbooks describe it."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
 from flnb.interface.memory import ALIGNMENT, AllocHint, Block, MemoryDevice
-from flnb_backends.memory.cached import rounded, tunable
+from flnb_backends.memory.cached import Size, rounded, tunable
 from flnb_backends.memory.pieces import Growing, Pool
 
 __all__ = ["BestFit"]
 
 
 class BestFit(Growing):
-    """One arena for blocks of all sizes; the smallest hole that is large enough, then the lowest address.
+    """Place a block in the smallest free piece that is large enough, of these in that with the lowest address.
+
+    There is one segment for blocks of all sizes. It grows at its end; on devices that cannot enlarge it there are
+    several.
 
     Args:
-        device: where the arena comes from; the host when not given. On one that cannot make it larger, there are
-            several.
-        step: the arena grows by multiples of this (bytes or ``"2MiB"``, the default). Not given:
-            ``FLNB_MEM_BEST_FIT_STEP``.
-        rounding: sizes are rounded up to multiples of this many bytes, itself one of 64 (64 by default). Not given:
-            ``FLNB_MEM_BEST_FIT_ROUNDING``.
+        device: the device of the segment; the host by default.
+        step: the segment grows by multiples of this (bytes or a text). Default: the environment variable
+            ``FLNB_MEM_BEST_FIT_STEP``, or else ``"2MiB"``.
+        rounding: sizes are rounded up to multiples of this many bytes, itself a multiple of 64. Default:
+            ``FLNB_MEM_BEST_FIT_ROUNDING``, or else 64.
 
     >>> import flnb
     >>> manager = flnb.memory.BestFit(flnb.memory.SimulatedDevice())
@@ -31,12 +33,7 @@ class BestFit(Growing):
 
     name: ClassVar[str] = "best-fit"
 
-    def __init__(
-        self,
-        device: MemoryDevice | None = None,
-        step: int | str | None = None,
-        rounding: int | str | None = None,
-    ) -> None:
+    def __init__(self, device: MemoryDevice | None = None, step: Size = None, rounding: Size = None) -> None:
         super().__init__(device)
         self.step = tunable("BestFit(step=...)", step, "FLNB_MEM_BEST_FIT_STEP", "2MiB")
         self.rounding = rounded(
@@ -46,5 +43,5 @@ class BestFit(Growing):
         self.pools = (self.arena,)
 
     def alloc(self, nbytes: int, stream: int = 0, hint: AllocHint | None = None) -> Block:
-        """The best fitting hole, or the end of the arena, which grows for it."""
+        """Return the smallest free piece that is large enough, or one at the end of the segment, which then grows."""
         return self.take(self.arena, rounded(nbytes, self.rounding))

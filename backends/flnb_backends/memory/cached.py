@@ -1,19 +1,22 @@
-"""The common part of managers that keep free segments: when these are returned, and how settings are given."""
+"""The base of managers that keep free segments, and the settings of managers."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from flnb_telemetry import schema
 from flnb_telemetry.quantity import bytes_of
 
 from flnb.interface.memory import Block, MemoryManager, Segment
 
-__all__ = ["UNLIMITED", "Cached", "rounded", "tunable"]
+__all__ = ["UNLIMITED", "Cached", "Size", "rounded", "tunable"]
 
 UNLIMITED = 1 << 62
+
+Size: TypeAlias = int | str | None
+"""A setting in bytes: a number, or a text such as "2MiB"; None for its value in the environment, or the default."""
 
 
 class Cached(MemoryManager):
@@ -23,7 +26,7 @@ class Cached(MemoryManager):
     checked: ClassVar[bool] = False
 
     def release_cached(self) -> int:
-        """Return every free segment to the device; returns their bytes, which are reported in one event."""
+        """Return every free segment to the device; returns their bytes, which one event reports."""
         self.settle()
         lease = self.device
         try:
@@ -39,7 +42,7 @@ class Cached(MemoryManager):
         return given
 
     def _tiled(self) -> list[tuple[Segment, list[Block]]]:
-        """Every segment with the live blocks in it, by address."""
+        """Return every segment with its live blocks, these by address."""
         live = sorted(self.ledger.live.values(), key=lambda block: block.address)
         held: dict[int, list[Block]] = {number: [] for number in self.device.segments}
         for block in live:
@@ -47,11 +50,14 @@ class Cached(MemoryManager):
         return [(segment, held[number]) for number, segment in list(self.device.segments.items())]
 
     def _release_free(self) -> None:
-        """Release free segments, forgetting each first: one that the device refuses stays reserved, unused."""
+        """Release the free segments.
+
+        Each is removed from the free lists first, so that one which the device refuses to take is not used again.
+        """
         raise NotImplementedError(f"memory manager {self.name!r} does not implement '_release_free'")
 
     def _reserve(self, nbytes: int) -> Segment:
-        """Reserve a segment; if the device is full, return free ones to it and try once more."""
+        """Reserve a segment; if the device is full, release the free ones and try once more."""
         try:
             return self.device.reserve(nbytes)
         except MemoryError:
@@ -61,17 +67,18 @@ class Cached(MemoryManager):
 
 
 def rounded(nbytes: int, step: int) -> int:
-    """The smallest positive multiple of a step that is not less."""
+    """Return the smallest positive multiple of ``step`` that is at least ``nbytes``."""
     return max(1, -(-nbytes // step)) * step
 
 
 def tunable(name: str, given: Any, variable: str, default: Any, read: Callable[[Any, str], Any] = bytes_of) -> Any:
-    """A manager's setting: its argument, else the environment's, else the default.
+    """Return a manager's setting: the argument that was given, or else the environment's, or else the default.
 
     Args:
-        name: for errors: ``"Buddy(arena=...)"``.
-        variable: of the environment; one that ends in ``_MB`` holds a number of MiB.
-        read: converts the setting (to bytes by default), and names its source in errors.
+        name: the argument as errors name it: ``"Buddy(arena=...)"``.
+        given: the argument; None if there was none.
+        variable: name of the environment variable; one that ends in ``_MB`` holds a number of MiB.
+        read: function that converts the setting, by default to bytes, and names its second argument in errors.
     """
     if given is None and (text := os.environ.get(variable)):
         given, name = text, f"the environment variable {variable}"

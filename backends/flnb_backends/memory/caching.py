@@ -1,9 +1,10 @@
-"""The caching manager: it keeps freed memory, splits large pieces, and merges neighbours again.
+"""The caching manager: it keeps freed memory, splits large free pieces, and merges free neighbours.
 
-Sizes are rounded up to 512 bytes. Up to 1 MiB they come out of segments of 2 MiB, below 10 MiB out of 20 MiB, above
-out of a segment of their own, a multiple of 2 MiB. The best fit is taken: the smallest free piece, then the first in
-the oldest segment. The remainder is split off if it is worth keeping (512 bytes of a small piece, 1 MiB of a large
-one). When the device is full, free segments are returned and the request is tried once more.
+Sizes are rounded up to multiples of 512 bytes. Requests up to 1 MiB come from segments of 2 MiB, those below 10 MiB
+from segments of 20 MiB, larger ones from a segment of their own, a multiple of 2 MiB. Each gets the smallest free piece
+that is large enough, of these the first in the oldest segment. The rest of the piece is split off if it has at least
+512 bytes (1 MiB in the segments for large requests). When the device is full, free segments are released and the
+request is tried once more.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from flnb_backends.memory.pieces import MIB, MIN_BLOCK, Fitting, Pool
 
 if TYPE_CHECKING:
     from flnb.interface.memory import AllocHint, Block, MemoryDevice
+    from flnb_backends.memory.cached import Size
 
 __all__ = ["Caching"]
 
@@ -26,23 +28,20 @@ ROUND_SEGMENT = 2 * MIB
 
 
 class Caching(Fitting):
-    """Best fit with splitting and merging over cached segments.
+    """Best fit with splitting and merging, in segments that are kept when they are empty.
 
     Args:
-        device: where segments come from; the host when not given.
-        split_limit: pieces of this size or more are given out whole (bytes or ``"64MiB"``). Not given: the
-            environment variable ``FLNB_MEM_SPLIT_SIZE_MB``, else no limit.
-        recycling_limit: large pieces of this size or more are not given out again: they go back to the device as
-            soon as their segment holds nothing. Not given: ``FLNB_MEM_RECYCLING_SIZE_MB``, else no limit.
+        device: the device of the segments; the host by default.
+        split_limit: free pieces of this size or more are not split (bytes or ``"64MiB"``). Default: the environment
+            variable ``FLNB_MEM_SPLIT_SIZE_MB``, or else no limit.
+        recycling_limit: free pieces of this size or more are not used again: they return to the device as soon as
+            their segment is empty. Default: ``FLNB_MEM_RECYCLING_SIZE_MB``, or else no limit.
     """
 
     name: ClassVar[str] = "caching"
 
     def __init__(
-        self,
-        device: MemoryDevice | None = None,
-        split_limit: int | str | None = None,
-        recycling_limit: int | str | None = None,
+        self, device: MemoryDevice | None = None, split_limit: Size = None, recycling_limit: Size = None
     ) -> None:
         super().__init__(device)
         called = type(self).__name__
@@ -53,10 +52,11 @@ class Caching(Fitting):
         self.small, self.large = self.pools = self._two_pools()
 
     def _two_pools(self) -> tuple[Pool, ...]:
+        """Return empty pools of free pieces for small and for large requests."""
         return Pool(), Pool(least=SMALL, recycling=self.recycling_limit)
 
     def alloc(self, nbytes: int, stream: int = 0, hint: AllocHint | None = None) -> Block:
-        """The best fitting free piece, or a piece of a new segment."""
+        """Return the smallest free piece that is large enough, or a piece of a new segment."""
         size = (nbytes + 511) & -512 or MIN_BLOCK
         return self.take(self.small if size <= SMALL else self.large, size)
 

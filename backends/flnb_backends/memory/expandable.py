@@ -1,7 +1,7 @@
-"""The caching manager over segments that grow: the next request continues in the room that one leaves at the end.
+"""The caching manager with segments that grow in place, as PyTorch's expandable segments.
 
-As in PyTorch's expandable segments: one segment for small pieces and one for large ones, so that no room is lost
-between segments, and every remainder is split off, since it will be merged again with its neighbour.
+There is one segment for small requests and one for large ones, so no memory is lost at the ends of many segments. The
+rest of a free piece is always split off, since it can be merged again with its neighbour.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ from flnb_backends.memory.pieces import MIN_BLOCK, Growing, Pool
 
 if TYPE_CHECKING:
     from flnb.interface.memory import AllocHint, Block, MemoryDevice
+    from flnb_backends.memory.cached import Size
 
 __all__ = ["Expandable"]
 
 
 class Expandable(Growing):
-    """Best fit with splitting and merging over two segments that grow in place: up to 1 MiB, and above.
+    """Best fit with splitting and merging in two segments that grow in place: for requests up to 1 MiB, and above.
 
     Args:
-        device: where segments come from; the host when not given. On one that cannot resize, segments are as large as
-            the request that began them.
-        split_limit: pieces of this size or more are given out whole (bytes or ``"64MiB"``). Not given: the
-            environment variable ``FLNB_MEM_SPLIT_SIZE_MB``, else no limit.
-        step: segments grow by multiples of this (bytes, or ``"2MiB"``, the default and a page of a GPU). Not given:
-            ``FLNB_MEM_EXPANDABLE_STEP``.
+        device: the device of the segments; the host by default. On devices that cannot enlarge a segment, each is as
+            large as the request for which it was reserved.
+        split_limit: free pieces of this size or more are not split (bytes or ``"64MiB"``). Default: the environment
+            variable ``FLNB_MEM_SPLIT_SIZE_MB``, or else no limit.
+        step: segments grow by multiples of this (bytes or a text). Default: ``FLNB_MEM_EXPANDABLE_STEP``, or else
+            ``"2MiB"``, a page of a GPU.
 
     >>> import flnb
     >>> manager = flnb.memory.Expandable(flnb.memory.SimulatedDevice())
@@ -38,18 +39,13 @@ class Expandable(Growing):
 
     name: ClassVar[str] = "expandable"
 
-    def __init__(
-        self,
-        device: MemoryDevice | None = None,
-        split_limit: int | str | None = None,
-        step: int | str | None = None,
-    ) -> None:
+    def __init__(self, device: MemoryDevice | None = None, split_limit: Size = None, step: Size = None) -> None:
         super().__init__(device)
         self.split_limit = tunable("Expandable(split_limit=...)", split_limit, "FLNB_MEM_SPLIT_SIZE_MB", UNLIMITED)
         self.step = tunable("Expandable(step=...)", step, "FLNB_MEM_EXPANDABLE_STEP", "2MiB")
         self.small, self.large = self.pools = Pool(), Pool()
 
     def alloc(self, nbytes: int, stream: int = 0, hint: AllocHint | None = None) -> Block:
-        """The best fitting free piece, or one at the end of the segment, which grows for it."""
+        """Return the smallest free piece that is large enough, or one at the end of a segment, which then grows."""
         size = (nbytes + 511) & -512 or MIN_BLOCK
         return self.take(self.small if size <= SMALL else self.large, size)

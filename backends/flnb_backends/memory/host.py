@@ -1,4 +1,4 @@
-"""The host's memory: slabs straight from the operating system."""
+"""The host's memory as a memory device: segments are mapped directly from the operating system."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0)  # of Python 3.13
 
 
 class HostDevice(MemoryDevice):
-    """Private anonymous maps; from 2 MiB on they are aligned and advised for huge pages.
+    """The host's memory. Each segment is a private anonymous map, from 2 MiB on aligned and advised for huge pages.
 
-    Private, so that a forked child cannot write into its parent's tensors.
+    Maps are private so that a forked child process cannot write into its parent's tensors.
 
     Args:
-        capacity: bytes or a text such as ``"8GiB"``; the memory of the machine (or its container) if not given.
+        capacity: bytes or a text such as ``"8GiB"``; by default the memory of the machine or its container.
     """
 
     name: ClassVar[str] = "host"
@@ -32,18 +32,21 @@ class HostDevice(MemoryDevice):
         super().__init__(_machine_memory() if capacity is None else capacity)
 
     def reserve(self, nbytes: int) -> Segment:
-        """Map ``nbytes`` bytes, zero until written."""
+        """Map a segment of ``nbytes`` bytes, which are zero until written."""
         return self._map(nbytes, nbytes)
 
     def reserve_growing(self, nbytes: int) -> Segment:
-        """Map addresses for all the capacity that the machine has; pages that are never touched take no memory."""
+        """Map a segment of ``nbytes`` bytes with addresses behind it for all of the capacity.
+
+        Pages that are never written take no memory.
+        """
         try:
             return self._map(nbytes, max(nbytes, min(self.capacity or 0, _machine_memory() - HUGE_PAGE)))
-        except OutOfMemoryError:  # where the system counts addresses as memory
+        except OutOfMemoryError:  # systems that count addresses as memory
             return self._map(nbytes, nbytes)
 
     def resize(self, segment: Segment, nbytes: int) -> bool:
-        """Whether the map is large enough. Pages that are cut off are returned at once."""
+        """Return whether the map has ``nbytes`` bytes from the segment's begin; pages that are cut off are unmapped."""
         slab, anchor = segment.handle
         offset = segment.address - ctypes.addressof(anchor)
         if nbytes > len(slab) - offset:
@@ -53,6 +56,7 @@ class HostDevice(MemoryDevice):
         return True
 
     def _map(self, nbytes: int, room: int) -> Segment:
+        """Map a segment of ``nbytes`` bytes with addresses for ``room`` bytes."""
         huge = room >= HUGE_PAGE
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (NO_RESERVE if room > nbytes else 0)
         try:
@@ -79,7 +83,7 @@ class HostDevice(MemoryDevice):
 
 
 def _machine_memory() -> int:
-    """Physical memory, or less where a control group allows less."""
+    """Return the bytes of physical memory, or of the control group's limit if that is lower."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))

@@ -1,4 +1,4 @@
-"""The native manager: every block is a segment of its own, reserved from the device and released to it."""
+"""The native manager: every block is a segment of its own."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ __all__ = ["Native"]
 
 
 class Native(MemoryManager):
-    """A manager without cache or fragmentation, at the price of asking the device every time."""
+    """Reserve a segment from the device for every block and release it when the block is freed.
+
+    Nothing is cached and nothing is fragmented, but every allocation takes a call to the device.
+    """
 
     name: ClassVar[str] = "native"
     wants_hint: ClassVar[bool] = False
 
     def alloc(self, nbytes: int, stream: int = 0, hint: AllocHint | None = None) -> Block:
-        """A new segment."""
+        """Return a block that fills a new segment."""
         segment = self.device.reserve(max(nbytes, 1))
         return Block(segment.address, segment.size, segment)
 

@@ -1,7 +1,7 @@
-"""Best fit: pools of free pieces that are split to size, and merged again with their neighbours.
+"""Best fit: free pieces of memory that are split to the size requested, and merged when they are neighbours.
 
-`Fitting` does it over segments of fixed size, `Growing` over segments that become larger where they are. Derived
-classes decide how sizes are rounded and which pool serves a request.
+`Fitting` does this in segments of fixed size, `Growing` in segments that are enlarged in place. Derived classes decide
+how sizes are rounded, and from which pool of free pieces a request is served.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ class Piece(Block):
         self.right: Piece | None = None
 
     def unpool(self) -> None:
-        """Leave the pool."""
+        """Remove the piece from its pool."""
         entries = self.pool.entries
         index = bisect_left(entries, (self.size, self.segment.id, self.address))
         if index < len(entries) and entries[index][3] is self:
             del entries[index]
 
     def keep(self) -> None:
-        """Enter the pool."""
+        """Add the piece to its pool."""
         insort(self.pool.entries, (self.size, self.segment.id, self.address, self))
 
     def join(self, right: Piece) -> None:
-        """Take over the right neighbour's room, and its neighbour."""
+        """Merge the right neighbour into this piece."""
         self.size += right.size
         self.right = after = right.right
         if after is not None:
@@ -54,19 +54,20 @@ class Piece(Block):
 
     @property
     def whole(self) -> bool:
-        """Whether it is all of its segment."""
+        """Whether the piece fills its segment."""
         return self.size == self.segment.size
 
 
 class Pool:
-    """Free pieces.
+    """A set of free pieces from which requests are served.
 
     Attributes:
-        entries: (size, number of the segment, address, piece), sorted. Not by address alone: the operating system
-            returns addresses in no order, and a program should get the same memory each time, and in a replay.
-        least: bytes; a smaller remainder is not split off.
-        recycling: bytes; a piece of this size or more is not used again.
-        end: of the segment that grows, a piece of no bytes that is never free: its left neighbour is the last one.
+        entries: (size, id of the segment, address, piece), sorted. The id comes before the address because operating
+            systems return addresses in no order, and a program should get the same pieces each time and in replays.
+        least: bytes; a smaller rest of a piece is not split off.
+        recycling: bytes; a free piece of this size or more is not used again.
+        end: in a segment that grows, a piece of 0 bytes at its end that is never free; its left neighbour is the last
+            piece of the segment.
         spare: the free piece that was merged into its left neighbour last. It serves as the next remainder, since
             creating a piece takes as long as the rest of a split.
     """
@@ -81,13 +82,16 @@ class Pool:
 
 
 class Fitting(Cached):
-    """Best fit: the smallest free piece that is large enough, the oldest segment first; the rest is split off."""
+    """Serve a request from the smallest free piece that is large enough, and split off the rest.
+
+    Of equal pieces the one in the oldest segment is taken.
+    """
 
     split_limit = UNLIMITED
     pools: tuple[Pool, ...] = ()
 
     def take(self, pool: Pool, size: int) -> Piece:
-        """Take the best fitting free piece of a pool, or a piece of a new segment."""
+        """Remove and return the smallest free piece of a pool with ``size`` bytes, or a piece of a new segment."""
         entries = pool.entries
         index = bisect_left(entries, (size,))
         if index < len(entries) and entries[index][0] < pool.recycling:
@@ -115,7 +119,7 @@ class Fitting(Cached):
         return piece
 
     def free(self, block: Block) -> None:
-        """Merge the block with its free neighbours and keep it for later."""
+        """Merge the block with its free neighbours and add it to its pool."""
         piece: Piece = block  # type: ignore[assignment]
         if piece.free:
             raise ValueError(f"free: {piece!r} of {self!r} was freed before")
@@ -134,7 +138,7 @@ class Fitting(Cached):
         insort(pool.entries, (piece.size, piece.segment.id, piece.address, piece))
 
     def mend(self) -> None:
-        """Make the free pieces anew from the gaps between live ones. Segments without live ones are released."""
+        """Rebuild the pools from the gaps between live blocks; segments without live blocks are released."""
         for pool in self.pools:
             pool.entries.clear()
         for segment, blocks in self._tiled():
@@ -144,7 +148,7 @@ class Fitting(Cached):
                 self._emptied(segment)
 
     def _retile(self, segment: Segment, live: list[Piece]) -> None:
-        """Link the live pieces of a segment with new free ones between them."""
+        """Link the live pieces of a segment, sorted by address, with new free pieces in the gaps between them."""
         pool, position, last, ends = live[0].pool, segment.address, None, segment.address + segment.size
         for piece in (*live, None):
             begins = ends if piece is None else piece.address
@@ -158,11 +162,14 @@ class Fitting(Cached):
         _linked(last, None)
 
     def _emptied(self, segment: Segment) -> None:
-        """Release a segment without a live piece."""
+        """Release a segment without live pieces."""
         self.device.release(segment)
 
     def _recycled(self, piece: Piece) -> bool:
-        """Whether the piece and its free neighbours were a whole segment, too large to be kept, and were released."""
+        """Release the segment of a piece that is being freed, if it is then empty and too large to be kept.
+
+        Returns whether it was released.
+        """
         beside = [one for one in (piece.left, piece.right) if one is not None and one.free]
         size = piece.size + sum(one.size for one in beside)
         if size < piece.pool.recycling or size != piece.segment.size:
@@ -179,12 +186,12 @@ class Fitting(Cached):
         return True
 
     def _grow(self, pool: Pool, size: int) -> Piece:
-        """A free piece of at least so many bytes, in no pool, out of a new segment."""
+        """Return a free piece of at least ``size`` bytes in a new segment, which is in no pool yet."""
         segment = self._reserve(self._segment_size(size))
         return Piece(segment.address, segment.size, segment, pool)
 
     def _segment_size(self, size: int) -> int:
-        """The size of segment to request where so many bytes are needed."""
+        """Return the size of the segment to reserve for a request of ``size`` bytes."""
         return rounded(size, 2 * MIB)
 
     def _release_free(self) -> None:
@@ -199,7 +206,7 @@ class Fitting(Cached):
 
 
 def _linked(left: Piece | None, right: Piece | None) -> Piece | None:
-    """Link two pieces as neighbours, left then right; returns the right-hand piece."""
+    """Make two pieces neighbours, either of which may be None; returns the right one."""
     if left is not None:
         left.right = right
     if right is not None:
@@ -208,10 +215,10 @@ def _linked(left: Piece | None, right: Piece | None) -> Piece | None:
 
 
 class Growing(Fitting):
-    """Best fit over one segment for each pool, which grows by multiples of `step` bytes at its end.
+    """Best fit in one segment for each pool, which grows at its end by multiples of `step` bytes.
 
-    If a device cannot make a segment larger, another one is begun. Free room at the end is returned when memory is
-    short or `release_cached` is called.
+    If the device cannot enlarge a segment, another one is reserved. A free end is returned to the device when memory is
+    short, or by `release_cached`.
     """
 
     step = 2 * MIB
@@ -224,7 +231,11 @@ class Growing(Fitting):
             return self._extended(pool, size, 1)
 
     def _extended(self, pool: Pool, size: int, step: int) -> Piece:
-        """The last piece of a pool's segment, made large enough, or the only one of a new segment."""
+        """Return the free last piece of a pool's segment, enlarged to ``size`` bytes, or that of a new segment.
+
+        Args:
+            step: the segment grows by a multiple of this.
+        """
         end = pool.end
         if end is not None and (last := end.left) is not None:
             segment, lacks = end.segment, size - (last.size if last.free else 0)
@@ -271,7 +282,7 @@ class Growing(Fitting):
         super()._give_back(piece)
 
     def _trim(self, end: Piece) -> None:
-        """Return the free room at a segment's end, in multiples of the device's granularity."""
+        """Return free memory before a segment's end piece to the device, in multiples of its granularity."""
         last, segment = end.left, end.segment
         if last is None or last.left is None or not last.free:
             return

@@ -1,4 +1,4 @@
-"""A recorded step, packed offline; whenever it comes again, its allocations get the same places."""
+"""A manager that gives the allocations of a training step the addresses that were computed for them beforehand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from flnb_telemetry import bus
 
 from flnb.interface.memory import ALIGNMENT, AllocHint, Block, MemoryDevice, Segment
-from flnb_backends.memory.cached import rounded, tunable
+from flnb_backends.memory.cached import Size, rounded, tunable
 from flnb_backends.memory.caching import Caching
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ __all__ = ["Plan", "Planned"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Plan:
-    """The places of a step's allocations, in their order.
+    """The places of the m allocations of a training step, in the order in which they are made.
 
     Attributes:
-        offsets: int64 (m,), bytes from the segment's beginning, multiples of 64; -1 for tensors that outlive the step
-            and have no place in the plan.
-        nbytes: int64 (m,), the bytes of each: its request, rounded up to a multiple of 64.
+        offsets: int64 (m,), bytes from the segment's beginning, multiples of 64; -1 for tensors that outlive the step,
+            which have no place.
+        nbytes: int64 (m,), requested bytes, rounded up to multiples of 64.
         height: bytes of the segment.
     """
 
@@ -44,21 +44,21 @@ class Plan:
 
 
 class Planned(Caching):
-    """Follow a plan (`flnb.memory.plan`): the k-th allocation of a step gets the k-th place, in one segment.
+    """Follow a plan (`flnb.memory.plan`): the k-th allocation of a step gets the k-th place in one segment.
 
-    A step begins with ``flnb.step()``, or, outside of such blocks, when the plan's segment is empty and a request is
-    like the plan's first. A request of another size than planned ends the plan for this step; one whose place is still
-    taken, because a tensor lives longer than it did, is skipped. Both are served as by `Caching` and counted in
-    ``missed``. Tensors that outlive a step come from there by plan, and are not counted.
+    A step begins with ``flnb.step()``, or outside of such blocks when the segment is empty and a request is as large as
+    the plan's first. A request of another size than planned ends the plan for this step. One whose place is still in
+    use, because a tensor lives longer than it did, is skipped. Both are served as by `Caching` and counted in
+    ``missed``. Tensors that outlive a step are served as by `Caching` too, and not counted.
 
     The plan is followed in one thread at a time: one that is in a step, or else one that begins the plan while the
-    segment is empty. Requests of other threads, such as workers that load data, are served as by `Caching`, and not
-    counted.
+    segment is empty. Requests of other threads, such as workers that load data, are served as by `Caching`.
 
     Args:
-        device: where segments come from; the host when not given.
-        plan: a `Plan`, a `Packing`, or an argument of `flnb.memory.plan`: a recording, the path of a saved one, a
-            trace. Not given: ``FLNB_MEM_PLAN``, a path; without it there is no plan, and this is `Caching`.
+        device: the device of the segments; the host by default.
+        plan: a `Plan`, a `flnb.memory.Packing`, or an argument of `flnb.memory.plan`: a recording, the path of a saved
+            one, or a trace. Default: the path in the environment variable ``FLNB_MEM_PLAN``; without it there is no
+            plan, and the manager works as `Caching`.
         split_limit, recycling_limit: bytes, as of `Caching`.
 
     >>> import flnb
@@ -74,14 +74,14 @@ class Planned(Caching):
 
     name: ClassVar[str] = "planned"
     planner: ClassVar[Callable[[Any], Plan]]
-    """Makes a plan of a recording or a trace: `flnb.memory.plan`, registered by flnb."""
+    """Makes a plan from a recording or a trace: `flnb.memory.plan`, registered by flnb."""
 
     def __init__(
         self,
         device: MemoryDevice | None = None,
         plan: Any = None,
-        split_limit: int | str | None = None,
-        recycling_limit: int | str | None = None,
+        split_limit: Size = None,
+        recycling_limit: Size = None,
     ) -> None:
         super().__init__(device, split_limit, recycling_limit)
         found = tunable("Planned(plan=...)", plan, "FLNB_MEM_PLAN", NOTHING, _plan)
@@ -95,7 +95,7 @@ class Planned(Caching):
         self.here: bus.Place | None = None  # of the thread in which the plan is followed
 
     def alloc(self, nbytes: int, stream: int = 0, hint: AllocHint | None = None) -> Block:
-        """The block at its planned place, or else as `Caching`."""
+        """Return the block at its planned place, or else one as from `Caching`."""
         sizes = self.sizes
         if not sizes:
             return super().alloc(nbytes)
@@ -154,11 +154,11 @@ class Planned(Caching):
             super()._emptied(segment)
 
     def stats(self) -> dict[str, int]:
-        """The sums of every manager, and ``missed``, the requests that were not served as planned."""
+        """Return the sums of `MemoryManager.stats` and ``missed``, the number of requests not served as planned."""
         return super().stats() | {"missed": self.missed}
 
     def _follows(self, here: bus.Place, size: int) -> bool:
-        """Whether the plan is followed in another thread from now on, which asks for so many bytes."""
+        """Return whether another thread, which requests ``size`` bytes, follows the plan from now on; if so, begin."""
         before = self.here
         begins = here.step is not None or (not self.taken and size == self.sizes[0])
         if before is not None and (before.step is not None or not begins):
@@ -167,7 +167,7 @@ class Planned(Caching):
         return True
 
     def _miss(self, nbytes: int, turn: int) -> Block:
-        """Serve a request that does not follow the plan, and go on at this turn."""
+        """Serve a request that differs from the plan; the next one is compared with the plan's allocation ``turn``."""
         self.turn = turn
         self.missed += 1
         return super().alloc(nbytes)
@@ -183,11 +183,15 @@ NOTHING = Plan(np.zeros(0, np.int64), np.zeros(0, np.int64), 0)
 
 
 def _plan(given: Any, name: str) -> Any:
-    """An object with offsets, nbytes and a height, made of the argument if it has none."""
+    """Return the argument ``plan`` of `Planned` as an object with offsets, nbytes and height.
+
+    Args:
+        name: the argument or the environment variable, for errors.
+    """
     if not all(hasattr(given, attribute) for attribute in ("offsets", "nbytes", "height")):
         given = Planned.planner(given)
     if (given.offsets % ALIGNMENT * (given.offsets >= 0)).any():
         raise ValueError(
-            f"flnb: {name} places allocations at offsets that are no multiples of {ALIGNMENT}: pack(alignment=64)"
+            f"flnb: {name} has offsets that are no multiples of {ALIGNMENT}; use flnb.memory.pack(..., alignment=64)"
         )
     return given

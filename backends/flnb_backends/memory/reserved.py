@@ -1,4 +1,4 @@
-"""A pool that is reserved before anything runs, so that no other program takes it and no call waits for it."""
+"""A manager whose memory is reserved when it is created: no other program takes it, and no request waits for it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ __all__ = ["Reserved"]
 
 
 class Reserved(Fitting):
-    """Best fit with splitting and merging in one segment that is reserved at the start and kept.
+    """Best fit with splitting and merging in one segment that is reserved when the manager is created, and kept.
 
-    Requests that do not fit there come out of further segments, multiples of 2 MiB, while the device has room for them;
-    only these are returned when memory is short.
+    Requests that do not fit into it come from further segments, multiples of 2 MiB, while the device has room for them.
+    Only these are released when memory is short.
 
     Args:
-        device: where the pool comes from; the host when not given.
-        reserve: a share of the device's capacity (``0.9``, the default; above 0, at most 1), or bytes or a text with a
-            unit (``"8GiB"``). Not given: ``FLNB_MEM_RESERVE``.
+        device: the device of the segments; the host by default.
+        reserve: size of the first segment: a share of the device's capacity (a float above 0, at most 1), or bytes, or
+            a text with a unit (``"8GiB"``). Default: the environment variable ``FLNB_MEM_RESERVE``, or else 0.9.
 
     Raises:
-        OutOfMemoryError: the device has no room for the pool.
+        OutOfMemoryError: the device has no room for that segment.
 
     >>> import flnb
     >>> manager = flnb.memory.Reserved(flnb.memory.SimulatedDevice("8GiB"), reserve=0.75)
@@ -46,10 +46,11 @@ class Reserved(Fitting):
         self._emptied(segment)
 
     def alloc(self, nbytes: int, stream: int = 0, hint: AllocHint | None = None) -> Block:
-        """The best fitting free piece."""
+        """Return the smallest free piece that is large enough, or a piece of a new segment."""
         return self.take(self.pool, (nbytes + 511) & -512 or MIN_BLOCK)
 
     def _bytes(self, given: float | str, name: str) -> int:
+        """Return the setting ``reserve`` in bytes; ``name`` is its source, for errors."""
         try:
             share = float(given)
         except ValueError:
@@ -72,7 +73,7 @@ class Reserved(Fitting):
             super()._give_back(piece)
 
     def _emptied(self, segment: Segment) -> None:
-        """Keep the pool's segment, as one free piece."""
+        """Make the first segment one free piece; release others."""
         if segment is self.first:
             Piece(segment.address, segment.size, segment, self.pool).keep()
         else:

@@ -1,4 +1,4 @@
-"""Addresses without memory, of any capacity: to check a manager, or to replay a trace of a machine that is not here."""
+"""A memory device with addresses but no memory, to check managers or replay traces of any capacity."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["SimulatedDevice"]
 
 
 class SimulatedDevice(MemoryDevice):
-    """Lends out ranges of addresses that are never used twice; nothing can be stored there.
+    """A device whose segments are ranges of addresses, never used twice, in which nothing can be stored.
 
     Args:
         capacity: bytes or a text with a unit; None for no limit.
-        granularity: sizes of segments are multiples of this; a GPU's 512 bytes, a host's 4096.
+        granularity: bytes; sizes of segments are multiples of it. 512 is that of GPUs, 4096 that of hosts.
 
     >>> import flnb
     >>> device = flnb.memory.SimulatedDevice("80GiB")
@@ -34,18 +34,19 @@ class SimulatedDevice(MemoryDevice):
         self._next = 1 << 40
 
     def reserve(self, nbytes: int) -> Segment:
-        """A fresh range, aligned to 2 MiB, with a gap behind it."""
+        """Return a segment of new addresses, aligned to 2 MiB, with a gap behind it."""
         return self._range(nbytes, nbytes)
 
     def reserve_growing(self, nbytes: int) -> Segment:
-        """A fresh range that can grow to the device's capacity, or to 1 TiB where it has none."""
+        """Return a segment that can grow to the device's capacity, or to 1 TiB if it has none."""
         return self._range(nbytes, max(nbytes, self.capacity or 1 << 40))
 
     def resize(self, segment: Segment, nbytes: int) -> bool:
-        """Whether the addresses behind it are free."""
+        """Return whether the addresses behind the segment suffice for ``nbytes`` bytes."""
         return bool(nbytes <= segment.handle)
 
     def _range(self, nbytes: int, room: int) -> Segment:
+        """Return a segment of ``nbytes`` bytes with new addresses for ``room`` bytes."""
         address = self._next
         self._next += (room // (2 << 20) + 2) * (2 << 20)
         return Segment(address, nbytes, room, self)

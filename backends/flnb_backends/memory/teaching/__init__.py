@@ -1,1 +1,1 @@
-"""Memory managers to learn from: each shows one policy, is found by its name, and is not meant for daily use."""
+"""Memory managers for teaching: each shows one policy of the textbooks and can be chosen by its name."""

@@ -1,4 +1,4 @@
-"""The buddy system (Knowlton, 1965): blocks are powers of two, and halves of one block find each other by address."""
+"""The buddy system (Knowlton, 1965): blocks of powers of two, whose other half is found from the address."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections import defaultdict
 from typing import ClassVar
 
 from flnb.interface.memory import ALIGNMENT, AllocHint, Block, MemoryDevice, Segment
-from flnb_backends.memory.cached import Cached, tunable
+from flnb_backends.memory.cached import Cached, Size, tunable
 
 __all__ = ["Buddy"]
 
 
 class Buddy(Cached):
-    """Sizes are powers of two; a larger block is halved until it fits, and halves that are both free are joined.
+    """Sizes are powers of two: a larger block is halved until it fits, and two halves that are both free are joined.
 
-    Every call takes at most as many steps as there are sizes, and free memory is never in useless slivers. The price
-    is inside the blocks: a quarter of them is waste on average, half at worst.
+    Every call takes at most as many steps as there are sizes, and free memory is never in pieces too small to use. On
+    the other hand a quarter of each block is waste on average, and half at worst.
 
     Args:
-        device: where segments come from; the host when not given.
-        arena: segments have this many bytes (or ``"64MiB"``, the default), or as many as a larger request needs; a
-            power of two. Not given: ``FLNB_MEM_BUDDY_ARENA``.
-        smallest: no block is smaller (512 bytes by default); a power of two, at least 64. Not given:
-            ``FLNB_MEM_BUDDY_SMALLEST``.
+        device: the device of the segments; the host by default.
+        arena: size of the segments (bytes or a text), a power of two; larger requests get larger ones. Default: the
+            environment variable ``FLNB_MEM_BUDDY_ARENA``, or else ``"64MiB"``.
+        smallest: size of the smallest block, a power of two, at least 64 bytes. Default: ``FLNB_MEM_BUDDY_SMALLEST``,
+            or else 512 bytes.
 
     >>> import flnb
     >>> manager = flnb.memory.Buddy(flnb.memory.SimulatedDevice())
@@ -32,12 +32,7 @@ class Buddy(Cached):
 
     name: ClassVar[str] = "buddy"
 
-    def __init__(
-        self,
-        device: MemoryDevice | None = None,
-        arena: int | str | None = None,
-        smallest: int | str | None = None,
-    ) -> None:
+    def __init__(self, device: MemoryDevice | None = None, arena: Size = None, smallest: Size = None) -> None:
         super().__init__(device)
         self.arena = _power("arena", tunable("Buddy(arena=...)", arena, "FLNB_MEM_BUDDY_ARENA", "64MiB"))
         self.smallest = _power("smallest", tunable("Buddy(smallest=...)", smallest, "FLNB_MEM_BUDDY_SMALLEST", 512))
@@ -49,7 +44,7 @@ class Buddy(Cached):
         self.holes: defaultdict[int, dict[int, Segment]] = defaultdict(dict)  # by size, the segment of each address
 
     def alloc(self, nbytes: int, stream: int = 0, hint: AllocHint | None = None) -> Block:
-        """The smallest free block that is large enough, halved as often as the request allows."""
+        """Return the smallest free block that is large enough, halved as often as the request allows."""
         size = max(self.smallest, 1 << (nbytes - 1).bit_length()) if nbytes > 1 else self.smallest
         holes = self.holes
         have = min((hole for hole in holes if hole >= size and holes[hole]), default=0)
@@ -64,7 +59,7 @@ class Buddy(Cached):
         return Block(address, size, segment)
 
     def free(self, block: Block) -> None:
-        """Join the block with its other half if that is free, and so on up to the whole segment."""
+        """Join the block with its other half if that is free, then the result with its own, up to the whole segment."""
         address, size, segment = block.address, block.size, block.segment
         begin, whole = segment.address, segment.size
         while size < whole:
@@ -76,7 +71,7 @@ class Buddy(Cached):
         self.holes[size][address] = segment
 
     def mend(self) -> None:
-        """Halve every segment down to the free room between its live blocks."""
+        """Rebuild the free blocks by halving every segment around its live blocks."""
         self.holes.clear()
         for segment, blocks in self._tiled():
             waiting = [(segment.address, segment.size, blocks)]
@@ -99,7 +94,11 @@ class Buddy(Cached):
 
 
 def _power(what: str, nbytes: int) -> int:
-    """Check that ``nbytes`` is a power of two that keeps blocks aligned, and return it."""
+    """Return ``nbytes``, or raise ValueError if it is no power of two or below the alignment of blocks.
+
+    Args:
+        what: name of the setting, for the error.
+    """
     if nbytes & (nbytes - 1) or nbytes < ALIGNMENT:
         raise ValueError(f"Buddy({what}={nbytes}): expected a power of two, at least {ALIGNMENT} bytes")
     return nbytes

@@ -1,4 +1,4 @@
-"""The caching manager with long-lived tensors in segments of their own, where they pin no segments of others."""
+"""The caching manager with long-lived tensors in segments of their own, so that others can be released."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from flnb_backends.memory.pieces import MIN_BLOCK
 
 if TYPE_CHECKING:
     from flnb.interface.memory import AllocHint, Block, MemoryDevice
+    from flnb_backends.memory.cached import Size
 
 __all__ = ["ByCategory"]
 
 
 class ByCategory(Caching):
-    """The caching manager, twice: for tensors of some categories (see `AllocHint`), and for all others.
+    """The caching manager with separate segments for tensors of some categories (see `flnb.memory.AllocHint`).
 
     Args:
-        device: where segments come from; the host when not given.
-        apart: the categories that have segments of their own, joined by "+". Not given: ``FLNB_MEM_APART``, else
-            "parameter+optimizer_state", which live as long as the model.
+        device: the device of the segments; the host by default.
+        apart: the categories with segments of their own, joined by "+". Default: the environment variable
+            ``FLNB_MEM_APART``, or else "parameter+optimizer_state", which live as long as the model.
         split_limit, recycling_limit: bytes, as of `Caching`.
 
     >>> import flnb
@@ -37,12 +38,9 @@ class ByCategory(Caching):
     wants_hint: ClassVar[bool] = True
 
     def __init__(
-        self,
-        device: MemoryDevice | None = None,
-        apart: str | None = None,
-        split_limit: int | str | None = None,
-        recycling_limit: int | str | None = None,
-    ) -> None:
+        self, device: MemoryDevice | None = None, apart: str | None = None, split_limit: Size = None,
+        recycling_limit: Size = None,
+    ) -> None:  # fmt: skip
         super().__init__(device, split_limit, recycling_limit)
         chosen = tunable("ByCategory(apart=...)", apart, "FLNB_MEM_APART", "parameter+optimizer_state", _categories)
         self.apart: frozenset[str] = chosen
@@ -50,7 +48,7 @@ class ByCategory(Caching):
         self.pools = (self.small, self.large, *apart_pools)
 
     def alloc(self, nbytes: int, stream: int = 0, hint: AllocHint | None = None) -> Block:
-        """The best fitting free piece among those of the same kind."""
+        """Return the smallest free piece that is large enough in the segments for the hint's category."""
         if hint is None or hint.category not in self.apart:
             return super().alloc(nbytes)
         size = (nbytes + 511) & -512 or MIN_BLOCK
@@ -58,6 +56,7 @@ class ByCategory(Caching):
 
 
 def _categories(given: str, name: str) -> frozenset[str]:
+    """Return the categories in a text, in which "+" joins them; ``name`` is its source, for errors."""
     found = frozenset(given.split("+"))
     if not found <= set(schema.CATEGORIES):
         raise ValueError(f"flnb: {name} is {given!r}; expected some of {', '.join(schema.CATEGORIES)}, joined by '+'")

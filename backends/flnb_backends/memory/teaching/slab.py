@@ -1,4 +1,4 @@
-"""Size classes over slabs (Bonwick, 1994): segments cut into slots of one size, which need no joining."""
+"""Slabs (Bonwick, 1994): segments divided into slots of one size, so that free slots need no merging."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import ClassVar
 
 from flnb.interface.memory import ALIGNMENT, AllocHint, Block, MemoryDevice, Segment
-from flnb_backends.memory.cached import Cached, rounded, tunable
+from flnb_backends.memory.cached import Cached, Size, rounded, tunable
 
 __all__ = ["Slab"]
 
@@ -14,33 +14,39 @@ FINEST = ALIGNMENT.bit_length() - 1  # classes are at least 64 bytes apart
 
 
 class Shelf:
-    """A segment with its slots of one size."""
+    """A slab: a segment divided into slots of one size.
+
+    Attributes:
+        size: bytes of a slot; slots: their number; live: the number of those in use.
+        fresh: the address of the first slot that was never used.
+        free: addresses of the slots that were used and freed.
+    """
 
     __slots__ = ("free", "fresh", "live", "segment", "size", "slots")
 
     def __init__(self, segment: Segment, size: int, slots: int) -> None:
         self.segment, self.size, self.slots = segment, size, slots
         self.live = 0
-        self.fresh = segment.address  # from here on no slot was ever given out
-        self.free: list[int] = []  # addresses of those that were and came back
+        self.fresh = segment.address
+        self.free: list[int] = []
 
 
 class Slot(Block):
-    """A block that knows its shelf."""
+    """A block with a reference to its slab."""
 
     __slots__ = ("shelf",)
     shelf: Shelf
 
 
 class Slab(Cached):
-    """Sizes are rounded up to four classes for each power of two; blocks of a class share slabs.
+    """Sizes are rounded up to one of four classes for each power of two, and blocks of a class share slabs.
 
-    Blocks above a quarter of a slab have one of their own, as large as their class. A slab that holds nothing serves
-    the next class that needs one of its size. Above 256 bytes at most a fifth of a block is waste.
+    A block above a quarter of a slab has a slab of its own, as large as its class. An empty slab serves the next class
+    that needs one of its size. Above 256 bytes at most a fifth of a block is waste.
 
     Args:
-        device: where slabs come from; the host when not given.
-        slab: bytes of a slab, or ``"2MiB"``, the default. Not given: ``FLNB_MEM_SLAB``.
+        device: the device of the slabs; the host by default.
+        slab: size of a slab (bytes or a text). Default: the environment variable ``FLNB_MEM_SLAB``, or else ``"2MiB"``.
 
     >>> import flnb
     >>> manager = flnb.memory.Slab(flnb.memory.SimulatedDevice())
@@ -50,7 +56,7 @@ class Slab(Cached):
 
     name: ClassVar[str] = "slab"
 
-    def __init__(self, device: MemoryDevice | None = None, slab: int | str | None = None) -> None:
+    def __init__(self, device: MemoryDevice | None = None, slab: Size = None) -> None:
         super().__init__(device)
         asked = tunable("Slab(slab=...)", slab, "FLNB_MEM_SLAB", "2MiB")
         self.slab = rounded(asked, self.device.granularity)
@@ -58,7 +64,7 @@ class Slab(Cached):
         self.empty: defaultdict[int, list[Segment]] = defaultdict(list)  # by size
 
     def alloc(self, nbytes: int, stream: int = 0, hint: AllocHint | None = None) -> Block:
-        """A slot of the oldest slab that has one, or of another slab."""
+        """Return a slot of the oldest slab with a free one, or of a new slab."""
         coarse = (nbytes - 1).bit_length() - 3 if nbytes > 0 else 0
         size = rounded(nbytes, 1 << max(FINEST, coarse))
         shelves = self.open[size]
@@ -78,7 +84,7 @@ class Slab(Cached):
         return slot
 
     def free(self, block: Block) -> None:
-        """Free the slot, and the slab if nothing else is in it."""
+        """Free the slot, and the slab if it is empty then."""
         shelf: Shelf = block.shelf  # type: ignore[attr-defined]
         shelves = self.open[shelf.size]
         shelf.live -= 1
@@ -90,7 +96,7 @@ class Slab(Cached):
             self.empty[shelf.segment.size].append(shelf.segment)
 
     def mend(self) -> None:
-        """Make the shelves anew from the slots that live."""
+        """Rebuild the lists of slabs from the live slots."""
         self.open.clear()
         self.empty.clear()
         for segment, slots in self._tiled():
@@ -106,6 +112,7 @@ class Slab(Cached):
                 self.open[shelf.size][shelf] = None
 
     def _shelf(self, size: int) -> Shelf:
+        """Return an empty slab for slots of ``size`` bytes."""
         shared = size <= self.slab // 4
         room = self.slab if shared else rounded(size, self.device.granularity)
         empty = self.empty[room]
