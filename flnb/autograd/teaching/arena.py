@@ -1,7 +1,7 @@
 """A tape that owns its nodes: one flat list, in the order in which they were made.
 
-Backward needs no search and no sorting: it walks down the list. Nodes live until a backward or `reset` clears them all,
-however long their Variables live (001, section 5.2.1: custom node lifetime).
+Backward goes down the list, without a search or sorting. Nodes exist until a backward or `Arena.reset` clears them all,
+however long their Variables do (custom node lifetime).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Arena"]
 
 
 class _Cleared(Tape):
-    """Marks nodes that an arena cleared although no cotangent had reached them."""
+    """Marks nodes that an arena cleared although no gradient had reached them."""
 
     name: ClassVar[str] = "arena"
     why_freed = (
@@ -31,11 +31,11 @@ CLEARED = _Cleared()
 
 
 class Arena(Tape):
-    """Nodes in one flat list, all cleared together by a backward (without ``retain_graph``) or by `reset`.
+    """A tape with its nodes in one flat list, which a backward (without ``retain_graph``) or `reset` clears.
 
-    The nodes of a forward pass that is never walked back stay until then: call `reset` after it, or compute under
-    `no_grad`. Each thread needs an arena of its own (``with flnb.use_tape("arena")`` inside the thread): a backward
-    clears the nodes of all threads, and a thread that meets a cleared node gets an error that says so.
+    The nodes of a forward pass without a backward stay until then: call `reset` after it, or compute under `no_grad`.
+    Each thread needs an arena of its own (``with flnb.use_tape("arena")`` inside the thread), because a backward clears
+    the nodes of all threads; a thread that comes to a cleared node gets an error that says so.
 
     >>> import flnb
     >>> with flnb.use_tape("arena") as tape:
@@ -74,7 +74,7 @@ class Arena(Tape):
                 node[3] = CLEARED
 
     def reset(self) -> None:
-        """Clear all nodes; a later backward through them is an error."""
+        """Clear all nodes; a later backward through them raises an error."""
         while self.nodes:
             node = self.nodes.pop()
             empty(node)

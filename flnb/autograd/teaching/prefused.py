@@ -1,8 +1,8 @@
-"""A tape that makes one node of a registered sequence of ops, with one pull.
+"""A tape that records a sequence of ops, for which a gradient is registered, as one node.
 
-Chains of tiny ops spend their time between the ops. If the gradient of a sequence is registered, the tape replaces
-nodes as they are made: the last op's node takes over the parents of the first ones and the values that all of them
-saved, and the others are forgotten (001, section 5.2.1: pre-fused gradients).
+Programs of tiny ops spend most of their time between the ops. When the last op of a registered sequence is recorded,
+its node takes over the inputs of the sequence and the values that its ops saved; the nodes of the other ops are dropped
+(pre-fused gradients).
 """
 
 from __future__ import annotations
@@ -33,24 +33,30 @@ Pattern = Any
 
 
 class MatchedOp(NamedTuple):
-    """One op of a sequence, as its fused pull sees it."""
+    """One op of a fused sequence, as the function that computes the gradient gets it: its plan and what it saved."""
 
     plan: Any
     saved: list[Any]
 
     @property
     def output(self) -> Any:
-        """The op's result, None where its own gradient does not read it."""
+        """The result of the op; None if its own gradient does not read the result."""
         return self.saved[-1]
 
 
 @dataclass(frozen=True, eq=False)
 class Sequence:
-    """A registered sequence: its pattern and its gradient. It replaces the op in a fused node's plan."""
+    """A registered sequence of ops with its gradient. It stands in for the op in the plan of a fused node.
+
+    Attributes:
+        last: name of the last op.
+        steps: the other ops in order: which op of the sequence reads its result, as which argument, and its name.
+        pull: the function that computes the gradient, see `register_sequence`.
+    """
 
     name: str
     last: str
-    steps: tuple[tuple[int, int, str], ...]  # the other ops in order: which op reads it, as which argument, its name
+    steps: tuple[tuple[int, int, str], ...]
     pull: Callable[..., Any]
     decomposes: ClassVar[bool] = True
     direct: ClassVar[bool] = False
@@ -58,11 +64,11 @@ class Sequence:
 
     @property
     def traceable(self) -> bool:
-        """Whether its pull consists of ops alone; a user's function is called for every node."""
+        """Whether the gradient may be compiled: only flnb's own are; a user's function is called for every node."""
         return self.pull.__module__.startswith("flnb.")
 
     def body(self, *_: Any) -> Any:
-        """Raise an error: the inputs, which differentiating twice needs, were not kept."""
+        """Raise an error: the inputs, from which the gradient would be differentiated again, were not kept."""
         raise RuntimeError(
             f"the fused gradient of {self.name!r} cannot be differentiated again; record what is differentiated "
             f"twice on another tape: with flnb.use_tape('linked'): ..."
@@ -75,15 +81,18 @@ _by_last: dict[str, list[Sequence]] = {}
 
 
 def register_sequence(name: str, pattern: Pattern, pull: Callable[..., Any]) -> Sequence:
-    """Register a sequence of ops that the prefused tape fuses; returns its entry. A registered name is replaced.
+    """Register a sequence of ops that the "prefused" tape records as one node; returns its `Sequence`.
+
+    A sequence that was registered under the same name is replaced.
 
     Args:
-        name: shown in errors and by ``backward``'s messages.
-        pattern: the last op's name and the patterns of its arguments, ``("log", ("add", "exp", "exp"))``; None is any
-            value, and omitted arguments are None.
-        pull: ``pull(g, *parts)``, with a `MatchedOp` for each op in the pattern's order (the last op first), returns
-            the cotangents of the Nones in order. It calls public ops. A part's ``saved`` holds the values that the op
-            itself saved for its gradient: inputs and output, None where it reads none.
+        name: shown in errors and in the messages of backward.
+        pattern: the name of the last op followed by the patterns of its arguments, ``("log", ("add", "exp", "exp"))``.
+            None stands for any value, and so does an argument that is left out.
+        pull: computes the gradient: called as ``pull(g, *ops)`` with the cotangent of the last op's result and a
+            `MatchedOp` for each op in the order of the pattern, it returns the cotangents of the Nones, in order. It
+            calls public ops only. The ``saved`` of a `MatchedOp` has the inputs and the output of the op, None for
+            those that the op's own gradient does not read.
 
     >>> import flnb
     >>> from flnb.autograd.teaching.prefused import register_sequence
@@ -104,7 +113,7 @@ def register_sequence(name: str, pattern: Pattern, pull: Callable[..., Any]) -> 
 
 
 def _ops_of(pattern: Pattern) -> tuple[str, tuple[tuple[int, int, str], ...]]:
-    """The last op of a pattern, and its other ops in order."""
+    """Return the name of a pattern's last op, and its other ops as in `Sequence.steps`."""
     steps: list[tuple[int, int, str]] = []
 
     def spell(part: Pattern, owner: int) -> str:
@@ -122,13 +131,13 @@ def _ops_of(pattern: Pattern) -> tuple[str, tuple[tuple[int, int, str], ...]]:
 
 
 class Prefused(Linked):
-    """A tape that fuses registered sequences (`register_sequence`) into one node each.
+    """A tape that records registered sequences of ops (`register_sequence`) as one node each.
 
-    Values inside a fused sequence have no node: gradients with respect to such a value, hooks set there after it was
-    used, or a second derivative, are errors that say so.
+    Values inside such a sequence have no node: a gradient by such a value, a hook set there after it was used, or a
+    second derivative raises an error.
 
     Attributes:
-        fused: how many sequences were fused.
+        fused: how many sequences were recorded as one node.
     """
 
     name: ClassVar[str] = "prefused"
@@ -157,7 +166,7 @@ class Prefused(Linked):
         return node
 
     def _fuse(self, sequence: Sequence, parts: list[Node]) -> Node | None:
-        """One node in place of several; None if it cannot be."""
+        """Make one node of those of a sequence, the last op's first; returns it, or None if they cannot be fused."""
         key = (sequence, *[part[PLAN] for part in parts])
         try:
             made = self._plans[key]
@@ -192,18 +201,23 @@ class Prefused(Linked):
 
 
 class _Made(NamedTuple):
-    """The last op's plan with a sequence's gradient, and its inputs as (part, argument)."""
+    """What all fused nodes of one sequence and the same plans share.
+
+    Attributes:
+        plan: the plan of the fused node.
+        edges: the inputs of the sequence: which op reads each, as which argument.
+        inside: which of the saved values were computed inside the sequence.
+        marks: plans for the nodes of the other ops from then on, which refuse hooks.
+    """
 
     plan: Any
     edges: list[tuple[int, int]]
     inside: list[int]
-    """Which saved values were made inside the sequence."""
     marks: list[Inside]
-    """The plans of the other ops' nodes from now on: a hook there is refused."""
 
 
 def _shared_facts(sequence: Sequence, parts: list[Node]) -> _Made | None:
-    """The shared part of all sequences of these plans; None where they broadcast or were fused before."""
+    """Make what the fused nodes of a sequence share; None if an op broadcasts, is complex or was fused before."""
     plans = [part[PLAN] for part in parts]
     if any(type(p.op) is Sequence or p.shrinks.count(None) < len(p.shrinks) for p in plans):
         return None
@@ -238,7 +252,7 @@ def _shared_facts(sequence: Sequence, parts: list[Node]) -> _Made | None:
 
 
 def _alone(x: Any) -> Tensor:
-    """The value of a Variable without its node, which nothing needs any more; they share records of writes."""
+    """The value of a Variable as a Tensor without its node; in-place writes to either are noted for both."""
     kept = dispatch.detached(x._data, x._spec)
     if hasattr(x, "_root"):
         kept._root = x._root
@@ -248,12 +262,13 @@ def _alone(x: Any) -> Tensor:
 
 
 def _logaddexp(g: Any, log: MatchedOp, _: MatchedOp, a: MatchedOp, b: MatchedOp) -> Any:
-    """g exp(a) / (exp(a) + exp(b)) and the like: the quotient is computed once."""
+    """The gradient of log(exp(a) + exp(b)): the quotient g / (exp(a) + exp(b)) is computed once for both arguments."""
     share = e.divide(g, log.saved[0])
     return e.multiply(share, a.output), e.multiply(share, b.output)
 
 
 def _logsumexp(g: Any, log: MatchedOp, total: MatchedOp, exp: MatchedOp) -> Any:
+    """The gradient of log(sum(exp(x)))."""
     shares = total.plan.pulls[0](e.divide(g, log.saved[0]), total.plan, *total.saved)
     return (e.multiply(shares, exp.output),)
 

@@ -1,9 +1,8 @@
-"""A tape that stores no branch through which no gradient can flow, and passes no zero cotangent on.
+"""A tape that does not record branches to which no gradient can flow, and does not pass on zero gradients.
 
-Decided while the forward pass runs: floor, ceil, round and sign have derivative 0; so has a product with the number 0
-in its other factor; `where` passes its gradient to one side where the condition is the same everywhere, and `maximum`
-and `minimum` of single numbers to the chosen one. The rest is decided during the walk.
-(001, section 5.2.1: pruning of graphs with millions of nodes.)
+While the forward pass runs, these are known to get none: the arguments of floor, ceil, round and sign; the other factor
+of a product with the number 0; the side of `where` that a condition never selects; the smaller argument of `maximum`,
+or the larger one of `minimum`, if they are single numbers. Zero gradients are found during backward.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ __all__ = ["DEAD", "Pruning"]
 
 
 class Pruning(Linked):
-    """A tape that prunes branches that cannot receive gradient, and zero cotangents.
+    """A tape without branches that cannot receive gradient, and without zero gradients.
 
-    Gradients are those of the default tape, except that a leaf which only zeros would reach gets None, and that
-    nothing is computed of 0 times infinity.
+    Gradients are those of the default tape, except that a leaf which only zeros would reach gets None, and that a zero
+    gradient never meets an infinity (whose product would be NaN).
 
     >>> import flnb
     >>> a, b = flnb.Variable(3.0), flnb.Variable(2.0)
@@ -39,8 +38,8 @@ class Pruning(Linked):
     (Tensor(20.0855, float32[], numpy), None, 1)
 
     Attributes:
-        pruned: how many edges of the graph were not stored.
-        zeros: how many nodes no gradient went through because their cotangent was zero everywhere.
+        pruned: how many edges of the graph were not recorded.
+        zeros: how many nodes backward skipped because the gradient that arrived there was zero everywhere.
     """
 
     name: ClassVar[str] = "pruning"
@@ -78,12 +77,12 @@ class Pruning(Linked):
 
 
 def values(x: Any) -> Any:
-    """A tensor's values, read without a record on the tape or in the event stream."""
+    """The values of a tensor as a NumPy array, read without a record on the tape or an event."""
     return state.current().backend.to_numpy(x._data)
 
 
 def _is_zero(walk: Walk, node: Node) -> bool:
-    """Whether the cotangent that has arrived at a node is zero everywhere."""
+    """Whether the gradient that has arrived at a node is zero everywhere."""
     g = walk.cotangents.get(node[SEQ])
     if g is None or walk.create_graph:
         return False
@@ -91,14 +90,14 @@ def _is_zero(walk: Walk, node: Node) -> bool:
 
 
 def _product(node: Node) -> tuple[int, ...]:
-    """The argument of a product whose other factor is the Python number 0."""
+    """The position of the argument of a product whose other factor is the Python number 0, in a tuple."""
     a, b = node[PLAN].specs
     saved = node[SAVED:]
     return tuple(i for i, other in ((0, 1), (1, 0)) if (a, b)[other] in (int, float) and saved[other] == 0)
 
 
 def _where(node: Node) -> tuple[int, ...]:
-    """The side that a condition which is the same everywhere never takes."""
+    """The position of the argument that the condition of `where` never selects, in a tuple."""
     condition = node[SAVED]
     if not isinstance(condition, Tensor):
         return ()
@@ -107,6 +106,8 @@ def _where(node: Node) -> tuple[int, ...]:
 
 
 def _extremum(better: Callable[[Any, Any], bool]) -> Callable[[Node], tuple[int, ...]]:
+    """Make the function that returns the position of the argument that `maximum` or `minimum` did not choose."""
+
     def loser(node: Node) -> tuple[int, ...]:
         a, b = (values(x) if isinstance(x, Tensor) else x for x in node[SAVED : SAVED + 2])
         if node[PLAN].spec.size != 1:
@@ -123,4 +124,7 @@ DEAD: dict[str, Callable[[Node], tuple[int, ...]]] = {
     "maximum": _extremum(lambda a, b: bool((a > b).all())),
     "minimum": _extremum(lambda a, b: bool((a < b).all())),
 }
-"""By op, which arguments of a new node cannot receive gradient. A user's op is entered here the same way."""
+"""For ops by name, a function of a new node that returns the positions of arguments which no gradient can reach.
+
+A user may add an op of their own.
+"""
