@@ -180,10 +180,7 @@ class LossyCast(Codec):
 
 @with_block
 def offload(
-    to: Any = None,
-    min_bytes: int | str = "1MiB",
-    keep_last: int = 2,
-    select: Callable[[Saved], bool] | None = None,
+    to: Any = None, min_bytes: int | str = "1MiB", keep_last: int = 2, select: Callable[[Saved], bool] | None = None
 ) -> Iterator[Moves]:
     """Move tensors that ops inside save for their gradients off the device while idle, and back before they are used.
 
