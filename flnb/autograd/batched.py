@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from flnb.autograd.batching import BatchedCall, batch, compose
 from flnb.autograd.hooks import listen
+from flnb.autograd.variable import Variable
 from flnb.dispatch.interpreter import Interpreter
 from flnb.dispatch.plan import spec_of
 from flnb.dispatch.state import vmaps
@@ -22,7 +23,6 @@ from flnb.tensor import Tensor
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flnb.autograd.variable import Variable
     from flnb.dispatch.table import Op
 
 __all__ = ["Batched", "Vmap", "rebatch", "unbatch", "innermost", "replaced", "wrap"]
@@ -111,15 +111,8 @@ class Batched(Tensor):
 
     # The value's place on the tape -----------------------------------------------------------------------------------
 
-    @property
-    def requires_grad(self) -> bool:
-        """Whether a gradient flows to this tensor."""
-        return self._node is not None
-
-    @property
-    def is_leaf(self) -> bool:
-        """Whether it was made by the user, not by an op on Variables that require grad."""
-        return self._node is None or self._node[0] is None
+    is_leaf = Variable.is_leaf
+    requires_grad = property(lambda self: self._node is not None, doc="Whether a gradient flows to this tensor.")
 
     @property
     def data(self) -> Batched:
@@ -127,7 +120,7 @@ class Batched(Tensor):
         return Batched(self._value.data if hasattr(self._value, "data") else self._value, self._level)
 
     def detach(self) -> Batched:
-        """The same examples off the tape, sharing memory."""
+        """Return the same examples, sharing memory, as constants through which no gradient flows."""
         return self.data
 
     def backward(self, grad: Any = None, retain_graph: bool = False, create_graph: bool = False) -> None:
@@ -151,18 +144,14 @@ class Batched(Tensor):
 
     # Values, of which there is one per example ------------------------------------------------------------------------
 
-    def _values(self) -> NoReturn:
+    def _values(self, *_: Any) -> NoReturn:
         raise TypeError(
             f"vmap: the value of a batched tensor ({self._facts()}) was asked for, by bool(), float(), .item(), "
             f".numpy() or the like. There is one value per example: choose by flnb.where(condition, a, b) instead of "
             f"an `if`, or call the function in a loop instead of vmap"
         )
 
-    def numpy(self) -> NoReturn:
-        self._values()
-
-    def data_of(self, backend: Any) -> NoReturn:
-        self._values()
+    numpy = data_of = _values  # type: ignore[assignment]
 
     def _bounds(self) -> tuple[Any, Any]:
         return self._value._bounds()  # type: ignore[no-any-return]

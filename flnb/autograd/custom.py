@@ -123,14 +123,10 @@ class CustomOp(Composite):
         result = asarray(made)
         if bus.lanes is not None and not isinstance(made, Tensor):
             lane = bus.lanes.lane
-            specs = tuple([x._spec for x in tensors])
-            code = self._plan(specs, attributes, result._spec).code
-            lane.emit(code, t0, t1, 0, lane.node, lane.context, 0, 0)
+            key = tuple([x._spec for x in tensors]), attributes
+            plan = self.plans.get(key) or self.plans.setdefault(key, Plan(self, *key, result._spec))
+            lane.emit(plan.code, t0, t1, 0, lane.node, lane.context, 0, 0)
         return result if result._node is None else result.data, ()
-
-    def _plan(self, specs: tuple[Any, ...], attributes: tuple[Any, ...], spec: Any) -> Plan:
-        key = (specs, attributes)
-        return self.plans.get(key) or self.plans.setdefault(key, Plan(self, specs, attributes, spec))
 
     def _named(self, values: tuple[Any, ...]) -> dict[str, Any]:
         """The attributes as keyword arguments."""

@@ -48,11 +48,6 @@ class Statistics:
         self.left = LIMIT if bus.want_grad_stats or not np.isfinite(_values(cotangent._data)).all() else 0
         bus.want_grad_stats = False
 
-    @classmethod
-    def begin(cls, root: int, cotangent: Any) -> Statistics | None:
-        """Make the statistics of a pass; None if the backend's tensors have no values."""
-        return cls(root, cotangent) if state.current().backend.has_values else None
-
     def watching(self) -> AbstractContextManager[Any]:
         """A context manager in which NumPy reports floating-point errors to `alarms`.
 

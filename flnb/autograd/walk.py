@@ -61,10 +61,10 @@ class Walk:
         self._owned: set[int] = set()  # sums that nothing else refers to, which may be added to in place
         self._lane = bus.lanes.lane if bus.lanes is not None else None
         plain = not create_graph and cotangent._level is None
-        measured = plain and self._lane is not None and not self._lane.node  # one inside a pull is part of it
-        self._statistics = Statistics.begin(root[SEQ], cotangent) if measured else None
         here = state.current()
         self._backend = here.backend
+        recorded = plain and self._lane is not None and not self._lane.node  # a pass inside a pull is part of that
+        self._statistics = Statistics(root[SEQ], cotangent) if recorded and here.backend.has_values else None
         self.buffers = plain and here.direct is cotangent._spec.kind and here.backend.plain_buffers
         self.cotangents: dict[int, Any] = {root[SEQ]: cotangent._data if self.buffers else cotangent}
         self.pull: Callable[[Node], None] = self._compiled(here) if self.buffers else self._pull
