@@ -89,6 +89,15 @@ class Tensor:
             last = max(last, getattr(x, "_written", 0))
         return last
 
+    def _adopt(self, other: Tensor) -> None:
+        """Use the memory of another tensor, which may be a view of this one, in place of this tensor's own."""
+        root = other
+        while root is not self and hasattr(root, "_root"):
+            root = root._root
+        self._data, self._spec = other._data, other._spec
+        if root is not self:
+            self._root = root
+
     @property
     def device(self) -> str:
         """Name of the device that holds the buffer: "cpu"."""

@@ -64,7 +64,7 @@ class Variable(Tensor):
                 f"{type(self).__name__}: the data requires grad, and no gradient would flow from the new leaf to it; "
                 f"use it as it is, or give its values: {type(self).__name__}(x.detach())"
             )
-        self._data, self._spec, self._root = source._data, source._spec, getattr(source, "_root", source)
+        self._adopt(source)
         self._node = None
         self.requires_grad = requires_grad
 
@@ -207,7 +207,7 @@ class Variable(Tensor):
     def data(self, value: Tensor) -> None:
         if value._spec is not self._spec:
             raise ValueError(f"data: expected {self._spec!r}, got {value._spec!r}")
-        self._data, self._root = value._data, getattr(value, "_root", value)
+        self._adopt(value)
         dispatch.mark_written(self, own=True)  # nodes that saved this Variable saw other values
 
     # Out to NumPy -----------------------------------------------------------------------------------------------------

@@ -373,7 +373,7 @@ def _rename(member: Tensor | Module, path: str) -> None:
 
 def _become(item: Tensor, new: Tensor) -> None:
     """Replace the values of a parameter or buffer by those of ``new`` (any dtype or backend); discard its gradient."""
-    item._data, item._spec, item._root = new._data, new._spec, new
+    item._adopt(new)
     if isinstance(item, Variable):
         item.zero_grad()
 

@@ -385,3 +385,13 @@ def test_gradients_of_results_in_the_middle_of_the_tape():
     assert g.tolist() == [12.0]
     (itself,) = grad_of(middle, [middle])
     assert itself.tolist() == [1.0]
+
+
+def test_values_set_to_a_view_of_themselves_leave_the_record_of_writes_without_a_circle():
+    y = flnb.Variable([1.0, 2.0]) + 1.0
+    y.data = y.data
+    z = y * y
+    flnb.assign(y.data, 0.0)
+    assert y._last_write > 0
+    with pytest.raises(RuntimeError, match="written in place"):
+        z.sum().backward()
