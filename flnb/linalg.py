@@ -9,7 +9,7 @@ from flnb.ops.decomposition import cholesky, eigh, eigvalsh, qr, svd, svdvals
 from flnb.ops.documentation import public
 from flnb.ops.inverse import det, inv, matrix_power, pinv, slogdet, solve
 from flnb.ops.linalg import cross, diagonal, matmul, matrix_transpose, outer, tensordot, trace, vecdot
-from flnb.ops.norm import matrix_norm, matrix_rank, vector_norm
+from flnb.ops.normalization import matrix_norm, matrix_rank, vector_norm
 
 __all__ = [
     "cholesky", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "matmul", "matrix_norm", "matrix_power",

@@ -1,7 +1,7 @@
 """Sparse matrices: coordinates (COO), compressed rows (CSR) and compressed columns (CSC), and products with dense ones.
 
-The stored values are a tensor, or a Variable whose gradient has the same pattern: one number for each stored element,
-none for the others. Products are made of public ops, so they nest in every transform.
+The stored values are a tensor, or a Variable, whose gradient has one number for each stored element. Products consist
+of public ops, so that they can be differentiated any number of times and used inside of `flnb.vmap`.
 
 >>> import flnb
 >>> values = flnb.Variable([1.0, 2.0, 3.0])
@@ -40,9 +40,9 @@ ORDER = {
 
 
 class Sparse:
-    """A matrix that stores some of its elements; the others are 0. Made by `coo`, `csr`, `csc` and the ``from_*``.
+    """A matrix that stores some of its elements; the others are 0. Make one with `coo`, `csr`, `csc` or ``from_dense``.
 
-    Elements that are stored twice add up. They stay in their given order.
+    Elements that are stored twice add up. The stored elements stay in their given order.
 
     Attributes:
         values: the stored elements, a tensor of shape (stored,).
@@ -55,28 +55,28 @@ class Sparse:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Element type of the stored values."""
+        """Element type of the stored values, a NumPy dtype."""
         return self.values.dtype  # type: ignore[no-any-return]
 
     @property
     def T(self) -> Sparse:
-        """The transpose, which shares the values."""
+        """Transpose (N, M), which shares the stored values."""
         return Sparse(self.values, self.columns, self.rows, self.shape[::-1])
 
     def todense(self) -> Any:
-        """The matrix (M, N) with all its zeros."""
+        """Return the matrix (M, N) as a tensor, with all its zeros."""
         return put_add(self.values, (self.rows, self.columns), self.shape)
 
     def to_coo(self) -> tuple[NDArray[Any], tuple[Ints, Ints]]:
-        """``(values, (rows, columns))`` as NumPy arrays, the argument of ``scipy.sparse.coo_array``."""
+        """Return ``(values, (rows, columns))`` as NumPy arrays, the argument of ``scipy.sparse.coo_array``."""
         return np.array(self.values._values()), (self.rows.copy(), self.columns.copy())
 
     def to_csr(self) -> tuple[NDArray[Any], Ints, Ints]:
-        """``(values, columns, row starts)`` as NumPy arrays, row by row, the argument of ``scipy.sparse.csr_array``."""
+        """Return ``(values, columns, row starts)`` as NumPy arrays, the argument of ``scipy.sparse.csr_array``."""
         return _compressed(self.values, self.rows, self.columns, self.shape[0])
 
     def to_csc(self) -> tuple[NDArray[Any], Ints, Ints]:
-        """``(values, rows, column starts)`` as NumPy arrays, column by column: for ``scipy.sparse.csc_array``."""
+        """Return ``(values, rows, column starts)`` as NumPy arrays, the argument of ``scipy.sparse.csc_array``."""
         return _compressed(self.values, self.columns, self.rows, self.shape[1])
 
     def __matmul__(self, dense: Any) -> Any:
@@ -88,52 +88,58 @@ class Sparse:
 
 
 def coo(values: ArrayLike, places: tuple[ArrayLike, ArrayLike], shape: tuple[int, int]) -> Sparse:
-    """Make a matrix from values (stored,) and their ``(rows, columns)``.
+    """Make a sparse matrix from values (n,) and their places, ``(rows, columns)``, two integer arrays (n,).
 
     >>> import flnb
     >>> flnb.sparse.coo([1.0, 2.0], ([0, 0], [1, 1]), (1, 2)).todense().tolist()
     [[0.0, 3.0]]
 
     Raises:
-        ValueError: lengths that differ, places outside of the shape.
+        ValueError: the lengths differ, or a place is outside of the shape.
     """
     values, (m, n) = asarray(values), _shape("coo", shape)
     if len(places) != 2:
         raise ValueError(f"sparse.coo: expected places (rows, columns), got {len(places)} of them; {ORDER['coo']}")
-    rows, columns = (_places("coo", what, x, values) for what, x in zip(("rows", "columns"), places, strict=True))
-    return Sparse(values, _inside("coo", "row", rows, m), _inside("coo", "column", columns, n), (m, n))
+    rows, columns = places
+    return Sparse(values, _places("coo", "row", rows, values, m), _places("coo", "column", columns, values, n), (m, n))
 
 
 def csr(values: ArrayLike, columns: ArrayLike, starts: ArrayLike, shape: tuple[int, int]) -> Sparse:
-    """Make a matrix from values row by row, their columns, and where each row starts (M + 1 numbers, ``indptr``).
+    """Make a sparse matrix (M, N) from values (n,), given row by row, and their columns (n,).
+
+    ``starts`` (M + 1,) holds where each row starts among the values, and at its end n: SciPy's ``indptr``.
 
     >>> import flnb
     >>> flnb.sparse.csr([1.0, 2.0], [0, 2], [0, 1, 2], (2, 3)).todense().tolist()
     [[1.0, 0.0, 0.0], [0.0, 0.0, 2.0]]
 
     Raises:
-        ValueError: lengths that differ, columns outside of the shape, starts that do not rise from 0 to the end.
+        ValueError: the lengths differ, a column is outside of the shape, or the starts do not rise from 0 to n.
     """
     m, n = _shape("csr", shape)
     return _uncompressed("csr", "column", values, columns, starts, m, n)
 
 
 def csc(values: ArrayLike, rows: ArrayLike, starts: ArrayLike, shape: tuple[int, int]) -> Sparse:
-    """Make a matrix from values column by column, their rows, and where each column starts (N + 1 numbers).
+    """Make a sparse matrix (M, N) from values (n,), given column by column, and their rows (n,).
+
+    ``starts`` (N + 1,) holds where each column starts among the values, and at its end n: SciPy's ``indptr``.
 
     >>> import flnb
     >>> flnb.sparse.csc([1.0, 2.0], [0, 1], [0, 1, 1, 2], (2, 3)).todense().tolist()
     [[1.0, 0.0, 0.0], [0.0, 0.0, 2.0]]
 
     Raises:
-        ValueError: as of `csr`.
+        ValueError: the lengths differ, a row is outside of the shape, or the starts do not rise from 0 to n.
     """
     m, n = _shape("csc", shape)
     return _uncompressed("csc", "row", values, rows, starts, n, m).T
 
 
 def from_dense(x: ArrayLike) -> Sparse:
-    """Store the elements of a matrix (M, N) that are not 0 now; a Variable's gradient flows back to it, 0 elsewhere.
+    """Make a sparse matrix of the elements of a dense one (M, N) that are not 0.
+
+    Gradients flow back to a Variable; they are 0 where no element is stored.
 
     >>> import flnb
     >>> flnb.sparse.from_dense([[0.0, 2.0]]).values
@@ -147,7 +153,7 @@ def from_dense(x: ArrayLike) -> Sparse:
 
 
 def from_scipy(matrix: Any) -> Sparse:
-    """Copy a ``scipy.sparse`` matrix or array of any format.
+    """Make a sparse matrix of a ``scipy.sparse`` matrix or array of any format, whose values are copied.
 
     >>> import flnb
     >>> from types import SimpleNamespace as Like  # a scipy.sparse.csr_array(...) in its place
@@ -156,7 +162,7 @@ def from_scipy(matrix: Any) -> Sparse:
     [[0.0, 2.0]]
 
     Raises:
-        TypeError: an object without ``tocoo()``.
+        TypeError: ``matrix`` has no method ``tocoo``.
     """
     if not hasattr(matrix, "tocoo"):
         raise TypeError(
@@ -168,9 +174,10 @@ def from_scipy(matrix: Any) -> Sparse:
 
 
 def dot(a: Any, b: Any) -> Any:
-    """The product of a sparse and a dense matrix or vector, in either order; dense (M,), (N,), (M, K) or (N, K).
+    """Multiply a sparse matrix and a dense matrix or vector, in either order; the result is dense.
 
-    It takes memory for stored x K numbers on the way.
+    For a sparse (M, N) matrix, a dense right factor is (N,) or (N, K), and a dense left factor (M,) or (K, M). While it
+    computes, it needs memory for K numbers for each stored element.
 
     >>> import flnb
     >>> a = flnb.sparse.coo([2.0], ([0], [1]), (1, 2))
@@ -180,8 +187,8 @@ def dot(a: Any, b: Any) -> Any:
     [0.0, 6.0]
 
     Raises:
-        TypeError: two sparse or two dense factors.
-        ValueError: inner extents that differ, dense factors of other ranks.
+        TypeError: both factors are sparse, or both dense.
+        ValueError: the inner extents differ, or the dense factor is neither a vector nor a matrix.
     """
     if isinstance(a, Sparse) is isinstance(b, Sparse):
         raise TypeError(
@@ -192,8 +199,7 @@ def dot(a: Any, b: Any) -> Any:
         dense = asarray(a)
         if dense.ndim not in (1, 2):
             raise ValueError(f"sparse.dot: expected a dense vector or matrix, got {dense._spec!r}")
-        product = dot(b.T, dense if dense.ndim == 1 else dense.mT)
-        return product if dense.ndim == 1 else product.mT
+        return dot(b.T, dense) if dense.ndim == 1 else dot(b.T, dense.mT).mT
     dense = asarray(b)
     if dense.ndim not in (1, 2) or dense.shape[0] != a.shape[1]:
         raise ValueError(
@@ -205,35 +211,44 @@ def dot(a: Any, b: Any) -> Any:
 
 
 def _shape(name: str, shape: Any) -> tuple[int, int]:
+    """Check that a shape has two extents >= 0; ``name`` is the public function, for errors."""
     if len(tuple(shape)) != 2 or any(n < 0 for n in shape):
         raise ValueError(f"sparse.{name}: expected a shape (M, N), got {shape}")
     m, n = shape
     return int(m), int(n)
 
 
-def _places(name: str, what: str, given: Any, values: Tensor) -> Ints:
+def _places(name: str, what: str, given: Any, values: Tensor, extent: int) -> Ints:
+    """Convert the row or column numbers of the values (n,) to an int64 array, and check them.
+
+    Args:
+        name: the public function, for errors.
+        what: "row" or "column".
+        given: the numbers, n integers from 0 to ``extent`` - 1.
+        values: the stored values.
+        extent: how many rows or columns the matrix has.
+    """
     found = np.array(given._values() if isinstance(given, Tensor) else given)
     if values.ndim != 1 or found.shape != values.shape or (found.size and found.dtype.kind not in "iu"):
         raise ValueError(
-            f"sparse.{name}: expected values of shape (n,) and n integer {what}, got {values._spec!r} and "
+            f"sparse.{name}: expected values of shape (n,) and n integer {what}s, got {values._spec!r} and "
             f"{found.dtype.name}{list(found.shape)}; {ORDER[name]}"
+        )
+    if found.size and (found.min() < 0 or found.max() >= extent):
+        raise ValueError(
+            f"sparse.{name}: {what} numbers go from {found.min()} to {found.max()}, there are {extent} {what}s; "
+            f"{ORDER[name]}"
         )
     return found.astype(np.int64)
 
 
-def _inside(name: str, what: str, places: Ints, extent: int) -> Ints:
-    if places.size and (places.min() < 0 or places.max() >= extent):
-        raise ValueError(
-            f"sparse.{name}: {what} numbers go from {places.min()} to {places.max()}, there are {extent} {what}s; "
-            f"{ORDER[name]}"
-        )
-    return places
-
-
 def _uncompressed(name: str, what: str, values: Any, inner: Any, starts: Any, outer: int, extent: int) -> Sparse:
-    """A compressed matrix, as if by rows."""
+    """Make a matrix (outer, extent) from compressed rows; a matrix from compressed columns is its transpose.
+
+    ``inner`` holds the column of each value (``what`` it is called in errors), and ``starts`` where each row starts.
+    """
     values = asarray(values)
-    places = _inside(name, what, _places(name, f"{what}s", inner, values), extent)
+    places = _places(name, what, inner, values, extent)
     begins = np.array(starts._values() if isinstance(starts, Tensor) else starts).astype(np.int64)
     if begins.shape != (outer + 1,) or begins[0] != 0 or begins[-1] != len(places) or (np.diff(begins) < 0).any():
         raise ValueError(
@@ -244,6 +259,10 @@ def _uncompressed(name: str, what: str, values: Any, inner: Any, starts: Any, ou
 
 
 def _compressed(values: Tensor, outer: Ints, inner: Ints, count: int) -> tuple[NDArray[Any], Ints, Ints]:
+    """Sort values by their rows ``outer``, then columns ``inner``; returns them, the columns, and where rows start.
+
+    There are ``count`` rows. For compressed columns, rows and columns change their parts.
+    """
     order = np.lexsort((inner, outer))
     starts = np.concatenate([[0], np.cumsum(np.bincount(outer, minlength=count))])
     return np.array(values._values())[order], inner[order], starts

@@ -13,8 +13,7 @@ from flnb.dispatch.plan import size_of, spec_of
 from flnb.ops import elementwise as e
 from flnb.ops.creation import arange, asarray
 from flnb.ops.indexing import take
-from flnb.ops.movement import along_axis, broadcast_to, concat, expand_dims, flatten, moveaxis, reshape
-from flnb.ops.packed import matrices
+from flnb.ops.movement import along_axis, broadcast_to, concat, expand_dims, flatten, matrices, moveaxis, reshape
 from flnb.tensor import ArrayLike, DTypeLike, Tensor, axis_of
 
 

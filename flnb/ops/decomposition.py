@@ -14,10 +14,9 @@ from flnb.dispatch.table import Op, Pull
 from flnb.ops import elementwise as e
 from flnb.ops.creation import asarray
 from flnb.ops.dtypes import finfo
-from flnb.ops.inverse import solve
+from flnb.ops.inverse import Shape, packed, plain, results, solve, square
 from flnb.ops.linalg import adjoint
-from flnb.ops.movement import concat, expand_dims
-from flnb.ops.packed import Shape, matrices, packed, plain, results, square
+from flnb.ops.movement import concat, expand_dims, matrices
 
 if TYPE_CHECKING:
     from flnb.tensor import ArrayLike, Tensor

@@ -1,22 +1,87 @@
-"""Linear systems, inverses, determinants and powers of matrices."""
+"""Linear systems, inverses, determinants and powers of matrices, and how an op returns several results.
+
+An op of the table has one result. The backend's method for an op with several returns them *packed*: each result
+without its batch dimensions is flattened, and they are joined along the last axis, so that the eigenvalues (..., N) and
+eigenvectors (..., N, N) of `eigh` are one tensor (..., N + N*N). `cut` separates them by ops that have gradients.
+"""
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch.dtypes import real_dtype
+from flnb.dispatch.plan import size_of
 from flnb.dispatch.table import Op, Pull, describe
 from flnb.ops import elementwise as e
 from flnb.ops.creation import asarray, eye
 from flnb.ops.dtypes import finfo
 from flnb.ops.linalg import adjoint, batched, conjugate
-from flnb.ops.movement import broadcast_to, expand_dims, reshape, sum_to
-from flnb.ops.packed import matrices, packed, plain, results, square
+from flnb.ops.movement import broadcast_to, expand_dims, matrices, reshape, sum_to
 
 if TYPE_CHECKING:
     from flnb.tensor import ArrayLike, Tensor
+
+
+Shape = tuple[int, ...]
+
+
+def square(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[Shape, Any]:
+    """Shape rule of ops whose input and result are square matrices (..., N, N)."""
+    return matrices(op.name, specs[0], square=True), specs[0].dtype
+
+
+def cut(packed: Any, shapes: tuple[Shape, ...]) -> list[Any]:
+    """Separate the results in a packed tensor, given the shapes of all without their batch dimensions."""
+    parts, start = [], 0
+    for shape in shapes:
+        stop = start + size_of(shape)
+        parts.append(reshape(packed[..., start:stop], (*packed.shape[:-1], *shape)))
+        start = stop
+    return parts
+
+
+def packed(
+    name: str,
+    shapes: Callable[..., tuple[Shape, ...]],
+    pull: Callable[..., Any],
+    reads: Collection[Any] = ("y",),
+    only_square: bool = True,
+) -> Op:
+    """Declare an op of matrices (..., M, N) with several packed results.
+
+    Args:
+        name: the op's name.
+        shapes: ``shapes(M, N, *attributes)`` returns the shapes of the results without their batch dimensions.
+        pull: the gradient, ``pull(gradients, x, results, *attributes)``: one gradient for each result, and the results.
+        reads: what the gradient reads, as in `Pull`: 0 for x, "y" for the results; it gets None for the other.
+        only_square: whether M and N must be equal.
+    """
+
+    def parts(spec: Any, attributes: tuple[Any, ...]) -> tuple[Shape, ...]:
+        return shapes(*spec.shape[-2:], *attributes)
+
+    def infer(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> tuple[Shape, Any]:
+        shape = matrices(op.name, specs[0], only_square)
+        return (*shape[:-2], sum(map(size_of, parts(specs[0], attributes)))), specs[0].dtype
+
+    def pulled(g: Any, plan: Any, x: Any, y: Any) -> Any:
+        pieces = parts(plan.specs[0], plan.attributes)
+        return pull(cut(g, pieces), x, None if y is None else cut(y, pieces), *plan.attributes)
+
+    return Op(name, "matmul", infer, [Pull(reads, pulled)], accepts="float", holomorphic=False)
+
+
+def plain(x: Any) -> Any:
+    """Return the real part of complex numbers, whose imaginary part is known to be 0; real ones as they are."""
+    return e.real(x) if x.dtype.kind == "c" else x
+
+
+def results(op: Op, x: Any, shapes: tuple[Shape, ...], *attributes: Any) -> list[Any]:
+    """Run a packed op and separate its results."""
+    return cut(dispatch.call(op, (x,), attributes), shapes)
 
 
 class SlogdetResult(NamedTuple):

@@ -15,8 +15,7 @@ from flnb.dispatch.table import Op, Pull, describe
 from flnb.ops import elementwise as e
 from flnb.ops.arranging import roll
 from flnb.ops.creation import asarray
-from flnb.ops.movement import expand_dims, permute_dims, reshape, sum_to
-from flnb.ops.packed import matrices
+from flnb.ops.movement import expand_dims, matrices, permute_dims, reshape, sum_to
 from flnb.ops.reduction import sum
 
 if TYPE_CHECKING:

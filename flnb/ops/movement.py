@@ -189,6 +189,14 @@ def squeeze(x: ArrayLike, /, axis: int | tuple[int, ...] | None = None) -> Tenso
     return reshape(x, tuple(n for i, n in enumerate(x.shape) if i not in axes))
 
 
+def matrices(op: str, x: Any, square: bool = False) -> tuple[int, ...]:
+    """Check that x is a tensor (or spec) of matrices, or of square ones, and return its shape; errors name ``op``."""
+    if x.ndim < 2 or (square and x.shape[-1] != x.shape[-2]):
+        expected = "square matrices (..., N, N)" if square else "matrices (..., M, N)"
+        raise ValueError(f"{op}: expected {expected}, got {x!r}")
+    return tuple(x.shape)
+
+
 def flatten(x: ArrayLike, /, start: int = 0) -> Tensor:
     """Join the dimensions from ``start`` on into one; a 0-d tensor becomes a vector of one element.
 

@@ -1,4 +1,4 @@
-"""Linear algebra of the NumPy backend, by LAPACK. Ops with several results return them packed (`flnb.ops.packed`)."""
+"""Linear algebra of the NumPy backend, by LAPACK. Ops with several results return them packed (`flnb.ops.inverse`)."""
 
 from __future__ import annotations
 
