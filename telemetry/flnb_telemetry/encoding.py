@@ -44,7 +44,7 @@ _new_row = threading.Lock()
 
 
 def row_code(codes: tuple[int, ...]) -> int:
-    """Return the code of one record for ops with these codes, run one after the other for one tape node."""
+    """Return the code of the one record that stands for ops with these codes, run one after the other."""
     with _new_row:
         code = _rows.get(codes)
         if code is None:
@@ -62,7 +62,7 @@ def count_events(numbers: list[Any]) -> int:
 
 
 def _opened(records: schema.Records, rows: NDArray[np.bool_]) -> schema.Records:
-    """Return records in which those marked in `rows` are replaced by one record for each of their ops."""
+    """Replace each record that is marked in `rows` and stands for several ops by one record for each op."""
     numbers, which = np.unique(records[rows, 0] >> schema.PLAN_SHIFT, return_inverse=True)
     known = [_row_ops[number] for number in numbers.tolist()]
     counts = np.ones(len(records), np.int64)
@@ -79,7 +79,7 @@ def _opened(records: schema.Records, rows: NDArray[np.bool_]) -> schema.Records:
 
 
 def _own_times(records: schema.Records, excluded: NDArray[np.bool_]) -> schema.Records:
-    """Subtract the marked records, which tell excluded times, from the next op's duration each, and remove them."""
+    """Remove the marked records, each of which excludes some ns from the duration of the op after it, and do so."""
     kept = np.flatnonzero(~excluded)
     rows = np.flatnonzero(excluded)
     op = np.searchsorted(kept, rows)
@@ -91,7 +91,7 @@ def _own_times(records: schema.Records, excluded: NDArray[np.bool_]) -> schema.R
 
 
 def _both(records: schema.Records, freed: NDArray[np.bool_]) -> schema.Records:
-    """Return records in which those marked in `freed` are replaced by a request to free and a free."""
+    """Replace each record that is marked in `freed` by two: the request to free a block, and its free."""
     opened = np.repeat(records, 1 + freed, axis=0)
     first = np.flatnonzero(freed) + np.arange(np.count_nonzero(freed))
     opened[first, 0], opened[first, 1] = schema.FREE_REQUESTED, opened[first, 5]

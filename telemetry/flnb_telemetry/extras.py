@@ -52,7 +52,7 @@ def tool(module: str, name: str = "") -> Any:
 
 
 def late(module: str, name: str) -> Callable[..., Any]:
-    """Return a function that imports a module and calls the function `name` in it."""
+    """Return a function that, when called, imports a module of flnb and calls the function `name` in it."""
 
     def call(*arguments: Any, **keywords: Any) -> Any:
         return tool(module, name)(*arguments, **keywords)

@@ -16,7 +16,7 @@ DEFAULT_BUFFER = 16 << 20
 
 
 def numbers_in(nbytes: int) -> int:
-    """Return how many numbers the records that fit in so many bytes have, for at least one record."""
+    """Return how many numbers (eight per record) a buffer of so many bytes holds, at least those of one record."""
     return max(1, nbytes // schema.RECORD_BYTES) * schema.WORDS
 
 

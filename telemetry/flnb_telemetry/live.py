@@ -46,7 +46,9 @@ _U32 |= {"op.name", "op.family", "scope.name", "metric.name"}
 
 
 class Live(Run):
-    """The running statistics of a program and their changes as frames, for a dashboard.
+    """Statistics of a running program for a dashboard, sent as frames.
+
+    A frame is a message with what changed since the last one; a keyframe contains everything.
 
     Args:
         name: what the dashboard calls the run.
@@ -104,7 +106,7 @@ class Live(Run):
                 self._fold()
 
     def _fold(self) -> None:
-        """Take the waiting records into the statistics."""
+        """Update the statistics with the records received since the last call."""
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
@@ -136,7 +138,7 @@ class Live(Run):
         self.meta |= self._used.facts()
 
     def _count(self, ops: schema.Columns) -> None:
-        """Take op events into the tables by op and by scope."""
+        """Update the statistics by op and by scope with the columns of some op events."""
         catalog, plan, spent = self.catalog, ops["plan"], ops["t1"] - ops["t0"]
         bucket, nbytes = buckets(spent), catalog.nbytes[plan]
         scope, _, ahead = catalog.places(ops["context"], ops["node"], self._ahead)
@@ -148,7 +150,7 @@ class Live(Run):
         self._small_bytes += int((nbytes * (small[plan] & (ops["alloc_id"] == 0))).sum())
 
     def _new_tapes(self) -> tuple[LiveTape | None, LiveTape | None]:
-        """Return the new tape to show and the new newest tape (see `Backwards.news`), and store both."""
+        """Store and return the tape to show and the newest one, each None if it has not changed (`Backwards.news`)."""
         past = self._past
         fresh, newest = self._backwards.news(past["step"], past["leaf"], self.end is not None, self.start, self.catalog)
         if self._recorded is not None:
@@ -210,20 +212,20 @@ class Live(Run):
             return answer
 
     def _tape_levels(self, shown: LiveTape) -> list[str]:
-        """Return the keys of the levels to send: the first ones, and those that readers opened."""
+        """Return the keys of the levels of a tape to send: the first ones, and those that readers opened."""
         graph = (shown.structure, shown.origins)
         if self._first[0] != graph:
             self._first = (graph, shown.first())
         return [*self._first[1], *self._wanted]
 
     def complete(self, recorded: Callable[[], tape.Tape]) -> None:
-        """If nodes of the tape are missing, show the tape that `recorded` returns from the next frame on."""
+        """If the shown tape lacks nodes, replace it by the one that `recorded` returns, when the next frame is made."""
         with self._lock:
             if self._tape is not None and self._tape.tape.truncated:
                 self._recorded = recorded
 
     def _run(self) -> dict[str, Any]:
-        """Return the facts about the run that every frame contains."""
+        """Return the run's name, state, error, backend and memory manager, which every frame contains."""
         about = {name: safe_text(str(self.meta.get(name) or "")) for name in ("backend", "manager", "device")}
         numbers = {"capacity": self.meta.get("capacity"), "min_block": self.meta.get("min_block") or 0}
         state, error = self.state, self.error
@@ -233,7 +235,7 @@ class Live(Run):
         return {"id": self.number, "name": safe_text(self.name), "state": state, "error": error} | about | numbers
 
     def _counters(self, now: int, thinned: bool) -> dict[str, Any]:
-        """Return the figures of the header and the status line at the time `now`, ns.
+        """Return the figures (step, events per second, drops, ...) of the dashboard's header at the time `now`, ns.
 
         While the run goes on, "events_per_s" is the rate of the last frames; afterwards that of the whole run.
         """
@@ -307,7 +309,7 @@ class Live(Run):
 
 
 def packed(arrays: Arrays) -> tuple[dict[str, list[Any]], bytes]:
-    """Write arrays one after the other, each at a multiple of 8 bytes.
+    """Convert arrays to bytes, one after the other, each at a multiple of 8.
 
     Returns:
         [dtype, offset, length] for each name, and the bytes.
@@ -323,7 +325,7 @@ def packed(arrays: Arrays) -> tuple[dict[str, list[Any]], bytes]:
 
 
 def _shortened(rows: schema.Records, step: int) -> schema.Records:
-    """Return the records without those of every second step in their older half; word `step` is a step's index."""
+    """Drop the records of every second step from the older half of some records; column `step` has their indices."""
     half = len(rows) // 2
     old = rows[:half]
     numbers = np.unique(old[:, step])
@@ -331,7 +333,7 @@ def _shortened(rows: schema.Records, step: int) -> schema.Records:
 
 
 def tape_frame(shown: LiveTape, name: str) -> dict[str, Any]:
-    """Return the only frame of a run called `name` that consists of a tape, for a view of the tape alone."""
+    """Return a frame with nothing but a tape, of a finished run called `name`, for a widget that shows just that."""
     live, tape = Live(name), shown.tape
     live.catalog, live.state, live.end = shown.catalog, "finished", live.start + round(tape.t * 1e9)
     live._tape = shown

@@ -28,7 +28,7 @@ T, ID, ADDRESS, SIZE, REQUESTED, SEGMENT, CONTEXT, NODE, OFFSET, END, ASKED, WID
 
 
 class Lives:
-    """The rows of the blocks (or segments) that exist, and which began and ended since the last call of `news`."""
+    """The blocks (or the segments) that exist, as rows, and which began and ended since the last call of `news`."""
 
     def __init__(self) -> None:
         self.live = np.empty((0, WIDTH), np.int64)
@@ -135,7 +135,7 @@ def arrays(born: Records, freed: Records, came: Records, went: Records, start: i
 
 
 def _points(blocks: Records, segments: Records, since: int, start: int) -> Arrays:
-    """Return the timeline of memory since a time (ns) in at most `POINTS` evenly spread points and its peak."""
+    """Return allocated and reserved bytes since a time (ns), at no more than `POINTS` moments, the peak included."""
     held, reserved = (
         {"t": rows[:, T], "end": rows[:, END], "size": rows[:, SIZE], "requested": rows[:, REQUESTED]}
         for rows in (blocks, segments)

@@ -79,7 +79,7 @@ class LiveRecording(Live):
         return {"type": "stack", "context": request.get("context"), "lines": lines}
 
     def _run(self) -> dict[str, Any]:
-        """Return the facts about the run that every frame contains."""
+        """Return the run's name, state, error and parts, which every frame contains, and what is left out."""
         about = super()._run() | {"whole": True}
         count = len(self.recording.memory.block["t"])
         about["stacks"] = bool(self.recording.stacks)
@@ -132,7 +132,7 @@ class LiveRecording(Live):
 
 
 def _rows(kind: str, lives: Columns, node: Any = 0, offset: Any = 0) -> Records:
-    """Return rows as `livememory` has them, from the columns of blocks or segments and of their ends."""
+    """Convert columns of blocks or segments to the rows that `livememory` describes."""
     rows = np.zeros((WIDTH, len(lives["t"])), np.int64).T
     rows[:, : schema.WORDS] = schema.rows(schema.KINDS[kind], lives)
     rows[:, NODE], rows[:, OFFSET], rows[:, END] = node, offset, lives["end"]

@@ -29,7 +29,10 @@ OPS = 12  # different ops that are listed for a group
 
 
 class LiveTape:
-    """One tape as messages: `whole(keys)` is a part of a frame, `answer(request)` the answer to a reader's request."""
+    """The messages about one tape: `whole` for frames to the dashboard, `answer` for requests of its reader.
+
+    Of a long tape a message contains some levels (groups of nodes that are open, see `Levels`) by their keys.
+    """
 
     def __init__(self, tape: Tape) -> None:
         self.tape, self.graph, self.catalog = tape, tape.graph, tape.catalog
@@ -98,9 +101,11 @@ class LiveTape:
         return content | self._part(keys, False)
 
     def _found(self, text: str, after: Any) -> dict[str, Any]:
-        """Return how many ops and scopes contain a text, and the first such node after the node with the id `after`.
+        """Search the ops and scopes for a text in lower case.
 
-        Behind the last one comes the first again; "at" is its place among the matches, from 1.
+        Returns:
+            "count" of the matching nodes; "next", the id of the first match after the node id `after` (after the last
+            match the first again); "at", its place among the matches, from 1.
         """
         catalog, graph = self.catalog, self.graph
         names = np.array([text in name.lower() for name in self._op_names], np.bool_)
@@ -133,8 +138,7 @@ class LiveTape:
             if group is None:
                 continue
             level = self.levels.level(group)
-            told = iter(self._groups(group, level.items))
-            items = [item if isinstance(item, int) else next(told) for item in level.items]
+            items = self._items(group, level.items)
             rows += [item for item in level.items if isinstance(item, int)]
             edges = [place for edge in level.edges for place in edge]
             levels.append({"key": key, "items": items, "edges": edges, "entered": level.entered, "left": level.left})
@@ -164,11 +168,8 @@ class LiveTape:
         told = {key: getattr(leaf, key) for key in ("id", "parameter", "plan", "bad")}
         return told | {"name": safe_text(leaf.name), "norm": _number(leaf.norm)}
 
-    def _groups(self, group: Group, items: list[Group | int]) -> list[dict[str, Any]]:
-        """Return a message for each group among the items of a level."""
-        inner = [item for item in items if isinstance(item, Group)]
-        if not inner:
-            return []
+    def _items(self, group: Group, items: list[Group | int]) -> list[int | dict[str, Any]]:
+        """Return the items of a level as JSON: the rows of nodes as they are, groups as dicts."""
         graph, count = self.graph, len(items)
         part = slice(group.first, group.last)
         owner = self.levels.owners(group, items)
@@ -176,13 +177,14 @@ class LiveTape:
                                     (graph.forward, graph.backward, graph.saved))  # fmt: skip
         families = _table(owner, self._family[part], graph.forward[part], count, len(self._families))
         ops = _table(owner, self._op[part], None, count, len(self._ops))
-        told = []
+        found: list[int | dict[str, Any]] = []
         for place, item in enumerate(items):
-            if not isinstance(item, Group):
+            if isinstance(item, int):
+                found.append(item)
                 continue
             last = item.last - 1
             seen, norm = bool(graph.gradient.seen[last]), float(graph.gradient.norm[last])
-            told.append({
+            found.append({
                 "key": item.key, "name": safe_text(item.name), "path": safe_text(item.path),
                 "first": item.first, "last": item.last,
                 "ids": [int(graph.id[item.first]), int(graph.id[last])], "repeat": item.repeat,
@@ -194,7 +196,7 @@ class LiveTape:
                 "families": _most(families[place], self._family_names, OPS),
                 "ops": _most(ops[place], self._op_names, OPS), "different": int(np.count_nonzero(ops[place])),
             })  # fmt: skip
-        return told
+        return found
 
 
 def _brief(line: str) -> str:

@@ -28,7 +28,10 @@ class Parts(NamedTuple):
 
 
 def emit_parts(facts: dict[str, Any], everywhere: bool = False) -> None:
-    """Emit that this thread, or every thread, uses a backend and a manager from now on; `Parts` lists the keys."""
+    """Emit an event: from now on this thread, or every thread, uses the backend and memory manager that `facts` names.
+
+    Its keys are the fields of `Parts`.
+    """
     used = Parts(**facts)
     backend, manager, device = map(intern.strings.id_of, used[:3])
     capacity = -1 if used.capacity is None else used.capacity
@@ -74,9 +77,9 @@ class UsedParts:
                 self._own[lane] = parts
 
     def facts(self) -> dict[str, Any]:
-        """Return what to change in `meta`: backends, managers and devices, those of most ops first.
+        """Return the changes to `meta` that name all backends, managers and devices that ran, by number of ops.
 
-        The other facts are those of the first manager. It is empty if nothing but the first ones ran.
+        Sizes such as the capacity are those of the manager of most ops. The result is empty if `meta` is right already.
         """
         used = [parts for parts, _ in self._ops.most_common()] or [self._first]
         if used == [self._first]:

@@ -35,7 +35,7 @@ PATIENCE = 0.2  # seconds after which a thread that waits for the pump checks th
 
 
 class Sink(Protocol):
-    """What a session sends records to, such as a recording or a dashboard's live view."""
+    """The protocol of objects that receive events, such as a recording or a dashboard's live view."""
 
     grad_interval: float | None
     """Seconds between two backward passes whose gradient norms are measured; None never asks for them."""
@@ -53,7 +53,7 @@ class Sink(Protocol):
 
 
 class Session:
-    """The buffers of all threads, the sinks, and the pump thread between them, while at least one sink is attached.
+    """The event buffers of all threads, the receivers (sinks), and the pump thread that carries events between them.
 
     Sinks are added, fed and removed on the pump's thread only: Ctrl-C is raised in the main thread, so it cannot
     interrupt these in the middle.
@@ -154,7 +154,7 @@ class Session:
         self.pump_ns += thread_time_ns() - began
 
     def _want_grad_stats(self) -> None:
-        """Request gradient norms from the next backward pass if a sink's interval has passed."""
+        """Ask the next backward pass to measure gradient norms if some sink's `grad_interval` has passed."""
         now = clock()
         for sink in self.sinks:
             if sink.grad_interval is not None and now >= self._grad_due.get(sink, 0):

@@ -73,12 +73,12 @@ class Graph:
 
     @cached_property
     def child(self) -> Ints:
-        """For each entry of `parent`, the row that reads it."""
+        """For each entry of `parent`, the row of the node that reads it."""
         return np.repeat(np.arange(len(self.id)), np.diff(self.start))
 
     @cached_property
     def last_reader(self) -> Ints:
-        """For each row, the last row that reads it, -1 if none does."""
+        """For each node, the row of the last node that reads its result, -1 if none does."""
         last = np.full(len(self.id), -1)
         inner = self.parent >= 0
         last[self.parent[inner]] = self.child[inner]  # ascending: the last one remains
@@ -86,7 +86,7 @@ class Graph:
 
     @cached_property
     def health(self) -> NDArray[np.int8]:
-        """FINE, SPREAD or ORIGIN for each row."""
+        """For each node: FINE, SPREAD (its gradient has NaN or Inf) or ORIGIN (these first appeared there)."""
         bad = (self.gradient.bad > 0) | (self.gradient.seen & np.isnan(self.gradient.norm))
         found = np.where(bad, SPREAD, FINE).astype(np.int8)
         if self.origin >= 0:
@@ -95,7 +95,7 @@ class Graph:
 
     @property
     def origins(self) -> Ints:
-        """The row where NaN or Inf begins, or no row."""
+        """The row of the node where NaN or Inf first appeared, as an array of one element, or of none."""
         return np.flatnonzero(self.health == ORIGIN)
 
     def parents(self, row: int) -> list[int]:
@@ -175,7 +175,10 @@ def read(
 
 
 def pairs(ops: schema.Columns, edges: schema.Columns) -> tuple[Ints, Ints]:
-    """Return (node, id that it reads) as two columns, for all arguments on the tape; first arguments come first."""
+    """Return two columns, with an entry for each argument of each op on the tape: the op's node id, and the argument's.
+
+    The first arguments of all ops come first, then the second ones, and so on.
+    """
     made = np.flatnonzero((ops["node"] > 0) & ((ops["parent0"] != 0) | (ops["parent1"] != 0)))
     pairs = [(ops["node"][made], ops[name][made]) for name in ("parent0", "parent1")]
     pairs += [(edges["node"], edges[f"parent{i}"]) for i in range(2, 7)]
@@ -190,7 +193,7 @@ def _ascending(values: Ints) -> Ints:
 
 
 def _again(row: Ints, up: Ints) -> Bools:
-    """Return for each pair (row, up) whether the same pair occurs before it; rows ascend."""
+    """Return for each pair (row[i], up[i]) whether the same pair occurs before it; `row` ascends."""
     found = np.zeros(len(row), np.bool_)
     most = int(np.bincount(row).max(initial=0)) if len(row) else 0
     for back in range(1, most):
@@ -199,9 +202,9 @@ def _again(row: Ints, up: Ints) -> Bools:
 
 
 def _needed(size: int, row: Ints, up: Ints) -> Bools:
-    """Return for each of `size` rows whether the last one depends on it, or is it.
+    """Return a mask of the nodes that the last of `size` nodes depends on, itself included.
 
-    Row row[i] reads row up[i] < row[i]; `row` ascends.
+    The edges say that node row[i] reads the result of node up[i] < row[i]; `row` ascends.
     """
     read = np.zeros(size, np.bool_)
     read[up] = True
@@ -238,22 +241,23 @@ def located(keys: Ints, ids: Ints, sort: bool = False) -> tuple[Ints, Bools]:
 
 
 def _looked_up(sampled: schema.Columns, key: str, at: Ints, seen: Bools) -> Ints:
-    """Return the entries `at` of a column, 0 where not `seen`; the column may be empty."""
+    """Return ``sampled[key][at]`` with 0 where `seen` is False; the column may be empty."""
     column = np.append(sampled[key], 0)
     found: Ints = np.where(seen, column[at], 0)
     return found
 
 
 def _gradients(sampled: schema.Columns, at: Ints, seen: Bools) -> Gradients:
-    """Return the gradients in the entries `at` of the `grad_stat` events, where these were `seen`."""
+    """Return the measured gradients of some nodes: entries `at` of the `grad_stat` events, where `seen` is True."""
     norm, bad, numel = (_looked_up(sampled, key, at, seen) for key in ("norm", "bad", "numel"))
     return Gradients(np.where(seen, norm, np.nan), seen, bad, numel)
 
 
 def _times(ops: schema.Columns, ids: Ints, catalog: Catalog) -> tuple[Ints, Ints, Ints]:
-    """Return for each node the row of the op that made it (-1: none), its ns forward and its ns backward.
+    """Return for each node the row of the op event that made it (-1: none), its ns forward and its ns backward.
 
-    The inner ops of a composite have the composite's node; those during the composite's own event are not counted.
+    The events of the ops inside a composite such as softmax name the composite's node; those that ran during the
+    composite's own event are not counted twice.
     """
     size = len(ids)
     slot, known = located(ids, ops["node"])
@@ -271,7 +275,7 @@ def _times(ops: schema.Columns, ids: Ints, catalog: Catalog) -> tuple[Ints, Ints
 
 
 def _leaves(ids: Ints, leaves: schema.Columns, sampled: schema.Columns) -> tuple[Ints, Ints, Bools, Gradients]:
-    """Return plan, name (string id), whether it is a parameter, and the gradient of each leaf."""
+    """Return columns for the leaves (parameters and inputs): plan, name (string id), is a parameter, gradient."""
     plan, told, parameter = (joined(ids, leaves["leaf"], leaves[name]) for name in ("plan", "name", "parameter"))
     name, known = (joined(ids, sampled["node"], sampled[name]) for name in ("name", "parameter"))
     gradients = _gradients(sampled, *located(sampled["node"], ids, sort=True))

@@ -33,7 +33,7 @@ NOT_A_MODULE = -1
 
 
 class Parts(NamedTuple):
-    """The contents of a group, before they are named.
+    """What a group of nodes contains, as columns.
 
     Call j (a module call or a single op) is the nodes `bound[j]` to `bound[j + 1]` - 1; `token[j]` is the string id of
     the module's name (NOT_A_MODULE for an op), `depth[j]` the number of names in its scope path. Entry i, one item on
@@ -52,7 +52,7 @@ class Parts(NamedTuple):
         return Parts(self.bound[a : b + 1], self.token[a:b], self.depth[a:b], cut, period)
 
     def between(self, first: int, last: int) -> Parts:
-        """Return entries `first` to `last` - 1."""
+        """Return the contents that consist of entries `first` to `last` - 1."""
         a, b = int(self.cut[first]), int(self.cut[last])
         return self.calls(a, b, self.cut[first : last + 1] - a, self.period[first:last])
 
@@ -166,7 +166,7 @@ class Levels:
         return Parts(bound, token, depth, cut, period)
 
     def _parts(self, group: Group) -> Parts:
-        """Return the contents of a group."""
+        """Return what a group contains, calls and their division into entries."""
         if group.parts is None:
             return self._folded(*self._calls(group.first, group.last, group.depth))
         if len(group.parts.cut) == 0:  # a single block, whose contents may repeat in turn
@@ -184,7 +184,7 @@ class Levels:
         return [self._entry(group, parts, i, names) for i in range(count)]
 
     def _portion(self, group: Group, parts: Parts, first: int, last: int) -> Group | int:
-        """Return entries `first` to `last` - 1 of a long group as one item."""
+        """Return entries `first` to `last` - 1 of a group with many entries as one group, or a single one as it is."""
         if last - first == 1:
             return self._entry(group, parts, first, {})
         own = parts.between(first, last)
@@ -192,7 +192,10 @@ class Levels:
         return Group(f"{group.key}/~{a}", f"{a + 1:,}–{b:,}".replace(",", " "), "", a, b, parts=own)
 
     def _entry(self, group: Group, parts: Parts, i: int, names: dict[str, int]) -> Group | int:
-        """Return entry i as an item; `names` counts the calls of each module of the group."""
+        """Return entry i of a group as a group of its own, or as a row if it is a single node.
+
+        `names` counts the calls of each module so far, which tells the keys of several calls apart.
+        """
         a, b = int(parts.cut[i]), int(parts.cut[i + 1])
         first, last = int(parts.bound[a]), int(parts.bound[b])
         if last - first == 1:
@@ -275,7 +278,7 @@ class Levels:
         return np.repeat(np.arange(len(items)), np.diff([*firsts, group.last]))
 
     def _connected(self, group: Group, items: list[Group | int]) -> Level:
-        """Return the level of these items with the edges between them."""
+        """Return a group's `Level`: the given items and the edges between them."""
         graph, count = self.graph, len(items)
         if not count:
             return Level([], [], [], [])
@@ -317,7 +320,7 @@ class Levels:
         return found
 
     def worst(self, group: Group) -> int:
-        """Return the worst health (see `analysis.graph`) among the nodes of a group."""
+        """Return the worst of FINE, SPREAD and ORIGIN (see `Graph.health`) among the nodes of a group."""
         return int(self.graph.health[group.first : group.last].max(initial=FINE))
 
 

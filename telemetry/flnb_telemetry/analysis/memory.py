@@ -74,7 +74,7 @@ class Timeline(NamedTuple):
     by_category: Ints
 
     def spread(self, most: int, since: float = -np.inf) -> Timeline:
-        """Return at most `most` of the rows since a time (s): the highest of each of equal stretches, and the peak."""
+        """Return at most `most` of the rows since a time (s): the highest in each of equal intervals, and the peak."""
         late = Timeline._make(column[self.t >= since] for column in self)
         rows = svg.extremes(most, late.allocated, late.reserved)
         return Timeline._make(column[rows] for column in late)
@@ -135,7 +135,7 @@ class MemoryState:
 
     @property
     def internal(self) -> float:
-        """sum(size - requested) / sum(size) over live blocks."""
+        """Internal fragmentation (0 to 1): sum(size - requested) / sum(size) over the live blocks."""
         return (self.allocated - self.requested) / self.allocated if self.allocated else 0.0
 
     def unusable(self, request: int) -> float:
@@ -162,7 +162,7 @@ class MemoryState:
 
     @property
     def besides(self) -> str:
-        """A sentence on the small results that have no block and are in no sum, "" where there are none."""
+        """A sentence about small results, which have no block and are in none of the sums; "" if there are none."""
         count, nbytes = self._memory.small(self._ns)
         if not count:
             return ""
@@ -216,7 +216,7 @@ class Memory:
         self._small = ops["t0"][small], np.append(0, np.cumsum(nbytes[small]))
 
     def small(self, ns: int) -> tuple[int, int]:
-        """The number and the bytes of the results without a block that were made until a time in ns."""
+        """Return the number and the bytes of the results without a block that were made until a time in ns."""
         times, sums = self._small
         count = int(np.searchsorted(times, ns, "right"))
         return count, int(sums[count])
@@ -246,7 +246,7 @@ class Memory:
         return found
 
     def locks(self, ns: int) -> dict[int, int]:
-        """Return the number of user locks at a time in ns, by block id, for blocks that have any."""
+        """Return by block id how many locks users hold at a time in ns, for the blocks that have any."""
         told = {number: locks for t, number, locks in schema.tuples(self.locked, "t", "alloc_id", "locks") if t <= ns}
         return {number: locks for number, locks in told.items() if locks}
 
@@ -319,7 +319,7 @@ def _lifetimes(begins: schema.Columns, ends: schema.Columns, key: str) -> schema
 
 
 def _sizes(begins: schema.Columns, resizes: schema.Columns, ends: schema.Columns) -> schema.Columns:
-    """Return a row for each size that a segment had, with the time until which it had it as "end", in order of time."""
+    """Return the segments' columns with a row for each size that one had and its "end", in order of time."""
     first = _lifetimes(begins, ends, "segment_id")
     if not len(resizes["t"]):
         return first

@@ -121,7 +121,7 @@ class OpStats:
 
 
 def _grouped(ops: schema.Columns, catalog: Catalog, keys: tuple[str, ...]) -> list[OpRow]:
-    """Compute the rows of all groups, in no particular order."""
+    """Group op events by some of `KEYS` and return the statistics of each group, in no particular order."""
     spent = ops["t1"] - ops["t0"]
     if not len(spent):
         return []
@@ -144,7 +144,7 @@ def _grouped(ops: schema.Columns, catalog: Catalog, keys: tuple[str, ...]) -> li
 
 
 def _name(catalog: Catalog, key: str, code: int) -> str:
-    """Return the value of a key, as text, of the (plan, scope, phase) that are packed into a code."""
+    """Return the text of a key such as "shape" for an op whose plan, scope and phase ids are packed into one int."""
     if key == "scope":
         return catalog.strings.items[(code >> 2) & 0xFFFFFFFF]
     if key == "phase":

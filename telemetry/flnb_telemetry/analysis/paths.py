@@ -78,7 +78,7 @@ def _asked(tape: Tape, x: Any) -> int | Why:
 
 
 def _way(tape: Tape, row: int) -> list[int]:
-    """Return the rows on the shortest path from the last node to a row; leaf i is row -1 - i."""
+    """Return the nodes on the shortest path from the loss to a node or leaf, as rows of the graph (leaf i: -1 - i)."""
     start, parent = tape.graph.start.tolist(), tape.graph.parent.tolist()
     return shortest(len(tape.graph) - 1, row, lambda node: parent[start[node] : start[node + 1]] if node >= 0 else ())
 

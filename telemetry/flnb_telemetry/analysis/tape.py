@@ -288,7 +288,7 @@ def _line(node: TapeNode) -> str:
 
 
 def of(table: Table, start: int, catalog: Catalog, index: int | None = None) -> Tape:
-    """Make the tape of a step, or without `index` that of the pass `worth_showing`, or else of the last forward pass.
+    """Make the tape of a step; by default of the backward pass that `worth_showing` returns, else of the last forward.
 
     Args:
         table: returns the columns of a kind of events, as `Recording.table` does.
@@ -347,8 +347,8 @@ def _failed(
 class Measured(NamedTuple):
     """A backward pass whose gradients were measured.
 
-    Times are in ns; `lane` is the number of its thread, `root` the node it began at, `rows` are its rows in the
-    table of `grad_stat` events, and `bad` is True if a gradient has NaN or Inf.
+    It ran from `t0` to `t1` (ns) in the thread with the number `lane`, beginning at the node with the id `root`. `rows`
+    are its rows in the table of `grad_stat` events; `bad` is True if a gradient has NaN or Inf.
     """
 
     t0: int
@@ -360,9 +360,13 @@ class Measured(NamedTuple):
 
 
 def measured(stats: schema.Columns, walks: schema.Columns) -> list[Measured]:
-    """Return the backward passes in the tables of `grad_stat` and `walk` events, in order of time.
+    """Return the backward passes whose gradients were measured, in order of time.
 
-    Each pass begins with a `walk` event and ends before the next one of its thread.
+    Each begins with a `walk` event and has the `grad_stat` events of its thread until the next `walk`.
+
+    Args:
+        stats: the columns of the `grad_stat` events, one for each measured gradient.
+        walks: the columns of the `walk` events.
     """
     found = []
     for lane in np.unique(walks["lane"]).tolist():

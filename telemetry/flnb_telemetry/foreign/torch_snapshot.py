@@ -195,7 +195,7 @@ def _told(about: dict[str, Any], name: str) -> int:
 
 
 def _like(empty: Columns, given: Columns) -> Columns:
-    """Return those of the given columns that the table `empty` has, in its order."""
+    """Return the given columns that the table `empty` also has, in the order of `empty`."""
     return {name: given[name] for name in empty}
 
 

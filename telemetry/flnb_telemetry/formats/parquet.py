@@ -54,7 +54,7 @@ def save(run: Recording, path: str | os.PathLike[str]) -> None:
 
 
 def _manifest(run: Recording, kinds: dict[str, int]) -> dict[str, Any]:
-    """Return the manifest of a run with so many events of each kind."""
+    """Return the manifest of a run: versions, facts, names; `kinds` is the number of events of each kind."""
     facts = {name: getattr(run, name) for name in FACTS}
     if run.state == "recording":
         facts |= {"state": "finished", "end": run.start + int(run.seconds * 1e9)}

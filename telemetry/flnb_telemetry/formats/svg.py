@@ -62,7 +62,7 @@ def _box(x: float, y: float, width: float, height: float, style: str, title: str
 
 
 def curve(name: str, step: Ints, value: NDArray[np.float64]) -> str:
-    """Draw a metric over steps: all values, or of many the extremes of each pixel; "" with fewer than two."""
+    """Draw a metric over steps: all values, or of many the extremes of each pixel. Returns "" for fewer than two."""
     keep = np.flatnonzero(np.isfinite(value))
     if len(keep) < 2:
         return ""
