@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flnb_telemetry.analysis.levels import Group, Levels
 from flnb_telemetry.safe_text import safe_lines, safe_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from flnb_telemetry.analysis.levels import Group, Levels
     from flnb_telemetry.analysis.tape import Tape
 
 PROTOCOL = 1

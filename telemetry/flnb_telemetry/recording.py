@@ -212,10 +212,9 @@ class Recording(Run):
             scope, phase, _ = catalog.places(context, found.get("node", np.zeros_like(context)))
             named["scope"] = catalog.named(scope)
             named["phase"] = np.array(schema.PHASES, object)[phase]
-        if "category" in found:
-            found["category"] = np.array(schema.CATEGORIES, object)[found["category"]]
-        if "direction" in found:
-            found["direction"] = np.array(schema.DIRECTIONS, object)[found["direction"]]
+        for name, values in (("category", schema.CATEGORIES), ("direction", schema.DIRECTIONS)):
+            if name in found:
+                found[name] = np.array(values, object)[found[name]]
         if "name" in found:
             found["name"] = catalog.named(found["name"])
         return require("pandas", "lab", "a DataFrame").DataFrame(named | found)

@@ -10,7 +10,6 @@ refer to them by number.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -125,19 +124,13 @@ def _spans(table: Columns) -> tuple[Ints, Ints, Ints]:
 
 def _clash(segment: Columns) -> bool:
     """Return whether two segments ever shared an address at one time."""
-    begins: list[int] = []
-    ends: dict[int, int] = {}
-    changes = [(t, 1, at, size) for t, at, size in schema.tuples(segment, "t", "address", "size")]
-    changes += [(t, 0, at, size) for t, at, size in schema.tuples(segment, "end", "address", "size")]
-    for _, begin, address, size in sorted(changes):
-        slot = bisect_left(begins, address)
-        if not begin:
-            del begins[slot : slot + 1]
-            continue
-        if (slot < len(begins) and begins[slot] < address + size) or (slot and ends[begins[slot - 1]] > address):
+    order = np.argsort(segment["address"], kind="stable")
+    low, size, t, end = (segment[name][order] for name in ("address", "size", "t", "end"))
+    beyond = np.searchsorted(low, low + size)  # of each segment, the first one that lies above it
+    for i in np.flatnonzero(beyond > np.arange(1, len(low) + 1)).tolist():
+        others = slice(i + 1, beyond[i])
+        if ((t[others] < end[i]) & (t[i] < end[others])).any():
             return True
-        insort(begins, address)
-        ends[address] = address + size
     return False
 
 
