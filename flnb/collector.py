@@ -1,4 +1,4 @@
-"""Python's cyclic garbage collector, tuned for programs that make many small objects and no cycles."""
+"""Settings of Python's garbage collector for programs that make many small objects and no reference cycles."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ __all__ = ["tune_gc"]
 
 
 class tune_gc:
-    """Freeze the objects that exist now and look for cycles less often; undone when used as a context manager.
+    """Make Python's garbage collector ignore all present objects and run less often.
 
-    flnb's tapes are acyclic, so the collector finds nothing in them, yet it walks them again and again while they grow.
-    The library leaves the collector alone; `flnb lab` and you may call this.
+    The graphs that flnb records for backward have no reference cycles, so the collector finds nothing in them, but it
+    visits all their objects again and again while they grow. flnb itself never changes the collector; only `flnb lab`
+    calls this. As a context manager it restores the old settings at the end of the block.
 
     >>> import flnb
     >>> with flnb.tune_gc():
     ...     pass  # train
 
     Args:
-        threshold: new container objects between two collections (Python's default is 700).
+        threshold: the number of new container objects between two collections (700 by default in Python).
     """
 
     def __init__(self, threshold: int = 50_000) -> None:

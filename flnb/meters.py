@@ -1,4 +1,4 @@
-"""Meters: figures over many steps. `add` takes the results of a step, `value` is the figure, `reset` begins anew.
+"""Meters, which accumulate a figure over many steps: `add` the results of a step, read `value`, `reset` to begin anew.
 
 Outputs and targets may be Tensors, Variables, NumPy arrays or lists.
 """
@@ -21,16 +21,18 @@ __all__ = [
 
 
 class _Mean:
-    """A sum over a weight; NaN while empty."""
+    """Base of meters whose value is a sum divided by a weight; NaN before anything is added."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
+        """Begin anew."""
         self._sum = self._weight = 0.0
 
     @property
     def value(self) -> float:
+        """The figure up to now; NaN before anything is added."""
         return self._sum / self._weight if self._weight else float("nan")
 
     def __repr__(self) -> str:
@@ -38,7 +40,7 @@ class _Mean:
 
 
 class AverageMeter(_Mean):
-    """The weighted mean of the numbers added; NaN while empty. Tensors and Variables of one element are numbers.
+    """The weighted mean of the numbers added; NaN before any is added.
 
     >>> import flnb
     >>> loss = flnb.meters.AverageMeter()
@@ -49,13 +51,13 @@ class AverageMeter(_Mean):
     """
 
     def add(self, value: Any, weight: float = 1.0) -> None:
-        """Add a number or the mean of a tensor, with a weight."""
+        """Add a number, or a tensor with one element, with a weight such as the number of examples."""
         self._sum += (value.item() if hasattr(value, "item") else float(value)) * weight
         self._weight += weight
 
 
 class CountMeter:
-    """How often each key was added: a dict from keys to counts.
+    """Counts how often each key was added; its value is a dict from keys to counts.
 
     >>> import flnb
     >>> seen = flnb.meters.CountMeter()
@@ -73,12 +75,12 @@ class CountMeter:
         self._counts: dict[Hashable, int] = {}
 
     def add(self, key: Hashable, count: int = 1) -> None:
-        """Count keys."""
+        """Add ``count`` to the count of a key, which may be any hashable object."""
         self._counts[key] = self._counts.get(key, 0) + count
 
     @property
     def value(self) -> dict[Hashable, int]:
-        """The count of each key."""
+        """The count of each key that was added."""
         return dict(self._counts)
 
     def __repr__(self) -> str:
@@ -86,10 +88,11 @@ class CountMeter:
 
 
 class EditDistanceMeter(_Mean):
-    """Word or letter error rate: edits that turn targets into outputs, over the targets' lengths; 0.1 is 10%.
+    """Word or letter error rate: the edits that turn targets into outputs, divided by the targets' lengths.
 
-    `deletions` of the target's items, `insertions` of items it has not and `substitutions` are counted apart, on one
-    cheapest path (Wagner and Fischer 1974) that prefers substitutions. NaN while the targets are empty.
+    The edits are the fewest possible (Wagner and Fischer 1974). The attributes ``deletions`` (items of the target that
+    the output lacks), ``insertions`` (items that only the output has) and ``substitutions`` count each kind; where
+    several ways need equally few edits, the one with more substitutions counts. NaN while all targets are empty.
 
     >>> import flnb
     >>> errors = flnb.meters.EditDistanceMeter()
@@ -99,12 +102,16 @@ class EditDistanceMeter(_Mean):
     """
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Set all counts to zero."""
         super().reset()
         self.deletions = self.insertions = self.substitutions = 0
 
     def add(self, output: Any, target: Any) -> None:
-        """Two sequences: strings, lists of anything, or arrays of one axis."""
+        """Add the edits of one pair of sequences: strings, lists of hashable items, or arrays with one axis.
+
+        Raises:
+            ValueError: an array that does not have one axis.
+        """
         got, wanted = _sequence("output", output), _sequence("target", target)
         names = {item: number for number, item in enumerate(dict.fromkeys([*got, *wanted]))}
         table = _distances([names[item] for item in got], [names[item] for item in wanted])
@@ -124,7 +131,11 @@ class EditDistanceMeter(_Mean):
 
 
 def _distances(got: list[int], wanted: list[int]) -> npt.NDArray[np.int64]:
-    """Edit distances of all beginnings, (len(wanted) + 1, len(got) + 1)."""
+    """Compute the edit distance of every prefix of ``wanted`` to every prefix of ``got``.
+
+    Returns:
+        An array (len(wanted) + 1, len(got) + 1).
+    """
     places, row = np.arange(len(got) + 1), np.arange(len(got) + 1)
     table = [row]
     output = np.asarray(got, np.int64)
@@ -136,7 +147,7 @@ def _distances(got: list[int], wanted: list[int]) -> npt.NDArray[np.int64]:
 
 
 class FrameErrorMeter(_Mean):
-    """The fraction of the entries in which output and target differ; NaN while empty.
+    """The share of elements in which output and target differ; NaN before anything is added.
 
     >>> import flnb
     >>> errors = flnb.meters.FrameErrorMeter()
@@ -146,14 +157,14 @@ class FrameErrorMeter(_Mean):
     """
 
     def add(self, output: Any, target: Any) -> None:
-        """Add the outputs and targets of a step."""
+        """Add the outputs and targets of a step, of any one shape."""
         got, wanted = _alike("FrameErrorMeter", output, target)
         self._sum += float((got != wanted).sum())
         self._weight += wanted.size
 
 
 class MSEMeter(_Mean):
-    """The mean of squared differences over all entries added, in float64; NaN while empty.
+    """The mean squared difference of all elements added, computed in float64; NaN before anything is added.
 
     >>> import flnb
     >>> error = flnb.meters.MSEMeter()
@@ -163,7 +174,7 @@ class MSEMeter(_Mean):
     """
 
     def add(self, output: Any, target: Any) -> None:
-        """Add the outputs and targets of a step."""
+        """Add the outputs and targets of a step, of any one shape."""
         got, wanted = _alike("MSEMeter", output, target)
         with np.errstate(all="ignore"):
             self._sum += float(((got.astype(np.float64) - wanted) ** 2).sum())
@@ -171,7 +182,9 @@ class MSEMeter(_Mean):
 
 
 class TimeMeter:
-    """Seconds between `start` and `stop`, summed up; `add` counts units of work in them, for seconds per unit.
+    """A stopwatch: the seconds between all calls of `start` and `stop`, or in ``with`` blocks, are added up.
+
+    `add` counts units of work, such as examples, for the seconds per unit.
 
     >>> import flnb
     >>> work = flnb.meters.TimeMeter()
@@ -185,31 +198,31 @@ class TimeMeter:
         self.reset()
 
     def reset(self) -> None:
-        """Zero, and not running."""
+        """Stop, and set seconds and units to zero."""
         self._seconds, self._units = 0.0, 0.0
         self._began: float | None = None
 
     def start(self) -> None:
-        """Run from now on; does nothing if it runs already."""
+        """Start the clock; nothing changes if it runs already."""
         if self._began is None:
             self._began = time.perf_counter()
 
     def stop(self) -> None:
-        """Stop the clock."""
+        """Stop the clock; nothing changes if it is stopped already."""
         self._seconds, self._began = self.value, None
 
     def add(self, units: float = 1) -> None:
-        """Count units of work done, such as examples."""
+        """Add to the number of units of work, such as examples."""
         self._units += units
 
     @property
     def value(self) -> float:
-        """Seconds up to now."""
+        """The seconds measured up to now, also while the clock runs."""
         return self._seconds + (0.0 if self._began is None else time.perf_counter() - self._began)
 
     @property
     def per_unit(self) -> float:
-        """Seconds for each unit added; NaN without one."""
+        """The seconds per unit added; NaN before any unit is added."""
         return self.value / self._units if self._units else float("nan")
 
     def __enter__(self) -> Self:
@@ -224,9 +237,12 @@ class TimeMeter:
 
 
 class TopKMeter(_Mean):
-    """The fraction of samples whose label is among the `k` highest scores; NaN while empty.
+    """Top-k accuracy: the share of samples whose label is among the ``k`` highest scores; NaN before any is added.
 
-    Among equal scores the lower class is the higher; a label whose score is NaN is not found.
+    Of equal scores, that of the lower class ranks higher. A label whose score is NaN counts as not found.
+
+    Raises:
+        ValueError: ``k`` is below 1.
 
     >>> import flnb
     >>> top2 = flnb.meters.TopKMeter(2)
@@ -242,7 +258,11 @@ class TopKMeter(_Mean):
         super().__init__()
 
     def add(self, output: Any, target: Any) -> None:
-        """Scores (N, classes) and labels (N,), whole numbers in range(classes)."""
+        """Add the scores (N, classes) and the integer labels (N,) of N samples.
+
+        Raises:
+            ValueError: other shapes, or labels that are not integers in range(classes).
+        """
         scores, labels = _array(output), _array(target)
         if scores.ndim != 2 or labels.shape != scores.shape[:1]:
             raise ValueError(
@@ -264,10 +284,12 @@ class TopKMeter(_Mean):
 
 
 def _array(values: Any) -> npt.NDArray[Any]:
+    """Convert a Tensor, a Variable or anything that NumPy accepts to a NumPy array."""
     return np.asarray(values._values() if isinstance(values, Tensor) else values)
 
 
 def _alike(name: str, output: Any, target: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Convert output and target to arrays; raise a ValueError for the meter ``name`` if their shapes differ."""
     got, wanted = _array(output), _array(target)
     if got.shape != wanted.shape:
         raise ValueError(f"flnb: {name} takes output and target of one shape, got {got.shape} and {wanted.shape}")
@@ -275,6 +297,7 @@ def _alike(name: str, output: Any, target: Any) -> tuple[npt.NDArray[Any], npt.N
 
 
 def _sequence(name: str, values: Any) -> list[Any]:
+    """Convert a sequence to a list; raise a ValueError for the argument ``name`` if it is an array of other axes."""
     if isinstance(values, (str, list, tuple)):
         return list(values)
     array = _array(values)

@@ -1,4 +1,4 @@
-"""Batches: of so many samples, or of as many as fit a budget; stacked, padded or put together by one's own function."""
+"""Batches of a fixed number of samples, or of as many as fit a budget; stacked, padded, or made by a function."""
 
 from __future__ import annotations
 
@@ -19,11 +19,16 @@ __all__ = ["BatchDataset", "padded"]
 
 
 class BatchDataset(Dataset):
-    """Stack groups of `size` samples; a smaller remainder is a batch too (`last="include"`) or skipped ("skip").
+    """Make batches of neighbouring samples: item i is a tuple of tensors with the samples along the first axis.
 
-    With `lengths`, one for each sample of `dataset`, batches are dynamic: neighbours join while their number times the
-    longest of them is at most `size`, which bounds a padded batch's memory. Shuffle such batches, not the samples
-    below. `collate(samples)` makes the batch from a list of samples if it is not to be stacked (`padded`).
+    Args:
+        dataset: the samples.
+        size: samples in a batch; with ``lengths``, the budget of a batch.
+        last: "include" a smaller last batch, or "skip" it.
+        lengths: a length for each sample, such as its number of steps. A batch then has as many neighbours as satisfy
+            number * longest length <= size, which bounds the memory of a padded batch. To shuffle, wrap this dataset
+            in a `ShuffleDataset` rather than the samples, whose order the lengths follow.
+        collate: a function that makes a batch from a list of samples, such as `padded`; by default they are stacked.
 
     >>> import flnb
     >>> batches = flnb.data.BatchDataset(flnb.data.TensorDataset(flnb.zeros((10, 3))), 4, last="skip")
@@ -34,7 +39,7 @@ class BatchDataset(Dataset):
     [(2, 3), (1, 3), (1, 3)]
 
     Raises:
-        ValueError: an empty dataset, or arguments that make no batches.
+        ValueError: an empty dataset, or arguments that lead to no batch.
     """
 
     def __init__(
@@ -82,7 +87,10 @@ class BatchDataset(Dataset):
 
 
 def packed(lengths: Sequence[int], budget: int) -> list[int]:
-    """Where groups of neighbours begin (and the last one ends) for which number x longest <= budget, greedily.
+    """Divide samples into groups of neighbours with number * longest length <= budget, as large as possible in order.
+
+    Returns:
+        The index of each group's first sample, and the number of samples.
 
     >>> packed([2, 3, 3, 6], 6)
     [0, 2, 3, 4]
@@ -99,7 +107,10 @@ def packed(lengths: Sequence[int], budget: int) -> list[int]:
 
 
 def padded(samples: list[tuple[Any, ...]], value: float = 0) -> tuple[Tensor, ...]:
-    """Stack samples as one batch (for `collate`), padding each column's entries at their ends with `value`.
+    """Make a batch of samples that differ in shape: entries are padded at their ends with ``value`` and stacked.
+
+    For use as ``BatchDataset(..., collate=flnb.data.padded)``. Entry i of the result has the extents of the largest
+    entry i of the samples.
 
     >>> import numpy as np
     >>> import flnb
@@ -108,7 +119,7 @@ def padded(samples: list[tuple[Any, ...]], value: float = 0) -> tuple[Tensor, ..
     ([[1.0, 1.0, 0.0], [1.0, 1.0, 1.0]], [2, 3])
 
     Raises:
-        ValueError: samples that differ in their number of entries or of the entries' axes.
+        ValueError: samples with different numbers of entries, or entries with different numbers of axes.
     """
     batch = []
     for number, column in enumerate(zip(*samples, strict=True)):

@@ -40,7 +40,7 @@ COUNTS = struct.Struct("<QQQ")
 
 
 class BlobDataset(Dataset):
-    """Samples in memory, each any number of arrays of any shapes and dtypes; `add` appends, `save` writes a file.
+    """Samples in memory, each a tuple of arrays of any shapes and numeric dtypes; `add` appends one.
 
     >>> import flnb
     >>> blob = flnb.data.BlobDataset([([1.0, 2.0], 0)])
@@ -59,21 +59,25 @@ class BlobDataset(Dataset):
             self.add(*sample)
 
     def add(self, *entries: Any) -> None:
-        """One more sample. Values are copied."""
+        """Append a sample, a copy of the entries.
+
+        Raises:
+            TypeError: an entry that is not numeric.
+        """
         sample = tuple(_storable(entry).copy() for entry in entries)
         for array in sample:
             array.flags.writeable = False
         self._samples.append(sample)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the samples for `FileBlobDataset`, aside and renamed: `path` is whole or as it was."""
+        """Write the samples to a file for `FileBlobDataset`; an interrupted call leaves an older file unchanged."""
         FileBlobDataset.write(path, self._samples)
 
     def __len__(self) -> int:
         return len(self._samples)
 
     def arrays(self, index: int) -> Arrays:
-        """A sample as NumPy arrays without a copy: read only."""
+        """Return a sample as read-only NumPy arrays, without a copy."""
         return self._samples[self._check(index)]
 
     def __getitem__(self, index: int) -> tuple[Tensor, ...]:
@@ -85,9 +89,9 @@ class BlobDataset(Dataset):
 
 
 class FileBlobDataset(BlobDataset):
-    """The samples of a file that `write` or `BlobDataset.save` made, read on request. Nothing in it is executed.
+    """Samples in a file that `write` or `BlobDataset.save` made, read when they are used. No code in it is executed.
 
-    Pickled, it is its path: worker processes open the file themselves.
+    A pickled dataset contains only the path, so each worker process opens the file itself.
 
     >>> import flnb
     >>> flnb.data.FileBlobDataset.write("pairs.blob", [([1, 2], 0.5), ([3], 1.5)])
@@ -96,7 +100,8 @@ class FileBlobDataset(BlobDataset):
     (2, [3])
 
     Raises:
-        ValueError: not such a file, or one that is cut short or damaged.
+        FileNotFoundError: there is no such file.
+        ValueError: the file has another format, or is truncated or damaged.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -104,23 +109,31 @@ class FileBlobDataset(BlobDataset):
 
     @staticmethod
     def write(path: str | os.PathLike[str], samples: Iterable[tuple[Any, ...]]) -> None:
-        """Write samples one by one, aside and renamed: `path` is whole, or as it was when this fails."""
+        """Write samples to a file, one by one; an interrupted call leaves an older file unchanged."""
         with aside(path) as part, part.open("wb") as file:
             _write(file, samples)
 
     def add(self, *entries: Any) -> None:
+        """Raise a TypeError: a file cannot grow."""
         raise TypeError("flnb: a FileBlobDataset cannot grow; write its samples anew with FileBlobDataset.write")
 
     def __len__(self) -> int:
         return len(self._file.first) - 1
 
     def arrays(self, index: int) -> Arrays:
-        """A sample as NumPy arrays on the file's memory map: read only."""
+        """Return a sample as read-only NumPy arrays on the file's memory map, without a copy."""
         return self._file.read(self._check(index))
 
 
 class BlobFile:
-    """An open file and its index, checked."""
+    """A file of samples, mapped into memory, with its index, which is checked when the file is opened.
+
+    Attributes:
+        kinds: pairs of dtype and shape.
+        first: the number of each sample's first array, and the number of all arrays.
+        offset: the position in the file of each array.
+        kind: the index in ``kinds`` of each array.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -148,9 +161,11 @@ class BlobFile:
         return BlobFile, (self.path,)
 
     def _error(self, what: str) -> ValueError:
+        """The error for a file that cannot be read, for the reason ``what``."""
         return ValueError(f"flnb: {self.path} is no whole blob file: {what}")
 
     def _parse(self, index: bytes, end: int) -> None:
+        """Read the index; ``end`` is the position where it starts, and where the arrays end."""
         length, samples, entries = COUNTS.unpack_from(index)
         text = COUNTS.size + length
         if len(index) != text + 8 * (samples + 1 + 2 * entries):
@@ -168,7 +183,7 @@ class BlobFile:
             raise ValueError("an array lies outside of the file")
 
     def read(self, sample: int) -> Arrays:
-        """Views of a sample's arrays."""
+        """Return read-only views of a sample's arrays."""
         return tuple(
             np.ndarray(self.kinds[k][1], self.kinds[k][0], self.bytes, offset)
             for k, offset in (
@@ -179,6 +194,7 @@ class BlobFile:
 
 
 def _write(file: IO[bytes], samples: Iterable[tuple[Any, ...]]) -> None:
+    """Write header, arrays and index in the format that this module's docstring describes."""
     kinds: dict[tuple[str, tuple[int, ...]], int] = {}
     first, offsets, numbers = [0], [], []
     end = file.write(bytes(HEADER.size))
@@ -200,6 +216,7 @@ def _write(file: IO[bytes], samples: Iterable[tuple[Any, ...]]) -> None:
 
 
 def _storable(entry: Any) -> npt.NDArray[Any]:
+    """Convert an entry to a NumPy array; numbers and lists become float32 or int64, as in `flnb.asarray`."""
     array = np.asarray(ops.asarray(entry).numpy() if isinstance(entry, (int, float, complex, list, tuple)) else entry)
     if array.dtype.kind not in "biufc":
         raise TypeError(f"flnb: a blob stores numbers, got {type(entry).__name__} of dtype {array.dtype}")
@@ -207,6 +224,7 @@ def _storable(entry: Any) -> npt.NDArray[Any]:
 
 
 def _dtype(name: Any) -> np.dtype[Any]:
+    """The numeric dtype of a name in a file's index, or a ValueError."""
     dtype = np.dtype(name) if isinstance(name, str) else None
     if dtype is None or dtype.kind not in "biufc":
         raise ValueError(f"{name!r:.40} is no dtype of numbers")
@@ -214,6 +232,7 @@ def _dtype(name: Any) -> np.dtype[Any]:
 
 
 def _shape(extents: Any) -> tuple[int, ...]:
+    """The shape in a file's index, or a ValueError."""
     if not isinstance(extents, list) or not all(type(n) is int and n >= 0 for n in extents):
         raise ValueError(f"{extents!r:.40} is no shape")
     return tuple(extents)

@@ -1,4 +1,4 @@
-"""CIFAR-10 from the files that its authors publish; nothing in them is executed."""
+"""CIFAR-10, read from the files that its authors publish without executing code in them."""
 
 from __future__ import annotations
 
@@ -32,21 +32,27 @@ BATCHES = {
     "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
     "test_batch": "40351d587109b95175f43aff81a1287e",
 }
-"""The archive's files that hold images, with the MD5 of each."""
+"""The names of the files with images in the archive, and their MD5 checksums."""
 SHAPE = (3, 32, 32)
 ANEW = f"get {URL} (170,498,071 bytes, MD5 {MD5}) and pass its path, or that of the folder cifar-10-batches-py in it"
 
 
 def cifar10(path: str | os.PathLike[str], checksum: bool = True) -> tuple[TensorDataset, TensorDataset]:
-    """Read CIFAR-10: (training set, test set), 50,000 and 10,000 images (N, 3, 32, 32) uint8, labels (N,) int64.
+    """Read CIFAR-10, 60,000 small photographs of ten classes; nothing is downloaded.
 
-    `path` is the archive "cifar-10-python.tar.gz" or its unpacked folder "cifar-10-batches-py"; nothing is downloaded.
-    The names of the labels are `CIFAR10_CLASSES`. With `checksum`, only the published files are read; without it also
-    others of that format. Krizhevsky, 2009, "Learning multiple layers of features from tiny images", chapter 3.
+    Krizhevsky, 2009, "Learning multiple layers of features from tiny images", chapter 3.
+
+    Args:
+        path: the archive "cifar-10-python.tar.gz", or its unpacked folder "cifar-10-batches-py".
+        checksum: accept only the published files; if false, any files of the same format.
+
+    Returns:
+        The training set of 50,000 and the test set of 10,000 samples: images (3, 32, 32), uint8, and labels, int64,
+        whose names are `CIFAR10_CLASSES`.
 
     Raises:
-        FileNotFoundError: nothing is at `path`, or a file is missing in it; names the source of the archive.
-        ValueError: a file that is not the published one, incomplete, or not in CIFAR-10's format.
+        FileNotFoundError: there is nothing at ``path``, or a file is missing in it; the message says where to get it.
+        ValueError: a file that is not the published one, is incomplete, or has another format.
     """
     source = Path(path)
     if not source.exists():
@@ -62,7 +68,7 @@ def cifar10(path: str | os.PathLike[str], checksum: bool = True) -> tuple[Tensor
 
 
 def _contents(source: Path, checksum: bool) -> Iterator[tuple[str, bytes]]:
-    """Names and contents of the files with images, in the order of the folder or the archive."""
+    """Yield the names and contents of the files with images, from a folder or an archive."""
     if source.is_dir():
         for name in BATCHES:
             if (source / name).is_file():
@@ -87,6 +93,7 @@ def _contents(source: Path, checksum: bool) -> Iterator[tuple[str, bytes]]:
 
 
 def _same(source: Path, got: str, expected: str) -> None:
+    """Raise a ValueError if the checksum of a file is not the expected one."""
     if got != expected:
         raise ValueError(
             f"flnb: cifar10: {source} ({source.stat().st_size:,} bytes) has MD5 {got}, expected {expected}: it is cut "
@@ -95,7 +102,7 @@ def _same(source: Path, got: str, expected: str) -> None:
 
 
 def _batch(name: str, content: bytes) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Images (N, 3, 32, 32) and labels (N,) of one file: a pickled dict with an array (N, 3072) and a list."""
+    """Read images (N, 3, 32, 32) and labels (N,) from one file, a pickled dict with an array (N, 3072) and a list."""
     try:
         batch = _Reader(io.BytesIO(content), encoding="bytes").load()
         _, (rows, width), dtype, by_columns, pixels = batch[b"data"].state
@@ -117,7 +124,7 @@ def _batch(name: str, content: bytes) -> tuple[np.ndarray[Any, Any], np.ndarray[
 
 
 class _Kept:
-    """Replaces NumPy's array and dtype in the pickle: stores their arguments, makes nothing."""
+    """Stands for NumPy's array and dtype when a pickle is read: stores the arguments and makes no array."""
 
     def __init__(self, *args: Any) -> None:
         self.args = args
@@ -127,7 +134,7 @@ class _Kept:
 
 
 class _Reader(pickle.Unpickler):
-    """A reader that looks up no names, as a pickle may call them: three are replaced by `_Kept`, others are refused."""
+    """An unpickler that calls nothing: three NumPy names are replaced by `_Kept`, all others are refused."""
 
     def find_class(self, module: str, name: str) -> type[_Kept]:
         if (module, name) in {("numpy.core.multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype")}:

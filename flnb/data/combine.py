@@ -1,4 +1,4 @@
-"""Datasets put together, and their entries changed on the way out."""
+"""Datasets that concatenate or merge others, or apply functions to their entries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["ConcatDataset", "MergeDataset", "TransformDataset"]
 
 
 class ConcatDataset(Dataset):
-    """Concatenate datasets: the samples of one after those of the other.
+    """Concatenate datasets: all samples of the first, then all samples of the second, and so on.
 
     >>> import flnb
     >>> two, three = flnb.data.TensorDataset(flnb.arange(2)), flnb.data.TensorDataset(flnb.arange(3))
@@ -30,6 +30,7 @@ class ConcatDataset(Dataset):
         return int(self._ends[-1])
 
     def _part(self, index: int) -> int:
+        """The number of the dataset that has a sample."""
         return int(np.searchsorted(self._ends, index, side="right"))
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
@@ -47,7 +48,7 @@ class ConcatDataset(Dataset):
 
 
 class MergeDataset(Dataset):
-    """Merge datasets of one length: sample i has the entries of sample i of each.
+    """Merge datasets of equal length: sample i has the entries of sample i of all datasets.
 
     >>> import flnb
     >>> numbers, values = flnb.data.TensorDataset(flnb.arange(2)), flnb.data.TensorDataset(flnb.asarray([5.0, 6.0]))
@@ -77,7 +78,7 @@ class MergeDataset(Dataset):
 
 
 class TransformDataset(Dataset):
-    """Apply a function to each entry of a sample; None leaves an entry as it is.
+    """Apply a function to each entry of the samples; None instead of a function leaves an entry unchanged.
 
     >>> import flnb
     >>> pairs = flnb.data.TensorDataset(flnb.asarray([1.0, 2.0]), flnb.asarray([0, 1]))
@@ -86,7 +87,8 @@ class TransformDataset(Dataset):
     (20.0, 1)
 
     Raises:
-        ValueError: when read, samples with another number of entries than there are functions.
+        TypeError: something that is neither a function nor None.
+        ValueError: when a sample is read that has another number of entries than there are functions.
     """
 
     def __init__(self, dataset: Dataset, *functions: Callable[[Any], Any] | None) -> None:
@@ -112,6 +114,7 @@ class TransformDataset(Dataset):
 
 
 def _datasets(name: str, datasets: tuple[Dataset, ...]) -> tuple[Dataset, ...]:
+    """Return the datasets, or raise an error for the class ``name`` if there is none, or something else among them."""
     if not datasets:
         raise ValueError(f"flnb: {name} takes one dataset or more, got none")
     for dataset in datasets:

@@ -1,4 +1,4 @@
-"""Datasets: a length and samples by number; each wraps another and changes one thing about it."""
+"""Datasets, which have a length and samples by index; their base class, and a dataset of arrays."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass
 class Position:
-    """The position in an epoch: the index is that of the next item."""
+    """The position in an epoch: the numbers of the epoch and of the next item."""
 
     epoch: int
     index: int = 0
 
 
 class Dataset:
-    """Base of datasets: write `__len__` and `__getitem__(index)`, which returns a tuple of arrays.
+    """Base of datasets, which are indexed by sample and iterated over epoch by epoch.
 
-    Write `take(indices)` as well if many items at once are faster.
+    A subclass defines ``__len__()`` and ``__getitem__(index)``, which returns a sample: a tuple of arrays or numbers.
+    It may define ``take(indices)``, too, if it can read many samples faster than one by one.
 
     >>> import flnb
     >>> class Squares(flnb.data.Dataset):
@@ -59,11 +60,11 @@ class Dataset:
         raise NotImplementedError(f"flnb: {type(self).__name__} defines no __getitem__(index)")
 
     def take(self, indices: Indices) -> tuple[Any, ...]:
-        """The samples of these numbers stacked along a new first axis."""
+        """Return the samples with these indices as one batch: their entries are stacked along a new first axis."""
         return stacked([self[int(index)] for index in indices])
 
     def _at_epoch(self, epoch: int) -> Self:
-        """This dataset as it is in that epoch, whatever is iterated meanwhile. Wrapped datasets follow."""
+        """Return a copy of this dataset, and of the datasets it wraps, whose order is that of the given epoch."""
         fixed = copy.copy(self)
         for name, value in vars(self).items():
             if isinstance(value, Dataset):
@@ -74,13 +75,14 @@ class Dataset:
         return fixed
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        """Iterate one epoch; each `for` is the next one, from 0, or the rest of the one that `state` was set to."""
+        """Iterate over the next epoch (the first loop over epoch 0), or over the rest of the one that `state` was set to."""
         position = self._resumed or Position(self._epochs)
         self._latest, self._resumed, self._epochs = position, None, position.epoch + 1
         return self._follow(self._at_epoch(position.epoch), position)
 
     @staticmethod
     def _follow(fixed: Dataset, position: Position) -> Iterator[tuple[Any, ...]]:
+        """Yield the items of an epoch from a position on, and update the position."""
         with closing(fixed._items(position.epoch, position.index)) as items:
             for item in items:
                 position.index += 1
@@ -88,15 +90,18 @@ class Dataset:
         position.epoch, position.index = position.epoch + 1, 0
 
     def _items(self, epoch: int, start: int) -> Generator[tuple[Any, ...], None, None]:
-        """The rest of an epoch from item `start`, of a dataset that is fixed at that epoch."""
+        """Yield the items from number ``start`` on; called on the copy that `_at_epoch` returned."""
         for index in range(start, len(self)):
             yield self[index]
 
     @property
     def state(self) -> dict[str, int]:
-        """The position in the latest epoch, for a checkpoint; set it, and the next `for` continues with the rest.
+        """The position in the latest epoch, for a checkpoint; after it is set, the next `for` loop continues there.
 
-        `epoch` counts from 0, `index` is that of the next item, `size` the length, which is checked when it is set.
+        A dict of "epoch", which counts from 0, "index", the number of the next item, and "size", the dataset's length.
+
+        Raises:
+            ValueError: when it is set, a state of another length, or a position that does not exist.
 
         >>> import flnb
         >>> items = flnb.data.TensorDataset(flnb.arange(4))
@@ -125,14 +130,14 @@ class Dataset:
         self._resumed = Position(epoch, index)
 
     def _check(self, index: int) -> int:
-        """`index` counted from the start. IndexError also ends the iteration protocol of old."""
+        """Return a non-negative index for one that may count from the end, or raise an IndexError."""
         size = len(self)
         if not -size <= index < size:
             raise IndexError(f"flnb: {type(self).__name__} of {size} has no item {index}")
         return index % size
 
     def _check_all(self, indices: Any) -> Indices:
-        """Check indices, and count them from the start."""
+        """Return non-negative indices for those given; raise a TypeError or IndexError if they are none."""
         given, size = np.asarray(indices), len(self)
         if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
             raise TypeError(
@@ -146,7 +151,7 @@ class Dataset:
 
 
 def stacked(samples: Sequence[tuple[Any, ...]]) -> tuple[Tensor, ...]:
-    """Stack samples as one batch: column by column, along a new first axis.
+    """Make a batch of samples: entry i of the result stacks the entries i of all samples along a new first axis.
 
     >>> import numpy as np
     >>> import flnb
@@ -155,7 +160,7 @@ def stacked(samples: Sequence[tuple[Any, ...]]) -> tuple[Tensor, ...]:
     ((2, 3), [1, 2])
 
     Raises:
-        ValueError: no samples, or samples that differ in their number of entries or in the entries' shapes.
+        ValueError: no samples, or samples with different numbers of entries or different shapes.
     """
     if len({len(sample) for sample in samples}) != 1:
         got = [len(sample) for sample in samples]
@@ -165,12 +170,13 @@ def stacked(samples: Sequence[tuple[Any, ...]]) -> tuple[Tensor, ...]:
 
 
 def _stacked(column: tuple[Any, ...]) -> Tensor:
+    """Stack one entry of all samples."""
     first = column[0]
     if all(isinstance(item, np.ndarray) and item.dtype == first.dtype for item in column):
         _check_shapes(column)
         if first.dtype.isnative and first.dtype.kind in "biufc" and state.current().backend.shares_memory:
             batch = ops.empty((len(column), *first.shape), first.dtype)
-            np.stack(column, out=batch.numpy())  # straight into the tensor's memory
+            np.stack(column, out=batch.numpy())  # writes into the tensor's memory, without a copy
             return batch
     tensors = [ops.asarray(item) for item in column]
     _check_shapes(tensors)
@@ -178,6 +184,7 @@ def _stacked(column: tuple[Any, ...]) -> Tensor:
 
 
 def _check_shapes(items: Sequence[Any]) -> None:
+    """Raise a ValueError unless all arrays have one shape."""
     shapes = dict.fromkeys(tuple(item.shape) for item in items)
     if len(shapes) > 1:
         raise ValueError(
@@ -187,7 +194,10 @@ def _check_shapes(items: Sequence[Any]) -> None:
 
 
 class TensorDataset(Dataset):
-    """Arrays with a common first axis; sample i is the tuple of their i-th entries.
+    """Arrays as a dataset: sample i is the tuple of the i-th elements of all arrays along their first axis.
+
+    Raises:
+        ValueError: no array, or arrays with first axes of different extents.
 
     >>> import flnb
     >>> pairs = flnb.data.TensorDataset(flnb.asarray([[1.0, 2.0], [3.0, 4.0]]), flnb.asarray([7, 8]))

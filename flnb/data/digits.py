@@ -1,4 +1,4 @@
-"""Real handwritten digits that need no download: scikit-learn's bundled copy of the UCI set."""
+"""Handwritten digits that need no download: the part of the UCI data set that is included in scikit-learn."""
 
 from __future__ import annotations
 
@@ -10,9 +10,17 @@ from flnb.dispatch.dtypes import default_dtype
 
 
 def digits(test: int = 360, seed: int = 0) -> tuple[TensorDataset, TensorDataset]:
-    """Load the 1,797 digits as (training set, test set), split by `seed`: the same split everywhere and always.
+    """Load 1,797 handwritten digits as a training set and a test set.
 
-    Images are (N, 1, 8, 8) in the default dtype from 0 (paper) to 1 (ink), labels (N,) int64. Needs the extra "lab".
+    A sample is an image (1, 8, 8) in the default dtype, from 0 (paper) to 1 (ink), and its label, int64. Needs
+    scikit-learn, which the extra "lab" installs.
+
+    Args:
+        test: the number of samples in the test set.
+        seed: the seed of the split: the same one leads to the same split on every machine.
+
+    Raises:
+        ValueError: ``test`` is not between 1 and 1,796.
 
     >>> import flnb
     >>> train, held_out = flnb.data.digits()

@@ -1,4 +1,4 @@
-"""The samples of another dataset in another order: resampled, shuffled, a span, one part of many."""
+"""Datasets with the samples of another in another order: by indices, shuffled, or a contiguous range."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ __all__ = ["ResampleDataset", "ShuffleDataset", "SpanDataset", "round_robin"]
 
 
 class ResampleDataset(Dataset):
-    """Select samples of `dataset` by indices, in their order; an index may occur twice, or count from the end.
+    """Select samples of a dataset by indices: sample i is ``dataset[indices[i]]``.
+
+    An index may occur several times, and negative ones count from the end.
 
     >>> import flnb
     >>> [int(x) for (x,) in flnb.data.ResampleDataset(flnb.data.TensorDataset(flnb.arange(5)), [3, -1, 3])]
     [3, 4, 3]
 
     Raises:
-        IndexError: an index the dataset has not.
+        TypeError: indices that are not integers.
+        IndexError: an index that the dataset does not have.
     """
 
     def __init__(self, dataset: Dataset, indices: Sequence[int] | Indices) -> None:
@@ -39,7 +42,7 @@ class ResampleDataset(Dataset):
 
 
 class ShuffleDataset(ResampleDataset):
-    """Shuffle the samples of a dataset, differently in each epoch; `seed` determines all orders.
+    """Shuffle the samples of a dataset, in another order in each epoch; ``seed`` determines all orders.
 
     >>> import flnb
     >>> shuffled = flnb.data.ShuffleDataset(flnb.data.TensorDataset(flnb.arange(4)), seed=1)
@@ -53,6 +56,7 @@ class ShuffleDataset(ResampleDataset):
         self._shuffle(0)
 
     def _shuffle(self, epoch: int) -> None:
+        """Draw the order of an epoch."""
         self._order = np.random.default_rng((self.seed, epoch)).permutation(len(self.dataset))
 
     def _at_epoch(self, epoch: int) -> Self:
@@ -62,14 +66,14 @@ class ShuffleDataset(ResampleDataset):
 
 
 class SpanDataset(ResampleDataset):
-    """Select `length` samples from number `start` on; without a length all that follow.
+    """Select a contiguous range of a dataset: ``length`` samples from index ``start`` on, or all that follow.
 
     >>> import flnb
     >>> [int(x) for (x,) in flnb.data.SpanDataset(flnb.data.TensorDataset(flnb.arange(9)), 2, 3)]
     [2, 3, 4]
 
     Raises:
-        ValueError: a span that is not within the dataset.
+        ValueError: a range that is not within the dataset.
     """
 
     def __init__(self, dataset: Dataset, start: int, length: int | None = None) -> None:
@@ -81,17 +85,25 @@ class SpanDataset(ResampleDataset):
 
 
 def round_robin(samples: int, part: int, parts: int, batch: int = 1, allow_empty: bool = False) -> Indices:
-    """The indices that one of several processes works on: batches are dealt in turn, every index to one part.
+    """Divide samples among processes: return the indices of one of them.
 
-    The remainder after the last whole round is divided into even runs; if some part would get nothing, it is left out
-    so that all parts take equally many steps, unless `allow_empty`.
+    Batches of neighbouring indices are assigned to the parts in turn. The samples that remain after the last round in
+    which every part gets a batch are divided evenly; if they are fewer than parts, they are left out, so that all parts
+    have equally many batches.
+
+    Args:
+        samples: the number of all samples.
+        part: the number of this process, from 0.
+        parts: the number of processes.
+        batch: samples in a batch.
+        allow_empty: keep remaining samples even if some parts get none of them.
 
     >>> import flnb
     >>> [flnb.data.round_robin(11, part, 2, batch=2).tolist() for part in range(2)]
     [[0, 1, 4, 5, 8, 9], [2, 3, 6, 7, 10]]
 
     Raises:
-        ValueError: a part that is not in range(parts), or a count below its least.
+        ValueError: a part that is not in range(parts), or a number that is too small.
     """
     if samples < 0 or parts < 1 or batch < 1 or not 0 <= part < parts:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Items made ahead of their use, in order, by threads or by processes."""
+"""A dataset whose next items are loaded in advance, by threads or processes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,22 @@ __all__ = ["PrefetchDataset"]
 
 
 class PrefetchDataset(Dataset):
-    """Prepare up to `ahead` of the next items in `workers` while one is used; items and order stay the same.
+    """Load the next items in worker threads or processes while one is used; items and their order stay the same.
 
-    It is the outermost dataset: only iterating prefetches, indexing asks `dataset` itself. Threads suffice if loading
-    waits for files or spends its time in NumPy. With `processes=True` each worker is a new Python process (started by
-    *spawn*) with a pickled copy of `dataset`, made when the first epoch begins, until `close()` or the end; arrays are
-    returned through shared memory. Classes and functions must then be importable, which those of a notebook's cells are
-    not, and a script needs `if __name__ == "__main__":` around its main program.
+    Only iterating loads in advance (indexing does not), so this should be the outermost dataset. An error in a worker
+    is raised in the turn of its item, with the worker's stack; then the epoch ends.
 
-    An error in a worker is raised here, in its item's turn and with the worker's stack. The epoch then ends.
+    Threads suffice if loading waits for files or spends its time in NumPy. Processes are new Python processes (started
+    by *spawn*), each with a pickled copy of the dataset, made when the first epoch begins; they return arrays through
+    shared memory and run until `close` or the end of the program. They can only import classes and functions from
+    modules, not from the cells of a notebook, and a script needs ``if __name__ == "__main__":`` around its main
+    program.
+
+    Args:
+        dataset: the dataset whose items are loaded.
+        workers: the number of threads or processes.
+        ahead: the largest number of items that are loaded or ready at a time; twice the number of workers by default.
+        processes: use processes rather than threads.
 
     >>> import flnb
     >>> pairs = flnb.data.BatchDataset(flnb.data.TensorDataset(flnb.arange(5)), 2)
@@ -31,8 +38,9 @@ class PrefetchDataset(Dataset):
     [[0, 1], [2, 3], [4]]
 
     Raises:
-        RuntimeError: when iterated, if a worker process died.
-        TypeError: when iterated with processes, a dataset that cannot be pickled.
+        ValueError: ``workers`` or ``ahead`` is below 1.
+        RuntimeError: a worker process died (raised while iterating).
+        TypeError: the dataset cannot be pickled for processes (raised while iterating).
     """
 
     def __init__(self, dataset: Dataset, workers: int = 2, ahead: int | None = None, processes: bool = False) -> None:
@@ -52,7 +60,7 @@ class PrefetchDataset(Dataset):
         return self.dataset.take(indices)
 
     def close(self) -> None:
-        """End the worker processes and free their memory; the next epoch starts new ones with a new copy."""
+        """End the worker processes and free their memory; the next epoch starts new ones, with a new copy."""
         if self._processes is not None:
             self._processes.close()
 
@@ -67,7 +75,7 @@ class PrefetchDataset(Dataset):
                 number, job = pending.popleft()
                 try:
                     item = loader.collect(job)
-                except SystemExit as error:  # of one worker: it must not end the program, and silently
+                except SystemExit as error:  # raised in a worker: must not end the whole program
                     raise RuntimeError(
                         f"flnb: SystemExit({error.code!r}) in a worker of PrefetchDataset "
                         f"at item {number} of {len(self)}"

@@ -1,4 +1,4 @@
-"""A progress bar that fits where it is shown: a widget in a notebook, text in a terminal."""
+"""A progress bar: a widget in a notebook, text in a terminal."""
 
 from __future__ import annotations
 
@@ -9,9 +9,16 @@ from flnb_telemetry.extras import require
 
 
 def progress(iterable: Iterable[Any] | None, desc: str = "", total: int | None = None, **options: Any) -> Any:
-    """Show a progress bar (tqdm.auto's, with its `options`) while iterating; `.set_postfix(loss=...)` writes beside it.
+    """Show a progress bar of tqdm while iterating: a widget in a notebook, text in a terminal.
 
-    Without an iterable, `.update(n)` counts n more of the total as done.
+    Args:
+        iterable: what to iterate over, or None to call the bar's ``update(n)`` for every n steps done.
+        desc: the text before the bar.
+        total: the number of steps, by default the iterable's length.
+        options: further arguments of ``tqdm.auto.tqdm``.
+
+    Returns:
+        tqdm's bar, which yields the iterable's items; its ``set_postfix(loss=...)`` shows values behind the bar.
 
     >>> import io
     >>> import flnb

@@ -1,4 +1,4 @@
-"""The workers of `PrefetchDataset`: threads of one epoch, or processes that stay."""
+"""The workers of `PrefetchDataset`: threads, which run for one epoch, or processes, which stay for all epochs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ALIGN = 64
 
 
 class Threads:
-    """Make items in threads, each in the context (backend, memory manager) of the iterating thread."""
+    """Load items in threads, with the backend and memory manager of the iterating thread."""
 
     def __init__(self, count: int) -> None:
         from concurrent.futures import ThreadPoolExecutor
@@ -35,22 +35,27 @@ class Threads:
         self.pool = ThreadPoolExecutor(count, "flnb-prefetch")
 
     def submit(self, dataset: Dataset, epoch: int, index: int) -> Future[Any]:
+        """Start to load an item of a dataset, which is already in the order of the epoch."""
         return self.pool.submit(contextvars.copy_context().run, dataset.__getitem__, index)
 
     def collect(self, job: Future[Any]) -> tuple[Any, ...]:
+        """Wait for an item and return it, or raise its error."""
         return job.result()  # type: ignore[no-any-return]
 
     def finish(self, jobs: list[Future[Any]]) -> None:
+        """End the threads; items that no thread has begun to load are cancelled."""
         self.pool.shutdown(wait=True, cancel_futures=True)
 
 
 class Job(NamedTuple):
+    """An item that a worker process loads, and the number of the shared block that it may write to, if any."""
+
     future: Future[Any]
     slot: int | None
 
 
 class Array(NamedTuple):
-    """The place in which a worker put an array of an item."""
+    """Describes an array of an item in shared memory; ``tensor`` is true if the entry was a Tensor."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -59,10 +64,18 @@ class Array(NamedTuple):
 
 
 class Processes:
-    """Make items in processes with a copy of the dataset each; arrays are returned through shared memory.
+    """Load items in processes, which have a copy of the dataset each and return arrays through shared memory.
 
-    A job has a *slot*, a block that only its worker writes to until the job's end. The first items come pickled; they
-    show how large the slots should be. All blocks are made and removed here, so that a worker's death leaves none.
+    Each job has a block of shared memory, its *slot*, to which only its worker writes until the item is collected. The
+    first items are returned by pickling; their sizes show how large the blocks must be. All blocks are made and removed
+    by the iterating process, so none is left over if a worker dies.
+
+    Attributes:
+        count: the number of processes.
+        pool: the processes, None before the first item.
+        need: the size in bytes of the largest item so far.
+        free: the numbers of the blocks that no job uses.
+        blocks: the blocks by number.
     """
 
     def __init__(self, count: int) -> None:
@@ -77,6 +90,7 @@ class Processes:
         return Processes, (self.count,)
 
     def submit(self, dataset: Dataset, epoch: int, index: int) -> Job:
+        """Start to load an item, in the order of the epoch; the first call starts the processes."""
         if self.pool is None:
             self.pool = self._start(dataset)
         slot = self._slot()
@@ -85,6 +99,7 @@ class Processes:
             return Job(self.pool.submit(_load, epoch, index, where), slot)
 
     def collect(self, job: Job) -> tuple[Any, ...]:
+        """Wait for an item and return it, or raise its error."""
         try:
             with self._alive():
                 entries, size = job.future.result()
@@ -95,7 +110,7 @@ class Processes:
             self._release(job.slot)
 
     def finish(self, jobs: list[Job]) -> None:
-        """Give up jobs; those under way are waited for, since they write to their slots."""
+        """Cancel jobs; wait for those that a process works on, because it may still write to its block."""
         from concurrent.futures import wait
 
         wait([job.future for job in jobs if not job.future.cancel()])
@@ -103,6 +118,7 @@ class Processes:
             self._release(job.slot)
 
     def close(self) -> None:
+        """End the processes and free the blocks."""
         if self.pool is not None:
             self.pool.shutdown(wait=True, cancel_futures=True)
         self.pool = None
@@ -110,6 +126,7 @@ class Processes:
         _remove(self.blocks)
 
     def _start(self, dataset: Dataset) -> ProcessPoolExecutor:
+        """Start the processes with pickled copies of the dataset."""
         import multiprocessing
         from concurrent.futures import ProcessPoolExecutor
 
@@ -125,6 +142,7 @@ class Processes:
 
     @contextmanager
     def _alive(self) -> Iterator[None]:
+        """Replace the error for a dead process by one that says what to do, and end the other processes."""
         from concurrent.futures.process import BrokenProcessPool
 
         try:
@@ -138,7 +156,7 @@ class Processes:
             ) from error
 
     def _slot(self) -> int | None:
-        """The number of a block that is free and large enough; None while no item has come yet."""
+        """Reserve a block that is large enough and return its number; None while the size of items is unknown."""
         from multiprocessing.shared_memory import SharedMemory
 
         if not self.need:
@@ -152,10 +170,12 @@ class Processes:
         return slot
 
     def _release(self, slot: int | None) -> None:
+        """Make a block available for other jobs."""
         if slot in self.blocks:
             self.free.append(slot)
 
     def _read(self, slot: int | None, entry: Any) -> Any:
+        """Copy an array out of shared memory; other entries are returned as they are."""
         if not isinstance(entry, Array) or slot is None:
             return entry
         values: Any = np.ndarray(entry.shape, entry.dtype, self.blocks[slot].buf, entry.offset)
@@ -163,6 +183,7 @@ class Processes:
 
 
 def _remove(blocks: dict[int, SharedMemory]) -> None:
+    """Free blocks of shared memory."""
     for block in blocks.values():
         block.close()
         block.unlink()
@@ -173,13 +194,13 @@ def _remove(blocks: dict[int, SharedMemory]) -> None:
 
 _pickled = b""
 _copies: list[Dataset] = []
-"""The dataset as it came, and as it is in the epoch that was asked for last."""
+"""The unpickled dataset, and its copy in the order of the latest epoch."""
 _epoch = -1
 _attached: dict[int, SharedMemory] = {}
 
 
 def _begin(pickled: bytes) -> None:
-    """Start a worker. The dataset is unpickled with the first job, whose error then says what is wrong."""
+    """Prepare a new process. The dataset is unpickled only for the first item, which can report an error in it."""
     import signal
 
     global _pickled
@@ -189,7 +210,7 @@ def _begin(pickled: bytes) -> None:
 
 
 def _end_with_parent() -> None:
-    """End with the parent, which cannot tell its workers to end if it is killed."""
+    """End this process when its parent ends, which may be killed before it can end its workers."""
     import multiprocessing
 
     parent = multiprocessing.parent_process()
@@ -199,6 +220,7 @@ def _end_with_parent() -> None:
 
 
 def _at(epoch: int) -> Dataset:
+    """Return this process's copy of the dataset in the order of an epoch."""
     global _epoch, _pickled
     if not _copies:
         try:
@@ -215,7 +237,15 @@ def _at(epoch: int) -> Dataset:
 
 
 def _load(epoch: int, index: int, where: tuple[int, str] | None) -> tuple[list[Any], int]:
-    """An item's entries and the bytes their arrays take; arrays are in the slot if they fit, else they are returned."""
+    """Load an item; its arrays are written to shared memory if they fit.
+
+    Args:
+        epoch, index: the epoch, and the item's number in it.
+        where: number and name of the block of shared memory that may be used.
+
+    Returns:
+        The item's entries, with an `Array` for each array that was written to the block, and the arrays' size in bytes.
+    """
     try:
         item = _at(epoch)[index]
     except Exception as error:
@@ -238,10 +268,12 @@ def _load(epoch: int, index: int, where: tuple[int, str] | None) -> tuple[list[A
 
 
 def _is_array(entry: Any) -> bool:
+    """Whether an entry can be written to shared memory."""
     return isinstance(entry, Tensor) or (isinstance(entry, np.ndarray) and not entry.dtype.hasobject)
 
 
 def _attach(slot: int, name: str) -> SharedMemory:
+    """Open a block of shared memory in this process, or return it if it is open."""
     from multiprocessing.shared_memory import SharedMemory
 
     block = _attached.get(slot)
@@ -253,7 +285,7 @@ def _attach(slot: int, name: str) -> SharedMemory:
 
 
 def _sendable(error: Exception) -> Exception:
-    """The error, or one with its type and text where it does not survive pickling."""
+    """Return the error itself, or a RuntimeError with its type and text if it cannot be pickled and unpickled."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
