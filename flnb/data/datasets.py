@@ -75,7 +75,7 @@ class Dataset:
         return fixed
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        """Iterate over the next epoch (the first loop over epoch 0), or over the rest of the one that `state` was set to."""
+        """Iterate over the next epoch, the first time over epoch 0, or over what is left after `state` was set."""
         position = self._resumed or Position(self._epochs)
         self._latest, self._resumed, self._epochs = position, None, position.epoch + 1
         return self._follow(self._at_epoch(position.epoch), position)

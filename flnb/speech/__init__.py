@@ -1,4 +1,4 @@
-"""Speech: so far, sequence criteria and decoding by search over lattices."""
+"""Speech recognition: training criteria over sequences, and decoding by beam search."""
 
 from flnb.ops.documentation import readable
 from flnb.speech.acceptors import START, Acceptor, Arc, bigram, ctc, forced, lexicon

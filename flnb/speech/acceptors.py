@@ -1,7 +1,7 @@
-"""Acceptors: which sequences of tokens, one a frame, are paths, and the score of each step.
+"""Acceptors: graphs whose paths are sequences of tokens, one for each frame of speech, with a score for each step.
 
-A criterion compares two of them: the *numerator* holds the paths that spell the target, the *denominator* all that a
-search considers possible (`flnb.speech.beam_search`).
+A training criterion compares two of them: the paths of the *numerator* spell the target, those of the *denominator* are
+all paths that a search considers possible (`flnb.speech.beam_search_loss`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 __all__ = ["START", "Acceptor", "Arc", "bigram", "ctc", "forced", "lexicon"]
 
 START = -1
-"""The state before the first frame; the others count from 0."""
+"""The number of the state before the first frame; other states count from 0."""
 
 
 class Arc(NamedTuple):
-    """One step: consume a frame as ``token``, arrive in state ``to``, score ``weight``.
+    """One step of a path: read a frame as ``token``, go to state ``to``, and add ``weight`` to the score.
 
     The weight is a 0-d tensor, a number, or None for 0.
     """
@@ -27,7 +27,9 @@ class Arc(NamedTuple):
 
 
 class Acceptor(NamedTuple):
-    """The arcs that leave each state, and the states in which a path may end. All paths begin in `START`.
+    """A graph of sequences of tokens: the arcs that leave each state, and the states in which a path may end.
+
+    All paths begin in the state `START`, which is -1.
 
     >>> from flnb.speech import Acceptor, Arc
     >>> either = Acceptor({-1: [Arc(0, 0), Arc(1, 1)], 0: [Arc(0, 0)], 1: [Arc(1, 1)]}, frozenset({0, 1}))
@@ -38,27 +40,29 @@ class Acceptor(NamedTuple):
 
 
 def bigram(transitions: Any) -> Acceptor:
-    """The acceptor of all sequences of tokens. A state is the latest token.
+    """The acceptor of all sequences of tokens; the number of a state is that of the latest token.
 
     Args:
-        transitions: scores ``[from, to]`` of one token after another, or after itself, shape (tokens, tokens).
+        transitions: the scores of each token after each other and after itself, (tokens, tokens), indexed [from, to].
 
     >>> import flnb
     >>> acceptor = flnb.speech.bigram(flnb.zeros((2, 2)))
     >>> round(flnb.speech.path_score(acceptor, flnb.zeros((3, 2))).item(), 4)  # log of 8 paths
     2.0794
     """
-    weight = _Weights(transitions)
-    tokens = range(transitions.shape[0])
-    arcs = {i: [Arc(j, j, weight(i, j)) for j in tokens] for i in tokens}
+    tokens, rows = range(transitions.shape[0]), list(transitions)
+    arcs = {i: [Arc(j, j, rows[i][j]) for j in tokens] for i in tokens}
     arcs[START] = [Arc(j, j) for j in tokens]
     return Acceptor(arcs, frozenset(tokens))
 
 
 def forced(tokens: Sequence[int], transitions: Any = None) -> Acceptor:
-    """The paths that spell ``tokens`` in this order, each for one frame or more, without blanks.
+    """The acceptor of the paths that spell ``tokens`` in this order, each for one frame or more, without blanks.
 
-    In state i the latest token is ``tokens[i]``.
+    In state i the latest token is ``tokens[i]``. ``transitions`` are as for `bigram`.
+
+    Raises:
+        ValueError: no tokens.
 
     >>> import flnb
     >>> acceptor = flnb.speech.forced([0, 1])
@@ -71,7 +75,7 @@ def forced(tokens: Sequence[int], transitions: Any = None) -> Acceptor:
 
 
 def ctc(tokens: Sequence[int], blank: int = 0) -> Acceptor:
-    """The paths that collapse to ``tokens`` by connectionist temporal classification's rule: repetitions, then blanks.
+    """The acceptor of the paths that become ``tokens`` if repetitions and then blanks are removed (CTC).
 
     With emissions that are log-probabilities in every frame, its negative `path_score` is the CTC loss (A. Graves et
     al., 2006, section 3.2).
@@ -98,14 +102,18 @@ def lexicon(
     scores: Sequence[Any] | None = None,
     sentence: Sequence[int] | None = None,
 ) -> Acceptor:
-    """The paths that spell words, each letter for one frame or more: any words in any order, or those of a sentence.
+    """The acceptor of paths that spell words, each letter for one frame or more, in any order or in a given one.
+
+    Both acceptors of a criterion can be made by this function: the numerator with a sentence, the denominator without.
 
     Args:
-        words: each the tokens of its letters.
-        transitions: as for `bigram`, within words and from one to the next.
-        scores: of each word, a number or a 0-d tensor, added where its last letter begins.
-        sentence: positions in ``words``; None allows all sequences of words. Both graphs of a criterion are made by
-            this function: the numerator with a sentence, the denominator without.
+        words: the letters of each word, as tokens.
+        transitions: as for `bigram`, within words and between them.
+        scores: a score for each word, a number or a 0-d tensor, which is added at its last letter.
+        sentence: the words in order, as indices of ``words``; None allows all sequences of words.
+
+    Raises:
+        ValueError: no words, a word without letters, or a sentence without words.
 
     >>> from flnb.speech import lexicon
     >>> either = lexicon([[0, 1], [2]])  # "ab" or "c", as often as one likes
@@ -116,7 +124,7 @@ def lexicon(
         raise ValueError(f"lexicon: expected words of one token or more, got {words!r:.80}")
     if sentence is not None and not len(sentence):
         raise ValueError("lexicon: the sentence has no words; without blanks, silence is a word too")
-    graph = _Words(words, _Weights(transitions), scores)
+    graph = _Words(words, transitions, scores)
     if sentence is None:
         begins, ends = zip(*[graph.spell(word, share=True) for word in range(len(words))], strict=True)
         for end in ends:
@@ -134,20 +142,27 @@ def lexicon(
 
 
 class _Words:
-    """A graph of words under construction. Words that begin alike can share those states: a tree.
+    """A graph of words under construction, in which words with a common prefix can share its states.
 
-    The state of a word's last letter is its own, because the word's score is on the arc to it.
+    The state of a word's last letter is not shared, because the arc to it has the word's score.
+
+    Attributes:
+        arcs: the arcs that leave each state.
+        token: the letter of each state.
+        bonus: the score of the word that ends in each state, None for other states.
+        shared: the states that are shared, by prefix.
     """
 
-    def __init__(self, words: Sequence[Sequence[int]], weight: _Weights, scores: Sequence[Any] | None) -> None:
-        self.words, self.weight, self.scores = words, weight, scores
+    def __init__(self, words: Sequence[Sequence[int]], transitions: Any, scores: Sequence[Any] | None) -> None:
+        self.words, self.scores = words, scores
+        self.weights = None if transitions is None else list(map(Numbers, transitions))
         self.arcs: dict[int, list[Arc]] = {START: []}
         self.token: list[int] = []
         self.bonus: list[Any] = []
         self.shared: dict[tuple[int, ...], int] = {}
 
     def spell(self, word: int, share: bool = False) -> tuple[int, int]:
-        """Add the states of a word's letters; the first and the last."""
+        """Add the states of a word's letters, shared with other words if ``share``; return the first and the last."""
         letters = tuple(self.words[word])
         states: list[int] = []
         for n in range(1, len(letters) + 1):
@@ -162,31 +177,32 @@ class _Words:
             states.append(state)
         return states[0], states[-1]
 
+    def _weight(self, a: int, b: int) -> Any:
+        """The score of token b after token a."""
+        return None if self.weights is None else self.weights[a][b]
+
     def _state(self, token: int, bonus: Any) -> int:
+        """Add a state and its arc to itself."""
         state = len(self.token)
         self.token.append(token)
         self.bonus.append(bonus)
-        self.arcs[state] = [Arc(token, state, self.weight(token, token))]
+        self.arcs[state] = [Arc(token, state, self._weight(token, token))]
         return state
 
     def connect(self, a: int, b: int) -> None:
-        """Add the arc from a state to the state of another letter."""
-        weight = None if a == START else self.weight(self.token[a], self.token[b])
+        """Add the arc from state a to state b, with the score of the transition and of a word that ends in b."""
+        weight = None if a == START else self._weight(self.token[a], self.token[b])
         bonus = self.bonus[b]
         both = weight if bonus is None else bonus if weight is None else weight + bonus
         self.arcs[a].append(Arc(self.token[b], b, both))
 
 
-class _Weights:
-    """The numbers of a matrix of scores, each made once, so that all arcs of a kind share one node."""
+class Numbers(dict[int, Any]):
+    """The numbers of a row as 0-d tensors, each made when it is first used, so that all its uses share one node."""
 
-    def __init__(self, scores: Any) -> None:
-        self.rows = None if scores is None else list(scores)
-        self.made: dict[tuple[int, int], Any] = {}
+    def __init__(self, row: Any) -> None:
+        self.row = row
 
-    def __call__(self, i: int, j: int) -> Any:
-        if self.rows is None:
-            return None
-        if (i, j) not in self.made:
-            self.made[i, j] = self.rows[i][j]
-        return self.made[i, j]
+    def __missing__(self, index: int) -> Any:
+        self[index] = found = self.row[index]
+        return found

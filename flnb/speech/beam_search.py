@@ -1,16 +1,17 @@
-"""A differentiable beam search: scores of sets of paths through a lattice, one scalar op at a time.
+"""A differentiable beam search: the scores of all paths through an acceptor, computed one scalar op at a time.
 
-The scores of all paths that an acceptor allows are summed up (in logarithms) frame by frame; of the states reached, the
-beam keeps the best. Every arc is an addition and every meeting of two paths a `flnb.logaddexp`, on numbers: seconds of
-speech are a graph of a million tiny nodes, and the gradient flows back through the search itself. Where the beam cuts,
-no gradient flows; what was cut costs nothing. Each frame is a scope, by which the tape's views open and close.
+The scores of all paths to a state are summed up (in logarithms) frame by frame; of the states that are reached, only
+the best are kept, the beam. Every arc is an addition and every two paths that meet a `flnb.logaddexp` of 0-d tensors,
+so seconds of speech make a graph of a million tiny nodes, and gradients flow back through the search itself. States
+outside of the beam get no gradient and take no time. The ops of each frame are recorded under its name, such as
+"frame3".
 
 Source: R. Collobert, A. Hannun, G. Synnaeve, "A Fully Differentiable Beam Search Decoder", ICML 2019.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from functools import cache, reduce
 from typing import Any
 
@@ -19,7 +20,7 @@ from flnb_telemetry.bus import scope
 from flnb.autograd import Variable
 from flnb.autograd.teaching.prefused import MatchedOp, register_sequence
 from flnb.ops import logaddexp
-from flnb.speech.acceptors import START, Acceptor
+from flnb.speech.acceptors import START, Acceptor, Numbers
 
 __all__ = ["beam_search_loss", "best_path", "common_states", "path_score"]
 
@@ -27,19 +28,20 @@ __all__ = ["beam_search_loss", "best_path", "common_states", "path_score"]
 def path_score(
     acceptor: Acceptor, emissions: Any, beam: int | None = None, keep: Sequence[Collection[int]] | None = None
 ) -> Any:
-    """The logarithm of the summed exponentials of the scores of all paths, a 0-d tensor.
+    """Return log(sum(exp(score))) over all paths of an acceptor, as a 0-d tensor.
 
     A path's score is the sum of its arcs' weights and of ``emissions[frame, token]``. The gradient with respect to the
-    emissions is each token's posterior probability in each frame.
+    emissions is the posterior probability of each token in each frame.
 
     Args:
-        emissions: scores of each token in each frame, shape (frames, tokens), floating point.
-        beam: states kept after every frame, the best first, 1 or more; None keeps all.
-        keep: for every frame, states that are kept in addition to the beam.
+        acceptor: the graph whose paths are summed up.
+        emissions: a score for each token in each frame, (frames, tokens), floating point.
+        beam: the number of states that are kept after every frame, those with the highest scores; None keeps all.
+        keep: for every frame, states that are kept even if they are not in the beam.
 
     Raises:
-        ValueError: a beam of no states; or no path ends in time, because there are too few frames or the beam lost
-            them all.
+        ValueError: a beam below 1, emissions of another shape, or no path that ends with the last frame, because there
+            are too few frames or none of these paths is in the beam.
 
     >>> import flnb
     >>> from flnb.speech import forced, path_score
@@ -55,7 +57,9 @@ def path_score(
     """
     _check_beam(beam)
     alive: dict[int, Any] = {START: None}
-    for number, frame in enumerate(_frames(emissions)):
+    if emissions.ndim != 2:
+        raise ValueError(f"path_score: emissions must be (frames, tokens), got shape {emissions.shape}")
+    for number, frame in enumerate(map(Numbers, list(emissions))):
         with scope(f"frame{number}"):
             arriving = _arrivals(acceptor, alive, frame)
         alive = arriving if beam is None else _best(arriving, beam, keep[number] if keep else ())
@@ -65,8 +69,14 @@ def path_score(
     return reduce(logaddexp, ended)
 
 
-def _arrivals(acceptor: Acceptor, alive: dict[int, Any], frame: _Frame) -> dict[int, Any]:
-    """One frame: the score of all paths to each state that an arc leads to from the states alive."""
+def _arrivals(acceptor: Acceptor, alive: dict[int, Any], frame: Numbers) -> dict[int, Any]:
+    """Read one frame: from the scores of the states before it (``alive``), compute those of the states after it.
+
+    Args:
+        acceptor: the graph.
+        alive: the score of each state; None in the first one, for 0.
+        frame: the score of each token in this frame.
+    """
     arriving: dict[int, Any] = {}
     for state, score in alive.items():
         for token, to, weight in acceptor.arcs[state]:
@@ -78,20 +88,21 @@ def _arrivals(acceptor: Acceptor, alive: dict[int, Any], frame: _Frame) -> dict[
 
 
 def beam_search_loss(numerator: Acceptor, denominator: Acceptor, emissions: Any, beam: int | None = None) -> Any:
-    """The negative log-probability of the target's paths among all that the search considers; 0 or more.
+    """The negative log-probability of the target's paths among all paths that the search considers; 0 or more.
 
-    Training by it makes the search, as it is with its beam, prefer the target. The numerator is not pruned, and in the
-    denominator the states that the target's own paths go through are kept beside the beam: else a search that loses
-    the target would be scored by paths which the target is no longer among.
+    Training with it makes the search, including its beam, prefer the target. The beam is applied to the denominator
+    only, and states on the target's own paths are always kept there, because otherwise the target could be missing
+    among the paths that it is compared with.
 
     Args:
-        numerator: the paths that say the target, `forced` or `lexicon` with a sentence.
-        denominator: all paths, `bigram` or `lexicon`, with the same scores on its arcs.
+        numerator: the acceptor of the target's paths: `forced`, or `lexicon` with a sentence.
+        denominator: the acceptor of all paths: `bigram`, or `lexicon`, with the same scores on its arcs.
         emissions: as for `path_score`.
-        beam: states kept after every frame of the denominator.
+        beam: the number of states that are kept after every frame; None keeps all.
 
     Raises:
-        ValueError: no path of the numerator ends in time or, with a beam, is one of the denominator.
+        ValueError: no path of the numerator ends with the last frame or, with a beam, none is a path of the
+            denominator.
 
     >>> import flnb
     >>> from flnb.speech import beam_search_loss, bigram, forced
@@ -109,7 +120,12 @@ def beam_search_loss(numerator: Acceptor, denominator: Acceptor, emissions: Any,
 
 
 def common_states(numerator: Acceptor, denominator: Acceptor, frames: int) -> list[set[int]]:
-    """For every frame, the denominator's states on complete paths that spell what a path of the numerator spells.
+    """Return, for every frame, the denominator's states on paths that spell the same as a path of the numerator.
+
+    Only paths of ``frames`` frames that end in a final state of both acceptors count.
+
+    Raises:
+        ValueError: there is no such path.
 
     >>> from flnb.speech import common_states, forced
     >>> common_states(forced([7, 8]), forced([7, 8, 8]), 3)
@@ -118,6 +134,7 @@ def common_states(numerator: Acceptor, denominator: Acceptor, frames: int) -> li
 
     @cache
     def successors(pair: tuple[int, int]) -> list[tuple[int, int]]:
+        """The pairs of states, one of each acceptor, that one token leads to from a pair."""
         n, d = pair
         return [(a.to, b.to) for a in numerator.arcs[n] for b in denominator.arcs[d] if a.token == b.token]
 
@@ -138,7 +155,9 @@ def common_states(numerator: Acceptor, denominator: Acceptor, frames: int) -> li
 
 
 def best_path(acceptor: Acceptor, emissions: Any, beam: int | None = None) -> tuple[list[int], float]:
-    """The best path's tokens, one a frame, and its score (Viterbi): the same search with max in place of log-sum.
+    """Return the tokens of the path with the highest score, one for each frame, and that score (Viterbi).
+
+    Arguments and errors are those of `path_score`.
 
     >>> import flnb
     >>> from flnb.speech import best_path, forced
@@ -168,34 +187,14 @@ def best_path(acceptor: Acceptor, emissions: Any, beam: int | None = None) -> tu
     return tokens[::-1], score
 
 
-class _Frame:
-    """One frame's scores as numbers, each made when first asked for: pruned tokens cost nothing."""
-
-    __slots__ = ("made", "row")
-
-    def __init__(self, row: Any) -> None:
-        self.row = row
-        self.made: dict[int, Any] = {}
-
-    def __getitem__(self, token: int) -> Any:
-        found = self.made.get(token)
-        if found is None:
-            found = self.made[token] = self.row[token]
-        return found
-
-
-def _frames(emissions: Any) -> Iterator[_Frame]:
-    if emissions.ndim != 2:
-        raise ValueError(f"path_score: emissions must be (frames, tokens), got shape {emissions.shape}")
-    return map(_Frame, list(emissions))
-
-
 def _check_beam(beam: int | None) -> None:
+    """Raise a ValueError unless the beam keeps one state or more."""
     if beam is not None and beam < 1:
         raise ValueError(f"the beam must keep 1 state or more, or be None to keep all; got {beam}")
 
 
 def _best(scores: dict[int, Any], beam: int, keep: Collection[int]) -> dict[int, Any]:
+    """Select the ``beam`` states with the highest scores, and those in ``keep``."""
     if len(scores) <= beam:
         return scores
     best = set(sorted(scores, key=lambda state: scores[state].item())[-beam:])
@@ -203,17 +202,19 @@ def _best(scores: dict[int, Any], beam: int, keep: Collection[int]) -> dict[int,
 
 
 def _number(weight: Any) -> float:
+    """The weight of an arc as a float."""
     return 0.0 if weight is None else weight if isinstance(weight, (int, float)) else weight.item()
 
 
 def _no_path(acceptor: Acceptor, frames: int, beam: int | None) -> ValueError:
+    """The error for a search that reached no final state."""
     wider = "" if beam is None else f", or a beam wider than {beam}"
     states = len(acceptor.arcs) - 1
     return ValueError(f"no path through {states} states ends after {frames} frames; give more frames{wider}")
 
 
 def _arc(g: Any, meeting: MatchedOp, *additions: MatchedOp) -> tuple[Any, ...]:
-    """The gradient of ``logaddexp(other, score + step)``: the arc's cotangent goes to all of its summands."""
+    """The gradients of ``logaddexp(other, score + step)`` with respect to all summands; ``step`` may be a sum."""
     other, along = (
         None if x is None else pull(g, meeting.plan, *meeting.saved)
         for x, pull in zip(meeting.saved[:2], meeting.plan.pulls, strict=True)
@@ -221,6 +222,6 @@ def _arc(g: Any, meeting: MatchedOp, *additions: MatchedOp) -> tuple[Any, ...]:
     return other, *[along] * (len(additions) + 1)
 
 
-# On the prefused tape an arc is one node instead of two or, with a weight, three.
+# On the tape "prefused", an arc is one node rather than two or, with a weight, three.
 register_sequence("weighted_arc", ("logaddexp", None, ("add", None, "add")), _arc)
 register_sequence("arc", ("logaddexp", None, "add"), _arc)

@@ -1,4 +1,4 @@
-"""Checks of the arguments of functions of pictures: every error names the function, what it got and what it takes."""
+"""Checks of arguments; their errors name the function of `flnb.vision` (``op``), what it got and what it expects."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from flnb.ops.reduction import floating
 
 
 def picture(op: str, x: Any, method: str = "linear") -> Any:
+    """Check pictures (..., H, W) and a method of interpolation; return a tensor, of floating point if "linear"."""
     x = asarray(x)
     if x.ndim < 2 or 0 in x.shape[-2:]:
         raise ValueError(f"vision.{op}: expected pictures (..., H, W) with one pixel or more, got {x._spec!r}")
@@ -24,7 +25,7 @@ def picture(op: str, x: Any, method: str = "linear") -> Any:
 
 
 def whole(given: Any) -> int:
-    """Check for a whole number of 1 or more; 0 if it is none."""
+    """Return a whole number of 1 or more as an int, and 0 for anything else."""
     try:
         return max(index(given), 0)
     except TypeError:
@@ -32,6 +33,7 @@ def whole(given: Any) -> int:
 
 
 def sized(op: str, given: Any) -> tuple[int, ...]:
+    """Check a size (rows, columns) and return it as a tuple."""
     extents = tuple(map(whole, given)) if hasattr(given, "__len__") and np.ndim(given) == 1 else ()
     if len(extents) != 2 or 0 in extents:
         raise ValueError(
@@ -41,6 +43,7 @@ def sized(op: str, given: Any) -> tuple[int, ...]:
 
 
 def finite(op: str, name: str, given: Any, least: float = -math.inf) -> float:
+    """Check that the argument ``name`` is a finite number of at least ``least``, and return it as a float."""
     try:
         number = float(given)
     except (TypeError, ValueError):
@@ -52,6 +55,7 @@ def finite(op: str, name: str, given: Any, least: float = -math.inf) -> float:
 
 
 def pair(op: str, name: str, given: Any, parts: str = "(rows, columns)", least: float = -math.inf) -> list[float]:
+    """Check that the argument ``name`` is two finite numbers, which ``parts`` describes, and return them."""
     try:
         both = list(given)
     except TypeError:
@@ -62,7 +66,10 @@ def pair(op: str, name: str, given: Any, parts: str = "(rows, columns)", least: 
 
 
 def floats(op: str, name: str, given: Any, shape: tuple[int, ...]) -> Any:
-    """A tensor of that shape, which may require grad; anything else is converted to float64, and must be finite."""
+    """Check the shape of the argument ``name`` and return it as a tensor of floating point.
+
+    A tensor may require gradients; anything else is converted to float64 and must be finite.
+    """
     known = hasattr(given, "_spec")
     try:
         made = floating(given) if known else np.asarray(given, np.float64)
@@ -77,7 +84,7 @@ def floats(op: str, name: str, given: Any, shape: tuple[int, ...]) -> Any:
 
 
 def limits(dtype: Any) -> tuple[float, float]:
-    """The least and the most that a dtype holds."""
+    """Return the smallest and the largest number of a dtype."""
     if dtype.kind == "b":
         return 0, 1
     known: Any = iinfo(dtype) if dtype.kind in "iu" else finfo(dtype)
@@ -85,7 +92,7 @@ def limits(dtype: Any) -> tuple[float, float]:
 
 
 def outside(op: str, dtype: Any, value: Any) -> Any:
-    """The value of pixels outside, as a number that does not change the pictures' dtype."""
+    """Check the value of pixels outside of pictures; return it as a number that does not change the pictures' dtype."""
     if dtype.kind not in "biu":
         return value
     number = finite(op, f"the value outside of pictures of {dtype}", value)

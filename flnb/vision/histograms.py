@@ -1,4 +1,4 @@
-"""Histograms of pictures, and pictures with even ones."""
+"""Histograms of pictures, and histogram equalisation."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 def _edges(op: str, x: Any, bins: int, bounds: Any) -> Matrix:
+    """Check bins and bounds, and return the edges of the bins: bins + 1 numbers."""
     low, high = pair(op, "bounds", _bounds(x.dtype) if bounds is None else bounds, "(low, high)")
     if not whole(bins) or not low < high:
         raise ValueError(
@@ -33,27 +34,33 @@ def _edges(op: str, x: Any, bins: int, bounds: Any) -> Matrix:
 
 
 def _bounds(dtype: Any) -> tuple[float, float]:
-    """Those of pictures: 0 and 1 of bool and floating point, of integers their limits, of wide ones those of bytes."""
+    """The default bounds of a histogram, which the docstring of `histogram` lists."""
     if dtype.kind not in "iu":
         return 0, 1
     return limits(dtype) if dtype.itemsize < 4 else (0, 255)
 
 
 def _bins(x: Any, edges: Matrix) -> Any:
-    """The bin of each pixel, (pictures, pixels): -1 below all, ``bins`` above; a bin has its lower edge."""
+    """Return the bin of each pixel, (pictures, pixels): -1 below all bins, the number of bins above them.
+
+    A bin includes its lower edge, and the last bin both.
+    """
     flat = e.astype(reshape(x, (-1, x.shape[-2] * x.shape[-1])), np.float64)
     found = e.subtract(searchsorted(asarray(edges), flat, side="right"), 1)
-    return e.where(e.equal(flat, float(edges[-1])), len(edges) - 2, found)  # the last has both
+    return e.where(e.equal(flat, float(edges[-1])), len(edges) - 2, found)
 
 
 def histogram(x: Any, bins: int = 256, bounds: tuple[float, float] | None = None) -> Any:
-    """How many pixels of each picture are in each of ``bins`` equal intervals: (..., bins), int64.
+    """Count the pixels of each picture (..., H, W) in each of ``bins`` equal intervals: (..., bins), int64.
 
-    Unless ``bounds`` are given they are (0, 1) for floating point and bool, the least and the most of integers of 8 and
-    16 bits, and (0, 255) for wider ones, such as lists. Values outside are not counted.
+    Args:
+        x: the pictures.
+        bins: the number of intervals.
+        bounds: the first and the last edge. By default (0, 1) for floating point and bool, the limits of the dtype for
+            integers of 8 and 16 bits, and (0, 255) for wider integers. Pixels outside are not counted.
 
     Raises:
-        ValueError: no picture, bins that are not a whole number of 1 or more, or bounds that do not rise.
+        ValueError: x is no picture, bins are not a whole number of 1 or more, or bounds do not rise.
 
     >>> import flnb
     >>> flnb.vision.histogram(flnb.asarray([[0.0, 0.4], [0.5, 1.0]]), bins=2).tolist()
@@ -69,13 +76,14 @@ def histogram(x: Any, bins: int = 256, bounds: tuple[float, float] | None = None
 
 
 def equalize(x: Any, bins: int = 256, bounds: tuple[float, float] | None = None) -> Any:
-    """Spread the values of each picture so that equal intervals of ``bounds`` contain equally many (see `histogram`).
+    """Histogram equalisation: spread the values of each picture (..., H, W) evenly over the range ``bounds``.
 
-    A value becomes the share of pixels in the bins below its own and in it, of those above the lowest (Gonzalez and
-    Woods, "Digital image processing", section 3.3). The dtype stays; there is no gradient.
+    A value becomes the share of pixels in its bin and in lower bins, not counting the lowest bin in use, scaled to the
+    bounds. Shape and dtype stay the same; there is no gradient. Arguments are those of `histogram`. Gonzalez and Woods,
+    "Digital image processing", section 3.3.
 
     Raises:
-        ValueError: as of `histogram`, and bounds that the dtype does not have.
+        ValueError: as of `histogram`, or bounds that the dtype cannot represent.
 
     >>> import flnb
     >>> flnb.vision.equalize(flnb.asarray([[50, 51], [52, 53]])).tolist()

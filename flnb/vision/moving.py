@@ -1,4 +1,4 @@
-"""Pictures sampled at any positions, moved, rotated and sheared."""
+"""Pictures sampled at arbitrary positions, moved, rotated and sheared."""
 
 from __future__ import annotations
 
@@ -21,21 +21,22 @@ if TYPE_CHECKING:
 
 
 def sample(x: Any, rows: Any, columns: Any, method: str = "linear", value: float = 0.0) -> Any:
-    """Values of the picture at positions, which may be between pixels; "linear" ones have gradients by position.
+    """Sample pictures at positions, which may lie between pixels.
 
-    A pixel that is not finite counts only if its weight is not 0.
+    A pixel that is not finite influences only positions at which its weight is not 0.
 
     Args:
-        x: (..., H, W).
-        rows, columns: of one shape S.
-        method: "linear" between the four pixels around, or "nearest".
-        value: of positions outside or not finite; if integers or bool are kept ("nearest"), one of theirs.
+        x: pictures (..., H, W).
+        rows, columns: the positions in pixels, two tensors of one shape S; with "linear" they have gradients.
+        method: "linear" to interpolate between the four pixels around a position, or "nearest", which keeps the dtype.
+        value: the value at positions outside of the picture or not finite; the dtype of the result must have it.
 
     Returns:
-        (..., *S).
+        A tensor (..., *S).
 
     Raises:
-        ValueError: no picture, another method, positions of two shapes, or a value that the dtype does not have.
+        ValueError: x is no picture, the method is unknown, rows and columns differ in shape, or the dtype cannot
+            represent the value.
 
     >>> import flnb
     >>> flnb.vision.sample(flnb.asarray([[0.0, 2.0], [4.0, 6.0]]), [0.5, 1.0], [0.5, 5.0]).tolist()
@@ -48,13 +49,14 @@ def sample(x: Any, rows: Any, columns: Any, method: str = "linear", value: float
 
 
 def _sampled(op: str, x: Any, rows: Any, columns: Any, method: str, value: Any) -> Any:
+    """Sample checked pictures at checked positions, for the public function ``op``."""
     value = outside(op, x.dtype, value)
     if method == "nearest":
         return _at(x, e.round(rows), e.round(columns), value)
     pairs = []
     for places, n in zip((rows, columns), x.shape[-2:], strict=True):
         near = e.logical_and(e.greater_equal(places, -1.0), e.less_equal(places, float(n)))
-        places = e.where(near, places, -1.0)  # all the others, those that are not finite too, see the value alone
+        places = e.where(near, places, -1.0)  # far positions, also NaN, move to where all pixels around are outside
         first = e.floor(places)
         after = e.astype(e.subtract(places, first), x.dtype)
         pairs.append(((first, e.subtract(1.0, after)), (e.add(first, 1.0), after)))
@@ -67,7 +69,7 @@ def _sampled(op: str, x: Any, rows: Any, columns: Any, method: str, value: Any) 
 
 
 def _at(x: Any, rows: Any, columns: Any, value: Any) -> Any:
-    """The pixels at whole positions, and the value outside."""
+    """Return the pixels at whole-numbered positions, and the value for positions outside."""
     inside, indices = None, []
     for places, n in zip((rows, columns), x.shape[-2:], strict=True):
         within = e.logical_and(e.greater_equal(places, 0.0), e.less(places, float(n)))
@@ -83,17 +85,16 @@ def affine(
     """Move each point p, measured from the picture's centre, to ``matrix @ p + shift`` from the new picture's centre.
 
     Args:
-        x: (..., H, W).
-        matrix: (2, 2), of (row, column); it must have an inverse.
-        shift: (rows, columns).
-        size: of the result; that of x unless given.
+        x: pictures (..., H, W).
+        matrix: (2, 2), for points (row, column); it must have an inverse. It can have a gradient.
+        shift: (rows, columns), in pixels. It can have a gradient.
+        size: (rows, columns) of the new picture, by default those of x.
         method, value: as of `sample`.
 
-    A matrix or a shift that requires grad has a gradient as well.
-
     Raises:
-        ValueError: no picture, another method, a matrix, shift or size of another shape, or a value as of `sample`.
-        LinAlgError: a matrix without inverse.
+        ValueError: x is no picture, the method is unknown, the matrix, shift or size has another shape, or `sample`
+            refuses the value.
+        LinAlgError: the matrix has no inverse.
 
     >>> import flnb
     >>> flnb.vision.affine(flnb.asarray([[1.0, 2.0], [3.0, 4.0]]), [[0.0, 1.0], [1.0, 0.0]]).tolist()
@@ -105,6 +106,7 @@ def affine(
 def _moved(
     op: str, x: Any, matrix: Any, shift: Any = (0.0, 0.0), size: Any = None, method: str = "linear", value: Any = 0.0
 ) -> Any:
+    """Apply an affine map, as `affine` does, for the public function ``op``, which errors name."""
     x = picture(op, x, method)
     target = x.shape[-2:] if size is None else sized(op, size)
     matrix, shift = floats(op, "matrix", matrix, (2, 2)), floats(op, "shift", shift, (2,))
@@ -115,10 +117,12 @@ def _moved(
 
 
 def translate(x: Any, shift: Any, method: str = "linear", value: float = 0.0) -> Any:
-    """Move a picture down and to the right by ``shift`` (rows, columns), also by fractions of pixels.
+    """Move pictures (..., H, W) down and to the right by ``shift`` (rows, columns), which may be fractions of pixels.
+
+    Method and value are as of `sample`.
 
     Raises:
-        ValueError: no picture, another method, a shift that is not two numbers, or a value as of `sample`.
+        ValueError: x is no picture, the method is unknown, the shift is not two numbers, or `sample` refuses the value.
 
     >>> import flnb
     >>> flnb.vision.translate(flnb.asarray([[1.0, 2.0], [3.0, 4.0]]), (1, 0.5)).tolist()
@@ -128,10 +132,13 @@ def translate(x: Any, shift: Any, method: str = "linear", value: float = 0.0) ->
 
 
 def rotate(x: Any, degrees: float, expand: bool = False, method: str = "linear", value: float = 0.0) -> Any:
-    """Rotate a picture counter-clockwise about its centre; with ``expand`` the result is large enough for all of it.
+    """Rotate pictures (..., H, W) counter-clockwise about their centres.
+
+    With ``expand`` the result is large enough for the whole rotated picture; otherwise it has the size of x. Method and
+    value are as of `sample`.
 
     Raises:
-        ValueError: no picture, another method, degrees that are not finite, or a value as of `sample`.
+        ValueError: x is no picture, the method is unknown, the degrees are not finite, or `sample` refuses the value.
 
     >>> import flnb
     >>> flnb.vision.rotate(flnb.asarray([[1.0, 2.0], [3.0, 4.0]]), 90).tolist()
@@ -146,14 +153,15 @@ def rotate(x: Any, degrees: float, expand: bool = False, method: str = "linear",
 
 
 def shear(x: Any, factors: Sequence[float], method: str = "linear", value: float = 0.0) -> Any:
-    """Shear a picture: each column moves down by ``factors[0]`` more than the last, each row right by ``factors[1]``.
+    """Shear pictures (..., H, W) about their centres, by ``factors`` (down, right).
 
-    The centre stays where it is.
+    Each column moves down by ``factors[0]`` pixels more than the column before, each row to the right by ``factors[1]``
+    pixels more than the row above. Method and value are as of `sample`.
 
     Raises:
         ValueError: x is no picture, the method is unknown, the factors are not two numbers, or `sample` refuses the
             value.
-        LinAlgError: factors whose product is 1, which leave no area.
+        LinAlgError: the product of the factors is 1, which would reduce the picture to a line.
 
     >>> import flnb
     >>> flnb.vision.shear(flnb.asarray([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]), (0, -1)).tolist()

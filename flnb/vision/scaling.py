@@ -1,4 +1,4 @@
-"""Pictures scaled to other sizes and smoothed, by weights for rows and for columns."""
+"""Pictures scaled to other sizes and smoothed, by matrix products along rows and columns."""
 
 from __future__ import annotations
 
@@ -22,21 +22,28 @@ if TYPE_CHECKING:
 
 
 def _along(x: Any, rows: Matrix, columns: Matrix) -> Any:
-    """Every new row a mean of rows, then every new column one of columns."""
+    """Make every new row a weighted mean of rows, then every new column a weighted mean of columns.
+
+    Args:
+        x: pictures (..., H, W).
+        rows: weights (H', H).
+        columns: weights (W', W).
+    """
     return matmul(matmul(asarray(rows, x.dtype), x), asarray(columns.T, x.dtype))
 
 
 def resize(x: Any, size: Sequence[int], method: str = "linear", antialias: bool = False) -> Any:
-    """Scale a picture to another size (rows, columns); its corners stay corners.
+    """Scale pictures (..., H, W) to another size (rows, columns).
 
     Args:
-        x: (..., H, W).
-        size: (H', W').
-        method: "linear" between the nearest pixels, the outermost beyond; or "nearest", which keeps the dtype.
-        antialias: smaller pictures are means of all the pixels they cover, weighted by a triangle, as in Pillow.
+        x: the pictures.
+        size: the new height and width.
+        method: "linear" to interpolate between the nearest pixels, or "nearest", which keeps the dtype.
+        antialias: for smaller pictures, average all pixels that a new pixel covers, weighted by a triangle, as in
+            Pillow.
 
     Raises:
-        ValueError: no picture, another method, or a size that is not two whole numbers of 1 or more.
+        ValueError: x is no picture, the method is unknown, or the size is not two whole numbers of 1 or more.
 
     >>> import flnb
     >>> flnb.vision.resize(flnb.asarray([[0, 8]]), (1, 4)).tolist()
@@ -52,23 +59,23 @@ def resize(x: Any, size: Sequence[int], method: str = "linear", antialias: bool 
 
 
 def _triangles(centres: Matrix, n: int, antialias: bool) -> Matrix:
-    """Weights of n pixels for each centre: they fall linearly with the distance, and add up to 1."""
+    """Return weights (centres, n) of n pixels, which fall linearly with the distance to a centre and add up to 1."""
     reach = n / len(centres) if antialias and len(centres) < n else 1.0
     weights = np.maximum(0.0, 1.0 - np.abs(centres[:, None] - 0.5 - np.arange(n)) / reach)
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
 def gaussian_filter(x: Any, sigma: float | Sequence[float], truncate: float = 4.0, mode: str = "symmetric") -> Any:
-    """Smooth a picture by a normal distribution of standard deviation ``sigma`` pixels.
+    """Smooth pictures by a normal distribution with a standard deviation of ``sigma`` pixels.
 
     Args:
-        x: (..., H, W).
-        sigma: one number, or (down the rows, along the columns); 0 smooths nothing.
-        truncate: standard deviations after which the distribution is cut off.
-        mode: the picture beyond its edge: "symmetric", "reflect" or "edge", as of `flnb.pad`.
+        x: pictures (..., H, W), whose shape stays the same.
+        sigma: one number, or two for the directions (down, right); 0 leaves a direction as it is.
+        truncate: the number of standard deviations after which the distribution is cut off.
+        mode: how the picture continues beyond its edge: "symmetric", "reflect" or "edge", as in `flnb.pad`.
 
     Raises:
-        ValueError: no picture, another mode, or a sigma or truncate that is negative or not finite.
+        ValueError: x is no picture, the mode is unknown, or sigma or truncate is negative or not finite.
 
     >>> import flnb
     >>> row = flnb.vision.gaussian_filter(flnb.asarray([[0.0, 0.0, 1.0, 0.0, 0.0]]), (0, 0.5))
@@ -86,11 +93,11 @@ def gaussian_filter(x: Any, sigma: float | Sequence[float], truncate: float = 4.
 
 
 BLOCK = 256
-"""Pixels of a line that are smoothed by one product: a matrix over all of a long line would be mostly zeros."""
+"""The number of pixels of a line that one matrix product smooths: a matrix for a long line would be mostly zeros."""
 
 
 def _smoothed(x: Any, axis: int, sigma: float, truncate: float, mode: str) -> Any:
-    """Along one axis, block by block, all by the same matrix: memory does not grow with the square of the length."""
+    """Smooth along one axis, block by block with one matrix, whose size does not grow with the square of the length."""
     reach, n = int(truncate * sigma + 0.5), x.shape[axis]
     if not reach:
         return x
