@@ -168,9 +168,11 @@ def _indices(call: BatchedCall, first: int) -> tuple[list[Any], int]:
 
 
 def _with_examples(call: BatchedCall, key: tuple[Any, ...], first: int) -> tuple[tuple[Any, ...], list[Any], int]:
-    """The key, the index tensors and their dimensions, with the example's number as one more index in front.
+    """Index with the number of the example as one more index, in front of those in the key.
 
-    With it, the dimensions of the indices come first in ``x[key]``.
+    Returns:
+        The new key, the index tensors, and their number of dimensions in one example. In ``x[key]`` the dimensions of
+        the indices then come first.
     """
     indices, ndim = _indices(call, first)
     numbered = tuple(("index", k[1] + 1) if isinstance(k, tuple) and k[0] == "index" else k for k in key)

@@ -101,7 +101,7 @@ class _Run:
             return join(found)
 
     def pulled(self, g: Any) -> list[Any]:
-        """Run the function again and compute the cotangents of ``parents`` from that of the joined results."""
+        """Run the function again, and compute the gradients of ``parents`` from that of the joined results."""
         if dispatch.last_write > self.since:
             self._check_unwritten()
         with _Returned(self):

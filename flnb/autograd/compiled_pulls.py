@@ -41,7 +41,9 @@ AROUND = "here, table, cotangents, owned, reached, leaves, own, lane, retain"
 
 
 class Number:
-    """Stands in a trace for a Python number that differs from node to node: it can only be passed to an op.
+    """Stands for a Python number that a node saved, in the listing (trace) of the ops of a gradient function.
+
+    The number differs from node to node, so that it can only be passed to an op.
 
     Args:
         name: the expression that reads it in the generated text.
@@ -59,7 +61,10 @@ class Number:
 
 
 class PullTracing(Tracing):
-    """Lists the ops of a pull; operands may be numbers without a value, and no op may make a tensor from no tensor."""
+    """Lists the ops that a gradient function calls when it is run on tensors without values.
+
+    Numbers may be without a value, too. Functions that make a tensor from no tensor cannot be compiled.
+    """
 
     def apply(self, op: Any, operands: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
         if len(self.steps) > LONGEST:
@@ -80,15 +85,15 @@ class PullTracing(Tracing):
 
 
 class Branch(NamedTuple):
-    """A part of the generated function: the pulls of one parent, of two together, or of all.
+    """A part of the generated function: the gradients for one input of the op, for two together, or for all.
 
     Attributes:
-        condition: under which it runs, as text; empty: always.
-        trace: its ops.
-        whole: lines of text that call the backend's method for a composite's gradient; then the trace has no ops.
+        condition: under which the part runs, as text; empty: always.
+        trace: the ops to run, in order.
+        whole: lines of text that call the backend's method for a composite's gradient, in place of the ops.
         inputs: the tensors that the ops read, and the expression for the buffer of each.
-        given: which parents get which result, by position.
-        last: the condition, as text, under which nothing else will be read from the node; empty: never.
+        given: which inputs of the op (by position) get which result as their gradient.
+        last: the condition, as text, under which the node is not read again afterwards; empty: never.
     """
 
     condition: str
@@ -100,10 +105,10 @@ class Branch(NamedTuple):
 
 
 class Compiled:
-    """The compiled pulls of a plan: up to four versions of one function, each written when it is first needed.
+    """The compiled gradient functions of a plan: up to four versions of one function, each written when first needed.
 
     Attributes:
-        weight: bytes of the largest result. If the memory manager has blocks for results of that size, the version that
+        weight: bytes of the largest result. If the memory manager has blocks for results of that size, a version that
             allocates blocks must be used.
         ways: the versions by the bits `TOLD` and `BLOCKS`; None for one that is not written yet.
     """
@@ -274,17 +279,20 @@ class _Script:
             self.add(f"owned.add(key{i})", depth=depth + 1)
 
     def function(self, name: str) -> Callable[..., Any]:
-        """Compile the text to a function, which returns True if the pulls must run as public ops for this node."""
+        """Compile the text; the function returns True if a node's gradients must be computed by public ops instead."""
         text = "\n".join(["def pull(node, g, around):", f"    {AROUND} = around", *self.lines])
         names = compiled(text, f"<pull of {name}>", self.names)
         return names["pull"]  # type: ignore[no-any-return]
 
 
 def compile_pulls(plan: Plan, saved: Sequence[Any]) -> Compiled | bool:
-    """Compile the pulls of a plan and store them in it; returns them, or False if they cannot be compiled.
+    """Compile the gradient functions of a plan (op, shapes, attributes), and store the result in the plan.
 
     Args:
         saved: the values that one node of the plan saved; only their dtypes and shapes are used.
+
+    Returns:
+        The compiled functions, or False if they cannot be compiled.
     """
     try:
         if not plan.op.traceable:
@@ -298,7 +306,7 @@ def compile_pulls(plan: Plan, saved: Sequence[Any]) -> Compiled | bool:
 
 
 def _single(plan: Plan) -> list[Branch]:
-    """Trace the pulls of a plan, one for each argument: for two parents together, then for each alone."""
+    """Trace the gradient function of each input of an op: for two inputs together, then for each alone."""
     wanted = [i for i, pull in enumerate(plan.pulls) if pull is not None and isinstance(plan.specs[i], Spec)]
     branches = [
         _traced(
@@ -314,7 +322,7 @@ def _single(plan: Plan) -> list[Branch]:
 
 
 def _traced(plan: Plan, places: list[int], condition: str, last: str) -> Branch:
-    """Trace the pulls of the arguments at these positions."""
+    """Trace the gradient functions of the inputs at these positions."""
     trace = PullTracing()
     g = trace.input(plan.spec)
     inputs: list[tuple[Traced, str]] = [(g, "g")]
@@ -334,7 +342,7 @@ def _traced(plan: Plan, places: list[int], condition: str, last: str) -> Branch:
 
 
 def _joint(plan: Plan, saved: Sequence[Any]) -> list[Branch]:
-    """Trace a composite's pull, which is one for all arguments; or the call of the backend's method for it."""
+    """Trace the one gradient function of a composite op; or write the call of the backend's method for it."""
     trace = PullTracing()
     g = trace.input(plan.spec)
     inputs = [(g, "g")]
@@ -359,9 +367,9 @@ def _joint(plan: Plan, saved: Sequence[Any]) -> list[Branch]:
 
 
 def _inputs(trace: Tracing, specs: Sequence[Any], read: Sequence[bool], inputs: list[tuple[Traced, str]]) -> list[Any]:
-    """Make the operands of a trace that stand for the values that a node saved; None for those that are not read.
+    """Make traced tensors (without values) that stand for what a node saved; None for what is not read.
 
-    They and the expressions that read them are added to ``inputs``.
+    They, and the expressions that read them from the node, are added to ``inputs``.
     """
     values: list[Any] = []
     for i, (spec, wanted) in enumerate(zip(specs, read, strict=True)):
@@ -378,7 +386,7 @@ def _inputs(trace: Tracing, specs: Sequence[Any], read: Sequence[bool], inputs: 
 
 
 def _checked(result: Any, spec: Any) -> Traced:
-    """Return the result of a pull, which must be a traced tensor like its argument; else the pull is not compiled."""
+    """Return the result of a gradient function if it is like the input; else it cannot be compiled (`Untraceable`)."""
     if type(result) is not Traced or result._spec is not spec:
         raise Untraceable
     return result

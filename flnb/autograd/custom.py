@@ -105,9 +105,9 @@ class CustomOp(Composite):
         return self.arguments[i] if i < len(self.arguments) else str(i)
 
     def _forward(self, *values: Any) -> tuple[Any, tuple[Any, ...]]:
-        """Call the user's function with tensors, followed by attributes; returns its result and () as a body does.
+        """Call the user's function with tensors and attributes; returns its result, and () for nothing else to save.
 
-        It runs in a scope of the op's name; an event is emitted only if it returns an array, which NumPy computed.
+        It runs in a scope of the op's name. An event is emitted only if it returns an array, which NumPy computed.
         """
         end = len(values) - len(self.keywords)
         tensors, attributes = values[:end], values[end:]
@@ -205,7 +205,7 @@ class _Transposed(Op):
         self.op, self.position, self.count = op, position, count
 
     def _cotangent(self, g: Any, *values: Any) -> tuple[Any, tuple[Any, ...]]:
-        """Return the cotangent of the tensor, zeros where the user's vjp returns None; and (), as every body does."""
+        """Return the cotangent of the tensor, zeros if the user's vjp returns None; and () for nothing else to save."""
         end = len(values) - len(self.op.keywords)
         *tensors, y = values[:end]
         found = self.op._cotangents(g, values[end:], tensors, y)[self.position]

@@ -67,7 +67,7 @@ def _memory(gradient: Any) -> int:
 def grad_of(
     output: Variable, inputs: list[Variable], grad: Any = None, retain_graph: bool = False, create_graph: bool = False
 ) -> list[Tensor | None]:
-    """Return the gradients of a Variable by others anywhere on the tape; None for one that no gradient reaches.
+    """Return the gradients of a Variable with respect to others on the tape; None for one that no gradient reaches.
 
     No ``.grad`` changes. The arguments besides ``inputs`` are those of `Variable.backward`.
     """
@@ -199,7 +199,7 @@ LINKED = Linked()
 
 
 def follow(walk: contract.Walk, pull: Callable[[Node], None] | None = None) -> None:
-    """Call ``pull`` for the nodes in ``walk.reached`` and those reached from there, largest sequence numbers first."""
+    """Handle the nodes in ``walk.reached``, and those reached from there, in falling order of sequence numbers."""
     pull = pull or walk.pull
     reached = walk.reached
     waiting: dict[int, Node] = {}

@@ -70,7 +70,7 @@ class Walk:
         self.pull: Callable[[Node], None] = self._compiled(here) if self.buffers else self._pull
 
     def _compiled(self, here: state.State) -> Callable[[Node], None]:
-        """Make the `pull` that passes buffers on, by the compiled function of a node's pulls if there is one."""
+        """Make the function `pull` for passes over raw buffers, which uses compiled gradient functions if it can."""
         take, lane, min_block, watch = self.cotangents.pop, self._lane, here.min_block, self._statistics
         around = (
             here, here.table, self.cotangents, self._owned, self.reached, self.leaves, self.own, lane, self.retain
@@ -112,7 +112,7 @@ class Walk:
         return [self.cotangents[p[2]] for p in parents if p is not None and p[2] in self.cotangents]
 
     def _explain_failure(self, error: Exception, node: Node, g: Tensor) -> NoReturn:
-        """Run the pulls of a node again by public ops after their compiled form failed, to name the op in the error."""
+        """Repeat a compiled gradient function that failed by public ops, so that the error names the op that fails."""
         if node[PARENTS] is not None:  # else it was a sum that failed
             try:
                 self._pulled(node, g)
@@ -122,7 +122,7 @@ class Walk:
         raise error
 
     def _pull(self, node: Node) -> None:
-        """The `pull` that passes Tensors on."""
+        """The function `pull` for passes over Tensors."""
         g = self.cotangents.pop(node[SEQ], None)
         if g is not None:
             self._pull_over(node, g)
@@ -189,7 +189,7 @@ class Walk:
     def _pulled_from(
         self, plan: Any, node: Node, parents: tuple[Any, ...], g: Any, saved: list[Any]
     ) -> list[tuple[Node, Any]]:
-        """Call the hooks, then the pulls, of a node that was emptied already; returns pairs as `_pulled`."""
+        """Call the hooks, then the gradient functions, of a node that was emptied; returns pairs as `_pulled` does."""
         while isinstance(plan, Intercepted):
             g, saved = plan.cotangent(g), plan.values(saved)
             plan = plan.original

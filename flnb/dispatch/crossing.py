@@ -53,12 +53,12 @@ new = object.__new__
 
 @lru_cache(None)
 def _maker(form: Form) -> Any:
-    """Compile the text for a form of op; returns the function that makes the entry of an op of this form."""
+    """Compile the text for a form of op; returns a function that makes the code (entry) of each op of this form."""
     return _compile(entry_text(form), f"<crossing {' '.join(str(part) for part in form)}>")["make"]
 
 
 def _entry(op: Op, operands: int, into: str) -> Callable[..., Any]:
-    """Make the entry of an op for a number of operands; ``into`` is "out" if it writes into an existing tensor."""
+    """Make the code that runs an op on a number of operands; ``into`` is "out" if it writes into an existing tensor."""
     makes = "kept" if op.body is not None else "memory" if op.writes_out else "view"
     form = Form(operands, op.arity == 0, op.broadcasts, makes, into)
     made: Any = _maker(form)(op, op.plans, op.index)
@@ -71,7 +71,7 @@ def _entry(op: Op, operands: int, into: str) -> Callable[..., Any]:
 
 
 class Entries(dict[tuple[int, str], Any]):
-    """The entries of one op by ``(number of operands, into)``, each made when it is first needed (see `_entry`)."""
+    """The functions that run one op, by ``(number of operands, "out" or "")``, each compiled when first needed."""
 
     def __init__(self, op: Op) -> None:
         self.op = op

@@ -146,7 +146,7 @@ def drain(mine: Block | None = None) -> None:
 
 
 def _forget(entry: Any) -> None:
-    """Take an entry out of the queue of dropped blocks, where another thread may have done so before."""
+    """Take a block that was freed out of the queue, unless another thread has done so."""
     try:
         dropped.remove(entry)
     except ValueError:
@@ -154,7 +154,7 @@ def _forget(entry: Any) -> None:
 
 
 def _free(manager: MemoryManager, block: Block, mine: Block | None) -> None:
-    """Return a live block to its manager, with the sums and the event."""
+    """Return a live block to its manager; update the sums and emit the event."""
     ledger, lanes = manager.ledger, bus.lanes
     address, size = block.address, block.size  # `free` may merge the block with others
     if lanes is not None:  # emitted before `free`, which may release the segment

@@ -65,19 +65,22 @@ _array = quiet(np.asarray)
 
 
 class Plan:
-    """One op on inputs of known specs.
+    """An op on inputs of certain shapes, dtypes and kinds of buffer (specs), with certain attributes.
 
     Attributes:
-        weight: the bytes of a result that needs new memory, or of the largest of what a composite keeps, compared with
-            the manager's ``min_block``; -1 for a view.
-        blank: the dtype of a 0-d result where NumPy would return a scalar, which is no buffer: the method then gets a
-            plain array to write to. None elsewhere.
-        saves: for every set of operands that need a gradient (bit i: operand i), which inputs, and at the end whether
-            the output, the node saves.
-        kept: of a composite that a backend takes whole, the specs of what it saves for its gradient besides these.
-        primitives: of such a composite, the names of the ops that its body and its gradient consist of; None until
-            they are known.
-        compiled: the pulls as functions of buffers (`flnb.autograd.compiled_pulls`).
+        spec, specs: of the result and of the inputs.
+        weight: bytes of the result, or of the largest value that a composite op saves; it gets a block of memory if that
+            is at least the manager's ``min_block``. -1 for a view.
+        blank: the dtype of a 0-d result for which NumPy would return a scalar, which is no buffer: the backend's method
+            then gets an array to write to. Else None.
+        saves: which inputs, and at the end whether the output, a node saves, for every set of inputs that need a
+            gradient (an int whose bit i stands for input i).
+        kept: the specs of what a composite saves for its gradient besides these, if the backend has a method for it.
+        primitives: the names of the ops that such a composite and its gradient consist of; None until they are known.
+        pulls: the gradient function of each input; ``joint`` that of all inputs of a composite.
+        shrinks: the shape to which an input's gradient must be summed, because the input was broadcast; else None.
+        compiled: the compiled gradient functions (`flnb.autograd.compiled_pulls`); None until they are needed, False if
+            they cannot be compiled.
     """
 
     __slots__ = (

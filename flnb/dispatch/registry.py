@@ -44,7 +44,7 @@ SHIPPED = {
 
 
 def _offered(kind: str) -> dict[str, str]:
-    """The entry points in which installed distributions offer parts of a kind, by name."""
+    """The classes of a kind of part that installed distributions offer as entry points, by name, not imported yet."""
     from importlib.metadata import entry_points
 
     return {point.name: point.value for point in entry_points(group=CONTRACTS[kind].group)} | SHIPPED.get(kind, {})

@@ -39,26 +39,26 @@ def _one_each(plan: Plan) -> int:
 
 @dataclass(eq=False, repr=False)
 class Op:
-    """One row of the table.
+    """An op, as the table of ops has it.
 
     Args:
         name: array-API name; the backend's method has the same.
         family: colour in the dashboard: elementwise, matmul, reduction, movement, norm, memory, optimizer.
-        infer: ``infer(op, specs, attributes) -> (shape, dtype)``; raises the error for wrong shapes or dtypes.
-        pulls: one `Pull` per argument, None where there is no gradient; or a function of the argument's position.
-        arity: how many tensors; 0 for any number of them, with a tuple of attributes.
-        writes_out: the method takes ``out``; False for views.
-        broadcasts: inputs were broadcast, so cotangents are summed back to the inputs' shapes.
+        infer: the shape rule ``infer(op, specs, attributes) -> (shape, dtype)``; raises the error for wrong inputs.
+        pulls: a `Pull` (gradient function) for each input, None for one without gradient; or a function of position.
+        arity: the number of tensors; 0 for any number of them, followed by a tuple of attributes.
+        writes_out: whether the method takes ``out``; not if it returns a view.
+        broadcasts: whether inputs are broadcast, so that their gradients are summed back to their shapes.
         accepts: which dtypes: "any", "numeric" (not bool), "float" (integers are cast), "integer", "bits" (integer or
             bool), "bool" (cast).
-        real: complex numbers are refused.
-        holomorphic: pulls are written as for real numbers, and conjugated around for complex ones; False: they are
-            right for complex numbers as they are.
-        unpromoted: positions of arguments that keep their own dtype (conditions, indices).
-        flops: estimated floating-point operations of a plan's call.
-        body: of a composite, the ops it consists of (`flnb.ops.composite`).
-        joint: of a composite, the one pull of all arguments, which gets the body's kept values after the inputs.
-        reads: what that reads of the inputs and the output, as in `Pull`; None: all of them.
+        real: whether complex numbers are refused.
+        holomorphic: whether gradient functions are written for real numbers, and are conjugated for complex ones; False
+            if they are right for complex numbers as they are.
+        unpromoted: positions of inputs that keep their own dtype, such as conditions and indices.
+        flops: estimates the floating-point operations of a call from its plan.
+        body: of a composite op, the function that calls the ops it consists of (`flnb.ops.composite`).
+        joint: of a composite op, the gradient function of all inputs together.
+        reads: which inputs and whether the output ``joint`` reads, as in `Pull`; None: all of them.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Op:
 
     @property
     def direct(self) -> bool:
-        """Whether a composite's pull reads the output alone, so that it can itself be differentiated."""
+        """Whether a composite's gradient function reads the output alone, so that it can itself be differentiated."""
         return self.reads == {"y"}
 
     def __post_init__(self) -> None:
@@ -96,7 +96,7 @@ class Op:
         self.register()
 
     def register(self) -> None:
-        """Add the op to the table and to all states; the gradient of a composite becomes a row of its own."""
+        """Add this op to the op table and to every state's table; a composite's gradient becomes an op of its own."""
         if self.name in OPS:
             raise ValueError(f"an op named {self.name!r} is declared already")
         OPS[self.name] = self
@@ -109,7 +109,7 @@ class Op:
         return (*specs, attributes) if not self.arity else specs[0] if len(specs) == 1 else specs
 
     def _pulls(self, count: int) -> list[Pull | None]:
-        """The pulls of the first ``count`` arguments, None for those without a gradient."""
+        """The gradient functions of the first ``count`` inputs, None for an input without gradient."""
         pulls = [self.pulls(i) for i in range(count)] if callable(self.pulls) else list(self.pulls)
         return pulls + [None] * (count - len(pulls))
 
@@ -122,14 +122,14 @@ class Op:
         return self.joint and self._for(specs, self.joint)
 
     def _for(self, specs: Sequence[Any], pull: Callable[..., Any]) -> Callable[..., Any]:
-        """Adapt a pull to complex tensors, if there are any and it is written for real ones."""
+        """Adapt a gradient function to complex tensors, if there are any and it is written for real numbers."""
         has_complex = any(isinstance(s, Spec) and s.dtype.kind == "c" for s in specs)
         return _conjugated(pull) if self.holomorphic and has_complex else pull
 
     def saved(self, mask: int, count: int) -> tuple[bool, ...]:
-        """Which inputs, and at the end whether the output, the pulls of some arguments read.
+        """Which inputs, and at the end whether the output, are needed for the gradients of some inputs.
 
-        Bit i of ``mask`` says whether argument i is one of them. A composite's pull always reads the same.
+        Bit i of ``mask`` says whether input i is one of those. A composite always needs the same.
         """
         if self.joint is not None:
             read = {*range(count), "y"} if self.reads is None else self.reads
@@ -176,17 +176,17 @@ def not_inferred(op: Op, *_: Any) -> Any:
 
 @dataclass(eq=False, repr=False)
 class JointPull(Op):
-    """The gradient of a composite as a row of the table, for which a backend may have the method ``NAME_pull``."""
+    """The gradient of a composite as an op of its own, for which a backend may have the method ``NAME_pull``."""
 
     infer: Callable[..., Any] = not_inferred
 
     def register(self) -> None:
-        """Add it to the tables of all states, but not to the op table: it is never called by name."""
+        """Add this op to the tables of all states, but not to the op table: it is never called by its name."""
         self.index = state.add_operator(self)
 
 
 def _conjugated(pull: Callable[..., Any]) -> Callable[..., Any]:
-    """Make the pull for complex numbers from one that is written for real numbers.
+    """Make the gradient function for complex numbers from one that is written for real numbers.
 
     The cotangent of z is dL/dRe z + i dL/dIm z, so that dL = Re(conj(g) dz). For a holomorphic y = f(z) it is
     conj(f'(z)) g, which is the conjugate of the real rule f'(z) g applied to conj(g).

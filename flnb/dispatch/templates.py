@@ -15,7 +15,7 @@ __all__ = ["CREATE", "PULL", "RECORD", "SUM", "Form", "compiled", "entry_text", 
 
 
 class Form(NamedTuple):
-    """The kind of entry, on which its text depends.
+    """What the generated code of an op depends on; ops of equal forms get copies of one code.
 
     Attributes:
         operands: how many tensors.
@@ -228,7 +228,7 @@ RECORD = NODE.format(parents="parents", saved="*saved") + "return node\n"
 
 
 def entry_text(form: Form) -> str:
-    """Write the source of ``make(op, plans, index)``, which returns the entry of an op of this form."""
+    """Write the source of ``make(op, plans, index)``, which returns the function that runs an op of this form."""
     names = form.names
     find = FIND.format(specs="; ".join(_spec(form, x) for x in names), key=_key(form), again=form.again)
     operand = OPERAND_OR_NUMBER if form.numbers else OPERAND
@@ -245,14 +245,14 @@ def entry_text(form: Form) -> str:
 
 
 def _spec(form: Form, x: str) -> str:
-    """The text that takes the spec of an operand, or the type of a Python number."""
+    """Write the expression for the spec (shape, dtype) of an operand, or for the type of a Python number."""
     if form.numbers:
         return f"t{x} = type({x}); s{x} = t{x} if t{x} is float or t{x} is int else {x}._spec"
     return f"s{x} = {x}._spec"
 
 
 def _key(form: Form) -> str:
-    """The text for the key of a call's plan, see `Op.key`."""
+    """Write the expression for the key of a call's plan, see `Op.key`."""
     keyed = "".join(f"s{x}, " for x in form.names)
     if form.attributed:
         return f"({keyed}attributes)"
@@ -260,7 +260,7 @@ def _key(form: Form) -> str:
 
 
 def _rest(form: Form) -> str:
-    """The text of the steps after the operands' buffers were taken."""
+    """Write the source of the steps after the operands' buffers were taken."""
     kept, view = form.makes == "kept", form.makes == "view"
     arguments = "".join(f"d{x}, " for x in form.names) + ("*attributes, " if form.attributed else "")
     run = RUN.format(

@@ -22,7 +22,7 @@ __all__ = ["Traced", "TracedOp", "Tracing"]
 
 
 class TracedOp(NamedTuple):
-    """One op in a trace: its plan, its operands (traced tensors, tensors with values, or numbers) and its result."""
+    """An op that was called in a traced function: its plan, its operands (tensors or numbers) and its result."""
 
     plan: Plan
     operands: tuple[Any, ...]

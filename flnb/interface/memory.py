@@ -94,8 +94,8 @@ class SegmentState(NamedTuple):
 class Shortage:
     """The state of the memory when a request failed, from which `OutOfMemoryError.report` is made.
 
-    It refers to the active recording, on whose events possible remedies are tried, until they were computed or `let_go`
-    was called; so an error that is stored for long keeps no recording alive.
+    It refers to the active recording, from whose events the report finds out what would have helped. `let_go` drops
+    that reference, as does the finished report, so that a stored error does not keep the recording alive.
 
     Attributes:
         t: when the request failed, in ns of `time.perf_counter_ns`.
@@ -250,7 +250,10 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
             self.mend()
 
     def user_lock(self, block: Block) -> None:
-        """Keep a block from being freed, even if its array is deleted, until as many calls of `user_unlock`."""
+        """Keep a block from being freed, even after its array is deleted, until `user_unlock` is called.
+
+        Locks are counted: each needs its own `user_unlock`.
+        """
         self._check_live(block, "user_lock")
         block.locks += 1
         self.device.tell(schema.LOCKED, block.id, block.locks)

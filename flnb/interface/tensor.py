@@ -70,7 +70,7 @@ class TensorBackend(Part, kind="backend"):
                 setattr(cls, fact, False)
 
     def attach(self, state: Any) -> None:
-        """Look up this backend's methods for the ops in a state."""
+        """Put this backend's methods into the table of a state in which it has just become active."""
         state.bind()
 
     def overridden(self) -> frozenset[str]:
