@@ -69,7 +69,7 @@ class Plan:
 
     Attributes:
         spec, specs: of the result and of the inputs.
-        weight: bytes of the result, or of the largest value that a composite op saves; it gets a block of memory if that
+        weight: bytes of the result, or of the largest value that a composite saves; it gets a block of memory if that
             is at least the manager's ``min_block``. -1 for a view.
         blank: the dtype of a 0-d result for which NumPy would return a scalar, which is no buffer: the backend's method
             then gets an array to write to. Else None.
