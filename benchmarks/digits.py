@@ -31,7 +31,7 @@ MEAN_GOAL, LOWEST_GOAL, RATIO_GOAL = 98.0, 97.0, 5.0
 
 
 def build() -> nn.Sequential:
-    """The quickstart's network: (N, 1, 8, 8) to logits (N, 10)."""
+    """Build the quickstart's network, from images (N, 1, 8, 8) to logits (N, 10)."""
 
     def block(channels: int, filters: int) -> nn.Sequential:
         conv = nn.Conv2d(channels, filters, 3, padding=1)
@@ -42,7 +42,7 @@ def build() -> nn.Sequential:
 
 
 def build_torch(state: dict[str, np.ndarray[Any, Any]]) -> Any:
-    """The same network in torch, with these weights."""
+    """Build the same network in torch, with the given weights."""
     import torch
     from torch import nn as t
 
@@ -57,18 +57,18 @@ def build_torch(state: dict[str, np.ndarray[Any, Any]]) -> Any:
 
 
 def schedule(lr: float, steps: int) -> Callable[[int], float]:
-    """Half a cosine from `lr` to 0."""
+    """Return the learning rate as a function of the step: half a cosine from `lr` to 0."""
     return lambda step: lr * (1.0 + math.cos(math.pi * step / steps)) / 2.0
 
 
 def shuffled(samples: int, batch: int, epochs: int, seed: int) -> Epochs:
-    """The sample numbers of every batch of every epoch; the smaller rest is left out."""
+    """Return the sample numbers of every batch of every epoch; an incomplete last batch is left out."""
     rng, full = np.random.default_rng(seed), samples // batch
     return [np.split(rng.permutation(samples)[: full * batch], full) for _ in range(epochs)]
 
 
 def train_flnb(net: nn.Sequential, seed: int, epochs: Epochs, lr: float) -> tuple[float, float]:
-    """Seconds of training, and percent right on the test set."""
+    """Train the network in flnb; returns the seconds that it took and the accuracy on the test set in percent."""
     flnb.manual_seed(seed)
     train, test = digits()
     loss_of, optimizer = nn.CrossEntropyLoss(), Adam(net.parameters(), lr=lr)
@@ -88,7 +88,7 @@ def train_flnb(net: nn.Sequential, seed: int, epochs: Epochs, lr: float) -> tupl
 
 
 def train_torch(net: Any, seed: int, epochs: Epochs, lr: float) -> tuple[float, float]:
-    """The same in torch."""
+    """Train the network in torch; returns the seconds that it took and the accuracy on the test set in percent."""
     import torch
 
     torch.manual_seed(seed)
@@ -111,11 +111,12 @@ def train_torch(net: Any, seed: int, epochs: Epochs, lr: float) -> tuple[float, 
 
 
 def percent(logits: np.ndarray[Any, Any], labels: np.ndarray[Any, Any]) -> float:
+    """Return the accuracy of logits in percent."""
     return 100.0 * float((logits.argmax(1) == labels).mean())
 
 
 def limit_threads(count: int) -> bool:
-    """Put NumPy's BLAS, and torch where it is installed, on this many threads. Gives whether torch is there."""
+    """Let NumPy's BLAS, and torch if it is installed, use this many threads; returns whether torch is installed."""
     from threadpoolctl import threadpool_limits  # comes with scikit-learn, which the digits need anyway
 
     with_torch = find_spec("torch") is not None
@@ -128,7 +129,7 @@ def limit_threads(count: int) -> bool:
 
 
 def main(argv: list[str]) -> int:
-    """Print and store the table."""
+    """Run the benchmark, and print and store the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks digits")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=15)
@@ -156,7 +157,7 @@ def main(argv: list[str]) -> int:
 
 
 def report(rows: list[dict[str, Any]], options: argparse.Namespace) -> int:
-    """Print the rows with their median, and what became of the goals."""
+    """Print the rows with their medians, and whether the goals were reached."""
     median = {name: statistics.median(row[name] for row in rows) for name in rows[0]} | {"seed": "median"}
     lines = [*rows, median]
     print(table([{name: f"{v:.2f}" if isinstance(v, float) else v for name, v in line.items()} for line in lines]))

@@ -1,4 +1,4 @@
-"""What `import flnb` costs beyond `import numpy`, each in fresh processes: `python -m benchmarks imports`."""
+"""Time of `import flnb` in addition to `import numpy`, in new processes: `python -m benchmarks imports`."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ print(middle - start, time.perf_counter() - middle)
 
 
 def measure(rounds: int) -> list[tuple[float, float]]:
-    """Seconds of importing numpy, and then flnb, in each of several new processes.
+    """Measure the seconds of importing numpy and then flnb, in several new processes.
 
-    The first is a warm-up that fills a bytecode cache, as an installed package has one, whatever this machine's
-    settings for sources are.
+    An uncounted first process fills a bytecode cache, such as an installed package has.
     """
     with tempfile.TemporaryDirectory() as cache:
         environment = {**os.environ, "PYTHONPYCACHEPREFIX": cache}
@@ -42,7 +41,7 @@ def measure(rounds: int) -> list[tuple[float, float]]:
 
 
 def main(argv: list[str]) -> int:
-    """Print and keep the times."""
+    """Run the benchmark, and print and store the times."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks imports")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--quick", action="store_true", help="a smoke size, for CI")

@@ -43,7 +43,7 @@ SETS = {
 
 
 def make(path: Path, records: int, side: int, kept: str) -> None:
-    """Write the set: random images (3, side, side) uint8, of 32 greys so that they compress, and labels."""
+    """Write a dataset of random uint8 images (3, side, side), of 32 grey levels so that they compress, and labels."""
     random = np.random.default_rng(0)
 
     def image() -> Any:
@@ -54,7 +54,7 @@ def make(path: Path, records: int, side: int, kept: str) -> None:
 
 
 def jpeg(pixels: Any) -> bytes:
-    """(3, side, side) uint8 as a JPEG file of Pillow's usual quality."""
+    """Encode uint8 pixels (3, side, side) as a JPEG file of Pillow's default quality."""
     from PIL import Image
 
     file = io.BytesIO()
@@ -63,7 +63,7 @@ def jpeg(pixels: Any) -> bytes:
 
 
 def decoded(kept: Any) -> Any:
-    """What `COMPRESS` made, as (3, side, side) uint8 again."""
+    """Decode an image that a function of `COMPRESS` encoded, to uint8 pixels (3, side, side)."""
     if kept[:2].tobytes() == JPEG_BEGINS:
         from PIL import Image
 
@@ -78,7 +78,7 @@ JPEG_BEGINS = b"\xff\xd8"
 
 
 def record(blob: FileBlobDataset, index: int) -> tuple[Any, Any]:
-    """One record, as a user's own dataset would make it."""
+    """Read and prepare one image with its label, as a user's own dataset would."""
     image, label = blob.arrays(index)
     if image.ndim == 1:
         image = decoded(image)
@@ -89,7 +89,7 @@ def record(blob: FileBlobDataset, index: int) -> tuple[Any, Any]:
 
 
 class Records(Dataset):
-    """The set as a dataset of flnb's."""
+    """The dataset on disk as a dataset of flnb."""
 
     def __init__(self, path: Path) -> None:
         self.blob = FileBlobDataset(path)
@@ -102,7 +102,7 @@ class Records(Dataset):
 
 
 class PlainRecords:
-    """The same for torch, which asks for no base class."""
+    """The dataset on disk for torch, which needs no base class."""
 
     def __init__(self, path: Path) -> None:
         self.blob = FileBlobDataset(path)
@@ -115,6 +115,7 @@ class PlainRecords:
 
 
 def torch_loader(path: Path, batch: int) -> Iterable[Any]:
+    """Return torch's loader of the dataset, with two workers."""
     from torch.utils.data import DataLoader
 
     data: Any = PlainRecords(path)
@@ -122,7 +123,7 @@ def torch_loader(path: Path, batch: int) -> Iterable[Any]:
 
 
 def first_batch(loader: Iterable[Any]) -> tuple[float, list[Any]]:
-    """Seconds from nothing to the first batch, workers started; and that batch. The epoch is then used up."""
+    """Read an epoch; returns the seconds until its first batch, with the start of the workers, and that batch."""
     began = time.perf_counter()
     batches = iter(loader)
     batch = next(batches)
@@ -133,7 +134,7 @@ def first_batch(loader: Iterable[Any]) -> tuple[float, list[Any]]:
 
 
 def epoch(loader: Iterable[Any]) -> float:
-    """Seconds of an epoch."""
+    """Return the seconds of an epoch."""
     began = time.perf_counter()
     for _ in loader:
         pass
@@ -141,7 +142,7 @@ def epoch(loader: Iterable[Any]) -> float:
 
 
 def measure(kind: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """The rows of one size of images."""
+    """Measure one size of images; returns the rows of the table."""
     side, kept = SETS[kind]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "records.blob"
@@ -166,7 +167,10 @@ def measure(kind: str, options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def row(kind: str, side: int, records: int, name: str, times: dict[str, list[float]], start: float) -> dict[str, Any]:
-    """Rates, and the ratios to torch's of the same round; the goal is set for processes, which torch's workers are."""
+    """Make a row of the table: records per second, and the ratios to torch's of the same round.
+
+    The goal is set for processes, because torch's workers are processes.
+    """
     found = {
         "images": f"{kind}, 3x{side}x{side}",
         "loader": name if name == "torch" else f"flnb {name}",
@@ -189,7 +193,7 @@ def row(kind: str, side: int, records: int, name: str, times: dict[str, list[flo
 
 
 def main(argv: list[str]) -> int:
-    """Print and keep the rates; the exit status is 1 where the goal is missed."""
+    """Run the benchmark; the exit status is 1 if the goal is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks loading")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--megabytes", type=int, default=60, help="of a set, uncompressed")

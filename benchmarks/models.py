@@ -36,7 +36,7 @@ BASELINES = {"torch": "over torch", "torch, malloc tuned": "over tuned"}
 
 @dataclass(frozen=True)
 class Entry:
-    """A contestant to be: what it is called, and what its process makes. One that is `optional` may fail to."""
+    """A candidate in a comparison: its name, and the class that its process makes. An optional one may fail."""
 
     name: str
     target: str
@@ -46,7 +46,7 @@ class Entry:
 
 
 def entries(name: str, options: argparse.Namespace, weights: str) -> list[Entry]:
-    """Who takes part for a model; the first, flnb, writes the weights."""
+    """Return the candidates for a model; the first is flnb, which writes the initial weights."""
     given = {"model": name, "scale": options.size, "weights": weights}
     found = [Entry(f"flnb {backend}", TRAINING, {**given, "backend": backend}) for backend in options.backend]
     if find_spec("torch"):
@@ -61,7 +61,7 @@ def entries(name: str, options: argparse.Namespace, weights: str) -> list[Entry]
 
 
 def compared(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """The rows of one model: every contestant that takes part, checked against the first and then measured."""
+    """Check every candidate's results against flnb's, measure all, and return their rows of the table."""
     workers: dict[str, Worker] = {}
     rows: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
@@ -91,7 +91,7 @@ def compared(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def over(found: dict[str, Measured], who: str) -> dict[str, str]:
-    """The columns that compare one with torch."""
+    """Return the columns that compare a candidate with torch."""
     line = {}
     for baseline, title in BASELINES.items():
         spread = ratios(found[who].trained, found[baseline].trained) if baseline in found else None
@@ -101,7 +101,7 @@ def over(found: dict[str, Measured], who: str) -> dict[str, str]:
 
 
 def shown(line: dict[str, Any]) -> dict[str, Any]:
-    """A row as the table has it."""
+    """Convert a row to the table's texts."""
     line = dict(line)
     measured, memory = Measured(**line.pop("measured")), line.pop("memory")
     head = {title: line.pop(title) for title in ("model", "framework")}
@@ -109,7 +109,7 @@ def shown(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def bars(rows: list[dict[str, Any]]) -> Any:
-    """A plotly figure: seconds per 100 iterations by model and framework, with the least and the most of the rounds."""
+    """Draw the seconds per 100 iterations by model and framework as a plotly figure, with minimum and maximum."""
     from plotly import graph_objects
 
     figure = graph_objects.Figure()
@@ -132,7 +132,7 @@ def bars(rows: list[dict[str, Any]]) -> Any:
 
 
 def main(argv: list[str]) -> int:
-    """Print and keep the table."""
+    """Run the benchmark, and print and store the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks models")
     parser.add_argument("models", nargs="*", metavar="MODEL", help="of flnb.models (default: the six of table 3)")
     parser.add_argument("--size", default="small", choices=("small", "paper"))

@@ -22,7 +22,7 @@ MIB = 1 << 20
 
 
 class Case:
-    """The same network on a device of its own, and what its steps cost."""
+    """A network on a device of its own, whose steps are timed."""
 
     def __init__(self, name: str, width: int, layers: int, wrap: Callable[[], AbstractContextManager[Any]]) -> None:
         import flnb
@@ -39,7 +39,7 @@ class Case:
         self.step()  # segments are there from now on
 
     def step(self) -> float:
-        """Seconds of a forward and a backward pass."""
+        """Run forward and backward; returns the seconds that they took."""
         import flnb
 
         with flnb.use_memory_manager(self.manager):
@@ -52,7 +52,9 @@ class Case:
         return seconds
 
     def row(self, plain: float) -> dict[str, Any]:
-        """The quickest step, the peak over what is always there, and what a MiB costs on its way."""
+        """Return a row of the table: the quickest step, the peak beyond what is always allocated, and the cost of
+        moving a MiB.
+        """
         best, moves = min(self.seconds), self.moves
         found = {"saved tensors": self.name, "step, ms": round(1e3 * best, 1), "of plain": round(best / plain, 2)}
         found |= {"peak, MiB": round((self.manager.stats()["peak_allocated"] - self.held) / MIB, 1)}
@@ -67,7 +69,7 @@ class Case:
 
 
 def main(argv: list[str]) -> int:
-    """Print and keep the figures."""
+    """Run the benchmark, and print and store the table."""
     import flnb
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks offloading")

@@ -47,7 +47,7 @@ INPUTS = {
 
 
 def flnb_functions(mask: Any, rows: Any) -> dict[str, Callable[..., Any]]:
-    """The ops in flnb."""
+    """Return the measured ops as functions of flnb, by name."""
     mask, rows = flnb.asarray(mask), flnb.asarray(rows)
     return {
         "sum": lambda x: flnb.sum(x, axis=1),
@@ -71,7 +71,7 @@ def flnb_functions(mask: Any, rows: Any) -> dict[str, Callable[..., Any]]:
 
 
 def torch_functions(mask: Any, rows: Any) -> dict[str, Callable[..., Any]]:
-    """The ops in torch."""
+    """Return the measured ops as functions of torch, by name."""
     import torch
     from torch.nn import functional
 
@@ -105,20 +105,20 @@ def torch_functions(mask: Any, rows: Any) -> dict[str, Callable[..., Any]]:
 
 @dataclass
 class Contestant:
-    """An op in one of the two frameworks, with its inputs and a cotangent of ones."""
+    """An op in one of the two frameworks, with its inputs and the gradient of its result, which is all ones."""
 
     function: Callable[..., Any]
     leaves: list[Any]
     ones: Any = None
 
     def once(self) -> list[Any]:
-        """The result and the gradients, as arrays."""
+        """Run the op forward and backward; returns its result and the gradients as arrays."""
         y = self.function(*self.leaves)
         y.backward(self.ones)
         return [y.detach().numpy(), *(leaf.grad.numpy() for leaf in self.leaves)]
 
     def seconds(self, times: int) -> tuple[float, float]:
-        """Processor time of one call: of the forward pass alone, and with the backward pass."""
+        """Return the processor time of a call, forward alone and with backward, as the mean of several calls."""
         function, leaves, ones = self.function, self.leaves, self.ones
         start = time.process_time()
         for _ in range(times):
@@ -132,7 +132,11 @@ class Contestant:
 
 
 def contestants(op: str, size: str) -> list[Contestant]:
-    """flnb and, where it is installed, torch, with the same values; an AssertionError where they disagree."""
+    """Return the op in flnb and, if it is installed, in torch, with equal inputs.
+
+    Raises:
+        AssertionError: their results or gradients differ.
+    """
     draw = np.random.default_rng(0)
     values = [draw.normal(size=SIZES[size][letter]).astype(np.float32) for letter in INPUTS[op]]
     n, m = SIZES[size]["x"]
@@ -152,13 +156,13 @@ def contestants(op: str, size: str) -> list[Contestant]:
 
 
 def check_agreement(what: str, results: list[Any], expected: list[Any]) -> None:
-    """Raise AssertionError where results or gradients differ by more than rounding."""
+    """Raise an AssertionError if results or gradients differ by more than rounding."""
     for got, wanted in zip(results, expected, strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=2e-5, err_msg=f"{what}: flnb beside torch")
 
 
 def measured(op: str, size: str, rounds: int, seconds: float) -> dict[str, Any]:
-    """One row: microseconds of forward and backward together, their ratio round by round, and those of forward."""
+    """Measure an op; returns a row with microseconds of forward and backward, of forward alone, and ratios to torch."""
     both = contestants(op, size)
     once = sum(in_turn(both, lambda each: each.seconds(20), 2)[0][-1])  # the first turn warms up
     gc.collect()
@@ -169,6 +173,7 @@ def measured(op: str, size: str, rounds: int, seconds: float) -> dict[str, Any]:
 
 
 def _columns(part: str, seconds: list[list[float]]) -> dict[str, Any]:
+    """Return the columns of one part of the work, forward or both, from the seconds of all rounds."""
     micros = [round(1e6 * Spread.of(each).median, 2) for each in seconds]
     ratio = ratios(*seconds) if len(seconds) == 2 else None
     return {
@@ -180,7 +185,7 @@ def _columns(part: str, seconds: list[list[float]]) -> dict[str, Any]:
 
 
 def summary(rows: list[dict[str, Any]]) -> str:
-    """The geometric mean of the ratios, and the worst of them."""
+    """Describe the geometric mean of the ratios, and the largest."""
     mean, forward = (statistics.geometric_mean(row[part] for row in rows) for part in ("ratio", "forward ratio"))
     worst = max(rows, key=lambda row: row["ratio"])
     return (
@@ -190,7 +195,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """Print and store the table."""
+    """Run the benchmark, and print and store the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks ops")
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=INPUTS, help=f"of {', '.join(INPUTS)}; not stored")
     parser.add_argument("--rounds", type=int, default=15)

@@ -29,7 +29,7 @@ GOALS = {
 
 
 def chain(ops: int, leaf: Callable[[], Any], tanh: Callable[[Any], Any], cotangent: Any) -> Callable[[], float]:
-    """Forward and backward through ``ops`` ops on (8, 8) float32, gradients to four leaves; gives seconds."""
+    """Return a function that runs ``ops`` ops on (8, 8) float32 forward and backward to four leaves; returns seconds."""
 
     def run() -> float:
         x, a, b, c = (leaf() for _ in range(4))
@@ -49,13 +49,13 @@ def chain(ops: int, leaf: Callable[[], Any], tanh: Callable[[Any], Any], cotange
 
 
 def flnb_chain(ops: int) -> Callable[[], float]:
-    """The chain in flnb."""
+    """Return a function that times the chain in flnb."""
     one = np.ones((8, 8), np.float32)
     return chain(ops, lambda: flnb.Variable(one), flnb.tanh, flnb.asarray(one))
 
 
 def torch_chain(ops: int) -> Callable[[], float]:
-    """The same chain in torch eager on one thread."""
+    """Return a function that times the chain in torch, on one thread."""
     import torch
 
     torch.set_num_threads(1)
@@ -63,7 +63,7 @@ def torch_chain(ops: int) -> Callable[[], float]:
 
 
 def recorded(run: Callable[[], float]) -> Callable[[], float]:
-    """The same under a recording."""
+    """Return a function that calls ``run`` while a recording is active."""
 
     def under() -> float:
         with flnb.record():
@@ -73,7 +73,7 @@ def recorded(run: Callable[[], float]) -> Callable[[], float]:
 
 
 def watched(run: Callable[[], float]) -> Callable[[], float]:
-    """The same under a recording that a dashboard's hub reads, with a browser that acknowledges every frame."""
+    """Return a function that calls ``run`` while a live dashboard shows the recording, to a quick browser."""
     from flnb.telemetry import Live, attach, detach
     from flnb.widgets.hub import Hub
 
@@ -93,7 +93,7 @@ def watched(run: Callable[[], float]) -> Callable[[], float]:
 
 
 def measure(variants: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each variant in each round, interleaved after one warm-up."""
+    """Time each variant in each round, in turn, after one round that is not counted; returns the seconds."""
     for run in variants.values():
         run()
     seconds: dict[str, list[float]] = {name: [] for name in variants}
@@ -106,7 +106,7 @@ def measure(variants: dict[str, Callable[[], float]], rounds: int) -> dict[str, 
 
 
 def ratios(seconds: dict[str, list[float]], over: str, under: str) -> tuple[float, float, float]:
-    """Median and quartiles of the per-round ratios."""
+    """Return the median and the quartiles of the ratios of two variants, taken round by round."""
     values = sorted(a / b for a, b in zip(seconds[over], seconds[under], strict=True))
     if len(values) < 2:
         return values[0], values[0], values[0]
@@ -115,7 +115,7 @@ def ratios(seconds: dict[str, list[float]], over: str, under: str) -> tuple[floa
 
 
 def training_steps(times: int) -> Callable[[], float]:
-    """Ten steps of the quickstart's network on its batches of 128 digits, ``times`` over; gives seconds."""
+    """Return a function that times 10 × ``times`` training steps of the quickstart's network on 128 digits each."""
     from benchmarks.digits import build
     from flnb import nn
     from flnb.data import digits
@@ -138,7 +138,7 @@ def training_steps(times: int) -> Callable[[], float]:
 
 
 def main(argv: list[str]) -> int:
-    """Print and store the table."""
+    """Run the benchmark, and print and store the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks overhead")
     parser.add_argument("--ops", type=int, default=20_000)
     parser.add_argument("--steps", type=int, default=30, help="training steps of the quickstart, in tens")
@@ -158,7 +158,7 @@ def main(argv: list[str]) -> int:
 
 
 def chain_rows(ops: int, rounds: int, collector: str) -> list[dict[str, Any]]:
-    """The chain: off, recorder, dashboard, torch."""
+    """Measure the chain of ops: without recording, recorded, with a dashboard, and in torch; returns rows."""
     off = flnb_chain(ops)
     variants = {"off": off, "recorder": recorded(off), "dashboard": watched(off)}
     try:
@@ -173,10 +173,12 @@ def chain_rows(ops: int, rounds: int, collector: str) -> list[dict[str, Any]]:
 
 
 def step_rows(steps: int, rounds: int, collector: str) -> list[dict[str, Any]]:
-    """A training step of the quickstart. A round is some thirty of them: enough that gradient norms, which a recording
-    takes at once and then twice a second, do not weigh ten times as much as in a run, and few enough that machines
-    which change their speed every few seconds meet all variants alike. The step varies more than the chain: more
-    rounds."""
+    """Measure a training step of the quickstart; returns the table's rows.
+
+    A round has some thirty steps: enough that gradient norms, which a recording samples twice a second, count as much
+    as in a long run, and few enough that changes of the machine's speed meet all variants alike. There are more rounds
+    than for the chain because steps vary more.
+    """
     off, rounds = training_steps(steps // 10), 3 * rounds
     seconds = measure({"off": off, "recorder": recorded(off), "dashboard": watched(off)}, rounds)
     return [
@@ -188,6 +190,7 @@ def step_rows(steps: int, rounds: int, collector: str) -> list[dict[str, Any]]:
 def _row(
     case: str, collector: str, name: str, seconds: dict[str, list[float]], over: str, under: str, goal: float
 ) -> dict[str, Any]:
+    """Make a row of the table with the ratio of two variants, and whether it reaches the goal."""
     median, low, high = ratios(seconds, over, under)
     return {
         "case": case,

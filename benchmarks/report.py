@@ -22,7 +22,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def machine() -> dict[str, Any]:
-    """Processor, cores and the versions that matter."""
+    """Return the processor, its cores, and the versions of the libraries."""
     versions = {}
     for name in ("flnb", "numpy", "torch", "jax"):
         try:
@@ -38,7 +38,7 @@ def machine() -> dict[str, Any]:
 
 
 def write(name: str, rows: Any, options: dict[str, Any]) -> Path:
-    """Keep a result under benchmarks/results, written aside and renamed; a quick run is not kept."""
+    """Store a result under benchmarks/results; the result of a quick run is not stored."""
     path = RESULTS / f"{name}.json"
     if options.get("quick"):
         return path
@@ -49,7 +49,7 @@ def write(name: str, rows: Any, options: dict[str, Any]) -> Path:
 
 
 def page(name: str, figure: Any, options: dict[str, Any]) -> Path:
-    """Keep a plotly figure as a page that needs no network beside the result; of a quick run it is not kept either."""
+    """Store a plotly figure as an HTML page that needs no network; that of a quick run is not stored."""
     path = RESULTS / f"{name}.html"
     if not options.get("quick"):
         RESULTS.mkdir(exist_ok=True)
@@ -59,13 +59,13 @@ def page(name: str, figure: Any, options: dict[str, Any]) -> Path:
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """Rows of equal keys as a Markdown table."""
+    """Format rows with equal keys as a Markdown table."""
     lines = [list(rows[0]), ["---"] * len(rows[0]), *(row.values() for row in rows)]
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
 def insert(name: str, text: str, folder: Path = RESULTS) -> None:
-    """Write a section of the folder's README.md anew, between the marks that have its name, or at the end."""
+    """Replace a section of the folder's README.md, between the marks with its name, or append it."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     path = folder / "README.md"
     page = path.read_text() if path.exists() else "# Results\n"

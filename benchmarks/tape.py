@@ -28,7 +28,7 @@ TIME_GOAL, MEMORY_GOAL, ARENA_GOAL, FLAT_GOAL = 0.5, 1.0, 1.0, 1.3
 
 
 def chain(leaf: Any, nodes: int) -> Any:
-    """y = y a + b, half as many times as there are nodes; a is so near 1 that no gradient becomes a denormal number."""
+    """Compute y = y a + b for half as many times as there are nodes; a is so near 1 that no gradient underflows."""
     y, a, b = leaf(0.5), leaf(0.99999), leaf(0.00001)
     for _ in range(nodes // 2):
         y = y * a
@@ -37,7 +37,7 @@ def chain(leaf: Any, nodes: int) -> Any:
 
 
 def lattice(leaf: Any, nodes: int) -> Any:
-    """Rows of cells: (left + right predecessor) times the column's weight; the sum of the last row."""
+    """Compute rows of cells, each the sum of two predecessors times the column's weight; returns the last row's sum."""
     weights = [leaf(0.5) for _ in range(WIDTH)]
     row = weights
     for _ in range(nodes // (2 * WIDTH)):
@@ -53,9 +53,9 @@ GRAPHS = {"chain": chain, "lattice": lattice}
 
 
 def measure(variant: str, graph: str, nodes: int, tuned: bool, times: int = 1) -> dict[str, float]:
-    """Seconds forward and backward of one of several graphs in turn, and the bytes by which the process grew.
+    """Measure the seconds of forward and of backward, and the bytes by which the process grew.
 
-    Called in a process of its own.
+    Several graphs are built one after the other. It must be called in a new process.
     """
     if variant == "torch":
         import torch
@@ -94,7 +94,7 @@ def measure(variant: str, graph: str, nodes: int, tuned: bool, times: int = 1) -
 
 
 def in_process(variant: str, graph: str, nodes: int, tuned: bool, times: int = 1) -> dict[str, float]:
-    """`measure` in a new process."""
+    """Call `measure` in a new process."""
     call = f"measure({variant!r}, {graph!r}, {nodes}, {tuned}, {times})"
     program = f"import json; from benchmarks.tape import measure; print(json.dumps({call}))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -103,11 +103,12 @@ def in_process(variant: str, graph: str, nodes: int, tuned: bool, times: int = 1
 
 
 def seconds(result: dict[str, float]) -> float:
+    """Return the seconds of forward and backward together."""
     return result["forward"] + result["backward"]
 
 
 def rounds(variants: list[str], graph: str, options: argparse.Namespace, tuned: bool) -> dict[str, list[Any]]:
-    """The measurements of each variant, one per round."""
+    """Measure each variant once a round; returns the results of all rounds."""
     found: dict[str, list[Any]] = {name: [] for name in variants}
     for i in range(options.rounds):
         for name in variants[i % len(variants) :] + variants[: i % len(variants)]:
@@ -118,7 +119,7 @@ def rounds(variants: list[str], graph: str, options: argparse.Namespace, tuned: 
 def against(
     graph: str, collector: str, name: str, over: list[Any], under: list[Any], what: Any, goal: float
 ) -> dict[str, Any]:
-    """A row: the median and the spread of the rounds' ratios."""
+    """Make a row of the table: median and spread of the ratios of two variants, taken round by round."""
     ratios = sorted(what(a) / what(b) for a, b in zip(over, under, strict=True))
     median = statistics.median(ratios)
     return {
@@ -134,16 +135,18 @@ def against(
 
 
 def _typical(results: list[Any], what: Any) -> str:
+    """Return the median of one number over all rounds."""
     value = statistics.median(map(what, results))
     return f"{value / 1e6:.0f} MB" if what is memory else f"{value:.2f} s"
 
 
 def memory(result: dict[str, float]) -> float:
+    """Return the bytes by which the process grew."""
     return result["memory"]
 
 
 def compare(graph: str, options: argparse.Namespace, tuned: bool) -> list[dict[str, Any]]:
-    """All ratios of one graph."""
+    """Return the rows with all ratios for one graph."""
     collector = "tune_gc" if tuned else "default gc"
     variants = ["linked", "arena"] + (["torch"] if find_spec("torch") else [])
     found = rounds(variants, graph, options, tuned)
@@ -158,9 +161,10 @@ def compare(graph: str, options: argparse.Namespace, tuned: bool) -> list[dict[s
 
 
 def flatness(graph: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Time per node at several sizes, the largest over the least; torch's, for which there is no goal, beside it.
+    """Measure the time per node at several sizes, and the ratio of the largest to the smallest.
 
-    Sizes alternate, as a machine changes its speed; small graphs are built again and again, up to a million nodes.
+    The sizes take turns; small graphs are built again and again, up to a million nodes. Torch, for which there is no
+    goal, is measured as well.
     """
     variants = ["linked"] + (["torch"] if find_spec("torch") else [])
     found: dict[str, dict[int, list[float]]] = {name: {nodes: [] for nodes in options.sizes} for name in variants}
@@ -173,6 +177,7 @@ def flatness(graph: str, options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _flat_row(graph: str, name: str, found: dict[int, list[float]]) -> dict[str, Any]:
+    """Make the row of the table that says how flat the time per node is."""
     ratios = sorted(max(values) / min(values) for values in zip(*found.values(), strict=True))
     median, ours = statistics.median(ratios), name == "linked"
     return {
@@ -188,7 +193,7 @@ def _flat_row(graph: str, name: str, found: dict[int, list[float]]) -> dict[str,
 
 
 def main(argv: list[str]) -> int:
-    """Print and store the table; the exit status is 1 where a goal is missed."""
+    """Run the benchmark; the exit status is 1 if a goal is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks tape")
     parser.add_argument("--nodes", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)

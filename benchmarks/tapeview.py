@@ -21,7 +21,7 @@ SIZES = (10_000, 100_000, 1_000_000)
 
 
 def recorded(nodes: int) -> Any:
-    """A recording of a chain of small ops on a Variable, forward and backward."""
+    """Record a chain of small ops on a Variable, forward and backward."""
     import flnb
 
     with flnb.record("chain", buffer="1GiB", limit="2GiB", grad_interval=0) as run:
@@ -36,14 +36,14 @@ def recorded(nodes: int) -> Any:
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds, and what came out."""
+    """Call a function; returns the seconds and its result."""
     began = time.perf_counter()
     result = work()
     return time.perf_counter() - began, result
 
 
 def measure(nodes: int, rounds: int) -> dict[str, Any]:
-    """One row: seconds to the first message, and milliseconds to each of the next."""
+    """Measure one size; returns a row with the seconds to the first message, and milliseconds to each further one."""
     from flnb_telemetry.livetape import LiveTape
 
     run = recorded(nodes)
@@ -71,17 +71,19 @@ def measure(nodes: int, rounds: int) -> dict[str, Any]:
 
 
 def _answered(live: Any, request: dict[str, Any]) -> str:
+    """Ask for a part of the tape and return the answer."""
     return json.dumps(live.answer(request))
 
 
 def _first(live: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the first message about the tape."""
     content = live.frame("tape")
     json.dumps(content)
     return live, content
 
 
 def main(argv: list[str]) -> int:
-    """Print and keep the times."""
+    """Run the benchmark, and print and store the times."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks tapeview")
     parser.add_argument("--quick", action="store_true", help="a smoke size, for CI")
     options = parser.parse_args(argv)

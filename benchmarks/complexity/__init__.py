@@ -29,7 +29,7 @@ GOAL = 1.0
 
 
 def measured(frameworks: list[str], rounds: int) -> dict[str, dict[str, Any]]:
-    """For each framework that is installed: version, lines, bytes, operators and import times."""
+    """Return version, lines, bytes, operators and import times of each framework that is installed."""
     found = {name: row for name in frameworks if (row := installed.row(name))}
     times = installed.import_times(list(found), rounds)
     return {
@@ -38,7 +38,7 @@ def measured(frameworks: list[str], rounds: int) -> dict[str, dict[str, Any]]:
 
 
 def overview(name: str, row: dict[str, Any]) -> dict[str, Any]:
-    """One line of the table. "primitives" are what one must implement, "schemas" count overloads."""
+    """Make a line of the table. "primitives" are the ops that a backend must implement; "schemas" count overloads."""
     counts = row["operators"]["counts"]
     return {
         "framework": f"{name} {row['version']}",
@@ -57,7 +57,7 @@ def overview(name: str, row: dict[str, Any]) -> dict[str, Any]:
 
 
 def edited_classes(rounds: int) -> list[dict[str, Any]]:
-    """One line for each part that a cell can define again."""
+    """Make a line of the table for each kind of class that can be redefined in a notebook cell."""
     rows = []
     for part in iteration.PARTS:
         times = iteration.active_in_notebook(part, rounds)
@@ -70,7 +70,7 @@ def edited_classes(rounds: int) -> list[dict[str, Any]]:
 
 
 def main(argv: list[str]) -> int:
-    """Print and keep the figures; the exit status is 1 where an edited class took longer than the goal."""
+    """Run the benchmark; the exit status is 1 if an edited class took longer than the goal."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks complexity")
     parser.add_argument("--rounds", type=int, default=7, help="imports of each framework, and edits of each class")
     parser.add_argument("--files", type=int, default=8, help="source files to edit")

@@ -26,7 +26,9 @@ FRAMEWORKS = {"flnb": ("flnb",), "torch": ("torch",), "jax": ("jax", "jaxlib"), 
 
 
 def files(name: str, omitted: Set[str] = frozenset({"__pycache__", "frontend"})) -> list[Path]:
-    """Files of an installed distribution outside of some folders. Of flnb: what the wheel of this checkout holds."""
+    """Return the files of an installed distribution, except in some folders; for flnb, the files of this checkout's
+    wheel.
+    """
     if name == "flnb":
         held = [path for package in PACKAGES for path in (ROOT / package).rglob("*")]
         listed = [(path, path.relative_to(ROOT).parts) for path in [*held, *(ROOT / "notebooks").glob("*.ipynb")]]
@@ -36,7 +38,7 @@ def files(name: str, omitted: Set[str] = frozenset({"__pycache__", "frontend"}))
 
 
 def required(names: tuple[str, ...]) -> list[str]:
-    """The distributions that these need on this machine, extras left out, and those that they need; not themselves."""
+    """Return the distributions that these need on this machine, without extras, directly or indirectly."""
     from packaging.requirements import Requirement
 
     found: list[str] = []
@@ -52,11 +54,12 @@ def required(names: tuple[str, ...]) -> list[str]:
 
 
 def _size(names: tuple[str, ...] | list[str]) -> int:
+    """Return the bytes of all files of some distributions."""
     return sum(path.stat().st_size for name in names for path in files(name))
 
 
 def row(framework: str) -> dict[str, Any] | None:
-    """Lines by language and bytes of one framework, None where it is not installed."""
+    """Return lines by language and bytes of a framework, or None if it is not installed."""
     names = FRAMEWORKS[framework]
     if not find_spec(framework):
         return None
@@ -76,6 +79,7 @@ def row(framework: str) -> dict[str, Any] | None:
 
 
 def _version(name: str) -> str:
+    """Return the version of an installed distribution, or None."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -83,7 +87,7 @@ def _version(name: str) -> str:
 
 
 def import_times(frameworks: list[str], rounds: int) -> dict[str, list[float]]:
-    """Seconds of ``import NAME`` in new processes, in turn. A first, uncounted one fills a bytecode cache."""
+    """Return the seconds of ``import NAME`` in new processes, in turn; a first, uncounted one fills the cache."""
     program = "import time; t = time.perf_counter(); import {}; print(time.perf_counter() - t)"
     times: dict[str, list[float]] = {name: [] for name in frameworks}
     with tempfile.TemporaryDirectory() as cache:
@@ -98,5 +102,5 @@ def import_times(frameworks: list[str], rounds: int) -> dict[str, list[float]]:
 
 
 def median(times: list[float]) -> float:
-    """The median, in milliseconds' precision."""
+    """Return the median, rounded to milliseconds."""
     return round(statistics.median(times), 3)

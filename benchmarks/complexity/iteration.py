@@ -28,7 +28,7 @@ COPIED = ("flnb", "telemetry", "backends", "tests", "benchmarks", "notebooks", "
 
 
 def mirror(source: Path, root: Path) -> Path | None:
-    """The test file that mirrors a source file (its name, in the folder of one of its own), or that folder, or None."""
+    """Return the tests of a source file: the test file of its name, or the tests' folder of its name, or None."""
     inside = source.relative_to(root).parts[:-1]
     folders = [root / "tests" / name.removeprefix("flnb_") for name in reversed(inside[1:])]
     files = [folder / f"test_{source.stem}.py" for folder in (*folders, root / "tests", root / "tests" / inside[0])]
@@ -37,7 +37,7 @@ def mirror(source: Path, root: Path) -> Path | None:
 
 
 def chosen(number: int, seed: int = 0) -> list[Path]:
-    """Python sources of this checkout that have tests, drawn by their lines without replacement."""
+    """Draw source files of this checkout that have tests, with probabilities by their lines, without replacement."""
     files = [
         path for package in PACKAGES for path in sources(ROOT / package) if path.suffix == ".py" and mirror(path, ROOT)
     ]
@@ -51,7 +51,7 @@ def chosen(number: int, seed: int = 0) -> list[Path]:
 
 
 def file_to_tests(files: list[Path]) -> list[dict[str, Any]]:
-    """Edit source files in a copy, one after the other: seconds until its tests have passed, clock and processors."""
+    """Edit source files in a copy, one after the other; returns the seconds until each one's tests have passed."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         for name in COPIED:
@@ -93,13 +93,16 @@ def _edited(root: Path, source: Path) -> dict[str, Any]:
 
 
 def _children() -> float:
-    """Processor seconds of the processes that this one started and has seen end."""
+    """Return the processor seconds of this process's children that have ended."""
     times = os.times()
     return times.children_user + times.children_system
 
 
 def from_scratch() -> dict[str, Any] | None:
-    """Build the wheel of this checkout and install it into a new folder. None without pip, or where the build fails."""
+    """Return the seconds, elapsed and of processors, of building and installing this checkout's wheel.
+
+    None is returned without pip, or if the build fails.
+    """
     if not find_spec("pip"):
         return None
     pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
@@ -140,9 +143,9 @@ PARTS = {
 
 
 def active_in_notebook(part: str, rounds: int) -> list[float] | None:
-    """Seconds from sending a cell with the edited class to a kernel until a cell after it was answered by the new code.
+    """Return the seconds from sending a notebook cell with an edited class until a later cell used the new code.
 
-    None without the extra "lab".
+    None is returned if the extra "lab" is not installed.
     """
     if not (find_spec("jupyter_client") and find_spec("ipykernel")):
         return None
@@ -171,7 +174,7 @@ def active_in_notebook(part: str, rounds: int) -> list[float] | None:
 
 
 def _answer(client: Any, code: str) -> str:
-    """What a cell prints; its error where it fails."""
+    """Run a cell and return what it prints, or its error."""
     printed: list[str] = []
 
     def hear(message: dict[str, Any]) -> None:

@@ -43,7 +43,7 @@ _LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, toke
 
 
 def language_of(path: Path) -> str | None:
-    """The language that a file's name says, None where it is none of those counted."""
+    """Return the language of a file by its name, or None if it is not counted."""
     return "CMake" if path.name == "CMakeLists.txt" else _SUFFIXES.get(path.suffix)
 
 
@@ -64,7 +64,7 @@ def count(text: str, language: str) -> int:
 
 
 def _python(text: str) -> set[int]:
-    """The numbers of the lines of statements that are more than a string, without the blank lines in them."""
+    """Return the numbers of the lines with Python code, without docstrings and blank lines."""
     code: set[int] = set()
     statement: list[tokenize.TokenInfo] = []
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -79,7 +79,7 @@ def _python(text: str) -> set[int]:
 
 
 def sources(folder: Path) -> Iterator[Path]:
-    """The files of a folder that are counted."""
+    """Return the files of a folder that are counted."""
     for parent, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if name not in OMITTED and not name.startswith("."))
         here = type(folder)(parent)
@@ -87,7 +87,7 @@ def sources(folder: Path) -> Iterator[Path]:
 
 
 def by_language(files: Iterable[Path]) -> dict[str, int]:
-    """Lines of code of some files, by language, the largest first."""
+    """Count the lines of code of some files by language, the largest first."""
     lines: Counter[str] = Counter()
     for path in files:
         if language := language_of(path):

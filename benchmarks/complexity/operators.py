@@ -25,7 +25,7 @@ MATCH = {
 
 
 def flnb() -> dict[str, list[str]]:
-    """The op table; composites have a body of other ops, so that a backend implements only the rest."""
+    """Return flnb's ops; composites consist of other ops, so a backend needs to implement only the rest."""
     import flnb
     from flnb.dispatch.table import OPS
     from flnb.ops.composite import Composite
@@ -36,7 +36,7 @@ def flnb() -> dict[str, list[str]]:
 
 
 def torch() -> dict[str, list[str]]:
-    """What the dispatcher knows in the namespace ``aten``; a schema is a name with an overload (``add.out``)."""
+    """Return the operators of torch's dispatcher in the namespace ``aten``; a schema is a name with an overload."""
     import torch
 
     schemas = [name.removeprefix("aten::") for name in torch._C._dispatch_get_all_op_names() if name[:4] == "aten"]
@@ -44,14 +44,14 @@ def torch() -> dict[str, list[str]]:
 
 
 def jax() -> dict[str, list[str]]:
-    """The public primitives, ``jax.extend.core.primitives``."""
+    """Return JAX's public primitives, of ``jax.extend.core.primitives``."""
     from jax.extend.core import primitives
 
     return {"operators": sorted({value.name for name, value in vars(primitives).items() if name.endswith("_p")})}
 
 
 def numpy() -> dict[str, list[str]]:
-    """Public functions: NumPy has no registry of operators."""
+    """Return NumPy's public functions, as it has no registry of operators."""
     import numpy
 
     found: set[str] = set()
@@ -75,7 +75,7 @@ def matching(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def operators(framework: str) -> dict[str, Any] | None:
-    """Numbers and the names behind them, None where the framework is not installed."""
+    """Return the numbers of operators and their names, or None if the framework is not installed."""
     if not find_spec(framework):
         return None
     found = REGISTRIES[framework]()

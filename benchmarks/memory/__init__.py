@@ -35,7 +35,7 @@ PACKING = 3.0
 
 
 def study(model: str, kind: str, quick: bool = False) -> Result:
-    """Everything about one trace."""
+    """Measure one trace with all managers and settings."""
     trace = traced(model, kind)
     largest = int(trace.nbytes.max())
     limits = SMALL_LIMITS if kind == "cpu" else LIMITS
@@ -49,14 +49,14 @@ def study(model: str, kind: str, quick: bool = False) -> Result:
 
 
 def studied(tasks: list[tuple[str, str]], processes: int) -> Iterator[Result]:
-    """The results, as they are there."""
+    """Study several traces in some processes, and yield each result as it is ready."""
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         for done in as_completed([pool.submit(study, model, kind) for model, kind in tasks]):
             yield done.result()
 
 
 def main(argv: list[str]) -> int:
-    """Print and keep tables, figures and conclusions."""
+    """Run the study, and print and store its tables, figures and conclusions."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks memory")
     parser.add_argument("--processes", type=int, default=2, help="traces that are studied at a time")
     parser.add_argument("--quick", action="store_true", help="a smoke size, for CI: two models, two limits")

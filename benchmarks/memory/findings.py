@@ -21,7 +21,7 @@ COLUMNS = tuple(Measures.__dataclass_fields__)
 
 
 def name_of(limits: Limits) -> str:
-    """In words: "split 64, recycle 256 MiB"."""
+    """Describe limits in words, such as "split 64, recycle 256 MiB"."""
     told = [f"{word} {mib:g}" for word, mib in zip(("split", "recycle"), limits, strict=True) if mib is not None]
     return f"{', '.join(told)} MiB" if told else "no limit"
 
@@ -52,11 +52,13 @@ class Result:
         return self.sweep[NO_LIMIT]
 
     def at(self, limits: Limits) -> Measures:
-        """The caching manager's with limits, also with such as no block of this trace reaches."""
+        """Return the caching manager's measures with these limits; limits beyond every block of the trace count as
+        none.
+        """
         return self.sweep[effective(limits, self.largest)]
 
     def to_json(self) -> dict[str, Any]:
-        """For the file; rows of numbers in the order of the measures."""
+        """Return the result for the file: rows of numbers in the order of the measures."""
         about = {
             key: getattr(self, key) for key in ("kind", "model", "calls", "peak_live", "largest", "packed", "optimal")
         }
@@ -70,7 +72,7 @@ def _row(measures: Measures) -> list[float]:
 
 
 def peak(result: Result, measures: Measures) -> float:
-    """The most that was reserved / the most that was live."""
+    """Return the peak of reserved bytes divided by the peak of live bytes."""
     return measures.peak_reserved / result.peak_live
 
 
@@ -112,14 +114,14 @@ class Moved(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether it falls by more than 20 % for most models."""
+        """Return whether the measure falls by more than 20 % for most models."""
         return 2 * self.falls > self.models
 
 
 def moved(results: Sequence[Result], reading: str, limits: Iterable[Limits]) -> Moved:
-    """The mildest limit, the largest, with which a measure falls by more than 20 % for most models.
+    """Find the largest limit of splitting with which a measure falls by more than 20 % for most models.
 
-    Where there is none, the one with which it falls for most, and of these the one with the lowest median.
+    If there is none, it is the one with which it falls for most models, and of these the one with the lowest median.
     """
     found = [_moved(results, reading, pair) for pair in limits]
     holding = [one for one in found if one.holds]
@@ -141,30 +143,30 @@ def _moved(results: Sequence[Result], reading: str, limits: Limits) -> Moved:
 
 
 def change_of(results: Sequence[Result], limits: Limits, measure: Any) -> float:
-    """By how much a measure changes with limits, relative to the default: the geometric mean over the models."""
+    """Return the change of a measure with limits, relative to the default, as the geometric mean over the models."""
     ratios = [measure(result, result.at(limits)) / measure(result, result.default) for result in results]
     return geometric_mean(ratios) - 1
 
 
 def _change(before: float, after: float) -> float:
-    """Relative; what was zero cannot fall, it stays or becomes infinitely more."""
+    """Return the relative change of a number; a change from zero is 0 or infinite."""
     if before <= 0:
         return float("inf") if after > before else 0.0
     return after / before - 1
 
 
 def splits(results: Sequence[Result]) -> list[Limits]:
-    """The limits of splitting alone."""
+    """Return the measured limits that restrict splitting only."""
     return [limits for result in results for limits in result.sweep if limits[0] is not None and limits[1] is None]
 
 
 def best(result: Result, measure: Any = peak) -> Limits:
-    """The limits of one model for which a measure is least; of equals, those with fewer limits."""
+    """Return the limits with which a measure is least for a model; of equal ones those with fewer limits."""
     return min(result.sweep, key=lambda limits: (measure(result, result.sweep[limits]), 2 - limits.count(None)))
 
 
 def best_over_all(results: Sequence[Result], measure: Any = peak) -> tuple[Limits, float]:
-    """The limits that are best for all models together, and by how much the measure changes (see `change_of`)."""
+    """Return the limits that are best for all models together, and the change of the measure (see `change_of`)."""
     tried = {limits for result in results for limits in result.sweep}
     changes = {limits: change_of(results, limits, measure) for limits in tried}
     found = min(changes, key=lambda limits: (round(changes[limits], 6), 2 - limits.count(None)))
@@ -172,9 +174,10 @@ def best_over_all(results: Sequence[Result], measure: Any = peak) -> tuple[Limit
 
 
 def less_than_default(result: Result) -> dict[str, float]:
-    """By how much less (0 to 1; negative: more) each other manager reserves at most than the default caching manager.
+    """Return by which share each other manager reserves less at its peak than the default caching manager.
 
-    With "best setting" of the caching manager, and "offline packing", which no manager can be expected to beat.
+    Negative numbers stand for more. "best setting" is the caching manager with its best limits, and "offline packing"
+    the best packing found with knowledge of all requests.
     """
     reserved = {name: measures.peak_reserved for name, measures in result.others.items()}
     reserved |= {"best setting": result.sweep[best(result)].peak_reserved, "offline packing": result.packed}

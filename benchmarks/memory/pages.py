@@ -31,7 +31,9 @@ __all__ = ["drawn", "section", "told"]
 
 
 def managers(results: Sequence[Result]) -> list[dict[str, str]]:
-    """A row for each model: by manager the most reserved / the most live, in brackets the smallest device / that."""
+    """Make a row for each model: reserved / live at the peak by manager, in brackets the smallest sufficient device /
+    live.
+    """
     rows = []
     for result in results:
         row = {"trace": result.model, "most live": quantity.size(result.peak_live)}
@@ -44,7 +46,7 @@ def managers(results: Sequence[Result]) -> list[dict[str, str]]:
 
 
 def defaults(results: Sequence[Result]) -> list[dict[str, Any]]:
-    """A row for each model: every measure of the default caching manager."""
+    """Make a row for each model, with every measure of the default caching manager."""
     rows = []
     for result in results:
         of = result.default
@@ -64,7 +66,7 @@ def defaults(results: Sequence[Result]) -> list[dict[str, Any]]:
 
 
 def settings(results: Sequence[Result]) -> list[dict[str, str]]:
-    """The best limits of each model, and over all, for the most reserved and for the smallest device."""
+    """Make rows with the best limits of each model and of all together, by peak and by smallest device."""
     rows = []
     measures = {"most reserved": peak, "smallest device": lambda result, of: of.needed / result.peak_live}
     for title, measure in measures.items():
@@ -85,12 +87,12 @@ def settings(results: Sequence[Result]) -> list[dict[str, str]]:
 
 
 def found(results: Sequence[Result]) -> list[Moved]:
-    """What restricted splitting does, for every reading."""
+    """Return the effect of restricted splitting, for every reading of the paper's sentence."""
     return [moved(results, reading, splits(results)) for reading in READINGS]
 
 
 def readings(results: Sequence[Result]) -> list[dict[str, str]]:
-    """`found` as rows."""
+    """Format what `found` returns as rows."""
     return [
         {
             "bytes that are not live, per live byte": one.reading,
@@ -116,7 +118,7 @@ def _signed(change: float) -> str:
 
 
 def conclusions(results: Sequence[Result]) -> list[str]:
-    """Sentences with the figures in them."""
+    """Return sentences that state the results with their numbers."""
     moves = {one.reading: one for one in found(results)}
     count, most = len(results), len(results) // 2
     held = [f"{one.reading} ({name_of(one.limits)})" for one in moves.values() if one.holds]
@@ -147,12 +149,12 @@ def conclusions(results: Sequence[Result]) -> list[str]:
 
 
 def kinds(results: Sequence[Result]) -> dict[str, list[Result]]:
-    """The results by where their traces come from."""
+    """Group the results by the kind of their traces."""
     return {kind: group for kind in KINDS if (group := [result for result in results if result.kind == kind])}
 
 
 def told(results: Sequence[Result]) -> str:
-    """All tables as text."""
+    """Return all tables as text."""
     lines = []
     for kind, group in kinds(results).items():
         lines += ["", f"=== {KINDS[kind]}", "", "the default caching manager (parts: at the peak / on average)"]
@@ -163,7 +165,7 @@ def told(results: Sequence[Result]) -> str:
 
 
 def section(results: Sequence[Result]) -> str:
-    """A summary in Markdown."""
+    """Return a summary in Markdown."""
     parts = [
         "## Memory managers (`python -m benchmarks memory`)",
         "The most that is reserved, per byte of the most that is live; in brackets the smallest device on which the "
@@ -179,7 +181,7 @@ def section(results: Sequence[Result]) -> str:
 
 
 def drawn(results: Sequence[Result]) -> Any:
-    """A plotly figure: for every trace the most reserved / the most live at every pair of limits."""
+    """Draw reserved / live at the peak of every trace at every pair of limits, as a plotly figure."""
     from plotly.subplots import make_subplots
 
     groups = kinds(results)

@@ -38,19 +38,19 @@ Limits = tuple[float | None, float | None]
 
 @dataclass(frozen=True)
 class Setting:
-    """A manager by its name, and what it is told."""
+    """A memory manager by its name, with its settings."""
 
     manager: str
     options: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def spec(self) -> str:
-        """As `flnb.memory.replay` takes it."""
+        """Return the setting in the form that `flnb.memory.replay` takes."""
         told = ",".join(f"{key}={value}" for key, value in self.options.items())
         return f"{self.manager}:{told}" if told else self.manager
 
     def make(self, lease: Lease) -> MemoryManager:
-        """A new manager."""
+        """Make a new manager."""
         found: MemoryManager = registry.find("memory manager", self.manager)(lease, **self.options)
         return found
 
@@ -63,16 +63,16 @@ MANAGERS = (
 
 
 def caching(split: float | None, recycling: float | None) -> Setting:
-    """The caching manager with limits in MiB."""
+    """Return the caching manager with limits in MiB."""
     limits = {"split_limit": split, "recycling_limit": recycling}
     return Setting("caching", {name: f"{int(mib * 1024)}KiB" for name, mib in limits.items() if mib is not None})
 
 
 def effective(limits: Limits, largest: int) -> Limits:
-    """The same limits without those that no block can reach: none is larger than the largest segment.
+    """Return the limits without those that no block can reach, because they exceed the largest segment.
 
     Args:
-        largest: request of the trace, bytes.
+        largest: the largest request of the trace, in bytes.
     """
     segment = max(20 * MIB, -(-largest // (2 * MIB)) * 2 * MIB)
     split, recycling = (None if mib is None or mib * MIB > segment else mib for mib in limits)
@@ -80,12 +80,14 @@ def effective(limits: Limits, largest: int) -> Limits:
 
 
 def grid(largest: int, limits: tuple[float | None, ...] = LIMITS) -> list[Limits]:
-    """Every pair of limits that differs from the others for a trace; the first is the default, no limit at all."""
+    """Return all pairs of limits that differ in effect for a trace; the first is the default, without limits."""
     return list(dict.fromkeys(effective(pair, largest) for pair in product(limits, repeat=2)))
 
 
 class Watched(MemoryManager):
-    """Another manager, and after each call the bytes of its live blocks and of the segments that hold any."""
+    """A memory manager around another one; counts live bytes, and the bytes of segments with live blocks, after each
+    call.
+    """
 
     wants_hint = True
 
@@ -160,7 +162,7 @@ class Measures:
 
 
 def measured(trace: Trace, setting: Setting) -> Measures:
-    """Every measure of one setting."""
+    """Measure one setting on a trace."""
     capacity = None
     if "reserve" in setting.options:  # all of a device, so there must be one
         capacity = needed(trace, setting, 2 * trace.peak_live + (64 << 20))
@@ -186,10 +188,10 @@ def measured(trace: Trace, setting: Setting) -> Measures:
 
 
 def needed(trace: Trace, setting: Setting, enough: int) -> int:
-    """The smallest capacity on which the trace ends, by halving, where `enough` is known to be that.
+    """Search the smallest capacity on which the trace runs, by halving; `enough` is known to suffice.
 
-    A manager that meets the limit gives back what is idle and tries again, so this can be less than what it takes
-    where there is no limit. A larger device can be worse than a smaller one; what is found is one that is enough.
+    A manager that meets the limit gives back idle segments and tries again, so this can be less than what it reserves
+    without a limit. It can need more on a larger device; the result is one capacity that suffices.
     """
     low, high = trace.peak_live, enough
     step = max(1, int(WITHIN * trace.peak_live))

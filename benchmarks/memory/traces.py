@@ -28,12 +28,12 @@ PARTS = {"paper": (1.0, 1.0), "varying": (0.7, 1.0, 0.55, 0.85), "cpu": (1.0, 1.
 
 
 def sizes(kind: str, whole: int) -> list[int]:
-    """How many examples each step's batch has where the recipe's has so many."""
+    """Return the batch size of every step, where the model's usual size is ``whole``."""
     return [max(1, round(part * whole)) for part in PARTS[kind]]
 
 
 def traced(model: str, kind: str) -> Trace:
-    """What steps of training (forward, backward, SGD with momentum) ask of a manager, building the model included."""
+    """Trace the allocations of some training steps (forward, backward, SGD with momentum) and of building the model."""
     recipe = flnb.models.get(model)
     if kind == "cpu":
         with flnb.use_memory_manager(Native(HostDevice())), flnb.record(f"{model}, small", grad_interval=None) as run:
@@ -44,7 +44,7 @@ def traced(model: str, kind: str) -> Trace:
 
 
 def trained(recipe: Recipe, scale: str, kind: str) -> None:
-    """A new model, and its steps."""
+    """Return a new model and a function that runs its training steps."""
     flnb.manual_seed(0)
     model = recipe.build(scale)
     optimizer = SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)

@@ -47,7 +47,7 @@ def layer_norm(x: Any, weight: Any, bias: Any, eps: float) -> Any:
 
 
 class Dropout:
-    """Drops the share `rate`, with another key at each call; without a key nothing."""
+    """Drop the share `rate` of the elements, with another key at each call; without a key do nothing."""
 
     def __init__(self, key: Any, rate: float) -> None:
         self.key, self.rate = key, rate
@@ -115,7 +115,7 @@ def vit(
 
 
 def encoder_layer(x: Any, own: list[Any], heads: int, drop: Dropout) -> Any:
-    """Norm first, GELU; the parameters in the order in which flnb's layer makes them."""
+    """Apply a transformer layer with norm first and GELU; parameters are in the order of flnb's layer."""
     norms, n, length, features = own[8:], *x.shape
     qkv = (layer_norm(x, norms[0], norms[1], 1e-6) @ own[0].T + own[1]).reshape(n, length, 3, heads, features // heads)
     q, k, v = qkv.transpose(2, 0, 3, 1, 4)

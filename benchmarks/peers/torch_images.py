@@ -54,18 +54,18 @@ class LeNet(nn.Module):
 
 
 def rectified(channels: int, made: int, kernel: int, **options: Any) -> list[nn.Module]:
-    """A convolution and a ReLU in place, as torchvision has them."""
+    """Return a convolution followed by an in-place ReLU, as torchvision has them."""
     return [nn.Conv2d(channels, made, kernel, **options), nn.ReLU(inplace=True)]
 
 
 def flat(features: nn.Module, channels: int, image: int) -> int:
-    """How many numbers of one image are left."""
+    """Return the number of features of one image."""
     with torch.no_grad():
         return features(torch.zeros(1, channels, image, image)).numel()
 
 
 class Convolutional(nn.Module):
-    """Features, then a classifier."""
+    """A network of convolutional features followed by a classifier."""
 
     features: nn.Module
     classifier: nn.Module
@@ -171,7 +171,7 @@ class GoogLeNet(Convolutional):
 
 
 class Block(nn.Module):
-    """`flnb.models.resnet`'s Basic or Bottleneck, by the kernels of its convolutions."""
+    """A residual block of `flnb.models.resnet`, Basic or Bottleneck, given by the kernels of its convolutions."""
 
     def __init__(self, channels: int, width: int, stride: int, kernels: Sequence[int], expansion: int) -> None:
         super().__init__()

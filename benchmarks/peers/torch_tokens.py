@@ -146,7 +146,7 @@ class Captioner(nn.Module):
 
 
 def token_loss(model: nn.Module, *batch: Any) -> Any:
-    """Of targets (N, T), the last of the batch, and logits (N, T, vocabulary) of the rest."""
+    """Return the loss of logits (N, T, vocabulary) for targets (N, T), the last array of the batch."""
     *inputs, targets = batch
     return F.cross_entropy(model(*inputs).flatten(0, 1), targets.flatten())
 

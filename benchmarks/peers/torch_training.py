@@ -39,7 +39,7 @@ class TorchTraining(Contestant):
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
 
     def _build(self) -> tuple[torch.nn.Module, Callable[..., Any]]:
-        """The model with the weights, and what gives its loss on a batch."""
+        """Return the model with the initial weights, and its loss function."""
         model, loss = torch_models.build(self.recipe.name, self.recipe.settings[self.scale])
         load(model, self.weights)
         if self.variant == "channels_last":
@@ -74,7 +74,9 @@ class TorchTraining(Contestant):
         return loss.item(), (parameter.grad.numpy() for parameter in model.parameters())
 
     def counted(self) -> dict[str, Any]:
-        """From torch's profiler, on top of what is alive: parameters with gradients and momenta, buffers, the batch."""
+        """Return live bytes and allocations by torch's profiler, in addition to parameters, gradients, momenta and the
+        batch.
+        """
         kept = [*self.model.parameters(), *self.model.buffers(), *self.batch]
         kept += [p.grad for p in self.model.parameters() if p.grad is not None]
         kept += [s["momentum_buffer"] for s in self.optimizer.state.values()]
@@ -84,7 +86,7 @@ class TorchTraining(Contestant):
         return {"live": int(alive + max(peak, 0)), "allocations": sum(change > 0 for change in changes)}
 
     def _changes(self) -> list[int]:
-        """Bytes of every allocation (> 0) and free (< 0) of an iteration, in order."""
+        """Return the bytes of every allocation (> 0) and free (< 0) of an iteration, in order."""
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
             self.iteration(update=True)
         events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
@@ -92,7 +94,7 @@ class TorchTraining(Contestant):
 
 
 def load(model: torch.nn.Module, weights: str) -> None:
-    """Give a model the arrays of an .npz file, in the order of its parameters; ValueError if they are not alike."""
+    """Load the arrays of an .npz file into a model, in the order of its parameters; a ValueError if they differ."""
     arrays, parameters = list(np.load(weights).values()), list(model.parameters())
     expected, got = ([tuple(one.shape) for one in many] for many in (arrays, parameters))
     if expected != got:

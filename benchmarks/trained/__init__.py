@@ -19,13 +19,13 @@ CIFAR_GOAL = 40.0
 
 
 def on_cifar(experiment: Experiment) -> Experiment:
-    """The experiment under the name that it has with CIFAR-10's images."""
+    """Return the experiment with CIFAR-10's images, under the name that it has with them."""
     title = experiment.title.replace("patches of pictures", "CIFAR-10")
     return replace(experiment, name=f"{experiment.name}-cifar10", title=title, goal=CIFAR_GOAL)
 
 
 def main(argv: list[str]) -> int:
-    """Train the models named, or all; the exit status is 1 where one misses its goal."""
+    """Train the named models, or all; the exit status is 1 if one misses its goal."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks trained")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; by default all")
     parser.add_argument("--quick", action="store_true", help="a smoke size, for CI: seconds, the loss must fall")

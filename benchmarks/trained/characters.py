@@ -28,10 +28,10 @@ PROMPT = "def "
 def language_model(
     model: nn.Module, optimizer: Optimizer, logits: Logits, seed: int, steps: int, batch: int, length: int
 ) -> Training:
-    """A run of `steps` batches of pieces of `length` characters; `logits(model, x)` are those of x (N, length).
+    """Return the training of a language model; `logits(model, x)` are the scores for x (N, length).
 
-    Every piece is predicted from its own beginning, in training and in the test, which takes 256 pieces of the files
-    for validation.
+    Every piece of text is predicted from its own beginning, in training and in the test, which takes 256 pieces of the
+    validation files.
     """
     train, validation = texts()
     held_out = spread(Windows(validation, length), 256)
@@ -54,13 +54,13 @@ def language_model(
 
 
 def bits(model: nn.Module, logits: Logits, tests: BatchDataset) -> float:
-    """Mean bits per character: the cross-entropy in nats over log 2."""
+    """Return the mean bits per character: the cross-entropy in nats divided by log 2."""
     losses = [(float(token_loss(logits(model, x), y)), y.size) for x, y in tests]
     return sum(loss * size for loss, size in losses) / sum(size for _, size in losses) / math.log(2)
 
 
 def written(model: nn.Module, logits: Logits, length: int, temperature: float = 0.7) -> str:
-    """What the model goes on with after a prompt, up to `length` characters, drawn by its probabilities sharpened."""
+    """Let the model continue a prompt, up to `length` characters, drawn from its sharpened probabilities."""
     rng = np.random.default_rng(0)
     codes = encoded(PROMPT).astype(np.int64).tolist()
     model.eval()

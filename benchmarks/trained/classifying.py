@@ -21,7 +21,9 @@ def classifier(
     model: nn.Module, optimizer: Optimizer, train: TensorDataset, test: TensorDataset, seed: int, steps: int,
     batch: int, references: dict[str, float],
 ) -> Training:  # fmt: skip
-    """A run of `steps` batches: the rate rises for a twentieth of them, then falls to 0 on half a cosine."""
+    """Return the training of a classifier: the learning rate rises for 5 % of the steps, then falls to 0 on half a
+    cosine.
+    """
     warm = max(1, steps // 20)
     return Training(
         model=model,
@@ -37,21 +39,21 @@ def classifier(
 
 
 def accuracy(model: nn.Module, test: TensorDataset, batch: int) -> float:
-    """Percent of `test` whose highest logit is the label's."""
+    """Return the percentage of `test` whose largest logit is the label's."""
     right = sum(int(ops.sum(ops.argmax(model(x), axis=1) == y)) for x, y in BatchDataset(test, batch))
     return 100.0 * right / len(test)
 
 
 def chance(test: TensorDataset) -> float:
-    """Percent right of who always says the most frequent label."""
+    """Return the accuracy in percent of always predicting the most frequent label."""
     labels = test.tensors[1].numpy()
     return 100.0 * float(np.bincount(labels).max()) / len(labels)
 
 
 def nearest_mean(train: TensorDataset, test: TensorDataset, axes: tuple[int, ...] = ()) -> float:
-    """Percent right of who says the label whose mean training image is nearest; images are averaged over `axes` first.
+    """Return the accuracy in percent of predicting the label whose mean training image is nearest.
 
-    With axes (2, 3) of images (N, channels, height, width) that is the nearest mean colour.
+    Images (N, channels, height, width) are first averaged over `axes`; with (2, 3) only mean colours are compared.
     """
     (x, y), (held_out, labels) = (tuple(tensor.numpy() for tensor in part.tensors) for part in (train, test))
     x, held_out = (images.mean(axes).reshape(len(images), -1) for images in (x, held_out))

@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Experiment:
-    """`prepare(seed, options)` gives the run of one seed; the figure of every seed must reach `goal`.
+    """A model to be trained with several seeds, each of which must reach the goal.
 
-    `higher` says whether a higher figure is better.
+    Attributes:
+        prepare: ``prepare(seed, options)`` returns the training with one seed.
+        goal: the figure on held-out data that every seed must reach.
+        higher: whether a higher figure is better.
     """
 
     name: str
@@ -33,7 +36,7 @@ class Experiment:
     seeds: int = 1
 
     def run(self, options: Namespace) -> bool:
-        """Train, print and keep; gives whether the goal was reached. A quick run's goal is that the loss falls."""
+        """Train, print and store; returns whether the goal was reached. In a quick run the loss must only fall."""
         folder = Path(options.output)
         folder.mkdir(parents=True, exist_ok=True)
         print(f"\n{self.title}", flush=True)
@@ -67,5 +70,5 @@ class Experiment:
 
 
 def tell(point: dict[str, float]) -> None:
-    """Print a point of the curve."""
+    """Print a point of the learning curve."""
     print("  ".join(f"{name} {value:<8.4g}" for name, value in point.items()), flush=True)

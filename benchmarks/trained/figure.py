@@ -9,7 +9,7 @@ from flnb_telemetry.extras import require
 
 
 def learning_curve(result: dict[str, Any]) -> Any:
-    """Training loss, and the figure on held-out data beside what simple predictors reach; a line for each seed.
+    """Draw training loss and held-out figure, with those of simple predictors, a line for each seed.
 
     `result` is the "rows" of a JSON file under benchmarks/results/trained-*.json.
     """

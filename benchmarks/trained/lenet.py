@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def in_field(dataset: TensorDataset) -> TensorDataset:
-    """Digits of 8 x 8 pixels as LeNet takes them: three times as large, in the middle of a field of 32 x 32."""
+    """Enlarge digits of 8 x 8 pixels three times and centre them in images of 32 x 32, as LeNet takes them."""
     images, labels = dataset.tensors
     large = images.numpy().repeat(3, axis=2).repeat(3, axis=3)
     return TensorDataset(np.pad(large, ((0, 0), (0, 0), (4, 4), (4, 4))), labels)
 
 
 def prepare(seed: int, options: Namespace) -> Training:
-    """The paper's network and 800 steps of 64 images."""
+    """Return the training of the paper's network with 800 steps of 64 images."""
     train, test = (in_field(part) for part in digits())
     model = LeNet()
     references = {"nearest mean image": nearest_mean(train, test)}

@@ -24,9 +24,9 @@ TRAIN, TEST = 250, 32
 
 
 def image_set(options: Namespace) -> tuple[TensorDataset, TensorDataset, int]:
-    """(training set, test set, number of classes): images (N, 3, 32, 32) float32, mostly from -2 to 2, labels int64.
+    """Return training set, test set and number of classes: images (N, 3, 32, 32) float32, labels int64.
 
-    Of CIFAR-10, where its path is given, the first 10,000 images to train and 1,000 to test: what fits a few minutes.
+    Of CIFAR-10, if its path is given, these are the first 10,000 training and 1,000 test images.
     """
     if options.cifar:
         train, test = cifar10(options.cifar)
@@ -40,7 +40,7 @@ def image_set(options: Namespace) -> tuple[TensorDataset, TensorDataset, int]:
 
 
 def photographs() -> list[Images]:
-    """The pictures, each (height, width, 3) uint8; grey ones have three equal channels."""
+    """Return the pictures, each (height, width, 3) uint8; grey ones have three equal channels."""
     try:
         from skimage import data
         from sklearn.datasets import load_sample_images
@@ -54,10 +54,10 @@ def photographs() -> list[Images]:
 
 
 def patches(pictures: list[Images], seed: int = 0) -> list[tuple[Images, Any]]:
-    """For training and for test: patches (N, 3, 32, 32) of the pictures, and the number of the picture of each.
+    """Return patches (N, 3, 32, 32) of the pictures with the number of their picture, for training and for test.
 
-    A picture is cut into cells of 64 x 64 pixels, a third of them for test. A patch lies within one cell, so that no
-    pixel is in both parts: for training anywhere in a cell, for test in one of its quarters, each at most once.
+    A picture is cut into cells of 64 x 64 pixels, a third of them for test. A patch is within one cell, so that no pixel
+    is in both sets: anywhere in a cell for training, in one of its quarters for test, each at most once.
     """
     rng = np.random.default_rng(seed)
     parts: tuple[list[Images], list[Images]] = ([], [])

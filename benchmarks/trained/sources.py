@@ -36,10 +36,11 @@ def decoded(codes: Any) -> str:
 
 
 def texts(folder: Path | None = None) -> tuple[Codes, Codes]:
-    """(training text, validation text): the modules at the top of the standard library, one after another by name.
+    """Return training text and validation text: the modules at the top of the standard library, in order of their
+    names.
 
-    One file in ten is for validation, chosen by its name's CRC-32, so that no file is in both and the choice does not
-    depend on which others there are. What the build of Python wrote (`_sysconfigdata...`) is left out.
+    One file in ten is for validation, chosen by the CRC-32 of its name, so that the choice does not depend on which
+    others there are. Files written by Python's build (`_sysconfigdata...`) are left out.
     """
     folder = Path(sysconfig.get_path("stdlib")) if folder is None else folder
     parts: tuple[list[Codes], list[Codes]] = ([], [])
@@ -75,14 +76,15 @@ class Windows(Dataset):
 
 
 def spread(windows: Windows, count: int) -> ResampleDataset:
-    """`count` of the windows at equal distances, which samples all files."""
+    """Return `count` of the windows at equal distances, a sample of all files."""
     return ResampleDataset(windows, np.linspace(0, len(windows) - 1, count).astype(np.int64))
 
 
 def entropies(train: Codes, x: Any, y: Any) -> dict[str, float]:
-    """Bits per character that counting needs for the characters `y` which follow `x`: without and with looking at `x`.
+    """Return the bits per character of predicting `y` by counted frequencies: of characters, and of pairs with `x`
+    before.
 
-    The probabilities are frequencies of the training text, each count raised by one.
+    The frequencies are those of the training text, each count raised by one.
     """
     size = len(CHARACTERS)
     single = np.bincount(train, minlength=size) + 1.0

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def line(result: dict[str, Any]) -> dict[str, str]:
-    """A result as a row of the table."""
+    """Convert a result to a row of the table."""
     last = result["seeds"][-1]["curve"][-1]
     references = ", ".join(f"{name} {value:.2f}" for name, value in result["references"].items())
     return {
@@ -28,6 +28,6 @@ def line(result: dict[str, Any]) -> dict[str, str]:
 
 
 def summarise(folder: Path = RESULTS) -> None:
-    """Write the table anew in the folder's README.md."""
+    """Write the table of all results into the folder's README.md."""
     results = [json.loads(path.read_text())["rows"] for path in sorted(folder.glob("trained-*.json"))]
     insert("trained", markdown([line(result) for result in results]), folder)

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 @dataclass
 class Training:
-    """A run: what is trained, on what, for how long. `run` trains it.
+    """The training of a model on some data; `run` runs it.
 
     Attributes:
-        loss: ``loss(model, *batch)`` gives a scalar Variable.
-        test: ``test(model)`` gives the figure on held-out data; the model is in eval mode, without gradients.
-        every: steps between two points of the curve, each with a test and a checkpoint.
-        clip: the gradients' norm is limited to it.
+        loss: ``loss(model, *batch)`` returns a scalar Variable.
+        test: ``test(model)`` returns the figure on held-out data; the model is in eval mode, without gradients.
+        every: the number of steps between two points of the curve, each with a test and a checkpoint.
+        clip: the limit of the gradients' norm.
         references: figures of simple predictors on the same held-out data, by name.
-        sample: ``sample(model)`` gives a text that the model wrote, where it writes.
+        sample: ``sample(model)`` returns a text that the model wrote, if it writes any.
     """
 
     model: nn.Module
@@ -49,11 +49,11 @@ class Training:
     def run(
         self, checkpoint: Path | None = None, resume: bool = False, tell: Callable[[Point], object] | None = None
     ) -> list[Point]:
-        """Train up to `steps`; gives the curve: step, seconds, mean loss since the last point, test.
+        """Train up to `steps`; returns the curve: step, seconds, mean loss since the last point, held-out figure.
 
-        Seconds are the processor's, in training steps alone. `tell` is called with each point as it is made. With
-        `resume`, first go back to what `checkpoint` holds: a run that was interrupted and resumed gives the same curve
-        as one that was not, but for the seconds.
+        Seconds are processor time of training steps only. `tell` is called with each point when it is made. With `resume`
+        it first loads `checkpoint`: an interrupted run then yields the same curve as one that was not, but for the
+        seconds.
         """
         if resume and checkpoint is not None:
             self.curve = nn.load_checkpoint(checkpoint, **self._parts())["curve"]

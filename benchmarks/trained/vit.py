@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def prepare(seed: int, options: Namespace) -> Training:
-    """Four layers of 96 features over 64 squares of 4 x 4 pixels, and 400 steps of 64 patches."""
+    """Return the training of four layers of 96 features on 64 squares of 4 x 4 pixels, 400 steps of 64 images."""
     train, test, classes = image_set(options)
     features, layers = (32, 1) if options.quick else (96, 4)
     model = VisionTransformer(
