@@ -160,7 +160,7 @@ class Capture(Observer):
         run = self._run()
         if run is None:
             raise RuntimeError(
-                f"recording {self.number} was deleted; keep it in a variable, or save its ops by to_code(path)"
+                f"recording {self.number} was deleted; keep it in a variable, or save ops by to_code(path)"
             )
         if self._rows[0] != len(self._kept):
             events = run.table("op")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from flnb.dispatch import state
+from flnb.dispatch.source_lines import lines
 from flnb.dispatch.spelling import misspelt
 from flnb.explore.lockstep import ComparedOp, backends_of, lockstep
 from flnb.explore.report import Report, Result
@@ -87,12 +88,24 @@ def compare_backends(
     lockstep(function, reference, others, tolerance, report, seed, rounds)
     shown = names if len(others) > 1 else [""]
     results = [_result(op, name, made) for name, ops in zip(shown, calls, strict=True) for op, made in ops.items()]
-    results += [
-        Result(f"method {name!r}", False, 0, f"is no primitive and never called; did you mean {meant!r}?", (), shown[i])
-        for i, other in enumerate(others)
-        for name, meant in misspelt(type(other), state.operators).items()
-    ]
+    results += [row for name, other in zip(shown, others, strict=True) for row in misspelt_methods(other, name)]
     return Report(f"{', '.join(names)} beside {reference.name}", tuple(results))
+
+
+def misspelt_methods(backend: TensorBackend, name: str = "") -> list[Result]:
+    """Return a failed row for each method whose name is nearly that of an op; ``name`` is the backend's."""
+    found = misspelt(type(backend), state.operators)
+    reason = "is no primitive and never called; did you mean {!r}?"
+    return [
+        Result(f"method {m!r}", False, 0, reason.format(op), (), name, line=defined(backend, m))
+        for m, op in found.items()
+    ]
+
+
+def defined(backend: TensorBackend, method: str) -> str:
+    """Return file and line of a backend's method as text, empty if the method is not written in Python."""
+    code = getattr(getattr(type(backend), method, None), "__code__", None)
+    return lines(code, -1)[0].brief if code is not None else ""
 
 
 def _distinct(backends: Sequence[TensorBackend]) -> list[str]:

@@ -143,16 +143,9 @@ def _script(small: Minimised, step: ComparedOp, backends: list[Any], tolerance: 
         lines += [f"{name} = {text}" for name, text in short.items()]
     else:
         lines.append(f"{', '.join(short)} = {', '.join(short.values())}")
-    options = "".join(
-        f", {name}={literal(value)}"
-        for name, value, usual in (
-            ("out", call.out, None),
-            ("category", call.category, 0),
-            ("repeats", small.repeats, 1),
-            ("tolerance", tolerance, 1e-10),
-        )
-        if value != usual
-    )
+    given = {"out": call.out, "category": call.category, "repeats": small.repeats, "tolerance": tolerance}
+    usual = {"out": None, "category": 0, "repeats": 1, "tolerance": 1e-10}
+    options = "".join(f", {name}={literal(value)}" for name, value in given.items() if value != usual[name])
     if call.out == NEW:
         options += result_code(call)
     options = f"{f', {literal(call.attributes)}' if call.attributes else ''}, backends=[{', '.join(names)}]{options}"

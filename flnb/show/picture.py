@@ -65,10 +65,8 @@ def images_of(values: Array) -> list[Array]:
         stack = stack.astype(np.float32)
         finite = np.isfinite(stack)
         low, high = _range(stack[finite])
-        if low >= 0 and high <= 1:
-            low, high = 0.0, 1.0
-        scaled = np.where(finite, (stack - low) / ((high - low) or 1.0), 0.0)
-        stack = np.rint(255 * scaled).astype(np.uint8)
+        low, high = (0.0, 1.0) if low >= 0 and high <= 1 else (low, high)
+        stack = np.rint(255 * np.where(finite, (stack - low) / ((high - low) or 1.0), 0.0)).astype(np.uint8)
         if not finite.all():
             stack = np.broadcast_to(stack, (*stack.shape[:3], 3)).copy()
             stack[~finite.all(axis=-1)] = BROKEN

@@ -2,9 +2,8 @@
 
 from flnb.explore.report import Report, Result
 from flnb.testing.backends import check_backend
-from flnb.testing.conformance import conformance
 from flnb.testing.gradients import GradientError, verify_grad
-from flnb.testing.managers import check_manager
+from flnb.testing.managers import check_manager, conformance
 from flnb.testing.samples import Sample, samples
 
 __all__ = [

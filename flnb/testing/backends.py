@@ -11,9 +11,7 @@ from flnb_telemetry import bus
 
 from flnb.dispatch import registry
 from flnb.dispatch.parts import use_backend
-from flnb.dispatch.source_lines import lines
-from flnb.dispatch.spelling import misspelt
-from flnb.dispatch.state import operators
+from flnb.explore.compare import defined, misspelt_methods
 from flnb.explore.difference import arrays_differ, precision
 from flnb.explore.report import Report, Result
 from flnb.ops.creation import asarray
@@ -54,9 +52,7 @@ def check_backend(
         for dtype in dtypes:
             rows.setdefault(sample.op, []).append(_trial(sample, chosen, np.dtype(dtype), tolerance))
     results = [_row(op, trials, chosen) for op, trials in rows.items()]
-    for name, meant in misspelt(type(chosen), operators).items():
-        reason = f"is no primitive and never called; did you mean {meant!r}?"
-        results.append(Result(f"method {name!r}", False, 0, reason, line=_line(chosen, name)))
+    results += misspelt_methods(chosen)
     return Report(f"backend {chosen.name}", tuple(results))
 
 
@@ -85,14 +81,8 @@ def _row(op: str, trials: list[Trial], backend: TensorBackend) -> Result:
         op, not bad, len(trials), f"{first.sample}: {first.reason}" if bad else "",
         tuple(f"{t.sample}: {t.reason}" for t in bad[1:4]),
         error=None if bad and not error else error, time=time, inputs=first.inputs if bad else "",
-        line=_line(backend, op) if bad else "", op=op,
+        line=defined(backend, op) if bad else "", op=op,
     )  # fmt: skip
-
-
-def _line(backend: TensorBackend, method: str) -> str:
-    """Return file and line of a backend's method as text, empty if the method is not written in Python."""
-    code = getattr(getattr(type(backend), method, None), "__code__", None)
-    return lines(code, -1)[0].brief if code is not None else ""
 
 
 def _trial(sample: Sample, backend: TensorBackend, dtype: np.dtype[Any], tolerance: float) -> Trial:

@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 from flnb_backends.memory.simulated import SimulatedDevice
 from flnb_telemetry.quantity import bytes_of
 
+from flnb.dispatch import registry
 from flnb.dispatch.memory import allocate, release
 from flnb.explore.report import Report, Result
 from flnb.interface.memory import ALIGNMENT, Block, MemoryDevice, MemoryManager, OutOfMemoryError, Segment
+from flnb.testing.backends import check_backend
 
 Factory = Callable[[MemoryDevice], MemoryManager]
 
@@ -59,6 +61,33 @@ def check_manager(factory: Factory, capacity: int | str = "256MiB", examples: in
         last, tried = trials[-1], sum(len(trial.done) for trial in trials)
         results.append(Result(title, not last.broken, tried, last.broken, tuple(last.done) if last.broken else ()))
     return Report(subject, tuple(results))
+
+
+def conformance(part: Any, **options: Any) -> Report:
+    """Check a backend by `check_backend`, or a memory manager by `check_manager`, and return the report.
+
+    Args:
+        part: the name, class or instance of a backend, or the name or class of a memory manager.
+        options: arguments of the check: ``tolerance`` and ``dtypes`` for a backend; ``capacity``, ``examples`` and
+            ``seed`` for a manager.
+
+    >>> import flnb.testing
+    >>> report = flnb.testing.conformance("numpy")
+    >>> bool(report), report["matmul"].passed
+    (True, True)
+
+    Raises:
+        TypeError: an instance of a memory manager, or something that is no backend.
+    """
+    if isinstance(part, str) and part in registry.names("memory manager"):
+        return check_manager(type(registry.make("memory manager", part)), **options)
+    if isinstance(part, type) and issubclass(part, MemoryManager):
+        return check_manager(part, **options)
+    if isinstance(part, MemoryManager):
+        raise TypeError(
+            f"conformance: got the memory manager {part!r}; expected its class, because each check makes a new one"
+        )
+    return check_backend(part, **options)
 
 
 class Adjoining(SimulatedDevice):
