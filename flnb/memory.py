@@ -1,7 +1,10 @@
-"""Memory managers and devices, what they hold, and how to use them by hand.
+"""Memory managers and devices, statistics of their memory, and tools that analyse and reduce a program's memory.
 
-flnb.set_memory_manager(flnb.memory.Caching(split_limit="64MiB"))
-flnb.memory.stats()
+>>> import flnb
+>>> with flnb.use_memory_manager(flnb.memory.Caching(split_limit="64MiB")):
+...     x = flnb.ones((1024, 256))
+...     flnb.memory.stats()["allocated"]
+1048576
 """
 
 from __future__ import annotations
@@ -64,10 +67,11 @@ _LAB = {
     "flnb.memory_lab.replaying": "Outcome Replay replay",
     "flnb.memory_lab.traces": "Trace trace",
 }
-"""Names of the memory lab and of foreign formats, which are imported when they are asked for."""
+"""Modules of the memory lab and of foreign formats, with their names, which are imported at the first access."""
 
 
 def __getattr__(name: str) -> Any:
+    """Import a name of `_LAB` at its first access."""
     for home, names in _LAB.items():
         if name in names.split():
             value = globals()[name] = _tool(home, name)
@@ -76,28 +80,50 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
+    """List the public names, also those that are not imported yet."""
     return sorted({*globals(), *__all__})
 
 
 def stats(manager: MemoryManager | None = None) -> dict[str, int]:
-    """Return sums and counts of a manager, the active one when none is given.
+    """Return statistics of a memory manager, by default the active one.
 
-    Bytes: allocated, reserved, cached (reserved but not allocated), peak_allocated, peak_reserved.
-    Counts: allocs, frees, live (blocks), segments.
+    Returns:
+        A dict with bytes (allocated, reserved, cached = reserved - allocated, peak_allocated, peak_reserved) and counts
+        (allocs, frees, live blocks, segments).
+
+    >>> import flnb
+    >>> manager = flnb.memory.Caching(flnb.memory.SimulatedDevice())
+    >>> block = flnb.memory.allocate(manager, 1000)
+    >>> found = flnb.memory.stats(manager)
+    >>> found["allocated"], found["reserved"], found["live"]
+    (1024, 2097152, 1)
     """
     return (manager or current().manager).stats()
 
 
 def snapshot(manager: MemoryManager | None = None) -> list[SegmentState]:
-    """Return every segment of a manager with the blocks and holes inside it."""
+    """Return the segments of a memory manager, by default the active one, with the blocks and holes inside them.
+
+    Returns:
+        For each segment, by address, a pair (segment, blocks). Blocks have address, size, requested bytes, id and
+        category; the id of a hole is 0.
+
+    >>> import flnb
+    >>> manager = flnb.memory.Caching(flnb.memory.SimulatedDevice())
+    >>> block = flnb.memory.allocate(manager, 1000)
+    >>> [(segment, blocks)] = flnb.memory.snapshot(manager)
+    >>> segment.size, [(one.size, one.id == block.id) for one in blocks]
+    (2097152, [(1024, True), (2096128, False)])
+    """
     return (manager or current().manager).snapshot()
 
 
 def unlock(number: int, manager: MemoryManager | None = None) -> None:
-    """Take every user lock off a block, by its number, as reports and recordings name it.
+    """Remove all user locks from a block, given its number in reports and recordings.
 
     Args:
-        manager: whose block it is; the active one when not given.
+        number: the block's ``id``.
+        manager: the manager of the block; the active one by default.
 
     >>> import flnb
     >>> manager = flnb.memory.Caching(flnb.memory.SimulatedDevice("8MiB"))
@@ -113,11 +139,21 @@ def unlock(number: int, manager: MemoryManager | None = None) -> None:
     owner = manager or current().manager
     block = owner.ledger.live.get(number)
     if block is None:
-        raise ValueError(f"unlock: {owner!r} has no live block {number}; give the manager whose it is")
+        raise ValueError(f"unlock: {owner!r} has no live block {number}; pass the manager that allocated it")
     for _ in range(block.locks):
         owner.user_unlock(block)
 
 
 def release_cached(manager: MemoryManager | None = None) -> int:
-    """Give memory that no tensor uses back to the device; returns the bytes."""
+    """Return segments in which no tensor is stored to the device; returns their bytes.
+
+    Args:
+        manager: a memory manager; the active one by default.
+
+    >>> import flnb
+    >>> manager = flnb.memory.Caching(flnb.memory.SimulatedDevice())
+    >>> flnb.memory.release(manager, flnb.memory.allocate(manager, 1000))
+    >>> flnb.memory.release_cached(manager)
+    2097152
+    """
     return (manager or current().manager).release_cached()

@@ -78,9 +78,6 @@ def public_names():
 
 PUBLIC = public_names()
 NO_EXAMPLE_YET = {  # shrink it
-    "flnb.memory.allocate", "flnb.memory.block_of",
-    "flnb.memory.release", "flnb.memory.release_cached", "flnb.memory.snapshot", "flnb.memory.stats",
-    "flnb.memory.trace",
     "flnb.data.cifar10",  # of a file to be downloaded
 }  # fmt: skip
 

@@ -43,7 +43,7 @@ __all__ = ["allocate", "announce", "array_in", "aside", "block_of", "drain", "ow
 
 _next_id = count(1).__next__
 _ndarray = np.ndarray
-_KEEP_CODE = ~0xFFFFFF  # of a plan's code, the plan alone
+_KEEP_CODE = ~0xFFFFFF  # a mask that leaves the number of the plan in a plan's code
 
 
 def allocate(
@@ -57,6 +57,11 @@ def allocate(
 
     Raises:
         OutOfMemoryError: neither the manager nor its device has room.
+
+    >>> import flnb
+    >>> manager = flnb.memory.Caching(flnb.memory.SimulatedDevice())
+    >>> flnb.memory.allocate(manager, 1000).size
+    1024
     """
     if dropped:
         drain()
@@ -205,6 +210,12 @@ def release(manager: MemoryManager, block: Block) -> None:
 
     Raises:
         ValueError: the block is another manager's, or was freed before.
+
+    >>> import flnb
+    >>> manager = flnb.memory.Caching(flnb.memory.SimulatedDevice())
+    >>> flnb.memory.release(manager, flnb.memory.allocate(manager, 1000))
+    >>> manager.stats()["live"]
+    0
     """
     manager._check_live(block, "release")
     if block.dropped > FREED:
@@ -277,7 +288,14 @@ def _memory(block: Block) -> Any:
 
 
 def block_of(array: Any) -> Block | None:
-    """Return the block in which an array or view is; None for memory that NumPy allocated."""
+    """Return the block in which an array or view is; None for memory that NumPy allocated.
+
+    >>> import flnb
+    >>> with flnb.use_memory_manager(flnb.memory.Caching()):
+    ...     x = flnb.ones((1000,))
+    >>> flnb.memory.block_of(x.numpy()).requested
+    4000
+    """
     while isinstance(array, np.ndarray):
         array = array.base
     return getattr(array, "block", None)
@@ -327,7 +345,7 @@ def _check(manager: MemoryManager, block: Block, nbytes: int) -> None:
 
 
 _asides: Living[MemoryManager] = Living()
-"""Managers of another device than the computation's."""
+"""Managers to which blocks are moved from the computation's device; see `aside`."""
 
 
 @with_block
@@ -359,6 +377,7 @@ def announce(lane: Lane) -> None:
 
 def _announce(lane: Lane, manager: MemoryManager) -> None:
     """Emit the segments and live blocks of one manager."""
+    """Emit the segments, live blocks and user locks of one manager."""
     try:
         states = manager.snapshot()
     except Exception as error:  # a manager under test must not stop a recording

@@ -1,4 +1,4 @@
-"""The error of a request for which there is no memory: its text, and the state from which its report is made."""
+"""Out-of-memory errors: their text, and the state of memory from which their report is made."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ __all__ = ["out_of_memory"]
 def out_of_memory(
     manager: MemoryManager, nbytes: int, plan_code: int, category: int, cause: BaseException
 ) -> OutOfMemoryError:
-    """Emit that a request failed, and return the error with the sizes that explain it and what to do."""
+    """Emit the event of a request that failed, and return the error, whose text has the sizes and what to do.
+
+    Args:
+        nbytes: bytes requested.
+        plan_code, category: of the op that requested them, as in `flnb.memory.allocate`.
+        cause: the error that the manager raised.
+    """
     lease, now, segments = manager.device, clock(), manager.snapshot()
     capacity, reserved = lease.capacity, lease.reserved
     holes = [block.size for state in segments for block in state.blocks if not block.id]

@@ -174,6 +174,12 @@ def trace(source: Any) -> Trace:
     Raises:
         TypeError: any other object.
         ValueError: the recording has no allocation.
+
+    >>> import flnb
+    >>> with flnb.use_memory_manager(flnb.memory.Caching()), flnb.record() as run:
+    ...     x = flnb.ones((1024,)) + 1.0
+    >>> flnb.memory.trace(run).nbytes
+    array([4096, 4096])
     """
     if isinstance(source, Trace):
         return source

@@ -1,10 +1,9 @@
-"""Packing offline: when every lifetime is known beforehand, how little memory in a row is enough?
+"""Offline packing: offsets for allocations whose lifetimes are all known, in as little contiguous memory as possible.
 
-Dynamic storage allocation, as in MiniMalloc (Moffitt 2023, ASPLOS) and TelaMalloc (Maas et al. 2022, ASPLOS). First
-what costs nothing: what lives as long as all others together lies at the bottom, and what is left falls into parts
-that share no moment, each packed on its own. Then for each part orders of first and best fit; then, where a part is
-still higher than it must be, a search (`flnb.memory_lab.packing.searching`) or, for large parts, better and better
-orders.
+The problem is dynamic storage allocation, as in MiniMalloc (Moffitt 2023, ASPLOS) and TelaMalloc (Maas et al. 2022,
+ASPLOS). Blocks that live all the time go to the bottom, and the others fall into parts that share no moment, each
+packed on its own. Each part is packed by first fit and best fit in several orders. If a part is then higher than its
+lower bound, a search follows (`flnb.memory_lab.packing.searching`), or for large parts random changes of the order.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Packing", "pack", "packed"]
 
 SEARCHED = 1000
-"""The most blocks of a part for which the search is tried: it keeps who overlaps whom."""
+"""The most blocks of a part for which the search is tried, since it stores which blocks overlap."""
 
 FAR = 1 << 62
 
@@ -42,9 +41,9 @@ class Packing:
 
     Attributes:
         offsets: int64 (m,), bytes from its beginning, for the k-th allocation at [k - 1].
-        nbytes: int64 (m,), what each takes: its request, rounded up to the alignment.
-        height: bytes of the piece.
-        lower_bound: bytes below which no packing can be: what is live at most, or more where a search has shown it.
+        nbytes: int64 (m,), the size of each: requested bytes, rounded up to the alignment.
+        height: bytes of the whole piece of memory.
+        lower_bound: no packing is lower than this: the most live bytes, or more if a search has proved it.
     """
 
     offsets: Ints
@@ -54,7 +53,7 @@ class Packing:
 
     @property
     def optimal(self) -> bool:
-        """Whether no packing is lower."""
+        """Whether it is proved that no packing is lower."""
         return self.height == self.lower_bound
 
     def __repr__(self) -> str:
@@ -63,16 +62,19 @@ class Packing:
 
 
 def pack(source: Any, seconds: float = 5.0, alignment: int = ALIGNMENT, capacity: int | str | None = None) -> Packing:
-    """Place every allocation of a trace so that none that live together overlap, in as little memory as can be.
+    """Find offsets for all allocations of a trace in as little memory as possible, so that no live ones overlap.
 
-    The packings of the last few traces are kept, and given again to who asks for no more.
+    The packings of the last few traces are stored and returned again.
 
     Args:
-        source: what `flnb.memory.trace` takes.
-        seconds: for making the first packing better; that one takes the time that it takes (100,000 allocations:
-            some seconds). The same seconds can find more on a faster machine.
-        alignment: of every offset, bytes.
-        capacity: bytes (or ``"1MiB"``) that are low enough: it is tried at once, and nothing lower once it is reached.
+        source: a recording, the path of a saved one, or a `Trace`, as for `flnb.memory.trace`.
+        seconds: time limit for improving the first packing, which itself takes some seconds for 100,000 allocations.
+            A faster machine may find a lower packing in the same time.
+        alignment: every offset is a multiple of this many bytes.
+        capacity: bytes (or ``"1MiB"``) that are low enough: the search aims at it and ends when it is reached.
+
+    Returns:
+        A `Packing`.
 
     >>> import flnb
     >>> calls = flnb.memory.Trace.of_calls([1, 2, -1, 3, -2, 4], [512, 1024, 1024, 1536])
@@ -83,7 +85,7 @@ def pack(source: Any, seconds: float = 5.0, alignment: int = ALIGNMENT, capacity
     array([   0,  512, 1536,    0])
 
     Raises:
-        TypeError: no source of a trace.
+        TypeError: the source is no recording, path or trace.
         ValueError: an alignment below 1.
     """
     if alignment < 1:
@@ -102,13 +104,17 @@ def pack(source: Any, seconds: float = 5.0, alignment: int = ALIGNMENT, capacity
 KEPT = 8
 
 _packings: dict[bytes, tuple[Packing | None, float]] = {}
-"""By what was asked, the packing and the seconds that it was given."""
+"""By a hash of trace, alignment and capacity: the packing, and the time limit with which it was made."""
 
 
 def packed(
     born: Ints, died: Ints, nbytes: Ints, seconds: float, alignment: int = ALIGNMENT, enough: int = 0
 ) -> Packing:
-    """`pack`, of allocations that live in [born, died)."""
+    """Pack allocations that live in [born, died), int64 (m,) each, for at most so many seconds; see `pack`.
+
+    Args:
+        enough: bytes that are low enough, 0 for as few as possible.
+    """
     sizes = np.maximum(1, -(-nbytes // alignment)) * alignment
     unit = int(np.gcd.reduce(sizes, initial=0)) or 1
     offsets, height, bound = _in_units(born, died, sizes // unit, monotonic() + seconds, enough // unit)
@@ -118,12 +124,16 @@ def packed(
 
 
 def _in_units(born: Ints, died: Ints, nbytes: Ints, deadline: float, enough: int) -> tuple[Ints, int, int]:
-    """Offsets, height and lower bound."""
+    """Return offsets, height and lower bound, all in the unit of ``nbytes``; see `packed`.
+
+    Args:
+        deadline: a time of `time.monotonic`.
+    """
     whole = Problem.of(born, died, nbytes)
     offsets = np.zeros(len(nbytes), np.int64)
     parts: dict[bytes, _Part] = {}
     for problem, rows, base in taken_apart(whole, offsets):
-        parts.setdefault(problem.key, _Part(problem)).places.append((rows, base))  # a step of training is like the next
+        parts.setdefault(problem.key, _Part(problem)).places.append((rows, base))  # training steps repeat the same part
     bound = int(whole.live.max(initial=0))
     for part in parts.values():
         part.fit(max(bound, enough), deadline)
@@ -142,9 +152,14 @@ def _in_units(born: Ints, died: Ints, nbytes: Ints, deadline: float, enough: int
 
 @dataclass(eq=False)
 class _Part:
-    """A part and the best packing of it so far.
+    """A part of the problem that is packed on its own, with its best packing so far.
 
-    ``proven``: a height below which there is none. ``missed``: the greatest for which the search took too long.
+    Attributes:
+        problem: the blocks of the part.
+        places: where equal parts are: (rows of the whole problem, offset of the part).
+        offsets, height: of the best packing.
+        proven: no packing is lower than this.
+        missed: the greatest height for which a search ended without result, -1 for none.
     """
 
     problem: Problem
@@ -156,15 +171,16 @@ class _Part:
 
     @property
     def base(self) -> int:
-        """The highest offset from which on it lies."""
+        """The highest offset of the places of the part."""
         return max(base for _, base in self.places)
 
     @property
     def top(self) -> int:
+        """The end of the part at its highest place."""
         return self.base + self.height
 
     def take(self, offsets: Ints) -> bool:
-        """Keep a packing if it is lower than the best."""
+        """Store a packing if it is lower than the best so far, and return whether it is."""
         height = int((offsets + self.problem.nbytes).max())
         better = height < self.height
         if better:
@@ -172,7 +188,7 @@ class _Part:
         return better
 
     def fit(self, bound: int, deadline: float) -> None:
-        """Hole by hole in several orders, until one does not reach above the bound."""
+        """Pack by best fit and first fit in several orders, until the top is at most ``bound`` or time is over."""
         self.proven = int(self.problem.live.max())
         self.take(swept(self.problem))
         for tight, order in product((False, True), orders(self.problem)):
@@ -184,7 +200,7 @@ class _Part:
             self.take(found)
 
     def improve(self, bound: int, deadline: float) -> bool:
-        """Whether a lower packing was found in time, or that there is none of some height, or not easily."""
+        """Search for a lower packing; returns False if there is nothing left to try before the deadline."""
         least = max(self.proven, bound - self.base)
         goal = least if self.missed < least else (self.missed + self.height) // 2
         if len(self.problem.nbytes) > SEARCHED or self.height > HIGHEST or goal == self.missed:
@@ -200,7 +216,10 @@ class _Part:
         return self.take(found)
 
     def _shuffled(self, deadline: float) -> bool:
-        """What reaches highest takes its turn earlier, until that makes the packing lower."""
+        """Move blocks that end highest to random earlier turns of first fit, until the packing is lower.
+
+        Returns False if the deadline came first.
+        """
         draw, nbytes = np.random.default_rng(0), self.problem.nbytes
         offsets, height = self.offsets, self.height
         order = np.argsort(offsets, kind="stable")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["fitted", "orders", "swept"]
 
 SLICE = 64
-"""Blocks that are born in a slice of time, about."""
+"""The number of blocks that begin in a slice of time, about."""
 
 CELLS = 1 << 23
 """The most entries of the table of slices."""
@@ -34,9 +34,9 @@ def orders(problem: Problem) -> Iterator[Ints]:
 
 
 def swept(problem: Problem) -> Ints:
-    """Return offsets by online best fit: blocks in order of birth, each in the smallest free hole. The quickest method.
+    """Return offsets by online best fit: blocks in order of birth, each in the smallest free hole.
 
-    What a manager could do that keeps one piece of memory and merges what is freed with its neighbours.
+    This is the quickest method. A manager with one segment that merges free neighbours does the same.
     """
     nbytes = problem.nbytes.tolist()
     offsets = [0] * len(nbytes)
@@ -76,7 +76,7 @@ def swept(problem: Problem) -> Ints:
             drop(at, room)
             if room > size:
                 keep(at + size, room - size)
-        else:  # above all, from the hole that reaches up there on
+        else:  # at the top, in the hole below the top if there is one
             at = begin_of.get(height, height)
             if at < height:
                 drop(at, height - at)
@@ -86,9 +86,12 @@ def swept(problem: Problem) -> Ints:
 
 
 def fitted(problem: Problem, order: Ints, tight: bool, deadline: float) -> Ints | None:
-    """Return offsets: each block in its turn in the lowest hole that is large enough or, if tight, in the smallest.
+    """Return offsets by first fit, or by best fit if ``tight``; None if the deadline came first.
 
-    None where the time was too short.
+    Args:
+        order: int64 (n,), the order in which blocks are placed.
+        tight: whether to take the smallest hole that is large enough instead of the lowest.
+        deadline: a time of `time.monotonic`.
     """
     by_birth = np.argsort(problem.begin, kind="stable")
     begin, end, nbytes = problem.begin[by_birth], problem.end[by_birth], problem.nbytes[by_birth]
@@ -124,7 +127,11 @@ def fitted(problem: Problem, order: Ints, tight: bool, deadline: float) -> Ints 
 
 
 class _Slices:
-    """The blocks already placed, indexed by slices of time. Blocks are in order of birth."""
+    """The blocks placed so far, indexed by slices of time, to find those that live at some time.
+
+    Args:
+        begin, end: int64 (n,), the lifetimes of all blocks, in order of ``begin``.
+    """
 
     def __init__(self, begin: Ints, end: Ints) -> None:
         wanted = max(1, len(begin) // SLICE)

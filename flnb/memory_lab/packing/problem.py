@@ -1,4 +1,4 @@
-"""What is to be packed, in sections of time, and taken apart into what has nothing to do with each other."""
+"""The packing problem: lifetimes in sections of time, divided into independent parts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Problem", "taken_apart"]
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Blocks by the sections of time that they live in: begin, end (sections), nbytes; int64 (n,) each.
+    """Blocks to be packed, with lifetimes as ranges [begin, end) of sections of time; int64 (n,) columns.
 
     >>> Problem.of(born=np.array([0, 1, 2]), died=np.array([2, 3, 4]), nbytes=np.array([1, 1, 1])).sections
     2
@@ -29,10 +29,10 @@ class Problem:
 
     @classmethod
     def of(cls, born: Ints, died: Ints, nbytes: Ints) -> Problem:
-        """Blocks that live in [born, died).
+        """Create the problem of blocks that live in [born, died), any integer times.
 
-        A section ends where something dies and something was born since the last one: at any other time there is no
-        more than at the end of its section.
+        A section ends where a block dies, if one was born since the last section: at any other time no more blocks
+        live than at the end of the section.
         """
         ends = np.unique(died)
         births = np.searchsorted(np.sort(born), ends, "left")  # before each end
@@ -41,12 +41,12 @@ class Problem:
 
     @property
     def sections(self) -> int:
-        """How many there are."""
+        """The number of sections."""
         return int(self.end.max(initial=0))
 
     @property
     def live(self) -> Ints:
-        """Bytes in each section."""
+        """The live bytes in each section, int64 (sections,)."""
         change = np.zeros(self.sections + 1, np.int64)
         np.add.at(change, self.begin, self.nbytes)
         np.subtract.at(change, self.end, self.nbytes)
@@ -54,16 +54,16 @@ class Problem:
 
     @property
     def key(self) -> bytes:
-        """Equal for problems that are."""
+        """Bytes that are equal for equal problems."""
         return self.begin.tobytes() + self.end.tobytes() + self.nbytes.tobytes()
 
 
 def taken_apart(whole: Problem, offsets: Ints) -> Iterator[tuple[Problem, Ints, int]]:
-    """Parts that nothing connects, each with the rows of its blocks and the offset from which on they lie.
+    """Yield independent parts of a problem as (part, rows of its blocks, offset of the part).
 
-    What lives all the time of a part goes below everything else in it: wherever else it lay, every other block would
-    be entirely above or below it, and could change places with it. Its offset is written at once. It may have been all
-    that held the part together.
+    Blocks that live all the time of a part go below all others of it, which is never worse: any other block is entirely
+    above or below such a block, and could change places with it. Their ``offsets`` are written at once. What is left of
+    the part may fall apart.
     """
     todo = [(np.arange(len(whole.nbytes)), 0)]
     while todo:
@@ -81,7 +81,7 @@ def taken_apart(whole: Problem, offsets: Ints) -> Iterator[tuple[Problem, Ints, 
 
 
 def _apart(problem: Problem, blocks: Ints) -> Iterator[Ints]:
-    """The blocks in groups that share no section, in each by row."""
+    """Yield the blocks (rows) in groups that share no section."""
     if len(blocks):
         by_begin = blocks[np.argsort(problem.begin[blocks], kind="stable")]
         reached = np.maximum.accumulate(problem.end[by_begin])

@@ -1,12 +1,12 @@
-"""Packing lifetimes into a given height by branch and bound, from the bottom up.
+"""Packing of lifetimes into a given height by branch and bound, from the bottom up.
 
-As in MiniMalloc (Moffitt 2023, ASPLOS) only such packings are searched in which every block lies at the bottom or on
-another, and what no open block connects any more is solved on its own. What is decided differs: not which block comes
-next, but what lies lowest in one section of time. That is one of the blocks which could lie there, or a gap up to where
-the next could, so that no packing is met twice. The section is one of the lowest; of these, that with the fewest
-choices, which counts less in sections where branches ended before (the weights of Boussemart et al. 2004, ECAI).
+As in MiniMalloc (Moffitt 2023, ASPLOS), every block is at the bottom or on another block, and sections of time between
+which no open block (one without a place yet) lives on both sides are solved separately. The decisions differ: not which
+block comes next, but which is lowest in one section of time: one of the blocks that can be there, or a gap up to where
+the next can be, so that no packing is tried twice. The section is one of the lowest, of these the one with the fewest
+choices, weighted by how often branches ended there (Boussemart et al. 2004, ECAI).
 
-A branch ends where a section's open blocks, put on each other in the order of how low they can lie, do not fit.
+A branch ends if a section's open blocks do not fit when stacked in the order of the lowest offsets they can have.
 """
 
 from __future__ import annotations
@@ -28,33 +28,37 @@ __all__ = ["HIGHEST", "search"]
 
 BITS = 12
 NUMBER = (1 << BITS) - 1
-"""So many bits hold the number of a block, beside an offset in one integer."""
+"""The number of a block takes so many bits, below its offset in one integer."""
 
 PLACED = 1 << 50
-"""The lowest offset of a block that has its place: above all others, whatever is placed."""
+"""Stored as the lowest offset of a block that has its place already: more than any real offset."""
 
 HIGHEST = PLACED >> 1
-"""The most that a capacity may be."""
+"""The largest capacity that can be searched."""
 
 NODES = 100
-"""How many each of the first attempts may take, which is seldom enough, but finds sections that matter."""
+"""The number of nodes of the search tree for each first attempt; it shows which sections are hard."""
 
 ATTEMPTS = (("W", False), ("WA", False), ("W", True), ("TW", False), ("TA", True))
-"""Which block is tried first: W the one that lives longest, A that with the largest size x lifetime, T that which is
-there when most bytes are; and whether the section must be one of the first such block's. Attempts take turns."""
+"""Attempts, which take turns: the keys by which blocks are ordered (W: lifetime, A: size x lifetime, T: the most bytes
+live during it), and whether a section must be one of the first of the lowest blocks in that order."""
 
 Span: TypeAlias = "tuple[int, int]"
-"""Sections [begin, end)."""
+"""A range of sections [begin, end)."""
 
 Answer: TypeAlias = "Generator[Answer, bool | None, bool]"
-"""Gives what it waits for; returns whether there is a solution."""
+"""A recursive function as a generator: it yields the calls it waits for and returns whether there is a solution."""
 
 
 def search(problem: Problem, capacity: int, seconds: float) -> Ints | None:
-    """Offsets of at most 4,000 blocks within the capacity (at most `HIGHEST`), None where there are none.
+    """Return offsets with which all blocks end within the capacity, or None if it is proved that there are none.
+
+    Args:
+        problem: at most 4,000 blocks.
+        capacity: at most `HIGHEST`.
 
     Raises:
-        TimeoutError: the time was too short to tell.
+        TimeoutError: no result within so many seconds.
     """
     deadline, nodes = monotonic() + seconds, NODES
     attempts = [_Search(problem, capacity, deadline, *attempt) for attempt in ATTEMPTS]
@@ -69,18 +73,18 @@ def search(problem: Problem, capacity: int, seconds: float) -> Ints | None:
 
 
 class _Spent(Exception):
-    """The nodes or the time are."""
+    """Raised when an attempt has used its nodes or the time."""
 
 
 class _State(NamedTuple):
-    """What is placed so far.
+    """A node of the search tree. Open blocks are those without a place yet.
 
     Attributes:
-        low: how low each block can lie, `PLACED` for those that have their place; last an entry for none.
-        floor: of each section, how low its lowest open block can lie.
-        ways: how many blocks can lie so low.
-        need: bytes of its open blocks.
-        crossing: open blocks that live on both sides of a section's begin.
+        low: the lowest offset that each block can have, `PLACED` for placed ones; one more entry for "no block".
+        floor: for each section the lowest offset that an open block can have.
+        ways: for each section the number of open blocks that can be at that offset.
+        need: for each section the bytes of its open blocks.
+        crossing: for each section the number of open blocks that live in it and in the one before.
     """
 
     low: Ints
@@ -91,7 +95,12 @@ class _State(NamedTuple):
 
 
 class _Search:
-    """A way to search. Blocks are numbered in the order in which they are tried."""
+    """A search with one order of blocks, which are numbered in that order.
+
+    Args:
+        order: letters of `ATTEMPTS`.
+        block_first: whether a section must be one of the first of the lowest blocks.
+    """
 
     def __init__(self, problem: Problem, capacity: int, deadline: float, order: str, block_first: bool) -> None:
         self.rank = rank = np.lexsort([-_key(problem, letter) for letter in reversed(order)])
@@ -108,7 +117,7 @@ class _Search:
         self.offsets = np.zeros(len(rank), np.int64)
 
     def offsets_found(self, nodes: int) -> Ints | None:
-        """As `search`."""
+        """Search with at most so many nodes; see `search`."""
         self.nodes = nodes
         sections = len(self.live)
         low = np.zeros(len(self.begin), np.int64)
@@ -125,8 +134,7 @@ class _Search:
         return found
 
     def parts(self, state: _State, part: Span) -> Answer:
-        """Whether the open blocks of a part can be placed; where no block crosses from one section to the next, the
-        sides have nothing to do with each other any more."""
+        """Return whether the open blocks of a range of sections can be placed, each independent range by itself."""
         begin, end = part
         cuts = np.flatnonzero(state.crossing[begin + 1 : end] == 0) + begin + 1
         for span in pairwise([begin, *cuts.tolist(), end]):
@@ -135,7 +143,7 @@ class _Search:
         return True
 
     def place(self, state: _State, part: Span) -> Answer:
-        """Whether all blocks not placed yet can be placed, in a part of the problem that does not split further."""
+        """Return whether the open blocks of a range of sections that does not split further can be placed."""
         self.nodes -= 1
         if self.nodes < 0 or monotonic() > self.deadline:
             raise _Spent
@@ -148,7 +156,8 @@ class _Search:
             after = self.put(state, block, bottom)
             if after is not None and (yield self.parts(after, part)):
                 return True
-        if (state.low[self.overlaps[int(lowest[0])]] < PLACED).sum() == 1:  # nothing else: it does no better higher up
+        open_there = state.low[self.overlaps[int(lowest[0])]] < PLACED
+        if open_there.sum() == 1:  # the block alone, which does no better higher up
             return False
         beneath = np.concatenate([self.overlaps[block] for block in lowest.tolist()])
         beneath = beneath[(self.begin[beneath] > section) | (self.end[beneath] <= section)]
@@ -161,7 +170,7 @@ class _Search:
         return higher is not None and bool((yield self.place(higher, part)))
 
     def section(self, state: _State, part: Span) -> tuple[int, int, int]:
-        """Where to decide, how low the lowest block can lie there, and how much of the section can stay empty."""
+        """Choose the section to decide next; returns it, the lowest offset there, and how many bytes can stay empty."""
         begin, end = part
         floor = state.floor[begin:end]
         bottom = int(floor.min())
@@ -176,7 +185,7 @@ class _Search:
         return int(sections[chosen]), bottom, int(spare[chosen])
 
     def put(self, state: _State, block: int, offset: int) -> _State | None:
-        """The state with one block more, None where the others do not fit any more."""
+        """Return the state with one more block placed, or None if the open blocks do not fit any more."""
         over, top, low = self.overlaps[block], offset + int(self.nbytes[block]), state.low.copy()
         lifted = over[low[over] < top]
         low[lifted] = top
@@ -187,7 +196,7 @@ class _Search:
         return after
 
     def looked_at(self, state: _State, low: Ints, changed: Ints) -> _State | None:
-        """The state in which some blocks can lie only as low as this, None where they do not fit any more."""
+        """Return the state with new lowest offsets of the ``changed`` blocks, or None if open blocks do not fit."""
         where = slice(int(self.begin[changed].min()), int(self.end[changed].max()))
         upwards = (low << BITS | self.numbers)[self.members[where]]
         upwards.sort(1)
@@ -204,6 +213,7 @@ class _Search:
 
 
 def _key(problem: Problem, letter: str) -> Ints:
+    """Return for each block the key that a letter of `ATTEMPTS` stands for."""
     lifetime = problem.end - problem.begin
     if letter == "W":
         return lifetime
@@ -214,7 +224,7 @@ def _key(problem: Problem, letter: str) -> Ints:
 
 
 def _result(first: Answer) -> bool:
-    """Run generators that wait for what others return, which is a recursion of any depth."""
+    """Run a recursive generator, to any depth, and return its result."""
     waiting: list[Answer] = [first]
     value: bool | None = None
     while waiting:
