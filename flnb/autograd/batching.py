@@ -55,19 +55,19 @@ class BatchedCall(NamedTuple):
 
 
 def batch(call: BatchedCall) -> Any:
-    """Run a primitive for all examples, by its rule or else one by one; returns the results along the first axis."""
+    """Run a primitive op for all examples, by its batching rule or one by one; returns them along the first axis."""
     call = call._replace(values=[x if isinstance(x, NUMBERS) else asarray(x) for x in call.values])
     value = _by_rule(call)
     return one_by_one(call) if value is None else value
 
 
 def compose(call: BatchedCall) -> Any:
-    """Run a composite op for all examples if it has a rule or cannot be split; else None: its body runs op by op."""
+    """Run a composite op for all examples if it has a batching rule or cannot be split into ops; else return None."""
     return _by_rule(call) if call.op.decomposes else one_by_one(call)
 
 
 def _by_rule(call: BatchedCall) -> Any:
-    """Apply the rule of the op, or that of all elementwise ops; None if there is none."""
+    """Apply the batching rule of the op, or that of all elementwise ops; returns None if it has none."""
     rule = RULES.get(call.op.name) or (broadcast if call.op.family == "elementwise" else None)
     return None if rule is None else rule(call)
 
@@ -101,7 +101,7 @@ def _lead(x: Any, count: int) -> Any:
 
 
 def broadcast(call: BatchedCall) -> Any:
-    """The rule of elementwise ops, and of ops on the last axes that broadcast over the others, such as matmul."""
+    """Batching rule of elementwise ops, and of ops on the last axes that broadcast over the others, as matmul does."""
     return call.run(*aligned(call))
 
 
@@ -109,7 +109,7 @@ def broadcast(call: BatchedCall) -> Any:
 
 
 def over_axes(call: BatchedCall) -> Any:
-    """The rule of ops on one tensor whose first attribute is an axis or a tuple of axes, counted from the front."""
+    """Batching rule of ops on one tensor whose first attribute is an axis or a tuple of axes, such as `sum`."""
     axes, *more = call.attributes
     moved = axes + 1 if isinstance(axes, int) else tuple(a + 1 for a in axes)
     return call.run(call.whole(0), attributes=(moved, *more))
@@ -119,18 +119,18 @@ def over_axes(call: BatchedCall) -> Any:
 
 
 def same(call: BatchedCall) -> Any:
-    """The rule of ops whose attributes hold for all examples as they are, such as `copy`."""
+    """Batching rule of ops on one tensor whose attributes need no change, such as `copy`."""
     return call.run(call.whole(0))
 
 
 def _broadcast_to(call: BatchedCall) -> Any:
-    """Broadcast every example to the shape."""
+    """Batching rule of `broadcast_to`: broadcast every example to the shape."""
     (shape,) = call.attributes
     return broadcast_to(_lead(call.whole(0), len(shape) - call.ndim(0)), (call.size, *shape))
 
 
 def _pad(call: BatchedCall) -> Any:
-    """Pad every example, and not along the first axis."""
+    """Batching rule of `pad`: pad every example, and nothing along the axis of the examples."""
     widths, value = call.attributes
     return call.run(call.whole(0), attributes=(((0, 0), *widths), value))
 
@@ -140,7 +140,7 @@ ALL = ("slice", None, None, None)
 
 
 def _place(call: BatchedCall) -> Any:
-    """Place every example in zeros of the shape."""
+    """Batching rule of the op that writes a tensor into zeros of a given shape, at a basic index."""
     shape, key = call.attributes
     return call.run(call.whole(0), attributes=((call.size, *shape), (ALL, *key)))
 
@@ -186,7 +186,7 @@ def _has_truth(key: tuple[Any, ...]) -> bool:
 
 
 def _gather(call: BatchedCall) -> Any:
-    """Index every example, by index tensors that may be batched themselves."""
+    """Batching rule of indexing by tensors, of which any may be batched."""
     (key,) = call.attributes
     if _has_truth(key):
         return None
@@ -203,7 +203,7 @@ def _gather(call: BatchedCall) -> Any:
 
 
 def _scatter_add(call: BatchedCall) -> Any:
-    """Add each example's values into zeros of the shape, at its indices."""
+    """Batching rule of the op that adds values into zeros of a given shape, at indices that may be batched."""
     shape, key = call.attributes
     if _has_truth(key):
         return None
@@ -232,7 +232,7 @@ def _unfold(y: Any, axis: int, size: int) -> Any:
 
 
 def _folding(first: tuple[int, int] | None, second: tuple[int, int] | None) -> Callable[[BatchedCall], Any]:
-    """Make the rule of an op with two operands, such as a convolution: the examples are merged into another dimension.
+    """Make the batching rule of a convolution or its gradients, which merges the examples into another dimension.
 
     Args:
         first: for calls in which only the first operand is batched, the dimension of that operand which the examples
@@ -255,7 +255,7 @@ def _folding(first: tuple[int, int] | None, second: tuple[int, int] | None) -> C
 
 
 def _images(call: BatchedCall) -> Any:
-    """The rule of ops that treat every image alike: the images of all examples become one batch of images."""
+    """Batching rule of ops that treat every image alike: the images of all examples become one batch of images."""
     if call.size == 0:
         return None
     return _unfold(call.run(*(_fold(x, 0) for x in call.wholes())), 0, call.size)

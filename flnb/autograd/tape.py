@@ -176,7 +176,7 @@ def walk(
 def _walk_from(under_way: Walk, root: Node, tape: Tape, finds_own: bool) -> None:
     """Let a tape walk back from a node, then handle the nodes that it left over.
 
-    Raises an error if a cotangent did not get further although the tape finds its nodes by itself (``finds_own``).
+    With ``finds_own``, the tape finds its nodes by itself: it is an error if a cotangent is left at one of them.
     """
     if root[PLAN] is None:
         under_way.leaves.append(root)

@@ -72,7 +72,7 @@ class Variable(Tensor):
 
     @property
     def is_leaf(self) -> bool:
-        """Whether it was made by the user, not by an op on Variables that require grad."""
+        """Whether this Variable was made by the user, not by an op on Variables that require grad."""
         return self._node is None or self._node[0] is None
 
     @property

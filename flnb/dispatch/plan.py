@@ -25,7 +25,7 @@ __all__ = ["Plan", "Spec", "spec_of"]
 
 
 class Spec:
-    """Shape and dtype of a tensor, and the family of its buffer (``kind``). `spec_of` returns one object for equals."""
+    """Shape and dtype of a tensor, and the family of its buffer (``kind``). Equal specs are the same object."""
 
     __slots__ = ("dtype", "kind", "nbytes", "ndim", "shape", "size")
 

@@ -256,7 +256,7 @@ vmaps: ContextVar[tuple[Any, ...]] = ContextVar("flnb_vmaps", default=())
 
 
 def current() -> State:
-    """The state in this thread and context."""
+    """Return the `State` of this thread and context: the active backend, memory manager and modes."""
     return _get() or session
 
 

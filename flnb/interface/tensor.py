@@ -74,7 +74,7 @@ class TensorBackend(Part, kind="backend"):
         state.bind()
 
     def overridden(self) -> frozenset[str]:
-        """Names of the methods that the user's classes define over those of flnb's.
+        """Names of the methods that the user's own classes define, in place of flnb's.
 
         A composite op that uses one of these runs op by op, not by the inherited method for the composite.
         """
