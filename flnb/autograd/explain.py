@@ -63,9 +63,9 @@ def freed_error(node: Node) -> RuntimeError:
 def skipped_error(root: Node, tape: Tape) -> RuntimeError:
     """The error for a backward that ended before it handled every node at which a gradient had arrived."""
     return RuntimeError(
-        f"backward: {tape!r} did not pull every node that a cotangent arrived at: a part of the graph was walked back "
-        f"before (give retain_graph=True to the first backward) or by another thread at the same time (give each a "
-        f"tape), or its walk leaves nodes out.\n  The walk began at {describe_node(root)}"
+        f"backward: {tape!r} did not pull every node at which a gradient arrived: an earlier backward freed a part of "
+        f"the graph (give that one retain_graph=True), another thread did so at the same time (give each thread a "
+        f"tape), or the tape's walk method leaves nodes out.\n  This backward began at {describe_node(root)}"
     )
 
 
@@ -91,7 +91,7 @@ def shape_error(node: Node, position: int, got: Any) -> ValueError:
     given = repr(got._spec) if isinstance(got, Tensor) else repr(got)
     return ValueError(
         f"backward: the gradient of {plan.op.name!r} for argument {position} is {given}, expected "
-        f"{plan.specs[position]!r} as the argument; correct the op's pull (vjp)"
+        f"{plan.specs[position]!r} as the argument; correct the op's gradient rule (its vjp)"
     )
 
 

@@ -85,7 +85,10 @@ class Variable(Tensor):
         if value == (self._node is not None):
             return
         if not self.is_leaf:
-            raise RuntimeError("requires_grad can be changed on leaves only; use .detach() for a Variable without it")
+            raise RuntimeError(
+                f"requires_grad can be changed on leaves only; this Variable is a result of {self._node[0].op.name!r}: "
+                f"use .detach() for the same values without gradient"
+            )
         if not value:
             self._node = None
             return
@@ -108,9 +111,12 @@ class Variable(Tensor):
     def grad(self, value: Tensor | None) -> None:
         node = self._node
         if node is None or node[0] is not None:
-            raise RuntimeError("only a leaf that requires grad has a gradient")
+            raise RuntimeError(
+                "grad: only a leaf that requires grad can be given a gradient; this Variable "
+                + ("does not require grad" if self._node is None else f"is a result of {self._node[0].op.name!r}")
+            )
         if value is not None and value.shape != self.shape:
-            raise ValueError(f"grad: expected shape {self.shape}, got {value.shape}")
+            raise ValueError(f"grad: expected the shape of the Variable, {self.shape}, got {value.shape}")
         node[GRADIENT] = value
 
     @property
@@ -206,7 +212,9 @@ class Variable(Tensor):
     @data.setter
     def data(self, value: Tensor) -> None:
         if value._spec is not self._spec:
-            raise ValueError(f"data: expected {self._spec!r}, got {value._spec!r}")
+            raise ValueError(
+                f"data: expected {self._spec!r} as before, got {value._spec!r}; make a new Variable for others"
+            )
         self._adopt(value)
         dispatch.mark_written(self, own=True)  # nodes that saved this Variable saw other values
 
