@@ -104,10 +104,10 @@ class Tensor:
         return "cpu"
 
     def data_of(self, backend: TensorBackend) -> Any:
-        """Return the buffer for a backend, which must work on buffers of its kind.
+        """Return the buffer, after checking that ``backend`` works on buffers of its kind.
 
         Raises:
-            TypeError: the tensor's buffer is of another kind, that of another backend.
+            TypeError: the backend works on another kind of buffer.
         """
         if self._spec.kind != backend.buffer:
             raise TypeError(
@@ -220,6 +220,7 @@ class Tensor:
         return not values.size or bool(np.maximum.reduce(unsigned, None) < n)
 
     def _is_contiguous(self) -> bool:
+        """Whether the elements are stored in row-major order without gaps."""
         return state.current().backend.is_contiguous(self._data)
 
     def __float__(self) -> float:

@@ -116,8 +116,8 @@ def _reflected(function: Any) -> Any:
 def _in_place(function: Any, symbol: str) -> Any:
     """Make the method of an in-place operator such as ``+=``, named ``symbol`` in errors.
 
-    It writes into the tensor. While gradients are recorded, a Variable computed by an op is not written to: the method
-    returns a new Variable, to which Python binds the name.
+    The method writes the result into the tensor and returns it. For a Variable that an op computed while gradients are
+    recorded, it returns a new Variable instead, to which Python then binds the name on the left side.
     """
 
     def apply(self: Any, other: Any) -> Any:
@@ -134,7 +134,7 @@ def _in_place(function: Any, symbol: str) -> Any:
 
 
 def _unless_none(compare: Any) -> Any:
-    """Make ``==`` or ``!=`` of a comparison; for None it is left to Python, which compares identity."""
+    """Make the method of ``==`` or ``!=`` from an elementwise comparison; ``x == None`` compares identity instead."""
     return lambda self, other: NotImplemented if other is None else compare(self, other)
 
 

@@ -20,7 +20,7 @@ CUBIC = 0.044715
 
 
 def _gelu(x: Any) -> Body:
-    """x times the normal distribution function of x, which the gradient reads too."""
+    """Return x times the normal distribution function of x, and that function's values for the gradient."""
     below = (e.erf(x * ONE_OVER_ROOT_TWO) + 1.0) * 0.5
     return x * below, (below,)
 
@@ -35,7 +35,10 @@ _gelu_op = Composite("gelu", "elementwise", _gelu, _pull_gelu, {0})
 
 
 def _gelu_tanh(x: Any) -> Body:
-    """x times a gate that approximates the normal distribution function of x: (1 + tanh(z)) / 2 = sigmoid(2 z)."""
+    """Return x times an approximation of the normal distribution function of x, (1 + tanh(z)) / 2 = sigmoid(2 z).
+
+    The approximation itself is returned too, for the gradient.
+    """
     gate = sigmoid(x * (e.square(x) * CUBIC + 1.0) * ROOT_EIGHT_OVER_PI)
     return x * gate, (gate,)
 
@@ -65,7 +68,7 @@ def gelu(x: ArrayLike, /, approximate: str = "none") -> Tensor:
 
 
 def _swish(x: Any, beta: float) -> Body:
-    """x times sigmoid(beta x), which the gradient reads too."""
+    """Return x times sigmoid(beta x), and that sigmoid for the gradient."""
     gate = sigmoid(x if beta == 1.0 else x * beta)
     return x * gate, (gate,)
 
@@ -105,7 +108,7 @@ def glu(x: ArrayLike, /, axis: int = -1) -> Tensor:
 
 
 def _elu(x: Any, alpha: float) -> Body:
-    """Compute expm1 of the negative part of x alone, since that of large positive numbers overflows."""
+    """Return x where positive, else alpha (exp(x) - 1), computed of min(x, 0) so that it cannot overflow."""
     return e.where(x > 0.0, x, e.expm1(e.minimum(x, 0.0)) * alpha), ()
 
 

@@ -129,7 +129,7 @@ def iota(shape: int | Sequence[int], repetitions: Sequence[int] = (), dtype: DTy
 
 
 def roll(x: ArrayLike, /, shift: int | tuple[int, ...], axis: int | tuple[int, ...] | None = None) -> Tensor:
-    """Shift elements along dimensions; elements that leave at one end return at the other.
+    """Shift elements along one or several axes; elements shifted beyond the last position reappear at the first.
 
     ``shift`` and ``axis`` may be tuples of equal length; with ``axis=None`` the flattened elements are shifted.
 

@@ -21,11 +21,11 @@ def scaled_dot_product_attention(
     is_causal: bool = False, scale: float | None = None, generator: Any = None,
     bias: ArrayLike | None = None,
 ) -> Tensor:  # fmt: skip
-    """Attention: softmax(scale * query key^T + mask + bias) value (Vaswani et al. 2017, section 3.2.1).
+    """Scaled dot-product attention, softmax(scale * query key^T + mask + bias) value (Vaswani et al. 2017).
 
     Args:
-        query: (..., L, E).
-        key: (..., S, E).
+        query: (..., L, E), for L positions that attend.
+        key: (..., S, E), for S positions that may be attended to.
         value: (..., S, F).
         mask: broadcast to (..., L, S): bool, true where to attend, or numbers added to the scores.
         dropout_p: the probability with which each attention weight is zeroed; pass 0 outside of training.

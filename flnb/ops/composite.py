@@ -100,6 +100,7 @@ def sigmoid(x: ArrayLike, /) -> Tensor:
 
 
 def _softmax(x: Any, axis: int) -> Body:
+    """Softmax of x minus its maximum, which is the same and cannot overflow."""
     powers = e.exp(x - r.max(x, axis, keepdims=True))
     return powers / r.sum(powers, axis, keepdims=True), ()
 
@@ -130,6 +131,7 @@ def softmax(x: ArrayLike, /, axis: int = -1) -> Tensor:
 
 
 def _log_softmax(x: Any, axis: int) -> Body:
+    """Logarithm of softmax, computed without the softmax itself, which may underflow to 0."""
     shifted = x - r.max(x, axis, keepdims=True)
     return shifted - e.log(r.sum(e.exp(shifted), axis, keepdims=True)), ()
 
@@ -219,11 +221,13 @@ def nll_loss(
 
 
 def _cross_entropy(x: Any, targets: Any, reduction: str) -> Body:
+    """Cross-entropy of logits x (N, classes) with targets (N,), and log-softmax(x) for the gradient."""
     log_p, _ = _log_softmax(x, 1)
     return nll_loss(log_p, targets, reduction), (log_p,)
 
 
 def _pull_cross_entropy(g: Any, plan: Any, x: Any, targets: Any, log_p: Any, y: Any) -> tuple[Any, ...]:
+    """Gradient of the logits: softmax minus one-hot targets, times the gradient g of each example's loss."""
     n, classes = plan.specs[0].shape
     targets = e.astype(targets, np.int64, copy=False)  # small dtypes do not hold every class
     hit = e.equal(reshape(targets, (n, 1)), arange(classes))
@@ -255,9 +259,9 @@ def cross_entropy(
         ignore_index: examples with this target, any integer, cost nothing and are not counted.
 
     Raises:
-        ValueError: shapes that do not fit.
-        TypeError: targets that are no integers.
-        IndexError: a target that is no class.
+        ValueError: the shapes do not fit.
+        TypeError: the targets are no integers.
+        IndexError: a target is no class.
 
     >>> import flnb
     >>> flnb.cross_entropy([[0.0, 0.0]], [1])
@@ -358,14 +362,14 @@ def batch_norm(
         x: (N, C, ...).
         weight: (C,).
         bias: (C,).
-        running_mean: (C,), used if not training.
-        running_var: (C,), used if not training.
+        running_mean: (C,), updated in training and used otherwise.
+        running_var: (C,), updated in training and used otherwise.
         training: whether to use the batch's statistics.
-        momentum: how far the running statistics move, 0 to 1.
+        momentum: the weight of the batch's statistics in the running ones, 0 to 1.
         eps: added to the variance.
 
     Raises:
-        ValueError: only one value per channel while training, or shapes that do not fit.
+        ValueError: there is only one value per channel in training, or the shapes do not fit.
 
     >>> import flnb
     >>> flnb.batch_norm(flnb.asarray([[1.0], [3.0]]), flnb.ones(1), flnb.zeros(1))

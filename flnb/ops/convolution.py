@@ -72,7 +72,8 @@ def _infer(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> tuple
 def _declare(rank: int) -> Op:
     """Declare the convolution of images with ``rank`` dimensions, and its two gradients; returns the convolution.
 
-    The gradients have one attribute more: the extents of the image or of the kernel, which is their result.
+    The ops of the gradients have one more attribute than the convolution: the extents of their result, which is the
+    gradient of the image or of the kernel.
     """
     name = f"conv{rank}d"
 
@@ -224,10 +225,10 @@ def _pool(
 
 
 def _max_pool(rank: int) -> Callable[..., Any]:
-    """Declare max pooling and its gradients, and make the public function.
+    """Declare max pooling of images with ``rank`` dimensions, with its gradients, and make the public function.
 
-    ``spread`` puts a gradient where the first of the largest elements of each window was; ``select``, its gradient,
-    takes the elements from there.
+    The op ``spread`` writes one number for each window at the position of its largest element (the first of equal
+    ones); ``select``, its gradient, reads one number from each of these positions.
     """
     name = f"max_pool{rank}d"
     op = Op(
@@ -252,7 +253,7 @@ def _max_pool(rank: int) -> Callable[..., Any]:
 
 
 def _avg_pool(rank: int) -> Callable[..., Any]:
-    """Make the public function of average pooling, which adds one strided slice for each place in the kernel."""
+    """Make the public function of average pooling, which adds one strided slice for each element of the kernel."""
     name = f"avg_pool{rank}d"
 
     def compute(x: Any, kernel: Extents, step: Extents) -> Any:

@@ -136,7 +136,7 @@ def eigh(x: ArrayLike, /) -> EighResult:
 
 
 def _pull_eigvalsh(g: Any, plan: Any, x: Any, y: Any) -> Any:
-    """Gradient of eigvalsh, from the eigenvectors, which are computed now."""
+    """Gradient of eigvalsh, computed from the eigenvectors."""
     v = eigh(x).eigenvectors
     return symmetric(columns(v, g) @ adjoint(v))
 
@@ -293,7 +293,7 @@ def svd(x: ArrayLike, /, *, full_matrices: bool = True) -> SVDResult:
 
 
 def _pull_svdvals(g: Any, plan: Any, x: Any, y: Any) -> Any:
-    """Gradient of svdvals, from the singular vectors, which are computed now."""
+    """Gradient of svdvals, computed from the singular vectors."""
     u, _, vh = svd(x, full_matrices=False)
     return columns(u, g) @ vh
 

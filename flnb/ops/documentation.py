@@ -3,7 +3,7 @@
 The docstring of an elementwise op is made from its entry in the op table and this list of examples and first lines.
 
 abs([-1.5, 2.0]) = [1.5, 2. ] float32[2]
-    Absolute value; of a complex number its magnitude.
+    Absolute value; for complex numbers the magnitude.
 acos([-1.0, 1.0]) = [3.1416, 0.    ] float32[2]
     Inverse cosine in radians, 0 to pi; NaN outside [-1, 1].
 acosh([1.0, 2.0]) = [0.   , 1.317] float32[2]
@@ -19,23 +19,23 @@ atan([0.0, 1.0]) = [0.    , 0.7854] float32[2]
 atan2([1.0, 1.0], [1.0, -1.0]) = [0.7854, 2.3562] float32[2]
     Angle of the point (x2, x1) in radians, -pi to pi: the inverse tangent of x1 / x2 by quadrant.
 atanh([0.0, 0.5]) = [0.    , 0.5493] float32[2]
-    Inverse hyperbolic tangent; infinite at -1 and 1, NaN outside.
+    Inverse hyperbolic tangent; infinite at -1 and 1, NaN outside of [-1, 1].
 bitwise_and([6, 5], 3) = [2, 1] int64[2]
-    Bits that are set in both; for bool, logical and.
+    Bitwise and: the bits that are set in both; for bool, logical and.
 bitwise_invert([0, 5]) = [-1, -6] int64[2]
-    Every bit flipped; for bool, logical not.
+    Bitwise not: every bit is flipped; for bool, logical not.
 bitwise_left_shift([1, 3], 2) = [ 4, 12] int64[2]
     The bits of x1 moved x2 places to the left: x1 * 2**x2.
 bitwise_or([6, 5], 3) = [7, 7] int64[2]
-    Bits that are set in either; for bool, logical or.
+    Bitwise or: the bits that are set in at least one; for bool, logical or.
 bitwise_right_shift([8, 5], 2) = [2, 1] int64[2]
     The bits of x1 moved x2 places to the right: x1 // 2**x2.
 bitwise_xor([6, 5], 3) = [5, 6] int64[2]
-    Bits that are set in one but not both; for bool, logical xor.
+    Bitwise xor: the bits that are set in exactly one; for bool, logical xor.
 ceil([-1.5, 1.5]) = [-1.,  2.] float32[2]
     The smallest integer not below x, in x's dtype.
 conj([1 + 2j]) = [1.-2.j] complex64[1]
-    Complex conjugate: the imaginary part negated; real numbers as they are.
+    Complex conjugate: the imaginary part is negated; real numbers do not change.
 copysign([1.0, 2.0], [-1.0, 1.0]) = [-1.,  2.] float32[2]
     The magnitude of x1 with the sign of x2.
 cos([0.0, 3.1415927]) = [ 1., -1.] float32[2]
@@ -51,7 +51,7 @@ erf([0.0, 1.0]) = [0.    , 0.8427] float32[2]
 exp([0.0, 1.0]) = [1.    , 2.7183] float32[2]
     Exponential: e to the power of x.
 expm1([1e-8]) = [1.e-08] float32[1]
-    exp(x) - 1, exact for small x too.
+    exp(x) - 1, without loss of precision for small x.
 floor([-1.5, 1.5]) = [-2.,  1.] float32[2]
     The largest integer not above x, in x's dtype.
 floor_divide([7, -7], 2) = [ 3, -4] int64[2]
@@ -75,27 +75,27 @@ less([1, 2, 3], 2) = [ True, False, False] bool[3]
 less_equal([1, 2, 3], 2) = [ True,  True, False] bool[3]
     Whether x1 <= x2; false where either is NaN.
 log([1.0, 10.0]) = [0.    , 2.3026] float32[2]
-    Natural logarithm; -inf at 0, NaN below.
+    Natural logarithm; -inf at 0, NaN for negative numbers.
 log10([1.0, 100.0]) = [0., 2.] float32[2]
-    Logarithm to base 10; -inf at 0, NaN below.
+    Logarithm to base 10; -inf at 0, NaN for negative numbers.
 log1p([1e-8]) = [1.e-08] float32[1]
-    log(1 + x), exact for small x too.
+    log(1 + x), without loss of precision for small x.
 log2([1.0, 8.0]) = [0., 3.] float32[2]
-    Logarithm to base 2; -inf at 0, NaN below.
+    Logarithm to base 2; -inf at 0, NaN for negative numbers.
 logaddexp([0.0, 1000.0], 0.0) = [6.9315e-01, 1.0000e+03] float32[2]
     log(exp(x1) + exp(x2)), without overflow.
 logical_and([True, True], [True, False]) = [ True, False] bool[2]
-    Whether both are true; numbers are true where not zero.
+    Whether both are true; numbers other than zero are true.
 logical_not([True, False]) = [False,  True] bool[2]
-    Whether each element is false; numbers are false where zero.
+    Whether each element is false; zero is false.
 logical_or([True, False], [False, False]) = [ True, False] bool[2]
-    Whether either is true; numbers are true where not zero.
+    Whether at least one is true; numbers other than zero are true.
 logical_xor([True, True], [True, False]) = [False,  True] bool[2]
-    Whether one is true but not both; numbers are true where not zero.
+    Whether exactly one is true; numbers other than zero are true.
 maximum([1, 5], [4, 2]) = [4, 5] int64[2]
-    The larger of two elements, NaN if either is; at a tie each gets half of the gradient.
+    The larger of two elements, NaN if either is NaN; equal elements get half of the gradient each.
 minimum([1, 5], [4, 2]) = [1, 2] int64[2]
-    The smaller of two elements, NaN if either is; at a tie each gets half of the gradient.
+    The smaller of two elements, NaN if either is NaN; equal elements get half of the gradient each.
 multiply([1, 2], [10, 20]) = [10, 40] int64[2]
     Product of two tensors, element by element: x1 * x2.
 negative([1, -2]) = [-1,  2] int64[2]
@@ -105,21 +105,21 @@ nextafter([0.0], 1.0) = [1.e-45] float32[1]
 not_equal([1, 2], 2) = [ True, False] bool[2]
     Whether x1 != x2; NaN differs from everything.
 positive([1, -2]) = [ 1, -2] int64[2]
-    Each element as it is: +x, a copy.
+    Copy of x: +x.
 pow([2.0, 3.0], [3.0, 0.5]) = [8.    , 1.7321] float32[2]
-    x1 to the power of x2; 0**0 is 1. Integers take no negative powers (ValueError).
+    x1 to the power of x2; 0**0 is 1. A negative power of integers is a ValueError.
 real([1 + 2j]) = [1.] float32[1]
-    Real part.
+    Real part; real numbers do not change.
 reciprocal([0.5, 4.0]) = [2.  , 0.25] float32[2]
     1 / x; infinite at 0.
 remainder([7, -7], 3) = [1, 2] int64[2]
     Remainder of x1 // x2, with the sign of x2: x1 % x2.
 round([0.5, 1.5, 2.4]) = [0., 2., 2.] float32[3]
-    The nearest integer, in x's dtype; halves to the even one.
+    The nearest integer, in x's dtype; of two equally near ones the even one.
 sign([-3.0, 0.0, 2.0]) = [-1.,  0.,  1.] float32[3]
-    -1, 0 or 1 by the sign of x; for complex numbers x / abs(x).
+    Sign of x: -1, 0 or 1; for complex numbers x / abs(x).
 signbit([-0.0, 1.0]) = [ True, False] bool[2]
-    Whether the sign bit is set: also for -0.0.
+    Whether the sign bit is set: true for negative numbers and -0.0.
 sin([0.0, 1.5707964]) = [0., 1.] float32[2]
     Sine of x in radians.
 sinh([0.0, 1.0]) = [0.    , 1.1752] float32[2]
@@ -159,7 +159,7 @@ __all__ = ["documented", "public", "readable"]
 
 
 class Shown(str):
-    """The text of an annotation, which `inspect.signature` prints without quotes."""
+    """A string for use as an annotation that `inspect.signature` prints without quotes."""
 
     __slots__ = ()
     __repr__ = str.__str__
@@ -168,10 +168,10 @@ class Shown(str):
 _ACCEPTED = {
     "any": "Takes any dtype.",
     "numeric": "Takes any dtype but bool.",
-    "float": "Takes any dtype; integers and bool are cast to `flnb.default_dtype()`.",
+    "float": "Takes any dtype; integers and bool are cast to `flnb.default_dtype()` first.",
     "integer": "Takes an integer dtype.",
     "bits": "Takes an integer dtype or bool.",
-    "bool": "Takes any dtype; numbers are cast to bool.",
+    "bool": "Takes any dtype; numbers are cast to bool first.",
 }
 _MADE = {"boolean": "is bool", "magnitude": "{} dtype, for complex numbers that of their parts", "same": "{} dtype"}
 _TEXT = """{first}

@@ -81,9 +81,9 @@ def isdtype(dtype: DTypeLike, kind: DTypeLike | tuple[DTypeLike, ...]) -> bool:
 
 
 def result_type(*arrays_and_dtypes: ArrayLike | DTypeLike) -> Dtype:
-    """Return the dtype in which an op on these tensors, dtypes and Python numbers computes.
+    """Return the dtype in which an op computes on tensors, dtypes and Python numbers.
 
-    Of two dtypes of one kind it is the larger. Integers with floating point become the floating dtype, whatever the
+    Of two dtypes of one kind it is the larger. Of integers and floating point it is the floating dtype, whatever the
     integers' width: int64 with float32 is float32. A Python number may change the kind, as from int to float, but not
     the size.
 

@@ -1,8 +1,8 @@
 """Elementwise ops and their gradients: one entry of the op table each.
 
-In the functions of gradients, ``g`` is the gradient of the loss with respect to the result, ``plan`` stores the shapes
-and dtypes of the call, ``x`` (or ``a`` and ``b``) is the input and ``y`` the result. An input that `Pull` does not name
-among the values it reads is None there, so that it need not be saved.
+In the functions that compute gradients, ``g`` is the gradient of the loss with respect to the result, ``plan`` stores
+the shapes and dtypes of the call, ``x`` (or ``a`` and ``b``) is the input, and ``y`` the result. Inputs and results are
+saved, and passed to such a function, only if its `Pull` lists them; it gets None for the others.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ bitwise_invert = _unary("bitwise_invert", accepts="bits")
 
 
 def _turn(g: Any, x: Any, y: Any) -> Any:
-    """Gradient of sign: 0 for real x; for complex x, y = x / abs(x) turns by the part of g perpendicular to y."""
+    """Gradient of sign: 0 for real x; for complex x, the part of g that is perpendicular to y, divided by abs(x)."""
     return _flat(g, None) if x.dtype.kind != "c" else (g - y * real(conj(y) * g)) / abs(x)
 
 

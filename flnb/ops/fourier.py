@@ -45,9 +45,9 @@ def _complex_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _half(z: Any, axis: int, size: int, weight: float) -> Any:
-    """Multiply the frequencies of half a spectrum that stand for two by ``weight``.
+    """Multiply by ``weight`` those frequencies of a half-spectrum z that occur twice in the whole spectrum.
 
-    These are all but 0 and, if the transform's ``size`` is even, size / 2.
+    These are all but 0 and, if the number ``size`` of elements of the signal is even, size / 2.
     """
     weights = np.full(size // 2 + 1, weight)
     weights[0] = 1.0
@@ -135,11 +135,11 @@ def fftn(
 ) -> Tensor:  # fmt: skip
     """Discrete Fourier transform over ``axes`` (None: all); complex.
 
-    x is first cut, or padded with zeros, to the sizes ``s`` along the axes. ``norm`` says what is divided by the number
-    n of elements: "backward" the inverse transform, "forward" this one, "ortho" both, by the square root of n.
+    x is first cut, or padded with zeros, to the sizes ``s`` along the axes. ``norm`` says which transform is divided by
+    the number n of elements: "backward" the inverse, "forward" this one, "ortho" both, each by the square root of n.
 
     Raises:
-        ValueError: axes or sizes that do not fit x, or an axis without elements.
+        ValueError: the axes or sizes do not fit x, or an axis has no elements.
 
     >>> import flnb
     >>> flnb.fft.fftn([[1.0, 2.0], [3.0, 4.0]]).tolist()

@@ -62,9 +62,9 @@ _PLAIN = {int, type(None)}
 
 
 def _hashable(k: Any) -> tuple[Any, ...]:
-    """Return as a hashable tuple what a part of a key contributes to the encoded key, or () if it must be looked at.
+    """Convert one part of a key to a hashable tuple, by which the encoded key can be cached; () if that is impossible.
 
-    Ints, None, ... and slices of ints contribute themselves. An integer tensor contributes the stand-in `POSITIONS`.
+    It is possible for ints, None, ..., slices of ints, and integer tensors, for which the stand-in `POSITIONS` is used.
     """
     kind = type(k)
     if kind is slice:
@@ -77,7 +77,7 @@ def _hashable(k: Any) -> tuple[Any, ...]:
 
 @lru_cache(4096)
 def _known(parts: tuple[tuple[Any, ...], ...], shape: tuple[int, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-    """Encode a key, given as what `_hashable` returned for each part; returns it and the axes of its index tensors."""
+    """Encode a key, given by the results of `_hashable`; returns it, and the axes that its index tensors index."""
     key = [slice(*part) if len(part) == 3 else part[0] for part in parts]
     return _encoded(key, shape)[:2]
 
@@ -186,7 +186,10 @@ def _check_range(least: Any, most: Any, shape: tuple[int, ...], axis: int) -> No
 
 
 def _shape(shape: tuple[int, ...], key: tuple[Any, ...], indices: tuple[Any, ...] = ()) -> tuple[int, ...]:
-    """Return the shape of the result of indexing, which NumPy computes on an array of that shape without memory."""
+    """Return the shape of ``x[key]``, given x's shape, the encoded key and the specs of its index tensors.
+
+    NumPy computes it, on an array of x's shape that uses no memory.
+    """
     if indices:  # the zeros used as indices below are out of range for an empty axis
         taken = [k for k in key if k is not None and k not in TRUTHS]
         shape = tuple(
@@ -215,7 +218,7 @@ def place(x: Any, shape: tuple[int, ...], key: tuple[Any, ...]) -> Any:
 
 
 def _first(pull: Any) -> Any:
-    """Return pulls by argument: ``pull`` for the first, none for the others, which are indices."""
+    """Make the gradients of an op on one tensor and its indices: ``pull`` for the tensor, none for the indices."""
     return lambda i: Pull(range(1, MOST), pull) if i == 0 else None
 
 

@@ -56,7 +56,7 @@ def packed(
         name: the op's name.
         shapes: ``shapes(M, N, *attributes)`` returns the shapes of the results without their batch dimensions.
         pull: the gradient, ``pull(gradients, x, results, *attributes)``: one gradient for each result, and the results.
-        reads: what the gradient reads, as in `Pull`: 0 for x, "y" for the results; it gets None for the other.
+        reads: what the gradient reads, as in `Pull`: 0 for x, "y" for the results; what it does not read is None.
         only_square: whether M and N must be equal.
     """
 

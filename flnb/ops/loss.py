@@ -54,7 +54,7 @@ def l1_loss(x: ArrayLike, targets: ArrayLike, reduction: str = "mean") -> Tensor
 
 
 def _log(log: Any, x: Any, valid: Any, elsewhere: float) -> Any:
-    """Apply ``log`` where ``valid``, and to ``elsewhere`` in the other places; the results are at least -100."""
+    """Return max(log(x), -100) where ``valid``, else -100; there ``log`` is computed of ``elsewhere`` instead of x."""
     return e.maximum(e.where(valid, log(e.where(valid, x, elsewhere)), LEAST_LOG), LEAST_LOG)
 
 

@@ -262,7 +262,7 @@ def gru(
 
 
 def _parts(gates: Any, count: int) -> list[Any]:
-    """Split the last axis, which stores ``count`` gates side by side, into the gates."""
+    """Split a tensor along its last axis into ``count`` gates of equal size."""
     n = gates.shape[-1] // count
     return [gates[..., i * n : (i + 1) * n] for i in range(count)]
 

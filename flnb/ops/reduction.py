@@ -99,7 +99,7 @@ def _product_of_others(x: Any) -> Any:
 
 
 def _shifted(x: Any, step: int) -> Any:
-    """Shift elements along the last axis by ``step`` places (to the right if positive), and fill up with ones."""
+    """Shift elements along the last axis to the right by ``step`` (to the left if negative), and fill up with ones."""
     n, ahead, back = x.shape[-1], builtins.max(step, 0), builtins.max(-step, 0)
     return pad(x[..., back : n - ahead], (*((0, 0),) * (x.ndim - 1), (ahead, back)), 1.0)
 
@@ -131,7 +131,7 @@ def _reduction(
 
 
 def _casting(reduce: Callable[..., Any]) -> Callable[..., Any]:
-    """Add an argument ``dtype`` to a reduction, in which it computes and returns its result."""
+    """Add an argument ``dtype`` to a public reduction: the dtype in which it computes, and of its result."""
 
     def apply(
         x: ArrayLike, /, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, dtype: DTypeLike = None
@@ -214,7 +214,7 @@ def _cumulative(name: str, pull: Pull, initial: int, what: str, values: str) -> 
     Args:
         name: the op's name.
         pull: the gradient.
-        initial: the sum or product of no element.
+        initial: the sum or product of no elements, 0 or 1.
         what: "sums" or "products", for the public docstring.
         values: the result of the docstring's example.
     """

@@ -262,7 +262,7 @@ def min_with_indices(x: ArrayLike, /, axis: int = -1, keepdims: bool = False) ->
 
 
 def _extremum(arg: Any, x: Any, axis: int, keepdims: bool) -> Chosen:
-    """Find an element along an axis, and its index, by ``arg``, which is argmax or argmin."""
+    """Find the largest or smallest element along an axis, and its index; ``arg`` is argmax or argmin."""
     x = asarray(x)
     indices = arg(x, axis=axis, keepdims=True)
     found = Chosen(take_along_axis(x, indices, axis=axis), indices)
