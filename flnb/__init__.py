@@ -15,6 +15,7 @@ import sys as _sys
 from importlib.util import find_spec as _find_spec
 from typing import TYPE_CHECKING, Any
 
+from flnb_backends.memory.planned import Planned as _Planned
 from flnb_telemetry.bus import describers as _describers
 from flnb_telemetry.bus import log as _log_metrics
 from flnb_telemetry.bus import phase, scope, step
@@ -39,6 +40,7 @@ from flnb.dispatch.parts import use_backend, use_memory_device, use_memory_manag
 
 # isort: split
 from flnb.dispatch.recording import record
+from flnb.dispatch.recording import tools as _recording_tools
 from flnb.dispatch.source_lines import creation_stacks
 from flnb.dispatch.spelling import unknown as _unknown
 from flnb.dispatch.state import category
@@ -162,18 +164,11 @@ def __array_namespace_info__() -> _Info:
 _state.start("numpy", "caching")
 
 
-def _register_tools() -> None:
-    """Register the functions of tools that the core calls; each tool is imported when its function is first called."""
-    from flnb_backends.memory.planned import Planned
+# Functions of tools that the core calls; each tool is imported when its function is first called.
+_recording_tools["inputs"] = _late("flnb.explore.capture", "keep_inputs")
+OutOfMemoryError.reporter = staticmethod(_late("flnb.memory_lab.postmortem", "postmortem"))
+_Planned.planner = staticmethod(_late("flnb.memory_lab.planning", "plan"))
 
-    from flnb.dispatch import recording
-
-    recording.tools["inputs"] = _late("flnb.explore.capture", "keep_inputs")
-    OutOfMemoryError.reporter = staticmethod(_late("flnb.memory_lab.postmortem", "postmortem"))
-    Planned.planner = staticmethod(_late("flnb.memory_lab.planning", "plan"))
-
-
-_register_tools()
 globals().pop("tensor")  # the module: `flnb.tensor`, torch's name, is answered by `__getattr__` with flnb's name
 
 

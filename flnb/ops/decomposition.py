@@ -14,7 +14,7 @@ from flnb.dispatch.table import Op, Pull
 from flnb.ops import elementwise as e
 from flnb.ops.creation import asarray
 from flnb.ops.dtypes import finfo
-from flnb.ops.inverse import Shape, packed, plain, results, solve, square
+from flnb.ops.inverse import Shape, packed, plain, solve, square
 from flnb.ops.linalg import adjoint
 from flnb.ops.movement import concat, expand_dims, matrices
 
@@ -129,9 +129,7 @@ def eigh(x: ArrayLike, /) -> EighResult:
     >>> flnb.linalg.eigh(flnb.asarray([[2.0, 0.0], [0.0, 1.0]])).eigenvalues.tolist()
     [1.0, 2.0]
     """
-    x = asarray(x)
-    n = matrices("eigh", x._spec, square=True)[-1]
-    values, vectors = results(_eigh, x, ((n,), (n, n)))
+    values, vectors = _eigh(x)
     return EighResult(plain(values), vectors)
 
 
@@ -231,11 +229,9 @@ def qr(x: ArrayLike, /, *, mode: str = "reduced") -> QRResult:
     >>> [round(value, 4) for value in (q @ r).flatten().tolist()]
     [3.0, 1.0, 4.0, 2.0]
     """
-    x = asarray(x)
     if mode not in ("reduced", "complete"):
         raise ValueError(f"qr: mode must be 'reduced' or 'complete', got {brief(mode)}")
-    m, n = matrices("qr", x._spec)[-2:]
-    return QRResult(*results(_qr, x, _qr_shapes(m, n, mode), mode))
+    return QRResult(*_qr(x, mode))
 
 
 # Singular values
@@ -285,10 +281,7 @@ def svd(x: ArrayLike, /, *, full_matrices: bool = True) -> SVDResult:
     >>> flnb.linalg.svd(flnb.asarray([[0.0, 2.0], [1.0, 0.0]])).S.tolist()
     [2.0, 1.0]
     """
-    x = asarray(x)
-    m, n = matrices("svd", x._spec)[-2:]
-    full = bool(full_matrices) and m != n
-    u, s, vh = results(_svd, x, _svd_shapes(m, n, full), full)
+    u, s, vh = _svd(x, bool(full_matrices))
     return SVDResult(u, plain(s), vh)
 
 

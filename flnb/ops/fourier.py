@@ -39,11 +39,6 @@ def _with_extent(shape: tuple[int, ...], axis: int, extent: int) -> tuple[int, .
     return (*shape[:axis], extent, *shape[axis + 1 :])
 
 
-def _complex_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the complex dtype whose parts have a floating dtype's precision, at least complex64."""
-    return np.result_type(dtype, np.complex64)
-
-
 def _half(z: Any, axis: int, size: int, weight: float) -> Any:
     """Multiply by ``weight`` those frequencies of a half-spectrum z that occur twice in the whole spectrum.
 
@@ -82,7 +77,7 @@ _rfftn = Op(
     "rfftn", "matmul",
     lambda op, specs, attributes: (
         _with_extent(specs[0].shape, attributes[0][-1], specs[0].shape[attributes[0][-1]] // 2 + 1),
-        _complex_dtype(specs[0].dtype),
+        np.result_type(specs[0].dtype, np.complex64),
     ),
     [Pull((), _pull_rfftn)], accepts="float", holomorphic=False,
 )  # fmt: skip
@@ -98,7 +93,7 @@ _irfftn = Op(
 def _complex(x: Any) -> Any:
     """Convert values to a complex tensor."""
     x = asarray(x)
-    return x if x.dtype.kind == "c" else e.astype(x, _complex_dtype(x.dtype if is_float(x.dtype) else default_dtype()))
+    return e.astype(x, np.result_type(x.dtype if is_float(x.dtype) else default_dtype(), np.complex64), copy=False)
 
 
 def _axes(name: str, x: Any, s: Any, axes: Any) -> tuple[int, ...]:

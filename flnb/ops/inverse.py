@@ -44,13 +44,10 @@ def cut(packed: Any, shapes: tuple[Shape, ...]) -> list[Any]:
 
 
 def packed(
-    name: str,
-    shapes: Callable[..., tuple[Shape, ...]],
-    pull: Callable[..., Any],
-    reads: Collection[Any] = ("y",),
+    name: str, shapes: Callable[..., tuple[Shape, ...]], pull: Callable[..., Any], reads: Collection[Any] = ("y",),
     only_square: bool = True,
-) -> Op:
-    """Declare an op of matrices (..., M, N) with several packed results.
+) -> Callable[..., list[Any]]:  # fmt: skip
+    """Declare an op of matrices (..., M, N) with several packed results; returns ``run(x, *attributes) -> results``.
 
     Args:
         name: the op's name.
@@ -71,17 +68,18 @@ def packed(
         pieces = parts(plan.specs[0], plan.attributes)
         return pull(cut(g, pieces), x, None if y is None else cut(y, pieces), *plan.attributes)
 
-    return Op(name, "matmul", infer, [Pull(reads, pulled)], accepts="float", holomorphic=False)
+    op = Op(name, "matmul", infer, [Pull(reads, pulled)], accepts="float", holomorphic=False)
+
+    def run(x: Any, *attributes: Any) -> list[Any]:
+        x = asarray(x)
+        return cut(dispatch.call(op, (x,), attributes), parts(x._spec, attributes))
+
+    return run
 
 
 def plain(x: Any) -> Any:
     """Return the real part of complex numbers, whose imaginary part is known to be 0; real ones as they are."""
     return e.real(x) if x.dtype.kind == "c" else x
-
-
-def results(op: Op, x: Any, shapes: tuple[Shape, ...], *attributes: Any) -> list[Any]:
-    """Run a packed op and separate its results."""
-    return cut(dispatch.call(op, (x,), attributes), shapes)
 
 
 class SlogdetResult(NamedTuple):
@@ -196,7 +194,7 @@ def slogdet(x: ArrayLike, /) -> SlogdetResult:
     >>> sign.item(), round(logarithm.item(), 3)
     (-1.0, 207.233)
     """
-    sign, logarithm = results(_slogdet, asarray(x), ((), ()))
+    sign, logarithm = _slogdet(x)
     return SlogdetResult(sign, plain(logarithm))
 
 
