@@ -78,7 +78,7 @@ class OpCall:
         return Outcome(value, None, seconds, written)
 
     def _target(self, backend: TensorBackend, buffers: Sequence[Any], native: bool) -> Any:
-        """The buffer to write the result to: an input, a new buffer of the backend, or None.
+        """Return the buffer to write the result to: an input, a new buffer of the backend, or None.
 
         ``native`` says that the backend's buffers are NumPy arrays.
         """
@@ -111,7 +111,7 @@ class Outcome:
 
 
 def call_before(op: Op, arguments: tuple[Any, ...], backend: TensorBackend) -> OpCall:
-    """Store the call that a backend's method is about to get; for `flnb.dispatch.observe.Observer.before`."""
+    """Copy a call that is about to run: the op and the arguments of the backend's method."""
     inputs, attributes, out = call_of(op, arguments)
     kept = tuple(keep(np.asarray(backend.to_numpy(x))) for x in inputs)
     where, result = None, None

@@ -95,7 +95,7 @@ def compare_backends(
 def misspelt_methods(backend: TensorBackend, name: str = "") -> list[Result]:
     """Return a failed row for each method whose name is nearly that of an op; ``name`` is the backend's."""
     found = misspelt(type(backend), state.operators)
-    reason = "is no primitive and never called; did you mean {!r}?"
+    reason = "is never called: no op has this name; did you mean {!r}?"
     return [
         Result(f"method {m!r}", False, 0, reason.format(op), (), name, line=defined(backend, m))
         for m, op in found.items()

@@ -96,7 +96,7 @@ def lockstep(
 
 
 def backends_of(given: Sequence[Any], what: str) -> list[TensorBackend]:
-    """Make backends from two or more names, classes or instances; ``what`` is the caller's name for the error."""
+    """Make backends from two or more names, classes or instances; ``what`` is the calling function, for the error."""
     if isinstance(given, str) or len(given) < 2:
         raise ValueError(f"{what}: expected two or more backends, the reference first, got {given!r}")
     return [registry.make("backend", one) for one in given]

@@ -166,7 +166,7 @@ def _with_result(call: OpCall) -> OpCall:
 
 
 def _replaced(value: Any, n: int, m: int) -> Any:
-    """Return an attribute, a tuple or an integer, with every integer ``n`` replaced by ``m``."""
+    """Return an argument of an op, such as a tuple of extents, with every integer ``n`` replaced by ``m``."""
     if isinstance(value, tuple):
         return tuple(_replaced(part, n, m) for part in value)
     return m if type(value) is int and value == n else value

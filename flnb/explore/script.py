@@ -27,7 +27,7 @@ LONGEST = 64  # elements of an array that is written out
 
 
 def literal(value: Any) -> str:
-    """Return Python code for an attribute of an op: a number, tuple, dtype, or random generator in its state."""
+    """Return Python code for an op's argument: a number, tuple, dtype, or random generator in its state."""
     if isinstance(value, tuple):
         inside = ", ".join(map(literal, value))
         return f"({inside},)" if len(value) == 1 else f"({inside})"

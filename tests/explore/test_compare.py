@@ -84,7 +84,7 @@ def test_misspelt_methods_are_rows_that_fail():
             return a
 
     report = flnb.compare_backends(program, ["numpy", Misspelt])
-    assert report["method 'matmull'"].reason == "is no primitive and never called; did you mean 'matmul'?"
+    assert report["method 'matmull'"].reason == "is never called: no op has this name; did you mean 'matmul'?"
 
 
 @pytest.mark.parametrize("backends", [["numpy"], "numpy", []])
