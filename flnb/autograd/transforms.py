@@ -357,14 +357,14 @@ def jacobian(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -
 def _rows(y: Any, inputs: list[Any], nested: bool) -> list[Any]:
     """The derivatives of one result by each input, of shape ``y.shape + input.shape``."""
 
-    def pulled(unit: complex) -> list[Any]:
-        basis = reshape(unit * eye(y.size, dtype=y.dtype), (y.size, *y.shape))
+    def pulled(basis: Any) -> list[Any]:
         rows = vmap(lambda u: _finish(_pull_back([y], inputs, [u], nested, True), inputs, nested))(basis)
         return [reshape(r, (*y.shape, *x.shape)) for r, x in zip(rows, inputs, strict=True)]
 
+    basis = reshape(eye(y.size, dtype=y.dtype), (y.size, *y.shape))
     if y.dtype.kind != "c":
-        return pulled(1.0)
-    pairs = zip(pulled(1.0), pulled(1.0j), strict=True)  # the pull of u is that of conj(u) dy/dx, conjugated
+        return pulled(basis)
+    pairs = zip(pulled(basis), pulled(basis * 1.0j), strict=True)  # of u: conj(conj(u) dy/dz) + conj(u) dy/dconj(z)
     return [(conj(a) + 1.0j * conj(b)) / 2.0 if a.dtype.kind == "c" else a + 1.0j * b for a, b in pairs]
 
 
