@@ -27,7 +27,7 @@ class _Mean:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Forget everything that was added."""
         self._sum = self._weight = 0.0
 
     @property
@@ -71,7 +71,7 @@ class CountMeter:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Forget everything that was added."""
         self._counts: dict[Hashable, int] = {}
 
     def add(self, key: Hashable, count: int = 1) -> None:

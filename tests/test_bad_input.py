@@ -188,7 +188,7 @@ def test_what_a_worker_raises_comes_with_its_stack_and_its_item(worked, processe
     prefetched = data.PrefetchDataset(worked.Worked(6, 2, worked.fail), processes=processes)
     with pytest.raises(KeyError, match="no such record") as caught:
         list(prefetched)
-    assert "flnb: while a worker of PrefetchDataset made item 2 of 6" in told(caught.value)
+    assert "flnb: while a worker of PrefetchDataset loaded item 2 of 6" in told(caught.value)
     assert "in fail" in "".join(traceback.format_exception(caught.value))
     prefetched.close()
 
@@ -237,7 +237,7 @@ def test_a_checkpoint_of_another_model_lists_everything_that_does_not_fit(tmp_pa
         "  optimizer: unexpected: beta1",
         "  optimizer: unexpected: beta2",
         "  optimizer: unexpected: eps",
-        "build it with the sizes and settings it was saved with, or leave out what does not belong",
+        "build it with the sizes and settings it was saved with, or remove the entries that do not belong to it",
     ]
     unchanged(other, before)
 

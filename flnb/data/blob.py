@@ -162,7 +162,7 @@ class BlobFile:
 
     def _error(self, what: str) -> ValueError:
         """The error for a file that cannot be read, for the reason ``what``."""
-        return ValueError(f"flnb: {self.path} is no whole blob file: {what}")
+        return ValueError(f"flnb: {self.path} is not a valid blob file: {what}")
 
     def _parse(self, index: bytes, end: int) -> None:
         """Read the index; ``end`` is the position where it starts, and where the arrays end."""
@@ -175,12 +175,12 @@ class BlobFile:
         self.first, self.offset, self.kind = np.split(numbers, [samples + 1, samples + 1 + entries])
         steps = np.diff(self.first)
         if self.first[0] != 0 or self.first[-1] != entries or (steps < 0).any():
-            raise ValueError("its samples do not follow one another")
+            raise ValueError("the numbers of the samples' first arrays do not rise from 0")
         sizes = np.array([dtype.itemsize * math.prod(shape) for dtype, shape in self.kinds], np.int64)
         if entries and not (self.kind.min() >= 0 and self.kind.max() < len(sizes)):
             raise ValueError("an array is of an unknown kind")
         if entries and not (self.offset.min() >= HEADER.size and (sizes[self.kind] <= end - self.offset).all()):
-            raise ValueError("an array lies outside of the file")
+            raise ValueError("an array is outside of the file")
 
     def read(self, sample: int) -> Arrays:
         """Return read-only views of a sample's arrays."""

@@ -164,7 +164,7 @@ def stacked(samples: Sequence[tuple[Any, ...]]) -> tuple[Tensor, ...]:
     """
     if len({len(sample) for sample in samples}) != 1:
         got = [len(sample) for sample in samples]
-        raise ValueError(f"flnb: a batch takes one sample or more with as many entries each, got {got} entries")
+        raise ValueError(f"flnb: a batch needs one sample or more, with equal numbers of entries; got {got} entries")
     with category("input"):
         return tuple(_stacked(column) for column in zip(*samples, strict=True))
 

@@ -81,7 +81,7 @@ class PrefetchDataset(Dataset):
                         f"at item {number} of {len(self)}"
                     ) from error
                 except Exception as error:
-                    error.add_note(f"flnb: while a worker of PrefetchDataset made item {number} of {len(self)}")
+                    error.add_note(f"flnb: while a worker of PrefetchDataset loaded item {number} of {len(self)}")
                     raise
                 for following in islice(numbers, 1):
                     pending.append((following, loader.submit(self.dataset, epoch, following)))

@@ -23,7 +23,7 @@ class ASRTransformer(Module):
     The defaults have 263M parameters, as in table 3 of Kahn et al. 2022 (Flashlight). They are those of Flashlight's
     benchmark application, but with the 10,000 word pieces of Likhomanenko et al. for the application's 30 letters, with
     which the network would have 256M. The application differs in three more places: its norms have one weight and one
-    bias for all features, its convolution drops 0.3, and it drops whole layers.
+    bias for all features, its convolution has a dropout of 0.3, and it drops whole layers.
 
     >>> import flnb
     >>> model = flnb.models.ASRTransformer(tokens=30, bands=5, features=8, heads=2, layers=1, feedforward=16)

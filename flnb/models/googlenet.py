@@ -119,8 +119,8 @@ def _auxiliary(channels: int, extent: int, width: float, classes: int) -> Sequen
     """An auxiliary classifier (section 5): (N, channels, extent, extent) -> logits (N, classes)."""
     if extent < 5:
         raise ValueError(
-            f"GoogLeNet: the auxiliary classifiers pool 5 x 5 where {extent} x {extent} is left of the image; take "
-            "images of 80 x 80 or more, or auxiliary=False"
+            f"GoogLeNet: the auxiliary classifiers need 5 x 5 positions, the convolutions leave {extent} x {extent}; "
+            "use images of 80 x 80 or more, or auxiliary=False"
         )
     reduced, hidden, left = round(128 * width), round(1024 * width), (extent - 5) // 3 + 1
     return Sequential(

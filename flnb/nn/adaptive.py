@@ -39,13 +39,11 @@ class AdaptiveSoftmax(Module):
     def __init__(self, in_features: int, classes: int, cutoffs: Sequence[int], factor: float = 4.0) -> None:
         bounds = _bounds("AdaptiveSoftmax", classes, cutoffs)
         self.in_features, self.classes, self.bounds, self.factor = in_features, classes, bounds, factor
-        clusters = len(cutoffs)
-        self.head = Linear(in_features, bounds[0] + clusters, bias=False)
-        self.tail = ModuleList(
-            Sequential(Linear(in_features, width, bias=False), Linear(width, bounds[i + 1] - bounds[i], bias=False))
-            for i in range(clusters)
-            for width in (_width(in_features, factor, i + 1),)
-        )
+        self.head = Linear(in_features, bounds[0] + len(cutoffs), bias=False)
+        self.tail = ModuleList()
+        for i, (low, high) in enumerate(itertools.pairwise(bounds), 1):
+            width = _width(in_features, factor, i)
+            self.tail.append(Sequential(Linear(in_features, width, bias=False), Linear(width, high - low, bias=False)))
 
     def forward(self, x: Any) -> Any:
         head = self.scores(x)

@@ -140,8 +140,8 @@ class RawWavSpecAugment(_Masks):
         self._first = int((2 * self._halves + 1 > max_kernel).sum())  # the first edge with a short enough kernel
         if self._first >= bands:
             raise ValueError(
-                f"RawWavSpecAugment: no band can be taken out by kernels of at most max_kernel={max_kernel} samples, "
-                f"the shortest has {2 * self._halves[-1] + 1}; raise it, or low_hz"
+                f"RawWavSpecAugment: no band can be removed by filters of at most max_kernel={max_kernel} samples, "
+                f"the shortest filter has {2 * self._halves[-1] + 1}; raise max_kernel or low_hz"
             )
 
     def forward(self, x: Any) -> Any:

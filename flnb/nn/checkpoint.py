@@ -152,6 +152,6 @@ def _encoded(value: Any, name: str, arrays: dict[str, Any]) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise TypeError(
-        f"flnb: nn.save_checkpoint: {name} is a {type(value).__name__}; expected an array, a number, a text, None, "
-        "or a list or dict (with texts as keys) of such"
+        f"flnb: nn.save_checkpoint: {name} is a {type(value).__name__}; expected an array, a number, a string, "
+        "None, or a list or dict (with strings as keys) of these"
     )

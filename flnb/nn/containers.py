@@ -167,8 +167,8 @@ class Residual(Module):
         past = x if self.shortcut is None else self.shortcut(x)
         if y.shape != past.shape:
             raise ValueError(
-                f"Residual: {type(self.module).__name__} made {y.shape} of {x.shape}, expected the shape {past.shape} "
-                "that it is added to; give a shortcut that makes the same shape"
+                f"Residual: {type(self.module).__name__} returned {y.shape} for {x.shape}, but is added to "
+                f"{past.shape}; pass a shortcut that returns the same shape"
             )
         return past + y
 

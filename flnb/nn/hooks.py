@@ -22,7 +22,7 @@ scope_hooks: list[Callable[[Module, tuple[Any, ...], dict[str, Any]], Any]] = []
 
 
 def run_forward(module: Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """Call `module.forward`, or the last of the scope hooks in its place."""
+    """Call `module.forward`, or the last function in ``scope_hooks`` in its place."""
     for hook in scope_hooks[-1:]:  # a loop, because another thread may remove the last one meanwhile
         return hook(module, inputs, options)
     return module.forward(*inputs, **options)

@@ -36,7 +36,7 @@ def refuse(problems: Sequence[str], what: str) -> None:
         listed = "\n  ".join(sorted(problems))
         raise ValueError(
             f"flnb: this state does not fit {what}; nothing was loaded\n  {listed}\n"
-            "build it with the sizes and settings it was saved with, or leave out what does not belong"
+            "build it with the sizes and settings it was saved with, or remove the entries that do not belong to it"
         )
 
 

@@ -199,7 +199,10 @@ class Module:
                 _rename(member, path)
 
     def _path(self, name: str) -> str:
-        """Return the name under which a member's ops are recorded, inside this module's name while this is called."""
+        """Return the name for a member: its own, since the names of modules that are being called come before it.
+
+        A list of modules, which is never called itself, puts its own name before it.
+        """
         return name
 
     def _renamed(self, name: str) -> None:

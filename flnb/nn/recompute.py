@@ -27,19 +27,22 @@ __all__ = ["running_again", "scopes"]
 
 
 class _Marks:
-    """Modules (by weak reference) that run a second time in backward, and a test of the paths where they do so."""
+    """Modules whose calls are repeated in backward, where a function of the path of the call says so.
+
+    The modules are referred to weakly.
+    """
 
     def __init__(self, modules: Iterable[Module], where: Callable[[str], bool]) -> None:
         self.modules = {id(module): weakref.ref(module) for module in modules}
         self.where = where
 
     def has(self, module: Module, path: str) -> bool:
-        """Whether a module that is called under that path runs a second time."""
+        """Whether the call of a module under a path is repeated in backward."""
         known = self.modules.get(id(module))
         return known is not None and known() is module and self.where(path)
 
     def __call__(self, module: Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Call `module.forward`, checkpointed if the marks of this context say so; used as a scope hook."""
+        """Call `module.forward`, checkpointed if any marks that are active here have the module."""
         path = bus.threads.here.path
         if any(marks.has(module, path) for marks in _marks.get()):
             return checkpoint(_Twice(module))(*inputs, **options)

@@ -54,7 +54,7 @@ class MultiheadAttention(Module):
         given = [x for x in (query, key, value) if x is not None]
         if any(x.ndim != 3 or x.shape[2] != self.features or x.shape[0] != query.shape[0] for x in given):
             raise ValueError(
-                f"MultiheadAttention: expected inputs (N, T, {self.features}) of one N, got "
+                f"MultiheadAttention: expected inputs (N, T, {self.features}) with equal N, got "
                 f"{', '.join(str(x.shape) for x in given)}"
             )
         q, k, v = (self._in_heads(x) for x in self._projected(query, key, value))

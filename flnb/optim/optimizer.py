@@ -100,7 +100,9 @@ class Optimizer:
         if not self.parameters:
             raise ValueError(f"flnb: {name} got no parameters; pass model.parameters() of a model that has some")
         if len({id(item) for item in self.parameters}) != len(self.parameters):
-            raise ValueError(f"flnb: {name}: a parameter was given twice, it would be updated twice a step")
+            raise ValueError(
+                f"flnb: {name}: a parameter is in the list twice, and would be updated twice a step; remove one of them"
+            )
         self.lr, self.steps, self.count = lr, 0, 0
         vars(self).update(settings)
         self._settings = ("lr", *settings)

@@ -36,7 +36,7 @@ class Together:
 
     def __init__(self, *optimizers: Optimizer) -> None:
         if not optimizers:
-            raise ValueError("flnb: Together got no optimizers; give it one for each part of the model")
+            raise ValueError("flnb: Together got no optimizers; pass one or more, each for some of the parameters")
         self.optimizers = optimizers
         owner: dict[int, int] = {}
         for index, part in enumerate(optimizers):

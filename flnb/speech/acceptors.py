@@ -70,7 +70,7 @@ def forced(tokens: Sequence[int], transitions: Any = None) -> Acceptor:
     0.6931
     """
     if not len(tokens):
-        raise ValueError("forced: got no tokens, expected one or more; without blanks, silence is a token too")
+        raise ValueError("forced: got no tokens, expected one or more (silence is a token, too)")
     return lexicon([tokens], transitions, sentence=[0])
 
 
@@ -123,7 +123,7 @@ def lexicon(
     if not words or not all(len(word) for word in words):
         raise ValueError(f"lexicon: expected words of one token or more, got {words!r:.80}")
     if sentence is not None and not len(sentence):
-        raise ValueError("lexicon: the sentence has no words; without blanks, silence is a word too")
+        raise ValueError("lexicon: the sentence has no words, expected one or more (silence is a word, too)")
     graph = _Words(words, transitions, scores)
     if sentence is None:
         begins, ends = zip(*[graph.spell(word, share=True) for word in range(len(words))], strict=True)

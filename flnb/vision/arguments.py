@@ -77,7 +77,7 @@ def floats(op: str, name: str, given: Any, shape: tuple[int, ...]) -> Any:
         made = np.empty(0)
     if made.shape != shape or not (known or np.isfinite(made).all()):
         raise ValueError(
-            f"vision.{op}: expected a {name} {shape} of (row, column), finite, got "
+            f"vision.{op}: expected a {name} of shape {shape}, in (row, column), of finite numbers, got "
             f"{given._spec if known else brief(given)}"
         )
     return asarray(made)
@@ -99,7 +99,7 @@ def outside(op: str, dtype: Any, value: Any) -> Any:
     low, high = limits(dtype)
     if not (number.is_integer() and low <= number <= high):
         raise ValueError(
-            f"vision.{op}: expected a value outside that {dtype} has, a whole number of {low} to {high}, got "
-            f"{brief(value)}; cast the pictures first, as x.astype(flnb.float32)"
+            f"vision.{op}: expected a value for pixels outside that {dtype} can represent, a whole number from {low} "
+            f"to {high}, got {brief(value)}; cast the pictures first, as x.astype(flnb.float32)"
         )
     return bool(value) if dtype.kind == "b" else int(value)

@@ -94,8 +94,8 @@ def equalize(x: Any, bins: int = 256, bounds: tuple[float, float] | None = None)
     low, high = limits(x.dtype)
     if float(edges[0]) < low or float(edges[-1]) > high:  # numbers of Python compare exactly
         raise ValueError(
-            f"vision.equalize: expected bounds that {x.dtype} has, {low:g} to {high:g}, got {edges[0]:g} and "
-            f"{edges[-1]:g}; cast the pictures first, as x.astype(flnb.float32)"
+            f"vision.equalize: expected bounds that {x.dtype} can represent, from {low:g} to {high:g}, got "
+            f"{edges[0]:g} and {edges[-1]:g}; cast the pictures first, as x.astype(flnb.float32)"
         )
     running = e.astype(cumulative_sum(reshape(histogram(x, bins, bounds), (-1, bins)), axis=1), np.float64)
     lowest = min(e.where(e.greater(running, 0.0), running, float(pixels)), axis=1, keepdims=True)

@@ -54,7 +54,7 @@ ragged = [(np.ones(2),), (np.ones(3),)]
             lambda: BatchDataset(BlobDataset(ragged), 3, "skip", lengths=[2, 3]),
             'last="skip" has no effect with lengths',
         ),
-        (lambda: stacked([]), r"one sample or more .* got \[\] entries"),
+        (lambda: stacked([]), r"one sample or more, .*; got \[\] entries"),
         (lambda: stacked([(1,), (1, 2)]), r"got \[1, 2\] entries"),
         (lambda: padded([(np.ones(2),), (np.ones((2, 2)),)]), "entry 0 of the samples has different numbers of axes"),
     ],

@@ -53,12 +53,12 @@ def test_every_truncation_and_every_wrong_byte_of_the_index_is_an_error(tmp_path
     whole = path.read_bytes()
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
-        with pytest.raises(ValueError, match="is no whole blob file"):
+        with pytest.raises(ValueError, match="is not a valid blob file"):
             FileBlobDataset(path)
     start = int.from_bytes(whole[16:24], "little")
     for place in [*range(32), *range(start, len(whole))]:
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        with pytest.raises(ValueError, match="is no whole blob file"):
+        with pytest.raises(ValueError, match="is not a valid blob file"):
             FileBlobDataset(path)
 
 
@@ -67,7 +67,7 @@ def test_every_truncation_and_every_wrong_byte_of_the_index_is_an_error(tmp_path
 )
 def test_foreign_files_are_told(tmp_path, content):
     (tmp_path / "b").write_bytes(content)
-    with pytest.raises(ValueError, match=r"b is no whole blob file: it (has 0 bytes|begins with b)"):
+    with pytest.raises(ValueError, match=r"b is not a valid blob file: it (has 0 bytes|begins with b)"):
         FileBlobDataset(tmp_path / "b")
 
 
@@ -75,7 +75,7 @@ def test_an_index_that_lies_is_an_error(tmp_path):
     for kinds, tables, text in [
         (b'[["<f4", [9]]]', [0, 1, 64, 0], "outside of the file"),
         (b'[["<f4", [0]]]', [0, 1, 64, 1], "unknown kind"),
-        (b'[["<f4", [0]]]', [1, 0, 64, 0], "do not follow"),
+        (b'[["<f4", [0]]]', [1, 0, 64, 0], "do not rise from 0"),
         (b'[["O", [0]]]', [0, 1, 64, 0], "no dtype of numbers"),
         (b'[["<f4", [-1]]]', [0, 1, 64, 0], "is no shape"),
         (b"[3]", [0, 1, 64, 0], "index is wrong"),

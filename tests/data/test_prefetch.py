@@ -85,7 +85,7 @@ def test_an_error_comes_in_its_turn_with_the_workers_stack(worked, processes):
         told = "".join(traceback.format_exception(caught.value))
         assert "worked.py" in told
         assert "in fail" in told
-        assert "while a worker of PrefetchDataset made item 3 of 8" in told
+        assert "while a worker of PrefetchDataset loaded item 3 of 8" in told
     prefetched.close()
 
 

@@ -58,7 +58,7 @@ MADE = {
     ),
     "GoogLeNet": (
         lambda: GoogLeNet(0.05, image=64, auxiliary=True),
-        "GoogLeNet: the auxiliary classifiers pool 5 x 5 where 4 x 4 is left of the image; take images of 80 x 80",
+        "GoogLeNet: the auxiliary classifiers need 5 x 5 positions, the convolutions leave 4 x 4; use images",
     ),
 }
 

@@ -204,7 +204,7 @@ def test_an_interrupted_or_refused_save_keeps_the_old_file(tmp_path, interrupt_w
     old = path.read_bytes()
     with pytest.raises(TypeError, match=r"save_checkpoint: notes\.0\.who is a object; expected an array, a number"):
         nn.save_checkpoint(path, **run.parts, notes=[{"who": object()}])
-    with pytest.raises(TypeError, match=r"notes is a dict; .*texts as keys"):
+    with pytest.raises(TypeError, match=r"notes is a dict; .*strings as keys"):
         nn.save_checkpoint(path, **run.parts, notes={1: 2})
 
     with pytest.raises(ValueError, match='"random" is the session\'s generator, which is saved in any case; give'):

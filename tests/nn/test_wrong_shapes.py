@@ -56,7 +56,7 @@ CALLS = {
     "sum of Residual": (
         lambda: nn.Residual(nn.Linear(4, 1)),
         [(5, 4)],
-        "Residual: Linear made (5, 1) of (5, 4), expected the shape (5, 4)",
+        "Residual: Linear returned (5, 1) for (5, 4), but is added to (5, 4)",
     ),
     "length of PositionEmbedding": (
         lambda: nn.PositionEmbedding(6, 4),
@@ -85,12 +85,12 @@ CALLS = {
     "features of attention": (
         lambda: nn.MultiheadAttention(8, 2),
         [(3, 5, 6)],
-        "expected inputs (N, T, 8) of one N, got (3, 5, 6)",
+        "expected inputs (N, T, 8) with equal N, got (3, 5, 6)",
     ),
     "batch of attention": (
         lambda: nn.MultiheadAttention(8, 2),
         [(3, 5, 8), (2, 5, 8)],
-        "expected inputs (N, T, 8) of one N, got (3, 5, 8), (2, 5, 8)",
+        "expected inputs (N, T, 8) with equal N, got (3, 5, 8), (2, 5, 8)",
     ),
     "length of attention": (
         lambda: nn.MultiheadAttention(8, 2),
@@ -111,7 +111,7 @@ CALLS = {
     "memory of TransformerDecoderLayer": (
         lambda: nn.TransformerDecoderLayer(8, 2),
         [(3, 5, 8), (3, 7, 6)],
-        "expected inputs (N, T, 8) of one N, got (3, 5, 8), (3, 7, 6)",
+        "expected inputs (N, T, 8) with equal N, got (3, 5, 8), (3, 7, 6)",
     ),
     "features of Conformer": (lambda: nn.Conformer(8, 2, 16), [(3, 5, 6)], "layer_norm: expected x (..., 8)"),
     "mask of Conformer": (
@@ -177,7 +177,7 @@ MADE = {
     ),
     "kernels": (
         lambda: nn.RawWavSpecAugment(max_kernel=9),
-        "no band can be taken out by kernels of at most max_kernel=9 samples, the shortest has",
+        "no band can be removed by filters of at most max_kernel=9 samples, the shortest filter has",
     ),
     "HardTanh": (lambda: nn.HardTanh(1.0, -1.0)(flnb.ones(2)), "hardtanh: expected low < high, got 1.0 and -1.0"),
     "nonlinearity": (

@@ -307,7 +307,7 @@ def test_errors_say_what_to_do():
         optim.SGD([parameter * 2.0], lr=0.1)
     with pytest.raises(ValueError, match="got no parameters"):
         optim.SGD([], lr=0.1)
-    with pytest.raises(ValueError, match="given twice"):
+    with pytest.raises(ValueError, match="in the list twice"):
         optim.SGD([parameter, parameter], lr=0.1)
     with pytest.raises(ValueError, match=r"SGD: lr must be at least 0, got -0\.1"):
         optim.SGD([parameter], lr=-0.1)

@@ -29,14 +29,20 @@ REFUSED = [
     (lambda: vision.affine(X, np.eye(2), size=(-1, 3)), "whole numbers of 1 or more, got (-1, 3)"),
     (
         lambda: vision.affine(X, np.eye(3)),
-        "vision.affine: expected a matrix (2, 2) of (row, column), finite, got ndarray float64",
+        "vision.affine: expected a matrix of shape (2, 2), in (row, column), of finite numbers, got ndarray float64",
     ),
     (
         lambda: vision.affine(X, flnb.eye(3)),
-        "vision.affine: expected a matrix (2, 2) of (row, column), finite, got float32[3,3]",
+        "vision.affine: expected a matrix of shape (2, 2), in (row, column), of finite numbers, got float32[3,3]",
     ),
-    (lambda: vision.translate(X, 3), "vision.translate: expected a shift (2,) of (row, column), finite, got 3"),
-    (lambda: vision.translate(X, (0, np.nan)), "vision.translate: expected a shift (2,) of (row, column), finite, got"),
+    (
+        lambda: vision.translate(X, 3),
+        "vision.translate: expected a shift of shape (2,), in (row, column), of finite numbers, got 3",
+    ),
+    (
+        lambda: vision.translate(X, (0, np.nan)),
+        "vision.translate: expected a shift of shape (2,), in (row, column), of finite numbers, got",
+    ),
     (lambda: vision.rotate(X, np.inf), "vision.rotate: expected degrees to be a finite number, got inf"),
     (lambda: vision.rotate(X, "left"), "vision.rotate: expected degrees to be a finite number, got 'left'"),
     (lambda: vision.shear(X, 1.0), "vision.shear: expected factors to be two numbers (down, right), got 1.0"),
@@ -66,10 +72,14 @@ REFUSED = [
     ),
     (
         lambda: vision.rotate(BYTES, 9, method="nearest", value=-1),
-        "vision.rotate: expected a value outside that uint8 has, a whole number of 0 to 255, got -1; cast the pictures "
+        "vision.rotate: expected a value for pixels outside that uint8 can represent, a whole number from 0 to "
+        "255, got -1; cast the pictures "
         "first, as x.astype(flnb.float32)",
     ),
-    (lambda: vision.sample(BYTES, [9.0], [0.0], "nearest", 1.5), "vision.sample: expected a value outside that uint8"),
+    (
+        lambda: vision.sample(BYTES, [9.0], [0.0], "nearest", 1.5),
+        "vision.sample: expected a value for pixels outside that uint8",
+    ),
     (
         lambda: vision.translate(BYTES, (0, 1), "nearest", np.nan),
         "expected the value outside of pictures of uint8 to be a finite number, got nan",
@@ -88,10 +98,13 @@ REFUSED = [
     (lambda: vision.histogram(X, 4, (0, np.inf)), "expected both of bounds (low, high) to be a finite number, got inf"),
     (
         lambda: vision.equalize(BYTES, bounds=(0, 1000)),
-        "vision.equalize: expected bounds that uint8 has, 0 to 255, got 0 and 1000; cast the pictures first",
+        "vision.equalize: expected bounds that uint8 can represent, from 0 to 255, got 0 and 1000; cast the pictures first",
     ),
-    (lambda: vision.equalize(X.astype(flnb.float16), bounds=(0, 1e6)), "expected bounds that float16 has"),
-    (lambda: vision.equalize(BYTES.astype(flnb.int64), bounds=(0, 2**63 - 1)), "expected bounds that int64 has"),
+    (lambda: vision.equalize(X.astype(flnb.float16), bounds=(0, 1e6)), "expected bounds that float16 can represent"),
+    (
+        lambda: vision.equalize(BYTES.astype(flnb.int64), bounds=(0, 2**63 - 1)),
+        "expected bounds that int64 can represent",
+    ),
 ]
 
 
