@@ -98,7 +98,7 @@ REFUSED = [
     (lambda: vision.histogram(X, 4, (0, np.inf)), "expected both of bounds (low, high) to be a finite number, got inf"),
     (
         lambda: vision.equalize(BYTES, bounds=(0, 1000)),
-        "vision.equalize: expected bounds that uint8 can represent, from 0 to 255, got 0 and 1000; cast the pictures first",
+        "vision.equalize: expected bounds that uint8 can represent, from 0 to 255, got 0 and 1000; cast",
     ),
     (lambda: vision.equalize(X.astype(flnb.float16), bounds=(0, 1e6)), "expected bounds that float16 can represent"),
     (
