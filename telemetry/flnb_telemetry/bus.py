@@ -235,7 +235,7 @@ class phase(WithBlock[None]):
 
     def __init__(self, name: str) -> None:
         if name not in schema.PHASES:
-            raise ValueError(f"flnb.phase: unknown phase {name!r}; the phases are {', '.join(schema.PHASES)}")
+            raise ValueError(f"flnb.phase: unknown phase {name!r}; expected one of {', '.join(schema.PHASES)}")
         self._name = name
         self._before: int | None = None
 

@@ -169,14 +169,29 @@ def _shown(name: str) -> str:
     return safe_lines(name, LONGEST)
 
 
+def located(keys: Ints, ids: Ints, sort: bool = False) -> tuple[Ints, NDArray[np.bool_]]:
+    """Return the index of each id among the keys, and whether it is among them.
+
+    The keys ascend; with `sort` they are in any order.
+    """
+    if not len(keys):
+        return np.zeros(len(ids), np.int64), np.zeros(len(ids), np.bool_)
+    if keys[-1] - keys[0] + 1 == len(keys) and not sort:  # without gaps
+        found = (ids >= keys[0]) & (ids <= keys[-1])
+        return np.where(found, ids - keys[0], 0), found
+    order = np.argsort(keys, kind="stable") if sort else None
+    ascending = keys if order is None else keys[order]
+    at = np.minimum(np.searchsorted(ascending, ids), len(keys) - 1)
+    found = ascending[at] == ids
+    return (at if order is None else order[at]), found
+
+
 def joined(ids: Ints, keys: Ints, values: Ints, otherwise: Any = 0) -> Ints:
     """Look up ids in a table of keys and values, the first of equal keys; `otherwise` is returned for missing ids."""
-    if not len(keys) or not len(ids):
-        return np.broadcast_to(np.asarray(otherwise, np.int64), len(ids)).copy()
-    order = np.argsort(keys, kind="stable")
-    keys = keys[order]
-    slot = np.minimum(np.searchsorted(keys, ids), len(keys) - 1)
-    found: Ints = np.where(keys[slot] == ids, values[order[slot]], otherwise)
+    if not len(keys):
+        return np.full(len(ids), otherwise, np.int64)
+    at, known = located(keys, ids, sort=True)
+    found: Ints = np.where(known, values[at], otherwise)
     return found
 
 

@@ -87,7 +87,7 @@ class Live(Run):
         self._wanted: dict[str, None] = {}  # levels of the tape that readers have opened
         self._recorded: Callable[[], tape.Tape] | None = None
         self._first: tuple[Any, list[str]] = (None, [])  # a graph and its levels to send, the same at every step
-        self._backwards = Backwards()
+        self._backwards = Backwards(self.start, self.catalog)
         self._newest: LiveTape | None = None  # the tape after the one that is shown, if that is not the last
 
     def finish(self, error: BaseException | None = None) -> None:
@@ -152,7 +152,7 @@ class Live(Run):
     def _new_tapes(self) -> tuple[LiveTape | None, LiveTape | None]:
         """Store and return the tape to show and the newest one, each None if it has not changed (`Backwards.news`)."""
         past = self._past
-        fresh, newest = self._backwards.news(past["step"], past["leaf"], self.end is not None, self.start, self.catalog)
+        fresh, newest = self._backwards.news(past["step"], past["leaf"], self.end is not None)
         if self._recorded is not None:
             fresh, self._recorded = LiveTape(self._recorded()), None
         self._tape = fresh or self._tape

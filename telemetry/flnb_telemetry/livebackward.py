@@ -30,9 +30,14 @@ class Backwards:
 
     A pass ends where the next begins, never by time: however long its gradients take to arrive, they are one tape. A
     tape with NaN or Inf is shown until there is another one with NaN or Inf, or `dismiss` is called.
+
+    Args:
+        start: the beginning of the run, ns.
+        catalog: the names behind the ids in records.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, start: int, catalog: Catalog) -> None:
+        self._start, self._catalog = start, catalog
         self._recent: deque[tuple[int, schema.Records]] = deque()
         self._rows = 0
         self._samples: Batches = []  # gradient records of the pass that is shown, and of later ones
@@ -62,7 +67,7 @@ class Backwards:
             self._told, self._final = (0, False), 0
 
     def news(
-        self, steps: schema.Records, leaves: schema.Records, ended: bool, start: int, catalog: Catalog
+        self, steps: schema.Records, leaves: schema.Records, ended: bool
     ) -> tuple[LiveTape | None, LiveTape | None]:
         """Return the tape to show, and the newest one if it is another; each is None if it has been returned before.
 
@@ -72,8 +77,6 @@ class Backwards:
             steps: the latest records of steps.
             leaves: the latest records of leaves (parameters and inputs).
             ended: whether the run has ended.
-            start: the beginning of the run, ns.
-            catalog: the names behind the ids in records.
         """
         failed, t = self._failed_at > self._latest, max(self._latest, self._failed_at)
         over = ended or bool(len(steps) and steps[-1, 2] >= t)
@@ -82,16 +85,17 @@ class Backwards:
             return None, None
         self._told = now
         if failed:
-            return self._tape(None, steps, leaves, start, catalog), None
+            return self._tape(None, steps, leaves), None
         found = self._measured()
         shown, newest = tape.worth_showing(found), found[-1]
         self._samples = self._of(*{shown.t0: shown, newest.t0: newest}.values())
-        complete, known = over or newest is not shown, self._final == shown.t0
-        if complete:
+        known = self._final == shown.t0
+        if over or newest is not shown:  # it is complete
             self._final = shown.t0
-        tapes = [self._tape(one, steps, leaves, start, catalog) for one in ([] if known else [shown])]
-        other = None if newest is shown else self._tape(newest, steps, leaves, start, catalog)
-        return (tapes[0] if tapes else None), other
+        return (
+            None if known else self._tape(shown, steps, leaves),
+            None if newest is shown else self._tape(newest, steps, leaves),
+        )
 
     def _measured(self) -> list[Measured]:
         """Return the backward passes among the kept gradient records, in order of time."""
@@ -110,9 +114,7 @@ class Backwards:
                 found.append((lane, rows[own]))
         return found
 
-    def _tape(
-        self, shown: Measured | None, steps: schema.Records, leaves: schema.Records, start: int, catalog: Catalog
-    ) -> LiveTape:
+    def _tape(self, shown: Measured | None, steps: schema.Records, leaves: schema.Records) -> LiveTape:
         """Make the tape of a backward pass, or given None that of the forward pass that last ended in an error."""
         batches: dict[str, Batches] = {"step": [(0, steps)], "leaf": [(0, leaves)], "op": list(self._recent)}
         samples, recent, first = self._samples, batches["op"], 0
@@ -129,10 +131,10 @@ class Backwards:
 
         # If all nodes of the pass were measured, older records need not be searched for the others.
         batches["op"] = [(lane, part[part[:, 4] >= first]) for lane, part in recent]
-        found = tape.of(table, start, catalog)
+        found = tape.of(table, self._start, self._catalog)
         if found.truncated and first:
             batches["op"] = recent
-            found = tape.of(table, start, catalog)
+            found = tape.of(table, self._start, self._catalog)
         if found.index < 0:  # the open step has no record yet: it is the one after the last
             found = replace(found, index=int(steps[-1, 3]) + 1 if len(steps) else 0)
         return LiveTape(found)

@@ -161,14 +161,12 @@ class Session:
                 self._grad_due[sink] = now + int(sink.grad_interval * 1e9)
                 bus.want_grad_stats = True
 
-    def add(self, sink: Sink, buffer: int) -> None:
+    def add(self, sink: Sink, buffer: int, caller: Context) -> None:
         """Feed a sink from now on, first with records of the memory blocks and segments that already exist.
 
-        Of the buffers (bytes per thread) that the sinks of a session ask for, the largest is used.
+        To be called on the pump's thread. Of the buffers (bytes per thread) that the sinks of a session ask for, the
+        largest is used. Existing blocks are those of the memory manager in the caller's context.
         """
-        self.ask(partial(self._add, sink, buffer, copy_context()))
-
-    def _add(self, sink: Sink, buffer: int, caller: Context) -> None:
         self._drain()
         self.capacity = max(self.capacity, buffer)
         for lane in self.lanes:
@@ -184,10 +182,10 @@ class Session:
         self._want_grad_stats()
 
     def remove(self, sink: Sink) -> None:
-        """Feed a sink the records written until now and remove it; removing the last sink ends the session."""
-        self.ask(partial(self._remove, sink))
+        """Feed a sink the records written until now and remove it; removing the last sink ends the session.
 
-    def _remove(self, sink: Sink) -> None:
+        To be called on the pump's thread.
+        """
         global session
         if not any(other is not sink for other in self.sinks):
             bus.lanes = None
@@ -245,7 +243,7 @@ def attach(sink: Sink, *, buffer: int = DEFAULT_BUFFER, interval: float = INTERV
                 bus.restart_steps(current.started)
                 _start(current.thread)
             current.interval = min(current.interval, interval)
-            current.add(sink, buffer)
+            current.ask(partial(current.add, sink, buffer, copy_context()))
             return current
     except BaseException:
         detach(sink)
@@ -275,7 +273,7 @@ def detach(sink: Sink) -> None:
     with _lock:
         current = session
         if current is not None:
-            current.remove(sink)
+            current.ask(partial(current.remove, sink))
             if current.over and current.thread.is_alive():
                 current.thread.join()
     if sink.failure is not None:

@@ -168,7 +168,7 @@ def test_scopes_and_phases_are_restored_by_exceptions_and_work_as_decorators(sin
     assert ((entered[:, 0] >> 8) & 1).tolist() == [1, 0, 1, 0, 1, 1, 0, 0]
     assert set((entered[:, 0] >> 8).tolist()) == {schema.ENTER_BLOCK, 0}  # none is a module's
     with pytest.raises(
-        ValueError, match="unknown phase 'sideways'; the phases are other, forward, backward, optimizer"
+        ValueError, match="unknown phase 'sideways'; expected one of other, forward, backward, optimizer"
     ):
         bus.phase("sideways").__enter__()
 

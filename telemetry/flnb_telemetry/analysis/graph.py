@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from flnb_telemetry import schema
-from flnb_telemetry.intern import joined
+from flnb_telemetry.intern import joined, located
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -221,23 +221,6 @@ def _needed(size: int, row: Ints, up: Ints) -> Bools:
                 reached[parent] = 1
                 waiting.append(parent)
     return np.frombuffer(reached, np.bool_)
-
-
-def located(keys: Ints, ids: Ints, sort: bool = False) -> tuple[Ints, Bools]:
-    """Return the index of each id among the keys, and whether it is among them.
-
-    The keys ascend; with `sort` they are in any order.
-    """
-    if not len(keys):
-        return np.zeros(len(ids), np.int64), np.zeros(len(ids), np.bool_)
-    if keys[-1] - keys[0] + 1 == len(keys) and not sort:  # without gaps
-        found = (ids >= keys[0]) & (ids <= keys[-1])
-        return np.where(found, ids - keys[0], 0), found
-    order = np.argsort(keys, kind="stable") if sort else None
-    ascending = keys if order is None else keys[order]
-    at = np.minimum(np.searchsorted(ascending, ids), len(keys) - 1)
-    found = ascending[at] == ids
-    return (at if order is None else order[at]), found
 
 
 def _looked_up(sampled: schema.Columns, key: str, at: Ints, seen: Bools) -> Ints:

@@ -60,9 +60,10 @@ def _asked(tape: Tape, x: Any) -> int | Why:
         if len(named) == 1:
             return named[0].id
         names = ", ".join(sorted({leaf.name for leaf in named or tape.leaves if leaf.name})[:12]) or "none"
-        what = "is the name of several leaves" if named else "is no leaf of this tape"
+        what = "is the name of several tensors on this tape" if named else "is no parameter or input on this tape"
         raise LookupError(
-            f"run.tape.why: {x!r} {what}; named are: {names}. A Variable that is not on the tape can be given itself"
+            f"run.tape.why: {x!r} {what}; the parameters and inputs with names are: {names}. "
+            f"Give one of these in full, or the Variable itself"
         )
     if isinstance(x, int):
         return x

@@ -93,7 +93,7 @@ class _Machine:
         except PickleError:
             raise
         except KeyError as error:
-            raise PickleError(f"value {error} is used before it was made") from error
+            raise PickleError(f"byte {start:,} uses value {error} of the memo, which was never stored") from error
         except (IndexError, TypeError, AttributeError, struct.error, UnicodeDecodeError) as error:
             if self.at >= len(data):
                 raise PickleError(f"it ends after {len(data):,} bytes, in the middle of a value") from error
@@ -152,7 +152,7 @@ class _Machine:
     def since_mark(self) -> list[Any]:
         """Remove the values above the last mark, and the mark, and return the values."""
         if not self.marks:
-            raise PickleError(f"byte {self.at - 1:,} ends what never began")
+            raise PickleError(f"byte {self.at - 1:,} ends a list or dict that never began")
         mark = self.marks.pop()
         items = self.stack[mark:]
         del self.stack[mark:]
@@ -187,7 +187,7 @@ class _Machine:
     def put(self, number: int) -> None:
         """Store the value on top of the stack in the memo."""
         if number in self.memo:
-            raise PickleError(f"value {number} is made twice")
+            raise PickleError(f"byte {self.at - 1:,} stores value {number} of the memo a second time")
         self.memo[number] = self.stack[-1]
 
     def push(self, value: Any) -> None:

@@ -64,7 +64,9 @@ def load_snapshot(path: str | os.PathLike[str], device: int | None = None) -> Re
     try:
         return _loaded(path, device)
     except FileNotFoundError:
-        raise FileNotFoundError(f"load_snapshot: no file {os.fspath(path)!r}") from None
+        raise FileNotFoundError(
+            f"load_snapshot: no file {os.fspath(path)!r}; give the path of one that torch.cuda.memory._dump_snapshot wrote"
+        ) from None
     except (PickleError, te.SnapshotError) as error:
         raise RunFileError(
             f"load_snapshot: {os.fspath(path)!r} is no readable PyTorch memory snapshot: {error}. Expected the file "
