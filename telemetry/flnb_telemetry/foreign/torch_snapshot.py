@@ -65,7 +65,7 @@ def load_snapshot(path: str | os.PathLike[str], device: int | None = None) -> Re
         return _loaded(path, device)
     except FileNotFoundError:
         raise FileNotFoundError(
-            f"load_snapshot: no file {os.fspath(path)!r}; give the path of one that torch.cuda.memory._dump_snapshot wrote"
+            f"load_snapshot: no file {os.fspath(path)!r}; give one that torch.cuda.memory._dump_snapshot wrote"
         ) from None
     except (PickleError, te.SnapshotError) as error:
         raise RunFileError(
