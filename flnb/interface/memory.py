@@ -193,9 +193,8 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
 
     def __new__(cls, *given: Any, **named: Any) -> MemoryManager:
         self = super().__new__(cls)
-        self.told = _constructor_arguments(cls, given) | {
-            name: value for name, value in named.items() if name != "device"
-        }
+        self.told = _named(cls, given) | named
+        self.told.pop("device", None)
         self.ledger = Ledger()  # here, so that an __init__ which forgets super().__init__ does no harm
         self.device = Lease(default_device())
         return self
@@ -314,20 +313,18 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
         return f"<{self.name}: {in_words(self.ledger.allocated)} of {in_words(self.device.reserved)} in use>"
 
 
-def _constructor_arguments(cls: type[MemoryManager], given: tuple[Any, ...]) -> dict[str, Any]:
-    """Name the positional arguments of a call of a manager class; the first, the device, is left out.
+def _named(cls: type[MemoryManager], given: tuple[Any, ...]) -> dict[str, Any]:
+    """Return the positional arguments of a call of a manager class by name; the first is the device.
 
     If the signature cannot be inspected (it is written in C, or behind a decorator), placeholder names are used, so
     that re-creating the manager fails loudly instead of silently losing settings.
     """
-    if not given:
-        return {}
     try:
         shown = [p.name for p in signature(cls.__init__).parameters.values() if p.kind <= p.POSITIONAL_OR_KEYWORD][1:]
     except ValueError:
         shown = []
     names = [*shown, *(f"argument {i + 1}" if i else "device" for i in range(len(shown), len(given)))]
-    return {name: value for name, value in zip(names, given, strict=False) if name != "device"}
+    return dict(zip(names, given, strict=False))
 
 
 def with_holes(segment: Segment, blocks: list[BlockState]) -> tuple[BlockState, ...]:

@@ -154,9 +154,8 @@ class Prefused(Linked):
                 part = parents[argument] if argument < len(parents) else None
                 if part is None or part[PLAN] is None or part[PARENTS] is None or part[PLAN].op.name != name:
                     break
-                if type(part[PLAN]) not in (Plan, Inside):  # hooked, or its saved values are stored elsewhere
-                    break
-                if part[SEQ] < dispatch.last_write:  # what it saved may have changed, which its own node would tell
+                # hooked, or its saved values are stored elsewhere; or these may have been written since
+                if type(part[PLAN]) not in (Plan, Inside) or part[SEQ] < dispatch.last_write:
                     break
                 parts.append(part)
             else:
@@ -168,10 +167,9 @@ class Prefused(Linked):
     def _fuse(self, sequence: Sequence, parts: list[Node]) -> Node | None:
         """Make one node of those of a sequence, the last op's first; returns it, or None if they cannot be fused."""
         key = (sequence, *[part[PLAN] for part in parts])
-        try:
-            made = self._plans[key]
-        except KeyError:
-            made = self._plans[key] = _shared_facts(sequence, parts)
+        if key not in self._plans:
+            self._plans[key] = _shared_facts(sequence, parts)
+        made = self._plans[key]
         if made is None:
             return None
         parents = tuple([parts[part][PARENTS][argument] for part, argument in made.edges])
