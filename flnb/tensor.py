@@ -53,7 +53,7 @@ class Tensor:
     def __init__(self, *_: Any, **__: Any) -> None:
         raise TypeError(f"{type(self).__name__} is not built directly; use flnb.asarray(values)")
 
-    # What it is -----------------------------------------------------------------------------------------------------
+    # Shape, dtype and buffer ----------------------------------------------------------------------------------------
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -133,7 +133,7 @@ class Tensor:
         with state.use(backend=target):
             return Tensor._of(values)
 
-    # Out to Python and NumPy ----------------------------------------------------------------------------------------
+    # Conversion to Python and NumPy ---------------------------------------------------------------------------------
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """Return the values as a NumPy array, which shares the tensor's memory if that is host memory."""
@@ -268,7 +268,7 @@ class Tensor:
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (np.array(self._values()),)
 
-    # Looking at it --------------------------------------------------------------------------------------------------
+    # Text -----------------------------------------------------------------------------------------------------------
 
     def _facts(self) -> str:
         """Return the dtype, shape and backend for `repr`, as ``float32[2,3], numpy``."""

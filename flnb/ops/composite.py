@@ -243,12 +243,9 @@ _cross_entropy_op = Composite(
 
 
 def cross_entropy(
-    logits: ArrayLike,
-    targets: ArrayLike,
-    reduction: str = "mean",
-    weight: ArrayLike | None = None,
+    logits: ArrayLike, targets: ArrayLike, reduction: str = "mean", weight: ArrayLike | None = None,
     ignore_index: int | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Cross-entropy of logits with target classes: `nll_loss` of `log_softmax`.
 
     Args:
@@ -271,12 +268,12 @@ def cross_entropy(
     if ignore_index is not None:
         targets = asarray(targets)
         if targets.dtype.kind in "iu":
-            targets = e.astype(targets, np.int64, copy=False)  # small dtypes do not hold every filler
+            targets = e.astype(targets, np.int64, copy=False)  # small dtypes do not hold every ignore_index
         kept = e.not_equal(targets, ignore_index)
         targets, counted = e.where(kept, targets, 0), e.astype(kept, logits.dtype)
     targets = _checked_targets("cross_entropy", logits, targets)
     if counted is not None:
-        logits = e.where(reshape(kept, (-1, 1)), logits, 0.0)  # not even a NaN may come through where none is counted
+        logits = e.where(reshape(kept, (-1, 1)), logits, 0.0)  # a NaN in an ignored example must not spread
     elif weight is None:
         return _cross_entropy_op(logits, targets, attributes=(reduction,))[0]
     losses = _cross_entropy_op(logits, targets, attributes=("none",))[0]

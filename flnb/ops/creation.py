@@ -74,7 +74,7 @@ def asarray(obj: ArrayLike, dtype: DTypeLike = None, copy: bool | None = None, d
         if dtype is None or obj.dtype == dtype_of(dtype):
             return obj.copy() if copy else obj
         if copy is False:
-            raise ValueError(f"asarray: {obj._spec!r} cannot become {dtype_of(dtype).name} without a copy")
+            raise ValueError(f"asarray: {obj._spec!r} cannot become {dtype_of(dtype).name} without a copy; omit copy")
         return obj.astype(dtype)
     if copy is False:
         raise ValueError(

@@ -156,7 +156,9 @@ def _index_tensors(k: Any, shape: tuple[int, ...], axis: int) -> list[Any]:
             )
         extents = shape[axis : axis + given.ndim]
         if any(n not in (0, m) for n, m in zip(given.shape, extents, strict=True)):  # an empty mask selects nothing
-            raise IndexError(f"getitem: a mask of shape {given.shape} does not fit axes {axis}.. of shape {shape}")
+            raise IndexError(
+                f"getitem: a mask of shape {given.shape} does not fit the axes from {axis} on of shape {shape}"
+            )
         return [asarray(i) for i in np.nonzero(given._values() if isinstance(given, Tensor) else given)]
     if given.size == 0:
         return [asarray(given.astype(np.int64))]

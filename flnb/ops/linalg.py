@@ -44,8 +44,6 @@ def batched(name: str, specs: tuple[Any, ...]) -> tuple[int, ...]:
 def _infer(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[tuple[int, ...], Any]:
     """Shape rule of matmul for operands of two dimensions or more."""
     a, b = specs
-    if a.ndim < 2 or b.ndim < 2:
-        raise ValueError(f"matmul: expected tensors of one dimension or more, got {describe(specs)}")
     if a.shape[-1] != b.shape[-2]:
         raise ValueError(
             f"matmul: inner extents must agree: {describe(specs)} have {a.shape[-1]} columns and {b.shape[-2]} rows"

@@ -58,3 +58,11 @@ def test_the_variance_of_too_few_is_nan(correction, divisor):
     expected = ((x - x.mean(1, keepdims=True)) ** 2).sum(1) / divisor
     np.testing.assert_allclose(flnb.var(x, axis=1, correction=correction).numpy(), expected)
     np.testing.assert_allclose(flnb.std(x, axis=1, correction=correction).numpy(), np.sqrt(expected))
+
+
+def test_an_axis_of_a_0d_tensor_may_be_0_or_minus_1_as_in_numpy():
+    for axis in (0, -1, (), None):
+        assert flnb.sum(2.0, axis=axis).item() == flnb.median(2.0, axis=axis).item() == 2.0
+    for axis in (1, -2):
+        with pytest.raises(ValueError, match=f"sum: axis {axis} is out of range for a tensor of 0 dimensions"):
+            flnb.sum(2.0, axis=axis)
