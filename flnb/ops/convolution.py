@@ -77,40 +77,31 @@ def _declare(rank: int) -> Op:
     """
     name = f"conv{rank}d"
 
-    def forward(plan: Any, x: Any, w: Any) -> Any:
-        return dispatch.call(convolve, (x, w), plan.attributes[:4])
-
-    def to_input(plan: Any, g: Any, w: Any, extents: Extents) -> Any:
-        return dispatch.call(input_grad, (g, w), (*plan.attributes[:4], extents))
-
-    def to_weight(plan: Any, g: Any, x: Any, extents: Extents) -> Any:
-        return dispatch.call(weight_grad, (g, x), (*plan.attributes[:4], extents))
+    def run(op: Op, plan: Any, a: Any, b: Any, *extents: Extents) -> Any:
+        return dispatch.call(op, (a, b), (*plan.attributes[:4], *extents))
 
     convolve = Op(
-        name, "matmul", _infer,
-        (
-            Pull({1}, lambda g, plan, x, w, y: to_input(plan, g, w, plan.specs[0].shape[2:])),
-            Pull({0}, lambda g, plan, x, w, y: to_weight(plan, g, x, plan.specs[1].shape[2:])),
+        name, "matmul", _infer, accepts="float", flops=lambda plan: _flops(plan.spec, plan.specs[1].shape),
+        pulls=(
+            Pull({1}, lambda g, plan, x, w, y: run(input_grad, plan, g, w, plan.specs[0].shape[2:])),
+            Pull({0}, lambda g, plan, x, w, y: run(weight_grad, plan, g, x, plan.specs[1].shape[2:])),
         ),
-        accepts="float", flops=lambda plan: _flops(plan.spec, plan.specs[1].shape),
     )  # fmt: skip
     input_grad = Op(
-        f"{name}_input_grad", "matmul",
-        lambda op, specs, a: ((specs[0].shape[0], specs[1].shape[1] * a[3], *a[4]), specs[0].dtype),
-        (
-            Pull({1}, lambda g, plan, u, w, y: forward(plan, g, w)),
-            Pull({0}, lambda g, plan, u, w, y: to_weight(plan, u, g, plan.specs[1].shape[2:])),
+        f"{name}_input_grad", "matmul", flops=lambda plan: _flops(plan.specs[0], plan.specs[1].shape),
+        infer=lambda op, specs, a: ((specs[0].shape[0], specs[1].shape[1] * a[3], *a[4]), specs[0].dtype),
+        pulls=(
+            Pull({1}, lambda g, plan, u, w, y: run(convolve, plan, g, w)),
+            Pull({0}, lambda g, plan, u, w, y: run(weight_grad, plan, u, g, plan.specs[1].shape[2:])),
         ),
-        flops=lambda plan: _flops(plan.specs[0], plan.specs[1].shape),
     )  # fmt: skip
     weight_grad = Op(
-        f"{name}_weight_grad", "matmul",
-        lambda op, specs, a: ((specs[0].shape[1], specs[1].shape[1] // a[3], *a[4]), specs[0].dtype),
-        (
-            Pull({1}, lambda g, plan, u, x, y: forward(plan, x, g)),
-            Pull({0}, lambda g, plan, u, x, y: to_input(plan, u, g, plan.specs[1].shape[2:])),
+        f"{name}_weight_grad", "matmul", flops=lambda plan: _flops(plan.specs[0], plan.spec.shape),
+        infer=lambda op, specs, a: ((specs[0].shape[1], specs[1].shape[1] // a[3], *a[4]), specs[0].dtype),
+        pulls=(
+            Pull({1}, lambda g, plan, u, x, y: run(convolve, plan, x, g)),
+            Pull({0}, lambda g, plan, u, x, y: run(input_grad, plan, u, g, plan.specs[1].shape[2:])),
         ),
-        flops=lambda plan: _flops(plan.specs[0], plan.spec.shape),
     )  # fmt: skip
     return convolve
 
@@ -232,13 +223,11 @@ def _max_pool(rank: int) -> Callable[..., Any]:
     """
     name = f"max_pool{rank}d"
     op = Op(
-        name, "reduction", _infer_pool,
-        (Pull({0}, lambda g, plan, x, y: dispatch.call(spread, (g, x), plan.attributes)),),
-        accepts="float",
+        name, "reduction", _infer_pool, accepts="float",
+        pulls=(Pull({0}, lambda g, plan, x, y: dispatch.call(spread, (g, x), plan.attributes)),),
     )  # fmt: skip
     spread = Op(
-        f"{name}_grad", "reduction",
-        lambda op, specs, a: (specs[1].shape, specs[0].dtype),
+        f"{name}_grad", "reduction", lambda op, specs, a: (specs[1].shape, specs[0].dtype),
         (Pull({1}, lambda g, plan, u, x, y: dispatch.call(select, (g, x), plan.attributes)), None),
     )  # fmt: skip
     select = Op(

@@ -105,10 +105,8 @@ def _encoded(parts: list[Any], shape: tuple[int, ...]) -> tuple[tuple[Any, ...],
         elif isinstance(k, slice):
             encoded.append(("slice", *(None if v is None else v.__index__() for v in (k.start, k.stop, k.step))))
         elif _is_int(k):
-            position = k.__index__()
-            if not -shape[axis] <= position < shape[axis]:
-                raise IndexError(f"getitem: index {position} is out of range for axis {axis} of shape {shape}")
-            encoded.append(position)
+            encoded.append(k.__index__())
+            _check_range(encoded[-1], encoded[-1], shape, axis)
         elif _is_truth(k):
             encoded.append(("truth", bool(k)))
         else:
@@ -184,7 +182,8 @@ def _checked(indices: Any, shape: tuple[int, ...], axis: int) -> Any:
 def _check_range(least: Any, most: Any, shape: tuple[int, ...], axis: int) -> None:
     """Raise an IndexError unless the least and the largest of some indices are in range for an axis of a shape."""
     if least < -shape[axis] or most >= shape[axis]:
-        raise IndexError(f"getitem: indices {least} to {most} are out of range for axis {axis} of shape {shape}")
+        which = f"index {least} is" if least == most else f"indices {least} to {most} are"
+        raise IndexError(f"getitem: {which} out of range for axis {axis} of shape {shape}")
 
 
 def _shape(shape: tuple[int, ...], key: tuple[Any, ...], indices: tuple[Any, ...] = ()) -> tuple[int, ...]:
@@ -202,14 +201,11 @@ def _shape(shape: tuple[int, ...], key: tuple[Any, ...], indices: tuple[Any, ...
 
 
 _slice = Op(
-    "slice", "movement",
-    shaped(_shape),
-    (Pull((), lambda g, plan, x, y: place(g, plan.specs[0].shape, plan.attributes[0])),),
-    writes_out=False,
+    "slice", "movement", shaped(_shape), writes_out=False,
+    pulls=(Pull((), lambda g, plan, x, y: place(g, plan.specs[0].shape, plan.attributes[0])),),
 )  # fmt: skip
 _place = Op(
-    "place", "movement",
-    shaped(lambda _, shape, key: shape),
+    "place", "movement", shaped(lambda _, shape, key: shape),
     (Pull((), lambda g, plan, x, y: dispatch.call(_slice, (g,), (plan.attributes[1],))),),
 )  # fmt: skip
 
