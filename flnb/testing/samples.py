@@ -6,12 +6,13 @@ They are used to check the gradients of all ops and to compare backends.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from flnb import ops, random
+from flnb.dispatch.table import OPS
 from flnb.testing.sample import Sample
 from flnb.testing.sample import apart as _apart
 from flnb.testing.sample import direct as _direct
@@ -22,19 +23,8 @@ from flnb.testing.samples_small import small_samples
 
 __all__ = ["Sample", "samples"]
 
-UNARY = (
-    "negative", "positive", "abs", "sign", "exp", "expm1", "log", "log1p", "log2", "log10", "sqrt", "square",
-    "reciprocal", "sin", "cos", "sinh", "cosh", "tanh", "asinh", "atan", "erf", "floor", "ceil", "trunc", "round",
-    "real", "imag", "conj", "isnan", "isinf", "isfinite", "signbit",
-)  # fmt: skip
 DOMAINS = {"asin": (0.35, 0.0), "acos": (0.35, 0.0), "atanh": (0.35, 0.0), "acosh": (1.0, 0.7), "tan": (0.5, 0.0)}
 """Scale and shift of the arguments, for functions that are not smooth everywhere on (0.5, 2.5)."""
-BINARY = (
-    "add", "subtract", "multiply", "divide", "remainder", "floor_divide", "pow", "maximum", "minimum", "atan2", "hypot",
-    "logaddexp", "copysign", "nextafter",
-)  # fmt: skip
-COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
-BITWISE = ("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift")
 REDUCTIONS = ("sum", "prod", "max", "min", "argmax", "argmin")
 
 
@@ -59,36 +49,43 @@ def samples(seed: int = 0) -> list[Sample]:
 
 def _elementwise(rng: np.random.Generator) -> Iterator[Sample]:
     """Yield samples of elementwise ops of one to three arguments."""
-    for name in (*UNARY, *DOMAINS):
-        function = getattr(ops, name)
-        scale, shift = DOMAINS.get(name, (1.0, 0.0))
-        yield Sample(name, function, (scale * _apart(rng, 3, 4) + shift,))
-        yield Sample(name, lambda x, f=function: f(x.T), (scale * _apart(rng, 4, 3) + shift,), "strided")
-        yield Sample(name, function, (scale * _apart(rng) + shift,), "0d")
-        yield Sample(name, function, (_apart(rng, 0, 3),), "empty")
-    for name in BINARY:
-        function = getattr(ops, name)
-        yield Sample(name, function, (_apart(rng, 3, 4), 0.3 + _apart(rng, 3, 4)))
-        yield Sample(name, function, (_apart(rng, 3, 1), 0.3 + _apart(rng, 1, 4)), "broadcast")
-        yield Sample(name, lambda a, b, f=function: f(a.T, b[::2]), (_apart(rng, 4, 3), _apart(rng, 6, 4)), "strided")
-        yield Sample(name, function, (_apart(rng), 0.3 + _apart(rng, 2)), "0d")
-        yield Sample(name, lambda x, f=function: f(x, 1.3), (_apart(rng, 3),), "right-scalar")
-        yield Sample(name, lambda x, f=function: f(1.3, x), (_apart(rng, 3),), "left-scalar")
-        yield Sample(name, function, (_apart(rng, 0, 4), _apart(rng, 4)), "empty")
-    for name in COMPARISONS:
-        yield Sample(name, getattr(ops, name), (np.array([1.0, 2.0, 3.0]), np.array([[2.0], [3.0]])))
-    for name in BITWISE:
-        yield Sample(name, getattr(ops, name), (np.array([5, 6, 7]), np.array([[1], [2]])))
-    bools = np.array([True, False, True])
-    yield Sample("bitwise_invert", ops.bitwise_invert, (np.array([5, -6]),))
-    yield Sample("logical_not", ops.logical_not, (bools,))
-    for name in ("logical_and", "logical_or", "logical_xor"):
-        yield Sample(name, getattr(ops, name), (bools, np.array([[True], [False]])))
+    bools, integers = np.array([True, False, True]), (np.array([5, -6, 7]), np.array([[1], [2]]))
+    exact = {"bool": (bools, np.array([[True], [False]])), "bits": integers, "integer": integers}
+    for op in list(OPS.values()):
+        if op.family != "elementwise" or op.arity not in (1, 2) or op.body is not None or not hasattr(ops, op.name):
+            continue  # a composite, or an op of the user
+        function = getattr(ops, op.name)
+        if op.accepts in exact:
+            yield Sample(op.name, function, exact[op.accepts][: op.arity])
+        else:
+            yield from (_unary if op.arity == 1 else _binary)(op.name, function, rng)
+    for name in ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"):
+        yield Sample(name, getattr(ops, name), (np.array([1.0, 2.0, 3.0]), np.array([[2.0], [3.0]])), "equal values")
     yield Sample("where", ops.where, (bools, _apart(rng, 2, 3), _apart(rng, 3)))
     yield Sample("where", lambda c, x: ops.where(c, x, 0.5), (bools, _apart(rng, 3)), "scalar")
     yield Sample("astype", lambda x: ops.astype(x, np.float64) * 1.0, (_apart(rng, 3),))
     yield Sample("copy", lambda x: ops.copy(x.T), (_apart(rng, 3, 4),), "strided")
     yield Sample("maximum", lambda x: ops.clip(x, 0.9, 1.9), (_apart(rng, 12),), "clip")
+
+
+def _unary(name: str, function: Callable[..., Any], rng: np.random.Generator) -> Iterator[Sample]:
+    """Yield samples of an elementwise function of one array."""
+    scale, shift = DOMAINS.get(name, (1.0, 0.0))
+    yield Sample(name, function, (scale * _apart(rng, 3, 4) + shift,))
+    yield Sample(name, lambda x: function(x.T), (scale * _apart(rng, 4, 3) + shift,), "strided")
+    yield Sample(name, function, (scale * _apart(rng) + shift,), "0d")
+    yield Sample(name, function, (_apart(rng, 0, 3),), "empty")
+
+
+def _binary(name: str, function: Callable[..., Any], rng: np.random.Generator) -> Iterator[Sample]:
+    """Yield samples of an elementwise function of two arrays."""
+    yield Sample(name, function, (_apart(rng, 3, 4), 0.3 + _apart(rng, 3, 4)))
+    yield Sample(name, function, (_apart(rng, 3, 1), 0.3 + _apart(rng, 1, 4)), "broadcast")
+    yield Sample(name, lambda a, b: function(a.T, b[::2]), (_apart(rng, 4, 3), _apart(rng, 6, 4)), "strided")
+    yield Sample(name, function, (_apart(rng), 0.3 + _apart(rng, 2)), "0d")
+    yield Sample(name, lambda x: function(x, 1.3), (_apart(rng, 3),), "right-scalar")
+    yield Sample(name, lambda x: function(1.3, x), (_apart(rng, 3),), "left-scalar")
+    yield Sample(name, function, (_apart(rng, 0, 4), _apart(rng, 4)), "empty")
 
 
 def _reductions(rng: np.random.Generator) -> Iterator[Sample]:
