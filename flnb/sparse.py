@@ -261,7 +261,7 @@ def _uncompressed(name: str, what: str, values: Any, inner: Any, starts: Any, ou
 def _compressed(values: Tensor, outer: Ints, inner: Ints, count: int) -> tuple[NDArray[Any], Ints, Ints]:
     """Sort values by their rows ``outer``, then columns ``inner``; returns them, the columns, and where rows start.
 
-    There are ``count`` rows. For compressed columns, rows and columns change their parts.
+    There are ``count`` rows. To compress by columns, pass the columns as ``outer`` and the rows as ``inner``.
     """
     order = np.lexsort((inner, outer))
     starts = np.concatenate([[0], np.cumsum(np.bincount(outer, minlength=count))])

@@ -327,7 +327,7 @@ def detached(data: Any, spec: Spec) -> Tensor:
 
 
 def _rebuild(values: np.ndarray[Any, Any]) -> Tensor:
-    """Make a tensor of the values that were pickled."""
+    """Make a tensor from the NumPy array that `Tensor.__reduce__` pickled."""
     return Tensor._of(values)
 
 

@@ -20,13 +20,13 @@ CUBIC = 0.044715
 
 
 def _gelu(x: Any) -> Body:
-    """Return x times the normal distribution function of x, and that function's values for the gradient."""
+    """Return x times the standard normal CDF of x, and the values of that CDF for the gradient."""
     below = (e.erf(x * ONE_OVER_ROOT_TWO) + 1.0) * 0.5
     return x * below, (below,)
 
 
 def _pull_gelu(g: Any, plan: Any, x: Any, below: Any, y: Any) -> tuple[Any, ...]:
-    """Gradient of gelu; ``below`` is the normal distribution function of x."""
+    """Gradient of gelu; ``below`` holds the standard normal CDF of x."""
     density = e.exp(e.square(x) * -0.5) * ONE_OVER_ROOT_TWO_PI
     return (g * (below + x * density),)
 
@@ -35,7 +35,7 @@ _gelu_op = Composite("gelu", "elementwise", _gelu, _pull_gelu, {0})
 
 
 def _gelu_tanh(x: Any) -> Body:
-    """Return x times an approximation of the normal distribution function of x, (1 + tanh(z)) / 2 = sigmoid(2 z).
+    """Return x times an approximation of the standard normal CDF of x, (1 + tanh(z)) / 2 = sigmoid(2 z).
 
     The approximation itself is returned too, for the gradient.
     """
@@ -53,9 +53,9 @@ _gelu_tanh_op = Composite("gelu_tanh", "elementwise", _gelu_tanh, _pull_gelu_tan
 
 
 def gelu(x: ArrayLike, /, approximate: str = "none") -> Tensor:
-    """Gaussian error linear unit: x times the normal distribution function of x (Hendrycks and Gimpel 2016).
+    """Gaussian error linear unit: x times the standard normal CDF of x (Hendrycks and Gimpel 2016).
 
-    With ``approximate="tanh"`` a tanh approximates the distribution function.
+    With ``approximate="tanh"`` a tanh approximates the CDF (cumulative distribution function).
 
     >>> import flnb
     >>> flnb.gelu([-1.0, 0.0, 2.0])

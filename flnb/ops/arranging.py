@@ -38,7 +38,7 @@ def broadcast_arrays(*arrays: ArrayLike) -> list[Tensor]:
 
 
 def meshgrid(*arrays: ArrayLike, indexing: Literal["xy", "ij"] = "xy") -> list[Tensor]:
-    """Make coordinate tensors of a grid: of n vectors, one per dimension, n tensors of the grid's shape.
+    """Make the coordinate tensors of a grid from n vectors, one per dimension: n tensors of the grid's shape.
 
     With ``indexing="ij"`` the values of the i-th vector vary along dimension i of the results; with ``"xy"`` the first
     two dimensions of the results are exchanged.
@@ -118,7 +118,7 @@ def tile(x: ArrayLike, repetitions: Sequence[int], /) -> Tensor:
 
 
 def iota(shape: int | Sequence[int], repetitions: Sequence[int] = (), dtype: DTypeLike = None) -> Tensor:
-    """Count 0, 1, 2, ... in row-major order in a tensor of a shape, then `tile` it; int64 unless a dtype is given.
+    """Make a tensor of 0, 1, 2, ... in row-major order, and repeat it as `tile` does; int64 unless a dtype is given.
 
     >>> import flnb
     >>> flnb.iota((2, 2), (1, 2)).tolist()

@@ -90,7 +90,7 @@ _sigmoid_op = Composite(
 
 
 def sigmoid(x: ArrayLike, /) -> Tensor:
-    """Logistic function, 1 / (1 + exp(-x)), without overflow.
+    """Sigmoid (logistic function), 1 / (1 + exp(-x)), computed without overflow.
 
     >>> import flnb
     >>> flnb.sigmoid([-1000.0, 0.0, 1000.0])
@@ -100,7 +100,7 @@ def sigmoid(x: ArrayLike, /) -> Tensor:
 
 
 def _softmax(x: Any, axis: int) -> Body:
-    """Softmax of x minus its maximum, which is the same and cannot overflow."""
+    """Softmax, computed of x minus its maximum, so that it cannot overflow."""
     powers = e.exp(x - r.max(x, axis, keepdims=True))
     return powers / r.sum(powers, axis, keepdims=True), ()
 
@@ -112,14 +112,14 @@ _softmax_op = Composite(
 
 
 def _along(op: Composite, x: Any, axis: int) -> Any:
-    """Apply softmax or log-softmax along an axis; an empty tensor, which has no maximum, stays empty."""
+    """Check the arguments of softmax or log-softmax and apply it; an empty tensor, which has no maximum, stays empty."""
     x = r.floating(x)
     position = axis_of(axis, x.ndim, op.name)
     return op(x, attributes=(position,))[0] if x._spec.size else e.exp(x)
 
 
 def softmax(x: ArrayLike, /, axis: int = -1) -> Tensor:
-    """Exponentials of the elements divided by their sum along ``axis``: positive numbers that sum to 1.
+    """Softmax: exponentials of the elements divided by their sum along ``axis``, so that they sum to 1.
 
     The maximum is subtracted first, so nothing overflows.
 
@@ -143,7 +143,7 @@ _log_softmax_op = Composite(
 
 
 def log_softmax(x: ArrayLike, /, axis: int = -1) -> Tensor:
-    """Logarithm of `softmax` along ``axis``, without underflow.
+    """Logarithm of `softmax` along ``axis``, computed without underflow.
 
     >>> import flnb
     >>> flnb.log_softmax([0.0, 1000.0])
@@ -281,7 +281,7 @@ def cross_entropy(
 
 
 def dropout(x: ArrayLike, /, p: float = 0.5, training: bool = True, generator: Any = None) -> Tensor:
-    """Zero each element with probability ``p`` and divide the others by 1 - p; the identity unless ``training``.
+    """Zero each element with probability ``p`` and divide the others by 1 - p; without ``training`` return x unchanged.
 
     Random numbers are drawn from ``generator`` (`flnb.random.Generator`), or from the session's.
 

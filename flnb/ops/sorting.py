@@ -19,7 +19,7 @@ from flnb.tensor import ArrayLike, Tensor, axes_of, axis_of
 
 
 def _pull_sort(g: Any, plan: Any, x: Any, y: Any) -> Any:
-    """Gradient of sort: put the gradient back in the order that the elements had before."""
+    """Gradient of sort: g, in the order that the elements had before they were sorted."""
     axis = plan.attributes[0]
     return take_along_axis(g, argsort(dispatch.call(_argsort, (x,), plan.attributes), axis), axis)
 
@@ -58,7 +58,7 @@ def _ordered(op: Op, x: Any, axis: int, descending: bool, stable: bool) -> Any:
 
 
 class UniqueAll(NamedTuple):
-    """Results of `unique_all`."""
+    """Results of `unique_all`: values, their first positions, the value's index for each element, and counts."""
 
     values: Tensor
     indices: Tensor
@@ -67,21 +67,21 @@ class UniqueAll(NamedTuple):
 
 
 class UniqueCounts(NamedTuple):
-    """Results of `unique_counts`."""
+    """Results of `unique_counts`: distinct values, and how often each occurs."""
 
     values: Tensor
     counts: Tensor
 
 
 class UniqueInverse(NamedTuple):
-    """Results of `unique_inverse`."""
+    """Results of `unique_inverse`: distinct values, and for each element the index of its value."""
 
     values: Tensor
     inverse_indices: Tensor
 
 
 def unique_all(x: ArrayLike, /) -> UniqueAll:
-    """Distinct values in ascending order, their first positions, how often they occur, and how they make up x.
+    """Find the distinct values of x in ascending order, where they occur first, and how often they occur.
 
     Each NaN is distinct from all others.
 
@@ -107,7 +107,7 @@ def unique_all(x: ArrayLike, /) -> UniqueAll:
 
 
 def unique_counts(x: ArrayLike, /) -> UniqueCounts:
-    """Distinct values in ascending order, and how often each occurs, int64.
+    """Find the distinct values of x in ascending order, and how often each occurs, int64.
 
     >>> import flnb
     >>> values, counts = flnb.unique_counts([7, 5, 7])
@@ -119,7 +119,7 @@ def unique_counts(x: ArrayLike, /) -> UniqueCounts:
 
 
 def unique_inverse(x: ArrayLike, /) -> UniqueInverse:
-    """Distinct values in ascending order, and for each element of ``x`` the index of its value among them, int64.
+    """Find the distinct values of x in ascending order, and the index of each element's value among them, int64.
 
     The indices have the shape of x, so that ``take(values, inverse_indices)`` is x.
 
@@ -133,7 +133,7 @@ def unique_inverse(x: ArrayLike, /) -> UniqueInverse:
 
 
 def unique_values(x: ArrayLike, /) -> Tensor:
-    """Distinct values in ascending order.
+    """Find the distinct values of x in ascending order.
 
     >>> import flnb
     >>> flnb.unique_values([7, 5, 7])
