@@ -112,7 +112,7 @@ _softmax_op = Composite(
 
 
 def _along(op: Composite, x: Any, axis: int) -> Any:
-    """Check the arguments of softmax or log-softmax and apply it; an empty tensor, which has no maximum, stays empty."""
+    """Apply softmax or log-softmax along an axis, after checks; an empty tensor, which has no maximum, stays empty."""
     x = r.floating(x)
     position = axis_of(axis, x.ndim, op.name)
     return op(x, attributes=(position,))[0] if x._spec.size else e.exp(x)
