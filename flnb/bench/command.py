@@ -61,12 +61,10 @@ def _rows(
     """Train one model on each backend in turn and return its rows of the table."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         arguments = {"model": name, "scale": scale, "weights": str(Path(folder) / "weights.npz")}
-        workers = [
-            stack.enter_context(
-                Worker(f"{name} on {backend}", TRAINING, {**arguments, "backend": backend}, threads(count))
-            )
-            for backend in backends
-        ]
+        workers = []
+        for backend in backends:
+            worker = Worker(f"{name} on {backend}", TRAINING, {**arguments, "backend": backend}, threads(count))
+            workers.append(stack.enter_context(worker))
         memory = [worker.call("memory") for worker in workers]
         found = measure(workers, rounds, seconds)
         rows = []

@@ -73,7 +73,7 @@ class Contestant:
 
 
 def drop_nothing(modules: Iterable[Any], kind: type) -> None:
-    """Set all dropout rates to 0: the attribute ``p`` of modules of the class `kind`, ``dropout`` of others."""
+    """Set all dropout rates to 0: the attribute ``p`` of `kind`, the class for dropout, ``dropout`` of others."""
     for module in modules:
         name = "p" if isinstance(module, kind) else "dropout"
         if isinstance(getattr(module, name, None), float):

@@ -39,7 +39,7 @@ def register(shell: Any) -> None:
 
 
 def _later(module: str, name: str) -> Callable[..., Any]:
-    """Return a function that imports a module at its first call and calls a function of it, without keywords."""
+    """Return a function that imports ``module`` when called, and passes positional arguments to its ``name``."""
     return lambda *given, **_: getattr(import_module(module), name)(*given)
 
 

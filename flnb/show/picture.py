@@ -112,7 +112,7 @@ def histogram(values: Array, bins: int = 40) -> str:
 
 
 def _step(extent: int) -> int:
-    """Return which every n-th row or column to take, so that at most `WIDTH` remain."""
+    """Return the step of a slice that takes at most `WIDTH` of ``extent`` rows or columns."""
     return -(-extent // WIDTH)
 
 

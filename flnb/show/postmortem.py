@@ -204,7 +204,7 @@ def _blockers(title: str, about: str, blockers: Iterable[Blocker]) -> str:
 
 
 def _square(category: str) -> str:
-    """Return the name of a memory category behind a square of its colour."""
+    """Return HTML with a square in the colour of a memory category, and the category's name."""
     return f"<span class='square' style='background:var(--{category})'></span>{category.replace('_', ' ')}"
 
 
@@ -233,7 +233,7 @@ def _remedy(row: Remedy, capacity: int) -> list[str]:
 
 
 def _buttons(row: Remedy) -> str:
-    """Return an element into which the script puts buttons that run or copy a remedy; empty if it does not help."""
+    """Return an HTML element into which the script puts buttons for a remedy; empty if the remedy does not help."""
     if not row.fits:
         return ""
     code, runs = action(row.what)

@@ -145,7 +145,7 @@ class _Drawing:
                 graph.edge(_id(int(columns.leaf_id[-1 - a])) if a < 0 else ends[a], ends[b])
 
     def _names(self) -> dict[int, str]:
-        """Return, by the first node of each box, the box's name in graphviz, which is that of its last node."""
+        """Return the name of each box in graphviz, which is that of its last node, by the box's first node."""
         first = np.unique(self.box)
         last = np.append(first[1:], len(self.box)) - 1
         return {a: _id(int(self.tape.graph.id[b])) for a, b in zip(first.tolist(), last.tolist(), strict=True)}
@@ -192,7 +192,7 @@ def _id(number: int) -> str:
 
 
 def _label(*lines: str) -> str:
-    """Join the lines of a label, without empty ones, and escape them for graphviz."""
+    """Join the non-empty lines of a node's label and escape them for graphviz."""
     # a backslash begins an escape in graphviz
     return safe_lines("\n".join(filter(None, lines)), LONGEST).replace("\\", "\\\\")
 

@@ -30,7 +30,7 @@ def _gram(z: Any) -> Any:
 
 
 def _eigh(z: Any) -> Any:
-    """Return ``exp(w)`` and the eigenvectors multiplied to a matrix, which does not depend on the vectors' phases."""
+    """Return ``v @ diag(exp(w)) @ v^H`` of the eigenvalues and vectors of ``z @ z^H``, to cancel their phases."""
     w, v = linalg.eigh(_gram(z))
     return ops.matmul(ops.multiply(v, ops.expand_dims(ops.exp(w), axis=-2)), ops.conj(v).mT)
 

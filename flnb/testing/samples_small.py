@@ -1,4 +1,4 @@
-"""Sample calls with tensors without elements and with tensors without dimensions, for every op that takes such."""
+"""Sample calls with tensors that have no elements or no dimensions, for every op that accepts them."""
 
 from __future__ import annotations
 
