@@ -79,6 +79,18 @@ def record(options: argparse.Namespace) -> int:
     return status
 
 
+def launch(options: argparse.Namespace) -> int:
+    """Run a Python script on several ranks by mpiexec.
+
+    If a rank fails, the others say whom they waited for, and the last calls of all ranks are written to a file. The
+    exit status is that of the rank that failed first.
+    """
+    from flnb.distributed.launching import launch
+
+    arguments, _ = _output_after(options.arguments, "")
+    return launch(options.ranks, [options.script, *arguments], options.report)
+
+
 def view(options: argparse.Namespace) -> None:
     """Print a saved recording as text, or write it as one HTML file.
 
@@ -189,6 +201,11 @@ def parser() -> argparse.ArgumentParser:
     command(doctor, "")
     one = command(record, "-o run.flnb train.py --epochs 3")
     one("-o", "--output", metavar="FILE", help="the file to write (default: SCRIPT with the ending .flnb)")
+    one("script", metavar="SCRIPT", help="the Python script to run")
+    one("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="the script's own arguments")
+    one = command(launch, "-n 4 train.py --epochs 3")
+    one("-n", "--ranks", type=int, required=True, help="how many processes to start on this machine")
+    one("--report", default="flight.json", metavar="FILE", help="written if a rank fails (default: flight.json)")
     one("script", metavar="SCRIPT", help="the Python script to run")
     one("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="the script's own arguments")
     one = command(view, "run.flnb --html run.html")

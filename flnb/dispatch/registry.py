@@ -33,6 +33,10 @@ SHIPPED = {
         "host": "flnb_backends.memory.host:HostDevice",
         "simulated": "flnb_backends.memory.simulated:SimulatedDevice",
     },
+    "communicator": {
+        "single": "flnb_backends.comm.single:Single",
+        "mpi": "flnb_backends.comm.mpi:Mpi",
+    },
     "tape": {
         "linked": "flnb.autograd.tape:Linked",
         "arena": "flnb.autograd.teaching.arena:Arena",

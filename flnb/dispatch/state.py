@@ -270,6 +270,7 @@ def start(backend: str, manager: str) -> None:
         device=device,
         manager=registry.make("memory manager", os.environ.get("FLNB_MEM_MANAGER") or manager),
         tape=registry.make("tape", "linked"),
+        communicator=registry.make("communicator", "single"),
     )
 
 

@@ -1,11 +1,12 @@
-"""The contracts: base classes for tensor backends, memory managers, memory devices and tapes of the user's own."""
+"""The contracts: base classes for a backend, memory manager, memory device, tape or communicator of your own."""
 
+from flnb.interface.communicator import CollectiveError, Communicator, Work
 from flnb.interface.memory import AllocHint, Block, MemoryDevice, MemoryManager, OutOfMemoryError, Segment
 from flnb.interface.part import Part
 from flnb.interface.tape import Tape
 from flnb.interface.tensor import TensorBackend
 
 __all__ = [
-    "AllocHint", "Block", "MemoryDevice", "MemoryManager", "OutOfMemoryError", "Part", "Segment", "Tape",
-    "TensorBackend",
+    "AllocHint", "Block", "CollectiveError", "Communicator", "MemoryDevice", "MemoryManager", "OutOfMemoryError",
+    "Part", "Segment", "Tape", "TensorBackend", "Work",
 ]  # fmt: skip

@@ -30,6 +30,7 @@ Batches: TypeAlias = "list[tuple[int, Records]]"
 OP, ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, OOM = range(1, 8)
 SCOPE, STEP, METRIC, GRAD_STAT, EDGE, DROPPED, LEAF, OP_FAILED, CUT, SEGMENT_RESIZE, TRANSFER, ASIDE = range(8, 20)
 LOCKED, RELEASED, WALK, NAN_ORIGIN, USE = 20, 21, 22, 23, 24
+COLLECTIVE_BEGIN, COLLECTIVE = 25, 26
 
 CATEGORIES = ("unknown", "parameter", "gradient", "activation", "optimizer_state", "input", "temporary")
 PHASES = ("other", "forward", "backward", "optimizer")
@@ -90,6 +91,9 @@ KINDS: dict[str, Kind] = {
         Kind(
             USE, "use", ("t", "backend", "manager", "device", "capacity", "min_block", "granularity"), aux="everywhere"
         ),
+        # calls of one group of ranks are numbered from 1; one that did not end has a beginning alone
+        Kind(COLLECTIVE_BEGIN, "collective_begin", ("t", "seq", "group", "", "", "", "context"), plan="plan"),
+        Kind(COLLECTIVE, "collective", ("t0", "t1", "seq", "group", "", "", "context"), plan="plan"),
         Kind(DROPPED, "dropped", ("t", "count", "t_last")),
         Kind(OP_FAILED, "op_failed", ("t", "message", "node", "context", "parent0", "parent1"), plan="plan"),
         Kind(CUT, "cut", ("t", "node", "line", "context"), aux="reason"),

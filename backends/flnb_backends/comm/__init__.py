@@ -1,0 +1,1 @@
+"""Communicators: one rank alone, ranks as threads of one process, MPI."""

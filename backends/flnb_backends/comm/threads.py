@@ -1,0 +1,159 @@
+"""Ranks as threads of one process: for laptops, notebooks and tests. They meet in memory; nothing is sent.
+
+The rank that comes last computes the result of a collective from all buffers, in the order of ranks, so that all get
+the same bits whoever was late.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, ClassVar
+
+import numpy as np
+
+from flnb.dispatch.board import Board, thread_alive
+from flnb.interface.communicator import Communicator, Work
+
+__all__ = ["Threads", "World"]
+
+REDUCE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+
+
+class World:
+    """What the ranks of one group share: a board, and the meetings under way."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.lock = threading.Lock()
+        self.rows = bytearray(Board.nbytes(size))
+        self.meetings: dict[Any, Meeting] = {}
+
+    def communicator(self, rank: int) -> Threads:
+        """Make the communicator of a rank, to be used by one thread."""
+        return Threads(self, rank)
+
+
+class Meeting:
+    """One call of all ranks, or a message from one to another: buffers as they come, the result when all have."""
+
+    def __init__(self, size: int) -> None:
+        self.given: dict[int, Any] = {}
+        self.left = size
+        self.result: Any = None
+        self.complete = False
+
+
+class Met(Work):
+    """A rank's part in a meeting, which finishes with a copy of the result into the rank's own buffer."""
+
+    def __init__(self, world: World, key: Any, rank: int, count: int, given: Any, result: Any, take: Any) -> None:
+        self._world, self._key, self._take, self._over = world, key, take, False
+        with world.lock:
+            meeting = self._meeting = world.meetings.setdefault(key, Meeting(count))
+            meeting.given[rank] = given
+            if len(meeting.given) == count:
+                meeting.result = result([meeting.given[rank] for rank in sorted(meeting.given)])
+                meeting.complete = True
+
+    def test(self) -> bool:
+        """Whether all have come; the result is copied then."""
+        if self._over or not self._meeting.complete:
+            return self._over
+        self._take(self._meeting.result)
+        self._over = True
+        with self._world.lock:
+            self._meeting.left -= 1
+            if not self._meeting.left:
+                del self._world.meetings[self._key]
+        return True
+
+
+class Threads(Communicator):
+    """A rank that is a thread. `flnb.distributed.run_threads` starts such threads, each with its own communicator.
+
+    >>> import flnb
+    >>> def double():
+    ...     return flnb.distributed.all_reduce(flnb.ones(2)).tolist()
+    >>> flnb.distributed.run_threads(2, double)
+    [[2.0, 2.0], [2.0, 2.0]]
+    """
+
+    name: ClassVar[str] = "threads"
+
+    def __init__(self, world: World, rank: int) -> None:
+        self.world, self.rank, self.size = world, rank, world.size
+        self.board = Board(world.rows, rank, world.size, thread_alive) if world.size > 1 else None
+        self._count = 0
+        self._messages: dict[Any, int] = {}
+
+    def begin(self) -> None:
+        """Write on the board that the calling thread is this rank."""
+        if self.board is not None:
+            self.board.begin(threading.get_ident())
+
+    def _meet(self, given: Any, result: Any, take: Any) -> Work:
+        self._count += 1
+        return Met(self.world, self._count, self.rank, self.size, given, result, take)
+
+    def all_reduce(self, buffer: Any, op: str = "sum") -> Work:
+        """The ranks' buffers reduced in the order of ranks."""
+        return self._meet(buffer.copy(), lambda all: _reduced(all, op), lambda result: np.copyto(buffer, result))
+
+    def all_gather(self, buffer: Any, out: Any) -> Work:
+        """The ranks' buffers one behind the other."""
+        return self._meet(buffer.reshape(-1).copy(), np.concatenate, lambda result: np.copyto(out.reshape(-1), result))
+
+    def reduce_scatter(self, buffer: Any, out: Any, op: str = "sum") -> Work:
+        """This rank's part of the reduced buffers."""
+        part = slice(self.rank * out.size, (self.rank + 1) * out.size)
+        return self._meet(
+            buffer.reshape(-1).copy(),
+            lambda all: _reduced(all, op),
+            lambda result: np.copyto(out.reshape(-1), result[part]),
+        )
+
+    def broadcast(self, buffer: Any, root: int = 0) -> Work:
+        """The buffer of the root."""
+        return self._meet(buffer.copy(), lambda all: all[root], lambda result: np.copyto(buffer, result))
+
+    def send(self, buffer: Any, to: int, tag: int = 0) -> Work:
+        """Leave a copy for the receiver."""
+        return self._message((self.rank, to, tag), 0, buffer.copy(), lambda result: None)
+
+    def recv(self, buffer: Any, source: int, tag: int = 0) -> Work:
+        """Take what the sender left."""
+        return self._message((source, self.rank, tag), 1, None, lambda result: np.copyto(buffer, result))
+
+    def _message(self, channel: tuple[int, int, int], end: int, given: Any, take: Any) -> Work:
+        self._messages[channel] = number = self._messages.get(channel, 0) + 1
+        return Met(self.world, (channel, number), end, 2, given, lambda all: all[0], take)
+
+    def barrier(self) -> Work:
+        """Finish when all have come."""
+        return self._meet(None, lambda all: None, lambda result: None)
+
+    def split(self, color: int, key: int) -> Communicator:
+        """A group of the ranks of one color, over a world of its own."""
+        made: list[Any] = []
+
+        def groups(given: list[tuple[int, int, int]]) -> dict[int, tuple[World, list[int]]]:
+            colors = {color for color, _, _ in given}
+            members = {c: [rank for _, _, rank in sorted(g for g in given if g[0] == c)] for c in colors}
+            return {c: (World(len(ranks)), ranks) for c, ranks in members.items()}
+
+        work = self._meet((color, key, self.rank), groups, made.append)
+        while not work.test():
+            threading.Event().wait(0.0005)
+        world, ranks = made[0][color]
+        found = world.communicator(ranks.index(self.rank))
+        found.begin()
+        return found  # type: ignore[no-any-return]
+
+
+def _reduced(buffers: list[Any], op: str) -> Any:
+    """Buffers reduced from the first to the last; half precision is summed in float32."""
+    wide = np.float32 if buffers[0].dtype.itemsize == 2 and buffers[0].dtype.kind not in "iu" else buffers[0].dtype
+    total = buffers[0].astype(wide)
+    for buffer in buffers[1:]:
+        total = np.asarray(REDUCE[op](total, buffer.astype(wide)))
+    return total.astype(buffers[0].dtype)

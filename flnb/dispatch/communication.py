@@ -1,0 +1,240 @@
+"""The one crossing for communication: every operation between ranks passes through here, and becomes events.
+
+It numbers the calls of a group, writes each on the group's board before anything is sent, compares it with those of
+the ranks that have come already, starts it, and waits by asking and yielding: so a wait can be interrupted, ends when a
+rank is gone, and leaves the processor to others. When an operation is complete all ranks have written their call, and
+they are compared once more.
+"""
+
+from __future__ import annotations
+
+from time import monotonic, sleep
+from time import perf_counter_ns as clock
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from flnb_telemetry import bus, intern, schema
+
+from flnb.dispatch import state
+from flnb.dispatch.board import GAVE_UP, TEXT
+from flnb.interface.communicator import REDUCTIONS, CollectiveError, Communicator, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Pending", "current", "run", "start"]
+
+EAGER = 100
+"""How many times a wait asks before it yields the processor to others."""
+LOOK = 0.1
+"""Seconds between two looks at the other ranks, while a wait lasts."""
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier")
+MEETING = frozenset(COLLECTIVES) - {"broadcast"}
+"""Calls that no rank leaves before all have come to it."""
+
+
+class Call:
+    """What is equal on all ranks in one call: the text on the board, and the plan in recordings."""
+
+    __slots__ = ("code", "name", "text", "words")
+
+    def __init__(self, name: str, arrays: tuple[Any, ...], details: str) -> None:
+        first = arrays[0] if arrays else np.empty(0, np.uint8)
+        size, nbytes = sum(a.size for a in arrays), sum(a.nbytes for a in arrays)
+        self.name = name
+        self.words = f"{name} {first.dtype.name}[{size}]{details}" if arrays else name
+        self.text = self.words.encode()[:TEXT]
+        plan = intern.Plan(name, "communication", (size,), first.dtype.name, nbytes)
+        self.code = intern.plans.id_of(plan) << schema.PLAN_SHIFT
+
+
+class Group:
+    """What the crossing knows of one communicator: its calls so far, and why it cannot be used any more."""
+
+    def __init__(self) -> None:
+        self.seq = 0
+        self.number = _numbers.setdefault("next", 0)
+        _numbers["next"] += 1
+        self.calls: dict[Any, Call] = {}
+        self.broken = ""
+
+
+_numbers: dict[str, int] = {}
+_groups: WeakKeyDictionary[Communicator, Group] = WeakKeyDictionary()
+
+
+def current() -> Communicator:
+    """The active communicator of this thread and context; a group of one where none was chosen.
+
+    >>> import flnb
+    >>> flnb.distributed.current()
+    <Single communicator 'single', rank 0 of 1>
+    """
+    found: Any = state.current().parts["communicator"]
+    return found  # type: ignore[no-any-return]
+
+
+def run(name: str, *arguments: Any, on: Communicator | None = None) -> None:
+    """Run an operation of a communicator (the active one) and wait for its end: ``run("all_reduce", array, "sum")``.
+
+    Raises:
+        CollectiveError: another rank makes another call, is gone, or has not come before the timeout.
+        ValueError: arguments that no rank could give.
+    """
+    start(name, *arguments, on=on).wait()
+
+
+def start(name: str, *arguments: Any, on: Communicator | None = None) -> Pending:
+    """Start an operation of a communicator and return at once; see `run`."""
+    communicator = on or current()
+    group = _groups.get(communicator)
+    if group is None:
+        group = _groups[communicator] = Group()
+    if group.broken:
+        raise CollectiveError(f"{name}: this communicator failed before and cannot be used any more: {group.broken}")
+    call = _described(group, communicator, name, arguments)
+    return Pending(communicator, group, call, arguments)
+
+
+def _described(group: Group, communicator: Communicator, name: str, arguments: tuple[Any, ...]) -> Call:
+    """The call, checked when its signature is met first."""
+    arrays = [a for a in arguments if type(a) is np.ndarray]
+    key = (name, *[(a.dtype, a.shape, a.flags.c_contiguous) if type(a) is np.ndarray else a for a in arguments])
+    call = group.calls.get(key)
+    if call is None:
+        _check(communicator, name, arguments, arrays)
+        rest = [a for a in arguments if type(a) is not np.ndarray]
+        details = "".join(f", {a}" for a in rest)
+        call = Call(name, tuple(arrays[:1]), details)
+        if len(group.calls) < 4096:
+            group.calls[key] = call
+    return call
+
+
+def _check(communicator: Communicator, name: str, arguments: tuple[Any, ...], arrays: list[Any]) -> None:
+    """Raise ValueError for arguments that cannot be right on any rank."""
+    for array in arrays:
+        if not array.flags.c_contiguous:
+            raise ValueError(f"{name}: the buffer of shape {array.shape} is not contiguous; give a copy of it")
+    if name in ("all_reduce", "reduce_scatter") and arguments[-1] not in REDUCTIONS:
+        raise ValueError(f"{name}: got the reduction {arguments[-1]!r}, expected one of {', '.join(REDUCTIONS)}")
+    size = communicator.size
+    peers = {"broadcast": "root", "send": "to", "recv": "source"}
+    if name in peers and not (isinstance(arguments[1], int) and 0 <= arguments[1] < size):
+        raise ValueError(f"{name}: got {peers[name]}={arguments[1]!r}, expected a rank from 0 to {size - 1}")
+    if name in ("send", "recv") and arguments[1] == communicator.rank:
+        raise ValueError(f"{name}: rank {communicator.rank} cannot exchange with itself")
+    if name in ("all_gather", "reduce_scatter"):
+        part, whole = (arrays[0], arrays[1]) if name == "all_gather" else (arrays[1], arrays[0])
+        if whole.size != part.size * size or whole.dtype != part.dtype:
+            raise ValueError(
+                f"{name}: on {size} ranks the large buffer must have {size} times the elements of the small one, and "
+                f"its dtype; got {whole.dtype.name}[{whole.size}] and {part.dtype.name}[{part.size}]"
+            )
+
+
+class Pending:
+    """An operation that was started: ask with `test`, or `wait` for its end."""
+
+    __slots__ = ("_begun", "_call", "_communicator", "_group", "_over", "_seq", "_work")
+
+    def __init__(self, communicator: Communicator, group: Group, call: Call, arguments: tuple[Any, ...]) -> None:
+        self._communicator, self._group, self._call, self._over = communicator, group, call, False
+        board = communicator.board
+        meets = call.name in COLLECTIVES
+        if meets:
+            group.seq += 1
+        self._seq = seq = group.seq
+        self._begun = begun = clock()
+        lanes = bus.lanes
+        if lanes is not None:
+            lane = lanes.lane
+            lane.emit(schema.COLLECTIVE_BEGIN | call.code, begun, seq, group.number, 0, 0, 0, lane.context)
+        if board is not None and meets:
+            board.enter(seq, call.text)
+            if board.differing(seq, call.text):
+                self._refuse("nothing was sent")
+        self._work: Work = getattr(communicator, call.name)(*arguments)
+
+    def test(self) -> bool:
+        """Whether the operation has finished; returns at once.
+
+        Raises:
+            CollectiveError: it has, and other ranks made another call.
+        """
+        if not self._over and self._work.test():
+            self._finish()
+        return self._over
+
+    def wait(self) -> None:
+        """Return when the operation has finished.
+
+        Raises:
+            CollectiveError: another rank makes another call, is gone, or has not come before the timeout.
+        """
+        if self._over:
+            return
+        test, asked = self._work.test, 0
+        while not test():
+            asked += 1
+            if asked > EAGER:
+                self._wait_long(test)
+                break
+        self._finish()
+
+    def _wait_long(self, test: Callable[[], bool]) -> None:
+        """Ask and yield until the operation has finished, with a look at the other ranks now and then."""
+        began = look = monotonic()
+        timeout = self._communicator.timeout
+        asked = 0
+        while not test():
+            sleep(0)
+            asked += 1
+            if asked % 16 == 0 and (now := monotonic()) - look > LOOK:
+                look = now
+                self._look(now - began if now - began > timeout else 0.0)
+
+    def _look(self, waited: float) -> None:
+        """Raise if a rank made another call, is gone, or ``waited`` seconds are over."""
+        board, call, seq = self._communicator.board, self._call, self._seq
+        if board is None:
+            return
+        if board.differing(seq, call.text):
+            self._refuse("it has not finished")
+        gone = board.gone(board.unfinished(seq if call.name in COLLECTIVES else 1 << 62))
+        if not gone and not waited:
+            return
+        said = [f"timed out after {waited:.1f} s"] if waited else []
+        said += gone.values()
+        late = [rank for rank in board.missing(seq) if rank not in gone]
+        said += [f"rank {rank} has not come: {board.last(rank)}" for rank in late]
+        self._fail(f"{'; '.join(said)}; rank {board.rank} waits in call {seq}, {call.words}")
+
+    def _finish(self) -> None:
+        """Compare the calls, which all ranks have written by now, and emit the event."""
+        self._over = True
+        communicator, call, seq = self._communicator, self._call, self._seq
+        board = communicator.board
+        if board is not None and call.name in COLLECTIVES:
+            if call.name in MEETING and board.differing(seq, call.text):
+                self._refuse("what the ranks received is wrong")
+            board.leave(seq)
+        lanes = bus.lanes
+        if lanes is not None:
+            lane = lanes.lane
+            lane.emit(schema.COLLECTIVE | call.code, self._begun, clock(), seq, self._group.number, 0, 0, lane.context)
+
+    def _refuse(self, outcome: str) -> None:
+        """Raise for ranks that made another call, if a second look confirms it."""
+        board, call, seq = self._communicator.board, self._call, self._seq
+        sleep(0.002)  # a row may have been read while it was written
+        ranks = board.differing(seq, call.text)
+        if ranks:
+            others = ", ".join(f"rank {rank} ran {board.call(rank, seq)}" for rank in ranks)
+            self._fail(f"rank {board.rank} ran {call.words} as call {seq}, {others}; {outcome}")
+
+    def _fail(self, message: str) -> None:
+        self._group.broken = message
+        self._communicator.board.end(GAVE_UP)
+        raise CollectiveError(message)

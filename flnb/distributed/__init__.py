@@ -1,0 +1,27 @@
+"""Distributed programs: the same code on several ranks, which exchange tensors by collective calls.
+
+A rank is a process that ``mpiexec``, Slurm or ipyparallel started, or a thread of `run_threads`. Without either there
+is one rank, and every function here works as well.
+
+>>> import flnb
+>>> flnb.distributed.rank(), flnb.distributed.size()
+(0, 1)
+"""
+
+from flnb.dispatch.communication import current
+from flnb.distributed.collectives import (
+    all_gather,
+    all_reduce,
+    barrier,
+    broadcast,
+    recv,
+    reduce_scatter,
+    send,
+)
+from flnb.distributed.ranks import init, rank, run_threads, set_communicator, size, use_communicator
+from flnb.interface.communicator import CollectiveError, Communicator
+
+__all__ = [
+    "CollectiveError", "Communicator", "all_gather", "all_reduce", "barrier", "broadcast", "current", "init", "rank",
+    "recv", "reduce_scatter", "run_threads", "send", "set_communicator", "size", "use_communicator",
+]  # fmt: skip

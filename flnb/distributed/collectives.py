@@ -1,0 +1,206 @@
+"""Collective calls on tensors. Gradients flow through them: the cotangent of a sum over ranks is summed over ranks.
+
+Every rank makes the same calls in the same order, in forward and in backward.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flnb.autograd.custom import custom_op
+from flnb.dispatch import state
+from flnb.dispatch.communication import current, run
+from flnb.ops.creation import asarray, empty, zeros_like
+from flnb.ops.elementwise import copy
+
+if TYPE_CHECKING:
+    from flnb.tensor import ArrayLike, Tensor
+
+__all__ = ["all_gather", "all_reduce", "barrier", "broadcast", "recv", "reduce_scatter", "send"]
+
+
+def _memory(x: Any) -> Any:
+    """A tensor's buffer as an array over the same memory, for the communicator to read and write."""
+    backend = state.current().backend
+    if not backend.reads_host:
+        raise TypeError(
+            f"communication needs tensors in this machine's memory, the active backend {backend.name!r} has others: "
+            f"compute with flnb.use_backend('numpy')"
+        )
+    return x._data
+
+
+def _contiguous(x: Any) -> Any:
+    """The tensor, or a copy of it without gaps."""
+    return x if x._is_contiguous() else copy(x)
+
+
+@custom_op
+def _all_reduce(x: Any, *, op: str) -> Any:
+    y = copy(x)
+    run("all_reduce", _memory(y), op)
+    return y
+
+
+@_all_reduce.def_vjp
+def _(g: Any, y: Any, x: Any, *, op: str) -> Any:
+    if op != "sum":
+        raise NotImplementedError(f"all_reduce: the gradient of {op!r} over ranks is not defined; use 'sum'")
+    return all_reduce(g)
+
+
+@custom_op
+def _all_gather(x: Any, *, size: int) -> Any:  # the result's shape depends on it
+    y = empty((size, *x.shape), x.dtype)
+    run("all_gather", _memory(_contiguous(x)), _memory(y))
+    return y
+
+
+@_all_gather.def_vjp
+def _(g: Any, y: Any, x: Any, *, size: int) -> Any:
+    return reduce_scatter(g)
+
+
+@custom_op
+def _reduce_scatter(x: Any, *, op: str) -> Any:
+    y = empty(x.shape[1:], x.dtype)
+    run("reduce_scatter", _memory(_contiguous(x)), _memory(y), op)
+    return y
+
+
+@_reduce_scatter.def_vjp
+def _(g: Any, y: Any, x: Any, *, op: str) -> Any:
+    if op != "sum":
+        raise NotImplementedError(f"reduce_scatter: the gradient of {op!r} over ranks is not defined; use 'sum'")
+    return all_gather(g)
+
+
+@custom_op
+def _broadcast(x: Any, *, root: int) -> Any:
+    y = copy(x)
+    run("broadcast", _memory(y), root)
+    return y
+
+
+@_broadcast.def_vjp
+def _(g: Any, y: Any, x: Any, *, root: int) -> Any:
+    total = all_reduce(g)
+    return total if current().rank == root else zeros_like(total)
+
+
+def all_reduce(x: ArrayLike, op: str = "sum") -> Tensor:
+    """The sum (or ``"max"``, ``"min"``) over all ranks of their tensors ``x``, the same on every rank.
+
+    Args:
+        x: of the same shape and dtype on every rank; half precision is summed in float32.
+
+    Raises:
+        CollectiveError: another rank makes another call, is gone, or has not come before the timeout.
+
+    >>> import flnb
+    >>> flnb.distributed.run_threads(2, lambda: flnb.distributed.all_reduce([1.0, 2.0]).tolist())
+    [[2.0, 4.0], [2.0, 4.0]]
+    """
+    result: Tensor = _all_reduce(asarray(x), op=op)
+    return result
+
+
+def all_gather(x: ArrayLike) -> Tensor:
+    """The ranks' tensors ``x``, of one shape, stacked in the order of ranks: shape ``(size, *x.shape)``.
+
+    Raises:
+        CollectiveError: as `all_reduce`.
+
+    >>> import flnb
+    >>> flnb.distributed.run_threads(2, lambda: flnb.distributed.all_gather(flnb.distributed.rank()).tolist())
+    [[0, 1], [0, 1]]
+    """
+    result: Tensor = _all_gather(asarray(x), size=current().size)
+    return result
+
+
+def reduce_scatter(x: ArrayLike, op: str = "sum") -> Tensor:
+    """Row i, on rank i, of the sum (or ``"max"``, ``"min"``) over all ranks of ``x``, which has ``size`` rows.
+
+    Raises:
+        ValueError: the first extent of x is not the number of ranks.
+        CollectiveError: as `all_reduce`.
+
+    >>> import flnb
+    >>> flnb.distributed.run_threads(2, lambda: flnb.distributed.reduce_scatter([[1, 2], [3, 4]]).tolist())
+    [[2, 4], [6, 8]]
+    """
+    x = asarray(x)
+    if not x.ndim or x.shape[0] != current().size:
+        raise ValueError(
+            f"reduce_scatter: expected a first extent of {current().size}, one row per rank; got {x.shape}"
+        )
+    result: Tensor = _reduce_scatter(x, op=op)
+    return result
+
+
+def broadcast(x: ArrayLike, root: int = 0) -> Tensor:
+    """The tensor ``x`` of the rank ``root``, on every rank; all give one of the same shape and dtype.
+
+    Raises:
+        ValueError: no such rank.
+        CollectiveError: as `all_reduce`.
+
+    >>> import flnb
+    >>> flnb.distributed.run_threads(2, lambda: flnb.distributed.broadcast(flnb.distributed.rank(), root=1).item())
+    [1, 1]
+    """
+    result: Tensor = _broadcast(asarray(x), root=root)
+    return result
+
+
+def send(x: ArrayLike, to: int, tag: int = 0) -> None:
+    """Send a tensor to the rank ``to``, which calls `recv`. Returns when ``x`` may be changed again.
+
+    Raises:
+        ValueError: no such rank, or this one.
+        CollectiveError: the receiver is gone, or does not receive before the timeout.
+
+    >>> import flnb
+    >>> def relay():
+    ...     if flnb.distributed.rank() == 0:
+    ...         flnb.distributed.send([1.0, 2.0], to=1)
+    ...     else:
+    ...         return flnb.distributed.recv(flnb.zeros(2), source=0).tolist()
+    >>> flnb.distributed.run_threads(2, relay)
+    [None, [1.0, 2.0]]
+    """
+    run("send", _memory(_contiguous(asarray(x))), to, tag)
+
+
+def recv(like: ArrayLike, source: int, tag: int = 0) -> Tensor:
+    """The tensor that the rank ``source`` sends, of the shape and dtype of ``like``.
+
+    Raises:
+        ValueError: no such rank, or this one.
+        CollectiveError: the sender is gone, or does not send before the timeout.
+
+    >>> import flnb
+    >>> def exchange():
+    ...     if flnb.distributed.rank() == 1:
+    ...         return flnb.distributed.send(7.0, to=0)
+    ...     return flnb.distributed.recv(0.0, source=1).item()
+    >>> flnb.distributed.run_threads(2, exchange)
+    [7.0, None]
+    """
+    like = asarray(like)
+    y = empty(like.shape, like.dtype)
+    run("recv", _memory(y), source, tag)
+    return y
+
+
+def barrier() -> None:
+    """Return when every rank has come here.
+
+    Raises:
+        CollectiveError: as `all_reduce`.
+
+    >>> import flnb
+    >>> flnb.distributed.barrier()
+    """
+    run("barrier")

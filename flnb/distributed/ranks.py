@@ -1,0 +1,148 @@
+"""Which rank this is, and how ranks are started and chosen."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from flnb_telemetry import bus
+
+from flnb.dispatch import parts
+from flnb.dispatch.board import FAILED
+from flnb.dispatch.communication import current
+from flnb.random import Generator, use_generator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from flnb.interface.communicator import Communicator
+
+__all__ = ["init", "rank", "run_threads", "set_communicator", "size", "use_communicator"]
+
+T = TypeVar("T")
+
+STARTED_BY_MPI = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+"""Environment variables by which a process knows that it is a rank."""
+
+
+def init(communicator: str | type[Communicator] | Communicator | None = None) -> Communicator:
+    """Join the ranks that were started together, for the rest of the session; call it once, early, on every rank.
+
+    Args:
+        communicator: by name, class or instance. Not given: "mpi" in a process that mpiexec, Slurm or ipyparallel
+            started, else the one that is active, of one rank or of `run_threads`.
+
+    Returns:
+        The communicator.
+
+    Raises:
+        ImportError: "mpi" without the extra of that name.
+
+    >>> import flnb
+    >>> flnb.distributed.init()
+    <Single communicator 'single', rank 0 of 1>
+    """
+    if communicator is None:
+        if current().size > 1 or not any(name in os.environ for name in STARTED_BY_MPI):
+            return current()
+        communicator = "mpi"
+    return set_communicator(communicator)
+
+
+def rank() -> int:
+    """The number of this rank, from 0.
+
+    >>> import flnb
+    >>> flnb.distributed.rank()
+    0
+    """
+    return current().rank
+
+
+def size() -> int:
+    """The number of ranks.
+
+    >>> import flnb
+    >>> flnb.distributed.size()
+    1
+    """
+    return current().size
+
+
+def use_communicator(communicator: str | type[Communicator] | Communicator) -> AbstractContextManager[Communicator]:
+    """Exchange tensors through another communicator, given by name, class or instance, until the block ends.
+
+    >>> import flnb
+    >>> with flnb.distributed.use_communicator("single") as communicator:
+    ...     communicator.size
+    1
+    """
+    return parts.use_part("communicator", communicator)
+
+
+def set_communicator(communicator: str | type[Communicator] | Communicator) -> Communicator:
+    """Exchange tensors through another communicator for the rest of the session; returns it.
+
+    >>> import flnb
+    >>> flnb.distributed.set_communicator("single").name
+    'single'
+    """
+    chosen: Communicator = parts.set_part("communicator", communicator)
+    return chosen
+
+
+def run_threads(ranks: int, function: Callable[..., T], *arguments: Any, timeout: float = 300.0) -> list[T]:
+    """Run a function on ranks that are threads of this process, and return their results in the order of ranks.
+
+    Each rank begins with the parts that are active here, counts its own training steps, and draws from its own
+    generator, seeded by its number.
+
+    Args:
+        ranks: how many.
+        function: called as ``function(*arguments)`` on each.
+        timeout: seconds that a call waits for other ranks.
+
+    Raises:
+        Exception: what the function raised first on any rank, with a note that names the rank.
+
+    >>> import flnb
+    >>> flnb.distributed.run_threads(3, flnb.distributed.rank)
+    [0, 1, 2]
+    """
+    from flnb_backends.comm.threads import World
+
+    world = World(ranks)
+    results: list[Any] = [None] * ranks
+    errors: list[tuple[int, BaseException]] = []
+
+    def work(number: int) -> None:
+        communicator = world.communicator(number)
+        communicator.timeout = timeout
+        communicator.begin()
+        try:
+            with use_communicator(communicator), bus.own_steps(), use_generator(Generator(number)):
+                results[number] = function(*arguments)
+        except BaseException as error:
+            errors.append((number, error))
+            if communicator.board is not None:
+                communicator.board.end(FAILED)
+        finally:
+            if communicator.board is not None:
+                communicator.board.end()
+
+    threads = [
+        threading.Thread(target=copy_context().run, args=(work, number), name=f"rank {number}", daemon=True)
+        for number in range(ranks)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        number, error = errors[0]
+        error.add_note(f"on rank {number} of {ranks}")
+        raise error
+    return results

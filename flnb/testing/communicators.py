@@ -1,0 +1,186 @@
+"""`flnb.testing.check_communicator`: every operation of a communicator against NumPy, for all dtypes and odd sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from flnb import distributed
+from flnb.dispatch import communication
+from flnb.explore.report import Report, Result
+from flnb.interface.communicator import Communicator
+
+__all__ = ["check_communicator"]
+
+Wrap = Callable[[], Communicator]
+Rule = Callable[[int, int, int, Any], Iterator[tuple[Any, Any]]]
+
+COUNTS = (0, 1, 3, 1000)
+"""Numbers of elements."""
+NAMES = ("bool", "int8", "uint8", "int16", "int32", "int64", "float16", "float32", "float64", "complex64", "complex128")
+REDUCTIONS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+
+
+def check_communicator(wrap: Wrap | None = None, ranks: tuple[int, ...] = (1, 2, 3, 4)) -> Report:
+    """Test a communicator: every operation, reduction and dtype, with empty, single and odd numbers of elements.
+
+    Under mpiexec call it on every rank: it tests the active communicator there. In one process it tests communicators
+    of ranks that are threads.
+
+    Args:
+        wrap: a class or function that is called without arguments on each rank and returns the communicator to test;
+            it finds the one to build upon as `flnb.distributed.current()`. Not given: that one itself.
+        ranks: the numbers of threads to test with; unused where several ranks are active.
+
+    Returns:
+        A report, true if all results are those of NumPy; that of rank 0 where ranks are threads.
+
+    >>> import flnb
+    >>> bool(flnb.testing.check_communicator(ranks=(1, 2)))
+    True
+    """
+    if distributed.size() > 1:
+        return Report(f"communicator {distributed.current().name}", tuple(_results(wrap)))
+    merged: list[Result] = []
+    for count in ranks:
+        found = distributed.run_threads(count, lambda: list(_results(wrap)))
+        merged += [row for rows in found for row in rows if not row.passed] or found[0]
+    titles = dict.fromkeys(row.check for row in merged)
+    rows = [[row for row in merged if row.check == title] for title in titles]
+    results = [next((r for r in same if not r.passed), same[-1]) for same in rows]
+    return Report(f"communicator {getattr(wrap, '__name__', 'threads')}", tuple(results))
+
+
+def _results(wrap: Wrap | None) -> Iterator[Result]:
+    """The results on this rank."""
+    chosen = wrap() if wrap is not None else distributed.current()
+    with distributed.use_communicator(chosen):
+        for title, rule in RULES.items():
+            yield _result(title, rule)
+
+
+def _result(title: str, rule: Rule) -> Result:
+    """Try a rule on all dtypes and numbers of elements, up to the first failure."""
+    rank, size, tried = distributed.rank(), distributed.size(), 0
+    try:
+        for dtype in _dtypes():
+            for count in COUNTS:
+                for got, expected in rule(rank, size, count, dtype):
+                    tried += 1
+                    if got.dtype != expected.dtype or not np.array_equal(got, expected):
+                        reason = (
+                            f"rank {rank} of {size}: {dtype.name}[{count}] gave {_few(got)}, expected {_few(expected)}"
+                        )
+                        return Result(title, False, tried, reason)
+    except Exception as error:
+        return Result(title, False, tried, f"rank {rank} of {size}: {type(error).__name__}: {error}")
+    return Result(title, True, tried)
+
+
+def _dtypes() -> list[np.dtype[Any]]:
+    found = [np.dtype(name) for name in NAMES]
+    try:
+        import ml_dtypes
+    except ModuleNotFoundError:
+        return found
+    return [*found, np.dtype(ml_dtypes.bfloat16)]
+
+
+def _few(array: Any) -> str:
+    return str(array.reshape(-1)[:4].tolist()).replace("]", ", ...]" if array.size > 4 else "]")
+
+
+def _data(rank: int, count: int, dtype: Any) -> Any:
+    """What a rank gives: small whole numbers, so that sums are exact in every dtype."""
+    return ((np.arange(count) * 7 + rank * 3) % 11).astype(dtype)
+
+
+def _reduced(size: int, count: int, dtype: Any, op: str) -> Any:
+    total = _data(0, count, dtype)
+    for rank in range(1, size):
+        total = REDUCTIONS[op](total, _data(rank, count, dtype)).astype(dtype)
+    return total
+
+
+def _reductions(dtype: Any) -> list[str]:
+    return ["sum"] if dtype.kind == "c" else list(REDUCTIONS)
+
+
+def _all_reduce(rank: int, size: int, count: int, dtype: Any) -> Iterator[tuple[Any, Any]]:
+    for op in _reductions(dtype):
+        buffer = _data(rank, count, dtype)
+        communication.run("all_reduce", buffer, op)
+        yield buffer, _reduced(size, count, dtype, op)
+
+
+def _several_at_once(rank: int, size: int, count: int, dtype: Any) -> Iterator[tuple[Any, Any]]:
+    buffers = [_data(rank + i, count, dtype) for i in range(3)]
+    pending = [communication.start("all_reduce", buffer, "sum") for buffer in buffers]
+    for one in pending[::-1]:
+        one.wait()
+    for i, buffer in enumerate(buffers):
+        expected = _data(i, count, dtype)
+        for other in range(1, size):
+            expected = (expected + _data(other + i, count, dtype)).astype(dtype)
+        yield buffer, expected
+
+
+def _all_gather(rank: int, size: int, count: int, dtype: Any) -> Iterator[tuple[Any, Any]]:
+    out = np.zeros((size, count), dtype)
+    communication.run("all_gather", _data(rank, count, dtype), out)
+    yield out, np.stack([_data(other, count, dtype) for other in range(size)])
+
+
+def _reduce_scatter(rank: int, size: int, count: int, dtype: Any) -> Iterator[tuple[Any, Any]]:
+    for op in _reductions(dtype):
+        out = np.zeros(count, dtype)
+        communication.run("reduce_scatter", _data(rank, size * count, dtype), out, op)
+        yield out, _reduced(size, size * count, dtype, op)[rank * count : (rank + 1) * count]
+
+
+def _broadcast(rank: int, size: int, count: int, dtype: Any) -> Iterator[tuple[Any, Any]]:
+    for root in range(size):
+        buffer = _data(rank, count, dtype)
+        communication.run("broadcast", buffer, root)
+        yield buffer, _data(root, count, dtype)
+
+
+def _ring(rank: int, size: int, count: int, dtype: Any) -> Iterator[tuple[Any, Any]]:
+    if size == 1:
+        return
+    before, after = (rank - 1) % size, (rank + 1) % size
+    got = np.zeros(count, dtype)
+    sent = communication.start("send", _data(rank, count, dtype), after, 5)
+    communication.run("recv", got, before, 5)
+    sent.wait()
+    yield got, _data(before, count, dtype)
+
+
+def _barrier(rank: int, size: int, count: int, dtype: Any) -> Iterator[tuple[Any, Any]]:
+    communication.run("barrier")
+    yield np.zeros(1), np.zeros(1)
+
+
+def _split(rank: int, size: int, count: int, dtype: Any) -> Iterator[tuple[Any, Any]]:
+    if count != COUNTS[-1] or dtype != np.float32:
+        return
+    half = distributed.current().split(rank % 2, -rank)
+    members = [other for other in range(size)[::-1] if other % 2 == rank % 2]
+    out = np.zeros((half.size, count), dtype)
+    communication.run("all_gather", _data(rank, count, dtype), out, on=half)
+    yield out, np.stack([_data(other, count, dtype) for other in members])
+    half.close()
+
+
+RULES: dict[str, Rule] = {
+    "all_reduce gives every rank the reduction": _all_reduce,
+    "several all_reduce at once do not mix": _several_at_once,
+    "all_gather keeps the order of ranks": _all_gather,
+    "reduce_scatter gives each rank its part": _reduce_scatter,
+    "broadcast gives the root's values": _broadcast,
+    "send and recv carry a ring": _ring,
+    "barrier returns": _barrier,
+    "split makes groups in the order of keys": _split,
+}

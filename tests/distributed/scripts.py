@@ -1,0 +1,63 @@
+"""What ranks run in `test_mpi`: one function each, named on the command line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+
+import flnb
+from flnb import distributed
+
+
+def kit() -> None:
+    """The conformance kit on MPI."""
+    report = flnb.testing.check_communicator()
+    assert report, str(report)
+
+
+def gradients() -> None:
+    """A training step on parts of a batch gives the gradients of the whole batch."""
+    rank, size = distributed.rank(), distributed.size()
+    draw = np.random.default_rng(0)
+    x, w = draw.normal(size=(4 * size, 5)), draw.normal(size=(5, 3))
+    weights = flnb.Variable(w)
+    part = flnb.asarray(x[4 * rank : 4 * rank + 4])
+    distributed.all_reduce((flnb.tanh(part @ weights) ** 2).sum()).backward()
+    total = distributed.all_reduce(weights.grad) / size
+    whole = flnb.Variable(w)
+    (flnb.tanh(flnb.asarray(x) @ whole) ** 2).sum().backward()
+    np.testing.assert_allclose(total.numpy(), whole.grad.numpy(), rtol=1e-12)
+
+
+def fault() -> None:
+    """The last rank does what the command line says instead of the second call of the others."""
+    communicator, (kind,) = distributed.current(), sys.argv[2:]
+    communicator.timeout = 2.0
+    x = flnb.ones(1 << 16)
+    assert distributed.all_reduce(x)[0].item() == distributed.size()
+    if distributed.rank() == distributed.size() - 1:
+        match kind:
+            case "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "stopped":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            case "raises":
+                raise ValueError("a mistake of the user")
+            case "late":
+                time.sleep(30)
+            case "count":
+                x = flnb.ones(1 << 15)
+            case "dtype":
+                x = flnb.ones(1 << 16, dtype=flnb.int32)
+            case "op":
+                distributed.broadcast(x)
+    distributed.all_reduce(x)
+
+
+if __name__ == "__main__":
+    distributed.init()
+    {"kit": kit, "gradients": gradients, "fault": fault}[sys.argv[1]]()
