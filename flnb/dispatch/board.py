@@ -53,6 +53,7 @@ class Board:
     def __init__(self, memory: Any, rank: int, size: int, alive: Callable[[int], str]) -> None:
         self.memory, self.rank, self.size, self._alive = memory, rank, size, alive
         self._row = rank * _ROW
+        self._process = 0
         self._others = [other for other in range(size) if other != rank]
 
     @staticmethod
@@ -62,6 +63,7 @@ class Board:
 
     def begin(self, process: int) -> None:
         """Write that this rank has begun, as a process (or thread) of this number."""
+        self._process = process
         _HEAD.pack_into(self.memory, self._row, process, OUTSIDE, 0, monotonic())
 
     def end(self, state: int = LEFT) -> None:
@@ -74,12 +76,11 @@ class Board:
         """Write that this rank begins a call."""
         row = self._row
         _CALL.pack_into(self.memory, row + _HEAD.size + seq % CALLS * _CALL.size, seq, call)
-        _HEAD.pack_into(self.memory, row, _HEAD.unpack_from(self.memory, row)[0], INSIDE, seq, monotonic())
+        _HEAD.pack_into(self.memory, row, self._process, INSIDE, seq, monotonic())
 
     def leave(self, seq: int) -> None:
         """Write that the call has finished here."""
-        row = self._row
-        _HEAD.pack_into(self.memory, row, _HEAD.unpack_from(self.memory, row)[0], OUTSIDE, seq, monotonic())
+        _HEAD.pack_into(self.memory, self._row, self._process, OUTSIDE, seq, monotonic())
 
     def differing(self, seq: int, call: bytes) -> list[int]:
         """The ranks that made another call under this sequence number, of those that have come to it."""
@@ -88,7 +89,8 @@ class Board:
         found = []
         for other in self._others:
             begin = other * _ROW + at
-            if self.memory[begin : begin + _CALL.size] != mine and _CALL.unpack_from(self.memory, begin)[0] == seq:
+            theirs = self.memory[begin : begin + _CALL.size]
+            if theirs != mine and _CALL.unpack(theirs)[0] == seq:
                 found.append(other)
         return found
 
