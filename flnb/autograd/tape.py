@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from flnb_telemetry import bus
 
-from flnb.autograd import explain
+from flnb.autograd import arrivals, explain
 from flnb.autograd.variable import GRADIENT, Variable
 from flnb.autograd.walk import Toward, Walk
 from flnb.dispatch import crossing as dispatch
@@ -43,7 +43,8 @@ def backward(root: Variable, grad: Any, retain_graph: bool, create_graph: bool) 
 def _accumulate(node: Node, cotangent: Any, retain_graph: bool, create_graph: bool) -> None:
     """Walk back from a node with its cotangent, and add the gradients of the leaves to their ``.grad``."""
     taken = {_memory(cotangent)}
-    found = walk(node, cotangent, retain_graph or create_graph, create_graph)
+    told = arrivals.Arrivals(node) if arrivals.listeners else None
+    found = walk(node, cotangent, retain_graph or create_graph, create_graph, told=told)
     found.reverse()
     while found:
         leaf, gradient = found.pop()  # not kept here, so that one that is copied goes at once
@@ -57,6 +58,8 @@ def _accumulate(node: Node, cotangent: Any, retain_graph: bool, create_graph: bo
         if not create_graph and type(gradient) is not Tensor:
             gradient = dispatch.detached(gradient._data, gradient._spec)
         leaf[GRADIENT] = gradient
+    if told is not None:
+        told.end()
 
 
 def _memory(gradient: Any) -> int:
@@ -141,6 +144,7 @@ def walk(
     create_graph: bool,
     stops: frozenset[int] = frozenset(),
     only_stops: bool = False,
+    told: arrivals.Arrivals | None = None,
 ) -> list[tuple[Node, Any]]:
     """Walk back from a node with its cotangent.
 
@@ -149,6 +153,7 @@ def walk(
         create_graph: record the walk itself, so that its results can be differentiated.
         stops: sequence numbers of nodes at which the walk ends.
         only_stops: walk only towards the nodes in ``stops``; the rest of the graph stays as it is.
+        told: tells listeners which leaves are complete.
 
     Returns:
         The nodes in ``stops`` and the leaves that were reached, with their cotangents.
@@ -157,6 +162,8 @@ def walk(
     finds_own = tape.keeps_nodes and type(tape).walk is not Tape.walk
     own = tape.mark if finds_own else LINKED
     under_way = (Toward if only_stops else Walk)(root, cotangent, retain, create_graph, stops, own)
+    if told is not None:
+        under_way.pull = told.around(under_way)
     lane = bus.lanes.lane if bus.lanes is not None else None
     try:
         if lane is None:

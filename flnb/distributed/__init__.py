@@ -18,10 +18,11 @@ from flnb.distributed.collectives import (
     reduce_scatter,
     send,
 )
+from flnb.distributed.data_parallel import DataParallel
 from flnb.distributed.ranks import init, rank, run_threads, set_communicator, size, use_communicator
 from flnb.interface.communicator import CollectiveError, Communicator
 
 __all__ = [
-    "CollectiveError", "Communicator", "all_gather", "all_reduce", "barrier", "broadcast", "current", "init", "rank",
-    "recv", "reduce_scatter", "run_threads", "send", "set_communicator", "size", "use_communicator",
+    "CollectiveError", "Communicator", "DataParallel", "all_gather", "all_reduce", "barrier", "broadcast", "current",
+    "init", "rank", "recv", "reduce_scatter", "run_threads", "send", "set_communicator", "size", "use_communicator",
 ]  # fmt: skip

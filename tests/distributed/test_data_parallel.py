@@ -1,0 +1,112 @@
+"""Data parallel training equals that of one process on the whole batch."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flnb
+from flnb import distributed, nn
+from flnb.autograd.arrivals import listeners
+
+spec = importlib.util.spec_from_file_location("training", Path(__file__).with_name("training.py"))
+assert spec is not None
+assert spec.loader is not None
+training = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(training)
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "one bucket": {},
+    "small buckets": {"bucket": 300},
+    "inline": {"bucket": None},
+    "deterministic": {"deterministic": True},
+}
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("kind", ["plain", "accumulated", "unused"])
+@pytest.mark.parametrize("options", OPTIONS)
+def test_twenty_adam_steps_equal_one_process(ranks: int, kind: str, options: str) -> None:
+    expected, parameters = training.train(ranks, kind)
+    for losses, found in distributed.run_threads(ranks, lambda: training.train(ranks, kind, **OPTIONS[options])):
+        np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-12 * max(expected))
+        for a, b in zip(found, parameters, strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-9)
+    assert listeners == []
+
+
+@pytest.mark.parametrize("tape", ["linked", "arena", "pruning", "prefused"])
+def test_every_tape(tape: str) -> None:
+    expected, _ = training.train(2, "plain")
+    (losses, _), _ = distributed.run_threads(2, lambda: training.train(2, "plain", tape, bucket=300))
+    np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-12 * max(expected))
+
+
+def test_a_parameter_that_no_rank_used_keeps_no_gradient() -> None:
+    def work() -> tuple[bool, bool]:
+        net = training.Net()
+        model = distributed.DataParallel(net)
+        model(flnb.ones((2, 6), dtype=flnb.float64), rare=distributed.rank() == 0).sum().backward()
+        model.close()
+        return net.unused.grad is None, net.rare.grad is None
+
+    assert distributed.run_threads(2, work) == [(True, False), (True, False)]
+
+
+def test_buckets_are_sent_while_the_pass_goes_on() -> None:
+    """The first collective begins before the last op of the backward pass."""
+
+    def work() -> None:
+        net = nn.Sequential(*[nn.Linear(64, 64) for _ in range(6)])
+        model = distributed.DataParallel(net, bucket="20KiB")
+        loss = model(flnb.ones((32, 64))).sum()
+        loss.backward()
+        model.close()
+
+    with flnb.record() as run:
+        distributed.run_threads(2, work)
+    begun, ops = run.table("collective_begin"), run.table("op")
+    for lane in set(begun["lane"].tolist()):
+        mine = begun["t"][begun["lane"] == lane]
+        last_op = ops["t0"][ops["lane"] == lane].max()
+        assert (mine[-8:] < last_op).sum() >= 4
+
+
+def test_ranks_begin_with_the_parameters_of_rank_0() -> None:
+    def work() -> Any:
+        net = nn.Linear(3, 2)
+        distributed.DataParallel(net).close()
+        return net.weight.detach().numpy().copy()
+
+    first, *others = distributed.run_threads(3, work)
+    for other in others:
+        np.testing.assert_array_equal(first, other)
+
+
+def test_leaves_are_told_once_with_their_whole_gradient() -> None:
+    a, b = flnb.Variable([1.0, 2.0]), flnb.Variable([3.0, 4.0])
+    heard: list[tuple[int, list[float]]] = []
+
+    class Listening:
+        def __init__(self) -> None:
+            self.leaves = {a._node[2], b._node[2]}
+
+        def arrived(self, leaf: Any, gradient: Any) -> None:
+            assert leaf[3] is None, "the gradient is told before .grad is set"
+            heard.append((leaf[2], gradient.tolist()))
+
+        def ended(self) -> None:
+            heard.append((0, a.grad.tolist()))
+
+    listening = Listening()
+    listeners.append(listening)
+    try:
+        ((a * b).sum() + (a * 2.0).sum()).backward()
+    finally:
+        listeners.remove(listening)
+    assert sorted(heard) == sorted([(a._node[2], [5.0, 6.0]), (b._node[2], [1.0, 2.0]), (0, [5.0, 6.0])])
+    assert heard[-1][0] == 0
