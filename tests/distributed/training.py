@@ -1,4 +1,4 @@
-"""A small model with a shared weight, an unused one and a checkpoint, trained on parts of batches; used by the tests."""
+"""A small model with a shared weight, an unused one and a checkpoint, trained on parts of batches."""
 
 from __future__ import annotations
 
