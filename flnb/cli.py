@@ -82,13 +82,13 @@ def record(options: argparse.Namespace) -> int:
 def launch(options: argparse.Namespace) -> int:
     """Run a Python script on several ranks by mpiexec.
 
-    If a rank fails, the others say whom they waited for, and the last calls of all ranks are written to a file. The
-    exit status is that of the rank that failed first.
+    If a rank fails, the others say whom they waited for, and the last calls of all ranks are written to
+    flight.json. The exit status is that of the rank that failed first.
     """
     from flnb.distributed.launching import launch
 
     arguments, _ = _output_after(options.arguments, "")
-    return launch(options.ranks, [options.script, *arguments], options.report)
+    return launch(options.ranks, [options.script, *arguments])
 
 
 def view(options: argparse.Namespace) -> None:
@@ -205,7 +205,6 @@ def parser() -> argparse.ArgumentParser:
     one("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="the script's own arguments")
     one = command(launch, "-n 4 train.py --epochs 3")
     one("-n", "--ranks", type=int, required=True, help="how many processes to start on this machine")
-    one("--report", default="flight.json", metavar="FILE", help="written if a rank fails (default: flight.json)")
     one("script", metavar="SCRIPT", help="the Python script to run")
     one("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="the script's own arguments")
     one = command(view, "run.flnb --html run.html")

@@ -77,7 +77,7 @@ class DataParallel(Module):
     ...     net(x).sum().backward()
     ...     return net.module.weight.grad.tolist()
     >>> flnb.distributed.run_threads(2, train)
-    [[[1.5], [1.5]], [[1.5], [1.5]]]
+    [[[1.5, 1.5]], [[1.5, 1.5]]]
 
     Raises:
         CollectiveError: in backward, as `flnb.distributed.all_reduce`.
@@ -115,7 +115,7 @@ class DataParallel(Module):
         ...     net(flnb.ones((1, 2))).sum().backward()
         >>> net(flnb.ones((1, 2))).sum().backward()
         >>> net.module.weight.grad.tolist()
-        [[2.0], [2.0]]
+        [[2.0, 2.0]]
         """
         before, self._exchange = self._exchange, False
         try:
