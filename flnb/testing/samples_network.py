@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -22,49 +23,47 @@ def network_samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield from _choices(rng)
     yield from _paddings(rng)
     yield from _recurrences(rng)
-    for rank in (1, 2, 3):
-        yield from _convolutions(rng, rank)
-        yield from _poolings(rng, rank)
+    for rank, batch in itertools.product((1, 2, 3), (2, 0)):
+        yield from _convolutions(rng, rank, batch)
+        yield from _poolings(rng, rank, batch)
     for stride, padding in ((2, 1), ((1, 2), (0, 2))):
         note = f"stride {stride} padding {padding}"
         inputs = apart(rng, 2, 3, 6, 5), apart(rng, 4, 3, 3, 2)
         yield Sample("conv2d", lambda x, w, s=stride, p=padding: ops.conv2d(x, w, None, s, p), inputs, note)
     strided = apart(rng, 5, 4, 2, 2), apart(rng, 2, 4, 2, 3)
     yield Sample("conv2d", lambda x, w: ops.conv2d(x.T, w[:, ::2]), strided, "strided")
-    yield Sample("conv2d", ops.conv2d, (apart(rng, 0, 3, 4, 4), apart(rng, 2, 3, 1, 1)), "empty batch")
     yield Sample("max_pool2d", lambda x: ops.max_pool2d(x, 3, 2, 1), (apart(rng, 2, 2, 5, 5),), "overlapping")
     yield Sample("max_pool2d", lambda x: ops.max_pool2d(x.T, 2), (apart(rng, 6, 4, 2, 2),), "strided")
     yield Sample("add", lambda x: ops.avg_pool2d(x, 3, 2, 1), (apart(rng, 1, 2, 5, 5),), "avg_pool2d")
 
 
-def _convolutions(rng: np.random.Generator, rank: int) -> Iterator[Sample]:
+def _convolutions(rng: np.random.Generator, rank: int, batch: int) -> Iterator[Sample]:
     """Yield samples of convolutions over ``rank`` axes and of the ops that compute their gradients."""
-    name, size, kernel = f"conv{rank}d", SIZES[rank], KERNELS[rank]
+    name, size, kernel, empty = f"conv{rank}d", SIZES[rank], KERNELS[rank], "" if batch else "empty "
     function = getattr(ops, name)
-    yield Sample(name, function, (apart(rng, 2, 3, *size), apart(rng, 2, 3, *kernel)))
-    yield Sample(name, function, (apart(rng, 2, 3, *size), apart(rng, 2, 3, *kernel), apart(rng, 2)), "bias")
-    inputs = apart(rng, 2, 4, *size), apart(rng, 6, 2, *kernel)
-    yield Sample(name, lambda x, w: function(x, w, None, 2, 1, 2, 2), inputs, "dilated in groups")
-    placing = (2,) * rank, (1,) * rank, (1,) * rank, 1
+    x, w = apart(rng, batch, 3, *size), apart(rng, 2, 3, *kernel)
+    yield Sample(name, function, (x, w), empty.strip())
+    yield Sample(name, function, (x, w, apart(rng, 2)), f"{empty}bias")
+    inputs = apart(rng, batch, 4, *size), apart(rng, 6, 2, *kernel)
+    yield Sample(name, lambda x, w: function(x, w, None, 2, 1, 2, 2), inputs, f"{empty}dilated in groups")
+    placing = (2,) * rank, (1,) * rank, (1,) * rank
     fit = tuple((n + 2 - k) // 2 + 1 for n, k in zip(size, kernel, strict=True))
-    g = apart(rng, 2, 4, *fit)
-    yield direct(f"{name}_input_grad", (g, apart(rng, 4, 3, *kernel)), *placing, size)
-    yield direct(f"{name}_weight_grad", (g, apart(rng, 2, 3, *size)), *placing, kernel)
-    grouped = *placing[:3], 2
-    yield direct(f"{name}_input_grad", (g, apart(rng, 4, 3, *kernel)), *grouped, size, note="groups")
-    yield direct(f"{name}_weight_grad", (g, apart(rng, 2, 6, *size)), *grouped, kernel, note="groups")
+    g, w = apart(rng, batch, 4, *fit), apart(rng, 4, 3, *kernel)
+    for groups in (1, 2):
+        x, note = apart(rng, batch, 3 * groups, *size), f"{empty}groups {groups}"
+        yield direct(f"{name}_input_grad", (g, w), *placing, groups, size, note=note)
+        yield direct(f"{name}_weight_grad", (g, x), *placing, groups, kernel, note=note)
 
 
-def _poolings(rng: np.random.Generator, rank: int) -> Iterator[Sample]:
+def _poolings(rng: np.random.Generator, rank: int, batch: int) -> Iterator[Sample]:
     """Yield samples of pooling over ``rank`` axes and of the ops that compute its gradients."""
-    name, size, two = f"max_pool{rank}d", (4, 6, 2)[:rank], (2,) * rank
-    half = tuple(n // 2 for n in size)
+    name, size, two, empty = f"max_pool{rank}d", (4, 6, 2)[:rank], (2,) * rank, "" if batch else "empty "
     largest, mean = getattr(ops, name), getattr(ops, f"avg_pool{rank}d")
-    yield Sample(name, lambda x: largest(x, 2), (apart(rng, 2, 2, *size),))
-    yield Sample("multiply", lambda x: mean(x, 2, 1), (apart(rng, 2, 2, *size),), f"avg_pool{rank}d")
-    image = apart(rng, 1, 2, *size)
-    yield direct(f"{name}_grad", (apart(rng, 1, 2, *half), image), two, two)
-    yield direct(f"{name}_select", (apart(rng, 1, 2, *size), image), two, two)
+    image, half = apart(rng, batch, 2, *size), tuple(n // 2 for n in size)
+    yield Sample(name, lambda x: largest(x, 2), (image,), empty.strip())
+    yield Sample("multiply", lambda x: mean(x, 2, 1), (image,), f"{empty}avg_pool{rank}d")
+    yield direct(f"{name}_grad", (apart(rng, batch, 2, *half), image), two, two, note=empty.strip())
+    yield direct(f"{name}_select", (apart(rng, batch, 2, *size), image), two, two, note=empty.strip())
 
 
 def _activations(rng: np.random.Generator) -> Iterator[Sample]:

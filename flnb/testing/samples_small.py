@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from flnb import fft, linalg, ops
-from flnb.testing.sample import Array, Sample, direct
+from flnb.testing.sample import Sample, direct
 
 LABELS = np.zeros(0, np.int64)
 
@@ -44,9 +44,6 @@ EMPTY: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "rfftn": (lambda x: ops.real(fft.rfft(x)), (0, 4)),
     "slice": (lambda x: x[..., 0], (0, 2)),
     "softmax": (ops.softmax, (0, 3)),
-    "max_pool1d": (lambda x: ops.max_pool1d(x, 2), (0, 2, 4)),
-    "max_pool2d": (lambda x: ops.max_pool2d(x, 2), (0, 2, 4, 4)),
-    "max_pool3d": (lambda x: ops.max_pool3d(x, 2), (0, 2, 4, 4, 4)),
 }
 ZERO_DIMENSIONAL = {"gather": lambda x: x[True], "max": ops.max, "min": ops.min, "sort": ops.median}
 
@@ -61,22 +58,3 @@ def small_samples(rng: np.random.Generator) -> Iterator[Sample]:
         yield Sample(op, function, (rng.uniform(1.5, 2.5, ()),), "no dimension")
     yield direct("place", (np.zeros(0),), (5,), (("slice", 1, 1, None),), note="nothing")
     yield direct("scatter_add", (np.zeros(0), LABELS), (4,), (("index", 0),), note="nothing")
-    for rank in (1, 2, 3):
-        yield from _without_examples(rng, rank)
-
-
-def _without_examples(rng: np.random.Generator, rank: int) -> Iterator[Sample]:
-    """Yield samples of convolution and pooling over ``rank`` axes, for a batch of no images."""
-
-    def shaped(*shape: int) -> Array:
-        return rng.normal(size=shape)
-
-    one, two, three, four = ((n,) * rank for n in (1, 2, 3, 4))
-    weight, placing = shaped(2, 3, *two), (one, (0,) * rank, one, 1)
-    yield Sample(f"conv{rank}d", getattr(ops, f"conv{rank}d"), (shaped(0, 3, *four), weight), "nothing")
-    yield direct(f"conv{rank}d_input_grad", (shaped(0, 2, *three), weight), *placing, four, note="nothing")
-    images = shaped(0, 2, *three), shaped(0, 3, *four)
-    yield direct(f"conv{rank}d_weight_grad", images, *placing, two, note="nothing")
-    image = shaped(0, 2, *four)
-    yield direct(f"max_pool{rank}d_grad", (shaped(0, 2, *two), image), two, two, note="nothing")
-    yield direct(f"max_pool{rank}d_select", (shaped(0, 2, *four), image), two, two, note="nothing")
