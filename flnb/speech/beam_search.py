@@ -74,7 +74,7 @@ def _arrivals(acceptor: Acceptor, alive: dict[int, Any], frame: Numbers) -> dict
 
     Args:
         acceptor: the graph.
-        alive: the score of each state; None in the first one, for 0.
+        alive: the score of each state before the frame; before the first frame, None stands for the score 0.
         frame: the score of each token in this frame.
     """
     arriving: dict[int, Any] = {}

@@ -28,7 +28,7 @@ Extents = tuple[int, ...]
 
 
 def windows(x: Array, kernel: Extents, stride: Extents, dilation: Extents) -> Array:
-    """A view (N, C, *windows, *kernel) of all windows."""
+    """Return a strided view of all windows of x (N, C, *extents), shape (N, C, *windows, *kernel)."""
     size, steps = x.shape[2:], x.strides[2:]
     fit = [(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in zip(size, kernel, stride, dilation, strict=True)]
     moves = [step * s for step, s in zip(steps, stride, strict=True)]
@@ -40,9 +40,10 @@ def windows(x: Array, kernel: Extents, stride: Extents, dilation: Extents) -> Ar
 def window_places(
     shape: Extents, kernel: Extents, stride: Extents, padding: Extents, dilation: Extents
 ) -> tuple[Array, Extents]:
-    """Flat indices of the elements of all windows, as columns (C x kernel, N x windows), and the windows each way.
+    """Return where the elements of all windows are in flat x, and how many windows there are along each axis.
 
-    Padding has the index behind the last element.
+    The indices have the shape (C x kernel, N x windows), a column for each window; an element of
+    the padding has the index behind the last element of x.
     """
     size, rank = math.prod(shape), len(kernel)
     around = [(0, 0), (0, 0), *((p, p) for p in padding)]
@@ -61,7 +62,7 @@ def filled(value: float, shape: tuple[int, ...], dtype: np.dtype[Any], out: Arra
 
 
 def scratch(shape: Extents, dtype: np.dtype[Any]) -> Array:
-    """Memory for the duration of one op, from the active manager where it is worth a block."""
+    """Return uninitialised memory for the duration of one op, from the active memory manager if it is large."""
     if math.prod(shape) < SMALL:
         return np.empty(shape, dtype)
     here = current()
@@ -70,21 +71,22 @@ def scratch(shape: Extents, dtype: np.dtype[Any]) -> Array:
 
 
 def inside(places: Iterable[Any]) -> Any:
-    """The key of these places along the last axes."""
+    """Return the NumPy index that takes these slices along the last axes: ``(..., *places)``."""
     return (..., *places)
 
 
 def pointwise(x: Array, kernel: Extents, stride: Extents, padding: Extents, groups: int) -> bool:
-    """Whether this is one matrix product for each example, and those are quicker than one for all with its copies.
+    """Return whether a convolution is best computed as one matrix product per example: kernel 1 x 1, large images.
 
-    They are not where an example is small and the matrices are large: 7 x 7 with 2048 channels takes 1.3 times as long.
+    For small images with many channels one product for the whole batch is quicker, copies included: 7 x 7 with 2048
+    channels takes 1.3 times as long one by one.
     """
     plain = groups == 1 and {*kernel, *stride} == {1} and not any(padding)
     return plain and (math.prod(x.shape[2:]) >= 64 or x.size < 2**16)
 
 
 def flat(x: Array) -> Array:
-    """(N, C, *extents) as (N, C, places)."""
+    """Reshape (N, C, *extents) to (N, C, product of the extents)."""
     return x.reshape(*x.shape[:2], math.prod(x.shape[2:]))
 
 
@@ -104,7 +106,10 @@ class Convolution:
     def _columns(
         self, x: Array, kernel: Extents, stride: Extents, padding: Extents, dilation: Extents, groups: int
     ) -> tuple[Array, Extents]:
-        """The windows as columns (groups, channels of a group x kernel, batch x windows), and how many each way."""
+        """Return the windows as columns, and how many there are along each axis.
+
+        The columns have the shape (groups, channels of a group x kernel, batch x windows).
+        """
         if x.size * math.prod(kernel) < SMALL:
             places, fit = window_places(x.shape, kernel, stride, padding, dilation)
             values = np.empty(x.size + 1, x.dtype)
@@ -120,7 +125,7 @@ class Convolution:
         return columns.reshape(shape), tuple(extents)
 
     def _rows(self, g: Array, groups: int) -> Array:
-        """(N, O, *extents) as (groups, O / groups, N x extents)."""
+        """Reorder the cotangent (N, O, *extents) to (groups, O / groups, N x extents)."""
         n, o, *size = g.shape
         rows = scratch((o, n, *size), g.dtype)
         np.copyto(rows, g.swapaxes(0, 1))

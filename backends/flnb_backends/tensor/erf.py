@@ -31,7 +31,7 @@ ROOT = math.sqrt(0.5)
 
 
 def _scaled(scale: float) -> list[Array]:
-    """Limits of x, and coefficients of a polynomial q with x q(x^2) = scale x p((scale x)^2)."""
+    """Return the limits of x and the coefficients of a polynomial q such that x q(x^2) is scale x p((scale x)^2)."""
     powers = range(2 * len(COEFFICIENTS) - 1, 0, -2)
     values = [-SATURATED / scale, SATURATED / scale, *(c * scale**n for c, n in zip(COEFFICIENTS, powers, strict=True))]
     return [np.array(value, np.float32) for value in values]
@@ -42,7 +42,7 @@ ONE, HALF = (np.array(value, np.float32) for value in (1.0, 0.5))
 
 
 def _tangent(constants: list[Array], x: Array, result: Array, value: Array, squares: Array) -> None:
-    """tanh(x q(x^2)); the result may be written over x, or be the memory for the polynomial's value."""
+    """Compute tanh(x q(x^2)) into ``result``, which may be the array ``x`` or the scratch array ``value``."""
     low, high, first, *others, last = constants
     np.square(x.clip(low, high, squares), squares)
     np.multiply(squares, first, value)
@@ -54,7 +54,7 @@ def _tangent(constants: list[Array], x: Array, result: Array, value: Array, squa
 
 
 def normal_distribution(x: Array, out: Array, scratch: Array) -> None:
-    """(1 + erf(x / sqrt(2))) / 2 into ``out``, of float32 or float64."""
+    """Compute the cumulative normal distribution, (1 + erf(x / sqrt(2))) / 2, of float32 or float64 into ``out``."""
     half, one = (HALF, ONE) if x.dtype == np.float32 else (0.5, 1.0)
     if x.dtype == np.float32:
         _tangent(NORMAL, x, out, out, scratch)
@@ -65,7 +65,7 @@ def normal_distribution(x: Array, out: Array, scratch: Array) -> None:
 
 
 def _single(x: Array, result: Array) -> None:
-    """Compute piece by piece, so that arrays that are read twice stay in the cache."""
+    """Compute erf of float32, in pieces that fit into the cache."""
     given, wanted = x.reshape(-1), result.reshape(-1)
     scratch = np.empty((2, min(PIECE, given.size)), np.float32)
     for start in range(0, given.size, PIECE):
@@ -74,7 +74,7 @@ def _single(x: Array, result: Array) -> None:
 
 
 def erf(x: Array, out: Array | None = None) -> Array:
-    """erf(x), elementwise, in the dtype of x; of float32 and float16 in single precision, to 5e-7 of the value.
+    """Compute the error function elementwise, in the dtype of x; float32 and float16 to a relative error of 5e-7.
 
     >>> import numpy as np
     >>> erf(np.array([0.0, 0.5, -3.0])).round(12).tolist()

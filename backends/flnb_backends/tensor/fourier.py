@@ -14,7 +14,7 @@ Axes = tuple[int, ...]
 
 @quiet_methods
 class Fourier:
-    """The transforms of the NumPy backend. Inputs have the right sizes already."""
+    """The Fourier transforms of the NumPy backend. Ops have cut or padded their inputs to the right sizes."""
 
     def fftn(self, x: Array, axes: Axes, norm: Any, out: Array | None = None) -> Array:
         return np.fft.fftn(x, axes=axes, norm=norm, out=out)

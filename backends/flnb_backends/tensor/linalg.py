@@ -15,7 +15,7 @@ Array = np.ndarray[Any, Any]
 
 
 def lapack(name: str, x: Array, *arguments: Any, **options: Any) -> Any:
-    """A function of `numpy.linalg`, by name; half precision is computed in single. Its errors name op and matrix."""
+    """Call a function of `numpy.linalg`; half precision is computed in float32. Errors name the op and the matrix."""
     try:
         return getattr(np.linalg, name)(single(x), *map(single, arguments), **options)
     except np.linalg.LinAlgError as error:
@@ -23,7 +23,7 @@ def lapack(name: str, x: Array, *arguments: Any, **options: Any) -> Any:
 
 
 def pack(parts: Any, x: Array, out: Array | None) -> Array:
-    """Results joined along one last axis, in the dtype of x; the batch is all but the last two axes of x."""
+    """Flatten the results of one decomposition and join them along one last axis, behind the batch axes of x."""
     batch = x.shape[:-2]
     flat = [np.reshape(p, (*batch, math.prod(np.shape(p)[len(batch) :]))) for p in parts]
     if out is None:

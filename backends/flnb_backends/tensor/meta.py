@@ -30,7 +30,7 @@ _numpy = NumpyBackend()
 
 
 class Owner:
-    """The object that a buffer and its views keep alive, and their block with it."""
+    """Keeps a block of memory allocated as long as a buffer or one of its views refers to it."""
 
     __slots__ = ("__weakref__", "block")
     block: Block
@@ -65,11 +65,11 @@ class Buffer:
 
     @property
     def block(self) -> Block | None:
-        """The block that its memory would be in."""
+        """The block of memory allocated for this buffer; None without one."""
         return None if self.owner is None else self.owner.block
 
     def outline(self) -> np.ndarray[Any, Any]:
-        """An array of this shape and these strides over no memory, from which NumPy computes views."""
+        """A NumPy array of this shape and these strides without memory of its own, from which NumPy computes views."""
         return as_strided(np.empty((), self.dtype), self.shape, self.strides)
 
     def __repr__(self) -> str:
@@ -96,7 +96,7 @@ class MetaBackend(TensorBackend):
     whole_dtypes: ClassVar[str] = "fd"
 
     def __getattr__(self, name: str) -> Callable[..., Buffer]:
-        """A primitive, made from its row of the op table."""
+        """Make the method of a primitive from its shape rule in the op table."""
         op = OPS.get(name.removesuffix("_pull"))
         if op is None or (op.body is not None and not hasattr(_numpy, name)):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -105,7 +105,7 @@ class MetaBackend(TensorBackend):
         return _computed(op) if op.writes_out else _view(name)
 
     def from_numpy(self, array: Any, out: Buffer | None = None) -> Buffer:
-        """The shape and dtype of an array."""
+        """Return a buffer of the array's shape and dtype."""
         return Buffer(spec_of(array.shape, array.dtype, META)) if out is None else out
 
     def to_numpy(self, buffer: Buffer) -> NoReturn:
@@ -121,7 +121,7 @@ class MetaBackend(TensorBackend):
         )
 
     def empty(self, spec: Spec, manager: Any, min_block: int, code: int = 0, category: int = 0) -> tuple[Buffer, int]:
-        """A buffer, with a block of its own if NumPy's would have one."""
+        """Return a buffer and the id of its block, which is allocated where the NumPy backend would allocate one."""
         if spec.nbytes < min_block or not spec.nbytes:
             return Buffer(spec), 0
         owner = owner_in(manager, Owner, spec.shape, spec.dtype, spec.nbytes, code, category)
@@ -135,7 +135,7 @@ class MetaBackend(TensorBackend):
 
 
 def _computed(op: Op) -> Callable[..., Buffer]:
-    """The result of a primitive with new memory: the buffer that it would write."""
+    """Make the method of a primitive that writes to new memory: it returns the buffer it was given, unwritten."""
 
     def method(*arguments: Any) -> Buffer:
         out = arguments[-1] if len(arguments) > op.arity else None
@@ -149,12 +149,12 @@ def _computed(op: Op) -> Callable[..., Buffer]:
 
 
 def _whole(*_: Any, out: Any) -> Any:
-    """The results of a composite that NumPy takes whole, or of its gradient: the buffers that it would write."""
+    """Stand in for a method that computes a composite or its gradient: it returns the buffers it was given."""
     return out
 
 
 def _view(name: str) -> Callable[..., Buffer]:
-    """A primitive that makes a view, by NumPy's method."""
+    """Make the method of a primitive that returns a view: NumPy finds its shape and strides."""
     of_array = getattr(_numpy, name)
 
     def method(x: Buffer, *attributes: Any) -> Buffer:

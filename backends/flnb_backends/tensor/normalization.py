@@ -15,7 +15,7 @@ __all__ = ["Normalization"]
 
 @quiet_methods
 class Normalization:
-    """Normalised values by the statistics of rows (layer norm) and of channels (batch norm)."""
+    """Layer norm and batch norm with their gradients: methods of the NumPy backend."""
 
     def layer_norm(self, x: Array, *more: Any, out: Out = None) -> tuple[Array, ...]:
         *affine, count, eps = more
@@ -112,7 +112,7 @@ class Normalization:
 
 
 def _add_columns(parts: tuple[Array, ...], totals: list[Array], first: int) -> None:
-    """Add the sums of columns to the totals, which are begun by the first block."""
+    """Add the column sums of arrays (n, m) to totals (m,); the first block (``first`` is 0) overwrites the totals."""
     for part, total in zip(parts, totals, strict=False):
         flat = total.reshape(-1)
         if first:

@@ -33,18 +33,18 @@ def into(values: Array, out: Array | None) -> Array:
 
 
 _WHOLE = {("slice", None, None, None)}
-"""The encoded key of a whole axis."""
+"""The part of an encoded index that takes a whole axis."""
 
 
 def _add_rows(out: Array, rows: Array, g: Array) -> None:
-    """Add g's rows to those of ``out`` that are named, number by number: `np.add.at` takes a quarter of the time so."""
+    """Add row i of g to row ``rows[i]`` of ``out``, by flat indices: so `np.add.at` takes a quarter of the time."""
     places = (rows % max(len(out), 1))[:, None] * g.shape[1] + np.arange(g.shape[1])
     np.add.at(out.reshape(-1), places.reshape(-1), g.reshape(-1))
 
 
 @lru_cache(4096)
 def _strides(shape: tuple[int, ...], to: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """The strides in bytes with which C-contiguous memory of one shape shows as another that it broadcasts to."""
+    """Return the strides, in bytes, by which a C-contiguous array of one shape is viewed broadcast to another."""
     lead = len(to) - len(shape)
     steps = [itemsize * math.prod(shape[i + 1 :]) if n == to[lead + i] else 0 for i, n in enumerate(shape)]
     return (0,) * lead + tuple(steps)

@@ -22,19 +22,23 @@ SMALL = 1 << 10
 
 
 def piece(shape: Extents, dtype: np.dtype[Any]) -> Array:
-    """Scratch memory, from the manager where it is larger than a block of rows."""
+    """Return uninitialised scratch memory; a large array is allocated by the active memory manager."""
     return np.empty(shape, dtype) if math.prod(shape) * dtype.itemsize <= PIECE else scratch(shape, dtype)
 
 
 def places(x: Array, axis: int, kernel: int, stride: int, fit: int) -> list[Array]:
-    """For each place in a window along an axis, the elements of all windows there."""
+    """Return, for each offset in a window along an axis, a view of the elements of all windows at that offset."""
     before = (slice(None),) * axis
     return [x[(*before, slice(i, i + (fit - 1) * stride + 1, stride))] for i in range(kernel)]
 
 
 @lru_cache(32)
 def tiling(shape: Extents, kernel: Extents, stride: Extents) -> tuple[Extents, Extents, Array] | None:
-    """How windows that tile small images become rows: the shape to split, the order of axes, where rows start."""
+    """Return how to reorder small images so that each window is a row.
+
+    Returns:
+        The shape to which images are split, the order of its axes, and where each row starts in the flat result.
+    """
     pairs = list(zip(shape[2:], kernel, strict=True))
     if not 0 < math.prod(shape) <= SMALL or kernel != stride or any(n % k for n, k in pairs):
         return None
@@ -45,7 +49,7 @@ def tiling(shape: Extents, kernel: Extents, stride: Extents) -> tuple[Extents, E
 
 
 def tiled(x: Array, split: Extents, order: Extents, starts: Array) -> tuple[Array, Array]:
-    """All windows, flat, and where in them each one's first maximum is, or NaN."""
+    """Return all windows one behind the other, and the place in them of each window's first maximum (or first NaN)."""
     tiles = x.reshape(split).transpose(order).reshape(len(starts), -1)
     chosen = tiles.argmax(1)
     chosen += starts
@@ -53,7 +57,7 @@ def tiled(x: Array, split: Extents, order: Extents, starts: Array) -> tuple[Arra
 
 
 def has_nan(x: Array) -> bool:
-    """Whether a flat array contains a NaN, or may contain one, in half precision."""
+    """Return whether a flat array contains NaN; for half precision True, since a search would cost too much."""
     if is_half(x):
         return True
     squares = np.dot(x, x)
@@ -61,9 +65,9 @@ def has_nan(x: Array) -> bool:
 
 
 def firsts(x: Array, y: Array, axis: int, kernel: int, stride: int) -> Iterator[Array]:
-    """For each offset in a window along an axis, a mask of the windows whose first maximum is there.
+    """Return, for each offset in a window along an axis, a mask of the windows whose first maximum is there.
 
-    ``y`` are the maxima; NaN counts as a maximum.
+    ``y`` holds the maxima of the windows of x; NaN counts as a maximum.
     """
     left: Any = None
     whole = has_nan(y.reshape(-1))  # otherwise the last place has all that is left
@@ -80,7 +84,7 @@ def firsts(x: Array, y: Array, axis: int, kernel: int, stride: int) -> Iterator[
 
 
 def maxima(x: Array, kernel: Extents, stride: Extents, out: Array | None = None) -> list[Array]:
-    """x, the maxima of its windows along the last axis, the maxima of those along the axis before, and so on."""
+    """Return x, its maxima over windows along the last axis, the maxima of these along the axis before, and so on."""
     found = [x]
     for axis in range(x.ndim - 1, 1, -1):
         k, s = kernel[axis - 2], stride[axis - 2]

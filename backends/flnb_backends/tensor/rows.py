@@ -20,7 +20,7 @@ ONES = 1 << 14
 
 @lru_cache(1024)
 def number(value: float, dtype: np.dtype[Any]) -> Array:
-    """A number as an array without dimensions."""
+    """Return a number as a 0-d array, which ufuncs take without a conversion."""
     return np.array(value, dtype)
 
 
@@ -30,21 +30,21 @@ def _filled(shape: tuple[int, ...], dtype: np.dtype[Any], value: float = 1.0) ->
 
 
 def target(out: Out, index: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """The buffer given for a result, or a new one."""
+    """Return the buffer given for result number ``index``, or a new one."""
     if out is None or out[index] is None:
         return np.empty(shape, dtype)
     return out[index]  # type: ignore[return-value]
 
 
 def row_sums(x: Array) -> Array:
-    """Sums of the rows of (n, m): (n, 1)."""
+    """Return the sums of the rows of an array (n, m), shape (n, 1)."""
     if x.shape[1] > ONES:
         return np.add.reduce(x, axis=1, keepdims=True)
     return np.asarray(np.dot(x, _filled((x.shape[1], 1), x.dtype)))
 
 
 def row_means(x: Array, out: Array | None = None) -> Array:
-    """Means of the rows of (n, m): (n, 1)."""
+    """Return the means of the rows of an array (n, m), shape (n, 1)."""
     share = 1.0 / x.shape[1]
     if x.shape[1] > ONES:
         return np.multiply(row_sums(x), number(share, x.dtype), out)
@@ -52,14 +52,14 @@ def row_means(x: Array, out: Array | None = None) -> Array:
 
 
 def column_sums(x: Array, out: Array | None = None) -> Array:
-    """Sums of the columns of (n, m): (m,)."""
+    """Return the sums of the columns of an array (n, m), shape (m,)."""
     if len(x) > ONES:
         return np.asarray(np.add.reduce(x, axis=0, out=out))
     return np.asarray(np.dot(_filled((len(x),), x.dtype), x, out))
 
 
 def channel_sums(x: Array, out: Array | None = None) -> Array:
-    """Sums of (N, C, ...) over all axes but the second: (C,)."""
+    """Return the sums of an array (N, C, ...) over all axes but the second, shape (C,)."""
     if not x.flags.c_contiguous or not x.size:
         return np.asarray(np.add.reduce(x, axis=(0, *range(2, x.ndim)), out=out))
     if x.ndim == 2:
@@ -69,7 +69,7 @@ def channel_sums(x: Array, out: Array | None = None) -> Array:
 
 
 def row_maxima(x: Array) -> Array:
-    """The largest element of each row of (n, m), NaN where there is one: (n, 1)."""
+    """Return the largest element of each row of an array (n, m), NaN where a row has one; shape (n, 1)."""
     if x.size < 2048 or x.shape[1] < 32:
         return np.asarray(np.maximum.reduce(x, axis=1, keepdims=True))
     places = np.argmax(x, axis=1)  # three times as quick as the maximum itself
@@ -103,14 +103,14 @@ def blocks(trailing: int, *arrays: Array) -> Iterable[Any]:
 
 
 def blocks_along(axis: int, *arrays: Array) -> Iterable[Any]:
-    """Blocks (n, extent, m), of which the middle is the axis."""
+    """Split arrays of one shape into blocks (n, extent, m) that fit into the cache, ``axis`` in the middle."""
     shape = arrays[0].shape
     for block in blocks(len(shape) - axis, *arrays):
         yield [a.reshape(len(a), shape[axis], -1) for a in block]
 
 
 def examples(*arrays: Array) -> Iterable[Any]:
-    """Arrays (N, ...) as blocks of examples."""
+    """Split arrays (N, ...) into blocks of some examples that fit into the cache."""
     first = arrays[0]
     if first.nbytes <= PIECE:
         return (arrays,)

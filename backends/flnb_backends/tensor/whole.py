@@ -29,7 +29,7 @@ CUBIC, ROOT_EIGHT_OVER_PI = 0.044715, math.sqrt(8.0 / math.pi)
 
 @quiet_methods
 class Activations:
-    """Elementwise composites."""
+    """Methods of the NumPy backend for activation functions and their gradients."""
 
     def relu(self, x: Array, out: Out = None) -> tuple[Array, ...]:
         y = target(out, 0, x.shape, x.dtype)
@@ -109,7 +109,7 @@ class Activations:
         return y, gate
 
     def gelu_tanh_pull(self, g: Array, x: Array, gate: Array, y: None, out: Out = None) -> tuple[Array, ...]:
-        """gate (1 + x (1 - gate) z'), where the gate is sigmoid(z)."""
+        """Compute g * gate * (1 + x (1 - gate) z'), where gate = sigmoid(z) is the value kept by the forward method."""
         of_x = target(out, 0, x.shape, x.dtype)
         one, linear = number(1.0, x.dtype), number(ROOT_EIGHT_OVER_PI, x.dtype)
         cubic = number(3.0 * CUBIC * ROOT_EIGHT_OVER_PI, x.dtype)
@@ -126,7 +126,7 @@ class Activations:
 
 
 def _sigmoid(x: Array, half: float, out: Array) -> None:
-    """sigmoid(2 half x), computed as (tanh(half x) + 1) / 2."""
+    """Compute sigmoid(2 half x) into ``out``, as (tanh(half x) + 1) / 2."""
     np.multiply(x, number(half, x.dtype), out)
     np.tanh(out, out)
     np.add(out, number(1.0, x.dtype), out)
@@ -134,14 +134,14 @@ def _sigmoid(x: Array, half: float, out: Array) -> None:
 
 
 def _softmax(x: Array, y: Array) -> None:
-    """The softmax of rows."""
+    """Compute the softmax of each row of x (n, m) into y."""
     np.subtract(x, row_maxima(x), y)
     np.exp(y, y)
     np.divide(y, row_sums(y), y)
 
 
 def _log_softmax(x: Array, y: Array) -> None:
-    """The logarithm of the softmax of rows."""
+    """Compute the logarithm of the softmax of each row of x (n, m) into y."""
     np.subtract(x, row_maxima(x), y)
     total = row_sums(np.exp(y))
     np.subtract(y, np.log(total, total), y)
@@ -149,7 +149,7 @@ def _log_softmax(x: Array, y: Array) -> None:
 
 @quiet_methods
 class Softmax:
-    """Softmax and composites made of it. Along another axis than the last, that axis is reduced instead of rows."""
+    """Methods of the NumPy backend for softmax, log_softmax, cross entropy and their gradients, along any axis."""
 
     def softmax(self, x: Array, axis: int, out: Out = None) -> tuple[Array, ...]:
         y = target(out, 0, x.shape, x.dtype)
@@ -233,11 +233,11 @@ class Softmax:
 
 
 def _places(targets: Array, n: int, classes: int) -> Array:
-    """The positions of the targets' scores in flat (n, classes)."""
+    """Return where each target's score is in the flattened scores (n, classes)."""
     places: Array = np.arange(0, n * classes, classes)
     np.add(places, targets, places, casting="unsafe")  # unsigned targets, too
     return places
 
 
 class Whole(Activations, Softmax, Normalization):
-    """All composites that the NumPy backend computes whole."""
+    """All composites that the NumPy backend computes in one method each."""
