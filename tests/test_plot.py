@@ -40,6 +40,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
             with bus.scope("net"):
                 op("add", "elementwise", t, 1_000_000, 2, (1, 0))
                 op("log\\odd", "elementwise", t, 500_000, 3, (2, 0))
+            bus.emit(schema.WALK, t, 3)
             for number, norm, bad in ((3, 1.0, 0), (2, 2.0, 4), (1, 3.0, 0)):
                 bus.emit(schema.GRAD_STAT, t, number, encoding.float_bits(norm), bad, 8, 0, 64)
             name = intern.strings.id_of("conv.weight")
