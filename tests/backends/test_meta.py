@@ -154,7 +154,7 @@ def test_wrong_shapes_dtypes_and_indices_are_refused_as_on_numpy():
             flnb.ones((2, 3)) + flnb.ones((4,))
         with pytest.raises(IndexError, match="index 2 is out of range for axis 0"):
             flnb.ones((2, 3))[2]
-        with pytest.raises(IndexError, match="an index array must be integer or bool, got float32"):
+        with pytest.raises(IndexError, match="expected integer or bool indices, got float32"):
             flnb.ones((2, 3))[flnb.ones((2,))]
 
 
