@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flnb_telemetry import bus, intern, schema
+from flnb_telemetry.live import tape_frame
 from flnb_telemetry.liverecording import LiveRecording
 from flnb_telemetry.livetape import LiveTape
 from flnb_telemetry.recording import Recording
@@ -154,7 +155,7 @@ class Stage:
         assert self._tape is not None
         self._live = self._live or LiveTape(self._tape)
         if message["type"] == "hello":
-            return [(self._live.frame("tape"), b"")]
+            return [(tape_frame(self._live, "tape"), b"")]
         return [(self._live.answer(message), b"")] if message["type"] == "tape" else []
 
 
