@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import mmap
 import pickletools
+import re
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,10 @@ __all__ = ["PickleError", "encoded", "read"]
 
 WINDOW = 1 << 24  # bytes of the file after which the pages already read are released
 LONGEST_INTEGER = 16  # bytes
+CACHED = 1 << 16  # lists of references that are kept
+_REFERENCES = re.compile(rb"\](\x94?)\(((?:h.|j.{4}){1,999}+)e", re.DOTALL)
+_REFERENCE = re.compile(rb"h.|j.{4}", re.DOTALL)
+"""A list of memoized values, such as a call stack of frames. It is whole: `pickle` appends items by the thousand."""
 TEXTS = frozenset({str})
 
 
@@ -31,7 +36,7 @@ class PickleError(ValueError):
 
 
 def read(path: str | os.PathLike[str], gather: Callable[[list[Any]], list[Any]] = lambda items: items) -> Any:
-    """Return the value that a pickle file holds.
+    """Return the value that a pickle file holds; lists of memoized values come as tuples, which equal lists share.
 
     Args:
         path: a pickle of protocol 2 to 5.
@@ -66,6 +71,7 @@ class _Machine:
         self.stack: list[Any] = []
         self.marks: list[int] = []
         self.memo: dict[int, Any] = {}
+        self.lists: dict[bytes, tuple[Any, ...]] = {}
 
     def run(self) -> Any:
         """Execute the whole pickle and return its value. The most frequent opcodes are executed in the loop itself."""
@@ -81,6 +87,11 @@ class _Machine:
                 elif code == 0x8A and (count := data[start + 1]) <= LONGEST_INTEGER:  # LONG1
                     self.at = start + 2 + count
                     stack.append(int.from_bytes(data[start + 2 : self.at], "little", signed=True))
+                elif code == 0x5D and (found := _REFERENCES.match(data, start)):  # EMPTY_LIST and its items
+                    stack.append(self.shared(found[2]))
+                    if found[1]:
+                        memo[len(memo)] = stack[-1]
+                    self.at = found.end()
                 elif code == 0x94:  # MEMOIZE
                     memo[len(memo)] = stack[-1]
                     self.at = start + 1
@@ -101,6 +112,17 @@ class _Machine:
         if len(stack) != 1 or self.marks:
             raise PickleError(f"it stops at byte {start:,} within a value")
         return stack[0]
+
+    def shared(self, references: bytes) -> tuple[Any, ...]:
+        """Return the values that opcodes fetch from the memo as one tuple, the same for equal opcodes."""
+        values = self.lists.get(references)
+        if values is None:
+            codes = _REFERENCE.findall(references)
+            values = tuple([self.memo[int.from_bytes(code[1:], "little")] for code in codes])
+            if len(self.lists) >= CACHED:
+                self.lists.clear()
+            self.lists[references] = values
+        return values
 
     def gathered(self, items: list[Any]) -> list[Any]:
         """Return what is kept of the items of a list, and release the dicts that `gather` emptied from the memo."""
