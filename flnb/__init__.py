@@ -167,7 +167,7 @@ _state.start("numpy", "caching")
 
 # Functions of tools that the core calls; each tool is imported when its function is first called.
 _recording_tools["inputs"] = _late("flnb.explore.capture", "keep_inputs")
-OutOfMemoryError.reporter = staticmethod(_late("flnb.memory_lab.postmortem", "postmortem"))
+OutOfMemoryError.reporter = staticmethod(_late("flnb.memory_lab.postmortem", "Postmortem"))
 _Planned.planner = staticmethod(_late("flnb.memory_lab.planning", "plan"))
 
 globals().pop("tensor")  # the module: `flnb.tensor`, torch's name, is answered by `__getattr__` with flnb's name

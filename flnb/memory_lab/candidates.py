@@ -11,6 +11,7 @@ from flnb_backends.memory.native import Native
 from flnb_telemetry import quantity
 
 from flnb.dispatch.memory import array_in
+from flnb.memory_lab.offload_lifetimes import inside
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,12 +46,8 @@ def with_choice(
     if choice.method == "offload":
         return again, tuple(dict.fromkeys(away + choice.scopes))
     (scope,) = choice.scopes
-    return (*(other for other in again if not _nested(scope, other)), scope), away
-
-
-def _nested(a: str, b: str) -> bool:
-    """Return whether two scopes are equal, or one is inside the other."""
-    return a == b or a.startswith(b + ".") or b.startswith(a + ".")
+    apart = (other for other in again if not (inside(scope, (other,)) or inside(other, (scope,))))
+    return (*apart, scope), away
 
 
 def costs(seconds: float, nbytes: int, moving: float) -> str:

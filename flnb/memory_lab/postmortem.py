@@ -6,22 +6,21 @@ ran at the time, if any. Remedies are predicted from a recording only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flnb_telemetry import intern, schema
 
-from flnb.memory_lab.owners import Model, Owner, models, owners
+from flnb.memory_lab.owners import Owner, models, owners
 from flnb.memory_lab.remedies import Remedies, search
 from flnb.memory_lab.report_text import as_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from flnb.interface.memory import BlockState, OutOfMemoryError, SegmentState, Shortage
 
-__all__ = ["Blocker", "Closest", "Postmortem", "postmortem"]
+__all__ = ["Blocker", "Closest", "Postmortem"]
 
 SHOWN = 8
 """The most tensors in the list of what blocks the request."""
@@ -73,7 +72,6 @@ class Closest(NamedTuple):
         return sum(block.size for block in self.blocks)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class Postmortem:
     """The report of an out-of-memory error: why a request failed, and what would have worked. All sizes are in bytes.
 
@@ -91,6 +89,9 @@ class Postmortem:
         shortage: the state of memory from which the report is made.
         models: modules in variables, by the scope in which they are called.
 
+    Raises:
+        ValueError: the error was raised by hand, so the state of memory is unknown.
+
     >>> import flnb
     >>> manager = flnb.memory.BestFit(flnb.memory.SimulatedDevice("8MiB"))
     >>> with flnb.record():
@@ -107,24 +108,30 @@ class Postmortem:
     [True]
     """
 
-    request: int
-    op: str
-    scope: str
-    verdict: str
-    manager: str
-    device: str
-    capacity: int | None
-    free: int
-    unreserved: int | None
-    live: int
-    largest_hole: int
-    segments: list[SegmentState]
-    closest: Closest | None
-    blockers: tuple[Blocker, ...]
-    locked: tuple[Blocker, ...]
-    cached: int
-    shortage: Shortage
-    models: Mapping[str, Model]
+    def __init__(self, error: OutOfMemoryError) -> None:
+        at = error.shortage
+        if at is None:
+            raise ValueError(
+                "OutOfMemoryError.report: this error was raised by hand, so the state of memory is unknown; there is a "
+                "report if creating a tensor or flnb.memory.allocate ran out of memory"
+            )
+        self.shortage, self.segments, self.scope, self.op = at, at.segments, at.scope, intern.plans.items[at.plan].op
+        self.manager, self.device, self.capacity = at.manager.name, at.manager.device.name, error.capacity
+        self.request, self.free = error.request, error.free
+        tiles = [block for state in at.segments for block in state.blocks]
+        gaps, live = [tile.size for tile in tiles if not tile.id], [tile for tile in tiles if tile.id]
+        self.live, self.largest_hole = sum(block.size for block in live), max(gaps, default=0)
+        self.unreserved = None
+        if at.available is not None:
+            self.unreserved = max(0, at.available - sum(state.segment.size for state in at.segments))
+        self.cached = sum(state.segment.size for state in at.segments if not any(block.id for block in state.blocks))
+        self.verdict = _verdict(error, at, self.largest_hole)
+        self.closest = closest_segment(at, error.request)
+        blocks = self.closest.blocks if self.closest else sorted(live, key=lambda block: -block.size)
+        described = _described(at, owners(error.__traceback__))
+        self.blockers = tuple(map(described, blocks[:SHOWN]))
+        self.locked = tuple(described(block) for block in live if block.id in at.locks)
+        self.models = models(error.__traceback__)
 
     @cached_property
     def remedies(self) -> Remedies:
@@ -140,51 +147,13 @@ class Postmortem:
         return as_text(self)
 
 
-def postmortem(error: OutOfMemoryError) -> Postmortem:
-    """Create the report of an error; see `OutOfMemoryError.report`."""
-    at = error.shortage
-    if at is None:
-        raise ValueError(
-            "OutOfMemoryError.report: this error was raised by hand, so the state of memory is unknown; there is a "
-            "report if creating a tensor or flnb.memory.allocate ran out of memory"
-        )
-    tiles = [block for state in at.segments for block in state.blocks]
-    gaps = [tile.size for tile in tiles if not tile.id]
-    live = [tile for tile in tiles if tile.id]
-    reserved = sum(state.segment.size for state in at.segments)
-    closest = closest_segment(at, error.request)
-    blocks = closest.blocks if closest is not None else sorted(live, key=lambda block: -block.size)[:SHOWN]
-    described = _described(at, owners(error.__traceback__))
-    plan = intern.plans.items[at.plan]
-    return Postmortem(
-        request=error.request,
-        op=plan.op,
-        scope=at.scope,
-        verdict=_verdict(error, at, gaps),
-        manager=at.manager.name,
-        device=at.manager.device.name,
-        capacity=error.capacity,
-        free=error.free,
-        unreserved=None if at.available is None else max(0, at.available - reserved),
-        live=sum(block.size for block in live),
-        largest_hole=max(gaps, default=0),
-        segments=at.segments,
-        closest=closest,
-        blockers=tuple(map(described, blocks[:SHOWN])),
-        locked=tuple(described(block) for block in live if block.id in at.locks),
-        cached=sum(state.segment.size for state in at.segments if not any(block.id for block in state.blocks)),
-        shortage=at,
-        models=models(error.__traceback__),
-    )
-
-
-def _verdict(error: OutOfMemoryError, at: Shortage, gaps: list[int]) -> str:
-    """Return a sentence on why the request failed; ``gaps`` are the sizes of the free pieces."""
+def _verdict(error: OutOfMemoryError, at: Shortage, largest: int) -> str:
+    """Return a sentence on why the request failed; ``largest`` is the size of the largest free piece."""
     if error.capacity is not None and error.request > error.capacity:
         return "never to fit: more than the device has"
     if error.free < error.request:
         return "full: less is free than was asked for"
-    if max(gaps, default=0) >= error.request:
+    if largest >= error.request:
         return f"a hole is large enough, but {at.manager.name} does not use it for this request"
     if error.unreserved >= error.request:
         return f"not full: the device has room left, but not for the segment that {at.manager.name} wants"

@@ -22,7 +22,7 @@ from flnb.memory_lab.candidates import METHODS, bandwidth_of, choices, costs, wi
 from flnb.memory_lab.lifetimes import Step
 from flnb.memory_lab.offload_lifetimes import shortest
 from flnb.memory_lab.replaying import Outcome, play
-from flnb.memory_lab.traces import Names, Trace, recorded
+from flnb.memory_lab.traces import Trace, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -170,20 +170,16 @@ def requests_until(at: Shortage) -> Columns:
 
 def with_request(trace: Trace, at: Shortage, request: int) -> Trace:
     """Return a trace with the failed request, of so many bytes, appended."""
-    catalog = at.run.catalog
-
-    def one_more(column: Names, text: str) -> Names:
-        return Names(np.append(column.codes, np.int32(len(column.texts))), (*column.texts, text))
-
+    plan = at.run.catalog.plans.items[at.plan]
     return replace(
         trace,
         calls=np.append(trace.calls, len(trace.nbytes) + 1),
         nbytes=np.append(trace.nbytes, request),
         t=np.append(trace.t, at.run.seconds_at(at.t)),
         category=np.append(trace.category, np.uint8(at.category)),
-        op=one_more(trace.op, catalog.plans.items[at.plan].op),
-        scope=one_more(trace.scope, at.scope),
-        shapes=[*trace.shapes, catalog.plans.items[at.plan].shape],
+        op=np.append(trace.op, np.array([plan.op], object)),
+        scope=np.append(trace.scope, np.array([at.scope], object)),
+        shapes=[*trace.shapes, plan.shape],
     )
 
 

@@ -17,27 +17,7 @@ if TYPE_CHECKING:
     from flnb_telemetry.schema import Ints
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Names", "Trace", "recorded", "recording", "trace"]
-
-
-@dataclass(frozen=True)
-class Names:
-    """A column of texts stored as integers: row i holds the text ``texts[codes[i]]``."""
-
-    codes: NDArray[np.int32]
-    texts: tuple[str, ...]
-
-    @classmethod
-    def of(cls, values: Sequence[str]) -> Names:
-        """Create a column from a list of texts."""
-        number = {text: i for i, text in enumerate(dict.fromkeys(values))}
-        return cls(np.fromiter((number[text] for text in values), np.int32, len(values)), tuple(number))
-
-    def __getitem__(self, row: int) -> str:
-        return self.texts[int(self.codes[row])]
-
-    def __len__(self) -> int:
-        return len(self.codes)
+__all__ = ["Trace", "recorded", "recording", "trace"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -50,7 +30,7 @@ class Trace:
         nbytes: int64 (m,), the bytes requested by the k-th allocation at [k - 1].
         t: float64 (n,), the time of each call, in seconds since the recording began.
         category: uint8 (m,), indices into `schema.CATEGORIES`.
-        op, scope: the op that allocated, and the module in which it ran; "" where unknown.
+        op, scope: object (m,), the op that allocated, and the module in which it ran, as texts; "" where unknown.
         shapes: the shapes of the tensors, () where unknown.
         granularity: bytes; the recording's device rounded segments to multiples of it, and so do replays.
 
@@ -68,8 +48,8 @@ class Trace:
     nbytes: Ints
     t: NDArray[np.float64]
     category: NDArray[np.uint8]
-    op: Names
-    scope: Names
+    op: NDArray[np.object_]
+    scope: NDArray[np.object_]
     shapes: Sequence[tuple[int, ...]] = field(default=())
     granularity: int = 512
 
@@ -85,7 +65,7 @@ class Trace:
         times = np.arange(len(order), dtype=np.float64) if t is None else np.asarray(t, np.float64)
         if times.shape != order.shape:
             raise ValueError(f"Trace: expected a time for each of {len(order)} calls, got {times.shape}")
-        nothing = Names(np.zeros(len(sizes), np.int32), ("",))
+        nothing = np.full(len(sizes), "", object)
         unknown = np.zeros(len(sizes), np.uint8)
         return cls(name, order, sizes, times, unknown, nothing, nothing, [()] * len(sizes))
 
@@ -128,8 +108,7 @@ class Trace:
         rows, last = rows[order], len(self.t) - 1
         return Trace.of_lifetimes(
             born[order], died[order], self.nbytes[rows], lambda tick: self.t[np.clip(tick // self.TICK, 0, last)],
-            self.name, category=self.category[rows], op=Names(self.op.codes[rows], self.op.texts),
-            scope=Names(self.scope.codes[rows], self.scope.texts),
+            self.name, category=self.category[rows], op=self.op[rows], scope=self.scope[rows],
             shapes=[self.shapes[row] for row in rows.tolist()] if len(self.shapes) else (),
             granularity=self.granularity,
         )  # fmt: skip
@@ -215,8 +194,8 @@ def recorded(run: Recording, rows: schema.Columns) -> Trace:
     about = [plans[number] for number in rows["plan"].tolist()]
     return Trace.of_lifetimes(
         rows["t"], rows["end"], rows["requested"], run.seconds_at, run.name,
-        category=rows["category"].astype(np.uint8), op=Names.of([plan.op for plan in about]),
-        scope=Names.of([contexts[number].scope for number in rows["context"].tolist()]),
+        category=rows["category"].astype(np.uint8), op=np.array([plan.op for plan in about], object),
+        scope=np.array([contexts[number].scope for number in rows["context"].tolist()], object),
         shapes=[plan.shape for plan in about], granularity=_granularity(run.meta),
     )  # fmt: skip
 

@@ -190,8 +190,8 @@ def test_a_file_is_a_source_of_traces_and_reports(tmp_path: Path) -> None:
     assert "<svg" in run._repr_html_()
     replay = flnb.memory.replay(path, ["caching"])
     assert replay.rows[0].peak_reserved >= replay.trace.peak_live
-    assert set(flnb.memory.trace(run).op.texts) >= {"f0", "f1"}
-    assert set(flnb.memory.trace(run).scope.texts) >= {"m0.py:0:f0", "m1.py:1:f1"}
+    assert set(flnb.memory.trace(run).op) >= {"f0", "f1"}
+    assert set(flnb.memory.trace(run).scope) >= {"m0.py:0:f0", "m1.py:1:f1"}
 
 
 def test_stacks_survive_being_saved(tmp_path: Path) -> None:
