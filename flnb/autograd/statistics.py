@@ -65,7 +65,7 @@ class Statistics:
         The event has the norm, the number of NaN and Inf, the size, the user's line and the bytes that the node saved.
 
         Returns:
-            Whether the node was measured: False if none are left to be measured.
+            Whether the node was measured: False if as many nodes as one pass may measure have been.
         """
         if self.left <= 0:
             return False

@@ -196,7 +196,7 @@ class Pending:
                 self._look(now - began if now - began > timeout else 0.0)
 
     def _look(self, waited: float) -> None:
-        """Raise if a rank made another call, is gone, or ``waited`` seconds are over."""
+        """Raise if a rank runs another operation or is gone; or if ``waited``, seconds beyond the timeout, is not 0."""
         board, call, seq = self._communicator.board, self._call, self._seq
         if board is None:
             return

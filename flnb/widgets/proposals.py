@@ -102,7 +102,7 @@ class Proposals:
             self._send(answer)
 
     def _fitted(self, capacity: int) -> dict[str, Any]:
-        """Search a proposal for a capacity in bytes and return it as a message."""
+        """Search for a memory plan by which the run fits a capacity in bytes; return it as a message to the browser."""
         run = self._run()
         if run is None or run.state == "recording":
             raise ValueError("a proposal needs a recording that has ended; there is none, or it is still running")

@@ -149,7 +149,7 @@ def test_a_few_bytes_that_claim_millions_of_rows_are_refused_before_any_is_made(
     damaged(path, claim)
     pool = pa.default_memory_pool()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(RunFileError, match=r"it claims 20,000,000 rows in \d{1,3},\d{3} bytes"):
+    with pytest.raises(RunFileError, match=r"the table claims 20,000,000 rows, more than its \d{1,3},\d{3} bytes"):
         load_run(path)
     assert pool.bytes_allocated() < 50e6
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KiB

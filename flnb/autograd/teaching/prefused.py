@@ -205,7 +205,7 @@ class _Made(NamedTuple):
         plan: the plan of the fused node.
         edges: the inputs of the sequence: which op reads each, as which argument.
         inside: which of the saved values were computed inside the sequence.
-        marks: plans for the nodes of the other ops from then on, which refuse hooks.
+        marks: plans that the nodes of the inner ops get once they are fused; a hook on one of these nodes is an error.
     """
 
     plan: Any

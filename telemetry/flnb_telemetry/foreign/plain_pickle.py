@@ -183,7 +183,9 @@ class _Machine:
     def pops(self, count: int) -> tuple[Any, ...]:
         """Remove the topmost values and return them."""
         if count > len(self.stack):
-            raise PickleError(f"byte {self.at - 1:,} takes {count} values where there are fewer")
+            raise PickleError(
+                f"damaged: byte {self.at - 1:,} is an instruction that needs {count} values, got {len(self.stack)}"
+            )
         items = tuple(self.stack[-count:])
         del self.stack[-count:]
         return items

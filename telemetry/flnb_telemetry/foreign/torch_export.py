@@ -156,9 +156,10 @@ class _Stacks:
         return self.frames.setdefault(encoded(frame), len(self.frames))
 
     def head(self, run: Recording, cuts: list[int]) -> bytes:
-        """Return the value of the file's key "flnb": the memoized values, facts of the run, and the given cuts.
+        """Return the pickled dict under the snapshot's key "flnb": facts of the run, shared values and ``cuts``.
 
-        Cuts are addresses at which segments that grow in place touch, so that a reader keeps them apart.
+        Shared values are texts, frames and stacks that many events refer to by number. Cuts are addresses at which two
+        segments that grow in place touch, so that a reader keeps them apart.
         """
         texts = [encoded(text) for text in self.texts]
         lists = [encoded(frames) for frames in self.lists]

@@ -134,12 +134,12 @@ def _table(parquet: Any, data: bytes, empty: schema.Columns, count: int) -> sche
     chunks = [group.column(i) for group in groups for i in range(group.num_columns)]
     rows = sum(group.num_rows for group in groups)
     if not rows == metadata.num_rows == count or any(chunk.num_values > count for chunk in chunks):
-        raise ValueError(f"it has {metadata.num_rows:,} rows, the manifest says {count:,}")
+        raise ValueError(f"the table has {metadata.num_rows:,} rows, the manifest says {count:,}")
     if rows > ROWS_PER_BYTE * len(data) or any(chunk.total_uncompressed_size > 16 * rows + 4096 for chunk in chunks):
-        raise ValueError(f"it claims {rows:,} rows in {len(data):,} bytes, expected fewer")
+        raise ValueError(f"the table claims {rows:,} rows, more than its {len(data):,} bytes can hold")
     kinds = {metadata.schema.column(i).physical_type for i in range(metadata.num_columns)}
     if not kinds <= {"INT32", "INT64", "DOUBLE"}:
-        raise ValueError(f"its columns are of the types {sorted(kinds)}, expected numbers")
+        raise ValueError(f"the table has columns of the types {sorted(kinds)}, expected numbers only")
     table = file.read(columns=list(empty), use_threads=False)
     return {key: table[key].to_numpy().astype(none.dtype, casting="safe") for key, none in empty.items()}
 
