@@ -96,7 +96,7 @@ def test_nothing_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pr
         (b"\x80\x04}K\x01Ns.", "sets a key that is int, expected a text"),
         (b"\x80\x04\x8c\x01a\x94}(h\x00\x8c\x01\xffu.", "makes no sense there"),
         (b"\x80\x04\x8c\x03\x1b[m\x94\x93.", r"would import \\x1b\[m "),
-        (b"\x80\x04\x86.", "takes 2 values where there are fewer"),
+        (b"\x80\x04\x86.", "needs 2 values, got 0"),
         (b"\x80\x04\xff.", "byte 2 is 0xff, which is no pickle opcode"),
         (b"\x80\x04X\x01\x00\x00\x00\xff.", "makes no sense there"),
         (b"\x80\x04B\x01\x00\x00\x00a.", "would do BINBYTES"),
