@@ -1,4 +1,4 @@
-"""The `flnb` command line: lab, record, view, export, bench, dry-run, replay, doctor.
+"""The `flnb` command line: lab, record, launch, view, export, bench, dry-run, replay, doctor.
 
 Example: `flnb record train.py -o run.flnb && flnb view run.flnb --html run.html`
 """
@@ -80,7 +80,7 @@ def record(options: argparse.Namespace) -> int:
 
 
 def launch(options: argparse.Namespace) -> int:
-    """Run a Python script on several ranks by mpiexec.
+    """Run a Python script, which calls flnb.distributed.init(), on several ranks by mpiexec.
 
     If a rank fails, the others say whom they waited for, and the last calls of all ranks are written to
     flight.json. The exit status is that of the rank that failed first.

@@ -6,8 +6,10 @@ before it. One traversal before the pass finds these ops. It is made only while 
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
+from flnb.autograd.hooks import run_hooks
 from flnb.interface.tape import PARENTS, SEQ, Node
 
 if TYPE_CHECKING:
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
     from flnb.autograd.walk import Walk
 
-__all__ = ["Arrivals", "Listener", "listeners"]
+__all__ = ["Arrivals", "Listener", "listen", "listeners", "unlisten"]
 
 
 class Listener(Protocol):
@@ -27,15 +29,29 @@ class Listener(Protocol):
 
     leaves: set[int]
 
+    def began(self) -> None:
+        """Called when a pass that reaches one of the leaves begins; the pass before may have ended by an error."""
+
     def arrived(self, leaf: Node, gradient: Any) -> None:
-        """Called with a leaf and its complete gradient of this pass; ``.grad`` is as it was before the pass."""
+        """Called with a leaf and its complete gradient, after the leaf's hooks; ``.grad`` is as before the pass."""
 
     def ended(self) -> None:
-        """Called when the pass has ended and every ``.grad`` is set. Leaves without a gradient did not arrive."""
+        """Called when the pass has ended and every ``.grad`` is set; `arrived` was not called for unused leaves."""
 
 
-listeners: list[Listener] = []
-"""All listeners. A pass tells those whose leaves it reaches, so ranks that are threads do not hear of each other's."""
+listeners: dict[int, weakref.ref[Any]] = {}
+"""All listeners, weakly. A pass tells those whose leaves it reaches: ranks as threads do not hear of each other's."""
+
+
+def listen(listener: Listener) -> None:
+    """Tell an object of gradients from now on, as long as something else refers to it."""
+    key = id(listener)
+    listeners[key] = weakref.ref(listener, lambda _: listeners.pop(key, None))
+
+
+def unlisten(listener: Listener) -> None:
+    """Tell an object of gradients no more."""
+    listeners.pop(id(listener), None)
 
 
 class Arrivals:
@@ -65,24 +81,35 @@ class Arrivals:
             first[root[SEQ]] = root[SEQ], root
         self.due: dict[int, list[tuple[Listener, Node]]] = {}
         self._told: list[Listener] = []
-        for listener in listeners:
+        for reference in list(listeners.values()):
+            listener = reference()
+            if listener is None:
+                continue
             reached = [(seq, leaf) for key, (seq, leaf) in first.items() if key in listener.leaves]
             for seq, leaf in reached:
                 self.due.setdefault(seq, []).append((listener, leaf))
             if reached:
                 self._told.append(listener)
+                listener.began()
 
     def around(self, under_way: Walk) -> Callable[[Node], None]:
         """Wrap the ``pull`` of a pass, so that listeners are told what arrives."""
         pull, due, buffers = under_way.pull, self.due, under_way.buffers
+        hooked = under_way.hooked = set()
 
         def watched(node: Node) -> None:
             seq = node[2]
             pull(node)
             for listener, leaf in due.get(seq, ()):
                 g = under_way.cotangents.get(leaf[SEQ])
-                if g is not None:
-                    listener.arrived(leaf, under_way._tensor(g) if buffers else g)
+                if g is None:
+                    continue
+                g = under_way._tensor(g) if buffers else g
+                if type(leaf[PARENTS]) is not tuple and leaf[SEQ] not in hooked:
+                    g = run_hooks(leaf, g)
+                    hooked.add(leaf[SEQ])
+                    under_way.cotangents[leaf[SEQ]] = g._data if buffers else g
+                listener.arrived(leaf, g)
 
         return watched
 

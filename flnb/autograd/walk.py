@@ -26,7 +26,7 @@ from flnb.ops import elementwise as e
 from flnb.ops.movement import sum_to
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from flnb.tensor import Tensor
 
@@ -50,6 +50,9 @@ class Walk:
         retain: whether nodes stay as they are, for another backward.
         create_graph: whether the pass is itself recorded on the tape.
     """
+
+    hooked: Collection[int] = ()
+    """Leaves, by sequence number, whose hooks have run while the pass went on."""
 
     def __init__(
         self, root: Node, cotangent: Any, retain: bool, create_graph: bool, stops: frozenset[int], own: Any
@@ -239,7 +242,8 @@ class Walk:
         for leaf in self.leaves:
             g = self.cotangents.pop(leaf[SEQ])
             g = self._tensor(g) if self.buffers else g
-            found.append((leaf, g if type(leaf[PARENTS]) is tuple else run_hooks(leaf, g)))
+            plain = type(leaf[PARENTS]) is tuple or leaf[SEQ] in self.hooked
+            found.append((leaf, g if plain else run_hooks(leaf, g)))
         if len(found) > 1:
             found.sort(key=lambda pair: -pair[0][SEQ])
         if self._statistics is not None:

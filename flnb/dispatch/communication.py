@@ -17,13 +17,13 @@ import numpy as np
 from flnb_telemetry import bus, intern, schema
 
 from flnb.dispatch import state
-from flnb.dispatch.board import GAVE_UP, TEXT
+from flnb.dispatch.board import FAILED, GAVE_UP, TEXT
 from flnb.interface.communicator import REDUCTIONS, CollectiveError, Communicator, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Pending", "current", "run", "start"]
+__all__ = ["Pending", "abandon", "current", "run", "start"]
 
 EAGER = 100
 """How many times a wait asks before it yields the processor to others."""
@@ -95,6 +95,13 @@ def start(name: str, *arguments: Any, on: Communicator | None = None) -> Pending
         raise CollectiveError(f"{name}: this communicator failed before and cannot be used any more: {group.broken}")
     call = _described(group, communicator, name, arguments)
     return Pending(communicator, group, call, arguments)
+
+
+def abandon(communicator: Communicator, reason: str) -> None:
+    """Make every further call of a communicator an error, and tell the ranks that wait for this one."""
+    _groups.setdefault(communicator, Group()).broken = reason
+    if communicator.board is not None:
+        communicator.board.end(FAILED)
 
 
 def _described(group: Group, communicator: Communicator, name: str, arguments: tuple[Any, ...]) -> Call:

@@ -1,7 +1,7 @@
 """Distributed programs: the same code on several ranks, which exchange tensors by collective calls.
 
-A rank is a process that ``mpiexec``, Slurm or ipyparallel started, or a thread of `run_threads`. Without either there
-is one rank, and every function here works as well.
+A rank is a process that ``flnb launch``, ``mpiexec``, Slurm or ipyparallel started and that has called `init`, or a
+thread of `run_threads`. Without either there is one rank, and every function here works as well.
 
 >>> import flnb
 >>> flnb.distributed.rank(), flnb.distributed.size()

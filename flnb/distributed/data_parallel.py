@@ -12,12 +12,15 @@ import numpy as np
 from flnb_telemetry.quantity import bytes_of
 from flnb_telemetry.withblock import with_block
 
-from flnb.autograd.arrivals import listeners
+from flnb.autograd.arrivals import listen, unlisten
+from flnb.autograd.variable import Variable
 from flnb.dispatch import crossing
 from flnb.dispatch.communication import Pending, current, run, start
 from flnb.dispatch.plan import spec_of
+from flnb.distributed.collectives import broadcast
 from flnb.nn.module import Module
 from flnb.ops.creation import empty
+from flnb.ops.elementwise import assign
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,13 +38,16 @@ class Bucket:
         parameters: of one dtype, in the order of their parts.
         views: the parts, shaped like the parameters.
         missing: the numbers of the leaves whose gradients have not come yet in this pass.
+        half: whether gradients are divided before they are summed, since the sum could overflow.
     """
 
     def __init__(self, parameters: Sequence[Parameter]) -> None:
         self.parameters = list(parameters)
         self.sizes = [p.size for p in parameters]
+        self.numbers = [p._node[2] for p in parameters]  # of their leaves
         self.views: dict[int, Any] = {}
         self.missing: set[int] = set()
+        self.half = self.parameters[0].dtype.itemsize == 2
         self.flat: Any = None
         self.pending: Pending | None = None
 
@@ -50,8 +56,8 @@ class Bucket:
         self.flat = empty((sum(self.sizes),), self.parameters[0].dtype)
         ends = np.cumsum(self.sizes)
         self.views = {
-            p._node[2]: self.flat._data[end - size : end].reshape(p.shape)
-            for p, size, end in zip(self.parameters, self.sizes, ends, strict=True)
+            number: self.flat._data[end - size : end].reshape(p.shape)
+            for number, p, size, end in zip(self.numbers, self.parameters, self.sizes, ends, strict=True)
         }
         self.missing = set(self.views)
         self.pending = None
@@ -62,7 +68,7 @@ class DataParallel(Module):
 
     Every rank wraps the same module, calls it on its own part of the batch, and takes the same number of steps. At the
     start all ranks get the parameters and buffers of rank 0. A parameter that this rank did not use counts as zero; one
-    that no rank used keeps no gradient.
+    that no rank used keeps no gradient. Every rank's backward must reach at least one of the parameters.
 
     Args:
         module: the module to train.
@@ -88,13 +94,14 @@ class DataParallel(Module):
         self._exchange = True
         self._most = 0 if bucket is None else bytes_of(bucket, "DataParallel(bucket=...)")
         for tensor in [*module.parameters(), *(b for _, b in module.named_buffers())]:
-            run("broadcast", tensor._data, 0)
+            plain = tensor.data if isinstance(tensor, Variable) else tensor
+            assign(plain, broadcast(plain))
         self._buckets = self._divided()
-        self.leaves = {p._node[2] for b in self._buckets for p in b.parameters}
+        self.leaves = {number for bucket in self._buckets for number in bucket.numbers}
         self._used: dict[int, int] = {}
         self._next = 0
         if current().size > 1:
-            listeners.append(self)
+            listen(self)
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """Call the module."""
@@ -102,8 +109,7 @@ class DataParallel(Module):
 
     def close(self) -> None:
         """Exchange gradients no more."""
-        if self in listeners:
-            listeners.remove(self)
+        unlisten(self)
 
     @with_block
     def no_sync(self) -> Iterator[None]:
@@ -137,21 +143,21 @@ class DataParallel(Module):
 
     # What a backward pass tells
 
+    def began(self) -> None:
+        """Empty the buckets."""
+        if self._exchange:
+            self._used = dict.fromkeys(self.leaves, 0)
+            self._next = 0
+            for bucket in self._buckets:
+                bucket.begin()
+
     def arrived(self, leaf: Node, gradient: Any) -> None:
         """Put a gradient into its bucket, and exchange the buckets that are full."""
         if not self._exchange:
             return
-        if not self._used:
-            self._begin()
         self._put(leaf, gradient._data)
         self._used[leaf[2]] = 1
         self._start_full()
-
-    def _begin(self) -> None:
-        self._used = dict.fromkeys(self.leaves, 0)
-        self._next = 0
-        for bucket in self._buckets:
-            bucket.begin()
 
     def _put(self, leaf: Node, gradient: Any) -> None:
         """Write a gradient, with what was added up before, into its part of a bucket."""
@@ -161,6 +167,8 @@ class DataParallel(Module):
             np.add(old._data, gradient, out=view)
         else:
             np.copyto(view, gradient)
+        if bucket.half:
+            np.divide(view, current().size, out=view)
         bucket.missing.discard(leaf[2])
 
     def _start_full(self) -> None:
@@ -175,33 +183,33 @@ class DataParallel(Module):
         """Exchange what is left, and give every parameter the average."""
         if not self._exchange:
             return
-        if not self._used:
-            self._begin()
         for bucket in self._buckets:
-            for parameter in bucket.parameters:
-                if parameter._node[2] in bucket.missing:
-                    old = parameter._node[3]
-                    self._used[parameter._node[2]] |= int(old is not None)
-                    view = bucket.views[parameter._node[2]]
+            for number, parameter in zip(bucket.numbers, bucket.parameters, strict=True):
+                if number in bucket.missing:
+                    old = parameter.grad
+                    self._used[number] = int(old is not None)
+                    view = bucket.views[number]
                     np.copyto(view, 0 if old is None else old._data)
+                    if bucket.half:
+                        np.divide(view, current().size, out=view)
             bucket.missing.clear()
         self._start_full()
-        order = [seq for bucket in self._buckets for seq in bucket.views]
-        used = np.array([self._used[seq] for seq in order], np.uint8)
+        order = [number for bucket in self._buckets for number in bucket.numbers]
+        used = np.array([self._used[number] for number in order], np.uint8)
         run("all_reduce", used, "max")
         known, size = dict(zip(order, used.tolist(), strict=True)), current().size
         for bucket in self._buckets:
             if bucket.pending is not None:
                 bucket.pending.wait()
-            elif self.deterministic:
+            else:
                 _sum_in_parts(bucket.flat._data, size)
-            np.divide(bucket.flat._data, size, out=bucket.flat._data)
-            for parameter in bucket.parameters:
-                seq = parameter._node[2]
-                gradient = crossing.detached(bucket.views[seq], spec_of(parameter.shape, parameter.dtype))
+            if not bucket.half:
+                np.divide(bucket.flat._data, size, out=bucket.flat._data)
+            for number, parameter in zip(bucket.numbers, bucket.parameters, strict=True):
+                gradient = crossing.detached(bucket.views[number], spec_of(parameter.shape, parameter.dtype))
                 gradient._root = bucket.flat
-                parameter._node[3] = gradient if known[seq] else None
-        self._used = {}
+                if parameter.requires_grad:
+                    parameter.grad = gradient if known[number] else None
 
 
 def _sum_in_parts(flat: Any, size: int) -> None:

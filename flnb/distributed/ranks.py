@@ -11,7 +11,7 @@ from flnb_telemetry import bus
 
 from flnb.dispatch import parts
 from flnb.dispatch.board import FAILED
-from flnb.dispatch.communication import current
+from flnb.dispatch.communication import abandon, current
 from flnb.random import Generator, use_generator
 
 if TYPE_CHECKING:
@@ -118,8 +118,10 @@ def run_threads(ranks: int, function: Callable[..., T], *arguments: Any, timeout
     results: list[Any] = [None] * ranks
     errors: list[tuple[int, BaseException]] = []
 
+    communicators = [world.communicator(number) for number in range(ranks)]
+
     def work(number: int) -> None:
-        communicator = world.communicator(number)
+        communicator = communicators[number]
         communicator.timeout = timeout
         communicator.begin()
         try:
@@ -139,8 +141,13 @@ def run_threads(ranks: int, function: Callable[..., T], *arguments: Any, timeout
     ]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.join()
+    except BaseException:  # Ctrl-C: the ranks end at their next call
+        for communicator in communicators:
+            abandon(communicator, "the program that started this rank was interrupted")
+        raise
     if errors:
         number, error = errors[0]
         error.add_note(f"on rank {number} of {ranks}")

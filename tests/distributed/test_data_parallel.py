@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 import flnb
 from flnb import distributed, nn
-from flnb.autograd.arrivals import listeners
+from flnb.autograd.arrivals import listen, listeners, unlisten
 
 spec = importlib.util.spec_from_file_location("training", Path(__file__).with_name("training.py"))
 assert spec is not None
@@ -36,7 +37,7 @@ def test_twenty_adam_steps_equal_one_process(ranks: int, kind: str, options: str
         np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-12 * max(expected))
         for a, b in zip(found, parameters, strict=True):
             np.testing.assert_allclose(a, b, atol=1e-9)
-    assert listeners == []
+    assert not listeners
 
 
 @pytest.mark.parametrize("tape", ["linked", "arena", "pruning", "prefused"])
@@ -95,6 +96,9 @@ def test_leaves_are_told_once_with_their_whole_gradient() -> None:
         def __init__(self) -> None:
             self.leaves = {a._node[2], b._node[2]}
 
+        def began(self) -> None:
+            heard.append((1, []))
+
         def arrived(self, leaf: Any, gradient: Any) -> None:
             assert leaf[3] is None, "the gradient is told before .grad is set"
             heard.append((leaf[2], gradient.tolist()))
@@ -103,10 +107,82 @@ def test_leaves_are_told_once_with_their_whole_gradient() -> None:
             heard.append((0, a.grad.tolist()))
 
     listening = Listening()
-    listeners.append(listening)
+    listen(listening)
     try:
         ((a * b).sum() + (a * 2.0).sum()).backward()
     finally:
-        listeners.remove(listening)
-    assert sorted(heard) == sorted([(a._node[2], [5.0, 6.0]), (b._node[2], [1.0, 2.0]), (0, [5.0, 6.0])])
-    assert heard[-1][0] == 0
+        unlisten(listening)
+    assert heard[0] == (1, [])
+    assert sorted(heard[1:-1]) == sorted([(a._node[2], [5.0, 6.0]), (b._node[2], [1.0, 2.0])])
+    assert heard[-1] == (0, [5.0, 6.0])
+
+
+def averaged(change: Any, ranks: int = 2) -> list[Any]:
+    """The gradient of a weight on every rank, of the losses 1 x, 2 x, ..., after ``change(net, model)``."""
+
+    def work() -> Any:
+        net = nn.Linear(2, 1, bias=False)
+        model = distributed.DataParallel(net)
+        change(net, model)
+        model(flnb.ones((1, 2)) * (distributed.rank() + 1.0)).sum().backward()
+        model.close()
+        return net.weight.grad.tolist()
+
+    return distributed.run_threads(ranks, work)
+
+
+def test_hooks_of_leaves_change_what_is_exchanged() -> None:
+    assert averaged(lambda net, model: net.weight.register_hook(lambda g: g * 10.0)) == [[[15.0, 15.0]]] * 2
+
+
+def test_a_pass_that_failed_leaves_nothing_behind() -> None:
+    def fail(net: Any, model: Any) -> None:
+        y = model(flnb.ones((1, 2)))
+        y.register_hook(lambda g: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            y.sum().backward()
+        net.zero_grad()
+
+    assert averaged(fail) == [[[1.5, 1.5]]] * 2
+
+
+def test_a_parameter_that_is_frozen_later() -> None:
+    def work() -> Any:
+        net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1, bias=False))
+        model = distributed.DataParallel(net)
+        net[0].weight.requires_grad = False
+        model(flnb.ones((1, 2))).sum().backward()
+        model.close()
+        return net[0].weight.grad, net[1].weight.grad is not None
+
+    assert distributed.run_threads(2, work) == [(None, True)] * 2
+
+
+def test_a_model_that_is_dropped_is_not_kept() -> None:
+    def work() -> None:
+        distributed.DataParallel(nn.Linear(2, 1))
+
+    distributed.run_threads(2, work)
+    gc.collect()
+    assert not listeners
+
+
+def test_averages_in_half_precision_do_not_overflow() -> None:
+    def work() -> Any:
+        net = nn.Linear(1, 1, bias=False).astype(flnb.float16)
+        model = distributed.DataParallel(net)
+        (model(flnb.ones((1, 1), dtype=flnb.float16)) * 40000.0).sum().backward()
+        model.close()
+        return net.weight.grad.item()
+
+    assert distributed.run_threads(2, work) == [40000.0, 40000.0]
+
+
+def test_a_strided_parameter() -> None:
+    def work() -> Any:
+        net = nn.Linear(4, 1, bias=False)
+        net.weight.data = (flnb.arange(8.0) + distributed.rank())[::2].reshape((1, 4))
+        distributed.DataParallel(net).close()
+        return net.weight.tolist()
+
+    assert distributed.run_threads(2, work) == [[[0.0, 2.0, 4.0, 6.0]]] * 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -227,3 +228,50 @@ def test_non_contiguous_empty_and_scalar_tensors() -> None:
     np.testing.assert_array_equal(distributed.all_reduce(x).numpy(), x.numpy())
     assert distributed.all_reduce(flnb.zeros((0, 3))).shape == (0, 3)
     assert distributed.all_gather(flnb.asarray(3.0)).tolist() == [3.0]
+
+
+def test_split_names_the_rank_that_does_not_come() -> None:
+    def work() -> None:
+        if distributed.rank() == 1:
+            raise ValueError("a mistake of the user")
+        distributed.current().split(0, 0)
+
+    began = time.monotonic()
+    with pytest.raises(ValueError, match="a mistake of the user"):
+        distributed.run_threads(2, work, timeout=60.0)
+    assert time.monotonic() - began < 5.0
+
+
+def test_a_message_of_another_shape_or_dtype_is_an_error() -> None:
+    def work() -> None:
+        if distributed.rank() == 0:
+            distributed.send([5.0], to=1)
+        else:
+            distributed.recv(flnb.zeros(2), source=0)
+
+    with pytest.raises(CollectiveError, match=r"rank 0 sent float32\[1\], rank 1 expected float32\[2\]"):
+        distributed.run_threads(2, work, timeout=2.0)
+
+
+def test_an_interrupt_ends_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, ended = [0], threading.Event()
+
+    def work() -> None:
+        try:
+            while True:
+                distributed.barrier()
+                steps[0] += 1
+        except CollectiveError:
+            ended.set()
+            raise
+
+    def interrupted(self: threading.Thread, timeout: float | None = None) -> None:
+        time.sleep(0.2)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "join", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            distributed.run_threads(2, work)
+    assert ended.wait(5.0)
+    assert steps[0] > 0

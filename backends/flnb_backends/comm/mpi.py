@@ -17,6 +17,7 @@ import numpy as np
 from flnb_telemetry.extras import require
 
 from flnb.dispatch.board import FAILED, GAVE_UP, Board, process_alive
+from flnb.dispatch.communication import run
 from flnb.interface.communicator import Communicator, Work
 
 __all__ = ["Mpi"]
@@ -123,6 +124,7 @@ class Mpi(Communicator):
 
     def split(self, color: int, key: int) -> Communicator:
         """``MPI_Comm_split``."""
+        run("barrier", on=self)  # MPI's call blocks: a rank that will not come is found here
         return Mpi(self._engine.Split(color, key))
 
 

@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flnb.dispatch.board import Board, thread_alive
-from flnb.interface.communicator import Communicator, Work
+from flnb.dispatch.communication import run
+from flnb.interface.communicator import CollectiveError, Communicator, Work
 
 __all__ = ["Threads", "World"]
 
@@ -27,6 +28,7 @@ class World:
         self.lock = threading.Lock()
         self.rows = bytearray(Board.nbytes(size))
         self.meetings: dict[Any, Meeting] = {}
+        self.groups: dict[tuple[int, int], World] = {}
 
     def communicator(self, rank: int) -> Threads:
         """Make the communicator of a rank, to be used by one thread."""
@@ -85,6 +87,7 @@ class Threads(Communicator):
         self.board = Board(world.rows, rank, world.size, thread_alive) if world.size > 1 else None
         self._count = 0
         self._messages: dict[Any, int] = {}
+        self._splits = 0
 
     def begin(self) -> None:
         """Write on the board that the calling thread is this rank."""
@@ -122,7 +125,16 @@ class Threads(Communicator):
 
     def recv(self, buffer: Any, source: int, tag: int = 0) -> Work:
         """Take what the sender left."""
-        return self._message((source, self.rank, tag), 1, None, lambda result: np.copyto(buffer, result))
+
+        def take(sent: Any) -> None:
+            if (sent.shape, sent.dtype) != (buffer.shape, buffer.dtype):
+                raise CollectiveError(
+                    f"recv: rank {source} sent {sent.dtype.name}{list(sent.shape)}, rank {self.rank} expected "
+                    f"{buffer.dtype.name}{list(buffer.shape)}"
+                )
+            np.copyto(buffer, sent)
+
+        return self._message((source, self.rank, tag), 1, None, take)
 
     def _message(self, channel: tuple[int, int, int], end: int, given: Any, take: Any) -> Work:
         self._messages[channel] = number = self._messages.get(channel, 0) + 1
@@ -134,20 +146,16 @@ class Threads(Communicator):
 
     def split(self, color: int, key: int) -> Communicator:
         """A group of the ranks of one color, over a world of its own."""
-        made: list[Any] = []
-
-        def groups(given: list[tuple[int, int, int]]) -> dict[int, tuple[World, list[int]]]:
-            colors = {color for color, _, _ in given}
-            members = {c: [rank for _, _, rank in sorted(g for g in given if g[0] == c)] for c in colors}
-            return {c: (World(len(ranks)), ranks) for c, ranks in members.items()}
-
-        work = self._meet((color, key, self.rank), groups, made.append)
-        while not work.test():
-            threading.Event().wait(0.0005)
-        world, ranks = made[0][color]
+        everyone = np.empty((self.size, 2), np.int64)
+        run("all_gather", np.array([color, key]), everyone, on=self)
+        ranks = [rank for rank in range(self.size) if everyone[rank, 0] == color]
+        ranks.sort(key=lambda rank: (everyone[rank, 1], rank))
+        self._splits += 1
+        with self.world.lock:
+            world = self.world.groups.setdefault((self._splits, color), World(len(ranks)))
         found = world.communicator(ranks.index(self.rank))
         found.begin()
-        return found  # type: ignore[no-any-return]
+        return found
 
 
 def _reduced(buffers: list[Any], op: str) -> Any:
