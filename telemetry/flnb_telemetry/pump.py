@@ -73,7 +73,7 @@ class Session:
         self.pump_ns = 0
         self.over = False
         self._numbers = itertools.count(1)
-        self._grad_due: dict[Sink, int] = {}  # the time (ns) from which on a sink wants gradient norms again
+        self._grad_due: dict[int, int] = {}  # by a sink's id: when (ns) it wants gradient norms again
         self._asked: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._working = threading.RLock()
         self._switch = sys.getswitchinterval()
@@ -157,8 +157,8 @@ class Session:
         """Ask the next backward pass to measure gradient norms if some sink's `grad_interval` has passed."""
         now = clock()
         for sink in self.sinks:
-            if sink.grad_interval is not None and now >= self._grad_due.get(sink, 0):
-                self._grad_due[sink] = now + int(sink.grad_interval * 1e9)
+            if sink.grad_interval is not None and now >= self._grad_due.get(id(sink), 0):
+                self._grad_due[id(sink)] = now + int(sink.grad_interval * 1e9)
                 bus.want_grad_stats = True
 
     def add(self, sink: Sink, buffer: int, caller: Context) -> None:
@@ -191,7 +191,7 @@ class Session:
             bus.lanes = None
         self._drain()
         self.sinks = [other for other in self.sinks if other is not sink]
-        self._grad_due.pop(sink, None)
+        self._grad_due.pop(id(sink), None)
         if not self.sinks and session is self:
             session, self.over = None, True
             bus.want_grad_stats = False

@@ -78,7 +78,7 @@ class Recording(Run):
         self._batches: schema.Batches = []
         self.tables: dict[str, schema.Columns] = {}  # those of a file, which has no batches
         self._table = _Table(-1, [], {})
-        self._analyses: dict[str, Any] = {}  # made from _table
+        self._analyses: dict[str, tuple[_Table, Any]] = {}  # by name: what it was made from, and the analysis
 
     def feed(self, lane: int, records: schema.Records) -> None:
         """Receive the next records, shape (n, 8), of the thread with the number `lane`."""
@@ -125,9 +125,10 @@ class Recording(Run):
     def _cached(self, key: str, make: Callable[[_Table], Any]) -> Any:
         """Return `make(table)` of the events until now, computed once as long as no new events arrive."""
         table = self._now()
-        if key not in self._analyses:
-            self._analyses[key] = make(table)
-        return self._analyses[key]
+        made = self._analyses.get(key)
+        if made is None or made[0] is not table:  # another thread may store one of an earlier table at any time
+            made = self._analyses[key] = (table, make(table))
+        return made[1]
 
     @property
     def stacks(self) -> dict[int, tuple[Frame, ...]]:

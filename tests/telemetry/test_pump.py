@@ -6,6 +6,7 @@ import os
 import threading
 import time
 import warnings
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -202,6 +203,25 @@ def test_recordings_in_two_threads_neither_end_nor_shorten_each_other(program: A
     assert runs["large"].dropped == 0
     assert len(runs["large"].table("op")["t0"]) >= 300
     assert pump.session is bus.lanes is None
+
+
+def test_a_sink_need_not_be_hashable() -> None:
+    @dataclass
+    class Sink:
+        grad_interval: float | None = 0.5
+        live: bool = False
+        failure: BaseException | None = None
+        count: int = 0
+
+        def feed(self, lane: int, records: schema.Records) -> None:
+            self.count += len(records)
+
+    sink = Sink()
+    pump.attach(sink)
+    bus.emit(schema.OP, 1)
+    pump.detach(sink)
+    assert sink.count == 1
+    assert pump.session is None
 
 
 def test_a_sink_that_goes_leaves_nothing_behind(sink: Any) -> None:

@@ -49,6 +49,20 @@ def test_analyses_while_recording_answer_from_what_is_there(program: Any) -> Non
     assert len(run.table("op")["t0"]) == 3
 
 
+def test_an_analysis_that_other_threads_overtake_is_not_kept_for_the_newer_events(program: Any) -> None:
+    with record() as run:
+        program.op("add")
+
+        def overtaken(table: Any) -> int:
+            count = len(table("op")["t0"])
+            program.op("add")
+            run.table("op")  # a newer table, as another thread may ask for it meanwhile
+            return count
+
+        assert run._cached("count", overtaken) == 1
+    assert run._cached("count", lambda table: len(table("op")["t0"])) == 2
+
+
 def test_one_recording_inside_another_sees_its_own_part(program: Any) -> None:
     with record("outer") as outer:
         program.op("add")
