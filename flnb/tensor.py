@@ -44,7 +44,7 @@ class Tensor:
     _data: Any
     _spec: Spec
     _root: Tensor  # the tensor whose memory this one shares, where writes are noted; unset in tensors that own theirs
-    _written: int  # sequence number of the last in-place write; unset until there is one
+    _written: list[int]  # sequence number of the last in-place write; unset until someone asks for it (`_write_note`)
     _node: Any = None
     _lift: ClassVar[Any] = None
     _of: ClassVar[Callable[..., Tensor]]  # `flnb.asarray`, attached by `flnb.ops`
@@ -83,20 +83,27 @@ class Tensor:
     @property
     def _last_write(self) -> int:
         """Sequence number of the last known in-place write to this tensor's memory; 0 if there was none."""
-        last, x = getattr(self, "_written", 0), self
-        while hasattr(x, "_root"):
-            x = x._root
-            last = max(last, getattr(x, "_written", 0))
-        return last
+        (own,), (roots,) = getattr(self, "_written", (0,)), getattr(getattr(self, "_root", self), "_written", (0,))
+        return max(own, roots)
+
+    @property
+    def _write_note(self) -> list[int]:
+        """The list with the number of the last write noted in this tensor: who stores it sees later writes too."""
+        if not hasattr(self, "_written"):
+            self._written = [0]
+        return self._written
 
     def _adopt(self, other: Tensor) -> None:
-        """Use the memory of another tensor, which may be a view of this one, in place of this tensor's own."""
-        root = other
-        while root is not self and hasattr(root, "_root"):
-            root = root._root
+        """Use the memory of another tensor, which may be a view of this one, in place of this tensor's own.
+
+        Views of the former memory still note writes in this tensor; writes to the new memory are noted in its root.
+        """
+        root = getattr(other, "_root", other)
         self._data, self._spec = other._data, other._spec
         if root is not self:
             self._root = root
+        elif hasattr(self, "_root"):
+            del self._root
 
     @property
     def device(self) -> str:

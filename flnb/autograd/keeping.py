@@ -3,7 +3,7 @@
 Moving a saved tensor frees memory only if nothing but the tape refers to it, and that is not so at the moment when it
 is saved: the line that computed it still refers to it. So the tape takes over the memory behind the tensor's array and
 refers to the array itself only weakly. When the array is gone, the program has dropped it with all its views, and the
-memory is idle. Whenever the tape records a later op, it looks for idle memory and moves it.
+memory is idle. Whenever the tape records a later op on large tensors, it looks for idle memory and moves it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from flnb_telemetry import bus, schema
 from flnb.autograd.packing import PackingTape
 from flnb.dispatch import memory
 from flnb.dispatch.crossing import detached
-from flnb.dispatch.plan import families, spec_of
+from flnb.dispatch.plan import Spec, families, spec_of
 from flnb.interface.tape import PLAN, SEQ
-from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from flnb.autograd.offloading import Store
     from flnb.interface.tape import Node, Tape
+    from flnb.tensor import Tensor
 
 __all__ = ["Keeping", "Saved"]
 
@@ -62,10 +62,10 @@ class SavedBlock:
         owner: the object that owns the block's memory; None while the values are in the store alone.
         array: a weak reference to the array around that memory that the program, or a backward, uses.
         copy: the values in the store; None until they moved for the first time.
-        writes: a Tensor without data, in which in-place writes to the block are noted.
+        notes: where in-place writes to the block are noted: the notes of the tensors that own its memory.
     """
 
-    __slots__ = ("__weakref__", "array", "code", "copy", "like", "manager", "node", "owner", "store", "writes")
+    __slots__ = ("__weakref__", "array", "code", "copy", "like", "manager", "node", "notes", "owner", "store")
 
     def __init__(self, array: Any, block: Any, store: Store, node: Node) -> None:
         self.owner: Any = array.base
@@ -74,16 +74,14 @@ class SavedBlock:
         self.like = array.shape, array.dtype, array.nbytes
         self.manager, self.store = block.manager, store
         self.code, self.node = node[PLAN].code, node[SEQ]
-        self.writes = object.__new__(Tensor)
+        self.notes: list[list[int]] = []
         store.held.add(self, block.id)
 
     def watch(self, x: Tensor) -> None:
-        """Have writes to a tensor in this block, and to all that share its memory, noted in ``writes`` from now on."""
-        while hasattr(x, "_root"):
-            x = x._root
-        if x is not self.writes:
-            self.writes._written = max(self.writes._last_write, x._last_write)
-            x._root = self.writes
+        """Store the note of writes to a tensor in this block, which outlives the tensor."""
+        note = getattr(x, "_root", x)._write_note
+        if all(note is not known for known in self.notes):
+            self.notes.append(note)
 
     def idle(self) -> bool:
         """Whether the program has dropped every array in this block, and holds no lock on it."""
@@ -139,7 +137,7 @@ class SavedTensor:
 
     @property
     def _last_write(self) -> int:
-        return self.held.writes._last_write
+        return max([note[0] for note in self.held.notes])
 
     def unpacked(self) -> Tensor:
         """Return the tensor, after moving its block back if it is away."""
@@ -169,13 +167,17 @@ class Keeping(PackingTape):
     ) -> None:
         super().__init__(SavedTensor.unpacked, around)
         self.store, self.min_bytes, self.keep_last, self.select = store, min_bytes, keep_last, select
-        self._waiting: dict[
-            int, weakref.ref[SavedBlock]
-        ] = {}  # blocks not moved yet by id(), those saved last at the end
+        self._large: dict[Any, bool] = {}  # by plan: whether an op has an operand or result that may move
+        self._waiting: dict[int, weakref.ref[SavedBlock]] = {}  # not moved yet, by id(), those saved last at the end
 
     def record(self, node: Node) -> Node | None:
+        plan = node[PLAN]
         recorded = super().record(node)
-        if self._waiting:
+        large = self._large.get(plan)
+        if large is None:  # an op on small tensors takes less time than looking through all blocks that wait
+            sizes = [spec.nbytes for spec in (plan.spec, *plan.specs) if isinstance(spec, Spec)]
+            large = self._large[plan] = max(sizes) >= self.min_bytes
+        if large:
             self.settle()
         return recorded
 

@@ -105,7 +105,7 @@ class _Hooks(PackingTape):
 
     def packed(self, x: Tensor, node: Node) -> Any:
         given = dispatch.detached(x._data, x._spec)
-        given._root = x  # writes to the memory are noted there
+        given._root = getattr(x, "_root", x)  # writes to the memory are noted there
         with state.use(grad=False):
             return self.pack(given)
 

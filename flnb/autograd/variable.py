@@ -256,7 +256,7 @@ def placed(value: Tensor, node: Any, root: Tensor | None = None) -> Variable:
     """Make a Variable of a tensor's values and a node on the tape; ``root`` owns the memory, if not ``value``."""
     variable = object.__new__(Variable)
     variable._data, variable._spec, variable._node = value._data, value._spec, node
-    variable._root = value if root is None else root
+    variable._root = getattr(value, "_root", value) if root is None else root
     return variable
 
 

@@ -207,7 +207,7 @@ def by_body(op: Op, attributes: tuple[Any, ...], tensors: tuple[Any, ...], here:
         key = op.key(specs, attributes)
         plan = op.plans.get(key) or op.plans.setdefault(key, Plan(op, specs, attributes, made._spec))
         *keeps, keep_y = plan.saves[-1]
-        result._root = made
+        result._root = getattr(made, "_root", made)
         saved = (
             *[x if keep else None for x, keep in zip(tensors, keeps, strict=True)],
             *kept,
@@ -268,11 +268,9 @@ def mark_written(tensor: Tensor, own: bool = False) -> None:
     With ``own`` the tensor itself got other memory, which is noted in it alone.
     """
     global last_write
-    root = tensor
-    while not own and hasattr(root, "_root"):
-        root = root._root
+    root = tensor if own else getattr(tensor, "_root", tensor)
     with _writing:
-        root._written = last_write = next_seq()
+        root._write_note[0] = last_write = next_seq()
 
 
 # The compiled text ----------------------------------------------------------------------------------------------------

@@ -181,7 +181,7 @@ class Optimizer:
             ops.assign(master, item.data)  # the parameter was written elsewhere, as by loading weights
         self.update(master, ops.astype(gradient, master.dtype, copy=False), state, self._scratch[master._spec])
         ops.assign(item.data, master)
-        master._written = item._last_write
+        master._write_note[0] = item._last_write
 
     def _recast(self, index: int, item: Variable) -> RuntimeError:
         """The error for a parameter whose shape, dtype or backend changed after the first step."""

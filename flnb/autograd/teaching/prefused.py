@@ -252,10 +252,7 @@ def _shared_facts(sequence: Sequence, parts: list[Node]) -> _Made | None:
 def _alone(x: Any) -> Tensor:
     """The value of a Variable as a Tensor without its node; in-place writes to either are noted for both."""
     kept = dispatch.detached(x._data, x._spec)
-    if hasattr(x, "_root"):
-        kept._root = x._root
-    else:
-        x._root = kept
+    kept._written = getattr(x, "_root", x)._write_note
     return kept
 
 
