@@ -320,7 +320,7 @@ class use(entered):
 
 
 class recording(entered):
-    """`use` for ``grad`` alone, which takes a third of its time."""
+    """Enter a state in which gradients are recorded, or not. A quicker `use(grad=...)`, for `flnb.no_grad`."""
 
     def __init__(self, grad: bool) -> None:
         super().__init__()

@@ -124,7 +124,7 @@ def bisect(
 
 
 def _script(small: Minimised, step: ComparedOp, backends: list[Any], tolerance: float) -> str:
-    """Write the code that shows a difference on two backends, each a class or the code of a name."""
+    """Write the code that shows a difference on two backends. A backend is a class, or its name as a Python literal."""
     call = small.call
     names = [one if isinstance(one, str) else one.__name__ for one in backends]
     lines = ["import numpy as np, flnb"]
