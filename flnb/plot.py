@@ -215,12 +215,13 @@ def fragmentation(run: Recording, request: int | None = None) -> Any:
     share = {"overlaying": "y", "side": "right", "title": "share"} | ticks | {"showgrid": False}
     # above the axes: beside them the legend would lie on the ticks of the right one
     above = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"}
-    figure.update_layout(yaxis2=share, legend=above, margin={"t": 104, "r": 72, "b": 110})
+    figure.update_layout(yaxis2=share, legend=above, margin={"t": 104, "r": 72, "b": 128})
     peak, average = quantity.significant(found.at_peak), quantity.significant(found.average)
-    headline = f"{peak}× at the peak, {average}× on time average"
+    headline = f"reserved / live is {peak}× at the peak, {average}× on time average"
     figure.update_layout(title={"subtitle": {"text": headline}, "y": 0.97, "yanchor": "top"})
     formulas = "<br>".join(FORMULAS[name] for name in ("ratio", "unusable", "internal", "average"))
-    _note(figure, formulas, x=0, y=-0.22, align="left", yanchor="top", font={"size": 11})
+    figure.update_xaxes(title_standoff=4)
+    _note(figure, formulas, x=0, y=0, yshift=-60, align="left", yanchor="top", font={"size": 11})  # below the title
     return figure
 
 

@@ -202,7 +202,7 @@ def test_fragmentation_states_its_formulas(run: Any) -> None:
     assert unusable.y[-1] == 1.0
     text = " ".join(note.text for note in figure.layout.annotations)
     assert "unusable(r) = sum(free blocks < r) / sum(free)" in text
-    assert "1.33× at the peak" in figure.layout.title.subtitle.text
+    assert figure.layout.title.subtitle.text.startswith("reserved / live is 1.33× at the peak, ")
     assert figure.layout.legend.yanchor == "bottom", "above the axes, clear of the right one's ticks"
     assert figure.layout.yaxis2.tickvals == (0, 0.25, 0.5, 0.75, 1)
 

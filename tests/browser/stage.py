@@ -41,6 +41,7 @@ const model = {{
     on: (_, listener) => listeners.add(listener),
     off: (_, listener) => listeners.delete(listener),
 }};
+window.tell = content => listeners.forEach(listener => listener(content, [new ArrayBuffer(0)]));
 dashboard.render({{model, el: document.getElementById("at")}});
 </script>"""
 
@@ -65,6 +66,11 @@ class Stage:
         self._tape, self._live, self._runs = tape, None, []
         self._load("tape", light, height, width)
         self.page.wait_for_function("() => window.__flnb?.view?.boxes > 0")
+
+    def renew(self, tape: Tape) -> None:
+        """Send another tape to the page that shows one, as a live run does at the next step."""
+        self._tape, self._live = tape, LiveTape(tape)
+        self.page.evaluate("content => window.tell(content)", tape_frame(self._live, "tape"))
 
     def view(
         self,
@@ -159,10 +165,12 @@ class Stage:
         return [(self._live.answer(message), b"")] if message["type"] == "tape" else []
 
 
-def recorded(ops: list[tuple[str, str, str]], *, times: int = 1, bad: int = -1, norms: int = 256) -> Recording:
+def recorded(
+    ops: list[tuple[str, str, str]], *, times: int = 1, bad: int = -1, norms: int = 256, seed: int = 0
+) -> Recording:
     """A recording as a pump feeds it: (scope, op, family) in a chain, `times` over, walked back, norms near the loss.
 
-    `bad`: the node whose backward makes NaN.
+    `bad`: the node whose backward makes NaN. `seed`: of the norms.
     """
     size = len(ops) * times
     here = np.arange(size)
@@ -183,7 +191,7 @@ def recorded(ops: list[tuple[str, str, str]], *, times: int = 1, bad: int = -1, 
     told = np.zeros((seen, schema.WORDS), np.int64)
     told[:, 0] = schema.GRAD_STAT | plan[back[:seen]] << schema.PLAN_SHIFT
     told[:, 1], told[:, 2], told[:, 5], told[:, 7] = u[:seen] + 1600, back[:seen] + 1, 8192, 32768
-    norm = 10.0 ** np.random.default_rng(0).uniform(-3, 0, seen)
+    norm = 10.0 ** np.random.default_rng(seed).uniform(-3, 0, seen)
     sick = back[:seen] < bad
     told[:, 3], told[:, 4] = np.where(sick, np.nan, norm).view(np.int64), np.where(sick, 96, 0)
     parameters = np.unique(weight[weight < 0])
@@ -191,7 +199,8 @@ def recorded(ops: list[tuple[str, str, str]], *, times: int = 1, bad: int = -1, 
     leaves[:, 0] = schema.LEAF | intern.plans.id_of(intern.Plan("leaf", "memory", (128, 128), "float32", 65536)) << 24
     leaves[:, 1], leaves[:, 2], leaves[:, 4] = u[-1] + 2000, parameters, 1
     leaves[:, 3] = [intern.strings.id_of(f"{ops[-2 - p][0]}.weight") for p in parameters.tolist()]
-    for rows in (forward, backward, told, leaves):
+    walk = np.array([[schema.WALK, u[0] - 100, size, *[0] * (schema.WORDS - 3)]], np.int64)
+    for rows in (forward, walk, backward, told, leaves):
         run.feed(1, rows)
     run.state, run.end = "finished", int(u[-1]) + 10_000
     assert bus.lanes is None

@@ -160,6 +160,25 @@ def test_a_click_selects_a_fold_and_its_numbers_are_told(stage: Stage, small: An
     stage.page.keyboard.press("Escape")
 
 
+def test_a_new_step_renews_the_numbers_of_closed_modules(stage: Stage, small: Any) -> None:
+    def norms() -> list[str]:
+        button = stage.page.locator("[aria-label='Tape as a table']:visible").first
+        button.click()
+        cells = stage.page.locator("section.fl-panel tbody tr td:nth-child(8)").all_inner_texts()
+        button.click()
+        return cells
+
+    newer = recorded(network(12), seed=1).tape
+    stage.show(newer)
+    expected = norms()
+    stage.show(small)
+    assert len(norms()) == len(expected)
+    assert norms() != expected
+    stage.renew(newer)
+    stage.page.wait_for_timeout(300)
+    assert norms() == expected
+
+
 @pytest.mark.timeout(120)
 def test_pictures_in_both_themes_and_widths(stage: Stage, small: Any, screenshots: Path) -> None:
     sick = recorded(network(12), bad=50).tape

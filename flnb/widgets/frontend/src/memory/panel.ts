@@ -85,12 +85,13 @@ export class MemoryPanel implements View {
       for (let column = 0; column < TOTALS_WIDTH; column++) most[column] = Math.max(most[column]!, line.totals[k * TOTALS_WIDTH + column]!);
       peak = Math.max(peak, line.allocated[k]!);
     }
-    const items = [...categoryOrder.filter((category) => most[category]! > peak * 0.01), WASTE];
+    const items = [...categoryOrder.filter((category) => most[category]! > 0), WASTE];
     const key = `${items.join()} ${theme.version}`;
     if (key === this.legendKey || peak === 0) return;
     this.legendKey = key;
     this.legend.replaceChildren(...items.map((category) =>
       h("span", { style: "display:inline-flex;align-items:center;gap:5px;white-space:nowrap;height:16px", ...(category === WASTE ? { class: "fl-wideonly" } : {}) }, square(theme, category), category === WASTE ? "waste" : nameOf(category).replace(" state", ""))));
+    this.resize(); // the legend may have another number of lines
   }
 
   describe(): DataTable {

@@ -9,7 +9,7 @@ import { TapeCanvas } from "./canvas.ts";
 import { TapeDetails } from "./details.ts";
 import { Finder } from "./finder.ts";
 import { isOpen } from "./groups.ts";
-import { type Layout, layoutTape, MEASURES, type Measures } from "./layout.ts";
+import { type Layout, layoutTape, MEASURES, type Measures, renewed } from "./layout.ts";
 import { compactMeasures, EDGE, measuresOf, READABLE } from "./measures.ts";
 import { tapeOf, type TapeModel } from "./model.ts";
 import { dragged, Motion, type Shifts } from "./motion.ts";
@@ -91,8 +91,8 @@ class TapeView implements View {
     const { tape } = this.model;
     this.none.hidden = tape !== null && tape.count > 0;
     this.write();
-    if (this.panel.update(now)) return;
     this.arrange();
+    if (this.panel.update(now)) return;
     this.reveal();
     this.draw();
   }
@@ -142,7 +142,7 @@ class TapeView implements View {
 
   // ---- layout
 
-  /** Lays out anew where structure, size or what stands open has changed. */
+  /** Lays out anew where structure, size or what stands open has changed; otherwise the boxes take the new step's numbers. */
   private arrange(): void {
     const { model, canvas } = this;
     const { width, height } = canvas.surface;
@@ -151,7 +151,10 @@ class TapeView implements View {
       return;
     }
     const key = `${model.structure} ${width} ${height} ${model.known} ${model.origin} ${[...this.opening.chosen].map(([name, open]) => name + Number(open)).join()}`;
-    if (key === this.laid) return;
+    if (key === this.laid) {
+      if (this.layout) this.layout = renewed(this.layout, model.groups);
+      return;
+    }
     const fresh = this.shown !== model.structure;
     const refit = this.laid === "" || fresh;
     this.laid = key;

@@ -105,6 +105,13 @@ export function layoutTape(tree: Tree, open: ReadonlySet<string>, measures: Meas
   return level(tree.root, open, measures, tree);
 }
 
+/** The same places with what is told of the groups now: a new step of the same graph changes its numbers only. */
+export function renewed(layout: Layout, groups: ReadonlyMap<string, Group>): Layout {
+  const now = (group: Group): Group => groups.get(group.key) ?? group;
+  const boxes = layout.boxes.map((box) => (box.group ? { ...box, group: now(box.group) } : box));
+  return { ...layout, boxes, frames: layout.frames.map((frame) => ({ ...frame, group: now(frame.group) })) };
+}
+
 /** One level; the outermost one comes with its `tree`, which knows the inputs. */
 function level(group: Group, open: ReadonlySet<string>, m: Measures, tree: Tree | null): Layout {
   const outermost = tree !== null;

@@ -3,6 +3,7 @@ import { Simulation } from "../../src/dev/simulate.ts";
 import { Store } from "../../src/store.ts";
 import type { Theme } from "../../src/theme.ts";
 import { measuresOf } from "../../src/tape/measures.ts";
+import { layoutTape, renewed } from "../../src/tape/layout.ts";
 import { isGroup } from "../../src/tape/groups.ts";
 import { normShare } from "../../src/tape/pen.ts";
 import { nearest, type Target } from "../../src/tape/targets.ts";
@@ -53,6 +54,17 @@ describe("the model of a run", () => {
     sent({ ...whole, step: whole.step + 2, t: whole.t + 2, nodes: whole.nodes.slice(0, 1), count: 1, leaves: whole.leaves.slice(0, 1) });
     expect(store.tape!.step).toBe(whole.step + 2);
     expect([nodeCount(1), nodeCount(18)]).toEqual(["1 node", "18 nodes"]);
+  });
+
+  it("gives laid-out boxes the numbers of a new step", () => {
+    const { model, more } = run({ steps: 60 }, 1);
+    const before = layoutTape(model.tree, new Set());
+    more(1);
+    const after = renewed(before, model.groups);
+    expect(after.boxes.map(({ key, x, d }) => [key, x, d])).toEqual(before.boxes.map(({ key, x, d }) => [key, x, d]));
+    const norms = (layout: typeof before): unknown[] => layout.boxes.map((box) => box.group?.data?.norm);
+    expect(norms(after)).toEqual(norms(layoutTape(model.tree, new Set())));
+    expect(norms(after)).not.toEqual(norms(before));
   });
 
   it("names ops, scopes and parameters, with parents before their readers", () => {
