@@ -14,6 +14,7 @@ from typing import Any
 
 from flnb_telemetry.withblock import holding, with_block
 
+from flnb.autograd.arguments import number_of, pair_of, results_of, vectors_of
 from flnb.autograd.batched import Batched, rebatch, unbatch, wrap
 from flnb.autograd.tape import grad_of
 from flnb.autograd.tree import leaves, rebuild
@@ -23,7 +24,6 @@ from flnb.dispatch import state
 from flnb.ops.creation import asarray, eye, ones_like, zeros_like
 from flnb.ops.elementwise import conj
 from flnb.ops.movement import permute_dims, reshape
-from flnb.tensor import Tensor
 
 __all__ = ["grad", "hessian", "hvp", "jacobian", "jvp", "stop_gradient", "value_and_grad", "vjp"]
 
@@ -96,55 +96,6 @@ def _finish(gradients: list[Any], inputs: list[Any], nested: bool) -> list[Any]:
     return _untaped(filled, nested)  # type: ignore[no-any-return]
 
 
-def _results(value: Any, name: str) -> list[Any]:
-    """The tensors in what a function returned; a `TypeError` in the name of the transform if there is anything else."""
-    found = leaves(value)
-    for y in found:
-        if not isinstance(y, Tensor):
-            raise TypeError(
-                f"{name}: the function must compute tensors from its arguments, it returned {type(y).__name__}"
-            )
-    if not found:
-        raise TypeError(f"{name}: the function returned nothing; end it with `return`")
-    return found
-
-
-def _number(value: Any, name: str) -> Any:
-    """Return ``value`` if it is a tensor of one element, else raise an error in the name of the transform."""
-    if not isinstance(value, Tensor):
-        raise TypeError(
-            f"{name}: the function must compute a Variable from its arguments, it returned {type(value).__name__}"
-        )
-    if value.size != 1:
-        raise ValueError(
-            f"{name}: the function must return one number, it returned shape {value.shape}; reduce it (.sum(), "
-            f".mean()), or use flnb.jacobian or flnb.vjp"
-        )
-    return value
-
-
-def _tangents(what: str, name: str, given: Any, like: Any, tensors: list[Any]) -> list[Any]:
-    """Return the leaves of ``given`` as vectors like ``tensors``: as many, of equal shapes, cast to their dtypes.
-
-    Args:
-        what: "tangents", "vectors" or "cotangent", for error messages.
-        name: the name of the transform, for error messages.
-        like: the container whose arrangement ``given`` should have had.
-    """
-    found = leaves(given)
-    if len(found) != len(tensors):
-        raise ValueError(f"{name}: {what} must be like {_shapes(leaves(like))}, got {_shapes(found)}")
-    vectors = [asarray(v, dtype=x.dtype) for v, x in zip(found, tensors, strict=True)]
-    for i, (v, x) in enumerate(zip(vectors, tensors, strict=True)):
-        if v.shape != x.shape:
-            raise ValueError(f"{name}: {what} {i} must have shape {x.shape}, got {v.shape}")
-    return vectors
-
-
-def _shapes(tensors: list[Any]) -> str:
-    return f"{len(tensors)} tensors of shapes {', '.join(str(tuple(getattr(x, 'shape', ()))) for x in tensors)}"
-
-
 def _evaluate(function: Callable[..., Any], primals: Any) -> tuple[list[Any], Any]:
     """Call a function with its primals (a tuple, or one) on the tape; returns their leaves and the function's value."""
     inputs = [_place(x) for x in leaves(primals)]
@@ -206,11 +157,11 @@ def value_and_grad(
 
     Raises:
         TypeError: arguments that are no floating-point tensors; a function that returns no tensor.
-        ValueError: a function that returns more than one number.
+        ValueError: a function that returns more than one number, or with ``has_aux`` no pair.
     """
 
     def derive(result: Any, inputs: list[Any], nested: bool, arranged: Callable[..., Any]) -> tuple[Any, Any]:
-        value = _number(result[0] if has_aux else result, "grad")
+        value = number_of(pair_of(result)[0] if has_aux else result, "grad")
         found = _pull_back([value], inputs, [ones_like(value)], nested)
         return _untaped(result, nested), arranged(_finish(found, inputs, nested))
 
@@ -256,10 +207,10 @@ def vjp(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[...,
     with _differentiate() as inside:
         nested = inside or _on_tape(primals)
         inputs, value = _evaluate(function, primals)
-        outputs = _results(value, "vjp")
+        outputs = results_of(value, "vjp")
 
     def pull(cotangent: Any) -> tuple[Any, ...]:
-        given = _tangents("cotangent", "vjp", cotangent, value, outputs)
+        given = vectors_of("cotangent", "vjp", cotangent, value, outputs)
         with _differentiate() as inside:
             again = nested or inside or _on_tape(given)
             gradients = _finish(_pull_back(outputs, inputs, given, again, True), inputs, again)
@@ -292,8 +243,8 @@ def jvp(function: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any,
     with _differentiate() as inside:
         nested = inside or _on_tape((primals, tangents))
         inputs, value = _evaluate(function, primals)
-        outputs = _results(value, "jvp")
-        directions = _tangents("tangents", "jvp", tangents, primals, inputs)
+        outputs = results_of(value, "jvp")
+        directions = vectors_of("tangents", "jvp", tangents, primals, inputs)
         live = [y for y in outputs if y._node is not None]
         probes = [_place(zeros_like(y)) for y in live]
         linear = _pull_back(live, inputs, probes, create_graph=True)
@@ -322,8 +273,8 @@ def hvp(function: Callable[..., Any], primals: Any, vectors: Any) -> Any:
     with _differentiate() as inside:
         nested = inside or _on_tape((primals, vectors))
         inputs, value = _evaluate(function, primals)
-        directions = _tangents("vectors", "hvp", vectors, primals, inputs)
-        first = _pull_back([_number(value, "hvp")], inputs, [ones_like(value)], create_graph=True)
+        directions = vectors_of("vectors", "hvp", vectors, primals, inputs)
+        first = _pull_back([number_of(value, "hvp")], inputs, [ones_like(value)], create_graph=True)
         products = _finish(_pull_back(first, inputs, directions, nested), inputs, nested)
     return rebuild(primals, products)
 
@@ -348,21 +299,21 @@ def jacobian(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -
     """
 
     def derive(value: Any, inputs: list[Any], nested: bool, arranged: Callable[..., Any]) -> Any:
-        blocks = [arranged(_rows(y, inputs, nested)) for y in _results(value, "jacobian")]
+        blocks = [arranged(_rows(y, inputs, nested)) for y in results_of(value, "jacobian")]
         return rebuild(value, blocks)
 
     return _by_arguments(function, argnums, "jacobian", derive)
 
 
-def _rows(y: Any, inputs: list[Any], nested: bool) -> list[Any]:
-    """The derivatives of one result by each input, of shape ``y.shape + input.shape``."""
+def _rows(y: Any, inputs: list[Any], nested: bool, conjugate: bool = False) -> list[Any]:
+    """The derivatives of one result by each input, of shape ``y.shape + input.shape``; ``conjugate``: plain vjps."""
 
     def pulled(basis: Any) -> list[Any]:
         rows = vmap(lambda u: _finish(_pull_back([y], inputs, [u], nested, True), inputs, nested))(basis)
         return [reshape(r, (*y.shape, *x.shape)) for r, x in zip(rows, inputs, strict=True)]
 
     basis = reshape(eye(y.size, dtype=y.dtype), (y.size, *y.shape))
-    if y.dtype.kind != "c":
+    if conjugate or y.dtype.kind != "c":
         return pulled(basis)
     pairs = zip(pulled(basis), pulled(basis * 1.0j), strict=True)  # of u: conj(conj(u) dy/dz) + conj(u) dy/dconj(z)
     return [(conj(a) + 1.0j * conj(b)) / 2.0 if a.dtype.kind == "c" else a + 1.0j * b for a, b in pairs]
@@ -372,7 +323,8 @@ def hessian(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0) ->
     """Make a function that returns all second derivatives of ``function``, which returns one number.
 
     For an argument x they have shape ``x.shape + x.shape``. With several ``argnums`` the result is a tuple of tuples:
-    the first index is the argument of the first derivative, the second index that of the second.
+    the first index is the argument of the first derivative, the second index that of the second. Also for complex
+    arguments the product with a real vector is that of `hvp`: the change of the gradient along the real axes.
 
     >>> import flnb
     >>> flnb.hessian(lambda x: (x * x * x).sum())(flnb.asarray([1.0, 2.0])).tolist()
@@ -381,7 +333,18 @@ def hessian(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0) ->
     Raises:
         TypeError, ValueError: as for `grad`.
     """
-    return jacobian(grad(function, argnums), argnums)
+
+    def derive(value: Any, inputs: list[Any], nested: bool, arranged: Callable[..., Any]) -> Any:
+        rows = [_rows(y, inputs, nested, conjugate=True) for y in results_of(value, "hessian")]
+        return rebuild(value, [arranged([_swapped(row[i], x.ndim) for row in rows]) for i, x in enumerate(inputs)])
+
+    return _by_arguments(grad(function, argnums), argnums, "hessian", derive)
+
+
+def _swapped(block: Any, last: int) -> Any:
+    """Exchange the first dimensions of a tensor with its ``last`` ones."""
+    first = block.ndim - last
+    return permute_dims(block, (*range(first, block.ndim), *range(first)))
 
 
 def stop_gradient(x: Any) -> Any:

@@ -292,6 +292,8 @@ def test_a_gradient_leaves_a_graph_alone_that_its_function_closes_over():
         (lambda: flnb.grad(lambda x: 3.0)(X), TypeError, "compute a Variable from its arguments, it returned float"),
         (lambda: flnb.grad(cubes)(flnb.asarray([1, 2])), TypeError, "only floating-point Variables"),
         (lambda: flnb.grad(cubes, 1)(X), ValueError, "argnums 1 do not fit a call with 1 positional"),
+        (lambda: flnb.grad(lambda x: (cubes(x), 1, 2), has_aux=True)(X), ValueError, "pair .* a tuple of 3"),
+        (lambda: flnb.grad(cubes, has_aux=True)(X), ValueError, r"pair \(number, aux\), it .* a Variable"),
         (lambda: flnb.vjp(cubes, X)[1](flnb.ones(3)), ValueError, r"cotangent 0 must have shape \(\), got \(3,\)"),
         (lambda: flnb.jvp(cubes, X, Y), ValueError, r"tangents 0 must have shape \(3, 4\), got \(4, 2\)"),
         (lambda: flnb.jvp(mixed, (X, Y), X), ValueError, r"like 2 tensors of shapes \(3, 4\), \(4, 2\), got 1 tensors"),
