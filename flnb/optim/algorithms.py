@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flnb import ops
 from flnb.optim.optimizer import Optimizer
@@ -22,17 +22,22 @@ class _Decaying(Optimizer):
 
     decoupled = False
     """Shrink the data itself by lr * weight_decay, rather than add weight_decay * data to the gradient."""
+    _works = 1
+    """How many work tensors `descend` gets, the first of ``scratch``; the decayed gradient is in the last of them."""
 
     def update(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
         if self.weight_decay and self.decoupled:
             ops.multiply(data, 1.0 - self.lr * self.weight_decay, out=data)
         elif self.weight_decay:
-            gradient = _plus_decay(gradient, data, self.weight_decay, scratch[-1])
-        self.descend(data, gradient, state, scratch)
+            gradient = _plus_decay(gradient, data, self.weight_decay, scratch[self._works - 1])
+        self.descend(data, gradient, state, *scratch[: self._works])
 
-    def descend(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
-        """Write the new value of one parameter into `data`, without weight decay; arguments as of `update`."""
-        raise NotImplementedError(f"flnb: {type(self).__name__} defines no descend(data, gradient, state, scratch)")
+    def descend(self, *arguments: Any) -> None:
+        """Write the new value of one parameter into `data`, without weight decay.
+
+        The arguments are those of `update`, with one argument for each work tensor.
+        """
+        raise NotImplementedError(f"flnb: {type(self).__name__} defines no descend(data, gradient, state, work)")
 
 
 class SGD(_Decaying):
@@ -65,9 +70,8 @@ class SGD(_Decaying):
             raise ValueError(f"flnb: {type(self).__name__}: nesterov needs a momentum above 0, got {momentum}")
         self.slots = ("momentum",) if momentum else ()
 
-    def descend(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
+    def descend(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], work: Tensor) -> None:
         """Subtract lr times the velocity, or without momentum lr times the gradient."""
-        (work,) = scratch
         if self.momentum:
             velocity = state["momentum"]
             ops.multiply(velocity, self.momentum, out=velocity)
@@ -129,9 +133,9 @@ class Adam(_Decaying):
         super().__init__(parameters, lr, beta1=betas[0], beta2=betas[1], eps=eps, weight_decay=weight_decay)
         _below_one(self, "betas", *betas)
 
-    def descend(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
+    def descend(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], work: Tensor) -> None:
         """Update both averages, and subtract their quotient from the data."""
-        (work,), mean, square, keep = scratch, state["mean"], state["square"], 1.0 - self.beta1
+        mean, square, keep = state["mean"], state["square"], 1.0 - self.beta1
         ops.multiply(gradient, keep, out=work)
         ops.multiply(mean, self.beta1, out=mean)
         ops.add(mean, work, out=mean)
@@ -212,7 +216,7 @@ class RMSProp(_Decaying):
     2.8
     """
 
-    scratch = 2
+    scratch = _works = 2
     gathers = True
 
     def __init__(
@@ -225,8 +229,7 @@ class RMSProp(_Decaying):
         _below_one(self, "alpha", alpha)
         self.slots = ("square", *(["mean"] if centered else []), *(["momentum"] if momentum else []))
 
-    def descend(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
-        work = scratch[0]
+    def descend(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], work: Tensor, _: Tensor) -> None:
         _average(state["square"], self.alpha, ops.square(gradient, out=work), work)
         scale = state["square"]
         if self.centered:
@@ -258,7 +261,7 @@ class Adadelta(_Decaying):
     """
 
     slots = ("square", "moved")
-    scratch = 2
+    scratch = _works = 2
     gathers = True
 
     def __init__(
@@ -268,8 +271,8 @@ class Adadelta(_Decaying):
         super().__init__(parameters, lr, rho=rho, eps=eps, weight_decay=weight_decay)
         _below_one(self, "rho", rho)
 
-    def descend(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
-        (work, step), square, moved = scratch, state["square"], state["moved"]
+    def descend(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], work: Tensor, step: Tensor) -> None:
+        square, moved = state["square"], state["moved"]
         _average(square, self.rho, ops.square(gradient, out=work), work)
         ops.sqrt(ops.add(square, self.eps, out=work), out=work)
         ops.divide(gradient, work, out=step)
@@ -295,7 +298,7 @@ class Adagrad(_Decaying):
     """
 
     slots = ("square",)
-    scratch = 2
+    scratch = _works = 2
     gathers = True
 
     def __init__(
@@ -304,8 +307,8 @@ class Adagrad(_Decaying):
     ) -> None:  # fmt: skip
         super().__init__(parameters, lr, lr_decay=lr_decay, weight_decay=weight_decay, eps=eps)
 
-    def descend(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
-        work, square = scratch[0], state["square"]
+    def descend(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], work: Tensor, _: Tensor) -> None:
+        square = state["square"]
         ops.add(square, ops.square(gradient, out=work), out=square)
         ops.add(ops.sqrt(square, out=work), self.eps, out=work)
         ops.divide(gradient, work, out=work)
