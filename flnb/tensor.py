@@ -358,7 +358,7 @@ def axes_of(axis: SupportsIndex | Sequence[int] | None, ndim: int, op: str) -> t
         return tuple(range(ndim))
     if type(axis) is int and -ndim <= axis < ndim:
         return (axis % ndim,)
-    given = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
+    given = tuple(map(operator.index, axis if isinstance(axis, (tuple, list)) else (axis,)))
     if not ndim and given in ((), (0,), (-1,)):
         return ()
     axes = {axis_of(a, ndim, op) for a in given}

@@ -376,7 +376,6 @@ def announce(lane: Lane) -> None:
 
 
 def _announce(lane: Lane, manager: MemoryManager) -> None:
-    """Emit the segments and live blocks of one manager."""
     """Emit the segments, live blocks and user locks of one manager."""
     try:
         states = manager.snapshot()

@@ -142,8 +142,10 @@ def broadcast_to(x: ArrayLike, /, shape: Sequence[int]) -> Tensor:
     if x.shape == target:
         return x
     pairs = zip(reversed(x.shape), reversed(target), strict=False)
-    if x.ndim > len(target) or any(n not in (1, m) for n, m in pairs):
-        wrong = ValueError(f"broadcast_to: shape {x.shape} does not broadcast to {brief(target)}")
+    negative = any(m < 0 for m in target)
+    if negative or x.ndim > len(target) or any(n not in (1, m) for n, m in pairs):
+        why = "; extents must be at least 0" if negative else ""
+        wrong = ValueError(f"broadcast_to: shape {x.shape} does not broadcast to {brief(target)}{why}")
         raise refused(wrong, "broadcast_to", x)
     return dispatch.call(_broadcast, (x,), (target,))
 

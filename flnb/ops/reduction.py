@@ -175,10 +175,11 @@ def _arg(name: str, extreme: str, values: str) -> Callable[..., Any]:
         x = asarray(x)
         if axis is not None and not hasattr(axis, "__index__"):
             raise TypeError(f"{op.name}: axis must be one int or None, got {brief(axis)}")
-        if axis is None and x.ndim != 1:
+        axes = axes_of(axis, x.ndim, op.name)
+        if len(axes) != 1:  # all, or none of a 0-d tensor
             flat = dispatch.call(op, (reshape(x, (x.size,)),), ((0,), False))
             return reshape(flat, (1,) * x.ndim) if keepdims else flat
-        return dispatch.call(op, (x,), (axes_of(axis, x.ndim, op.name), bool(keepdims)))
+        return dispatch.call(op, (x,), (axes, bool(keepdims)))
 
     apply.__doc__ = f"""Index of the first {extreme} element along ``axis``, int64; None: in the flattened tensor.
 

@@ -264,6 +264,8 @@ def min_with_indices(x: ArrayLike, /, axis: int = -1, keepdims: bool = False) ->
 def _extremum(arg: Any, x: Any, axis: int, keepdims: bool) -> Chosen:
     """Find the largest or smallest element along an axis, and its index; ``arg`` is argmax or argmin."""
     x = asarray(x)
+    if not x.ndim and not axes_of(axis, 0, arg.__name__):
+        x, axis, keepdims = reshape(x, (1,)), 0, False
     indices = arg(x, axis=axis, keepdims=True)
     found = Chosen(take_along_axis(x, indices, axis=axis), indices)
     return found if keepdims else Chosen(*(squeeze(part, axis=axis) for part in found))

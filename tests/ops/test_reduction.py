@@ -66,3 +66,29 @@ def test_an_axis_of_a_0d_tensor_may_be_0_or_minus_1_as_in_numpy():
     for axis in (1, -2):
         with pytest.raises(ValueError, match=f"sum: axis {axis} is out of range for a tensor of 0 dimensions"):
             flnb.sum(2.0, axis=axis)
+
+
+def test_argmax_and_its_kin_take_the_axes_of_a_0d_tensor():
+    for name in ("argmax", "argmin"):
+        for axis in (0, -1, None):
+            for keepdims in (False, True):
+                found = getattr(flnb, name)(3.0, axis=axis, keepdims=keepdims)
+                assert (found.item(), found.shape) == (0, ())
+        with pytest.raises(ValueError, match=f"{name}: axis 1 is out of range for a tensor of 0 dimensions"):
+            getattr(flnb, name)(3.0, axis=1)
+    for function in (flnb.max_with_indices, flnb.min_with_indices):
+        x = flnb.Variable(3.0)
+        for found in (function(x), function(x, axis=0, keepdims=True)):
+            assert (found.values.shape, found.indices.shape) == ((), ())
+            assert (found.values.item(), found.indices.item()) == (3.0, 0)
+        function(x).values.backward()
+        assert x.grad.item() == 1.0
+        with pytest.raises(ValueError, match="axis 1 is out of range"):
+            function(x, axis=1)
+
+
+@pytest.mark.parametrize("axis", [0.0, flnb.asarray(0.0), np.array([0, 1]), (0.0,), "0"], ids=repr)
+@pytest.mark.parametrize("shape", [(), (2, 3)])
+def test_an_axis_that_is_no_integer_is_a_type_error(axis, shape):
+    with pytest.raises(TypeError, match=r"integer|index|0-d"):
+        flnb.sum(flnb.ones(shape), axis=axis)

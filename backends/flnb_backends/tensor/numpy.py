@@ -43,9 +43,11 @@ def _add_rows(out: Array, rows: Array, g: Array) -> None:
 
 
 @lru_cache(4096)
-def _strides(shape: tuple[int, ...], to: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Return the strides, in bytes, by which a C-contiguous array of one shape is viewed broadcast to another."""
+def _strides(shape: tuple[int, ...], to: tuple[int, ...], itemsize: int) -> tuple[int, ...] | None:
+    """Return the strides, in bytes, by which a C-contiguous array is viewed in another shape; None if it has none."""
     lead = len(to) - len(shape)
+    if lead < 0 or min(to, default=0) < 0 or any(n not in (1, m) for n, m in zip(shape, to[lead:], strict=True)):
+        return None
     steps = [itemsize * math.prod(shape[i + 1 :]) if n == to[lead + i] else 0 for i, n in enumerate(shape)]
     return (0,) * lead + tuple(steps)
 
@@ -267,9 +269,10 @@ class NumpyBackend(Whole, Convolution, Pooling, Fourier, LinearAlgebra, TensorBa
     flip = staticmethod(np.flip)
 
     def broadcast_to(self, x: Array, shape: tuple[int, ...]) -> Array:
-        if not x.flags.c_contiguous or not x.size:
+        steps = _strides(x.shape, shape, x.itemsize) if x.flags.c_contiguous and x.size else None
+        if steps is None:
             return np.broadcast_to(x, shape)
-        view: Array = np.ndarray(shape, x.dtype, x, 0, _strides(x.shape, shape, x.itemsize))  # at a third of the time
+        view: Array = np.ndarray(shape, x.dtype, x, 0, steps)  # at a third of the time
         view.flags.writeable = False
         return view
 
