@@ -49,6 +49,15 @@ def click(page: Page, selector: str, x: float, y: float) -> None:
 
 
 @pytest.mark.timeout(60)
+def test_the_overviews_legend_names_all_categories_where_they_need_two_lines(stage: Stage, run: Recording) -> None:
+    stage.view(run, width=740)
+    legend = stage.page.locator(".fl-legend").first
+    legend.locator("span").first.wait_for()
+    assert legend.locator(":scope > span:visible").count() == 5
+    assert legend.evaluate("legend => [legend.scrollHeight, legend.clientHeight]") == [32, 32]
+
+
+@pytest.mark.timeout(60)
 def test_any_moment_of_a_recording_is_the_recordings_own(stage: Stage, run: Recording) -> None:
     page = stage.page
     stage.view(run)
