@@ -12,6 +12,8 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from flnb_telemetry.live import tape_frame
+
 from benchmarks.report import table, write
 
 if TYPE_CHECKING:
@@ -77,7 +79,7 @@ def _answered(live: Any, request: dict[str, Any]) -> str:
 
 def _first(live: Any) -> tuple[Any, dict[str, Any]]:
     """Return the first message about the tape."""
-    content = live.frame("tape")
+    content = tape_frame(live, "tape")
     json.dumps(content)
     return live, content
 
