@@ -78,8 +78,9 @@ class Walk:
         around = (
             here, here.table, self.cotangents, self._owned, self.reached, self.leaves, self.own, lane, self.retain
         )  # fmt: skip
+        retain, stops = self.retain, self.stops
+        careful = bool(stops) or watch is not None
         plainly, in_blocks = (0, BLOCKS) if lane is None else (TOLD, TOLD | BLOCKS)
-        stops = self.stops
 
         def pull(node: Node) -> None:
             seq = node[2]
@@ -90,8 +91,8 @@ class Walk:
             compiled = plan.compiled
             if compiled is None and parents is not None:
                 compiled = compile_pulls(plan, node[6:])
-            watched = watch is not None and watch.left > 0
-            if not compiled or seq < dispatch.last_write or parents is None or seq in stops or watched:
+            slow = not compiled or parents is None or seq < dispatch.last_write
+            if slow or (careful and (seq in stops or (watch is not None and watch.left > 0))):
                 self._pull_over(node, dispatch.detached(g, plan.spec))
                 return
             way = plainly if compiled.weight < min_block else in_blocks
@@ -104,7 +105,7 @@ class Walk:
                 self._explain_failure(error, node, dispatch.detached(g, plan.spec))
             if watch is not None and watch.alarms:
                 watch.check(node, g, node[6:], self._arrived_at(parents))
-            if not around[-1]:
+            if not retain:
                 node[1] = None
                 del node[6:]
 
