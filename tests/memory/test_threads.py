@@ -5,17 +5,21 @@ import os
 import random
 import sys
 import threading
+import time
 from itertools import pairwise
 
 import numpy as np
 import pytest
 from flnb_backends.memory.caching import Caching
+from flnb_backends.memory.expandable import Expandable
 from flnb_backends.memory.native import Native
 from flnb_backends.memory.reserved import Reserved
 from flnb_backends.memory.simulated import SimulatedDevice
 
 from flnb.dispatch import memory
 from flnb.dispatch.memory import allocate, release
+from flnb.interface import OutOfMemoryError
+from flnb.interface.memory import FREED, dropped
 from tests.memory.test_crossing import array, managers
 
 
@@ -215,3 +219,46 @@ class Owner:
 
     def __init__(self, block):
         self.block = block
+
+
+class Meets(SimulatedDevice):
+    """A device that is full, and first says so when the other thread has come to its own."""
+
+    all = threading.Barrier(3, timeout=20)
+    full = met = False
+
+    def _range(self, nbytes, room):
+        if self.full and not self.met:
+            self.met = True
+            self.all.wait()
+        if self.full:
+            raise MemoryError
+        return super()._range(nbytes, room)
+
+
+@pytest.mark.parametrize("kind", [Caching, Expandable])
+def test_two_full_managers_do_not_wait_for_each_other(kind):
+    """Each thread runs out of memory while the queue holds a block of the other's manager."""
+    devices = [Meets(), Meets()]
+    managers = [kind(device) for device in devices]
+    blocks = [allocate(manager, 1 << 20) for manager in managers]
+    for device in devices:
+        device.full = True
+    failed = []
+
+    def ask(number):
+        with pytest.raises(OutOfMemoryError):
+            allocate(managers[number], 1 << 30)
+        failed.append(number)
+
+    threads = [threading.Thread(target=ask, args=(number,), daemon=True) for number in (0, 1)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.05)  # both have looked at the queue, and hold their manager's lock
+    for block in blocks:  # as if their arrays were deleted now
+        block.dropped = FREED
+        dropped.append(block)
+    Meets.all.wait()
+    for thread in threads:
+        thread.join(10)
+    assert sorted(failed) == [0, 1]

@@ -28,6 +28,10 @@ class Cached(MemoryManager):
     def release_cached(self) -> int:
         """Return every free segment to the device; returns their bytes, which one event reports."""
         self.settle()
+        return self._shrink()
+
+    def _shrink(self) -> int:
+        """`release_cached` for a thread that may hold this manager's lock, and so must not wait for another's."""
         lease = self.device
         try:
             with self.ledger.lock:
@@ -61,7 +65,7 @@ class Cached(MemoryManager):
         try:
             return self.device.reserve(nbytes)
         except MemoryError:
-            if not self.release_cached():
+            if not self._shrink():
                 raise
             return self.device.reserve(nbytes)
 

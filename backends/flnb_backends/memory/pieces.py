@@ -227,7 +227,7 @@ class Growing(Fitting):
         try:
             return self._extended(pool, size, self.step)
         except MemoryError:
-            self.release_cached()
+            self._shrink()
             return self._extended(pool, size, 1)
 
     def _extended(self, pool: Pool, size: int, step: int) -> Piece:
