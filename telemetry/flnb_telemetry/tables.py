@@ -48,7 +48,8 @@ def html(rows: Iterable[Sequence[str]], sides: str = "<", caption: str = "", tit
         tag = "th" if titles and not number else "td"
         cells = zip(sides.ljust(len(row), sides[-1]), row, strict=False)
         made += "<tr>" + "".join(_cell(tag, side, cell) for side, cell in cells) + "</tr>"
-    return f'<table style="font-variant-numeric:tabular-nums;border-collapse:collapse">{made}</table>'
+    table = f'<table style="font-variant-numeric:tabular-nums;border-collapse:collapse">{made}</table>'
+    return f'<div style="overflow-x:auto">{table}</div>'
 
 
 def _cell(tag: str, side: str, cell: str) -> str:

@@ -114,14 +114,14 @@ def memory_timeline(memory: Memory, until: float | None = None) -> str:
 
     said = f"live {quantity.size(live)}, flat" if live - least < FLAT * live else f"live ≤ {quantity.size(live)}"
     said += f", reserved ≤ {quantity.size(reserved)}" + ", above" * above
-    below, body, legend = np.zeros(len(line.t)), "", 300
+    below, body, legend = np.zeros(len(line.t)), "", 60
     for name in palette.STACK:
         level = below + line.by_category[:, schema.CATEGORIES.index(name)]
         if (level > below).any():
             fill = f'fill="{palette.CATEGORY[name][0]}"'
             edge = np.concatenate([height(level), height(below)[::-1]])
             body += _path("polygon", np.concatenate([x, x[::-1]]), edge, fill)
-            body += _box(legend, 4, 9, 9, fill) + _text(legend + 12, 12, name.replace("_", " "))
+            body += _box(legend, HEIGHT - 14, 9, 9, fill) + _text(legend + 12, HEIGHT - 6, name.replace("_", " "))
             legend += 24 + 6 * len(name)
         below = level
     body += _path("polyline", x, height(line.reserved), 'fill="none" stroke="currentColor" stroke-dasharray="3 2"')
