@@ -138,7 +138,7 @@ def test_ipython_shows_html_in_notebooks_and_text_in_terminals():
     shell = interactiveshell.InteractiveShell.instance()
     register(shell)
     shell.display_formatter.active_types = shell.display_formatter.format_types
-    for thing in (flnb.ones((2,)), flnb.Variable([1.0]), nn.Parameter(flnb.ones((2,))), Net(), state.current().manager):
+    for thing in (flnb.ones((2,)), flnb.Variable([1.0]), nn.Parameter(flnb.ones((2,))), Net(), flnb.memory.Caching()):
         data, _ = shell.display_formatter.format(thing)
         assert data["text/html"].startswith("<div")
         assert data["text/plain"] == repr(thing)
