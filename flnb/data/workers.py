@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from flnb_telemetry.withblock import with_block
 
 from flnb import ops
 from flnb.dispatch.state import category
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from flnb.data.datasets import Dataset
 
 ALIGN = 64
+MPI = ("PMI_", "PMIX_", "HYDI_", "OMPI_")
+"""What the names of environment variables begin with by which mpiexec makes a process one of its ranks."""
 
 
 class Threads:
@@ -95,7 +98,7 @@ class Processes:
             self.pool = self._start(dataset)
         slot = self._slot()
         where = None if slot is None else (slot, self.blocks[slot].name)
-        with self._alive():
+        with self._alive(), _no_rank():
             return Job(self.pool.submit(_load, epoch, index, where), slot)
 
     def collect(self, job: Job) -> tuple[Any, ...]:
@@ -180,6 +183,16 @@ class Processes:
             return entry
         values: Any = np.ndarray(entry.shape, entry.dtype, self.blocks[slot].buf, entry.offset)
         return ops.asarray(values) if entry.tensor else values.copy()
+
+
+@with_block
+def _no_rank() -> Iterator[None]:
+    """Hide from processes started here that this one is a rank: one that loads MPI would speak in its place and die."""
+    hidden = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(MPI)}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
 
 
 def _remove(blocks: dict[int, SharedMemory]) -> None:

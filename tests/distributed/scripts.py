@@ -33,6 +33,28 @@ def gradients() -> None:
     np.testing.assert_allclose(total.numpy(), whole.grad.numpy(), rtol=1e-12)
 
 
+class Sizes(flnb.data.Dataset):
+    """Item i is (i, the number of ranks that the process which loads it sees)."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        from mpi4py import MPI
+
+        return index, MPI.COMM_WORLD.size
+
+
+def prefetch() -> None:
+    """Worker processes of a rank that load MPI are no ranks; the rank goes on as one."""
+    before = dict(os.environ)
+    loader = flnb.data.PrefetchDataset(Sizes(), workers=1, processes=True)
+    assert list(loader) == [(0, 1), (1, 1), (2, 1)]
+    loader.close()
+    assert dict(os.environ) == before
+    assert distributed.all_reduce([1.0]).tolist() == [distributed.size()]
+
+
 def fault() -> None:
     """The last rank does what the command line says instead of the second call of the others."""
     communicator, (kind,) = distributed.current(), sys.argv[2:]
@@ -60,4 +82,4 @@ def fault() -> None:
 
 if __name__ == "__main__":
     distributed.init()
-    {"kit": kit, "gradients": gradients, "fault": fault}[sys.argv[1]]()
+    {"kit": kit, "gradients": gradients, "prefetch": prefetch, "fault": fault}[sys.argv[1]]()

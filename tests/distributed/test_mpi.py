@@ -43,6 +43,11 @@ def test_gradients_of_parts_are_those_of_the_whole(ranks: int, tmp_path: Path) -
     assert done.returncode == 0, done.stderr
 
 
+def test_processes_that_load_data_are_no_ranks(tmp_path: Path) -> None:
+    done = launch(2, "prefetch", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
 FAULTS = {
     "killed": (["rank 2 (process", "has died; its last call was 1, all_reduce float32[65536], sum"], 2, 137),
     "stopped": (["rank 2 (process", "is stopped (SIGSTOP)"], 2, 1),
