@@ -50,7 +50,7 @@ class Call:
 
 
 class Group:
-    """What the crossing knows of one communicator: its calls so far, and why it cannot be used any more."""
+    """What the crossing knows of one group of ranks: its calls so far, and why it cannot be used any more."""
 
     def __init__(self) -> None:
         self.seq = 0
@@ -61,7 +61,8 @@ class Group:
 
 
 _numbers: dict[str, int] = {}
-_groups: WeakKeyDictionary[Communicator, Group] = WeakKeyDictionary()
+_groups: WeakKeyDictionary[Any, Group] = WeakKeyDictionary()
+"""By board: a communicator that wraps another one goes on with its numbers."""
 
 
 def current() -> Communicator:
@@ -88,9 +89,7 @@ def run(name: str, *arguments: Any, on: Communicator | None = None) -> None:
 def start(name: str, *arguments: Any, on: Communicator | None = None) -> Pending:
     """Start an operation of a communicator and return at once; see `run`."""
     communicator = on or current()
-    group = _groups.get(communicator)
-    if group is None:
-        group = _groups[communicator] = Group()
+    group = _group(communicator)
     if group.broken:
         raise CollectiveError(f"{name}: this communicator failed before and cannot be used any more: {group.broken}")
     call = _described(group, communicator, name, arguments)
@@ -99,9 +98,17 @@ def start(name: str, *arguments: Any, on: Communicator | None = None) -> Pending
 
 def abandon(communicator: Communicator, reason: str) -> None:
     """Make every further call of a communicator an error, and tell the ranks that wait for this one."""
-    _groups.setdefault(communicator, Group()).broken = reason
+    _group(communicator).broken = reason
     if communicator.board is not None:
         communicator.board.end(FAILED)
+
+
+def _group(communicator: Communicator) -> Group:
+    key = communicator if communicator.board is None else communicator.board
+    group = _groups.get(key)
+    if group is None:
+        group = _groups[key] = Group()
+    return group
 
 
 def _described(group: Group, communicator: Communicator, name: str, arguments: tuple[Any, ...]) -> Call:

@@ -12,7 +12,7 @@ import pytest
 import flnb
 from flnb import distributed
 from flnb.dispatch import communication
-from flnb.interface import CollectiveError, Communicator
+from flnb.interface import CollectiveError, Communicator, Work
 
 RANKS = [1, 2, 3, 4]
 
@@ -275,3 +275,26 @@ def test_an_interrupt_ends_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
             distributed.run_threads(2, work)
     assert ended.wait(5.0)
     assert steps[0] > 0
+
+
+def test_a_communicator_around_another_goes_on_with_its_numbers() -> None:
+    """A rank that is early must not take the first call of before for the first call of the wrapper."""
+
+    class Counting(Communicator):
+        def __init__(self) -> None:
+            self.inner, self.nbytes = distributed.current(), 0
+            self.rank, self.size, self.board = self.inner.rank, self.inner.size, self.inner.board
+
+        def all_reduce(self, buffer: Any, op: str = "sum") -> Work:
+            self.nbytes += buffer.nbytes
+            return self.inner.all_reduce(buffer, op)
+
+    def work() -> int:
+        distributed.all_reduce(flnb.ones(3))
+        time.sleep(0.2 * distributed.rank())
+        with distributed.use_communicator(Counting) as counting:
+            distributed.all_reduce(flnb.ones(5))
+        distributed.all_reduce(flnb.ones(7))
+        return counting.nbytes
+
+    assert distributed.run_threads(2, work) == [20, 20]
