@@ -8,6 +8,8 @@ they are compared once more.
 
 from __future__ import annotations
 
+import os
+import platform
 from time import monotonic, sleep
 from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING, Any
@@ -52,15 +54,28 @@ class Call:
 class Group:
     """What the crossing knows of one group of ranks: its calls so far, and why it cannot be used any more."""
 
-    def __init__(self) -> None:
+    def __init__(self, communicator: Communicator) -> None:
         self.seq = 0
-        self.number = _numbers.setdefault("next", 0)
-        _numbers["next"] += 1
+        name, rank = communicator.group_name or communicator.name, communicator.rank
+        before = _named[name, rank] = _named.get((name, rank), 0) + 1  # ranks make their groups in the same order
+        name += f" #{before}" if before > 1 else ""
+        info = intern.GroupInfo(name, rank, communicator.size, platform.node(), os.getpid())
+        self.number = intern.groups.id_of(info)
         self.calls: dict[Any, Call] = {}
         self.broken = ""
 
 
-_numbers: dict[str, int] = {}
+def _facts() -> dict[str, Any]:
+    """Which rank this is, for the facts of a recording that begins."""
+    here = current()
+    if here.size == 1:
+        return {}
+    return {"rank": here.rank, "ranks": here.size, "host": platform.node(), "process": os.getpid()}
+
+
+bus.describers.append(_facts)
+_named: dict[tuple[str, int], int] = {}
+"""How many communicators of one group name and rank there have been."""
 _groups: WeakKeyDictionary[Any, Group] = WeakKeyDictionary()
 """By board: a communicator that wraps another one goes on with its numbers."""
 
@@ -76,24 +91,25 @@ def current() -> Communicator:
     return found  # type: ignore[no-any-return]
 
 
-def run(name: str, *arguments: Any, on: Communicator | None = None) -> None:
+def run(name: str, *arguments: Any, on: Communicator | None = None, bucket: int = -1) -> None:
     """Run an operation of a communicator (the active one) and wait for its end: ``run("all_reduce", array, "sum")``.
 
     Raises:
         CollectiveError: another rank makes another call, is gone, or has not come before the timeout.
         ValueError: arguments that no rank could give.
     """
-    start(name, *arguments, on=on).wait()
+    pending = start(name, *arguments, on=on, bucket=bucket)
+    pending.wait(pending._begun)
 
 
-def start(name: str, *arguments: Any, on: Communicator | None = None) -> Pending:
-    """Start an operation of a communicator and return at once; see `run`."""
+def start(name: str, *arguments: Any, on: Communicator | None = None, bucket: int = -1) -> Pending:
+    """Start an operation of a communicator and return at once; see `run`. Recordings show the bucket's number."""
     communicator = on or current()
     group = _group(communicator)
     if group.broken:
         raise CollectiveError(f"{name}: this communicator failed before and cannot be used any more: {group.broken}")
     call = _described(group, communicator, name, arguments)
-    return Pending(communicator, group, call, arguments)
+    return Pending(communicator, group, call, arguments, bucket)
 
 
 def abandon(communicator: Communicator, reason: str) -> None:
@@ -107,7 +123,7 @@ def _group(communicator: Communicator) -> Group:
     key = communicator if communicator.board is None else communicator.board
     group = _groups.get(key)
     if group is None:
-        group = _groups[key] = Group()
+        group = _groups[key] = Group(communicator)
     return group
 
 
@@ -151,10 +167,13 @@ def _check(communicator: Communicator, name: str, arguments: tuple[Any, ...], ar
 class Pending:
     """An operation that was started: ask with `test`, or `wait` for its end."""
 
-    __slots__ = ("_begun", "_call", "_communicator", "_group", "_over", "_seq", "_work")
+    __slots__ = ("_asked", "_begun", "_bucket", "_call", "_communicator", "_group", "_over", "_seq", "_work")
 
-    def __init__(self, communicator: Communicator, group: Group, call: Call, arguments: tuple[Any, ...]) -> None:
+    def __init__(
+        self, communicator: Communicator, group: Group, call: Call, arguments: tuple[Any, ...], bucket: int
+    ) -> None:
         self._communicator, self._group, self._call, self._over = communicator, group, call, False
+        self._bucket, self._asked = bucket, 0
         board = communicator.board
         meets = call.name in COLLECTIVES
         if meets:
@@ -164,7 +183,7 @@ class Pending:
         lanes = bus.lanes
         if lanes is not None:
             lane = lanes.lane
-            lane.emit(schema.COLLECTIVE_BEGIN | call.code, begun, seq, group.number, 0, 0, 0, lane.context)
+            lane.pending += (schema.COLLECTIVE_BEGIN | call.code, begun, seq, group.number, 0, 0, bucket, lane.context)
         if board is not None and meets:
             board.enter(seq, call.text)
             if board.differing(seq, call.text):
@@ -181,8 +200,8 @@ class Pending:
             self._finish()
         return self._over
 
-    def wait(self) -> None:
-        """Return when the operation has finished.
+    def wait(self, since: int = 0) -> None:
+        """Return when the operation has finished; ``since`` is the time (ns) at which the wait began, now if 0.
 
         Raises:
             CollectiveError: another rank makes another call, is gone, or has not come before the timeout.
@@ -190,11 +209,13 @@ class Pending:
         if self._over:
             return
         test, asked = self._work.test, 0
-        while not test():
-            asked += 1
-            if asked > EAGER:
-                self._wait_long(test)
-                break
+        if not test():
+            self._asked = since or clock()
+            while not test():
+                asked += 1
+                if asked > EAGER:
+                    self._wait_long(test)
+                    break
         self._finish()
 
     def _wait_long(self, test: Callable[[], bool]) -> None:
@@ -237,7 +258,10 @@ class Pending:
         lanes = bus.lanes
         if lanes is not None:
             lane = lanes.lane
-            lane.emit(schema.COLLECTIVE | call.code, self._begun, clock(), seq, self._group.number, 0, 0, lane.context)
+            now, number, context = clock(), self._group.number, lane.context
+            lane.pending += (schema.COLLECTIVE | call.code, self._begun, now, seq, number, 0, self._bucket, context)
+            if self._asked:
+                lane.pending += (schema.WAIT, self._asked, now, seq, number, 0, 0, context)
 
     def _refuse(self, outcome: str) -> None:
         """Raise for ranks that made another call, if a second look confirms it."""

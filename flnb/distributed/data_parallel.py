@@ -176,7 +176,7 @@ class DataParallel(Module):
         while self._next < len(self._buckets) and not self._buckets[self._next].missing:
             bucket = self._buckets[self._next]
             if not self.deterministic:
-                bucket.pending = start("all_reduce", bucket.flat._data, "sum")
+                bucket.pending = start("all_reduce", bucket.flat._data, "sum", bucket=self._next)
             self._next += 1
 
     def ended(self) -> None:
@@ -198,11 +198,11 @@ class DataParallel(Module):
         used = np.array([self._used[number] for number in order], np.uint8)
         run("all_reduce", used, "max")
         known, size = dict(zip(order, used.tolist(), strict=True)), current().size
-        for bucket in self._buckets:
+        for at, bucket in enumerate(self._buckets):
             if bucket.pending is not None:
                 bucket.pending.wait()
             else:
-                _sum_in_parts(bucket.flat._data, size)
+                _sum_in_parts(bucket.flat._data, size, at)
             if not bucket.half:
                 np.divide(bucket.flat._data, size, out=bucket.flat._data)
             for number, parameter in zip(bucket.numbers, bucket.parameters, strict=True):
@@ -212,12 +212,12 @@ class DataParallel(Module):
                     parameter.grad = gradient if known[number] else None
 
 
-def _sum_in_parts(flat: Any, size: int) -> None:
+def _sum_in_parts(flat: Any, size: int, bucket: int) -> None:
     """Sum a buffer over ranks in place: every rank sums one part, then all parts are gathered."""
     part = -(-flat.size // size)
     padded = np.zeros(part * size, flat.dtype)
     padded[: flat.size] = flat
     mine = np.empty(part, flat.dtype)
-    run("reduce_scatter", padded, mine, "sum")
-    run("all_gather", mine, padded)
+    run("reduce_scatter", padded, mine, "sum", bucket=bucket)
+    run("all_gather", mine, padded, bucket=bucket)
     np.copyto(flat, padded[: flat.size])

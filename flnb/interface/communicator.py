@@ -69,6 +69,7 @@ class Communicator(Part, kind="communicator"):
     Attributes:
         rank: the number of this rank in the group, from 0.
         size: the number of ranks.
+        group_name: what recordings call the group, the same on all its ranks; the communicator's name if empty.
         board: where the ranks of the group see each other's calls (`flnb.dispatch.board.Board`); None for one rank.
         timeout: seconds after which a call that other ranks have not joined is an error.
     """
@@ -76,6 +77,7 @@ class Communicator(Part, kind="communicator"):
     name: ClassVar[str] = "abstract"
     rank: int = 0
     size: int = 1
+    group_name: str = ""
     board: Any = None
     timeout: float = 300.0
 

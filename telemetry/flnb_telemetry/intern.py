@@ -1,4 +1,4 @@
-"""Tables that give names, contexts and plans small integer ids, so that records hold integers only.
+"""Tables that give names, contexts, plans and groups small integer ids, so that records hold integers only.
 
 The tables only grow and are shared by all threads and recordings of the process; id 0 means "none". A `Catalog` has
 their content as arrays, so that whole columns of ids can be looked up at once.
@@ -49,6 +49,16 @@ class Context(NamedTuple):
     phase: int
 
 
+class GroupInfo(NamedTuple):
+    """A group of ranks as one of its members sees it: the group's name, the member's number, and where that runs."""
+
+    name: str
+    rank: int
+    size: int
+    host: str
+    process: int
+
+
 class Frame(NamedTuple):
     """One line of a call stack: function, file and line; in files of flnb `about` is (shape, dtype, phase)."""
 
@@ -94,6 +104,7 @@ class Table(Generic[T]):
 strings = Table([""])
 contexts = Table([Context("", 0)], Context._make)
 plans = Table([Plan("", "", (), "", 0)], Plan._make)
+groups = Table([GroupInfo("", 0, 1, "", 0)], GroupInfo._make)
 
 NONE = np.empty((2, 0), np.int64)
 LONGEST = 400  # characters of a name, or of a line, that are sent to a browser
@@ -101,7 +112,7 @@ MOST = 2**63 - 1  # the most bytes that fit in a column: an op that fails may as
 
 
 class Catalog:
-    """The tables of strings, plans and contexts, and arrays of their fields, indexed by plan id and context id.
+    """The tables of strings, plans, contexts and groups, and arrays of their fields, indexed by plan id and context id.
 
     `op`, `family`, `nbytes` and `saved` have an entry per plan, `scope` and `phase` one per context; names are string
     ids. `refresh` adds what came since. Without arguments the tables are those of the process. `stacks` holds call
@@ -111,7 +122,7 @@ class Catalog:
     def __init__(
         self, strings: Table[str] = strings, plans: Table[Plan] = plans, contexts: Table[Context] = contexts
     ) -> None:
-        self.strings, self.plans, self.contexts = strings, plans, contexts
+        self.strings, self.plans, self.contexts, self.groups = strings, plans, contexts, groups
         self.stacks: dict[int, tuple[Frame, ...]] = {}
         self.op, self.family, self.nbytes, self.saved = np.empty((4, 0), np.int64)
         self.scope, self.phase = np.empty((2, 0), np.int64)

@@ -30,7 +30,7 @@ Batches: TypeAlias = "list[tuple[int, Records]]"
 OP, ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, OOM = range(1, 8)
 SCOPE, STEP, METRIC, GRAD_STAT, EDGE, DROPPED, LEAF, OP_FAILED, CUT, SEGMENT_RESIZE, TRANSFER, ASIDE = range(8, 20)
 LOCKED, RELEASED, WALK, NAN_ORIGIN, USE = 20, 21, 22, 23, 24
-COLLECTIVE_BEGIN, COLLECTIVE = 25, 26
+COLLECTIVE_BEGIN, COLLECTIVE, WAIT, CLOCK_SYNC = 25, 26, 27, 28
 
 CATEGORIES = ("unknown", "parameter", "gradient", "activation", "optimizer_state", "input", "temporary")
 PHASES = ("other", "forward", "backward", "optimizer")
@@ -91,9 +91,13 @@ KINDS: dict[str, Kind] = {
         Kind(
             USE, "use", ("t", "backend", "manager", "device", "capacity", "min_block", "granularity"), aux="everywhere"
         ),
-        # calls of one group of ranks are numbered from 1; one that did not end has a beginning alone
-        Kind(COLLECTIVE_BEGIN, "collective_begin", ("t", "seq", "group", "", "", "", "context"), plan="plan"),
-        Kind(COLLECTIVE, "collective", ("t0", "t1", "seq", "group", "", "", "context"), plan="plan"),
+        # calls of one group of ranks are numbered from 1; one that did not end has a beginning alone. group: an id of
+        # `intern.groups`, which tells the rank; bucket: -1 where the call is not of a bucket of gradients
+        Kind(COLLECTIVE_BEGIN, "collective_begin", ("t", "seq", "group", "", "", "bucket", "context"), plan="plan"),
+        Kind(COLLECTIVE, "collective", ("t0", "t1", "seq", "group", "", "bucket", "context"), plan="plan"),
+        Kind(WAIT, "wait", ("t0", "t1", "seq", "group", "", "", "context")),  # the program stood still for the call
+        # at time t the clock of the rank `peer` showed t + offset, give or take `bound`
+        Kind(CLOCK_SYNC, "clock_sync", ("t", "peer", "offset", "bound", "group")),
         Kind(DROPPED, "dropped", ("t", "count", "t_last")),
         Kind(OP_FAILED, "op_failed", ("t", "message", "node", "context", "parent0", "parent1"), plan="plan"),
         Kind(CUT, "cut", ("t", "node", "line", "context"), aux="reason"),

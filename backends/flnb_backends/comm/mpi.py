@@ -53,10 +53,11 @@ class Mpi(Communicator):
 
     name: ClassVar[str] = "mpi"
 
-    def __init__(self, communicator: Any = None) -> None:
+    def __init__(self, communicator: Any = None, group: str = "") -> None:
         mpi = self._mpi = _library()
         self._engine = (communicator or mpi.COMM_WORLD).Dup()
-        self.rank, self.size = self._engine.rank, self._engine.size
+        self.rank, self.size, self.group_name = self._engine.rank, self._engine.size, group
+        self._splits = 0
         self._operations = {"sum": mpi.SUM, "max": mpi.MAX, "min": mpi.MIN}
         self.board = None
         if self.size > 1:
@@ -125,7 +126,8 @@ class Mpi(Communicator):
     def split(self, color: int, key: int) -> Communicator:
         """``MPI_Comm_split``."""
         run("barrier", on=self)  # MPI's call blocks: a rank that will not come is found here
-        return Mpi(self._engine.Split(color, key))
+        self._splits += 1
+        return Mpi(self._engine.Split(color, key), f"{self.group_name or self.name}/{self._splits}.{color}")
 
 
 def _bytes(buffer: Any) -> Any:

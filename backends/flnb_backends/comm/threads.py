@@ -23,8 +23,8 @@ REDUCE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 class World:
     """What the ranks of one group share: a board, and the meetings under way."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self, size: int, name: str = "") -> None:
+        self.size, self.name = size, name
         self.lock = threading.Lock()
         self.rows = bytearray(Board.nbytes(size))
         self.meetings: dict[Any, Meeting] = {}
@@ -83,7 +83,7 @@ class Threads(Communicator):
     name: ClassVar[str] = "threads"
 
     def __init__(self, world: World, rank: int) -> None:
-        self.world, self.rank, self.size = world, rank, world.size
+        self.world, self.rank, self.size, self.group_name = world, rank, world.size, world.name
         self.board = Board(world.rows, rank, world.size, thread_alive) if world.size > 1 else None
         self._count = 0
         self._messages: dict[Any, int] = {}
@@ -151,8 +151,9 @@ class Threads(Communicator):
         ranks = [rank for rank in range(self.size) if everyone[rank, 0] == color]
         ranks.sort(key=lambda rank: (everyone[rank, 1], rank))
         self._splits += 1
+        made = World(len(ranks), f"{self.group_name or self.name}/{self._splits}.{color}")
         with self.world.lock:
-            world = self.world.groups.setdefault((self._splits, color), World(len(ranks)))
+            world = self.world.groups.setdefault((self._splits, color), made)
         found = world.communicator(ranks.index(self.rank))
         found.begin()
         return found

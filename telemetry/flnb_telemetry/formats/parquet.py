@@ -19,7 +19,7 @@ import numpy as np
 from flnb_telemetry import schema
 from flnb_telemetry.extras import require, tool
 from flnb_telemetry.formats import FOREIGN, aside
-from flnb_telemetry.intern import Catalog, Context, Frame, Plan, Table
+from flnb_telemetry.intern import Catalog, Context, Frame, GroupInfo, Plan, Table
 from flnb_telemetry.recording import Recording
 from flnb_telemetry.safe_text import safe_text
 
@@ -58,7 +58,7 @@ def _manifest(run: Recording, kinds: dict[str, int]) -> dict[str, Any]:
     facts = {name: getattr(run, name) for name in FACTS}
     if run.state == "recording":
         facts |= {"state": "finished", "end": run.start + int(run.seconds * 1e9)}
-    names = {name: getattr(run.catalog, name).items for name in ("strings", "contexts", "plans")}
+    names = {name: getattr(run.catalog, name).items for name in ("strings", "contexts", "plans", "groups")}
     versions = {"format": FORMAT, "version": FORMAT_VERSION, "schema": schema.VERSION}
     number: dict[Any, int] = {}
     stacks = {i: [number.setdefault(frame, len(number)) for frame in row] for i, row in run.stacks.items()}
@@ -180,28 +180,26 @@ def _require(name: str, formed: bool) -> None:
 
 def _restored(manifest: dict[str, Any], tables: dict[str, schema.Columns]) -> Recording:
     """Make the recording of a manifest and the tables by kind, whose ids are checked."""
-    listed = {name: manifest[name] for name in ("strings", "contexts", "plans")}
+    listed = {"groups": [["", 0, 1, "", 0]]} | manifest  # older files name no groups
     _require("strings", _formed(listed["strings"], [str]))
     _require("contexts", _formed(listed["contexts"], [(str, int)]))
     _require("contexts", all(0 <= phase < len(schema.PHASES) for _, phase in listed["contexts"]))
     _require("plans", all(_formed(plan[:7], PLAN) and _formed(plan[7:], [int]) for plan in listed["plans"]))
+    _require("groups", _formed(listed["groups"], [(str, int, int, str, int)]))
     strings: Table[str] = Table(listed["strings"])
     contexts = Table([Context(*context) for context in listed["contexts"]])
-    plans = Table(
-        [
-            Plan(op, family, tuple(shape), dtype, nbytes, flops, tuple(map(tuple, inputs)), *saved)
-            for op, family, shape, dtype, nbytes, flops, inputs, *saved in listed["plans"]
-        ]
-    )
-    known_ids: dict[str, Sized] = {**CODES, "plan": plans, "context": contexts, "name": strings}
+    rows = [(*p[:2], tuple(p[2]), *p[3:6], tuple(map(tuple, p[6])), *p[7:]) for p in listed["plans"]]
+    plans = Table([Plan(*row) for row in rows])
+    known_ids: dict[str, Sized] = {"plan": plans, "context": contexts, "name": strings, "group": listed["groups"]}
     # An id without a name is an error now, not in the middle of an analysis.
     for kind, table in tables.items():
-        for name, known in known_ids.items():
+        for name, known in (CODES | known_ids).items():
             ids = table.get(name, np.empty(0, np.int64))
             if not 0 <= int(ids.min(initial=0)) <= int(ids.max(initial=0)) < len(known):
                 raise ValueError(f"{kind}.parquet has {name} id {ids.max()}, the manifest names {len(known)} of them")
     run = Recording()
     run.tables, run.catalog, run.meta = tables, Catalog(strings, plans, contexts), dict(manifest["meta"])
+    run.catalog.groups = Table([GroupInfo(*group) for group in listed["groups"]])
     run.catalog.stacks = _stacks(manifest.get("frames", []), manifest.get("stacks", {}))
     run.events = sum(len(table["lane"]) for table in tables.values())
     for name, kind in FACTS.items():

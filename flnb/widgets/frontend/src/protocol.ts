@@ -176,6 +176,48 @@ export interface Proposal {
   measured?: { peak: number; live: number; seconds: number };
 }
 
+/** What a bar of a rank is: a step, a phase of it, a block named by the program, or standing still for a call. */
+export const SPAN_KINDS = ["step", "forward", "backward", "optimizer", "scope", "wait"] as const;
+/** A row of "who is late". */
+export interface LateRank { rank: number; host: string; last: number; lost_ms_per_step: number; scope: string }
+/** Why a rank was the last to come to a call: its time in a scope since the ranks last met, against the median rank. */
+export interface LateReason { row: number; rank: number; scope: string; ms: number; median_ms: number; text: string }
+/** A call that not all ranks have joined, and what each of them does. */
+export interface StuckCall {
+  seq: number;
+  group: string;
+  text: string;
+  seconds: number;
+  rows: { rank: number; state: string; call: string; last: string; seconds: number }[];
+}
+/**
+ * The collective calls of the last steps on all ranks; whole each time it changes. Its arrays are the frame's columns
+ * `collectives.*`; times are ms since `origin_ms` on the clock of the first rank, NaN where there is none (yet).
+ *
+ * Of each call (`rows`): seq, group, op, nbytes, bucket (-1: none), step (-1: none), last (when the last rank came),
+ * late_rank (-1: nobody), late (ms behind the median of the others), gb_s (NaN: unknown); group and op are indices.
+ * Of each rank and call, rank by rank: begin, end.
+ * Bars: span_rank, span_start, span_end, span_kind (of `SPAN_KINDS`), span_name (of `names`);
+ * act_rank, act_start, act_end, act_family (of `families`): ops, merged. Ranks are indices of `ranks`, late_rank too.
+ */
+export interface CollectivesSection {
+  origin_ms: number;
+  now_ms: number;
+  rows: number;
+  ranks: { rank: number; host: string; process: number; bound_ns: number; seen_ms: number }[];
+  ops: string[];
+  groups: string[];
+  names: string[];
+  families: string[];
+  reasons: LateReason[];
+  late: LateRank[];
+  /** Means over the ranks: time in which the program stood still, its share of the step, what share of it was hidden. */
+  steps: { step: number; ms: number; exposed_ms: number; share: number; overlap: number }[];
+  /** Bus bandwidth: the best that was measured, and the median of each op. */
+  bandwidth: { peak_gb_s: number; ops: { op: string; gb_s: number; share: number }[] };
+  stuck: StuckCall | null;
+}
+
 export type ArrayType = "f64" | "f32" | "i32" | "u32" | "u8";
 export type Column = Float64Array | Float32Array | Int32Array | Uint32Array | Uint8Array;
 
@@ -193,6 +235,7 @@ export interface FrameHead {
   tape?: Tape;
   /** What was measured after the tape that is shown, where that is kept for its NaN. */
   norms?: TapeNorms;
+  collectives?: CollectivesSection;
   /** Of a whole recording: which part this is, from 0 to the last. */
   part?: [number, number];
   /** Of two recordings side by side: which one. */

@@ -1,0 +1,83 @@
+"""What the events of communication say: rank, group, bucket, and how long the program stood still."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import flnb
+from flnb import distributed, nn
+from flnb.dispatch.communication import start
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_events_name_the_rank_where_ranks_are_threads() -> None:
+    with flnb.record() as run:
+        distributed.run_threads(3, lambda: distributed.all_reduce(flnb.ones(2)))
+    ended = run.table("collective")
+    infos = [run.catalog.groups.items[number] for number in ended["group"].tolist()]
+    assert sorted(info.rank for info in infos) == [0, 1, 2]
+    assert {(info.size, info.name.partition(" ")[0]) for info in infos} == {(3, "threads")}
+    assert infos[0].host
+    assert infos[0].process
+
+
+def test_groups_of_one_name_are_numbered_alike_on_all_ranks() -> None:
+    def work() -> None:
+        distributed.barrier()
+
+    with flnb.record() as run:
+        distributed.run_threads(2, work)
+        distributed.run_threads(2, work)
+    names = [run.catalog.groups.items[number].name for number in run.table("collective")["group"].tolist()]
+    assert len(set(names)) == 2
+    assert all(names.count(name) == 2 for name in names)
+
+
+def test_a_split_group_has_a_name_of_its_own() -> None:
+    def work() -> str:
+        split = distributed.current().split(distributed.rank() % 2, 0)
+        return split.group_name
+
+    first, second, third = distributed.run_threads(3, work)
+    assert first == third == "threads/1.0"
+    assert second == "threads/1.1"
+
+
+def test_a_wait_is_an_event_and_an_asynchronous_call_is_not() -> None:
+    def work() -> None:
+        if distributed.rank() == 1:
+            time.sleep(0.05)
+        distributed.barrier()
+        buffer = flnb.ones(4)
+        pending = start("all_reduce", buffer._data, "sum")
+        time.sleep(0.05)
+        assert pending.test()
+        pending.wait()
+
+    with flnb.record() as run:
+        distributed.run_threads(2, work)
+    waits = run.table("wait")
+    long = waits["t1"] - waits["t0"] > 30e6
+    (rank,) = [run.catalog.groups.items[number].rank for number in waits["group"][long].tolist()]
+    assert rank == 0
+    assert waits["seq"][long].tolist() == [1]
+
+
+def test_buckets_are_numbered_and_files_keep_the_groups(tmp_path: Path) -> None:
+    def work() -> None:
+        model = distributed.DataParallel(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), bucket=None)
+        model(flnb.ones((2, 8))).sum().backward()
+        model.close()
+
+    with flnb.record() as run:
+        distributed.run_threads(2, work)
+    buckets = run.table("collective_begin")["bucket"]
+    assert sorted(buckets[buckets >= 0].tolist()) == [0, 0, 1, 1, 2, 2, 3, 3]
+    run.save(tmp_path / "run.flnb")
+    again = flnb.load_run(tmp_path / "run.flnb")
+    groups = again.table("collective_begin")["group"].tolist()
+    assert groups == run.table("collective_begin")["group"].tolist()
+    assert again.catalog.groups.items[groups[0]] == run.catalog.groups.items[groups[0]]
