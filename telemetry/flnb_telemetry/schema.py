@@ -29,8 +29,7 @@ Batches: TypeAlias = "list[tuple[int, Records]]"
 
 OP, ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, OOM = range(1, 8)
 SCOPE, STEP, METRIC, GRAD_STAT, EDGE, DROPPED, LEAF, OP_FAILED, CUT, SEGMENT_RESIZE, TRANSFER, ASIDE = range(8, 20)
-LOCKED, RELEASED, WALK, NAN_ORIGIN, USE = 20, 21, 22, 23, 24
-COLLECTIVE_BEGIN, COLLECTIVE, WAIT, CLOCK_SYNC = 25, 26, 27, 28
+LOCKED, RELEASED, WALK, NAN_ORIGIN, USE, COLLECTIVE_BEGIN, COLLECTIVE, WAIT, CLOCK_SYNC = range(20, 29)
 
 CATEGORIES = ("unknown", "parameter", "gradient", "activation", "optimizer_state", "input", "temporary")
 PHASES = ("other", "forward", "backward", "optimizer")

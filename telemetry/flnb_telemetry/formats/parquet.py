@@ -214,7 +214,5 @@ def _stacks(frames: list[Any], stacks: dict[str, Any]) -> dict[int, tuple[Frame,
     _require("frames", all(_formed(frame[:3], (str, str, int)) and len(frame) == 4 for frame in frames))
     _require("frames", all(not about or _formed(about, ([int], str, int)) for *_, about in frames))
     _require("stacks", all(_formed(row, [int]) and all(0 <= k < len(frames) for k in row) for row in stacks.values()))
-    known = [
-        Frame(name, file, line, (tuple(about[0]), *about[1:]) if about else ()) for name, file, line, about in frames
-    ]
+    known = [Frame._make((*place, (tuple(about[0]), *about[1:]) if about else ())) for *place, about in frames]
     return {int(context): tuple(known[k] for k in row) for context, row in stacks.items()}
