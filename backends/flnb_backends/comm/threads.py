@@ -6,6 +6,7 @@ the same bits whoever was late.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from typing import Any, ClassVar
 
@@ -19,12 +20,14 @@ __all__ = ["Threads", "World"]
 
 REDUCE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
+_numbers = itertools.count(1)  # of worlds
+
 
 class World:
     """What the ranks of one group share: a board, and the meetings under way."""
 
     def __init__(self, size: int, name: str = "") -> None:
-        self.size, self.name = size, name
+        self.size, self.name = size, name or f"threads {next(_numbers)}"
         self.lock = threading.Lock()
         self.rows = bytearray(Board.nbytes(size))
         self.meetings: dict[Any, Meeting] = {}
@@ -151,7 +154,7 @@ class Threads(Communicator):
         ranks = [rank for rank in range(self.size) if everyone[rank, 0] == color]
         ranks.sort(key=lambda rank: (everyone[rank, 1], rank))
         self._splits += 1
-        made = World(len(ranks), f"{self.group_name or self.name}/{self._splits}.{color}")
+        made = World(len(ranks), f"{self.group_name}/{self._splits}.{color}")
         with self.world.lock:
             world = self.world.groups.setdefault((self._splits, color), made)
         found = world.communicator(ranks.index(self.rank))
