@@ -32,8 +32,11 @@ class Listener(Protocol):
     def began(self) -> None:
         """Called when a pass that reaches one of the leaves begins; the pass before may have ended by an error."""
 
-    def arrived(self, leaf: Node, gradient: Any) -> None:
-        """Called with a leaf and its complete gradient, after the leaf's hooks; ``.grad`` is as before the pass."""
+    def arrived(self, leaf: Node, gradient: Any) -> bool | None:
+        """Called with a leaf and its complete gradient, after the leaf's hooks; ``.grad`` is as before the pass.
+
+        If it returns True, it has taken the gradient: the pass stores none in ``.grad``, which frees its memory now.
+        """
 
     def ended(self) -> None:
         """Called when the pass has ended and every ``.grad`` is set; `arrived` was not called for unused leaves."""
@@ -109,7 +112,8 @@ class Arrivals:
                     g = run_hooks(leaf, g)
                     hooked.add(leaf[SEQ])
                     under_way.cotangents[leaf[SEQ]] = g._data if buffers else g
-                listener.arrived(leaf, g)
+                if listener.arrived(leaf, g):
+                    del under_way.cotangents[leaf[SEQ]]
 
         return watched
 

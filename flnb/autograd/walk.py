@@ -241,7 +241,9 @@ class Walk:
         """End the pass: return the nodes in ``stops``, then the leaves in order of creation, with their cotangents."""
         found: list[tuple[Node, Any]] = []
         for leaf in self.leaves:
-            g = self.cotangents.pop(leaf[SEQ])
+            g = self.cotangents.pop(leaf[SEQ], None)
+            if g is None:  # a listener has taken it
+                continue
             g = self._tensor(g) if self.buffers else g
             plain = type(leaf[PARENTS]) is tuple or leaf[SEQ] in self.hooked
             found.append((leaf, g if plain else run_hooks(leaf, g)))

@@ -20,9 +20,11 @@ from flnb.distributed.collectives import (
 )
 from flnb.distributed.data_parallel import DataParallel
 from flnb.distributed.ranks import init, rank, run_threads, set_communicator, size, use_communicator
+from flnb.distributed.sharded import Sharded
 from flnb.interface.communicator import CollectiveError, Communicator
 
 __all__ = [
-    "CollectiveError", "Communicator", "DataParallel", "all_gather", "all_reduce", "barrier", "broadcast", "current",
-    "init", "rank", "recv", "reduce_scatter", "run_threads", "send", "set_communicator", "size", "use_communicator",
+    "CollectiveError", "Communicator", "DataParallel", "Sharded", "all_gather", "all_reduce", "barrier", "broadcast",
+    "current", "init", "rank", "recv", "reduce_scatter", "run_threads", "send", "set_communicator", "size",
+    "use_communicator",
 ]  # fmt: skip

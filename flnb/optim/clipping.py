@@ -9,21 +9,31 @@ import numpy as np
 from flnb_telemetry import bus
 
 from flnb import linalg, ops
-from flnb.autograd import Variable
+from flnb.dispatch.communication import current, run
+from flnb.optim.gathered import plain
 from flnb.optim.optimizer import updating
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
+    from flnb.autograd import Variable
     from flnb.tensor import Tensor
 
-__all__ = ["clip_grad_norm", "clip_grad_value", "gradients_of"]
+__all__ = ["all_finite", "clip_grad_norm", "clip_grad_value", "gradients_of", "with_gradient"]
 
 
 def gradients_of(parameters: Iterable[Variable]) -> list[Tensor]:
-    """Return the gradients of the parameters that have one, as Tensors without a graph, which can be written to."""
-    found = [item.grad for item in parameters]
-    return [g.data if isinstance(g, Variable) else g for g in found if g is not None]
+    """Return the gradients of the parameters that have one, as Tensors without a graph, which can be written to.
+
+    For a parameter that `flnb.distributed.Sharded` has divided among ranks it is the gradient of this rank's part.
+    """
+    return [plain(item.grad) for item in with_gradient(parameters)]
+
+
+def with_gradient(parameters: Iterable[Variable]) -> list[Variable]:
+    """Return the parameters that have a gradient; in place of one divided among ranks, this rank's part of it."""
+    here: list[Variable] = [getattr(parameter, "_shard", parameter) for parameter in parameters]
+    return [item for item in here if item.grad is not None]
 
 
 def clip_grad_norm(
@@ -31,8 +41,9 @@ def clip_grad_norm(
 ) -> float:
     """Scale all gradients by one factor, in place, so that the p-norm of all their elements is at most ``max_norm``.
 
-    Parameters without gradient are skipped. If the norm is not finite, all gradients become NaN, so that the problem is
-    noticed. Pascanu et al., 2013, "On the difficulty of training recurrent neural networks", algorithm 1.
+    Parameters without gradient are skipped; of those that `flnb.distributed.Sharded` has divided among ranks all parts
+    count, and all ranks call this. If the norm is not finite, all gradients become NaN, so that the problem is noticed.
+    Pascanu et al., 2013, "On the difficulty of training recurrent neural networks", algorithm 1.
 
     Args:
         parameters: the parameters whose ``grad`` is scaled.
@@ -58,11 +69,11 @@ def clip_grad_norm(
     _above_zero("clip_grad_norm", "max_norm", max_norm)
     if not p >= 1.0:
         raise ValueError(f"flnb: clip_grad_norm: p must be at least 1, got {p}")
-    items = list(parameters)
+    items = with_gradient(parameters)
     gradients = gradients_of(items)
     with bus.phase("optimizer"), updating():
         norms = [_norm(gradient, p) for gradient in gradients]
-        total = float(np.linalg.norm(norms, ord=p)) if norms else 0.0
+        total = _total(items, norms, p)
         if error_if_nonfinite and not np.isfinite(total):
             wrong = next((i for i, norm in enumerate(norms) if not np.isfinite(norm)), None)
             where = "" if wrong is None else f", first that of gradient {wrong}, of shape {gradients[wrong].shape}"
@@ -75,6 +86,26 @@ def clip_grad_norm(
             for gradient in gradients:
                 ops.multiply(gradient, factor, out=gradient)
     return total
+
+
+def _total(items: Sequence[Variable], norms: Sequence[float], p: float) -> float:
+    """The norm of all gradients from their norms; those of parts of parameters are collected from all ranks."""
+    parts = [norm for item, norm in zip(items, norms, strict=True) if getattr(item, "_is_part", False)]
+    if not parts:
+        return float(np.linalg.norm(norms, ord=p)) if norms else 0.0
+    whole = [norm for item, norm in zip(items, norms, strict=True) if not getattr(item, "_is_part", False)]
+    everyone = np.empty(current().size)
+    run("all_gather", np.array([np.linalg.norm(parts, ord=p)]), everyone)
+    return float(np.linalg.norm([*everyone, *whole], ord=p))
+
+
+def all_finite(parameters: Iterable[Variable]) -> bool:
+    """Whether all gradients are finite, also the parts of them that other ranks have."""
+    items = with_gradient(parameters)
+    finite = np.array([all(bool(ops.all(ops.isfinite(gradient))) for gradient in gradients_of(items))])
+    if any(getattr(item, "_is_part", False) for item in items):
+        run("all_reduce", finite, "min")
+    return bool(finite[0])
 
 
 def clip_grad_value(parameters: Iterable[Variable], value: float) -> None:

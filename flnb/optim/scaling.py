@@ -12,7 +12,7 @@ from flnb.dispatch.autocast import without_casts
 from flnb.dispatch.brief import brief
 from flnb.dispatch.state import use
 from flnb.nn.mismatches import mismatches, refuse
-from flnb.optim.clipping import gradients_of
+from flnb.optim.clipping import all_finite, gradients_of, with_gradient
 from flnb.optim.optimizer import SINGLE, updating
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class LossScaler:
         if self._finite is None:
             with bus.phase("optimizer"), updating():
                 gradients = gradients_of(self.optimizer.parameters)
-                self._finite = all(bool(ops.all(ops.isfinite(gradient))) for gradient in gradients)
+                self._finite = all_finite(self.optimizer.parameters)
                 if self._finite and any(gradient.dtype.itemsize == 2 for gradient in gradients):
                     gradients = self._widened()
                 for gradient in gradients if self._finite else ():
@@ -104,7 +104,7 @@ class LossScaler:
 
     def _widened(self) -> list[Tensor]:
         """Replace gradients in half precision by float32, where small numbers do not become 0; return all gradients."""
-        for item in self.optimizer.parameters:
+        for item in with_gradient(self.optimizer.parameters):
             if item.grad is not None and item.grad.dtype.itemsize == 2:
                 item.grad = ops.astype(item.grad, SINGLE)
         return gradients_of(self.optimizer.parameters)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -63,3 +64,32 @@ def train(ranks: int, kind: str, tape: str = "linked", **options: Any) -> tuple[
     if size > 1:
         model.close()
     return losses, [p.detach().numpy().copy() for p in net.parameters()]
+
+
+def sharded_training(
+    stage: int, optimizer: Any, dtype: str, kind: str = "plain", tape: str = "linked", **options: Any
+) -> dict[str, Any]:
+    """The module's state after ten steps by `Sharded` in a stage, or by `DataParallel` (0), on this rank."""
+    net = Net()
+    net.astype(dtype)
+    model: Any
+    if stage:
+        model = distributed.Sharded(net, optimizer, stage=stage, **options)
+        stepping = model.optimizer
+    else:
+        model = distributed.DataParallel(net, deterministic=True, **options)
+        stepping = optimizer(net.parameters())
+    data = np.random.default_rng(7).normal(size=(STEPS // 2, 4, ROWS, 6)).astype(dtype)
+    with flnb.use_tape(tape):
+        for step in data:
+            stepping.zero_grad()
+            mine = step[distributed.rank()]
+            chunks = np.split(mine, MICRO) if kind == "accumulated" else [mine]
+            for chunk in chunks:
+                with model.no_sync() if chunk is not chunks[-1] else nullcontext():
+                    rare = kind == "unused" and distributed.rank() == 1
+                    (model(flnb.asarray(chunk), rare=rare) ** 2).sum().backward()
+            stepping.step()
+    state = {name: value.numpy().copy() for name, value in model.state_dict().items()}
+    model.close()
+    return state

@@ -1,0 +1,119 @@
+"""Buckets: gradients of several parameters in one buffer, which ranks exchange as one."""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flnb.ops.creation import empty
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from flnb.dispatch.communication import Pending
+    from flnb.nn.module import Parameter
+
+__all__ = ["Bucket", "joined", "read_rows", "write_rows"]
+
+
+class Bucket:
+    """Gradients that are exchanged together, in a buffer of one row for each part into which parameters are divided.
+
+    With one part the buffer is one gradient behind the other. With several, each row begins with a part of the first
+    parameter: which rank has an element depends on its place in its parameter alone, not on the other parameters.
+
+    Args:
+        parameters: of one dtype, in the order of their gradients.
+        parts: into how many parts each is divided, the last of which may be smaller or empty.
+        index: the number of the bucket, which recordings show.
+
+    Attributes:
+        numbers: the numbers of the parameters' leaves.
+        places: of each parameter, where its columns begin and end.
+        missing: the numbers of the leaves whose gradients have not come yet in this pass.
+        used: the numbers of those whose gradients have come.
+        half: whether gradients are divided before they are summed, since the sum could overflow.
+        pending: the exchange under way.
+        mine: this rank's part of the sum.
+    """
+
+    def __init__(self, parameters: Sequence[Parameter], parts: int, index: int) -> None:
+        self.parameters, self.parts, self.index = list(parameters), parts, index
+        self.numbers = [p._node[2] for p in parameters]
+        ends = [0, *accumulate(-(-p.size // parts) for p in parameters)]
+        self.places = list(pairwise(ends))
+        self.dtype = self.parameters[0].dtype
+        self.half = self.dtype.itemsize == 2
+        self.missing: set[int] = set()
+        self.used: set[int] = set()
+        self.pending: Pending | None = None
+        self.flat: Any = None
+        self.mine: Any = None
+
+    def begin(self) -> None:
+        """Prepare for a pass. Buffers are made when they are needed: gradients of the pass before may be in use."""
+        self.missing, self.used = set(self.numbers), set()
+        self.flat = self.mine = self.pending = None
+
+    def write(self, number: int, gradient: Any, old: Any, divisor: int) -> None:
+        """Write a gradient, with what was added up before, into its place; a gradient of None is zero."""
+        if self.flat is None:
+            self.flat = empty((self.parts, self.places[-1][1]), self.dtype)
+        index = self.numbers.index(number)
+        rows = self.flat._data[:, slice(*self.places[index])]
+        if gradient is None or old is None:
+            gradient = old if gradient is None else gradient
+            write_rows(rows, np.zeros(self.parameters[index].size, self.dtype) if gradient is None else gradient)
+        elif self.parts == 1:
+            np.add(old.reshape(-1), gradient.reshape(-1), out=rows[0])
+        else:
+            write_rows(rows, np.add(old, gradient))
+        if self.half:
+            np.divide(rows, divisor, out=rows)
+        self.missing.discard(number)
+
+    def part(self) -> Any:
+        """Make the buffer for one row, as the ranks receive or give it."""
+        return empty((self.places[-1][1],), self.dtype)
+
+
+def write_rows(rows: Any, values: Any) -> None:
+    """Write an array's elements into rows of equal length, and zeros where none are left."""
+    count, width = rows.shape
+    values = values.reshape(-1)
+    if not width:
+        return
+    whole = values.size // width
+    np.copyto(rows[:whole], values[: whole * width].reshape(whole, width))
+    if whole < count:
+        rest = values.size - whole * width
+        np.copyto(rows[whole, :rest], values[whole * width :])
+        rows[whole, rest:] = 0
+        rows[whole + 1 :] = 0
+
+
+def read_rows(rows: Any, out: Any) -> None:
+    """Write the elements in rows of equal length into a contiguous array, the opposite of `write_rows`."""
+    width = rows.shape[1]
+    out = out.reshape(-1)
+    if not width:
+        return
+    whole = out.size // width
+    np.copyto(out[: whole * width].reshape(whole, width), rows[:whole])
+    if whole * width < out.size:
+        np.copyto(out[whole * width :], rows[whole, : out.size - whole * width])
+
+
+def joined(parameters: Iterable[Parameter], most: int, parts: int) -> list[Bucket]:
+    """Put parameters into buckets of at most ``most`` bytes (or one parameter), the last ones first, as they come."""
+    groups: list[list[Parameter]] = []
+    for parameter in reversed([p for p in parameters if p.requires_grad]):
+        group = groups[-1] if groups else None
+        full = group is None or sum(p.nbytes for p in group) + parameter.nbytes > most
+        if group is None or full or group[0].dtype != parameter.dtype:
+            groups.append([parameter])
+        else:
+            group.append(parameter)
+    return [Bucket(group, parts, index) for index, group in enumerate(groups)]

@@ -1,0 +1,201 @@
+"""Parameters of which every rank has a part: the whole parameter, its shard, and the way from one to the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from flnb.autograd import Variable
+from flnb.autograd.packing import PackingTape, unpacked_tape
+from flnb.dispatch.communication import start
+from flnb.dispatch.crossing import detached
+from flnb.dispatch.plan import spec_of
+from flnb.dispatch.state import category
+from flnb.nn.module import Parameter
+from flnb.ops.creation import empty
+from flnb.ops.elementwise import copy
+from flnb.tensor import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from flnb.dispatch.communication import Pending
+    from flnb.interface.tape import Node
+
+__all__ = ["Away", "Divided", "Division", "PartsTape", "Shard", "Unit"]
+
+SLOT: Any = Tensor.__dict__["_data"]
+"""Where a tensor stores its buffer."""
+
+
+class Shard(Parameter):
+    """The part of a parameter that this rank updates, flat; empty on the last ranks if the parameter is small."""
+
+    __slots__ = ()
+    _is_part = True  # norms are summed over ranks: flnb.optim.clipping
+
+    def __init__(self, data: Any) -> None:
+        Variable.__init__(self, data)
+
+
+class Divided(Parameter):
+    """A whole parameter whose gradient and optimizer state are with its shards."""
+
+    __slots__ = ()
+
+    @property
+    def _shard(self) -> Shard:
+        """This rank's part, which has the gradient."""
+        return divisions[id(self)].shard
+
+
+class Away(Divided):
+    """A whole parameter whose values are put together from all ranks' shards while they are needed."""
+
+    __slots__ = ()
+
+    @property
+    def _data(self) -> Any:
+        """The buffer, gathered if it is away."""
+        found = divisions.get(id(self))
+        if found is None:
+            raise RuntimeError(
+                f"the parameter {self.name!r} {self.shape} was divided by a Sharded model that no longer exists"
+            )
+        return found.whole()
+
+    @_data.setter
+    def _data(self, value: Any) -> None:
+        raise RuntimeError(
+            f"the values of the parameter {self.name!r} {self.shape} are divided among ranks and cannot be replaced; "
+            f"convert the module before Sharded(stage=3), or write into it: with model.gathered(): ..."
+        )
+
+
+class Division:
+    """One parameter and this rank's shard of it.
+
+    Attributes:
+        parameter: the whole.
+        shard: its elements from ``low`` to before ``high``.
+        width: the elements of a shard; the last ones may have fewer.
+    """
+
+    def __init__(self, parameter: Parameter, rank: int, size: int, own_memory: bool) -> None:
+        if not parameter._is_contiguous():
+            parameter._adopt(copy(parameter.data))
+        self.parameter, self.size = parameter, size
+        self.width = -(-parameter.size // size)
+        self.low = min(rank * self.width, parameter.size)
+        self.high = min(self.low + self.width, parameter.size)
+        self.unit: Unit | None = None
+        self._flat: Any = None
+        self._array: Any = None
+        with category("parameter"):
+            part = self.slice(parameter.data)
+            self.shard = Shard(copy(part) if own_memory else part)
+        self.shard.name = parameter.name
+        divisions[id(parameter)] = self
+
+    def slice(self, whole: Tensor) -> Tensor:
+        """This rank's part of a tensor like the parameter, as a view if that is contiguous."""
+        part: Tensor = whole.reshape(-1)[self.low : self.high]
+        return part
+
+    def whole(self) -> Any:
+        """Return the buffer of the whole parameter, after gathering it with its unit if it is away."""
+        assert self.unit is not None
+        if self._array is None:
+            self.unit.gather()
+        return self._array
+
+    def start(self) -> Pending:
+        """Start to gather the whole parameter from all ranks."""
+        with category("parameter"):
+            self._flat = empty((self.size * self.width,), self.parameter.dtype)
+        mine = self.shard._data
+        if mine.size < self.width:
+            mine = np.concatenate([mine, np.zeros(self.width - mine.size, mine.dtype)])
+        return start("all_gather", np.ascontiguousarray(mine), self._flat._data)
+
+    def arrive(self) -> None:
+        """Use what was gathered."""
+        self._array = self._flat._data[: self.parameter.size].reshape(self.parameter.shape)
+        owners[id(self._flat._data)] = self
+
+    def release(self, store: bool = False) -> None:
+        """Free the whole parameter's memory; with ``store`` this rank's part of it becomes the shard's value."""
+        if self._flat is None:
+            return
+        if store:
+            np.copyto(self.shard._data, self._flat._data[self.low : self.high])
+        owners.pop(id(self._flat._data), None)
+        self._flat = self._array = None
+
+    def view(self, offset: int, strides: tuple[int, ...], spec: Any) -> Tensor:
+        """Return a view of the whole parameter, as `PartsTape` has packed it."""
+        self.whole()
+        return detached(np.ndarray(spec.shape, spec.dtype, self._flat._data, offset, strides), spec)
+
+
+class Unit:
+    """Parameters that are gathered together: those of one module.
+
+    Args:
+        allowed: says whether they may be gathered now; all ranks must do so at the same time.
+    """
+
+    def __init__(self, divisions: Sequence[Division], allowed: Callable[[], bool]) -> None:
+        self.divisions, self._allowed = list(divisions), allowed
+        self.left: set[int] = set()
+        for division in divisions:
+            division.unit = self
+
+    def gather(self) -> None:
+        """Gather the parameters that are away."""
+        away = [division for division in self.divisions if division._array is None]
+        if away and not self._allowed():
+            name, shape = away[0].parameter.name, away[0].parameter.shape
+            raise RuntimeError(
+                f"the values of the parameter {name!r} {shape} are divided among ranks; use them on all ranks "
+                f"inside: with model.gathered(): ..."
+            )
+        pending = [division.start() for division in away]
+        for work, division in zip(pending, away, strict=True):
+            work.wait()
+            division.arrive()
+
+    def release(self, store: bool = False) -> None:
+        """Free the memory of the whole parameters."""
+        for division in self.divisions:
+            division.release(store)
+
+
+divisions: WeakValueDictionary[int, Division] = WeakValueDictionary()
+"""By the id of the whole parameter, which its division refers to."""
+owners: WeakValueDictionary[int, Division] = WeakValueDictionary()
+"""By the id of the array of a whole parameter that is here."""
+
+
+class PartsTape(PackingTape):
+    """Lets nodes store the name of a gathered parameter in place of views of it, so that its memory can be freed."""
+
+    name = "parts"
+
+    def __init__(self) -> None:
+        super().__init__(lambda packed: packed[0].view(*packed[1:]), unpacked_tape())
+
+    def packed(self, x: Tensor, node: Node) -> Any:
+        if isinstance(x, Divided):  # gathered when its buffer is asked for
+            return x
+        array = x._data
+        while isinstance(array.base, np.ndarray):
+            array = array.base
+        division = owners.get(id(array))
+        if division is None:
+            return x
+        offset = x._data.__array_interface__["data"][0] - array.__array_interface__["data"][0]
+        spec = spec_of(x.shape, x.dtype, x._spec.kind)
+        return division, offset, x._data.strides, spec

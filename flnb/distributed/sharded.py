@@ -1,0 +1,261 @@
+"""Data parallel training whose state is divided among ranks: Rajbhandari et al., 2020, "ZeRO", stages 1 to 3."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from flnb_telemetry.withblock import with_block
+
+from flnb.autograd.arrivals import unlisten
+from flnb.dispatch import crossing, state
+from flnb.dispatch.communication import current, run
+from flnb.dispatch.plan import spec_of
+from flnb.distributed.buckets import read_rows
+from flnb.distributed.data_parallel import Exchanging
+from flnb.distributed.divided import SLOT, Away, Divided, Division, PartsTape, Unit
+from flnb.distributed.sharded_optimizer import ShardedOptimizer
+from flnb.nn.module import Parameter
+from flnb.ops.creation import empty
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from flnb.distributed.buckets import Bucket
+    from flnb.interface.tape import Node
+    from flnb.nn.module import Module
+    from flnb.optim.optimizer import Optimizer
+    from flnb.optim.together import Together
+    from flnb.tensor import Tensor
+
+__all__ = ["Sharded"]
+
+
+class Sharded(Exchanging):
+    """A module trained as by `DataParallel`, of whose state every rank stores a part only.
+
+    Each parameter is divided into as many parts as there are ranks, and each rank updates its own. Stage 1 divides the
+    optimizer's state; stage 2 also the gradients (``.grad`` of the module's parameters stays None); stage 3 also the
+    parameters, which are gathered while a module that has them is called, forward and backward. All stages give the
+    bits of ``DataParallel(deterministic=True)`` with the same ``bucket``.
+
+    Train with the attribute ``optimizer``, which updates the parts. In stage 3 all ranks call the same modules in the
+    same order, and values are read inside `gathered`.
+
+    Args:
+        module: the module to train.
+        optimizer: an optimizer of the module's parameters, which from now on updates parts of them, or a function that
+            makes one of a list of parameters. It must treat all elements alike, as SGD and Adam do.
+        stage: 1, 2 or 3.
+        bucket: how many bytes of gradients are exchanged at once; None: each one alone.
+
+    Attributes:
+        optimizer: the optimizer, with the same methods.
+
+    Raises:
+        ValueError: another stage, or an optimizer of other parameters.
+        TypeError: an optimizer that does not treat all elements alike.
+        CollectiveError: as `flnb.distributed.all_reduce`.
+
+    >>> import flnb, flnb.nn as nn
+    >>> def train():
+    ...     layer = nn.Linear(2, 1, bias=False)
+    ...     layer.load_state_dict({"weight": flnb.zeros((1, 2))})
+    ...     net = flnb.distributed.Sharded(layer, flnb.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9), stage=3)
+    ...     net(flnb.ones((1, 2)) * (flnb.distributed.rank() + 1.0)).sum().backward()
+    ...     net.optimizer.step()
+    ...     return net.state_dict()["weight"].tolist(), net.optimizer.parts()[0].parameters[0].shape
+    >>> [[round(x, 4) for x in weight[0]] + [part] for weight, part in flnb.distributed.run_threads(2, train)]
+    [[-0.15, -0.15, (1,)], [-0.15, -0.15, (1,)]]
+    """
+
+    def __init__(
+        self,
+        module: Module,
+        optimizer: Optimizer | Together | Callable[[list[Parameter]], Optimizer | Together],
+        stage: int = 1,
+        bucket: int | str | None = "25MiB",
+    ) -> None:
+        if stage not in (1, 2, 3):
+            raise ValueError(f"Sharded: got stage={stage!r}, expected 1, 2 or 3")
+        made: Any = optimizer if hasattr(optimizer, "parts") else optimizer(module.parameters())
+        communicator = current()
+        size = communicator.size
+        self.stage = stage
+        self._divided = 1 if size == 1 else stage
+        self.takes = self._divided > 1
+        super().__init__(module, bucket, size)
+        own = self._divided == 3
+        trained = [p for p in module.parameters() if p.requires_grad]
+        self._divisions = [Division(p, communicator.rank, size, own) for p in trained]
+        self._by_number = {d.parameter._node[2]: d for d in self._divisions}
+        self.optimizer = ShardedOptimizer(made, self._divisions, self)
+        self._units: list[Unit] = []
+        self._reading = False
+        if own:
+            self._send_away()
+        elif self.takes:
+            for division in self._divisions:
+                division.parameter.__class__ = Divided
+
+    # Parameters that are away
+
+    def _send_away(self) -> None:
+        """Release the whole parameters, and gather them for each call of the module that has them."""
+        known = {id(division.parameter): division for division in self._divisions}
+        for _, part in self.module.named_modules():
+            mine = [known.pop(id(p), None) for _, p in part._own() if isinstance(p, Parameter)]
+            found = [division for division in mine if division is not None]
+            if found:
+                unit = Unit(found, lambda: self._reading)
+                self._units.append(unit)
+                part.register_forward_pre_hook(partial(_gather, unit))
+                part.register_forward_hook(partial(self._called, unit))
+        for division in self._divisions:
+            division.parameter.__class__ = Away
+            SLOT.__delete__(division.parameter)
+            if hasattr(division.parameter, "_root"):
+                del division.parameter._root  # it has the same memory
+
+    def _called(self, unit: Unit, *_: Any) -> None:
+        """Release a module's parameters after its call, unless all are to stay."""
+        if not self._staying:
+            unit.release()
+
+    _staying = False
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        """Call the module."""
+        if not self._units or self._staying:
+            return self.module(*inputs, **options)
+        self._reading = True
+        try:
+            with state.use(tape=PartsTape()):
+                return self.module(*inputs, **options)
+        finally:
+            self._rest()
+
+    def _rest(self) -> None:
+        """Release all whole parameters until the next pass."""
+        self._reading = self._staying
+        for unit in () if self._staying else self._units:
+            unit.release()
+
+    @with_block
+    def gathered(self) -> Iterator[None]:
+        """Have the whole parameters here inside the block, on all ranks: to read them, or to write them on all alike.
+
+        >>> import flnb, flnb.nn as nn
+        >>> layer = nn.Linear(2, 1)
+        >>> net = flnb.distributed.Sharded(layer, flnb.optim.Adam(layer.parameters()), stage=3)
+        >>> with net.gathered():
+        ...     layer.weight.shape, layer.weight.detach().numpy().shape
+        ((1, 2), (1, 2))
+        """
+        before, self._reading, self._staying = self._staying, True, True
+        try:
+            for unit in self._units:
+                unit.gather()
+            yield
+        finally:
+            self._staying = before
+            if not before:
+                for unit in self._units:
+                    unit.release(store=True)
+                self._reading = False
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the module's state, whole, on every rank; all ranks call it."""
+        with self.gathered():
+            return self.module.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load a state of the module; all ranks load the same."""
+        with self.gathered():
+            self.module.load_state_dict(state)
+
+    def zero_grad(self) -> None:
+        """Set the gradients of all parameters and of their parts to None."""
+        self.module.zero_grad()
+        for division in self._divisions:
+            division.shard.grad = None
+
+    def close(self) -> None:
+        """Exchange gradients no more; in stage 3 the whole parameters are here again."""
+        if self._units:
+            with self.gathered():
+                whole = [(d, crossing.detached(d.whole(), d.parameter._spec)) for d in self._divisions]
+            for division, values in whole:
+                division.parameter.__class__ = Parameter
+                division.parameter._adopt(values)
+            self._units = []
+        unlisten(self)
+
+    # What a backward pass tells
+
+    def began(self) -> None:
+        """Empty the buckets; parameters may be gathered."""
+        self._reading = True
+        for unit in self._units:
+            unit.left = {d.parameter._node[2] for d in unit.divisions}
+        super().began()
+
+    def arrived(self, leaf: Node, gradient: Any) -> bool:
+        """Put a gradient into its bucket, and release the module whose gradients have all come."""
+        taken = super().arrived(leaf, gradient)
+        if self._units:
+            unit = self._by_number[leaf[2]].unit
+            assert unit is not None
+            unit.left.discard(leaf[2])
+            if not unit.left and not self._staying:
+                unit.release()
+        return taken
+
+    def ended(self) -> None:
+        """Exchange what is left, and give every parameter or shard that any rank used the average."""
+        super().ended()
+        self._rest()
+
+    def _deliver(self, bucket: Bucket, known: set[int]) -> None:
+        """Give the shards their gradients; in stage 1 the parameters."""
+        if not self.takes:
+            super()._deliver(bucket, known)
+            return
+        for number, (begin, _), parameter in zip(bucket.numbers, bucket.places, bucket.parameters, strict=True):
+            division = self._by_number[number]
+            shard = division.shard
+            parameter.grad = None
+            if number in known:
+                part = bucket.mine._data[begin : begin + shard.size]
+                gradient = crossing.detached(part, spec_of(shard.shape, shard.dtype))
+                gradient._root = bucket.mine
+                if shard.grad is not None:  # of a pass before, which was exchanged, too
+                    gradient = shard.grad + gradient
+                shard.grad = gradient
+
+    # What the optimizer asks for
+
+    def before_update(self) -> None:
+        """Give the shards the gradients of their parameters, in stage 1."""
+        for division in () if self.takes else self._divisions:
+            grad = division.parameter.grad
+            division.shard.grad = None if grad is None else division.slice(grad)
+
+    def after_update(self) -> None:
+        """Collect the new values of the parameters from all ranks, in stages 1 and 2."""
+        if self._units or current().size == 1:
+            return
+        for bucket in self._buckets:
+            mine, rows = bucket.part(), empty((bucket.parts, bucket.places[-1][1]), bucket.dtype)
+            for number, (begin, _) in zip(bucket.numbers, bucket.places, strict=True):
+                shard = self._by_number[number].shard
+                mine._data[begin : begin + shard.size] = shard._data
+            run("all_gather", mine._data, rows._data, bucket=bucket.index)
+            for place, parameter in zip(bucket.places, bucket.parameters, strict=True):
+                read_rows(rows._data[:, slice(*place)], parameter._data)
+                crossing.mark_written(parameter)
+
+
+def _gather(unit: Unit, *_: Any) -> None:
+    """Gather the parameters of a module that is about to be called."""
+    unit.gather()

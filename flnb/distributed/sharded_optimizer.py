@@ -1,0 +1,145 @@
+"""The optimizer of `Sharded`: updates this rank's parts of the parameters, and saves and loads the state as a whole."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flnb_telemetry import bus
+
+from flnb.dispatch.communication import run
+from flnb.nn.mismatches import refuse
+from flnb.ops.creation import asarray
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from flnb.autograd import Variable
+    from flnb.distributed.divided import Division
+    from flnb.distributed.sharded import Sharded
+    from flnb.optim.optimizer import Optimizer
+
+__all__ = ["ShardedOptimizer"]
+
+
+class ShardedOptimizer:
+    """An optimizer (or a `Together`) whose parameters are this rank's parts of those that it was made with.
+
+    Its state is that of the optimizer in one process, the same on all ranks; it can be loaded on any number of them.
+    """
+
+    def __init__(self, inner: Any, divisions: Sequence[Division], model: Sharded) -> None:
+        self._inner, self._model = inner, model
+        known = {id(division.parameter): division for division in divisions}
+        saved = inner.state_dict() if any(part.steps for part in inner.parts()) else None
+        self._wholes: list[list[Division]] = []
+        for part in inner.parts():
+            _check(part, known)
+            own = [known[id(item)] for item in part.parameters]
+            self._wholes.append(own)
+            part.parameters = [division.shard for division in own]
+            part._state, part._gathered, part._scratch = [], [], {}
+        if saved is not None:
+            self.load_state_dict(saved)
+
+    @property
+    def parameters(self) -> list[Variable]:
+        """The parameters, whole; this rank's parts of them are those of `parts`."""
+        return [division.parameter for own in self._wholes for division in own]
+
+    def parts(self) -> list[Optimizer]:
+        """Return the optimizers that this one consists of, which update parts; settings (``lr``) are theirs."""
+        found: list[Optimizer] = self._inner.parts()
+        return found
+
+    def step(self) -> None:
+        """Update the parameters that have a gradient on any rank; all ranks call it.
+
+        Raises:
+            RuntimeError: no parameter has a gradient.
+        """
+        self.update_all()
+        bus.mark_step()
+
+    def update_all(self) -> None:
+        """Update every parameter that has a gradient, like `step`, but do not report the end of a training step."""
+        self._model.before_update()
+        ready = [part for part in self.parts() if any(item.grad is not None for item in part.parameters)]
+        for part in ready or self.parts():
+            part.update_all()
+        with bus.phase("optimizer"):
+            self._model.after_update()
+
+    def zero_grad(self) -> None:
+        """Set the gradients of all parameters to None."""
+        self._model.zero_grad()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the whole state, as the optimizer would in one process, on every rank; all ranks call it."""
+        found = [self._joined(part, own) for part, own in zip(self.parts(), self._wholes, strict=True)]
+        return found[0] if self._inner is self.parts()[0] else {str(index): one for index, one in enumerate(found)}
+
+    def _joined(self, part: Optimizer, own: Sequence[Division]) -> dict[str, Any]:
+        """The state of one optimizer, with its tensors gathered from all ranks."""
+        found = part.state_dict()
+        for name, shard in found["state"].items():
+            division = own[int(name.partition(".")[0])]
+            mine = np.zeros(division.width, shard.dtype)
+            mine[: shard.size] = shard._data
+            everyone = np.empty((division.size, division.width), shard.dtype)
+            run("all_gather", mine, everyone)
+            shape = division.parameter.shape
+            found["state"][name] = asarray(everyone.reshape(-1)[: division.parameter.size].reshape(shape), copy=True)
+        return found
+
+    def mismatches(self, state: Mapping[str, Any]) -> list[str]:
+        """Return the reasons why `load_state_dict(state)` would fail, a line each; empty if it would not."""
+        return self._on_wholes().mismatches(state)  # type: ignore[no-any-return]
+
+    def _on_wholes(self) -> Any:
+        """The optimizer as it would be with the whole parameters, to compare shapes with."""
+        twins = []
+        for part, own in zip(self.parts(), self._wholes, strict=True):
+            twin: Any = copy(part)
+            twin.parameters = [division.parameter for division in own]
+            twins.append(twin)
+        if self._inner is self.parts()[0]:
+            return twins[0]
+        together: Any = copy(self._inner)
+        together.optimizers = tuple(twins)
+        return together
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load a whole state, of `Sharded` on any number of ranks or of the optimizer in one process.
+
+        Raises:
+            ValueError: lists every missing, unexpected and mis-shaped name; then nothing has been changed.
+        """
+        refuse(self.mismatches(state), f"Sharded's optimizer of {len(self.parameters)} parameters")
+        alone = self._inner is self.parts()[0]
+        for index, (part, own) in enumerate(zip(self.parts(), self._wholes, strict=True)):
+            given = state if alone else state[str(index)]
+            tensors = {
+                name: own[int(name.partition(".")[0])].slice(asarray(whole)) for name, whole in given["state"].items()
+            }
+            part.load_state_dict({**given, "state": tensors})
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._inner!r})"
+
+
+def _check(part: Optimizer, known: Mapping[int, Division]) -> None:
+    """Raise an error for an optimizer that cannot work on parts of the parameters."""
+    name = type(part).__name__
+    if part.numbers:
+        raise TypeError(
+            f"Sharded: {name} stores {', '.join(part.numbers)} of each whole parameter, a rank has only a part of it; "
+            f"use an optimizer that treats all elements alike, such as Adam"
+        )
+    other = next((item for item in part.parameters if id(item) not in known), None)
+    if other is not None:
+        raise ValueError(
+            f"Sharded: {name} has a parameter of shape {other.shape} that the module does not train; make the "
+            f"optimizer with module.parameters()"
+        )
