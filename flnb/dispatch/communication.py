@@ -12,7 +12,7 @@ import os
 import platform
 from time import monotonic, sleep
 from time import perf_counter_ns as clock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -23,9 +23,11 @@ from flnb.dispatch.board import FAILED, GAVE_UP, TEXT
 from flnb.interface.communicator import REDUCTIONS, CollectiveError, Communicator, Work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-__all__ = ["Pending", "abandon", "current", "run", "start"]
+__all__ = ["Pending", "abandon", "current", "run", "start", "wait_any"]
+
+K = TypeVar("K")
 
 EAGER = 100
 """How many times a wait asks before it yields the processor to others."""
@@ -110,6 +112,24 @@ def start(name: str, *arguments: Any, on: Communicator | None = None, bucket: in
         raise CollectiveError(f"{name}: this communicator failed before and cannot be used any more: {group.broken}")
     call = _described(group, communicator, name, arguments)
     return Pending(communicator, group, call, arguments, bucket)
+
+
+def wait_any(pending: Mapping[K, Pending]) -> K:
+    """Wait until one of some operations has finished, and return its key. It may take any time.
+
+    Raises:
+        CollectiveError: a rank is gone, or made another call.
+    """
+    look = monotonic()
+    while True:
+        for key, one in pending.items():
+            if one.test():
+                return key
+        sleep(0)
+        if monotonic() - look > LOOK:
+            look = monotonic()
+            for one in pending.values():
+                one._look(0.0)
 
 
 def abandon(communicator: Communicator, reason: str) -> None:

@@ -9,6 +9,7 @@ thread of `run_threads`. Without either there is one rank, and every function he
 """
 
 from flnb.dispatch.communication import current
+from flnb.distributed.asynchronous import ASGD, EASGD
 from flnb.distributed.collectives import (
     all_gather,
     all_reduce,
@@ -24,7 +25,7 @@ from flnb.distributed.sharded import Sharded
 from flnb.interface.communicator import CollectiveError, Communicator
 
 __all__ = [
-    "CollectiveError", "Communicator", "DataParallel", "Sharded", "all_gather", "all_reduce", "barrier", "broadcast",
-    "current", "init", "rank", "recv", "reduce_scatter", "run_threads", "send", "set_communicator", "size",
-    "use_communicator",
+    "ASGD", "CollectiveError", "Communicator", "DataParallel", "EASGD", "Sharded", "all_gather", "all_reduce",
+    "barrier", "broadcast", "current", "init", "rank", "recv", "reduce_scatter", "run_threads", "send",
+    "set_communicator", "size", "use_communicator",
 ]  # fmt: skip

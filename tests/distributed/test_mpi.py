@@ -43,6 +43,11 @@ def test_gradients_of_parts_are_those_of_the_whole(ranks: int, tmp_path: Path) -
     assert done.returncode == 0, done.stderr
 
 
+def test_asynchronous_ranks_lose_no_exchange(tmp_path: Path) -> None:
+    done = launch(3, "asynchronous", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
 def test_processes_that_load_data_are_no_ranks(tmp_path: Path) -> None:
     done = launch(2, "prefetch", folder=tmp_path)
     assert done.returncode == 0, done.stderr

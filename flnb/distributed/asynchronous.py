@@ -1,0 +1,281 @@
+"""Asynchronous training: every rank takes steps of its own and now and then exchanges its parameters with a center.
+
+No rank waits for the others' steps. The center is a vector in memory that the ranks of a host share, or the property of
+one rank, the controller, with which the others exchange messages.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flnb_telemetry.withblock import with_block
+
+from flnb.dispatch.communication import current, run, start, wait_any
+from flnb.interface.communicator import CollectiveError
+from flnb.ops.elementwise import assign
+
+if TYPE_CHECKING:
+    from flnb.nn.module import Module
+
+__all__ = ["ASGD", "EASGD"]
+
+HEADER, DATA = 7001, 7002
+"""Tags of messages: what a rank wants of the controller, and the parameters."""
+EXCHANGE, DONE = 1, 2
+PATH = 512
+"""Bytes of a path and a host's name."""
+
+
+class _Shared:
+    """A center in a file without a name that all ranks of the host have opened; its lock goes with its holder."""
+
+    def __init__(self, values: Any) -> None:
+        here = current()
+        place, handle = np.zeros(PATH, np.uint8), -1
+        if here.rank == 0:
+            folder = os.environ.get("FLNB_FLIGHT") or ("/dev/shm" if os.path.isdir("/dev/shm") else None)
+            handle, path = tempfile.mkstemp(prefix="flnb_center_", dir=folder)
+            os.truncate(handle, max(1, values.nbytes))
+            text = f"{socket.gethostname()}\0{path}".encode()
+            place[: len(text)] = np.frombuffer(text, np.uint8)
+        run("broadcast", place, 0)
+        host, path = place.tobytes().rstrip(b"\0").decode().split("\0")
+        reached = np.array([host == socket.gethostname() and os.path.exists(path)], np.uint8)
+        if reached[0]:
+            self._handle = os.open(path, os.O_RDWR)  # a lock belongs to whoever opened the file, be it a thread
+        run("all_reduce", reached, "min")
+        if here.rank == 0:
+            os.close(handle)
+            os.unlink(path)
+        if not reached[0]:
+            raise CollectiveError(
+                f"the ranks share no memory of host {host!r}: give controller=0, a rank that the others send to"
+            )
+        self.values = np.frombuffer(mmap.mmap(self._handle, max(1, values.nbytes)), values.dtype, values.size)
+        if here.rank == 0:
+            self.values[...] = values
+        run("barrier")
+
+    def __del__(self) -> None:
+        handle = getattr(self, "_handle", None)
+        if handle is not None:
+            os.close(handle)
+
+    @with_block
+    def locked(self) -> Iterator[None]:
+        """Keep other ranks from the center. A rank that dies loses the lock."""
+        began, timeout = monotonic(), current().timeout
+        while True:
+            try:
+                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                sleep(0)
+            if monotonic() - began > timeout:
+                raise CollectiveError(
+                    f"rank {current().rank} has waited {timeout:.0f} s for the center, which another rank holds"
+                )
+        try:
+            yield
+        finally:
+            fcntl.flock(self._handle, fcntl.LOCK_UN)
+
+
+class _Asynchronous:
+    """A rank's part: its module, the count of its steps, and how it reaches the center."""
+
+    def __init__(self, module: Module, every: int = 1, controller: int | None = None) -> None:
+        if every < 1:
+            raise ValueError(f"{type(self).__name__}: got every={every}, expected 1 or more steps")
+        here = current()
+        if controller is not None and not 0 <= controller < here.size:
+            raise ValueError(
+                f"{type(self).__name__}: got controller={controller}, expected a rank from 0 to {here.size - 1}"
+            )
+        self.module, self.every, self.controller = module, every, controller
+        self._parameters = module.parameters()
+        if not self._parameters:
+            raise ValueError(f"{type(self).__name__}: the module {type(module).__name__} has no parameters")
+        self._steps = 0
+        values = self._flat()
+        run("broadcast", values, controller or 0)
+        self._write(values)
+        self._old = values
+        self._center: Any = None
+        self._shared: _Shared | None = None
+        if controller is None:
+            self._shared = _Shared(values)
+        elif here.rank == controller:
+            self._center = values.copy()
+
+    def _flat(self) -> Any:
+        """The module's parameters one behind the other, in their common dtype."""
+        return np.concatenate([p.data.numpy().reshape(-1) for p in self._parameters])
+
+    def _write(self, values: Any) -> None:
+        """Give the module these parameters."""
+        begin = 0
+        for p in self._parameters:
+            assign(p.data, values[begin : begin + p.size].reshape(p.shape))
+            begin += p.size
+
+    def step(self) -> None:
+        """Count a step of this rank's optimizer; every so many steps, exchange."""
+        self._steps += 1
+        if self._steps % self.every == 0:
+            self.exchange()
+
+    def exchange(self) -> None:
+        """Exchange this rank's parameters with the center, as the rule says.
+
+        Raises:
+            CollectiveError: the controller is gone, or the center stayed locked for the communicator's timeout.
+        """
+        mine = self._flat()
+        message = self._message(mine)
+        if self._shared is not None:
+            with self._shared.locked():
+                answer = self._meet(self._shared.values, message)
+        elif current().rank == self.controller:
+            answer = self._meet(self._center, message)
+        else:
+            answer = np.empty_like(message)
+            run("send", np.array([EXCHANGE]), self.controller, HEADER)
+            run("send", message, self.controller, DATA)
+            run("recv", answer, self.controller, DATA)
+        self._write(self._answered(mine, answer))
+
+    def finish(self) -> None:
+        """Wait until every rank has come here, and give all their modules the center's parameters.
+
+        The controller serves the others meanwhile.
+
+        Raises:
+            CollectiveError: a rank is gone.
+        """
+        here = current()
+        if self._shared is not None:
+            run("barrier")
+            self._write(self._shared.values)
+            run("barrier")
+            return
+        if here.rank == self.controller:
+            self._serve([rank for rank in range(here.size) if rank != here.rank])
+            values = self._center.copy()
+        else:
+            run("send", np.array([DONE]), self.controller, HEADER)
+            values = np.empty_like(self._old)
+        run("broadcast", values, self.controller)
+        self._write(values)
+
+    def _serve(self, workers: list[int]) -> None:
+        """Answer the other ranks until all of them have finished."""
+        wanted = {rank: np.zeros(1, np.int64) for rank in workers}
+        asked = {rank: start("recv", wanted[rank], rank, HEADER) for rank in workers}
+        while asked:
+            rank = wait_any(asked)
+            del asked[rank]
+            if wanted[rank][0] == EXCHANGE:
+                message = np.empty_like(self._center)
+                run("recv", message, rank, DATA)
+                run("send", self._meet(self._center, message), rank, DATA)
+                asked[rank] = start("recv", wanted[rank], rank, HEADER)
+
+    def _message(self, mine: Any) -> Any:
+        """What the center needs of this rank's parameters."""
+        raise NotImplementedError
+
+    def _meet(self, center: Any, message: Any) -> Any:
+        """Change the center, and return the answer."""
+        raise NotImplementedError
+
+    def _answered(self, mine: Any, answer: Any) -> Any:
+        """This rank's parameters from now on."""
+        raise NotImplementedError
+
+
+class ASGD(_Asynchronous):
+    """Asynchronous stochastic gradient descent: what a rank has learned since its last exchange is added to the center.
+
+    Dean et al., 2012, "Large Scale Distributed Deep Networks", section 4.1 (Downpour), with parameters in the place of
+    gradients: ``center += mine - old``, then ``mine = old = center``.
+
+    Args:
+        module: all ranks begin with the parameters of rank 0, or of the controller.
+        every: how many steps of a rank lie between two exchanges.
+        controller: the rank that has the center. Not given: the center is in memory that the ranks of a host share.
+
+    >>> import flnb, flnb.nn as nn
+    >>> def train():
+    ...     net = nn.Linear(1, 1, bias=False)
+    ...     flnb.assign(net.weight.data, 1.0)
+    ...     center = flnb.distributed.ASGD(net)
+    ...     flnb.assign(net.weight.data, 2.0 + flnb.distributed.rank())  # a step of an optimizer
+    ...     center.step()
+    ...     center.finish()
+    ...     return net.weight.item()
+    >>> flnb.distributed.run_threads(2, train)
+    [4.0, 4.0]
+    """
+
+    def _message(self, mine: Any) -> Any:
+        return mine - self._old
+
+    def _meet(self, center: Any, message: Any) -> Any:
+        center += message
+        return center.copy()
+
+    def _answered(self, mine: Any, answer: Any) -> Any:
+        self._old = answer
+        return answer
+
+
+class EASGD(_Asynchronous):
+    """Elastic averaging: a rank and the center move towards each other by a share of their difference.
+
+    Zhang, Choromanska and LeCun, 2015, "Deep learning with Elastic Averaging SGD", section 3:
+    ``d = share * (mine - center); mine -= d; center += d``.
+
+    Args:
+        module: all ranks begin with the parameters of rank 0, or of the controller.
+        share: of the difference, above 0 and at most 1.
+        every: how many steps of a rank lie between two exchanges.
+        controller: the rank that has the center. Not given: the center is in memory that the ranks of a host share.
+
+    >>> import flnb, flnb.nn as nn
+    >>> net = nn.Linear(1, 1, bias=False)
+    >>> _ = flnb.assign(net.weight.data, 1.0)
+    >>> center = flnb.distributed.EASGD(net, share=0.25)
+    >>> _ = flnb.assign(net.weight.data, 5.0)  # a step of an optimizer
+    >>> center.step()
+    >>> net.weight.item()
+    4.0
+    >>> center.finish()
+    >>> net.weight.item()
+    2.0
+    """
+
+    def __init__(self, module: Module, share: float = 0.5, every: int = 1, controller: int | None = None) -> None:
+        if not 0 < share <= 1:
+            raise ValueError(f"EASGD: got share={share}, expected a number above 0 and at most 1")
+        self.share = share
+        super().__init__(module, every, controller)
+
+    def _message(self, mine: Any) -> Any:
+        return mine
+
+    def _meet(self, center: Any, message: Any) -> Any:
+        change = (message - center) * center.dtype.type(self.share)
+        center += change
+        return change
+
+    def _answered(self, mine: Any, answer: Any) -> Any:
+        return mine - answer
