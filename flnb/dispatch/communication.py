@@ -195,6 +195,8 @@ class Pending:
         self._communicator, self._group, self._call, self._over = communicator, group, call, False
         self._bucket, self._asked = bucket, 0
         board = communicator.board
+        if communicator.arriving is not None:
+            communicator.arriving()
         meets = call.name in COLLECTIVES
         if meets:
             group.seq += 1

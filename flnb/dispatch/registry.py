@@ -36,6 +36,7 @@ SHIPPED = {
     "communicator": {
         "single": "flnb_backends.comm.single:Single",
         "mpi": "flnb_backends.comm.mpi:Mpi",
+        "modelled": "flnb_backends.comm.modelled:Modelled",
     },
     "tape": {
         "linked": "flnb.autograd.tape:Linked",

@@ -8,6 +8,8 @@ thread of `run_threads`. Without either there is one rank, and every function he
 (0, 1)
 """
 
+from flnb_backends.comm.topology import Topology
+
 from flnb.dispatch.communication import current
 from flnb.distributed.asynchronous import ASGD, EASGD
 from flnb.distributed.collectives import (
@@ -25,7 +27,7 @@ from flnb.distributed.sharded import Sharded
 from flnb.interface.communicator import CollectiveError, Communicator
 
 __all__ = [
-    "ASGD", "CollectiveError", "Communicator", "DataParallel", "EASGD", "Sharded", "all_gather", "all_reduce",
-    "barrier", "broadcast", "current", "init", "rank", "recv", "reduce_scatter", "run_threads", "send",
-    "set_communicator", "size", "use_communicator",
+    "ASGD", "CollectiveError", "Communicator", "DataParallel", "EASGD", "Sharded", "Topology", "all_gather",
+    "all_reduce", "barrier", "broadcast", "current", "init", "rank", "recv", "reduce_scatter", "run_threads",
+    "send", "set_communicator", "size", "use_communicator",
 ]  # fmt: skip

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from flnb.interface.part import Part
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["REDUCTIONS", "All", "CollectiveError", "Communicator", "Done", "Work"]
 
@@ -80,6 +80,9 @@ class Communicator(Part, kind="communicator"):
     group_name: str = ""
     board: Any = None
     timeout: float = 300.0
+
+    arriving: Callable[[], None] | None = None
+    """A method called before each call, before other ranks can see it; None, the default, is quicker."""
 
     def all_reduce(self, buffer: Any, op: str = "sum") -> Work:
         """Replace the elements by their sum, maximum or minimum over all ranks, which all get the same bits."""

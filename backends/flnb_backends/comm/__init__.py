@@ -1,1 +1,1 @@
-"""Communicators: one rank alone, ranks as threads of one process, MPI."""
+"""Communicators: one rank alone, ranks as threads of one process, MPI, and a wrapper that models a link."""

@@ -1,0 +1,166 @@
+"""A communicator as slow as a link one does not have: for teaching, and to find out what overlaps with what.
+
+The ranks exchange their data through another communicator; each call then lasts as long as it would on the modelled
+link. The link carries one call after the other, by itself, without any work of the processor.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from time import perf_counter as clock
+from time import sleep
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from flnb_telemetry.quantity import bytes_of
+
+from flnb.dispatch.board import LEFT
+from flnb.dispatch.communication import current
+from flnb.interface.communicator import All, CollectiveError, Communicator, Work
+from flnb_backends.comm.topology import Topology
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Modelled"]
+
+
+class Transfer(Work):
+    """A call on the link: it begins when all ranks have come and the link is free, and ends some seconds later.
+
+    Attributes:
+        end: when it ends, by the clock that all ranks share; None while not all have come.
+    """
+
+    def __init__(self, link: Modelled, work: Work, begins: Any, seconds: float) -> None:
+        self._link, self._work, self._begins, self._seconds = link, work, begins, seconds
+        self.end: float | None = None
+
+    def begin(self, free: float) -> bool:
+        """Find the end if all ranks have come to a link that is free from a time on."""
+        if self._work.test():
+            self.end = max(free, float(self._begins.max())) + self._seconds
+        return self.end is not None
+
+    def test(self) -> bool:
+        """Whether the time is over."""
+        if self.end is None:
+            self._link.advance()
+        return self.end is not None and clock() >= self.end
+
+
+class Message(Transfer):
+    """A message from one rank to another, which ends at the time that the sender sent with it."""
+
+    def test(self) -> bool:
+        """Whether the time is over."""
+        return self._work.test() and clock() >= self._begins[0]
+
+
+class Modelled(Communicator):
+    """Wraps a communicator, the active one if none is given, as if its ranks were joined by another link.
+
+    All ranks must share a clock, as processes of one host do.
+
+    Args:
+        latency: seconds until the first byte of a message arrives.
+        bandwidth: bytes per second, such as ``"1GiB"``.
+        algorithm: of collective calls, see `flnb.distributed.Topology`.
+        faults: what goes wrong, by rank and number of the call from 1: the seconds by which the rank comes late,
+            ``"raises"`` or ``"never comes"``. With ``(rank, 0)`` the seconds before each of its calls.
+        inner: the communicator that carries the data.
+
+    >>> import time, flnb
+    >>> def exchange():
+    ...     with flnb.distributed.use_communicator("modelled:latency=0.02,bandwidth=1GiB"):
+    ...         began = time.perf_counter()
+    ...         total = flnb.distributed.all_reduce(1.0).item()
+    ...         return total, time.perf_counter() - began >= 0.04
+    >>> flnb.distributed.run_threads(2, exchange)
+    [(2.0, True), (2.0, True)]
+    """
+
+    name: ClassVar[str] = "modelled"
+
+    def __init__(
+        self,
+        latency: float | str = 50e-6,
+        bandwidth: float | str = "1GiB",
+        algorithm: str = "ring",
+        faults: Mapping[tuple[int, int], float | str] | None = None,
+        inner: Communicator | None = None,
+    ) -> None:
+        speed = bytes_of(bandwidth, "Modelled(bandwidth=...)") if isinstance(bandwidth, str) else bandwidth
+        self.topology = Topology(float(latency), speed, algorithm)
+        self.inner = inner or current()
+        self.rank, self.size = self.inner.rank, self.inner.size
+        self.board, self.timeout = self.inner.board, self.inner.timeout
+        self._faults = dict(faults or {})
+        self._calls = 0
+        self._free = 0.0
+        self._waiting: deque[Transfer] = deque()
+        self._busy: dict[int, float] = {}
+
+    def arriving(self) -> None:
+        """Do what ``faults`` says of this rank's next call."""
+        self._calls += 1
+        fault = self._faults.get((self.rank, self._calls), self._faults.get((self.rank, 0), 0.0))
+        if fault == "raises":
+            raise RuntimeError(f"modelled: rank {self.rank} fails before its call {self._calls}, as its faults say")
+        while fault == "never comes":
+            sleep(0.01)
+            if self.board is None or any(self.board.row(rank).state >= LEFT for rank in range(self.size)):
+                raise CollectiveError(f"modelled: rank {self.rank} never came to its call {self._calls}")
+        sleep(float(fault))
+
+    def advance(self) -> None:
+        """Give the link to the calls that all ranks have come to, in the order of calls."""
+        while self._waiting and self._waiting[0].begin(self._free):
+            self._free = self._waiting.popleft().end or 0.0
+
+    def _queued(self, op: str, nbytes: int, work: Work) -> Work:
+        """Put a call on the link. All ranks tell each other when they came, so they agree on its end."""
+        begins = np.empty(self.size)
+        told = self.inner.all_gather(np.array([clock()]), begins)
+        transfer = Transfer(self, All([work, told]), begins, self.topology.seconds(op, nbytes, self.size))
+        self._waiting.append(transfer)
+        return transfer
+
+    def all_reduce(self, buffer: Any, op: str = "sum") -> Work:
+        """The wrapped communicator's, later."""
+        return self._queued("all_reduce", buffer.nbytes, self.inner.all_reduce(buffer, op))
+
+    def all_gather(self, buffer: Any, out: Any) -> Work:
+        """The wrapped communicator's, later."""
+        return self._queued("all_gather", out.nbytes, self.inner.all_gather(buffer, out))
+
+    def reduce_scatter(self, buffer: Any, out: Any, op: str = "sum") -> Work:
+        """The wrapped communicator's, later."""
+        return self._queued("reduce_scatter", buffer.nbytes, self.inner.reduce_scatter(buffer, out, op))
+
+    def broadcast(self, buffer: Any, root: int = 0) -> Work:
+        """The wrapped communicator's, later."""
+        return self._queued("broadcast", buffer.nbytes, self.inner.broadcast(buffer, root))
+
+    def barrier(self) -> Work:
+        """The wrapped communicator's, later."""
+        return self._queued("barrier", 0, self.inner.barrier())
+
+    def send(self, buffer: Any, to: int, tag: int = 0) -> Work:
+        """The wrapped communicator's, later; messages to each rank have a link of their own."""
+        seconds = self.topology.seconds("send", buffer.nbytes, self.size)
+        end = np.array([max(self._busy.get(to, 0.0), clock()) + seconds])
+        self._busy[to] = float(end[0])
+        works = [self.inner.send(end, to, tag), self.inner.send(buffer, to, tag)]
+        return Message(self, All(works), end, seconds)
+
+    def recv(self, buffer: Any, source: int, tag: int = 0) -> Work:
+        """The wrapped communicator's, later."""
+        end = np.empty(1)
+        works = [self.inner.recv(end, source, tag), self.inner.recv(buffer, source, tag)]
+        return Message(self, All(works), end, 0.0)
+
+    def split(self, color: int, key: int) -> Communicator:
+        """Part of the ranks, on a link of their own."""
+        link = self.topology
+        return Modelled(link.latency, link.bandwidth, link.algorithm, inner=self.inner.split(color, key))

@@ -1,0 +1,172 @@
+"""Closed forms of the time that collective calls take on links with a latency and a bandwidth.
+
+Thakur, Rabenseifner and Gropp, 2005, "Optimization of Collective Communication Operations in MPICH", sections 3 and 4;
+for the ring, of which no algorithm moves fewer bytes, Patarasuk and Yuan, 2009, "Bandwidth optimal all-reduce
+algorithms for clusters of workstations". With p ranks, latency a, b seconds per byte, g seconds to reduce a byte, and n
+bytes of the whole buffer (the large one of a gather or a scatter):
+
+| | all_reduce | reduce_scatter (all_gather: g = 0) | broadcast |
+|---|---|---|---|
+| ring | 2(p-1) a + 2(p-1)/p nb + (p-1)/p ng | (p-1) a + (p-1)/p n(b+g) | (lg p + p-1) a + 2(p-1)/p nb |
+| tree | 2 lg p (a + nb) + lg p ng | lg p (a + n(b+g)) + lg p a + (p-1)/p nb | lg p (a + nb) |
+| halving | 2 lg p a + 2(p-1)/p nb + (p-1)/p ng | lg p a + (p-1)/p n(b+g) | 2 lg p a + 2(p-1)/p nb |
+
+lg p is rounded up. A barrier takes lg p a. Where hosts hold several ranks, a part per rank is reduced within each host,
+then over the hosts, then gathered within the hosts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["ALGORITHMS", "Topology"]
+
+ALGORITHMS = ("ring", "tree", "halving")
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Links between ranks, and the algorithm by which collective calls use them.
+
+    Args:
+        latency: seconds until the first byte of a message arrives.
+        bandwidth: bytes per second in each direction of a rank's link.
+        algorithm: ``"ring"``, ``"tree"`` (binomial), or ``"halving"`` (recursive halving and doubling).
+        overhead: seconds that every call takes beside its messages.
+        reduction: bytes per second that a rank sums.
+        per_host: ranks of a host, which exchange over ``host`` before one of each host uses this link.
+        host: the links within a host.
+
+    >>> import flnb
+    >>> link = flnb.distributed.Topology(latency=1e-6, bandwidth=1e9)
+    >>> print(f"{link.seconds('all_reduce', 1_000_000, ranks=4):.6f}")
+    0.001506
+
+    Raises:
+        ValueError: an unknown algorithm, or ``per_host`` without ``host``.
+    """
+
+    latency: float
+    bandwidth: float
+    algorithm: str = "ring"
+    overhead: float = 0.0
+    reduction: float = float("inf")
+    per_host: int = 1
+    host: Topology | None = None
+
+    def __post_init__(self) -> None:
+        if self.algorithm not in ALGORITHMS:
+            raise ValueError(f"Topology: got algorithm {self.algorithm!r}, expected one of {', '.join(ALGORITHMS)}")
+        if self.per_host > 1 and self.host is None:
+            raise ValueError(f"Topology: got per_host={self.per_host} without host, the links within a host")
+        if self.latency < 0 or self.bandwidth <= 0:
+            raise ValueError(f"Topology: got {self.latency} s and {self.bandwidth} bytes per second; both are positive")
+
+    def seconds(self, op: str, nbytes: int, ranks: int) -> float:
+        """How long a call takes once all ranks have come, alone on the links.
+
+        Args:
+            op: a method of a communicator, such as ``"all_reduce"``.
+            nbytes: of the whole buffer: what all_gather receives, what reduce_scatter is given.
+            ranks: how many take part.
+
+        Raises:
+            ValueError: an unknown op.
+        """
+        if op not in _LINEAR:
+            raise ValueError(f"Topology.seconds: unknown op {op!r}; expected one of {', '.join(_LINEAR)}")
+        if ranks == 1:
+            return 0.0
+        if self.host is None or op in ("send", "recv"):
+            return self._flat(op, nbytes, ranks)
+        inside, hosts = min(self.per_host, ranks), -(-ranks // self.per_host)
+        within, across = self.host.seconds, replace(self, host=None, per_host=1).seconds
+        if op == "all_reduce":
+            scattered = within("reduce_scatter", nbytes, inside) + within("all_gather", nbytes, inside)
+            return scattered + across("all_reduce", nbytes // inside, hosts)
+        return within(op, nbytes, inside) + across(op, nbytes, hosts)
+
+    def _flat(self, op: str, nbytes: int, ranks: int) -> float:
+        """The closed form where all links are alike."""
+        messages, moved, reduced = self.counts(op, ranks)
+        return self.overhead + messages * self.latency + nbytes * (moved / self.bandwidth + reduced / self.reduction)
+
+    def counts(self, op: str, ranks: int) -> tuple[float, float, float]:
+        """Messages one after the other, and the shares of the buffer that a link carries and a rank reduces."""
+        return _LINEAR[op](self.algorithm, ranks)
+
+    def fitted(self, measured: Sequence[tuple[int, int, float]], op: str = "all_reduce") -> Self:
+        """This topology with the overhead, latency and bandwidth that agree best with measured times.
+
+        Args:
+            measured: numbers of ranks, bytes and seconds. Where all sizes are equal the bandwidth stays as it is.
+            op: what was measured.
+
+        >>> import flnb
+        >>> start = flnb.distributed.Topology(latency=0, bandwidth=1e10)
+        >>> link = start.fitted([(16, 8, 163.4e-6), (32, 8, 319.4e-6)])
+        >>> print(f"{1e6 * link.latency:.3f} us, on 64 ranks {1e6 * link.seconds('all_reduce', 8, 64):.1f} us")
+        4.875 us, on 64 ranks 631.4 us
+        """
+        rows = [self.counts(op, ranks) for ranks, _, _ in measured]
+        columns: list[Any] = [[1.0, messages] for messages, _, _ in rows]
+        varied = len({nbytes for _, nbytes, _ in measured}) > 1
+        known = np.zeros(len(measured))
+        for i, (_, nbytes, _) in enumerate(measured):
+            known[i] = nbytes * rows[i][2] / self.reduction
+            if varied:
+                columns[i].append(nbytes * rows[i][1])
+            else:
+                known[i] += nbytes * rows[i][1] / self.bandwidth
+        seconds = np.array([time for _, _, time in measured])
+        matrix = np.array(columns) / seconds[:, None]  # relative errors count, not those of the longest
+        found = np.linalg.lstsq(matrix, (seconds - known) / seconds, rcond=None)[0]
+        bandwidth = 1.0 / found[2] if varied and found[2] > 0 else self.bandwidth
+        return replace(self, overhead=float(found[0]), latency=float(max(found[1], 0.0)), bandwidth=float(bandwidth))
+
+
+def _rounds(ranks: int) -> int:
+    return (ranks - 1).bit_length()
+
+
+def _all_reduce(algorithm: str, p: int) -> tuple[float, float, float]:
+    rounds, share = _rounds(p), (p - 1) / p
+    if algorithm == "tree":
+        return 2 * rounds, 2 * rounds, rounds
+    return 2 * (p - 1 if algorithm == "ring" else rounds), 2 * share, share
+
+
+def _reduce_scatter(algorithm: str, p: int) -> tuple[float, float, float]:
+    rounds, share = _rounds(p), (p - 1) / p
+    if algorithm == "tree":
+        return 2 * rounds, rounds + share, rounds
+    return p - 1 if algorithm == "ring" else rounds, share, share
+
+
+def _all_gather(algorithm: str, p: int) -> tuple[float, float, float]:
+    messages, moved, _ = _reduce_scatter(algorithm, p)
+    return messages, moved, 0
+
+
+def _broadcast(algorithm: str, p: int) -> tuple[float, float, float]:
+    rounds, share = _rounds(p), (p - 1) / p
+    if algorithm == "tree":
+        return rounds, rounds, 0
+    return rounds + (p - 1 if algorithm == "ring" else rounds), 2 * share, 0
+
+
+_LINEAR: dict[str, Callable[[str, int], tuple[float, float, float]]] = {
+    "all_reduce": _all_reduce,
+    "reduce_scatter": _reduce_scatter,
+    "all_gather": _all_gather,
+    "broadcast": _broadcast,
+    "barrier": lambda algorithm, p: (_rounds(p), 0, 0),
+    "send": lambda algorithm, p: (1, 1, 0),
+    "recv": lambda algorithm, p: (1, 1, 0),
+}
