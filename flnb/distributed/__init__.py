@@ -22,12 +22,13 @@ from flnb.distributed.collectives import (
     send,
 )
 from flnb.distributed.data_parallel import DataParallel
+from flnb.distributed.pipeline import Pipeline
 from flnb.distributed.ranks import init, rank, run_threads, set_communicator, size, use_communicator
 from flnb.distributed.sharded import Sharded
 from flnb.interface.communicator import CollectiveError, Communicator
 
 __all__ = [
-    "ASGD", "CollectiveError", "Communicator", "DataParallel", "EASGD", "Sharded", "Topology", "all_gather",
-    "all_reduce", "barrier", "broadcast", "current", "init", "rank", "recv", "reduce_scatter", "run_threads",
-    "send", "set_communicator", "size", "use_communicator",
+    "ASGD", "CollectiveError", "Communicator", "DataParallel", "EASGD", "Pipeline", "Sharded", "Topology",
+    "all_gather", "all_reduce", "barrier", "broadcast", "current", "init", "rank", "recv", "reduce_scatter",
+    "run_threads", "send", "set_communicator", "size", "use_communicator",
 ]  # fmt: skip

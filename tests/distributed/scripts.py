@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from typing import Any
 
 import numpy as np
 
@@ -59,6 +60,34 @@ def asynchronous() -> None:
         center.finish()
         for p in net.parameters():
             np.testing.assert_array_equal(p.data.numpy(), sum(range(1, distributed.size() + 1)))
+
+
+def pipeline() -> None:
+    """Two layers on each rank give the gradients of all layers in one process."""
+    rank, size = distributed.rank(), distributed.size()
+    draw = np.random.default_rng(0)
+    weights = [nn.Parameter(draw.normal(size=(5, 5))) for _ in range(2 * size)]
+    x, target = draw.normal(size=(8, 5)), draw.normal(size=(8, 5))
+
+    class Stage(nn.Module):
+        def __init__(self, some: list[nn.Parameter]) -> None:
+            self.some = some
+
+        def forward(self, x: Any) -> Any:
+            for w in self.some:
+                x = flnb.tanh(x @ w)
+            return x
+
+    def loss(y: Any, t: Any) -> Any:
+        return ((y - t) ** 2).mean()
+
+    whole = Stage([nn.Parameter(w.data) for w in weights])
+    expected = loss(whole(flnb.asarray(x)), flnb.asarray(target))
+    expected.backward()
+    got = distributed.Pipeline(Stage(weights[2 * rank : 2 * rank + 2]), 4).step(x, target, loss)
+    np.testing.assert_allclose(got, expected.item(), rtol=1e-12)
+    for mine, reference in zip(weights[2 * rank : 2 * rank + 2], whole.some[2 * rank :], strict=False):
+        np.testing.assert_allclose(mine.grad.numpy(), reference.grad.numpy(), rtol=1e-10, atol=1e-14)
 
 
 def prefetch() -> None:

@@ -43,6 +43,11 @@ def test_gradients_of_parts_are_those_of_the_whole(ranks: int, tmp_path: Path) -
     assert done.returncode == 0, done.stderr
 
 
+def test_a_pipeline_of_processes_gives_the_gradients_of_one(tmp_path: Path) -> None:
+    done = launch(3, "pipeline", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
 def test_asynchronous_ranks_lose_no_exchange(tmp_path: Path) -> None:
     done = launch(3, "asynchronous", folder=tmp_path)
     assert done.returncode == 0, done.stderr

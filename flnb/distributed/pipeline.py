@@ -1,0 +1,118 @@
+"""Pipeline parallel training: every rank has one stage of the model, and microbatches pass from rank to rank."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flnb.autograd.variable import Variable
+from flnb.dispatch.communication import Pending, current, run, start
+from flnb.distributed.collectives import _contiguous, _memory
+from flnb.ops.creation import asarray, empty
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flnb.nn.module import Module
+    from flnb.tensor import ArrayLike, Tensor
+
+__all__ = ["Pipeline"]
+
+HEADER, DATA = 7003, 7004
+"""Tags of messages: dtype and shape of what comes next, and its elements."""
+ABOUT = 256
+"""Bytes of a header."""
+
+
+class Pipeline:
+    """One stage of a model on each rank; a step sends microbatches through all of them, and gradients back.
+
+    Huang et al., 2019, "GPipe", section 2.3: all microbatches go forward, then back in the opposite order; gradients
+    add up, so a step's gradients are those of the whole batch. (Statistics of a batch, as of a batch norm, are those
+    of microbatches.) While a rank computes a microbatch, its neighbours compute others.
+
+    Args:
+        stage: this rank's part of the model; rank 0's gets the inputs, the last rank's gives the outputs.
+        microbatches: into how many equal parts a batch is divided.
+
+    >>> import flnb, flnb.nn as nn
+    >>> def train():
+    ...     pipeline = flnb.distributed.Pipeline(nn.Linear(1, 1, bias=False), microbatches=2)
+    ...     _ = flnb.assign(pipeline.stage.weight.data, 2.0 + flnb.distributed.rank())  # 2, then 3
+    ...     loss = pipeline.step(flnb.ones((4, 1)), flnb.zeros((4, 1)), lambda y, t: (y - t).mean())
+    ...     return loss, pipeline.stage.weight.grad.item()
+    >>> flnb.distributed.run_threads(2, train)
+    [(6.0, 3.0), (6.0, 2.0)]
+    """
+
+    def __init__(self, stage: Module, microbatches: int = 4) -> None:
+        if microbatches < 1:
+            raise ValueError(f"Pipeline: got {microbatches} microbatches, expected 1 or more")
+        self.stage, self.microbatches = stage, microbatches
+        self._sent: list[tuple[Pending, Any]] = []
+
+    def step(self, inputs: ArrayLike, targets: ArrayLike, loss: Callable[[Any, Tensor], Any]) -> float:
+        """Run a batch forward and back, adding to the gradients of the stage's parameters; returns the batch's loss.
+
+        Args:
+            inputs: the batch, on rank 0; the others' are ignored.
+            targets: on the last rank, as many rows as inputs; the others' are ignored.
+            loss: called as ``loss(outputs, targets)`` on the last rank; a mean over rows.
+
+        Raises:
+            ValueError: the batch cannot be divided into equal microbatches.
+            CollectiveError: another rank is gone, or does not come before the timeout.
+        """
+        rank, last = current().rank, current().size - 1
+        begins, ends = rank == 0, rank == last
+        parts = self._divided(inputs, "inputs") if begins else [None] * self.microbatches
+        wanted = self._divided(targets, "targets") if ends else [None] * self.microbatches
+        kept, total = [], 0.0
+        for part, target in zip(parts, wanted, strict=True):
+            x: Any = part if begins else Variable(self._received(rank - 1))
+            y = self.stage(x)
+            if ends:
+                y = loss(y, target) / self.microbatches
+                total += float(y.item())
+            else:
+                self._send(y.detach(), rank + 1)
+            kept.append((x, y))
+        for x, y in reversed(kept):
+            y.backward(None if ends else self._received(rank + 1))
+            if not begins:
+                self._send(x.grad, rank - 1)
+        for pending, _ in self._sent:
+            pending.wait()
+        self._sent.clear()
+        mean = np.array([total])
+        run("broadcast", mean, last)
+        return float(mean[0])
+
+    def _divided(self, batch: ArrayLike, name: str) -> list[Any]:
+        batch = asarray(batch)
+        if not batch.ndim or batch.shape[0] % self.microbatches:
+            raise ValueError(
+                f"Pipeline.step: {name} of shape {batch.shape} cannot be divided into {self.microbatches} "
+                f"microbatches of equal size"
+            )
+        rows = batch.shape[0] // self.microbatches
+        return [batch[begin : begin + rows] for begin in range(0, batch.shape[0], rows)]
+
+    def _send(self, x: Any, to: int) -> None:
+        """Start to send a tensor and what the receiver must know of it."""
+        about = np.zeros(ABOUT, np.uint8)
+        text = json.dumps([x.dtype.name, x.shape]).encode()
+        about[: len(text)] = np.frombuffer(text, np.uint8)
+        x = _contiguous(x)
+        for buffer, tag in ((about, HEADER), (_memory(x), DATA)):
+            self._sent.append((start("send", buffer, to, tag), x))  # the memory stays until it was sent
+
+    def _received(self, source: int) -> Tensor:
+        about = np.zeros(ABOUT, np.uint8)
+        run("recv", about, source, HEADER)
+        dtype, shape = json.loads(about.tobytes().rstrip(b"\0"))
+        x = empty(tuple(shape), dtype)
+        run("recv", _memory(x), source, DATA)
+        return x
