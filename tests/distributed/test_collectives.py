@@ -226,7 +226,7 @@ class Slow(nn.Module):
         self.linear = nn.Linear(8, 8)
 
     def forward(self, x: Any) -> Any:
-        time.sleep(0.1 if distributed.rank() == 0 else 0.0)
+        time.sleep(0.08 if distributed.rank() == 0 else 0.0)
         return self.linear(x)
 
 
@@ -238,9 +238,10 @@ def test_a_planted_cause_is_named(cause: str, rank: int, scope: str) -> None:
         for _ in range(3):
             with flnb.step():
                 with flnb.scope("data"), flnb.scope("take"):
-                    time.sleep(0.1 if cause == "data" and distributed.rank() == 1 else 0.0)
+                    time.sleep(0.08 if cause == "data" and distributed.rank() == 1 else 0.0)
                 model(flnb.ones((4, 8))).sum().backward()
         model.close()
+        time.sleep(0.2)
 
     with flnb.record() as run:
         distributed.run_threads(3, work)
