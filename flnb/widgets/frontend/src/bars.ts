@@ -10,7 +10,7 @@ import type { TabName, ViewContext } from "./view.ts";
 export const WINDOW = 3;
 
 const tabs: readonly (readonly [TabName, string])[] = [
-  ["overview", "Overview"], ["ops", "Ops"], ["memory", "Memory"], ["tape", "Tape"], ["metrics", "Metrics"],
+  ["overview", "Overview"], ["ops", "Ops"], ["memory", "Memory"], ["tape", "Tape"], ["collectives", "Collectives"], ["metrics", "Metrics"],
 ];
 
 export class ViewBar {
@@ -32,7 +32,7 @@ export class ViewBar {
       list.append(button);
     }
     list.addEventListener("keydown", (event) => {
-      const names = tabs.map(([tab]) => tab);
+      const names = tabs.map(([tab]) => tab).filter((tab) => !this.buttons.get(tab)!.hidden);
       const at = names.findIndex((tab) => this.buttons.get(tab) === event.target);
       const by = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
       if (!by || at < 0) return;
@@ -67,7 +67,11 @@ export class ViewBar {
   }
 
   update(): void {
-    const run = this.context.store.latest?.run;
+    const { store } = this.context;
+    const run = store.latest?.run;
+    const calls = this.buttons.get("collectives");
+    if (calls) calls.hidden = store.collectives === null; // a run of one rank has nothing to tell
+    if (calls?.hidden && this.current === "collectives") this.context.actions.show("overview");
     setText(this.name, run?.name ?? "flnb");
     setText(this.meta, run ? [run.backend, run.manager, run.capacity === null ? run.device : `${run.device} ${text(bytes(run.capacity))}`].filter(Boolean).join(" · ") : "");
     this.meta.title = this.meta.textContent ?? "";

@@ -109,6 +109,8 @@ export function selectionParts(store: Store): { text: string; code: boolean }[] 
   if (selection.kind !== "op") add(selection.op, true);
   if (selection.kind !== "scope") add(selection.scope, true);
   add(selection.phase === "backward" || selection.phase === "optimizer" ? selection.phase : undefined, false);
+  if (selection.sequence !== undefined) add(`${selection.communicator} #${integer(selection.sequence)}`, false);
+  if (selection.bucket !== undefined) add(`bucket ${selection.bucket}`, false);
   if (selection.step !== undefined && selection.step >= 0) add(`step ${integer(selection.step)}`, false);
   if (selection.node !== undefined && selection.node > 0) add(`tape node #${selection.node}`, false);
   if (selection.block !== undefined) add(`block #${integer(selection.block)}`, false);

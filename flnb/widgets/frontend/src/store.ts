@@ -7,6 +7,8 @@
  */
 
 import { Columns } from "./columns.ts";
+import { follows as tableFollows, FrameRate, intern } from "./arrivals.ts";
+import { CollectivesModel, sectionColumns } from "./collectives/model.ts";
 import { HeldFrames } from "./held.ts";
 import { MemoryLog } from "./memorylog.ts";
 import { type OpRow, OpRows } from "./oprows.ts";
@@ -15,14 +17,13 @@ import type { Selection } from "./selection.ts";
 import { withAnswer } from "./tape/answers.ts";
 import {
   decodeFrame, isFrame, isProposal, isStackAnswer, isTapeAnswer, PROTOCOL, type Context, type Counters, type Frame, type Plan, type Proposal,
-  type RunInfo, type TableDelta, type Tape, type TapeAnswer, type ToKernel,
+  type RunInfo, type Tape, type TapeAnswer, type ToKernel,
 } from "./protocol.ts";
 
 export type Steps = Columns<"index" | "t0" | "t1">;
 
 export interface Range { t0: number; t1: number }
 
-const RECENT_FRAMES = 64;
 /** Milliseconds after which a keyframe that has not come is asked for again. */
 const ASK_AGAIN = 700;
 
@@ -43,6 +44,8 @@ export class Store {
   tape: Tape | null = null;
   /** The step of the newest measured backward, where the tape is an earlier one that is kept for its NaN. */
   newest: number | null = null;
+  /** The collective calls of the last steps on all ranks; null where the run has none. */
+  collectives: CollectivesModel | null = null;
   /** Call stacks of blocks, by context, as far as they were asked for; null where the answer is awaited. */
   readonly stacks = new Map<number, readonly string[] | null>();
   /** The newest answer to what was asked of the tape. */
@@ -51,7 +54,7 @@ export class Store {
   private readonly tables = new OpRows((id) => this.string(id));
 
   /** Increase with every change of that kind; `text` when what is read is renewed, at most four times a second, all at once. */
-  readonly versions = { frame: 0, ops: 0, steps: 0, metrics: 0, memory: 0, tape: 0, view: 0, text: 0 };
+  readonly versions = { frame: 0, ops: 0, steps: 0, metrics: 0, memory: 0, tape: 0, collectives: 0, view: 0, text: 0 };
 
   // The newest frame's head, also while paused.
   latest: { run: RunInfo; counters: Counters } | null = null;
@@ -86,7 +89,7 @@ export class Store {
 
   private readonly held = new HeldFrames();
   private askedAt = 0;
-  private readonly arrivals: number[] = [];
+  private readonly arrivals = new FrameRate();
   private readonly listeners = new Set<() => void>();
 
   /** Called after every frame and every change of what is looked at. Returns the unsubscribe function. */
@@ -123,13 +126,12 @@ export class Store {
     }
     const replies: ToKernel[] = [{ type: "ack", seq: content.seq }];
     this.lastFrameAt = now;
-    this.arrivals.push(now);
-    if (this.arrivals.length > RECENT_FRAMES) this.arrivals.shift();
+    this.arrivals.add(now);
     this.frames++;
     const other = this.latest !== null && this.latest.run.id !== content.run.id;
     const follows = content.seq === this.seq + 1 && this.missing === null && !other;
-    const tablesFollow = this.tableFollows(this.strings, content.strings) && this.tableFollows(this.plans, content.plans)
-      && this.tableFollows(this.contexts, content.contexts);
+    const tablesFollow = tableFollows(this.strings, content.strings) && tableFollows(this.plans, content.plans)
+      && tableFollows(this.contexts, content.contexts);
     if (!content.keyframe && (!follows || (!this.paused && !tablesFollow))) {
       // Asked again from time to time: a request may wait behind the cell that runs.
       if (this.missing === null || now - this.askedAt >= ASK_AGAIN) {
@@ -156,8 +158,7 @@ export class Store {
 
   /** Frames a second that arrived over the last two seconds. */
   rate(now: number): number {
-    const recent = this.arrivals.filter((at) => now - at < 2000);
-    return recent.length < 2 ? 0 : ((recent.length - 1) * 1000) / Math.max(now - recent[0]!, 1);
+    return this.arrivals.at(now);
   }
 
   /** The step that the picture shows; null outside of steps. */
@@ -288,9 +289,9 @@ export class Store {
     if (this.run && this.run.id !== head.run.id) this.reset();
     this.run = head.run;
     this.counters = head.counters;
-    this.intern(this.strings, head.strings);
-    this.intern(this.plans, head.plans);
-    this.intern(this.contexts, head.contexts);
+    intern(this.strings, head.strings);
+    intern(this.plans, head.plans);
+    intern(this.contexts, head.contexts);
     const { columns } = frame;
     this.applySteps(frame);
     if (takeMetrics(this.metrics, columns, (id) => this.string(id))) this.versions.metrics++;
@@ -308,6 +309,11 @@ export class Store {
       this.versions.memory++;
     }
     if (head.tape) this.applyTape(head.tape);
+    const calls = head.collectives && sectionColumns(columns);
+    if (head.collectives && calls) {
+      this.collectives = new CollectivesModel(head.collectives, calls);
+      this.versions.collectives++;
+    }
     if (head.tape || head.norms) this.newest = head.norms?.step ?? null;
     if (head.norms) {
       this.versions.tape++;
@@ -336,21 +342,13 @@ export class Store {
     this.norms.clear();
     this.tables.clear();
     this.memory.clear();
-    this.tape = this.answer = this.newest = null;
+    this.tape = this.answer = this.newest = this.collectives = null;
     this.stacks.clear();
     this.selection = null;
     this.cursor = this.limit = null;
     this.proposal = null;
     this.fixed = null;
     for (const name of Object.keys(this.versions) as (keyof Store["versions"])[]) this.versions[name]++;
-  }
-
-  private tableFollows(table: readonly unknown[], delta: TableDelta<unknown> | undefined): boolean {
-    return !delta || delta.first <= Math.max(table.length, 1);
-  }
-
-  private intern<T>(table: T[], delta: TableDelta<T> | undefined): void {
-    delta?.items.forEach((item, at) => (table[delta.first + at] = item));
   }
 
   private applySteps({ columns, head }: Frame): void {

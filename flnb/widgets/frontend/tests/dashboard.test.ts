@@ -218,7 +218,9 @@ describe("the widget", () => {
     tick();
     draw();
     const tabs = [...root.querySelectorAll<HTMLElement>("[role=tab]")];
-    expect(tabs.map((tab) => tab.textContent)).toEqual(["Overview", "Ops", "Memory", "Tape", "Metrics"]);
+    expect(tabs.map((tab) => tab.textContent)).toEqual(["Overview", "Ops", "Memory", "Tape", "Collectives", "Metrics"]);
+    const calls = tabs.splice(4, 1)[0]!;
+    expect(calls.hidden).toBe(true); // a run of one rank has none
     for (const tab of tabs) {
       tab.click();
       draw();

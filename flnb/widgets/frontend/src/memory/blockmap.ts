@@ -8,7 +8,7 @@ import { holesOf, type MemoryState, type SegmentState } from "./state.ts";
 import { type Mark, markAt, marksOf } from "./marks.ts";
 import { CROWD, FIGURES, NAME, ordered, placeCompact, placeSegments, type Place, type SegmentOrder, SIDE, wholeRows } from "./places.ts";
 import type { MemoryModel } from "./model.ts";
-import { Tip } from "./tip.ts";
+import { Tip } from "../tip.ts";
 import { selectionOfBlock, selectsBlock } from "../selection.ts";
 
 interface Caption { text: string; x: number; y: number; dim: boolean; right: boolean; bold: boolean }

@@ -6,7 +6,7 @@ import type { ViewContext } from "../view.ts";
 import { bindAxis, drawCursor, drawSteps, stepCursor, TimeAxis } from "./axis.ts";
 import type { FragmentationCurve } from "./fragmentation.ts";
 import type { MemoryModel } from "./model.ts";
-import { Tip } from "./tip.ts";
+import { Tip } from "../tip.ts";
 
 const BOTTOM = 18;
 const TOP = 6;

@@ -11,7 +11,7 @@ import type { Groups } from "./grouping.ts";
 import { allocatedOf, RESERVED } from "./lifetimes.ts";
 import type { Timeline } from "./stacking.ts";
 import type { MemoryModel } from "./model.ts";
-import { Tip } from "./tip.ts";
+import { Tip } from "../tip.ts";
 
 const TOP = 8;
 const BOTTOM = 18;

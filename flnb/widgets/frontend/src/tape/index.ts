@@ -2,7 +2,7 @@
 
 import { attribute, h, setText } from "../dom.ts";
 import { integer } from "../format.ts";
-import { Tip } from "../memory/tip.ts";
+import { Tip } from "../tip.ts";
 import { buttonGroup, Panel } from "../panel.ts";
 import type { DataTable, View, ViewContext } from "../view.ts";
 import { TapeCanvas } from "./canvas.ts";

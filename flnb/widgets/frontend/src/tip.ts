@@ -1,6 +1,6 @@
 /** A one-line tooltip that stays inside its host. */
 
-import { h, setText } from "../dom.ts";
+import { h, setText } from "./dom.ts";
 
 export class Tip {
   private readonly element = h("div", { class: "fl-tip", hidden: true });

@@ -1,0 +1,154 @@
+/** A lane for each rank: phases and blocks, ops by family, and the collectives, waiting apart from transferring. */
+
+import { duration, text } from "../format.ts";
+import type { Theme } from "../theme.ts";
+import { Bars } from "../timeline/bars.ts";
+import type { Band, Content, Lane, Row, Style } from "../timeline/lanes.ts";
+import type { CollectivesModel } from "./model.ts";
+
+const SPAN = 0;
+/** A block that explains why its rank was late. */
+const LATE = 1;
+const WAITING = 2;
+const TRANSFER = 3;
+const FAMILIES = 4;
+/** Rows of a lane before those of collectives. */
+export const CALLS = 2;
+const MOST_ROWS = 3;
+/** More lanes than this are drawn lower. */
+const ROOMY = 6;
+/** Items of bars that are no collectives. */
+export const NO_ITEM = -1;
+
+export interface RankLanes {
+  content: Content;
+  /** The rank of each lane. */
+  ranks: readonly number[];
+  /** Height of a collective's bar. */
+  bar: number;
+  /** Row of a lane in which a collective stands. */
+  rowOf(call: number): number;
+  /** What the bars of phases, blocks and ops are: lane, row and index give a name. */
+  name(lane: number, row: number, index: number): string;
+}
+
+export function stylesOf(model: CollectivesModel, theme: Theme): Style[] {
+  const { colours } = theme;
+  const communication = theme.family("communication");
+  return [
+    { fill: colours.line, text: colours.ink }, { fill: colours.dim, text: colours.bg }, { fill: communication, hatch: true },
+    { fill: communication }, ...model.section.families.map((family) => ({ fill: theme.family(family), text: theme.labelOn(theme.family(family)) })),
+  ];
+}
+
+/** The content of the timeline for these ranks, in this order. */
+export function rankLanes(model: CollectivesModel, theme: Theme, ranks: readonly number[], chosen: number, footer: number): RankLanes {
+  const low = ranks.length > ROOMY;
+  const bar = low ? 8 : 9;
+  const rows = callRows(model, low ? MOST_ROWS - 1 : MOST_ROWS);
+  const depth = Math.max(1, ...rows.map((row) => row + 1));
+  const names: string[][][] = [];
+  const spans = spansByRank(model);
+  const acts = actsByRank(model);
+  const lanes = ranks.map((rank): Lane => {
+    const scopes = spans[rank] ?? [];
+    const blocks = Bars.from(scopes.map(({ start, end, late }, item) => ({ start, end, kind: late ? LATE : SPAN, item })));
+    const own = [Array.from(blocks.item, (item) => scopes[item]!.name), acts[rank]?.names ?? []];
+    names.push(own);
+    const { start, end, kind } = acts[rank] ?? { start: [], end: [], kind: [] };
+    const ops = new Bars(Float64Array.from(start), Float64Array.from(end), Uint8Array.from(kind), new Int32Array(start.length).fill(NO_ITEM));
+    blocks.item.fill(NO_ITEM);
+    return {
+      key: String(rank), title: `rank ${model.number(rank)}`, notes: low ? [notesOf(model, rank).join(" ").replace(/host |clock: /g, "")] : notesOf(model, rank),
+      rows: [
+        { bars: blocks, height: low ? 11 : 12, label: (index) => own[0]![index] ?? "" }, { bars: ops, height: low ? 8 : 12, gap: 3 },
+        ...Array.from({ length: depth }, (_, row): Row => ({ bars: callBars(model, rank, rows, row), height: bar, gap: low ? 1 : 2 })),
+      ],
+    };
+  });
+  const step = model.steps.find((one) => one.step === chosen) ?? model.steps[model.steps.length - 1];
+  return {
+    content: { lanes, styles: stylesOf(model, theme), bands: bandsOf(model, step?.step), origin: step?.start ?? model.limits.t0, limits: model.limits, footer },
+    ranks, bar, rowOf: (call) => CALLS + (rows[call] ?? 0), name: (lane, row, index) => names[lane]?.[row]?.[index] ?? "",
+  };
+}
+
+export function notesOf(model: CollectivesModel, rank: number): string[] {
+  const { host, bound_ns: bound } = model.section.ranks[rank]!;
+  const several = new Set(model.section.ranks.map((one) => one.host)).size > 1;
+  const clock = !Number.isFinite(bound) || bound < 0 ? "clock unknown" : bound === 0 ? (several ? "clock: base" : "") : `±${text(duration(bound))}`;
+  return [host.length < 8 ? `host ${host}` : host, clock].filter(Boolean);
+}
+
+function bandsOf(model: CollectivesModel, chosen: number | undefined): Band[] {
+  return model.steps.map(({ step, start, end }) => ({
+    start, end, label: `step ${step}`, strong: step === chosen, ...(step === chosen ? { note: text(duration((end - start) * 1e6)) } : {}),
+  }));
+}
+
+/** Calls in flight at one time stand under each other, a call in the same row on every rank. */
+export function callRows(model: CollectivesModel, most = MOST_ROWS): number[] {
+  const free = new Array<number>(most).fill(-Infinity);
+  const result = new Array<number>(model.rows).fill(0);
+  const first = Array.from({ length: model.rows }, (_, call) => {
+    let least = Infinity;
+    for (let rank = 0; rank < model.ranks; rank++) least = Math.min(least, Number.isNaN(model.begin(rank, call)) ? Infinity : model.begin(rank, call));
+    return least;
+  });
+  for (const call of first.map((_, at) => at).sort((one, two) => first[one]! - first[two]!)) {
+    let row = free.findIndex((end) => end <= first[call]!);
+    if (row < 0) row = free.indexOf(Math.min(...free));
+    const exit = model.exit(call);
+    free[row] = Number.isNaN(exit) ? Infinity : exit;
+    result[call] = row;
+  }
+  return result;
+}
+
+function callBars(model: CollectivesModel, rank: number, rows: readonly number[], row: number): Bars {
+  const bars: { start: number; end: number; kind: number; item: number }[] = [];
+  const now = model.section.origin_ms + model.section.now_ms;
+  for (let call = 0; call < model.rows; call++) {
+    const begin = model.begin(rank, call);
+    if (rows[call] !== row || Number.isNaN(begin)) continue;
+    const [last, end] = [model.last(call), model.end(rank, call)];
+    const ready = Number.isNaN(last) ? (Number.isNaN(end) ? now : end) : Math.max(begin, Math.min(last, Number.isNaN(end) ? last : end));
+    if (ready > begin) bars.push({ start: begin, end: ready, kind: WAITING, item: call });
+    if (!Number.isNaN(last)) bars.push({ start: ready, end: Number.isNaN(end) ? now : end, kind: TRANSFER, item: call });
+  }
+  return Bars.from(bars);
+}
+
+interface Block { start: number; end: number; name: string; late: boolean }
+
+/** Phases, and the blocks outside of them; of nested blocks the outermost. Blocks that made their rank late come first. */
+function spansByRank(model: CollectivesModel): Block[][] {
+  const result: Block[][] = Array.from({ length: model.ranks }, () => []);
+  const blamed = model.section.reasons.map(({ rank, scope, row, ms, median_ms: median }) => ({
+    over: text(duration((ms - median) * 1e6)), rank: model.index(rank), scope, begin: model.begin(model.index(rank), row), step: model.stepOf(row),
+  }));
+  for (const kind of [1, 2, 3, 4]) {
+    for (const { rank, start, end, name } of model.spans(kind)) {
+      const late = kind !== 4 ? undefined : blamed.find((one) => one.rank === rank && one.scope === name && start < one.begin && start >= (one.step?.start ?? start) - 1);
+      result[rank]?.push({ start, end, name: late ? `${name} · ${late.over} over the median` : name, late: late !== undefined });
+    }
+  }
+  return result;
+}
+
+interface Acts { start: number[]; end: number[]; kind: number[]; names: string[] }
+
+function actsByRank({ columns, section, ranks }: CollectivesModel): Acts[] {
+  const result: Acts[] = Array.from({ length: ranks }, () => ({ start: [], end: [], kind: [], names: [] }));
+  const { act_rank: rank, act_start: start, act_end: end, act_family: family } = columns;
+  const order = Array.from(rank!, (_, at) => at).sort((one, two) => start![one]! - start![two]!);
+  for (const at of order) {
+    const mine = result[rank![at]!];
+    if (!mine) continue;
+    mine.start.push(section.origin_ms + start![at]!);
+    mine.end.push(section.origin_ms + end![at]!);
+    mine.kind.push(FAMILIES + family![at]!);
+    mine.names.push(section.families[family![at]!] ?? "");
+  }
+  return result;
+}

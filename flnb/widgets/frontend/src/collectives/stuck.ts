@@ -1,0 +1,52 @@
+/** A call that not all ranks have joined: which ranks, which calls, since when. */
+
+import { h } from "../dom.ts";
+import { duration, integer, text, UNKNOWN } from "../format.ts";
+import { Panel } from "../panel.ts";
+import type { StuckCall } from "../protocol.ts";
+import type { DataTable } from "../view.ts";
+
+export class Stuck {
+  readonly panel: Panel;
+  private readonly body = h("tbody");
+  private readonly said = h("p", { class: "fl-stucktext" });
+  private readonly head = h("tr");
+  private call: StuckCall | null = null;
+  private drawn = "";
+
+  constructor() {
+    this.panel = new Panel("What each rank does", () => this.describe());
+    this.panel.body.append(h("div", { class: "fl-scroll" }, this.said, h("table", { class: "fl-table" }, h("thead", {}, this.head), this.body)));
+  }
+
+  update(call: StuckCall): void {
+    this.call = call;
+    const key = JSON.stringify(call);
+    if (key === this.drawn) return;
+    this.drawn = key;
+    this.panel.sub = `${stuckTitle(call)} · for ${text(duration(call.seconds * 1e9))}`;
+    this.said.replaceChildren(h("b", { class: "fl-error" }, `✕ ${stuckTitle(call)}: `), call.text);
+    this.head.replaceChildren(...this.columns(call).map((name, at) => h("th", { scope: "col", class: at ? "fl-left" : null }, name)));
+    this.body.replaceChildren(...call.rows.map((row) => h("tr", {}, ...this.cells(row).map((value, at) =>
+      h("td", { class: [at ? "fl-left" : "", at === 2 || at === 3 ? "fl-code" : "", at === 1 && differs(row.state) ? "fl-error" : ""].filter(Boolean).join(" ") || null }, value)))));
+  }
+
+  private columns(call: StuckCall): string[] {
+    return ["Rank", "State", `Call ${integer(call.seq)}`, "Last that ended", "For"];
+  }
+
+  private cells(row: StuckCall["rows"][number]): string[] {
+    return [String(row.rank), differs(row.state) ? `✕ ${row.state}` : row.state, row.call || "not called", row.last || UNKNOWN, text(duration(row.seconds * 1e9))];
+  }
+
+  private describe(): DataTable {
+    const { call } = this;
+    return { caption: call ? stuckTitle(call) : "Nothing is stuck", columns: call ? this.columns(call) : [], rows: call ? call.rows.map((row) => this.cells(row)) : [] };
+  }
+}
+
+export const differs = (state: string): boolean => /differ|mismatch/.test(state);
+
+/** The finding in a few words: "Collective 118 does not match" where a rank asks for another one, else that it waits. */
+export const stuckTitle = ({ seq, rows }: StuckCall): string =>
+  `Collective ${integer(seq)} ${rows.some(({ state }) => differs(state)) ? "does not match" : "waits"}`;

@@ -1,0 +1,133 @@
+/** Draws the parts of a timeline: bands, axis, lanes with their bars, cursor. Owners draw over it with the same scale. */
+
+import { hatch, horizontal, label, vertical } from "../canvas.ts";
+import type { Theme } from "../theme.ts";
+import { BAND, type Content, HEADER, HEADING, type Row, type Style } from "./lanes.ts";
+import { type TimeScale, timeTicks } from "./scale.ts";
+
+/** A drawing under way: what owners need to draw on the timeline's own axis. */
+export interface Frame {
+  c: CanvasRenderingContext2D;
+  theme: Theme;
+  scale: TimeScale;
+  /** The lanes' place on the canvas: from `top` to `bottom`, scrolled. */
+  top: number;
+  bottom: number;
+  width: number;
+  height: number;
+  /** Top of a row on the canvas. */
+  row(lane: number, row: number): number;
+  lane(lane: number): { top: number; bottom: number };
+  /** Draw only what lies within the lanes and their times, or within other heights. */
+  clipped(draw: () => void, top?: number, bottom?: number): void;
+}
+
+/** Bars narrower than this carry no label (pixels). */
+const LABELLED = 14;
+
+export function paintHeader({ c, theme, scale, width, height }: Frame, content: Content): void {
+  const { colours } = theme;
+  c.fillStyle = colours.bg;
+  c.fillRect(0, 0, width, HEADER);
+  content.bands.forEach((band, at) => {
+    const [x0, x1] = [Math.max(scale.left, scale.x(band.start)), Math.min(scale.right, scale.x(band.end))];
+    if (x1 - x0 < 1) return;
+    c.fillStyle = at % 2 ? colours.hover : colours.soft;
+    c.fillRect(x0, 0, x1 - x0, BAND);
+    vertical(c, x0, 0, BAND, colours.line);
+    const font = theme.ui(11, band.strong ? 600 : "");
+    if (x1 - x0 < theme.measure(band.label, font) + 10) return;
+    label(c, band.label, x0 + 6, BAND / 2 + 0.5, band.strong ? colours.ink : colours.dim, font);
+    if (band.note && x1 - x0 > theme.measure(band.label, font) + theme.measure(band.note, theme.ui(11)) + 24) {
+      label(c, band.note, x1 - 6, BAND / 2 + 0.5, colours.dim, theme.ui(11), "right");
+    }
+  });
+  for (const tick of timeTicks(scale, content.origin)) {
+    const x = scale.x(tick.t);
+    if (x < scale.left - 0.5 || x > scale.right + 0.5) continue;
+    vertical(c, x, HEADER - 4, HEADER, colours.dim);
+    vertical(c, x, HEADER, height, colours.grid);
+    if (x + theme.measure(tick.label, theme.ui(10)) + 4 <= width) label(c, tick.label, x + 3, HEADER - 8, colours.dim, theme.ui(10));
+  }
+  horizontal(c, 0, width, HEADER, colours.line);
+}
+
+export function paintLanes(frame: Frame, content: Content): void {
+  const { c, theme, top, bottom, width } = frame;
+  const { colours } = theme;
+  c.save();
+  c.beginPath();
+  c.rect(0, top, width, bottom - top);
+  c.clip();
+  content.lanes.forEach((lane, at) => {
+    const place = frame.lane(at);
+    if (place.bottom < top || place.top > bottom) return;
+    if (at) horizontal(c, 0, width, place.top, colours.grid);
+    label(c, theme.fit(lane.title, theme.ui(11, 500), HEADING - 16), 12, place.top + 11, colours.ink, theme.ui(11, 500));
+    lane.notes.forEach((note, line) => {
+      label(c, theme.fit(note, theme.ui(10), HEADING - 16), 12, place.top + 24 + 13 * line, colours.dim, theme.ui(10));
+    });
+  });
+  c.restore();
+  frame.clipped(() => content.lanes.forEach((lane, at) => {
+    lane.rows.forEach((row, number) => {
+      const y = frame.row(at, number);
+      if (y + row.height >= top && y <= bottom) paintRow(frame, row, y, content.styles);
+    });
+  }));
+}
+
+/** The bars of a row that are in sight, each at least a pixel wide. */
+export function paintRow({ c, theme, scale }: Frame, { bars, height, label: name }: Row, y: number, styles: readonly Style[]): void {
+  const font = theme.ui(10);
+  bars.visit(scale.t0, scale.t1, scale.pixel, (start, end, kind, first, count) => {
+    const style = styles[kind];
+    if (!style) return;
+    const left = scale.x(start);
+    const wide = scale.x(end) - left;
+    if (style.hatch) paintHatched(c, Math.max(left, scale.left - 2), Math.min(left + wide, scale.right + 2), y, height, style.fill, theme.colours.bg);
+    else {
+      c.fillStyle = style.fill;
+      c.fillRect(left, y, Math.max(1, wide > 3 ? wide - 1 : wide), height);
+    }
+    if (count > 1 || wide < LABELLED || !name || !style.text) return;
+    const from = Math.max(left, scale.left);
+    const room = Math.min(left + wide, scale.right) - from - 6;
+    const text = room > 8 ? name(first) : "";
+    if (text && theme.measure(text, font) <= room) label(c, text, from + 3.5, y + height / 2 + 0.5, style.text, font);
+  });
+}
+
+/** Waiting: hatched with an outline, on the page's ground. */
+export function paintHatched(c: CanvasRenderingContext2D, left: number, right: number, y: number, height: number, colour: string, ground: string): void {
+  const x0 = Math.round(left);
+  const x1 = Math.max(Math.round(right), x0 + 1);
+  if (x1 - x0 < 3) {
+    c.fillStyle = colour;
+    c.globalAlpha = 0.5;
+    c.fillRect(x0, y, x1 - x0, height);
+    c.globalAlpha = 1;
+    return;
+  }
+  c.fillStyle = ground;
+  c.fillRect(x0, y, x1 - x0, height);
+  c.fillStyle = hatch(c, colour, 4);
+  c.fillRect(x0, y, x1 - x0, height);
+  c.strokeStyle = colour;
+  c.lineWidth = 1;
+  c.setLineDash([]);
+  c.strokeRect(x0 + 0.5, y + 0.5, x1 - x0 - 1, height - 1);
+}
+
+/** The time cursor: brand blue, with a handle on top. */
+export function paintCursor({ c, theme, scale, height }: Frame, t: number): void {
+  if (t < scale.t0 || t > scale.t1) return;
+  const x = Math.round(scale.x(t));
+  vertical(c, x, 0, height, theme.colours.brand);
+  c.fillStyle = theme.colours.brand;
+  c.beginPath();
+  c.moveTo(x - 4.5, 0);
+  c.lineTo(x + 5.5, 0);
+  c.lineTo(x + 0.5, 7);
+  c.fill();
+}
