@@ -12,6 +12,7 @@ from flnb_backends.comm.topology import Topology
 
 from flnb.dispatch.communication import current
 from flnb.distributed.asynchronous import ASGD, EASGD
+from flnb.distributed.checkpoint import save_checkpoint
 from flnb.distributed.collectives import (
     all_gather,
     all_reduce,
@@ -28,7 +29,27 @@ from flnb.distributed.sharded import Sharded
 from flnb.interface.communicator import CollectiveError, Communicator
 
 __all__ = [
-    "ASGD", "CollectiveError", "Communicator", "DataParallel", "EASGD", "Pipeline", "Sharded", "Topology",
-    "all_gather", "all_reduce", "barrier", "broadcast", "current", "init", "rank", "recv", "reduce_scatter",
-    "run_threads", "send", "set_communicator", "size", "use_communicator",
-]  # fmt: skip
+    "ASGD",
+    "CollectiveError",
+    "Communicator",
+    "DataParallel",
+    "EASGD",
+    "Pipeline",
+    "Sharded",
+    "Topology",
+    "all_gather",
+    "all_reduce",
+    "barrier",
+    "broadcast",
+    "current",
+    "init",
+    "rank",
+    "recv",
+    "reduce_scatter",
+    "run_threads",
+    "save_checkpoint",
+    "send",
+    "set_communicator",
+    "size",
+    "use_communicator",
+]

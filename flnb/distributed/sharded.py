@@ -21,6 +21,7 @@ from flnb.ops.creation import empty
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from flnb.autograd.hooks import Handle
     from flnb.distributed.buckets import Bucket
     from flnb.interface.tape import Node
     from flnb.nn.module import Module
@@ -44,8 +45,8 @@ class Sharded(Exchanging):
 
     Args:
         module: the module to train.
-        optimizer: an optimizer of the module's parameters, which from now on updates parts of them, or a function that
-            makes one of a list of parameters. It must treat all elements alike, as SGD and Adam do.
+        optimizer: an optimizer of the module's parameters, which from now on updates parts of them, or a function (or
+            class) that makes one of a list of parameters. It must treat all elements alike, as SGD and Adam do.
         stage: 1, 2 or 3.
         bucket: how many bytes of gradients are exchanged at once; None: each one alone.
 
@@ -78,7 +79,9 @@ class Sharded(Exchanging):
     ) -> None:
         if stage not in (1, 2, 3):
             raise ValueError(f"Sharded: got stage={stage!r}, expected 1, 2 or 3")
-        made: Any = optimizer if hasattr(optimizer, "parts") else optimizer(module.parameters())
+        trained = [p for p in module.parameters() if p.requires_grad]
+        whole = hasattr(optimizer, "parts") and not isinstance(optimizer, type)
+        made: Any = optimizer if whole else optimizer(trained)  # type: ignore[operator]
         communicator = current()
         size = communicator.size
         self.stage = stage
@@ -86,11 +89,11 @@ class Sharded(Exchanging):
         self.takes = self._divided > 1
         super().__init__(module, bucket, size)
         own = self._divided == 3
-        trained = [p for p in module.parameters() if p.requires_grad]
         self._divisions = [Division(p, communicator.rank, size, own) for p in trained]
         self._by_number = {d.parameter._node[2]: d for d in self._divisions}
         self.optimizer = ShardedOptimizer(made, self._divisions, self)
         self._units: list[Unit] = []
+        self._hooking: list[Handle] = []
         self._reading = False
         if own:
             self._send_away()
@@ -109,8 +112,8 @@ class Sharded(Exchanging):
             if found:
                 unit = Unit(found, lambda: self._reading)
                 self._units.append(unit)
-                part.register_forward_pre_hook(partial(_gather, unit))
-                part.register_forward_hook(partial(self._called, unit))
+                self._hooking.append(part.register_forward_pre_hook(partial(_gather, unit)))
+                self._hooking.append(part.register_forward_hook(partial(self._called, unit)))
         for division in self._divisions:
             division.parameter.__class__ = Away
             SLOT.__delete__(division.parameter)
@@ -188,6 +191,8 @@ class Sharded(Exchanging):
             for division, values in whole:
                 division.parameter.__class__ = Parameter
                 division.parameter._adopt(values)
+            for handle in self._hooking:
+                handle.remove()
             self._units = []
         unlisten(self)
 

@@ -1,0 +1,59 @@
+"""Checkpoints of a distributed run: one file for all ranks, which any number of ranks can load."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flnb.dispatch.communication import current, run
+from flnb.nn import save_checkpoint as save_alone
+
+if TYPE_CHECKING:
+    import os
+
+__all__ = ["save_checkpoint"]
+
+
+class _Taken:
+    """The state of a part, taken on all ranks."""
+
+    def __init__(self, state: Any) -> None:
+        self.state = state
+
+
+def save_checkpoint(path: str | os.PathLike[str], /, **parts: Any) -> None:
+    """Write a file of `flnb.nn.save_checkpoint` once for all ranks, which all call this; return when it is written.
+
+    The states of `Sharded` and its optimizer are collected from all ranks; rank 0 writes, and of other parts, of plain
+    values and of the random generator it is rank 0's state. `flnb.nn.load_checkpoint` reads the file on each rank
+    of any number of them, also into a module and an optimizer in one process.
+
+    Raises:
+        TypeError, ValueError, OSError: on rank 0, as `flnb.nn.save_checkpoint`.
+        RuntimeError: on the others, if rank 0 could not write.
+
+    >>> import tempfile, flnb, flnb.nn as nn, flnb.optim as optim
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> def save():
+    ...     net = nn.Linear(2, 3)
+    ...     model = flnb.distributed.Sharded(net, optim.Adam(net.parameters()), stage=3)
+    ...     flnb.distributed.save_checkpoint(folder.name + "/last", model=model, optimizer=model.optimizer, epoch=3)
+    >>> _ = flnb.distributed.run_threads(2, save)
+    >>> net = nn.Linear(2, 3)
+    >>> nn.load_checkpoint(folder.name + "/last", model=net, optimizer=optim.Adam(net.parameters()))
+    {'epoch': 3}
+    >>> folder.cleanup()
+    """
+    taken = {name: _Taken(part.state_dict()) if hasattr(part, "state_dict") else part for name, part in parts.items()}
+    written = np.array([1], np.uint8)
+    try:
+        if current().rank == 0:
+            save_alone(path, **taken)
+    except BaseException:
+        written[0] = 0
+        raise
+    finally:
+        run("broadcast", written, 0)
+    if not written[0]:
+        raise RuntimeError(f"save_checkpoint: rank 0 could not write {path}; its own error says why")
