@@ -1,4 +1,4 @@
-"""IPython magics: `%flnb` and `%%record`, which `%load_ext flnb` registers."""
+"""IPython magics: `%flnb`, `%%record` and `%%ranks`, which `%load_ext flnb` registers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ HELP = """%flnb dashboard              show the live dashboard, which follows ev
 %flnb doctor                 print what is installed, what is missing and what is active
 %flnb help                   print this list
 %%record [--inputs] [name]   run the cell under flnb.record(name); the recording is shown and stored as `run`
-                             (--inputs also stores the inputs of every op, which run.calls[i] runs again)"""
+                             (--inputs also stores the inputs of every op, which run.calls[i] runs again)
+%%ranks                      run the cell on all ranks of the cluster that flnb.distributed.Cluster(4) started"""
 
 
 class Magics:
-    """The magics `%flnb` and `%%record` of one IPython shell."""
+    """The magics `%flnb`, `%%record` and `%%ranks` of one IPython shell."""
 
     def __init__(self, shell: Any) -> None:
         self.shell = shell
@@ -60,6 +61,16 @@ class Magics:
             self.shell.displayhook(result)
         return run
 
+    def ranks(self, line: str, cell: str) -> None:
+        """Run the cell on all ranks of the active `flnb.distributed.Cluster`; output has the rank in front."""
+        from flnb.distributed import Cluster
+
+        if line.strip():
+            raise ValueError(f"%%ranks: got {line.strip()!r}, expected nothing behind it")
+        if Cluster.active is None:
+            raise RuntimeError("%%ranks: no ranks run; start some with: cluster = flnb.distributed.Cluster(4)")
+        Cluster.active.run(cell)
+
     def _compiled(self, cell: str) -> tuple[Any, Any]:
         """Compile a cell to its statements and its last expression (or None); tracebacks will show the cell's lines."""
         source = self.shell.transform_cell(cell)
@@ -78,6 +89,7 @@ def load_ipython_extension(shell: Any) -> None:
     magics = Magics(shell)
     shell.register_magic_function(magics.flnb, "line", "flnb")
     shell.register_magic_function(magics.record, "cell", "record")
+    shell.register_magic_function(magics.ranks, "cell", "ranks")
     show.register(shell)
     if os.environ.get("FLNB_TUNE_GC") == "1":  # set by `flnb lab`: fewer pauses of the cyclic collector
         tune_gc()

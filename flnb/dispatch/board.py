@@ -53,7 +53,7 @@ class Board:
     def __init__(self, memory: Any, rank: int, size: int, alive: Callable[[int], str]) -> None:
         self.memory, self.rank, self.size, self._alive = memory, rank, size, alive
         self._row = rank * _ROW
-        self._process = self._last = 0
+        self._process = 0
         self._others = [other for other in range(size) if other != rank]
 
     @staticmethod
@@ -72,16 +72,21 @@ class Board:
         if before < LEFT:
             _HEAD.pack_into(self.memory, self._row, process, state, seq, monotonic())
 
+    def resume(self) -> None:
+        """Write that this rank makes calls again after it had ended as it should, in the next cell of a notebook."""
+        process, before, seq, _ = _HEAD.unpack_from(self.memory, self._row)
+        if before == LEFT:
+            _HEAD.pack_into(self.memory, self._row, process, OUTSIDE, seq, monotonic())
+
     def enter(self, seq: int, call: bytes) -> None:
         """Write that this rank begins a call."""
         row = self._row
         _CALL.pack_into(self.memory, row + _HEAD.size + seq % CALLS * _CALL.size, seq, call)
         _HEAD.pack_into(self.memory, row, self._process, INSIDE, seq, monotonic())
-        self._last = seq
 
     def leave(self, seq: int) -> None:
-        """Write that the call has finished here. One that was made after it may have finished before."""
-        _HEAD.pack_into(self.memory, self._row, self._process, OUTSIDE, max(seq, self._last), monotonic())
+        """Write that the call has finished here."""
+        _HEAD.pack_into(self.memory, self._row, self._process, OUTSIDE, seq, monotonic())
 
     def differing(self, seq: int, call: bytes) -> list[int]:
         """The ranks that made another call under this sequence number, of those that have come to it."""
@@ -112,7 +117,7 @@ class Board:
     def unfinished(self, seq: int) -> list[int]:
         """The ranks that have not come to a call, or not to its end."""
         rows = [(other, self.row(other)) for other in self._others]
-        return [other for other, row in rows if row.seq < seq or (row.seq == seq and row.state != OUTSIDE)]
+        return [other for other, row in rows if row.seq < seq or (row.seq == seq and row.state not in (OUTSIDE, LEFT))]
 
     def gone(self, ranks: list[int]) -> dict[int, str]:
         """A sentence about each of these ranks that will not come: it ended, died, or is stopped for a second."""

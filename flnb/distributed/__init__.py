@@ -13,6 +13,7 @@ from flnb_backends.comm.topology import Topology
 from flnb.dispatch.communication import current
 from flnb.distributed.asynchronous import ASGD, EASGD
 from flnb.distributed.checkpoint import save_checkpoint
+from flnb.distributed.cluster import Cluster
 from flnb.distributed.collectives import (
     all_gather,
     all_reduce,
@@ -23,33 +24,14 @@ from flnb.distributed.collectives import (
     send,
 )
 from flnb.distributed.data_parallel import DataParallel
+from flnb.distributed.failures import RankError
 from flnb.distributed.pipeline import Pipeline
 from flnb.distributed.ranks import init, rank, run_threads, set_communicator, size, use_communicator
 from flnb.distributed.sharded import Sharded
 from flnb.interface.communicator import CollectiveError, Communicator
 
 __all__ = [
-    "ASGD",
-    "CollectiveError",
-    "Communicator",
-    "DataParallel",
-    "EASGD",
-    "Pipeline",
-    "Sharded",
-    "Topology",
-    "all_gather",
-    "all_reduce",
-    "barrier",
-    "broadcast",
-    "current",
-    "init",
-    "rank",
-    "recv",
-    "reduce_scatter",
-    "run_threads",
-    "save_checkpoint",
-    "send",
-    "set_communicator",
-    "size",
-    "use_communicator",
-]
+    "ASGD", "Cluster", "CollectiveError", "Communicator", "DataParallel", "EASGD", "Pipeline", "RankError", "Sharded",
+    "Topology", "all_gather", "all_reduce", "barrier", "broadcast", "current", "init", "rank", "recv", "reduce_scatter",
+    "run_threads", "save_checkpoint", "send", "set_communicator", "size", "use_communicator",
+]  # fmt: skip

@@ -16,7 +16,7 @@ from typing import Any
 
 from flnb.dispatch.board import GAVE_UP, STATES, Board
 
-__all__ = ["launch"]
+__all__ = ["find_mpiexec", "launch", "shared_folder"]
 
 
 def launch(ranks: int, script: Sequence[str], report: str | Path = "flight.json") -> int:
@@ -34,9 +34,9 @@ def launch(ranks: int, script: Sequence[str], report: str | Path = "flight.json"
         raise ValueError(f"flnb launch: got {ranks} ranks, expected 1 or more")
     if not Path(script[0]).is_file():
         raise FileNotFoundError(f"flnb launch: no file {script[0]!r}; expected a Python script")
-    with tempfile.TemporaryDirectory(prefix="flnb_flight_", dir=_shared_folder()) as folder:
+    with tempfile.TemporaryDirectory(prefix="flnb_flight_", dir=shared_folder()) as folder:
         environment = {**os.environ, "FLNB_FLIGHT": folder}
-        command = [*_mpiexec(), "-n", str(ranks), sys.executable, "-m", "flnb.distributed.nanny", *script]
+        command = [*find_mpiexec(), "-n", str(ranks), sys.executable, "-m", "flnb.distributed.nanny", *script]
         job = subprocess.Popen(command, env=environment)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda number, _: job.send_signal(number))
@@ -52,11 +52,11 @@ def launch(ranks: int, script: Sequence[str], report: str | Path = "flight.json"
         return failed[0][1] if failed else status
 
 
-def _shared_folder() -> str | None:
+def shared_folder() -> str | None:
     return "/dev/shm" if os.path.isdir("/dev/shm") else None
 
 
-def _mpiexec() -> list[str]:
+def find_mpiexec() -> list[str]:
     """The command that starts MPI processes: of this environment, else of the system."""
     found = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
     if found is None:

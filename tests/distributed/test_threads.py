@@ -12,6 +12,7 @@ import pytest
 import flnb
 from flnb import distributed
 from flnb.dispatch import communication
+from flnb.dispatch.board import FAILED, Board
 from flnb.interface import CollectiveError, Communicator, Work
 
 RANKS = [1, 2, 3, 4]
@@ -253,6 +254,24 @@ def test_a_message_of_another_shape_or_dtype_is_an_error() -> None:
         distributed.run_threads(2, work, timeout=2.0)
 
 
+def test_a_rank_that_ends_after_its_last_call_has_finished_it() -> None:
+    memory = bytearray(Board.nbytes(2))
+    root, other = (Board(memory, rank, 2, lambda _: "") for rank in range(2))
+    for board in (root, other):
+        board.begin(1)
+        board.enter(1, b"broadcast")
+    assert other.unfinished(1) == [0]
+    root.leave(1)
+    root.end()  # a root need not wait for the others
+    assert not other.unfinished(1)
+    assert list(other.gone(other.unfinished(2))) == [0]
+    root.resume()  # in the next cell of a notebook
+    assert not other.gone([0])
+    root.end(FAILED)
+    root.resume()
+    assert list(other.gone([0])) == [0], "only what has ended as it should goes on"
+
+
 def test_an_interrupt_ends_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     steps, ended = [0], threading.Event()
 
@@ -298,19 +317,3 @@ def test_a_communicator_around_another_goes_on_with_its_numbers() -> None:
         return counting.nbytes
 
     assert distributed.run_threads(2, work) == [20, 20]
-
-
-def test_a_rank_that_ends_after_calls_that_finish_in_another_order_has_made_them_all() -> None:
-    """Its last row on the board is the later call's: a rank that comes to it afterwards does not find it missing."""
-
-    def work() -> float:
-        x = np.ones(3)
-        first = communication.start("all_reduce", x, "sum")
-        y = np.ones(2)
-        communication.run("all_reduce", y, "max")
-        first.wait()
-        if distributed.rank() == 0:
-            assert distributed.current().board.row(0).seq == 2
-        return float(x[0])
-
-    assert distributed.run_threads(2, work) == [2.0, 2.0]

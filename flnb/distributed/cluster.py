@@ -1,0 +1,244 @@
+"""Ranks for a notebook: cells run on all of them, and can be interrupted."""
+
+from __future__ import annotations
+
+import ast
+import atexit
+import sys
+import threading
+import traceback
+from contextlib import contextmanager, redirect_stdout, suppress
+from importlib.util import find_spec
+from io import TextIOBase
+from typing import TYPE_CHECKING, Any
+
+from flnb.dispatch.communication import current
+from flnb.distributed.failures import Failure, RankError
+from flnb.distributed.ranks import run_threads
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Cluster"]
+
+
+class Output:
+    """Prints what ranks print, line by line, with the rank in front."""
+
+    def __init__(self) -> None:
+        self._shown: dict[tuple[int, str], int] = {}
+        self.streams = {"stdout": sys.stdout, "stderr": sys.stderr}
+
+    def show(self, rank: int, name: str, text: str, whole: bool) -> None:
+        """Print the lines of a rank's stream (all of it that has come so far) that were not printed yet."""
+        lines = text.split("\n")
+        end = len(lines) if whole and lines[-1] else len(lines) - 1
+        done = self._shown.get((rank, name), 0)
+        for line in lines[done:end]:
+            self.write(rank, line, name)
+        self._shown[rank, name] = max(end, done)
+
+    def write(self, rank: int, text: str, name: str = "stdout") -> None:
+        """Print a text of a rank; further lines are set under the first."""
+        head = f"rank {rank}: "
+        print(head + text.replace("\n", "\n" + " " * len(head)), file=self.streams[name])
+
+    def display(self, rank: int, content: dict[str, Any]) -> None:
+        """Show a figure or the like that a rank displayed."""
+        from IPython.display import display
+
+        self.write(rank, "")
+        display(content["data"], metadata=content.get("metadata"), raw=True)  # type: ignore[no-untyped-call]
+
+
+class Cluster:
+    """Several ranks beside this program, each with variables of its own, on which cells of a notebook run.
+
+    They are MPI processes on this machine, started by ipyparallel (extras "parallel" and "mpi"); where these are
+    missing they are threads of this process, and a line says so. After ``%load_ext flnb`` a cell that begins with
+    ``%%ranks`` runs on all of them. Interrupting it raises KeyboardInterrupt on every rank, also in a collective call
+    that others have not joined. After an interrupt or an error the next cell has a new communicator. There is one
+    cluster at a time: a new one ends the one before. It ends with this program, or by `stop`, or as a context manager.
+
+    Args:
+        ranks: how many.
+        kind: "mpi" or "threads"; None: MPI processes if they can be started.
+
+    Attributes:
+        size: the number of ranks.
+        kind: "mpi" or "threads".
+
+    Raises:
+        ImportError: kind "mpi" without the extras.
+
+    >>> import flnb
+    >>> with flnb.distributed.Cluster(2, kind="threads") as cluster:
+    ...     cluster.run("import flnb; total = flnb.distributed.all_reduce(flnb.ones(2))")
+    ...     cluster["total"][1].tolist()
+    2 ranks, threads of this process
+    [2.0, 2.0]
+    """
+
+    active: Cluster | None = None
+    """The cluster on which ``%%ranks`` runs cells."""
+
+    def __init__(self, ranks: int = 2, kind: str | None = None) -> None:
+        if kind not in (None, "mpi", "threads"):
+            raise ValueError(f"Cluster(kind={kind!r}): expected 'mpi', 'threads' or None")
+        if ranks < 1:
+            raise ValueError(f"Cluster({ranks}): expected 1 rank or more")
+        if Cluster.active is not None:
+            Cluster.active.stop()
+        reason = _missing() if kind is None else ""
+        self.size, self.kind = ranks, "threads" if kind == "threads" or reason else "mpi"
+        if self.kind == "mpi":
+            from flnb.distributed.processes import Processes
+
+            self._ranks: Any = Processes(ranks)
+        else:
+            self._ranks = Threads(ranks)
+        Cluster.active = self
+        atexit.register(self.stop)
+        print(f"{ranks} ranks, {self._ranks.name}{reason}")
+
+    def run(self, source: str) -> None:
+        """Run code on all ranks and return when all have finished; what they print appears as it comes.
+
+        Raises:
+            RankError: it failed on some rank.
+            KeyboardInterrupt: Ctrl-C, after it was raised on the ranks.
+        """
+        if self._ranks is None:
+            raise RuntimeError(
+                f"this cluster was stopped; make a new one: cluster = flnb.distributed.Cluster({self.size})"
+            )
+        failures = self._ranks.run(source, Output())
+        if failures:
+            raise RankError(failures)
+
+    def __getitem__(self, name: str) -> list[Any]:
+        """The values of a variable on all ranks, in their order."""
+        values: list[Any] = self._ranks.pull(name)
+        return values
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        """Set a variable on all ranks."""
+        self._ranks.push(name, value)
+
+    def stop(self) -> None:
+        """End the ranks; MPI processes leave nothing behind."""
+        atexit.unregister(self.stop)
+        if Cluster.active is self:
+            Cluster.active = None
+        ranks, self._ranks = self._ranks, None
+        if ranks is not None:
+            ranks.stop()
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<Cluster of {self.size} ranks, {'stopped' if self._ranks is None else self._ranks.name}>"
+
+
+def _missing() -> str:
+    """Why ranks cannot be MPI processes here, as the end of a sentence; "" if they can."""
+    from flnb.distributed.launching import find_mpiexec
+
+    for module, extra in (("ipyparallel", "parallel"), ("mpi4py", "mpi")):
+        if find_spec(module) is None:
+            return f": MPI processes need {module}, which pip install 'flnb[{extra}]' installs"
+    try:
+        find_mpiexec()
+    except FileNotFoundError as error:
+        return f": {error}"
+    return ""
+
+
+class Threads:
+    """The ranks of a `Cluster` as threads, new ones for every cell, with variables that stay."""
+
+    name = "threads of this process"
+
+    def __init__(self, count: int) -> None:
+        self._variables: list[dict[str, Any]] = [{"__name__": "__main__"} for _ in range(count)]
+        self._cells = 0
+
+    def run(self, source: str, output: Output) -> dict[int, Failure]:
+        """Run a cell on all ranks, and return the errors by rank."""
+        import linecache
+
+        self._cells += 1
+        name = f"<cell {self._cells} of the ranks>"
+        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+        tree = ast.parse(source, name)
+        last = tree.body[-1].value if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        body = compile(ast.Module(tree.body[: -1 if last else None], []), name, "exec")
+        end = compile(ast.Expression(last), name, "eval") if last else None
+        failures: dict[int, Failure] = {}
+
+        def work() -> None:
+            rank = current().rank
+            variables = self._variables[rank]
+            try:
+                exec(body, variables)
+                if end is not None and (value := eval(end, variables)) is not None:
+                    output.write(rank, repr(value))
+            except BaseException as error:
+                text = "".join(traceback.format_exception(error)[2:])
+                failures[rank] = Failure(type(error).__name__, str(error), text)
+                raise
+
+        with _by_rank(output), suppress(Exception):  # the first error, which is in `failures`
+            run_threads(len(self._variables), work)
+        return dict(sorted(failures.items()))
+
+    def pull(self, name: str) -> list[Any]:
+        """The values of a variable, in the order of ranks."""
+        return [variables[name] for variables in self._variables]
+
+    def push(self, name: str, value: Any) -> None:
+        """Set a variable on all ranks."""
+        for variables in self._variables:
+            variables[name] = value
+
+    def stop(self) -> None:
+        """Forget the variables."""
+        self._variables.clear()
+
+
+class _Lines(TextIOBase):
+    """A stream that gives every rank's lines to an `Output`."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._lock, self._texts = threading.Lock(), dict[int, str]()
+
+    def write(self, text: str) -> int:
+        communicator = current()
+        if communicator.size == 1 and not threading.current_thread().name.startswith("rank "):
+            return self._output.streams["stdout"].write(text)
+        with self._lock:
+            *lines, rest = (self._texts.get(communicator.rank, "") + text).split("\n")
+            self._texts[communicator.rank] = rest
+            for line in lines:
+                self._output.write(communicator.rank, line)
+        return len(text)
+
+    def finish(self) -> None:
+        """Print lines that have not ended."""
+        for rank, text in sorted(self._texts.items()):
+            if text:
+                self._output.write(rank, text)
+
+
+@contextmanager
+def _by_rank(output: Output) -> Iterator[None]:
+    """Print with the rank in front inside the block."""
+    lines = _Lines(output)
+    with redirect_stdout(lines):
+        yield
+    lines.finish()

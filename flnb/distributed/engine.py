@@ -1,0 +1,72 @@
+"""What the kernel of a notebook runs in the MPI processes that its `Cluster` started."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from IPython import get_ipython
+
+from flnb.dispatch.board import process_alive
+from flnb.dispatch.communication import abandon, current
+from flnb.distributed.ranks import init
+
+__all__ = ["begin", "prepare", "remove_shared"]
+
+
+def begin(kernel: int, controller: int, folder: str) -> tuple[int, int]:
+    """Join the other ranks, and end when the kernel does; returns the number and the process of this rank."""
+    rank = init("mpi").rank
+    get_ipython().events.register("post_run_cell", _cell_ended)
+    threading.Thread(target=_end_with, args=(kernel, controller, folder, rank), daemon=True).start()
+    return rank, os.getpid()
+
+
+def prepare(broken: bool, number: int | None) -> None:
+    """Get ready for a cell, on all ranks before it begins on any.
+
+    Args:
+        broken: whether calls may be unfinished, by an interrupt or error: then the ranks join anew.
+        number: the cell's number in the notebook, which tracebacks show; None outside of one.
+    """
+    if number is not None:
+        get_ipython().execution_count = number
+    if broken:
+        init("mpi")
+    elif (board := current().board) is not None:
+        board.resume()
+
+
+def _cell_ended(result: Any) -> None:
+    """Tell ranks that wait for this one that it makes no more calls in this cell."""
+    communicator = current()
+    error = result.error_before_exec or result.error_in_exec
+    if error is not None:
+        abandon(communicator, f"the cell failed with {type(error).__name__}")
+    elif communicator.board is not None:
+        communicator.board.end()
+
+
+def remove_shared(folder: str) -> None:
+    """Remove a cluster's folder, and the files in shared memory that MPI leaves where it is killed."""
+    for names in Path(folder).glob("shared_*"):
+        for path in names.read_text().split():
+            Path(path).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end_with(kernel: int, controller: int, folder: str, rank: int) -> None:
+    """End this process, as rank 0 also the controller, when the kernel was killed before it could do so."""
+    while process_alive(kernel) != "gone":
+        time.sleep(1.0)
+    if rank == 0:
+        with suppress(ProcessLookupError):
+            os.kill(controller, signal.SIGTERM)
+        remove_shared(folder)
+    os._exit(1)

@@ -1,0 +1,179 @@
+"""The ranks of a `Cluster` as MPI processes, which ipyparallel starts, runs cells on and ends."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flnb_telemetry.extras import require
+from IPython import get_ipython
+
+from flnb.dispatch.board import process_alive
+from flnb.distributed import engine
+from flnb.distributed.failures import Failure
+from flnb.distributed.launching import find_mpiexec, shared_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flnb.distributed.cluster import Output
+
+__all__ = ["Processes"]
+
+POLL = 0.05
+"""Seconds between two looks at what the ranks have printed."""
+PATIENCE = 1.0
+"""Seconds to wait for interrupted ranks; one that computes in compiled code goes on until it is back in Python."""
+HEARTS = ["--HeartMonitor.period=500", "--HeartMonitor.max_heartmonitor_misses=120"]
+"""Engines are ready at the second beat: 3 s apart by default. Ranks that are gone are noticed by their process."""
+
+
+class Processes:
+    """MPI processes, each with an IPython engine.
+
+    Attributes:
+        pids: the process of each rank.
+        listen: called with a rank and each message that it publishes, while a cell runs.
+
+    Raises:
+        ImportError: ipyparallel or mpi4py is not installed.
+        FileNotFoundError: there is no mpiexec.
+        RuntimeError: the processes did not start; the message has their last words.
+    """
+
+    name = "MPI processes"
+
+    def __init__(self, count: int) -> None:
+        require("mpi4py", "mpi", "a cluster of MPI processes")
+        ipp = require("ipyparallel", "parallel", "a cluster of MPI processes")
+        mpiexec = find_mpiexec()
+        self.listen: Callable[[int, Any], None] | None = None
+        self._folder = tempfile.mkdtemp(prefix="flnb_cluster_", dir=shared_folder())
+        self._cluster = ipp.Cluster(
+            engines=_launcher(mpiexec, self._folder), profile_dir=self._folder, load_profile=False, delay=0,
+            controller_args=HEARTS, log_level=logging.CRITICAL,
+        )  # fmt: skip
+        try:
+            self._client = self._cluster.start_and_connect_sync(n=count)
+            controller = self._cluster.controller.pid
+            begun = self._client[:].apply_sync(engine.begin, os.getpid(), controller, self._folder)
+        except BaseException as error:
+            log = "".join(path.read_text()[-2000:] for path in Path(self._folder, "log").glob("ipengine*"))
+            self.stop()
+            if isinstance(error, Exception):
+                raise RuntimeError(f"the {count} MPI processes of the cluster did not start: {error}\n{log}") from error
+            raise
+        of_rank = {rank: (pid, target) for target, (rank, pid) in zip(self._client.ids, begun, strict=True)}
+        self.pids = [of_rank[rank][0] for rank in range(count)]
+        self._view = self._client[[of_rank[rank][1] for rank in range(count)]]
+        self._last: Any = None
+        self._broken = False
+        self._dead: list[int] = []
+
+    def run(self, source: str, output: Output) -> dict[int, Failure]:
+        """Run a cell on all ranks, print what they print as it comes, and return the errors by rank."""
+        if self._dead:
+            died = ", ".join(f"rank {rank} (process {self.pids[rank]})" for rank in self._dead)
+            raise RuntimeError(
+                f"the ranks have ended, because {died} died; make new ones: "
+                f"cluster = flnb.distributed.Cluster({len(self.pids)})"
+            )
+        if self._broken:
+            self._wait(self._last, output)  # a rank may still be busy with the cell that was interrupted
+        shell = get_ipython()
+        self._view.apply(engine.prepare, self._broken, shell and shell.execution_count).get()
+        self._broken = False
+        self._last = result = self._view.execute(source, silent=False, block=False)
+        try:
+            self._wait(result, output)
+        except KeyboardInterrupt:
+            self._interrupt(result)
+            self._show(result, output)
+            raise
+        found = {}
+        for rank, each in enumerate(result.split()):
+            if rank in self._dead:
+                found[rank] = Failure("", f"its process {self.pids[rank]} has died", "")
+            elif (error := each.exception()) is not None:
+                found[rank] = Failure(error.ename, error.evalue, error.traceback)
+        self._broken = bool(found)
+        return found
+
+    def pull(self, name: str) -> list[Any]:
+        """The values of a variable, in the order of ranks."""
+        values: list[Any] = self._view.pull(name, block=True)
+        return values
+
+    def push(self, name: str, value: Any) -> None:
+        """Set a variable on all ranks."""
+        self._view.push({name: value}, block=True)
+
+    def stop(self) -> None:
+        """End the processes, also those that are busy, and remove their files."""
+        if (client := self.__dict__.pop("_client", None)) is not None:
+            client.close()
+        with suppress(Exception):  # what is gone already is an error here
+            self._cluster.stop_cluster_sync()
+        self._cluster.shutdown_atexit = False
+        engine.remove_shared(self._folder)
+
+    def _wait(self, result: Any, output: Output) -> None:
+        """Return when all ranks have finished a cell and what they printed has been shown."""
+        while not result.wait(POLL):
+            self._show(result, output)
+            busy = [rank for rank, each in enumerate(result.split()) if not each.ready()]
+            self._dead = [rank for rank in busy if process_alive(self.pids[rank]) == "gone"]
+            if self._dead == busy:
+                break
+        if not self._dead:
+            result.wait_for_output(PATIENCE)
+        self._show(result, output)
+
+    def _show(self, result: Any, output: Output) -> None:
+        """Print and pass on what has come since the last look."""
+        for rank, data in enumerate(result.metadata):
+            for name in ("stdout", "stderr"):
+                output.show(rank, name, data[name] or "", data["completed"] is not None)
+            if data["execute_result"]:
+                output.write(rank, data["execute_result"]["data"].get("text/plain", ""))
+                data["execute_result"] = None
+            while data["outputs"]:
+                output.display(rank, data["outputs"].pop(0))
+            for key in list(data["data"]):
+                message = data["data"].pop(key)
+                if self.listen is not None:
+                    self.listen(rank, message)
+
+    def _interrupt(self, result: Any) -> None:
+        """Raise KeyboardInterrupt on the ranks that are busy; wait for them for a moment."""
+        self._broken = True
+        for pid, each in zip(self.pids, result.split(), strict=True):
+            if not each.ready():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGINT)
+        result.wait(PATIENCE)
+
+
+def _launcher(mpiexec: list[str], folder: str) -> type:
+    """The class by which ipyparallel starts engines: under nannies, so that survivors can name a rank that died."""
+    from ipyparallel.cluster.launcher import MPIEngineSetLauncher
+
+    class Launcher(MPIEngineSetLauncher):  # type: ignore[misc]
+        """mpiexec over one nanny per rank."""
+
+        program = property(lambda self: self.engine_cmd)  # without "--mpi": flnb begins MPI itself
+
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            self.mpi_cmd = mpiexec
+            self.engine_cmd = [sys.executable, "-m", "flnb.distributed.nanny", "-m", "ipyparallel.engine"]
+            self.environment = {"FLNB_FLIGHT": folder}
+            self.engine_args = ["--IPEngine.enable_nanny=False"]  # it takes a process more per rank
+
+    return Launcher

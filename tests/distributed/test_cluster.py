@@ -1,0 +1,189 @@
+"""Ranks beside a program: cells run on all of them, are interrupted, fail, and leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from flnb.distributed import Cluster, RankError
+from flnb.distributed import cluster as module
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[2]
+SHARED = Path("/dev/shm")
+SUM = "import flnb\ntotal = flnb.distributed.all_reduce(flnb.ones(2)).tolist()"
+
+
+@pytest.fixture(scope="module", params=["mpi", "threads"])
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    if request.param == "mpi":
+        pytest.importorskip("ipyparallel")
+        pytest.importorskip("mpi4py")
+    before = left_behind()
+    with Cluster(3, kind=request.param) as cluster:
+        yield cluster
+    assert_nothing_is_left(before)
+
+
+def left_behind() -> set[str]:
+    """Files in shared memory that no process uses, and processes, of clusters of this environment."""
+    used, found = "", set()
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            used += "".join(line for line in (path / "maps").read_text().splitlines() if "/mpich_shm" in line)
+        except OSError:
+            continue
+        if ("ipyparallel" in command or "flnb.distributed.nanny -m" in command) and sys.prefix in command:
+            found.add(f"{path.name} {command}")
+    files = [path.name for path in SHARED.glob("*") if path.name.startswith(("mpich_shm", "flnb_cluster"))]
+    return found | {name for name in files if name not in used}
+
+
+def assert_nothing_is_left(before: set[str]) -> None:
+    """Other programs may begin and end meanwhile, and take a moment to clean up."""
+    deadline = time.monotonic() + 15
+    while rest := left_behind() - before:
+        assert time.monotonic() < deadline, rest
+        time.sleep(0.2)
+
+
+def interrupt(seconds: float) -> dict[str, float]:
+    """Ctrl-C after some seconds; the moment is in the dictionary then."""
+    moment: dict[str, float] = {}
+
+    def press() -> None:
+        time.sleep(seconds)
+        moment["at"] = time.monotonic()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=press).start()
+    return moment
+
+
+def test_cells_run_on_all_ranks_and_print_with_the_rank_in_front(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster["base"] = 10
+    cluster.run("import flnb\nx = base + flnb.distributed.rank()\nprint('has', x)\nprint('a\\nb', end='')\nx * 2")
+    assert cluster["x"] == [10, 11, 12]
+    lines = capsys.readouterr().out.splitlines()
+    for rank in range(3):
+        of_rank = [line.removeprefix(f"rank {rank}: ") for line in lines if line.startswith(f"rank {rank}: ")]
+        assert sorted(of_rank) == sorted([f"has {10 + rank}", "a", "b", str(20 + 2 * rank)])
+    assert len(lines) == 12
+    cluster.run(SUM)
+    assert cluster["total"] == [[3.0, 3.0]] * 3
+
+
+def test_an_error_is_told_of_the_rank_that_made_it_and_the_ranks_go_on(cluster: Cluster) -> None:
+    with pytest.raises(RankError) as caught:
+        cluster.run("if flnb.distributed.rank() == 1:\n    1 / 0\nflnb.distributed.barrier()")
+    first, *others = str(caught.value).splitlines()
+    assert first == "rank 1: ZeroDivisionError: division by zero"
+    assert all("CollectiveError" in line and "rank 1 has failed" in line for line in others)
+    assert "1 / 0" in re.sub("\x1b.*?m", "", "\n".join(caught.value._render_traceback_()))
+    cluster.run(SUM)
+    assert cluster["total"] == [[3.0, 3.0]] * 3
+
+
+def test_ranks_that_wait_for_one_whose_cell_has_ended_are_told(cluster: Cluster) -> None:
+    began = time.monotonic()
+    with pytest.raises(RankError, match="rank 0 has ended"):
+        cluster.run("if flnb.distributed.rank():\n    flnb.distributed.barrier()")
+    assert time.monotonic() - began < 10
+    cluster.run("if flnb.distributed.rank() == 2:\n    import time\n    time.sleep(0.5)\n" + SUM)
+    assert cluster["total"] == [[3.0, 3.0]] * 3, "a cell that begins late on one rank is no error"
+
+
+def test_an_interrupt_reaches_ranks_that_are_stuck_and_they_go_on(cluster: Cluster) -> None:
+    moment = interrupt(1.0)
+    with pytest.raises(KeyboardInterrupt):
+        cluster.run(
+            "import time\nif flnb.distributed.rank():\n    flnb.distributed.barrier()\nelse:\n    time.sleep(8)"
+        )
+    assert time.monotonic() - moment["at"] < 2
+    cluster.run(SUM)
+    assert cluster["total"] == [[3.0, 3.0]] * 3
+
+
+def test_a_cell_that_python_cannot_read_is_an_error(cluster: Cluster) -> None:
+    with pytest.raises((RankError, SyntaxError), match=r"SyntaxError|syntax"):
+        cluster.run("x = = 1")
+    cluster.run(SUM)
+
+
+def test_a_rank_that_died_is_named_and_the_next_cell_says_what_to_do() -> None:
+    pytest.importorskip("ipyparallel")
+    pytest.importorskip("mpi4py")
+    before = left_behind()
+    with Cluster(3, kind="mpi") as cluster:
+        with pytest.raises(RankError) as caught:
+            cluster.run(
+                "import flnb, os, signal\nif flnb.distributed.rank() == 2:\n"
+                "    os.kill(os.getpid(), signal.SIGKILL)\nflnb.distributed.barrier()"
+            )
+        first, *others = str(caught.value).splitlines()
+        assert first.startswith("rank 2: its process ")
+        assert first.endswith("has died")
+        assert len(others) == 2
+        assert all("rank 2 (process " in line for line in others)
+        with pytest.raises(RuntimeError, match=r"rank 2 \(process \d+\) died; make new ones"):
+            cluster.run(SUM)
+    assert_nothing_is_left(before)
+
+
+@pytest.mark.parametrize("how", ["exit", "kill"])
+def test_nothing_is_left_of_a_program_that_ends_without_stop(how: str) -> None:
+    pytest.importorskip("ipyparallel")
+    pytest.importorskip("mpi4py")
+    before = left_behind()
+    end = "os.kill(os.getpid(), signal.SIGKILL)" if how == "kill" else "sys.exit(0)"
+    program = f"import flnb, os, signal, sys\nflnb.distributed.Cluster(2, kind='mpi')\n{end}"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=60, check=False, capture_output=True)
+    assert done.returncode == (-signal.SIGKILL if how == "kill" else 0), done.stderr
+    assert_nothing_is_left(before)
+
+
+def test_without_ipyparallel_ranks_are_threads_and_a_line_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    with Cluster(2) as cluster:
+        assert cluster.kind == "threads"
+    reason = "MPI processes need ipyparallel, which pip install 'flnb[parallel]' installs"
+    assert capsys.readouterr().out == f"2 ranks, threads of this process: {reason}\n"
+
+
+def test_a_new_cluster_ends_the_one_before() -> None:
+    first = Cluster(2, kind="threads")
+    with Cluster(2, kind="threads"), pytest.raises(RuntimeError, match=r"was stopped; make a new one: .*Cluster\(2\)"):
+        first.run("1")
+    assert Cluster.active is None
+    with pytest.raises(ValueError, match=r"Cluster\(kind='mpl'\): expected 'mpi', 'threads' or None"):
+        Cluster(2, kind="mpl")
+
+
+def test_the_magic_runs_a_cell_on_the_active_cluster() -> None:
+    pytest.importorskip("IPython")
+    from flnb.magics import Magics
+
+    magics: Any = Magics(None)
+    with pytest.raises(RuntimeError, match=r"no ranks run; start some with: cluster = flnb\.distributed\.Cluster\(4\)"):
+        magics.ranks("", "1")
+    with Cluster(2, kind="threads") as cluster:
+        magics.ranks("", "import flnb\nx = flnb.distributed.rank()")
+        assert cluster["x"] == [0, 1]
+        with pytest.raises(ValueError, match="%%ranks: got 'all', expected nothing behind it"):
+            magics.ranks("all", "1")
