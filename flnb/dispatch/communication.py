@@ -14,6 +14,7 @@ from time import monotonic, sleep
 from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
+from zlib import crc32
 
 import numpy as np
 from flnb_telemetry import bus, intern, schema
@@ -23,9 +24,9 @@ from flnb.dispatch.board import FAILED, GAVE_UP, TEXT
 from flnb.interface.communicator import REDUCTIONS, CollectiveError, Communicator, Work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["Pending", "abandon", "current", "run", "start", "wait_any"]
+__all__ = ["Pending", "abandon", "current", "run", "start", "start_multiple", "wait_any"]
 
 K = TypeVar("K")
 
@@ -33,7 +34,8 @@ EAGER = 100
 """How many times a wait asks before it yields the processor to others."""
 LOOK = 0.1
 """Seconds between two looks at the other ranks, while a wait lasts."""
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier")
+COLLECTIVES = ("all_reduce", "all_reduce_multiple", "all_gather", "reduce_scatter", "broadcast", "barrier")
+REDUCING = ("all_reduce", "all_reduce_multiple", "reduce_scatter")
 MEETING = frozenset(COLLECTIVES) - {"broadcast"}
 """Calls that no rank leaves before all have come to it."""
 
@@ -107,11 +109,19 @@ def run(name: str, *arguments: Any, on: Communicator | None = None, bucket: int 
 def start(name: str, *arguments: Any, on: Communicator | None = None, bucket: int = -1) -> Pending:
     """Start an operation of a communicator and return at once; see `run`. Recordings show the bucket's number."""
     communicator = on or current()
-    group = _group(communicator)
-    if group.broken:
-        raise CollectiveError(f"{name}: this communicator failed before and cannot be used any more: {group.broken}")
+    group = _usable(communicator, name)
     call = _described(group, communicator, name, arguments)
     return Pending(communicator, group, call, arguments, bucket)
+
+
+def start_multiple(buffers: Sequence[Any], op: str, on: Communicator | None = None) -> Pending:
+    """Start a communicator's `all_reduce_multiple` and return at once; see `run`. Ranks give buffers of equal sizes."""
+    communicator = on or current()
+    group = _usable(communicator, "all_reduce_multiple")
+    sizes = ",".join(f"{b.dtype.name}[{b.size}]" for b in buffers)
+    about = f"{len(buffers)} buffers {crc32(sizes.encode()):08x}"  # the board's rows are short
+    call = _described(group, communicator, "all_reduce_multiple", (*buffers, about, op))
+    return Pending(communicator, group, call, (buffers, op), -1)
 
 
 def wait_any(pending: Mapping[K, Pending]) -> K:
@@ -147,6 +157,13 @@ def _group(communicator: Communicator) -> Group:
     return group
 
 
+def _usable(communicator: Communicator, name: str) -> Group:
+    group = _group(communicator)
+    if group.broken:
+        raise CollectiveError(f"{name}: this communicator failed before and cannot be used any more: {group.broken}")
+    return group
+
+
 def _described(group: Group, communicator: Communicator, name: str, arguments: tuple[Any, ...]) -> Call:
     """The call, checked when its signature is met first."""
     arrays = [a for a in arguments if type(a) is np.ndarray]
@@ -156,7 +173,7 @@ def _described(group: Group, communicator: Communicator, name: str, arguments: t
         _check(communicator, name, arguments, arrays)
         rest = [a for a in arguments if type(a) is not np.ndarray]
         details = "".join(f", {a}" for a in rest)
-        call = Call(name, tuple(arrays[:1]), details)
+        call = Call(name, tuple(arrays if name == "all_reduce_multiple" else arrays[:1]), details)
         if len(group.calls) < 4096:
             group.calls[key] = call
     return call
@@ -167,7 +184,7 @@ def _check(communicator: Communicator, name: str, arguments: tuple[Any, ...], ar
     for array in arrays:
         if not array.flags.c_contiguous:
             raise ValueError(f"{name}: the buffer of shape {array.shape} is not contiguous; give a copy of it")
-    if name in ("all_reduce", "reduce_scatter") and arguments[-1] not in REDUCTIONS:
+    if name in REDUCING and arguments[-1] not in REDUCTIONS:
         raise ValueError(f"{name}: got the reduction {arguments[-1]!r}, expected one of {', '.join(REDUCTIONS)}")
     size = communicator.size
     peers = {"broadcast": "root", "send": "to", "recv": "source"}

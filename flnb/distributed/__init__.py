@@ -28,10 +28,12 @@ from flnb.distributed.failures import RankError
 from flnb.distributed.pipeline import Pipeline
 from flnb.distributed.ranks import init, rank, run_threads, set_communicator, size, use_communicator
 from flnb.distributed.sharded import Sharded
+from flnb.distributed.started import Started, all_reduce_multiple, start_all_reduce, sync
 from flnb.interface.communicator import CollectiveError, Communicator
 
 __all__ = [
     "ASGD", "Cluster", "CollectiveError", "Communicator", "DataParallel", "EASGD", "Pipeline", "RankError", "Sharded",
-    "Topology", "all_gather", "all_reduce", "barrier", "broadcast", "current", "init", "rank", "recv", "reduce_scatter",
-    "run_threads", "save_checkpoint", "send", "set_communicator", "size", "use_communicator",
+    "Started", "Topology", "all_gather", "all_reduce", "all_reduce_multiple", "barrier", "broadcast", "current",
+    "init", "rank", "recv", "reduce_scatter", "run_threads", "save_checkpoint", "send", "set_communicator", "size",
+    "start_all_reduce", "sync", "use_communicator",
 ]  # fmt: skip

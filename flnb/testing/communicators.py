@@ -127,6 +127,14 @@ def _several_at_once(rank: int, size: int, count: int, dtype: Any) -> Iterator[t
         yield buffer, expected
 
 
+def _multiple(rank: int, size: int, count: int, dtype: Any) -> Iterator[tuple[Any, Any]]:
+    for op in _reductions(dtype):
+        buffers = [_data(rank, count, dtype), _data(rank, 7, np.dtype(np.int32)), _data(rank, 0, dtype)]
+        communication.start_multiple(buffers, op).wait()
+        for buffer in buffers:
+            yield buffer, _reduced(size, buffer.size, buffer.dtype, op)
+
+
 def _all_gather(rank: int, size: int, count: int, dtype: Any) -> Iterator[tuple[Any, Any]]:
     out = np.zeros((size, count), dtype)
     communication.run("all_gather", _data(rank, count, dtype), out)
@@ -177,6 +185,7 @@ def _split(rank: int, size: int, count: int, dtype: Any) -> Iterator[tuple[Any, 
 RULES: dict[str, Rule] = {
     "all_reduce gives every rank the reduction": _all_reduce,
     "several all_reduce at once do not mix": _several_at_once,
+    "all_reduce_multiple reduces each": _multiple,
     "all_gather keeps the order of ranks": _all_gather,
     "reduce_scatter gives each rank its part": _reduce_scatter,
     "broadcast gives the root's values": _broadcast,

@@ -1,0 +1,124 @@
+"""Sums over ranks that go on while the program does something else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from flnb.autograd.variable import Variable
+from flnb.dispatch.communication import Pending, current, start, start_multiple
+from flnb.distributed.collectives import _memory
+from flnb.ops.creation import asarray, empty
+from flnb.ops.elementwise import copy
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flnb.tensor import ArrayLike, Tensor
+
+__all__ = ["Started", "all_reduce_multiple", "start_all_reduce", "sync"]
+
+
+class Started:
+    """A sum over ranks under way: ask with `test`, get the result with `wait`."""
+
+    def __init__(self, pending: Pending, result: Tensor) -> None:
+        self._pending, self._result = pending, result
+        _under_way.setdefault(current(), []).append(self)
+
+    def test(self) -> bool:
+        """Whether the result is there; returns at once."""
+        return self._pending.test()
+
+    def wait(self) -> Tensor:
+        """Return the result when it is there.
+
+        Raises:
+            CollectiveError: another rank makes another call, is gone, or has not come before the timeout.
+        """
+        self._pending.wait()
+        mine = _under_way.get(current(), [])
+        if self in mine:
+            mine.remove(self)
+        return self._result
+
+
+_under_way: WeakKeyDictionary[Any, list[Started]] = WeakKeyDictionary()
+"""By communicator, what was started and not waited for."""
+
+
+def start_all_reduce(x: ArrayLike, op: str = "sum") -> Started:
+    """Start an `all_reduce` and return at once: the ranks exchange while this one computes. It records no gradient.
+
+    Args:
+        x: of the same shape and dtype on every rank; it is copied.
+
+    Raises:
+        CollectiveError: another rank makes another call.
+
+    >>> import flnb
+    >>> def overlap():
+    ...     started = flnb.distributed.start_all_reduce([1.0, 2.0])
+    ...     y = flnb.exp(flnb.zeros(3))  # meanwhile
+    ...     return started.wait().tolist()
+    >>> flnb.distributed.run_threads(2, overlap)
+    [[2.0, 4.0], [2.0, 4.0]]
+    """
+    y = copy(_plain(x))
+    return Started(start("all_reduce", _memory(y), op), y)
+
+
+def all_reduce_multiple(xs: Sequence[ArrayLike], op: str = "sum", contiguous: bool = False) -> list[Tensor]:
+    """Reduce several tensors over ranks as one operation. It records no gradient.
+
+    Args:
+        xs: of any shapes and dtypes, the same on every rank.
+        contiguous: copy tensors of one dtype into one buffer first: many small ones are exchanged at once.
+
+    Raises:
+        CollectiveError: as `all_reduce`.
+
+    >>> import flnb
+    >>> def both():
+    ...     return [y.tolist() for y in flnb.distributed.all_reduce_multiple([[1, 2], 3.0], contiguous=True)]
+    >>> flnb.distributed.run_threads(2, both)
+    [[[2, 4], 6.0], [[2, 4], 6.0]]
+    """
+    made = [copy(_plain(x)) for x in xs]
+    buffers = [_memory(y) for y in made]
+    if not contiguous:
+        if buffers:
+            start_multiple(buffers, op).wait()
+        return made
+    kinds = {b.dtype: empty((sum(a.size for a in buffers if a.dtype == b.dtype),), b.dtype) for b in buffers}
+    places, ends = [], dict.fromkeys(kinds, 0)
+    for b in buffers:
+        flat, begin = _memory(kinds[b.dtype]), ends[b.dtype]
+        ends[b.dtype] = begin + b.size
+        places.append(flat[begin : begin + b.size].reshape(b.shape))
+        np.copyto(places[-1], b)
+    if kinds:
+        start_multiple([_memory(flat) for flat in kinds.values()], op).wait()
+    for b, place in zip(buffers, places, strict=True):
+        np.copyto(b, place)
+    return made
+
+
+def sync() -> None:
+    """Wait for everything that this rank started by `start_all_reduce`.
+
+    Raises:
+        CollectiveError: as `all_reduce`.
+
+    >>> import flnb
+    >>> flnb.distributed.sync()
+    """
+    for started in list(_under_way.get(current(), ())):
+        started.wait()
+
+
+def _plain(x: ArrayLike) -> Any:
+    x = asarray(x)
+    return x.data if isinstance(x, Variable) else x
