@@ -12,6 +12,7 @@ from flnb_backends.comm.topology import Topology
 
 from flnb.dispatch.communication import current
 from flnb.distributed.asynchronous import ASGD, EASGD
+from flnb.distributed.batch_norm import SyncBatchNorm
 from flnb.distributed.checkpoint import save_checkpoint
 from flnb.distributed.cluster import Cluster
 from flnb.distributed.collectives import (
@@ -27,13 +28,16 @@ from flnb.distributed.data_parallel import DataParallel
 from flnb.distributed.failures import RankError
 from flnb.distributed.pipeline import Pipeline
 from flnb.distributed.ranks import init, rank, run_threads, set_communicator, size, use_communicator
+from flnb.distributed.sampler import shard
 from flnb.distributed.sharded import Sharded
 from flnb.distributed.started import Started, all_reduce_multiple, start_all_reduce, sync
+from flnb.distributed.tensor_parallel import ColumnLinear, RowLinear
 from flnb.interface.communicator import CollectiveError, Communicator
 
 __all__ = [
-    "ASGD", "Cluster", "CollectiveError", "Communicator", "DataParallel", "EASGD", "Pipeline", "RankError", "Sharded",
-    "Started", "Topology", "all_gather", "all_reduce", "all_reduce_multiple", "barrier", "broadcast", "current",
-    "init", "rank", "recv", "reduce_scatter", "run_threads", "save_checkpoint", "send", "set_communicator", "size",
-    "start_all_reduce", "sync", "use_communicator",
+    "ASGD", "Cluster", "CollectiveError", "ColumnLinear", "Communicator", "DataParallel", "EASGD", "Pipeline",
+    "RankError", "RowLinear", "Sharded", "Started", "SyncBatchNorm", "Topology", "all_gather", "all_reduce",
+    "all_reduce_multiple", "barrier", "broadcast", "current", "init", "rank", "recv", "reduce_scatter",
+    "run_threads", "save_checkpoint", "send", "set_communicator", "shard", "size", "start_all_reduce", "sync",
+    "use_communicator",
 ]  # fmt: skip

@@ -24,7 +24,7 @@ from flnb.ops.creation import empty
 from flnb.ops.elementwise import assign
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from flnb.distributed.buckets import Bucket
     from flnb.interface.tape import Node
@@ -49,8 +49,14 @@ class Exchanging(Module):
 
     def __init__(self, module: Module, bucket: int | str | None, parts: int) -> None:
         self.module = module
-        self._exchange = True
+        self._exchange, self._uneven = True, False
         name = type(self).__name__
+        for path, part in module.named_modules():
+            if getattr(part, "_differs", False):
+                raise TypeError(
+                    f"{name}: {path or 'the module'}, {type(part).__name__}, has other parameters on each rank, "
+                    f"which {name} would make equal; train it without"
+                )
         most = 0 if bucket is None else bytes_of(bucket, f"{name}(bucket=...)")
         for tensor in [*module.parameters(), *(b for _, b in module.named_buffers())]:
             plain = tensor.data if isinstance(tensor, Variable) else tensor
@@ -101,14 +107,63 @@ class Exchanging(Module):
         finally:
             self._exchange = before
 
+    @with_block
+    def uneven(self, update: Callable[[], object]) -> Iterator[None]:
+        """Let ranks have different numbers of batches inside the block, around a loop over this rank's batches.
+
+        A rank whose loop has ended joins the passes of the others, with zeros, until all have ended; gradients are
+        averaged over those that are still there. It updates its parameters, too, so that all ranks stay alike.
+
+        Args:
+            update: called on ranks that have ended after each pass in which gradients are exchanged: what the loop does
+                then, such as ``optimizer.step``.
+
+        >>> import flnb, flnb.nn as nn
+        >>> def train():
+        ...     net = flnb.distributed.DataParallel(nn.Linear(1, 1, bias=False))
+        ...     optimizer = flnb.optim.SGD(net.parameters(), lr=0.1)
+        ...     _ = flnb.assign(net.module.weight.data, 0.0)
+        ...     with net.uneven(optimizer.step):
+        ...         for x in [1.0, 2.0, 3.0][flnb.distributed.rank():]:  # three batches, and two
+        ...             optimizer.zero_grad()
+        ...             net(flnb.asarray([[x]])).sum().backward()
+        ...             optimizer.step()
+        ...     return round(net.module.weight.item(), 4)
+        >>> flnb.distributed.run_threads(2, train)  # -0.1 * (1 + 2) / 2 - 0.1 * (2 + 3) / 2 - 0.1 * 3
+        [-0.7, -0.7]
+        """
+        self._uneven = True
+        try:
+            yield
+            while self._count(0):
+                self.zero_grad()
+                self._begin_buckets()
+                self.ended()
+                update()
+        finally:
+            self._uneven, self._present = False, current().size
+
+    def _count(self, here: int) -> int:
+        """The number of ranks that are in a pass, of which this is one if ``here`` is 1."""
+        there = np.array([here])
+        run("all_reduce", there, "sum")
+        self._present = int(there[0])
+        return self._present
+
     # What a backward pass tells
 
     def began(self) -> None:
         """Empty the buckets."""
         if self._exchange:
-            self._next = 0
-            for bucket in self._buckets:
-                bucket.begin()
+            if self._uneven:
+                self._count(1)
+            self._begin_buckets()
+
+    def _begin_buckets(self) -> None:
+        """Empty the buckets."""
+        self._next = 0
+        for bucket in self._buckets:
+            bucket.begin()
 
     def arrived(self, leaf: Node, gradient: Any) -> bool:
         """Put a gradient into its bucket, and exchange the buckets that are full."""

@@ -21,6 +21,8 @@ from flnb.ops.creation import empty
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from flnb_telemetry.withblock import WithBlock
+
     from flnb.autograd.hooks import Handle
     from flnb.distributed.buckets import Bucket
     from flnb.interface.tape import Node
@@ -100,6 +102,15 @@ class Sharded(Exchanging):
         elif self.takes:
             for division in self._divisions:
                 division.parameter.__class__ = Divided
+
+    def uneven(self, update: Callable[[], object]) -> WithBlock[None]:
+        """Let ranks have different numbers of batches; see `DataParallel.uneven`. Not in stage 3."""
+        if self._units:
+            raise NotImplementedError(
+                "stage 3 collects parameters in each call of a module, which a rank that has ended cannot join; "
+                "use stage 2, or give all ranks equally many batches: flnb.distributed.shard(dataset, last='drop')"
+            )
+        return super().uneven(update)
 
     # Parameters that are away
 

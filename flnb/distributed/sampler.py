@@ -1,0 +1,49 @@
+"""Which samples of a dataset each rank takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flnb.data import ResampleDataset, round_robin
+from flnb.dispatch.communication import current
+
+if TYPE_CHECKING:
+    from flnb.data import Dataset
+
+__all__ = ["shard"]
+
+
+def shard(dataset: Dataset, batch: int = 1, last: str = "keep") -> ResampleDataset:
+    """Select this rank's samples of a dataset: batches of neighbours are dealt to the ranks in turn.
+
+    Together the ranks have every sample once. Shuffle before: ``shard(ShuffleDataset(dataset, seed))`` deals another
+    order in each epoch, the same one on all ranks.
+
+    Args:
+        dataset: the whole dataset, the same on every rank.
+        batch: how many neighbours go to one rank; give the size of the batches that are made of the result.
+        last: what becomes of the samples at the end that cannot be dealt evenly: "keep" them, so that some ranks have
+            one more (train inside ``DataParallel.uneven``); "pad": deal some of the first samples again; "drop" them.
+
+    Raises:
+        ValueError: another value of ``last``.
+
+    >>> import flnb
+    >>> numbers = flnb.data.TensorDataset(flnb.arange(5))
+    >>> def mine(last):
+    ...     return [int(x) for (x,) in flnb.distributed.shard(numbers, last=last)]
+    >>> for last in ("keep", "pad", "drop"):
+    ...     flnb.distributed.run_threads(2, mine, last)
+    [[0, 2, 4], [1, 3]]
+    [[0, 2, 4], [1, 3, 0]]
+    [[0, 2], [1, 3]]
+    """
+    here, count = current(), len(dataset)
+    if last not in ("keep", "pad", "drop"):
+        raise ValueError(f"shard: got last={last!r}, expected 'keep', 'pad' or 'drop'")
+    rest = count % here.size
+    dealt = count + (here.size - rest if rest and count and last == "pad" else 0) - (rest if last == "drop" else 0)
+    mine = round_robin(dealt, here.rank, here.size, batch, allow_empty=True)
+    return ResampleDataset(dataset, mine % max(count, 1) if count else np.empty(0, np.int64))

@@ -1,0 +1,151 @@
+"""Linear layers whose weight is divided among ranks: Shoeybi et al., 2019, "Megatron-LM", section 3.
+
+Ranks compute the same activations outside of these layers, and the same loss: gradients are those of one process, and
+each rank's optimizer updates its own part.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flnb import ops
+from flnb.autograd.custom import custom_op
+from flnb.dispatch.communication import current
+from flnb.distributed.collectives import all_gather, all_reduce, broadcast
+from flnb.nn.layers import Linear
+from flnb.nn.module import Module, Parameter
+
+if TYPE_CHECKING:
+    from flnb.tensor import Tensor
+
+__all__ = ["ColumnLinear", "RowLinear"]
+
+
+@custom_op
+def _enter(x: Any) -> Any:
+    """Return x, whose cotangents from the ranks' parts of a layer add up."""
+    return ops.copy(x)
+
+
+@_enter.def_vjp
+def _(g: Any, y: Any, x: Any) -> Any:
+    return all_reduce(g)
+
+
+@custom_op
+def _leave(x: Any) -> Any:
+    """Add up the ranks' parts of a result; every rank goes on with the same one, so its cotangent is that of each."""
+    return all_reduce(x)
+
+
+@_leave.def_vjp
+def _(g: Any, y: Any, x: Any) -> Any:
+    return g
+
+
+@custom_op
+def _join(x: Any) -> Any:
+    """Put the ranks' parts of a result beside each other, along the last axis."""
+    parts = all_gather(x)
+    return ops.concat([parts[rank] for rank in range(parts.shape[0])], axis=-1)
+
+
+@_join.def_vjp
+def _(g: Any, y: Any, x: Any) -> Any:
+    begin = current().rank * x.shape[-1]
+    return ops.copy(g[..., begin : begin + x.shape[-1]])
+
+
+class _Divided(Module):
+    """Base of the two layers: takes this rank's part of a linear layer, the same on all ranks at first."""
+
+    axis = 0
+    _differs = True  # between ranks: `DataParallel` refuses it
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
+        self.in_features, self.out_features = in_features, out_features
+        whole = Linear(in_features, out_features, bias)
+        self.weight = Parameter(self._mine(broadcast(whole.weight.data), self.axis))
+        self.bias = None if whole.bias is None else Parameter(self._bias(broadcast(whole.bias.data)))
+
+    def load_whole(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        """Take this rank's part of a whole weight (out_features, in_features) and bias (out_features,)."""
+        ops.assign(self.weight.data, self._mine(weight, self.axis))
+        if self.bias is not None and bias is not None:
+            ops.assign(self.bias.data, self._bias(bias))
+
+    def _bias(self, whole: Tensor) -> Tensor:
+        """This rank's part of the bias."""
+        return whole
+
+    def _mine(self, whole: Tensor, axis: int) -> Tensor:
+        """This rank's part of a tensor, along an axis."""
+        here, extent = current(), whole.shape[axis]
+        if extent % here.size:
+            raise ValueError(
+                f"{type(self).__name__}: {extent} {'inputs' if axis else 'outputs'} cannot be divided among "
+                f"{here.size} ranks; choose a multiple of the number of ranks"
+            )
+        part = slice(here.rank * (extent // here.size), (here.rank + 1) * (extent // here.size))
+        return whole[:, part] if axis else whole[part]  # type: ignore[no-any-return]
+
+
+class ColumnLinear(_Divided):
+    """A linear layer whose outputs are divided among the ranks: x (..., in_features) -> (..., out_features / ranks).
+
+    x is the same on all ranks. With ``join`` every rank gets all outputs, else its own, for a `RowLinear` to follow.
+
+    Args:
+        in_features: of x.
+        out_features: of all ranks together.
+        bias: whether to add one.
+        join: whether every rank gets all outputs.
+
+    Raises:
+        ValueError: the number of ranks does not divide ``out_features``.
+
+    >>> import flnb
+    >>> x = flnb.ones((5, 4))
+    >>> flnb.distributed.run_threads(2, lambda: flnb.distributed.ColumnLinear(4, 6)(x).shape)
+    [(5, 3), (5, 3)]
+    """
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, join: bool = False) -> None:
+        self.join = join
+        super().__init__(in_features, out_features, bias)
+
+    def _bias(self, whole: Tensor) -> Tensor:
+        """This rank's part of the bias."""
+        return self._mine(whole, 0)
+
+    def forward(self, x: Any) -> Any:
+        y = ops.linear(_enter(x), self.weight, self.bias)
+        return _join(y) if self.join else y
+
+
+class RowLinear(_Divided):
+    """A linear layer whose inputs are divided among the ranks: x (..., in_features / ranks) -> (..., out_features).
+
+    Each rank gives its part of the inputs, as a `ColumnLinear` returns them; all get the same outputs.
+
+    Args:
+        in_features: of all ranks together.
+        out_features: of the result.
+        bias: whether to add one, which all ranks have.
+
+    Raises:
+        ValueError: the number of ranks does not divide ``in_features``.
+
+    >>> import flnb, flnb.nn as nn
+    >>> def compute():
+    ...     up, down = flnb.distributed.ColumnLinear(4, 6), flnb.distributed.RowLinear(6, 4)
+    ...     return down(flnb.tanh(up(flnb.ones((5, 4))))).shape
+    >>> flnb.distributed.run_threads(2, compute)
+    [(5, 4), (5, 4)]
+    """
+
+    axis = 1
+
+    def forward(self, x: Any) -> Any:
+        y = _leave(ops.linear(x, self.weight))
+        return y if self.bias is None else y + self.bias
