@@ -54,6 +54,8 @@ def test_no_function_is_long() -> None:
 RANKS = (
     "flnb.distributed", "flnb.dispatch.board", "flnb.dispatch.communication", "flnb.interface.communicator",
     "flnb.autograd.arrivals", "flnb.testing.communicators", "flnb_backends.comm",
+    "flnb_telemetry.analysis.collectives", "flnb_telemetry.analysis.joining", "flnb_telemetry.analysis.lateness",
+    "flnb_telemetry.ranks", "flnb_telemetry.livecollectives", "flnb_telemetry.joined",
 )  # fmt: skip
 """Modules of ranks, which the goals do not count."""
 

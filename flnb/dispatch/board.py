@@ -53,7 +53,7 @@ class Board:
     def __init__(self, memory: Any, rank: int, size: int, alive: Callable[[int], str]) -> None:
         self.memory, self.rank, self.size, self._alive = memory, rank, size, alive
         self._row = rank * _ROW
-        self._process = 0
+        self._process = self._last = 0
         self._others = [other for other in range(size) if other != rank]
 
     @staticmethod
@@ -83,10 +83,11 @@ class Board:
         row = self._row
         _CALL.pack_into(self.memory, row + _HEAD.size + seq % CALLS * _CALL.size, seq, call)
         _HEAD.pack_into(self.memory, row, self._process, INSIDE, seq, monotonic())
+        self._last = seq
 
     def leave(self, seq: int) -> None:
-        """Write that the call has finished here."""
-        _HEAD.pack_into(self.memory, self._row, self._process, OUTSIDE, seq, monotonic())
+        """Write that the call has finished here. One that was made after it may have finished before."""
+        _HEAD.pack_into(self.memory, self._row, self._process, OUTSIDE, max(seq, self._last), monotonic())
 
     def differing(self, seq: int, call: bytes) -> list[int]:
         """The ranks that made another call under this sequence number, of those that have come to it."""

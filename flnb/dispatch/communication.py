@@ -300,7 +300,7 @@ class Pending:
             now, number, context = clock(), self._group.number, lane.context
             lane.pending += (schema.COLLECTIVE | call.code, self._begun, now, seq, number, 0, self._bucket, context)
             if self._asked:
-                lane.pending += (schema.WAIT, self._asked, now, seq, number, 0, 0, context)
+                lane.pending += (schema.WAIT | call.code, self._asked, now, seq, number, 0, 0, context)
 
     def _refuse(self, outcome: str) -> None:
         """Raise for ranks that made another call, if a second look confirms it."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from flnb_telemetry import pump, quantity, schema
 from flnb_telemetry.analysis import tape
+from flnb_telemetry.analysis.collectives import Collectives, collectives
 from flnb_telemetry.analysis.memory import Memory
 from flnb_telemetry.analysis.ops import OpStats
 from flnb_telemetry.extras import require, tool
@@ -52,9 +53,9 @@ class Recording(Run):
     It is complete as soon as the block of `record` ends, even by an error; while recording, each analysis covers the
     events until now.
 
-    Analyses: `ops`, `memory`, `tape`, `metrics`, `steps`, and `calls` for single ops. Raw data: `table(kind)`,
-    `to_pandas`, `to_arrow`, `save`. Times are seconds since the beginning, except in `table`, which has nanoseconds of
-    `time.perf_counter_ns`, as `start` has.
+    Analyses: `ops`, `memory`, `tape`, `metrics`, `steps`, `collectives`, and `calls` for single ops. Raw data:
+    `table(kind)`, `to_pandas`, `to_arrow`, `save`. Times are seconds since the beginning, except in `table`, which has
+    nanoseconds of `time.perf_counter_ns`, as `start` has.
 
     Args:
         name: what displays call it.
@@ -144,6 +145,11 @@ class Recording(Run):
     def ops(self) -> OpStats:
         """Statistics of the ops, one row per op name; `.by("scope", "phase")` groups otherwise. See `OpStats`."""
         return OpStats(self.table("op"), self.catalog)
+
+    @property
+    def collectives(self) -> Collectives:
+        """The collective calls of ranks, joined: who was late and why, waiting, overlap. See `Collectives`."""
+        return collectives(self)
 
     @property
     def calls(self) -> Any:

@@ -94,7 +94,8 @@ KINDS: dict[str, Kind] = {
         # `intern.groups`, which tells the rank; bucket: -1 where the call is not of a bucket of gradients
         Kind(COLLECTIVE_BEGIN, "collective_begin", ("t", "seq", "group", "", "", "bucket", "context"), plan="plan"),
         Kind(COLLECTIVE, "collective", ("t0", "t1", "seq", "group", "", "bucket", "context"), plan="plan"),
-        Kind(WAIT, "wait", ("t0", "t1", "seq", "group", "", "", "context")),  # the program stood still for the call
+        # for how long the program stood still for a call
+        Kind(WAIT, "wait", ("t0", "t1", "seq", "group", "", "", "context"), plan="plan"),
         # at time t the clock of the rank `peer` showed t + offset, give or take `bound`
         Kind(CLOCK_SYNC, "clock_sync", ("t", "peer", "offset", "bound", "group")),
         Kind(DROPPED, "dropped", ("t", "count", "t_last")),

@@ -317,3 +317,19 @@ def test_a_communicator_around_another_goes_on_with_its_numbers() -> None:
         return counting.nbytes
 
     assert distributed.run_threads(2, work) == [20, 20]
+
+
+def test_a_rank_that_ends_after_calls_that_finish_in_another_order_has_made_them_all() -> None:
+    """Its last row on the board is the later call's: a rank that comes to it afterwards does not find it missing."""
+
+    def work() -> float:
+        x = np.ones(3)
+        first = communication.start("all_reduce", x, "sum")
+        y = np.ones(2)
+        communication.run("all_reduce", y, "max")
+        first.wait()
+        if distributed.rank() == 0:
+            assert distributed.current().board.row(0).seq == 2
+        return float(x[0])
+
+    assert distributed.run_threads(2, work) == [2.0, 2.0]

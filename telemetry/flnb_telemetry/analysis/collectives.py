@@ -1,0 +1,230 @@
+"""Collective calls joined over ranks: who waited for whom, what the transfer took, and what of it the program hid.
+
+A call of all ranks is one column of the arrays of `Collectives`; times are ns on the clock of the first rank. Until
+the last rank has begun a call the others wait, afterwards data is transferred.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flnb_telemetry import quantity, tables
+from flnb_telemetry.analysis import lateness
+from flnb_telemetry.analysis.joining import View, join, median, views
+from flnb_telemetry.extras import require
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from flnb_telemetry.analysis.lateness import Reason
+    from flnb_telemetry.schema import Ints
+
+SHOWN = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Collectives:
+    """The collective calls of all ranks, joined: n calls in order of time, R ranks; `run.collectives` makes it.
+
+    Arrays over calls have a column per call, those over ranks and calls a row per rank. Times are ns on the clock of
+    the first rank; 0 where a rank did not take part, or has not ended.
+
+    Attributes:
+        ranks: the numbers of the ranks, in the order of rows.
+        hosts: where each runs.
+        bounds: how far off each rank's clock may be, ns.
+        op, group: names of operation and group of each call.
+        seq: its number in its group, from 1.
+        nbytes: bytes of the buffer that it got.
+        bucket: number of the bucket of gradients, -1 for none.
+        step: index of the training step, -1 for none.
+        begin, end: when each rank called, and when it noticed the end.
+        asked, waited: when the program began to stand still for the call, and for how long, ns.
+        last: when the last rank called; 0 if not all did.
+        late_rank: the rank that called last, -1 if not all did; `late_ns`: how long after the median of the others.
+        steps: indices of the steps; `step_ns`, `exposed_ns` (steps x ranks): how long a step took, and how much of
+            that the program stood still for calls.
+        overlap: the share, 0 to 1, of transfers in each step that the program did not stand still for; NaN: none.
+
+    >>> import flnb
+    >>> with flnb.record() as run:
+    ...     done = flnb.distributed.run_threads(2, lambda: flnb.distributed.all_reduce(flnb.ones(3)).sum())
+    >>> run.collectives.op.tolist(), run.collectives.ranks
+    (['all_reduce'], (0, 1))
+    """
+
+    ranks: tuple[int, ...]
+    hosts: tuple[str, ...]
+    bounds: tuple[int, ...]
+    op: NDArray[Any]
+    group: NDArray[Any]
+    seq: Ints
+    nbytes: Ints
+    bucket: Ints
+    step: Ints
+    begin: Ints
+    end: Ints
+    asked: Ints
+    waited: Ints
+    last: Ints
+    late_rank: Ints
+    late_ns: Ints
+    steps: Ints
+    step_ns: Ints
+    exposed_ns: Ints
+    overlap: NDArray[np.float64]
+    views: Sequence[View]
+
+    def __len__(self) -> int:
+        return len(self.seq)
+
+    @cached_property
+    def waiting(self) -> Ints:
+        """How long each rank waited for the last one in each call, ns."""
+        stop = np.where(self.end > 0, np.minimum(self.end, self.last), self.last)
+        waited: Ints = np.where((self.begin > 0) & (self.last > 0), np.maximum(stop - self.begin, 0), 0)
+        return waited
+
+    @cached_property
+    def transfer(self) -> Ints:
+        """How long after the last rank's call each rank noticed the end of each call, ns."""
+        taken: Ints = np.where((self.end > 0) & (self.last > 0), np.maximum(self.end - self.last, 0), 0)
+        return taken
+
+    @cached_property
+    def blocked(self) -> Ints:
+        """How long each rank's program stood still in each call because the last rank had not called, ns."""
+        stop = np.minimum(self.asked + self.waited, self.last)
+        found: Ints = np.where((self.waited > 0) & (self.last > 0), np.maximum(stop - self.asked, 0), 0)
+        return found
+
+    @cached_property
+    def lost(self) -> Ints:
+        """What the rank that called last cost the median of the others in each call, ns."""
+        members = self.begin > 0
+        count = members.sum(axis=0)
+        lost = np.where(members, self.blocked, -1)  # absent ranks first, then the last one, which waited for nobody
+        lost[np.maximum(self._late, 0), np.arange(len(self))] = -1
+        return median(lost, len(self.ranks) - count + 1, count - 1) * (self._late >= 0)
+
+    @property
+    def _late(self) -> Ints:
+        """The row of the rank that called last, -1 for none."""
+        place = {rank: row for row, rank in enumerate(self.ranks)}
+        return np.array([place.get(rank, -1) for rank in self.late_rank.tolist()], np.int64)
+
+    @cached_property
+    def lost_ns(self) -> Ints:
+        """What each rank has cost the others by being last, ns."""
+        late = self._late
+        total: Ints = np.bincount(late[late >= 0], self.lost[late >= 0], len(self.ranks)).astype(np.int64)
+        return total
+
+    @cached_property
+    def gb_s(self) -> NDArray[np.float64]:
+        """The bus bandwidth of each call in GB/s: bytes that pass each link over the time of transfer; NaN: unknown.
+
+        The transfer is timed where a program stood still for it; a call that ran beside other work ends unnoticed.
+        """
+        stood = (self.waited > 0) & (self.asked <= self.last) & (self.end > self.last) & (self.last > 0)
+        taken = np.where(stood, self.end - self.last, np.iinfo(np.int64).max).min(axis=0, initial=1 << 62)
+        size = (self.begin > 0).sum(axis=0).astype(np.float64)
+        share = {"all_reduce": 2 * (size - 1) / size.clip(1), "all_gather": size - 1, "broadcast": np.ones(len(self))}
+        share["reduce_scatter"] = (size - 1) / size.clip(1)
+        found = np.full(len(self), np.nan)
+        for op, factor in share.items():
+            chosen = (self.op == op) & stood.any(axis=0) & (self.nbytes > 0)
+            found[chosen] = (factor * self.nbytes / taken)[chosen]
+        return found
+
+    @property
+    def peak_gb_s(self) -> float:
+        """The best bandwidth that was measured, GB/s; 0 if none was."""
+        known = self.gb_s[~np.isnan(self.gb_s)]
+        return float(known.max(initial=0.0))
+
+    @cached_property
+    def reasons(self) -> dict[int, Reason]:
+        """Why the last rank was late, by number of the call, for the calls that cost most. See `lateness.reasons`."""
+        return lateness.reasons(self)
+
+    def who(self) -> list[dict[str, Any]]:
+        """The ranks by what they cost the others, the worst first: how often each was last, and mostly in what scope.
+
+        Keys: rank, host, last, lost_ns, lost_ms_per_step, scope.
+        """
+        late, steps = self._late, max(1, len(self.steps))
+        spent: dict[int, dict[str, int]] = {}
+        for call, reason in self.reasons.items():
+            scopes = spent.setdefault(reason.rank, {})
+            scopes[reason.scope] = scopes.get(reason.scope, 0) + int(self.lost[call])
+        rows = [
+            {
+                "rank": rank, "host": self.hosts[row], "last": int((late == row).sum()),
+                "lost_ns": int(self.lost_ns[row]), "lost_ms_per_step": float(self.lost_ns[row]) / 1e6 / steps,
+                "scope": max(spent.get(rank, {"": 0}).items(), key=lambda one: one[1])[0],
+            }
+            for row, rank in enumerate(self.ranks)
+        ]  # fmt: skip
+        return sorted(rows, key=lambda row: -row["lost_ns"])
+
+    def to_pandas(self) -> Any:
+        """Return a pandas DataFrame with a row for each call and rank that took part; times in ms since the first."""
+        rank, call = np.nonzero(self.begin)
+        origin = self.begin[self.begin > 0].min(initial=1 << 62)
+        named = {name: getattr(self, name)[call] for name in ("op", "group", "seq", "nbytes", "bucket", "step")}
+        named["rank"] = np.array(self.ranks)[rank]
+        named["begin"] = (self.begin[rank, call] - origin) / 1e6
+        named["end"] = np.where(self.end[rank, call] > 0, (self.end[rank, call] - origin) / 1e6, np.nan)
+        named |= {name: getattr(self, name)[rank, call] / 1e6 for name in ("waiting", "transfer", "waited")}
+        return require("pandas", "lab", "a DataFrame").DataFrame(named)
+
+    def summary(self) -> list[str]:
+        """The facts that the repr begins with, one text each."""
+        ops = [f"{quantity.count(int((self.op == op).sum()))} {op}" for op in dict.fromkeys(self.op.tolist())]
+        facts = [f"{len(self.ranks)} ranks, {len(self.steps)} steps: {', '.join(ops) or 'no collective calls'}"]
+        if len(self.steps):
+            exposed = self.exposed_ns.mean(axis=1)
+            share = float(exposed.sum() / max(1.0, self.step_ns.mean(axis=1).sum()))
+            hidden = self.overlap[~np.isnan(self.overlap)]
+            facts.append(
+                f"exposed {quantity.duration(exposed.mean())} a step, {quantity.percent(share)} of it"
+                + (f"; {quantity.percent(float(hidden.mean()))} of the transfers overlapped" if len(hidden) else "")
+            )
+        if self.peak_gb_s:
+            facts.append(f"bandwidth up to {quantity.significant(self.peak_gb_s)} GB/s")
+        worst = sorted(self.reasons.items(), key=lambda one: -self.lost[one[0]])
+        return facts + [reason.text for _, reason in worst[:1]]
+
+    def cells(self) -> list[list[str]]:
+        """The table of ranks as rows of texts, first the titles; the worst rank first."""
+        rows = self.who()[:SHOWN]
+        titles = ["rank", "host", "last", "cost the others", "a step", "mostly in"]
+        return [titles] + [
+            [
+                str(row["rank"]), row["host"], quantity.count(row["last"]), quantity.duration(row["lost_ns"]),
+                quantity.duration(row["lost_ms_per_step"] * 1e6), row["scope"] or quantity.UNKNOWN,
+            ]
+            for row in rows
+        ]  # fmt: skip
+
+    def __repr__(self) -> str:
+        return "\n".join([*self.summary(), *tables.lines(self.cells(), "><>>><")])
+
+    def _repr_html_(self) -> str:
+        return tables.html(self.cells(), "><>>><", "; ".join(self.summary()))
+
+
+def collectives(source: Any) -> Collectives:
+    """Join the collective calls of all ranks.
+
+    Args:
+        source: a `Ranks`, or a recording in which ranks are threads.
+    """
+    return Collectives(**join(views(source)))

@@ -1,0 +1,221 @@
+"""Ranks of recordings on one clock, and their collective calls joined by group and sequence number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from flnb_telemetry.intern import Catalog
+    from flnb_telemetry.schema import Columns, Ints
+
+PAIRS = ("send", "recv")
+"""Operations of two ranks, which are not joined."""
+SEQ_BITS = 44
+
+
+class View(NamedTuple):
+    """What an analysis reads of one rank: events with times on the common clock, and the names behind their ids.
+
+    `bound` is how far off (ns) the clock may be; `table` returns the events of one kind of the threads that
+    communicate.
+    """
+
+    rank: int
+    host: str
+    process: int
+    bound: int
+    table: Callable[[str], Columns]
+    catalog: Catalog
+
+
+def views(source: Any) -> list[View]:
+    """The ranks of a `Ranks`, or of one recording in which they are threads."""
+    if hasattr(source, "views"):
+        found: list[View] = source.views()
+        return found
+    return of_recording(source)
+
+
+def of_recording(run: Any, offset: int = 0, bound: int = 0) -> list[View]:
+    """The ranks in one recording: one per process, or one per thread; `offset` (ns) is added to all times."""
+    begun = run.table("collective_begin")
+    infos = run.catalog.groups.items
+    lanes: dict[int, set[int]] = {}
+    for lane, group in sorted({*zip(begun["lane"].tolist(), begun["group"].tolist(), strict=True)}):
+        if infos[group].size > 1 and "/" not in infos[group].name:
+            lanes.setdefault(infos[group].rank, set()).add(lane)
+    own = run.meta.get("rank")
+    if own is not None:
+        lanes = {int(own): set().union(*lanes.values())}
+    return [_view(run, rank, own, offset, bound) for rank, own in sorted(lanes.items())]
+
+
+def _view(run: Any, rank: int, lanes: set[int], offset: int, bound: int) -> View:
+    known: dict[str, Columns] = {}
+    chosen = np.array(sorted(lanes), np.int64)
+
+    def table(kind: str) -> Columns:
+        if kind not in known:
+            found = run.table(kind)
+            if len(chosen):
+                mine = np.isin(found["lane"], chosen)
+                found = found if mine.all() else {name: column[mine] for name, column in found.items()}
+            known[kind] = found | {name: found[name] + offset for name in found.keys() & {"t", "t0", "t1"}}
+        return known[kind]
+
+    infos = run.catalog.groups.items
+    groups = table("collective_begin")["group"]
+    info = infos[int(groups[0])] if len(groups) else None
+    host, process = (info.host, info.process) if info else (run.meta.get("host", ""), run.meta.get("process", 0))
+    return View(rank, str(host), int(process), bound, table, run.catalog)
+
+
+def join(ranks: Sequence[View]) -> dict[str, Any]:
+    """Join the collective calls of ranks: the values of the attributes of `analysis.collectives.Collectives`."""
+    names: dict[str, int] = {}
+    sizes: dict[int, int] = {}
+    calls = [_calls(view, names, sizes) for view in ranks]
+    keys = np.unique(np.concatenate([np.empty(0, np.int64), *(found["key"] for found in calls)]))
+    n, count = len(keys), len(ranks)
+    filled = {name: np.zeros((count, n), np.int64) for name in ("begin", "end", "asked", "waited")}
+    shared = {name: np.full(n, -1, np.int64) for name in ("nbytes", "bucket", "step")}
+    op = np.full(n, "", object)
+    for row, (view, found) in enumerate(zip(ranks, calls, strict=True)):
+        at = np.searchsorted(keys, found["key"])
+        for name, cells in filled.items():
+            cells[row, at] = found[name]
+        plans = view.catalog.plans.items
+        op[at] = [plans[plan].op for plan in found["plan"].tolist()]
+        for name, column in shared.items():
+            column[at] = np.maximum(column[at], found[name])
+    first = np.where(filled["begin"] > 0, filled["begin"], np.iinfo(np.int64).max).min(axis=0, initial=1 << 62)
+    order = np.argsort(first, kind="stable")
+    filled = {name: cells[:, order] for name, cells in filled.items()}
+    shared = {name: column[order] for name, column in shared.items()}
+    keys, listed = keys[order], list(names)
+    group = keys >> SEQ_BITS
+    size = np.array([sizes[number] for number in range(len(listed))], np.int64)[group]
+    about: dict[str, Any] = {
+        "ranks": tuple(view.rank for view in ranks),
+        "hosts": tuple(view.host for view in ranks),
+        "bounds": tuple(view.bound for view in ranks),
+        "op": op[order],
+        "group": np.array(listed, object)[group],
+        "seq": keys & ((1 << SEQ_BITS) - 1),
+        "views": ranks,
+    }
+    about |= _lateness(filled["begin"], size, about["ranks"])
+    return about | filled | shared | _exposure(ranks, filled, about["last"], shared["step"])
+
+
+def _calls(view: View, names: dict[str, int], sizes: dict[int, int]) -> Columns:
+    """The calls of one rank: key (group and sequence number), times, plan, bytes, bucket and step of each."""
+    begun, ended, waits = (view.table(kind) for kind in ("collective_begin", "collective", "wait"))
+    infos, plans = view.catalog.groups.items, view.catalog.plans.items
+    number = np.full(len(infos), -1, np.int64)
+    for group in np.unique(np.concatenate([begun["group"], ended["group"], waits["group"]])).tolist():
+        if infos[group].size > 1:
+            number[group] = names.setdefault(infos[group].name, len(names))
+            sizes[int(number[group])] = infos[group].size
+    met = np.array([plan.op not in PAIRS and plan.family == "communication" for plan in plans], np.bool_)
+
+    def only(table: Columns) -> Columns:
+        """The last event of each call in a table, in order of calls, with a column "key"."""
+        group = number[table["group"]]
+        key = np.where((group >= 0) & met[table["plan"]], (group << SEQ_BITS) | table["seq"], -1)
+        order = np.argsort(key, kind="stable")
+        kept = order[(key[order] >= 0) & (np.append(key[order][1:], -1) != key[order])]
+        return {name: column[kept] for name, column in table.items()} | {"key": key[kept]}
+
+    begun, ended, waits = only(begun), only(ended), only(waits)
+    key = np.unique(np.concatenate([begun["key"], ended["key"], waits["key"]]))
+    found = {name: np.zeros(len(key), np.int64) for name in ("begin", "end", "asked", "waited", "plan", "bucket")}
+    for table, start in ((ended, "t0"), (begun, "t")):
+        at = np.searchsorted(key, table["key"])
+        found["begin"][at], found["plan"][at], found["bucket"][at] = table[start], table["plan"], table["bucket"]
+    found["end"][np.searchsorted(key, ended["key"])] = ended["t1"]
+    at = np.searchsorted(key, waits["key"])
+    found["asked"][at], found["waited"][at] = waits["t0"], waits["t1"] - waits["t0"]
+    nbytes = np.array([plan.nbytes for plan in plans], np.int64)[found["plan"]] if len(key) else found["plan"]
+    return found | {"key": key, "nbytes": nbytes, "step": step_of(view, found["begin"])}
+
+
+def step_of(view: View, t: Ints) -> Ints:
+    """The index of the rank's training step at each time, -1 outside of steps."""
+    steps = view.table("step")
+    if not len(steps["t0"]):
+        return np.full(len(t), -1, np.int64)
+    order = np.argsort(steps["t0"], kind="stable")
+    t0, t1, index = (steps[name][order] for name in ("t0", "t1", "index"))
+    at = np.maximum(np.searchsorted(t0, t, "right") - 1, 0)
+    found: Ints = np.where((t0[at] <= t) & (t <= t1[at]), index[at], -1)
+    return found
+
+
+def median(values: Ints, first: Any, count: Any) -> Ints:
+    """The median of ``count`` values of each column, from number ``first`` in ascending order on; 0 of none."""
+    ascending = np.sort(values, axis=0)
+    columns, most = np.arange(values.shape[1]), max(len(values) - 1, 0)
+    low = ascending[np.clip(first + (count - 1) // 2, 0, most), columns] if len(values) else columns
+    high = ascending[np.clip(first + count // 2, 0, most), columns] if len(values) else columns
+    found: Ints = np.where(count > 0, low + (high - low) // 2, 0)
+    return found
+
+
+def _lateness(begin: Ints, size: Ints, ranks: tuple[int, ...]) -> dict[str, Ints]:
+    """When the last rank called, which that was, and how long after the median of the others; 0 and -1: not all did."""
+    count = (begin > 0).sum(axis=0)
+    complete = (count == size) & (count > 1)
+    last = np.where(complete, begin.max(axis=0, initial=0), 0)
+    late = np.where(complete, begin.argmax(axis=0) if len(begin) else 0, -1)
+    others = np.where(complete, count - 1, 0)
+    behind = np.where(complete, last - median(begin, len(begin) - count, others), 0)
+    numbers = np.array([*ranks, -1], np.int64)
+    return {"last": last, "late_rank": numbers[late], "late_ns": behind}
+
+
+def _exposure(ranks: Sequence[View], calls: dict[str, Ints], last: Ints, step: Ints) -> dict[str, Any]:
+    """The steps: indices, how long each took on each rank, stood still for calls, and what share of transfers not."""
+    tables_ = [view.table("step") for view in ranks]
+    steps = np.unique(np.concatenate([np.empty(0, np.int64), *(table["index"] for table in tables_)]))
+    took, exposed = np.zeros((2, len(steps), len(ranks)), np.int64)
+    flown, hidden = np.zeros((2, len(steps)), np.int64)
+    for row, (view, table) in enumerate(zip(ranks, tables_, strict=True)):
+        np.add.at(took[:, row], np.searchsorted(steps, table["index"]), table["t1"] - table["t0"])
+        waits = view.table("wait")
+        at, known = _at(steps, step_of(view, waits["t0"]))
+        np.add.at(exposed[:, row], at[known], (waits["t1"] - waits["t0"])[known])
+        mine = (calls["end"][row] > last) & (last > 0) & (calls["begin"][row] > 0)
+        bins, inside = _at(steps, step[mine])
+        bins = np.where(inside, bins, len(steps))
+        flights = last[mine], calls["end"][row][mine], bins
+        stood = waits["t0"], waits["t1"], np.where(known, at, len(steps))
+        flight, stand = _covered(*flights, len(steps)), _covered(*stood, len(steps))
+        start, end, where = (np.concatenate(pair) for pair in zip(flights, stood, strict=True))
+        flown += flight
+        hidden += _covered(start, end, where, len(steps)) - stand
+    share = np.divide(hidden, flown, out=np.full(len(steps), np.nan), where=flown > 0)
+    return {"steps": steps, "step_ns": took, "exposed_ns": exposed, "overlap": share}
+
+
+def _at(steps: Ints, wanted: Ints) -> tuple[Ints, NDArray[np.bool_]]:
+    """The place of each wanted index among the ascending ones, and whether it is there."""
+    at = np.minimum(np.searchsorted(steps, wanted), max(len(steps) - 1, 0))
+    return at, (steps[at] == wanted) if len(steps) else np.zeros(len(wanted), np.bool_)
+
+
+def _covered(start: Ints, end: Ints, bins: Ints, count: int) -> Ints:
+    """How much time is in at least one interval, by the bin of the interval that covers it first."""
+    order = np.argsort(start, kind="stable")
+    start, end, bins = start[order], end[order], bins[order]
+    before = np.concatenate([[0], np.maximum.accumulate(end)[:-1]]) if len(end) else end
+    new = np.maximum(end - np.maximum(start, before), 0)
+    found: Ints = np.bincount(bins, new, count + 1)[:count].astype(np.int64)
+    return found

@@ -1,0 +1,157 @@
+"""Why a rank was the last to come to a call: where its time went since the ranks last met, against the median rank.
+
+Ranks meet where at least one of them stood still for a call. From there to the next call every moment of a rank belongs
+to the innermost scope that was open, and an op of a backward pass to the scope of the op that it differentiates.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from flnb_telemetry import quantity, schema
+from flnb_telemetry.intern import joined
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from flnb_telemetry.analysis.collectives import Collectives
+    from flnb_telemetry.analysis.joining import View
+    from flnb_telemetry.schema import Ints
+
+LEAST = 100_000
+"""Nanoseconds of lateness that need no reason."""
+MOST = 200
+"""Meetings that are explained, those that cost most."""
+SHARE = 0.25
+"""What part of the lateness a scope must explain to be named."""
+
+
+class Reason(NamedTuple):
+    """Where a rank's time went before a call to which it came last: ns in a scope, and the median of the other ranks.
+
+    `scope` is "" if no module and no named block explains it.
+    """
+
+    rank: int
+    scope: str
+    ns: int
+    median_ns: int
+    text: str
+
+
+def reasons(calls: Collectives) -> dict[int, Reason]:
+    """The reason for each call to which a rank came late, by number of the call, for those that cost most.
+
+    Calls between two meetings (buckets of one backward) have one reason.
+    """
+    if not len(calls) or len(calls.ranks) < 2:
+        return {}
+    chosen, since = _chosen(calls)
+    if not chosen:
+        return {}
+    picked = np.array(list(chosen))
+    names: dict[str, int] = {"": 0}
+    spent = [_spent(view, since[row, picked], calls.begin[row, picked], names) for row, view in enumerate(calls.views)]
+    found: dict[int, Reason] = {}
+    rows = {rank: row for row, rank in enumerate(calls.ranks)}
+    scopes = list(names)
+    times = np.array([np.pad(table, ((0, 0), (0, len(scopes) - table.shape[1]))) for table in spent])
+    for place, (call, others) in enumerate(chosen.items()):
+        late = rows[int(calls.late_rank[call])]
+        members = [row for row in np.flatnonzero(calls.begin[:, call]).tolist() if row != late]
+        median = np.median(times[members, place], axis=0)
+        reason = _reason(calls, call, scopes, times[late, place], median)
+        found |= dict.fromkeys(others, reason)
+    return dict(sorted(found.items()))
+
+
+def _reason(
+    calls: Collectives, call: int, scopes: list[str], own: NDArray[np.float64], median: NDArray[np.float64]
+) -> Reason:
+    excess = own - median
+    at, behind, rank = int(excess.argmax()), int(calls.late_ns[call]), int(calls.late_rank[call])
+    scope, ns, usual = scopes[at], int(own[at]), int(median[at])
+    text = f"rank {rank} was last, by {quantity.duration(behind)}: "
+    if excess[at] < SHARE * behind:
+        text += "no module and no named block took it longer than the others"
+        return Reason(rank, "", ns, usual, text)
+    text += f"{quantity.duration(ns)} {f'in {scope}' if scope else 'outside of modules and named blocks'}, "
+    return Reason(rank, scope, ns, usual, text + f"the median of the others {quantity.duration(usual)}")
+
+
+def _chosen(calls: Collectives) -> tuple[dict[int, list[int]], Ints]:
+    """The calls to explain, each with all calls that share its reason, and when each rank had met the others before."""
+    met = np.flatnonzero((calls.waited > 0).any(axis=0) & (calls.last > 0))
+    since, meeting = np.zeros((2, *calls.begin.shape), np.int64)
+    for row, view in enumerate(calls.views):
+        ends = calls.end[row, met]
+        ends = np.sort(ends[ends > 0])
+        at = np.searchsorted(ends, calls.begin[row], "right")
+        meeting[row] = at
+        since[row] = np.concatenate([[_beginning(view)], ends])[at]
+    place = {rank: row for row, rank in enumerate(calls.ranks)}
+    bound = max(calls.bounds)
+    late = np.flatnonzero((calls.last > 0) & (calls.late_ns > max(LEAST, 2 * bound)))
+    cost = calls.lost + calls.late_ns * 1e-3
+    shared: dict[tuple[int, int], list[int]] = {}
+    for call in late.tolist():
+        row = place[int(calls.late_rank[call])]
+        shared.setdefault((row, int(meeting[row, call])), []).append(call)
+    groups = sorted(shared.values(), key=lambda group: -max(cost[group]))[:MOST]
+    return {max(group, key=lambda call: float(cost[call])): group for group in groups}, since
+
+
+def _beginning(view: View) -> int:
+    """The time of the first event of a rank that says what it did, 0 if there is none."""
+    times = [view.table(kind)[name] for kind, name in (("scope", "t"), ("op", "t0"), ("collective_begin", "t"))]
+    return min((int(t.min()) for t in times if len(t)), default=0)
+
+
+def _spent(view: View, since: Ints, until: Ints, names: dict[str, int]) -> NDArray[np.float64]:
+    """The time (ns) of a rank in each scope, a row for each span of time; adds new scopes to `names`."""
+    order = np.argsort(since, kind="stable")
+    start, stop = since[order], np.maximum(until, since)[order]
+    at, context = partition(view)
+    edges = np.unique(np.concatenate([at[(at > start[0]) & (at < stop.max())], start, stop]))
+    middle, length = edges[:-1], np.diff(edges)
+    span = np.searchsorted(start, middle, "right") - 1
+    inside = middle < stop[span]
+    scope = view.catalog.scope[np.concatenate([[0], context])[np.searchsorted(at, middle, "right")]]
+    ops = view.table("op")
+    within = np.searchsorted(start, ops["t0"], "right") - 1
+    within = np.where((within >= 0) & (ops["t0"] < stop[within]), within, -1)
+    ops = {name: ops[name][within >= 0] for name in ("t0", "t1", "context", "node")}
+    owner, phase, _ = view.catalog.places(ops["context"], ops["node"])
+    around = view.catalog.scope[ops["context"]]
+    moved = (phase == schema.BACKWARD) & (owner != around)
+    took = (ops["t1"] - ops["t0"])[moved]
+    spans = np.concatenate([span[inside], *[within[within >= 0][moved]] * 2])
+    scopes = np.concatenate([scope[inside], owner[moved], around[moved]])
+    taken = np.concatenate([length[inside], took, -took])
+    local = np.unique(scopes)
+    column = np.array([names.setdefault(view.catalog.strings.items[one], len(names)) for one in local.tolist()])
+    key = order[spans] * len(names) + joined(scopes, local, column)
+    return np.bincount(key, taken, len(since) * len(names)).reshape(len(since), len(names)).astype(np.float64)
+
+
+def partition(view: View) -> tuple[Ints, Ints]:
+    """The moments at which a rank's innermost scope changes, ascending, and the context from each moment on."""
+    scopes = view.table("scope")
+    found = [np.empty((2, 0), np.int64)]
+    for lane in np.unique(scopes["lane"]).tolist():
+        own = scopes["lane"] == lane
+        t, context, entered = scopes["t"][own], scopes["context"][own], scopes["enter"][own] > 0
+        depth = np.cumsum(np.where(entered, 1, -1))
+        order = np.lexsort((np.arange(len(depth)), depth))
+        # of a scope that was left: the last one that was entered at the depth to which it returns
+        known = np.maximum.accumulate(np.where(entered[order], np.arange(len(order)), -1))
+        level = depth[order]
+        outer = (known >= 0) & (level[known] == level) & (level > min(0, int(depth.min())))
+        now = np.empty(len(depth), np.int64)
+        now[order] = np.where(outer, context[order][known], 0)
+        found.append(np.array([t, now]))
+    whole = np.concatenate(found, axis=1)
+    t, context = whole[:, np.argsort(whole[0], kind="stable")]
+    return t, context
