@@ -16,6 +16,7 @@ import numpy as np
 from flnb_telemetry import schema
 from flnb_telemetry.intern import NONE, joined
 from flnb_telemetry.livebackward import RECENT, Backwards
+from flnb_telemetry.livecollectives import LiveCollectives
 from flnb_telemetry.livememory import LiveMemory
 from flnb_telemetry.livetape import PROTOCOL, LiveTape
 from flnb_telemetry.run import Run
@@ -88,6 +89,7 @@ class Live(Run):
         self._recorded: Callable[[], tape.Tape] | None = None
         self._first: tuple[Any, list[str]] = (None, [])  # a graph and its levels to send, the same at every step
         self._backwards = Backwards(self.start, self.catalog)
+        self.collectives = LiveCollectives(self.catalog)
         self._newest: LiveTape | None = None  # the tape after the one that is shown, if that is not the last
 
     def finish(self, error: BaseException | None = None) -> None:
@@ -134,6 +136,7 @@ class Live(Run):
             self.events -= len(drops)
             self._drop_times = [*self._drop_times[:1], int(drops[:, 1].min()), int(drops[:, 3].max())]
         self._backwards.take(waiting)
+        self.collectives.window.take(waiting)
         self._used.take(waiting)
         self.meta |= self._used.facts()
 
@@ -176,10 +179,12 @@ class Live(Run):
             if keyframe or now / 1e9 >= self._table_due:
                 self._table_due = now / 1e9 + TABLE_SECONDS
                 arrays |= self._tables()
-            arrays |= self._history()
+            about, columns = self.collectives.news(self, keyframe)
+            arrays |= self._history() | columns
             self._sequence += 1
             fresh, newest = self._new_tapes()
             content, buffer = self._content(keyframe, self._sequence, arrays, self._counters(now, thinned))
+            content |= about
             if self._tape and (fresh or keyframe):
                 content["tape"] = self._tape.whole(self._tape_levels(self._tape))
             if self._newest and (newest or keyframe):
@@ -317,7 +322,7 @@ def packed(arrays: Arrays) -> tuple[dict[str, list[Any]], bytes]:
     index: dict[str, list[Any]] = {}
     buffer = bytearray()
     for name, array in arrays.items():
-        code = "u8" if name == "alloc.category" else "u32" if name in _U32 else "f64"
+        code = "u8" if name == "alloc.category" else "u32" if name in _U32 or array.dtype == np.uint32 else "f64"
         index[name] = [code, len(buffer), len(array)]
         buffer += array.astype({"u8": np.uint8, "u32": np.uint32, "f64": np.float64}[code]).tobytes()
         buffer += bytes(-len(buffer) % 8)

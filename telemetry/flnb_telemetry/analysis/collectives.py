@@ -110,19 +110,19 @@ class Collectives:
         members = self.begin > 0
         count = members.sum(axis=0)
         lost = np.where(members, self.blocked, -1)  # absent ranks first, then the last one, which waited for nobody
-        lost[np.maximum(self._late, 0), np.arange(len(self))] = -1
-        return median(lost, len(self.ranks) - count + 1, count - 1) * (self._late >= 0)
+        lost[np.maximum(self.late, 0), np.arange(len(self))] = -1
+        return median(lost, len(self.ranks) - count + 1, count - 1) * (self.late >= 0)
 
-    @property
-    def _late(self) -> Ints:
-        """The row of the rank that called last, -1 for none."""
+    @cached_property
+    def late(self) -> Ints:
+        """The row of the rank that called last in each call, -1 for none."""
         place = {rank: row for row, rank in enumerate(self.ranks)}
         return np.array([place.get(rank, -1) for rank in self.late_rank.tolist()], np.int64)
 
     @cached_property
     def lost_ns(self) -> Ints:
         """What each rank has cost the others by being last, ns."""
-        late = self._late
+        late = self.late
         total: Ints = np.bincount(late[late >= 0], self.lost[late >= 0], len(self.ranks)).astype(np.int64)
         return total
 
@@ -159,7 +159,7 @@ class Collectives:
 
         Keys: rank, host, last, lost_ns, lost_ms_per_step, scope.
         """
-        late, steps = self._late, max(1, len(self.steps))
+        late, steps = self.late, max(1, len(self.steps))
         spent: dict[int, dict[str, int]] = {}
         for call, reason in self.reasons.items():
             scopes = spent.setdefault(reason.rank, {})

@@ -14,6 +14,8 @@ from flnb_telemetry import quantity, schema
 from flnb_telemetry.intern import joined
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from flnb_telemetry.analysis.collectives import Collectives
@@ -138,15 +140,11 @@ def _spent(view: View, since: Ints, until: Ints, names: dict[str, int]) -> NDArr
 
 def partition(view: View) -> tuple[Ints, Ints]:
     """The moments at which a rank's innermost scope changes, ascending, and the context from each moment on."""
-    scopes = view.table("scope")
     found = [np.empty((2, 0), np.int64)]
-    for lane in np.unique(scopes["lane"]).tolist():
-        own = scopes["lane"] == lane
-        t, context, entered = scopes["t"][own], scopes["context"][own], scopes["enter"][own] > 0
-        depth = np.cumsum(np.where(entered, 1, -1))
+    for t, context, entered, depth in _nested(view):
         order = np.lexsort((np.arange(len(depth)), depth))
         # of a scope that was left: the last one that was entered at the depth to which it returns
-        known = np.maximum.accumulate(np.where(entered[order], np.arange(len(order)), -1))
+        known = np.maximum.accumulate(np.where(entered[order] > 0, np.arange(len(order)), -1))
         level = depth[order]
         outer = (known >= 0) & (level[known] == level) & (level > min(0, int(depth.min())))
         now = np.empty(len(depth), np.int64)
@@ -155,3 +153,25 @@ def partition(view: View) -> tuple[Ints, Ints]:
     whole = np.concatenate(found, axis=1)
     t, context = whole[:, np.argsort(whole[0], kind="stable")]
     return t, context
+
+
+def blocks(view: View) -> tuple[Ints, Ints, Ints]:
+    """Beginning, end (0: still open) and context of the blocks that a rank's program has named."""
+    found = [np.empty((3, 0), np.int64)]
+    for t, context, entered, depth in _nested(view):
+        inner = np.where(entered > 0, depth, depth + 1)
+        order = np.lexsort((np.arange(len(depth)), inner))
+        began = np.flatnonzero(entered[order] == schema.ENTER_BLOCK)
+        after = np.minimum(began + 1, len(order) - 1)
+        closed = (inner[order][after] == inner[order][began]) & (entered[order][after] == 0)
+        found.append(np.array([t[order][began], np.where(closed, t[order][after], 0), context[order][began]]))
+    start, stop, context = np.concatenate(found, axis=1)
+    return start, stop, context
+
+
+def _nested(view: View) -> Iterator[tuple[Ints, Ints, Ints, Ints]]:
+    """The scope events of each thread of a rank: time, context, what was entered (0: left), and the depth after it."""
+    scopes = view.table("scope")
+    for lane in np.unique(scopes["lane"]).tolist():
+        t, context, entered = (scopes[name][scopes["lane"] == lane] for name in ("t", "context", "enter"))
+        yield t, context, entered, np.cumsum(np.where(entered > 0, 1, -1))

@@ -198,7 +198,8 @@ export interface StuckCall {
  * late_rank (-1: nobody), late (ms behind the median of the others), gb_s (NaN: unknown); group and op are indices.
  * Of each rank and call, rank by rank: begin, end.
  * Bars: span_rank, span_start, span_end, span_kind (of `SPAN_KINDS`), span_name (of `names`);
- * act_rank, act_start, act_end, act_family (of `families`): ops, merged. Ranks are indices of `ranks`, late_rank too.
+ * act_rank, act_start, act_end, act_family (of `families`): ops, merged. The name of a step is its index, that of a
+ * wait its seq. In columns a rank is an index of `ranks`, late_rank too; in the head it is the rank's number.
  */
 export interface CollectivesSection {
   origin_ms: number;
@@ -212,7 +213,7 @@ export interface CollectivesSection {
   reasons: LateReason[];
   late: LateRank[];
   /** Means over the ranks: time in which the program stood still, its share of the step, what share of it was hidden. */
-  steps: { step: number; ms: number; exposed_ms: number; share: number; overlap: number }[];
+  steps: { step: number; ms: number; exposed_ms: number; share: number; overlap: number | null }[];
   /** Bus bandwidth: the best that was measured, and the median of each op. */
   bandwidth: { peak_gb_s: number; ops: { op: string; gb_s: number; share: number }[] };
   stuck: StuckCall | null;

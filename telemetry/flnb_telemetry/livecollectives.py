@@ -1,0 +1,322 @@
+"""The part of a dashboard's frames about collective calls: a window over the last events, and what is drawn of it."""
+
+from __future__ import annotations
+
+from collections import deque
+from time import perf_counter_ns as clock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flnb_telemetry import intern, schema
+from flnb_telemetry.analysis.collectives import Collectives
+from flnb_telemetry.analysis.joining import join, of_recording
+from flnb_telemetry.analysis.lateness import blocks
+from flnb_telemetry.safe_text import safe_text
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from flnb_telemetry.analysis.joining import View
+    from flnb_telemetry.intern import Catalog
+    from flnb_telemetry.run import Run
+    from flnb_telemetry.schema import Ints, Records
+
+    Arrays = dict[str, NDArray[Any]]
+
+ROWS = 1 << 17
+"""Records that a window holds; older ones leave."""
+BARS = 2000
+"""Merged ops that are kept of one batch of records, the longest ones."""
+PAUSE = 50_000
+"""Nanoseconds between two ops that still make one bar."""
+CELLS, SPANS, ACTIVITY = 40_000, 8000, 12_000
+"""The most calls times ranks, spans and bars of ops that a frame contains, the latest ones."""
+CALLS, STEPS = 2000, 48
+"""The most calls and steps that a frame contains."""
+STUCK = 2.0
+"""Seconds after which a call that not all ranks have joined, or finished, is reported."""
+KEPT = (schema.COLLECTIVE_BEGIN, schema.COLLECTIVE, schema.WAIT, schema.STEP, schema.SCOPE)
+STEP_SPAN, WAIT_SPAN, SCOPE_SPAN = 0, 5, 4
+
+
+class Window:
+    """The latest events of ranks: their calls, steps and scopes, and their ops, merged to bars of one family and place.
+
+    It is empty until a rank of a group of several communicates. It answers `table` as a `Recording` does.
+
+    Args:
+        catalog: the names behind the ids in records.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog, self.meta = catalog, {}  # type: Catalog, dict[str, Any]
+        self.bounds: dict[int, int] = {}
+        self.version = 0  # grows with each change
+        self.seen = False
+        self._batches: deque[tuple[int, Records]] = deque()
+        self._rows = 0
+        self._ahead = intern.NONE
+        self._known: dict[str, schema.Columns] = {}
+
+    def take(self, batches: list[tuple[int, Records]]) -> None:
+        """Take the next records of some threads."""
+        for lane, rows in batches:
+            kinds = rows[:, 0] & 0xFF
+            if not self.seen:
+                groups = np.unique(rows[kinds == schema.COLLECTIVE_BEGIN, 3]).tolist()
+                self.seen = any(self.catalog.groups.items[group].size > 1 for group in groups)
+            if self.seen:
+                self.add(lane, np.concatenate([rows[np.isin(kinds, KEPT)], self._bars(rows[kinds == schema.OP])]))
+
+    def add(self, lane: int, rows: Records) -> None:
+        """Take records as they are, with ops that are bars."""
+        if not len(rows):
+            return
+        self.seen = True
+        self._batches.append((lane, rows))
+        self._rows += len(rows)
+        while self._rows > ROWS and len(self._batches) > 1:
+            self._rows -= len(self._batches.popleft()[1])
+        self.version += 1
+        self._known.clear()
+
+    def table(self, kind: str) -> schema.Columns:
+        """The events of one kind as columns, in order of time."""
+        if kind not in self._known:
+            self._known[kind] = schema.table(schema.KINDS[kind], list(self._batches))
+        return self._known[kind]
+
+    def _bars(self, ops: Records) -> Records:
+        """Merge ops of one family, scope and phase that follow each other; a bar's context has the op's true scope."""
+        if not len(ops):
+            return ops
+        catalog = self.catalog
+        plan, context, node = ops[:, 0] >> schema.PLAN_SHIFT, ops[:, 5], ops[:, 4]
+        scope, phase, ahead = catalog.places(context, node, self._ahead)
+        self._ahead = ahead[:, -(1 << 16) :]
+        family = catalog.family[plan]
+        place = np.array([family, scope, phase])
+        fresh = (place[:, 1:] != place[:, :-1]).any(axis=0) | (ops[1:, 1] - ops[:-1, 2] > PAUSE)
+        first = np.flatnonzero(np.append(True, fresh))
+        bars = np.zeros((len(first), schema.WORDS), np.int64)
+        bars[:, 0], bars[:, 1] = ops[first, 0], ops[first, 1]
+        bars[:, 2] = np.maximum.reduceat(ops[:, 2], first)
+        bars = bars if len(bars) <= BARS else bars[np.sort(np.argsort(bars[:, 1] - bars[:, 2])[:BARS])]
+        first = first if len(bars) == len(first) else np.flatnonzero(np.isin(ops[:, 1], bars[:, 1]))[: len(bars)]
+        pairs, which = np.unique(np.array([scope, phase])[:, first], axis=1, return_inverse=True)
+        names, number = catalog.strings.items, catalog.contexts.id_of
+        ids = [number(intern.Context(names[one], each)) for one, each in pairs.T.tolist()]
+        bars[:, 5] = np.array(ids, np.int64)[which.reshape(-1)]
+        catalog.refresh()
+        return bars
+
+
+def section(window: Window, start: int, now: int, states: dict[int, str]) -> tuple[dict[str, Any], Arrays]:
+    """What a frame contains of a window: the value of "collectives" in its head (see protocol.ts), and its arrays.
+
+    Args:
+        window: the latest events.
+        start, now: the times at which the run began, and at which it stands, ns.
+        states: what is known of ranks beyond their events, such as "has died".
+    """
+    ranks = [view._replace(bound=window.bounds.get(view.rank, view.bound)) for view in of_recording(window)]
+    calls = Collectives(**join(ranks))
+    chosen = _chosen(calls)
+    begun = calls.begin[:, chosen]
+    origin = int(begun[begun > 0].min(initial=now))
+    steps = [view.table("step")["t0"] for view in ranks]
+    origin = min([origin, *(int(t[t >= origin - 10_000_000_000].min(initial=origin)) for t in steps)])
+    ops, groups = list(dict.fromkeys(calls.op[chosen])), list(dict.fromkeys(calls.group[chosen]))
+    families, names = [""], [""]
+    arrays: Arrays = {"seq": calls.seq[chosen], "group": _codes(calls.group[chosen], groups)}
+    arrays |= {"op": _codes(calls.op[chosen], ops)}
+    arrays |= {name: getattr(calls, name)[chosen] for name in ("nbytes", "bucket", "step", "gb_s")}
+    arrays |= {"late": calls.late_ns[chosen] / 1e6, "last": _ms(calls.last[chosen], origin)}
+    arrays["late_rank"] = calls.late[chosen]
+    arrays |= {name: _ms(getattr(calls, name)[:, chosen], origin).ravel() for name in ("begin", "end")}
+    arrays |= _spans(ranks, origin, now, names) | _activity(ranks, origin, families)
+    about = {
+        "origin_ms": (origin - start) / 1e6,
+        "now_ms": (now - start) / 1e6,
+        "rows": int(chosen.sum()),
+        "ranks": [
+            {"rank": view.rank, "host": safe_text(view.host), "process": view.process, "bound_ns": view.bound}
+            | {"seen_ms": (_latest(view) - start) / 1e6}
+            for view in ranks
+        ],
+        "ops": ops, "groups": groups, "names": [safe_text(name) for name in names], "families": families,
+    } | _findings(calls, chosen) | {"stuck": _stuck(calls, ranks, now, states)}  # fmt: skip
+    return about, {f"collectives.{name}": column for name, column in arrays.items()}
+
+
+def _codes(values: NDArray[Any], names: list[str]) -> NDArray[np.uint32]:
+    """The place of each value among the names."""
+    place = {name: number for number, name in enumerate(names)}
+    return np.array([place[value] for value in values], np.uint32)
+
+
+def _ms(t: Ints, origin: int) -> NDArray[np.float64]:
+    """Times in ms since the origin, NaN for 0."""
+    return np.where(t > 0, (t - origin) / 1e6, np.nan)
+
+
+def _chosen(calls: Collectives) -> NDArray[np.bool_]:
+    """The latest calls, of the latest steps."""
+    most = min(CALLS, CELLS // max(1, len(calls.ranks)))
+    chosen = np.arange(len(calls)) >= len(calls) - most
+    if len(calls.steps) > STEPS:
+        chosen &= (calls.step < 0) | (calls.step >= calls.steps[-STEPS])
+    return chosen
+
+
+def _latest(view: View) -> int:
+    """The time of the last event of a rank."""
+    times = [view.table(kind)[name] for kind, name in (("op", "t1"), ("scope", "t"), ("collective", "t1"))]
+    return max(int(t.max(initial=0)) for t in [*times, view.table("collective_begin")["t"]])
+
+
+def _spans(ranks: list[View], origin: int, now: int, names: list[str]) -> Arrays:
+    """Steps, phases, named blocks and waits of all ranks as bars; adds the names of blocks to `names`."""
+    found = [np.empty((0, 5))]
+    for row, view in enumerate(ranks):
+        step, wait, op = (view.table(kind) for kind in ("step", "wait", "op"))
+        phase = view.catalog.phase[op["context"]]
+        first = np.flatnonzero(np.append(True, phase[1:] != phase[:-1])[: len(phase)])
+        end = np.maximum.reduceat(op["t1"], first) if len(first) else first
+        named = phase[first] > 0
+        first, end = first[named], end[named]
+        start, stop, context = blocks(view)
+        stop = np.where(stop > 0, stop, now)
+        scopes, which = np.unique(view.catalog.scope[context], return_inverse=True)
+        number = np.array([_number(names, view.catalog.strings.items[one]) for one in scopes.tolist()], np.int64)
+        for t0, t1, kind, name in (
+            (step["t0"], step["t1"], STEP_SPAN, step["index"]),
+            (op["t0"][first], end, phase[first], 0),
+            (start, stop, SCOPE_SPAN, number[which] if len(number) else 0),
+            (wait["t0"], wait["t1"], WAIT_SPAN, wait["seq"]),
+        ):
+            bars = np.zeros((len(t0), 5))
+            bars[:, 0], bars[:, 1], bars[:, 2], bars[:, 3], bars[:, 4] = row, t0 - origin, t1 - origin, kind, name
+            found.append(bars[t1 > origin])
+    whole = np.concatenate(found)
+    whole = whole[np.argsort(whole[:, 2], kind="stable")[-SPANS:]]
+    return _columns("span", whole, ("rank", "start", "end", "kind", "name"))
+
+
+def _number(names: list[str], name: str) -> int:
+    """The place of a name in the list, to which it is added if it is new."""
+    if name not in names:
+        names.append(name)
+    return names.index(name)
+
+
+def _activity(ranks: list[View], origin: int, families: list[str]) -> Arrays:
+    """The ops of all ranks as bars; adds their families to `families`."""
+    found = [np.empty((0, 4))]
+    for row, view in enumerate(ranks):
+        op = view.table("op")
+        codes, which = np.unique(view.catalog.family[op["plan"]], return_inverse=True)
+        number = np.array([_number(families, view.catalog.strings.items[code]) for code in codes.tolist()], np.int64)
+        bars = np.zeros((len(which), 4))
+        bars[:, 0], bars[:, 1], bars[:, 2] = row, op["t0"] - origin, op["t1"] - origin
+        bars[:, 3] = number[which] if len(number) else 0
+        found.append(bars[op["t1"] > origin])
+    whole = np.concatenate(found)
+    whole = whole[np.argsort(whole[:, 2], kind="stable")[-ACTIVITY:]]
+    return _columns("act", whole, ("rank", "start", "end", "family"))
+
+
+def _columns(prefix: str, rows: NDArray[np.float64], names: tuple[str, ...]) -> Arrays:
+    """Rows of bars as columns; start and end become ms."""
+    return {
+        f"{prefix}_{name}": rows[:, at] / 1e6 if name in ("start", "end") else rows[:, at].astype(np.uint32)
+        for at, name in enumerate(names)
+    }
+
+
+def _findings(calls: Collectives, chosen: NDArray[np.bool_]) -> dict[str, Any]:
+    """Who was late and why, what the steps lost, and what bandwidth was reached."""
+    row = np.cumsum(chosen) - 1
+    reasons = [
+        {"row": int(row[call]), "rank": reason.rank, "scope": safe_text(reason.scope)}
+        | {"ms": reason.ns / 1e6, "median_ms": reason.median_ns / 1e6, "text": safe_text(reason.text, 400)}
+        for call, reason in calls.reasons.items()
+        if chosen[call]
+    ]
+    late = [{key: value for key, value in one.items() if key != "lost_ns"} for one in calls.who()]
+    took, exposed = calls.step_ns.mean(axis=1) / 1e6, calls.exposed_ns.mean(axis=1) / 1e6
+    steps = [
+        {"step": index, "ms": ms, "exposed_ms": lost, "share": lost / ms if ms else 0.0}
+        | {"overlap": None if hidden != hidden else hidden}
+        for index, ms, lost, hidden in zip(
+            calls.steps.tolist(), took.tolist(), exposed.tolist(), calls.overlap.tolist(), strict=True
+        )
+    ][-STEPS:]
+    peak, ops = calls.peak_gb_s, []
+    for op in dict.fromkeys(calls.op.tolist()):
+        known = calls.gb_s[(calls.op == op) & ~np.isnan(calls.gb_s)]
+        if len(known):
+            middle = float(np.median(known))
+            ops.append({"op": op, "gb_s": middle, "share": middle / peak})
+    return {"reasons": reasons, "late": late, "steps": steps, "bandwidth": {"peak_gb_s": peak, "ops": ops}}
+
+
+def _stuck(calls: Collectives, ranks: list[View], now: int, states: dict[int, str]) -> dict[str, Any] | None:
+    """The call that ranks have waited for longer than `STUCK` seconds, and what each rank of its group does."""
+    open_ = (calls.begin > 0) & (calls.end == 0)
+    since = np.where(open_, calls.begin, now).min(axis=0, initial=now)
+    if not len(calls) or now - since.min() < STUCK * 1e9:
+        return None
+    call = int(since.argmin())
+    about = next(info for info in ranks[0].catalog.groups.items if info.name == calls.group[call] and info.size > 1)
+    place = {rank: row for row, rank in enumerate(calls.ranks)}
+    members = range(about.size) if "/" not in about.name else [r for r, at in place.items() if calls.begin[at, call]]
+    rows, words = [], f"{calls.op[call]}, {calls.nbytes[call]} bytes"
+    for rank in members:
+        row = place.get(rank, -1)
+        ended = np.flatnonzero(calls.end[row] > 0) if row >= 0 else np.empty(0, np.int64)
+        last = f"{calls.seq[ended[-1]]}, {calls.op[ended[-1]]}" if len(ended) else "none"
+        came = row >= 0 and bool(calls.begin[row, call])
+        state = "waits" if came and not calls.end[row, call] else "has finished it" if came else "has not come"
+        at = calls.begin[row, call] if came else _latest(ranks[row]) if row >= 0 else now
+        rows.append(
+            {"rank": rank, "state": states.get(rank, state), "call": words if came else "", "last": last}
+            | {"seconds": float(now - at) / 1e9}
+        )
+    seconds = float(now - since[call]) / 1e9
+    missing = [str(row["rank"]) for row in rows if row["call"] == ""]
+    text = f"call {calls.seq[call]} of {about.name}, {calls.op[call]}, has not ended for {seconds:.0f} s"
+    text += f": rank {', '.join(missing)} has not come" if missing else ""
+    return {"seq": int(calls.seq[call]), "group": about.name, "text": text, "seconds": seconds, "rows": rows}
+
+
+class LiveCollectives:
+    """The collective calls of a live view: takes its records, and makes the section when it has changed.
+
+    Attributes:
+        states: what is known of ranks beyond their events, such as "has died".
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.window = Window(catalog)
+        self.states: dict[int, str] = {}
+        self._version = -1
+        self._due = self._stuck_due = 0
+
+    def news(self, run: Run, keyframe: bool) -> tuple[dict[str, Any], Arrays]:
+        """What is new for a frame's head and its arrays: the section if it has changed and is due, or is asked for.
+
+        Building it takes at most a tenth of the time.
+        """
+        began, window = clock(), self.window
+        changed = window.version != self._version or began > self._stuck_due
+        if not window.seen or not (keyframe or (changed and began >= self._due)):
+            return {}, {}
+        self._version = window.version
+        window.meta = run.meta
+        about, arrays = section(window, run.start, run.end or began, self.states)
+        spent = clock() - began
+        self._due = clock() + max(100_000_000, 9 * spent)
+        self._stuck_due = clock() + (1_000_000_000 if about["stuck"] else int(STUCK * 1e9))
+        return {"collectives": about}, arrays
