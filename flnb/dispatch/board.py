@@ -27,7 +27,7 @@ TEXT = 88
 """Bytes of the text that describes a call, in UTF-8."""
 
 _HEAD = Struct("@qqqd")  # process or thread, state, sequence number of the last call, time of the last change
-_CALL = Struct(f"@q{TEXT}s")  # sequence number, text
+_CALL = Struct(f"@qq{TEXT}s")  # sequence number, a number that stands for the whole call, text
 _ROW = _HEAD.size + CALLS * _CALL.size
 
 
@@ -55,6 +55,7 @@ class Board:
         self._row = rank * _ROW
         self._process = self._last = 0
         self._others = [other for other in range(size) if other != rank]
+        self._first_words = [(other * _ROW + _HEAD.size) // 8 for other in self._others]  # of their calls
 
     @staticmethod
     def nbytes(size: int) -> int:
@@ -64,6 +65,7 @@ class Board:
     def begin(self, process: int) -> None:
         """Write that this rank has begun, as a process (or thread) of this number."""
         self._process = process
+        self._words = memoryview(self.memory).cast("q")  # reading one is three times as quick as unpacking
         _HEAD.pack_into(self.memory, self._row, process, OUTSIDE, 0, monotonic())
 
     def end(self, state: int = LEFT) -> None:
@@ -78,16 +80,24 @@ class Board:
         if before == LEFT:
             _HEAD.pack_into(self.memory, self._row, process, OUTSIDE, seq, monotonic())
 
-    def enter(self, seq: int, call: bytes) -> None:
-        """Write that this rank begins a call."""
+    def enter(self, seq: int, call: bytes, key: int) -> None:
+        """Write that this rank begins a call; ``key`` is a number that equal calls alone have in common."""
         row = self._row
-        _CALL.pack_into(self.memory, row + _HEAD.size + seq % CALLS * _CALL.size, seq, call)
+        _CALL.pack_into(self.memory, row + _HEAD.size + seq % CALLS * _CALL.size, seq, key, call)
         _HEAD.pack_into(self.memory, row, self._process, INSIDE, seq, monotonic())
         self._last = seq
 
     def leave(self, seq: int) -> None:
         """Write that the call has finished here. One that was made after it may have finished before."""
         _HEAD.pack_into(self.memory, self._row, self._process, OUTSIDE, max(seq, self._last), monotonic())
+
+    def agrees(self, seq: int, key: int) -> bool:
+        """Whether all ranks that have come to a call make this one."""
+        words, at = self._words, seq % CALLS * (_CALL.size // 8)
+        for first in self._first_words:  # noqa: SIM110  # in a hot path
+            if words[first + at] == seq and words[first + at + 1] != key:
+                return False
+        return True
 
     def differing(self, seq: int, call: bytes) -> list[int]:
         """The ranks that made another call under this sequence number, of those that have come to it."""
@@ -103,7 +113,7 @@ class Board:
 
     def call(self, rank: int, seq: int) -> str:
         """What a rank did under a sequence number, "" if the board does not hold it."""
-        known, text = _CALL.unpack_from(self.memory, rank * _ROW + _HEAD.size + seq % CALLS * _CALL.size)
+        known, _, text = _CALL.unpack_from(self.memory, rank * _ROW + _HEAD.size + seq % CALLS * _CALL.size)
         return text.rstrip(b"\0").decode(errors="replace") if known == seq else ""
 
     def row(self, rank: int) -> Row:

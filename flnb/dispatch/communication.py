@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import platform
+from hashlib import blake2b
 from time import monotonic, sleep
 from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -41,9 +42,9 @@ MEETING = frozenset(COLLECTIVES) - {"broadcast"}
 
 
 class Call:
-    """What is equal on all ranks in one call: the text on the board, and the plan in recordings."""
+    """What is equal on all ranks in one call: the text on the board with its key, and the plan in recordings."""
 
-    __slots__ = ("code", "name", "text", "words")
+    __slots__ = ("code", "key", "meets", "name", "numbered", "text", "words")
 
     def __init__(self, name: str, arrays: tuple[Any, ...], details: str) -> None:
         first = arrays[0] if arrays else np.empty(0, np.uint8)
@@ -51,6 +52,8 @@ class Call:
         self.name = name
         self.words = f"{name} {first.dtype.name}[{size}]{details}" if arrays else name
         self.text = self.words.encode()[:TEXT]
+        self.key = int.from_bytes(blake2b(self.words.encode(), digest_size=7).digest(), "little")
+        self.numbered, self.meets = name in COLLECTIVES, name in MEETING
         plan = intern.Plan(name, "communication", (size,), first.dtype.name, nbytes)
         self.code = intern.plans.id_of(plan) << schema.PLAN_SHIFT
 
@@ -166,13 +169,15 @@ def _usable(communicator: Communicator, name: str) -> Group:
 
 def _described(group: Group, communicator: Communicator, name: str, arguments: tuple[Any, ...]) -> Call:
     """The call, checked when its signature is met first."""
-    arrays = [a for a in arguments if type(a) is np.ndarray]
-    key = (name, *[(a.dtype, a.shape, a.flags.c_contiguous) if type(a) is np.ndarray else a for a in arguments])
+    if len(arguments) == 2 and type(first := arguments[0]) is np.ndarray is not type(arguments[1]):
+        key: Any = (name, first.dtype, first.size, first.flags.c_contiguous, arguments[1])
+    else:
+        key = (name, *[(a.dtype, a.size, a.flags.c_contiguous) if type(a) is np.ndarray else a for a in arguments])
     call = group.calls.get(key)
     if call is None:
+        arrays = [a for a in arguments if type(a) is np.ndarray]
         _check(communicator, name, arguments, arrays)
-        rest = [a for a in arguments if type(a) is not np.ndarray]
-        details = "".join(f", {a}" for a in rest)
+        details = "".join(f", {a}" for a in arguments if type(a) is not np.ndarray)
         call = Call(name, tuple(arrays if name == "all_reduce_multiple" else arrays[:1]), details)
         if len(group.calls) < 4096:
             group.calls[key] = call
@@ -214,8 +219,7 @@ class Pending:
         board = communicator.board
         if communicator.arriving is not None:
             communicator.arriving()
-        meets = call.name in COLLECTIVES
-        if meets:
+        if call.numbered:
             group.seq += 1
         self._seq = seq = group.seq
         self._begun = begun = clock()
@@ -223,9 +227,9 @@ class Pending:
         if lanes is not None:
             lane = lanes.lane
             lane.pending += (schema.COLLECTIVE_BEGIN | call.code, begun, seq, group.number, 0, 0, bucket, lane.context)
-        if board is not None and meets:
-            board.enter(seq, call.text)
-            if board.differing(seq, call.text):
+        if board is not None and call.numbered:
+            board.enter(seq, call.text, call.key)
+            if not board.agrees(seq, call.key):
                 self._refuse("nothing was sent")
         self._work: Work = getattr(communicator, call.name)(*arguments)
 
@@ -290,8 +294,8 @@ class Pending:
         self._over = True
         communicator, call, seq = self._communicator, self._call, self._seq
         board = communicator.board
-        if board is not None and call.name in COLLECTIVES:
-            if call.name in MEETING and board.differing(seq, call.text):
+        if board is not None and call.numbered:
+            if call.meets and not board.agrees(seq, call.key):
                 self._refuse("what the ranks received is wrong")
             board.leave(seq)
         lanes = bus.lanes

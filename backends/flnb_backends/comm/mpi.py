@@ -26,20 +26,29 @@ FLIGHT = "FLNB_FLIGHT"
 """Environment variable with the folder that `flnb launch` looks through when the ranks have ended."""
 
 
+SUMMED = frozenset(np.dtype(code) for code in "bhilqBHILQfdgFDG")
+"""Dtypes that MPI can sum."""
+
+
 class Request(Work):
-    """An MPI request; ``after`` is called once when it has finished."""
+    """An MPI request."""
 
-    def __init__(self, request: Any, after: Any = None) -> None:
-        self.test = request.Test if after is None else self._test  # type: ignore[method-assign]  # one call less
-        self._request, self._after = request, after
+    def __init__(self, request: Any) -> None:
+        self.test = request.Test  # type: ignore[method-assign]  # one call less
 
-    def _test(self) -> bool:
-        if not self._request.Test():
-            return False
-        after, self._after = self._after, None
-        if after is not None:
-            after()
-        return True
+
+class Converted(Work):
+    """An MPI request on a copy of a buffer in another dtype, which is copied back when it has finished."""
+
+    def __init__(self, request: Any, wide: Any, buffer: Any) -> None:
+        self._request, self._wide, self._buffer = request, wide, buffer
+
+    def test(self) -> bool:
+        """Whether it has finished."""
+        if self._request is not None and self._request.Test():
+            np.copyto(self._buffer, self._wide, casting="unsafe")
+            self._request = None
+        return self._request is None
 
 
 class Mpi(Communicator):
@@ -58,6 +67,7 @@ class Mpi(Communicator):
         self._engine = (communicator or mpi.COMM_WORLD).Dup()
         self.rank, self.size, self.group_name = self._engine.rank, self._engine.size, group
         self._splits = 0
+        self._all_reduce, self._in_place = self._engine.Iallreduce, mpi.IN_PLACE
         self._operations = {"sum": mpi.SUM, "max": mpi.MAX, "min": mpi.MIN}
         self.board = None
         if self.size > 1:
@@ -88,11 +98,9 @@ class Mpi(Communicator):
 
     def all_reduce(self, buffer: Any, op: str = "sum") -> Work:
         """``MPI_Iallreduce`` in place."""
-        operation, engine, wide = self._operations[op], self._engine, _wide(buffer)
-        if wide is buffer:
-            return Request(engine.Iallreduce(self._mpi.IN_PLACE, buffer, operation))
-        request = engine.Iallreduce(self._mpi.IN_PLACE, wide, operation)
-        return Request(request, lambda: np.copyto(buffer, wide, casting="unsafe"))
+        wide = buffer if buffer.dtype in SUMMED else _wide(buffer)
+        request = self._all_reduce(self._in_place, wide, self._operations[op])
+        return Request(request) if wide is buffer else Converted(request, wide, buffer)
 
     def all_gather(self, buffer: Any, out: Any) -> Work:
         """``MPI_Iallgather``."""
@@ -105,7 +113,7 @@ class Mpi(Communicator):
             return Request(self._engine.Ireduce_scatter_block(buffer, out, operation))
         made = np.empty(out.shape, wide.dtype)
         request = self._engine.Ireduce_scatter_block(wide, made, operation)
-        return Request(request, lambda: np.copyto(out, made, casting="unsafe"))
+        return Converted(request, made, out)
 
     def broadcast(self, buffer: Any, root: int = 0) -> Work:
         """``MPI_Ibcast``."""
@@ -137,7 +145,7 @@ def _bytes(buffer: Any) -> Any:
 
 def _wide(buffer: Any) -> Any:
     """The buffer, or a copy in a dtype that MPI can sum."""
-    if buffer.dtype.kind in "iufc" and buffer.dtype != np.float16:
+    if buffer.dtype in SUMMED:
         return buffer
     return buffer.astype(np.uint8 if buffer.dtype.kind == "b" else np.float32)
 
