@@ -80,7 +80,7 @@ class Board:
         if before == LEFT:
             _HEAD.pack_into(self.memory, self._row, process, OUTSIDE, seq, monotonic())
 
-    def enter(self, seq: int, call: bytes, key: int) -> None:
+    def enter(self, seq: int, call: bytes, key: int = 0) -> None:
         """Write that this rank begins a call; ``key`` is a number that equal calls alone have in common."""
         row = self._row
         _CALL.pack_into(self.memory, row + _HEAD.size + seq % CALLS * _CALL.size, seq, key, call)
