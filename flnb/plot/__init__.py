@@ -17,6 +17,7 @@ from flnb_telemetry.analysis.roofline import Peaks, Point, measured, points
 from flnb_telemetry.extras import require
 from flnb_telemetry.safe_text import html_text
 
+from flnb.plot.ranks import collectives
 from flnb.show.tapegraph import tape
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from flnb.memory_lab.replay_table import Replay
 
-__all__ = ["TEMPLATE", "fragmentation", "memory", "op_times", "replay", "roofline", "tape"]
+__all__ = ["TEMPLATE", "collectives", "fragmentation", "memory", "op_times", "replay", "roofline", "tape"]
 
 POINTS = 10_000  # of a line at most
 LONGEST = 100  # characters of a name

@@ -1,0 +1,146 @@
+"""`flnb.plot.collectives`: what ranks waited for and transferred, as a plotly figure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flnb_telemetry import palette, quantity
+from flnb_telemetry.analysis.collectives import collectives as joined
+from flnb_telemetry.safe_text import html_text
+
+from flnb import plot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flnb_telemetry import Recording
+    from flnb_telemetry.analysis.collectives import Collectives
+    from flnb_telemetry.schema import Ints
+
+CALLS = 400
+"""Most calls that are drawn one by one."""
+MANY = 32
+"""With more ranks than this each is a row of colours."""
+LANES = 3
+"""Calls in flight at one time that stand under each other."""
+COLOUR = palette.FAMILY["communication"][0]
+MS = 1e6
+
+
+def collectives(run: Recording, steps: tuple[int, int] | None = None) -> Any:
+    """Draw the collective calls of ranks as a plotly figure: waiting for the last rank hatched, transfer filled.
+
+    The subtitle says which rank was latest in the steps that are drawn, and why. Of more than 32 ranks the figure shows
+    how late each came in each step.
+
+    Args:
+        run: a recording in which ranks are threads, or a `Ranks` of several recordings.
+        steps: the first and the last step to draw. By default the step that lost most time, with its neighbours; of
+            a recording without steps the last calls.
+
+    >>> import flnb
+    >>> with flnb.record("example") as run:
+    ...     done = flnb.distributed.run_threads(2, lambda: flnb.distributed.all_reduce(flnb.ones(3)).sum())
+    >>> flnb.plot.collectives(run).layout.title.text
+    'Collective calls of example'
+    """
+    calls = joined(run)
+    many = len(calls.ranks) > MANY
+    figure = plot._figure(f"Collective calls of {run.name}", "step" if many else "time, ms", "rank")
+    figure.update_yaxes(rangemode="normal", autorange="reversed", zeroline=False)
+    chosen = _chosen(calls, steps)
+    if many:
+        _heat(figure, calls)
+    else:
+        _bars(figure, calls, chosen)
+        figure.update_layout(legend={"orientation": "h", "y": -0.25})
+        figure.update_layout(barmode="overlay", height=150 + max(56, 64 - len(calls.ranks)) * len(calls.ranks))
+        figure.update_yaxes(tickvals=list(range(len(calls.ranks))), ticktext=list(calls.ranks), showgrid=False)
+    _say(figure, calls, chosen)
+    return figure
+
+
+def _chosen(calls: Collectives, steps: tuple[int, int] | None) -> Ints:
+    """The numbers of the calls to draw."""
+    if steps is None and len(calls.steps):
+        lost = [int(calls.lost[calls.step == index].sum()) for index in calls.steps.tolist()]
+        at = int(np.argmax(lost))
+        steps = int(calls.steps[max(0, at - 1)]), int(calls.steps[min(at + 1, len(calls.steps) - 1)])
+    if steps is None:
+        return np.arange(max(0, len(calls) - CALLS), len(calls))
+    found = np.flatnonzero((calls.step >= steps[0]) & (calls.step <= steps[1]))
+    if not len(found):
+        kept = f"{calls.steps[0]} to {calls.steps[-1]}" if len(calls.steps) else "none"
+        raise ValueError(
+            f"flnb.plot.collectives: got steps={steps!r}, in which no rank made a collective call; expected the first "
+            f"and the last step to draw; steps of the recording: {kept}"
+        )
+    return found[:CALLS]
+
+
+def _bars(figure: Any, calls: Collectives, chosen: Ints) -> None:
+    """Add a hatched bar for each time of waiting and a filled one for each transfer, and join the ranks of a call."""
+    if not len(chosen):
+        return
+    begin = calls.begin[:, chosen]
+    origin = int(begin[begin > 0].min())
+    lanes, at = _lanes(calls, chosen)
+    height = 0.8 / lanes
+    hatch = {"shape": "/", "size": 5, "solidity": 0.35, "fgcolor": COLOUR, "bgcolor": "rgba(0,0,0,0)"}
+    outline = {"color": COLOUR, "width": 1}
+    for name, pattern, table in (("waiting", hatch, calls.waiting), ("transferring", None, calls.transfer)):
+        rank, place = np.nonzero(table[:, chosen])
+        call = chosen[place]
+        start = calls.begin[rank, call] if pattern else np.maximum(calls.last[call], calls.begin[rank, call])
+        about = [f"{line}<br>{name} {quantity.duration(ns)}" for line, ns in _about(calls, rank, call, table)]
+        figure.add_bar(
+            x=table[rank, call] / MS, base=(start - origin) / MS, y=rank - 0.4 + height * (at[place] + 0.5), name=name,
+            width=0.8 * height, orientation="h", hovertext=about, hoverinfo="text",
+            marker={"color": COLOUR, "line": outline, "pattern": pattern},
+        )  # fmt: skip
+    meets = (calls.last[chosen] - origin)[calls.last[chosen] > 0] / MS
+    x = np.stack([meets, meets, np.full_like(meets, np.nan)], 1).ravel()
+    y = np.tile([-0.5, len(calls.ranks) - 0.5, np.nan], len(meets))
+    dots = {"color": COLOUR, "width": 1, "dash": "dot"}
+    figure.add_scatter(x=x, y=y, mode="lines", line=dots, name="the last rank came", hoverinfo="skip")
+
+
+def _about(calls: Collectives, rank: Ints, call: Ints, table: Ints) -> Iterator[tuple[str, int]]:
+    """The head of each bar's tooltip, and how long the bar is (ns)."""
+    for row, one in zip(rank.tolist(), call.tolist(), strict=True):
+        bucket = f", bucket {calls.bucket[one]}" if calls.bucket[one] >= 0 else ""
+        size = quantity.size(int(calls.nbytes[one]))
+        yield f"rank {calls.ranks[row]}: {calls.op[one]} #{calls.seq[one]}{bucket}, {size}", int(table[row, one])
+
+
+def _lanes(calls: Collectives, chosen: Ints) -> tuple[int, Ints]:
+    """How many lanes a rank has, and in which of them each call stands: calls in flight at one time side by side."""
+    free = [0] * LANES
+    at = np.zeros(len(chosen), np.int64)
+    for place, call in enumerate(chosen.tolist()):
+        begin = int(calls.begin[calls.begin[:, call] > 0, call].min())
+        at[place] = next((lane for lane, end in enumerate(free) if end <= begin), int(np.argmin(free)))
+        free[at[place]] = int(calls.end[:, call].max())
+    return int(at.max(initial=0)) + 1, at
+
+
+def _heat(figure: Any, calls: Collectives) -> None:
+    """Add how much later than the median each rank came, at most, in each step."""
+    came = np.where(calls.begin > 0, calls.begin, np.nan)
+    late = came - np.nanmedian(came, axis=0)
+    most = [np.nanmax(late[:, calls.step == index], axis=1, initial=0) for index in calls.steps.tolist()]
+    scale = [[0, "rgba(8,109,116,0)"], [1, COLOUR]]
+    bar = {"title": "late, ms"}
+    figure.add_heatmap(x=calls.steps, y=calls.ranks, z=np.array(most).T / MS, colorscale=scale, colorbar=bar)
+
+
+def _say(figure: Any, calls: Collectives, chosen: Ints) -> None:
+    """Write why the latest rank was late into the subtitle, and mark it."""
+    known = [call for call in chosen.tolist() if call in calls.reasons]
+    if not known:
+        return
+    worst = max(known, key=lambda call: (int(calls.lost[call]), -call))
+    reason = calls.reasons[worst]
+    where = f" (step {calls.step[worst]})" if calls.step[worst] >= 0 else ""
+    figure.update_layout(title={"subtitle": {"text": html_text(reason.text, 2 * plot.LONGEST) + where}})
