@@ -65,7 +65,7 @@ class Exchanging(Module):
         self._bucket_of = {number: bucket for bucket in self._buckets for number in bucket.numbers}
         self.leaves = set(self._bucket_of)
         self._next = 0
-        self._present = current().size
+        self._present, self._first = current().size, 0
         if current().size > 1:
             listen(self)
 
@@ -112,7 +112,8 @@ class Exchanging(Module):
         """Let ranks have different numbers of batches inside the block, around a loop over this rank's batches.
 
         A rank whose loop has ended joins the passes of the others, with zeros, until all have ended; gradients are
-        averaged over those that are still there. It updates its parameters, too, so that all ranks stay alike.
+        averaged over those that are still there. It updates its parameters, too, so that all ranks stay alike. Modules
+        must not communicate in their calls, as `SyncBatchNorm` does.
 
         Args:
             update: called on ranks that have ended after each pass in which gradients are exchanged: what the loop does
@@ -141,13 +142,13 @@ class Exchanging(Module):
                 self.ended()
                 update()
         finally:
-            self._uneven, self._present = False, current().size
+            self._uneven, self._present, self._first = False, current().size, 0
 
     def _count(self, here: int) -> int:
         """The number of ranks that are in a pass, of which this is one if ``here`` is 1."""
-        there = np.array([here])
-        run("all_reduce", there, "sum")
-        self._present = int(there[0])
+        there = np.empty(current().size, np.int64)
+        run("all_gather", np.array([here]), there)
+        self._present, self._first = int(there.sum()), int(there.argmax())
         return self._present
 
     # What a backward pass tells
@@ -222,6 +223,8 @@ class Exchanging(Module):
             self._receive(bucket)
             self._deliver(bucket, known)
             bucket.flat = bucket.mine = None
+        for _, buffer in self.module.named_buffers():
+            assign(buffer, broadcast(buffer, self._first))
 
     def _deliver(self, bucket: Bucket, known: set[int]) -> None:
         """Set the gradients in a bucket, of those parameters that are known to be used."""
@@ -246,8 +249,9 @@ class DataParallel(Exchanging):
     """A module whose gradients are averaged over all ranks in every backward pass.
 
     Every rank wraps the same module, calls it on its own part of the batch, and takes the same number of steps. At the
-    start all ranks get the parameters and buffers of rank 0. A parameter that this rank did not use counts as zero; one
-    that no rank used keeps no gradient. Every rank's backward must reach at least one of the parameters.
+    start all ranks get the parameters and buffers of rank 0, and after every pass its buffers. A parameter that this
+    rank did not use counts as zero; one that no rank used keeps no gradient. Every rank's backward must reach at least
+    one of the parameters.
 
     Args:
         module: the module to train.

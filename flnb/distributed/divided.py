@@ -10,7 +10,7 @@ import numpy as np
 from flnb.autograd import Variable
 from flnb.autograd.packing import PackingTape, unpacked_tape
 from flnb.dispatch.communication import start
-from flnb.dispatch.crossing import detached
+from flnb.dispatch.crossing import detached, mark_written
 from flnb.dispatch.plan import spec_of
 from flnb.dispatch.state import category
 from flnb.nn.module import Parameter
@@ -19,10 +19,12 @@ from flnb.ops.elementwise import copy
 from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from flnb.dispatch.communication import Pending
+    from flnb.distributed.sharded import Sharded
     from flnb.interface.tape import Node
+    from flnb.nn.module import Module
 
 __all__ = ["Away", "Divided", "Division", "PartsTape", "Shard", "Unit"]
 
@@ -49,6 +51,15 @@ class Divided(Parameter):
     def _shard(self) -> Shard:
         """This rank's part, which has the gradient."""
         return divisions[id(self)].shard
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
+        twin = Parameter(self.data, self.requires_grad)
+        twin.name = self.name
+        return twin
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        rebuild, (_, *rest) = super().__reduce__()
+        return rebuild, (Parameter, *rest)
 
 
 class Away(Divided):
@@ -129,8 +140,9 @@ class Division:
         """Free the whole parameter's memory; with ``store`` this rank's part of it becomes the shard's value."""
         if self._flat is None:
             return
-        if store:
+        if store and self._array is not None:
             np.copyto(self.shard._data, self._flat._data[self.low : self.high])
+            mark_written(self.shard)
         owners.pop(id(self._flat._data), None)
         self._flat = self._array = None
 
@@ -141,22 +153,45 @@ class Division:
 
 
 class Unit:
-    """Parameters that are gathered together: those of one module.
+    """Parameters that are gathered together: those of one module, for each call of it.
 
     Args:
-        allowed: says whether they may be gathered now; all ranks must do so at the same time.
+        module: the module.
+        model: the `Sharded`, which says whether parameters may be gathered now, on all ranks, and whether they stay.
+
+    Attributes:
+        left: in a backward pass, the numbers of the leaves whose gradients have not come yet.
     """
 
-    def __init__(self, divisions: Sequence[Division], allowed: Callable[[], bool]) -> None:
-        self.divisions, self._allowed = list(divisions), allowed
+    def __init__(self, divisions: Sequence[Division], module: Module, model: Sharded) -> None:
+        self.divisions, self._module, self._model = list(divisions), module, model
         self.left: set[int] = set()
         for division in divisions:
             division.unit = self
+        self._handles = [module.register_forward_pre_hook(self.before), module.register_forward_hook(self.after)]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Unit:
+        return self  # a copied module has this one's hooks, which do nothing there
+
+    def before(self, module: Module, inputs: Any) -> None:
+        """Gather the parameters for a call of the module."""
+        if module is self._module:
+            self.gather()
+
+    def after(self, module: Module, inputs: Any, output: Any) -> None:
+        """Release the parameters after a call of the module."""
+        if module is self._module and not self._model.staying:
+            self.release()
+
+    def close(self) -> None:
+        """Do nothing any more when the module is called."""
+        for handle in self._handles:
+            handle.remove()
 
     def gather(self) -> None:
         """Gather the parameters that are away."""
         away = [division for division in self.divisions if division._array is None]
-        if away and not self._allowed():
+        if away and not self._model.reading:
             name, shape = away[0].parameter.name, away[0].parameter.shape
             raise RuntimeError(
                 f"the values of the parameter {name!r} {shape} are divided among ranks; use them on all ranks "

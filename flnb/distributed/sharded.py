@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flnb_telemetry.withblock import with_block
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
     from flnb_telemetry.withblock import WithBlock
 
-    from flnb.autograd.hooks import Handle
     from flnb.distributed.buckets import Bucket
     from flnb.interface.tape import Node
     from flnb.nn.module import Module
@@ -54,6 +52,8 @@ class Sharded(Exchanging):
 
     Attributes:
         optimizer: the optimizer, with the same methods.
+        reading: whether whole parameters may be gathered now: in a pass, or in `gathered`.
+        staying: whether they stay until the end of `gathered`.
 
     Raises:
         ValueError: another stage, or an optimizer of other parameters.
@@ -95,8 +95,7 @@ class Sharded(Exchanging):
         self._by_number = {d.parameter._node[2]: d for d in self._divisions}
         self.optimizer = ShardedOptimizer(made, self._divisions, self)
         self._units: list[Unit] = []
-        self._hooking: list[Handle] = []
-        self._reading = False
+        self.reading = self.staying = False
         if own:
             self._send_away()
         elif self.takes:
@@ -121,28 +120,18 @@ class Sharded(Exchanging):
             mine = [known.pop(id(p), None) for _, p in part._own() if isinstance(p, Parameter)]
             found = [division for division in mine if division is not None]
             if found:
-                unit = Unit(found, lambda: self._reading)
-                self._units.append(unit)
-                self._hooking.append(part.register_forward_pre_hook(partial(_gather, unit)))
-                self._hooking.append(part.register_forward_hook(partial(self._called, unit)))
+                self._units.append(Unit(found, part, self))
         for division in self._divisions:
             division.parameter.__class__ = Away
             SLOT.__delete__(division.parameter)
             if hasattr(division.parameter, "_root"):
                 del division.parameter._root  # it has the same memory
 
-    def _called(self, unit: Unit, *_: Any) -> None:
-        """Release a module's parameters after its call, unless all are to stay."""
-        if not self._staying:
-            unit.release()
-
-    _staying = False
-
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """Call the module."""
-        if not self._units or self._staying:
+        if not self._units or self.staying:
             return self.module(*inputs, **options)
-        self._reading = True
+        self.reading = True
         try:
             with state.use(tape=PartsTape()):
                 return self.module(*inputs, **options)
@@ -151,8 +140,8 @@ class Sharded(Exchanging):
 
     def _rest(self) -> None:
         """Release all whole parameters until the next pass."""
-        self._reading = self._staying
-        for unit in () if self._staying else self._units:
+        self.reading = self.staying
+        for unit in () if self.staying else self._units:
             unit.release()
 
     @with_block
@@ -166,17 +155,17 @@ class Sharded(Exchanging):
         ...     layer.weight.shape, layer.weight.detach().numpy().shape
         ((1, 2), (1, 2))
         """
-        before, self._reading, self._staying = self._staying, True, True
+        before, self.reading, self.staying = self.staying, True, True
         try:
             for unit in self._units:
                 unit.gather()
             yield
         finally:
-            self._staying = before
+            self.staying = before
             if not before:
                 for unit in self._units:
                     unit.release(store=True)
-                self._reading = False
+                self.reading = False
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the module's state, whole, on every rank; all ranks call it."""
@@ -196,22 +185,23 @@ class Sharded(Exchanging):
 
     def close(self) -> None:
         """Exchange gradients no more; in stage 3 the whole parameters are here again."""
-        if self._units:
-            with self.gathered():
-                whole = [(d, crossing.detached(d.whole(), d.parameter._spec)) for d in self._divisions]
-            for division, values in whole:
-                division.parameter.__class__ = Parameter
-                division.parameter._adopt(values)
-            for handle in self._hooking:
-                handle.remove()
-            self._units = []
         unlisten(self)
+        if not self.takes:
+            return
+        with self.gathered():
+            whole = [(d.parameter, crossing.detached(d.parameter._data, d.parameter._spec)) for d in self._divisions]
+        for parameter, values in whole:
+            parameter.__class__ = Parameter
+            parameter._adopt(values)
+        for unit in self._units:
+            unit.close()
+        self._units = []
 
     # What a backward pass tells
 
     def began(self) -> None:
         """Empty the buckets; parameters may be gathered."""
-        self._reading = True
+        self.reading = True
         for unit in self._units:
             unit.left = {d.parameter._node[2] for d in unit.divisions}
         super().began()
@@ -223,7 +213,7 @@ class Sharded(Exchanging):
             unit = self._by_number[leaf[2]].unit
             assert unit is not None
             unit.left.discard(leaf[2])
-            if not unit.left and not self._staying:
+            if not unit.left and not self.staying:
                 unit.release()
         return taken
 
@@ -253,12 +243,16 @@ class Sharded(Exchanging):
 
     def before_update(self) -> None:
         """Give the shards the gradients of their parameters, in stage 1."""
+        if self.staying:
+            raise RuntimeError("step: parameters are whole inside of `gathered`; leave that block before the step")
         for division in () if self.takes else self._divisions:
             grad = division.parameter.grad
             division.shard.grad = None if grad is None else division.slice(grad)
 
     def after_update(self) -> None:
         """Collect the new values of the parameters from all ranks, in stages 1 and 2."""
+        for unit in self._units:
+            unit.release()  # a pass that failed may have left old values here
         if self._units or current().size == 1:
             return
         for bucket in self._buckets:
@@ -270,8 +264,3 @@ class Sharded(Exchanging):
             for place, parameter in zip(bucket.places, bucket.parameters, strict=True):
                 read_rows(rows._data[:, slice(*place)], parameter._data)
                 crossing.mark_written(parameter)
-
-
-def _gather(unit: Unit, *_: Any) -> None:
-    """Gather the parameters of a module that is about to be called."""
-    unit.gather()

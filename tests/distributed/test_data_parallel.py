@@ -186,3 +186,22 @@ def test_a_strided_parameter() -> None:
         return net.weight.tolist()
 
     assert distributed.run_threads(2, work) == [[[0.0, 2.0, 4.0, 6.0]]] * 2
+
+
+def test_buffers_are_those_of_the_first_rank_after_every_pass() -> None:
+    def work() -> Any:
+        net = nn.BatchNorm(1)
+        model = distributed.DataParallel(net)
+        model(flnb.asarray([[1.0], [3.0]]) * (distributed.rank() + 1.0)).sum().backward()
+        model.close()
+        return round(net.running_mean.item(), 4)
+
+    assert distributed.run_threads(3, work) == [0.2] * 3
+
+
+def test_states_are_those_of_the_module() -> None:
+    net = nn.Linear(2, 1)
+    model = distributed.DataParallel(net)
+    assert list(model.state_dict()) == ["weight", "bias"]
+    model.load_state_dict({"weight": np.ones((1, 2)), "bias": np.zeros(1)})
+    assert net.weight.tolist() == [[1.0, 1.0]]
