@@ -21,7 +21,7 @@ import numpy as np
 from flnb_telemetry import bus, intern, schema
 
 from flnb.dispatch import state
-from flnb.dispatch.board import FAILED, GAVE_UP, TEXT
+from flnb.dispatch.board import FAILED, GAVE_UP, INSIDE, TEXT, Board
 from flnb.interface.communicator import REDUCTIONS, CollectiveError, Communicator, Work
 
 if TYPE_CHECKING:
@@ -80,7 +80,19 @@ def _facts() -> dict[str, Any]:
     return {"rank": here.rank, "ranks": here.size, "host": platform.node(), "process": os.getpid()}
 
 
+def _states() -> dict[int, str]:
+    """What the boards say of ranks for which others have waited for a second: who has died, stopped, or failed."""
+    found: dict[int, str] = {}
+    for board in [key for key in list(_groups) if isinstance(key, Board)]:
+        row = board.row(board.rank)
+        if row.state == INSIDE and row.seconds > 1.0:
+            gone = board.gone(board.unfinished(row.seq))
+            found |= {rank: text.partition(";")[0] for rank, text in gone.items()}
+    return found
+
+
 bus.describers.append(_facts)
+bus.state_sources.append(_states)
 _named: dict[tuple[str, int], int] = {}
 """How many communicators of one group name and rank there have been."""
 _groups: WeakKeyDictionary[Any, Group] = WeakKeyDictionary()

@@ -73,6 +73,9 @@ announcers: list[Callable[[Lane], None]] = []
 describers: list[Callable[[], dict[str, Any]]] = []
 """Functions called when a recording begins; they return facts for its `meta` (backend, manager, device, ...)."""
 
+state_sources: list[Callable[[], dict[int, str]]] = []
+"""Functions that return what is known of other ranks beyond events, such as that one has died."""
+
 
 class Steps:
     """A counter of training steps: one for the program, and one for each block of `own_steps`.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flnb_telemetry import intern, schema
+from flnb_telemetry import bus, intern, schema
 from flnb_telemetry.analysis.collectives import Collectives
 from flnb_telemetry.analysis.joining import join, of_recording
 from flnb_telemetry.analysis.lateness import blocks
@@ -37,6 +37,8 @@ CALLS, STEPS = 2000, 48
 STUCK = 2.0
 """Seconds after which a call that not all ranks have joined, or finished, is reported."""
 KEPT = (schema.COLLECTIVE_BEGIN, schema.COLLECTIVE, schema.WAIT, schema.STEP, schema.SCOPE)
+FRESH = 1000
+"""Batches of records that wait to be sent to another process."""
 STEP_SPAN, WAIT_SPAN, SCOPE_SPAN = 0, 5, 4
 
 
@@ -54,6 +56,7 @@ class Window:
         self.bounds: dict[int, int] = {}
         self.version = 0  # grows with each change
         self.seen = False
+        self.fresh: list[tuple[int, Records]] | None = None  # if a list, what was added since somebody emptied it
         self._batches: deque[tuple[int, Records]] = deque()
         self._rows = 0
         self._ahead = intern.NONE
@@ -75,6 +78,9 @@ class Window:
             return
         self.seen = True
         self._batches.append((lane, rows))
+        if self.fresh is not None:
+            self.fresh.append((lane, rows))
+            del self.fresh[:-FRESH]
         self._rows += len(rows)
         while self._rows > ROWS and len(self._batches) > 1:
             self._rows -= len(self._batches.popleft()[1])
@@ -291,16 +297,26 @@ def _stuck(calls: Collectives, ranks: list[View], now: int, states: dict[int, st
     return {"seq": int(calls.seq[call]), "group": about.name, "text": text, "seconds": seconds, "rows": rows}
 
 
+def known_states() -> dict[int, str]:
+    """What this process knows of ranks beyond their events, while it waits for them."""
+    found: dict[int, str] = {}
+    for ask in bus.state_sources:
+        found |= ask()
+    return found
+
+
 class LiveCollectives:
     """The collective calls of a live view: takes its records, and makes the section when it has changed.
 
     Attributes:
-        states: what is known of ranks beyond their events, such as "has died".
+        states: what other processes know of ranks beyond their events, such as that one has died.
+        shift: how far the clock of this process is ahead of the ranks' common one, ns.
     """
 
     def __init__(self, catalog: Catalog) -> None:
         self.window = Window(catalog)
         self.states: dict[int, str] = {}
+        self.shift = 0
         self._version = -1
         self._due = self._stuck_due = 0
 
@@ -315,7 +331,7 @@ class LiveCollectives:
             return {}, {}
         self._version = window.version
         window.meta = run.meta
-        about, arrays = section(window, run.start, run.end or began, self.states)
+        about, arrays = section(window, run.start, run.end or began - self.shift, known_states() | self.states)
         spent = clock() - began
         self._due = clock() + max(100_000_000, 9 * spent)
         self._stuck_due = clock() + (1_000_000_000 if about["stuck"] else int(STUCK * 1e9))

@@ -6,9 +6,11 @@ import os
 import signal
 import sys
 import time
+from multiprocessing.connection import Client
 from typing import Any
 
 import numpy as np
+from flnb_telemetry.joined import RankSource
 
 import flnb
 from flnb import distributed, nn
@@ -123,6 +125,24 @@ def fault() -> None:
             case "op":
                 distributed.broadcast(x)
     distributed.all_reduce(x)
+
+
+def slow_data(steps: int) -> None:
+    """Training steps in which rank 1 takes long for its data."""
+    model = distributed.DataParallel(nn.Linear(8, 8))
+    for _ in range(steps):
+        with flnb.step():
+            with flnb.scope("data"), flnb.scope("take"):
+                time.sleep(0.1 * distributed.rank())
+            model(flnb.ones((4, 8))).sum().backward()
+    model.close()
+
+
+def live() -> None:
+    """Messages of a live view go to a socket."""
+    connection = Client(os.environ["FLNB_TEST_SOCKET"])
+    with RankSource(connection.send, "live", frames=distributed.rank() == 0):
+        slow_data(12)
 
 
 if __name__ == "__main__":
