@@ -86,6 +86,79 @@ def memory() -> None:
         gc.collect()
 
 
+def trained(model: Any, optimizer: Any, batches: Any) -> list[float]:
+    """The losses of some steps."""
+    losses = []
+    for batch in batches:
+        optimizer.zero_grad()
+        loss = (model(flnb.asarray(batch)) ** 2).mean()
+        loss.backward()
+        losses.append(loss.item())
+        optimizer.step()
+    return losses
+
+
+def set_all(net: nn.Module) -> nn.Module:
+    """Set the parameters to float64 numbers that are the same on all ranks."""
+    draw = np.random.default_rng(2)
+    net.astype(flnb.float64)
+    state = {k: draw.normal(size=v.shape) if v.ndim > 1 else v for k, v in net.state_dict().items()}
+    net.load_state_dict({k: v * 0.0 if k.endswith("bias") else v for k, v in state.items()})
+    return net
+
+
+def layers() -> None:
+    """Batch norm over ranks and divided linear layers are trained as in one process."""
+    rank, size = distributed.rank(), distributed.size()
+    data = np.random.default_rng(1).normal(size=(5, 8, 4))
+
+    def normalized() -> nn.Module:
+        return set_all(nn.Sequential(nn.Linear(4, 6, bias=False), nn.BatchNorm(6), nn.Tanh(), nn.Linear(6, 1)))
+
+    alone = normalized()
+    expected = trained(alone, optim.Adam(alone.parameters(), lr=1e-2), data)
+    net = normalized()
+    model = distributed.DataParallel(distributed.SyncBatchNorm.convert(net))
+    optimizer = optim.Adam(net.parameters(), lr=1e-2)
+    losses = trained(model, optimizer, [np.split(batch, size)[rank] for batch in data])
+    mean = distributed.all_reduce(losses).numpy() / size
+    np.testing.assert_allclose(mean, expected, rtol=1e-6)  # the list is float32
+    np.testing.assert_allclose(net[1].running_var.numpy(), alone[1].running_var.numpy(), rtol=1e-10)
+
+    alone = set_all(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)))
+    up, down = distributed.ColumnLinear(4, 8).astype(flnb.float64), distributed.RowLinear(8, 2).astype(flnb.float64)
+    for part, whole in ((up, alone[0]), (down, alone[2])):
+        part.load_whole(whole.weight.data, whole.bias.data)
+    divided = nn.Sequential(up, nn.Tanh(), down)
+    expected = trained(alone, optim.Adam(alone.parameters(), lr=1e-2), data)
+    losses = trained(divided, optim.Adam(divided.parameters(), lr=1e-2), data)
+    np.testing.assert_allclose(losses, expected, rtol=1e-12)
+
+
+def uneven() -> None:
+    """A rank with fewer batches joins the others, which are trained as one process by the average over those there."""
+    rank, size = distributed.rank(), distributed.size()
+    data = np.random.default_rng(1).normal(size=(size, 2 * size, 3, 4))
+    alone = set_all(nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1)))
+    optimizer = optim.Adam(alone.parameters(), lr=1e-2)
+    for step in range(2 * size):
+        there = [r for r in range(size) if step < 2 * size - 2 * r]
+        optimizer.zero_grad()
+        for r in there:
+            ((alone(flnb.asarray(data[r, step])) ** 2).mean() / len(there)).backward()
+        optimizer.step()
+    for stage in (0, 1, 2):
+        net = set_all(nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1)))
+        optimizer = optim.Adam(net.parameters(), lr=1e-2)
+        model: Any = distributed.Sharded(net, optimizer, stage=stage) if stage else distributed.DataParallel(net)
+        stepping = model.optimizer if stage else optimizer
+        with model.uneven(stepping.step):
+            trained(model, stepping, data[rank, : 2 * size - 2 * rank])
+        for key, value in alone.state_dict().items():
+            np.testing.assert_allclose(model.state_dict()[key].numpy(), value.numpy(), rtol=1e-11)
+        model.close()
+
+
 def save() -> None:
     """Train a few steps in the stage on the command line, and write a checkpoint and the states beside it."""
     path, stage = sys.argv[2], int(sys.argv[3])
@@ -116,4 +189,5 @@ def load() -> None:
 
 if __name__ == "__main__":
     distributed.init()
-    {"equal": equal, "sharded": sharded, "memory": memory, "save": save, "load": load}[sys.argv[1]]()
+    chosen = sys.argv[1]
+    {f.__name__: f for f in (equal, sharded, memory, layers, uneven, save, load)}[chosen]()

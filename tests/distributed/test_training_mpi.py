@@ -25,7 +25,7 @@ def launch(ranks: int, *arguments: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("what", ["equal", "sharded"])
+@pytest.mark.parametrize("what", ["equal", "sharded", "layers", "uneven"])
 def test_training_equals_that_of_one_process(what: str, ranks: int, tmp_path: Path) -> None:
     launch(ranks, what, folder=tmp_path)
 
