@@ -30,14 +30,16 @@ from flnb.distributed.pipeline import Pipeline
 from flnb.distributed.ranks import init, rank, run_threads, set_communicator, size, use_communicator
 from flnb.distributed.sampler import shard
 from flnb.distributed.sharded import Sharded
+from flnb.distributed.simulation import simulate
 from flnb.distributed.started import Started, all_reduce_multiple, start_all_reduce, sync
 from flnb.distributed.tensor_parallel import ColumnLinear, RowLinear
+from flnb.distributed.zero_memory import zero_memory
 from flnb.interface.communicator import CollectiveError, Communicator
 
 __all__ = [
     "ASGD", "Cluster", "CollectiveError", "ColumnLinear", "Communicator", "DataParallel", "EASGD", "Pipeline",
     "RankError", "RowLinear", "Sharded", "Started", "SyncBatchNorm", "Topology", "all_gather", "all_reduce",
     "all_reduce_multiple", "barrier", "broadcast", "current", "init", "rank", "recv", "reduce_scatter",
-    "run_threads", "save_checkpoint", "send", "set_communicator", "shard", "size", "start_all_reduce", "sync",
-    "use_communicator",
+    "run_threads", "save_checkpoint", "send", "set_communicator", "shard", "simulate", "size", "start_all_reduce",
+    "sync", "use_communicator", "zero_memory",
 ]  # fmt: skip

@@ -1,0 +1,294 @@
+"""What a recorded step would take on other links and on more ranks: its collective calls replayed by closed forms.
+
+The replay repeats, for every rank, the time that its program computed between calls; a call ends by the formulas of
+`flnb.distributed.Topology` after the last rank has come and the calls before it have left the link.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from flnb_telemetry import quantity, tables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from flnb_backends.comm.topology import Topology
+
+__all__ = ["STRATEGIES", "Simulation", "simulate"]
+
+
+class Call(NamedTuple):
+    """A collective call of a step: operation and bytes of the whole buffer."""
+
+    op: str
+    nbytes: int
+
+
+class Point(NamedTuple):
+    """A moment of a step: after some computing a call begins, or is waited for (``asks``).
+
+    ``compute`` has seconds since the moment before: an array (steps, ranks) of what was recorded, or 0.
+    """
+
+    compute: Any
+    call: int
+    asks: bool
+
+
+class Program(NamedTuple):
+    """The recorded steps: their calls, the moments at which the program meets them, and the computing after those."""
+
+    calls: list[Call]
+    points: list[Point]
+    rest: Any
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """What steps have in common that can be replayed together."""
+        return tuple(self.calls), tuple((point.call, point.asks) for point in self.points)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Simulation:
+    """The predictions of `simulate`; it prints as a table.
+
+    Attributes:
+        ranks: how many were simulated, in ``steps`` steps.
+        step_ms: how long a step takes, the mean over steps.
+        compute_ms: how long a rank computes in it, the mean over ranks.
+        exposed_ms: how long a rank stands still for calls, the mean over ranks: the sum of ``late_ms``, for ranks that
+            come late, and of what is left, for the links.
+        calls: of each operation: how many there are in a step, their bytes, how long they use the link, and how long
+            the ranks stand still for them.
+    """
+
+    ranks: int
+    steps: int
+    step_ms: float
+    compute_ms: float
+    exposed_ms: float
+    late_ms: float
+    calls: dict[str, dict[str, float]]
+
+    @property
+    def efficiency(self) -> float:
+        """The share of a step in which ranks compute, 0 to 1."""
+        return self.compute_ms / self.step_ms if self.step_ms else 1.0
+
+    @property
+    def hidden(self) -> float:
+        """The share of the links' time for which no rank stands still, 0 to 1."""
+        wire = sum(row["wire_ms"] for row in self.calls.values())
+        return max(0.0, 1.0 - (self.exposed_ms - self.late_ms) / wire) if wire else 1.0
+
+    def summary(self) -> str:
+        """The fact that the repr begins with."""
+        step, exposed, late = (quantity.duration(ms * 1e6) for ms in (self.step_ms, self.exposed_ms, self.late_ms))
+        return (
+            f"{self.ranks:,} ranks: {step} a step, of which {exposed} exposed ({late} for late ranks); "
+            f"{quantity.percent(self.efficiency)} computing, {quantity.percent(self.hidden)} of transfers hidden"
+        )
+
+    def cells(self) -> list[list[str]]:
+        """The table of operations as rows of texts, first the titles."""
+        titles = ["operation", "calls a step", "bytes a step", "on the link", "exposed"]
+        return [titles] + [
+            [
+                op, quantity.significant(row["count"]), quantity.size(round(row["nbytes"])),
+                quantity.duration(row["wire_ms"] * 1e6), quantity.duration(row["exposed_ms"] * 1e6),
+            ]
+            for op, row in self.calls.items()
+        ]  # fmt: skip
+
+    def __repr__(self) -> str:
+        return "\n".join([self.summary(), *tables.lines(self.cells(), "<>>>>")])
+
+    def _repr_html_(self) -> str:
+        return tables.html(self.cells(), "<>>>>", self.summary())
+
+
+def simulate(run: Any, ranks: int, topology: Topology, strategy: str = "recorded") -> Simulation:
+    """Predict what the recorded steps take on so many ranks, each with a batch as large as that of a recorded rank.
+
+    Rank i computes as long as the recorded rank i modulo their number. Calls of all recorded ranks are repeated, with
+    the same whole buffers; messages and calls of smaller groups count as computing. A link carries one call after the
+    other, as the formulas of Thakur, Rabenseifner and Gropp (2005), section 4, say, for the ring Patarasuk and Yuan
+    (2009); see `flnb.distributed.Topology`.
+
+    Args:
+        run: a `flnb.Ranks`, or one recording in which ranks are threads, with training steps that were recorded whole.
+        ranks: how many.
+        topology: their links. `Topology.fitted` finds them from measured times.
+        strategy: ``"recorded"``; ``"at the end"``, where no call begins before the last one; or ``"sharded 1"``, ``2``,
+            ``3``, which divide state as `Sharded` does: an all_reduce becomes a reduce_scatter, and parameters are
+            gathered after each step, in stage 3 before forward and backward instead.
+
+    Raises:
+        ValueError: an unknown strategy, no ranks, or a recording without steps that have collective calls.
+
+    >>> import flnb, flnb.nn as nn
+    >>> def train():
+    ...     net = flnb.distributed.DataParallel(nn.Linear(64, 64))
+    ...     for _ in range(2):
+    ...         with flnb.step():
+    ...             net(flnb.ones((8, 64))).sum().backward()
+    >>> with flnb.record() as run:
+    ...     done = flnb.distributed.run_threads(2, train)
+    >>> link = flnb.distributed.Topology(latency=1.0, bandwidth=1e9)
+    >>> found = flnb.distributed.simulate(run, 1000, link)
+    >>> list(found.calls), found.calls["all_reduce"]["count"], found.step_ms > 2 * 999 * 1000.0
+    (['all_reduce'], 2.0, True)
+    """
+    if strategy not in STRATEGIES:
+        raise ValueError(f"simulate: got strategy {strategy!r}, expected one of {', '.join(STRATEGIES)}")
+    if ranks < 1:
+        raise ValueError(f"simulate: got {ranks} ranks, expected 1 or more")
+    return _replayed(STRATEGIES[strategy](recorded(run)), ranks, topology)
+
+
+def recorded(run: Any) -> Program:
+    """The steps of a recording that have the same calls of all ranks, in the most frequent order.
+
+    Raises:
+        ValueError: there are none.
+    """
+    found = run if hasattr(run, "waited") else run.collectives
+    steps = [
+        _step(found, index, began, ended)
+        for index in np.unique(found.step[found.step >= 0]).tolist()
+        for began, ended in _bounds(found.views, index)
+    ]
+    counts = Counter(step.shape for step in steps if step.calls)
+    if not counts:
+        raise ValueError(
+            "simulate: the recording has no training steps with collective calls of all ranks; record some steps of a "
+            "distributed program, each inside flnb.step() or ended by an optimizer"
+        )
+    shape = counts.most_common(1)[0][0]
+    steps = [step for step in steps if step.shape == shape]
+    points = [
+        point._replace(compute=np.stack([step.points[i].compute for step in steps]))
+        for i, point in enumerate(steps[0].points)
+    ]
+    return Program(steps[0].calls, points, np.stack([step.rest for step in steps]))
+
+
+def _bounds(views: Any, index: int) -> Iterator[tuple[Any, Any]]:
+    """When each rank began and ended a step, ns; nothing if a rank lacks it."""
+    began, ended = [], []
+    for view in views:
+        table = view.table("step")
+        for row in np.flatnonzero(table["index"] == index)[:1]:
+            began.append(table["t0"][row])
+            ended.append(table["t1"][row])
+    if len(began) == len(views):
+        yield np.array(began), np.array(ended)
+
+
+def _step(found: Any, index: int, began: Any, ended: Any) -> Program:
+    """One step: the moments at which its calls begin and are waited for, in the order of the first rank."""
+    met = (found.begin > 0).all(axis=0) & (found.end > 0).all(axis=0)
+    size, calls, moments = len(found.ranks), [], []
+    for number, row in enumerate(np.flatnonzero((found.step == index) & met).tolist()):
+        op, nbytes = str(found.op[row]), int(found.nbytes[row])
+        calls.append(Call(op, nbytes * size if op == "all_gather" else nbytes))
+        asked = np.where(found.waited[:, row] > 0, found.asked[:, row], found.end[:, row])
+        moments.append((found.begin[:, row], 0, number, False))
+        moments.append((asked, found.waited[:, row], number, True))
+    moments.sort(key=lambda moment: (moment[0][0], moment[3], moment[2]))
+    points, before = [], began
+    for t, waited, number, asks in moments:
+        points.append(Point(np.maximum(t - before, 0) * 1e-9, number, asks))
+        before = np.maximum(before, t) + waited
+    return Program(calls, points, np.maximum(ended - before, 0) * 1e-9)
+
+
+def _replayed(program: Program, ranks: int, topology: Topology) -> Simulation:
+    """Go through all steps on all ranks."""
+    steps, recorded_ranks = program.rest.shape
+    costs = [topology.seconds(call.op, call.nbytes, ranks) for call in program.calls]
+    rows = {call.op: dict.fromkeys(("count", "nbytes", "wire_ms", "exposed_ms"), 0.0) for call in program.calls}
+    for call, cost in zip(program.calls, costs, strict=True):
+        for name, value in (("count", 1.0), ("nbytes", float(call.nbytes)), ("wire_ms", 1e3 * cost)):
+            rows[call.op][name] += value
+    who = np.arange(ranks)
+    t, computed, exposed, late, free = np.zeros(ranks), 0.0, 0.0, 0.0, 0.0
+    for number in range(steps):
+        chosen = (number + who // recorded_ranks) % steps, who % recorded_ranks
+        ready, ends = np.zeros(len(costs)), np.zeros(len(costs))
+        for point in program.points:
+            spent = point.compute[chosen] if np.ndim(point.compute) else point.compute
+            t = t + spent
+            computed += float(np.mean(spent))
+            if point.asks:
+                stood = float(np.maximum(ends[point.call] - t, 0).mean())
+                exposed, late = exposed + stood, late + float(np.maximum(ready[point.call] - t, 0).mean())
+                rows[program.calls[point.call].op]["exposed_ms"] += 1e3 * stood / steps
+                t = np.maximum(t, ends[point.call])
+            else:
+                ready[point.call] = t.max()
+                free = ends[point.call] = max(ready[point.call], free) + costs[point.call]
+        t = t + program.rest[chosen]
+        computed += float(program.rest[chosen].mean())
+    per = 1e3 / steps
+    return Simulation(ranks, steps, float(t.mean()) * per, computed * per, exposed * per, late * per, rows)
+
+
+# Strategies: each changes the steps
+
+
+def _at_the_end(program: Program) -> Program:
+    """No call begins before the last one does, except those that were waited for before that."""
+    last = max(i for i, point in enumerate(program.points) if not point.asks)
+    early = {point.call for point in program.points[:last] if point.asks}
+    points: list[Point] = []
+    moved: list[Point] = []
+    carried: Any = 0.0
+    for i, point in enumerate(program.points):
+        compute, carried = point.compute + carried, 0.0
+        if i < last and not point.asks and point.call not in early:
+            carried = compute
+            moved.append(point._replace(compute=0.0))
+        else:
+            points.append(point._replace(compute=compute))
+        if i == last:
+            points += moved
+    return program._replace(points=points)
+
+
+def _sharded(stage: int) -> Callable[[Program], Program]:
+    """State divided among ranks as by `Sharded`."""
+
+    def change(program: Program) -> Program:
+        buckets = [number for number, call in enumerate(program.calls) if call.op == "all_reduce"]
+        calls = [call._replace(op="reduce_scatter") if call.op == "all_reduce" else call for call in program.calls]
+
+        def gathered(which: list[int], compute: Any = 0.0) -> list[Point]:
+            found: list[Point] = []
+            for number in which:
+                found += [Point(0.0 if found else compute, len(calls), False), Point(0.0, len(calls), True)]
+                calls.append(Call("all_gather", program.calls[number].nbytes))
+            return found
+
+        if stage < 3:
+            points = program.points + gathered(buckets, program.rest)
+            return Program(calls, points, np.zeros_like(program.rest) if buckets else program.rest)
+        points = gathered(buckets[::-1])
+        for point in program.points:
+            points += [*(gathered([point.call]) if not point.asks and point.call in buckets else ()), point]
+        return Program(calls, points, program.rest)
+
+    return change
+
+
+STRATEGIES: dict[str, Callable[[Program], Program]] = {
+    "recorded": lambda program: program,
+    "at the end": _at_the_end,
+    "sharded 1": _sharded(1),
+    "sharded 2": _sharded(2),
+    "sharded 3": _sharded(3),
+}

@@ -1,0 +1,87 @@
+"""What the stages of `Sharded` store on each rank, predicted from a dry run of one process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flnb_telemetry import quantity, schema, tables
+
+__all__ = ["ZeroMemory", "zero_memory"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ZeroMemory:
+    """What one of so many ranks stores at each stage, by `zero_memory`; it prints as a table.
+
+    Attributes:
+        ranks: how many.
+        stages: for stage 0 (nothing divided) to 3: bytes of parameters, gradients, optimizer state and of all else.
+    """
+
+    ranks: int
+    stages: tuple[dict[str, int], ...]
+
+    def cells(self) -> list[list[str]]:
+        """The table of stages as rows of texts, first the titles."""
+        titles = ["stage", *(name.replace("_", " ") for name in self.stages[0]), "together"]
+        return [titles] + [
+            [str(stage), *(quantity.size(n) for n in row.values()), quantity.size(sum(row.values()))]
+            for stage, row in enumerate(self.stages)
+        ]
+
+    def __repr__(self) -> str:
+        return "\n".join([f"bytes on each of {self.ranks} ranks", *tables.lines(self.cells(), "<>")])
+
+    def _repr_html_(self) -> str:
+        return tables.html(self.cells(), "<>", f"bytes on each of {self.ranks} ranks")
+
+
+DIVIDED = {"optimizer_state": 1, "gradient": 2, "parameter": 3}
+"""The stage from which on a category of memory is divided."""
+
+
+def zero_memory(dry_run: Any, ranks: int) -> ZeroMemory:
+    """Predict what each rank of `flnb.distributed.Sharded` stores, stages 0 to 3: Rajbhandari et al., 2020, section 5.
+
+    Parameters, gradients and optimizer state are counted at the end of the dry run's last step, each tensor rounded up
+    to whole elements; "other" is what else is live at its peak, such as activations. In stage 3 the parameters of a
+    module that is being called come on top.
+
+    Args:
+        dry_run: of one rank, from `flnb.memory.dry_run`.
+        ranks: how many.
+
+    Raises:
+        ValueError: the dry run has no training step.
+
+    >>> import flnb
+    >>> found = flnb.distributed.zero_memory(flnb.memory.dry_run("lenet", optimizer="adam", scale="small"), ranks=8)
+    >>> found.stages[0]["parameter"] / found.stages[3]["parameter"] > 7.9
+    True
+    """
+    memory, steps = dry_run.whole.memory, dry_run.whole.table("step")
+    if not len(steps["t1"]):
+        raise ValueError("zero_memory: the dry run has no training step: call an optimizer in it, or name a recipe")
+    block, catalog = memory.block, memory.catalog
+    rows = memory.live(int(steps["t1"].max()))
+    held: dict[str, list[tuple[int, int]]] = {name: [] for name in ("parameter", "gradient", "optimizer_state")}
+    for nbytes, kind, plan in zip(
+        *(block[name][rows].tolist() for name in ("requested", "category", "plan")), strict=True
+    ):
+        if (name := schema.CATEGORIES[kind]) in held:
+            held[name].append((nbytes, np.dtype(catalog.plans.items[plan].dtype or "u1").itemsize))
+    if sum(n for n, _ in held["gradient"]) > sum(n for n, _ in held["parameter"]):
+        held["gradient"] = held["parameter"]  # some that are not used any more have not been freed yet
+    other = dry_run.peak.allocated - sum(dry_run.by_category.get(name, 0) for name in held)
+
+    def stored(stage: int) -> dict[str, int]:
+        parts = {name: ranks if stage >= DIVIDED[name] else 1 for name in held}
+        found = {
+            name: sum(-(-nbytes // (item * parts[name])) * item for nbytes, item in tensors)
+            for name, tensors in held.items()
+        }
+        return found | {"other": other}
+
+    return ZeroMemory(ranks, tuple(stored(stage) for stage in range(4)))
