@@ -10,6 +10,7 @@ export class HeldFrames {
   private incomplete = false;
 
   add(frame: Frame): void {
+    if (frame.head.collectives) this.replaceSection();
     this.frames.push(frame);
     this.bytes += frame.bytes;
     // A long pause must not fill the page's memory: the oldest frames give up their memory events (the keyframe asked
@@ -23,6 +24,18 @@ export class HeldFrames {
       this.frames[at] = { head: { ...old.head, keyframe: false }, columns: kept, bytes: 0 };
       this.incomplete = true;
     }
+  }
+
+  /** The part about collectives is whole each time: only the newest is needed, and it is most of a frame. */
+  private replaceSection(): void {
+    const at = this.frames.findLastIndex(({ head }) => head.collectives !== undefined);
+    const old = this.frames[at];
+    if (!old) return;
+    const { collectives: _, ...head } = old.head;
+    const columns = Object.fromEntries(Object.entries(old.columns).filter(([name]) => !name.startsWith("collectives.")).map(([name, column]) => [name, column.slice()]));
+    const bytes = Object.values(columns).reduce((sum, column) => sum + column.byteLength, 0);
+    this.bytes += bytes - old.bytes;
+    this.frames[at] = { head, columns, bytes };
   }
 
   /** All frames, which are held no longer; `incomplete`: a keyframe must repair what had to be let go of. */

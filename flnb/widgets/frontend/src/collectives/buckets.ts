@@ -55,8 +55,12 @@ export function drawBuckets(frame: Frame, model: CollectivesModel, buckets: Buck
     if (shade[1] - shade[0] > theme.measure(said, theme.ui(10, 500)) + 10) label(c, said, shade[0] + 5, top + 11, colours.ink, theme.ui(10, 500));
   }
   label(c, "Buckets", 12, top + 11, colours.ink, theme.ui(11, 600));
-  const of = `of rank ${model.number(buckets.rank)}   ▸ sent`;
-  if (!(shade[1] > shade[0]) || scale.left + theme.measure(of, theme.ui(10)) < shade[0]) label(c, of, 60, top + 11, colours.dim, theme.ui(10));
+  const from = 18 + theme.measure("Buckets", theme.ui(11, 600));
+  for (const of of [`of rank ${model.number(buckets.rank)}   ▸ sent`, `of rank ${model.number(buckets.rank)}`]) {
+    if (shade[1] > shade[0] && from + theme.measure(of, theme.ui(10)) > shade[0]) continue;
+    label(c, of, from, top + 11, colours.dim, theme.ui(10));
+    break;
+  }
   const shown = window(buckets.calls, selected);
   shown.forEach((call, at) => line(frame, model, buckets, call, top + HEAD + 6 + LINE * at, call === selected));
   rightAligned(frame, shown.length < buckets.calls.length ? `${shown.length} of ${buckets.calls.length} · hidden` : "hidden", top + 11, colours.dim, theme.ui(10));

@@ -5,7 +5,7 @@ import { h } from "../dom.ts";
 import { bytes, duration, exactBytes, integer, percent, plain, significant, text } from "../format.ts";
 import { paintHatched } from "../timeline/paint.ts";
 import type { Theme } from "../theme.ts";
-import type { CollectivesModel } from "./model.ts";
+import { type CollectivesModel, RECENT_STEPS } from "./model.ts";
 
 /** Ranks with a line of their own; of more, those that came last. */
 const LINES = 10;
@@ -40,7 +40,7 @@ export class Details {
 
   private title(model: CollectivesModel, call: number, selected: boolean): HTMLElement {
     const [bucket, step] = [model.bucket(call), model.step(call)];
-    const parts = [selected ? "" : model.pending(call) ? "stuck" : model.lateRank(call) >= 0 ? "worst of the last 8 steps" : "the newest", bucket >= 0 ? `bucket ${bucket}` : "", step >= 0 ? `step ${integer(step)}` : ""];
+    const parts = [selected ? "" : model.pending(call) ? "stuck" : model.lateRank(call) >= 0 ? `worst of the last ${RECENT_STEPS} steps` : "the newest", bucket >= 0 ? `bucket ${bucket}` : "", step >= 0 ? `step ${integer(step)}` : ""];
     return h("div", { class: "fl-title" }, h("i", { class: "fl-swatch", style: `background:${this.theme.family("communication")}` }),
       h("div", {}, h("b", {}, model.op(call)), h("div", { class: "fl-sub" }, parts.filter(Boolean).join(" · "))));
   }
@@ -95,7 +95,7 @@ export class Details {
     const right = this.dots.width - 12;
     if (Number.isNaN(begin)) return label(c, "has not come", right, y, colours.error, theme.ui(10.5, 600), "right");
     const communication = theme.family("communication");
-    const met = Number.isNaN(last) ? model.section.origin_ms + model.section.now_ms : Math.max(begin, last);
+    const met = Number.isNaN(last) ? model.section.now_ms : Math.max(begin, last);
     if (x(met) - x(begin) > 2) paintHatched(c, x(begin), x(met), y - 2.5, 5, communication, colours.bg);
     if (end > met) {
       c.fillStyle = communication;
@@ -106,7 +106,7 @@ export class Details {
     const bound = model.bound(rank);
     if (bound > 0) horizontal(c, x(begin - bound) - 2, x(begin + bound) + 2, y + 6, colours.ink);
     const delay = begin - middle;
-    const inside = !late && Math.abs(delay) <= Math.max(bound, ...model.section.ranks.map((_, other) => model.bound(other)), Math.abs(model.late(call) || 0) * 0.05, 1e-3);
+    const inside = !late && Math.abs(delay) <= Math.max(model.apart, 1e-3);
     label(c, inside ? "in bound" : `${delay > 0 ? "+" : "−"}${text(duration(Math.abs(delay) * 1e6))}`, right, y, late ? colours.ink : colours.dim, theme.ui(10.5, late ? 600 : ""), "right");
   }
 
@@ -151,6 +151,9 @@ export class Details {
   }
 }
 
+/** Lateness (ms) below which the kernel looks for no cause. */
+const EXPLAINED = 0.1;
+
 /** Who was last, by how much, and why: the first line is the answer. */
 export function whyLines(model: CollectivesModel, call: number): string[] {
   const late = model.lateRank(call);
@@ -160,7 +163,8 @@ export function whyLines(model: CollectivesModel, call: number): string[] {
   }
   if (late < 0) return ["Nobody was late", "The ranks came within what their clocks can tell apart."];
   const reason = model.reason(call);
-  return [`Rank ${model.number(late)} was last, by ${text(duration(model.late(call) * 1e6))}`, reason ? reason.text : "Cause not seen: no scope explains most of it."];
+  const because = reason?.text.replace(/^rank \d+ was last, by [^:]*: /, "") ?? (model.late(call) < EXPLAINED ? "So little needs no cause." : "Cause not seen.");
+  return [`Rank ${model.number(late)} was last, by ${text(duration(model.late(call) * 1e6))}`, because];
 }
 
 function linesOf(model: CollectivesModel, call: number): number[] {
@@ -171,7 +175,7 @@ function linesOf(model: CollectivesModel, call: number): number[] {
 }
 
 function limits(model: CollectivesModel, call: number, ranks: readonly number[]): [number, number] {
-  const now = model.section.origin_ms + model.section.now_ms;
+  const now = model.section.now_ms;
   const begins = ranks.map((rank) => model.begin(rank, call)).filter((t) => !Number.isNaN(t));
   const ends = ranks.map((rank) => model.end(rank, call)).map((t) => (Number.isNaN(t) ? now : t));
   const [from, to] = [Math.min(...begins, now), Math.max(...ends, ...begins)];

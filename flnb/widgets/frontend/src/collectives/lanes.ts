@@ -14,7 +14,10 @@ const TRANSFER = 3;
 const FAMILIES = 4;
 /** Rows of a lane before those of collectives. */
 export const CALLS = 2;
-const MOST_ROWS = 3;
+const MOST_ROWS = 5;
+const LOW_ROWS = 2;
+/** Height of a collective's bar, by how many stand under each other. */
+const BAR_HEIGHTS = [9, 9, 9, 9, 7, 5];
 /** More lanes than this are drawn lower. */
 const ROOMY = 6;
 /** Items of bars that are no collectives. */
@@ -44,9 +47,9 @@ export function stylesOf(model: CollectivesModel, theme: Theme): Style[] {
 /** The content of the timeline for these ranks, in this order. */
 export function rankLanes(model: CollectivesModel, theme: Theme, ranks: readonly number[], chosen: number, footer: number): RankLanes {
   const low = ranks.length > ROOMY;
-  const bar = low ? 8 : 9;
-  const rows = callRows(model, low ? MOST_ROWS - 1 : MOST_ROWS);
-  const depth = Math.max(1, ...rows.map((row) => row + 1));
+  const rows = callRows(model, low ? LOW_ROWS : MOST_ROWS);
+  const depth = rows.reduce((most, row) => Math.max(most, row + 1), 1);
+  const bar = low ? 8 : BAR_HEIGHTS[depth]!;
   const names: string[][][] = [];
   const spans = spansByRank(model);
   const acts = actsByRank(model);
@@ -62,7 +65,7 @@ export function rankLanes(model: CollectivesModel, theme: Theme, ranks: readonly
       key: String(rank), title: `rank ${model.number(rank)}`, notes: low ? [notesOf(model, rank).join(" ").replace(/host |clock: /g, "")] : notesOf(model, rank),
       rows: [
         { bars: blocks, height: low ? 11 : 12, label: (index) => own[0]![index] ?? "" }, { bars: ops, height: low ? 8 : 12, gap: 3 },
-        ...Array.from({ length: depth }, (_, row): Row => ({ bars: callBars(model, rank, rows, row), height: bar, gap: low ? 1 : 2 })),
+        ...Array.from({ length: depth }, (_, row): Row => ({ bars: callBars(model, rank, rows, row), height: bar, gap: bar < 9 ? 1 : 2 })),
       ],
     };
   });
@@ -107,7 +110,7 @@ export function callRows(model: CollectivesModel, most = MOST_ROWS): number[] {
 
 function callBars(model: CollectivesModel, rank: number, rows: readonly number[], row: number): Bars {
   const bars: { start: number; end: number; kind: number; item: number }[] = [];
-  const now = model.section.origin_ms + model.section.now_ms;
+  const now = model.section.now_ms;
   for (let call = 0; call < model.rows; call++) {
     const begin = model.begin(rank, call);
     if (rows[call] !== row || Number.isNaN(begin)) continue;
@@ -119,21 +122,43 @@ function callBars(model: CollectivesModel, rank: number, rows: readonly number[]
   return Bars.from(bars);
 }
 
-interface Block { start: number; end: number; name: string; late: boolean }
+interface Block { start: number; end: number; name: string; late: boolean; /** What hides what: blocks that explain a delay, phases, inner blocks, outer ones. */ over: number }
 
-/** Phases, and the blocks outside of them; of nested blocks the outermost. Blocks that made their rank late come first. */
+const PHASES = ["", "forward", "backward", "optimizer"];
+
+/** What each rank was in at every moment: phases and named blocks, of nested ones the inner. */
 function spansByRank(model: CollectivesModel): Block[][] {
   const result: Block[][] = Array.from({ length: model.ranks }, () => []);
-  const blamed = model.section.reasons.map(({ rank, scope, row, ms, median_ms: median }) => ({
-    over: text(duration((ms - median) * 1e6)), rank: model.index(rank), scope, begin: model.begin(model.index(rank), row), step: model.stepOf(row),
+  const blamed = model.section.reasons.filter(({ scope }) => scope !== "").map(({ rank, scope, row, ms, median_ms: median }) => ({
+    excess: text(duration((ms - median) * 1e6)), rank: model.index(rank), scope, begin: model.begin(model.index(rank), row), step: model.stepOf(row),
   }));
   for (const kind of [1, 2, 3, 4]) {
     for (const { rank, start, end, name } of model.spans(kind)) {
-      const late = kind !== 4 ? undefined : blamed.find((one) => one.rank === rank && one.scope === name && start < one.begin && start >= (one.step?.start ?? start) - 1);
-      result[rank]?.push({ start, end, name: late ? `${name} · ${late.over} over the median` : name, late: late !== undefined });
+      const title = kind < 4 ? PHASES[kind]! : model.section.names[name] ?? "";
+      const late = kind < 4 ? undefined : blamed.find((one) => one.rank === rank && one.scope === title && start < one.begin && start >= (one.step?.start ?? start) - 1);
+      result[rank]?.push({ start, end, name: late ? `${title} · ${late.excess} over the median` : title, late: late !== undefined, over: late ? 2 : kind < 4 ? 1 : 0 });
     }
   }
-  return result;
+  return result.map(topmost);
+}
+
+/** Pieces that do not overlap: at every moment the block that hides the others, of equal ones the shorter. */
+export function topmost(blocks: readonly Block[]): Block[] {
+  const whole = blocks.filter(({ start, end }) => end > start);
+  const begins = [...whole].sort((one, two) => one.start - two.start);
+  const edges = [...new Set(whole.flatMap(({ start, end }) => [start, end]))].sort((one, two) => one - two);
+  const pieces: Block[] = [];
+  let [open, next, last]: [Block[], number, Block | undefined] = [[], 0, undefined];
+  edges.slice(0, -1).forEach((edge, at) => {
+    open = open.filter(({ end }) => end > edge);
+    while (next < begins.length && begins[next]!.start <= edge) open.push(begins[next++]!);
+    const top = open.reduce<Block | undefined>((best, one) => (!best || one.over > best.over || (one.over === best.over && one.end - one.start < best.end - best.start) ? one : best), undefined);
+    const piece = pieces[pieces.length - 1];
+    if (top && top === last && piece?.end === edge) piece.end = edges[at + 1]!;
+    else if (top) pieces.push({ ...top, start: edge, end: edges[at + 1]! });
+    last = top;
+  });
+  return pieces;
 }
 
 interface Acts { start: number[]; end: number[]; kind: number[]; names: string[] }

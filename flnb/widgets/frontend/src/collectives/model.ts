@@ -8,6 +8,11 @@ import type { Span } from "../timeline/scale.ts";
 /** Columns of a section, without their prefix. */
 export type SectionColumns = Record<string, Column>;
 
+/** How far back the worst is looked for: at least so many steps, at least so many milliseconds. */
+export const RECENT_STEPS = 8;
+const RECENT = 1000;
+/** A call that is explained is told of before one that was this much worse and is not. */
+const EXPLAINED = 0.5;
 const PREFIX = "collectives.";
 const NEEDED = [
   "seq", "group", "op", "nbytes", "bucket", "step", "last", "late_rank", "late", "gb_s", "begin", "end",
@@ -36,12 +41,15 @@ export class CollectivesModel {
   readonly steps: readonly StepSpan[];
   /** Rows in order of the last rank's coming; those that somebody has not come to are at the end. */
   readonly order: readonly number[];
+  /** Milliseconds by which the clocks of two ranks may differ. */
+  readonly apart: number;
   private readonly reasons = new Map<number, LateReason>();
   private readonly known = new Map<number, readonly number[]>();
 
   constructor(readonly section: CollectivesSection, readonly columns: SectionColumns) {
     this.rows = section.rows;
     this.ranks = section.ranks.length;
+    this.apart = 2 * Math.max(0, ...section.ranks.map(({ bound_ns: bound }) => bound / 1e6));
     for (const reason of section.reasons) this.reasons.set(reason.row, reason);
     const times = Float64Array.from({ length: this.rows }, (_, row) => this.last(row));
     this.order = Array.from({ length: this.rows }, (_, row) => row).sort((one, two) => order(times[one]!, times[two]!) || one - two);
@@ -81,9 +89,9 @@ export class CollectivesModel {
     return this.end(rank, row) - Math.max(this.last(row), this.begin(rank, row));
   }
 
-  /** Index of the rank that came last by more than the clocks' bound; -1: nobody. */
+  /** Index of the rank that came last by more than the clocks may be apart; -1: nobody. */
   lateRank(row: number): number {
-    return this.columns["late_rank"]![row]!;
+    return this.late(row) > this.apart ? this.columns["late_rank"]![row]! : -1;
   }
 
   /** How much later the last rank came than the median of the others, ms. */
@@ -158,13 +166,17 @@ export class CollectivesModel {
     return Number.isNaN(this.last(row)) || Number.isNaN(this.exit(row));
   }
 
-  /** The call where somebody was latest, among the last `steps` steps; of about equal ones the first, where the delay arose. -1: nobody was late. */
-  latest(steps = 8): number {
-    const recent = new Set(this.steps.slice(-steps).map(({ step }) => step));
+  /**
+   * The call where somebody was latest in the last steps, preferably one that a scope explains; of about equal ones the
+   * first, where the delay arose. -1: nobody was late.
+   */
+  latest(steps = RECENT_STEPS, ms = RECENT): number {
+    const recent = new Set(this.steps.filter(({ end }, at) => at >= this.steps.length - steps || end > this.limits.t1 - ms).map(({ step }) => step));
     const late = this.order.filter((row) => this.lateRank(row) >= 0 && this.late(row) > 0 && (!recent.size || recent.has(this.step(row))));
-    const most = Math.max(...late.map((row) => this.late(row)));
-    const worst = late.filter((row) => this.late(row) >= 0.9 * most);
-    return worst.find((row) => this.reasons.has(row)) ?? worst[0] ?? -1;
+    const most = (rows: readonly number[]): number => Math.max(...rows.map((row) => this.late(row)));
+    const explained = late.filter((row) => this.reasons.get(row)?.scope);
+    const among = explained.length && most(explained) >= EXPLAINED * most(late) ? explained : late;
+    return among.find((row) => this.late(row) >= 0.9 * most(among)) ?? -1;
   }
 
   /** The step that holds a time, or the nearest before it. */
@@ -178,15 +190,15 @@ export class CollectivesModel {
     return this.steps.find(({ step }) => step === this.step(row));
   }
 
-  /** Spans of one kind: (rank, start, end, name). */
-  *spans(kind: number): Generator<{ rank: number; start: number; end: number; name: string }> {
+  /** Spans of one kind; the name of a step is its index, that of a wait its number, of others a place among the section's names. */
+  *spans(kind: number): Generator<{ rank: number; start: number; end: number; name: number }> {
     const { columns: { span_rank: rank, span_start: start, span_end: end, span_kind: kinds, span_name: name }, section } = this;
     for (let at = 0; at < rank!.length; at++) {
       if (kinds![at] !== kind) continue;
       const to = end![at]!;
       yield {
-        rank: rank![at]!, start: section.origin_ms + start![at]!, end: section.origin_ms + (Number.isNaN(to) ? section.now_ms : to),
-        name: section.names[name![at]!] ?? "",
+        rank: rank![at]!, start: section.origin_ms + start![at]!, end: Number.isNaN(to) ? section.now_ms : section.origin_ms + to,
+        name: name![at]!,
       };
     }
   }
@@ -195,9 +207,7 @@ export class CollectivesModel {
   private stepSpans(): StepSpan[] {
     const found = new Map<number, StepSpan>();
     for (const span of this.spans(0)) {
-      const number = /(\d+)\s*$/.exec(span.name)?.[1];
-      if (number === undefined) continue;
-      const step = Number(number);
+      const step = span.name;
       const known = found.get(step);
       if (!known) found.set(step, { step, start: span.start, end: span.end, at: this.section.steps.findIndex((row) => row.step === step) });
       else {
@@ -220,7 +230,7 @@ export class CollectivesModel {
         if (value > t1) t1 = value;
       }
     }
-    if (section.stuck || !(t1 > t0)) t1 = Math.max(t1, section.now_ms);
+    if (section.stuck || !(t1 > t0)) t1 = Math.max(t1, section.now_ms - section.origin_ms);
     if (!(t0 < t1)) return { t0: section.origin_ms, t1: section.origin_ms + 1 };
     return { t0: section.origin_ms + t0, t1: section.origin_ms + t1 };
   }

@@ -62,7 +62,7 @@ function numbers(frame: Frame, model: CollectivesModel, lanes: RankLanes, call: 
   const { colours } = theme;
   const [last, late] = [model.last(call), model.lateRank(call)];
   const number = `#${integer(model.seq(call))}`;
-  const now = model.section.origin_ms + model.section.now_ms;
+  const now = model.section.now_ms;
   lanes.ranks.forEach((rank, lane) => {
     const begin = model.begin(rank, call);
     if (Number.isNaN(begin)) return;
@@ -133,12 +133,12 @@ function hanging(frame: Frame, model: CollectivesModel, lanes: RankLanes): void 
   const { c, theme, scale } = frame;
   const { colours } = theme;
   const call = model.find(stuck.group, stuck.seq);
-  const now = scale.x(model.section.origin_ms + model.section.now_ms);
+  const now = scale.x(model.section.now_ms);
   lanes.ranks.forEach((rank, lane) => {
     const row = stuck.rows.find((one) => one.rank === model.number(rank));
     const begin = call < 0 ? NaN : model.begin(rank, call);
     if (Number.isNaN(begin)) {
-      const from = Math.max(scale.left + 2, scale.x(lastSeen(model, rank)) + 4);
+      const from = Math.max(scale.left + 2, scale.x(model.section.ranks[rank]!.seen_ms) + 4);
       const y = frame.row(lane, 1);
       const high = Math.max(14, frame.row(lane, lanes.rowOf(Math.max(0, call))) + lanes.bar - y);
       c.strokeStyle = colours.dim;
@@ -183,15 +183,6 @@ function torn(c: CanvasRenderingContext2D, x: number, y: number, high: number, g
   for (let tooth = 0; tooth <= 6; tooth++) c.lineTo(x - (tooth % 2 ? 5 : 1), y - 1 + (tooth * (high + 2)) / 6);
   c.lineTo(x + 3, y + high + 1);
   c.fill();
-}
-
-/** The end of the last thing that a rank is known to have done, its open blocks aside. */
-function lastSeen(model: CollectivesModel, rank: number): number {
-  const { columns: { act_rank: of, act_end: end }, section } = model;
-  let seen = model.limits.t0;
-  for (let at = 0; at < of!.length; at++) if (of![at] === rank) seen = Math.max(seen, section.origin_ms + end![at]!);
-  for (let call = 0; call < model.rows; call++) if (model.end(rank, call) > seen) seen = model.end(rank, call);
-  return seen;
 }
 
 /** Beside each rank's name, how wide its clock's bound is on this axis. */

@@ -26,9 +26,9 @@ export class Stuck {
     this.drawn = key;
     this.panel.sub = `${stuckTitle(call)} · for ${text(duration(call.seconds * 1e9))}`;
     this.said.replaceChildren(h("b", { class: "fl-error" }, `✕ ${stuckTitle(call)}: `), call.text);
-    this.head.replaceChildren(...this.columns(call).map((name, at) => h("th", { scope: "col", class: at ? "fl-left" : null }, name)));
+    this.head.replaceChildren(...this.columns(call).map((name) => h("th", { scope: "col", class: "fl-left" }, name)));
     this.body.replaceChildren(...call.rows.map((row) => h("tr", {}, ...this.cells(row).map((value, at) =>
-      h("td", { class: [at ? "fl-left" : "", at === 2 || at === 3 ? "fl-code" : "", at === 1 && differs(row.state) ? "fl-error" : ""].filter(Boolean).join(" ") || null }, value)))));
+      h("td", { class: ["fl-left", at === 2 || at === 3 ? "fl-code" : "", at === 1 && differs(row.state) ? "fl-error" : ""].filter(Boolean).join(" ") }, value)))));
   }
 
   private columns(call: StuckCall): string[] {

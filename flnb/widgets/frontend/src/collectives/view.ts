@@ -21,6 +21,7 @@ import { drawOverlay } from "./overlay.ts";
 import { Stuck, stuckTitle } from "./stuck.ts";
 import { callTable } from "./tables.ts";
 
+const SHOWN_FAMILIES = 4;
 /** Steps that are looked at while following, if they hold a call. */
 const FOLLOWED = 1.25;
 
@@ -42,6 +43,7 @@ export class CollectivesView implements View {
   private buckets: Buckets | null = null;
   /** The rank whose buckets are shown, and which has a lane where not all have one; null: the latest one. */
   private rank: number | null = null;
+  private arranged = "";
   private drawn = "";
   private told = "";
   private wrote = -1;
@@ -50,7 +52,10 @@ export class CollectivesView implements View {
     this.panel = new Panel("Collectives", () => callTable(this.model));
     this.panel.tools.append(this.legend);
     this.timeline = new Timeline(context.theme, {
-      range: (span) => this.look(span),
+      range: (span) => {
+        this.hold();
+        this.look(span);
+      },
       cursor: (t) => {
         this.hold();
         context.actions.setCursor(t / 1e3);
@@ -155,15 +160,20 @@ export class CollectivesView implements View {
     const many = model.ranks > MANY;
     if (this.rank !== null && this.rank >= model.ranks) this.rank = null;
     const ranks = many ? this.pair(model) : Array.from({ length: model.ranks }, (_, rank) => rank);
-    this.buckets = bucketsOf(model, step, this.rank ?? ranks[0] ?? 0);
-    this.lanes = rankLanes(model, theme, ranks, step, bucketsHeight(this.buckets));
+    // Zooming and panning change neither lanes nor buckets.
+    const key = `${store.versions.collectives} ${theme.version} ${ranks.join()} ${step} ${this.rank}`;
+    if (key !== this.arranged) {
+      this.arranged = key;
+      this.buckets = bucketsOf(model, step, this.rank ?? ranks[0] ?? 0);
+      this.lanes = rankLanes(model, theme, ranks, step, bucketsHeight(this.buckets));
+      this.timeline.set(this.lanes.content);
+    }
     const { stuck } = model.section;
     this.show(this.heat.panel.element, many);
     this.show(this.stuck.panel.element, stuck !== null);
     this.show(this.exposed.panel.element, stuck === null);
     this.show(this.late.panel.element, stuck === null);
     this.main.classList.toggle("fl-callmany", many);
-    this.timeline.set(this.lanes.content);
     this.timeline.cursor = store.cursor === null ? null : store.cursor * 1e3;
     this.timeline.show(store.following ? this.followed(model) : { t0: store.range.t0 * 1e3, t1: store.range.t1 * 1e3 });
   }
@@ -208,7 +218,7 @@ export class CollectivesView implements View {
   private write(model: CollectivesModel, now: number): void {
     const { section } = model;
     const step = this.step(model);
-    const groups = section.groups.length > 1 ? `${section.groups.length} groups` : `group ${section.groups[0] ?? "world"}`;
+    const groups = section.groups.length > 1 ? `${section.groups.length} groups` : "";
     const kept = model.steps.length ? `steps ${integer(model.steps[0]!.step)} to ${integer(model.steps[model.steps.length - 1]!.step)} are kept` : "";
     this.panel.sub = [section.stuck ? stuckTitle(section.stuck) : step >= 0 ? `step ${integer(step)}` : "", `${model.ranks} ranks`, groups, this.outside(model) ? kept : ""].filter(Boolean).join(" · ");
     this.writeLegend(model);
@@ -232,7 +242,8 @@ export class CollectivesView implements View {
 
   private writeLegend(model: CollectivesModel): void {
     const { theme } = this.context;
-    const key = JSON.stringify([model.section.families, theme.version]);
+    const families = busiest(model);
+    const key = JSON.stringify([families, theme.version]);
     if (this.legend.dataset["key"] === key) return;
     this.legend.dataset["key"] = key;
     const communication = theme.family("communication");
@@ -240,7 +251,7 @@ export class CollectivesView implements View {
     const entry = (mark: HTMLElement, name: string, hide = ""): HTMLElement => h("span", { class: `fl-legenditem ${hide}` }, mark, name);
     this.legend.replaceChildren(
       entry(h("i", { class: "fl-callmark", style: hatched }), "waiting"), entry(h("i", { class: "fl-callmark", style: `background:${communication}` }), "transferring"),
-      ...model.section.families.slice(0, 5).map((family) => entry(h("i", { class: "fl-swatch", style: `background:${theme.family(family)}` }), familyLabels[family] ?? family, "fl-wideonly")));
+      ...families.map((family) => entry(h("i", { class: "fl-swatch", style: `background:${theme.family(family)}` }), familyLabels[family] ?? family, "fl-wideonly")));
   }
 
   private tip(mark: Mark): string {
@@ -271,9 +282,11 @@ export class CollectivesView implements View {
     this.context.actions.setRange(span.t0 / 1e3, span.t1 / 1e3);
   }
 
-  /** Stop following at what is shown. */
+  /** Stop following at what is shown. The picture is paused: the steps that are kept soon are others. */
   private hold(): void {
-    if (this.context.store.following) this.look(this.timeline.shown);
+    const { store, actions } = this.context;
+    if (store.run?.state === "recording") actions.pause(true);
+    if (store.following) this.look(this.timeline.shown);
   }
 
   private pick(mark: Mark | null, t: number): void {
@@ -350,4 +363,16 @@ export class CollectivesView implements View {
     this.look(within({ t0: span.start - (span.end - span.start) * 0.1, t1: span.end + (span.end - span.start) * 0.1 }, model.limits));
     this.context.actions.select({ kind: "step", label: `step ${step}`, step, t: span.start / 1e3 });
   }
+}
+
+/** Families of ops, those that take most of the time first, in the order in which they are always listed. */
+function busiest({ section, columns: { act_family: family, act_start: start, act_end: end } }: CollectivesModel): string[] {
+  const times = new Map<string, number>();
+  for (let at = 0; at < family!.length; at++) {
+    const name = section.families[family![at]!] ?? "";
+    times.set(name, (times.get(name) ?? 0) + end![at]! - start![at]!);
+  }
+  const known = [...times.keys()].filter((name) => name in familyLabels && name !== "communication");
+  const most = new Set(known.sort((one, two) => times.get(two)! - times.get(one)!).slice(0, SHOWN_FAMILIES));
+  return Object.keys(familyLabels).filter((name) => most.has(name));
 }

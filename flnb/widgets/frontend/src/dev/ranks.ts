@@ -33,6 +33,8 @@ export interface RankOptions {
   delay?: (rank: number, step: number) => number;
   /** The step in which ranks call with different dtypes and one does not come. */
   stuckAt?: number;
+  /** Steps that a frame tells of. */
+  window?: number;
 }
 
 export class RankSimulation {
@@ -141,7 +143,7 @@ export class RankSimulation {
         }
         made.spans.push({ rank, start: from, end: t, kind: 3, name: 4 }, { rank, start: backwardEnds[rank]!, end: from, kind: 5, name: 5 });
       }
-      made.spans.push({ rank, start: t0, end: stuck ? NaN : t, kind: 0, name: -1 - step });
+      made.spans.push({ rank, start: t0, end: stuck ? NaN : t, kind: 0, name: step });
       if (!stuck) made.end = Math.max(made.end, t);
       made.exposed += stuck ? 0 : (from - backwardEnds[rank]!) / this.count;
       const hidden = BUCKETS.reduce((sum, _, at) => sum + Math.max(0, Math.min(exits[at]!, backwardEnds[rank]!) - starts[at]!), 0);
@@ -151,10 +153,10 @@ export class RankSimulation {
   }
 
   private section(): { section: CollectivesSection; arrays: Record<string, { type: ArrayType; values: number[] }> } {
-    const shown = this.steps.slice(-WINDOW);
+    const shown = this.steps.slice(-(this.options.window ?? WINDOW));
     const calls = shown.flatMap((step) => step.calls);
-    const names = [...NAMES, ...shown.map(({ step }) => `step ${step}`)];
-    const numbered = shown.flatMap((step) => step.spans).map((span) => (span.name < 0 ? { ...span, name: names.indexOf(`step ${-1 - span.name}`) } : span));
+    const names = NAMES;
+    const spans = shown.flatMap((step) => step.spans);
     const acts = shown.flatMap((step) => step.acts);
     const arrays: Record<string, { type: ArrayType; values: number[] }> = {};
     const put = (name: string, type: ArrayType, values: number[]): void => void (arrays[`collectives.${name}`] = { type, values });
@@ -167,7 +169,7 @@ export class RankSimulation {
     put("late", "f64", lateness.map(({ ms }) => ms));
     put("gb_s", "f64", calls.map(({ bucket }) => BUCKETS[bucket]!.gb_s));
     for (const name of ["begin", "end"] as const) put(name, "f64", Array.from({ length: this.count }, (_, rank) => calls.map((call) => call[name][rank]!)).flat());
-    for (const name of ["rank", "start", "end", "kind", "name"] as const) put(`span_${name}`, name === "start" || name === "end" ? "f64" : "i32", numbered.map((row) => row[name]));
+    for (const name of ["rank", "start", "end", "kind", "name"] as const) put(`span_${name}`, name === "start" || name === "end" ? "f64" : "i32", spans.map((row) => row[name]));
     for (const name of ["rank", "start", "end"] as const) put(`act_${name}`, name === "rank" ? "i32" : "f64", acts.map((row) => row[name]));
     put("act_family", "i32", acts.map((row) => row.kind));
     return { arrays, section: this.head(shown, calls, lateness, names) };
@@ -178,15 +180,15 @@ export class RankSimulation {
     calls.forEach((call, row) => {
       const { rank, ms } = lateness[row]!;
       const take = shown.find(({ step }) => step === call.step)!.take;
-      if (rank < 0 || take[rank]! < 5 || call.bucket > 0) return;
-      reasons.push({ row, rank, scope: "data.take", ms: take[rank]!, median_ms: 2, text: `rank ${rank} came ${ms.toFixed(1)} ms late: ${(take[rank]! - 2).toFixed(1)} ms longer in data.take than the median` });
+      if (rank < 0 || !(ms > 0.8) || take[rank]! < 5 || call.bucket > 0) return;
+      reasons.push({ row, rank, scope: "data.take", ms: take[rank]!, median_ms: 2, text: `rank ${rank} was last, by ${ms.toFixed(1)} ms: ${take[rank]!.toFixed(1)} ms in data.take, the median of the others 2.00 ms` });
     });
     const ranks = Array.from({ length: this.count }, (_, rank) => {
       const host = rank < this.count / 2 ? "a" : "b";
-      return { rank, host, process: 740 + rank, bound_ns: rank === 0 ? 0 : host === "a" ? 4000 : 400_000, seen_ms: this.t };
+      return { rank, host, process: 740 + rank, bound_ns: rank === 0 ? 0 : host === "a" ? 4000 : 400_000, seen_ms: this.steps[this.steps.length - 1]!.start + (rank === this.count - 1 ? 2 : 80) };
     });
     const lost = ranks.map(({ rank, host }) => {
-      const mine = lateness.filter((one, row) => one.rank === rank && calls[row]!.bucket === 0);
+      const mine = lateness.filter((one, row) => one.rank === rank && one.ms > 0.8 && calls[row]!.bucket === 0);
       const sum = mine.reduce((total, { ms }) => total + ms, 0) / Math.max(1, shown.length);
       return { rank, host, last: mine.length, lost_ms_per_step: sum, scope: sum > 1 ? "data.take" : "" };
     });
@@ -216,5 +218,5 @@ function late(begin: readonly number[]): { rank: number; ms: number } {
   const rank = begin.indexOf(last);
   const others = begin.filter((_, at) => at !== rank).sort((one, two) => one - two);
   const ms = last - (others[(others.length - 1) >> 1] ?? last);
-  return ms > 0.8 ? { rank, ms } : { rank: -1, ms };
+  return { rank, ms };
 }

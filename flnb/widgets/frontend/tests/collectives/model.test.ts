@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 import { bucketsOf, hidden } from "../../src/collectives/buckets.ts";
 import { whyLines } from "../../src/collectives/details.ts";
 import { latenessOf } from "../../src/collectives/heatmap.ts";
-import { callRows, rankLanes } from "../../src/collectives/lanes.ts";
+import { callRows, rankLanes, topmost } from "../../src/collectives/lanes.ts";
 import { CollectivesModel, sectionColumns } from "../../src/collectives/model.ts";
 import { callTable } from "../../src/collectives/tables.ts";
 import { RankSimulation, type RankOptions } from "../../src/dev/ranks.ts";
@@ -37,7 +37,9 @@ describe("joined collectives", () => {
     expect([one.lateRank(call), one.bucket(call), one.step(call) % 5]).toEqual([2, 0, 4]);
     expect(whyLines(one, call)[0]).toMatch(/^Rank 2 was last, by 4\d\.\d ms$/);
     expect(whyLines(one, call)[1]).toContain("data.take");
-    expect(whyLines(one, 0)[0]).toBe("Nobody was late");
+    expect(whyLines(one, call)[1]).toMatch(/^4\d\.\d ms in data\.take, the median of the others/);
+    const other = one.order.find((row) => one.lateRank(row) < 0)!; // 0.8 ms, and the clocks may be as far apart
+    expect(whyLines(one, other)[0]).toBe("Nobody was late");
     expect(model({ delay: () => 0 }).latest()).toBe(-1);
   });
 
@@ -64,6 +66,14 @@ describe("joined collectives", () => {
     const named = (lane: number): string[] => Array.from(lanes.content.lanes[lane]!.rows[0]!.bars.start, (_, index) => lanes.name(lane, 0, index));
     expect(named(2).filter((name) => name.includes("over the median"))).not.toHaveLength(0);
     expect(named(0).filter((name) => name.includes("over the median"))).toHaveLength(0);
+  });
+
+  it("show at every moment what hides the rest: what explains a delay, phases, inner blocks, outer blocks", () => {
+    const block = (start: number, end: number, name: string, over: number): Parameters<typeof topmost>[0][number] => ({ start, end, name, over, late: over === 2 });
+    const pieces = topmost([block(0, 100, "train", 0), block(10, 30, "data", 0), block(12, 28, "data.take", 2), block(40, 90, "forward", 1), block(50, 60, "inner", 0)]);
+    expect(pieces.map(({ start, end, name }) => [start, end, name])).toEqual([
+      [0, 10, "train"], [10, 12, "data"], [12, 28, "data.take"], [28, 30, "data"], [30, 40, "train"], [40, 90, "forward"], [90, 100, "train"],
+    ]);
   });
 
   it("tell what of a bucket the backward hides", () => {

@@ -1,0 +1,186 @@
+"""Ranks of a notebook under a live dashboard: the one whose loading becomes slow is named with that reason, at once.
+
+The tests of this module are the chapters of one story in one browser tab; they run in the order of the file. Its ranks
+are threads; `test_distributed.py` has MPI processes.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.browser.conftest import change_theme, resize
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from playwright.sync_api import Locator, Page
+
+    from tests.browser.conftest import Lab
+
+SLOW = 2
+CELLS = [
+    "import time\nfrom pathlib import Path\nimport flnb\nfrom flnb import distributed, nn\n"
+    "for name in ('slow', 'stop', 'hang'):\n    Path(name).unlink(missing_ok=True)\n"
+    "flnb.dashboard(height=680)",
+    # rank 2 loads slowly as soon as there is a file of that name
+    "def train():\n"
+    "    layers = [nn.Linear(96, 96) for _ in range(6)]\n"
+    "    model = distributed.DataParallel(nn.Sequential(*layers), bucket=80_000)\n"
+    "    optimizer = flnb.optim.SGD(model.parameters(), lr=0.01)\n"
+    "    stop = 0.0\n"
+    "    while stop == 0.0:\n"
+    "        with flnb.step():\n"
+    "            with flnb.scope('data.take'):\n"
+    f"                time.sleep(0.1 if distributed.rank() == {SLOW} and Path('slow').exists() else 0.002)\n"
+    "                x = flnb.ones((64, 96))\n"
+    "            loss = (model(x) ** 2).mean()\n"
+    "            loss.backward()\n"
+    "            optimizer.step()\n"
+    "            optimizer.zero_grad()\n"
+    "        stop = distributed.all_reduce(flnb.full((1,), float(Path('stop').exists()))).item()\n"
+    f"    while distributed.rank() == {SLOW} and Path('hang').exists():\n"
+    "        time.sleep(0.05)\n"
+    "    distributed.barrier()\n"
+    "    model.close()\n"
+    "with flnb.record('ranks') as run:\n"
+    "    distributed.run_threads(4, train)\n"
+    "print('done', run.collectives.who()[0]['scope'])",
+]
+WHY = ".fl-why"
+
+
+@pytest.fixture(scope="module")
+def notebook(lab: Lab, page: Page) -> Page:
+    """A page whose ranks train under a live dashboard."""
+    lab.write("collectives.ipynb", *CELLS)
+    page.set_viewport_size({"width": 1400, "height": 1000})
+    lab.open(page, "collectives.ipynb")
+    page.evaluate("() => window.jupyterapp.commands.execute('application:toggle-left-area')")
+    run_cell(page, 0)
+    dashboard(page).wait_for(timeout=60_000)
+    assert not dashboard(page).locator("[role=tab]", has_text="Collectives").is_visible(), "there are no ranks yet"
+    run_cell(page, 1)
+    dashboard(page).locator("[role=tab]", has_text="Collectives").click(timeout=20_000)
+    page.wait_for_function("() => window.__flnb.view?.steps.length > 3", timeout=20_000)
+    dashboard(page).scroll_into_view_if_needed()
+    return page
+
+
+def dashboard(page: Page) -> Locator:
+    return page.locator(".fl-root").first
+
+
+def run_cell(page: Page, number: int) -> None:
+    page.evaluate(
+        """number => {
+            window.jupyterapp.shell.currentWidget.content.activeCellIndex = number;
+            void window.jupyterapp.commands.execute('notebook:run-cell');
+        }""",
+        number,
+    )
+
+
+def probe(page: Page) -> dict[str, Any]:
+    """What the view tells of itself."""
+    found: dict[str, Any] = page.evaluate("() => window.__flnb.view")
+    return found
+
+
+@pytest.mark.timeout(240)
+def test_the_slowed_rank_is_named_with_its_reason(notebook: Page, lab: Lab) -> None:
+    page = notebook
+    page.wait_for_timeout(1000)
+    assert probe(page)["ranks"] == 4
+    began = time.monotonic()
+    (lab.folder / "slow").touch()
+    named = dashboard(page).locator(WHY, has_text=f"Rank {SLOW} was last").filter(has_text="in data.take")
+    named.wait_for(timeout=20_000)
+    assert time.monotonic() - began < 2
+    page.wait_for_timeout(1500)
+    first = dashboard(page).locator(".fl-late tbody tr").first
+    assert [cell.strip() for cell in first.locator("td").all_inner_texts()][::4] == [str(SLOW), "data.take"]
+
+
+@pytest.mark.timeout(120)
+def test_keys_go_from_call_to_call_and_to_the_late_rank(notebook: Page) -> None:
+    page = notebook
+    dashboard(page).locator(".fl-timeline canvas").focus()
+    page.keyboard.press("r")
+    page.wait_for_function("() => window.__flnb.selection?.kind === 'collective'")
+    assert probe(page)["call"]["late"] == SLOW
+    here = probe(page)["call"]["seq"]
+    assert page.evaluate("() => window.__flnb.paused"), "the window of steps goes on"
+    page.keyboard.press("j")
+    page.wait_for_function("here => window.__flnb.view.call.seq !== here", arg=here)
+    assert probe(page)["call"]["seq"] > here
+    page.keyboard.press("k")
+    page.wait_for_function("here => window.__flnb.view.call.seq === here", arg=here)
+    assert dashboard(page).locator(".fl-statusleft").inner_text().find("all_reduce") >= 0
+
+
+@pytest.mark.timeout(120)
+def test_wheel_and_drag_move_the_one_time_range(notebook: Page) -> None:
+    page = notebook
+    place = probe(page)["place"]
+    shown = probe(page)["shown"]
+    middle = place["x"] + place["width"] / 2, place["y"] + 120
+    page.mouse.move(*middle)
+    page.mouse.wheel(0, -300)
+    page.wait_for_function(
+        "old => window.__flnb.view.shown.t1 - window.__flnb.view.shown.t0 < 0.8 * (old.t1 - old.t0)", arg=shown
+    )
+    zoomed = probe(page)["shown"]
+    page.mouse.down()
+    page.mouse.move(middle[0] + 100, middle[1], steps=4)
+    page.mouse.up()
+    page.wait_for_function("old => window.__flnb.view.shown.t0 < old.t0", arg=zoomed)
+    panned = probe(page)["shown"]
+    assert panned["t1"] - panned["t0"] == pytest.approx(zoomed["t1"] - zoomed["t0"])
+    page.keyboard.press("r")
+
+
+@pytest.mark.timeout(120)
+def test_the_table_has_the_same_calls(notebook: Page) -> None:
+    page = notebook
+    dashboard(page).locator("[aria-label='Collectives as a table']").click()
+    rows = dashboard(page).locator("section[aria-label=Collectives] .fl-data tbody tr")
+    assert rows.count() == min(2000, probe(page)["rows"])
+    assert any("in data.take" in text for text in rows.all_inner_texts())
+    dashboard(page).locator("[aria-label='Collectives as a table']").click()
+
+
+@pytest.mark.timeout(180)
+def test_pictures(notebook: Page, screenshots: Path) -> None:
+    page = notebook
+    for theme in ("Light", "Dark"):
+        change_theme(page, theme)
+        for width in (1200, 900):
+            resize(page, dashboard(page), width)
+            dashboard(page).scroll_into_view_if_needed()
+            page.mouse.move(0, 0)
+            page.wait_for_timeout(1500)
+            dashboard(page).screenshot(path=screenshots / f"collectives-{theme.lower()}-{width}.png")
+    change_theme(page, "Light")
+    resize(page, dashboard(page), 1200)
+
+
+@pytest.mark.timeout(120)
+def test_a_rank_that_does_not_come_is_named_while_the_call_hangs(notebook: Page, lab: Lab, screenshots: Path) -> None:
+    page = notebook
+    page.keyboard.press("Escape")
+    dashboard(page).locator(".fl-recbar button", has_text="Live").click()
+    (lab.folder / "hang").touch()
+    (lab.folder / "stop").touch()
+    stuck = dashboard(page).locator(".fl-stucktext", has_text=f"rank {SLOW} has not come")
+    stuck.wait_for(timeout=20_000)
+    assert dashboard(page).locator(WHY, has_text=f"Rank {SLOW} has not come").is_visible()
+    page.wait_for_timeout(1500)
+    dashboard(page).screenshot(path=screenshots / "collectives-stuck.png")
+    (lab.folder / "hang").unlink()
+    page.wait_for_function("() => window.__flnb.state === 'finished'", timeout=30_000)
+    stuck.wait_for(state="hidden")
+    page.locator(".jp-OutputArea-output", has_text="done data.take").wait_for(timeout=20_000)
+    assert not page.flnb_errors
