@@ -35,6 +35,8 @@ EAGER = 100
 """How many times a wait asks before it yields the processor to others."""
 LOOK = 0.1
 """Seconds between two looks at the other ranks, while a wait lasts."""
+LONG = 1.0
+"""Seconds after which a wait asks only every millisecond: what is late then may need the processor itself."""
 COLLECTIVES = ("all_reduce", "all_reduce_multiple", "all_gather", "reduce_scatter", "broadcast", "barrier")
 REDUCING = ("all_reduce", "all_reduce_multiple", "reduce_scatter")
 MEETING = frozenset(COLLECTIVES) - {"broadcast"}
@@ -277,12 +279,14 @@ class Pending:
         """Ask and yield until the operation has finished, with a look at the other ranks now and then."""
         began = look = monotonic()
         timeout = self._communicator.timeout
-        asked = 0
+        asked, pause = 0, 0.0
         while not test():
-            sleep(0)
+            sleep(pause)
             asked += 1
             if asked % 16 == 0 and (now := monotonic()) - look > LOOK:
                 look = now
+                if now - began > LONG:
+                    pause = 0.001
                 self._look(now - began if now - began > timeout else 0.0)
 
     def _look(self, waited: float) -> None:

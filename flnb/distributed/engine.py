@@ -7,6 +7,7 @@ import shutil
 import signal
 import threading
 import time
+import traceback
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,13 @@ from flnb.distributed.ranks import init
 __all__ = ["begin", "prepare", "remove_shared"]
 
 
-def begin(kernel: int, controller: int, folder: str) -> tuple[int, int]:
-    """Join the other ranks, and end when the kernel does; returns the number and the process of this rank."""
+def begin(kernel: int, controller: int, folder: str) -> tuple[int, int, int]:
+    """Join the other ranks, and end when the kernel does; returns this rank's number, process and parent process."""
     rank = init("mpi").rank
     get_ipython().events.register("post_run_cell", _cell_ended)
+    get_ipython().set_custom_exc((KeyboardInterrupt,), _place)
     threading.Thread(target=_end_with, args=(kernel, controller, folder, rank), daemon=True).start()
-    return rank, os.getpid()
+    return rank, os.getpid(), os.getppid()
 
 
 def prepare(broken: bool, number: int | None) -> None:
@@ -51,6 +53,13 @@ def _cell_ended(result: Any) -> None:
         abandon(communicator, f"the cell failed with {type(error).__name__}")
     elif communicator.board is not None:
         communicator.board.end()
+
+
+def _place(shell: Any, kind: Any, error: Any, trace: Any, tb_offset: Any = None) -> None:
+    """Reply, in place of a traceback, with the line of the cell in which this rank was interrupted."""
+    frames = traceback.extract_tb(trace)
+    frame = next((each for each in reversed(frames) if "ipykernel_" in each.filename), frames[-1])
+    shell._showtraceback(kind, error, [f"line {frame.lineno}, {frame.line}"])
 
 
 def remove_shared(folder: str) -> None:

@@ -1,10 +1,10 @@
-"""The error of a cell that failed on some rank of a cluster."""
+"""What is raised where a cell fails on some rank of a cluster, or is interrupted."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Failure", "RankError"]
+__all__ = ["Failure", "Interrupted", "RankError"]
 
 
 class Failure(NamedTuple):
@@ -13,6 +13,20 @@ class Failure(NamedTuple):
     name: str
     message: str
     traceback: str
+
+
+def _grouped(texts: dict[int, str]) -> dict[str, list[int]]:
+    """The ranks that say the same, by what they say."""
+    same: dict[str, list[int]] = {}
+    for rank, text in texts.items():
+        same.setdefault(text, []).append(rank)
+    return same
+
+
+def _lines(same: dict[str, list[int]]) -> str:
+    return "\n".join(
+        f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}: {text}" for text, ranks in same.items()
+    )
 
 
 class RankError(RuntimeError):
@@ -24,18 +38,22 @@ class RankError(RuntimeError):
 
     def __init__(self, failures: dict[int, Failure]) -> None:
         self.failures = failures
-        same: dict[str, list[int]] = {}
-        for rank, failure in failures.items():
-            same.setdefault(": ".join(filter(None, failure[:2])), []).append(rank)
-        own = [text for text, ranks in same.items() if failures[ranks[0]].name != "CollectiveError"]
-        self.first = same[(own or list(same))[0]][0]
-        order = own + [text for text in same if text not in own]
-        super().__init__("\n".join(f"{_named(same[text])}: {text}" for text in order))
+        own = [rank for rank, failure in failures.items() if failure.name != "CollectiveError"]
+        order = own + [rank for rank in failures if rank not in own]
+        self.first = order[0]
+        super().__init__(_lines(_grouped({rank: ": ".join(filter(None, failures[rank][:2])) for rank in order})))
 
     def _render_traceback_(self) -> list[str]:
         """What IPython shows: where the first rank failed, then every rank's error."""
         return [*self.failures[self.first].traceback.splitlines(), "", f"RankError: {self}"]
 
 
-def _named(ranks: list[int]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C in a cell that ran on the ranks of a `Cluster`; the message says in which line each of them was."""
+
+    def __init__(self, places: dict[int, str]) -> None:
+        super().__init__(_lines(_grouped(places)))
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows: no traceback of the program that waited."""
+        return [f"KeyboardInterrupt: {self}"]

@@ -16,7 +16,7 @@ from IPython import get_ipython
 
 from flnb.dispatch.board import process_alive
 from flnb.distributed import engine
-from flnb.distributed.failures import Failure
+from flnb.distributed.failures import Failure, Interrupted
 from flnb.distributed.launching import find_mpiexec, shared_folder
 
 if TYPE_CHECKING:
@@ -54,13 +54,18 @@ class Processes:
         ipp = require("ipyparallel", "parallel", "a cluster of MPI processes")
         mpiexec = find_mpiexec()
         self.listen: Callable[[int, Any], None] | None = None
+        self._client: Any = None
+        self.pids: tuple[int, ...] = ()
+        self._nannies: tuple[int, ...] = ()
         self._folder = tempfile.mkdtemp(prefix="flnb_cluster_", dir=shared_folder())
         self._cluster = ipp.Cluster(
             engines=_launcher(mpiexec, self._folder), profile_dir=self._folder, load_profile=False, delay=0,
             controller_args=HEARTS, log_level=logging.CRITICAL,
         )  # fmt: skip
         try:
-            self._client = self._cluster.start_and_connect_sync(n=count)
+            self._cluster.start_cluster_sync(n=count)
+            self._client = self._cluster.connect_client_sync()
+            self._client.wait_for_engines(count, timeout=60, interactive=False)
             controller = self._cluster.controller.pid
             begun = self._client[:].apply_sync(engine.begin, os.getpid(), controller, self._folder)
         except BaseException as error:
@@ -69,9 +74,9 @@ class Processes:
             if isinstance(error, Exception):
                 raise RuntimeError(f"the {count} MPI processes of the cluster did not start: {error}\n{log}") from error
             raise
-        of_rank = {rank: (pid, target) for target, (rank, pid) in zip(self._client.ids, begun, strict=True)}
-        self.pids = [of_rank[rank][0] for rank in range(count)]
-        self._view = self._client[[of_rank[rank][1] for rank in range(count)]]
+        of_rank = {rank: (*pids, target) for target, (rank, *pids) in zip(self._client.ids, begun, strict=True)}
+        self.pids, self._nannies, targets = zip(*[of_rank[rank] for rank in range(count)], strict=True)
+        self._view = self._client[list(targets)]
         self._last: Any = None
         self._broken = False
         self._dead: list[int] = []
@@ -93,9 +98,9 @@ class Processes:
         try:
             self._wait(result, output)
         except KeyboardInterrupt:
-            self._interrupt(result)
+            places = self._interrupt(result)
             self._show(result, output)
-            raise
+            raise Interrupted(places) from None
         found = {}
         for rank, each in enumerate(result.split()):
             if rank in self._dead:
@@ -116,8 +121,11 @@ class Processes:
 
     def stop(self) -> None:
         """End the processes, also those that are busy, and remove their files."""
-        if (client := self.__dict__.pop("_client", None)) is not None:
-            client.close()
+        for nanny in self._nannies:  # its rank dies with it, and mpiexec ends
+            with suppress(ProcessLookupError):
+                os.kill(nanny, signal.SIGKILL)
+        if self._client is not None:
+            self._client.close()
         with suppress(Exception):  # what is gone already is an error here
             self._cluster.stop_cluster_sync()
         self._cluster.shutdown_atexit = False
@@ -150,14 +158,22 @@ class Processes:
                 if self.listen is not None:
                     self.listen(rank, message)
 
-    def _interrupt(self, result: Any) -> None:
-        """Raise KeyboardInterrupt on the ranks that are busy; wait for them for a moment."""
+    def _interrupt(self, result: Any) -> dict[int, str]:
+        """Raise KeyboardInterrupt on the ranks that are busy; returns in which line each of them was."""
         self._broken = True
-        for pid, each in zip(self.pids, result.split(), strict=True):
-            if not each.ready():
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGINT)
+        busy = {rank: each for rank, each in enumerate(result.split()) if not each.ready()}
+        for rank in busy:
+            with suppress(ProcessLookupError):
+                os.kill(self.pids[rank], signal.SIGINT)
         result.wait(PATIENCE)
+        return {rank: _place(each) for rank, each in busy.items()}
+
+
+def _place(result: Any) -> str:
+    """Where a rank was interrupted."""
+    if not result.ready():
+        return "goes on; the next cell waits for it"
+    return getattr(result.exception(), "traceback", None) or "had ended the cell"
 
 
 def _launcher(mpiexec: list[str], folder: str) -> type:

@@ -109,11 +109,13 @@ def test_ranks_that_wait_for_one_whose_cell_has_ended_are_told(cluster: Cluster)
 
 def test_an_interrupt_reaches_ranks_that_are_stuck_and_they_go_on(cluster: Cluster) -> None:
     moment = interrupt(1.0)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as caught:
         cluster.run(
             "import time\nif flnb.distributed.rank():\n    flnb.distributed.barrier()\nelse:\n    time.sleep(8)"
         )
     assert time.monotonic() - moment["at"] < 2
+    if cluster.kind == "mpi":
+        assert str(caught.value) == "rank 0: line 5, time.sleep(8)\nranks 1, 2: line 3, flnb.distributed.barrier()"
     cluster.run(SUM)
     assert cluster["total"] == [[3.0, 3.0]] * 3
 
