@@ -1,4 +1,4 @@
-"""The `flnb` command line: lab, record, launch, view, export, bench, dry-run, replay, doctor.
+"""The `flnb` command line: lab, record, launch, merge, view, export, bench, dry-run, replay, doctor.
 
 Example: `flnb record train.py -o run.flnb && flnb view run.flnb --html run.html`
 """
@@ -11,7 +11,7 @@ import inspect
 import re
 import runpy
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 EXAMPLE = """Example:  flnb record train.py -o run.flnb && flnb view run.flnb --html run.html
@@ -91,6 +91,19 @@ def launch(options: argparse.Namespace) -> int:
     return launch(options.ranks, [options.script, *arguments])
 
 
+def merge(options: argparse.Namespace) -> None:
+    """Put the recordings of all ranks of a program into one file, on one clock.
+
+    Each rank saves its own: run.save(f"run-{flnb.distributed.rank()}.flnb"). flnb.load_run reads the one file as a
+    mapping from rank to recording, whose attribute collectives says who was late and why.
+    """
+    from flnb_telemetry.ranks import Ranks
+
+    ranks = Ranks(options.runs)
+    ranks.save(options.output)
+    _say(f"merge: wrote {options.output}, {len(ranks)} ranks; look at it with: flnb view {options.output}")
+
+
 def view(options: argparse.Namespace) -> None:
     """Print a saved recording as text, or write it as one HTML file.
 
@@ -99,7 +112,9 @@ def view(options: argparse.Namespace) -> None:
     import flnb
 
     run = flnb.load_run(options.run)
-    if options.html is None:
+    if isinstance(run, Mapping):  # of several ranks
+        print(run)
+    elif options.html is None:
         print(run, run.ops, sep="\n\n")
     else:
         flnb.telemetry.write_report(run, options.html)
@@ -195,18 +210,17 @@ def parser() -> argparse.ArgumentParser:
         return added.add_argument
 
     one = command(lab, "models.ipynb --no-browser --port=8899")
-    one(
-        "arguments", nargs=argparse.REMAINDER, metavar="[PATH] [FLAGS]", help="a notebook or folder; JupyterLab's flags"
-    )
+    one("arguments", nargs=argparse.REMAINDER, metavar="[PATH] [FLAGS]", help="a notebook or folder; Jupyter's flags")
     command(doctor, "")
     one = command(record, "-o run.flnb train.py --epochs 3")
     one("-o", "--output", metavar="FILE", help="the file to write (default: SCRIPT with the ending .flnb)")
-    one("script", metavar="SCRIPT", help="the Python script to run")
-    one("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="the script's own arguments")
+    _add_script(one)
     one = command(launch, "-n 4 train.py --epochs 3")
     one("-n", "--ranks", type=int, required=True, help="how many processes to start on this machine")
-    one("script", metavar="SCRIPT", help="the Python script to run")
-    one("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="the script's own arguments")
+    _add_script(one)
+    one = command(merge, "run.flnb run-0.flnb run-1.flnb")
+    one("output", metavar="OUT", help="the file to write")
+    one("runs", nargs="+", metavar="RUN", help="a saved recording of one rank")
     one = command(view, "run.flnb --html run.html")
     one("run", metavar="RUN", help="a saved recording, or a PyTorch memory snapshot")
     one("--html", metavar="FILE", help="write a self-contained HTML report instead")
@@ -238,6 +252,12 @@ def parser() -> argparse.ArgumentParser:
     one("--seconds", type=float, default=5.0, help="search time for the best possible packing (default: 5)")
     one("--html", metavar="OUT", help="also write the table and a figure as one HTML file")
     return root
+
+
+def _add_script(one: Callable[..., argparse.Action]) -> None:
+    """Add the arguments of a command that runs a script."""
+    one("script", metavar="SCRIPT", help="the Python script to run")
+    one("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="the script's own arguments")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -66,7 +66,7 @@ def view(
 def _recording(run: Any) -> Recording:
     """Return a recording, loaded from its file if it is a path."""
     if isinstance(run, (str, os.PathLike)):
-        loaded = load_run(run)
+        loaded: Recording = load_run(run)
         loaded.name = f"{loaded.name} ({Path(run).name})"
         return loaded
     if not isinstance(run, Recording):

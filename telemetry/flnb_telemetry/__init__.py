@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from flnb_telemetry.formats.parquet import RunFileError, load_run
     from flnb_telemetry.live import Live
     from flnb_telemetry.pump import attach, detach, flush
+    from flnb_telemetry.ranks import Ranks
     from flnb_telemetry.recording import Recording, record
 
 _HOME = {
@@ -21,10 +22,11 @@ _HOME = {
     "formats.parquet": ("RunFileError", "load_run"),
     "live": ("Live",),
     "pump": ("attach", "detach", "flush"),
+    "ranks": ("Ranks",),
     "recording": ("Recording", "record"),
 }
 
-__all__ = ["Live", "Recording", "RunFileError", "attach", "detach", "flush", "load_run"]
+__all__ = ["Live", "Ranks", "Recording", "RunFileError", "attach", "detach", "flush", "load_run"]
 __all__ += ["log", "phase", "record", "scope", "step", "write_report"]
 
 

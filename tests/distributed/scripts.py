@@ -138,6 +138,13 @@ def slow_data(steps: int) -> None:
     model.close()
 
 
+def recorded() -> None:
+    """Each rank saves its own recording."""
+    with flnb.record("digits") as run:
+        slow_data(4)
+    run.save(f"run-{distributed.rank()}.flnb")
+
+
 def live() -> None:
     """Messages of a live view go to a socket."""
     connection = Client(os.environ["FLNB_TEST_SOCKET"])

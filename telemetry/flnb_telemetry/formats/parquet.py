@@ -23,7 +23,7 @@ from flnb_telemetry.intern import Catalog, Context, Frame, GroupInfo, Plan, Tabl
 from flnb_telemetry.recording import Recording
 from flnb_telemetry.safe_text import safe_text
 
-FORMAT = "flnb run"
+FORMAT, RANKS = "flnb run", "flnb ranks"
 FORMAT_VERSION = 1
 ROWS_PER_BYTE, BYTES_PER_BYTE = 8, 64
 """The most rows per byte of a Parquet file, and bytes per byte of a compressed member, that are read: a file with more
@@ -39,18 +39,23 @@ class RunFileError(ValueError):
 
 def save(run: Recording, path: str | os.PathLike[str]) -> None:
     """Write a run to a `.flnb` file; an existing file is replaced only when the new one is complete."""
-    parquet = require("pyarrow.parquet", "lab", "saving a run")
+    require("pyarrow.parquet", "lab", "saving a run")
     # The archive stores its members as they are: Parquet files are compressed.
     with aside(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
-        kinds = {}
-        for name in schema.KINDS:
-            table = run.to_arrow(name)
-            kinds[name] = table.num_rows
-            if table.num_rows:
-                buffer = io.BytesIO()
-                parquet.write_table(table, buffer, compression="zstd")
-                archive.writestr(f"{name}.parquet", buffer.getbuffer())
-        archive.writestr("manifest.json", json.dumps(_manifest(run, kinds), indent=1))
+        write(run, archive)
+
+
+def write(run: Recording, archive: zipfile.ZipFile) -> None:
+    """Write a run to an open archive."""
+    parquet, kinds = require("pyarrow.parquet", "lab", "saving a run"), {}
+    for name in schema.KINDS:
+        table = run.to_arrow(name)
+        kinds[name] = table.num_rows
+        if table.num_rows:
+            buffer = io.BytesIO()
+            parquet.write_table(table, buffer, compression="zstd")
+            archive.writestr(f"{name}.parquet", buffer.getbuffer())
+    archive.writestr("manifest.json", json.dumps(_manifest(run, kinds), indent=1))
 
 
 def _manifest(run: Recording, kinds: dict[str, int]) -> dict[str, Any]:
@@ -66,11 +71,14 @@ def _manifest(run: Recording, kinds: dict[str, int]) -> dict[str, Any]:
     return versions | {"run": facts, "meta": run.meta, "kinds": kinds} | called | names
 
 
-def load_run(path: str | os.PathLike[str]) -> Recording:
+def load_run(path: str | os.PathLike[str]) -> Any:
     """Read a run that `Recording.save` wrote, or a PyTorch memory snapshot (see `flnb.memory.load_snapshot`).
 
     Args:
         path: a `.flnb` file, which needs pyarrow, or a pickle of `torch.cuda.memory._dump_snapshot`.
+
+    Returns:
+        A `Recording`; of a file that ``flnb merge`` wrote `Ranks`, the recordings of all ranks.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -87,18 +95,15 @@ def load_run(path: str | os.PathLike[str]) -> Recording:
         raise FileNotFoundError(f"flnb.load_run: no file {os.fspath(path)!r}; save one with run.save(path)")
     with open(path, "rb") as file:
         if file.read(1) == b"\x80":  # a pickle
-            run: Recording = tool(*FOREIGN["read"].split(":"))(path)
-            return run
-    parquet = require("pyarrow.parquet", "lab", "loading a run")
+            return tool(*FOREIGN["read"].split(":"))(path)
+    require("pyarrow.parquet", "lab", "loading a run")
     try:
         with zipfile.ZipFile(path) as archive:
-            manifest = json.loads(_member(archive, "manifest.json"))
+            manifest = json.loads(member(archive, "manifest.json"))
             _check(path, manifest)
-            tables = {name: schema.table(kind, []) for name, kind in schema.KINDS.items()}
-            for name in [name for name, count in manifest["kinds"].items() if count]:
-                data = _member(archive, f"{name}.parquet")
-                tables[name] = _table(parquet, data, tables[name], manifest["kinds"][name])
-        return _restored(manifest, tables)
+            if manifest["format"] == RANKS:
+                return tool("flnb_telemetry.ranks", "restored")(archive, manifest)
+            return read(archive, manifest)
     except RunFileError:
         raise
     except Exception as error:  # ZIP, JSON and Parquet each have many kinds of errors
@@ -109,7 +114,17 @@ def load_run(path: str | os.PathLike[str]) -> Recording:
         ) from error
 
 
-def _member(archive: zipfile.ZipFile, name: str) -> bytes:
+def read(archive: zipfile.ZipFile, manifest: dict[str, Any]) -> Recording:
+    """Read a run from an open archive with this manifest."""
+    parquet = require("pyarrow.parquet", "lab", "loading a run")
+    tables = {name: schema.table(kind, []) for name, kind in schema.KINDS.items()}
+    for name in [name for name, count in manifest["kinds"].items() if count]:
+        data = member(archive, f"{name}.parquet")
+        tables[name] = _table(parquet, data, tables[name], manifest["kinds"][name])
+    return _restored(manifest, tables)
+
+
+def member(archive: zipfile.ZipFile, name: str) -> bytes:
     """Read a file of the archive; one that claims to be much larger than its compressed bytes is an error."""
     info = archive.getinfo(name)
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or (
@@ -146,7 +161,7 @@ def _table(parquet: Any, data: bytes, empty: schema.Columns, count: int) -> sche
 
 def _check(path: str | os.PathLike[str], manifest: Any) -> None:
     """Raise an error for a manifest that is not of a run, or of a newer version."""
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+    if not isinstance(manifest, dict) or manifest.get("format") not in (FORMAT, RANKS):
         raise RunFileError(
             f"flnb.load_run: {os.fspath(path)!r} is a ZIP file but no flnb run; expected one that run.save wrote"
         )

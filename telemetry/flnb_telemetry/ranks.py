@@ -1,0 +1,205 @@
+"""Recordings of several ranks on one clock: a mapping from rank to `Recording`, in one file if so wished.
+
+Ids and times of a recording are its process's own and stay as they are. What is joined is the clock: for each rank an
+offset to the clock of the first one, and a bound of its error.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from flnb_telemetry import quantity, tables
+from flnb_telemetry.analysis.collectives import Collectives, collectives
+from flnb_telemetry.analysis.joining import PAIRS, View, of_recording
+from flnb_telemetry.formats import aside, parquet
+from flnb_telemetry.recording import Recording
+from flnb_telemetry.safe_text import safe_text
+
+if TYPE_CHECKING:
+    import os
+
+__all__ = ["Ranks", "restored"]
+
+LEAVES_EARLY = (*PAIRS, "broadcast")
+"""Calls that a rank may leave before all have come to them."""
+
+
+class Ranks(Mapping[int, Recording]):
+    """The recordings of the ranks of one program, by rank, on one clock: `flnb.load_run` reads one.
+
+    Args:
+        runs: one recording of each rank, or paths of their files.
+
+    Attributes:
+        offsets: for each rank, what must be added to the times of its recording (ns) to have those of the first rank.
+        bounds: for each rank, how far off that may be, ns.
+
+    Raises:
+        ValueError: two recordings of one rank, one of several ranks, or clocks that cannot be compared.
+
+    >>> import flnb
+    >>> with flnb.record("digits") as run:  # under mpiexec each rank saves its own: run.save(f"run-{rank}.flnb")
+    ...     y = flnb.ones(3) * 2.0
+    >>> run.meta["rank"] = 0
+    >>> ranks = flnb.telemetry.Ranks([run])
+    >>> ranks.save("digits.flnb")
+    >>> flnb.load_run("digits.flnb")[0].ops["multiply"].count
+    1
+    """
+
+    def __init__(self, runs: Iterable[Recording | str | os.PathLike[str]]) -> None:
+        found: dict[int, Recording] = {}
+        for run in runs:
+            loaded = run if isinstance(run, Recording) else parquet.load_run(run)
+            for one in loaded.values() if isinstance(loaded, Ranks) else [loaded]:
+                rank = _rank_of(one)
+                if rank in found:
+                    raise ValueError(f"Ranks: {found[rank].name!r} and {one.name!r} are both of rank {rank}")
+                found[rank] = one
+        if not found:
+            raise ValueError("Ranks: got no recordings; expected one of each rank")
+        self._runs = dict(sorted(found.items()))
+        views = {rank: _only(run, rank) for rank, run in self._runs.items()}
+        base = next(iter(views.values()))
+        clocks = {rank: _clock(run, views[rank], base) for rank, run in self._runs.items()}
+        self.offsets = {rank: offset for rank, (offset, _) in clocks.items()}
+        self.bounds = {rank: bound for rank, (_, bound) in clocks.items()}
+
+    def __getitem__(self, rank: int) -> Recording:
+        if rank not in self._runs:
+            raise KeyError(f"no rank {rank!r} in this run; it has {', '.join(map(str, self._runs))}")
+        return self._runs[rank]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._runs)
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        first = next(iter(self.__dict__.get("_runs", [0])))
+        raise AttributeError(
+            f"a run of several ranks has no {name!r}; take the recording of one rank, such as run[{first}].{name}"
+        )
+
+    def views(self) -> list[View]:
+        """The ranks as analyses read them: times on the common clock."""
+        return [_only(run, rank, self.offsets[rank], self.bounds[rank]) for rank, run in self._runs.items()]
+
+    @property
+    def collectives(self) -> Collectives:
+        """The collective calls of all ranks, joined: who was late and why, waiting, overlap. See `Collectives`."""
+        return collectives(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write all ranks to one `.flnb` file, which `flnb.load_run` reads. Needs pyarrow."""
+        with aside(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
+            for rank, run in self._runs.items():
+                buffer = io.BytesIO()
+                with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as inner:
+                    parquet.write(run, inner)
+                archive.writestr(f"rank-{rank}.flnb", buffer.getbuffer())
+            manifest = {
+                "format": parquet.RANKS,
+                "version": parquet.FORMAT_VERSION,
+                "schema": 0,
+                "ranks": list(self._runs),
+            }
+            archive.writestr("manifest.json", json.dumps(manifest))
+
+    def cells(self) -> list[list[str]]:
+        """The table of ranks as rows of texts, first the titles."""
+        titles = ["rank", "host", "process", "clock", "recorded", "steps", "events"]
+        return [titles] + [
+            [
+                str(view.rank), safe_text(view.host), str(view.process),
+                f"±{quantity.duration(view.bound)}" if view.bound else "same" if number else "base",
+                quantity.duration(run.seconds * 1e9), str(len(run.steps["index"])), quantity.count(run.events),
+            ]
+            for number, (view, run) in enumerate(zip(self.views(), self._runs.values(), strict=True))
+        ]  # fmt: skip
+
+    def __repr__(self) -> str:
+        return "\n".join([*tables.lines(self.cells(), "><>>>>>"), repr(self.collectives)])
+
+    def _repr_html_(self) -> str:
+        return tables.html(self.cells(), "><>>>>>") + self.collectives._repr_html_()
+
+
+def restored(archive: zipfile.ZipFile, manifest: dict[str, Any]) -> Ranks:
+    """Read the ranks of a merged file."""
+    found = []
+    for rank in manifest["ranks"]:
+        with zipfile.ZipFile(io.BytesIO(parquet.member(archive, f"rank-{int(rank)}.flnb"))) as inner:
+            found.append(parquet.read(inner, json.loads(parquet.member(inner, "manifest.json"))))
+    return Ranks(found)
+
+
+def _rank_of(run: Recording) -> int:
+    """The rank that a recording is of, as its facts or its calls tell."""
+    if "rank" in run.meta:
+        return int(run.meta["rank"])
+    ranks = [view.rank for view in of_recording(run)]
+    if len(ranks) == 1:
+        return ranks[0]
+    if not ranks:
+        raise ValueError(
+            f"Ranks: the recording {run.name!r} does not say of which rank it is; record after flnb.distributed.init()"
+        )
+    raise ValueError(
+        f"Ranks: the recording {run.name!r} is of the ranks {', '.join(map(str, ranks))}, threads of one process; "
+        f"its own run.collectives joins them"
+    )
+
+
+def _only(run: Recording, rank: int, offset: int = 0, bound: int = 0) -> View:
+    """The view of a recording of one rank."""
+    (view,) = of_recording(run, offset, bound)
+    return view._replace(rank=rank)
+
+
+def _clock(run: Recording, view: View, base: View) -> tuple[int, int]:
+    """A rank's offset to the clock of the first one and its bound, ns: measured, 0 on its host, or from their calls."""
+    if view.rank == base.rank:
+        return 0, 0
+    sync = run.table("clock_sync")
+    known = np.flatnonzero(sync["peer"] == base.rank)
+    if len(known):
+        best = known[sync["bound"][known].argmin()]
+        return int(sync["offset"][best]), int(sync["bound"][best])
+    if "clock_offset" in run.meta:
+        return int(run.meta["clock_offset"]), int(run.meta["clock_bound"])
+    if view.host == base.host:
+        return 0, 0
+    return _from_calls(view, base)
+
+
+def _from_calls(view: View, base: View) -> tuple[int, int]:
+    """The offset that agrees with all calls of both ranks, none of which a rank has left before the other came."""
+    ours, theirs = (_ended(one) for one in (view, base))
+    both = sorted(ours.keys() & theirs.keys())
+    if not both:
+        raise ValueError(
+            f"Ranks: rank {view.rank} ran on host {view.host!r}, rank {base.rank} on {base.host!r}, and they have no "
+            f"calls in common: their clocks cannot be compared; call flnb.distributed.sync_clocks() while recording"
+        )
+    mine, others = (np.array([calls[key] for key in both], np.int64).T for calls in (ours, theirs))
+    least, most = int((others[0] - mine[1]).max()), int((others[1] - mine[0]).min())
+    return (least + most) // 2, abs(most - least + 1) // 2
+
+
+def _ended(view: View) -> dict[tuple[str, int], tuple[int, int]]:
+    """Begin and end of the calls that no rank leaves before all have come, by group and sequence number."""
+    ended, plans, groups = view.table("collective"), view.catalog.plans.items, view.catalog.groups.items
+    columns = (ended[name].tolist() for name in ("plan", "group", "seq", "t0", "t1"))
+    return {
+        (groups[group].name, seq): (t0, t1)
+        for plan, group, seq, t0, t1 in zip(*columns, strict=True)
+        if plans[plan].op not in LEAVES_EARLY and groups[group].size > 1
+    }
