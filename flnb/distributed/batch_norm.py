@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flnb.autograd.custom import custom_op
 from flnb.dispatch import state
 from flnb.dispatch.communication import current
-from flnb.distributed.collectives import all_gather, all_reduce
+from flnb.distributed.collectives import all_gather, all_reduce, communicating
 from flnb.nn.norm import BatchNorm
 from flnb.ops import elementwise as e
 from flnb.ops import reduction as r
@@ -54,7 +53,7 @@ class SyncBatchNorm(BatchNorm):
         if x.ndim < 2 or x.shape[1] != self.num_features:
             raise ValueError(f"SyncBatchNorm: expected x (N, {self.num_features}, ...), got {x.shape}")
         wide = e.astype(x, np.float32) if x.dtype.itemsize == 2 else x
-        found = _statistics(wide)
+        found = _batch_statistics(wide)
         shape = (1, self.num_features, *(1,) * (x.ndim - 2))
         mean, variance = found[0], found[1]
         scale = self.weight / e.sqrt(variance + self.eps)
@@ -72,8 +71,8 @@ class SyncBatchNorm(BatchNorm):
         return e.astype(y, x.dtype, copy=False)
 
 
-@custom_op
-def _statistics(x: Any) -> Any:
+@communicating
+def _batch_statistics(x: Any) -> Any:
     """Mean and variance of each channel over all ranks, and the number of values, as rows of a tensor (3, C)."""
     axes, channels = (0, *range(2, x.ndim)), x.shape[1]
     count = x.size // channels
@@ -92,7 +91,7 @@ def _statistics(x: Any) -> Any:
     return concat([reshape(row, (1, channels)) for row in (mean, variance, total)])
 
 
-@_statistics.def_vjp
+@_batch_statistics.def_vjp
 def _(g: Any, y: Any, x: Any) -> Any:
     g = all_reduce(g) / y[2]
     shape = (1, x.shape[1], *(1,) * (x.ndim - 2))

@@ -42,6 +42,7 @@ class Bucket:
     def __init__(self, parameters: Sequence[Parameter], parts: int, index: int) -> None:
         self.parameters, self.parts, self.index = list(parameters), parts, index
         self.numbers = [p._node[2] for p in parameters]
+        self._index = {number: index for index, number in enumerate(self.numbers)}
         ends = [0, *accumulate(-(-p.size // parts) for p in parameters)]
         self.places = list(pairwise(ends))
         self.dtype = self.parameters[0].dtype
@@ -61,7 +62,7 @@ class Bucket:
         """Write a gradient, with what was added up before, into its place; a gradient of None is zero."""
         if self.flat is None:
             self.flat = empty((self.parts, self.places[-1][1]), self.dtype)
-        index = self.numbers.index(number)
+        index = self._index[number]
         rows = self.flat._data[:, slice(*self.places[index])]
         if gradient is None or old is None:
             gradient = old if gradient is None else gradient

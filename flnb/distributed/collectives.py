@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flnb.autograd.custom import custom_op
+from flnb.autograd.custom import CustomOp, custom_op
 from flnb.dispatch import state
 from flnb.dispatch.communication import current, run
 from flnb.ops.creation import asarray, empty, zeros_like
 from flnb.ops.elementwise import copy
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from flnb.tensor import ArrayLike, Tensor
 
 __all__ = ["all_gather", "all_reduce", "barrier", "broadcast", "recv", "reduce_scatter", "send"]
@@ -35,7 +37,14 @@ def _contiguous(x: Any) -> Any:
     return x if x._is_contiguous() else copy(x)
 
 
-@custom_op
+def communicating(forward: Callable[..., Any]) -> CustomOp:
+    """Make a custom op of a function that communicates; recordings show it without the underscore of its name."""
+    op = custom_op(forward)
+    op.name, op.family = forward.__name__.lstrip("_"), "communication"
+    return op
+
+
+@communicating
 def _all_reduce(x: Any, *, op: str) -> Any:
     y = copy(x)
     run("all_reduce", _memory(y), op)
@@ -49,7 +58,7 @@ def _(g: Any, y: Any, x: Any, *, op: str) -> Any:
     return all_reduce(g)
 
 
-@custom_op
+@communicating
 def _all_gather(x: Any, *, size: int) -> Any:  # the result's shape depends on it
     y = empty((size, *x.shape), x.dtype)
     run("all_gather", _memory(_contiguous(x)), _memory(y))
@@ -61,7 +70,7 @@ def _(g: Any, y: Any, x: Any, *, size: int) -> Any:
     return reduce_scatter(g)
 
 
-@custom_op
+@communicating
 def _reduce_scatter(x: Any, *, op: str) -> Any:
     y = empty(x.shape[1:], x.dtype)
     run("reduce_scatter", _memory(_contiguous(x)), _memory(y), op)
@@ -75,7 +84,7 @@ def _(g: Any, y: Any, x: Any, *, op: str) -> Any:
     return all_gather(g)
 
 
-@custom_op
+@communicating
 def _broadcast(x: Any, *, root: int) -> Any:
     y = copy(x)
     run("broadcast", _memory(y), root)

@@ -184,8 +184,8 @@ class Exchanging(Module):
             if bucket.parts == 1:
                 bucket.pending = start("all_reduce", bucket.flat._data, "sum", bucket=self._next)
             else:
-                if self.takes and self._next:
-                    self._receive(self._buckets[self._next - 1])  # its buffer is free then
+                if self.takes and self._next > 1:
+                    self._receive(self._buckets[self._next - 2])  # its buffer is free then
                 bucket.mine = bucket.part()
                 buffers = bucket.flat._data, bucket.mine._data
                 bucket.pending = start("reduce_scatter", *buffers, "sum", bucket=self._next)

@@ -88,6 +88,9 @@ class Away(Divided):
 class Division:
     """One parameter and this rank's shard of it.
 
+    Args:
+        own_memory: copy the shard and release the whole; else the shard is a view of it.
+
     Attributes:
         parameter: the whole.
         shard: its elements from ``low`` to before ``high``.
@@ -109,6 +112,11 @@ class Division:
             self.shard = Shard(copy(part) if own_memory else part)
         self.shard.name = parameter.name
         divisions[id(parameter)] = self
+        if own_memory:  # the whole is released at once: all wholes need not be here together with all parts
+            parameter.__class__ = Away
+            SLOT.__delete__(parameter)
+            if hasattr(parameter, "_root"):
+                del parameter._root  # it has the same memory
 
     def slice(self, whole: Tensor) -> Tensor:
         """This rank's part of a tensor like the parameter, as a view if that is contiguous."""

@@ -12,7 +12,7 @@ from flnb.dispatch.communication import current, run
 from flnb.dispatch.plan import spec_of
 from flnb.distributed.buckets import read_rows
 from flnb.distributed.data_parallel import Exchanging
-from flnb.distributed.divided import SLOT, Away, Divided, Division, PartsTape, Unit
+from flnb.distributed.divided import Divided, Division, PartsTape, Unit
 from flnb.distributed.sharded_optimizer import ShardedOptimizer
 from flnb.nn.module import Parameter
 from flnb.ops.creation import empty
@@ -97,7 +97,7 @@ class Sharded(Exchanging):
         self._units: list[Unit] = []
         self.reading = self.staying = False
         if own:
-            self._send_away()
+            self._make_units()
         elif self.takes:
             for division in self._divisions:
                 division.parameter.__class__ = Divided
@@ -113,19 +113,14 @@ class Sharded(Exchanging):
 
     # Parameters that are away
 
-    def _send_away(self) -> None:
-        """Release the whole parameters, and gather them for each call of the module that has them."""
+    def _make_units(self) -> None:
+        """Gather parameters for each call of the module that has them."""
         known = {id(division.parameter): division for division in self._divisions}
         for _, part in self.module.named_modules():
             mine = [known.pop(id(p), None) for _, p in part._own() if isinstance(p, Parameter)]
             found = [division for division in mine if division is not None]
             if found:
                 self._units.append(Unit(found, part, self))
-        for division in self._divisions:
-            division.parameter.__class__ = Away
-            SLOT.__delete__(division.parameter)
-            if hasattr(division.parameter, "_root"):
-                del division.parameter._root  # it has the same memory
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """Call the module."""

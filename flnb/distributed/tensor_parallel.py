@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flnb import ops
-from flnb.autograd.custom import custom_op
 from flnb.dispatch.communication import current
-from flnb.distributed.collectives import all_gather, all_reduce, broadcast
+from flnb.distributed.collectives import all_gather, all_reduce, broadcast, communicating
 from flnb.nn.layers import Linear
 from flnb.nn.module import Module, Parameter
 
@@ -21,36 +20,36 @@ if TYPE_CHECKING:
 __all__ = ["ColumnLinear", "RowLinear"]
 
 
-@custom_op
-def _enter(x: Any) -> Any:
+@communicating
+def _enter_divided(x: Any) -> Any:
     """Return x, whose cotangents from the ranks' parts of a layer add up."""
     return ops.copy(x)
 
 
-@_enter.def_vjp
+@_enter_divided.def_vjp
 def _(g: Any, y: Any, x: Any) -> Any:
     return all_reduce(g)
 
 
-@custom_op
-def _leave(x: Any) -> Any:
+@communicating
+def _leave_divided(x: Any) -> Any:
     """Add up the ranks' parts of a result; every rank goes on with the same one, so its cotangent is that of each."""
     return all_reduce(x)
 
 
-@_leave.def_vjp
+@_leave_divided.def_vjp
 def _(g: Any, y: Any, x: Any) -> Any:
     return g
 
 
-@custom_op
-def _join(x: Any) -> Any:
+@communicating
+def _join_divided(x: Any) -> Any:
     """Put the ranks' parts of a result beside each other, along the last axis."""
     parts = all_gather(x)
     return ops.concat([parts[rank] for rank in range(parts.shape[0])], axis=-1)
 
 
-@_join.def_vjp
+@_join_divided.def_vjp
 def _(g: Any, y: Any, x: Any) -> Any:
     begin = current().rank * x.shape[-1]
     return ops.copy(g[..., begin : begin + x.shape[-1]])
@@ -119,8 +118,8 @@ class ColumnLinear(_Divided):
         return self._mine(whole, 0)
 
     def forward(self, x: Any) -> Any:
-        y = ops.linear(_enter(x), self.weight, self.bias)
-        return _join(y) if self.join else y
+        y = ops.linear(_enter_divided(x), self.weight, self.bias)
+        return _join_divided(y) if self.join else y
 
 
 class RowLinear(_Divided):
@@ -147,5 +146,5 @@ class RowLinear(_Divided):
     axis = 1
 
     def forward(self, x: Any) -> Any:
-        y = _leave(ops.linear(x, self.weight))
+        y = _leave_divided(ops.linear(x, self.weight))
         return y if self.bias is None else y + self.bias

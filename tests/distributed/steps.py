@@ -78,6 +78,7 @@ def memory() -> None:
             predicted = whole[CATEGORIES.index(like)] // (size if divided else 1)
             assert timeline[-1, column] == predicted, (stage, name, timeline[-1, column], predicted)
             if name == "parameter" and stage == 3:  # while it trains one layer is here besides, as it was
+                assert timeline[:, column].max() <= whole[column] + layer  # not all wholes with all parts
                 made = timeline[timeline[:, column].argmax() :, column]
                 later = made[np.flatnonzero(made == predicted)[0] :]
                 assert later.max() == predicted + layer, later.max()

@@ -40,11 +40,13 @@ def test_twenty_adam_steps_equal_one_process(ranks: int, kind: str, options: str
     assert not listeners
 
 
-@pytest.mark.parametrize("tape", ["linked", "arena", "pruning", "prefused"])
-def test_every_tape(tape: str) -> None:
-    expected, _ = training.train(2, "plain")
-    (losses, _), _ = distributed.run_threads(2, lambda: training.train(2, "plain", tape, bucket=300))
-    np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-12 * max(expected))
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("kind", ["accumulated", "unused"])
+@pytest.mark.parametrize("tape", ["arena", "pruning", "prefused"])
+def test_every_tape(tape: str, kind: str, ranks: int) -> None:
+    expected, _ = training.train(ranks, kind)
+    for losses, _ in distributed.run_threads(ranks, lambda: training.train(ranks, kind, tape, bucket=300)):
+        np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-12 * max(expected))
 
 
 def test_a_parameter_that_no_rank_used_keeps_no_gradient() -> None:

@@ -155,3 +155,19 @@ def test_divided_layers_begin_alike_and_are_not_made_equal() -> None:
     one, other = distributed.run_threads(2, work)
     np.testing.assert_array_equal(one, other)
     assert not np.array_equal(one[0], one[1])
+
+
+def test_recordings_show_communication_on_the_tape() -> None:
+    def work() -> None:
+        x = flnb.Variable([1.0, 2.0])
+        distributed.all_reduce(x * x).sum().backward()
+        distributed.SyncBatchNorm(1)(flnb.Variable([[1.0 + distributed.rank()]])).sum().backward()
+
+    with flnb.record() as run:
+        distributed.run_threads(2, work)
+    plans = run.catalog.plans.items
+    nodes = {(plans[i].op, plans[i].family) for i in run.table("edge")["plan"].tolist()}
+    assert {("all_reduce", "communication"), ("batch_statistics", "communication")} <= nodes
+    calls = [plans[i] for i in run.table("collective")["plan"].tolist()]
+    assert {plan.family for plan in calls} == {"communication"}
+    assert sorted(plan.op for plan in calls) == ["all_gather"] * 2 + ["all_reduce"] * 6
