@@ -30,18 +30,30 @@ class ShardedOptimizer:
     """
 
     def __init__(self, inner: Any, divisions: Sequence[Division], model: Sharded) -> None:
-        self._inner, self._model = inner, model
+        vars(self).update(_inner=inner, _model=model)
         known = {id(division.parameter): division for division in divisions}
         saved = inner.state_dict() if any(part.steps for part in inner.parts()) else None
-        self._wholes: list[list[Division]] = []
+        wholes: list[list[Division]] = []
+        vars(self)["_wholes"] = wholes
         for part in inner.parts():
             _check(part, known)
             own = [known[id(item)] for item in part.parameters]
-            self._wholes.append(own)
+            wholes.append(own)
             part.parameters = [division.shard for division in own]
             part._state, part._gathered, part._scratch = [], [], {}
+        for taken in {inner, *inner.parts()}:
+            vars(taken).update(dict.fromkeys(("step", "zero_grad", "state_dict", "load_state_dict"), _refuse_call))
         if saved is not None:
             self.load_state_dict(saved)
+
+    def __getattr__(self, name: str) -> Any:
+        """A setting of the optimizer, such as ``lr``."""
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self._inner, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._inner, name, value)
 
     @property
     def parameters(self) -> list[Variable]:
@@ -82,7 +94,7 @@ class ShardedOptimizer:
 
     def _joined(self, part: Optimizer, own: Sequence[Division]) -> dict[str, Any]:
         """The state of one optimizer, with its tensors gathered from all ranks."""
-        found = part.state_dict()
+        found: dict[str, Any] = type(part).state_dict(part)
         for name, shard in found["state"].items():
             division = own[int(name.partition(".")[0])]
             mine = np.zeros(division.width, shard.dtype)
@@ -123,10 +135,18 @@ class ShardedOptimizer:
             tensors = {
                 name: own[int(name.partition(".")[0])].slice(asarray(whole)) for name, whole in given["state"].items()
             }
-            part.load_state_dict({**given, "state": tensors})
+            type(part).load_state_dict(part, {**given, "state": tensors})
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._inner!r})"
+
+
+def _refuse_call(*_: Any, **__: Any) -> None:
+    """Stand for methods of an optimizer that `Sharded` has taken, which would see this rank's parts only."""
+    raise RuntimeError(
+        "this optimizer was given to Sharded and has parts of the parameters; use the model's attribute `optimizer`, "
+        "which has the same methods: model.optimizer.step()"
+    )
 
 
 def _check(part: Optimizer, known: Mapping[int, Division]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 from contextlib import nullcontext
 from copy import deepcopy
@@ -13,8 +14,10 @@ import pytest
 
 import flnb
 from flnb import distributed, nn, optim
+from flnb.autograd.arrivals import listeners
 from flnb.dispatch.memory import drain
 from flnb.dispatch.state import CATEGORIES
+from flnb.distributed.divided import divisions
 
 from .training import Net, sharded_training
 
@@ -417,3 +420,46 @@ def test_copies_and_closed_models_are_plain() -> None:
 
     for stage in (1, 2, 3):
         assert distributed.run_threads(2, work, stage) == [(True, ["Parameter"] * 3)] * 2
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_the_optimizer_that_was_given_is_used_through_the_model(stage: int) -> None:
+    def work() -> tuple[float, float, list[int]]:
+        net = nn.Linear(2, 2)
+        optimizer = optim.SGD(net.parameters(), lr=1.0)
+        model = distributed.Sharded(net, optimizer, stage=stage)
+        for call in (optimizer.step, optimizer.zero_grad, optimizer.state_dict):
+            with pytest.raises(RuntimeError, match=r"given to Sharded.*model.optimizer.step"):
+                call()
+        model.optimizer.lr *= 0.5
+        schedule = optim.Schedule(model.optimizer, lambda n: 0.5**n)
+        schedule.step()
+        return optimizer.lr, model.optimizer.lr, [part.steps for part in model.optimizer.parts()]
+
+    assert distributed.run_threads(2, work) == [(0.25, 0.25, [0])] * 2
+
+
+def test_small_shards_are_updated_together() -> None:
+    def work(stage: int) -> int:
+        net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+        model = distributed.Sharded(net, optim.Adam, stage=stage)
+        model(flnb.ones((1, 4))).sum().backward()
+        model.optimizer.step()
+        return sum(len(vector.members) for part in model.optimizer.parts() for vector in part._gathered)
+
+    for stage in (1, 2, 3):
+        assert distributed.run_threads(2, work, stage) == [4, 4]
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_a_model_that_is_dropped_is_not_kept(stage: int) -> None:
+    def work() -> None:
+        model = distributed.Sharded(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1)), optim.Adam, stage=stage)
+        model(flnb.ones((1, 2))).sum().backward()
+        model.optimizer.step()
+
+    gc.collect()
+    before = len(divisions), len(listeners)
+    distributed.run_threads(2, work)
+    gc.collect()
+    assert (len(divisions), len(listeners)) == before
