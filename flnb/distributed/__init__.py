@@ -14,6 +14,7 @@ from flnb.dispatch.communication import current
 from flnb.distributed.asynchronous import ASGD, EASGD
 from flnb.distributed.batch_norm import SyncBatchNorm
 from flnb.distributed.checkpoint import save_checkpoint
+from flnb.distributed.clocks import sync_clocks
 from flnb.distributed.cluster import Cluster
 from flnb.distributed.collectives import (
     all_gather,
@@ -41,5 +42,5 @@ __all__ = [
     "RankError", "RowLinear", "Sharded", "Started", "SyncBatchNorm", "Topology", "all_gather", "all_reduce",
     "all_reduce_multiple", "barrier", "broadcast", "current", "init", "rank", "recv", "reduce_scatter",
     "run_threads", "save_checkpoint", "send", "set_communicator", "shard", "simulate", "size", "start_all_reduce",
-    "sync", "use_communicator", "zero_memory",
+    "sync", "sync_clocks", "use_communicator", "zero_memory",
 ]  # fmt: skip

@@ -12,13 +12,13 @@ from flnb_telemetry import bus
 from flnb.dispatch import parts
 from flnb.dispatch.board import FAILED
 from flnb.dispatch.communication import abandon, current
+from flnb.distributed.clocks import sync_hosts
+from flnb.interface.communicator import Communicator
 from flnb.random import Generator, use_generator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
-
-    from flnb.interface.communicator import Communicator
 
 __all__ = ["init", "rank", "run_threads", "set_communicator", "size", "use_communicator"]
 
@@ -49,7 +49,10 @@ def init(communicator: str | type[Communicator] | Communicator | None = None) ->
         if current().size > 1 or not any(name in os.environ for name in STARTED_BY_MPI):
             return current()
         communicator = "mpi"
-    return set_communicator(communicator)
+    joined = set_communicator(communicator)
+    if joined.size > 1 and type(joined).recv is not Communicator.recv:
+        sync_hosts()
+    return joined
 
 
 def rank() -> int:

@@ -168,27 +168,32 @@ def _clock(run: Recording, view: View, base: View) -> tuple[int, int]:
     """A rank's offset to the clock of the first one and its bound, ns: measured, 0 on its host, or from their calls."""
     if view.rank == base.rank:
         return 0, 0
-    sync = run.table("clock_sync")
+    sync, measured = run.table("clock_sync"), None
     known = np.flatnonzero(sync["peer"] == base.rank)
     if len(known):
         best = known[sync["bound"][known].argmin()]
-        return int(sync["offset"][best]), int(sync["bound"][best])
-    if "clock_offset" in run.meta:
-        return int(run.meta["clock_offset"]), int(run.meta["clock_bound"])
+        measured = int(sync["offset"][best]), int(sync["bound"][best])
+    elif "clock_offset" in run.meta:
+        measured = int(run.meta["clock_offset"]), int(run.meta["clock_bound"])
     if view.host == base.host:
-        return 0, 0
-    return _from_calls(view, base)
-
-
-def _from_calls(view: View, base: View) -> tuple[int, int]:
-    """The offset that agrees with all calls of both ranks, none of which a rank has left before the other came."""
-    ours, theirs = (_ended(one) for one in (view, base))
-    both = sorted(ours.keys() & theirs.keys())
-    if not both:
+        return measured or (0, 0)
+    derived = _from_calls(view, base)
+    if measured and (derived is None or abs(measured[0] - derived[0]) <= measured[1] + derived[1]):
+        return measured
+    if derived is None:
         raise ValueError(
             f"Ranks: rank {view.rank} ran on host {view.host!r}, rank {base.rank} on {base.host!r}, and they have no "
             f"calls in common: their clocks cannot be compared; call flnb.distributed.sync_clocks() while recording"
         )
+    return derived  # the clocks have drifted since they were compared
+
+
+def _from_calls(view: View, base: View) -> tuple[int, int] | None:
+    """The offset that agrees with all calls of both ranks, none of which a rank has left before the other came."""
+    ours, theirs = (_ended(one) for one in (view, base))
+    both = sorted(ours.keys() & theirs.keys())
+    if not both:
+        return None
     mine, others = (np.array([calls[key] for key in both], np.int64).T for calls in (ours, theirs))
     least, most = int((others[0] - mine[1]).max()), int((others[1] - mine[0]).min())
     return (least + most) // 2, abs(most - least + 1) // 2

@@ -74,6 +74,13 @@ def test_clocks_of_hosts_without_measurement_are_found_from_their_calls() -> Non
         Ranks([recording(0, first), recording(1, [], "b")])
 
 
+def test_a_measurement_that_the_calls_contradict_is_not_used() -> None:
+    """The clock has drifted by 50 ms since it was compared."""
+    other = recording(1, [(1060, 1070)], "b", clock_offset=-1000 * MS, clock_bound=7)
+    ranks = Ranks([recording(0, [(10, 20)]), other])
+    assert (ranks.offsets[1], ranks.bounds[1]) == (-1050 * MS, 10 * MS)
+
+
 def test_wrong_recordings_are_answered() -> None:
     with pytest.raises(ValueError, match="'run 0' and 'run 0' are both of rank 0"):
         Ranks([recording(0, []), recording(0, [])])

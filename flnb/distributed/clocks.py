@@ -1,0 +1,89 @@
+"""The clocks of ranks on several hosts, compared by messages there and back."""
+
+from __future__ import annotations
+
+import platform
+from time import perf_counter_ns as clock
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+from flnb_telemetry import bus, schema
+
+from flnb.dispatch.communication import current, run
+
+__all__ = ["sync_clocks", "sync_hosts"]
+
+ROUNDS = 200
+"""Messages there and back, of which the quickest counts."""
+_measured: dict[str, Any] = {}
+bus.describers.append(lambda: dict(_measured) if current().size > 1 else {})
+
+
+def sync_clocks(rounds: int = ROUNDS) -> tuple[int, int]:
+    """Compare this rank's clock with that of rank 0; all ranks call it. Recordings of the ranks can then be joined.
+
+    `init` does so by itself where ranks are on several hosts. Clocks drift by microseconds a second: call it again in a
+    long recording.
+
+    Args:
+        rounds: how many messages are sent there and back; the quickest counts.
+
+    Returns:
+        What must be added to this rank's times to have those of rank 0, and how far off that may be (half of the
+        message's way there and back), in ns.
+
+    Raises:
+        CollectiveError: a rank is gone, or does not call it.
+
+    >>> import flnb
+    >>> flnb.distributed.sync_clocks()
+    (0, 0)
+    """
+    found = 0, 0
+    for other in range(1, current().size):
+        found = _exchange(other, rounds) or found
+    _measured.update(clock_offset=found[0], clock_bound=found[1])
+    return found
+
+
+def sync_hosts() -> None:
+    """Compare the clocks of ranks that are on another host than rank 0; ranks of one host have one clock."""
+    here = current()
+    own, theirs = np.array([crc32(platform.node().encode())]), np.zeros(1, np.int64)
+    for other in range(1, here.size):
+        apart = np.zeros(1, np.int64)
+        if here.rank == 0:
+            run("recv", theirs, other)
+            apart[0] = theirs[0] != own[0]
+            run("send", apart, other)
+        elif here.rank == other:
+            run("send", own, 0)
+            run("recv", apart, 0)
+            _measured.update(clock_offset=0, clock_bound=0)
+        if apart[0] and (found := _exchange(other, ROUNDS)):
+            _measured.update(clock_offset=found[0], clock_bound=found[1])
+
+
+def _exchange(other: int, rounds: int) -> tuple[int, int] | None:
+    """Send messages from a rank to rank 0 and back; the offset and bound on that rank, None on all others."""
+    here, theirs = current(), np.zeros(1, np.int64)
+    if here.rank not in (0, other):
+        return None
+    best = (0, 1 << 62)
+    for _ in range(rounds):
+        if here.rank == 0:
+            run("recv", theirs, other)
+            theirs[0] = clock()
+            run("send", theirs, other)
+        else:
+            before = clock()
+            run("send", theirs, 0)
+            run("recv", theirs, 0)
+            after = clock()
+            if after - before < 2 * best[1]:
+                best = int(theirs[0]) - (before + after) // 2, (after - before + 1) // 2
+    if here.rank == 0:
+        return None
+    bus.emit(schema.CLOCK_SYNC, clock(), 0, *best)
+    return best
