@@ -6,10 +6,13 @@ the others make the same call, and who has died, stopped or not come. It outlive
 
 from __future__ import annotations
 
+import os
+import subprocess
 import threading
 from struct import Struct
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,18 +30,32 @@ TEXT = 88
 """Bytes of the text that describes a call, in UTF-8."""
 
 _HEAD = Struct("@qqqd")  # process or thread, state, sequence number of the last call, time of the last change
-_CALL = Struct(f"@qq{TEXT}s")  # sequence number, a number that stands for the whole call, text
-_ROW = _HEAD.size + CALLS * _CALL.size
+_PLACE = Struct("@qqq")  # number of the rank among all that were started, host, what its host reports of its life
+_CALLS = _HEAD.size + _PLACE.size
+_CALL = Struct(f"@qqq{TEXT}s")  # sequence number, number that stands for the call, digest of all calls so far, text
+_ROW = _CALLS + CALLS * _CALL.size
+LIVES = ("", "gone", "stopped", "silent")
+"""How a process is: it runs, has ended, was stopped (SIGSTOP), or its host has not been heard of."""
+FATES = {"gone": "has died", "stopped": "is stopped (SIGSTOP)", "silent": "is on a host without a sign of life"}
+"""What messages say of them."""
+LASTING = 1.0
+"""Seconds after which a stopped rank, or one that has ended behind the others' back, is reported."""
 
 
 class Row(NamedTuple):
-    """What the board says of one rank: ``seconds`` since it last changed, and its last call (0 and "": none)."""
+    """What the board says of one rank: ``seconds`` since it last changed, and its last call (0 and "": none).
+
+    ``number`` is its rank among all that were started, which messages name; it differs from that in a group of some.
+    """
 
     process: int
     state: int
     seq: int
     seconds: float
     call: str
+    number: int
+    host: int
+    life: int
 
 
 class Board:
@@ -48,24 +65,35 @@ class Board:
         memory: writable bytes that all ranks see, `Board.nbytes` of them, zero at first.
         rank: the row that is written here; the others are only read.
         alive: tells of the process (or thread) in a row: "" while it runs, "gone", or "stopped".
+        host: the number of this rank's host; of the rows of others this memory holds copies (`take`).
     """
 
-    def __init__(self, memory: Any, rank: int, size: int, alive: Callable[[int], str]) -> None:
+    lag = 0.0
+    """Seconds until what a rank of another host does is seen here; 0 where all are on one."""
+    _digest = 0
+
+    def __init__(self, memory: Any, rank: int, size: int, alive: Callable[[int], str], host: int = 0) -> None:
         self.memory, self.rank, self.size, self._alive = memory, rank, size, alive
         self._row = rank * _ROW
-        self._process = self._last = 0
+        self._process, self._last, self._host = 0, 0, host
         self._others = [other for other in range(size) if other != rank]
-        self._first_words = [(other * _ROW + _HEAD.size) // 8 for other in self._others]  # of their calls
+        self._first_words = [(other * _ROW + _CALLS) // 8 for other in self._others]  # of their calls
 
     @staticmethod
     def nbytes(size: int) -> int:
         """Bytes of shared memory for so many ranks."""
-        return size * _ROW
+        return size * _ROW + 8
 
-    def begin(self, process: int) -> None:
-        """Write that this rank has begun, as a process (or thread) of this number."""
+    @staticmethod
+    def size_of(memory: Any) -> int:
+        """The number of ranks for which this is the memory."""
+        return len(memory) // _ROW
+
+    def begin(self, process: int, number: int | None = None) -> None:
+        """Write that this rank has begun: its process (or thread), and its number among all ranks."""
         self._process = process
         self._words = memoryview(self.memory).cast("q")  # reading one is three times as quick as unpacking
+        _PLACE.pack_into(self.memory, self._row + _HEAD.size, self.rank if number is None else number, self._host, 0)
         _HEAD.pack_into(self.memory, self._row, process, OUTSIDE, 0, monotonic())
 
     def end(self, state: int = LEFT) -> None:
@@ -83,7 +111,9 @@ class Board:
     def enter(self, seq: int, call: bytes, key: int = 0) -> None:
         """Write that this rank begins a call; ``key`` is a number that equal calls alone have in common."""
         row = self._row
-        _CALL.pack_into(self.memory, row + _HEAD.size + seq % CALLS * _CALL.size, seq, key, call)
+        if self.lag:  # rows of other hosts are compared now and then only
+            self._digest = crc32(call, self._digest)
+        _CALL.pack_into(self.memory, row + _CALLS + seq % CALLS * _CALL.size, seq, key, self._digest, call)
         _HEAD.pack_into(self.memory, row, self._process, INSIDE, seq, monotonic())
         self._last = seq
 
@@ -99,9 +129,9 @@ class Board:
                 return False
         return True
 
-    def differing(self, seq: int, call: bytes) -> list[int]:
+    def differing(self, seq: int) -> list[int]:
         """The ranks that made another call under this sequence number, of those that have come to it."""
-        at = _HEAD.size + seq % CALLS * _CALL.size
+        at = _CALLS + seq % CALLS * _CALL.size
         mine = self.memory[self._row + at : self._row + at + _CALL.size]
         found = []
         for other in self._others:
@@ -113,13 +143,18 @@ class Board:
 
     def call(self, rank: int, seq: int) -> str:
         """What a rank did under a sequence number, "" if the board does not hold it."""
-        known, _, text = _CALL.unpack_from(self.memory, rank * _ROW + _HEAD.size + seq % CALLS * _CALL.size)
+        known, _, _, text = _CALL.unpack_from(self.memory, rank * _ROW + _CALLS + seq % CALLS * _CALL.size)
         return text.rstrip(b"\0").decode(errors="replace") if known == seq else ""
 
     def row(self, rank: int) -> Row:
         """A rank's row."""
         process, state, seq, since = _HEAD.unpack_from(self.memory, rank * _ROW)
-        return Row(process, state, seq, monotonic() - since, self.call(rank, seq))
+        place = _PLACE.unpack_from(self.memory, rank * _ROW + _HEAD.size)
+        return Row(process, state, seq, monotonic() - since, self.call(rank, seq), *place)
+
+    def name(self, rank: int) -> str:
+        """How messages name a rank."""
+        return f"rank {self.row(rank).number}" if self.row(rank).state != NOT_BEGUN else f"rank {rank}"
 
     def missing(self, seq: int) -> list[int]:
         """The ranks that have not come to a call."""
@@ -130,19 +165,28 @@ class Board:
         rows = [(other, self.row(other)) for other in self._others]
         return [other for other, row in rows if row.seq < seq or (row.seq == seq and row.state not in (OUTSIDE, LEFT))]
 
-    def gone(self, ranks: list[int]) -> dict[int, str]:
-        """A sentence about each of these ranks that will not come: it ended, died, or is stopped for a second."""
-        found = {}
-        for rank in ranks:
+    def gone(self, ranks: list[int], seq: int) -> dict[int, str]:
+        """A sentence about each of these ranks that will not come to a call: it ended, died, or is stopped.
+
+        One that ended as it should after this call, or apart from it (``seq`` 0), has a second for its last bytes.
+        """
+        found: dict[int, str] = {}
+        for rank in sorted(ranks, key=lambda rank: self.row(rank).state == GAVE_UP):  # causes first
             row = self.row(rank)
-            life = self._alive(row.process) if row.state != NOT_BEGUN else ""
-            if row.state >= LEFT:
-                found[rank] = f"rank {rank} {STATES[row.state]}; {self.last(rank)}"
-            elif life == "gone":
-                found[rank] = f"rank {rank} (process {row.process}) has died; {self.last(rank)}"
-            elif life == "stopped" and row.seconds > 1.0:
-                found[rank] = f"rank {rank} (process {row.process}) is stopped (SIGSTOP); {self.last(rank)}"
+            life = self._life(row)
+            if row.state == NOT_BEGUN or (life == "stopped" and row.seconds <= LASTING):
+                continue
+            if row.state >= LEFT and not (row.state == LEFT and row.seq >= seq and row.seconds <= LASTING):
+                found[rank] = f"{self.name(rank)} {STATES[row.state]}; {self.last(rank)}"
+            elif row.state < LEFT and life:
+                found[rank] = f"{self.name(rank)} (process {row.process}) {FATES[life]}; {self.last(rank)}"
         return found
+
+    def _life(self, row: Row) -> str:
+        """How a rank's process is; on another host, as that one reported."""
+        if row.state == NOT_BEGUN:
+            return ""
+        return self._alive(row.process) if row.host == self._host else LIVES[row.life]
 
     def last(self, rank: int) -> str:
         """A sentence about a rank's last call."""
@@ -151,11 +195,53 @@ class Board:
             return "it has made no call"
         return f"its last call was {row.seq}, {row.call}, {row.seconds:.1f} s ago"
 
+    def report(self, to: int | None = None) -> bytes:
+        """The rows of this host, or all but those of the host ``to``, for another host to `take`."""
+        found = [self._host.to_bytes(8, "little")]
+        for rank in range(self.size):
+            row = self.row(rank)
+            if row.state != NOT_BEGUN and (row.host == self._host if to is None else row.host != to):
+                copy = bytearray(self.memory[rank * _ROW : (rank + 1) * _ROW])
+                _HEAD.pack_into(copy, 0, row.process, row.state, row.seq, row.seconds)  # clocks differ
+                _PLACE.pack_into(copy, _HEAD.size, row.number, row.host, LIVES.index(self._life(row)))
+                found += [rank.to_bytes(8, "little"), bytes(copy)]
+        return b"".join(found)
+
+    def take(self, report: bytes) -> int:
+        """Write the rows that another host reported, and compare their calls with ours; returns that host's number."""
+        for begin in range(8, len(report), 8 + _ROW):
+            rank = int.from_bytes(report[begin : begin + 8], "little")
+            row = bytearray(report[begin + 8 : begin + 8 + _ROW])
+            process, state, seq, seconds = _HEAD.unpack_from(row)
+            _HEAD.pack_into(row, 0, process, state, seq, monotonic() - seconds)
+            self.memory[rank * _ROW : (rank + 1) * _ROW] = bytes(row)
+            for call in range(max(1, seq - CALLS + 1), seq + 1):
+                if rank in self.differing(call) and not self.trouble():
+                    self.memory[-8:] = call.to_bytes(8, "little")
+        return int.from_bytes(report[:8], "little")
+
+    def silence(self, host: int) -> None:
+        """Write that a host has not been heard of."""
+        for rank in range(self.size):
+            row = self.row(rank)
+            if row.state != NOT_BEGUN and row.host == host:
+                place = rank * _ROW + _HEAD.size
+                _PLACE.pack_into(self.memory, place, row.number, host, LIVES.index("silent"))
+
+    def trouble(self) -> int:
+        """The call in which ranks of different hosts were found to differ, or 0."""
+        return int.from_bytes(self.memory[-8:], "little")
+
+    def clear_trouble(self) -> None:
+        """Forget a difference that a second look does not confirm."""
+        self.memory[-8:] = bytes(8)
+
     def history(self) -> list[dict[str, Any]]:
         """Everything on the board, for `flight.json`: of each rank its process, state and last calls."""
         return [
             {
-                "rank": rank, "process": row.process, "state": STATES[row.state], "sequence": row.seq,
+                "rank": row.number if row.state != NOT_BEGUN else rank, "process": row.process,
+                "state": STATES[row.state], "sequence": row.seq,
                 "seconds_since": row.seconds,
                 "calls": {seq: self.call(rank, seq) for seq in range(max(1, row.seq - CALLS + 1), row.seq + 1)},
             }
@@ -170,8 +256,20 @@ def process_alive(process: int) -> str:
         with open(f"/proc/{process}/stat") as file:
             state = file.read().rsplit(")", 1)[1].split()[0]
     except (FileNotFoundError, ProcessLookupError):
-        return "gone"
+        state = "X" if os.path.isdir("/proc/self") else _state_by_ps(process)
     return {"T": "stopped", "t": "stopped", "Z": "gone", "X": "gone"}.get(state, "")
+
+
+def _state_by_ps(process: int) -> str:
+    """The letter of a process's state where there is no /proc, as on macOS."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return "X"
+    except PermissionError:
+        pass
+    found = subprocess.run(["ps", "-o", "state=", "-p", str(process)], capture_output=True, text=True, check=False)
+    return found.stdout.strip()[:1]
 
 
 def thread_alive(ident: int) -> str:

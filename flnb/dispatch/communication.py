@@ -21,13 +21,13 @@ import numpy as np
 from flnb_telemetry import bus, intern, schema
 
 from flnb.dispatch import state
-from flnb.dispatch.board import FAILED, GAVE_UP, INSIDE, TEXT, Board
+from flnb.dispatch.board import FAILED, GAVE_UP, INSIDE, LEFT, TEXT, Board
 from flnb.interface.communicator import REDUCTIONS, CollectiveError, Communicator, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["Pending", "abandon", "current", "run", "start", "start_multiple", "wait_any"]
+__all__ = ["Pending", "abandon", "current", "difference", "run", "start", "start_multiple", "wait_any"]
 
 K = TypeVar("K")
 
@@ -88,7 +88,7 @@ def _states() -> dict[int, str]:
     for board in [key for key in list(_groups) if isinstance(key, Board)]:
         row = board.row(board.rank)
         if row.state == INSIDE and row.seconds > 1.0:
-            gone = board.gone(board.unfinished(row.seq))
+            gone = board.gone(board.unfinished(row.seq), row.seq)
             found |= {rank: text.partition(";")[0] for rank, text in gone.items()}
     return found
 
@@ -181,6 +181,17 @@ def _usable(communicator: Communicator, name: str) -> Group:
     return group
 
 
+def difference(board: Board, seq: int) -> str:
+    """A sentence that names the ranks which made another call than this one, or "" if a second look finds none."""
+    sleep(0.002)  # a row may have been read while it was written
+    words, ranks = board.call(board.rank, seq), board.differing(seq)
+    others = [(rank, board.call(rank, seq)) for rank in ranks]
+    ran = ", ".join(f"{board.name(rank)} ran {call}" for rank, call in others)
+    if others and all(call == words for _, call in others):
+        ran += ", after another call that the board does not hold any more"
+    return f"{board.name(board.rank)} ran {words} as call {seq}, {ran}" if others else ""
+
+
 def _described(group: Group, communicator: Communicator, name: str, arguments: tuple[Any, ...]) -> Call:
     """The call, checked when its signature is met first."""
     if len(arguments) == 2 and type(first := arguments[0]) is np.ndarray is not type(arguments[1]):
@@ -223,7 +234,7 @@ def _check(communicator: Communicator, name: str, arguments: tuple[Any, ...], ar
 class Pending:
     """An operation that was started: ask with `test`, or `wait` for its end."""
 
-    __slots__ = ("_asked", "_begun", "_bucket", "_call", "_communicator", "_group", "_over", "_seq", "_work")
+    __slots__ = ("_asked", "_begun", "_bucket", "_call", "_communicator", "_group", "_over", "_peer", "_seq", "_work")
 
     def __init__(
         self, communicator: Communicator, group: Group, call: Call, arguments: tuple[Any, ...], bucket: int
@@ -236,6 +247,7 @@ class Pending:
         if call.numbered:
             group.seq += 1
         self._seq = seq = group.seq
+        self._peer = None if call.numbered else arguments[1]
         self._begun = begun = clock()
         lanes = bus.lanes
         if lanes is not None:
@@ -245,6 +257,8 @@ class Pending:
             board.enter(seq, call.text, call.key)
             if not board.agrees(seq, call.key):
                 self._refuse("nothing was sent")
+            if board.lag and (before := board.trouble()):
+                self._refuse("what the ranks received is wrong", before)
         self._work: Work = getattr(communicator, call.name)(*arguments)
 
     def test(self) -> bool:
@@ -253,8 +267,12 @@ class Pending:
         Raises:
             CollectiveError: it has, and other ranks made another call.
         """
-        if not self._over and self._work.test():
-            self._finish()
+        try:
+            if not self._over and self._work.test():
+                self._finish()
+        except Exception as error:
+            self._explain(error)
+            raise
         return self._over
 
     def wait(self, since: int = 0) -> None:
@@ -266,14 +284,28 @@ class Pending:
         if self._over:
             return
         test, asked = self._work.test, 0
-        if not test():
-            self._asked = since or clock()
-            while not test():
-                asked += 1
-                if asked > EAGER:
-                    self._wait_long(test)
-                    break
+        try:
+            if not test():
+                self._asked = since or clock()
+                while not test():
+                    asked += 1
+                    if asked > EAGER:
+                        self._wait_long(test)
+                        break
+        except Exception as error:
+            self._explain(error)
+            raise
         self._finish()
+
+    def _explain(self, error: Exception) -> None:
+        """Give up after an error of the communicator; if a call on another host explains it, raise that."""
+        board = self._communicator.board
+        end = monotonic() + (board.lag if board is not None else 0.0)
+        while not isinstance(error, CollectiveError) and monotonic() < end:
+            sleep(LOOK)
+            self._look(0.0)
+        if not self._group.broken:
+            self._give_up(str(error))
 
     def _wait_long(self, test: Callable[[], bool]) -> None:
         """Ask and yield until the operation has finished, with a look at the other ranks now and then."""
@@ -294,16 +326,21 @@ class Pending:
         board, call, seq = self._communicator.board, self._call, self._seq
         if board is None:
             return
-        if board.differing(seq, call.text):
+        if board.differing(seq):
             self._refuse("it has not finished")
-        gone = board.gone(board.unfinished(seq if call.name in COLLECTIVES else 1 << 62))
+        if board.lag and (before := board.trouble()):
+            self._refuse("it has not finished" if before == seq else "what the ranks received is wrong", before)
+        collective = self._peer is None
+        gone = board.gone(board.unfinished(seq) if collective else [self._peer], seq if collective else 0)
         if not gone and not waited:
             return
+        others = [rank for rank in range(board.size) if rank != board.rank and board.row(rank).state != LEFT]
         said = [f"timed out after {waited:.1f} s"] if waited else []
-        said += gone.values()
-        late = [rank for rank in board.missing(seq) if rank not in gone]
-        said += [f"rank {rank} has not come: {board.last(rank)}" for rank in late]
-        self._fail(f"{'; '.join(said)}; rank {board.rank} waits in call {seq}, {call.words}")
+        said += ({**board.gone(others, seq), **gone}).values()
+        late = [rank for rank in (board.missing(seq) if collective else [self._peer]) if rank not in gone]
+        said += [f"{board.name(rank)} has not come: {board.last(rank)}" for rank in late]
+        place = f"call {seq}, {call.words}" if collective else call.words
+        self._fail(f"{'; '.join(said)}; {board.name(board.rank)} waits in {place}")
 
     def _finish(self) -> None:
         """Compare the calls, which all ranks have written by now, and emit the event."""
@@ -322,16 +359,20 @@ class Pending:
             if self._asked:
                 lane.pending += (schema.WAIT | call.code, self._asked, now, seq, number, 0, 0, context)
 
-    def _refuse(self, outcome: str) -> None:
-        """Raise for ranks that made another call, if a second look confirms it."""
-        board, call, seq = self._communicator.board, self._call, self._seq
-        sleep(0.002)  # a row may have been read while it was written
-        ranks = board.differing(seq, call.text)
-        if ranks:
-            others = ", ".join(f"rank {rank} ran {board.call(rank, seq)}" for rank in ranks)
-            self._fail(f"rank {board.rank} ran {call.words} as call {seq}, {others}; {outcome}")
+    def _refuse(self, outcome: str, seq: int = 0) -> None:
+        """Raise for ranks that made another call, this one or an earlier, if a second look confirms it."""
+        board = self._communicator.board
+        if message := difference(board, seq or self._seq):
+            self._fail(f"{message}; {outcome}")
+        elif seq:
+            board.clear_trouble()
 
     def _fail(self, message: str) -> None:
-        self._group.broken = message
-        self._communicator.board.end(GAVE_UP)
+        self._give_up(message)
         raise CollectiveError(message)
+
+    def _give_up(self, message: str) -> None:
+        """Make every further call an error, and tell the ranks that wait for this one."""
+        self._group.broken = message
+        if self._communicator.board is not None:
+            self._communicator.board.end(GAVE_UP)

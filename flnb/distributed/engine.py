@@ -9,13 +9,13 @@ import threading
 import time
 import traceback
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from IPython import get_ipython
 
 from flnb.dispatch.board import process_alive
 from flnb.dispatch.communication import abandon, current
+from flnb.distributed import nanny
 from flnb.distributed.ranks import init
 
 __all__ = ["begin", "prepare", "remove_shared"]
@@ -64,9 +64,7 @@ def _place(shell: Any, kind: Any, error: Any, trace: Any, tb_offset: Any = None)
 
 def remove_shared(folder: str) -> None:
     """Remove a cluster's folder, and the files in shared memory that MPI leaves where it is killed."""
-    for names in Path(folder).glob("shared_*"):
-        for path in names.read_text().split():
-            Path(path).unlink(missing_ok=True)
+    nanny.remove_shared(folder)
     shutil.rmtree(folder, ignore_errors=True)
 
 

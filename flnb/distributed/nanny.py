@@ -1,8 +1,8 @@
 """The parent of one rank, which mpiexec starts in its place: ``python -m flnb.distributed.nanny script.py ...``.
 
 When a rank is killed, mpiexec kills all others at once, and none of them can say whom it waited for. A nanny that
-outlives its rank for two seconds gives them that time. It passes signals on, dies with mpiexec, and takes its rank
-along.
+outlives its rank for two seconds gives them that time. It notes how its rank ended, passes signals on, ends with
+mpiexec, and takes its rank along.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
-__all__ = ["watch"]
+__all__ = ["die_with_parent", "remove_shared", "watch"]
 
 GRACE = 2.0
 """Seconds for the other ranks to speak after this one failed."""
@@ -24,29 +25,64 @@ RANK = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
 """Environment variables that hold the number of a rank, by the kind of mpiexec."""
 
 
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends, where the kernel is Linux."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _follow(parent: int, rank: subprocess.Popen[bytes]) -> None:
+    """Kill the rank and end when mpiexec is gone: what `die_with_parent` does on Linux."""
+    while os.getppid() == parent:
+        time.sleep(GRACE / 2)
+    rank.kill()
+    os._exit(1)
 
 
 def watch(command: list[str]) -> int:
     """Run a rank as a child process; returns its exit status, 128 + the number of the signal that killed it."""
-    _die_with_parent()
-    rank = subprocess.Popen(command, close_fds=False, preexec_fn=_die_with_parent)  # MPI's descriptors are inherited
+    die_with_parent()
+    parent, place = os.getppid(), next((os.environ[name] for name in RANK if name in os.environ), "")
+    environment = {**os.environ, "FLNB_RANK": place}
+    rank = subprocess.Popen(command, close_fds=False, preexec_fn=die_with_parent, env=environment)  # with MPI's files
+    told: list[int] = []
+
+    def pass_on(number: int, _: object) -> None:
+        told.append(number)
+        rank.send_signal(number)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, _: rank.send_signal(number))
-    code = rank.wait()
+        signal.signal(number, pass_on)
+    if sys.platform != "linux":
+        threading.Thread(target=_follow, args=(parent, rank), daemon=True).start()
+    while True:
+        _, ended = os.waitpid(rank.pid, os.WUNTRACED)
+        if not os.WIFSTOPPED(ended):
+            break
+        _note(f"stopped_{place}", 0, [])
+    code = rank.returncode = os.waitstatus_to_exitcode(ended)
     status = code if code >= 0 else 128 - code
-    folder = os.environ.get("FLNB_FLIGHT")
-    if status and folder:
-        place = next((os.environ[name] for name in RANK if name in os.environ), "")
-        Path(folder, f"ended_{place}").write_text(f"{time.time()} {status}")
+    _note(f"ended_{place}", status, told)
     if status:
         time.sleep(GRACE)
-    if status and folder:
-        for names in Path(folder).glob("shared_*"):  # MPICH leaves these files when a job is killed
-            for path in names.read_text().split():
-                Path(path).unlink(missing_ok=True)
+        if folder := os.environ.get("FLNB_FLIGHT"):
+            remove_shared(folder)
     return status
+
+
+def _note(name: str, status: int, told: list[int]) -> None:
+    """Write for `flnb launch` when and how the rank ended, and whether it was told to."""
+    if folder := os.environ.get("FLNB_FLIGHT"):
+        aside = Path(folder, f".{name}")
+        aside.write_text(f"{time.time()} {status} {len(told)}")
+        aside.replace(Path(folder, name))
+
+
+def remove_shared(folder: str) -> None:
+    """Remove the files that MPI leaves in shared memory where a job is killed."""
+    for names in Path(folder).glob("shared_*"):
+        for path in names.read_text().split():
+            Path(path).unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The contracts: base classes for a backend, memory manager, memory device, tape or communicator of your own."""
 
-from flnb.interface.communicator import CollectiveError, Communicator, Work
+from flnb.interface.communicator import CollectiveError, Communicator, Rendezvous, Work
 from flnb.interface.memory import AllocHint, Block, MemoryDevice, MemoryManager, OutOfMemoryError, Segment
 from flnb.interface.part import Part
 from flnb.interface.tape import Tape
@@ -8,5 +8,5 @@ from flnb.interface.tensor import TensorBackend
 
 __all__ = [
     "AllocHint", "Block", "CollectiveError", "Communicator", "MemoryDevice", "MemoryManager", "OutOfMemoryError",
-    "Part", "Segment", "Tape", "TensorBackend", "Work",
+    "Part", "Rendezvous", "Segment", "Tape", "TensorBackend", "Work",
 ]  # fmt: skip

@@ -14,7 +14,7 @@ from flnb.interface.part import Part
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["REDUCTIONS", "All", "CollectiveError", "Communicator", "Done", "Work"]
+__all__ = ["REDUCTIONS", "All", "CollectiveError", "Communicator", "Done", "Rendezvous", "Work"]
 
 REDUCTIONS = ("sum", "max", "min")
 """What `all_reduce` and `reduce_scatter` may compute of the ranks' elements; a mean is a sum that is divided."""
@@ -140,3 +140,30 @@ class All(Work):
         """Whether every one has finished."""
         self._left = [work for work in self._left if not work.test()]
         return not self._left
+
+
+class Rendezvous:
+    """A place where ranks exchange a few bytes before they can communicate: implement `put` and `get`.
+
+    Attributes:
+        rank: the number of this rank, from 0.
+        size: the number of ranks.
+    """
+
+    rank: int = 0
+    size: int = 1
+
+    def put(self, key: str, value: bytes) -> None:
+        """Store a value that every rank can get. A key is used once."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement 'put'")
+
+    def get(self, key: str, timeout: float) -> bytes:
+        """The value of a key, as soon as a rank has stored it.
+
+        Raises:
+            TimeoutError: no rank has stored it within ``timeout`` seconds.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not implement 'get'")
+
+    def close(self) -> None:
+        """Release what the rendezvous holds; what this rank has put may be gone then."""

@@ -6,19 +6,21 @@ Every operation is MPI's non-blocking one. Ranks of one host share the board thr
 from __future__ import annotations
 
 import atexit
-import mmap
 import os
 import sys
-import tempfile
+import time
 from pathlib import Path
+from struct import Struct
 from typing import Any, ClassVar
 
 import numpy as np
 from flnb_telemetry.extras import require
 
-from flnb.dispatch.board import FAILED, GAVE_UP, Board, process_alive
-from flnb.dispatch.communication import run
-from flnb.interface.communicator import Communicator, Work
+from flnb.dispatch.board import FAILED, GAVE_UP, Board
+from flnb.dispatch.communication import difference, run
+from flnb.interface.communicator import All, CollectiveError, Communicator, Work
+from flnb_backends.comm.hosts import make_board
+from flnb_backends.comm.rendezvous import Folder, Messages
 
 __all__ = ["Mpi"]
 
@@ -28,6 +30,8 @@ FLIGHT = "FLNB_FLIGHT"
 
 SUMMED = frozenset(np.dtype(code) for code in "bhilqBHILQfdgFDG")
 """Dtypes that MPI can sum."""
+SHARED = ("/dev/shm/mpich_shm_", "/dev/shm/sm_segment.")
+"""How the names of MPI's files in shared memory begin, of MPICH and Open MPI."""
 
 
 class Request(Work):
@@ -63,38 +67,29 @@ class Mpi(Communicator):
     name: ClassVar[str] = "mpi"
 
     def __init__(self, communicator: Any = None, group: str = "") -> None:
+        if communicator is None:
+            _join()
         mpi = self._mpi = _library()
         self._engine = (communicator or mpi.COMM_WORLD).Dup()
         self.rank, self.size, self.group_name = self._engine.rank, self._engine.size, group
         self._splits = 0
         self._all_reduce, self._in_place = self._engine.Iallreduce, mpi.IN_PLACE
+        expected = int(os.environ.get("FLNB_RANKS", 0))
+        if communicator is None and expected and expected != self.size:
+            raise RuntimeError(
+                f"flnb launch started {expected} ranks, but MPI knows {self.size}: mpiexec does not belong to the "
+                f"library {mpi.Get_library_version().splitlines()[0]!r}; name the right mpiexec in FLNB_MPIEXEC"
+            )
         self._operations = {"sum": mpi.SUM, "max": mpi.MAX, "min": mpi.MIN}
         self.board = None
         if self.size > 1:
-            self.board = Board(self._shared(), self.rank, self.size, process_alive)
-            self.board.begin(os.getpid())
-            self._engine.Barrier()
+            flight = os.environ.get(FLIGHT)
+            prefix = f"board_{len(_boards):03d}_" if flight else "flnb_board_"
+            meeting = Messages(self._engine.Dup())
+            self.board = make_board(meeting, mpi.COMM_WORLD.rank, flight, prefix, self.timeout)
             _watch_end(self.board)
-            if flight := os.environ.get(FLIGHT):  # `flnb launch` removes what MPI leaves where a job is killed
+            if flight:
                 Path(flight, f"shared_{os.getpid()}").write_text("\n".join(_shared_files()))
-
-    def _shared(self) -> mmap.mmap:
-        """Memory that all ranks see: a file that has lost its name when all have opened it."""
-        path, nbytes = None, Board.nbytes(self.size)
-        flight = os.environ.get(FLIGHT)  # `flnb launch` reads the board when all ranks are gone
-        if self.rank == 0:
-            folder = flight or ("/dev/shm" if os.path.isdir("/dev/shm") else None)
-            handle, path = tempfile.mkstemp(prefix="board_" if flight else "flnb_board_", dir=folder)
-            os.truncate(handle, nbytes)
-        path = self._engine.bcast(path)
-        if self.rank:
-            handle = os.open(path, os.O_RDWR)
-        memory = mmap.mmap(handle, nbytes)
-        os.close(handle)
-        self._engine.Barrier()
-        if self.rank == 0 and not flight:
-            os.unlink(path)
-        return memory
 
     def all_reduce(self, buffer: Any, op: str = "sum") -> Work:
         """``MPI_Iallreduce`` in place."""
@@ -120,12 +115,13 @@ class Mpi(Communicator):
         return Request(self._engine.Ibcast(_bytes(buffer), root))
 
     def send(self, buffer: Any, to: int, tag: int = 0) -> Work:
-        """``MPI_Isend``."""
-        return Request(self._engine.Isend(_bytes(buffer), to, tag))
+        """``MPI_Isend`` of a header, dtype and number of elements, and of the buffer."""
+        works = [Request(self._engine.Isend(_bytes(each), to, tag)) for each in (_header(buffer), buffer)]
+        return All(works)
 
     def recv(self, buffer: Any, source: int, tag: int = 0) -> Work:
-        """``MPI_Irecv``."""
-        return Request(self._engine.Irecv(_bytes(buffer), source, tag))
+        """``MPI_Irecv`` of the header, and of the buffer if that is what was sent."""
+        return Receiving(self._engine, buffer, source, tag)
 
     def barrier(self) -> Work:
         """``MPI_Ibarrier``."""
@@ -136,6 +132,44 @@ class Mpi(Communicator):
         run("barrier", on=self)  # MPI's call blocks: a rank that will not come is found here
         self._splits += 1
         return Mpi(self._engine.Split(color, key), f"{self.group_name or self.name}/{self._splits}.{color}")
+
+
+HEADER = Struct("=q24s")  # number of elements, name of the dtype
+
+
+def _header(buffer: Any) -> Any:
+    """What is sent before a message, so that the receiver can refuse it."""
+    return np.frombuffer(HEADER.pack(buffer.size, buffer.dtype.name.encode()), np.uint8)
+
+
+class Receiving(Work):
+    """A message under way, whose header comes first."""
+
+    def __init__(self, engine: Any, buffer: Any, source: int, tag: int) -> None:
+        self._engine, self._buffer, self._channel = engine, buffer, (source, tag)
+        self._header = np.empty(HEADER.size, np.uint8)
+        self._request = engine.Irecv(self._header, source, tag)
+        self._checked = False
+
+    def test(self) -> bool:
+        """Whether the message has come; raises if it is another than expected."""
+        if not self._request.Test():
+            return False
+        if not self._checked:
+            self._checked = True
+            self._check()
+            self._request = self._engine.Irecv(_bytes(self._buffer), *self._channel)
+            return bool(self._request.Test())
+        return True
+
+    def _check(self) -> None:
+        size, name = HEADER.unpack(self._header.tobytes())
+        sent = f"{name.rstrip(bytes(1)).decode()}[{size}]"
+        expected = f"{self._buffer.dtype.name}[{self._buffer.size}]"
+        if sent != expected:
+            raise CollectiveError(
+                f"recv: rank {self._channel[0]} sent {sent}, rank {self._engine.rank} expected {expected}"
+            )
 
 
 def _bytes(buffer: Any) -> Any:
@@ -152,8 +186,36 @@ def _wide(buffer: Any) -> Any:
 
 def _shared_files() -> list[str]:
     """The files in shared memory that MPI has made for this process."""
+    if not os.path.exists("/proc/self/maps"):
+        return []
     with open("/proc/self/maps") as maps:
-        return sorted({line.split()[-1] for line in maps if "/dev/shm/mpich_shm_" in line})
+        return sorted({line.split()[-1] for line in maps if any(name in line for name in SHARED)})
+
+
+def _join() -> None:
+    """Wait for all ranks that `flnb launch` started: MPI's own beginning could not be interrupted, nor say who is late.
+
+    Raises:
+        CollectiveError: a rank has ended, or has not come before the timeout.
+    """
+    flight, rank, size = (os.environ.get(name, "") for name in (FLIGHT, "FLNB_RANK", "FLNB_RANKS"))
+    if not flight or not rank or not size or "mpi4py.MPI" in sys.modules:
+        return
+    meeting = Folder(flight, int(rank), int(size))
+    meeting.put(f"joined_{rank}", b"")
+    end = time.monotonic() + Mpi.timeout
+    for other in range(meeting.size):
+        while True:
+            ended = Path(flight, f"ended_{other}").exists()  # before the look for its arrival
+            try:
+                meeting.get(f"joined_{other}", timeout=0.0 if ended else 0.1)
+                break
+            except TimeoutError as error:
+                if ended or time.monotonic() > end:
+                    what = "has ended without calling" if ended else f"has not called within {Mpi.timeout:g} s"
+                    raise CollectiveError(
+                        f"rank {other} {what} flnb.distributed.init(); rank {rank} waits in it"
+                    ) from error
 
 
 def _library() -> Any:
@@ -188,5 +250,13 @@ def _finalize() -> None:
     failed = any(board.row(board.rank).state in (FAILED, GAVE_UP) for board in _boards)
     for board in _boards:
         board.end()
-    if not failed:
-        sys.modules["mpi4py.MPI"].Finalize()
+    if failed:
+        return
+    time.sleep(max((board.lag for board in _boards), default=0.0))  # for the last calls of other hosts
+    said = [difference(board, seq) for board in _boards if board.lag and (seq := board.trouble())]
+    if any(said):
+        print(f"CollectiveError: {'; '.join(filter(None, said))}; what the ranks received is wrong", file=sys.stderr)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
+    sys.modules["mpi4py.MPI"].Finalize()

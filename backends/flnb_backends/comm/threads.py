@@ -87,6 +87,7 @@ class Threads(Communicator):
 
     def __init__(self, world: World, rank: int) -> None:
         self.world, self.rank, self.size, self.group_name = world, rank, world.size, world.name
+        self.number = rank
         self.board = Board(world.rows, rank, world.size, thread_alive) if world.size > 1 else None
         self._count = 0
         self._messages: dict[Any, int] = {}
@@ -95,7 +96,7 @@ class Threads(Communicator):
     def begin(self) -> None:
         """Write on the board that the calling thread is this rank."""
         if self.board is not None:
-            self.board.begin(threading.get_ident())
+            self.board.begin(threading.get_ident(), self.number)
 
     def _meet(self, given: Any, result: Any, take: Any) -> Work:
         self._count += 1
@@ -158,6 +159,7 @@ class Threads(Communicator):
         with self.world.lock:
             world = self.world.groups.setdefault((self._splits, color), made)
         found = world.communicator(ranks.index(self.rank))
+        found.number = self.number
         found.begin()
         return found
 

@@ -1,0 +1,176 @@
+"""The board of ranks on several hosts: each host has memory of its own, and the hosts tell each other of their ranks.
+
+The first rank of each host starts a process for that, ``python -m flnb_backends.comm.hosts``: a thread of the rank
+could not say that the rank has been stopped or killed. That of rank 0 is the server; every half second each of the
+others sends it the rows of its host and receives those of all others.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flnb.dispatch.board import Board, process_alive
+from flnb_backends.comm.rendezvous import connect, serve
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+    from flnb.interface.communicator import Rendezvous
+
+__all__ = ["Exchange", "host_name", "make_board"]
+
+EVERY = 0.5
+"""Seconds between two exchanges of rows."""
+LAG = 1.5
+"""Seconds until every host has heard of what happened on another, by way of the server."""
+SILENCE = 5.0
+"""Seconds without a word after which a host's ranks are reported as lost."""
+AFTER = 2.0
+"""Seconds for which a host goes on to report after its first rank has ended."""
+
+
+def host_name() -> str:
+    """What tells this host from others; the environment variable FLNB_HOST pretends another."""
+    chosen = os.environ.get("FLNB_HOST")
+    boot = Path("/proc/sys/kernel/random/boot_id")  # of hosts that are all called "localhost"
+    return chosen or f"{socket.gethostname()} {boot.read_text().strip() if boot.exists() else ''}".strip()
+
+
+def make_board(rendezvous: Rendezvous, number: int, folder: str | None, prefix: str, timeout: float) -> Board:
+    """The board of a group, in memory that the ranks of a host share.
+
+    Args:
+        rendezvous: of the group's ranks, all of which call this.
+        number: this rank's number among all ranks that were started.
+        folder: where the file stays for `flnb launch` to read; None: a file that loses its name when all have it open.
+        prefix: what the name of the file begins with.
+        timeout: seconds in which all ranks must have come here.
+    """
+    rank, size = rendezvous.rank, rendezvous.size
+    rendezvous.put(f"board/host/{rank}", host_name().encode())
+    names = [rendezvous.get(f"board/host/{other}", timeout).decode() for other in range(size)]
+    hosts = [names.index(each) for each in names]  # a host's number is its first rank
+    host = hosts[rank]
+    if rank == host:
+        place = folder or ("/dev/shm" if os.path.isdir("/dev/shm") else None)
+        handle, path = tempfile.mkstemp(prefix=prefix, dir=place)
+        os.write(handle, bytes(Board.nbytes(size)))  # a full disk is found here, not by a signal later
+        rendezvous.put(f"board/path/{rank}", path.encode())
+    else:
+        path = rendezvous.get(f"board/path/{host}", timeout).decode()
+        handle = os.open(path, os.O_RDWR)
+    board = Board(mmap.mmap(handle, Board.nbytes(size)), rank, size, process_alive, host)
+    board.begin(os.getpid(), number)
+    board.lag = LAG if len(set(hosts)) > 1 else 0.0
+    if rank == host and board.lag:
+        _start_exchange(rendezvous, handle, host, timeout)
+    os.close(handle)
+    rendezvous.put(f"board/open/{rank}", b"")
+    for other in range(size):
+        rendezvous.get(f"board/open/{other}", timeout)
+    if rank == host and not folder:
+        os.unlink(path)
+    return board
+
+
+def _start_exchange(rendezvous: Rendezvous, handle: int, host: int, timeout: float) -> None:
+    """Start the process that exchanges this host's rows; it ends soon after this one."""
+    settings: dict[str, Any] = {"handle": handle, "size": rendezvous.size, "host": host, "parent": os.getpid()}
+    if host == 0:
+        address = os.environ.get("FLNB_ADDRESS", "127.0.0.1" if "FLNB_HOST" in os.environ else socket.gethostname())
+        settings |= {"address": address, "port": 0, "token": secrets.token_hex(32)}
+    else:
+        settings |= json.loads(rendezvous.get("board/server", timeout))
+    hidden = ("PMI_", "PMIX_", "HYDI_", "OMPI_")  # it is no rank
+    process = subprocess.Popen(
+        [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        pass_fds=(handle,), env={k: v for k, v in os.environ.items() if not k.startswith(hidden)}, text=True,
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process.stdin as given, process.stdout as told:
+        print(json.dumps(settings), file=given, flush=True)
+        port = told.readline()
+    if not port:
+        raise RuntimeError(f"the process that tells other hosts of this host's ranks ended with {process.wait()}")
+    _processes.append(process)
+    if host == 0:
+        server = {"address": settings["address"], "port": int(port), "token": settings["token"]}
+        rendezvous.put("board/server", json.dumps(server).encode())
+
+
+_processes: list[subprocess.Popen[str]] = []
+
+
+class Exchange:
+    """The exchange of rows on one host, in a process of its own."""
+
+    def __init__(self, board: Board, host: int) -> None:
+        self.board, self.host = board, host
+        self.heard: dict[int, float] = {}
+        self.ended = threading.Event()
+
+    def serve(self, connection: Connection) -> None:
+        """Answer the reports of one other host."""
+        while True:
+            other = self.take(connection.recv_bytes())
+            connection.send_bytes(self.board.report(other))
+
+    def ask(self, connection: Connection) -> None:
+        """Report to the server, and take what it answers, until this host's ranks have ended."""
+        with connection:
+            while not self.ended.wait(EVERY):
+                connection.send_bytes(self.board.report())
+                self.take(connection.recv_bytes())
+
+    def take(self, report: bytes) -> int:
+        """Write what another host reports of its ranks, and the server of all that it has heard of."""
+        host = self.board.take(report)
+        self.heard[host] = time.monotonic()
+        return host
+
+    def watch(self, parent: int) -> None:
+        """Return some seconds after the parent has ended; report hosts that are not heard of until then."""
+        end = float("inf")
+        while time.monotonic() < end:
+            time.sleep(EVERY)
+            now = time.monotonic()
+            if os.getppid() != parent:
+                end = min(end, now + AFTER)
+            for host, last in self.heard.items():
+                if now - last > SILENCE:
+                    self.board.silence(host)
+        self.ended.set()
+
+
+def main() -> None:
+    """Exchange rows as told by a line on stdin; the port of the server is printed."""
+    told = json.loads(sys.stdin.readline())
+    nbytes, host = Board.nbytes(told["size"]), told["host"]
+    exchange = Exchange(Board(mmap.mmap(told["handle"], nbytes), host, told["size"], process_alive, host), host)
+    token = told["token"].encode()
+    if host == 0:
+        server = socket.create_server((told["address"], told["port"]))
+        serve(server, token, exchange.serve)
+        print(server.getsockname()[1], flush=True)
+    else:
+        connection = connect((told["address"], told["port"]), token, SILENCE)
+        exchange.heard[0] = time.monotonic()
+        print(0, flush=True)
+        threading.Thread(target=exchange.ask, args=(connection,), daemon=True).start()
+    exchange.watch(told["parent"])
+
+
+if __name__ == "__main__":
+    main()

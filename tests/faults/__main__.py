@@ -1,0 +1,74 @@
+"""`python -m tests.faults`: every fault under every MPI, with the seconds after which each survivor names the rank.
+
+Options: `--engine NAME` and `--only TEXT` (faults whose names have that text). The exit status is the number of rows
+that are not as they must be.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tests.faults.trial import (
+    AT_END,
+    HOSTS,
+    KINDS,
+    Outcome,
+    attempt,
+    engines,
+    fill_disk,
+    kill_mpiexec,
+    left_behind,
+    problems,
+    shared_files,
+    temporary,
+)
+
+
+def row(engine: str, kind: str, place: str) -> list[str]:
+    """Run one trial; returns its problems after printing a row."""
+    before = shared_files()
+    with temporary() as folder:
+        outcome, found = run(engine, kind, place, Path(folder))
+        found += [f"left behind: {each}" for each in left_behind(before, Path(folder))]
+    told = "  ".join(f"rank {rank} {seconds:.2f}" for rank, (seconds, _) in outcome.said.items())
+    print(f"{kind:24} {place:9} {engine:8} {outcome.status:4}  {told:36}  {'; '.join(found) or 'ok'}", flush=True)
+    return found
+
+
+def run(engine: str, kind: str, place: str, folder: Path) -> tuple[Outcome, list[str]]:
+    """The outcome of a trial and its problems."""
+    if kind == "mpiexec killed":
+        outcome = kill_mpiexec(engine, folder)
+        right = outcome.status == 137 and "mpiexec was killed by SIGKILL" in outcome.stderr
+    elif kind == "disk full":
+        outcome = fill_disk(engine, folder)
+        right = outcome.status == 1 and "flight.json could not be written: [Errno 28]" in outcome.stderr
+    elif kind == AT_END:
+        outcome = attempt(engine, kind, True, folder)
+        right = outcome.status == 1 and outcome.stderr.count("what the ranks received is wrong") == 3
+    else:
+        outcome = attempt(engine, kind, place == "two hosts", folder)
+        return outcome, problems(kind, outcome)
+    return outcome, [] if right else [outcome.stderr]
+
+
+def main() -> int:
+    """Run the trials that the command line chooses."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
+    parser.add_argument("--engine", choices=list(engines()))
+    parser.add_argument("--only", default="")
+    chosen = parser.parse_args()
+    print(f"{'fault of rank 2':24} {'place':9} {'MPI':8} exit  seconds until each survivor named it")
+    trials = [(kind, "one host") for kind in [*KINDS, "mpiexec killed", "disk full"]]
+    trials += [(kind, "two hosts") for kind in [*HOSTS, AT_END]]
+    bad = 0
+    for kind, place in trials:
+        for engine, settings in engines().items():
+            if settings is not None and chosen.engine in (None, engine) and chosen.only in f"{kind}, {place}":
+                bad += bool(row(engine, kind, place))
+    return bad
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
