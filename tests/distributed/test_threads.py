@@ -264,12 +264,12 @@ def test_a_rank_that_ends_after_its_last_call_has_finished_it() -> None:
     root.leave(1)
     root.end()  # a root need not wait for the others
     assert not other.unfinished(1)
-    assert list(other.gone(other.unfinished(2))) == [0]
+    assert list(other.gone(other.unfinished(2), 2)) == [0]
     root.resume()  # in the next cell of a notebook
-    assert not other.gone([0])
+    assert not other.gone([0], 2)
     root.end(FAILED)
     root.resume()
-    assert list(other.gone([0])) == [0], "only what has ended as it should goes on"
+    assert list(other.gone([0], 2)) == [0], "only what has ended as it should goes on"
 
 
 def test_an_interrupt_ends_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
