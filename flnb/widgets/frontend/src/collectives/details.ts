@@ -55,7 +55,7 @@ export class Details {
     const list = h("dl", { class: "fl-pairs" });
     const pair = (term: string, value: string, exact = ""): void => void list.append(h("dt", {}, term), h("dd", {}, value, exact ? h("span", { class: "fl-exact" }, exact) : ""));
     pair("Bytes", text(bytes(model.bytes(call))), model.bytes(call) >= 1000 ? exactBytes(model.bytes(call)) : "");
-    pair("Group", model.group(call), `${members.length} ranks, ${hosts} ${hosts === 1 ? "host" : "hosts"}`);
+    pair("Group", model.group(call).replaceAll(" ", "\u00a0"), `${members.length} ranks, ${hosts} ${hosts === 1 ? "host" : "hosts"}`);
     pair("Sequence", integer(model.seq(call)));
     return list;
   }

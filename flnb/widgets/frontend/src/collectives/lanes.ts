@@ -3,7 +3,7 @@
 import { duration, text } from "../format.ts";
 import type { Theme } from "../theme.ts";
 import { Bars } from "../timeline/bars.ts";
-import type { Band, Content, Lane, Row, Style } from "../timeline/lanes.ts";
+import { type Band, type Content, type Lane, PADDING, type Row, type Style } from "../timeline/lanes.ts";
 import type { CollectivesModel } from "./model.ts";
 
 const SPAN = 0;
@@ -14,10 +14,14 @@ const TRANSFER = 3;
 const FAMILIES = 4;
 /** Rows of a lane before those of collectives. */
 export const CALLS = 2;
+/** Height of the rows before those of collectives, with what is between them. */
+const UPPER = 12 + 1 + 12 + 3;
 const MOST_ROWS = 5;
 const LOW_ROWS = 2;
-/** Height of a collective's bar, by how many stand under each other. */
-const BAR_HEIGHTS = [9, 9, 9, 9, 7, 5];
+/** The share of a call that may lie under the one before it. */
+const HIDDEN = 0.1;
+/** Least and most height of a collective's bar. */
+const BAR = [5, 11] as const;
 /** More lanes than this are drawn lower. */
 const ROOMY = 6;
 /** Items of bars that are no collectives. */
@@ -44,12 +48,14 @@ export function stylesOf(model: CollectivesModel, theme: Theme): Style[] {
   ];
 }
 
-/** The content of the timeline for these ranks, in this order. */
-export function rankLanes(model: CollectivesModel, theme: Theme, ranks: readonly number[], chosen: number, footer: number): RankLanes {
+/** The content of the timeline for these ranks, in this order; as high as `room` has place for. */
+export function rankLanes(model: CollectivesModel, theme: Theme, ranks: readonly number[], chosen: number, footer: number, room: number): RankLanes {
   const low = ranks.length > ROOMY;
   const rows = callRows(model, low ? LOW_ROWS : MOST_ROWS);
   const depth = rows.reduce((most, row) => Math.max(most, row + 1), 1);
-  const bar = low ? 8 : BAR_HEIGHTS[depth]!;
+  const place = Math.floor((room / ranks.length - UPPER - 2 * PADDING) / depth);
+  const gap = low || place < 9 ? 1 : 2;
+  const bar = low ? 8 : Math.min(Math.max(place - gap, BAR[0]), BAR[1]);
   const names: string[][][] = [];
   const spans = spansByRank(model);
   const acts = actsByRank(model);
@@ -65,7 +71,7 @@ export function rankLanes(model: CollectivesModel, theme: Theme, ranks: readonly
       key: String(rank), title: `rank ${model.number(rank)}`, notes: low ? [notesOf(model, rank).join(" ").replace(/host |clock: /g, "")] : notesOf(model, rank),
       rows: [
         { bars: blocks, height: low ? 11 : 12, label: (index) => own[0]![index] ?? "" }, { bars: ops, height: low ? 8 : 12, gap: 3 },
-        ...Array.from({ length: depth }, (_, row): Row => ({ bars: callBars(model, rank, rows, row), height: bar, gap: bar < 9 ? 1 : 2 })),
+        ...Array.from({ length: depth }, (_, row): Row => ({ bars: callBars(model, rank, rows, row), height: bar, gap })),
       ],
     };
   });
@@ -89,20 +95,22 @@ function bandsOf(model: CollectivesModel, chosen: number | undefined): Band[] {
   }));
 }
 
-/** Calls in flight at one time stand under each other, a call in the same row on every rank. */
+/** Calls that are in flight on a rank at one time stand under each other, a call in the same row on every rank. */
 export function callRows(model: CollectivesModel, most = MOST_ROWS): number[] {
-  const free = new Array<number>(most).fill(-Infinity);
+  const ranks = Array.from({ length: model.ranks }, (_, rank) => rank);
+  const free = Array.from({ length: most }, () => new Float64Array(model.ranks).fill(-Infinity));
+  const first = Float64Array.from({ length: model.rows }, (_, call) => ranks.reduce((least, rank) => (model.begin(rank, call) < least ? model.begin(rank, call) : least), Infinity));
   const result = new Array<number>(model.rows).fill(0);
-  const first = Array.from({ length: model.rows }, (_, call) => {
-    let least = Infinity;
-    for (let rank = 0; rank < model.ranks; rank++) least = Math.min(least, Number.isNaN(model.begin(rank, call)) ? Infinity : model.begin(rank, call));
-    return least;
-  });
-  for (const call of first.map((_, at) => at).sort((one, two) => first[one]! - first[two]!)) {
-    let row = free.findIndex((end) => end <= first[call]!);
-    if (row < 0) row = free.indexOf(Math.min(...free));
-    const exit = model.exit(call);
-    free[row] = Number.isNaN(exit) ? Infinity : exit;
+  for (const call of [...result.keys()].sort((one, two) => first[one]! - first[two]!)) {
+    // A rank that is not in it (NaN) is in nobody's way; neither are ends that a call's first moments hide.
+    const hides = (rank: number, until: number): boolean => until - model.begin(rank, call) > HIDDEN * (model.end(rank, call) - model.begin(rank, call));
+    let row = free.findIndex((ends) => !ranks.some((rank) => hides(rank, ends[rank]!)));
+    if (row < 0) row = free.map((ends) => Math.max(...ends)).reduce((best, end, at, all) => (end < all[best]! ? at : best), 0);
+    for (const rank of ranks) {
+      if (Number.isNaN(model.begin(rank, call))) continue;
+      const end = model.end(rank, call);
+      free[row]![rank] = Number.isNaN(end) ? Infinity : end;
+    }
     result[call] = row;
   }
   return result;

@@ -176,7 +176,7 @@ export class CollectivesModel {
     const most = (rows: readonly number[]): number => Math.max(...rows.map((row) => this.late(row)));
     const explained = late.filter((row) => this.reasons.get(row)?.scope);
     const among = explained.length && most(explained) >= EXPLAINED * most(late) ? explained : late;
-    return among.find((row) => this.late(row) >= 0.9 * most(among)) ?? -1;
+    return among.find((row) => this.late(row) >= 0.75 * most(among)) ?? -1;
   }
 
   /** The step that holds a time, or the nearest before it. */

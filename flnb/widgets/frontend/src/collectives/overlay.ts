@@ -9,7 +9,7 @@ import type { CollectivesModel } from "./model.ts";
 /** With more calls in sight than this, only the chosen one is joined. */
 const JOINED = 80;
 /** Lower bars carry no numbers. */
-const NUMBERS = 9;
+const NUMBERS = 8;
 /** Narrowest bar with a number on it (pixels). */
 const NUMBERED = 56;
 
@@ -81,7 +81,7 @@ function numbers(frame: Frame, model: CollectivesModel, lanes: RankLanes, call: 
     const wait = text(duration(model.waiting(rank, call) * 1e6));
     const said = chosen && met - from > 110 ? `${number} waits ${wait}` : number;
     const font = theme.ui(10, chosen ? 500 : "");
-    if (met - from >= NUMBERED && met - from > theme.measure(said, font) + 16) plate(frame, said, from + 9, y + lanes.bar / 2, font, "left", lanes.bar);
+    if (met - from >= NUMBERED && met - from > theme.measure(said, font) + 16) plate(frame, said, from + 9, y + lanes.bar / 2, font, "left", chosen ? Math.max(lanes.bar, 11) : lanes.bar);
   });
 }
 

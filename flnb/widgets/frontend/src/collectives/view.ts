@@ -5,7 +5,7 @@ import { duration, integer, text } from "../format.ts";
 import { familyLabels } from "../palette.ts";
 import { Panel } from "../panel.ts";
 import type { Selection } from "../selection.ts";
-import type { Mark } from "../timeline/lanes.ts";
+import { HEADER, type Mark } from "../timeline/lanes.ts";
 import type { Frame } from "../timeline/paint.ts";
 import { type Span, within } from "../timeline/scale.ts";
 import { Timeline } from "../timeline/timeline.ts";
@@ -161,11 +161,11 @@ export class CollectivesView implements View {
     if (this.rank !== null && this.rank >= model.ranks) this.rank = null;
     const ranks = many ? this.pair(model) : Array.from({ length: model.ranks }, (_, rank) => rank);
     // Zooming and panning change neither lanes nor buckets.
-    const key = `${store.versions.collectives} ${theme.version} ${ranks.join()} ${step} ${this.rank}`;
+    const key = `${store.versions.collectives} ${theme.version} ${ranks.join()} ${step} ${this.rank} ${this.host.clientHeight}`;
     if (key !== this.arranged) {
       this.arranged = key;
       this.buckets = bucketsOf(model, step, this.rank ?? ranks[0] ?? 0);
-      this.lanes = rankLanes(model, theme, ranks, step, bucketsHeight(this.buckets));
+      this.lanes = rankLanes(model, theme, ranks, step, bucketsHeight(this.buckets), this.host.clientHeight - HEADER - bucketsHeight(this.buckets));
       this.timeline.set(this.lanes.content);
     }
     const { stuck } = model.section;

@@ -59,13 +59,23 @@ describe("joined collectives", () => {
       const overlap = Math.min(...[0, 1, 2, 3].map((rank) => one.begin(rank, call))) < one.exit(previous);
       if (overlap && one.step(call) === one.step(previous)) expect(rows[call]).not.toBe(rows[previous]);
     }
-    const lanes = rankLanes(one, theme, [0, 1, 2, 3], 9, 60);
+    const lanes = rankLanes(one, theme, [0, 1, 2, 3], 9, 60, 300);
     expect(lanes.content.lanes.map(({ title }) => title)).toEqual(["rank 0", "rank 1", "rank 2", "rank 3"]);
     expect(lanes.content.lanes[2]!.notes).toEqual(["host b", "±400 µs"]);
     expect(lanes.content.bands.map(({ label }) => label)).toContain("step 9");
     const named = (lane: number): string[] => Array.from(lanes.content.lanes[lane]!.rows[0]!.bars.start, (_, index) => lanes.name(lane, 0, index));
     expect(named(2).filter((name) => name.includes("over the median"))).not.toHaveLength(0);
     expect(named(0).filter((name) => name.includes("over the median"))).toHaveLength(0);
+  });
+
+  it("share a row where no rank has two in flight, and are as high as the place allows", () => {
+    const rows = callRows(model({ delay: () => 0 }));
+    expect(Math.max(...rows)).toBeLessThan(3);
+    const heights = [120, 200, 300, 900].map((room) => rankLanes(model(), theme, [0, 1, 2, 3], 9, 0, room).bar);
+    expect(heights).toEqual([...heights].sort((one, two) => one - two));
+    expect([heights[0], heights[3]]).toEqual([5, 11]);
+    const many = rankLanes(model({ ranks: 16 }), theme, Array.from({ length: 16 }, (_, rank) => rank), 9, 0, 300);
+    expect(Math.max(...many.content.lanes.map(({ rows: all }) => all.length))).toBeLessThanOrEqual(4);
   });
 
   it("show at every moment what hides the rest: what explains a delay, phases, inner blocks, outer blocks", () => {
@@ -103,7 +113,7 @@ describe("joined collectives", () => {
     expect(whyLines(one, call)).toEqual(["Rank 3 has not come", "rank 1 asks for another element type; rank 3 has not come"]);
     expect(one.members(call)).toEqual([0, 1, 2, 3]);
     expect(one.limits.t1).toBe(one.section.now_ms);
-    const lanes = rankLanes(one, theme, [0, 3], 5, 0);
+    const lanes = rankLanes(one, theme, [0, 3], 5, 0, 300);
     const row = lanes.rowOf(call);
     const bars = lanes.content.lanes[0]!.rows[row]!.bars;
     expect(bars.end[bars.length - 1]).toBe(one.section.now_ms);
