@@ -98,7 +98,7 @@ def test_the_slowed_rank_is_named_with_its_reason(notebook: Page, lab: Lab) -> N
     (lab.folder / "slow").touch()
     named = dashboard(page).locator(WHY, has_text=f"Rank {SLOW} was last").filter(has_text="in data.take")
     named.wait_for(timeout=20_000)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 2  # 1.0 to 1.5 s beside five other programs on two cores
     page.wait_for_timeout(1500)
     first = dashboard(page).locator(".fl-late tbody tr").first
     assert [cell.strip() for cell in first.locator("td").all_inner_texts()][::4] == [str(SLOW), "data.take"]
