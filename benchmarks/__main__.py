@@ -13,6 +13,7 @@ for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
 NAMES = (
     "complexity",
     "digits",
+    "distributed",
     "imports",
     "loading",
     "memory",

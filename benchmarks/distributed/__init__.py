@@ -1,0 +1,38 @@
+"""What communication costs, hides and is predicted to take: `python -m benchmarks distributed [SECTION ...]`.
+
+Sections: `crossing` (two processes: our calls beside raw mpi4py and, where torch is installed, its gloo), `overlap`
+(transfers on a modelled link beside a backward pass), `arrivals` (what it costs to report complete gradients) and
+`predictions` (of the simulator). Variants take turns in one run; least, lower quartile and median are given, since
+machines are busy: the least says what the code costs, the median what waiting does.
+"""
+
+from __future__ import annotations
+
+import argparse
+from importlib import import_module
+from typing import Any
+
+from benchmarks.report import table, write
+
+SECTIONS = ("crossing", "overlap", "arrivals", "predictions")
+
+
+def main(argv: list[str]) -> int:
+    """Run some sections or all; the exit status is 1 if a goal is missed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks distributed")
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"of {', '.join(SECTIONS)}; by default all")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--quick", action="store_true", help="a smoke size, for CI")
+    options = parser.parse_args(argv)
+    if unknown := set(options.sections) - set(SECTIONS):
+        parser.error(f"no section {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}")
+    if options.quick:
+        options.rounds = 1
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for name in options.sections or SECTIONS:
+        rows[name] = import_module(f"benchmarks.distributed.{name}").measure(options.rounds, options.quick)
+        print(f"{name}\n{table(rows[name])}\n", flush=True)
+    if set(rows) == set(SECTIONS):
+        print(f"kept in {write('distributed', rows, vars(options))}")
+    met = all(row["met"] != "NO" for section in rows.values() for row in section)
+    return 0 if options.quick or met else 1

@@ -1,0 +1,76 @@
+"""Predictions of `flnb.distributed.simulate` beside what was measured and published.
+
+Steps on a modelled link compute by sleeping, as ranks with processors of their own would: two cores are enough for four
+ranks. The recording is of two ranks.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+from flnb_backends.comm.modelled import Modelled
+
+import flnb
+from flnb import distributed
+from flnb.dispatch import communication
+from flnb.distributed import Topology
+
+PUBLISHED = {2: 163.4, 4: 319.4, 8: 631.3}
+"""nccl-tests, all_reduce of 8 B on p3dn nodes of 8 ranks: microseconds by number of nodes."""
+LATENCY, BANDWIDTHS = 200e-6, (1e8, 2e7)
+NCCL, MODELLED, SECONDS = 0.02, 0.05, 5.0
+
+
+def measure(rounds: int, quick: bool) -> list[dict[str, Any]]:
+    """Return the rows of the table."""
+    start = Topology(latency=0.0, bandwidth=1e10)
+    link = start.fitted([(8 * nodes, 8, PUBLISHED[nodes] * 1e-6) for nodes in (2, 4)])
+    rows = [_row("nccl-tests of 8 nodes, 8 B, us", 1e6 * link.seconds("all_reduce", 8, 64), PUBLISHED[8], NCCL)]
+    for bandwidth in BANDWIDTHS:
+        runs = {ranks: recorded(ranks, bandwidth, 3 if quick else 10) for ranks in (2, 4)}
+        for ranks, run in runs.items():
+            found = distributed.simulate(runs[2], ranks, Topology(LATENCY, bandwidth))
+            measured = float(run.collectives.step_ns.mean()) / 1e6
+            name = f"a step of {ranks} ranks at {bandwidth / 1e6:.0f} MB/s, ms"
+            rows.append(_row(name, found.step_ms, measured, MODELLED))
+    began = time.perf_counter()
+    distributed.simulate(runs[2], 10_000, Topology(LATENCY, BANDWIDTHS[0]))
+    took = time.perf_counter() - began
+    what, goal = "seconds to simulate 10,000 ranks", f"<= {SECONDS:.0f}"
+    return [*rows, {
+        "what": what, "predicted": "", "measured": round(took, 2), "off": "", "goal": goal,
+        "met": "yes" if took <= SECONDS else "NO",
+    }]  # fmt: skip
+
+
+def recorded(ranks: int, bandwidth: float, steps: int) -> Any:
+    """Record steps with eight buckets of 100 kB that come every 5 ms."""
+
+    def work() -> None:
+        with distributed.use_communicator(Modelled(LATENCY, bandwidth)):
+            for _ in range(steps):
+                with flnb.step():
+                    time.sleep(0.02)
+                    pending = []
+                    for bucket in range(8):
+                        time.sleep(0.005)
+                        buffer = np.ones(25_000, np.float32)
+                        pending.append(communication.start("all_reduce", buffer, "sum", bucket=bucket))
+                    for one in pending:
+                        one.wait()
+                    time.sleep(0.01)
+
+    with flnb.record() as run:
+        distributed.run_threads(ranks, work)
+    return run
+
+
+def _row(what: str, predicted: float, measured: float, most: float) -> dict[str, Any]:
+    """One row: how far a prediction is off."""
+    off = predicted / measured - 1.0
+    return {
+        "what": what, "predicted": round(predicted, 2), "measured": round(measured, 2), "off": f"{100 * off:+.2f} %",
+        "goal": f"<= {100 * most:.0f} %", "met": "yes" if abs(off) <= most else "NO",
+    }  # fmt: skip
