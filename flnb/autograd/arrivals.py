@@ -9,8 +9,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
-from flnb.autograd.hooks import run_hooks
-from flnb.interface.tape import PARENTS, SEQ, Node
+from flnb.interface.tape import SEQ, Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,59 +60,37 @@ class Arrivals:
     """Which leaves are complete after which node of one backward pass.
 
     Attributes:
-        due: by a node's sequence number, the leaves that are complete once it was pulled, each with its listener.
+        due: by a node's sequence number, the leaves that are complete once it was pulled, each with what to call.
     """
 
     def __init__(self, root: Node) -> None:
-        first: dict[int, tuple[int, Node]] = {}  # of each leaf: its earliest consumer
-        seen, stack = {root[SEQ]}, [root]
-        while stack:
-            node = stack.pop()
-            seq = node[SEQ]
-            for parent in node[PARENTS] or ():
-                if parent is None:
-                    continue
-                key = parent[SEQ]
-                if key < 0:
-                    if key not in first or seq < first[key][0]:
-                        first[key] = seq, parent
-                elif key not in seen:
-                    seen.add(key)
-                    stack.append(parent)
-        if root[SEQ] < 0:
-            first[root[SEQ]] = root[SEQ], root
-        self.due: dict[int, list[tuple[Listener, Node]]] = {}
+        told = [listener for reference in list(listeners.values()) if (listener := reference()) is not None]
+        first, leaves = _earliest_consumers(root, set().union(*(listener.leaves for listener in told)))
+        self.due: dict[int, list[tuple[Callable[[Node, Any], bool | None], Node]]] = {}
         self._told: list[Listener] = []
-        for reference in list(listeners.values()):
-            listener = reference()
-            if listener is None:
-                continue
-            reached = [(seq, leaf) for key, (seq, leaf) in first.items() if key in listener.leaves]
-            for seq, leaf in reached:
-                self.due.setdefault(seq, []).append((listener, leaf))
+        for listener in told:
+            arrived, reached = listener.arrived, listener.leaves & first.keys()
+            for key in reached:
+                self.due.setdefault(first[key], []).append((arrived, leaves[key]))
             if reached:
                 self._told.append(listener)
                 listener.began()
 
     def around(self, under_way: Walk) -> Callable[[Node], None]:
         """Wrap the ``pull`` of a pass, so that listeners are told what arrives."""
-        pull, due, buffers = under_way.pull, self.due, under_way.buffers
-        hooked = under_way.hooked = set()
+        pull, due, taken = under_way.pull, self.due, under_way.taken
+        complete = under_way.complete = {}
 
         def watched(node: Node) -> None:
             seq = node[2]
             pull(node)
-            for listener, leaf in due.get(seq, ()):
-                g = under_way.cotangents.get(leaf[SEQ])
-                if g is None:
-                    continue
-                g = under_way._tensor(g) if buffers else g
-                if type(leaf[PARENTS]) is not tuple and leaf[SEQ] not in hooked:
-                    g = run_hooks(leaf, g)
-                    hooked.add(leaf[SEQ])
-                    under_way.cotangents[leaf[SEQ]] = g._data if buffers else g
-                if listener.arrived(leaf, g):
-                    del under_way.cotangents[leaf[SEQ]]
+            if seq in due:
+                for arrived, leaf in due[seq]:
+                    g = taken(leaf)
+                    if g is None:  # nothing has arrived, or another listener was told before
+                        g = complete.get(leaf[2])
+                    if g is not None and not arrived(leaf, g):
+                        complete[leaf[2]] = g
 
         return watched
 
@@ -121,3 +98,26 @@ class Arrivals:
         """Tell the listeners that the pass has ended."""
         for listener in self._told:
             listener.ended()
+
+
+def _earliest_consumers(root: Node, wanted: set[int]) -> tuple[dict[int, int], dict[int, Node]]:
+    """Of each wanted leaf that is reached from a node: the number of the earliest node that used it, and the leaf."""
+    first: dict[int, int] = {}
+    leaves: dict[int, Node] = {}
+    seen, stack = {root[SEQ]}, [root]
+    while stack:
+        node = stack.pop()
+        seq = node[2]
+        for parent in node[1] or ():
+            if parent is None:
+                continue
+            key = parent[2]
+            if key >= 0:
+                if key not in seen:
+                    seen.add(key)
+                    stack.append(parent)
+            elif key in wanted and (key not in first or seq < first[key]):
+                first[key], leaves[key] = seq, parent
+    if root[SEQ] in wanted:
+        first[root[SEQ]], leaves[root[SEQ]] = root[SEQ], root
+    return first, leaves

@@ -8,6 +8,7 @@ and pulls call the public ops.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from flnb_telemetry import bus
@@ -26,7 +27,7 @@ from flnb.ops import elementwise as e
 from flnb.ops.movement import sum_to
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Mapping
 
     from flnb.tensor import Tensor
 
@@ -51,8 +52,8 @@ class Walk:
         create_graph: whether the pass is itself recorded on the tape.
     """
 
-    hooked: Collection[int] = ()
-    """Leaves, by sequence number, whose hooks have run while the pass went on."""
+    complete: Mapping[int, Tensor] = MappingProxyType({})
+    """The gradients, after hooks, of leaves whose listeners were told while the pass went on."""
 
     def __init__(
         self, root: Node, cotangent: Any, retain: bool, create_graph: bool, stops: frozenset[int], own: Any
@@ -237,16 +238,24 @@ class Walk:
         """Make the context manager for the whole pass, in which a recording notes where NaN and Inf begin."""
         return nullcontext() if self._statistics is None else self._statistics.watching()
 
+    def taken(self, leaf: Node) -> Tensor | None:
+        """Take the cotangent that has arrived at a leaf, if any, through the leaf's hooks."""
+        g = self.cotangents.pop(leaf[SEQ], None)
+        if g is not None and self.buffers:
+            g = self._tensor(g)
+        if g is not None and type(leaf[PARENTS]) is not tuple:
+            g = run_hooks(leaf, g)
+        return g  # type: ignore[no-any-return]
+
     def end(self) -> list[tuple[Node, Any]]:
         """End the pass: return the nodes in ``stops``, then the leaves in order of creation, with their cotangents."""
         found: list[tuple[Node, Any]] = []
         for leaf in self.leaves:
-            g = self.cotangents.pop(leaf[SEQ], None)
-            if g is None:  # a listener has taken it
-                continue
-            g = self._tensor(g) if self.buffers else g
-            plain = type(leaf[PARENTS]) is tuple or leaf[SEQ] in self.hooked
-            found.append((leaf, g if plain else run_hooks(leaf, g)))
+            g = self.complete.get(leaf[SEQ])
+            if g is None:
+                g = self.taken(leaf)
+            if g is not None:  # else a listener has taken it
+                found.append((leaf, g))
         if len(found) > 1:
             found.sort(key=lambda pair: -pair[0][SEQ])
         if self._statistics is not None:
