@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from flnb.distributed.buckets import Bucket
     from flnb.interface.tape import Node
+    from flnb.nn.module import Parameter
     from flnb.tensor import Tensor
 
 __all__ = ["DataParallel", "Exchanging"]
@@ -57,21 +58,43 @@ class Exchanging(Module):
                     f"{name}: {path or 'the module'}, {type(part).__name__}, has other parameters on each rank, "
                     f"which {name} would make equal; train it without"
                 )
-        most = 0 if bucket is None else bytes_of(bucket, f"{name}(bucket=...)")
+        self._most, self._parts = 0 if bucket is None else bytes_of(bucket, f"{name}(bucket=...)"), parts
         for tensor in [*module.parameters(), *(b for _, b in module.named_buffers())]:
             plain = tensor.data if isinstance(tensor, Variable) else tensor
             assign(plain, broadcast(plain))
-        self._buckets = joined(module.parameters(), most, parts)
-        self._bucket_of = {number: bucket for bucket in self._buckets for number in bucket.numbers}
-        self.leaves = set(self._bucket_of)
-        self._next = 0
+        self._members = module.parameters()
+        self._join()
         self._present, self._first = current().size, 0
         if current().size > 1:
             listen(self)
 
+    def _join(self) -> None:
+        """Put the parameters that require gradients into buckets."""
+        self._buckets = joined(self._members, self._most, self._parts)
+        self._bucket_of = {number: bucket for bucket in self._buckets for number in bucket.numbers}
+        self.leaves = set(self._bucket_of)
+        self._next = 0
+
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """Call the module."""
+        changed = self._changed()
+        if changed is not None:
+            self._adapt(changed)
         return self.module(*inputs, **options)
+
+    def _changed(self) -> Parameter | None:
+        """Find a parameter that requires gradients since the buckets were made, or has another dtype since."""
+        of = self._bucket_of
+        for p in self._members:
+            if p._node is not None:
+                bucket = of.get(p._node[2])
+                if bucket is None or bucket.dtype != p._spec.dtype:
+                    return p
+        return None
+
+    def _adapt(self, changed: Parameter) -> None:
+        """Go on after a parameter has changed."""
+        self._join()
 
     def close(self) -> None:
         """Exchange gradients no more."""

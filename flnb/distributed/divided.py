@@ -100,7 +100,7 @@ class Division:
     def __init__(self, parameter: Parameter, rank: int, size: int, own_memory: bool) -> None:
         if not parameter._is_contiguous():
             parameter._adopt(copy(parameter.data))
-        self.parameter, self.size = parameter, size
+        self.parameter, self.size, self.number = parameter, size, parameter._node[2]
         self.width = -(-parameter.size // size)
         self.low = min(rank * self.width, parameter.size)
         self.high = min(self.low + self.width, parameter.size)
@@ -112,6 +112,7 @@ class Division:
             self.shard = Shard(copy(part) if own_memory else part)
         self.shard.name = parameter.name
         divisions[id(parameter)] = self
+        self._buffer = None if own_memory else parameter._data
         if own_memory:  # the whole is released at once: all wholes need not be here together with all parts
             parameter.__class__ = Away
             SLOT.__delete__(parameter)
@@ -122,6 +123,12 @@ class Division:
         """This rank's part of a tensor like the parameter, as a view if that is contiguous."""
         part: Tensor = whole.reshape(-1)[self.low : self.high]
         return part
+
+    def follow(self) -> None:
+        """Make the shard a view of the parameter again, if that was given other memory."""
+        if self._buffer is not None and self.parameter._data is not self._buffer:
+            self._buffer = self.parameter._data
+            self.shard._adopt(self.slice(self.parameter.data))
 
     def whole(self) -> Any:
         """Return the buffer of the whole parameter, after gathering it with its unit if it is away."""

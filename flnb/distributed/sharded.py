@@ -92,7 +92,7 @@ class Sharded(Exchanging):
         super().__init__(module, bucket, size)
         own = self._divided == 3
         self._divisions = [Division(p, communicator.rank, size, own) for p in trained]
-        self._by_number = {d.parameter._node[2]: d for d in self._divisions}
+        self._by_number = {d.number: d for d in self._divisions}
         self.optimizer = ShardedOptimizer(made, self._divisions, self)
         self._units: list[Unit] = []
         self.reading = self.staying = False
@@ -125,13 +125,20 @@ class Sharded(Exchanging):
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """Call the module."""
         if not self._units or self.staying:
-            return self.module(*inputs, **options)
+            return super().forward(*inputs, **options)
         self.reading = True
         try:
             with state.use(tape=PartsTape()):
-                return self.module(*inputs, **options)
+                return super().forward(*inputs, **options)
         finally:
             self._rest()
+
+    def _adapt(self, changed: Parameter) -> None:
+        name = next(name for name, parameter in self.module.named_parameters() if parameter is changed)
+        raise RuntimeError(
+            f"the parameter {name!r} {changed.shape} was converted, or set to require a gradient, after Sharded had "
+            f"divided the module; do that before"
+        )
 
     def _rest(self) -> None:
         """Release all whole parameters until the next pass."""
@@ -198,7 +205,7 @@ class Sharded(Exchanging):
         """Empty the buckets; parameters may be gathered."""
         self.reading = True
         for unit in self._units:
-            unit.left = {d.parameter._node[2] for d in unit.divisions}
+            unit.left = {d.number for d in unit.divisions}
         super().began()
 
     def arrived(self, leaf: Node, gradient: Any) -> bool:
@@ -225,7 +232,8 @@ class Sharded(Exchanging):
         for number, (begin, _), parameter in zip(bucket.numbers, bucket.places, bucket.parameters, strict=True):
             division = self._by_number[number]
             shard = division.shard
-            parameter.grad = None
+            if parameter.requires_grad:
+                parameter.grad = None
             if number in known:
                 part = bucket.mine._data[begin : begin + shard.size]
                 gradient = crossing.detached(part, spec_of(shard.shape, shard.dtype))
@@ -243,6 +251,8 @@ class Sharded(Exchanging):
         for division in () if self.takes else self._divisions:
             grad = division.parameter.grad
             division.shard.grad = None if grad is None else division.slice(grad)
+        for division in () if self._units else self._divisions:
+            division.follow()
 
     def after_update(self) -> None:
         """Collect the new values of the parameters from all ranks, in stages 1 and 2."""

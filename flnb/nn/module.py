@@ -278,7 +278,7 @@ class Module:
     def zero_grad(self) -> None:
         """Set the gradients of all parameters to None."""
         for parameter in self.parameters():
-            parameter.grad = None
+            parameter.zero_grad()
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return copies of all parameters and buffers, by dotted path."""

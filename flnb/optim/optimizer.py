@@ -194,7 +194,7 @@ class Optimizer:
     def zero_grad(self) -> None:
         """Set the gradients of all parameters to None."""
         for item in self.parameters:
-            item.grad = None
+            item.zero_grad()
 
     def _named_state(self) -> dict[str, Tensor]:
         """The stored tensors of all parameters, by the parameter's position and the tensor's name: "0.mean"."""

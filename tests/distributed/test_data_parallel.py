@@ -207,3 +207,23 @@ def test_states_are_those_of_the_module() -> None:
     assert list(model.state_dict()) == ["weight", "bias"]
     model.load_state_dict({"weight": np.ones((1, 2)), "bias": np.zeros(1)})
     assert net.weight.tolist() == [[1.0, 1.0]]
+
+
+def test_a_parameter_that_is_unfrozen_or_converted_later() -> None:
+    def work() -> Any:
+        net = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 1, bias=False))
+        net[0].weight.requires_grad = False
+        model = distributed.DataParallel(net)
+        x = flnb.ones((1, 2)) * (distributed.rank() + 1.0)
+        model(x).sum().backward()
+        net.zero_grad()
+        net[0].weight.requires_grad = True
+        net.load_state_dict({"0.weight": np.eye(2), "1.weight": np.ones((1, 2))})
+        model(x).sum().backward()
+        found = [net[0].weight.grad.tolist(), net[1].weight.grad.tolist()]
+        net.astype(flnb.float64)
+        model(x.astype(flnb.float64)).sum().backward()
+        return *found, net[1].weight.grad.dtype.name, net[1].weight.grad.tolist()
+
+    expected = [[1.5, 1.5], [1.5, 1.5]], [[1.5, 1.5]], "float64", [[1.5, 1.5]]
+    assert distributed.run_threads(2, work) == [expected] * 2

@@ -463,3 +463,24 @@ def test_a_model_that_is_dropped_is_not_kept(stage: int) -> None:
     distributed.run_threads(2, work)
     gc.collect()
     assert (len(divisions), len(listeners)) == before
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_a_parameter_that_changes_after_it_was_divided(stage: int) -> None:
+    def work() -> Any:
+        net = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 1, bias=False))
+        model = distributed.Sharded(net, partial(optim.SGD, lr=1.0), stage=stage)
+        with model.gathered():
+            if stage < 3:
+                net[1].weight.data = flnb.zeros((1, 2)) + 2.0  # other memory
+            net.load_state_dict({"0.weight": np.eye(2), "1.weight": np.full((1, 2), 2.0)})
+        net[0].weight.requires_grad = False
+        model(flnb.ones((1, 2))).sum().backward()
+        model.optimizer.step()
+        found = {name: value.tolist() for name, value in model.state_dict().items()}
+        net[0].weight.requires_grad = True
+        with pytest.raises(RuntimeError, match=r"'0.weight' \(2, 2\) was converted, or set to require"):
+            model(flnb.ones((1, 2)))
+        return found
+
+    assert distributed.run_threads(2, work) == [{"0.weight": [[1.0, 0.0], [0.0, 1.0]], "1.weight": [[1.0, 1.0]]}] * 2

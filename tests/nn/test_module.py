@@ -283,3 +283,13 @@ def test_batch_norm_in_half_precision_takes_float32():
     norm = nn.BatchNorm(2).half()
     assert norm(flnb.ones((3, 2))).dtype == np.float32
     assert norm.running_mean.dtype == np.float16
+
+
+def test_gradients_of_frozen_parameters_are_zeroed_without_an_error() -> None:
+    net = nn.Linear(2, 1)
+    optimizer = flnb.optim.SGD(net.parameters(), lr=1.0)
+    net(flnb.ones((1, 2))).sum().backward()
+    net.bias.requires_grad = False
+    optimizer.zero_grad()
+    net.zero_grad()
+    assert net.weight.grad is None
