@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flnb_telemetry import Recording, load_run
+from flnb_telemetry import Ranks, Recording, load_run
 from flnb_telemetry.extras import require
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ def view(
     run the step so and show the memory and time that it took.
 
     Args:
-        runs: one or two recordings, or paths of saved ones (``.flnb``).
+        runs: one or two recordings, or paths of saved ones (``.flnb``). Of several ranks the first one's is shown, with
+            the collective calls of all.
         height: the height in CSS pixels, 200 or more.
         model: the module that was recorded, or several in a list.
         step: a function without arguments that runs the recorded step, forward and backward, again.
@@ -66,9 +67,13 @@ def view(
 def _recording(run: Any) -> Recording:
     """Return a recording, loaded from its file if it is a path."""
     if isinstance(run, (str, os.PathLike)):
-        loaded: Recording = load_run(run)
+        loaded = _recording(load_run(run))
         loaded.name = f"{loaded.name} ({Path(run).name})"
         return loaded
+    if isinstance(run, Ranks):
+        first = next(iter(run.values()))
+        first.joined = run
+        return first
     if not isinstance(run, Recording):
         raise TypeError(
             f"flnb.view: expected a recording (flnb.record) or the path of a saved one, got {type(run).__name__}"

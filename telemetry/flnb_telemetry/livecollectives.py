@@ -11,7 +11,7 @@ import numpy as np
 
 from flnb_telemetry import bus, intern, schema
 from flnb_telemetry.analysis.collectives import Collectives
-from flnb_telemetry.analysis.joining import join, of_recording
+from flnb_telemetry.analysis.joining import join, of_recording, views
 from flnb_telemetry.analysis.lateness import blocks
 from flnb_telemetry.safe_text import safe_text
 
@@ -38,6 +38,8 @@ CALLS, STEPS = 2000, 48
 STUCK = 2.0
 """Seconds after which a call that not all ranks have joined, or finished, is reported."""
 KEPT = (schema.COLLECTIVE_BEGIN, schema.COLLECTIVE, schema.WAIT, schema.STEP, schema.SCOPE)
+CHUNK = 8192
+"""Ops of a recording of which at most `BARS` bars are kept."""
 FRESH = 1000
 """Batches of records that wait to be sent to another process."""
 STEP_SPAN, WAIT_SPAN, SCOPE_SPAN = 0, 5, 4
@@ -50,10 +52,12 @@ class Window:
 
     Args:
         catalog: the names behind the ids in records.
+        limit: how many records it holds.
     """
 
-    def __init__(self, catalog: Catalog) -> None:
-        self.catalog, self.meta = catalog, {}  # type: Catalog, dict[str, Any]
+    def __init__(self, catalog: Catalog, limit: int = ROWS) -> None:
+        self.catalog, self._limit = catalog, limit
+        self.meta: dict[str, Any] = {}
         self.bounds: dict[int, int] = {}
         self.version = 0  # grows with each change
         self.seen = False
@@ -83,7 +87,7 @@ class Window:
             self.fresh.append((lane, rows))
             del self.fresh[:-FRESH]
         self._rows += len(rows)
-        while self._rows > ROWS and len(self._batches) > 1:
+        while self._rows > self._limit and len(self._batches) > 1:
             self._rows -= len(self._batches.popleft()[1])
         self.version += 1
         self._known.clear()
@@ -119,15 +123,14 @@ class Window:
         return bars
 
 
-def section(window: Window, start: int, now: int, states: dict[int, str]) -> tuple[dict[str, Any], Arrays]:
-    """What a frame contains of a window: the value of "collectives" in its head (see protocol.ts), and its arrays.
+def section(ranks: list[View], start: int, now: int, states: dict[int, str]) -> tuple[dict[str, Any], Arrays]:
+    """What a frame contains of ranks: the value of "collectives" in its head (see protocol.ts), and its arrays.
 
     Args:
-        window: the latest events.
+        ranks: their latest events, with ops merged to bars.
         start, now: the times at which the run began, and at which it stands, ns.
         states: what is known of ranks beyond their events, such as "has died".
     """
-    ranks = [view._replace(bound=window.bounds.get(view.rank, view.bound)) for view in of_recording(window)]
     calls = Collectives(**join(ranks))
     chosen = _chosen(calls)
     begun = calls.begin[:, chosen]
@@ -298,6 +301,24 @@ def _stuck(calls: Collectives, ranks: list[View], now: int, states: dict[int, st
     return {"seq": int(calls.seq[call]), "group": about.name, "text": text, "seconds": seconds, "rows": rows}
 
 
+def finished(source: Any, start: int, end: int) -> tuple[dict[str, Any], Arrays]:
+    """What is new for the head and the arrays of a frame of a recording that has ended, or of `Ranks`."""
+    ranks = []
+    for view in views(source):
+        window = Window(view.catalog, limit=1 << 62)
+        kinds = [schema.KINDS[name] for name in ("collective_begin", "collective", "wait", "step", "scope")]
+        window.take([(view.rank, np.concatenate([schema.rows(kind, view.table(kind.name)) for kind in kinds]))])
+        op, begun = view.table("op"), np.sort(view.table("step")["t0"])
+        ops = schema.rows(schema.KINDS["op"], op)[op["t0"] >= (begun[-STEPS] if len(begun) > STEPS else 0)]
+        window.take([(view.rank, ops[first : first + CHUNK]) for first in range(0, len(ops), CHUNK)])
+        if window.seen:
+            ranks.append(view._replace(table=window.table))
+    if not ranks:
+        return {}, {}
+    about, arrays = section(ranks, start, end, {})
+    return {"collectives": about}, arrays
+
+
 def known_states() -> dict[int, str]:
     """What this process knows of ranks beyond their events, while it waits for them."""
     found: dict[int, str] = {}
@@ -332,7 +353,8 @@ class LiveCollectives:
             return {}, {}
         self._version, spent = window.version, thread_time_ns()
         window.meta = run.meta
-        about, arrays = section(window, run.start, run.end or began - self.shift, known_states() | self.states)
+        ranks = [view._replace(bound=window.bounds.get(view.rank, view.bound)) for view in of_recording(window)]
+        about, arrays = section(ranks, run.start, run.end or began - self.shift, known_states() | self.states)
         spent = thread_time_ns() - spent  # without what it waited for: ranks may be threads that compute
         self._due = clock() + max(100_000_000, 9 * spent)
         self._stuck_due = clock() + (1_000_000_000 if about["stuck"] else int(STUCK * 1e9))

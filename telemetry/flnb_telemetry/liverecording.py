@@ -16,6 +16,7 @@ from flnb_telemetry import quantity, schema
 from flnb_telemetry.analysis.memory import NEVER
 from flnb_telemetry.intern import joined
 from flnb_telemetry.live import FOLD_AT, TOLD, Live
+from flnb_telemetry.livecollectives import finished
 from flnb_telemetry.livememory import ASKED, END, NODE, OFFSET, WIDTH, T, arrays
 from flnb_telemetry.livetape import LiveTape
 
@@ -62,8 +63,10 @@ class LiveRecording(Live):
         self._told.clear()
         parts = list(self._parts())
         counters = self._counters(self.end or 0, False)
-        for number, part in enumerate([self._tables() | self._history(), *parts]):
+        about, columns = finished(self.recording.joined or self.recording, self.start, self.end or 0)
+        for number, part in enumerate([self._tables() | self._history() | columns, *parts]):
             content, buffer = self._content(number == 0, number + 1, part, counters)
+            content |= about if number == 0 else {}
             content["part"] = [number, len(parts)]
             if number == 0 and self._tape is not None:
                 content["tape"] = self._tape.whole(self._tape_levels(self._tape))

@@ -69,6 +69,8 @@ class Recording(Run):
     ('demo', 'finished', 1)
     """
 
+    joined: Any = None
+    """The `Ranks` whose collective calls a dashboard shows beside this recording; None: its own."""
     captured: Any = None
     """The stored inputs of ops (`flnb.explore.Calls`), None unless `flnb.record(inputs=True)` stored them."""
 

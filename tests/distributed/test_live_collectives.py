@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from flnb_telemetry import intern, livecollectives, schema
 from flnb_telemetry.livecollectives import PAUSE, ROWS, Window
+from flnb_telemetry.liverecording import LiveRecording
 
 import flnb
 from flnb import distributed, nn
@@ -167,3 +168,17 @@ def test_sections_come_in_time_though_ranks_that_are_threads_take_the_processor(
     while not live.collectives.news(live, keyframe=False)[0]:
         time.sleep(0.01)
     assert time.monotonic() - began < 1
+
+
+def test_a_recording_that_has_ended_is_shown_like_a_live_one() -> None:
+    with flnb.record("ended") as run:
+        distributed.run_threads(3, train)
+    content, buffer = next(LiveRecording(run).frames())
+    about, cols = content["collectives"], columns(content, buffer)
+    json.dumps(about, allow_nan=False)
+    assert about["rows"] == len(cols["seq"]) == 4 + 3 * 5 + 1
+    assert (about["late"][0]["rank"], about["late"][0]["scope"]) == (1, "data.take")
+    assert "matmul" in {about["families"][number] for number in cols["act_family"]}
+    with flnb.record("alone") as run:
+        flnb.ones(2)
+    assert "collectives" not in next(LiveRecording(run).frames())[0]

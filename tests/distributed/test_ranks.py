@@ -108,6 +108,9 @@ def test_a_merged_file_holds_all_ranks(tmp_path: Path) -> None:
     assert again.collectives.late_ns.tolist() == [3 * MS]
     assert "barrier" in repr(again)
     assert again._repr_html_()
+    shown = flnb.view(tmp_path / "all.flnb")
+    content, _ = next(shown.frames[0].frames())
+    assert [one["rank"] for one in content["collectives"]["ranks"]] == [0, 1]
     with zipfile.ZipFile(tmp_path / "all.flnb") as whole, zipfile.ZipFile(tmp_path / "cut.flnb", "w") as archive:
         for name in ("manifest.json", "rank-0.flnb"):
             archive.writestr(name, whole.read(name))
