@@ -6,6 +6,9 @@ thread of `run_threads`. Without either there is one rank, and every function he
 >>> import flnb
 >>> flnb.distributed.rank(), flnb.distributed.size()
 (0, 1)
+
+To see which rank is late and why, every rank records and saves ``run.save(f"run-{flnb.distributed.rank()}.flnb")``;
+``flnb merge run.flnb run-*.flnb`` makes one file of them, and ``flnb.load_run("run.flnb").collectives`` tells.
 """
 
 from flnb_backends.comm.topology import Topology
