@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import sys
 from typing import Any
 
 from flnb import show
@@ -69,7 +70,9 @@ class Magics:
             raise ValueError(f"%%ranks: got {line.strip()!r}, expected nothing behind it")
         if Cluster.active is None:
             raise RuntimeError("%%ranks: no ranks run; start some with: cluster = flnb.distributed.Cluster(4)")
-        Cluster.active.run(cell)
+        if "flnb.widgets.dashboard" in sys.modules:  # it may have been opened before the cluster was
+            sys.modules["flnb.widgets.dashboard"].show_cluster()
+        Cluster.active.run(cell if cell.startswith("%%") else f"# %%ranks\n{cell}")  # lines keep their numbers
 
     def _compiled(self, cell: str) -> tuple[Any, Any]:
         """Compile a cell to its statements and its last expression (or None); tracebacks will show the cell's lines."""

@@ -56,9 +56,10 @@ class Cluster:
 
     They are MPI processes on this machine, started by ipyparallel (extras "parallel" and "mpi"); where these are
     missing they are threads of this process, and a line says so. After ``%load_ext flnb`` a cell that begins with
-    ``%%ranks`` runs on all of them. Interrupting it raises KeyboardInterrupt on every rank, also in a collective call
-    that others have not joined. After an interrupt or an error the next cell has a new communicator. There is one
-    cluster at a time: a new one ends the one before. It ends with this program, or by `stop`, or as a context manager.
+    ``%%ranks`` runs on all of them, and `flnb.dashboard` shows them live. Interrupting it raises KeyboardInterrupt on
+    every rank, also in a collective call that others have not joined. After an interrupt or an error the next cell has
+    a new communicator. There is one cluster at a time: a new one ends the one before. It ends with this program, or by
+    `stop`, or as a context manager.
 
     Args:
         ranks: how many.
@@ -108,22 +109,34 @@ class Cluster:
             RankError: it failed on some rank.
             KeyboardInterrupt: Ctrl-C, after it was raised on the ranks.
         """
+        failures = self._started().run(source, Output())
+        if failures:
+            raise RankError(failures)
+
+    def show_on(self, hub: Any, rank: int = 0) -> None:
+        """Show on a dashboard what cells do; `flnb.dashboard` calls this.
+
+        Args:
+            hub: the dashboard's `flnb.widgets.hub.Hub`.
+            rank: whose own ops, memory and tape are shown beside the calls of all ranks.
+        """
+        self._started().show_on(hub, rank)
+
+    def _started(self) -> Any:
         if self._ranks is None:
             raise RuntimeError(
                 f"this cluster was stopped; make a new one: cluster = flnb.distributed.Cluster({self.size})"
             )
-        failures = self._ranks.run(source, Output())
-        if failures:
-            raise RankError(failures)
+        return self._ranks
 
     def __getitem__(self, name: str) -> list[Any]:
         """The values of a variable on all ranks, in their order."""
-        values: list[Any] = self._ranks.pull(name)
+        values: list[Any] = self._started().pull(name)
         return values
 
     def __setitem__(self, name: str, value: Any) -> None:
         """Set a variable on all ranks."""
-        self._ranks.push(name, value)
+        self._started().push(name, value)
 
     def stop(self) -> None:
         """End the ranks; MPI processes leave nothing behind."""
@@ -204,6 +217,9 @@ class Threads:
         """Set a variable on all ranks."""
         for variables in self._variables:
             variables[name] = value
+
+    def show_on(self, hub: Any, rank: int) -> None:
+        """The dashboard follows what runs in this process by itself."""
 
     def stop(self) -> None:
         """Forget the variables."""

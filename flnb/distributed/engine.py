@@ -1,4 +1,7 @@
-"""What the kernel of a notebook runs in the MPI processes that its `Cluster` started."""
+"""What the kernel of a notebook runs in the MPI processes that its `Cluster` started.
+
+Live views are published while a cell runs: ipyparallel passes on what belongs to a request.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ import traceback
 from contextlib import suppress
 from typing import Any
 
+from flnb_telemetry.joined import Message, RankSource
+from ipyparallel.datapub import publish_data
 from IPython import get_ipython
 
 from flnb.dispatch.board import process_alive
@@ -18,7 +23,10 @@ from flnb.dispatch.communication import abandon, current
 from flnb.distributed import nanny
 from flnb.distributed.ranks import init
 
-__all__ = ["begin", "prepare", "remove_shared"]
+__all__ = ["begin", "prepare", "remove_shared", "watch"]
+
+_watched: dict[str, RankSource] = {}
+_running = threading.Event()
 
 
 def begin(kernel: int, controller: int, folder: str) -> tuple[int, int, int]:
@@ -37,6 +45,7 @@ def prepare(broken: bool, number: int | None) -> None:
         broken: whether calls may be unfinished, by an interrupt or error: then the ranks join anew.
         number: the cell's number in the notebook, which tracebacks show; None outside of one.
     """
+    _running.set()
     if number is not None:
         get_ipython().execution_count = number
     if broken:
@@ -46,13 +55,26 @@ def prepare(broken: bool, number: int | None) -> None:
 
 
 def _cell_ended(result: Any) -> None:
-    """Tell ranks that wait for this one that it makes no more calls in this cell."""
+    """Tell ranks that wait for this one that it makes no more calls in this cell, and the dashboard how it ended."""
+    if _watched and (message := _watched["source"].message(last=True)) is not None:
+        _publish(message)
+    _running.clear()
     communicator = current()
     error = result.error_before_exec or result.error_in_exec
     if error is not None:
         abandon(communicator, f"the cell failed with {type(error).__name__}")
     elif communicator.board is not None:
         communicator.board.end()
+
+
+def watch(chosen: int) -> None:
+    """Publish what happens on this rank, for the dashboard of the kernel; one rank's whole view is shown."""
+    _watched["source"] = RankSource(_publish, "ranks", frames=current().rank == chosen).start()
+
+
+def _publish(message: Message) -> None:
+    if _running.is_set():
+        publish_data({f"flnb {message['number']!s}": message})
 
 
 def _place(shell: Any, kind: Any, error: Any, trace: Any, tb_offset: Any = None) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flnb_telemetry.extras import require
+from flnb_telemetry.joined import JoinedLive
 from IPython import get_ipython
 
 from flnb.dispatch.board import process_alive
@@ -20,8 +21,6 @@ from flnb.distributed.failures import Failure, Interrupted
 from flnb.distributed.launching import find_mpiexec, shared_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from flnb.distributed.cluster import Output
 
 __all__ = ["Processes"]
@@ -39,7 +38,6 @@ class Processes:
 
     Attributes:
         pids: the process of each rank.
-        listen: called with a rank and each message that it publishes, while a cell runs.
 
     Raises:
         ImportError: ipyparallel or mpi4py is not installed.
@@ -53,7 +51,8 @@ class Processes:
         require("mpi4py", "mpi", "a cluster of MPI processes")
         ipp = require("ipyparallel", "parallel", "a cluster of MPI processes")
         mpiexec = find_mpiexec()
-        self.listen: Callable[[int, Any], None] | None = None
+        self._live: JoinedLive | None = None
+        self._hub: Any = None
         self._client: Any = None
         self.pids: tuple[int, ...] = ()
         self._nannies: tuple[int, ...] = ()
@@ -94,6 +93,8 @@ class Processes:
         shell = get_ipython()
         self._view.apply(engine.prepare, self._broken, shell and shell.execution_count).get()
         self._broken = False
+        if self._hub is not None and self._hub.source is not self._live:  # a recording of the kernel's was shown
+            self._hub.follow(self._live)
         self._last = result = self._view.execute(source, silent=False, block=False)
         try:
             self._wait(result, output)
@@ -118,6 +119,15 @@ class Processes:
     def push(self, name: str, value: Any) -> None:
         """Set a variable on all ranks."""
         self._view.push({name: value}, block=True)
+
+    def show_on(self, hub: Any, rank: int) -> None:
+        """Show the ranks live on a dashboard: their calls joined, and beside them the whole view of one rank."""
+        if self._live is None:
+            self._live = JoinedLive(rank=rank)
+            self._view.apply_sync(engine.watch, rank)
+        if self._hub is not hub:
+            self._hub = hub
+            hub.follow(self._live)
 
     def stop(self) -> None:
         """End the processes, also those that are busy, and remove their files."""
@@ -153,10 +163,10 @@ class Processes:
                 data["execute_result"] = None
             while data["outputs"]:
                 output.display(rank, data["outputs"].pop(0))
-            for key in list(data["data"]):
+            for key in list(data["data"]):  # filled by another thread
                 message = data["data"].pop(key)
-                if self.listen is not None:
-                    self.listen(rank, message)
+                if self._live is not None and key.startswith("flnb "):
+                    self._live.receive(message)
 
     def _interrupt(self, result: Any) -> dict[int, str]:
         """Raise KeyboardInterrupt on the ranks that are busy; returns in which line each of them was."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -94,7 +95,7 @@ def dashboard(height: int = 680, follow: str | None = None) -> Dashboard:
     """Return the live dashboard as a widget, which is shown where it is the last line of a notebook cell.
 
     It shows what `flnb.record` or `%%record` records, also while a cell is running. There is one dashboard, which
-    every call returns, so several cells can show it.
+    every call returns, so several cells can show it. If a `flnb.distributed.Cluster` runs, it shows its ranks.
 
     Args:
         height: the height in CSS pixels, 200 or more.
@@ -124,7 +125,15 @@ def dashboard(height: int = 680, follow: str | None = None) -> Dashboard:
         _shown = Dashboard(Follower(follow), height)
         _shown.hub.start()
     _shown.height, _shown.follower.name = height, follow
+    show_cluster()
     return _shown
+
+
+def show_cluster() -> None:
+    """Show the ranks of the active `flnb.distributed.Cluster` on the dashboard, if there are both."""
+    module = sys.modules.get("flnb.distributed.cluster")
+    if _shown is not None and module is not None and module.Cluster.active is not None:
+        module.Cluster.active.show_on(_shown.hub)
 
 
 def close() -> None:

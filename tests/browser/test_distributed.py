@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.browser.test_collectives import WHY, dashboard
+from tests.browser.test_collectives import run_cell as run
 from tests.distributed.test_cluster import assert_nothing_is_left, left_behind
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 pytest.importorskip("ipyparallel")
 pytest.importorskip("mpi4py")
 
+SLOW = 2
 CELLS = [
     "%load_ext flnb\nimport flnb\ncluster = flnb.distributed.Cluster(3, kind='mpi')",
     "%%ranks\nimport time\nimport flnb\nfrom flnb import distributed\n"
@@ -30,6 +33,23 @@ CELLS = [
     "if distributed.rank() == 0:\n    time.sleep(100)\n"
     "distributed.all_reduce(flnb.ones(4))",
     "%%ranks\ndistributed.all_reduce(flnb.ones(1)).item() + distributed.rank()",
+    "from pathlib import Path\nfor name in ('slow', 'stop'):\n    Path(name).unlink(missing_ok=True)\n"
+    "flnb.dashboard(height=560)",
+    # rank 2 loads slowly as soon as there is a file of that name
+    "%%ranks\nfrom pathlib import Path\nfrom flnb import nn\n"
+    "model = distributed.DataParallel(nn.Sequential(nn.Linear(96, 96), nn.ReLU(), nn.Linear(96, 96)), bucket=40_000)\n"
+    "optimizer = flnb.optim.SGD(model.parameters(), lr=0.01)\n"
+    "stop = 0.0\n"
+    "while not stop:\n"
+    "    with flnb.step():\n"
+    "        with flnb.scope('data.take'):\n"
+    f"            time.sleep(0.15 if distributed.rank() == {SLOW} and Path('slow').exists() else 0.02)\n"
+    "            x = flnb.ones((64, 96))\n"
+    "        (model(x) ** 2).mean().backward()\n"
+    "        optimizer.step()\n"
+    "        optimizer.zero_grad()\n"
+    "    stop = distributed.all_reduce(flnb.full((1,), float(Path('stop').exists()))).item()\n"
+    "print('stopped by', stop)",
 ]
 
 
@@ -44,17 +64,6 @@ def notebook(lab: Lab, page: Page) -> Iterator[Page]:
     yield page
     page.evaluate("async () => { await window.jupyterapp.shell.currentWidget.sessionContext.shutdown() }")
     assert_nothing_is_left(before)
-
-
-def run(page: Page, cell: int) -> None:
-    """Run a cell and do not wait for it."""
-    page.evaluate(
-        """cell => {
-            window.jupyterapp.shell.currentWidget.content.activeCellIndex = cell;
-            void window.jupyterapp.commands.execute('notebook:run-cell');
-        }""",
-        cell,
-    )
 
 
 def output(page: Page, cell: int, text: str) -> None:
@@ -72,7 +81,7 @@ def test_the_stop_button_ends_a_cell_that_is_stuck_in_a_collective_call(notebook
     page.wait_for_timeout(1500)  # two ranks wait for the third
     began = time.monotonic()
     page.locator(".jp-Toolbar-item[data-jp-item-name=interrupt]").click()
-    output(page, 1, "KeyboardInterrupt: rank 0: line 6, time.sleep(100)")
+    output(page, 1, "KeyboardInterrupt: rank 0: line 7, time.sleep(100)")
     took = time.monotonic() - began
     print("KeyboardInterrupt after", round(took, 2), "s")
     assert took < 2
@@ -86,4 +95,31 @@ def test_the_ranks_go_on_after_the_interrupt(notebook: Page, screenshots: Path) 
     for rank in range(3):
         output(page, 2, f"rank {rank}: {3.0 + rank}")
     page.screenshot(path=screenshots / "ranks-after.png")
+    assert not page.flnb_errors
+
+
+@pytest.mark.timeout(240)
+def test_a_process_that_loads_slowly_is_named_with_that_reason(notebook: Page, lab: Lab, screenshots: Path) -> None:
+    page = notebook
+    page.evaluate("() => window.jupyterapp.commands.execute('application:toggle-left-area')")
+    run(page, 3)
+    dashboard(page).wait_for(timeout=30_000)
+    run(page, 4)
+    dashboard(page).locator("[role=tab]", has_text="Collectives").click(timeout=20_000)
+    page.wait_for_function("() => window.__flnb.view?.steps.length > 3", timeout=20_000)
+    dashboard(page).scroll_into_view_if_needed()
+    page.wait_for_timeout(1000)
+    assert page.evaluate("() => window.__flnb.view.ranks") == 3
+    began = time.monotonic()
+    (lab.folder / "slow").touch()
+    named = dashboard(page).locator(WHY, has_text=f"Rank {SLOW} was last").filter(has_text="in data.take")
+    named.wait_for(timeout=20_000)
+    took = time.monotonic() - began
+    page.wait_for_timeout(1000)
+    page.screenshot(path=screenshots / "ranks-late.png")
+    print("named after", round(took, 2), "s")
+    assert took < 2
+    (lab.folder / "stop").touch()
+    for rank in range(3):
+        output(page, 4, f"rank {rank}: stopped by ")
     assert not page.flnb_errors

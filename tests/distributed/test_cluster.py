@@ -126,6 +126,45 @@ def test_a_cell_that_python_cannot_read_is_an_error(cluster: Cluster) -> None:
     cluster.run(SUM)
 
 
+class Board:
+    """A dashboard's hub: its source of frames."""
+
+    source: Any = None
+
+    def follow(self, source: Any) -> None:
+        self.source = source
+
+
+def test_calls_of_processes_are_joined_in_the_kernel_while_they_run(cluster: Cluster) -> None:
+    if cluster.kind == "threads":
+        pytest.skip("the dashboard follows the threads of its own process")
+    hub = Board()
+    cluster.show_on(hub, 1)
+    seen: list[Any] = []
+    watching = threading.Event()
+
+    def look() -> None:
+        while not watching.wait(0.1):
+            seen.append(hub.source.frame(keyframe=True)[0])
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    cluster.run(
+        "import flnb, time\nfor _ in range(15):\n    with flnb.step():\n        with flnb.scope('data.take'):\n"
+        "            time.sleep(0.1 if flnb.distributed.rank() == 2 else 0.005)\n"
+        "        flnb.distributed.all_reduce(flnb.ones(2))"
+    )
+    watching.set()
+    thread.join()
+    assert any(0 < frame.get("collectives", {"rows": 0})["rows"] < 15 for frame in seen), "while the cell runs"
+    frame = hub.source.frame(keyframe=True)[0]
+    found = frame["collectives"]
+    assert found["rows"] == 15, "the last calls are there when the cell has ended"
+    assert (found["late"][0]["rank"], found["late"][0]["scope"]) == (2, "data.take")
+    assert [each["process"] for each in found["ranks"]] == list(cluster._ranks.pids)
+    assert frame["run"]["name"] == "ranks"
+
+
 def test_a_rank_that_died_is_named_and_the_next_cell_says_what_to_do() -> None:
     pytest.importorskip("ipyparallel")
     pytest.importorskip("mpi4py")
@@ -181,6 +220,8 @@ def test_the_magic_runs_a_cell_on_the_active_cluster() -> None:
     pytest.importorskip("IPython")
     from flnb.magics import Magics
 
+    if Cluster.active is not None:
+        Cluster.active.stop()
     magics: Any = Magics(None)
     with pytest.raises(RuntimeError, match=r"no ranks run; start some with: cluster = flnb\.distributed\.Cluster\(4\)"):
         magics.ranks("", "1")
