@@ -246,8 +246,19 @@ class Exchanging(Module):
             self._receive(bucket)
             self._deliver(bucket, known)
             bucket.flat = bucket.mine = None
+        self._share_buffers()
+
+    def _share_buffers(self) -> None:
+        """Give all ranks the buffers of the first one that is in this pass, all of one dtype in one call."""
+        of: dict[Any, list[Tensor]] = {}
         for _, buffer in self.module.named_buffers():
-            assign(buffer, broadcast(buffer, self._first))
+            of.setdefault(buffer.dtype, []).append(buffer)
+        for buffers in of.values():
+            flat = np.concatenate([buffer._data.reshape(-1) for buffer in buffers])
+            run("broadcast", flat, self._first)
+            for buffer, part in zip(buffers, np.split(flat, np.cumsum([b.size for b in buffers])[:-1]), strict=True):
+                np.copyto(buffer._data, part.reshape(buffer.shape))
+                crossing.mark_written(buffer)
 
     def _deliver(self, bucket: Bucket, known: set[int]) -> None:
         """Set the gradients in a bucket, of those parameters that are known to be used."""

@@ -192,13 +192,17 @@ def test_a_strided_parameter() -> None:
 
 def test_buffers_are_those_of_the_first_rank_after_every_pass() -> None:
     def work() -> Any:
-        net = nn.BatchNorm(1)
+        net = nn.Sequential(nn.BatchNorm(1), nn.BatchNorm(1))
+        net[1].count = flnb.asarray([distributed.rank()])
         model = distributed.DataParallel(net)
+        flnb.assign(net[1].count, distributed.rank() + 4)
         model(flnb.asarray([[1.0], [3.0]]) * (distributed.rank() + 1.0)).sum().backward()
         model.close()
-        return round(net.running_mean.item(), 4)
+        return round(net[0].running_mean.item(), 4), round(net[1].running_var.item(), 4), net[1].count.item()
 
-    assert distributed.run_threads(3, work) == [0.2] * 3
+    first, *others = distributed.run_threads(3, work)
+    assert first == (0.2, 1.1, 4)
+    assert others == [first] * 2
 
 
 def test_states_are_those_of_the_module() -> None:
