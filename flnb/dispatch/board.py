@@ -7,6 +7,7 @@ the others make the same call, and who has died, stopped or not come. It outlive
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import threading
 from struct import Struct
@@ -216,7 +217,7 @@ class Board:
             _HEAD.pack_into(row, 0, process, state, seq, monotonic() - seconds)
             self.memory[rank * _ROW : (rank + 1) * _ROW] = bytes(row)
             for call in range(max(1, seq - CALLS + 1), seq + 1):
-                if rank in self.differing(call) and not self.trouble():
+                if self.call(self.rank, call) and rank in self.differing(call) and not self.trouble():
                     self.memory[-8:] = call.to_bytes(8, "little")
         return int.from_bytes(report[:8], "little")
 
@@ -268,6 +269,8 @@ def _state_by_ps(process: int) -> str:
         return "X"
     except PermissionError:
         pass
+    if shutil.which("ps") is None:
+        return ""
     found = subprocess.run(["ps", "-o", "state=", "-p", str(process)], capture_output=True, text=True, check=False)
     return found.stdout.strip()[:1]
 

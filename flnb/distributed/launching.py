@@ -47,6 +47,7 @@ def launch(ranks: int, script: Sequence[str], report: str | Path = "flight.json"
             signal.signal(number, lambda number, _: job.send_signal(number))
         code = job.wait()
         remove_shared(folder)
+        shutil.rmtree(Path(tempfile.gettempdir(), f"ompi.{job.pid}"), ignore_errors=True)  # Open MPI's, if killed
         ends = _ends(folder)
         failed = [end for end in ends if end.status]
         status = failed[0].status if failed else code if code >= 0 else 128 - code

@@ -26,7 +26,7 @@ def misbehave(x: flnb.Tensor) -> flnb.Tensor:
             os.kill(os.getpid(), signal.SIGSTOP)
         case "raises":
             raise ValueError("a mistake of the user")
-        case "ends" | "ends before a message":
+        case "ends" | "ends in a group" | "ends before a message":
             sys.exit()
         case "late":
             time.sleep(30)
@@ -49,7 +49,7 @@ def main() -> None:
     communicator.timeout = TIMEOUT
     rank, last = distributed.rank(), distributed.size() - 1
     x = flnb.ones(1 << 16)
-    if kind == "killed in a group":
+    if "in a group" in kind:
         communicator = distributed.set_communicator(communicator.split(0, -rank))  # the last is number 0 of the group
         communicator.timeout = TIMEOUT
     assert distributed.all_reduce(x)[0].item() == distributed.size()
@@ -57,7 +57,7 @@ def main() -> None:
         Path(f"ready_{rank}").touch()
         while True:
             distributed.barrier()
-    if rank == last:
+    if rank == last:  # of all, not of the group
         x = misbehave(x)
     if rank == 0 and "message" in kind:
         distributed.recv(x, source=last)
@@ -73,7 +73,5 @@ distributed.init()
 try:
     main()
 except distributed.CollectiveError as error:
-    Path(f"said_{distributed.rank()}" if kind != "killed in a group" else f"said_{2 - distributed.rank()}").write_text(
-        json.dumps([time.monotonic(), str(error)])
-    )
+    Path(f"said_{os.environ['FLNB_RANK']}").write_text(json.dumps([time.monotonic(), str(error)]))
     raise

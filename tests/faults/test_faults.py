@@ -6,10 +6,12 @@ import os
 import random
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
+from flnb.distributed.launching import _sweep
 from tests.faults import trial
 
 pytest.importorskip("mpi4py", reason="mpi4py is not installed: no processes to start")
@@ -65,6 +67,22 @@ def test_a_full_disk_is_told(tmp_path: Path) -> None:
     assert "flight.json could not be written: [Errno 28] No space left on device" in outcome.stderr
 
 
+def test_a_launcher_that_is_killed_leaves_nothing_once_another_runs(tmp_path: Path) -> None:
+    before = trial.shared_files()
+    job = subprocess.Popen(trial.command(3, trial.RANKS, "mpiexec killed", "one host"), cwd=tmp_path)
+    end = time.monotonic() + 60
+    while len(list(tmp_path.glob("ready_*"))) < 3 and time.monotonic() < end:
+        time.sleep(0.05)
+    job.kill()
+    job.wait()
+    while trial.processes(tmp_path) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert len(trial.shared_files() - before) > 1
+    _sweep()
+    assert not trial.shared_files() - before
+    assert not trial.processes(tmp_path)
+
+
 @pytest.mark.parametrize("engine", ["mpich", "openmpi"])
 def test_a_script_without_init_is_told(engine: str, tmp_path: Path) -> None:
     need(engine)
@@ -90,10 +108,12 @@ def test_an_mpiexec_of_another_library_is_told(tmp_path: Path) -> None:
     need("openmpi")
     (tmp_path / "script.py").write_text("import flnb\nflnb.distributed.init()\n")
     other = {name: value for name, value in trial.environment("openmpi").items() if name != "FLNB_MPIEXEC"}
-    done = run("openmpi", tmp_path, other)
+    before = trial.shared_files()
+    done = run("openmpi", tmp_path, {**other, "TMPDIR": str(tmp_path)})
     assert done.returncode == 1
     assert "flnb launch started 3 ranks, but MPI knows 1: mpiexec does not belong to the library" in done.stderr
     assert "name the right mpiexec in FLNB_MPIEXEC" in done.stderr
+    assert not trial.left_behind(before, tmp_path)
 
 
 def run(engine: str, folder: Path, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:

@@ -42,11 +42,12 @@ KINDS = {
     "other dtype": Kind(("rank 2", "all_reduce int32[65536], sum", CALL), ALL),
     "other op": Kind(("rank 2", f"broadcast {F4}, 0", CALL), ALL),
     "killed in a group": Kind(("rank 2 (process", "has died"), BOTH, 137),
+    "ends in a group": Kind(("rank 2 has ended; its last call was 1",), BOTH),
     "message of other dtype": Kind((f"rank 2 sent int32[65536], rank 0 expected {F4}",), (0,)),
     "message of other count": Kind((f"rank 2 sent float32[32768], rank 0 expected {F4}",), (0,)),
     "ends before a message": Kind(("rank 2 has ended",), BOTH),
 }
-HOSTS = ("killed", "stopped", "raises", "ends", "late", "other count", "other dtype", "other op")
+HOSTS = ("killed", "stopped", "raises", "ends", "late", "other count", "other dtype", "other op", "killed in a group")
 """Faults that are tried on two pretended hosts as well; the one of rank 2 has no other rank."""
 
 

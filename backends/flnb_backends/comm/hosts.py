@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from flnb.interface.communicator import Rendezvous
 
-__all__ = ["Exchange", "host_name", "make_board"]
+__all__ = ["Exchange", "end_exchange", "host_name", "make_board"]
 
 EVERY = 0.5
 """Seconds between two exchanges of rows."""
@@ -74,7 +74,7 @@ def make_board(rendezvous: Rendezvous, number: int, folder: str | None, prefix: 
     board.begin(os.getpid(), number)
     board.lag = LAG if len(set(hosts)) > 1 else 0.0
     if rank == host and board.lag:
-        _start_exchange(rendezvous, handle, host, timeout)
+        _processes[board] = _start_exchange(rendezvous, handle, host, timeout)
     os.close(handle)
     rendezvous.put(f"board/open/{rank}", b"")
     for other in range(size):
@@ -84,7 +84,7 @@ def make_board(rendezvous: Rendezvous, number: int, folder: str | None, prefix: 
     return board
 
 
-def _start_exchange(rendezvous: Rendezvous, handle: int, host: int, timeout: float) -> None:
+def _start_exchange(rendezvous: Rendezvous, handle: int, host: int, timeout: float) -> subprocess.Popen[str]:
     """Start the process that exchanges this host's rows; it ends soon after this one."""
     settings: dict[str, Any] = {"handle": handle, "size": rendezvous.size, "host": host, "parent": os.getpid()}
     if host == 0:
@@ -104,13 +104,20 @@ def _start_exchange(rendezvous: Rendezvous, handle: int, host: int, timeout: flo
         port = told.readline()
     if not port:
         raise RuntimeError(f"the process that tells other hosts of this host's ranks ended with {process.wait()}")
-    _processes.append(process)
     if host == 0:
         server = {"address": settings["address"], "port": int(port), "token": settings["token"]}
         rendezvous.put("board/server", json.dumps(server).encode())
+    return process
 
 
-_processes: list[subprocess.Popen[str]] = []
+_processes: dict[Board, subprocess.Popen[str]] = {}
+
+
+def end_exchange(board: Board) -> None:
+    """End the process that exchanges a board's rows, if this rank has started it."""
+    if process := _processes.pop(board, None):
+        process.terminate()
+        process.wait()
 
 
 class Exchange:

@@ -19,7 +19,7 @@ from flnb_telemetry.extras import require
 from flnb.dispatch.board import FAILED, GAVE_UP, Board
 from flnb.dispatch.communication import difference, run
 from flnb.interface.communicator import All, CollectiveError, Communicator, Work
-from flnb_backends.comm.hosts import make_board
+from flnb_backends.comm.hosts import end_exchange, make_board
 from flnb_backends.comm.rendezvous import Folder, Messages
 
 __all__ = ["Mpi"]
@@ -74,6 +74,9 @@ class Mpi(Communicator):
         self.rank, self.size, self.group_name = self._engine.rank, self._engine.size, group
         self._splits = 0
         self._all_reduce, self._in_place = self._engine.Iallreduce, mpi.IN_PLACE
+        flight = os.environ.get(FLIGHT)
+        if flight:
+            Path(flight, f"shared_{os.getpid()}").write_text("\n".join(_shared_files()))
         expected = int(os.environ.get("FLNB_RANKS", 0))
         if communicator is None and expected and expected != self.size:
             raise RuntimeError(
@@ -83,13 +86,10 @@ class Mpi(Communicator):
         self._operations = {"sum": mpi.SUM, "max": mpi.MAX, "min": mpi.MIN}
         self.board = None
         if self.size > 1:
-            flight = os.environ.get(FLIGHT)
             prefix = f"board_{len(_boards):03d}_" if flight else "flnb_board_"
             meeting = Messages(self._engine.Dup())
             self.board = make_board(meeting, mpi.COMM_WORLD.rank, flight, prefix, self.timeout)
             _watch_end(self.board)
-            if flight:
-                Path(flight, f"shared_{os.getpid()}").write_text("\n".join(_shared_files()))
 
     def all_reduce(self, buffer: Any, op: str = "sum") -> Work:
         """``MPI_Iallreduce`` in place."""
@@ -132,6 +132,12 @@ class Mpi(Communicator):
         run("barrier", on=self)  # MPI's call blocks: a rank that will not come is found here
         self._splits += 1
         return Mpi(self._engine.Split(color, key), f"{self.group_name or self.name}/{self._splits}.{color}")
+
+    def close(self) -> None:
+        """Leave the group, whose board nobody reads any more."""
+        if self.board is not None and self.board in _boards[1:]:  # the first one tells of the process
+            _boards.remove(self.board)
+            end_exchange(self.board)
 
 
 HEADER = Struct("=q24s")  # number of elements, name of the dtype
