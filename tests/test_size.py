@@ -55,6 +55,7 @@ RANKS = (
     "flnb.distributed", "flnb.dispatch.board", "flnb.dispatch.communication", "flnb.interface.communicator",
     "flnb.autograd.arrivals", "flnb.testing.communicators", "flnb_backends.comm", "flnb.plot.ranks",
     "flnb_telemetry.analysis.collectives", "flnb_telemetry.analysis.joining", "flnb_telemetry.analysis.lateness",
+    "flnb_telemetry.analysis.stuck",
     "flnb_telemetry.ranks", "flnb_telemetry.livecollectives", "flnb_telemetry.joined",
 )  # fmt: skip
 """Modules of ranks, which the goals do not count."""

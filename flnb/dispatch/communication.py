@@ -83,9 +83,13 @@ def _facts() -> dict[str, Any]:
 
 
 def _states() -> dict[int, str]:
-    """What the boards say of ranks for which others have waited for a second: who has died, stopped, or failed."""
+    """What the boards say of ranks for which others have waited for a second; under -1 why a call was given up."""
     found: dict[int, str] = {}
-    for board in [key for key in list(_groups) if isinstance(key, Board)]:
+    known = [(key, group) for key, group in list(_groups.items()) if isinstance(key, Board)]
+    newest = intern.groups.items[known[-1][1].number].name if known else ""
+    for board, group in known:
+        if group.broken and intern.groups.items[group.number].name == newest:
+            found.setdefault(-1, group.broken)
         row = board.row(board.rank)
         if row.state == INSIDE and row.seconds > 1.0:
             gone = board.gone(board.unfinished(row.seq), row.seq)

@@ -74,7 +74,7 @@ describers: list[Callable[[], dict[str, Any]]] = []
 """Functions called when a recording begins; they return facts for its `meta` (backend, manager, device, ...)."""
 
 state_sources: list[Callable[[], dict[int, str]]] = []
-"""Functions that return what is known of other ranks beyond events, such as that one has died."""
+"""Functions that return what is known of ranks beyond events, such as that one has died; under -1 why a call failed."""
 
 
 class Steps:

@@ -27,6 +27,8 @@ INTERVAL = 0.1
 """Seconds between two messages of a rank in which something happens."""
 IDLE = 1.0
 """Seconds between two messages of a rank in which nothing happens."""
+SILENT = 5.0
+"""Seconds after which a rank that sends nothing is taken for one that has ended."""
 WHOLE = 0.5
 """Seconds between two frames of a rank whose own view is passed on."""
 LARGE = ("rows", "lanes", "tables", "buffer", "frame")
@@ -153,7 +155,7 @@ class JoinedLive(Live):
         """Take a message of a rank."""
         rows, lanes = _decoded(message, self.catalog)
         rank, offset = int(message["rank"]), int(message["offset"])
-        about = {key: value for key, value in message.items() if key not in LARGE}
+        about = {key: value for key, value in message.items() if key not in LARGE} | {"heard": clock()}
         with self._lock:
             self.catalog.refresh()
             if int(self.ranks.get(rank, {"number": 0})["number"]) > int(message["number"]):
@@ -176,15 +178,17 @@ class JoinedLive(Live):
         for one in self.ranks.values():
             states |= {int(other): text for other, text in json.loads(str(one["states"])).items()}
         self.collectives.states = states
+        here = clock()
+        running = any(
+            one["state"] in ("recording", "waiting") and here - int(one["heard"]) < SILENT * 1e9
+            for one in self.ranks.values()
+        )
+        ended = max(int(one["now"]) + int(one["offset"]) for one in self.ranks.values())
+        self.end, self.state = (None, "recording") if running else (ended, str(message["state"]))
         if rank == self.chosen:
             self.name, self.start = str(message["name"]), int(message["start"]) + offset
             if "frame" in message:
                 self._whole = (json.loads(str(message["frame"])), bytes(message["buffer"]))  # type: ignore[arg-type]
-        self.state = (
-            "recording"
-            if any(one["state"] in ("recording", "waiting") for one in self.ranks.values())
-            else (str(message["state"]))
-        )
 
     def frame(self, keyframe: bool) -> tuple[dict[str, Any], bytes]:
         """Return what changed since the last frame, or with `keyframe` everything; see `Live.frame`."""

@@ -13,6 +13,7 @@ from flnb_telemetry import bus, intern, schema
 from flnb_telemetry.analysis.collectives import Collectives
 from flnb_telemetry.analysis.joining import join, of_recording, views
 from flnb_telemetry.analysis.lateness import blocks
+from flnb_telemetry.analysis.stuck import AFTER, latest, stuck
 from flnb_telemetry.safe_text import safe_text
 
 if TYPE_CHECKING:
@@ -35,8 +36,6 @@ CELLS, SPANS, ACTIVITY = 40_000, 8000, 12_000
 """The most calls times ranks, spans and bars of ops that a frame contains, the latest ones."""
 CALLS, STEPS = 2000, 48
 """The most calls and steps that a frame contains."""
-STUCK = 2.0
-"""Seconds after which a call that not all ranks have joined, or finished, is reported."""
 KEPT = (schema.COLLECTIVE_BEGIN, schema.COLLECTIVE, schema.WAIT, schema.STEP, schema.SCOPE)
 CHUNK = 8192
 """Ops of a recording of which at most `BARS` bars are kept."""
@@ -152,11 +151,11 @@ def section(ranks: list[View], start: int, now: int, states: dict[int, str]) -> 
         "rows": int(chosen.sum()),
         "ranks": [
             {"rank": view.rank, "host": safe_text(view.host), "process": view.process, "bound_ns": view.bound}
-            | {"seen_ms": (_latest(view) - start) / 1e6}
+            | {"seen_ms": (latest(view) - start) / 1e6}
             for view in ranks
         ],
         "ops": ops, "groups": groups, "names": [safe_text(name) for name in names], "families": families,
-    } | _findings(calls, chosen) | {"stuck": _stuck(calls, ranks, now, states)}  # fmt: skip
+    } | _findings(calls, chosen) | {"stuck": stuck(calls, ranks, now, states)}  # fmt: skip
     return about, {f"collectives.{name}": column for name, column in arrays.items()}
 
 
@@ -178,12 +177,6 @@ def _chosen(calls: Collectives) -> NDArray[np.bool_]:
     if len(calls.steps) > STEPS:
         chosen &= (calls.step < 0) | (calls.step >= calls.steps[-STEPS])
     return chosen
-
-
-def _latest(view: View) -> int:
-    """The time of the last event of a rank."""
-    times = [view.table(kind)[name] for kind, name in (("op", "t1"), ("scope", "t"), ("collective", "t1"))]
-    return max(int(t.max(initial=0)) for t in [*times, view.table("collective_begin")["t"]])
 
 
 def _spans(ranks: list[View], origin: int, now: int, names: list[str]) -> Arrays:
@@ -272,35 +265,6 @@ def _findings(calls: Collectives, chosen: NDArray[np.bool_]) -> dict[str, Any]:
     return {"reasons": reasons, "late": late, "steps": steps, "bandwidth": {"peak_gb_s": peak, "ops": ops}}
 
 
-def _stuck(calls: Collectives, ranks: list[View], now: int, states: dict[int, str]) -> dict[str, Any] | None:
-    """The call that ranks have waited for longer than `STUCK` seconds, and what each rank of its group does."""
-    open_ = (calls.begin > 0) & (calls.end == 0)
-    since = np.where(open_, calls.begin, now).min(axis=0, initial=now)
-    if not len(calls) or now - since.min() < STUCK * 1e9:
-        return None
-    call = int(since.argmin())
-    about = next(info for info in ranks[0].catalog.groups.items if info.name == calls.group[call] and info.size > 1)
-    place = {rank: row for row, rank in enumerate(calls.ranks)}
-    members = range(about.size) if "/" not in about.name else [r for r, at in place.items() if calls.begin[at, call]]
-    rows, words = [], f"{calls.op[call]}, {calls.nbytes[call]} bytes"
-    for rank in members:
-        row = place.get(rank, -1)
-        ended = np.flatnonzero(calls.end[row] > 0) if row >= 0 else np.empty(0, np.int64)
-        last = f"{calls.seq[ended[-1]]}, {calls.op[ended[-1]]}" if len(ended) else "none"
-        came = row >= 0 and bool(calls.begin[row, call])
-        state = "waits" if came and not calls.end[row, call] else "has finished it" if came else "has not come"
-        at = calls.begin[row, call] if came else _latest(ranks[row]) if row >= 0 else now
-        rows.append(
-            {"rank": rank, "state": states.get(rank, state), "call": words if came else "", "last": last}
-            | {"seconds": float(now - at) / 1e9}
-        )
-    seconds = float(now - since[call]) / 1e9
-    missing = [str(row["rank"]) for row in rows if row["call"] == ""]
-    text = f"call {calls.seq[call]} of {about.name}, {calls.op[call]}, has not ended for {seconds:.0f} s"
-    text += f": rank {', '.join(missing)} has not come" if missing else ""
-    return {"seq": int(calls.seq[call]), "group": about.name, "text": text, "seconds": seconds, "rows": rows}
-
-
 def finished(source: Any, start: int, end: int) -> tuple[dict[str, Any], Arrays]:
     """What is new for the head and the arrays of a frame of a recording that has ended, or of `Ranks`."""
     ranks = []
@@ -357,5 +321,5 @@ class LiveCollectives:
         about, arrays = section(ranks, run.start, run.end or began - self.shift, known_states() | self.states)
         spent = thread_time_ns() - spent  # without what it waited for: ranks may be threads that compute
         self._due = clock() + max(100_000_000, 9 * spent)
-        self._stuck_due = clock() + (1_000_000_000 if about["stuck"] else int(STUCK * 1e9))
+        self._stuck_due = clock() + (1_000_000_000 if about["stuck"] else int(AFTER * 1e9))
         return {"collectives": about}, arrays

@@ -10,6 +10,7 @@ import pytest
 from flnb_telemetry import intern, schema
 from flnb_telemetry.analysis.collectives import Collectives
 from flnb_telemetry.analysis.joining import View, join
+from flnb_telemetry.analysis.stuck import FAILURE, stuck
 
 import flnb
 from flnb import distributed, nn
@@ -252,3 +253,74 @@ def test_a_planted_cause_is_named(cause: str, rank: int, scope: str) -> None:
     assert calls.ranks == (0, 1, 2)
     others = [row for row in range(3) if row != rank]
     assert calls.exposed_ns[:, others].mean() > 30 * MS
+
+
+def of(*ranks: Columns, now: float, states: dict[int, str] | None = None) -> Any:
+    views = [rank.view() for rank in ranks]
+    return stuck(Collectives(**join(views)), views, _ns(now), states or {})
+
+
+def test_a_call_is_stuck_until_a_rank_goes_on_to_others() -> None:
+    ranks = [Columns(rank, 3) for rank in range(3)]
+    for rank in ranks:
+        rank.call(1, 1, 2, asked=1)
+    ranks[0].begin(2, 5)
+    ranks[2].begin(2, 6)
+    assert of(*ranks, now=1000) is None
+    found = of(*ranks, now=3005)
+    assert (found["seq"], found["group"], found["seconds"]) == (2, "world", 3.0)
+    assert found["text"] == "call 2 of world, all_reduce float32[250000], has not ended for 3 s: rank 1 has not come"
+    assert [row["state"] for row in found["rows"]] == ["waits", "has not come", "waits"]
+    absent = found["rows"][1]
+    assert (absent["call"], absent["last"], absent["seconds"]) == ("", "1, all_reduce", 3.003)
+    assert of(*ranks, now=3005, states={1: "rank 1 has died"})["rows"][1]["state"] == "rank 1 has died"
+    others = [Columns(rank, 3, "world #2") for rank in range(3)]  # after an interrupt the ranks have a new group
+    for rank, other in zip(ranks, others, strict=True):
+        other.call(1, 50, 51, asked=50)
+        for name, rows in other.rows.items():
+            rank.rows.setdefault(name, []).extend(rows)
+    assert of(*ranks, now=3005) is None
+
+
+def test_a_call_that_was_given_up_is_reported_at_once_with_the_rank_that_differs() -> None:
+    ranks = [Columns(rank, 3) for rank in range(3)]
+    ranks[1].plan = intern.plans.id_of(intern.Plan("all_reduce", "communication", (3,), "int32", 12))
+    for rank in ranks:
+        rank.begin(1, 5)
+    found = of(*ranks, now=5.1, states={FAILURE: "rank 0 ran all_reduce float32[250000] ..."})
+    assert found["text"].startswith("rank 0 ran")
+    assert [row["state"] for row in found["rows"]] == ["waits", "differs", "waits"]
+    assert found["rows"][1]["call"] == "all_reduce int32[3]"
+
+
+def test_a_mismatch_of_real_ranks_is_shown() -> None:
+    live = flnb.telemetry.Live("mismatch")
+    live.begin()
+
+    def work() -> None:
+        distributed.barrier()
+        distributed.all_reduce(flnb.ones(3, dtype=flnb.int32 if distributed.rank() == 1 else flnb.float32))
+
+    with pytest.raises(distributed.CollectiveError) as raised:
+        distributed.run_threads(3, work)
+    content, _ = live.frame(keyframe=True)
+    live.finish()
+    found = content["collectives"]["stuck"]
+    assert found["seq"] == 2
+    assert "differs" in {row["state"] for row in found["rows"]}
+    assert "int32[3]" in found["text"]
+    assert raised
+
+
+def test_time_in_which_a_rank_waited_for_a_message_is_not_that_of_the_scope_around_it() -> None:
+    ranks = [Columns(rank, 2) for rank in range(2)]
+    plan = intern.plans.id_of(intern.Plan("recv", "communication", (3,), "float32", 12))
+    for number, rank in enumerate(ranks):
+        rank.call(1, 1, 2, asked=1)
+        rank.scope("stage", 3, 10 + 40 * number)
+        if number:
+            context = intern.contexts.id_of(intern.Context("stage", 0))
+            rank._row(schema.WAIT, plan, 5, _ns(43), 1, rank.group, 0, 0, context)
+        rank.call(2, 11 + 40 * number, 60, asked=11 + 40 * number)
+    (reason,) = joined(*ranks).reasons.values()
+    assert (reason.rank, reason.scope, reason.ns) == (1, "recv", 38 * MS)

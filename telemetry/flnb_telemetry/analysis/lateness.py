@@ -1,7 +1,8 @@
 """Why a rank was the last to come to a call: where its time went since the ranks last met, against the median rank.
 
 Ranks meet where at least one of them stood still for a call. From there to the next call every moment of a rank belongs
-to the innermost scope that was open, and an op of a backward pass to the scope of the op that it differentiates.
+to the innermost scope that was open, an op of a backward pass to the scope of the op that it differentiates, and a wait
+for a message to "recv" or "send".
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from flnb_telemetry import quantity, schema
+from flnb_telemetry.analysis.joining import PAIRS, View
 from flnb_telemetry.intern import joined
 
 if TYPE_CHECKING:
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from flnb_telemetry.analysis.collectives import Collectives
-    from flnb_telemetry.analysis.joining import View
     from flnb_telemetry.schema import Ints
 
 LEAST = 100_000
@@ -129,9 +130,15 @@ def _spent(view: View, since: Ints, until: Ints, names: dict[str, int]) -> NDArr
     around = view.catalog.scope[ops["context"]]
     moved = (phase == schema.BACKWARD) & (owner != around)
     took = (ops["t1"] - ops["t0"])[moved]
-    spans = np.concatenate([span[inside], *[within[within >= 0][moved]] * 2])
-    scopes = np.concatenate([scope[inside], owner[moved], around[moved]])
-    taken = np.concatenate([length[inside], took, -took])
+    waits = view.table("wait")
+    owed = np.searchsorted(start, waits["t0"], "right") - 1
+    paired = np.isin(view.catalog.op[waits["plan"]], [view.catalog.strings.id_of(name) for name in PAIRS])
+    paired &= (owed >= 0) & (waits["t0"] < stop[owed])
+    stood = (waits["t1"] - waits["t0"])[paired]
+    spans = np.concatenate([span[inside], *[within[within >= 0][moved]] * 2, *[owed[paired]] * 2])
+    places = [scope[inside], owner[moved], around[moved], view.catalog.op[waits["plan"][paired]]]
+    scopes = np.concatenate([*places, view.catalog.scope[waits["context"][paired]]])
+    taken = np.concatenate([length[inside], took, -took, stood, -stood])
     local = np.unique(scopes)
     column = np.array([names.setdefault(view.catalog.strings.items[one], len(names)) for one in local.tolist()])
     key = order[spans] * len(names) + joined(scopes, local, column)
