@@ -52,6 +52,9 @@ class Divided(Parameter):
         """This rank's part, which has the gradient."""
         return divisions[id(self)].shard
 
+    def __repr__(self) -> str:
+        return super().__repr__().replace(type(self).__name__, "Parameter", 1)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
         twin = Parameter(self.data, self.requires_grad)
         twin.name = self.name
@@ -66,6 +69,13 @@ class Away(Divided):
     """A whole parameter whose values are put together from all ranks' shards while they are needed."""
 
     __slots__ = ()
+
+    def _can_be_read(self) -> bool:
+        found = divisions.get(id(self))
+        return found is not None and found.here and super()._can_be_read()
+
+    def _facts(self) -> str:
+        return f"{super()._facts()}, divided among ranks"
 
     @property
     def _data(self) -> Any:
@@ -124,6 +134,11 @@ class Division:
         part: Tensor = whole.reshape(-1)[self.low : self.high]
         return part
 
+    @property
+    def here(self) -> bool:
+        """Whether the whole parameter has been gathered."""
+        return self._array is not None
+
     def follow(self) -> None:
         """Make the shard a view of the parameter again, if that was given other memory."""
         if self._buffer is not None and self.parameter._data is not self._buffer:
@@ -155,7 +170,7 @@ class Division:
         """Free the whole parameter's memory; with ``store`` this rank's part of it becomes the shard's value."""
         if self._flat is None:
             return
-        if store and self._array is not None:
+        if store and self.here:
             np.copyto(self.shard._data, self._flat._data[self.low : self.high])
             mark_written(self.shard)
         owners.pop(id(self._flat._data), None)
@@ -205,7 +220,7 @@ class Unit:
 
     def gather(self) -> None:
         """Gather the parameters that are away."""
-        away = [division for division in self.divisions if division._array is None]
+        away = [division for division in self.divisions if not division.here]
         if away and not self._model.reading:
             name, shape = away[0].parameter.name, away[0].parameter.shape
             raise RuntimeError(

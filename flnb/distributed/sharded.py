@@ -102,6 +102,10 @@ class Sharded(Exchanging):
             for division in self._divisions:
                 division.parameter.__class__ = Divided
 
+    def extra_repr(self) -> str:
+        """The stage."""
+        return f"stage={self.stage}"
+
     def uneven(self, update: Callable[[], object]) -> WithBlock[None]:
         """Let ranks have different numbers of batches; see `DataParallel.uneven`. Not in stage 3."""
         if self._units:

@@ -262,6 +262,8 @@ def test_parameters_that_are_away_can_be_used_inside_gathered_only() -> None:
         with model.gathered(), pytest.raises(RuntimeError, match="cannot be replaced"):
             net.half()
         assert repr(net).startswith("Linear")
+        assert repr(net.weight) == "Parameter(float32[2,2], numpy, requires_grad, divided among ranks)"
+        assert repr(model).startswith("Sharded(stage=3)")
         with model.gathered():
             net.weight.data[...] = flnb.eye(2) * 3.0
         y = model(flnb.asarray([[1.0, 2.0]]))
