@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from flnb_telemetry import Recording
     from flnb_telemetry.analysis.collectives import Collectives
+    from flnb_telemetry.ranks import Ranks
     from flnb_telemetry.schema import Ints
 
 CALLS = 400
@@ -28,7 +30,7 @@ COLOUR = palette.FAMILY["communication"][0]
 MS = 1e6
 
 
-def collectives(run: Recording, steps: tuple[int, int] | None = None) -> Any:
+def collectives(run: Recording | Ranks, steps: tuple[int, int] | None = None) -> Any:
     """Draw the collective calls of ranks as a plotly figure: waiting for the last rank hatched, transfer filled.
 
     The subtitle says which rank was latest in the steps that are drawn, and why. Of more than 32 ranks the figure shows
@@ -47,7 +49,8 @@ def collectives(run: Recording, steps: tuple[int, int] | None = None) -> Any:
     """
     calls = joined(run)
     many = len(calls.ranks) > MANY
-    figure = plot._figure(f"Collective calls of {run.name}", "step" if many else "time, ms", "rank")
+    name = next(iter(run.values())).name if isinstance(run, Mapping) else run.name
+    figure = plot._figure(f"Collective calls of {name}", "step" if many else "time, ms", "rank")
     figure.update_yaxes(rangemode="normal", autorange="reversed", zeroline=False)
     chosen = _chosen(calls, steps)
     if many:

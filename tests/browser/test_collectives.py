@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import flnb
+from flnb import distributed
 from tests.browser.conftest import change_theme, resize
+from tests.browser.stage import Stage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -184,3 +187,31 @@ def test_a_rank_that_does_not_come_is_named_while_the_call_hangs(notebook: Page,
     stuck.wait_for(state="hidden")
     page.locator(".jp-OutputArea-output", has_text="done data.take").wait_for(timeout=20_000)
     assert not page.flnb_errors
+
+
+def few_steps() -> None:
+    for number in range(6):
+        with flnb.step():
+            with flnb.scope("data.take"):
+                time.sleep(0.08 if distributed.rank() == 17 and number > 2 else 0.001)
+            distributed.all_reduce(flnb.ones(1000))
+
+
+@pytest.mark.timeout(180)
+def test_of_many_ranks_there_is_a_summary_and_a_lane_of_the_worst(page: Page, screenshots: Path) -> None:
+    """Of a recording that has ended; it is shown without a kernel."""
+    with flnb.record("many ranks") as run:
+        distributed.run_threads(36, few_steps)
+    stage = Stage(page)
+    stage.view(run)
+    page.locator("[role=tab]", has_text="Collectives").click()
+    page.locator("section[aria-label='All ranks']").wait_for()
+    assert probe(page)["ranks"] == 36
+    assert page.locator(WHY).inner_text().startswith("Rank 17 was last")
+    assert "in data.take" in page.locator(WHY).inner_text()
+    assert page.locator(".fl-late tbody tr").count() == 8
+    assert page.locator(".fl-late tbody tr").first.inner_text().startswith("17")
+    page.locator(".fl-late tbody tr").first.click()
+    page.wait_for_function("() => window.__flnb.view.selected >= 0")
+    page.wait_for_timeout(600)
+    page.screenshot(path=screenshots / "collectives-many.png")

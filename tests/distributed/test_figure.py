@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flnb_telemetry.ranks import Ranks
 
 from flnb import plot
 from tests.distributed.test_collectives import Columns, joined
+from tests.distributed.test_ranks import recording
 
 pytest.importorskip("plotly")
 
@@ -99,6 +101,12 @@ def test_many_ranks_are_rows_of_colours(draw: Any) -> None:
     assert values.shape == (40, 3)
     assert np.argwhere(values > 1).tolist() == [[37, 1]]
     assert values[37, 1] == 30
+
+
+def test_recordings_of_several_processes_are_drawn_on_one_clock() -> None:
+    figure = plot.collectives(Ranks([recording(1, [(13, 20)]), recording(0, [(10, 20)])]))
+    assert spans(figure.data[0]) == [(0, 3, 0)]
+    assert sorted(spans(figure.data[1]), key=lambda span: span[2]) == [(3, 10, 0), (3, 10, 1)]
 
 
 def test_a_recording_without_calls_is_an_empty_figure(draw: Any) -> None:

@@ -5,7 +5,7 @@ import { h } from "../dom.ts";
 import { bytes, duration, exactBytes, integer, percent, plain, significant, text } from "../format.ts";
 import { paintHatched } from "../timeline/paint.ts";
 import type { Theme } from "../theme.ts";
-import { type CollectivesModel, RECENT_STEPS } from "./model.ts";
+import type { CollectivesModel } from "./model.ts";
 
 /** Ranks with a line of their own; of more, those that came last. */
 const LINES = 10;
@@ -40,7 +40,7 @@ export class Details {
 
   private title(model: CollectivesModel, call: number, selected: boolean): HTMLElement {
     const [bucket, step] = [model.bucket(call), model.step(call)];
-    const parts = [selected ? "" : model.pending(call) ? "stuck" : model.lateRank(call) >= 0 ? `worst of the last ${RECENT_STEPS} steps` : "the newest", bucket >= 0 ? `bucket ${bucket}` : "", step >= 0 ? `step ${integer(step)}` : ""];
+    const parts = [selected ? "" : model.pending(call) ? "stuck" : model.lateRank(call) >= 0 ? "worst of the last steps" : "the newest", bucket >= 0 ? `bucket ${bucket}` : "", step >= 0 ? `step ${integer(step)}` : ""];
     return h("div", { class: "fl-title" }, h("i", { class: "fl-swatch", style: `background:${this.theme.family("communication")}` }),
       h("div", {}, h("b", {}, model.op(call)), h("div", { class: "fl-sub" }, parts.filter(Boolean).join(" · "))));
   }
@@ -100,14 +100,14 @@ export class Details {
     if (end > met) {
       c.fillStyle = communication;
       c.fillRect(x(met), y - 2, x(end) - x(met), 4);
-      dot(c, x(end), y, colours.ink, colours.ink);
     }
+    if (!Number.isNaN(end)) dot(c, x(end), y, colours.ink, colours.ink);
     dot(c, x(begin), y, colours.bg, colours.ink);
     const bound = model.bound(rank);
     if (bound > 0) horizontal(c, x(begin - bound) - 2, x(begin + bound) + 2, y + 6, colours.ink);
     const delay = begin - middle;
     const inside = !late && Math.abs(delay) <= Math.max(model.apart, 1e-3);
-    label(c, inside ? "in bound" : `${delay > 0 ? "+" : "−"}${text(duration(Math.abs(delay) * 1e6))}`, right, y, late ? colours.ink : colours.dim, theme.ui(10.5, late ? 600 : ""), "right");
+    label(c, inside ? (model.apart > 0 ? "in bound" : "median") : `${delay > 0 ? "+" : "−"}${text(duration(Math.abs(delay) * 1e6))}`, right, y, late ? colours.ink : colours.dim, theme.ui(10.5, late ? 600 : ""), "right");
   }
 
   private legend(c: CanvasRenderingContext2D, y: number): void {

@@ -73,7 +73,7 @@ export class Exposed {
     });
     if (!rows.length) return;
     label(c, integer(rows[0]!.step), LEFT, height - 7, colours.dim, theme.ui(10));
-    if (rows.length > 1) label(c, `step ${integer(rows[rows.length - 1]!.step)}`, width - RIGHT, height - 7, colours.dim, theme.ui(10), "right");
+    if (rows.length > 1) label(c, `step ${integer(rows[rows.length - 1]!.step)}`, Math.min(width - RIGHT, Math.max(LEFT + 80, LEFT + wide * rows.length)), height - 7, colours.dim, theme.ui(10), "right");
   }
 
   private barWidth(count: number): number {

@@ -16,7 +16,7 @@ import { Exposed } from "./exposed.ts";
 import { HeatMap, latenessOf } from "./heatmap.ts";
 import { CALLS, type RankLanes, rankLanes } from "./lanes.ts";
 import { MANY, WhoIsLate } from "./late.ts";
-import type { CollectivesModel } from "./model.ts";
+import { type CollectivesModel, RECENT_STEPS } from "./model.ts";
 import { drawOverlay } from "./overlay.ts";
 import { Stuck, stuckTitle } from "./stuck.ts";
 import { callTable } from "./tables.ts";
@@ -139,7 +139,8 @@ export class CollectivesView implements View {
     if (this.context.store.selection?.kind === "collective") return this.selected(model);
     const { stuck } = model.section;
     if (stuck) return model.find(stuck.group, stuck.seq);
-    const latest = model.latest();
+    const ended = this.context.store.run?.state !== "recording";
+    const latest = model.latest(ended ? Infinity : RECENT_STEPS);
     return latest >= 0 ? latest : model.order.findLast((row) => !model.pending(row)) ?? -1;
   }
 
