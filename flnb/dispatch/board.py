@@ -34,6 +34,7 @@ _HEAD = Struct("@qqqd")  # process or thread, state, sequence number of the last
 _PLACE = Struct("@qqq")  # number of the rank among all that were started, host, what its host reports of its life
 _CALLS = _HEAD.size + _PLACE.size
 _CALL = Struct(f"@qqq{TEXT}s")  # sequence number, number that stands for the call, digest of all calls so far, text
+_WHAT = Struct(f"@qq{TEXT}s")  # a call without its sequence number
 _ROW = _CALLS + CALLS * _CALL.size
 LIVES = ("", "gone", "stopped", "silent")
 """How a process is: it runs, has ended, was stopped (SIGSTOP), or its host has not been heard of."""
@@ -111,16 +112,17 @@ class Board:
 
     def enter(self, seq: int, call: bytes, key: int = 0) -> None:
         """Write that this rank begins a call; ``key`` is a number that equal calls alone have in common."""
-        row = self._row
+        row, at = self._row, self._row + _CALLS + seq % CALLS * _CALL.size
         if self.lag:  # rows of other hosts are compared now and then only
             self._digest = crc32(call, self._digest)
-        _CALL.pack_into(self.memory, row + _CALLS + seq % CALLS * _CALL.size, seq, key, self._digest, call)
+        _WHAT.pack_into(self.memory, at + 8, key, self._digest, call)
+        self._words[at // 8] = seq  # last: a rank may be halted here, and others must not read half a call
         _HEAD.pack_into(self.memory, row, self._process, INSIDE, seq, monotonic())
         self._last = seq
 
-    def leave(self, seq: int) -> None:
-        """Write that the call has finished here. One that was made after it may have finished before."""
-        _HEAD.pack_into(self.memory, self._row, self._process, OUTSIDE, max(seq, self._last), monotonic())
+    def leave(self) -> None:
+        """Write that a call has finished here: the last one that was made, or one before it."""
+        _HEAD.pack_into(self.memory, self._row, self._process, OUTSIDE, self._last, monotonic())
 
     def agrees(self, seq: int, key: int) -> bool:
         """Whether all ranks that have come to a call make this one."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import platform
 from hashlib import blake2b
+from threading import get_ident
 from time import monotonic, sleep
 from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -46,7 +47,7 @@ MEETING = frozenset(COLLECTIVES) - {"broadcast"}
 class Call:
     """What is equal on all ranks in one call: the text on the board with its key, and the plan in recordings."""
 
-    __slots__ = ("code", "key", "meets", "name", "numbered", "text", "words")
+    __slots__ = ("begins", "ends", "key", "meets", "name", "numbered", "text", "waits", "words")
 
     def __init__(self, name: str, arrays: tuple[Any, ...], details: str) -> None:
         first = arrays[0] if arrays else np.empty(0, np.uint8)
@@ -57,7 +58,9 @@ class Call:
         self.key = int.from_bytes(blake2b(self.words.encode(), digest_size=7).digest(), "little")
         self.numbered, self.meets = name in COLLECTIVES, name in MEETING
         plan = intern.Plan(name, "communication", (size,), first.dtype.name, nbytes)
-        self.code = intern.plans.id_of(plan) << schema.PLAN_SHIFT
+        code = intern.plans.id_of(plan) << schema.PLAN_SHIFT
+        kinds = schema.COLLECTIVE_BEGIN, schema.COLLECTIVE, schema.WAIT
+        self.begins, self.ends, self.waits = (code | kind for kind in kinds)  # of its events
 
 
 class Group:
@@ -171,10 +174,13 @@ def abandon(communicator: Communicator, reason: str) -> None:
 
 
 def _group(communicator: Communicator) -> Group:
-    key = communicator if communicator.board is None else communicator.board
-    group = _groups.get(key)
+    group: Group | None = communicator.ranks_group
     if group is None:
-        group = _groups[key] = Group(communicator)
+        key = communicator if communicator.board is None else communicator.board
+        group = _groups.get(key)
+        if group is None:
+            group = _groups[key] = Group(communicator)
+        communicator.ranks_group = group
     return group
 
 
@@ -255,8 +261,10 @@ class Pending:
         self._begun = begun = clock()
         lanes = bus.lanes
         if lanes is not None:
-            lane = lanes.lane
-            lane.pending += (schema.COLLECTIVE_BEGIN | call.code, begun, seq, group.number, 0, 0, bucket, lane.context)
+            lane = lanes.last
+            if lane.ident != get_ident():
+                lane = lanes.lane
+            lane.pending += (call.begins, begun, seq, group.number, 0, 0, bucket, lane.context)
         if board is not None and call.numbered:
             board.enter(seq, call.text, call.key)
             if not board.agrees(seq, call.key):
@@ -354,14 +362,16 @@ class Pending:
         if board is not None and call.numbered:
             if call.meets and not board.agrees(seq, call.key):
                 self._refuse("what the ranks received is wrong")
-            board.leave(seq)
+            board.leave()
         lanes = bus.lanes
         if lanes is not None:
-            lane = lanes.lane
+            lane = lanes.last
+            if lane.ident != get_ident():
+                lane = lanes.lane
             now, number, context = clock(), self._group.number, lane.context
-            lane.pending += (schema.COLLECTIVE | call.code, self._begun, now, seq, number, 0, self._bucket, context)
+            lane.pending += (call.ends, self._begun, now, seq, number, 0, self._bucket, context)
             if self._asked:
-                lane.pending += (schema.WAIT | call.code, self._asked, now, seq, number, 0, 0, context)
+                lane.pending += (call.waits, self._asked, now, seq, number, 0, 0, context)
 
     def _refuse(self, outcome: str, seq: int = 0) -> None:
         """Raise for ranks that made another call, this one or an earlier, if a second look confirms it."""

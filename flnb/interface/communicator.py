@@ -81,6 +81,8 @@ class Communicator(Part, kind="communicator"):
     board: Any = None
     timeout: float = 300.0
 
+    ranks_group: Any = None
+    """What the crossing knows of the group; it is set there."""
     arriving: Callable[[], None] | None = None
     """A method called before each call, before other ranks can see it; None, the default, is quicker."""
 

@@ -261,7 +261,7 @@ def test_a_rank_that_ends_after_its_last_call_has_finished_it() -> None:
         board.begin(1)
         board.enter(1, b"broadcast")
     assert other.unfinished(1) == [0]
-    root.leave(1)
+    root.leave()
     root.end()  # a root need not wait for the others
     assert not other.unfinished(1)
     assert list(other.gone(other.unfinished(2), 2)) == [0]
@@ -333,3 +333,22 @@ def test_a_rank_that_ends_after_calls_that_finish_in_another_order_has_made_them
         return float(x[0])
 
     assert distributed.run_threads(2, work) == [2.0, 2.0]
+
+
+def test_half_a_call_is_not_read() -> None:
+    """A rank that is halted while it writes its call, for however long, has not come yet."""
+    memory = bytearray(Board.nbytes(2))
+    writer, reader = (Board(memory, rank, 2, lambda _: "") for rank in range(2))
+    for board in (writer, reader):
+        board.begin(1)
+        board.enter(1, b"barrier", 7)
+    reader.enter(65, b"all_reduce", 8)  # in the place of call 1
+    halted = []
+
+    class Words:
+        def __setitem__(self, at: int, value: int) -> None:
+            halted.append((value, reader.agrees(65, 8), reader.differing(65)))
+
+    writer._words = Words()  # type: ignore[assignment]
+    writer.enter(65, b"broadcast", 9)
+    assert halted == [(65, True, [])]
