@@ -136,7 +136,8 @@ class Live(Run):
             self.events -= len(drops)
             self._drop_times = [*self._drop_times[:1], int(drops[:, 1].min()), int(drops[:, 3].max())]
         self._backwards.take(waiting)
-        self.collectives.window.take(waiting)
+        if self.collectives.window.seen or present[schema.COLLECTIVE_BEGIN]:
+            self.collectives.window.take(waiting)
         self._used.take(waiting)
         self.meta |= self._used.facts()
 

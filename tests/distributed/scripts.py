@@ -109,13 +109,27 @@ def fault() -> None:
     distributed.all_reduce(x)
 
 
-def slow_data(steps: int) -> None:
-    """Training steps in which rank 1 takes long for its data."""
-    model = distributed.DataParallel(nn.Linear(8, 8))
+class Slow(nn.Module):
+    """A layer that sleeps where it is told to."""
+
+    def __init__(self, seconds: float) -> None:
+        self.linear, self.seconds = nn.Linear(8, 8), seconds
+
+    def forward(self, x: Any) -> Any:
+        """The layer."""
+        time.sleep(self.seconds)
+        return self.linear(x)
+
+
+def slow(steps: int, cause: str) -> None:
+    """Training steps in which rank 1 takes long for its data, or for its second layer."""
+    seconds = 0.1 * distributed.rank()
+    net = nn.Sequential(nn.Linear(8, 8), Slow(seconds if cause == "module" else 0.0))
+    model = distributed.DataParallel(net)
     for _ in range(steps):
         with flnb.step():
             with flnb.scope("data"), flnb.scope("take"):
-                time.sleep(0.1 * distributed.rank())
+                time.sleep(seconds if cause == "data" else 0.0)
             model(flnb.ones((4, 8))).sum().backward()
     model.close()
 
@@ -123,7 +137,7 @@ def slow_data(steps: int) -> None:
 def recorded() -> None:
     """Each rank saves its own recording."""
     with flnb.record("digits") as run:
-        slow_data(4)
+        slow(4, sys.argv[2])
     run.save(f"run-{distributed.rank()}.flnb")
 
 
@@ -131,7 +145,7 @@ def live() -> None:
     """Messages of a live view go to a socket."""
     connection = Client(os.environ["FLNB_TEST_SOCKET"])
     with RankSource(connection.send, "live", frames=distributed.rank() == 0):
-        slow_data(12)
+        slow(12, "data")
 
 
 if __name__ == "__main__":

@@ -119,9 +119,10 @@ def test_a_merged_file_holds_all_ranks(tmp_path: Path) -> None:
         flnb.load_run(tmp_path / "cut.flnb")
 
 
-def test_merge_of_real_ranks_names_the_late_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("cause", "scope"), [("data", "data.take"), ("module", "dataparallel.module.1")])
+def test_merge_of_real_ranks_names_the_late_one(cause: str, scope: str, tmp_path: Path) -> None:
     pytest.importorskip("mpi4py", reason="mpi4py is not installed: no processes to start")
-    done = launch(2, "recorded", folder=tmp_path)
+    done = launch(2, "recorded", cause, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     command = [sys.executable, "-m", "flnb.cli", "merge", "run.flnb", "run-0.flnb", "run-1.flnb"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
@@ -129,10 +130,10 @@ def test_merge_of_real_ranks_names_the_late_one(tmp_path: Path) -> None:
     ranks = flnb.load_run(tmp_path / "run.flnb")
     assert [ranks[rank].meta["rank"] for rank in ranks] == [0, 1]
     calls = ranks.collectives
-    assert (calls.who()[0]["rank"], calls.who()[0]["scope"]) == (1, "data.take")
+    assert (calls.who()[0]["rank"], calls.who()[0]["scope"]) == (1, scope)
     assert calls.steps.tolist() == list(range(4))
     assert calls.lost_ns[1] > 4 * 50 * MS
     assert calls.lost_ns[0] < calls.lost_ns[1] / 2
     command[3:] = ["view", "run.flnb"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert "data.take" in done.stdout
+    assert scope in done.stdout
