@@ -51,6 +51,13 @@ CELLS = [
     "with flnb.record('ranks') as run:\n"
     "    distributed.run_threads(4, train)\n"
     "print('done', run.collectives.who()[0]['scope'])",
+    "def mismatched():\n"
+    "    for _ in range(3):\n"
+    "        with flnb.step():\n"
+    "            distributed.all_reduce(flnb.ones(1024))\n"
+    "    distributed.all_reduce(flnb.ones(1024, dtype='int32' if distributed.rank() == 1 else 'float32'))\n"
+    "with flnb.record('mismatch'):\n"
+    "    distributed.run_threads(4, mismatched)",
 ]
 WHY = ".fl-why"
 
@@ -187,6 +194,23 @@ def test_a_rank_that_does_not_come_is_named_while_the_call_hangs(notebook: Page,
     stuck.wait_for(state="hidden")
     page.locator(".jp-OutputArea-output", has_text="done data.take").wait_for(timeout=20_000)
     assert not page.flnb_errors
+
+
+@pytest.mark.timeout(120)
+def test_a_call_that_does_not_match_shows_which_ranks_called_what(notebook: Page, screenshots: Path) -> None:
+    page = notebook
+    run_cell(page, 2)
+    page.locator(".fl-run", has_text="mismatch").first.wait_for(state="attached", timeout=20_000)
+    page.wait_for_function("() => window.__flnb.state === 'failed'", timeout=30_000)
+    dashboard(page).locator("[role=tab]", has_text="Collectives").click()
+    assert dashboard(page).locator(WHY).inner_text().startswith("Rank 1 made another call")
+    rows = dashboard(page).locator("section[aria-label='What each rank does'] .fl-scroll tbody tr")
+    calls = [row.split("\t")[1:3] for row in rows.all_inner_texts()]
+    assert calls[1] == ["✕ differs", "all_reduce int32[1024]"]
+    assert calls[0] == calls[2] == calls[3] == ["waits", "all_reduce float32[1024]"]
+    dashboard(page).scroll_into_view_if_needed()
+    page.wait_for_timeout(600)
+    dashboard(page).screenshot(path=screenshots / "collectives-mismatch.png")
 
 
 def few_steps() -> None:

@@ -6,6 +6,7 @@ import { bytes, duration, exactBytes, integer, percent, plain, significant, text
 import { paintHatched } from "../timeline/paint.ts";
 import type { Theme } from "../theme.ts";
 import type { CollectivesModel } from "./model.ts";
+import { differs } from "./stuck.ts";
 
 /** Ranks with a line of their own; of more, those that came last. */
 const LINES = 10;
@@ -151,16 +152,23 @@ export class Details {
   }
 }
 
+const ranksText = (ranks: readonly number[]): string => `${ranks.length === 1 ? "Rank" : "Ranks"} ${ranks.join(", ")}`;
+
 /** Lateness (ms) below which the kernel looks for no cause. */
 const EXPLAINED = 0.1;
 
 /** Who was last, by how much, and why: the first line is the answer. */
 export function whyLines(model: CollectivesModel, call: number): string[] {
   const late = model.lateRank(call);
+  const { stuck } = model.section;
+  const said = stuck && call === model.hanging ? stuck.text : "";
+  const other = said ? stuck!.rows.filter(({ state }) => differs(state)).map(({ rank }) => rank) : [];
+  if (other.length) return [`${ranksText(other)} made another call`, said];
   if (Number.isNaN(model.last(call))) {
     const absent = model.members(call).filter((rank) => Number.isNaN(model.begin(rank, call))).map((rank) => model.number(rank));
-    return [`${absent.length === 1 ? `Rank ${absent[0]} has` : `Ranks ${absent.join(", ")} have`} not come`, model.section.stuck?.text ?? ""].filter(Boolean);
+    return [`${ranksText(absent)} ${absent.length === 1 ? "has" : "have"} not come`, said].filter(Boolean);
   }
+  if (said) return ["It has not ended", said];
   if (late < 0) return ["Nobody was late", "The ranks came within what their clocks can tell apart."];
   const reason = model.reason(call);
   const because = reason?.text.replace(/^rank \d+ was last, by [^:]*: /, "") ?? (model.late(call) < EXPLAINED ? "So little needs no cause." : "Cause not seen.");

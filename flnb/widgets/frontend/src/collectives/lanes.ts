@@ -118,11 +118,11 @@ export function callRows(model: CollectivesModel, most = MOST_ROWS): number[] {
 
 function callBars(model: CollectivesModel, rank: number, rows: readonly number[], row: number): Bars {
   const bars: { start: number; end: number; kind: number; item: number }[] = [];
-  const now = model.section.now_ms;
+  const [now, hanging] = [model.section.now_ms, model.hanging];
   for (let call = 0; call < model.rows; call++) {
     const begin = model.begin(rank, call);
     if (rows[call] !== row || Number.isNaN(begin)) continue;
-    const [last, end] = [model.last(call), model.end(rank, call)];
+    const [last, end] = [call === hanging ? NaN : model.last(call), model.end(rank, call)]; // of what hangs nothing was sent
     const ready = Number.isNaN(last) ? (Number.isNaN(end) ? now : end) : Math.max(begin, Math.min(last, Number.isNaN(end) ? last : end));
     if (ready > begin) bars.push({ start: begin, end: ready, kind: WAITING, item: call });
     if (!Number.isNaN(last)) bars.push({ start: ready, end: Number.isNaN(end) ? now : end, kind: TRANSFER, item: call });

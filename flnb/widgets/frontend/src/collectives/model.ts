@@ -161,6 +161,12 @@ export class CollectivesModel {
     });
   }
 
+  /** Row of the call that hangs; -1: none does. */
+  get hanging(): number {
+    const { stuck } = this.section;
+    return stuck ? this.find(stuck.group, stuck.seq) : -1;
+  }
+
   /** Whether a rank that belongs to it has not come, or has not ended it. */
   pending(row: number): boolean {
     return Number.isNaN(this.last(row)) || Number.isNaN(this.exit(row));

@@ -132,7 +132,7 @@ function hanging(frame: Frame, model: CollectivesModel, lanes: RankLanes): void 
   if (!stuck) return;
   const { c, theme, scale } = frame;
   const { colours } = theme;
-  const call = model.find(stuck.group, stuck.seq);
+  const call = model.hanging;
   const now = scale.x(model.section.now_ms);
   lanes.ranks.forEach((rank, lane) => {
     const row = stuck.rows.find((one) => one.rank === model.number(rank));

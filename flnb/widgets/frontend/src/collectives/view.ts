@@ -137,8 +137,7 @@ export class CollectivesView implements View {
   /** The row that the details tell of: the selected one, what hangs, where somebody was latest, or the newest. */
   private call(model: CollectivesModel): number {
     if (this.context.store.selection?.kind === "collective") return this.selected(model);
-    const { stuck } = model.section;
-    if (stuck) return model.find(stuck.group, stuck.seq);
+    if (model.section.stuck) return model.hanging;
     const ended = this.context.store.run?.state !== "recording";
     const latest = model.latest(ended ? Infinity : RECENT_STEPS);
     return latest >= 0 ? latest : model.order.findLast((row) => !model.pending(row)) ?? -1;

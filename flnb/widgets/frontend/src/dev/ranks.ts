@@ -33,6 +33,8 @@ export interface RankOptions {
   delay?: (rank: number, step: number) => number;
   /** The step in which ranks call with different dtypes and one does not come. */
   stuckAt?: number;
+  /** There every rank comes. */
+  allCome?: boolean;
   /** Steps that a frame tells of. */
   window?: number;
 }
@@ -105,7 +107,7 @@ export class RankSimulation {
       const begin = t;
       act(t + (made.take[rank] = 2 + delay(rank, step)), "movement");
       span(begin, t, 4, 1);
-      if (stuck && rank === this.count - 1) { // it never comes out of its loading
+      if (stuck && !this.options.allCome && rank === this.count - 1) { // it never comes out of its loading
         made.spans[made.spans.length - 1]!.end = NaN;
         backwardEnds.push(NaN);
         continue;
@@ -130,7 +132,7 @@ export class RankSimulation {
       starts[at] = Math.max(meet, exits[at - 1] ?? 0);
       exits[at] = starts[at]! + (factor * bucket.elements * 4) / bucket.gb_s / 1e6;
       if (stuck && at > 0) return;
-      made.calls.push({ seq: 4 * step + at, bucket: at, step, bytes: bucket.elements * 4, op: 0, begin: enter[at]!, end: enter[at]!.map(() => exits[at]!) });
+      made.calls.push({ seq: 4 * step + at, bucket: at, step, bytes: bucket.elements * 4, op: 0, begin: enter[at]!, end: enter[at]!.map(() => (stuck ? NaN : exits[at]!)) });
     });
     const exit = exits[exits.length - 1]!;
     for (let rank = 0; rank < this.count; rank++) {
@@ -193,7 +195,7 @@ export class RankSimulation {
       return { rank, host, last: mine.length, lost_ms_per_step: sum, scope: sum > 1 ? "data.take" : "" };
     });
     const stuck = this.steps.length - 1 === this.options.stuckAt;
-    const last = this.count - 1;
+    const last = this.options.allCome ? -1 : this.count - 1;
     return {
       origin_ms: 0, now_ms: this.t, rows: calls.length, ranks, ops: ["all_reduce"], groups: ["world"], names, families: FAMILIES, reasons,
       late: lost.sort((one, two) => two.lost_ms_per_step - one.lost_ms_per_step),
@@ -201,7 +203,7 @@ export class RankSimulation {
       bandwidth: { peak_gb_s: PEAK, ops: [{ op: "all_reduce", gb_s: 0.92, share: 0.92 / PEAK }] },
       stuck: !stuck ? null : {
         seq: calls[calls.length - 1]!.seq, group: "world", seconds: 0.12,
-        text: `rank 1 asks for another element type; rank ${last} has not come`,
+        text: `rank 1 asks for another element type${last < 0 ? "" : `; rank ${last} has not come`}`,
         rows: ranks.map(({ rank }) => ({
           rank, state: rank === last ? "stopped" : rank === 1 ? "differs" : "waits", call: rank === last ? "" : `all_reduce ${rank === 1 ? "int32" : "float32"}[1024] sum`,
           last: `${calls[calls.length - 1]!.seq - 1} all_reduce float32[38848]`, seconds: rank === last ? 0.12 : 0.03,

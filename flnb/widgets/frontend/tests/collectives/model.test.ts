@@ -110,7 +110,7 @@ describe("joined collectives", () => {
     const call = one.find("world", one.section.stuck!.seq);
     expect(one.pending(call)).toBe(true);
     expect(Number.isNaN(one.last(call))).toBe(true);
-    expect(whyLines(one, call)).toEqual(["Rank 3 has not come", "rank 1 asks for another element type; rank 3 has not come"]);
+    expect(whyLines(one, call)).toEqual(["Rank 1 made another call", "rank 1 asks for another element type; rank 3 has not come"]);
     expect(one.members(call)).toEqual([0, 1, 2, 3]);
     expect(one.limits.t1).toBe(one.section.now_ms);
     const lanes = rankLanes(one, theme, [0, 3], 5, 0, 300);
@@ -119,6 +119,21 @@ describe("joined collectives", () => {
     expect(bars.end[bars.length - 1]).toBe(one.section.now_ms);
     expect([...bars.item]).toContain(call);
     expect([...lanes.content.lanes[1]!.rows[row]!.bars.item]).not.toContain(call);
+  });
+
+  it("of a call that does not match shows nothing as sent", () => {
+    const one = model({ stuckAt: 5, allCome: true }, 2000);
+    const call = one.hanging;
+    expect(Number.isNaN(one.last(call))).toBe(false);
+    expect(one.pending(call)).toBe(true);
+    expect(whyLines(one, call)).toEqual(["Rank 1 made another call", "rank 1 asks for another element type"]);
+    const lanes = rankLanes(one, theme, [0, 1, 2, 3], 5, 0, 300);
+    for (const lane of lanes.content.lanes) {
+      const { bars } = lane.rows[lanes.rowOf(call)]!;
+      const own = [...bars.item.keys()].filter((index) => bars.item[index] === call);
+      expect(own).toHaveLength(1);
+      expect(bars.end[own[0]!]).toBe(one.section.now_ms);
+    }
   });
 
   it("are a table as well, the newest first", () => {
