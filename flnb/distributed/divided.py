@@ -9,7 +9,7 @@ import numpy as np
 
 from flnb.autograd import Variable
 from flnb.autograd.packing import PackingTape, unpacked_tape
-from flnb.dispatch.communication import start
+from flnb.dispatch.communication import current, run, start
 from flnb.dispatch.crossing import detached, mark_written
 from flnb.dispatch.plan import spec_of
 from flnb.dispatch.state import category
@@ -36,10 +36,17 @@ class Shard(Parameter):
     """The part of a parameter that this rank updates, flat; empty on the last ranks if the parameter is small."""
 
     __slots__ = ()
-    _is_part = True  # norms are summed over ranks: flnb.optim.clipping
 
     def __init__(self, data: Any) -> None:
         Variable.__init__(self, data)
+
+    def _everywhere(self, items: Sequence[Any], norms: Sequence[float], p: float) -> list[float]:
+        """See `flnb.optim.clipping.everywhere`, which calls it on one part among ``items``."""
+        pairs = list(zip(items, norms, strict=True))
+        mine = [norm for item, norm in pairs if isinstance(item, Shard)]
+        everyone = np.empty(current().size)
+        run("all_gather", np.array([np.linalg.norm(mine, ord=p)]), everyone)
+        return [*everyone.tolist(), *(norm for item, norm in pairs if not isinstance(item, Shard))]
 
 
 class Divided(Parameter):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flnb_telemetry import bus
 
 from flnb import linalg, ops
-from flnb.dispatch.communication import current, run
 from flnb.optim.gathered import plain
 from flnb.optim.optimizer import updating
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from flnb.autograd import Variable
     from flnb.tensor import Tensor
 
-__all__ = ["all_finite", "clip_grad_norm", "clip_grad_value", "gradients_of", "with_gradient"]
+__all__ = ["clip_grad_norm", "clip_grad_value", "everywhere", "gradients_of", "with_gradient"]
 
 
 def gradients_of(parameters: Iterable[Variable]) -> list[Tensor]:
@@ -73,7 +72,7 @@ def clip_grad_norm(
     gradients = gradients_of(items)
     with bus.phase("optimizer"), updating():
         norms = [_norm(gradient, p) for gradient in gradients]
-        total = _total(items, norms, p)
+        total = float(np.linalg.norm(everywhere(items, norms, p), ord=p)) if norms else 0.0
         if error_if_nonfinite and not np.isfinite(total):
             wrong = next((i for i, norm in enumerate(norms) if not np.isfinite(norm)), None)
             where = "" if wrong is None else f", first that of gradient {wrong}, of shape {gradients[wrong].shape}"
@@ -88,24 +87,10 @@ def clip_grad_norm(
     return total
 
 
-def _total(items: Sequence[Variable], norms: Sequence[float], p: float) -> float:
-    """The norm of all gradients from their norms; those of parts of parameters are collected from all ranks."""
-    parts = [norm for item, norm in zip(items, norms, strict=True) if getattr(item, "_is_part", False)]
-    if not parts:
-        return float(np.linalg.norm(norms, ord=p)) if norms else 0.0
-    whole = [norm for item, norm in zip(items, norms, strict=True) if not getattr(item, "_is_part", False)]
-    everyone = np.empty(current().size)
-    run("all_gather", np.array([np.linalg.norm(parts, ord=p)]), everyone)
-    return float(np.linalg.norm([*everyone, *whole], ord=p))
-
-
-def all_finite(parameters: Iterable[Variable]) -> bool:
-    """Whether all gradients are finite, also the parts of them that other ranks have."""
-    items = with_gradient(parameters)
-    finite = np.array([all(bool(ops.all(ops.isfinite(gradient))) for gradient in gradients_of(items))])
-    if any(getattr(item, "_is_part", False) for item in items):
-        run("all_reduce", finite, "min")
-    return bool(finite[0])
+def everywhere(items: Sequence[Variable], norms: list[float], p: float) -> list[float]:
+    """Return the norms of gradients; those of parts of parameters become one for each rank that has such parts."""
+    part: Any = next((item for item in items if hasattr(item, "_everywhere")), None)
+    return norms if part is None else part._everywhere(items, norms, p)
 
 
 def clip_grad_value(parameters: Iterable[Variable], value: float) -> None:

@@ -12,7 +12,7 @@ from flnb.dispatch.autocast import without_casts
 from flnb.dispatch.brief import brief
 from flnb.dispatch.state import use
 from flnb.nn.mismatches import mismatches, refuse
-from flnb.optim.clipping import all_finite, gradients_of, with_gradient
+from flnb.optim.clipping import everywhere, gradients_of, with_gradient
 from flnb.optim.optimizer import SINGLE, updating
 
 if TYPE_CHECKING:
@@ -94,8 +94,10 @@ class LossScaler:
         """
         if self._finite is None:
             with bus.phase("optimizer"), updating():
-                gradients = gradients_of(self.optimizer.parameters)
-                self._finite = all_finite(self.optimizer.parameters)
+                items = with_gradient(self.optimizer.parameters)
+                gradients = gradients_of(items)
+                wrong = [float(not bool(ops.all(ops.isfinite(gradient)))) for gradient in gradients]
+                self._finite = not any(everywhere(items, wrong, 1.0))
                 if self._finite and any(gradient.dtype.itemsize == 2 for gradient in gradients):
                     gradients = self._widened()
                 for gradient in gradients if self._finite else ():

@@ -205,6 +205,22 @@ def test_clipping_counts_all_parts(stage: int, p: float) -> None:
             np.testing.assert_allclose(state[key].numpy(), value.numpy(), rtol=0, atol=1e-14)
 
 
+def test_gradients_that_are_not_finite_are_an_error_on_all_ranks() -> None:
+    def work() -> str:
+        net = nn.Linear(2, 1, bias=False)
+        model = distributed.Sharded(net, optim.Adam, stage=2)
+        model(flnb.asarray([[1.0, float("inf")]])).sum().backward()  # rank 1 has the second element
+        with pytest.raises(FloatingPointError) as caught:
+            optim.clip_grad_norm([flnb.Variable([1.0]), *net.parameters()], 1.0, error_if_nonfinite=True)
+        return str(caught.value)
+
+    one, other = distributed.run_threads(2, work)
+    assert one.startswith("flnb: clip_grad_norm: the norm of the gradients is inf; look")
+    assert other.startswith(
+        "flnb: clip_grad_norm: the norm of the gradients is inf, first that of gradient 0, of shape (1,)"
+    )
+
+
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_a_loss_scaler_skips_a_step_on_all_ranks(stage: int) -> None:
     def work() -> tuple[bool, bool, list[float]]:
