@@ -32,7 +32,7 @@ __all__ = ["Pending", "abandon", "current", "difference", "run", "start", "start
 
 K = TypeVar("K")
 
-EAGER = 100
+EAGER = 300
 """How many times a wait asks before it yields the processor to others."""
 LOOK = 0.1
 """Seconds between two looks at the other ranks, while a wait lasts."""
