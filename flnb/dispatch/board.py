@@ -132,15 +132,19 @@ class Board:
                 return False
         return True
 
-    def differing(self, seq: int) -> list[int]:
-        """The ranks that made another call under this sequence number, of those that have come to it."""
+    def differing(self, seq: int, key: int = 0) -> list[int]:
+        """The ranks that made another call under this sequence number, of those that have come to it.
+
+        With more than `CALLS` calls under way the own row has this one no more: then ``key`` is compared.
+        """
         at = _CALLS + seq % CALLS * _CALL.size
         mine = self.memory[self._row + at : self._row + at + _CALL.size]
+        held = _CALL.unpack(mine)[0] == seq
         found = []
         for other in self._others:
-            begin = other * _ROW + at
-            theirs = self.memory[begin : begin + _CALL.size]
-            if theirs != mine and _CALL.unpack(theirs)[0] == seq:
+            theirs = self.memory[other * _ROW + at : other * _ROW + at + _CALL.size]
+            known, of_theirs, *_ = _CALL.unpack(theirs)
+            if known == seq and (theirs != mine if held else key not in (0, of_theirs)):
                 found.append(other)
         return found
 
@@ -164,9 +168,12 @@ class Board:
         return [other for other in self._others if self.row(other).seq < seq]
 
     def unfinished(self, seq: int) -> list[int]:
-        """The ranks that have not come to a call, or not to its end."""
+        """The ranks that a call may still need: all but those that ended as they should after it.
+
+        One that has come to later calls may not have finished this one: several can be under way at once.
+        """
         rows = [(other, self.row(other)) for other in self._others]
-        return [other for other, row in rows if row.seq < seq or (row.seq == seq and row.state not in (OUTSIDE, LEFT))]
+        return [other for other, row in rows if row.seq < seq or row.state != LEFT]
 
     def gone(self, ranks: list[int], seq: int) -> dict[int, str]:
         """A sentence about each of these ranks that will not come to a call: it ended, died, or is stopped.

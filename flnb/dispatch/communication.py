@@ -75,6 +75,18 @@ class Group:
         self.number = intern.groups.id_of(info)
         self.calls: dict[Any, Call] = {}
         self.broken = ""
+        self.unfinished: list[tuple[Work, Any]] = []
+        """Operations that nobody waits for, after an interrupt or error, with the buffers that they still use."""
+
+    def release(self) -> None:
+        """Forget what has finished of the operations that nobody waits for."""
+        for one in list(self.unfinished):
+            try:
+                over = one[0].test()
+            except Exception:  # it has ended by an error
+                over = True
+            if over:
+                self.unfinished = [other for other in self.unfinished if other is not one]
 
 
 def _facts() -> dict[str, Any]:
@@ -88,7 +100,8 @@ def _facts() -> dict[str, Any]:
 def _states() -> dict[int, str]:
     """What the boards say of ranks for which others have waited for a second; under -1 why a call was given up."""
     found: dict[int, str] = {}
-    known = [(key, group) for key, group in list(_groups.items()) if isinstance(key, Board)]
+    keys = [ref() for ref in _groups.keyrefs()]  # other threads may add groups
+    known = [(key, _groups[key]) for key in keys if isinstance(key, Board)]
     newest = intern.groups.items[known[-1][1].number].name if known else ""
     for board, group in known:
         if group.broken and intern.groups.items[group.number].name == newest:
@@ -163,7 +176,7 @@ def wait_any(pending: Mapping[K, Pending]) -> K:
         if monotonic() - look > LOOK:
             look = monotonic()
             for one in pending.values():
-                one._look(0.0)
+                one._look(0.0, one._work.test)
 
 
 def abandon(communicator: Communicator, reason: str) -> None:
@@ -188,13 +201,16 @@ def _usable(communicator: Communicator, name: str) -> Group:
     group = _group(communicator)
     if group.broken:
         raise CollectiveError(f"{name}: this communicator failed before and cannot be used any more: {group.broken}")
+    if group.unfinished:
+        group.release()
     return group
 
 
-def difference(board: Board, seq: int) -> str:
+def difference(board: Board, seq: int, call: Call | None = None) -> str:
     """A sentence that names the ranks which made another call than this one, or "" if a second look finds none."""
     sleep(0.002)  # a row may have been read while it was written
-    words, ranks = board.call(board.rank, seq), board.differing(seq)
+    words, ranks = board.call(board.rank, seq), board.differing(seq, call.key if call else 0)
+    words = words or (call.words if call else "")
     others = [(rank, board.call(rank, seq)) for rank in ranks]
     ran = ", ".join(f"{board.name(rank)} ran {call}" for rank, call in others)
     if others and all(call == words for _, call in others):
@@ -244,13 +260,17 @@ def _check(communicator: Communicator, name: str, arguments: tuple[Any, ...], ar
 class Pending:
     """An operation that was started: ask with `test`, or `wait` for its end."""
 
-    __slots__ = ("_asked", "_begun", "_bucket", "_call", "_communicator", "_group", "_over", "_peer", "_seq", "_work")
+    __slots__ = (
+        "_asked", "_begun", "_bucket", "_buffers", "_call", "_communicator", "_group", "_over", "_peer", "_seq",
+        "_work",
+    )  # fmt: skip
 
     def __init__(
         self, communicator: Communicator, group: Group, call: Call, arguments: tuple[Any, ...], bucket: int
     ) -> None:
         self._communicator, self._group, self._call, self._over = communicator, group, call, False
         self._bucket, self._asked = bucket, 0
+        self._buffers = arguments  # mpi4py does not refer to all of them
         board = communicator.board
         if communicator.arriving is not None:
             communicator.arriving()
@@ -271,7 +291,11 @@ class Pending:
                 self._refuse("nothing was sent")
             if board.lag and (before := board.trouble()):
                 self._refuse("what the ranks received is wrong", before)
-        self._work: Work = getattr(communicator, call.name)(*arguments)
+        try:
+            self._work: Work = getattr(communicator, call.name)(*arguments)
+        except KeyboardInterrupt:  # the ranks' engines would count their calls differently from now on
+            abandon(communicator, f"{call.words} was interrupted as it began")
+            raise
 
     def test(self) -> bool:
         """Whether the operation has finished; returns at once.
@@ -331,20 +355,25 @@ class Pending:
                 look = now
                 if now - began > LONG:
                     pause = 0.001
-                self._look(now - began if now - began > timeout else 0.0)
+                self._look(now - began if now - began > timeout else 0.0, test)
 
-    def _look(self, waited: float) -> None:
-        """Raise if a rank runs another operation or is gone; or if ``waited``, seconds beyond the timeout, is not 0."""
+    def _look(self, waited: float, test: Callable[[], bool] | None = None) -> None:
+        """Raise if a rank runs another operation or is gone; or if ``waited``, seconds beyond the timeout, is not 0.
+
+        Unless ``test`` returns True: a rank may have ended after it did its part.
+        """
         board, call, seq = self._communicator.board, self._call, self._seq
         if board is None:
+            if waited:
+                self._fail(f"timed out after {waited:.1f} s in call {seq}, {call.words}")
             return
-        if board.differing(seq):
+        if call.numbered and board.differing(seq, call.key):
             self._refuse("it has not finished")
         if board.lag and (before := board.trouble()):
             self._refuse("it has not finished" if before == seq else "what the ranks received is wrong", before)
         collective = self._peer is None
         gone = board.gone(board.unfinished(seq) if collective else [self._peer], seq if collective else 0)
-        if not gone and not waited:
+        if not (gone or waited) or (test is not None and test()):
             return
         others = [rank for rank in range(board.size) if rank != board.rank and board.row(rank).state != LEFT]
         said = [f"timed out after {waited:.1f} s"] if waited else []
@@ -376,7 +405,7 @@ class Pending:
     def _refuse(self, outcome: str, seq: int = 0) -> None:
         """Raise for ranks that made another call, this one or an earlier, if a second look confirms it."""
         board = self._communicator.board
-        if message := difference(board, seq or self._seq):
+        if message := difference(board, seq or self._seq, None if seq else self._call):
             self._fail(f"{message}; {outcome}")
         elif seq:
             board.clear_trouble()
@@ -390,3 +419,7 @@ class Pending:
         self._group.broken = message
         if self._communicator.board is not None:
             self._communicator.board.end(GAVE_UP)
+
+    def __del__(self) -> None:
+        if not self._over and hasattr(self, "_work"):
+            self._group.unfinished.append((self._work, self._buffers))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from typing import Any
 
 import numpy as np
@@ -270,6 +271,80 @@ def test_a_rank_that_ends_after_its_last_call_has_finished_it() -> None:
     root.end(FAILED)
     root.resume()
     assert list(other.gone([0], 2)) == [0], "only what has ended as it should goes on"
+
+
+def test_a_rank_that_died_with_later_calls_under_way_is_seen_by_those_in_an_earlier_one() -> None:
+    memory = bytearray(Board.nbytes(2))
+    alive, dead = (Board(memory, rank, 2, lambda _: "gone") for rank in range(2))
+    for board in (alive, dead):
+        board.begin(1)
+    for seq in (1, 2, 3):
+        dead.enter(seq, b"all_reduce")
+    assert list(alive.gone(alive.unfinished(1), 1)) == [1]
+    dead.leave()  # calls 2 and 3 are still under way
+    assert list(alive.gone(alive.unfinished(3), 3)) == [1]
+
+
+def test_more_calls_under_way_than_the_board_holds() -> None:
+    def work() -> list[Any]:
+        def begin(count: int) -> list[Any]:
+            return [communication.start("all_reduce", np.ones(2), "sum") for _ in range(count)]
+
+        rank = distributed.rank()
+        pending = begin(100 if rank == 0 else 3 * rank % 6)  # rank 0 looks at calls that the board has no more
+        if rank:
+            time.sleep(0.4)
+            pending += begin(100 - len(pending))
+        for one in pending:
+            one.wait()
+        return [one.test() for one in pending]
+
+    assert distributed.run_threads(3, work, timeout=10.0) == [[True] * 100] * 3
+
+
+def test_a_message_needs_its_two_ranks_alone() -> None:
+    def work() -> Any:
+        if distributed.rank() == 0:
+            time.sleep(0.4)
+            distributed.send([5.0], to=1)
+        if distributed.rank() == 1:
+            return distributed.recv([0.0], source=0).tolist()
+        return None
+
+    assert distributed.run_threads(3, work, timeout=10.0)[1] == [5.0], "rank 2 had ended before"
+
+
+def test_buffers_outlive_an_operation_that_nobody_waits_for() -> None:
+    def work() -> list[bool]:
+        buffer = np.ones(3)
+        known = weakref.ref(buffer)
+        if distributed.rank():
+            distributed.recv(0.0, source=0)
+        communication.start("all_reduce", buffer, "sum")
+        del buffer
+        found = [known() is not None]
+        if not distributed.rank():
+            distributed.send(1.0, to=1)
+        distributed.barrier()
+        distributed.barrier()
+        return [*found, known() is not None]
+
+    assert distributed.run_threads(2, work, timeout=10.0)[0] == [True, False]
+
+
+def test_a_communicator_without_a_board_has_a_timeout() -> None:
+    class Silent(Communicator):
+        size, timeout = 2, 0.2
+
+        def barrier(self) -> Work:
+            return Never()
+
+    class Never(Work):
+        def test(self) -> bool:
+            return False
+
+    with distributed.use_communicator(Silent()), pytest.raises(CollectiveError, match=r"timed out after .* barrier"):
+        distributed.barrier()
 
 
 def test_an_interrupt_ends_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
