@@ -34,6 +34,8 @@ K = TypeVar("K")
 
 EAGER = 300
 """How many times a wait asks before it yields the processor to others."""
+STANDS = 20_000
+"""Nanoseconds from which on the start of an operation is an event: the program stood still for it."""
 LOOK = 0.1
 """Seconds between two looks at the other ranks, while a wait lasts."""
 LONG = 1.0
@@ -139,12 +141,20 @@ def run(name: str, *arguments: Any, on: Communicator | None = None, bucket: int 
         CollectiveError: another rank makes another call, is gone, or has not come before the timeout.
         ValueError: arguments that no rank could give.
     """
-    pending = start(name, *arguments, on=on, bucket=bucket)
+    pending = _begin(name, arguments, on, bucket)
     pending.wait(pending._begun)
 
 
 def start(name: str, *arguments: Any, on: Communicator | None = None, bucket: int = -1) -> Pending:
     """Start an operation of a communicator and return at once; see `run`. Recordings show the bucket's number."""
+    pending = _begin(name, arguments, on, bucket)
+    if bus.lanes is not None and (now := clock()) - pending._begun > STANDS:  # the engine worked before it returned
+        lane, group = bus.lanes.lane, pending._group.number
+        lane.emit(pending._call.waits, pending._begun, now, pending._seq, group, 0, 0, lane.context)
+    return pending
+
+
+def _begin(name: str, arguments: tuple[Any, ...], on: Communicator | None, bucket: int) -> Pending:
     communicator = on or current()
     group = _usable(communicator, name)
     call = _described(group, communicator, name, arguments)

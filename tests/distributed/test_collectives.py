@@ -108,6 +108,19 @@ def test_buckets_that_travel_beside_the_backward_are_overlap() -> None:
     assert (calls.exposed_ns / MS).tolist() == [[2, 2]]
 
 
+def test_time_in_which_a_call_is_started_is_exposed_and_not_waiting_for_others() -> None:
+    """The engine works for 4 ms before it returns; the rest of the 10 ms is hidden."""
+    ranks = [Columns(rank, 2) for rank in range(2)]
+    for rank in ranks:
+        rank.call(1, 10, 20)
+        rank._row(schema.WAIT, rank.plan, 10, _ns(14), 1, rank.group, 0, 0, 0)
+        rank.step(0, 0, 40)
+    calls = joined(*ranks)
+    assert (calls.exposed_ns / MS).tolist() == [[4, 4]]
+    assert calls.overlap.tolist() == pytest.approx([0.6])
+    assert not calls.waited.any()
+
+
 def test_a_late_rank_is_late_once_whatever_the_number_of_buckets() -> None:
     """Both buckets come 20 ms late, and the others stand still for 20 ms in all."""
     ranks = [Columns(rank, 2) for rank in range(2)]

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 import flnb
 from flnb import distributed, nn
 from flnb.dispatch.communication import start
+from flnb.interface import Communicator, Work
+from flnb.interface.communicator import Done
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,3 +86,16 @@ def test_buckets_are_numbered_and_files_keep_the_groups(tmp_path: Path) -> None:
     groups = again.table("collective_begin")["group"].tolist()
     assert groups == run.table("collective_begin")["group"].tolist()
     assert again.catalog.groups.items[groups[0]] == run.catalog.groups.items[groups[0]]
+
+
+def test_an_engine_that_works_before_it_returns_makes_the_program_stand_still() -> None:
+    class Working(Communicator):
+        def all_reduce(self, buffer: Any, op: str = "sum") -> Work:
+            time.sleep(0.02)
+            return Done()
+
+    with distributed.use_communicator(Working), flnb.record() as run:
+        start("all_reduce", np.ones(3), "sum").wait()
+    waits = run.table("wait")
+    assert (waits["t1"] - waits["t0"]).tolist()[0] > 15e6
+    assert len(waits["t0"]) == 1

@@ -142,7 +142,8 @@ def _calls(view: View, names: dict[str, int], sizes: dict[int, int]) -> Columns:
         found["begin"][at], found["plan"][at], found["bucket"][at] = table[start], table["plan"], table["bucket"]
     found["end"][np.searchsorted(key, ended["key"])] = ended["t1"]
     at = np.searchsorted(key, waits["key"])
-    found["asked"][at], found["waited"][at] = waits["t0"], waits["t1"] - waits["t0"]
+    last = waits["t1"] == found["end"][at]  # else the program stood still while the call was started
+    found["asked"][at[last]], found["waited"][at[last]] = waits["t0"][last], (waits["t1"] - waits["t0"])[last]
     nbytes = np.array([plan.nbytes for plan in plans], np.int64)[found["plan"]] if len(key) else found["plan"]
     return found | {"key": key, "nbytes": nbytes, "step": step_of(view, found["begin"])}
 
@@ -191,13 +192,13 @@ def _exposure(ranks: Sequence[View], calls: dict[str, Ints], last: Ints, step: I
         np.add.at(took[:, row], np.searchsorted(steps, table["index"]), table["t1"] - table["t0"])
         waits = view.table("wait")
         at, known = _at(steps, step_of(view, waits["t0"]))
-        np.add.at(exposed[:, row], at[known], (waits["t1"] - waits["t0"])[known])
         mine = (calls["end"][row] > last) & (last > 0) & (calls["begin"][row] > 0)
         bins, inside = _at(steps, step[mine])
         bins = np.where(inside, bins, len(steps))
         flights = last[mine], calls["end"][row][mine], bins
         stood = waits["t0"], waits["t1"], np.where(known, at, len(steps))
-        flight, stand = _covered(*flights, len(steps)), _covered(*stood, len(steps))
+        flight = _covered(*flights, len(steps))
+        exposed[:, row] = stand = _covered(*stood, len(steps))
         start, end, where = (np.concatenate(pair) for pair in zip(flights, stood, strict=True))
         flown += flight
         hidden += _covered(start, end, where, len(steps)) - stand
