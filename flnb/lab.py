@@ -18,7 +18,7 @@ from urllib.parse import quote
 from flnb_telemetry.extras import require
 from flnb_telemetry.formats import aside
 
-NOTEBOOKS = ("quickstart.ipynb", "models.ipynb", "autograd_graphs.ipynb", "memory_managers.ipynb")
+NOTEBOOKS = ("quickstart.ipynb", "models.ipynb", "autograd_graphs.ipynb", "memory_managers.ipynb", "distributed.ipynb")
 """The notebooks that come with flnb; the first is opened by default."""
 
 

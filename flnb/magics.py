@@ -15,7 +15,8 @@ HELP = """%flnb dashboard              show the live dashboard, which follows ev
 %flnb help                   print this list
 %%record [--inputs] [name]   run the cell under flnb.record(name); the recording is shown and stored as `run`
                              (--inputs also stores the inputs of every op, which run.calls[i] runs again)
-%%ranks                      run the cell on all ranks of the cluster that flnb.distributed.Cluster(4) started"""
+%%ranks [--record]           run the cell on all ranks of the cluster that flnb.distributed.Cluster(4) started
+                             (--record records every rank; `run` has the recordings on one clock)"""
 
 
 class Magics:
@@ -63,16 +64,25 @@ class Magics:
         return run
 
     def ranks(self, line: str, cell: str) -> None:
-        """Run the cell on all ranks of the active `flnb.distributed.Cluster`; output has the rank in front."""
+        """Run the cell on all ranks of the active `flnb.distributed.Cluster`; output has the rank in front.
+
+        With ``--record`` every rank is recorded, and the variable `run` has all recordings, also if the cell fails.
+        """
         from flnb.distributed import Cluster
 
-        if line.strip():
-            raise ValueError(f"%%ranks: got {line.strip()!r}, expected nothing behind it")
-        if Cluster.active is None:
+        if line.strip() not in ("", "--record"):
+            raise ValueError(f"%%ranks: got {line.strip()!r}, expected --record or nothing behind it")
+        cluster = Cluster.active
+        if cluster is None:
             raise RuntimeError("%%ranks: no ranks run; start some with: cluster = flnb.distributed.Cluster(4)")
         if "flnb.widgets.dashboard" in sys.modules:  # it may have been opened before the cluster was
             sys.modules["flnb.widgets.dashboard"].show_cluster()
-        Cluster.active.run(cell if cell.startswith("%%") else f"# %%ranks\n{cell}")  # lines keep their numbers
+        source = cell if cell.startswith("%%") else f"# %%ranks\n{cell}"  # lines keep their numbers
+        try:
+            cluster.run(source, record=bool(line.strip()))
+        finally:
+            if line.strip():
+                self.shell.user_ns["run"] = cluster.recorded
 
     def _compiled(self, cell: str) -> tuple[Any, Any]:
         """Compile a cell to its statements and its last expression (or None); tracebacks will show the cell's lines."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,29 @@ def test_the_code_runs_block_after_block(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_the_script_of_ranks_runs_on_two_of_them_and_a_killed_one_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py")
+    assert "flnb launch -n 4 script.py" in TEXT
+    code = next(block for block in re.findall(r"```python\n(.*?)```", TEXT, re.S) if "distributed.init()" in block)
+    imports = "import os, signal\nimport flnb\nimport flnb.nn as nn\n"
+    checks = "assert total.item() == 2.0\nassert model.module.weight.grad.tolist() == [[3.0] * 4]\n"
+    fault = "if distributed.rank() == 1:\n    os.kill(os.getpid(), signal.SIGKILL)\ndistributed.barrier()\n"
+    script = tmp_path / "script.py"
+    script.write_text(imports + code + checks + "print('averaged', flush=True)\n" + fault)
+    command = [sys.executable, "-m", "flnb.cli", "launch", "-n", "2", "script.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.count("averaged") == 2, done.stderr[-3000:]
+    assert re.search(r"CollectiveError: rank 1 \(process \d+\) has died", done.stderr), done.stderr[-3000:]
+    assert (tmp_path / "flight.json").exists()
+
+
+def test_extras_that_are_named_exist() -> None:
+    extras = set(re.findall(r"'\.\[([\w,]+)\]'", TEXT))
+    known = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    assert "lab,mpi,parallel" in extras
+    assert {name for names in extras for name in names.split(",")} <= known
 
 
 def test_the_commands_of_the_continuous_integration_are_the_readmes() -> None:
@@ -53,6 +77,7 @@ def test_sections_come_in_the_order_in_which_a_reader_needs_them() -> None:
         "Ten lines",
         "Replace the backend",
         "Replace the memory manager",
+        "Run on several ranks",
         "Where things are",
     ]
     assert TEXT.index("![") < TEXT.index("## Start")

@@ -7,12 +7,13 @@ import atexit
 import sys
 import threading
 import traceback
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from importlib.util import find_spec
 from io import TextIOBase
 from typing import TYPE_CHECKING, Any
 
 from flnb.dispatch.communication import current
+from flnb.dispatch.recording import record
 from flnb.distributed.failures import Failure, RankError
 from flnb.distributed.ranks import run_threads
 
@@ -68,6 +69,7 @@ class Cluster:
     Attributes:
         size: the number of ranks.
         kind: "mpi" or "threads".
+        recorded: the recordings of the last cell, or None; also of one that failed.
 
     Raises:
         ImportError: kind "mpi" without the extras.
@@ -90,6 +92,7 @@ class Cluster:
             raise ValueError(f"Cluster({ranks}): expected 1 rank or more")
         if Cluster.active is not None:
             Cluster.active.stop()
+        self.recorded: Any = None
         reason = _missing() if kind is None else ""
         self.size, self.kind = ranks, "threads" if kind == "threads" or reason else "mpi"
         if self.kind == "mpi":
@@ -102,16 +105,25 @@ class Cluster:
         atexit.register(self.stop)
         print(f"{ranks} ranks, {self._ranks.name}{reason}")
 
-    def run(self, source: str) -> None:
+    def run(self, source: str, *, record: bool = False) -> Any:
         """Run code on all ranks and return when all have finished; what they print appears as it comes.
+
+        Args:
+            source: the code.
+            record: record every rank.
+
+        Returns:
+            With ``record``, the recordings of all ranks on one clock: ``.collectives`` says who was late and why.
 
         Raises:
             RankError: it failed on some rank.
             KeyboardInterrupt: Ctrl-C, after it was raised on the ranks.
         """
-        failures = self._started().run(source, Output())
+        self.recorded = None
+        failures, self.recorded = self._started().run(source, Output(), record)
         if failures:
             raise RankError(failures)
+        return self.recorded
 
     def show_on(self, hub: Any, rank: int = 0) -> None:
         """Show on a dashboard what cells do; `flnb.dashboard` calls this.
@@ -180,8 +192,8 @@ class Threads:
         self._variables: list[dict[str, Any]] = [{"__name__": "__main__"} for _ in range(count)]
         self._cells = 0
 
-    def run(self, source: str, output: Output) -> dict[int, Failure]:
-        """Run a cell on all ranks, and return the errors by rank."""
+    def run(self, source: str, output: Output, recorded: bool) -> tuple[dict[int, Failure], Any]:
+        """Run a cell on all ranks; return the errors by rank, and the recording."""
         import linecache
 
         self._cells += 1
@@ -205,9 +217,10 @@ class Threads:
                 failures[rank] = Failure(type(error).__name__, str(error), text)
                 raise
 
-        with _by_rank(output), suppress(Exception):  # the first error, which is in `failures`
+        recording = record("ranks") if recorded else nullcontext()
+        with _by_rank(output), recording as run, suppress(Exception):  # the first error, which is in `failures`
             run_threads(len(self._variables), work)
-        return dict(sorted(failures.items()))
+        return dict(sorted(failures.items())), run
 
     def pull(self, name: str) -> list[Any]:
         """The values of a variable, in the order of ranks."""

@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 import traceback
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from flnb_telemetry.joined import Message, RankSource
@@ -20,6 +20,7 @@ from IPython import get_ipython
 
 from flnb.dispatch.board import process_alive
 from flnb.dispatch.communication import abandon, current
+from flnb.dispatch.recording import record
 from flnb.distributed import nanny
 from flnb.distributed.ranks import init
 
@@ -27,6 +28,7 @@ __all__ = ["begin", "prepare", "remove_shared", "watch"]
 
 _watched: dict[str, RankSource] = {}
 _running = threading.Event()
+_recording = ExitStack()
 
 
 def begin(kernel: int, controller: int, folder: str) -> tuple[int, int, int]:
@@ -38,12 +40,13 @@ def begin(kernel: int, controller: int, folder: str) -> tuple[int, int, int]:
     return rank, os.getpid(), os.getppid()
 
 
-def prepare(broken: bool, number: int | None) -> None:
+def prepare(broken: bool, number: int | None, record_to: str | None) -> None:
     """Get ready for a cell, on all ranks before it begins on any.
 
     Args:
         broken: whether calls may be unfinished, by an interrupt or error: then the ranks join anew.
         number: the cell's number in the notebook, which tracebacks show; None outside of one.
+        record_to: the folder to which the recording of the cell is saved; None for no recording.
     """
     _running.set()
     if number is not None:
@@ -52,10 +55,14 @@ def prepare(broken: bool, number: int | None) -> None:
         init("mpi")
     elif (board := current().board) is not None:
         board.resume()
+    if record_to is not None:
+        _recording.callback(lambda: run.save(f"{record_to}/{current().rank}.flnb"))  # when it has ended
+        run = _recording.enter_context(record("ranks"))
 
 
 def _cell_ended(result: Any) -> None:
     """Tell ranks that wait for this one that it makes no more calls in this cell, and the dashboard how it ended."""
+    _recording.close()
     if _watched and (message := _watched["source"].message(last=True)) is not None:
         _publish(message)
     _running.clear()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from flnb_telemetry.extras import require
 from flnb_telemetry.joined import JoinedLive
+from flnb_telemetry.ranks import Ranks
 from IPython import get_ipython
 
 from flnb.dispatch.board import process_alive
@@ -80,8 +81,8 @@ class Processes:
         self._broken = False
         self._dead: list[int] = []
 
-    def run(self, source: str, output: Output) -> dict[int, Failure]:
-        """Run a cell on all ranks, print what they print as it comes, and return the errors by rank."""
+    def run(self, source: str, output: Output, recorded: bool) -> tuple[dict[int, Failure], Any]:
+        """Run a cell on all ranks, print what they print as it comes; return the errors by rank, and the recordings."""
         if self._dead:
             died = ", ".join(f"rank {rank} (process {self.pids[rank]})" for rank in self._dead)
             raise RuntimeError(
@@ -91,7 +92,8 @@ class Processes:
         if self._broken:
             self._wait(self._last, output)  # a rank may still be busy with the cell that was interrupted
         shell = get_ipython()
-        self._view.apply(engine.prepare, self._broken, shell and shell.execution_count).get()
+        folder = tempfile.mkdtemp(dir=self._folder) if recorded else None
+        self._view.apply(engine.prepare, self._broken, shell and shell.execution_count, folder).get()
         self._broken = False
         if self._hub is not None and self._hub.source is not self._live:  # a recording of the kernel's was shown
             self._hub.follow(self._live)
@@ -109,7 +111,7 @@ class Processes:
             elif (error := each.exception()) is not None:
                 found[rank] = Failure(error.ename, error.evalue, error.traceback)
         self._broken = bool(found)
-        return found
+        return found, Ranks(sorted(Path(folder).iterdir())) if folder and not self._dead else None
 
     def pull(self, name: str) -> list[Any]:
         """The values of a variable, in the order of ranks."""

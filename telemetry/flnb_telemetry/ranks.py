@@ -88,6 +88,11 @@ class Ranks(Mapping[int, Recording]):
             f"a run of several ranks has no {name!r}; take the recording of one rank, such as run[{first}].{name}"
         )
 
+    @property
+    def name(self) -> str:
+        """The name of the run: that of its first rank."""
+        return next(iter(self._runs.values())).name
+
     def views(self) -> list[View]:
         """The ranks as analyses read them: times on the common clock."""
         return [_only(run, rank, self.offsets[rank], self.bounds[rank]) for rank, run in self._runs.items()]

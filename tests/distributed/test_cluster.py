@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import flnb
 from flnb.distributed import Cluster, RankError
 from flnb.distributed import cluster as module
 
@@ -126,6 +127,22 @@ def test_a_cell_that_python_cannot_read_is_an_error(cluster: Cluster) -> None:
     cluster.run(SUM)
 
 
+def test_ranks_are_recorded_on_one_clock(cluster: Cluster) -> None:
+    run = cluster.run(
+        "import flnb, time\nfor _ in range(6):\n    with flnb.step():\n        with flnb.scope('data.take'):\n"
+        "            time.sleep(0.1 if flnb.distributed.rank() == 2 else 0.005)\n"
+        "        flnb.distributed.all_reduce(flnb.ones(2))",
+        record=True,
+    )
+    worst = run.collectives.who()[0]
+    assert (worst["rank"], worst["scope"], len(run.collectives)) == (2, "data.take", 6)
+    assert flnb.plot.collectives(run).layout.title.text == "Collective calls of ranks"
+    assert cluster.run("1;") is None
+    with pytest.raises(RankError):
+        cluster.run("flnb.distributed.all_reduce(flnb.ones(2))\nif flnb.distributed.rank():\n    1 / 0", record=True)
+    assert len(cluster.recorded.collectives) == 1, "also of a cell that failed"
+
+
 class Board:
     """A dashboard's hub: its source of frames."""
 
@@ -228,5 +245,5 @@ def test_the_magic_runs_a_cell_on_the_active_cluster() -> None:
     with Cluster(2, kind="threads") as cluster:
         magics.ranks("", "import flnb\nx = flnb.distributed.rank()")
         assert cluster["x"] == [0, 1]
-        with pytest.raises(ValueError, match="%%ranks: got 'all', expected nothing behind it"):
+        with pytest.raises(ValueError, match="%%ranks: got 'all', expected --record or nothing behind it"):
             magics.ranks("all", "1")
