@@ -115,8 +115,6 @@ class Division:
     """
 
     def __init__(self, parameter: Parameter, rank: int, size: int, own_memory: bool) -> None:
-        if not parameter._is_contiguous():
-            parameter._adopt(copy(parameter.data))
         self.parameter, self.size, self.number = parameter, size, parameter._node[2]
         self.width = -(-parameter.size // size)
         self.low = min(rank * self.width, parameter.size)
@@ -124,6 +122,7 @@ class Division:
         self.unit: Unit | None = None
         self._flat: Any = None
         self._array: Any = None
+        self._close_gaps()
         with category("parameter"):
             part = self.slice(parameter.data)
             self.shard = Shard(copy(part) if own_memory else part)
@@ -135,6 +134,12 @@ class Division:
             SLOT.__delete__(parameter)
             if hasattr(parameter, "_root"):
                 del parameter._root  # it has the same memory
+
+    def _close_gaps(self) -> None:
+        """Move a parameter whose memory has gaps, so that parts of it are views."""
+        if not self.parameter._is_contiguous():
+            with category("parameter"):
+                self.parameter._adopt(copy(self.parameter.data))
 
     def slice(self, whole: Tensor) -> Tensor:
         """This rank's part of a tensor like the parameter, as a view if that is contiguous."""
@@ -149,6 +154,7 @@ class Division:
     def follow(self) -> None:
         """Make the shard a view of the parameter again, if that was given other memory."""
         if self._buffer is not None and self.parameter._data is not self._buffer:
+            self._close_gaps()
             self._buffer = self.parameter._data
             self.shard._adopt(self.slice(self.parameter.data))
 

@@ -262,6 +262,8 @@ class Sharded(Exchanging):
         """Collect the new values of the parameters from all ranks, in stages 1 and 2."""
         for unit in self._units:
             unit.release()  # a pass that failed may have left old values here
+            for division in unit.divisions:
+                crossing.mark_written(division.parameter)  # nodes that saved it would see new values
         if self._units or current().size == 1:
             return
         for bucket in self._buckets:

@@ -490,8 +490,12 @@ def test_a_parameter_that_changes_after_it_was_divided(stage: int) -> None:
         model = distributed.Sharded(net, partial(optim.SGD, lr=1.0), stage=stage)
         with model.gathered():
             if stage < 3:
-                net[1].weight.data = flnb.zeros((1, 2)) + 2.0  # other memory
+                net[0].weight.data = flnb.zeros((2, 2)) + 2.0  # other memory
+                net[1].weight.data = flnb.zeros((1, 4))[:, ::2]  # with gaps
             net.load_state_dict({"0.weight": np.eye(2), "1.weight": np.full((1, 2), 2.0)})
+        model(flnb.zeros((1, 2))).sum().backward()
+        model.optimizer.step()  # by zero
+        model.optimizer.zero_grad()
         net[0].weight.requires_grad = False
         model(flnb.ones((1, 2))).sum().backward()
         model.optimizer.step()
@@ -502,3 +506,16 @@ def test_a_parameter_that_changes_after_it_was_divided(stage: int) -> None:
         return found
 
     assert distributed.run_threads(2, work) == [{"0.weight": [[1.0, 0.0], [0.0, 1.0]], "1.weight": [[1.0, 1.0]]}] * 2
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_a_graph_that_is_kept_over_a_step_is_an_error(stage: int) -> None:
+    def work() -> None:
+        model = distributed.Sharded(Failing(), partial(optim.SGD, lr=1.0), stage=stage)
+        y = model(flnb.ones((1, 2))).sum()
+        y.backward(retain_graph=True)
+        model.optimizer.step()
+        with pytest.raises(RuntimeError, match="written"):
+            y.backward()
+
+    distributed.run_threads(2, work)

@@ -34,8 +34,7 @@ def test_memory_is_what_a_dry_run_predicts(tmp_path: Path) -> None:
     launch(2, "memory", folder=tmp_path)
 
 
-@pytest.mark.parametrize("stage", ["1", "3"])
-def test_checkpoints_load_on_another_number_of_ranks(stage: str, tmp_path: Path) -> None:
-    launch(4, "save", "last.safetensors", stage, folder=tmp_path)
+def test_checkpoints_load_on_another_number_of_ranks(tmp_path: Path) -> None:
+    launch(4, "save", "last.safetensors", "3", folder=tmp_path)
     for ranks in (1, 2, 3):
-        launch(ranks, "load", "last.safetensors", stage, folder=tmp_path)
+        launch(ranks, "load", "last.safetensors", "3", folder=tmp_path)
