@@ -96,7 +96,7 @@ export class Details {
     const right = this.dots.width - 12;
     if (Number.isNaN(begin)) return label(c, "has not come", right, y, colours.error, theme.ui(10.5, 600), "right");
     const communication = theme.family("communication");
-    const met = Number.isNaN(last) ? model.section.now_ms : Math.max(begin, last);
+    const met = Number.isNaN(last) || call === model.hanging ? model.section.now_ms : Math.max(begin, last);
     if (x(met) - x(begin) > 2) paintHatched(c, x(begin), x(met), y - 2.5, 5, communication, colours.bg);
     if (end > met) {
       c.fillStyle = communication;
@@ -108,7 +108,7 @@ export class Details {
     if (bound > 0) horizontal(c, x(begin - bound) - 2, x(begin + bound) + 2, y + 6, colours.ink);
     const delay = begin - middle;
     const inside = !late && Math.abs(delay) <= Math.max(model.apart, 1e-3);
-    label(c, inside ? (model.apart > 0 ? "in bound" : "median") : `${delay > 0 ? "+" : "−"}${text(duration(Math.abs(delay) * 1e6))}`, right, y, late ? colours.ink : colours.dim, theme.ui(10.5, late ? 600 : ""), "right");
+    label(c, call === model.hanging ? "" : inside ? (model.apart > 0 ? "in bound" : "median") : `${delay > 0 ? "+" : "−"}${text(duration(Math.abs(delay) * 1e6))}`, right, y, late ? colours.ink : colours.dim, theme.ui(10.5, late ? 600 : ""), "right");
   }
 
   private legend(c: CanvasRenderingContext2D, y: number): void {

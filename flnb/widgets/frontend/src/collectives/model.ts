@@ -43,6 +43,8 @@ export class CollectivesModel {
   readonly order: readonly number[];
   /** Milliseconds by which the clocks of two ranks may differ. */
   readonly apart: number;
+  /** Row of the call that hangs; -1: none does. */
+  readonly hanging: number;
   private readonly reasons = new Map<number, LateReason>();
   private readonly known = new Map<number, readonly number[]>();
 
@@ -53,6 +55,7 @@ export class CollectivesModel {
     for (const reason of section.reasons) this.reasons.set(reason.row, reason);
     const times = Float64Array.from({ length: this.rows }, (_, row) => this.last(row));
     this.order = Array.from({ length: this.rows }, (_, row) => row).sort((one, two) => order(times[one]!, times[two]!) || one - two);
+    this.hanging = section.stuck ? this.find(section.stuck.group, section.stuck.seq) : -1;
     this.steps = this.stepSpans();
     this.limits = this.ends();
   }
@@ -91,7 +94,7 @@ export class CollectivesModel {
 
   /** Index of the rank that came last by more than the clocks may be apart; -1: nobody. */
   lateRank(row: number): number {
-    return this.late(row) > this.apart ? this.columns["late_rank"]![row]! : -1;
+    return this.late(row) > this.apart && row !== this.hanging ? this.columns["late_rank"]![row]! : -1;
   }
 
   /** How much later the last rank came than the median of the others, ms. */
@@ -159,12 +162,6 @@ export class CollectivesModel {
       };
       return Array.from({ length: this.ranks }, (_, rank) => rank).filter(came);
     });
-  }
-
-  /** Row of the call that hangs; -1: none does. */
-  get hanging(): number {
-    const { stuck } = this.section;
-    return stuck ? this.find(stuck.group, stuck.seq) : -1;
   }
 
   /** Whether a rank that belongs to it has not come, or has not ended it. */

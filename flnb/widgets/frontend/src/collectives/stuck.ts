@@ -25,6 +25,7 @@ export class Stuck {
     if (key === this.drawn) return;
     this.drawn = key;
     this.panel.sub = `${stuckTitle(call)} · for ${text(duration(call.seconds * 1e9))}`;
+    this.said.title = call.text;
     this.said.replaceChildren(h("b", { class: "fl-error" }, `✕ ${stuckTitle(call)}: `), call.text);
     this.head.replaceChildren(...this.columns(call).map((name) => h("th", { scope: "col", class: "fl-left" }, name)));
     this.body.replaceChildren(...call.rows.map((row) => h("tr", {}, ...this.cells(row).map((value, at) =>
