@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults import trial
+
 pytest.importorskip("mpi4py", reason="mpi4py is not installed: no processes to start")
 
 SCRIPT = Path(__file__).with_name("scripts.py")
@@ -26,6 +28,21 @@ def launch(ranks: int, *arguments: str, folder: Path) -> subprocess.CompletedPro
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_check_communicator_passes_on_mpi(ranks: int, tmp_path: Path) -> None:
     done = launch(ranks, "kit", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_check_communicator_passes_on_open_mpi(tmp_path: Path) -> None:
+    trial.need("openmpi")
+    command = trial.command(4, SCRIPT, "kit")
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=tmp_path,
+        env=trial.environment("openmpi"),
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -1,7 +1,7 @@
 """`python -m tests.faults`: every fault under every MPI, with the seconds after which each survivor names the rank.
 
-Options: `--engine NAME` and `--only TEXT` (faults whose names have that text). The exit status is the number of rows
-that are not as they must be.
+Options: `--engine NAME`, `--only TEXT` (faults whose names have that text), `--rank N` (the one with the fault). The
+exit status is the number of rows that are not as they must be.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from tests.faults.trial import (
 )
 
 
-def row(engine: str, kind: str, place: str) -> list[str]:
+def row(engine: str, kind: str, place: str, faulty: int) -> list[str]:
     """Run one trial; returns its problems after printing a row."""
     before = shared_files()
     with temporary() as folder:
-        outcome, found = run(engine, kind, place, Path(folder))
+        outcome, found = run(engine, kind, place, Path(folder), faulty)
         found += [f"left behind: {each}" for each in left_behind(before, Path(folder))]
     told = "  ".join(f"rank {rank} {seconds:.2f}" for rank, (seconds, _) in outcome.said.items())
     print(f"{kind:24} {place:9} {engine:8} {outcome.status:4}  {told:36}  {'; '.join(found) or 'ok'}", flush=True)
     return found
 
 
-def run(engine: str, kind: str, place: str, folder: Path) -> tuple[Outcome, list[str]]:
+def run(engine: str, kind: str, place: str, folder: Path, faulty: int) -> tuple[Outcome, list[str]]:
     """The outcome of a trial and its problems."""
     if kind == "mpiexec killed":
         outcome = kill_mpiexec(engine, folder)
@@ -45,11 +45,11 @@ def run(engine: str, kind: str, place: str, folder: Path) -> tuple[Outcome, list
         outcome = fill_disk(engine, folder)
         right = outcome.status == 1 and "flight.json could not be written: [Errno 28]" in outcome.stderr
     elif kind == AT_END:
-        outcome = attempt(engine, kind, True, folder)
+        outcome = attempt(engine, kind, True, folder)  # of rank 2: it is alone on its host
         right = outcome.status == 1 and outcome.stderr.count("what the ranks received is wrong") == 3
     else:
-        outcome = attempt(engine, kind, place == "two hosts", folder)
-        return outcome, problems(kind, outcome)
+        outcome = attempt(engine, kind, place == "two hosts", folder, faulty)
+        return outcome, problems(kind, outcome, faulty)
     return outcome, [] if right else [outcome.stderr]
 
 
@@ -58,15 +58,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--engine", choices=list(engines()))
     parser.add_argument("--only", default="")
+    parser.add_argument("--rank", type=int, choices=range(3), default=2)
     chosen = parser.parse_args()
-    print(f"{'fault of rank 2':24} {'place':9} {'MPI':8} exit  seconds until each survivor named it")
+    print(f"{f'fault of rank {chosen.rank}':24} {'place':9} {'MPI':8} exit  seconds until each survivor named it")
     trials = [(kind, "one host") for kind in [*KINDS, "mpiexec killed", "disk full"]]
     trials += [(kind, "two hosts") for kind in [*HOSTS, AT_END]]
     bad = 0
     for kind, place in trials:
         for engine, settings in engines().items():
             if settings is not None and chosen.engine in (None, engine) and chosen.only in f"{kind}, {place}":
-                bad += bool(row(engine, kind, place))
+                bad += bool(row(engine, kind, place, chosen.rank))
     return bad
 
 

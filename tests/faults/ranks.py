@@ -1,4 +1,4 @@
-"""What each rank runs in a trial: all ranks make a call, then the last one does what the command line says."""
+"""What each rank runs in a trial: all ranks make a call, then one does what the command line says."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import flnb
 from flnb import distributed
 
 TIMEOUT = 2.0
-kind, hosts = sys.argv[1], sys.argv[2] == "hosts"
+kind, hosts, faulty = sys.argv[1], sys.argv[2] == "hosts", int(sys.argv[3])
+receiver = (faulty + 1) % 3
 
 
 def misbehave(x: flnb.Tensor) -> flnb.Tensor:
@@ -35,11 +36,11 @@ def misbehave(x: flnb.Tensor) -> flnb.Tensor:
         case "other dtype" | "other dtype at the end":
             return flnb.ones(1 << 16, dtype=flnb.int32)
         case "other op":
-            distributed.broadcast(x)
+            distributed.broadcast(x, root=0)
         case "message of other dtype":
-            distributed.send(flnb.ones(1 << 16, dtype=flnb.int32), to=0)
+            distributed.send(flnb.ones(1 << 16, dtype=flnb.int32), to=receiver)
         case "message of other count":
-            distributed.send(flnb.ones(1 << 15), to=0)
+            distributed.send(flnb.ones(1 << 15), to=receiver)
     return x
 
 
@@ -47,20 +48,20 @@ def main() -> None:
     """One good call, and one with the fault."""
     communicator = distributed.current()
     communicator.timeout = TIMEOUT
-    rank, last = distributed.rank(), distributed.size() - 1
+    rank = distributed.rank()
     x = flnb.ones(1 << 16)
     if "in a group" in kind:
-        communicator = distributed.set_communicator(communicator.split(0, -rank))  # the last is number 0 of the group
+        communicator = distributed.set_communicator(communicator.split(0, -rank))  # rank 2 is number 0 of the group
         communicator.timeout = TIMEOUT
     assert distributed.all_reduce(x)[0].item() == distributed.size()
     if kind == "mpiexec killed":
         Path(f"ready_{rank}").touch()
         while True:
             distributed.barrier()
-    if rank == last:  # of all, not of the group
+    if rank == faulty:  # of all, not of the group
         x = misbehave(x)
-    if rank == 0 and "message" in kind:
-        distributed.recv(x, source=last)
+    if rank == receiver and "message" in kind:
+        distributed.recv(x, source=faulty)
     distributed.all_reduce(x)
     for _ in range(40 if hosts and "at the end" not in kind else 0):  # other hosts are heard of now and then only
         time.sleep(0.05)

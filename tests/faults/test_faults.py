@@ -29,16 +29,9 @@ def sample() -> list[tuple[str, str, bool]]:
     return [(kind, engines[i % len(engines)], hosts) for i, (kind, hosts) in enumerate(kinds)]
 
 
-def need(engine: str) -> None:
-    """Skip the test without this MPI; on CI, where .ci/run installs it, fail."""
-    if trial.engines()[engine] is None:
-        message = f"{engine} is not installed; see CONTRIBUTING.md"
-        pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
-
-
 @pytest.mark.parametrize(("kind", "engine", "hosts"), sample())
 def test_every_survivor_names_the_rank(kind: str, engine: str, hosts: bool, tmp_path: Path) -> None:
-    need(engine)
+    trial.need(engine)
     before = trial.shared_files()
     if kind == "mpiexec killed":
         outcome = trial.kill_mpiexec(engine, tmp_path)
@@ -52,7 +45,7 @@ def test_every_survivor_names_the_rank(kind: str, engine: str, hosts: bool, tmp_
 
 @pytest.mark.parametrize("engine", ["openmpi"])
 def test_a_mismatch_on_another_host_is_told_at_the_end(engine: str, tmp_path: Path) -> None:
-    need(engine)
+    trial.need(engine)
     outcome = trial.attempt(engine, trial.AT_END, True, tmp_path)
     assert outcome.status == 1
     assert "rank 2 ran all_reduce int32[65536], sum as call 2, rank 0 ran all_reduce float32[65536]" in outcome.stderr
@@ -69,7 +62,7 @@ def test_a_full_disk_is_told(tmp_path: Path) -> None:
 
 def test_a_launcher_that_is_killed_leaves_nothing_once_another_runs(tmp_path: Path) -> None:
     before = trial.shared_files()
-    job = subprocess.Popen(trial.command(3, trial.RANKS, "mpiexec killed", "one host"), cwd=tmp_path)
+    job = subprocess.Popen(trial.command(3, trial.RANKS, "mpiexec killed", "one host", "2"), cwd=tmp_path)
     end = time.monotonic() + 60
     while len(list(tmp_path.glob("ready_*"))) < 3 and time.monotonic() < end:
         time.sleep(0.05)
@@ -85,7 +78,7 @@ def test_a_launcher_that_is_killed_leaves_nothing_once_another_runs(tmp_path: Pa
 
 @pytest.mark.parametrize("engine", ["mpich", "openmpi"])
 def test_a_script_without_init_is_told(engine: str, tmp_path: Path) -> None:
-    need(engine)
+    trial.need(engine)
     (tmp_path / "script.py").write_text("import flnb\nassert flnb.distributed.size() == 1\n")
     done = run(engine, tmp_path)
     assert done.returncode == 0
@@ -94,7 +87,7 @@ def test_a_script_without_init_is_told(engine: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("engine", ["mpich", "openmpi"])
 def test_a_rank_that_ends_before_init_is_named(engine: str, tmp_path: Path) -> None:
-    need(engine)
+    trial.need(engine)
     (tmp_path / "script.py").write_text(
         "import os, flnb\nif os.environ['FLNB_RANK'] != '1':\n    flnb.distributed.init()\n"
     )
@@ -105,7 +98,7 @@ def test_a_rank_that_ends_before_init_is_named(engine: str, tmp_path: Path) -> N
 
 
 def test_an_mpiexec_of_another_library_is_told(tmp_path: Path) -> None:
-    need("openmpi")
+    trial.need("openmpi")
     (tmp_path / "script.py").write_text("import flnb\nflnb.distributed.init()\n")
     other = {name: value for name, value in trial.environment("openmpi").items() if name != "FLNB_MPIEXEC"}
     before = trial.shared_files()

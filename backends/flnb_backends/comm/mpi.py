@@ -41,8 +41,9 @@ SHARED = ("/dev/shm/mpich_shm_", "/dev/shm/sm_segment.")
 class Converted(Work):
     """An MPI request on a copy of a buffer in another dtype, which is copied back when it has finished."""
 
-    def __init__(self, request: Any, wide: Any, buffer: Any) -> None:
+    def __init__(self, request: Any, wide: Any, buffer: Any, sent: Any = None) -> None:
         self._request, self._wide, self._buffer = request, wide, buffer
+        self._sent = sent  # MPI reads it until the end, and mpi4py does not hold it
 
     def test(self) -> bool:
         """Whether it has finished."""
@@ -108,7 +109,7 @@ class Mpi(Communicator):
             return self._work(self._engine.Ireduce_scatter_block(buffer, out, operation))
         made = np.empty(out.shape, wide.dtype)
         request = self._engine.Ireduce_scatter_block(wide, made, operation)
-        return Converted(request, made, out)
+        return Converted(request, made, out, wide)
 
     def broadcast(self, buffer: Any, root: int = 0) -> Work:
         """``MPI_Ibcast``."""
