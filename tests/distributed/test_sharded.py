@@ -491,7 +491,7 @@ def test_a_parameter_that_changes_after_it_was_divided(stage: int) -> None:
         with model.gathered():
             if stage < 3:
                 net[0].weight.data = flnb.zeros((2, 2)) + 2.0  # other memory
-                net[1].weight.data = flnb.zeros((1, 4))[:, ::2]  # with gaps
+                net[1].weight.data = flnb.zeros((1, 2)) + 2.0
             net.load_state_dict({"0.weight": np.eye(2), "1.weight": np.full((1, 2), 2.0)})
         model(flnb.zeros((1, 2))).sum().backward()
         model.optimizer.step()  # by zero
@@ -519,3 +519,16 @@ def test_a_graph_that_is_kept_over_a_step_is_an_error(stage: int) -> None:
             y.backward()
 
     distributed.run_threads(2, work)
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_a_parameter_that_is_given_memory_in_another_order(stage: int) -> None:
+    def work() -> Any:
+        net = nn.Linear(2, 2, bias=False)
+        model = distributed.Sharded(net, partial(optim.SGD, lr=1.0), stage=stage)
+        net.weight.data = flnb.asarray([[1.0, 2.0], [3.0, 4.0]]).T
+        model(flnb.ones((1, 2))).sum().backward()
+        model.optimizer.step()
+        return net.weight.tolist()
+
+    assert distributed.run_threads(2, work) == [[[0.0, 2.0], [1.0, 3.0]]] * 2
