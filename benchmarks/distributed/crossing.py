@@ -43,7 +43,7 @@ def measure(rounds: int, quick: bool) -> list[dict[str, Any]]:
 
 
 def launched(settings: dict[str, Any]) -> dict[str, dict[str, list[float]]]:
-    """Run two processes; returns for each size and variant the least, quartile and median of its seconds."""
+    """Run two processes; returns for each size and variant the least, quartile, median and mean of its seconds."""
     from flnb.distributed.launching import find_mpiexec
 
     with tempfile.TemporaryDirectory() as folder:
@@ -55,12 +55,16 @@ def launched(settings: dict[str, Any]) -> dict[str, dict[str, list[float]]]:
 
 
 def _row(size: int, found: dict[str, list[float]], loaded: bool) -> dict[str, Any]:
-    """One row: microseconds of each variant, least / quartile / median, and whether the goal is met."""
+    """One row: microseconds of each variant, least / quartile / median / mean, and whether the goal is met.
+
+    With more programs than cores a call takes either its usual time or until the scheduler comes round: the mean is
+    what a loop of calls takes.
+    """
     us = {name: [1e6 * s for s in seconds] for name, seconds in found.items()}
-    (raw, _, raw_median), (ours, _, our_median) = us[RAW], us[OURS]
+    (raw, _, raw_median, raw_mean), (ours, _, our_median, our_mean) = us[RAW], us[OURS]
     ratio = our_median / raw_median
     if loaded:
-        goal, met = "median <= Allreduce's", ratio <= 1.0
+        goal, met = "mean <= Allreduce's", our_mean <= raw_mean
     elif size == 4:
         goal, met = f"adds <= {ADDED} us", ours - raw <= ADDED
     else:
@@ -69,6 +73,7 @@ def _row(size: int, found: dict[str, list[float]], loaded: bool) -> dict[str, An
         "bytes": size, "machine": "busy" if loaded else "as it is",
         **{name: " / ".join(f"{v:.1f}" for v in us[name]) if name in us else "" for name in (RAW, TESTING, OURS, GLOO)},
         "adds, least": round(ours - raw, 1), "of Allreduce, median": round(ratio, 2),
+        "mean": round(our_mean / raw_mean, 2),
         "goal": goal, "met": "yes" if met else "NO",
     }  # fmt: skip
 
@@ -100,7 +105,9 @@ def rank(settings: dict[str, Any]) -> None:
                 world.Barrier()
                 with flnb.record():
                     seconds[name] += timed(call, calls)
-        found[size] = {name: [min(s), *np.percentile(s, [25, 50]).tolist()] for name, s in seconds.items()}
+        found[size] = {
+            name: [min(s), *np.percentile(s, [25, 50]).tolist(), float(np.mean(s))] for name, s in seconds.items()
+        }
     if world.rank == 0:
         Path(settings["folder"], "found.json").write_text(json.dumps(found))
 

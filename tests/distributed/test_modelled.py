@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flnb_backends.comm.modelled import Modelled
+from flnb_backends.comm.single import Single
 
 import flnb
 from flnb import distributed
@@ -195,3 +196,19 @@ def test_wrong_topologies_are_answered(settings: dict[str, Any], message: str) -
 def test_an_unknown_op_is_answered() -> None:
     with pytest.raises(ValueError, match="unknown op 'scan'; expected one of all_reduce"):
         Topology(1e-6, 1e9).seconds("scan", 8, 2)
+
+
+def test_calls_are_those_of_the_wrapped_group() -> None:
+    """Also if one rank has wrapped communicators more often before, alone: names of groups join the ranks' events."""
+    for _ in range(2):
+        communication.run("barrier", on=Modelled(inner=Alone()))
+    with flnb.record() as run:
+        timed(lambda: distributed.barrier(), latency=0.0)
+    assert (run.collectives.begin > 0).all(axis=0).any()
+
+
+class Alone(Single):
+    """A rank that believes that there is another one."""
+
+    size = 2
+    name = "alone"

@@ -94,6 +94,7 @@ class Modelled(Communicator):
         self.topology = Topology(float(latency), speed, algorithm)
         self.inner = inner or current()
         self.rank, self.size = self.inner.rank, self.inner.size
+        self.group_name = self.inner.group_name or self.inner.name
         self.board, self.timeout = self.inner.board, self.inner.timeout
         self._faults = dict(faults or {})
         self._calls = 0
