@@ -112,13 +112,17 @@ def view(options: argparse.Namespace) -> None:
     import flnb
 
     run = flnb.load_run(options.run)
-    if isinstance(run, Mapping):  # of several ranks
-        print(run)
-    elif options.html is None:
-        print(run, run.ops, sep="\n\n")
+    several = isinstance(run, Mapping)  # ranks
+    if options.html is None:
+        print(*[run] if several else [run, run.ops], sep="\n\n")
+        return
+    if several:
+        from flnb_telemetry.formats.html import write_page
+
+        write_page(options.html, f"{len(run)} ranks", {"Ranks": run._repr_html_()})
     else:
         flnb.telemetry.write_report(run, options.html)
-        _say(f"view: wrote {options.html}")
+    _say(f"view: wrote {options.html}")
 
 
 def export(options: argparse.Namespace) -> None:

@@ -142,7 +142,9 @@ def restored(archive: zipfile.ZipFile, manifest: dict[str, Any]) -> Ranks:
     found = []
     for rank in manifest["ranks"]:
         with zipfile.ZipFile(io.BytesIO(parquet.member(archive, f"rank-{int(rank)}.flnb"))) as inner:
-            found.append(parquet.read(inner, json.loads(parquet.member(inner, "manifest.json"))))
+            own = json.loads(parquet.member(inner, "manifest.json"))
+            parquet.check(f"rank-{rank}.flnb", own)
+            found.append(parquet.read(inner, own))
     return Ranks(found)
 
 

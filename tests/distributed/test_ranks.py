@@ -14,7 +14,7 @@ from flnb_telemetry.formats.parquet import RunFileError
 from flnb_telemetry.ranks import Ranks
 
 import flnb
-from flnb import distributed
+from flnb import cli, distributed
 from tests.distributed.test_mpi import launch
 
 if TYPE_CHECKING:
@@ -108,6 +108,8 @@ def test_a_merged_file_holds_all_ranks(tmp_path: Path) -> None:
     assert again.collectives.late_ns.tolist() == [3 * MS]
     assert "barrier" in repr(again)
     assert again._repr_html_()
+    assert cli.main(["view", str(tmp_path / "all.flnb"), "--html", str(tmp_path / "all.html")]) == 0
+    assert "2 ranks" in (tmp_path / "all.html").read_text()
     shown = flnb.view(tmp_path / "all.flnb")
     content, _ = next(shown.frames[0].frames())
     assert [one["rank"] for one in content["collectives"]["ranks"]] == [0, 1]

@@ -79,6 +79,22 @@ def test_a_newer_file_says_to_update(run: Any, tmp_path: Path) -> None:
         load_run(path)
 
 
+def test_a_file_from_before_there_were_groups_opens(run: Any, tmp_path: Path) -> None:
+    def older(members: dict[str, bytes]) -> None:
+        manifest = json.loads(members["manifest.json"])
+        del manifest["groups"]
+        for kind in ("collective_begin", "collective", "wait", "clock_sync"):
+            assert not manifest["kinds"].pop(kind)
+        members["manifest.json"] = json.dumps(manifest).encode()
+
+    path = tmp_path / "a.flnb"
+    run.save(path)
+    damaged(path, older)
+    back = load_run(path)
+    assert repr(back) == repr(run)
+    assert len(back.collectives) == 0
+
+
 def written(members: dict[str, bytes], change: Any) -> bytes:
     """The Parquet file of the ops, changed."""
     buffer = io.BytesIO()

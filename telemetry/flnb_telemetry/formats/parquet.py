@@ -39,7 +39,6 @@ class RunFileError(ValueError):
 
 def save(run: Recording, path: str | os.PathLike[str]) -> None:
     """Write a run to a `.flnb` file; an existing file is replaced only when the new one is complete."""
-    require("pyarrow.parquet", "lab", "saving a run")
     # The archive stores its members as they are: Parquet files are compressed.
     with aside(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
         write(run, archive)
@@ -96,15 +95,14 @@ def load_run(path: str | os.PathLike[str]) -> Any:
     with open(path, "rb") as file:
         if file.read(1) == b"\x80":  # a pickle
             return tool(*FOREIGN["read"].split(":"))(path)
-    require("pyarrow.parquet", "lab", "loading a run")
     try:
         with zipfile.ZipFile(path) as archive:
             manifest = json.loads(member(archive, "manifest.json"))
-            _check(path, manifest)
+            check(path, manifest)
             if manifest["format"] == RANKS:
                 return tool("flnb_telemetry.ranks", "restored")(archive, manifest)
             return read(archive, manifest)
-    except RunFileError:
+    except (RunFileError, ImportError):
         raise
     except Exception as error:  # ZIP, JSON and Parquet each have many kinds of errors
         raise RunFileError(
@@ -159,7 +157,7 @@ def _table(parquet: Any, data: bytes, empty: schema.Columns, count: int) -> sche
     return {key: table[key].to_numpy().astype(none.dtype, casting="safe") for key, none in empty.items()}
 
 
-def _check(path: str | os.PathLike[str], manifest: Any) -> None:
+def check(path: str | os.PathLike[str], manifest: Any) -> None:
     """Raise an error for a manifest that is not of a run, or of a newer version."""
     if not isinstance(manifest, dict) or manifest.get("format") not in (FORMAT, RANKS):
         raise RunFileError(
