@@ -135,6 +135,8 @@ def _heat(figure: Any, calls: Collectives) -> None:
     most = [np.nanmax(late[:, calls.step == index], axis=1, initial=0) for index in calls.steps.tolist()]
     scale = [[0, "rgba(8,109,116,0)"], [1, COLOUR]]
     bar = {"title": "late, ms"}
+    figure.update_xaxes(showgrid=False, zeroline=False, rangemode="normal")
+    figure.update_yaxes(showgrid=False)
     figure.add_heatmap(x=calls.steps, y=calls.ranks, z=np.array(most).T / MS, colorscale=scale, colorbar=bar)
 
 
@@ -146,4 +148,5 @@ def _say(figure: Any, calls: Collectives, chosen: Ints) -> None:
     worst = max(known, key=lambda call: (int(calls.lost[call]), -call))
     reason = calls.reasons[worst]
     where = f" (step {calls.step[worst]})" if calls.step[worst] >= 0 else ""
-    figure.update_layout(title={"subtitle": {"text": html_text(reason.text, 2 * plot.LONGEST) + where}})
+    subtitle = {"text": html_text(reason.text, 2 * plot.LONGEST) + where}
+    figure.update_layout(title={"subtitle": subtitle}, margin={"t": 76})
