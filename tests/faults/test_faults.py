@@ -85,6 +85,13 @@ def test_a_script_without_init_is_told(engine: str, tmp_path: Path) -> None:
     assert "no rank called flnb.distributed.init(): each of the 3 processes ran the whole script alone" in done.stderr
 
 
+def test_a_script_that_begins_mpi_itself_has_joined(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("from mpi4py import MPI\nimport flnb\nflnb.distributed.init()\n")
+    done = run("mpich", tmp_path)
+    assert done.returncode == 0
+    assert "flnb launch" not in done.stderr
+
+
 @pytest.mark.parametrize("engine", ["mpich", "openmpi"])
 def test_a_rank_that_ends_before_init_is_named(engine: str, tmp_path: Path) -> None:
     trial.need(engine)

@@ -206,10 +206,12 @@ def _join() -> None:
         CollectiveError: a rank has ended, or has not come before the timeout.
     """
     flight, rank, size = (os.environ.get(name, "") for name in (FLIGHT, "FLNB_RANK", "FLNB_RANKS"))
-    if not flight or not rank or not size or "mpi4py.MPI" in sys.modules:
+    if not flight or not rank or not size:
         return
     meeting = Folder(flight, int(rank), int(size))
     meeting.put(f"joined_{rank}", b"")
+    if "mpi4py.MPI" in sys.modules:
+        return  # the script itself has begun MPI
     end = time.monotonic() + Mpi.timeout
     for other in range(meeting.size):
         while True:
