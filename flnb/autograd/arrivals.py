@@ -91,6 +91,8 @@ class Arrivals:
                         g = complete.get(leaf[2])
                     if g is not None and not arrived(leaf, g):
                         complete[leaf[2]] = g
+                    elif g is not None and under_way._statistics is not None:
+                        under_way._statistics.end([(leaf, g)])
 
         return watched
 

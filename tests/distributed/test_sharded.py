@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from flnb_telemetry import bus
 
 import flnb
 from flnb import distributed, nn, optim
@@ -532,3 +533,16 @@ def test_a_parameter_that_is_given_memory_in_another_order(stage: int) -> None:
         return net.weight.tolist()
 
     assert distributed.run_threads(2, work) == [[[0.0, 2.0], [1.0, 3.0]]] * 2
+
+
+def test_recordings_have_the_gradients_that_were_taken() -> None:
+    def work(stage: int) -> None:
+        model = distributed.Sharded(nn.Linear(2, 1), optim.Adam, stage=stage)
+        bus.want_grad_stats = True
+        model(flnb.ones((1, 2))).sum().backward()
+
+    for stage in (1, 2, 3):
+        with flnb.record() as run:
+            distributed.run_threads(2, work, stage)
+        measured = run.table("grad_stat")["node"]
+        assert (measured < 0).sum() >= 2, stage
