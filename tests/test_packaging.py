@@ -111,6 +111,8 @@ def test_notebooks_are_kept_without_outputs(path: Path) -> None:
 def test_every_notebook_is_in_the_wheel_and_opened_by_name() -> None:
     names = {path.name for path in (ROOT / "notebooks").glob("*.ipynb")}
     assert names == set(lab.NOTEBOOKS)
+    start = (ROOT / "notebooks" / "quickstart.ipynb").read_text()
+    assert all(f"`flnb lab {name}`" in start for name in names - {"quickstart.ipynb"}), "the first leads to all others"
     included = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     assert included == {f"notebooks/{name}": f"flnb/notebooks/{name}" for name in names}
 
