@@ -164,6 +164,12 @@ def _ring(rank: int, size: int, count: int, dtype: Any) -> Iterator[tuple[Any, A
     communication.run("recv", got, before, 5)
     sent.wait()
     yield got, _data(before, count, dtype)
+    sent_both = [communication.start("send", _data(rank + i, count, dtype), after, 5) for i in range(2)]
+    both = [np.zeros(count, dtype) for _ in range(2)]
+    for one in [communication.start("recv", each, before, 5) for each in both][::-1] + sent_both:
+        one.wait()
+    for i, each in enumerate(both):
+        yield each, _data(before + i, count, dtype)
 
 
 def _barrier(rank: int, size: int, count: int, dtype: Any) -> Iterator[tuple[Any, Any]]:

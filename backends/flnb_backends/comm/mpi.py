@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 from flnb_telemetry.extras import require
@@ -83,6 +84,7 @@ class Mpi(Communicator):
             )
         self._kinds = {dtype: mpi.Datatype.fromcode(dtype.char) for dtype in SUMMED}  # quicker than to have it found
         self._work: Callable[[Any], Work] = _requests(mpi)
+        self._receiving: WeakValueDictionary[tuple[int, int], Receiving] = WeakValueDictionary()
         self._operations = {"sum": mpi.SUM, "max": mpi.MAX, "min": mpi.MIN}
         self.board = None
         if self.size > 1:
@@ -122,7 +124,9 @@ class Mpi(Communicator):
 
     def recv(self, buffer: Any, source: int, tag: int = 0) -> Work:
         """``MPI_Irecv`` of the header, and of the buffer if that is what was sent."""
-        return Receiving(self._engine, buffer, source, tag)
+        before = self._receiving.get((source, tag))
+        work = self._receiving[source, tag] = Receiving(self._engine, buffer, source, tag, before)
+        return work
 
     def barrier(self) -> Work:
         """``MPI_Ibarrier``."""
@@ -150,24 +154,36 @@ def _header(buffer: Any) -> Any:
 
 
 class Receiving(Work):
-    """A message under way, whose header comes first."""
+    """A message under way, whose header comes first; ``before``: the one before it from the same rank and tag, if any.
 
-    def __init__(self, engine: Any, buffer: Any, source: int, tag: int) -> None:
-        self._engine, self._buffer, self._channel = engine, buffer, (source, tag)
+    A message is asked for once the one before has been: MPI hands headers and buffers out in the order of requests.
+    """
+
+    def __init__(self, engine: Any, buffer: Any, source: int, tag: int, before: Receiving | None) -> None:
+        self._engine, self._buffer, self._channel, self._before = engine, buffer, (source, tag), before
         self._header = np.empty(HEADER.size, np.uint8)
-        self._request = engine.Irecv(self._header, source, tag)
+        self._request: Any = None
         self._checked = False
+        self._asked()
 
-    def test(self) -> bool:
-        """Whether the message has come; raises if it is another than expected."""
-        if not self._request.Test():
+    def _asked(self) -> bool:
+        """Ask for what can be asked for; returns whether that is the buffer."""
+        if self._checked:
+            return True
+        if self._before is not None and not self._before._asked():
             return False
-        if not self._checked:
+        self._before = None
+        if self._request is None:
+            self._request = self._engine.Irecv(self._header, *self._channel)
+        if self._request.Test():
             self._checked = True
             self._check()
             self._request = self._engine.Irecv(_bytes(self._buffer), *self._channel)
-            return bool(self._request.Test())
-        return True
+        return self._checked
+
+    def test(self) -> bool:
+        """Whether the message has come; raises if it is another than expected."""
+        return self._asked() and bool(self._request.Test())
 
     def _check(self) -> None:
         size, name = HEADER.unpack(self._header.tobytes())
