@@ -21,7 +21,7 @@ class Counting:
     def __init__(self, leaves: set[int]) -> None:
         self.leaves, self.count = leaves, 0
 
-    def began(self) -> None:
+    def began(self, first: bool) -> None:
         """Nothing."""
 
     def arrived(self, leaf: Any, gradient: Any) -> None:

@@ -28,8 +28,11 @@ class Listener(Protocol):
 
     leaves: set[int]
 
-    def began(self) -> None:
-        """Called when a pass that reaches one of the leaves begins; the pass before may have ended by an error."""
+    def began(self, first: bool) -> None:
+        """Called when a pass that reaches one of the leaves begins; the pass before may have ended by an error.
+
+        ``first`` is False if another listener hears of this pass, which is told before this one.
+        """
 
     def arrived(self, leaf: Node, gradient: Any) -> bool | None:
         """Called with a leaf and its complete gradient, after the leaf's hooks; ``.grad`` is as before the pass.
@@ -74,7 +77,7 @@ class Arrivals:
                 self.due.setdefault(first[key], []).append((arrived, leaves[key]))
             if reached:
                 self._told.append(listener)
-                listener.began()
+                listener.began(len(self._told) == 1)
 
     def around(self, under_way: Walk) -> Callable[[Node], None]:
         """Wrap the ``pull`` of a pass, so that listeners are told what arrives."""

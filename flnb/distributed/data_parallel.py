@@ -50,7 +50,7 @@ class Exchanging(Module):
 
     def __init__(self, module: Module, bucket: int | str | None, parts: int) -> None:
         self.module = module
-        self._exchange, self._uneven = True, False
+        self._exchange, self._uneven, self._overlaps = True, False, True
         name = type(self).__name__
         for path, part in module.named_modules():
             if getattr(part, "_differs", False):
@@ -176,8 +176,13 @@ class Exchanging(Module):
 
     # What a backward pass tells
 
-    def began(self) -> None:
-        """Empty the buckets."""
+    def began(self, first: bool) -> None:
+        """Empty the buckets.
+
+        Of several models in one pass the first alone exchanges while it goes on: on another rank, where a parameter is
+        unused, their buckets could be full in another order.
+        """
+        self._overlaps = first
         if self._exchange:
             if self._uneven:
                 self._count(1)
@@ -197,7 +202,8 @@ class Exchanging(Module):
         bucket = self._bucket_of[number]
         bucket.write(number, gradient._data, None if old is None else old._data, self._present)
         bucket.used.add(number)
-        self._start_full()
+        if self._overlaps:
+            self._start_full()
         return self.takes
 
     def _start_full(self) -> None:

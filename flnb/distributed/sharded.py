@@ -205,12 +205,12 @@ class Sharded(Exchanging):
 
     # What a backward pass tells
 
-    def began(self) -> None:
+    def began(self, first: bool) -> None:
         """Empty the buckets; parameters may be gathered."""
         self.reading = True
         for unit in self._units:
             unit.left = {d.number for d in unit.divisions}
-        super().began()
+        super().began(first)
 
     def arrived(self, leaf: Node, gradient: Any) -> bool:
         """Put a gradient into its bucket, and release the module whose gradients have all come."""

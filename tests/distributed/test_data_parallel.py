@@ -98,8 +98,8 @@ def test_leaves_are_told_once_with_their_whole_gradient() -> None:
         def __init__(self) -> None:
             self.leaves = {a._node[2], b._node[2]}
 
-        def began(self) -> None:
-            heard.append((1, []))
+        def began(self, first: bool) -> None:
+            heard.append((int(first), []))
 
         def arrived(self, leaf: Any, gradient: Any) -> None:
             assert leaf[3] is None, "the gradient is told before .grad is set"
@@ -117,6 +117,23 @@ def test_leaves_are_told_once_with_their_whole_gradient() -> None:
     assert heard[0] == (1, [])
     assert sorted(heard[1:-1]) == sorted([(a._node[2], [5.0, 6.0]), (b._node[2], [1.0, 2.0])])
     assert heard[-1] == (0, [5.0, 6.0])
+
+
+def test_models_in_one_pass_exchange_in_one_order() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            self.a, self.b = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)
+
+        def forward(self, x: Any, both: bool) -> Any:
+            return self.a(x) + self.b(x) if both else self.a(x)
+
+    def work() -> Any:
+        one, other = distributed.DataParallel(Two()), distributed.DataParallel(Two())
+        x = flnb.ones((1, 2))
+        (other(x, True).sum() * 10.0 + one(x, distributed.rank() == 0).sum()).backward()
+        return [p.grad.tolist()[0][0] for model in (one, other) for p in model.module.parameters()]
+
+    assert distributed.run_threads(2, work) == [[1.0, 0.5, 10.0, 10.0]] * 2
 
 
 def averaged(change: Any, ranks: int = 2) -> list[Any]:
