@@ -38,31 +38,30 @@ class _Shared:
     """A center in a file without a name that all ranks of the host have opened; its lock goes with its holder."""
 
     def __init__(self, values: Any) -> None:
-        here = current()
-        place, handle = np.zeros(PATH, np.uint8), -1
-        if here.rank == 0:
-            folder = os.environ.get("FLNB_FLIGHT") or ("/dev/shm" if os.path.isdir("/dev/shm") else None)
-            handle, path = tempfile.mkstemp(prefix="flnb_center_", dir=folder)
-            os.truncate(handle, max(1, values.nbytes))
-            text = f"{socket.gethostname()}\0{path}".encode()
-            place[: len(text)] = np.frombuffer(text, np.uint8)
-        run("broadcast", place, 0)
-        host, path = place.tobytes().rstrip(b"\0").decode().split("\0")
-        reached = np.array([host == socket.gethostname() and os.path.exists(path)], np.uint8)
-        if reached[0]:
-            self._handle = os.open(path, os.O_RDWR)  # a lock belongs to whoever opened the file, be it a thread
-        run("all_reduce", reached, "min")
-        if here.rank == 0:
-            os.close(handle)
-            os.unlink(path)
+        place, made = np.zeros(PATH, np.uint8), ""
+        try:
+            if current().rank == 0:
+                folder = os.environ.get("FLNB_FLIGHT") or ("/dev/shm" if os.path.isdir("/dev/shm") else None)
+                handle, made = tempfile.mkstemp(prefix="flnb_center_", dir=folder)
+                with open(handle, "wb") as file:
+                    values.tofile(file)  # a full disk is found here, not by a signal later
+                    file.truncate(max(1, values.nbytes))
+                text = f"{socket.gethostname()}\0{made}".encode()
+                place[: len(text)] = np.frombuffer(text, np.uint8)
+            run("broadcast", place, 0)
+            host, path = place.tobytes().rstrip(b"\0").decode().split("\0")
+            reached = np.array([host == socket.gethostname() and os.path.exists(path)], np.uint8)
+            if reached[0]:
+                self._handle = os.open(path, os.O_RDWR)  # a lock belongs to whoever opened the file, be it a thread
+            run("all_reduce", reached, "min")
+        finally:
+            if made:
+                os.unlink(made)
         if not reached[0]:
             raise CollectiveError(
                 f"the ranks share no memory of host {host!r}: give controller=0, a rank that the others send to"
             )
         self.values = np.frombuffer(mmap.mmap(self._handle, max(1, values.nbytes)), values.dtype, values.size)
-        if here.rank == 0:
-            self.values[...] = values
-        run("barrier")
 
     def __del__(self) -> None:
         handle = getattr(self, "_handle", None)
@@ -73,20 +72,23 @@ class _Shared:
     def locked(self) -> Iterator[None]:
         """Keep other ranks from the center. A rank that dies loses the lock."""
         began, timeout = monotonic(), current().timeout
-        while True:
-            try:
-                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                sleep(0)
-            if monotonic() - began > timeout:
-                raise CollectiveError(
-                    f"rank {current().rank} has waited {timeout:.0f} s for the center, which another rank holds"
-                )
         try:
+            while not self._try_lock():
+                sleep(0)
+                if monotonic() - began > timeout:
+                    raise CollectiveError(
+                        f"rank {current().rank} has waited {timeout:.0f} s for the center, which another rank holds"
+                    )
             yield
-        finally:
+        finally:  # also after an interrupt as the lock was got; unlocking what another holds does nothing
             fcntl.flock(self._handle, fcntl.LOCK_UN)
+
+    def _try_lock(self) -> bool:
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
 
 class _Asynchronous:

@@ -142,9 +142,9 @@ def run_threads(ranks: int, function: Callable[..., T], *arguments: Any, timeout
         threading.Thread(target=copy_context().run, args=(work, number), name=f"rank {number}", daemon=True)
         for number in range(ranks)
     ]
-    for thread in threads:
-        thread.start()
     try:
+        for thread in threads:
+            thread.start()
         for thread in threads:
             thread.join()
     except BaseException:  # Ctrl-C: the ranks end at their next call

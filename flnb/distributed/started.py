@@ -26,11 +26,15 @@ class Started:
 
     def __init__(self, pending: Pending, result: Tensor) -> None:
         self._pending, self._result = pending, result
-        _under_way.setdefault(current(), []).append(self)
+        self._others = _under_way.setdefault(current(), [])
+        self._others.append(self)
 
     def test(self) -> bool:
         """Whether the result is there; returns at once."""
-        return self._pending.test()
+        if self._pending.test():
+            self._leave()
+            return True
+        return False
 
     def wait(self) -> Tensor:
         """Return the result when it is there.
@@ -38,11 +42,16 @@ class Started:
         Raises:
             CollectiveError: another rank makes another call, is gone, or has not come before the timeout.
         """
-        self._pending.wait()
-        mine = _under_way.get(current(), [])
-        if self in mine:
-            mine.remove(self)
+        try:
+            self._pending.wait()
+        finally:
+            self._leave()
         return self._result
+
+    def _leave(self) -> None:
+        """Be none of those that `sync` waits for."""
+        if self in self._others:
+            self._others.remove(self)
 
 
 _under_way: WeakKeyDictionary[Any, list[Started]] = WeakKeyDictionary()

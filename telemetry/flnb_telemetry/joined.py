@@ -158,8 +158,9 @@ class JoinedLive(Live):
         about = {key: value for key, value in message.items() if key not in LARGE} | {"heard": clock()}
         with self._lock:
             self.catalog.refresh()
-            if int(self.ranks.get(rank, {"number": 0})["number"]) > int(message["number"]):
-                about = self.ranks[rank]  # it came late
+            before = self.ranks.get(rank, about)
+            if _age(before) > _age(about):
+                about = before  # it came late
             self.ranks[rank] = about
             window = self.collectives.window
             window.bounds[rank] = int(message["bound"])
@@ -212,6 +213,11 @@ class JoinedLive(Live):
     def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
         """None: the tape is on the rank."""
         return None
+
+
+def _age(message: Message) -> tuple[int, int]:
+    """What grows from one message of a rank to the next, also when it begins anew."""
+    return int(message["start"]), int(message["number"])
 
 
 def _each(rows: schema.Records, change: dict[str, Callable[[schema.Ints], schema.Ints]]) -> schema.Records:

@@ -35,6 +35,19 @@ def gradients() -> None:
     np.testing.assert_allclose(total.numpy(), whole.grad.numpy(), rtol=1e-12)
 
 
+def fork() -> None:
+    """A process that a rank forks may end, by an error or as it should, and the rank goes on."""
+    for status in (None, "an error of the fork"):
+        if distributed.rank() == 0:
+            child = os.fork()
+            if not child:
+                sys.stderr.close()
+                sys.exit(status)
+            os.waitpid(child, 0)
+            time.sleep(0.5)  # the other rank looks
+        assert distributed.all_reduce(1.0).item() == 2.0
+
+
 class Sizes(flnb.data.Dataset):
     """Item i is (i, the number of ranks that the process which loads it sees)."""
 

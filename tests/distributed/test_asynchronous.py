@@ -11,6 +11,7 @@ import pytest
 
 import flnb
 from flnb import distributed, nn
+from flnb.dispatch import communication
 
 PLACES = [None, 0]
 """Where the center is: in shared memory, or with rank 0."""
@@ -172,3 +173,16 @@ def test_nothing_is_left_behind() -> None:
     center = distributed.ASGD(nn.Linear(2, 2))
     center.exchange()
     assert files() <= before
+
+
+def test_nothing_is_left_behind_by_a_rank_that_is_left_alone() -> None:
+    def work() -> None:
+        if distributed.rank() == 0:
+            distributed.ASGD(nn.Linear(2, 1))
+        else:
+            communication.run("broadcast", np.empty(3, np.float32), 0)
+
+    before = set(Path("/dev/shm").glob("flnb_center_*"))
+    with pytest.raises(distributed.CollectiveError, match="rank 1 has ended"):
+        distributed.run_threads(2, work)
+    assert set(Path("/dev/shm").glob("flnb_center_*")) <= before

@@ -87,6 +87,14 @@ def test_messages_may_come_late_in_another_order_or_not_at_all() -> None:
     assert about["stuck"]["rows"][1]["last"] == "none"
 
 
+def test_a_rank_that_begins_anew_counts_its_messages_from_one() -> None:
+    joined = JoinedLive()
+    joined.receive(message(0, 9, [], state="finished"))
+    joined.receive(message(0, 1, [], state="recording", start=5))
+    assert joined.ranks[0]["number"] == 1
+    assert joined.state == "recording"
+
+
 def test_what_other_ranks_know_of_one_that_died_is_shown() -> None:
     joined = JoinedLive()
     for rank in range(3):

@@ -212,3 +212,20 @@ class Alone(Single):
 
     size = 2
     name = "alone"
+
+
+def test_parts_of_a_modelled_group_are_told_from_the_whole_in_recordings() -> None:
+    def work() -> None:
+        with distributed.use_communicator(Modelled(1e-4)) as modelled:
+            part = modelled.split(distributed.rank() % 2, 0)
+            with distributed.use_communicator(part):
+                distributed.all_reduce(1.0)
+            distributed.all_reduce(1.0)
+
+    with flnb.record() as run:
+        distributed.run_threads(4, work)
+    calls = run.collectives
+    assert calls.ranks == (0, 1, 2, 3)
+    known = {(name.split("/")[-1] if "/" in name else "whole") for name in calls.group.tolist()}
+    assert known == {"whole", "1.0", "1.1"}
+    assert sorted((calls.begin > 0).sum(axis=0).tolist()) == [2, 2, 4, 4]

@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from flnb_backends.comm import mpi
 
 from tests.faults import trial
 
@@ -85,3 +87,12 @@ def test_a_missing_script_is_told(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 2
     assert "flnb launch: no file 'nowhere.py'; expected a Python script" in done.stderr
+
+
+def test_a_fork_of_a_rank_is_no_rank(tmp_path: Path) -> None:
+    done = launch(2, "fork", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_sums_of_many_booleans_do_not_overflow() -> None:
+    assert mpi._wide(np.ones(3, np.bool_)).dtype.itemsize > 1, "256 ranks"

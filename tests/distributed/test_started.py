@@ -71,3 +71,16 @@ def test_other_sizes_on_another_rank_are_an_error() -> None:
 
     with pytest.raises(CollectiveError, match="all_reduce_multiple"):
         distributed.run_threads(2, work)
+
+
+def test_what_was_started_is_released_when_it_has_been_seen() -> None:
+    def work() -> list[bool]:
+        first = distributed.start_all_reduce(1.0)
+        with distributed.use_communicator("single"):
+            first.wait()  # of another communicator than the active one
+        second = distributed.start_all_reduce(1.0)
+        while not second.test():
+            time.sleep(0)
+        return [one in one._others for one in (first, second)]
+
+    assert distributed.run_threads(2, work) == [[False, False]] * 2

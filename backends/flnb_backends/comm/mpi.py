@@ -69,7 +69,7 @@ class Mpi(Communicator):
         if communicator is None:
             _join()
         mpi = self._mpi = _library()
-        self._engine = (communicator or mpi.COMM_WORLD).Dup()
+        self._engine = (mpi.COMM_WORLD if communicator is None else communicator).Dup()
         self.rank, self.size, self.group_name = self._engine.rank, self._engine.size, group
         self._splits = 0
         self._all_reduce, self._in_place = self._engine.Iallreduce, mpi.IN_PLACE
@@ -204,7 +204,7 @@ def _wide(buffer: Any) -> Any:
     """The buffer, or a copy in a dtype that MPI can sum."""
     if buffer.dtype in SUMMED:
         return buffer
-    return buffer.astype(np.uint8 if buffer.dtype.kind == "b" else np.float32)
+    return buffer.astype(np.int32 if buffer.dtype.kind == "b" else np.float32)
 
 
 def _shared_files() -> list[str]:
@@ -247,7 +247,7 @@ def _library() -> Any:
     """mpi4py's MPI, which does not end itself when the process does: `_watch_end` sees to that."""
     if "mpi4py.MPI" not in sys.modules:
         require("mpi4py", "mpi", "communication between processes").rc.finalize = False
-        atexit.register(_finalize)
+        atexit.register(_finalize, os.getpid())
     return require("mpi4py.MPI", "mpi", "communication between processes")
 
 
@@ -272,18 +272,20 @@ def _watch_end(board: Board) -> None:
     _boards.append(board)
     if len(_boards) > 1:
         return
-    before = sys.excepthook
+    before, process = sys.excepthook, os.getpid()
 
     def hook(*error: Any) -> None:
-        for each in _boards:
+        for each in _boards if os.getpid() == process else ():  # a fork is no rank
             each.end(FAILED)
         before(*error)
 
     sys.excepthook = hook
 
 
-def _finalize() -> None:
-    """End MPI, which waits for all ranks; where a group has failed one of them may never come."""
+def _finalize(process: int) -> None:
+    """End MPI, which waits for all ranks; where a group has failed one of them may never come. Not in a fork."""
+    if os.getpid() != process:
+        return
     failed = any(board.row(board.rank).state in (FAILED, GAVE_UP) for board in _boards)
     for board in _boards:
         board.end()
