@@ -23,6 +23,7 @@ from flnb.interface.communicator import CollectiveError
 from flnb.ops.elementwise import assign
 
 if TYPE_CHECKING:
+    from flnb.dispatch.communication import Pending
     from flnb.nn.module import Module
 
 __all__ = ["ASGD", "EASGD"]
@@ -113,6 +114,8 @@ class _Asynchronous:
         self._old = values
         self._center: Any = None
         self._shared: _Shared | None = None
+        self._finished: set[int] = set()
+        self._asked: dict[int, tuple[Any, Pending]] = {}  # of each rank that may ask the controller: its next message
         if controller is None:
             self._shared = _Shared(values)
         elif here.rank == controller:
@@ -130,7 +133,11 @@ class _Asynchronous:
             begin += p.size
 
     def step(self) -> None:
-        """Count a step of this rank's optimizer; every so many steps, exchange."""
+        """Count a step of this rank's optimizer; every so many steps, exchange. The controller answers the others."""
+        if self._shared is None and current().rank == self.controller:
+            self._listen()
+            for rank in [rank for rank, (_, pending) in self._asked.items() if pending.test()]:
+                self._answer(rank)
         self._steps += 1
         if self._steps % self.every == 0:
             self.exchange()
@@ -170,7 +177,12 @@ class _Asynchronous:
             run("barrier")
             return
         if here.rank == self.controller:
-            self._serve([rank for rank in range(here.size) if rank != here.rank])
+            self._listen()
+            while waiting := {
+                rank: pending for rank, (_, pending) in self._asked.items() if rank not in self._finished
+            }:
+                self._answer(wait_any(waiting))
+            self._asked, self._finished = {}, set()
             values = self._center.copy()
         else:
             run("send", np.array([DONE]), self.controller, HEADER)
@@ -178,18 +190,26 @@ class _Asynchronous:
         run("broadcast", values, self.controller)
         self._write(values)
 
-    def _serve(self, workers: list[int]) -> None:
-        """Answer the other ranks until all of them have finished."""
-        wanted = {rank: np.zeros(1, np.int64) for rank in workers}
-        asked = {rank: start("recv", wanted[rank], rank, HEADER) for rank in workers}
-        while asked:
-            rank = wait_any(asked)
-            del asked[rank]
-            if wanted[rank][0] == EXCHANGE:
-                message = np.empty_like(self._center)
-                run("recv", message, rank, DATA)
-                run("send", self._meet(self._center, message), rank, DATA)
-                asked[rank] = start("recv", wanted[rank], rank, HEADER)
+    def _listen(self) -> None:
+        """Begin to receive what the other ranks want."""
+        for rank in range(current().size) if not self._asked else ():
+            if rank != self.controller:
+                self._receive(rank)
+
+    def _receive(self, rank: int) -> None:
+        wanted = np.zeros(1, np.int64)
+        self._asked[rank] = wanted, start("recv", wanted, rank, HEADER)
+
+    def _answer(self, rank: int) -> None:
+        """Give a rank what it wants."""
+        if rank not in self._finished:
+            if self._asked[rank][0][0] == DONE:
+                self._finished.add(rank)
+                return
+            message = np.empty_like(self._center)
+            run("recv", message, rank, DATA)
+            run("send", self._meet(self._center, message), rank, DATA)
+            self._receive(rank)
 
     def _message(self, mine: Any) -> Any:
         """What the center needs of this rank's parameters."""

@@ -67,7 +67,8 @@ class Ranks(Mapping[int, Recording]):
         self._runs = dict(sorted(found.items()))
         views = {rank: _only(run, rank) for rank, run in self._runs.items()}
         base = next(iter(views.values()))
-        clocks = {rank: _clock(run, views[rank], base) for rank, run in self._runs.items()}
+        measured = {rank: _measured(run, rank) for rank, run in self._runs.items()}
+        clocks = {rank: _clock(measured[rank], view, measured[base.rank], base) for rank, view in views.items()}
         self.offsets = {rank: offset for rank, (offset, _) in clocks.items()}
         self.bounds = {rank: bound for rank, (_, bound) in clocks.items()}
 
@@ -171,17 +172,22 @@ def _only(run: Recording, rank: int, offset: int = 0, bound: int = 0) -> View:
     return view._replace(rank=rank)
 
 
-def _clock(run: Recording, view: View, base: View) -> tuple[int, int]:
+def _measured(run: Recording, rank: int) -> tuple[int, int] | None:
+    """The offset of a recording's clock to that of rank 0, and its bound, ns; None if they were not compared."""
+    sync = run.table("clock_sync")
+    if len(sync["bound"]):
+        best = sync["bound"].argmin()
+        return int(sync["offset"][best]), int(sync["bound"][best])
+    if "clock_offset" in run.meta:
+        return int(run.meta["clock_offset"]), int(run.meta["clock_bound"])
+    return None if rank else (0, 0)
+
+
+def _clock(own: tuple[int, int] | None, view: View, of_base: tuple[int, int] | None, base: View) -> tuple[int, int]:
     """A rank's offset to the clock of the first one and its bound, ns: measured, 0 on its host, or from their calls."""
     if view.rank == base.rank:
         return 0, 0
-    sync, measured = run.table("clock_sync"), None
-    known = np.flatnonzero(sync["peer"] == base.rank)
-    if len(known):
-        best = known[sync["bound"][known].argmin()]
-        measured = int(sync["offset"][best]), int(sync["bound"][best])
-    elif "clock_offset" in run.meta:
-        measured = int(run.meta["clock_offset"]), int(run.meta["clock_bound"])
+    measured = (own[0] - of_base[0], own[1] + of_base[1]) if own and of_base else None
     if view.host == base.host:
         return measured or (0, 0)
     derived = _from_calls(view, base)

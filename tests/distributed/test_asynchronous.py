@@ -186,3 +186,19 @@ def test_nothing_is_left_behind_by_a_rank_that_is_left_alone() -> None:
     with pytest.raises(distributed.CollectiveError, match="rank 1 has ended"):
         distributed.run_threads(2, work)
     assert set(Path("/dev/shm").glob("flnb_center_*")) <= before
+
+
+def test_a_controller_that_trains_answers_between_its_steps() -> None:
+    def work() -> bool:
+        center = distributed.EASGD(nn.Linear(2, 1), controller=0)
+        if distributed.rank() == 0:
+            while not asked.wait(0.01):
+                center.step()
+        else:
+            center.step()  # returns before the controller has finished
+            asked.set()
+        center.finish()
+        return True
+
+    asked = threading.Event()
+    assert distributed.run_threads(2, work, timeout=5.0) == [True, True]

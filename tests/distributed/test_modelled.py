@@ -229,3 +229,8 @@ def test_parts_of_a_modelled_group_are_told_from_the_whole_in_recordings() -> No
     known = {(name.split("/")[-1] if "/" in name else "whole") for name in calls.group.tolist()}
     assert known == {"whole", "1.0", "1.1"}
     assert sorted((calls.begin > 0).sum(axis=0).tolist()) == [2, 2, 4, 4]
+
+
+def test_several_buffers_at_once_take_as_long_as_one_of_their_size() -> None:
+    link = Topology(1e-6, 1e9)
+    assert link.seconds("all_reduce_multiple", 4096, 4) == link.seconds("all_reduce", 4096, 4)

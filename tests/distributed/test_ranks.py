@@ -139,3 +139,15 @@ def test_merge_of_real_ranks_names_the_late_one(cause: str, scope: str, tmp_path
     command[3:] = ["view", "run.flnb"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert scope in done.stdout
+
+
+def test_clocks_without_rank_0_are_those_of_the_first_rank() -> None:
+    runs = []
+    for rank, offset in ((1, 1000), (2, 5000)):
+        with flnb.record() as run:
+            pass
+        run.meta.update(rank=rank, ranks=3, host=f"host {rank}", process=rank, clock_offset=offset, clock_bound=10)
+        runs.append(run)
+    ranks = flnb.telemetry.Ranks(runs)
+    assert ranks.offsets == {1: 0, 2: 4000}
+    assert ranks.bounds == {1: 0, 2: 20}

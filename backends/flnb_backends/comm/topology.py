@@ -163,6 +163,7 @@ def _broadcast(algorithm: str, p: int) -> tuple[float, float, float]:
 
 _LINEAR: dict[str, Callable[[str, int], tuple[float, float, float]]] = {
     "all_reduce": _all_reduce,
+    "all_reduce_multiple": _all_reduce,
     "reduce_scatter": _reduce_scatter,
     "all_gather": _all_gather,
     "broadcast": _broadcast,

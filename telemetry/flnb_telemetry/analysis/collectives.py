@@ -137,6 +137,7 @@ class Collectives:
         size = (self.begin > 0).sum(axis=0).astype(np.float64)
         share = {"all_reduce": 2 * (size - 1) / size.clip(1), "all_gather": size - 1, "broadcast": np.ones(len(self))}
         share["reduce_scatter"] = (size - 1) / size.clip(1)
+        share["all_reduce_multiple"] = share["all_reduce"]
         found = np.full(len(self), np.nan)
         for op, factor in share.items():
             chosen = (self.op == op) & stood.any(axis=0) & (self.nbytes > 0)
