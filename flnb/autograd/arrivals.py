@@ -68,13 +68,19 @@ class Arrivals:
 
     def __init__(self, root: Node) -> None:
         told = [listener for reference in list(listeners.values()) if (listener := reference()) is not None]
-        first, leaves = _earliest_consumers(root, set().union(*(listener.leaves for listener in told)))
+        first = _earliest_consumers(root)
         self.due: dict[int, list[tuple[Callable[[Node, Any], bool | None], Node]]] = {}
         self._told: list[Listener] = []
+        due = self.due
         for listener in told:
-            arrived, reached = listener.arrived, listener.leaves & first.keys()
-            for key in reached:
-                self.due.setdefault(first[key], []).append((arrived, leaves[key]))
+            arrived, wanted, reached = listener.arrived, listener.leaves, False
+            for leaf, seq in first.values():
+                if leaf[2] in wanted:
+                    reached = True
+                    if seq in due:
+                        due[seq].append((arrived, leaf))
+                    else:
+                        due[seq] = [(arrived, leaf)]
             if reached:
                 self._told.append(listener)
                 listener.began(len(self._told) == 1)
@@ -105,24 +111,21 @@ class Arrivals:
             listener.ended()
 
 
-def _earliest_consumers(root: Node, wanted: set[int]) -> tuple[dict[int, int], dict[int, Node]]:
-    """Of each wanted leaf that is reached from a node: the number of the earliest node that used it, and the leaf."""
-    first: dict[int, int] = {}
-    leaves: dict[int, Node] = {}
-    seen, stack = {root[SEQ]}, [root]
-    while stack:
-        node = stack.pop()
+def _earliest_consumers(root: Node) -> dict[int, tuple[Node, int]]:
+    """Each leaf that is reached from a node, with the number of the earliest node that used it."""
+    first: dict[int, tuple[Node, int]] = {}
+    if root[SEQ] < 0:
+        first[root[SEQ]] = root, root[SEQ]
+    seen, nodes = {root[SEQ]}, [root]
+    for node in nodes:  # grows
         seq = node[2]
         for parent in node[1] or ():
-            if parent is None:
-                continue
-            key = parent[2]
-            if key >= 0:
-                if key not in seen:
+            if parent is not None:
+                key = parent[2]
+                if key < 0:
+                    if key not in first or seq < first[key][1]:
+                        first[key] = parent, seq
+                elif key not in seen:
                     seen.add(key)
-                    stack.append(parent)
-            elif key in wanted and (key not in first or seq < first[key]):
-                first[key], leaves[key] = seq, parent
-    if root[SEQ] in wanted:
-        first[root[SEQ]], leaves[root[SEQ]] = root[SEQ], root
-    return first, leaves
+                    nodes.append(parent)
+    return first
