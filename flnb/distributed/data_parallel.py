@@ -64,8 +64,9 @@ class Exchanging(Module):
             assign(plain, broadcast(plain))
         self._members = module.parameters()
         self._join()
-        self._present, self._first = current().size, 0
-        if current().size > 1:
+        self._made_on = self._present = current().size
+        self._first = 0
+        if self._made_on > 1:
             listen(self)
 
     def _join(self) -> None:
@@ -77,10 +78,18 @@ class Exchanging(Module):
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """Call the module."""
+        if self._made_on == 1 and current().size > 1:
+            raise self._other_ranks()  # its gradients would stay this rank's own
         changed = self._changed()
         if changed is not None:
             self._adapt(changed)
         return self.module(*inputs, **options)
+
+    def _other_ranks(self) -> RuntimeError:
+        return RuntimeError(
+            f"this {type(self).__name__} was made on {self._made_on} ranks and is used on {current().size}; make it "
+            f"after flnb.distributed.init(), and run backward with the same communicator"
+        )
 
     def _changed(self) -> Parameter | None:
         """Find a parameter that requires gradients since the buckets were made, or has another dtype since."""
@@ -182,6 +191,8 @@ class Exchanging(Module):
         Of several models in one pass the first alone exchanges while it goes on: on another rank, where a parameter is
         unused, their buckets could be full in another order.
         """
+        if current().size != self._made_on:
+            raise self._other_ranks()
         self._overlaps = first
         if self._exchange:
             if self._uneven:

@@ -248,3 +248,21 @@ def test_a_parameter_that_is_unfrozen_or_converted_later() -> None:
 
     expected = [[1.5, 1.5], [1.5, 1.5]], [[1.5, 1.5]], "float64", [[1.5, 1.5]]
     assert distributed.run_threads(2, work) == [expected] * 2
+
+
+def test_a_model_made_on_other_ranks_is_an_error() -> None:
+    def early() -> None:
+        with distributed.use_communicator("single"):
+            model = distributed.DataParallel(nn.Linear(2, 1))
+        model(flnb.ones((1, 2)))
+
+    def alone() -> None:
+        model = distributed.DataParallel(nn.Linear(2, 1))
+        loss = model(flnb.ones((1, 2))).sum()
+        with distributed.use_communicator("single"):
+            loss.backward()
+
+    with pytest.raises(RuntimeError, match=r"made on 1 ranks and is used on 2; make it after flnb.distributed.init"):
+        distributed.run_threads(2, early)
+    with pytest.raises(RuntimeError, match="made on 2 ranks and is used on 1"):
+        distributed.run_threads(2, alone)
