@@ -53,7 +53,8 @@ def test_no_function_is_long() -> None:
 
 RANKS = (
     "flnb.distributed", "flnb.dispatch.board", "flnb.dispatch.calls", "flnb.dispatch.communication",
-    "flnb.interface.communicator", "flnb.autograd.arrivals", "flnb.testing.communicators", "flnb_backends.comm", "flnb.plot.ranks",
+    "flnb.interface.communicator", "flnb.autograd.arrivals", "flnb.testing.communicators", "flnb_backends.comm",
+    "flnb.plot.ranks",
     "flnb_telemetry.analysis.collectives", "flnb_telemetry.analysis.joining", "flnb_telemetry.analysis.lateness",
     "flnb_telemetry.analysis.stuck",
     "flnb_telemetry.ranks", "flnb_telemetry.livecollectives", "flnb_telemetry.joined",
