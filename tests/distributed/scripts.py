@@ -13,6 +13,7 @@ from flnb_telemetry.joined import RankSource
 
 import flnb
 from flnb import distributed, nn
+from flnb.dispatch import communication
 
 
 def kit() -> None:
@@ -46,6 +47,14 @@ def fork() -> None:
             os.waitpid(child, 0)
             time.sleep(0.5)  # the other rank looks
         assert distributed.all_reduce(1.0).item() == 2.0
+
+
+def splits() -> None:
+    """Groups that are closed can be made again and again: MPI has 2048 communicators."""
+    for number in range(1100):
+        part = distributed.current().split(0 if number < 3 else distributed.rank(), distributed.rank())
+        communication.run("barrier", on=part)
+        part.close()
 
 
 class Sizes(flnb.data.Dataset):

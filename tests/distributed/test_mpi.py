@@ -96,3 +96,8 @@ def test_a_fork_of_a_rank_is_no_rank(tmp_path: Path) -> None:
 
 def test_sums_of_many_booleans_do_not_overflow() -> None:
     assert mpi._wide(np.ones(3, np.bool_)).dtype.itemsize > 1, "256 ranks"
+
+
+def test_closed_groups_leave_room_for_others(tmp_path: Path) -> None:
+    done = launch(2, "splits", folder=tmp_path)
+    assert done.returncode == 0, done.stderr

@@ -89,8 +89,9 @@ class Mpi(Communicator):
         self.board = None
         if self.size > 1:
             prefix = f"board_{len(_boards):03d}_" if flight else "flnb_board_"
-            meeting = Messages(self._engine.Dup())
-            self.board = make_board(meeting, mpi.COMM_WORLD.rank, flight, prefix, self.timeout)
+            meeting = self._engine.Dup()
+            self.board = make_board(Messages(meeting), mpi.COMM_WORLD.rank, flight, prefix, self.timeout)
+            meeting.Free()
             _watch_end(self.board)
 
     def all_reduce(self, buffer: Any, op: str = "sum") -> Work:
@@ -136,13 +137,18 @@ class Mpi(Communicator):
         """``MPI_Comm_split``."""
         run("barrier", on=self)  # MPI's call blocks: a rank that will not come is found here
         self._splits += 1
-        return Mpi(self._engine.Split(color, key), f"{self.group_name or self.name}/{self._splits}.{color}")
+        part = self._engine.Split(color, key)
+        made = Mpi(part, f"{self.group_name or self.name}/{self._splits}.{color}")
+        part.Free()
+        return made
 
     def close(self) -> None:
-        """Leave the group, whose board nobody reads any more."""
+        """Leave the group, whose board nobody reads any more; all its ranks do. MPI has some 2000 communicators."""
         if self.board is not None and self.board in _boards[1:]:  # the first one tells of the process
             _boards.remove(self.board)
             end_exchange(self.board)
+        if self.board is None or self.board.row(self.rank).state not in (FAILED, GAVE_UP):  # else some may not come
+            self._engine.Free()
 
 
 HEADER = Struct("=q24s")  # number of elements, name of the dtype
