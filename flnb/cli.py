@@ -99,7 +99,15 @@ def merge(options: argparse.Namespace) -> None:
     """
     from flnb_telemetry.ranks import Ranks
 
+    if Path(options.output).exists():
+        raise FileExistsError(
+            f"merge: {options.output} exists; the first argument is the file to write, as in: "
+            f"flnb merge run.flnb run-0.flnb run-1.flnb"
+        )
     ranks = Ranks(options.runs)
+    missing = [rank for rank in range(max(run.meta.get("ranks", 1) for run in ranks.values())) if rank not in ranks]
+    if missing:
+        _say(f"merge: no recording of rank {', '.join(map(str, missing))}")
     ranks.save(options.output)
     _say(f"merge: wrote {options.output}, {len(ranks)} ranks; look at it with: flnb view {options.output}")
 

@@ -11,6 +11,7 @@ To see which rank is late and why, every rank records and saves ``run.save(f"run
 ``flnb merge run.flnb run-*.flnb`` makes one file of them, and ``flnb.load_run("run.flnb").collectives`` tells.
 """
 
+from flnb_backends.comm.forwarding import Forwarding
 from flnb_backends.comm.topology import Topology
 
 from flnb.dispatch.communication import current
@@ -41,9 +42,9 @@ from flnb.distributed.zero_memory import zero_memory
 from flnb.interface.communicator import CollectiveError, Communicator
 
 __all__ = [
-    "ASGD", "Cluster", "CollectiveError", "ColumnLinear", "Communicator", "DataParallel", "EASGD", "Pipeline",
-    "RankError", "RowLinear", "Sharded", "Started", "SyncBatchNorm", "Topology", "all_gather", "all_reduce",
-    "all_reduce_multiple", "barrier", "broadcast", "current", "init", "rank", "recv", "reduce_scatter",
+    "ASGD", "Cluster", "CollectiveError", "ColumnLinear", "Communicator", "DataParallel", "EASGD", "Forwarding",
+    "Pipeline", "RankError", "RowLinear", "Sharded", "Started", "SyncBatchNorm", "Topology", "all_gather",
+    "all_reduce", "all_reduce_multiple", "barrier", "broadcast", "current", "init", "rank", "recv", "reduce_scatter",
     "run_threads", "save_checkpoint", "send", "set_communicator", "shard", "simulate", "size", "start_all_reduce",
     "sync", "sync_clocks", "use_communicator", "zero_memory",
 ]  # fmt: skip

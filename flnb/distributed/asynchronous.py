@@ -227,13 +227,17 @@ class _Asynchronous:
 class ASGD(_Asynchronous):
     """Asynchronous stochastic gradient descent: what a rank has learned since its last exchange is added to the center.
 
+    The center is a copy of the parameters that belongs to no rank's module. After its last step every rank calls
+    `finish`, which gives all modules the center's parameters.
+
     Dean et al., 2012, "Large Scale Distributed Deep Networks", section 4.1 (Downpour), with parameters in the place of
     gradients: ``center += mine - old``, then ``mine = old = center``.
 
     Args:
         module: all ranks begin with the parameters of rank 0, or of the controller.
         every: how many steps of a rank lie between two exchanges.
-        controller: the rank that has the center. Not given: the center is in memory that the ranks of a host share.
+        controller: the rank that has the center and answers the others when it exchanges or has finished. Not given:
+            the center is in memory that the ranks of a host share.
 
     >>> import flnb, flnb.nn as nn
     >>> def train():
@@ -263,6 +267,8 @@ class ASGD(_Asynchronous):
 class EASGD(_Asynchronous):
     """Elastic averaging: a rank and the center move towards each other by a share of their difference.
 
+    The center is a copy of the parameters that belongs to no rank's module; every rank ends with `finish`, see `ASGD`.
+
     Zhang, Choromanska and LeCun, 2015, "Deep learning with Elastic Averaging SGD", section 3:
     ``d = share * (mine - center); mine -= d; center += d``.
 
@@ -270,7 +276,8 @@ class EASGD(_Asynchronous):
         module: all ranks begin with the parameters of rank 0, or of the controller.
         share: of the difference, above 0 and at most 1.
         every: how many steps of a rank lie between two exchanges.
-        controller: the rank that has the center. Not given: the center is in memory that the ranks of a host share.
+        controller: the rank that has the center and answers the others when it exchanges or has finished. Not given:
+            the center is in memory that the ranks of a host share.
 
     >>> import flnb, flnb.nn as nn
     >>> net = nn.Linear(1, 1, bias=False)

@@ -101,7 +101,11 @@ def all_reduce(x: ArrayLike, op: str = "sum") -> Tensor:
     """The sum (or ``"max"``, ``"min"``) over all ranks of their tensors ``x``, the same on every rank.
 
     Args:
-        x: of the same shape and dtype on every rank; half precision is summed in float32.
+        x: of the same shape and dtype on every rank; half precision is summed in float32, a sum of truth values is
+            whether any is true.
+        op: for a mean divide the sum by `size`.
+
+    Gradients are those of the sum of what all ranks compute from the result: the cotangents are summed over ranks, too.
 
     Raises:
         CollectiveError: another rank makes another call, is gone, or has not come before the timeout.

@@ -301,8 +301,9 @@ class DataParallel(Exchanging):
 
     Every rank wraps the same module, calls it on its own part of the batch, and takes the same number of steps. At the
     start all ranks get the parameters and buffers of rank 0, and after every pass its buffers. A parameter that this
-    rank did not use counts as zero; one that no rank used keeps no gradient. Every rank's backward must reach at least
-    one of the parameters.
+    rank did not use counts as zero; one that no rank used keeps no gradient. A backward on one rank that uses none of
+    the parameters exchanges nothing: the other ranks then wait for this one, and say so. Gradients of several passes
+    add up without being exchanged inside `no_sync`; ranks with different numbers of batches train inside `uneven`.
 
     Args:
         module: the module to train.

@@ -92,7 +92,7 @@ class Pipeline:
 
     def _divided(self, batch: ArrayLike, name: str) -> list[Any]:
         batch = asarray(batch)
-        if not batch.ndim or batch.shape[0] % self.microbatches:
+        if not batch.ndim or not batch.shape[0] or batch.shape[0] % self.microbatches:
             raise ValueError(
                 f"Pipeline.step: {name} of shape {batch.shape} cannot be divided into {self.microbatches} "
                 f"microbatches of equal size"

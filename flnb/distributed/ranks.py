@@ -32,11 +32,11 @@ def init(communicator: str | type[Communicator] | Communicator | None = None) ->
     """Join the ranks that were started together, for the rest of the session; call it once, early, on every rank.
 
     Args:
-        communicator: by name, class or instance. Not given: "mpi" in a process that mpiexec, Slurm or ipyparallel
-            started, else the one that is active, of one rank or of `run_threads`.
+        communicator: by name ("mpi"; `flnb doctor` lists all), class or instance. Not given: "mpi" in a process that
+            mpiexec, Slurm or ipyparallel started, else the one that is active, of one rank or of `run_threads`.
 
     Returns:
-        The communicator.
+        The communicator; its attribute ``timeout`` is how many seconds a call waits for ranks that have not come.
 
     Raises:
         ImportError: "mpi" without the extra of that name.
@@ -88,6 +88,10 @@ def use_communicator(communicator: str | type[Communicator] | Communicator) -> A
 
 def set_communicator(communicator: str | type[Communicator] | Communicator) -> Communicator:
     """Exchange tensors through another communicator for the rest of the session; returns it.
+
+    Args:
+        communicator: the name, with settings or without (``"modelled:latency=1e-4,bandwidth=1GiB"`` wraps the active
+            one in a slow link), the class or an instance, such as of a class derived from `Forwarding`.
 
     >>> import flnb
     >>> flnb.distributed.set_communicator("single").name

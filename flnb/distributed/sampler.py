@@ -23,7 +23,8 @@ def shard(dataset: Dataset, batch: int = 1, last: str = "keep") -> ResampleDatas
 
     Args:
         dataset: the whole dataset, the same on every rank.
-        batch: how many neighbours go to one rank; give the size of the batches that are made of the result.
+        batch: how many neighbours go to one rank; give the size of the batches that are made of the result. What is
+            left at the end is dealt evenly: 10 samples in batches of 2 on 3 ranks are 4, 3 and 3.
         last: what becomes of the samples at the end that cannot be dealt evenly: "keep" them, so that some ranks have
             one more (train inside ``DataParallel.uneven``); "pad": deal some of the first samples again; "drop" them.
 

@@ -40,8 +40,8 @@ class Sharded(Exchanging):
     parameters, which are gathered while a module that has them is called, forward and backward. All stages give the
     bits of ``DataParallel(deterministic=True)`` with the same ``bucket``.
 
-    Train with the attribute ``optimizer``, which updates the parts. In stage 3 all ranks call the same modules in the
-    same order, and values are read inside `gathered`.
+    Train with the attribute ``optimizer``, which updates the parts, and clip the gradients of ``model.parameters()``. In
+    stage 3 all ranks call the same modules in the same order, and values are read inside `gathered`.
 
     Args:
         module: the module to train.

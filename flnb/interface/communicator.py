@@ -49,28 +49,14 @@ class Communicator(Part, kind="communicator"):
     Buffers are C-contiguous NumPy arrays. Every rank of a group makes the same collective calls in the same order, with
     the same dtypes and numbers of elements; `send` and `recv` concern two ranks alone.
 
-    This communicator counts what passes through the one it wraps:
-
-    >>> import flnb
-    >>> from flnb.interface import Communicator
-    >>> class Counting(Communicator):
-    ...     def __init__(self):
-    ...         self.inner = flnb.distributed.current()
-    ...         self.rank, self.size, self.board = self.inner.rank, self.inner.size, self.inner.board
-    ...         self.nbytes = 0
-    ...     def all_reduce(self, buffer, op="sum"):
-    ...         self.nbytes += buffer.nbytes
-    ...         return self.inner.all_reduce(buffer, op)
-    >>> with flnb.distributed.use_communicator(Counting) as counting:
-    ...     y = flnb.distributed.all_reduce(flnb.ones(3))
-    >>> counting.nbytes
-    12
+    One that changes another one derives from `flnb.distributed.Forwarding`, which has an example.
 
     Attributes:
         rank: the number of this rank in the group, from 0.
         size: the number of ranks.
         group_name: what recordings call the group, the same on all its ranks; the communicator's name if empty.
-        board: where the ranks of the group see each other's calls (`flnb.dispatch.board.Board`); None for one rank.
+        board: where the ranks of the group see each other's calls (`flnb.dispatch.board.Board`), without which a rank
+            that makes another call or is gone is noticed at the timeout only; None for one rank.
         timeout: seconds after which a call that other ranks have not joined is an error.
     """
 

@@ -55,6 +55,8 @@ def test_a_pipeline_trains_as_one_process(ranks: int, microbatches: int) -> None
 def test_a_batch_that_cannot_be_divided_is_named() -> None:
     with pytest.raises(ValueError, match=r"inputs of shape \(5, 6\) cannot be divided into 4 microbatches"):
         distributed.Pipeline(nn.Linear(6, 6)).step(flnb.ones((5, 6)), flnb.ones((5, 6)), lambda y, t: y.sum())
+    with pytest.raises(ValueError, match=r"inputs of shape \(0, 6\) cannot be divided"):
+        distributed.Pipeline(nn.Linear(6, 6)).step(flnb.ones((0, 6)), flnb.ones((0, 6)), lambda y, t: y.sum())
     with pytest.raises(ValueError, match="got 0 microbatches, expected 1 or more"):
         distributed.Pipeline(nn.Linear(6, 6), 0)
 

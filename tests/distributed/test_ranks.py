@@ -121,6 +121,22 @@ def test_a_merged_file_holds_all_ranks(tmp_path: Path) -> None:
         flnb.load_run(tmp_path / "cut.flnb")
 
 
+def test_merge_overwrites_nothing_and_names_ranks_that_are_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = [str(tmp_path / f"run-{rank}.flnb") for rank in (0, 1)]
+    for rank, path in enumerate(paths):
+        run = recording(rank, [(10, 20)])
+        run.meta["ranks"] = 2
+        run.save(path)
+    before = (tmp_path / "run-0.flnb").read_bytes()
+    assert cli.main(["merge", *paths]) != 0
+    assert "exists; the first argument is the file to write" in capsys.readouterr().err
+    assert (tmp_path / "run-0.flnb").read_bytes() == before
+    assert cli.main(["merge", str(tmp_path / "all.flnb"), paths[0]]) == 0
+    assert "no recording of rank 1" in "".join(capsys.readouterr())
+
+
 @pytest.mark.parametrize(("cause", "scope"), [("data", "data.take"), ("module", "dataparallel.module.1")])
 def test_merge_of_real_ranks_names_the_late_one(cause: str, scope: str, tmp_path: Path) -> None:
     pytest.importorskip("mpi4py", reason="mpi4py is not installed: no processes to start")

@@ -250,3 +250,14 @@ def test_a_message_of_another_shape_or_dtype_is_an_error() -> None:
 
     with pytest.raises(CollectiveError, match=r"rank 0 sent float32\[1\], rank 1 expected float32\[2\]"):
         distributed.run_threads(2, work, timeout=2.0)
+
+
+def test_the_kit_passes_on_forwarding_and_fails_without_a_board() -> None:
+    class Boardless(distributed.Forwarding):
+        def __init__(self) -> None:
+            super().__init__()
+            self.board = None
+
+    assert flnb.testing.check_communicator(distributed.Forwarding, ranks=(1, 3))
+    report = flnb.testing.check_communicator(Boardless, ranks=(2,))
+    assert [row.check for row in report.results if not row.passed] == ["ranks see each other's calls on a board"]

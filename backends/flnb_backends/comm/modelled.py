@@ -15,8 +15,8 @@ import numpy as np
 from flnb_telemetry.quantity import bytes_of
 
 from flnb.dispatch.board import LEFT
-from flnb.dispatch.communication import current
 from flnb.interface.communicator import All, CollectiveError, Communicator, Work
+from flnb_backends.comm.forwarding import Forwarding
 from flnb_backends.comm.topology import Topology
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Message(Transfer):
         return self._work.test() and clock() >= self._begins[0]
 
 
-class Modelled(Communicator):
+class Modelled(Forwarding):
     """Wraps a communicator, the active one if none is given, as if its ranks were joined by another link.
 
     All ranks must share a clock, as processes of one host do.
@@ -92,10 +92,7 @@ class Modelled(Communicator):
     ) -> None:
         speed = bytes_of(bandwidth, "Modelled(bandwidth=...)") if isinstance(bandwidth, str) else bandwidth
         self.topology = Topology(float(latency), speed, algorithm)
-        self.inner = inner or current()
-        self.rank, self.size = self.inner.rank, self.inner.size
-        self.group_name = self.inner.group_name or self.inner.name
-        self.board, self.timeout = self.inner.board, self.inner.timeout
+        super().__init__(inner)
         self._faults = dict(faults or {})
         self._calls = 0
         self._free = 0.0
