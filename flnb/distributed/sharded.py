@@ -40,7 +40,7 @@ class Sharded(Exchanging):
     parameters, which are gathered while a module that has them is called, forward and backward. All stages give the
     bits of ``DataParallel(deterministic=True)`` with the same ``bucket``.
 
-    Train with the attribute ``optimizer``, which updates the parts, and clip the gradients of ``model.parameters()``. In
+    Train with the attribute ``optimizer``, which updates the parts; clip the gradients of ``model.parameters()``. In
     stage 3 all ranks call the same modules in the same order, and values are read inside `gathered`.
 
     Args:
