@@ -34,7 +34,7 @@ K = TypeVar("K")
 EAGER = 300
 """How many times a wait asks before it yields the processor to others."""
 STANDS = 20_000
-"""Nanoseconds from which on the start of an operation is an event: the program stood still for it."""
+"""Nanoseconds from which on the start of an operation, and the end of one that had passed, is an event: a wait."""
 LOOK = 0.1
 """Seconds between two looks at the other ranks, while a wait lasts."""
 LONG = 1.0
@@ -123,8 +123,12 @@ def run(name: str, *arguments: Any, on: Communicator | None = None, bucket: int 
 
 def start(name: str, *arguments: Any, on: Communicator | None = None, bucket: int = -1) -> Pending:
     """Start an operation of a communicator and return at once; see `run`. Recordings show the bucket's number."""
-    pending = _begin(name, arguments, on, bucket)
-    if bus.lanes is not None and (now := clock()) - pending._begun > STANDS:  # the engine worked before it returned
+    return _started(_begin(name, arguments, on, bucket))
+
+
+def _started(pending: Pending) -> Pending:
+    """Emit a wait if the engine worked for long before it returned."""
+    if bus.lanes is not None and (now := clock()) - pending._begun > STANDS:
         lane, group = bus.lanes.lane, pending._group.number
         lane.emit(pending._call.waits, pending._begun, now, pending._seq, group, 0, 0, lane.context)
     return pending
@@ -144,7 +148,7 @@ def start_multiple(buffers: Sequence[Any], op: str, on: Communicator | None = No
     sizes = ",".join(f"{b.dtype.name}[{b.size}]" for b in buffers)
     about = f"{len(buffers)} buffers {crc32(sizes.encode()):08x}"  # the board's rows are short
     call = described(group.calls, communicator, "all_reduce_multiple", (*buffers, about, op))
-    return Pending(communicator, group, call, (buffers, op), -1)
+    return _started(Pending(communicator, group, call, (buffers, op), -1))
 
 
 def wait_any(pending: Mapping[K, Pending]) -> K:
@@ -259,17 +263,20 @@ class Pending:
         return self._over
 
     def wait(self, since: int = 0) -> None:
-        """Return when the operation has finished; ``since`` is the time (ns) at which the wait began, now if 0.
+        """Return when the operation has finished; ``since`` is when it began (ns) if the program stood still from then.
 
         Raises:
             CollectiveError: another rank makes another call, is gone, or has not come before the timeout.
         """
         if self._over:
             return
-        test, asked = self._work.test, 0
+        test, asked, began = self._work.test, 0, since or clock()
         try:
-            if not test():
-                self._asked = since or clock()
+            if test():
+                if since or clock() - began > STANDS:  # an engine may work in its calls, for example copy the result
+                    self._asked = began
+            else:
+                self._asked = began
                 while not test():
                     asked += 1
                     if asked > EAGER:

@@ -9,7 +9,7 @@ import numpy as np
 
 import flnb
 from flnb import distributed, nn
-from flnb.dispatch.communication import start
+from flnb.dispatch.communication import start, start_multiple
 from flnb.interface import Communicator, Work
 from flnb.interface.communicator import Done
 
@@ -69,6 +69,54 @@ def test_a_wait_is_an_event_and_an_asynchronous_call_is_not() -> None:
     (rank,) = [run.catalog.groups.items[number].rank for number in waits["group"][long].tolist()]
     assert rank == 0
     assert waits["seq"][long].tolist() == [1]
+
+
+def test_blocking_calls_are_exposed_on_all_ranks_and_overlap_with_nothing() -> None:
+    """Also on the rank that comes last, and finds the call complete because its own thread has computed the sum."""
+
+    def work() -> None:
+        for _ in range(6):
+            with flnb.step():
+                distributed.all_reduce(flnb.ones(1 << 20))
+                distributed.barrier()
+
+    with flnb.record() as run:
+        distributed.run_threads(2, work)
+    calls = run.collectives
+    assert (calls.waited == calls.end - calls.begin).all()
+    assert (calls.asked == calls.begin).all()
+    assert calls.overlap[~np.isnan(calls.overlap)].max() == 0.0
+    whole = sum((calls.end - calls.begin)[:, calls.step == step].sum() for step in calls.steps)
+    assert calls.exposed_ns.sum() == whole
+
+
+def test_an_engine_that_copies_the_result_when_it_is_asked_makes_the_program_stand_still() -> None:
+    class Copying(Work):
+        def test(self) -> bool:
+            time.sleep(0.02)
+            return True
+
+    class Lazy(Communicator):
+        def all_reduce(self, buffer: Any, op: str = "sum") -> Work:
+            return Copying()
+
+    with distributed.use_communicator(Lazy), flnb.record() as run:
+        start("all_reduce", np.ones(3), "sum").wait()
+    waits = run.table("wait")
+    assert len(waits["t0"]) == 1
+    assert waits["t1"][0] - waits["t0"][0] > 15e6
+
+
+def test_several_buffers_that_are_summed_as_they_are_started_are_a_wait() -> None:
+    class Working(Communicator):
+        def all_reduce_multiple(self, buffers: Any, op: str = "sum") -> Work:
+            time.sleep(0.02)
+            return Done()
+
+    with distributed.use_communicator(Working), flnb.record() as run:
+        start_multiple([np.ones(3), np.ones(2)], "sum").wait()
+    waits = run.table("wait")
+    assert (waits["t1"] - waits["t0"]).tolist()[0] > 15e6
 
 
 def test_buckets_are_numbered_and_files_keep_the_groups(tmp_path: Path) -> None:
