@@ -94,6 +94,18 @@ def test_waiting_is_told_from_transfer() -> None:
     assert calls.gb_s == pytest.approx([4 / 3 * 1e6 / 2e6])
 
 
+def test_a_tiny_call_measures_no_bandwidth() -> None:
+    """6 bytes in 100 us say what the latency is."""
+    ranks = [Columns(rank, 2) for rank in range(2)]
+    for rank in ranks:
+        rank.plan = intern.plans.id_of(intern.Plan("all_reduce", "communication", (6,), "uint8", 6))
+        rank.call(1, 10, 10.1, asked=10)
+    calls = joined(*ranks)
+    assert np.isnan(calls.gb_s).all()
+    assert calls.peak_gb_s == 0.0
+    assert "bandwidth" not in repr(calls)
+
+
 def test_buckets_that_travel_beside_the_backward_are_overlap() -> None:
     """Two buckets in flight from 10 to 20 and 15 to 30 ms; the program stands still from 28 on: 18 of 20 hidden."""
     ranks = [Columns(rank, 2) for rank in range(2)]

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from flnb_telemetry.schema import Ints
 
 SHOWN = 16
+LARGE = 1 << 14
+"""Bytes from which on a call measures bandwidth; smaller ones take a latency, whatever they carry."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,6 +133,7 @@ class Collectives:
         """The bus bandwidth of each call in GB/s: bytes that pass each link over the time of transfer; NaN: unknown.
 
         The transfer is timed where a program stood still for it; a call that ran beside other work ends unnoticed.
+        Calls of less than 16 KiB measure the latency of a link instead, and are left out.
         """
         stood = (self.waited > 0) & (self.asked <= self.last) & (self.end > self.last) & (self.last > 0)
         taken = np.where(stood, self.end - self.last, np.iinfo(np.int64).max).min(axis=0, initial=1 << 62)
@@ -140,7 +143,7 @@ class Collectives:
         share["all_reduce_multiple"] = share["all_reduce"]
         found = np.full(len(self), np.nan)
         for op, factor in share.items():
-            chosen = (self.op == op) & stood.any(axis=0) & (self.nbytes > 0)
+            chosen = (self.op == op) & stood.any(axis=0) & (self.nbytes >= LARGE)
             found[chosen] = (factor * self.nbytes / taken)[chosen]
         return found
 
