@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from flnb_telemetry import quantity, tables
+from flnb_telemetry.analysis.collectives import MERGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,8 +61,9 @@ class Simulation:
         ranks: how many were simulated, in ``steps`` steps.
         step_ms: how long a step takes, the mean over steps.
         compute_ms: how long a rank computes in it, the mean over ranks.
-        exposed_ms: how long a rank stands still for calls, the mean over ranks: the sum of ``late_ms``, for ranks that
-            come late, and of what is left, for the links.
+        exposed_ms: how long a rank stands still for calls, the mean over ranks.
+        late_ms: that part of it in which the last rank has not come to the call; the rest is for the links. Ranks come
+            late as they compute unequally, so this is left, and all that is left, where links cost nothing.
         calls: of each operation: how many there are in a step, their bytes, how long they use the link, and how long
             the ranks stand still for them.
     """
@@ -114,21 +116,26 @@ class Simulation:
 def simulate(run: Any, ranks: int, topology: Topology, strategy: str = "recorded") -> Simulation:
     """Predict what the recorded steps take on so many ranks, each with a batch as large as that of a recorded rank.
 
-    Rank i computes as long as the recorded rank i modulo their number. Calls of all recorded ranks are repeated, with
-    the same whole buffers; messages and calls of smaller groups count as computing. A link carries one call after the
-    other, as the formulas of Thakur, Rabenseifner and Gropp (2005), section 4, say, for the ring Patarasuk and Yuan
-    (2009); see `flnb.distributed.Topology`.
+    In each step, rank i computes as long as the recorded rank i modulo their number did in that step. So copies of a
+    rank are slow in the same steps, and on a link without cost more ranks take no longer than those recorded; if slow
+    steps come to each rank at its own time, many ranks will take longer than predicted.
+
+    Calls of all recorded ranks are repeated, with the same whole buffers. Everything else takes as long as it did:
+    also messages, and calls of smaller groups, which count as computing. A link carries one call after the other, each
+    for the time of `flnb.distributed.Topology.seconds`.
 
     Args:
         run: a `flnb.Ranks`, or one recording in which ranks are threads, with training steps that were recorded whole.
         ranks: how many.
         topology: their links. `Topology.fitted` finds them from measured times.
-        strategy: ``"recorded"``; ``"at the end"``, where no call begins before the last one; or ``"sharded 1"``, ``2``,
-            ``3``, which divide state as `Sharded` does: an all_reduce becomes a reduce_scatter, and parameters are
-            gathered after each step, in stage 3 before forward and backward instead.
+        strategy: ``"recorded"``; ``"at the end"``, without overlap: all calls of a step begin when its last one does,
+            except those whose end the program waits for before; or ``"sharded 1"``, ``2``, ``3``, which divide state as
+            `Sharded` does: an all_reduce becomes a reduce_scatter, and parameters are gathered after each step, in
+            stage 3 before forward and backward instead.
 
     Raises:
-        ValueError: an unknown strategy, no ranks, or a recording without steps that have collective calls.
+        ValueError: an unknown strategy, no ranks, a recording of some of the ranks, or one without steps that have
+            collective calls.
 
     >>> import flnb, flnb.nn as nn
     >>> def train():
@@ -154,9 +161,11 @@ def recorded(run: Any) -> Program:
     """The steps of a recording that have the same calls of all ranks, in the most frequent order.
 
     Raises:
-        ValueError: there are none.
+        ValueError: there are none, or ranks are missing.
     """
     found = run if hasattr(run, "waited") else run.collectives
+    if found.partial:
+        raise ValueError(f"simulate: the recording is of {found.partial}; {MERGE}")
     steps = [
         _step(found, index, began, ended)
         for index in np.unique(found.step[found.step >= 0]).tolist()
@@ -210,32 +219,33 @@ def _step(found: Any, index: int, began: Any, ended: Any) -> Program:
 def _replayed(program: Program, ranks: int, topology: Topology) -> Simulation:
     """Go through all steps on all ranks."""
     steps, recorded_ranks = program.rest.shape
+    columns = np.arange(min(ranks, recorded_ranks))  # ranks that compute alike stay together
+    share = (1 + (ranks - 1 - columns) // recorded_ranks) / ranks
     costs = [topology.seconds(call.op, call.nbytes, ranks) for call in program.calls]
     rows = {call.op: dict.fromkeys(("count", "nbytes", "wire_ms", "exposed_ms"), 0.0) for call in program.calls}
     for call, cost in zip(program.calls, costs, strict=True):
         for name, value in (("count", 1.0), ("nbytes", float(call.nbytes)), ("wire_ms", 1e3 * cost)):
             rows[call.op][name] += value
-    who = np.arange(ranks)
-    t, computed, exposed, late, free = np.zeros(ranks), 0.0, 0.0, 0.0, 0.0
+    t, computed, exposed, late, free = np.zeros(len(columns)), 0.0, 0.0, 0.0, 0.0
     for number in range(steps):
-        chosen = (number + who // recorded_ranks) % steps, who % recorded_ranks
+        chosen = number, columns
         ready, ends = np.zeros(len(costs)), np.zeros(len(costs))
         for point in program.points:
-            spent = point.compute[chosen] if np.ndim(point.compute) else point.compute
+            spent = point.compute[chosen] if np.ndim(point.compute) else np.full(len(columns), point.compute)
             t = t + spent
-            computed += float(np.mean(spent))
+            computed += float(share @ spent)
             if point.asks:
-                stood = float(np.maximum(ends[point.call] - t, 0).mean())
-                exposed, late = exposed + stood, late + float(np.maximum(ready[point.call] - t, 0).mean())
+                stood = float(share @ np.maximum(ends[point.call] - t, 0))
+                exposed, late = exposed + stood, late + float(share @ np.maximum(ready[point.call] - t, 0))
                 rows[program.calls[point.call].op]["exposed_ms"] += 1e3 * stood / steps
                 t = np.maximum(t, ends[point.call])
             else:
                 ready[point.call] = t.max()
                 free = ends[point.call] = max(ready[point.call], free) + costs[point.call]
         t = t + program.rest[chosen]
-        computed += float(program.rest[chosen].mean())
+        computed += float(share @ program.rest[chosen])
     per = 1e3 / steps
-    return Simulation(ranks, steps, float(t.mean()) * per, computed * per, exposed * per, late * per, rows)
+    return Simulation(ranks, steps, float(share @ t) * per, computed * per, exposed * per, late * per, rows)
 
 
 # Strategies: each changes the steps

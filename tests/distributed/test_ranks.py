@@ -47,6 +47,18 @@ def test_ranks_of_one_host_share_a_clock() -> None:
     assert ranks[1].table("collective")["t0"].tolist() == [13 * MS]
 
 
+def test_one_rank_alone_says_of_how_many_it_is_and_not_who_was_late() -> None:
+    alone, _ = runs = [recording(rank, [(10 + rank, 20)]) for rank in range(2)]
+    assert repr(alone.collectives).splitlines() == [
+        "rank 0 of 2, 0 steps: 1 barrier", "who was late is unknown: merge the others, by flnb merge or "
+        "flnb.telemetry.Ranks",
+    ]  # fmt: skip
+    assert "rank 0 of 2" in alone.collectives._repr_html_()
+    whole = Ranks(runs).collectives
+    assert (whole.size, whole.partial) == (2, "")
+    assert repr(whole).startswith("2 ranks, 0 steps: 1 barrier\n")
+
+
 def test_a_measured_offset_moves_times_and_not_the_recording() -> None:
     other = recording(1, [(1013, 1020)], "b", clock_offset=-1000 * MS, clock_bound=7)
     ranks = Ranks([recording(0, [(10, 20)]), other])

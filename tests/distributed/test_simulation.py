@@ -14,7 +14,8 @@ from flnb_telemetry import bus
 import flnb
 from flnb import distributed, nn, optim
 from flnb.dispatch import communication
-from flnb.distributed import Topology
+from flnb.distributed import Topology, simulation
+from tests.distributed.test_ranks import recording
 
 LINK = Topology(latency=1e-3, bandwidth=1e6)
 
@@ -25,7 +26,7 @@ def made(times: list[list[tuple[int, int, int]]], size: int = 1, op: str = "all_
     calls = of.shape[1]
     step = {"index": np.array([0]), "t0": np.array([10**9]), "t1": np.array([10**9 + 100_000_000])}
     return SimpleNamespace(
-        ranks=tuple(range(len(of))), op=np.array([op] * calls, object), nbytes=np.full(calls, nbytes),
+        partial="", ranks=tuple(range(len(of))), op=np.array([op] * calls, object), nbytes=np.full(calls, nbytes),
         step=np.zeros(calls, np.int64), begin=of[:, :, 0], asked=of[:, :, 1], end=of[:, :, 2],
         waited=of[:, :, 2] - of[:, :, 1], views=[SimpleNamespace(table=lambda kind: step)] * len(of),
     )  # fmt: skip
@@ -150,6 +151,29 @@ def test_steps_on_a_modelled_link_are_predicted(bandwidth: float, monkeypatch: p
     assert (
         free.exposed_ms == pytest.approx(free.late_ms, rel=0.01) == pytest.approx(4.0, rel=0.02)
     )  # 8 ms on one of two ranks
+
+
+def test_more_ranks_on_a_link_without_cost_take_no_longer() -> None:
+    """Steps of 60 ms, in one of which the recorded rank 1 stalls for 120 ms: so do its copies, in the same one."""
+    compute = np.full((12, 2), 0.05)
+    compute[5, 1] += 0.12
+    program = simulation.Program(
+        [simulation.Call("all_reduce", 1000)],
+        [simulation.Point(compute, 0, False), simulation.Point(0.0, 0, True)],
+        np.full((12, 2), 0.01),
+    )
+    free = Topology(latency=0.0, bandwidth=1e30)
+    found = {ranks: simulation._replayed(program, ranks, free) for ranks in (1, 2, 3, 64, 10_000)}
+    assert found[1].step_ms == pytest.approx(60.0)
+    assert [found[ranks].step_ms for ranks in (2, 3, 64, 10_000)] == pytest.approx([60 + 120 / 12] * 4)
+    assert [one.late_ms for one in found.values()] == pytest.approx([0, 5, 10 * 2 / 3, 5, 5])
+    assert [one.compute_ms for one in found.values()] == pytest.approx([60, 65, 60 + 10 / 3, 65, 65])
+    assert all(one.exposed_ms == pytest.approx(one.late_ms) for one in found.values())
+
+
+def test_the_recording_of_one_rank_alone_is_answered() -> None:
+    with pytest.raises(ValueError, match=r"simulate: the recording is of rank 0 of 2; merge the others, by flnb merge"):
+        distributed.simulate(recording(0, [(10, 20)]), 4, LINK)
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 SHOWN = 16
 LARGE = 1 << 14
 """Bytes from which on a call measures bandwidth; smaller ones take a latency, whatever they carry."""
+MERGE = "merge the others, by flnb merge or flnb.telemetry.Ranks"
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,10 +38,15 @@ class Collectives:
     Arrays over calls have a column per call, those over ranks and calls a row per rank. Times are ns on the clock of
     the first rank; 0 where a rank did not take part, or has not ended.
 
+    What it prints: *exposed* is the time in which a rank's program stood still for calls, because others were late or
+    for the data; *overlapped* the share of the transfers, from the last rank's call to the end, during which it did
+    something else. "Cost the others" counts how long their programs stood still because that rank came last.
+
     Attributes:
         ranks: the numbers of the ranks, in the order of rows.
         hosts: where each runs.
         bounds: how far off each rank's clock may be, ns.
+        size: how many ranks the program had; more than there are rows if recordings are missing.
         op, group: names of operation and group of each call.
         seq: its number in its group, from 1.
         nbytes: bytes of the buffer that it got.
@@ -50,6 +56,12 @@ class Collectives:
         asked, waited: when the program began to stand still for the call, and for how long, ns.
         last: when the last rank called; 0 if not all did.
         late_rank: the rank that called last, -1 if not all did; `late_ns`: how long after the median of the others.
+        late: the row of that rank, -1 if not all called.
+        waiting, transfer: how long each rank waited for the last one, whatever its program did meanwhile, and how long
+            after that it noticed the end, ns.
+        blocked: how much of `waiting` a rank's program stood still, ns.
+        lost: the median of that over the ranks that were not last: what the last one cost the others, ns; `lost_ns`:
+            the sum of it for each rank.
         steps: indices of the steps; `step_ns`, `exposed_ns` (steps x ranks): how long a step took, and how much of
             that the program stood still for calls.
         overlap: the share, 0 to 1, of transfers in each step that the program did not stand still for; NaN: none.
@@ -64,6 +76,7 @@ class Collectives:
     ranks: tuple[int, ...]
     hosts: tuple[str, ...]
     bounds: tuple[int, ...]
+    size: int
     op: NDArray[Any]
     group: NDArray[Any]
     seq: Ints
@@ -85,6 +98,13 @@ class Collectives:
 
     def __len__(self) -> int:
         return len(self.seq)
+
+    @property
+    def partial(self) -> str:
+        """Which ranks these are of how many, where recordings of others are missing; "" if none is."""
+        if len(self.ranks) >= self.size:
+            return ""
+        return f"rank{'s' * (len(self.ranks) > 1)} {', '.join(map(str, self.ranks))} of {self.size}"
 
     @cached_property
     def waiting(self) -> Ints:
@@ -161,7 +181,8 @@ class Collectives:
     def who(self) -> list[dict[str, Any]]:
         """The ranks by what they cost the others, the worst first: how often each was last, and mostly in what scope.
 
-        Keys: rank, host, last, lost_ns, lost_ms_per_step, scope.
+        Keys: rank, host, last (how many calls it was the last to come to; a step may have many), lost_ns (what that
+        cost the others in all), lost_ms_per_step, scope (where it lost most of this).
         """
         late, steps = self.late, max(1, len(self.steps))
         spent: dict[int, dict[str, int]] = {}
@@ -192,7 +213,9 @@ class Collectives:
     def summary(self) -> list[str]:
         """The facts that the repr begins with, one text each."""
         ops = [f"{quantity.count(int((self.op == op).sum()))} {op}" for op in dict.fromkeys(self.op.tolist())]
-        facts = [f"{len(self.ranks)} ranks, {len(self.steps)} steps: {', '.join(ops) or 'no collective calls'}"]
+        ranks, steps = len(self.ranks), len(self.steps)
+        about = self.partial or f"{ranks} rank{'s' * (ranks != 1)}"
+        facts = [f"{about}, {steps} step{'s' * (steps != 1)}: {', '.join(ops) or 'no collective calls'}"]
         if len(self.steps):
             exposed = self.exposed_ns.mean(axis=1)
             share = float(exposed.sum() / max(1.0, self.step_ns.mean(axis=1).sum()))
@@ -203,13 +226,17 @@ class Collectives:
             )
         if self.peak_gb_s:
             facts.append(f"bandwidth up to {quantity.significant(self.peak_gb_s)} GB/s")
+        if self.partial:
+            facts.append(f"who was late is unknown: {MERGE}")
         worst = sorted(self.reasons.items(), key=lambda one: -self.lost[one[0]])
         return facts + [reason.text for _, reason in worst[:1]]
 
     def cells(self) -> list[list[str]]:
-        """The table of ranks as rows of texts, first the titles; the worst rank first."""
+        """The table of ranks as rows of texts, first the titles; the worst rank first; none if some are missing."""
+        if self.partial:
+            return []
         rows = self.who()[:SHOWN]
-        titles = ["rank", "host", "last", "cost the others", "a step", "mostly in"]
+        titles = ["rank", "host", "calls as last", "cost the others", "a step", "mostly in"]
         return [titles] + [
             [
                 str(row["rank"]), row["host"], quantity.count(row["last"]), quantity.duration(row["lost_ns"]),

@@ -106,6 +106,7 @@ def join(ranks: Sequence[View]) -> dict[str, Any]:
         "ranks": tuple(view.rank for view in ranks),
         "hosts": tuple(view.host for view in ranks),
         "bounds": tuple(view.bound for view in ranks),
+        "size": max([count, *sizes.values()]),
         "op": op[order],
         "group": np.array(listed, object)[group],
         "seq": keys & ((1 << SEQ_BITS) - 1),
