@@ -38,8 +38,12 @@ def collectives(run: Recording | Ranks, steps: tuple[int, int] | None = None) ->
 
     Args:
         run: a recording in which ranks are threads, or a `Ranks` of several recordings.
-        steps: the first and the last step to draw. By default the step that lost most time, with its neighbours; of
-            a recording without steps the last calls.
+        steps: the first and the last step to draw, ``(6, 6)`` for one. By default the step that lost most time, with
+            its neighbours; of a recording without steps the last calls.
+
+    Raises:
+        TypeError: ``steps`` is something else.
+        ValueError: there are no calls in these steps.
 
     >>> import flnb
     >>> with flnb.record("example") as run:
@@ -72,6 +76,10 @@ def _chosen(calls: Collectives, steps: tuple[int, int] | None) -> Ints:
         steps = int(calls.steps[max(0, at - 1)]), int(calls.steps[min(at + 1, len(calls.steps) - 1)])
     if steps is None:
         return np.arange(max(0, len(calls) - CALLS), len(calls))
+    if not isinstance(steps, tuple | list) or len(steps) != 2:
+        raise TypeError(
+            f"flnb.plot.collectives: got steps={steps!r}, expected the first and the last step to draw, such as (6, 6)"
+        )
     found = np.flatnonzero((calls.step >= steps[0]) & (calls.step <= steps[1]))
     if not len(found):
         kept = f"{calls.steps[0]} to {calls.steps[-1]}" if len(calls.steps) else "none"

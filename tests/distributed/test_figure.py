@@ -79,6 +79,9 @@ def test_the_costliest_step_is_drawn_with_its_neighbours(draw: Any) -> None:
     assert len({span[0] for span in spans(draw(*ranks, steps=(0, 7)).data[1])}) == 8
     with pytest.raises(ValueError, match=r"got steps=\(90, 99\).*steps of the recording: 0 to 7"):
         draw(*ranks, steps=(90, 99))
+    for wrong in (6, (6,), "all"):
+        with pytest.raises(TypeError, match="expected the first and the last step to draw, such as"):
+            draw(*ranks, steps=wrong)
 
 
 def test_calls_in_flight_at_one_time_stand_side_by_side(draw: Any) -> None:

@@ -185,12 +185,32 @@ def test_a_fit_finds_the_link_that_made_the_times() -> None:
     [
         ({"algorithm": "star"}, "got algorithm 'star', expected one of ring, tree, halving"),
         ({"per_host": 4}, "got per_host=4 without host"),
-        ({"bandwidth": 0.0}, "both are positive"),
+        ({"bandwidth": 0.0}, "got bandwidth=0.0, expected bytes per second, more than 0"),
+        ({"latency": -1}, "got latency=-1, expected seconds, 0 or more"),
+        ({"reduction": -2.0}, "got reduction=-2.0, expected bytes per second, more than 0"),
     ],
 )
 def test_wrong_topologies_are_answered(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Topology(**{"latency": 1e-6, "bandwidth": 1e9, **settings})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"latency": "abc"}, "modelled: got latency='abc', expected seconds, such as 0.002"),
+        (
+            {"faults": {(1, 2): "bogus"}},
+            r"got faults\[\(1, 2\)\]='bogus', expected seconds, .* 'raises', 'never comes'",
+        ),
+        ({"faults": {(1, 2): None}}, r"got faults\[\(1, 2\)\]=None, expected seconds"),
+        ({"faults": {1: "raises"}}, r"got faults\[1\], expected a dict such as \{\(1, 2\): \"raises\"\}"),
+        ({"faults": "bogus"}, "got faults='bogus', expected a dict"),
+    ],
+)
+def test_wrong_settings_are_named(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Modelled(**settings)
 
 
 def test_an_unknown_op_is_answered() -> None:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Modelled"]
 
+FAULTS = ("raises", "never comes")
+
 
 class Transfer(Work):
     """A call on the link: it begins when all ranks have come and the link is free, and ends some seconds later.
@@ -70,6 +72,9 @@ class Modelled(Forwarding):
             ``"raises"`` or ``"never comes"``. With ``(rank, 0)`` the seconds before each of its calls.
         inner: the communicator that carries the data.
 
+    Raises:
+        ValueError: a setting that is none of these; the message names it.
+
     >>> import time, flnb
     >>> def exchange():
     ...     with flnb.distributed.use_communicator("modelled:latency=0.02,bandwidth=1GiB"):
@@ -91,9 +96,9 @@ class Modelled(Forwarding):
         inner: Communicator | None = None,
     ) -> None:
         speed = bytes_of(bandwidth, "Modelled(bandwidth=...)") if isinstance(bandwidth, str) else bandwidth
-        self.topology = Topology(float(latency), speed, algorithm)
+        self.topology = Topology(_seconds(latency, "latency"), speed, algorithm)
         super().__init__(inner)
-        self._faults = dict(faults or {})
+        self._faults = _checked(faults or {})
         self._calls = 0
         self._free = 0.0
         self._waiting: deque[Transfer] = deque()
@@ -162,3 +167,24 @@ class Modelled(Forwarding):
         """Part of the ranks, on a link of their own."""
         link = self.topology
         return Modelled(link.latency, link.bandwidth, link.algorithm, inner=self.inner.split(color, key))
+
+
+def _seconds(value: Any, what: str, others: str = "") -> float:
+    """A number of seconds, given as one or as text."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"modelled: got {what}={value!r}, expected seconds, such as 0.002{others}") from None
+
+
+def _checked(faults: Any) -> dict[tuple[int, int], Any]:
+    """The faults, all of which can happen."""
+    form = 'expected a dict such as {(1, 2): "raises"}, by rank and number of the call'
+    if not hasattr(faults, "items"):
+        raise ValueError(f"modelled: got faults={faults!r}, {form}")
+    for key, fault in faults.items():
+        if not (isinstance(key, tuple) and len(key) == 2):
+            raise ValueError(f"modelled: got faults[{key!r}], {form}")
+        if fault not in FAULTS:
+            _seconds(fault, f"faults[{key!r}]", f", or one of {', '.join(map(repr, FAULTS))}")
+    return dict(faults)

@@ -39,9 +39,11 @@ class Topology:
         bandwidth: bytes per second in each direction of a rank's link.
         algorithm: ``"ring"``, ``"tree"`` (binomial), or ``"halving"`` (recursive halving and doubling).
         overhead: seconds that every call takes beside its messages.
-        reduction: bytes per second that a rank sums.
-        per_host: ranks of a host, which exchange over ``host`` before one of each host uses this link.
-        host: the links within a host.
+        reduction: how fast a rank adds what it received to its own, bytes of one buffer per second: by default that
+            takes no time.
+        per_host: how many ranks each host has. If more than one, they exchange over ``host`` first, then the hosts with
+            each other over this link.
+        host: a `Topology` of the links within a host, where ``per_host`` is more than one.
 
     >>> import flnb
     >>> link = flnb.distributed.Topology(latency=1e-6, bandwidth=1e9)
@@ -49,7 +51,7 @@ class Topology:
     0.001506
 
     Raises:
-        ValueError: an unknown algorithm, or ``per_host`` without ``host``.
+        ValueError: an unknown algorithm, ``per_host`` without ``host``, or a number out of range.
     """
 
     latency: float
@@ -65,8 +67,11 @@ class Topology:
             raise ValueError(f"Topology: got algorithm {self.algorithm!r}, expected one of {', '.join(ALGORITHMS)}")
         if self.per_host > 1 and self.host is None:
             raise ValueError(f"Topology: got per_host={self.per_host} without host, the links within a host")
-        if self.latency < 0 or self.bandwidth <= 0:
-            raise ValueError(f"Topology: got {self.latency} s and {self.bandwidth} bytes per second; both are positive")
+        if not self.latency >= 0:
+            raise ValueError(f"Topology: got latency={self.latency}, expected seconds, 0 or more")
+        for name, value in (("bandwidth", self.bandwidth), ("reduction", self.reduction)):
+            if not value > 0:
+                raise ValueError(f"Topology: got {name}={value}, expected bytes per second, more than 0")
 
     def seconds(self, op: str, nbytes: int, ranks: int) -> float:
         """How long a call takes once all ranks have come, alone on the links.
@@ -98,7 +103,16 @@ class Topology:
         return self.overhead + messages * self.latency + nbytes * (moved / self.bandwidth + reduced / self.reduction)
 
     def counts(self, op: str, ranks: int) -> tuple[float, float, float]:
-        """Messages one after the other, and the shares of the buffer that a link carries and a rank reduces."""
+        """What a call costs on equal links, as three numbers; lengths are in units of the whole buffer.
+
+        Returns:
+            How many messages a rank waits for, one after the other; the length of what each rank's link carries in one
+            direction; the length of what each rank adds to its own.
+
+        >>> import flnb
+        >>> flnb.distributed.Topology(latency=1e-6, bandwidth=1e9).counts("all_reduce", ranks=4)
+        (6, 1.5, 0.75)
+        """
         return _LINEAR[op](self.algorithm, ranks)
 
     def fitted(self, measured: Sequence[tuple[int, int, float]], op: str = "all_reduce") -> Self:
