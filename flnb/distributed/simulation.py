@@ -90,8 +90,9 @@ class Simulation:
     def summary(self) -> str:
         """The fact that the repr begins with."""
         step, exposed, late = (quantity.duration(ms * 1e6) for ms in (self.step_ms, self.exposed_ms, self.late_ms))
+        ranks = f"{self.ranks:,} rank{'s' * (self.ranks != 1)}"
         return (
-            f"{self.ranks:,} ranks: {step} a step, of which {exposed} exposed ({late} for late ranks); "
+            f"{ranks}: {step} a step, of which {exposed} exposed ({late} for late ranks); "
             f"{quantity.percent(self.efficiency)} computing, {quantity.percent(self.hidden)} of transfers hidden"
         )
 

@@ -164,6 +164,7 @@ def test_more_ranks_on_a_link_without_cost_take_no_longer() -> None:
     )
     free = Topology(latency=0.0, bandwidth=1e30)
     found = {ranks: simulation._replayed(program, ranks, free) for ranks in (1, 2, 3, 64, 10_000)}
+    assert found[1].summary().startswith("1 rank: ")
     assert found[1].step_ms == pytest.approx(60.0)
     assert [found[ranks].step_ms for ranks in (2, 3, 64, 10_000)] == pytest.approx([60 + 120 / 12] * 4)
     assert [one.late_ms for one in found.values()] == pytest.approx([0, 5, 10 * 2 / 3, 5, 5])
