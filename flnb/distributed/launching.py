@@ -11,13 +11,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flnb.dispatch.board import GAVE_UP, STATES, Board
+from flnb.dispatch.board import GAVE_UP, INSIDE, OUTSIDE, STATES, Board
 from flnb.distributed.nanny import die_with_parent, remove_shared
 
 __all__ = ["find_mpiexec", "launch", "shared_folder"]
@@ -26,10 +27,13 @@ __all__ = ["find_mpiexec", "launch", "shared_folder"]
 def launch(ranks: int, script: Sequence[str], report: str | Path = "flight.json") -> int:
     """Run ``python script ...`` on so many ranks, and return the exit status: 0, or that of the rank that failed first.
 
+    What the ranks print appears line by line with the rank in front.
+
     Args:
         ranks: how many processes, on this host.
         script: a path and the script's arguments.
-        report: where to write, if a rank failed, the last calls of every rank.
+        report: where to write, if a rank failed, as JSON how each rank ended, and of every group the state and the last
+            calls of its ranks. A file from an earlier launch is removed.
 
     Raises:
         FileNotFoundError: no such script; or no mpiexec (extra "mpi").
@@ -39,23 +43,29 @@ def launch(ranks: int, script: Sequence[str], report: str | Path = "flight.json"
     if not Path(script[0]).is_file():
         raise FileNotFoundError(f"flnb launch: no file {script[0]!r}; expected a Python script")
     _sweep()
+    report, signals = Path(report), list[tuple[float, int]]()
+    with suppress(OSError):
+        report.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix=FOLDER, dir=shared_folder()) as folder, _locked(folder):
         environment = {**os.environ, "FLNB_FLIGHT": folder, "FLNB_RANKS": str(ranks)}
         command = [*find_mpiexec(), "-n", str(ranks), sys.executable, "-m", "flnb.distributed.nanny", *script]
         job = subprocess.Popen(command, env=environment, preexec_fn=die_with_parent)
+
+        def pass_on(number: int, _: object) -> None:
+            signals.append((time.time(), number))
+            job.send_signal(number)
+
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda number, _: job.send_signal(number))
+            signal.signal(number, pass_on)
         code = job.wait()
         remove_shared(folder)
         shutil.rmtree(Path(tempfile.gettempdir(), f"ompi.{job.pid}"), ignore_errors=True)  # Open MPI's, if killed
         ends = _ends(folder)
-        failed = [end for end in ends if end.status]
-        status = failed[0].status if failed else code if code >= 0 else 128 - code
-        if not status and not list(Path(folder).glob("joined_*")):
-            _say(f"no rank called flnb.distributed.init(): each of the {ranks} processes ran the whole script alone")
-        if status:
-            _report(folder, failed, code, Path(report))
-        return status
+        if not code and not any(end.status for end in ends):
+            if not list(Path(folder).glob("joined_*")):
+                _say(f"no rank called flnb.distributed.init(): each of {ranks} processes ran the whole script alone")
+            return 0
+        return _report(folder, ends, code, report, signals)
 
 
 FOLDER = "flnb_flight_"
@@ -70,6 +80,14 @@ class End(NamedTuple):
     rank: int
     told: bool
     stopped: bool
+
+    @property
+    def how(self) -> str:
+        """What messages say of it."""
+        if self.stopped:
+            return "was stopped (SIGSTOP)"
+        killed = next((f"was killed by {each.name}" for each in signal.Signals if each == self.status - 128), "")
+        return killed or f"ended with status {self.status}"
 
 
 def _say(text: str) -> None:
@@ -127,26 +145,65 @@ def find_mpiexec() -> list[str]:
     return [found]
 
 
-def _report(folder: str, failed: list[End], code: int, report: Path) -> None:
-    """Write what the board holds, and name the rank that failed by itself, or first, on stderr."""
+def _report(folder: str, ends: list[End], code: int, report: Path, signals: list[tuple[float, int]]) -> int:
+    """Write what the board holds, say on stderr which rank failed by itself, or first; returns the exit status."""
     boards: list[Any] = []
     for path in sorted(Path(folder).glob("board_*")):
         with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as memory:
             boards.append(Board(memory, 0, Board.size_of(memory), lambda _: "").history())
-    where = _write(report, json.dumps({"ended": [end._asdict() for end in failed], "groups": boards}, indent=1))
-    world = {row["rank"]: row for row in (boards[0] if boards else [])}
-    own = [end for end in failed if end.stopped or not end.told]
-    own = [end for end in own if end.stopped or world.get(end.rank, {}).get("state") != STATES[GAVE_UP]]
-    for end in (own or failed)[:1]:
-        how = f"was killed by {signal.Signals(end.status - 128).name}" if end.status > 128 else ""
-        how = "was stopped (SIGSTOP)" if end.stopped else how or f"ended with status {end.status}"
-        last = world.get(end.rank)
-        did = f"; its last call was {last['sequence']}, {last['calls'].get(last['sequence'], '')}" if last else ""
-        _say(f"rank {end.rank} {'failed' if own else 'was the first to give up'}: it {how}{did}{where}")
+    world: list[Any] = boards[0] if boards else []
+    gave_up = {row["rank"] for row in world if row["state"] == STATES[GAVE_UP]}
+    failed = [end for end in ends if end.status]
+    own = [end for end in failed if end.stopped or not (end.told or end.rank in gave_up)]
+    own = [end for end in own if not signals or end.time < signals[0][0]]
+    _complete(boards, ends)
+    where = _write(report, json.dumps({"ended": [_shown(end) for end in ends], "groups": boards}, indent=1))
+    if own:
+        last = next((f"; {_last(row)}" for row in world if row["rank"] == own[0].rank), "")
+        _say(f"rank {own[0].rank} failed: it {own[0].how}{last}{where}")
+    elif signals:
+        _say(f"interrupted by {signal.Signals(signals[0][1]).name}{_behind(world)}{where}")
+    elif failed:
+        left = [f"rank {end.rank} ended with status 0 while others waited for it" for end in ends if not end.status]
+        first = f"rank {failed[0].rank} was the first to give up: it {failed[0].how}"
+        _say(f"{'; '.join(left) or first}{_behind(world)}{where}")
     if code < 0:
         _say(f"mpiexec was killed by {signal.Signals(-code).name}{where}")
     elif not failed:
         _say(f"mpiexec failed with status {code} before any rank ended{where}")
+    if signals and not own:
+        return 128 + signals[0][1]
+    return (own or failed)[0].status if failed else code if code >= 0 else 128 - code
+
+
+def _shown(end: End) -> dict[str, Any]:
+    """How a rank ended, for `flight.json`."""
+    return {
+        "rank": end.rank, "time": end.time, "status": end.status, "how": end.how, "told_to_end_by_mpiexec": end.told,
+    }  # fmt: skip
+
+
+def _complete(boards: list[Any], ends: list[End]) -> None:
+    """Complete the states of ranks that could not write on the board how they ended."""
+    how = {end.rank: end.how for end in ends}
+    for row in (row for rows in boards for row in rows):
+        if row["state"] in STATES[OUTSIDE : INSIDE + 1] and row["rank"] in how:
+            row["state"] = f"{row['state'].replace('is', 'was', 1)} when it {how[row['rank']]}"
+
+
+def _last(row: dict[str, Any]) -> str:
+    """A sentence about a rank's last call."""
+    seq = row["sequence"]
+    return f"its last call was {seq}, {row['calls'].get(seq, '')}" if seq else "it has made no call"
+
+
+def _behind(world: list[Any]) -> str:
+    """Which ranks had come to the last call, and which had not, as the end of a sentence; "" if all had."""
+    newest = max((row["sequence"] for row in world), default=0)
+    here = [row for row in world if row["sequence"] == newest]
+    late = [f"rank {row['rank']} had not: {_last(row)}" for row in world if row["sequence"] < newest]
+    came = ", ".join(f"rank {row['rank']}" for row in here)
+    return f"; {came} had come to call {newest}, {here[0]['calls'].get(newest, '')}; {'; '.join(late)}" if late else ""
 
 
 def _write(report: Path, text: str) -> str:

@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from flnb_telemetry.extras import require
 
-from flnb.dispatch.board import FAILED, GAVE_UP, Board
+from flnb.dispatch.board import FAILED, GAVE_UP, LEFT, Board
 from flnb.dispatch.communication import difference, run
 from flnb.interface.communicator import All, CollectiveError, Communicator, Work
 from flnb_backends.comm.hosts import end_exchange, make_board
@@ -288,6 +288,16 @@ def _watch_end(board: Board) -> None:
     sys.excepthook = hook
 
 
+def _others_end(board: Board) -> bool:
+    """Wait for the other ranks to end; returns whether all did as they should. MPI's own end would wait for ever."""
+    others = [rank for rank in range(board.size) if rank != board.rank]
+    while (states := {board.row(rank).state for rank in others}) - {LEFT}:
+        if states & {FAILED, GAVE_UP}:
+            return False
+        time.sleep(0.002)
+    return True
+
+
 def _finalize(process: int) -> None:
     """End MPI, which waits for all ranks; where a group has failed one of them may never come. Not in a fork."""
     if os.getpid() != process:
@@ -295,7 +305,7 @@ def _finalize(process: int) -> None:
     failed = any(board.row(board.rank).state in (FAILED, GAVE_UP) for board in _boards)
     for board in _boards:
         board.end()
-    if failed:
+    if failed or (_boards and not _others_end(_boards[0])):
         return
     time.sleep(max((board.lag for board in _boards), default=0.0))  # for the last calls of other hosts
     said = [difference(board, seq) for board in _boards if board.lag and (seq := board.trouble())]
