@@ -61,7 +61,8 @@ def launch(ranks: int, script: Sequence[str], report: str | Path = "flight.json"
         remove_shared(folder)
         shutil.rmtree(Path(tempfile.gettempdir(), f"ompi.{job.pid}"), ignore_errors=True)  # Open MPI's, if killed
         ends = _ends(folder)
-        if not code and not any(end.status for end in ends):
+        ended = len(ends) == ranks or not signals  # mpiexec returns 0 when it is interrupted twice
+        if ended and not code and not any(end.status for end in ends):
             if not list(Path(folder).glob("joined_*")):
                 _say(f"no rank called flnb.distributed.init(): each of {ranks} processes ran the whole script alone")
             return 0
@@ -169,7 +170,7 @@ def _report(folder: str, ends: list[End], code: int, report: Path, signals: list
         _say(f"{'; '.join(left) or first}{_behind(world)}{where}")
     if code < 0:
         _say(f"mpiexec was killed by {signal.Signals(-code).name}{where}")
-    elif not failed:
+    elif not failed and not signals:
         _say(f"mpiexec failed with status {code} before any rank ended{where}")
     if signals and not own:
         return 128 + signals[0][1]
