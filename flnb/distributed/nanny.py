@@ -2,7 +2,7 @@
 
 When a rank is killed, mpiexec kills all others at once, and none of them can say whom it waited for. A nanny that
 outlives its rank for two seconds gives them that time. It notes how its rank ended, passes signals on, ends with
-mpiexec, and takes its rank along.
+mpiexec, and takes its rank along. Under `flnb launch` it writes the number of the rank in front of each line.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 __all__ = ["die_with_parent", "remove_shared", "watch"]
 
@@ -44,7 +46,14 @@ def watch(command: list[str]) -> int:
     die_with_parent()
     parent, place = os.getppid(), next((os.environ[name] for name in RANK if name in os.environ), "")
     environment = {**os.environ, "FLNB_RANK": place}
-    rank = subprocess.Popen(command, close_fds=False, preexec_fn=die_with_parent, env=environment)  # with MPI's files
+    pipe = subprocess.PIPE if place and int(os.environ.get("FLNB_RANKS", 0)) > 1 else None
+    rank = subprocess.Popen(  # with MPI's files
+        command, close_fds=False, preexec_fn=die_with_parent, env=environment, stdout=pipe, stderr=pipe
+    )
+    streams = [(each, to) for each, to in ((rank.stdout, 1), (rank.stderr, 2)) if each is not None]
+    readers = [threading.Thread(target=_relay, args=(each, to, place), daemon=True) for each, to in streams]
+    for reader in readers:
+        reader.start()
     told: list[int] = []
 
     def pass_on(number: int, _: object) -> None:
@@ -63,11 +72,31 @@ def watch(command: list[str]) -> int:
     code = rank.returncode = os.waitstatus_to_exitcode(ended)
     status = code if code >= 0 else 128 - code
     _note(f"ended_{place}", status, told)
-    if status:
+    for reader in readers:
+        reader.join(GRACE)  # a process that the rank has left may hold the other end
+    folder = os.environ.get("FLNB_FLIGHT", "")
+    if status or Path(folder, f"parted_{place}").exists():  # without MPI's end, for which mpiexec kills the others too
         time.sleep(GRACE)
-        if folder := os.environ.get("FLNB_FLIGHT"):
+        if folder:
             remove_shared(folder)
     return status
+
+
+def _relay(stream: IO[bytes], to: int, place: str) -> None:
+    """Write what the rank prints, line by line, with its number in front; a line ends also where it is overwritten."""
+    head, rest = f"rank {place}: ".encode(), b""
+    while chunk := os.read(stream.fileno(), 1 << 16):
+        *lines, rest = (rest + chunk).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        _write(to, b"".join(head + line + b"\n" for line in lines))
+    if rest:
+        _write(to, head + rest + b"\n")
+
+
+def _write(to: int, text: bytes) -> None:
+    """Write all of it; what nobody reads any more is dropped."""
+    with suppress(OSError):
+        while text:
+            text = text[os.write(to, text) :]
 
 
 def _note(name: str, status: int, told: list[int]) -> None:

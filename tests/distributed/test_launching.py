@@ -86,3 +86,9 @@ def test_the_report_says_how_each_rank_ended_and_is_never_an_old_one(tmp_path: P
     assert report["groups"][0][1]["state"] == "was between calls when it was killed by SIGSEGV"
     assert launch("distributed.barrier()\n", tmp_path).returncode == 0
     assert not (tmp_path / "flight.json").exists()
+
+
+def test_each_line_of_output_begins_with_the_rank_that_printed_it(tmp_path: Path) -> None:
+    done = launch("print('one\\ntwo', rank)\nsys.stderr.write(f'no end {rank}')\n", tmp_path)
+    assert sorted(done.stdout.splitlines()) == ["rank 0: one", "rank 0: two 0", "rank 1: one", "rank 1: two 1"]
+    assert sorted(done.stderr.splitlines()) == ["rank 0: no end 0", "rank 1: no end 1"]

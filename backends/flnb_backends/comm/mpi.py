@@ -306,6 +306,8 @@ def _finalize(process: int) -> None:
     for board in _boards:
         board.end()
     if failed or (_boards and not _others_end(_boards[0])):
+        if flight := os.environ.get(FLIGHT):
+            Path(flight, f"parted_{os.environ.get('FLNB_RANK')}").touch()
         return
     time.sleep(max((board.lag for board in _boards), default=0.0))  # for the last calls of other hosts
     said = [difference(board, seq) for board in _boards if board.lag and (seq := board.trouble())]
