@@ -349,3 +349,11 @@ def test_time_in_which_a_rank_waited_for_a_message_is_not_that_of_the_scope_arou
         rank.call(2, 11 + 40 * number, 60, asked=11 + 40 * number)
     (reason,) = joined(*ranks).reasons.values()
     assert (reason.rank, reason.scope, reason.ns) == (1, "recv", 38 * MS)
+
+
+def test_plans_of_other_programs_are_not_looked_at() -> None:
+    """A dry run of this process may have had a tensor of more bytes than 64 bits count."""
+    intern.plans.id_of(intern.Plan("add", "elementwise", (1 << 70,), "float32", 1 << 72))
+    with flnb.record() as run:
+        distributed.run_threads(2, lambda: distributed.all_reduce(flnb.ones(3)))
+    assert run.collectives.nbytes.tolist() == [12]

@@ -204,12 +204,12 @@ json_values = st.recursive(
 
 @given(
     key=st.sampled_from(
-        ["version", "schema", "run", "meta", "kinds", "strings", "contexts", "plans", "frames", "stacks"]
+        ["version", "schema", "run", "meta", "kinds", "strings", "contexts", "plans", "frames", "stacks", "groups"]
     ),
     value=json_values,
     listed=st.booleans(),
 )
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_strange_manifest_is_the_named_error_or_another_run(
     run: Any, tmp_path: Path, key: str, value: Any, listed: bool
 ) -> None:

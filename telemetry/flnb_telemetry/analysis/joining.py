@@ -145,7 +145,7 @@ def _calls(view: View, names: dict[str, int], sizes: dict[int, int]) -> Columns:
     at = np.searchsorted(key, waits["key"])
     last = waits["t1"] == found["end"][at]  # else the program stood still while the call was started
     found["asked"][at[last]], found["waited"][at[last]] = waits["t0"][last], (waits["t1"] - waits["t0"])[last]
-    nbytes = np.array([plan.nbytes for plan in plans], np.int64)[found["plan"]] if len(key) else found["plan"]
+    nbytes = np.array([plans[plan].nbytes for plan in found["plan"].tolist()], np.int64)
     return found | {"key": key, "nbytes": nbytes, "step": step_of(view, found["begin"])}
 
 
