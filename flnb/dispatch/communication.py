@@ -20,7 +20,7 @@ from zlib import crc32
 from flnb_telemetry import bus, intern
 
 from flnb.dispatch import state
-from flnb.dispatch.board import FAILED, GAVE_UP, INSIDE, LEFT, Board
+from flnb.dispatch.board import CALLS, FAILED, GAVE_UP, INSIDE, LEFT, Board
 from flnb.dispatch.calls import Call, described
 from flnb.interface.communicator import CollectiveError, Communicator, Work
 
@@ -329,6 +329,9 @@ class Pending:
         gone = board.gone(board.unfinished(seq) if collective else [self._peer], seq if collective else 0)
         if not (gone or waited) or (test is not None and test()):
             return
+        last = self._group.seq  # another call than the one that is waited for may be why
+        for other in (each for each in range(max(1, last - CALLS + 1), last + 1) if board.differing(each)):
+            self._refuse("it has not finished", other)
         others = [rank for rank in range(board.size) if rank != board.rank and board.row(rank).state != LEFT]
         said = [f"timed out after {waited:.1f} s"] if waited else []
         said += ({**board.gone(others, seq), **gone}).values()

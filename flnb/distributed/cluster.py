@@ -224,6 +224,9 @@ class Threads:
 
     def pull(self, name: str) -> list[Any]:
         """The values of a variable, in the order of ranks."""
+        without = [rank for rank, variables in enumerate(self._variables) if name not in variables]
+        if without:
+            raise RankError({rank: Failure("NameError", f"name {name!r} is not defined", "") for rank in without})
         return [variables[name] for variables in self._variables]
 
     def push(self, name: str, value: Any) -> None:

@@ -18,7 +18,7 @@ from IPython import get_ipython
 
 from flnb.dispatch.board import process_alive
 from flnb.distributed import engine
-from flnb.distributed.failures import Failure, Interrupted
+from flnb.distributed.failures import Failure, Interrupted, RankError
 from flnb.distributed.launching import find_mpiexec, shared_folder
 
 if TYPE_CHECKING:
@@ -115,7 +115,12 @@ class Processes:
 
     def pull(self, name: str) -> list[Any]:
         """The values of a variable, in the order of ranks."""
-        values: list[Any] = self._view.pull(name, block=True)
+        result = self._view.pull(name, block=False)
+        result.wait()
+        errors = {rank: each.exception() for rank, each in enumerate(result.split())}
+        if any(errors.values()):
+            raise RankError({rank: Failure(e.ename, e.evalue, e.traceback) for rank, e in errors.items() if e})
+        values: list[Any] = result.get()
         return values
 
     def push(self, name: str, value: Any) -> None:

@@ -42,14 +42,14 @@ def check_communicator(wrap: Wrap | None = None, ranks: tuple[int, ...] = (1, 2,
     True
     """
     if distributed.size() > 1:
-        return Report(f"communicator {distributed.current().name}", tuple(_results(wrap)))
-    merged: list[Result] = []
+        name = getattr(wrap, "__name__", distributed.current().name)
+        return Report(f"communicator {name}", tuple(_results(wrap)))
+    found: list[Result] = []
     for count in ranks:
-        found = distributed.run_threads(count, lambda: list(_results(wrap)))
-        merged += [row for rows in found for row in rows if not row.passed] or found[0]
-    titles = dict.fromkeys(row.check for row in merged)
-    rows = [[row for row in merged if row.check == title] for title in titles]
-    results = [next((r for r in same if not r.passed), same[-1]) for same in rows]
+        by_rank = distributed.run_threads(count, lambda: list(_results(wrap)))
+        found += [row for rows in by_rank[::-1] for row in rows]  # that of rank 0 is the last
+    rows = [[row for row in found if row.check == title] for title in RULES]
+    results = [next((r for r in same if not r.passed), same[-1]) for same in rows if same]
     return Report(f"communicator {getattr(wrap, '__name__', 'threads')}", tuple(results))
 
 

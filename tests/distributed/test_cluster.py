@@ -99,6 +99,11 @@ def test_an_error_is_told_of_the_rank_that_made_it_and_the_ranks_go_on(cluster: 
     assert cluster["total"] == [[3.0, 3.0]] * 3
 
 
+def test_a_variable_that_a_rank_lacks_is_an_error_of_that_rank(cluster: Cluster) -> None:
+    with pytest.raises(RankError, match=r"ranks 0, 1.*: NameError: name 'nope' is not defined"):
+        cluster["nope"]
+
+
 def test_ranks_that_wait_for_one_whose_cell_has_ended_are_told(cluster: Cluster) -> None:
     began = time.monotonic()
     with pytest.raises(RankError, match="rank 0 has ended"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -52,10 +53,29 @@ def test_check_communicator_finds_a_wrong_rank_order() -> None:
         def all_gather(self, buffer: Any, out: Any) -> Any:
             return self.inner.all_gather(buffer, out[::-1].copy())
 
+        def all_reduce(self, buffer: Any, op: str = "sum") -> Any:
+            return self.inner.all_reduce(buffer, op)
+
     report = flnb.testing.check_communicator(Reversed, ranks=(2,))
     (row,) = [row for row in report.results if row.check == "all_gather keeps the order of ranks"]
     assert not row.passed
     assert "expected" in row.reason
+    assert [row.passed for row in report.results if row.check.startswith("all_reduce gives")] == [True]
+
+
+def test_a_rank_that_waits_for_a_message_is_told_of_another_call_that_it_made() -> None:
+    def work() -> None:
+        x = np.ones(2, np.float32)
+        if distributed.rank() == 1:
+            time.sleep(0.3)
+            communication.run("broadcast", x, 0)
+        begun = communication.start("all_reduce", x, "sum")
+        communication.run("recv", x, 1, 0)
+        begun.wait()
+
+    said = "rank 0 ran all_reduce .* as call 1, rank 1 ran broadcast"
+    messages = collect(work)
+    assert any(re.search(said, each) for each in messages), messages
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -261,3 +281,17 @@ def test_the_kit_passes_on_forwarding_and_fails_without_a_board() -> None:
     assert flnb.testing.check_communicator(distributed.Forwarding, ranks=(1, 3))
     report = flnb.testing.check_communicator(Boardless, ranks=(2,))
     assert [row.check for row in report.results if not row.passed] == ["ranks see each other's calls on a board"]
+
+
+def collect(work: Any) -> list[str]:
+    """What two ranks say of a failure."""
+    messages: list[str] = []
+
+    def caught() -> None:
+        try:
+            work()
+        except CollectiveError as error:
+            messages.append(str(error))
+
+    distributed.run_threads(2, caught)
+    return messages
