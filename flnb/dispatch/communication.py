@@ -336,9 +336,18 @@ class Pending:
         said = [f"timed out after {waited:.1f} s"] if waited else []
         said += ({**board.gone(others, seq), **gone}).values()
         late = [rank for rank in (board.missing(seq) if collective else [self._peer]) if rank not in gone]
-        said += [f"{board.name(rank)} has not come: {board.last(rank)}" for rank in late]
+        said += [f"{self._not_done(board.name(rank))} {board.last(rank)}" for rank in late]
         place = f"call {seq}, {call.words}" if collective else call.words
         self._fail(f"{'; '.join(said)}; {board.name(board.rank)} waits in {place}")
+
+    def _not_done(self, name: str) -> str:
+        """What a rank has not done that is waited for; what it does with other messages is not on the board."""
+        if self._peer is None:
+            return f"{name} has not come:"
+        tag = self._buffers[2] if len(self._buffers) > 2 else 0
+        come = f"no message with tag {tag} has come from {name}"
+        done = come if self._call.name == "recv" else f"{name} has not received the message with tag {tag}"
+        return f"{done}; apart from messages,"
 
     def _finish(self) -> None:
         """Compare the calls, which all ranks have written by now, and emit the event."""

@@ -283,6 +283,17 @@ def test_the_kit_passes_on_forwarding_and_fails_without_a_board() -> None:
     assert [row.check for row in report.results if not row.passed] == ["ranks see each other's calls on a board"]
 
 
+def test_messages_with_different_tags_name_the_tag_that_did_not_come() -> None:
+    def work() -> None:
+        distributed.current().timeout = 0.5
+        name, tag = ("send", 1) if distributed.rank() == 0 else ("recv", 2)
+        communication.run(name, np.ones(2, np.float32), 1 - distributed.rank(), tag)
+
+    said = "; ".join(collect(work))
+    expected = "no message with tag 2 has come from rank 0; apart from messages, it has made no call"
+    assert expected in said or "rank 1 has not received the message with tag 1; apart from messages, it" in said
+
+
 def collect(work: Any) -> list[str]:
     """What two ranks say of a failure."""
     messages: list[str] = []
