@@ -108,7 +108,7 @@ def test_ranks_of_different_speed_learn_one_model(controller: int | None) -> Non
         optimizer = flnb.optim.SGD(net.parameters(), lr=0.05)
         center = distributed.EASGD(net, share=0.3, every=4, controller=controller)
         mine = flnb.asarray(x[32 * rank : 32 * rank + 32].astype(np.float32))
-        for _ in range(100 + 100 * rank):
+        for _ in range(300 + 300 * rank):  # enough in whatever order the ranks run
             loss = ((net(mine) - mine @ flnb.asarray(solution.astype(np.float32))) ** 2).mean()
             optimizer.zero_grad()
             loss.backward()
@@ -119,7 +119,7 @@ def test_ranks_of_different_speed_learn_one_model(controller: int | None) -> Non
 
     first, second = distributed.run_threads(2, train)
     np.testing.assert_array_equal(first, second)
-    np.testing.assert_allclose(first.reshape(-1), solution.reshape(-1), atol=1e-2)
+    np.testing.assert_allclose(first.reshape(-1), solution.reshape(-1), atol=1e-3)
 
 
 def test_a_worker_that_fails_is_named_by_the_controller() -> None:
