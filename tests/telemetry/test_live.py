@@ -138,7 +138,7 @@ def test_frames_without_news_are_small(
     new_browser: Any, program: Any, live: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = perf_counter_ns()
-    monkeypatch.setattr("flnb_telemetry.livebackward.clock", lambda: now)  # tables are told again after a while
+    monkeypatch.setattr("flnb_telemetry.live.clock", lambda: now)  # tables are told again after a while
     live.begin()
     browser = new_browser()
     program.op("add")
