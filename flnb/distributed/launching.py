@@ -33,7 +33,7 @@ def launch(ranks: int, script: Sequence[str], report: str | Path = "flight.json"
         ranks: how many processes, on this host.
         script: a path and the script's arguments.
         report: where to write, if a rank failed, as JSON how each rank ended, and of every group the state and the last
-            calls of its ranks. A file from an earlier launch is removed.
+            calls of its ranks. If none failed, a file of an earlier launch is removed.
 
     Raises:
         FileNotFoundError: no such script; or no mpiexec (extra "mpi").
@@ -44,8 +44,6 @@ def launch(ranks: int, script: Sequence[str], report: str | Path = "flight.json"
         raise FileNotFoundError(f"flnb launch: no file {script[0]!r}; expected a Python script")
     _sweep()
     report, signals = Path(report), list[tuple[float, int]]()
-    with suppress(OSError):
-        report.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix=FOLDER, dir=shared_folder()) as folder, _locked(folder):
         environment = {**os.environ, "FLNB_FLIGHT": folder, "FLNB_RANKS": str(ranks)}
         command = [*find_mpiexec(), "-n", str(ranks), sys.executable, "-m", "flnb.distributed.nanny", *script]
@@ -63,6 +61,8 @@ def launch(ranks: int, script: Sequence[str], report: str | Path = "flight.json"
         ends = _ends(folder)
         ended = len(ends) == ranks or not signals  # mpiexec returns 0 when it is interrupted twice
         if ended and not code and not any(end.status for end in ends):
+            with suppress(OSError):
+                report.unlink(missing_ok=True)
             if not list(Path(folder).glob("joined_*")):
                 _say(f"no rank called flnb.distributed.init(): each of {ranks} processes ran the whole script alone")
             return 0
@@ -107,12 +107,14 @@ def _sweep() -> None:
     """Remove what is left of jobs whose launcher was killed."""
     for folder in Path(shared_folder() or tempfile.gettempdir()).glob(f"{FOLDER}*"):
         try:
+            if folder.lstat().st_uid != os.getuid():
+                continue  # of another user, whose notes are not to be followed
             with Path(folder, "lock").open("r+") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 remove_shared(str(folder))
                 shutil.rmtree(folder)
         except OSError:
-            continue  # in use, just made, or of another user
+            continue  # in use, or just made
 
 
 def _ends(folder: str) -> list[End]:

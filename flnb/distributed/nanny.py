@@ -18,6 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from flnb_backends.comm.mpi import SHARED
+
 __all__ = ["die_with_parent", "remove_shared", "watch"]
 
 GRACE = 2.0
@@ -108,10 +110,11 @@ def _note(name: str, status: int, told: list[int]) -> None:
 
 
 def remove_shared(folder: str) -> None:
-    """Remove the files that MPI leaves in shared memory where a job is killed."""
+    """Remove the files of MPI in shared memory that a folder's ranks have noted: MPI leaves them if it is killed."""
     for names in Path(folder).glob("shared_*"):
         for path in names.read_text().split():
-            Path(path).unlink(missing_ok=True)
+            if path.startswith(SHARED) and os.path.normpath(path) == path:  # nothing else, whoever has written the note
+                Path(path).unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from flnb.distributed import launching
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -37,6 +39,25 @@ def launch(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
 def last(done: subprocess.CompletedProcess[str]) -> str:
     """What the launcher said."""
     return next(line for line in done.stderr.splitlines() if line.startswith("flnb launch: "))
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_notes_of_what_to_remove_are_not_followed_elsewhere(
+    own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everybody may write where folders of launchers lie: a planted one must not have files of the user deleted."""
+    monkeypatch.setattr(launching, "shared_folder", lambda: str(tmp_path))
+    kept = tmp_path / "precious"
+    kept.write_text("data")
+    planted = tmp_path / "flnb_flight_planted"
+    planted.mkdir()
+    (planted / "lock").touch()
+    (planted / "shared_1").write_text(f"{kept}\n/dev/shm/mpich_shm_/../..{kept}")
+    if not own:
+        monkeypatch.setattr(os, "getuid", lambda: 1 + planted.stat().st_uid)
+    launching._sweep()
+    assert kept.read_text() == "data"
+    assert planted.exists() == (not own)
 
 
 def test_the_status_is_that_of_the_rank_that_ended_while_others_waited(tmp_path: Path) -> None:
