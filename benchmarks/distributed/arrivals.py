@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import flnb
-from flnb import nn
+from flnb import models, nn
 from flnb.autograd.arrivals import listen, unlisten
 
 GOALS = {"models": 1.02, "tiny nodes": 1.10}
@@ -32,34 +32,43 @@ class Counting:
         """Nothing."""
 
 
-def perceptron(width: int, layers: int, batch: int) -> tuple[Any, Any]:
-    """A network of square layers with ReLUs, and its input."""
-    parts = [part for _ in range(layers) for part in (nn.Linear(width, width), nn.ReLU())]
-    return nn.Sequential(*parts), flnb.random.normal((batch, width))
-
-
 def measure(rounds: int, quick: bool) -> list[dict[str, Any]]:
     """Return the rows of the table."""
-    cases: dict[str, tuple[str, Callable[[], tuple[Any, Any]]]] = {
-        "perceptron, 8 x 256, batch 64": ("models", lambda: perceptron(256, 8, 64)),
-        "perceptron, 6 x 512, batch 64": ("models", lambda: perceptron(512, 6, 64)),
-        "chain of 600 tiny nodes": ("tiny nodes", lambda: perceptron(8, 300, 4)),
-    }
-    return [_row(name, kind, *make(), 3 if quick else 12 * rounds) for name, (kind, make) in cases.items()]
+    found = []
+    for name in ("lenet", "lstm-lm-200", "vit", "bert"):
+        recipe = models.get(name)
+        net, batch = recipe.build("small"), [flnb.asarray(array) for array in recipe.batch("small")]
+        found.append(_row(name, "models", net, lambda r=recipe, n=net, b=batch: r.loss(n, *b), rounds, quick))
+    for width, layers, batch in ((256, 8, 64), (8, 300, 4)):
+        net, x = perceptron(width, layers), flnb.random.normal((batch, width))
+        kind = "tiny nodes" if width == 8 else "models"
+        name = f"perceptron, {layers} x {width}, batch {batch}"
+        found.append(_row(name, kind, net, lambda n=net, x=x: n(x).sum(), rounds, quick))
+    return found
 
 
-def _row(name: str, kind: str, net: Any, x: Any, times: int) -> dict[str, Any]:
+def perceptron(width: int, layers: int) -> nn.Module:
+    """A network of square layers with ReLUs."""
+    return nn.Sequential(*[part for _ in range(layers) for part in (nn.Linear(width, width), nn.ReLU())])
+
+
+def _row(name: str, kind: str, net: nn.Module, loss: Callable[[], Any], rounds: int, quick: bool) -> dict[str, Any]:
     """Measure one network: passes heard and unheard in turns, in seconds of the thread's own time."""
+    loss()
+    began = time.thread_time()
+    loss().backward()
+    pair = 4 * (time.thread_time() - began)  # with the passes forward
+    times = 3 if quick else max(5 * rounds, min(25 * rounds, int(rounds / pair)))
     listener = Counting({p._node[2] for p in net.parameters()})
     seconds: dict[bool, list[float]] = {False: [], True: []}
     gc.collect()
     for i in range(2 * times):
         heard = i % 2 == 1
-        loss = net(x).sum()
+        value = loss()
         if heard:
             listen(listener)
         began = time.thread_time()
-        loss.backward()
+        value.backward()
         seconds[heard].append(time.thread_time() - began)
         unlisten(listener)
         net.zero_grad()

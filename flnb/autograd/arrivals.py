@@ -60,48 +60,45 @@ def unlisten(listener: Listener) -> None:
 
 
 class Arrivals:
-    """Which leaves are complete after which node of one backward pass.
+    """The leaves that one backward pass reaches, and the listeners that it tells of them.
 
     Attributes:
-        due: by a node's sequence number, the leaves that are complete once it was pulled, each with what to call.
+        earliest: by a leaf's sequence number, that of the earliest node that used it: the leaf is complete after that.
     """
 
     def __init__(self, root: Node) -> None:
-        told = [listener for reference in list(listeners.values()) if (listener := reference()) is not None]
-        first = _earliest_consumers(root)
-        self.due: dict[int, list[tuple[Callable[[Node, Any], bool | None], Node]]] = {}
-        self._told: list[Listener] = []
-        due = self.due
-        for listener in told:
-            arrived, wanted, reached = listener.arrived, listener.leaves, False
-            for leaf, seq in first.values():
-                if leaf[2] in wanted:
-                    reached = True
-                    if seq in due:
-                        due[seq].append((arrived, leaf))
-                    else:
-                        due[seq] = [(arrived, leaf)]
-            if reached:
-                self._told.append(listener)
-                listener.began(len(self._told) == 1)
+        listening = [listener for reference in list(listeners.values()) if (listener := reference()) is not None]
+        self.earliest = _earliest_consumers(root)
+        self._told: list[Listener] = [one for one in listening if not one.leaves.isdisjoint(self.earliest)]
+        for i, listener in enumerate(self._told):
+            listener.began(i == 0)
 
     def around(self, under_way: Walk) -> Callable[[Node], None]:
         """Wrap the ``pull`` of a pass, so that listeners are told what arrives."""
-        pull, due, taken = under_way.pull, self.due, under_way.taken
-        complete = under_way.complete = {}
+        pull, taken, earliest = under_way.pull, under_way.taken, self.earliest
+        complete: list[tuple[Node, Any]] = []
+        under_way.complete = complete
+        last = set(earliest.values())
+        told = [(listener.leaves, listener.arrived) for listener in self._told]
 
         def watched(node: Node) -> None:
-            seq = node[2]
+            seq, parents = node[2], node[1]
             pull(node)
-            if seq in due:
-                for arrived, leaf in due[seq]:
-                    g = taken(leaf)
-                    if g is None:  # nothing has arrived, or another listener was told before
-                        g = complete.get(leaf[2])
-                    if g is not None and not arrived(leaf, g):
-                        complete[leaf[2]] = g
-                    elif g is not None and under_way._statistics is not None:
-                        under_way._statistics.end([(leaf, g)])
+            if seq not in last or parents is None:
+                return
+            for leaf in parents:
+                if leaf is None or (key := leaf[2]) not in earliest or earliest[key] != seq:
+                    continue
+                g = taken(leaf)
+                if g is None:  # nothing has arrived
+                    continue
+                for leaves, arrived in told:
+                    if key in leaves and arrived(leaf, g):
+                        if under_way._statistics is not None:
+                            under_way._statistics.end([(leaf, g)])
+                        break
+                else:
+                    complete.append((leaf, g))
 
         return watched
 
@@ -111,11 +108,11 @@ class Arrivals:
             listener.ended()
 
 
-def _earliest_consumers(root: Node) -> dict[int, tuple[Node, int]]:
-    """Each leaf that is reached from a node, with the number of the earliest node that used it."""
-    first: dict[int, tuple[Node, int]] = {}
+def _earliest_consumers(root: Node) -> dict[int, int]:
+    """By each leaf that is reached from a node, the earliest node that used it: their sequence numbers."""
     if root[SEQ] < 0:
-        first[root[SEQ]] = root, root[SEQ]
+        return {root[SEQ]: root[SEQ]}
+    first: dict[int, int] = {}
     seen, nodes = {root[SEQ]}, [root]
     for node in nodes:  # grows
         seq = node[2]
@@ -123,8 +120,8 @@ def _earliest_consumers(root: Node) -> dict[int, tuple[Node, int]]:
             if parent is not None:
                 key = parent[2]
                 if key < 0:
-                    if key not in first or seq < first[key][1]:
-                        first[key] = parent, seq
+                    if key not in first or seq < first[key]:
+                        first[key] = seq
                 elif key not in seen:
                     seen.add(key)
                     nodes.append(parent)

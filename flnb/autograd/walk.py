@@ -8,7 +8,6 @@ and pulls call the public ops.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from flnb_telemetry import bus
@@ -27,7 +26,7 @@ from flnb.ops import elementwise as e
 from flnb.ops.movement import sum_to
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Sequence
 
     from flnb.tensor import Tensor
 
@@ -52,8 +51,8 @@ class Walk:
         create_graph: whether the pass is itself recorded on the tape.
     """
 
-    complete: Mapping[int, Tensor] = MappingProxyType({})
-    """The gradients, after hooks, of leaves whose listeners were told while the pass went on."""
+    complete: Sequence[tuple[Node, Any]] = ()
+    """Leaves of which listeners were told while the pass went on, each with its gradient after hooks."""
 
     def __init__(
         self, root: Node, cotangent: Any, retain: bool, create_graph: bool, stops: frozenset[int], own: Any
@@ -249,13 +248,10 @@ class Walk:
 
     def end(self) -> list[tuple[Node, Any]]:
         """End the pass: return the nodes in ``stops``, then the leaves in order of creation, with their cotangents."""
-        found: list[tuple[Node, Any]] = []
-        for leaf in self.leaves:
-            g = self.complete.get(leaf[SEQ])
-            if g is None:
-                g = self.taken(leaf)
-            if g is not None:  # else a listener has taken it
-                found.append((leaf, g))
+        found: list[tuple[Node, Any]] = [
+            *self.complete,
+            *[(leaf, self.taken(leaf)) for leaf in self.leaves if leaf[SEQ] in self.cotangents],
+        ]
         if len(found) > 1:
             found.sort(key=lambda pair: -pair[0][SEQ])
         if self._statistics is not None:
@@ -287,10 +283,6 @@ class Toward(Walk):
                     node[PARENTS] = parents
 
         self.pull = pull_useful
-
-    def end(self) -> list[tuple[Node, Any]]:
-        self.leaves = [leaf for leaf in self.leaves if leaf[SEQ] in self.cotangents]
-        return super().end()
 
 
 def _leading_to(stops: frozenset[int], root: Node) -> set[int]:
